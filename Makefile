@@ -1,0 +1,40 @@
+.PHONY: help install run test test-all check bench clean
+
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+STAMP := $(VENV)/.installed
+
+# Every target runs the tools of $(VENV); nothing is installed elsewhere.
+help:  ## list the targets
+	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 12
+
+install: $(STAMP)  ## make .venv with the pinned versions of constraints.txt
+
+$(STAMP): pyproject.toml constraints.txt
+	$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "Python >= 3.11 is needed")'
+	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
+	$(BIN)/python -m pip install --quiet -c constraints.txt -e '.[plots,test,dev]'
+	touch $@
+
+run: install  ## start the service, stream both samples through it, keep serving
+	$(BIN)/moca demo
+
+test: install  ## the tests that take seconds
+	$(BIN)/python -m pytest -m "not slow"
+
+test-all: install  ## every test, minutes
+	$(BIN)/python -m pytest
+
+check: install  ## what CI checks besides the tests
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+	$(BIN)/lint-imports
+
+bench: install  ## step time early and late; throughput beside a bare echo endpoint
+	$(BIN)/moca bench step
+	$(BIN)/moca bench serve
+
+clean:  ## remove .venv and caches; data folders stay
+	rm -rf $(VENV) .mypy_cache .pytest_cache .ruff_cache

@@ -1,0 +1,1 @@
+"""MOCA: run-length filtering over Bayesian models that adapt. Pure torch, no clock, no network."""

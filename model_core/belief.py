@@ -1,0 +1,115 @@
+"""The belief over run lengths, in log space: grow, observe, prune, and what is read off it.
+
+Shapes: `B` streams, `S = max_hypotheses + 1` slots. A `log_prob` of -inf is an empty slot; after
+`prune` at least one slot is empty, so `grow` always finds room for the new hypothesis.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+NEG_INF = float("-inf")
+
+
+class Belief(NamedTuple):
+    """Belief over run lengths and the max-product path of each hypothesis.
+
+    log_prob: (B, S) log b(r); rows sum to one. run_length: (B, S) int64.
+    score: (B, S) log probability of the best segmentation that ends in this hypothesis, up to a
+    constant per row. previous_start: (B, S) int64, start of that segmentation's segment before
+    this one; -1 where there is none.
+    """
+
+    log_prob: Tensor
+    run_length: Tensor
+    score: Tensor
+    previous_start: Tensor
+
+
+class Growth(NamedTuple):
+    """What growth did: `born` (B, S) marks the new hypothesis; its `previous_start` (B,)."""
+
+    born: Tensor
+    previous_start: Tensor
+
+
+def empty(batch: int, slots: int, device: torch.device | str = "cpu") -> Belief:
+    """Belief before any observation: no hypothesis in any slot."""
+    nothing = torch.full((batch, slots), NEG_INF, dtype=torch.float64, device=device)
+    zeros = torch.zeros(batch, slots, dtype=torch.int64, device=device)
+    return Belief(nothing, zeros, nothing.clone(), zeros - 1)
+
+
+def log_change(hazard: Tensor, elapsed: Tensor, changepoint: Tensor) -> tuple[Tensor, Tensor]:
+    """Log probabilities of a change and of none before the next observation.
+
+    `lambda_dt = 1 - (1 - lambda)^dt` for an elapsed time `dt`; a finite `changepoint` (supervision,
+    nan elsewhere) replaces it. All arguments (B,) or (B, S); returns two of the same shape.
+    """
+    log_survival = elapsed * torch.log1p(-hazard)
+    log_hazard = torch.log(-torch.expm1(log_survival))
+    told = ~torch.isnan(changepoint)
+    return (
+        torch.where(told, torch.log(changepoint), log_hazard),
+        torch.where(told, torch.log1p(-changepoint), log_survival),
+    )
+
+
+def grow(
+    belief: Belief, seq: Tensor, log_hazard: Tensor, log_survival: Tensor
+) -> tuple[Belief, Growth]:
+    """Growth: `b(0) = sum_r lambda(r) b(r)`, `b(r+1) = (1-lambda(r)) b(r)` (paper, eq. 5).
+
+    seq: (B,) position of the coming observation; at 0 the new hypothesis is certain.
+    log_hazard, log_survival: (B, 1) or (B, S).
+    """
+    first = (seq == 0).unsqueeze(-1)
+    slot = belief.log_prob.argmin(-1, keepdim=True)
+    born = torch.zeros_like(belief.log_prob, dtype=torch.bool).scatter_(-1, slot, True)
+    change = torch.logsumexp(belief.log_prob + log_hazard, -1, keepdim=True)
+    best, came_from = (belief.score + log_hazard).max(-1, keepdim=True)
+    zero = torch.zeros_like(change)
+    change, best = torch.where(first, zero, change), torch.where(first, zero, best)
+    starts = seq.unsqueeze(-1) - 1 - belief.run_length
+    previous = torch.where(first, -1, starts.gather(-1, came_from))
+    grown = Belief(
+        torch.where(born, change, belief.log_prob + log_survival),
+        torch.where(born, 0, belief.run_length + 1),
+        torch.where(born, best, belief.score + log_survival),
+        torch.where(born, previous, belief.previous_start),
+    )
+    return grown, Growth(born, previous.squeeze(-1))
+
+
+def observe(belief: Belief, log_likelihood: Tensor) -> tuple[Belief, Tensor]:
+    """Bayes' rule: `b(r | new) ∝ p(new | r) b(r)`; returns it and `log p(new)` (B,).
+
+    log_likelihood: (B, S), or (B, 1) where it is the same for all (an observation that says
+    nothing has 0).
+    """
+    joint = belief.log_prob + log_likelihood
+    evidence = torch.logsumexp(joint, -1, keepdim=True)
+    score = belief.score + log_likelihood
+    score = score - score.amax(-1, keepdim=True)
+    posterior = belief._replace(log_prob=joint - evidence, score=score)
+    return posterior, evidence.squeeze(-1)
+
+
+def prune(belief: Belief) -> tuple[Belief, Tensor]:
+    """Empty the least likely slot where none is empty; returns the mass lost (B,)."""
+    lowest, slot = belief.log_prob.min(-1, keepdim=True)
+    dropped = torch.zeros_like(belief.log_prob, dtype=torch.bool).scatter_(-1, slot, True)
+    log_prob = belief.log_prob.masked_fill(dropped, NEG_INF)
+    score = belief.score.masked_fill(dropped, NEG_INF)
+    mass = lowest.exp()
+    kept = belief._replace(log_prob=log_prob - torch.log1p(-mass), score=score)
+    return kept, mass.squeeze(-1)
+
+
+def mass_below(belief: Belief, run_length: Tensor) -> Tensor:
+    """Probability (B,) that the run length is below `run_length` (B,)."""
+    inside = belief.run_length < run_length.unsqueeze(-1)
+    return (belief.log_prob.exp() * inside).sum(-1).clamp(max=1.0)

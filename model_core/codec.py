@@ -1,0 +1,128 @@
+"""States to bytes and back: one stream, surviving hypotheses only, versioned and checksummed.
+
+Layout: `MOCA`, version (u16), header length (u32), header (JSON), arrays (little-endian, in the
+header's order), CRC-32 of all before it (u32). A symmetric matrix is stored as its lower triangle.
+Later versions must still read earlier ones; golden files in the tests hold them to it.
+"""
+
+from __future__ import annotations
+
+import json
+import struct
+from math import prod
+from typing import Any
+from zlib import crc32
+
+import torch
+from torch import Tensor
+
+from model_core.belief import Belief
+from model_core.errors import CorruptState
+from model_core.filter import FilterState, Prior, init
+from model_core.upm.base import UnderlyingModel
+
+MAGIC = b"MOCA"
+VERSION = 1
+_PREFIX = struct.Struct("<4sHI")
+_CHECKSUM = struct.Struct("<I")
+_DTYPES = {"f64": torch.float64, "i64": torch.int64}
+
+
+def encode(model: UnderlyingModel, state: FilterState) -> bytes:
+    """Bytes of one stream's state (every tensor with batch 1)."""
+    alive = torch.isfinite(state.belief.log_prob[0]).nonzero().squeeze(-1)
+    arrays = {name: each[0, alive] for name, each in zip(Belief._fields, state.belief, strict=True)}
+    arrays["totals_at_start"] = state.totals_at_start[0, alive]
+    for name, each in zip(state.stats._fields, state.stats, strict=True):
+        kept = each[0, alive]
+        arrays[f"stats.{name}"] = _lower(kept) if name in model.symmetric else kept
+    arrays["seq"], arrays["totals"] = state.seq[0], state.totals[0]
+    names = {torch.float64: "f64", torch.int64: "i64"}
+    table = [[name, names[each.dtype], list(each.shape)] for name, each in arrays.items()]
+    header = json.dumps({"kind": model.kind, "arrays": table}, separators=(",", ":")).encode()
+    payload = b"".join(
+        each.detach().cpu().contiguous().numpy().tobytes() for each in arrays.values()
+    )
+    body = _PREFIX.pack(MAGIC, VERSION, len(header)) + header + payload
+    return body + _CHECKSUM.pack(crc32(body))
+
+
+def decode(
+    model: UnderlyingModel, prior: Prior, max_hypotheses: int, blob: bytes
+) -> FilterState:
+    """State (batch 1) from bytes.
+
+    Raises CorruptState for a wrong checksum, an unknown version, another model kind or shapes that
+    do not fit the model.
+    """
+    arrays = _arrays(blob, model.kind)
+    state = init(prior, max_hypotheses)
+    count = arrays["log_prob"].shape[0] if "log_prob" in arrays else -1
+    if not 1 <= count <= max_hypotheses:
+        raise CorruptState(f"state has {count} hypotheses; between 1 and {max_hypotheses} fit")
+    targets = dict(zip(Belief._fields, state.belief, strict=True))
+    targets["totals_at_start"] = state.totals_at_start
+    for name, target in targets.items():
+        target[0, :count] = _fitting(arrays, name, target[0, :count])
+    for name, target in zip(state.stats._fields, state.stats, strict=True):
+        values = arrays.get(f"stats.{name}")
+        if values is not None and name in model.symmetric:
+            arrays[f"stats.{name}"] = _full(values, target.shape[-1])
+        target[0, :count] = _fitting(arrays, f"stats.{name}", target[0, :count])
+    return state._replace(
+        seq=_fitting(arrays, "seq", state.seq[0])[None],
+        totals=_fitting(arrays, "totals", state.totals[0])[None],
+    )
+
+
+def _arrays(blob: bytes, kind: str) -> dict[str, Tensor]:
+    if len(blob) < _PREFIX.size + _CHECKSUM.size:
+        raise CorruptState(f"state of {len(blob)} bytes is cut short")
+    body, (checksum,) = blob[: -_CHECKSUM.size], _CHECKSUM.unpack(blob[-_CHECKSUM.size :])
+    magic, version, length = _PREFIX.unpack_from(body)
+    if magic != MAGIC:
+        raise CorruptState(f"state begins with {magic!r}, expected {MAGIC!r}")
+    if version != VERSION:
+        raise CorruptState(f"state has format {version}; this version reads {VERSION}")
+    if crc32(body) != checksum:
+        raise CorruptState("state's checksum does not fit its bytes")
+    start = _PREFIX.size + length
+    header: dict[str, Any] = json.loads(body[_PREFIX.size : start])
+    if header["kind"] != kind:
+        raise CorruptState(f"state was made by a model of kind {header['kind']!r}, not {kind!r}")
+    arrays = {}
+    for name, dtype, shape in header["arrays"]:
+        count = prod(shape)
+        if count == 0 or start + 8 * count > len(body):
+            raise CorruptState(f"state's array {name!r} of shape {shape} is not there")
+        flat = torch.frombuffer(bytearray(body[start : start + 8 * count]), dtype=_DTYPES[dtype])
+        arrays[name] = flat.reshape(shape)
+        start += 8 * count
+    return arrays
+
+
+def _fitting(arrays: dict[str, Tensor], name: str, like: Tensor) -> Tensor:
+    if name not in arrays:
+        raise CorruptState(f"state has no array {name!r}")
+    value = arrays[name]
+    if value.shape != like.shape or value.dtype != like.dtype:
+        raise CorruptState(
+            f"state's array {name!r} is {value.dtype} {list(value.shape)}, "
+            f"expected {like.dtype} {list(like.shape)}"
+        )
+    return value.to(like.device)
+
+
+def _lower(matrix: Tensor) -> Tensor:
+    rows, columns = torch.tril_indices(matrix.shape[-1], matrix.shape[-1])
+    return matrix[..., rows, columns]
+
+
+def _full(lower: Tensor, size: int) -> Tensor:
+    if lower.shape[-1] != size * (size + 1) // 2:
+        raise CorruptState(f"state's triangle has {lower.shape[-1]} numbers, expected that of {size}")
+    rows, columns = torch.tril_indices(size, size)
+    full = torch.zeros(*lower.shape[:-1], size, size, dtype=lower.dtype)
+    full[..., rows, columns] = lower
+    full[..., columns, rows] = lower
+    return full

@@ -1,0 +1,51 @@
+"""Encoders from inputs to features. Weights come from an artifact; evaluation only needs them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Protocol
+
+import torch
+from torch import Tensor
+
+ACTIVATIONS: dict[str, Callable[[Tensor], Tensor]] = {
+    "relu": torch.relu,
+    "tanh": torch.tanh,
+    "identity": lambda value: value,
+}
+
+
+class Encoder(Protocol):
+    """Anything that maps inputs (B, x_dim) to features (B, n)."""
+
+    def __call__(self, x: Tensor) -> Tensor:
+        """Features of a batch of inputs."""
+        ...
+
+
+@dataclass(frozen=True)
+class Identity:
+    """Features are the inputs."""
+
+    def __call__(self, x: Tensor) -> Tensor:
+        """Return the inputs."""
+        return x
+
+
+@dataclass(frozen=True)
+class Mlp:
+    """Layers `activation(W x + b)`, the last one with `output_activation`; W is (out, in)."""
+
+    weights: tuple[Tensor, ...]
+    biases: tuple[Tensor, ...]
+    activation: str = "relu"
+    output_activation: str = "identity"
+
+    def __call__(self, x: Tensor) -> Tensor:
+        """Features of a batch of inputs."""
+        last = len(self.weights) - 1
+        for i, (weight, bias) in enumerate(zip(self.weights, self.biases, strict=True)):
+            name = self.output_activation if i == last else self.activation
+            x = ACTIVATIONS[name](torch.nn.functional.linear(x, weight, bias))
+        return x

@@ -1,0 +1,213 @@
+"""MOCA's filter (paper, sec. 3-4): init, predict, step. The only implementation of it.
+
+One step is: growth, input update, mixture prediction, label update, statistics, pruning. State is
+kept *before* growth, which needs the next observation's elapsed time and supervision. `B` streams,
+`S = max_hypotheses + 1` slots, `d` outputs; float64.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+from model_core import belief as beliefs
+from model_core.belief import Belief, Growth
+from model_core.predictive import Mixture, join
+from model_core.upm.base import Stats, UnderlyingModel, over, select, tree_map
+
+
+class FilterState(NamedTuple):
+    """What the next step needs.
+
+    belief: `b(r | x_t, y_t)` and path scores. seq: (B,) int64 observations applied. totals:
+    (B, 1 + 2d) count, sums and sums of squares of the labels, less the prior's location;
+    totals_at_start: (B, S, 1 + 2d) the same when each hypothesis was born, so that differences give
+    the moments of any segment. stats: the model's statistics (B, S, ...).
+    """
+
+    belief: Belief
+    seq: Tensor
+    totals: Tensor
+    totals_at_start: Tensor
+    stats: Stats
+
+
+class Prior(NamedTuple):
+    """What a stream's hypotheses start from: statistics (B, 1, ...) and its location (B, d)."""
+
+    stats: Stats
+    location: Tensor
+
+
+class Inputs(NamedTuple):
+    """One observation of each stream.
+
+    x: (B, x_dim) or None. y: (B, d), anything where not labelled. labelled: (B,) bool.
+    hazard, elapsed, outlier_rate: (B,). changepoint: (B,) supervision, nan where none.
+    """
+
+    x: Tensor | None
+    y: Tensor
+    labelled: Tensor
+    hazard: Tensor
+    elapsed: Tensor
+    changepoint: Tensor
+    outlier_rate: Tensor
+
+
+class Info(NamedTuple):
+    """What the step found; all but `predictive` are (B,) and of the belief after the label.
+
+    predictive: the mixture before the label. log_score: `log p(y | x, past)`, nan if unlabelled.
+    changepoint_probability: `b_t(0 | x_t, y_t)`. born_previous_start: where the best path before
+    a regime that starts here starts. ok: the step stayed finite; where not, the state is the old.
+    """
+
+    predictive: Mixture
+    log_score: Tensor
+    changepoint_probability: Tensor
+    pruned_mass: Tensor
+    born_previous_start: Tensor
+    ok: Tensor
+
+
+def make_prior(model: UnderlyingModel, location: Tensor, scale: Tensor) -> Prior:
+    """Prior of streams with the given location and scale, both (B, d)."""
+    return Prior(model.prior(location, scale), location)
+
+
+def init(prior: Prior, max_hypotheses: int) -> FilterState:
+    """State before any observation."""
+    batch, outputs = prior.location.shape
+    slots, device = max_hypotheses + 1, prior.location.device
+    stats = tree_map(lambda t: t.expand(-1, slots, *t.shape[2:]).clone(), prior.stats)
+    totals = torch.zeros(batch, 1 + 2 * outputs, dtype=torch.float64, device=device)
+    at_start = totals.unsqueeze(1).repeat(1, slots, 1)
+    seq = torch.zeros(batch, dtype=torch.int64, device=device)
+    return FilterState(beliefs.empty(batch, slots, device), seq, totals, at_start, stats)
+
+
+def grow(state: FilterState, prior: Prior, inputs: Inputs) -> tuple[FilterState, Growth]:
+    """Make room for the hypothesis that the coming observation starts a regime."""
+    change, survival = beliefs.log_change(inputs.hazard, inputs.elapsed, inputs.changepoint)
+    grown, growth = beliefs.grow(
+        state.belief, state.seq, change.unsqueeze(-1), survival.unsqueeze(-1)
+    )
+    born = growth.born
+    at_start = torch.where(over(born, state.totals_at_start), state.totals[:, None], state.totals_at_start)
+    stats = select(born, prior.stats, state.stats)
+    return state._replace(belief=grown, totals_at_start=at_start, stats=stats), growth
+
+
+def predict(
+    model: UnderlyingModel, state: FilterState, prior: Prior, inputs: Inputs
+) -> tuple[Mixture, Belief, Tensor | None]:
+    """Mixture predictive of the coming label from a grown state (paper, eq. 3).
+
+    Returns it, the belief after the input alone, and the features. With an outlier rate `e` the
+    last component is the outlier's, of weight `e`.
+    """
+    phi = model.encode(inputs.x)
+    log_input = model.input_log_prob(state.stats, phi)
+    belief = state.belief
+    if log_input is not None:
+        belief, _ = beliefs.observe(belief, log_input)
+    components = model.predictive(state.stats, phi)
+    outlier = model.outlier(prior.stats, phi)
+    if outlier is None:
+        return Mixture(belief.log_prob, components), belief, phi
+    rate = inputs.outlier_rate.unsqueeze(-1)
+    weight = torch.cat((belief.log_prob + torch.log1p(-rate), torch.log(rate)), -1)
+    return Mixture(weight, join(components, outlier)), belief, phi
+
+
+def step(
+    model: UnderlyingModel, state: FilterState, prior: Prior, inputs: Inputs
+) -> tuple[FilterState, Info]:
+    """Predict the label, then learn from it (paper, algorithm 1)."""
+    grown, growth = grow(state, prior, inputs)
+    mixture, belief, phi = predict(model, grown, prior, inputs)
+    y = torch.where(inputs.labelled.unsqueeze(-1), inputs.y, prior.location)
+    log_likelihood, inlier = _likelihood(mixture, belief, y, inputs)
+    posterior, log_score = beliefs.observe(belief, log_likelihood)
+    change = torch.where(growth.born, posterior.log_prob.exp(), 0.0).sum(-1)
+    stats = model.update(grown.stats, phi, y, inlier)
+    kept, pruned = beliefs.prune(posterior)
+    centred = y - prior.location
+    seen = torch.cat((torch.ones_like(y[:, :1]), centred, centred.square()), -1)
+    totals = grown.totals + torch.where(inputs.labelled.unsqueeze(-1), seen, 0.0)
+    new = FilterState(kept, grown.seq + 1, totals, grown.totals_at_start, stats)
+    ok = torch.isfinite(log_score) & finite(new)
+    score = torch.where(inputs.labelled, log_score, torch.nan)
+    info = Info(mixture, score, change, pruned, growth.previous_start, ok)
+    return choose(ok, new, state), info
+
+
+def _likelihood(
+    mixture: Mixture, belief: Belief, y: Tensor, inputs: Inputs
+) -> tuple[Tensor, Tensor]:
+    """Each hypothesis's log likelihood and the inlier responsibility of `y`, both (B, S)."""
+    each = mixture.components.log_density(y.unsqueeze(1)).sum(-1)
+    slots = belief.log_prob.shape[-1]
+    labelled = inputs.labelled.unsqueeze(-1)
+    inside = each[:, :slots]
+    weight = torch.ones_like(inside)
+    if each.shape[-1] > slots:
+        rate = inputs.outlier_rate.unsqueeze(-1)
+        log_in = torch.log1p(-rate) + inside
+        inside = torch.logaddexp(log_in, torch.log(rate) + each[:, slots:])
+        weight = torch.where(rate > 0, torch.exp(log_in - inside), weight)
+    return torch.where(labelled, inside, 0.0), torch.where(labelled, weight, 0.0)
+
+
+def finite(state: FilterState) -> Tensor:
+    """Whether a row (B,) has only finite statistics where there is a hypothesis."""
+    present = torch.isfinite(state.belief.log_prob)
+    fine = present.any(-1) & ~torch.isnan(state.belief.log_prob).any(-1)
+    for each in state.stats:
+        good = torch.isfinite(each).flatten(2).all(-1)
+        fine = fine & (good | ~present).all(-1)
+    return fine & torch.isfinite(state.totals).all(-1)
+
+
+def choose(mask: Tensor, chosen: FilterState, otherwise: FilterState) -> FilterState:
+    """Rows of `chosen` where `mask` (B,), else of `otherwise`."""
+    pairs = zip(leaves(chosen), leaves(otherwise), strict=True)
+    return rebuild(chosen, [torch.where(over(mask, a), a, b) for a, b in pairs])
+
+
+def resize(state: FilterState, prior: Prior, max_hypotheses: int) -> FilterState:
+    """The same streams with another number of slots; the least likely hypotheses go first.
+
+    What went is not reported: it happens once, at the user's word.
+    """
+    new = init(prior, max_hypotheses)
+    keep = min(max_hypotheses, state.belief.log_prob.shape[-1])
+    slots = state.belief.log_prob.topk(keep, -1).indices
+
+    def moved(target: Tensor, each: Tensor) -> Tensor:
+        picked = slots.reshape(slots.shape + (1,) * (each.dim() - 2)).expand(-1, -1, *each.shape[2:])
+        return torch.cat((each.gather(1, picked), target[:, keep:]), 1)
+
+    belief = Belief(*map(moved, new.belief, state.belief))
+    log_prob = torch.log_softmax(belief.log_prob, -1)
+    return state._replace(
+        belief=belief._replace(log_prob=log_prob),
+        totals_at_start=moved(new.totals_at_start, state.totals_at_start),
+        stats=tree_map(moved, new.stats, state.stats),
+    )
+
+
+def leaves(state: FilterState) -> list[Tensor]:
+    """Every tensor of a state, each (B, ...), in a fixed order."""
+    return [*state.belief, state.seq, state.totals, state.totals_at_start, *state.stats]
+
+
+def rebuild(like: FilterState, tensors: list[Tensor]) -> FilterState:
+    """State of the same model from the tensors of `leaves`."""
+    count = len(Belief._fields)
+    belief = Belief(*tensors[:count])
+    seq, totals, at_start, *stats = tensors[count:]
+    return FilterState(belief, seq, totals, at_start, type(like.stats)(*stats))

@@ -1,0 +1,184 @@
+"""Distribution functions that torch lacks, and quantiles of mixtures. Float64 throughout."""
+
+from __future__ import annotations
+
+import math
+from typing import TYPE_CHECKING
+
+import torch
+from torch import Tensor
+
+if TYPE_CHECKING:
+    from model_core.predictive import Components, Mixture
+
+SHIFTS = 8  # recurrence steps that take df up to where the normal expansion is exact to 1e-10
+EXACT_COUNTS = 1024  # counts below are summed one by one
+COUNT_SHIFTS = 16  # the same recurrence for large counts
+NEWTON_STEPS = 100
+TOLERANCE = 1e-7  # last Newton step of a quantile, in standard deviations; its error is squared
+
+
+def student_t_cdf(t: Tensor, df: Tensor) -> Tensor:
+    """CDF of Student's t, to 3e-11 for df >= 1.
+
+    The tail is `I_x(df/2, 1/2) / 2` with `x = df / (df + t^2)`. `I_x(a, b) = I_x(a+1, b) +
+    x^a (1-x)^b / (a B(a, b))` moves `df` up by 2 at a time; there Hill's normalising expansion
+    (Hill 1970, *CACM* algorithm 395) is exact enough.
+    """
+    a = 0.5 * df
+    ratio = t.square() / df
+    log1p_ratio = torch.log1p(ratio)
+    x = 1 / (1 + ratio)
+    log_beta = torch.lgamma(a + 1) + 0.5 * math.log(math.pi) - torch.lgamma(a + 0.5)
+    term = ((1 - x).sqrt()) * torch.exp(-a * log1p_ratio - log_beta)
+    tail = torch.zeros_like(term)
+    for j in range(SHIFTS):
+        tail = tail + term
+        term = term * x * ((a + j + 0.5) / (a + j + 1))
+    tail = 0.5 * (tail + torch.special.erfc(_hill(log1p_ratio, df + 2 * SHIFTS) / math.sqrt(2)))
+    return torch.where(t > 0, 1 - tail, tail)
+
+
+def _hill(log1p_ratio: Tensor, df: Tensor) -> Tensor:
+    a = df - 0.5
+    b = 48 * a.square()
+    y = a * log1p_ratio
+    poly = (((-0.4 * y - 3.3) * y - 24) * y - 85.5) / (0.8 * y.square() + 100 + b)
+    return ((poly + y + 3) / b + 1) * y.sqrt()
+
+
+def negative_binomial_cdf(value: Tensor, shape: Tensor, rate: Tensor) -> Tensor:
+    """CDF of a negative binomial: summed below 1,024, beyond by a normal good to 5e-6.
+
+    `P(X <= k) = I_q(shape, k + 1)` with `q = shape / (shape + rate)`; the recurrence of
+    `student_t_cdf` moves the shape up to where Peizer and Pratt's (1968) normal is good.
+    """
+    value, shape, rate = torch.broadcast_tensors(value.floor(), shape, rate)
+    small = value < EXACT_COUNTS
+    top = int(torch.where(small, value, 0.0).max().item()) + 1
+    table = negative_binomial_table(shape, rate, max(top, 1))
+    index = value.clamp(0, table.shape[-1] - 1).long().unsqueeze(-1)
+    exact = table.gather(-1, index).squeeze(-1)
+    large = exact if bool(small.all()) else torch.where(small, exact, _large(value, shape, rate))
+    return torch.where(value < 0, 0.0, large)
+
+
+def negative_binomial_table(shape: Tensor, rate: Tensor, counts: int) -> Tensor:
+    """Cumulative probabilities (..., counts) of 0, 1, ..., by the recurrence of the masses."""
+    k = torch.arange(1, counts, dtype=shape.dtype, device=shape.device)
+    grow = torch.log((k - 1 + shape.unsqueeze(-1)) / k) + torch.log(rate / (shape + rate))[..., None]
+    first = -(shape * torch.log1p(rate / shape)).unsqueeze(-1)
+    log_mass = torch.cat((first, first + grow.cumsum(-1)), -1)
+    return log_mass.exp().cumsum(-1).clamp(max=1.0)
+
+
+def _large(value: Tensor, shape: Tensor, rate: Tensor) -> Tensor:
+    k = value.clamp(min=0)
+    q, p = shape / (shape + rate), rate / (shape + rate)
+    log_beta = torch.lgamma(shape + 1) + torch.lgamma(k + 1) - torch.lgamma(shape + k + 1)
+    term = torch.exp(torch.xlogy(shape, q) + torch.xlogy(k + 1, p) - log_beta)
+    total = torch.zeros_like(term)
+    for j in range(COUNT_SHIFTS):
+        total = total + term
+        term = term * q * ((shape + j + k + 1) / (shape + j + 1))
+    return (total + _peizer_pratt(k, shape + COUNT_SHIFTS, p, q)).clamp(0.0, 1.0)
+
+
+def _peizer_pratt(k: Tensor, shape: Tensor, p: Tensor, q: Tensor) -> Tensor:
+    n = shape + k
+    d = k + 2 / 3 - (n + 1 / 3) * p
+    d = d + 0.02 * (q / (k + 1) - p / shape + (q - 0.5) / (n + 1))
+    s, t = k + 0.5, shape - 0.5
+    spread = 1 + q * _g(s / (n * p)) + p * _g(t / (n * q))
+    return torch.special.ndtr(d * (spread / ((n + 1 / 6) * p * q)).clamp(min=0).sqrt())
+
+
+def _g(x: Tensor) -> Tensor:
+    x = x.clamp(min=1e-12)
+    near = (1 - x).abs() < 1e-4
+    safe = torch.where(near, 0.5, x)
+    exact = (1 - safe.square() + 2 * safe * safe.log()) / (1 - safe).square()
+    return torch.where(near, (1 - x) / 3, exact)
+
+
+def mixture_quantile(mixture: Mixture, levels: Tensor) -> Tensor:
+    """Quantiles (B, Q, d) of a continuous mixture: Newton's method kept inside a bracket."""
+    centre, spread = _centre(mixture)
+    start = centre + spread * torch.special.ndtri(levels).reshape(1, -1, 1)
+    batch, count, outputs = start.shape
+
+    def rows(value: Tensor) -> Tensor:
+        """(B, k, d) as one row of k for each of the B Q d quantiles."""
+        wide = value.transpose(1, 2).unsqueeze(1).expand(-1, count, -1, -1)
+        return wide.reshape(batch * count * outputs, -1)
+
+    weight = rows(mixture.log_weight.exp().unsqueeze(-1).expand(-1, -1, outputs))
+    goal = levels.reshape(1, -1, 1).expand(start.shape).reshape(-1, 1)
+    parameters = [rows(each) for each in mixture.components.parameters()]
+    x = start.reshape(-1, 1)
+    work = [x, torch.full_like(x, -torch.inf), torch.full_like(x, torch.inf)]
+    work += [goal, rows(spread), weight, *parameters]
+    answer, left = x.clone(), torch.arange(len(x), device=x.device)
+    for _ in range(NEWTON_STEPS):
+        work[:3], done = _newton(mixture.components, *work)
+        answer[left] = work[0]
+        # Rows leave as they arrive: no answer depends on its batch-mates, and the rest is less.
+        keep = (~done).nonzero().squeeze(-1)
+        if len(keep) == 0:
+            break
+        if len(keep) < len(left):
+            left, work = left[keep], [each[keep] for each in work]
+    return answer.reshape(start.shape)
+
+
+def _newton(
+    family: Components,
+    x: Tensor,
+    low: Tensor,
+    high: Tensor,
+    goal: Tensor,
+    spread: Tensor,
+    weight: Tensor,
+    *parameters: Tensor,
+) -> tuple[list[Tensor], Tensor]:
+    """One step for each row; returns the new `[x, low, high]` and which rows have arrived."""
+    components = family.rebuilt(*parameters)
+    excess = (weight * components.cdf(x)).sum(-1, keepdim=True) - goal
+    density = (weight * components.log_density(x).exp()).sum(-1, keepdim=True)
+    low, high = torch.where(excess < 0, x, low), torch.where(excess > 0, x, high)
+    move = -excess / density.clamp(min=1e-300)
+    new = x + torch.maximum(torch.minimum(move, 4 * spread), -4 * spread)
+    middle = 0.5 * (low + high)
+    bisect = ((new <= low) | (new >= high)) & torch.isfinite(middle)
+    tight = (high - low) < TOLERANCE**2 * spread
+    done = ((move.abs() < TOLERANCE * spread) & ~bisect) | tight | (excess == 0)
+    return [torch.where(bisect, middle, new), low, high], done.squeeze(-1)
+
+
+def _centre(mixture: Mixture) -> tuple[Tensor, Tensor]:
+    """Mean and a finite measure of spread (B, 1, d)."""
+    mean = mixture.mean().unsqueeze(1)
+    variance = mixture.covariance().diagonal(dim1=-2, dim2=-1).unsqueeze(1)
+    spread = torch.where(torch.isfinite(variance), variance, 1.0).sqrt()
+    return mean, spread
+
+
+def count_quantile(mixture: Mixture, levels: Tensor) -> Tensor:
+    """Smallest count (B, Q, d) whose cumulative probability reaches each level."""
+    goal = levels.reshape(1, -1, 1)
+    mean = mixture.mean().unsqueeze(1).expand(-1, len(levels), -1)
+    low, high = torch.full_like(mean, -1.0), torch.ones_like(mean)
+    each = mixture.components.rebuilt(*(p.unsqueeze(2) for p in mixture.components.parameters()))
+    weight = mixture.log_weight.exp()[..., None, None]
+
+    def reached(count: Tensor) -> Tensor:
+        # Sums of masses may end a rounding error below a level that they meet.
+        return (weight * each.cdf(count.unsqueeze(1))).sum(1) >= goal - 1e-12
+
+    while not (enough := reached(high)).all():
+        low, high = torch.where(enough, low, high), torch.where(enough, high, 2 * high)
+    while ((high - low) > 1).any():
+        middle = ((low + high) / 2).floor()
+        enough = reached(middle)
+        low, high = torch.where(enough, low, middle), torch.where(enough, middle, high)
+    return high

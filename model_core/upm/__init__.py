@@ -1,0 +1,1 @@
+"""Underlying predictive models and the protocol they keep."""

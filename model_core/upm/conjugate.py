@@ -1,0 +1,183 @@
+"""Conjugate models: they need no training. Murphy, *Conjugate Bayesian analysis* (2007).
+
+`weight` of an update is the inlier responsibility of the observation under each hypothesis; it
+counts as that fraction of an observation.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+from model_core.predictive import Bernoulli, NegativeBinomial, StudentT
+
+OUTLIER_SPREAD = 10.0  # squared scale (or dispersion) of an outlier, in those of the prior
+
+
+class GaussianStats(NamedTuple):
+    """Normal-inverse-gamma: mean (B, S, d), kappa and alpha (B, S, 1), beta (B, S, d)."""
+
+    mean: Tensor
+    kappa: Tensor
+    alpha: Tensor
+    beta: Tensor
+
+
+@dataclass(frozen=True)
+class Gaussian:
+    """Unknown mean and variance, independent per dimension; Student-t predictives.
+
+    `kappa`, `alpha` and `beta` are those of a series with location 0 and scale 1.
+    """
+
+    y_dim: int = 1
+    kappa: float = 0.3
+    alpha: float = 2.0
+    beta: float = 1.0
+    hazard: float = 0.01
+    outlier_rate: float = 0.01
+    kind: str = "gaussian"
+    label: str = "real"
+    x_dim: int = 0
+    needs_scale: bool = True
+    symmetric: tuple[str, ...] = ()
+
+    def prior(self, location: Tensor, scale: Tensor) -> GaussianStats:
+        """Prior centred on the location, its expected variance in units of the scale."""
+        mean = location.unsqueeze(1)
+        ones = torch.ones_like(mean[..., :1])
+        beta = self.beta * scale.unsqueeze(1).square()
+        return GaussianStats(mean, self.kappa * ones, self.alpha * ones, beta)
+
+    def encode(self, x: Tensor | None) -> None:
+        """No input."""
+
+    def input_log_prob(self, stats: GaussianStats, phi: Tensor | None) -> None:
+        """Not generative."""
+
+    def predictive(self, stats: GaussianStats, phi: Tensor | None) -> StudentT:
+        """Student-t with `2 alpha` degrees of freedom (Murphy, eq. 110)."""
+        mean, kappa, alpha, beta = stats
+        scale = (beta * (kappa + 1) / (alpha * kappa)).sqrt()
+        return StudentT((2 * alpha).expand_as(mean), mean, scale)
+
+    def outlier(self, prior: GaussianStats, phi: Tensor | None) -> StudentT:
+        """The prior predictive with ten times its squared scale."""
+        wide = self.predictive(prior, phi)
+        return wide._replace(scale=wide.scale * OUTLIER_SPREAD**0.5)
+
+    def update(
+        self, stats: GaussianStats, phi: Tensor | None, y: Tensor, weight: Tensor
+    ) -> GaussianStats:
+        """Conjugate update with a weighted observation (Murphy, eq. 86-89 for n = weight)."""
+        mean, kappa, alpha, beta = stats
+        w = weight.unsqueeze(-1)
+        error = y.unsqueeze(1) - mean
+        gain = w / (kappa + w)
+        return GaussianStats(
+            mean + gain * error,
+            kappa + w,
+            alpha + 0.5 * w,
+            beta + 0.5 * kappa * gain * error.square(),
+        )
+
+
+class GammaStats(NamedTuple):
+    """Gamma over a rate: shape and rate (B, S, 1)."""
+
+    shape: Tensor
+    rate: Tensor
+
+
+@dataclass(frozen=True)
+class Poisson:
+    """Counts with an unknown rate; negative binomial predictives.
+
+    `shape` is the prior's: its mean is the stream's location.
+    """
+
+    shape: float = 1.0
+    hazard: float = 0.01
+    outlier_rate: float = 0.01
+    kind: str = "poisson"
+    label: str = "count"
+    x_dim: int = 0
+    y_dim: int = 1
+    needs_scale: bool = True
+    symmetric: tuple[str, ...] = ()
+
+    def prior(self, location: Tensor, scale: Tensor) -> GammaStats:
+        """Gamma with the location as its mean."""
+        shape = torch.full_like(location.unsqueeze(1), self.shape)
+        return GammaStats(shape, shape / location.unsqueeze(1))
+
+    def encode(self, x: Tensor | None) -> None:
+        """No input."""
+
+    def input_log_prob(self, stats: GammaStats, phi: Tensor | None) -> None:
+        """Not generative."""
+
+    def predictive(self, stats: GammaStats, phi: Tensor | None) -> NegativeBinomial:
+        """Gamma-Poisson: a negative binomial with the posterior's shape and mean."""
+        return NegativeBinomial(stats.shape, stats.shape / stats.rate)
+
+    def outlier(self, prior: GammaStats, phi: Tensor | None) -> NegativeBinomial:
+        """The prior predictive with ten times its dispersion `1 / shape`."""
+        wide = self.predictive(prior, phi)
+        return wide._replace(shape=wide.shape / OUTLIER_SPREAD)
+
+    def update(
+        self, stats: GammaStats, phi: Tensor | None, y: Tensor, weight: Tensor
+    ) -> GammaStats:
+        """Add the counts and the exposure."""
+        w = weight.unsqueeze(-1)
+        return GammaStats(stats.shape + w * y.unsqueeze(1), stats.rate + w)
+
+
+class BetaStats(NamedTuple):
+    """Beta over a probability: pseudo-counts of ones and zeros (B, S, 1)."""
+
+    ones: Tensor
+    zeros: Tensor
+
+
+@dataclass(frozen=True)
+class BernoulliModel:
+    """Zeros and ones with an unknown probability; uniform prior."""
+
+    ones: float = 1.0
+    zeros: float = 1.0
+    hazard: float = 0.01
+    outlier_rate: float = 0.0
+    kind: str = "bernoulli"
+    label: str = "binary"
+    x_dim: int = 0
+    y_dim: int = 1
+    needs_scale: bool = False
+    symmetric: tuple[str, ...] = ()
+
+    def prior(self, location: Tensor, scale: Tensor) -> BetaStats:
+        """Beta(ones, zeros) for every stream."""
+        like = location.unsqueeze(1)
+        return BetaStats(torch.full_like(like, self.ones), torch.full_like(like, self.zeros))
+
+    def encode(self, x: Tensor | None) -> None:
+        """No input."""
+
+    def input_log_prob(self, stats: BetaStats, phi: Tensor | None) -> None:
+        """Not generative."""
+
+    def predictive(self, stats: BetaStats, phi: Tensor | None) -> Bernoulli:
+        """Beta-Bernoulli: the posterior mean."""
+        return Bernoulli(stats.ones / (stats.ones + stats.zeros))
+
+    def outlier(self, prior: BetaStats, phi: Tensor | None) -> None:
+        """A zero or a one is never an outlier."""
+
+    def update(self, stats: BetaStats, phi: Tensor | None, y: Tensor, weight: Tensor) -> BetaStats:
+        """Count the one or the zero."""
+        w, y = weight.unsqueeze(-1), y.unsqueeze(1)
+        return BetaStats(stats.ones + w * y, stats.zeros + w * (1 - y))

@@ -1,0 +1,1 @@
+"""The online service: API processes, workers, and the log between them."""

@@ -1,0 +1,1 @@
+"""The HTTP side: routes, and the gateway that appends commands and awaits outcomes. No torch."""

@@ -1,0 +1,153 @@
+"""From a command to its committed outcome: admission, group commit, replies, deadlines."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import time
+from collections.abc import Coroutine
+from typing import Any, NoReturn
+
+import redis
+
+from service import metrics, wire
+from service.api.lane import ENTRY_OVERHEAD, Access, Lane, Pending
+from service.api.monitor import Monitor
+from service.api.replies import Replies, bounded
+from service.errors import (
+    BodyTooLarge,
+    MemoryShort,
+    NoAnswer,
+    OutcomeUnknown,
+    Overloaded,
+    ReadTimeout,
+    RedisUnavailable,
+    TooManyWaiting,
+)
+from service.redis.keys import partition_of
+from service.redis.store import CorruptState
+
+log = logging.getLogger(__name__)
+
+SWEEP_S = 0.25
+GRACE_S = 3.0  # Redis may be away this long before waiting requests are told
+LAST_READ_S = 2.0
+READS = (wire.Predict, wire.RunLength)
+
+
+class Gateway:
+    """Sends commands to the log and waits for their outcomes, for one API process."""
+
+    def __init__(self, access: Access, replies: Replies, monitor: Monitor) -> None:
+        self._settings = access.settings
+        self._replies, self._monitor = replies, monitor
+        self._lanes = [Lane(p, access) for p in range(access.settings.partitions)]
+        self._next = 0
+        self._tasks: list[asyncio.Task[None]] = []
+
+    def start(self) -> None:
+        """Start listening for replies and watching deadlines."""
+        self._tasks = [self._start(self._replies.listen()), self._start(self._sweep())]
+
+    async def close(self) -> None:
+        """Stop; what still waits is answered."""
+        for task in self._tasks:
+            task.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
+        for lane in self._lanes:
+            await lane.close()
+        for pending in list(self._replies.pending.values()):
+            pending.fail(_unanswered(pending, "the service is stopping"))
+
+    def partition(self, stream: str) -> int:
+        """Return a stream's partition."""
+        return partition_of(stream, self._settings.partitions)
+
+    async def submit(self, command: wire.Command, count: int = 0) -> wire.Outcome:
+        """Have a command of `count` observations applied once, and return its outcome."""
+        partition = self.partition(command.stream)
+        lane = self._lanes[partition]
+        read_only = isinstance(command, READS)
+        self._admit(lane, command)
+        number, settings = self._next, self._settings
+        self._next += 1
+        deadline_s, now_ms = settings.request_deadline_s, time.time_ns() // 1_000_000
+        deadline_ms = now_ms + int(deadline_s * 1000) if read_only else 0
+        payload = wire.encode(
+            wire.Envelope(number, now_ms, deadline_ms, settings.default_model, command)
+        )
+        if len(payload) > settings.max_entry_bytes - ENTRY_OVERHEAD:
+            raise BodyTooLarge(
+                f"this makes a command of {len(payload)} bytes; at most {settings.max_entry_bytes}"
+            )
+        pending = Pending(number, partition, payload, count, deadline_s, read_only)
+        self._replies.pending[number] = pending
+        lane.put(pending)
+        try:
+            return await pending.future
+        finally:
+            del self._replies.pending[number]
+
+    def _admit(self, lane: Lane, command: wire.Command) -> None:
+        if len(self._replies.pending) >= self._settings.max_waiting:
+            _shed(TooManyWaiting(f"{self._settings.max_waiting} requests wait already"))
+        if self._monitor.memory_short and isinstance(command, wire.Observe | wire.Configure):
+            _shed(MemoryShort("the store's memory is nearly used up; reads and deletes work"))
+        since = lane.failing_since or self._monitor.down_since
+        if since and time.monotonic() - since > GRACE_S:
+            raise RedisUnavailable("the store cannot be reached; nothing was accepted")
+
+    def _start(self, run: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
+        task = asyncio.get_running_loop().create_task(run)
+        task.add_done_callback(_report)
+        return task
+
+    async def _sweep(self) -> None:
+        """Give up on what is past its deadline, and on lanes that fail for too long."""
+        while True:
+            await asyncio.sleep(SWEEP_S)
+            now = time.monotonic()
+            metrics.REQUESTS_WAITING.set(len(self._replies.pending))
+            for lane in self._lanes:
+                if lane.failing_since and now - lane.failing_since > GRACE_S:
+                    lane.give_up("the store cannot be reached")
+            overdue = []
+            for pending in self._replies.pending.values():  # in order of their deadlines
+                if pending.deadline > now:
+                    break
+                overdue.append(pending)
+            if overdue:
+                await self._expire(overdue)
+
+    async def _expire(self, overdue: list[Pending]) -> None:
+        try:
+            await bounded(self._replies.recover(overdue), LAST_READ_S)
+        except (redis.RedisError, OSError, TimeoutError, CorruptState) as error:
+            log.warning("outcomes cannot be read before giving up: %s", error)
+        waited = f"no answer within {self._settings.request_deadline_s:g} s"
+        for pending in overdue:
+            pending.fail(_unanswered(pending, waited))
+
+
+def _unanswered(pending: Pending, why: str) -> Exception:
+    """Return what can be said of a command without an outcome, by how far it came."""
+    if not pending.sent:
+        return RedisUnavailable(f"{why}; nothing was accepted")
+    if pending.read_only:
+        return ReadTimeout(f"{why}; nothing was changed")
+    if pending.acknowledged:
+        return NoAnswer(
+            f"{why}; it was accepted and will be applied once: sending it again with the same "
+            "Idempotency-Key returns its answer"
+        )
+    return OutcomeUnknown(f"{why}; send it again with the same Idempotency-Key")
+
+
+def _shed(error: Overloaded) -> NoReturn:
+    metrics.LOAD_SHED.labels(error.reason).inc()
+    raise error
+
+
+def _report(task: asyncio.Task[None]) -> None:
+    if not task.cancelled() and task.exception() is not None:
+        log.error("a task of the gateway ended", exc_info=task.exception())

@@ -1,0 +1,195 @@
+"""One partition's way into the log: everything that waits goes together in the next append.
+
+An idle lane sends at once; while an append is under way, what arrives collects for the next one.
+There are no timers. An append whose outcome is unknown is repeated with the same number before
+anything later is sent, so its effect happens once.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections import deque
+from typing import Any, NamedTuple, cast
+
+import msgspec
+import redis
+
+from service import metrics, wire
+from service.errors import MemoryShort, OutcomeUnknown, PartitionFull, RedisUnavailable
+from service.redis.append import Appended, Appender
+from service.settings import Settings
+
+ENTRY_OVERHEAD = 64  # incarnation and array headers of an entry
+FIRST_PAUSE_S = 0.02
+LONGEST_PAUSE_S = 0.5
+_ingest = metrics.STAGE_DURATION.labels("ingest")
+
+
+class Pending:
+    """A command on its way: queued, sent, acknowledged, answered."""
+
+    __slots__ = (
+        "acknowledged",
+        "count",
+        "deadline",
+        "future",
+        "number",
+        "partition",
+        "payload",
+        "read_only",
+        "sent",
+        "since",
+    )
+
+    def __init__(
+        self,
+        number: int,
+        partition: int,
+        payload: bytes,
+        count: int,
+        deadline_s: float,
+        read_only: bool,
+    ) -> None:
+        self.number, self.partition = number, partition
+        self.payload, self.count, self.read_only = payload, count, read_only
+        self.future: asyncio.Future[wire.Outcome] = asyncio.get_running_loop().create_future()
+        self.since = time.monotonic()
+        self.deadline = self.since + deadline_s
+        self.sent = False
+        self.acknowledged = 0.0  # when; 0: not yet
+
+    def fail(self, error: Exception) -> None:
+        """Answer with an error, unless it is answered or nobody waits any more."""
+        if not self.future.done():
+            self.future.set_exception(error)
+
+
+class Access(NamedTuple):
+    """What all lanes of a process share."""
+
+    appender: Appender
+    incarnation: str
+    settings: Settings
+    slots: asyncio.Semaphore  # bounds the connections in use
+
+
+class Lane:
+    """The commands of one partition, in order. One append is under way at a time."""
+
+    def __init__(self, partition: int, access: Access) -> None:
+        self._partition, self._access = partition, access
+        self._waiting: deque[Pending] = deque()
+        self._batch: list[Pending] = []
+        self._batch_no = 0
+        # Owns the connection while an append is under way; no request ever cancels it.
+        self._task: asyncio.Task[None] | None = None
+        self.failing_since = 0.0  # 0: not failing
+
+    def put(self, pending: Pending) -> None:
+        """Queue a command; it is sent with the next append."""
+        self._waiting.append(pending)
+        if self._task is None:
+            self._task = asyncio.get_running_loop().create_task(self._run())
+
+    def give_up(self, reason: str) -> None:
+        """Answer everything that is not acknowledged. The append itself goes on being resolved."""
+        for pending in self._batch:
+            pending.fail(OutcomeUnknown(f"{reason}; send it again with the same Idempotency-Key"))
+        while self._waiting:
+            self._waiting.popleft().fail(RedisUnavailable(f"{reason}; nothing was accepted"))
+
+    async def close(self) -> None:
+        """Stop; whatever is not acknowledged is answered as unknown."""
+        self.give_up("the service is stopping")
+        if self._task is not None:
+            self._task.cancel()
+            await asyncio.wait([self._task])
+
+    async def _run(self) -> None:
+        try:
+            while True:
+                self._batch = self._take()
+                if not self._batch:
+                    return
+                await self._send()
+        finally:
+            self._task = None
+
+    def _take(self) -> list[Pending]:
+        """Take what fits in one entry, leaving out what was given up before it was sent."""
+        batch: list[Pending] = []
+        room = self._access.settings.max_entry_bytes - ENTRY_OVERHEAD
+        while self._waiting:
+            pending = self._waiting[0]
+            if not pending.future.done():
+                room -= len(pending.payload)
+                if room < 0 and batch:
+                    break
+                batch.append(pending)
+            self._waiting.popleft()
+        return batch
+
+    async def _send(self) -> None:
+        while self._batch:
+            appended = await self._append()
+            self._batch_no += 1
+            if appended is None:
+                return
+            if appended.entry is not None:
+                self._acknowledge()
+                return
+            self._shed(appended.waiting)
+
+    async def _append(self) -> Appended | None:
+        """Append the batch, however often it takes; None when it was refused for memory."""
+        access, pause_s = self._access, FIRST_PAUSE_S
+        for pending in self._batch:
+            pending.sent = True
+        raw = cast(Any, [msgspec.Raw(pending.payload) for pending in self._batch])
+        payload = wire.encode(wire.Batch(access.incarnation, raw))
+        count = sum(pending.count for pending in self._batch)
+        metrics.APPEND_COMMANDS.observe(len(self._batch))
+        while True:
+            try:
+                async with access.slots:
+                    appended = await access.appender.append(
+                        self._partition, self._batch_no, count, payload
+                    )
+                self.failing_since = 0.0
+                return appended
+            except redis.OutOfMemoryError:
+                if not self.failing_since:  # else an earlier try may have been applied
+                    self._refuse(self._batch, MemoryShort("the store's memory is used up"))
+                    return None
+            except (redis.RedisError, OSError):
+                pass
+            self.failing_since = self.failing_since or time.monotonic()
+            metrics.REPEATED_APPENDS.inc()
+            await asyncio.sleep(pause_s)
+            pause_s = min(2 * pause_s, LONGEST_PAUSE_S)
+
+    def _acknowledge(self) -> None:
+        now = time.monotonic()
+        for pending in self._batch:
+            pending.acknowledged = now
+            _ingest.observe(now - pending.since)
+        self._batch = []
+
+    def _shed(self, waiting: int) -> None:
+        """Keep the commands for which a full partition still has room; refuse the rest."""
+        room = self._access.settings.max_pending - waiting
+        kept: list[Pending] = []
+        for i, pending in enumerate(self._batch):
+            room -= pending.count
+            if room < 0 or i == len(self._batch) - 1:  # at least one: else this would never end
+                detail = f"{waiting} observations wait in this stream's partition already"
+                self._refuse(self._batch[i:], PartitionFull(detail))
+                break
+            kept.append(pending)
+        self._batch = kept
+
+    def _refuse(self, refused: list[Pending], error: MemoryShort | PartitionFull) -> None:
+        for pending in refused:
+            metrics.LOAD_SHED.labels(error.reason).inc()
+            pending.fail(error)

@@ -1,0 +1,60 @@
+"""How the store is, looked at once a second: reachable, owned, how full."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import time
+
+import redis
+
+from service import metrics
+from service.api.replies import bounded
+from service.redis.store import AsyncStore, Health
+from service.settings import Settings
+
+log = logging.getLogger(__name__)
+
+PERIOD_S = 1.0
+TIMEOUT_S = 2.0
+
+
+class Monitor:
+    """The store's health as last seen."""
+
+    def __init__(self, store: AsyncStore, settings: Settings) -> None:
+        self._store, self._settings = store, settings
+        self._lag = [metrics.PARTITION_LAG.labels(str(p)) for p in range(settings.partitions)]
+        self.down_since = 0.0  # 0: reachable
+        self.memory_short = False
+
+    async def watch(self) -> None:
+        """Look once a second, for ever."""
+        while True:
+            await self.look()
+            await asyncio.sleep(PERIOD_S)
+
+    async def look(self) -> Health | None:
+        """Ask the store how it is; None when it does not answer."""
+        try:
+            health: Health = await bounded(self._store.health(), TIMEOUT_S)
+        except (redis.RedisError, OSError, TimeoutError) as error:
+            if not self.down_since:
+                log.warning("the store cannot be reached: %s", error)
+                self.down_since = time.monotonic()
+            metrics.REDIS_UP.set(0)
+            return None
+        if self.down_since:
+            log.warning("the store is back")
+        self.down_since = 0.0
+        self._note(health)
+        return health
+
+    def _note(self, health: Health) -> None:
+        share = health.used_memory / health.maxmemory if health.maxmemory else 0.0
+        self.memory_short = share > self._settings.memory_shed_fraction
+        metrics.REDIS_UP.set(1)
+        metrics.REDIS_MEMORY_RATIO.set(share)
+        metrics.UNOWNED_PARTITIONS.set(len(health.unowned))
+        for gauge, pending in zip(self._lag, health.pending, strict=True):
+            gauge.set(pending)

@@ -1,0 +1,124 @@
+"""Processes under measurement: started on free ports, waited for, their CPU read, stopped."""
+
+from __future__ import annotations
+
+import os
+import signal
+import socket
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import NamedTuple
+
+import httpx
+
+START_S = 60.0
+STOP_S = 20.0
+
+
+class BenchError(RuntimeError):
+    """A measurement that could not be made; the message says why."""
+
+
+class Server(NamedTuple):
+    """A server under load; `pid` is None when somebody else started it."""
+
+    url: str
+    pid: int | None
+
+
+def free_port() -> int:
+    """Return a TCP port of the loopback interface that is free now."""
+    with socket.socket() as sock:
+        sock.bind(("127.0.0.1", 0))
+        return int(sock.getsockname()[1])
+
+
+@contextmanager
+def echo_server() -> Iterator[Server]:
+    """Run the bare echo endpoint."""
+    port = free_port()
+    start = [sys.executable, "-c", "from service.bench.echo import main; main()", str(port)]
+    with _running("the echo", start, port, "/openapi.json") as server:
+        yield server
+
+
+@contextmanager
+def moca_server(workers: int = 1, arguments: Sequence[str] = ()) -> Iterator[Server]:
+    """Run `moca serve` with its embedded store in a folder that is removed afterwards."""
+    port = free_port()
+    with tempfile.TemporaryDirectory(prefix="moca-bench-") as folder:
+        command = [sys.executable, "-c", "from service.cli import main; main()", "serve"]
+        command += [
+            "--host",
+            "127.0.0.1",
+            "--port",
+            str(port),
+            "--data-dir",
+            str(Path(folder) / "data"),
+        ]
+        command += ["--workers", str(workers), *arguments]
+        with _running("moca serve", command, port, "/readyz") as server:
+            yield server
+
+
+@contextmanager
+def _running(name: str, command: list[str], port: int, probe: str) -> Iterator[Server]:
+    # Output goes to a file: a pipe that nobody reads would stop a talkative server.
+    with tempfile.TemporaryFile() as log:
+        child = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=log, stderr=log)
+        try:
+            server = Server(f"http://127.0.0.1:{port}", child.pid)
+            _wait(child, server.url + probe, log.fileno(), name)
+            yield server
+        finally:
+            _stop(child)
+
+
+def _wait(child: subprocess.Popen[bytes], url: str, log: int, name: str) -> None:
+    give_up = time.monotonic() + START_S
+    while time.monotonic() < give_up and child.poll() is None:
+        try:
+            if httpx.get(url, timeout=2.0, trust_env=False).is_success:
+                return
+        except httpx.TransportError:
+            pass
+        time.sleep(0.1)
+    said = os.pread(log, 1 << 20, 0).decode(errors="replace")[-2000:]
+    state = "not ready" if child.poll() is None else f"ended with {child.returncode}"
+    raise BenchError(f"{name} {state} after {START_S:g} s at most; it said:\n{said}")
+
+
+def _stop(child: subprocess.Popen[bytes]) -> None:
+    if child.poll() is not None:
+        return
+    child.send_signal(signal.SIGTERM)
+    try:
+        child.wait(STOP_S)
+    except subprocess.TimeoutExpired:
+        child.kill()
+        child.wait()
+
+
+def cpu_seconds(server: Server) -> float | None:
+    """CPU time of a server and all its descendants so far; None where it cannot be read."""
+    if server.pid is None or not Path("/proc/self/stat").exists():
+        return None
+    parent: dict[int, int] = {}
+    ticks: dict[int, int] = {}
+    for folder in Path("/proc").iterdir():
+        if folder.name.isdigit():
+            try:
+                fields = (folder / "stat").read_text().rpartition(")")[2].split()
+            except OSError:  # it ended meanwhile
+                continue
+            parent[int(folder.name)] = int(fields[1])
+            ticks[int(folder.name)] = int(fields[11]) + int(fields[12])
+    family = {server.pid}
+    while more := {pid for pid, of in parent.items() if of in family} - family:
+        family |= more
+    return sum(ticks.get(pid, 0) for pid in family) / os.sysconf("SC_CLK_TCK")

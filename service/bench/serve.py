@@ -1,0 +1,205 @@
+"""`moca bench serve`: single-observation REST throughput beside a bare FastAPI echo endpoint.
+
+Both are measured in one run, alternating, by the same closed-loop generator; the ratio of their
+throughputs says what the service costs whatever the machine.
+"""
+
+from __future__ import annotations
+
+import random
+import statistics
+import subprocess
+import sys
+import uuid
+from contextlib import ExitStack
+from dataclasses import dataclass, field
+from urllib.parse import urlsplit
+
+import msgspec
+from rich.box import SIMPLE_HEAD
+from rich.console import Console
+from rich.table import Table
+
+from service.bench.load import Job, Report
+from service.bench.processes import BenchError, Server, cpu_seconds, echo_server, moca_server
+from service.client import Client
+
+PRIMING = 32  # observations each stream gets first, so that the filter runs and not the warm-up
+BODIES = 8  # different labels that a connection sends in turn
+WARM_S = 0.5  # unmeasured load before the first slice of each
+
+
+@dataclass
+class Side:
+    """All slices of one server."""
+
+    reports: list[Report] = field(default_factory=list)
+    server_us: list[float] = field(default_factory=list)  # CPU per request, where it can be read
+
+    def rate(self) -> float:
+        """Median throughput, requests per second."""
+        return statistics.median(report.rate for report in self.reports)
+
+    def latency_ms(self, name: str) -> float:
+        """Median over the slices of one latency quantile."""
+        return statistics.median(report.latency_ms.get(name, 0.0) for report in self.reports)
+
+    def generator_us(self) -> float:
+        """Median CPU time that the generator spends on a request, microseconds."""
+        return statistics.median(report.generator_us for report in self.reports)
+
+    def errors(self) -> dict[str, int]:
+        """Failures of all slices by kind."""
+        total: dict[str, int] = {}
+        for report in self.reports:
+            for kind, count in report.errors.items():
+                total[kind] = total.get(kind, 0) + count
+        return total
+
+
+@dataclass
+class ServeBench:
+    """Result of `bench_serve`."""
+
+    connections: int
+    streams: int
+    service: Side = field(default_factory=Side)
+    echo: Side = field(default_factory=Side)
+
+    def ratios(self) -> list[float]:
+        """Throughput of the service over the echo's, one per pair of neighbouring slices."""
+        pairs = zip(self.service.reports, self.echo.reports, strict=True)
+        return [service.rate / echo.rate for service, echo in pairs]
+
+    def ratio(self) -> float:
+        """Median ratio."""
+        return statistics.median(self.ratios())
+
+
+def bench_serve(
+    *,
+    url: str | None = None,
+    seconds: float = 30.0,
+    connections: int = 32,
+    streams: int = 500,
+    rounds: int = 3,
+    workers: int = 1,
+    console: Console | None = None,
+) -> ServeBench:
+    """Measure the service at `url`, or one started here, beside the echo; print and return it.
+
+    `seconds` is the time under measured load, shared by `rounds` slices of the service and as
+    many of the echo in turn. Each request is one observation; `streams` different streams.
+    """
+    if connections < 1 or streams < connections or rounds < 1 or seconds <= 0:
+        raise BenchError(
+            "expected connections >= 1, streams >= connections, rounds >= 1 and seconds > 0; got "
+            f"{connections}, {streams}, {rounds} and {seconds:g}"
+        )
+    console = console or Console()
+    result = ServeBench(connections, streams)
+    slice_s = seconds / (2 * rounds)
+    with ExitStack() as stack:
+        echo = stack.enter_context(echo_server())
+        console.print("starting the service" if url is None else f"measuring {url}")
+        mine = stack.enter_context(moca_server(workers)) if url is None else Server(url, None)
+        names = [f"bench-{uuid.uuid4().hex[:8]}-{k}" for k in range(streams)]
+        if url is not None:
+            stack.callback(_delete, url, names)
+        console.print(f"priming {streams} streams with {PRIMING} observations each")
+        _prime(mine, names, connections)
+        echo_job = _job(echo, ["/echo"] * connections, connections)
+        service_job = _job(mine, [f"/v1/streams/{n}/observations" for n in names], connections)
+        for server, job in ((echo, echo_job), (mine, service_job)):
+            _slice(server, job, WARM_S, Side())
+        for number in range(rounds):
+            console.print(f"round {number + 1} of {rounds}: {slice_s:g} s each")
+            _slice(mine, service_job, slice_s, result.service)
+            _slice(echo, echo_job, slice_s, result.echo)
+    for line in report_lines(result):
+        console.print(line, highlight=False)
+    return result
+
+
+def _job(server: Server, targets: list[str], connections: int) -> Job:
+    where = urlsplit(server.url)
+    if where.scheme != "http" or where.hostname is None:
+        raise BenchError(f"expected an http:// address, got {server.url!r}")
+    draw = random.Random(1)
+    bodies = [f'{{"y": {draw.gauss(10.0, 1.0):.4f}}}' for _ in range(BODIES)]
+    return Job(where.hostname, where.port or 80, targets, bodies, connections)
+
+
+def _prime(server: Server, names: list[str], connections: int) -> None:
+    """Take every stream out of its warm-up; one list each."""
+    job = _job(server, [f"/v1/streams/{name}/observations" for name in names], connections)
+    draw = random.Random(2)
+    rows = [{"y": round(draw.gauss(10.0, 1.0), 4)} for _ in range(PRIMING)]
+    job.bodies, job.seconds = [msgspec.json.encode(rows).decode()], 0.0
+    report = _generate(job)
+    if report.errors:
+        raise BenchError(f"priming failed: {report.errors} of {report.requests} requests")
+
+
+def _slice(server: Server, job: Job, seconds: float, side: Side) -> None:
+    job.seconds = seconds
+    before = cpu_seconds(server)
+    report = _generate(job)
+    after = cpu_seconds(server)
+    side.reports.append(report)
+    if before is not None and after is not None and report.requests:
+        side.server_us.append(1e6 * (after - before) / report.requests)
+
+
+def _generate(job: Job) -> Report:
+    """Run the generator in its own process."""
+    done = subprocess.run(
+        [sys.executable, "-c", "from service.bench.load import main; main()"],
+        input=msgspec.json.encode(job),
+        capture_output=True,
+        timeout=job.seconds + 300,
+        check=False,
+    )
+    if done.returncode:
+        raise BenchError(f"the load generator failed:\n{done.stderr.decode()[-2000:]}")
+    report = msgspec.json.decode(done.stdout, type=Report)
+    if not report.requests:
+        raise BenchError("the load generator got no answer at all")
+    return report
+
+
+def _delete(url: str, names: list[str]) -> None:
+    """Leave nothing behind in somebody else's service."""
+    with Client(url) as client:
+        for name in names:
+            client.delete_stream(name)
+
+
+def report_lines(result: ServeBench) -> list[Table | str]:
+    """Return what is printed: the table, the ratio, and what the generator cost."""
+    table = Table(
+        title=f"single observations, {result.connections} connections in closed loop, "
+        f"{result.streams} streams",
+        title_justify="left",
+        box=SIMPLE_HEAD,
+    )
+    for name in ("", "per s", "p50 ms", "p90 ms", "p99 ms", "server us", "generator us"):
+        table.add_column(name, justify="right" if name else "left")
+    for name, side in (("service", result.service), ("bare echo", result.echo)):
+        latency = [f"{side.latency_ms(quantile):.2f}" for quantile in ("p50", "p90", "p99")]
+        server = f"{statistics.median(side.server_us):.0f}" if side.server_us else "?"
+        table.add_row(name, f"{side.rate():,.0f}", *latency, server, f"{side.generator_us():.0f}")
+    each = ", ".join(f"{ratio:.2f}" for ratio in result.ratios())
+    lines: list[Table | str] = [
+        table,
+        f"ratio service / echo: {result.ratio():.3f} (rounds: {each})",
+    ]
+    shares = [1e-4 * side.generator_us() * side.rate() for side in (result.service, result.echo)]
+    lines.append(
+        f"us: CPU per request. The generator took {shares[0]:.0f} % of a core beside the service, "
+        f"{shares[1]:.0f} % beside the echo."
+    )
+    for name, side in (("service", result.service), ("echo", result.echo)):
+        if side.errors():
+            lines.append(f"{name} failures: {side.errors()}")
+    return lines

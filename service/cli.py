@@ -1,0 +1,50 @@
+"""The console script `moca`. The only place that reads the environment."""
+
+from __future__ import annotations
+
+from importlib.metadata import version
+from typing import Annotated
+
+import typer
+
+from service.commands import demo, run, tools
+
+app = typer.Typer(
+    name="moca",
+    no_args_is_help=True,
+    pretty_exceptions_enable=False,  # its tracebacks show local values, such as passwords in URLs
+    help="Online inference for streams whose behaviour switches.",
+)
+app.command()(run.serve)
+app.command()(run.api)
+app.command()(run.worker)
+app.command()(demo.demo)
+app.command()(tools.replay)
+app.command()(tools.models)
+app.command()(tools.settings)
+app.add_typer(tools.bench, name="bench")
+
+
+def _version(wanted: bool) -> None:
+    if wanted:
+        typer.echo(version("moca-service"))
+        raise typer.Exit
+
+
+@app.callback()
+def _common(
+    show_version: Annotated[
+        bool,
+        typer.Option("--version", help="Print the version.", callback=_version, is_eager=True),
+    ] = False,
+) -> None:
+    """Online inference for streams whose behaviour switches."""
+
+
+def main() -> None:
+    """Run the command line."""
+    app()
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,144 @@
+"""Settings as command line options, each with its `MOCA_*` variable and its line of `--help`."""
+
+from __future__ import annotations
+
+import functools
+import inspect
+from collections.abc import Callable, Collection
+from typing import Annotated, Any, NoReturn
+
+import typer
+from pydantic import ValidationError
+
+from service.settings import Settings
+
+STORE = {"redis_url", "partitions"}
+API = STORE | {
+    "models_dir",
+    "host",
+    "port",
+    "default_model",
+    "lease_ttl_ms",
+    "request_deadline_s",
+    "max_pending",
+    "max_waiting",
+    "max_entry_bytes",
+    "max_body_bytes",
+    "max_observations",
+    "max_dimension",
+    "max_hypotheses",
+    "max_history",
+    "max_points",
+    "max_samples",
+    "memory_shed_fraction",
+    "recent_window",
+}
+WORKER = STORE | {
+    "models_dir",
+    "device",
+    "metrics_port",
+    "lease_ttl_ms",
+    "request_deadline_s",
+    "max_dimension",
+    "max_hypotheses",
+    "max_history",
+    "read_entries",
+    "checkpoint_every",
+    "resident_bytes",
+    "idempotency_keep_s",
+    "idempotency_keep_requests",
+    "recent_window",
+}
+# Several workers cannot share a port: their metrics are on the API's page.
+SERVE = set(Settings.model_fields) - {"metrics_port"}
+LIMITS = ("max_", "memory_", "read_", "checkpoint_", "resident_", "idempotency_", "lease_")
+
+
+def variable(name: str) -> str:
+    """Return the environment variable of a setting."""
+    return f"MOCA_{name.upper()}"
+
+
+def flag(name: str) -> str:
+    """Return the option of a setting."""
+    return "--" + name.replace("_", "-")
+
+
+def fail(message: str, status: int = 2) -> NoReturn:
+    """Say on standard error why the command cannot run, and end."""
+    typer.secho(f"moca: {message}", err=True, fg="red")
+    raise typer.Exit(status)
+
+
+def with_settings(
+    names: Collection[str],
+) -> Callable[[Callable[..., None]], Callable[..., None]]:
+    """Give a command an option for each named setting; it receives `settings` instead.
+
+    Order of precedence: option, environment variable, default.
+    """
+
+    def decorate(command: Callable[..., None]) -> Callable[..., None]:
+        own = inspect.signature(command, eval_str=True).parameters
+        options = [_option(name) for name in Settings.model_fields if name in names]
+
+        @functools.wraps(command)
+        def run(**given: Any) -> None:
+            chosen = {option.name: given.pop(option.name) for option in options}
+            command(settings=read_settings(chosen), **given)
+
+        kept = [each for each in own.values() if each.name != "settings"]
+        parameters = sorted([*kept, *options], key=lambda each: each.kind)
+        run.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
+        run.__annotations__ = {each.name: each.annotation for each in parameters}
+        return run
+
+    return decorate
+
+
+def read_settings(chosen: dict[str, Any]) -> Settings:
+    """Settings from options, and from the environment where an option is not given."""
+    try:
+        return Settings(**{name: value for name, value in chosen.items() if value is not None})
+    except ValidationError as error:
+        wrong = [
+            f"{flag(name)} ({variable(name)}): {each['msg']}, got {each['input']!r}"
+            for each in error.errors()
+            for name in [str(each["loc"][0]).lower().removeprefix("moca_")]
+        ]
+        fail("; ".join(wrong))
+
+
+def _option(name: str) -> inspect.Parameter:
+    field = Settings.model_fields[name]
+    annotation: Any = field.annotation
+    option = typer.Option(
+        flag(name),
+        help=f"{field.description}.",
+        envvar=variable(name),
+        show_default=False if field.default is None else str(field.default),
+        rich_help_panel="Limits and tuning" if name.startswith(LIMITS) else "Options",
+    )
+    return inspect.Parameter(
+        name,
+        inspect.Parameter.KEYWORD_ONLY,
+        default=None,
+        annotation=Annotated[annotation | None, option],
+    )
+
+
+def settings_markdown() -> str:
+    """Return docs/settings.md: every setting with its option, variable, default and meaning."""
+    lines = [
+        "# Settings",
+        "",
+        "Each setting is an option of the commands it concerns (`moca serve`, `moca api`,",
+        "`moca worker`) and an environment variable; the option wins. Made by `moca settings`.",
+        "",
+        "| option | variable | default | meaning |",
+        "|---|---|---|---|",
+    ]
+    for name, field in Settings.model_fields.items():
+        default = "" if field.default is None else f"`{field.default}`"
+        lines.append(f"| `{flag(name)}` | `{variable(name)}` | {default} | {field.description} |")
+    return "\n".join(lines) + "\n"

@@ -1,0 +1,94 @@
+"""`moca serve`, `moca api` and `moca worker`: the processes of the service."""
+
+from __future__ import annotations
+
+import os
+import secrets
+import socket
+from typing import Annotated
+
+import typer
+
+from service.commands.options import API, SERVE, WORKER, fail, with_settings
+from service.process import EXIT_REFUSED, Refused, follow_parent, listen, log_to_stderr
+from service.redis.connection import UnusableServer
+from service.settings import Settings
+
+# How the supervisor tells a child what it inherits; nobody types these.
+ParentFd = Annotated[int | None, typer.Option("--parent-fd", hidden=True)]
+ListenFd = Annotated[int | None, typer.Option("--listen-fd", hidden=True)]
+
+
+@with_settings(SERVE)
+def serve(settings: Settings) -> None:
+    """Run the whole service: store, API and workers.
+
+    Without --redis-url the store is an embedded Valkey that keeps its data in --data-dir.
+    """
+    from service.supervisor import Supervisor
+
+    log_to_stderr("serve")
+    raise typer.Exit(Supervisor(settings, os.environ).run())
+
+
+@with_settings(API)
+def api(settings: Settings, parent_fd: ParentFd = None, listen_fd: ListenFd = None) -> None:
+    """Run one API process beside a Redis or Valkey that is already there."""
+    _begin("api", settings, parent_fd)
+    import uvicorn
+
+    from service.api.app import create_app
+
+    try:
+        app = create_app(settings)
+        inherited = None if listen_fd is None else socket.socket(fileno=listen_fd)
+        listener = inherited or listen(settings.host, settings.port)
+    except (Refused, UnusableServer) as error:
+        fail(str(error), EXIT_REFUSED)
+    config = uvicorn.Config(
+        app,
+        log_config=None,
+        access_log=False,
+        server_header=False,
+        timeout_graceful_shutdown=int(settings.request_deadline_s) + 1,
+    )
+    with listener:
+        uvicorn.Server(config).run(sockets=[listener])
+
+
+@with_settings(WORKER)
+def worker(
+    settings: Settings,
+    worker_id: Annotated[
+        str | None,
+        typer.Option(
+            "--worker-id",
+            envvar="MOCA_WORKER_ID",
+            help="Name among the workers; must differ from every other's.",
+            show_default="a random one",
+        ),
+    ] = None,
+    parent_fd: ParentFd = None,
+) -> None:
+    """Run one worker beside a Redis or Valkey that is already there."""
+    chosen = worker_id or f"worker-{secrets.token_hex(4)}"
+    if "/" in chosen:
+        fail(f"--worker-id: expected a name without '/', got {chosen!r}")
+    _begin("worker" if parent_fd is None else chosen.partition("-")[0], settings, parent_fd)
+    from service.worker.loop import run  # torch: a second or more
+
+    try:
+        run(settings, chosen)
+    except (Refused, UnusableServer) as error:
+        fail(str(error), EXIT_REFUSED)
+
+
+def _begin(role: str, settings: Settings, parent_fd: int | None) -> None:
+    log_to_stderr(role)
+    if parent_fd is not None:
+        follow_parent(parent_fd)
+    if settings.redis_url is None:
+        fail(
+            "--redis-url (or MOCA_REDIS_URL) is needed: the store that API and workers share;"
+            " `moca serve` brings its own"
+        )

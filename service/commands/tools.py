@@ -1,0 +1,229 @@
+"""`moca models`, `moca replay`, `moca bench` and `moca settings`: tools around the service."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+from rich.box import SIMPLE_HEAD
+from rich.console import Console
+from rich.table import Table
+
+from service.commands.options import fail, settings_markdown, with_settings
+from service.settings import Settings
+
+bench = typer.Typer(no_args_is_help=True, help="Measure the service on this machine.")
+
+Url = Annotated[str, typer.Option("--url", envvar="MOCA_URL", help="Address of the service.")]
+DEFAULT_URL = "http://127.0.0.1:8000"
+
+
+@with_settings({"models_dir"})
+def models(
+    settings: Settings,
+    as_json: Annotated[
+        bool, typer.Option("--json", envvar="MOCA_JSON", help="Print JSON instead of a table.")
+    ] = False,
+) -> None:
+    """List the models that a service with this models folder offers."""
+    import msgspec
+
+    from service.models import Catalogue
+
+    found = Catalogue(settings.models_dir).models()
+    if as_json:
+        typer.echo(msgspec.json.format(msgspec.json.encode(found)).decode())
+        return
+    table = Table(box=SIMPLE_HEAD)
+    for heading in ("model", "kind", "inputs", "labels", "hazard", "description"):
+        table.add_column(heading)
+    for model in found:
+        labels = "any" if model.y_dim is None else str(model.y_dim)
+        hazard = "" if model.hazard is None else f"{model.hazard:g}"
+        about = f"cannot be served: {model.error}" if model.error else model.description
+        table.add_row(model.reference, model.kind, str(model.x_dim), labels, hazard, about)
+    Console().print(table)
+
+
+def replay(
+    file: Annotated[Path, typer.Argument(help="CSV or Parquet file, one observation per row.")],
+    url: Url = DEFAULT_URL,
+    stream: Annotated[
+        str | None,
+        typer.Option(
+            envvar="MOCA_STREAM", help="Stream to post to.", show_default="the file's name"
+        ),
+    ] = None,
+    model: Annotated[
+        str | None,
+        typer.Option(envvar="MOCA_MODEL", help="Model.", show_default="the service's default"),
+    ] = None,
+    setting: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--set",
+            envvar="MOCA_SET",
+            metavar="NAME=VALUE",
+            help="Stream setting such as hazard=0.01; may be given several times.",
+        ),
+    ] = None,
+    out: Annotated[
+        Path,
+        typer.Option(
+            envvar="MOCA_OUT", help="Folder for the results, or one .csv, .parquet or .png file."
+        ),
+    ] = Path(),
+    y: Annotated[
+        str | None,
+        typer.Option(
+            envvar="MOCA_Y", help="Label columns, comma-separated.", show_default="y, y1, y2, ..."
+        ),
+    ] = None,
+    x: Annotated[
+        str | None,
+        typer.Option(
+            envvar="MOCA_X", help="Input columns, comma-separated.", show_default="x, x1, x2, ..."
+        ),
+    ] = None,
+    time: Annotated[
+        str | None,
+        typer.Option(
+            envvar="MOCA_TIME", help="Time column.", show_default="time, timestamp, date, year"
+        ),
+    ] = None,
+    batch: Annotated[
+        int, typer.Option(envvar="MOCA_BATCH", min=1, help="Observations in one request.")
+    ] = 128,
+    belief: Annotated[
+        bool,
+        typer.Option(envvar="MOCA_BELIEF", help="Ask for the run-length belief (the heat map)."),
+    ] = True,
+    append: Annotated[
+        bool, typer.Option("--append", envvar="MOCA_APPEND", help="Append to an existing stream.")
+    ] = False,
+    replace: Annotated[
+        bool, typer.Option("--replace", envvar="MOCA_REPLACE", help="Delete the stream first.")
+    ] = False,
+) -> None:
+    """Stream a file through a running service; write the answers and a plot."""
+    from service.client import ClientError
+    from service.replay import ReplayError, SeriesError
+    from service.replay import replay as run
+
+    if append and replace:
+        fail("--append and --replace exclude each other")
+    try:
+        run(
+            file,
+            url=url,
+            stream=stream,
+            model=model,
+            settings=dict(_setting(text) for text in setting or []),
+            out=out,
+            y_columns=_names(y),
+            x_columns=_names(x),
+            time_column=time,
+            batch=batch,
+            belief=belief,
+            existing="append" if append else "replace" if replace else "refuse",
+        )
+    except (ReplayError, SeriesError, ClientError, OSError) as error:
+        fail(str(error), 1)
+
+
+@bench.command("serve")
+def bench_serve(
+    url: Annotated[
+        str | None,
+        typer.Option(
+            envvar="MOCA_URL",
+            help="Address of a running service.",
+            show_default="one is started for the measurement",
+        ),
+    ] = None,
+    seconds: Annotated[
+        float, typer.Option(envvar="MOCA_SECONDS", help="Time under measured load.")
+    ] = 30.0,
+    connections: Annotated[
+        int, typer.Option(envvar="MOCA_CONNECTIONS", min=1, help="Connections at once.")
+    ] = 32,
+    streams: Annotated[
+        int, typer.Option(envvar="MOCA_STREAMS", min=1, help="Different streams.")
+    ] = 500,
+    rounds: Annotated[
+        int, typer.Option(envvar="MOCA_ROUNDS", min=1, help="Slices of each server, in turn.")
+    ] = 3,
+    workers: Annotated[
+        int, typer.Option(envvar="MOCA_WORKERS", min=1, help="Workers of a service started here.")
+    ] = 1,
+) -> None:
+    """Measure throughput and latency beside a bare FastAPI echo endpoint, as a ratio."""
+    from service.bench import BenchError
+    from service.bench import bench_serve as run
+    from service.client import ClientError
+
+    try:
+        run(
+            url=url,
+            seconds=seconds,
+            connections=connections,
+            streams=streams,
+            rounds=rounds,
+            workers=workers,
+        )
+    except (BenchError, ClientError) as error:
+        fail(str(error), 1)
+
+
+@bench.command("step")
+def bench_step(
+    model: Annotated[str, typer.Option(envvar="MOCA_MODEL", help="A built-in model.")] = "gaussian",
+    streams: Annotated[
+        int, typer.Option(envvar="MOCA_STREAMS", min=1, help="Streams in one batch.")
+    ] = 32,
+    max_hypotheses: Annotated[
+        int, typer.Option(envvar="MOCA_MAX_HYPOTHESES", min=2, help="Hypotheses of each stream.")
+    ] = 50,
+    early: Annotated[int, typer.Option(envvar="MOCA_EARLY", min=1, help="First time.")] = 500,
+    late: Annotated[int, typer.Option(envvar="MOCA_LATE", min=2, help="Second time.")] = 20_000,
+    rounds: Annotated[
+        int, typer.Option(envvar="MOCA_ROUNDS", min=1, help="Measurements of each, in turn.")
+    ] = 21,
+) -> None:
+    """Compare the time of one filter step late in a stream's life with that of an early one."""
+    from service.bench import BenchError
+    from service.bench import bench_step as run
+
+    try:
+        run(
+            model=model,
+            streams=streams,
+            max_hypotheses=max_hypotheses,
+            early=early,
+            late=late,
+            rounds=rounds,
+        )
+    except BenchError as error:
+        fail(str(error), 1)
+
+
+def settings() -> None:
+    """Print every setting with its option, variable, default and meaning, as Markdown."""
+    typer.echo(settings_markdown(), nl=False)
+
+
+def _names(text: str | None) -> list[str] | None:
+    return None if text is None else [name.strip() for name in text.split(",") if name.strip()]
+
+
+def _setting(text: str) -> tuple[str, Any]:
+    """Split NAME=VALUE; the value is JSON if it reads as such, else a text."""
+    name, equals, value = text.partition("=")
+    if not (name and equals):
+        fail(f"--set: expected NAME=VALUE, got {text!r}")
+    try:
+        return name, json.loads(value)
+    except ValueError:
+        return name, value

@@ -1,0 +1,134 @@
+"""The life of changepoint events: suspected, confirmed, withdrawn, relocated (DESIGN, section 2).
+
+An event is suspected when the MAP run start moves past the last confirmed one, confirmed when that
+start has been kept for `confirm_after` observations, withdrawn when it is not kept.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+from msgspec.structs import replace
+
+from service.wire import Event, Head
+
+
+class Reading(NamedTuple):
+    """What the belief says after one observation.
+
+    start: MAP run start, with its `probability`. previous_start: where the best path before it
+    starts. totals: count, sums and sums of squares of all labels; start_totals: those before
+    `start`.
+    """
+
+    seq: int
+    time: str | None
+    start: int
+    probability: float
+    previous_start: int
+    totals: list[float]
+    start_totals: list[float]
+
+
+def track(head: Head, reading: Reading) -> list[Event]:
+    """Move a stream's event state by one observation; returns the events that changed."""
+    if reading.start <= head.confirmed_start:
+        return _withdraw(head, reading)
+    changed = _suspect(head, reading)
+    if reading.seq - head.kept_since >= head.settings.confirm_after:
+        changed = [*changed, *_confirm(head, reading)]
+    return changed
+
+
+def _withdraw(head: Head, reading: Reading) -> list[Event]:
+    if head.event is None:
+        return []
+    gone = replace(head.event, state="withdrawn", probability=0.0, time=reading.time)
+    head.event = None
+    return [gone]
+
+
+def _suspect(head: Head, reading: Reading) -> list[Event]:
+    """Open an event, or move the open one: the MAP start is one that is not confirmed."""
+    event = head.event
+    if event is not None and event.start == reading.start:
+        return []
+    head.kept_since = reading.seq
+    changed = []
+    if event is not None and reading.start > event.suspected_at:
+        # A start after the suspicion cannot be what was suspected.
+        changed = _withdraw(head, reading)
+        event = None
+    if event is None:
+        event = Event(head.next_event, "suspected", reading.start, suspected_at=reading.seq)
+        head.next_event += 1
+    direction, size = _step(head.confirmed_totals, reading)
+    head.event = replace(
+        event,
+        start=reading.start,
+        delay=event.suspected_at - reading.start,
+        probability=reading.probability,
+        direction=direction,
+        size=size,
+        time=reading.time,
+    )
+    return [*changed, head.event]
+
+
+def _confirm(head: Head, reading: Reading) -> list[Event]:
+    """Confirm the open event, or, where it replaces the last confirmed one, relocate that."""
+    event, last = head.event, head.last_event
+    if event is None:
+        return []
+    changed = []
+    replaces = last is not None and reading.previous_start < head.confirmed_start
+    before = head.before_totals if replaces else head.confirmed_totals
+    if last is not None and replaces:
+        changed.append(replace(event, state="withdrawn", time=reading.time))
+        # The first suspicion stands, unless it was before the start it now belongs to.
+        since = last.suspected_at if last.suspected_at >= event.start else event.suspected_at
+        event = replace(last, start=event.start, suspected_at=since, delay=since - event.start)
+    elif last is not None and reading.previous_start > head.confirmed_start:
+        moved = reading.previous_start
+        changed.append(replace(last, start=moved, delay=last.suspected_at - moved))
+    direction, size = _step(before, reading)
+    confirmed = replace(
+        event,
+        state="confirmed",
+        confirmed_at=reading.seq,
+        probability=reading.probability,
+        direction=direction,
+        size=size,
+        time=reading.time,
+    )
+    head.event, head.last_event = None, confirmed
+    head.before_totals, head.confirmed_totals = before, reading.start_totals
+    head.confirmed_start = reading.start
+    return [*changed, confirmed]
+
+
+def _step(
+    before: list[float] | None, reading: Reading
+) -> tuple[str | None, float | list[float] | None]:
+    """Direction and size of a shift, in standard deviations pooled within the two regimes.
+
+    The direction is that of the output that moved most.
+    """
+    totals, middle = reading.totals, reading.start_totals
+    first = before if before is not None else [0.0] * len(totals)
+    outputs = (len(totals) - 1) // 2
+    old, new = middle[0] - first[0], totals[0] - middle[0]
+    if old < 1 or new < 1 or old + new <= 2:
+        return None, None
+    sizes = []
+    for i in range(1, outputs + 1):
+        j = i + outputs
+        mean_old, mean_new = (middle[i] - first[i]) / old, (totals[i] - middle[i]) / new
+        squares = (middle[j] - first[j]) - old * mean_old**2
+        squares += (totals[j] - middle[j]) - new * mean_new**2
+        variance = squares / (old + new - 2)
+        if variance <= 0:
+            return ("up" if mean_new > mean_old else "down"), None
+        sizes.append((mean_new - mean_old) / variance**0.5)
+    most = max(sizes, key=abs)
+    return ("up" if most > 0 else "down"), (sizes[0] if outputs == 1 else sizes)

@@ -1,0 +1,230 @@
+"""Every Prometheus metric of API and worker, in one place. No stream id is ever a label.
+
+With PROMETHEUS_MULTIPROC_DIR set before this module is imported, each process writes its values
+to that folder, and `exposition` shows the sum over all of them; without it, those of this
+process. The folder has to be empty when the service starts.
+"""
+
+from __future__ import annotations
+
+import os
+
+from prometheus_client import (
+    CollectorRegistry,
+    Counter,
+    Gauge,
+    Histogram,
+    ProcessCollector,
+    disable_created_metrics,
+    generate_latest,
+    multiprocess,
+    start_http_server,
+)
+
+CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
+MULTIPROCESS_DIR = "PROMETHEUS_MULTIPROC_DIR"
+STAGES = ("ingest", "queue", "compute", "commit", "reply")
+
+disable_created_metrics()  # type: ignore[no-untyped-call]
+REGISTRY = CollectorRegistry()
+
+_SECONDS = (5e-4, 1e-3, 2.5e-3, 5e-3, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0)
+_COUNTS = (1, 2, 4, 8, 16, 32, 64, 128, 256, 512, 1024, 4096)
+_BYTES = tuple(1 << power for power in range(8, 25, 2))
+_NATS = (-100.0, -50.0, -20.0, -10.0, -7.5, -5.0, -4.0, -3.0, -2.0, -1.0, 0.0, 1.0, 2.0, 5.0, 10.0)
+_PROBABILITIES = (1e-4, 1e-3, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 0.8, 0.9, 0.95, 0.99, 1.0)
+
+
+# --- API ------------------------------------------------------------------------------------
+
+REQUEST_DURATION = Histogram(
+    "moca_http_request_duration_seconds",
+    "Time from a request's first byte to its answer's last, by route template.",
+    ["route", "method", "status"],
+    buckets=_SECONDS,
+    registry=REGISTRY,
+)
+APPEND_COMMANDS = Histogram(
+    "moca_append_commands",
+    "Commands that went to the log together in one append.",
+    buckets=_COUNTS,
+    registry=REGISTRY,
+)
+REPEATED_APPENDS = Counter(
+    "moca_repeated_appends_total",
+    "Appends sent again with the same number because their outcome was unknown.",
+    registry=REGISTRY,
+)
+RECOVERED_REPLIES = Counter(
+    "moca_recovered_replies_total",
+    "Outcomes read from the store because their message was missed.",
+    registry=REGISTRY,
+)
+REQUESTS_WAITING = Gauge(
+    "moca_requests_waiting",
+    "Commands of this API process that wait for an outcome.",
+    multiprocess_mode="livesum",
+    registry=REGISTRY,
+)
+REDIS_UP = Gauge(
+    "moca_redis_up",
+    "1 while the API reaches Redis, else 0.",
+    multiprocess_mode="livemin",
+    registry=REGISTRY,
+)
+REDIS_MEMORY_RATIO = Gauge(
+    "moca_redis_memory_ratio",
+    "Memory used by Redis as a share of maxmemory; 0 without a limit.",
+    multiprocess_mode="livemostrecent",
+    registry=REGISTRY,
+)
+LOAD_SHED = Counter(
+    "moca_load_shed_total",
+    "Requests refused to protect the service, by reason.",
+    ["reason"],
+    registry=REGISTRY,
+)
+PARTITION_LAG = Gauge(
+    "moca_partition_lag_observations",
+    "Observations accepted and not yet applied, by partition.",
+    ["partition"],
+    multiprocess_mode="livemostrecent",
+    registry=REGISTRY,
+)
+UNOWNED_PARTITIONS = Gauge(
+    "moca_unowned_partitions",
+    "Partitions that no worker owns.",
+    multiprocess_mode="livemostrecent",
+    registry=REGISTRY,
+)
+
+# --- both -----------------------------------------------------------------------------------
+
+STAGE_DURATION = Histogram(
+    "moca_stage_duration_seconds",
+    "Time in each stage: ingest (API: accepted to append acknowledged), queue (accepted to read "
+    "by the worker), compute, commit (worker), reply (API: append acknowledged to outcome heard).",
+    ["stage"],
+    buckets=_SECONDS,
+    registry=REGISTRY,
+)
+
+# --- worker ---------------------------------------------------------------------------------
+
+OBSERVATIONS = Counter(
+    "moca_observations_total",
+    "Observations by outcome: applied, duplicate, refused, fault, quarantined.",
+    ["outcome"],
+    registry=REGISTRY,
+)
+BATCH_SIZE = Histogram(
+    "moca_batch_size_observations",
+    "Observations stepped together on the device.",
+    buckets=_COUNTS,
+    registry=REGISTRY,
+)
+OWNED_PARTITIONS = Gauge(
+    "moca_owned_partitions",
+    "Partitions owned by living workers.",
+    multiprocess_mode="livesum",
+    registry=REGISTRY,
+)
+RESIDENT_STREAMS = Gauge(
+    "moca_resident_streams",
+    "Streams whose state is on the device.",
+    multiprocess_mode="livesum",
+    registry=REGISTRY,
+)
+FENCED_COMMITS = Counter(
+    "moca_fenced_commits_total",
+    "Commits refused because the partition was no longer the worker's.",
+    registry=REGISTRY,
+)
+QUARANTINED_COMMANDS = Counter(
+    "moca_quarantined_commands_total",
+    "Commands set aside because they brought down their worker repeatedly.",
+    registry=REGISTRY,
+)
+LOG_ROLLBACKS = Counter(
+    "moca_log_rollbacks_total",
+    "Logs found to end before their committed offset, and repaired.",
+    registry=REGISTRY,
+)
+CHECKPOINT_AGE = Gauge(
+    "moca_checkpoint_age_seconds",
+    "Age of the oldest checkpoint among resident streams that have moved on since.",
+    multiprocess_mode="livemax",
+    registry=REGISTRY,
+)
+CHECKPOINT_BYTES = Histogram(
+    "moca_checkpoint_bytes",
+    "Size of a written checkpoint.",
+    buckets=_BYTES,
+    registry=REGISTRY,
+)
+REPLAYED = Counter(
+    "moca_replayed_observations_total",
+    "Observations applied again to rebuild a state from its checkpoint.",
+    registry=REGISTRY,
+)
+CHANGEPOINTS = Counter(
+    "moca_changepoints_total",
+    "Changepoint events by model and the state they entered.",
+    ["model", "state"],
+    registry=REGISTRY,
+)
+LOG_SCORE = Histogram(
+    "moca_log_score_nats",
+    "Log predictive density of each label.",
+    buckets=_NATS,
+    registry=REGISTRY,
+)
+CHANGED_PROBABILITY = Histogram(
+    "moca_changed_probability",
+    "Probability, after each observation, that the regime has changed since the last confirmed "
+    "change.",
+    buckets=_PROBABILITIES,
+    registry=REGISTRY,
+)
+CHANGEPOINT_PROBABILITY = Histogram(
+    "moca_changepoint_probability",
+    "Probability that an observation starts a regime.",
+    buckets=_PROBABILITIES,
+    registry=REGISTRY,
+)
+CORRUPT_STATES = Counter(
+    "moca_corrupt_states_total",
+    "Streams whose stored state could not be read; the bytes are kept aside.",
+    registry=REGISTRY,
+)
+NUMERICAL_FAULTS = Counter(
+    "moca_numerical_faults_total",
+    "Steps that gave a non-finite number and were undone.",
+    registry=REGISTRY,
+)
+
+
+def changepoint(model: str, state: str) -> None:
+    """Count a changepoint event that entered `state`."""
+    CHANGEPOINTS.labels(model, state).inc()
+
+
+def exposition() -> bytes:
+    """Return all metrics in the text format, of all processes in multiprocess mode."""
+    if MULTIPROCESS_DIR not in os.environ:
+        ProcessCollector(registry=(registry := CollectorRegistry()))
+        return generate_latest(REGISTRY) + generate_latest(registry)
+    registry = CollectorRegistry()
+    multiprocess.MultiProcessCollector(registry)  # type: ignore[no-untyped-call]
+    return generate_latest(registry)
+
+
+def serve(port: int) -> None:
+    """Expose this process's metrics on a port of their own, for a worker that stands alone."""
+    start_http_server(port, registry=REGISTRY)
+
+
+def forget_process(pid: int) -> None:
+    """Drop the gauges of a dead process; the supervisor calls it."""
+    if MULTIPROCESS_DIR in os.environ:
+        multiprocess.mark_process_dead(pid)  # type: ignore[no-untyped-call]

@@ -1,0 +1,155 @@
+"""The catalogue of models: the built-in ones, and artifacts found by their `model.json` alone.
+
+No torch here: the API lists models with it, the worker finds the folder to load.
+"""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+from typing import Any
+
+import msgspec
+from msgspec import Struct
+
+from service.errors import UnknownModel
+
+NAME = r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}"
+REFERENCE = rf"^{NAME}(@{NAME})?$"
+FORMAT = 1
+_name = re.compile(NAME)
+
+
+class Model(Struct, omit_defaults=True):
+    """One version of a model. `error` says why an artifact cannot be served."""
+
+    name: str
+    version: str
+    kind: str
+    description: str = ""
+    x_dim: int = 0
+    y_dim: int | None = None  # None: any
+    feature_dim: int | None = None
+    hazard: float | None = None
+    encoder: dict[str, Any] | None = None
+    training: dict[str, Any] | None = None
+    built_in: bool = False
+    error: str | None = None
+
+    @property
+    def reference(self) -> str:
+        """Return NAME@VERSION."""
+        return f"{self.name}@{self.version}"
+
+
+BUILT_IN = (
+    Model(
+        "gaussian",
+        "1",
+        "gaussian",
+        "Unknown mean and variance in each regime; one or more numeric labels.",
+        hazard=0.01,
+        built_in=True,
+    ),
+    Model(
+        "poisson",
+        "1",
+        "poisson",
+        "Counts with an unknown rate in each regime.",
+        y_dim=1,
+        hazard=0.01,
+        built_in=True,
+    ),
+    Model(
+        "bernoulli",
+        "1",
+        "bernoulli",
+        "Labels 0 and 1 with an unknown probability in each regime.",
+        y_dim=1,
+        hazard=0.01,
+        built_in=True,
+    ),
+)
+
+
+class _ModelFile(Struct):
+    """What the catalogue reads of a `model.json`; loading it checks the rest."""
+
+    format: int
+    kind: str
+    x_dim: int
+    y_dim: int
+    description: str = ""
+    feature_dim: int | None = None
+    hazard: float | None = None
+    encoder: dict[str, Any] | None = None
+    training: dict[str, Any] | None = None
+
+
+_decode = msgspec.json.Decoder(_ModelFile).decode
+
+
+class Catalogue:
+    """Models by name and version. Artifacts are looked for at every call: they may be added."""
+
+    def __init__(self, models_dir: Path) -> None:
+        self._models_dir = models_dir
+
+    def models(self) -> list[Model]:
+        """Return every version of every model, by name and then from old to new."""
+        found = [*BUILT_IN]
+        for folder in _folders(self._models_dir):
+            if not any(folder.name == model.name for model in BUILT_IN):
+                found += [_read(version) for version in _folders(folder)]
+        return sorted(found, key=lambda model: (model.name, version_key(model.version)))
+
+    def versions(self, name: str) -> list[Model]:
+        """Return the versions of one model from old to new; UnknownModel when there are none."""
+        found = [model for model in BUILT_IN if model.name == name]
+        if not found and _name.fullmatch(name):
+            found = [_read(version) for version in _folders(self._models_dir / name)]
+        if not found:
+            raise UnknownModel(f"there is no model {name!r}; GET /v1/models lists those there are")
+        return sorted(found, key=lambda model: version_key(model.version))
+
+
+def resolve(models_dir: Path, reference: str) -> str | None:
+    """Return the NAME@VERSION that NAME or NAME@VERSION means; None when there is none.
+
+    It may be one that cannot be used: loading it says why.
+    """
+    name, _, version = reference.partition("@")
+    try:
+        versions = Catalogue(models_dir).versions(name)
+    except UnknownModel:
+        return None
+    if version:
+        return reference if any(model.version == version for model in versions) else None
+    usable = [model for model in versions if model.error is None]
+    return (usable or versions)[-1].reference
+
+
+def version_key(version: str) -> tuple[tuple[int, int, str], ...]:
+    """Order versions by their numbers where they have any: 9 < 10, 1.9 < 1.10."""
+    parts = re.split(r"[._-]", version)
+    return tuple((1, int(part), "") if part.isdecimal() else (0, 0, part) for part in parts)
+
+
+def _folders(parent: Path) -> list[Path]:
+    try:
+        found = sorted(parent.iterdir())
+    except (FileNotFoundError, NotADirectoryError):
+        return []
+    # A publisher writes to a hidden folder and renames it: such a name is not a model.
+    return [path for path in found if _name.fullmatch(path.name) and path.is_dir()]
+
+
+def _read(folder: Path) -> Model:
+    name, version = folder.parent.name, folder.name
+    try:
+        file = _decode((folder / "model.json").read_bytes())
+    except (OSError, msgspec.MsgspecError) as error:
+        return Model(name, version, "unknown", error=f"model.json: {error}")
+    described = {field: getattr(file, field) for field in _ModelFile.__struct_fields__[1:]}
+    unknown = f"model.json: format {file.format}, expected {FORMAT}"
+    return Model(name, version, **described, error=None if file.format == FORMAT else unknown)

@@ -1,0 +1,93 @@
+"""What every process of the service does at its start: log lines, parent's death, the port."""
+
+from __future__ import annotations
+
+import errno
+import logging
+import os
+import signal
+import socket
+import sys
+import threading
+import time
+
+EXIT_REFUSED = 78  # sysexits.h EX_CONFIG: starting again cannot help
+ORPHAN_GRACE_S = 3.0
+PORT_WAIT_S = 3.0  # an API process whose supervisor was killed gives the port up within this
+BACKLOG = 2048
+FIRST_PAUSE_S = 0.1
+LONGEST_PAUSE_S = 30.0
+
+log = logging.getLogger(__name__)
+
+
+class Refused(RuntimeError):
+    """This process cannot run as it was asked to; the message says why and what to do."""
+
+
+class Backoff:
+    """Pauses before the next try: doubling, and short again after a while without failures."""
+
+    def __init__(self) -> None:
+        self._pause_s = 0.0
+        self._last = float("-inf")
+
+    def next_s(self, now: float) -> float:
+        """Return the pause after a failure at `now`."""
+        calm = now - self._last > self._pause_s + LONGEST_PAUSE_S
+        self._pause_s = FIRST_PAUSE_S if calm else min(2 * self._pause_s, LONGEST_PAUSE_S)
+        self._last = now
+        return self._pause_s
+
+
+def log_to_stderr(role: str, level: int = logging.INFO) -> None:
+    """Log one plain line per record, with the process's role."""
+    handler = logging.StreamHandler(sys.stderr)
+    handler.setFormatter(
+        logging.Formatter(f"%(asctime)s {role:<9} %(levelname)-7s %(message)s", "%H:%M:%S")
+    )
+    logging.basicConfig(level=level, handlers=[handler], force=True)
+    for noisy in ("uvicorn.error", "httpx", "matplotlib"):
+        logging.getLogger(noisy).setLevel(max(level, logging.WARNING))
+
+
+def follow_parent(life: int) -> None:
+    """End this process soon after its parent, even one killed with SIGKILL.
+
+    `life` is the read end of a pipe whose write end only the parent has, so that the system
+    itself reports its death. A clean stop is tried first: the worker hands its partitions over.
+    """
+
+    def watch() -> None:
+        while os.read(life, 1):
+            pass
+        log.warning("the supervisor is gone: ending")
+        os.kill(os.getpid(), signal.SIGTERM)
+        time.sleep(ORPHAN_GRACE_S)
+        os._exit(1)
+
+    threading.Thread(target=watch, name="follow-parent", daemon=True).start()
+
+
+def listen(host: str, port: int) -> socket.socket:
+    """Return a listening socket; Refused when the address cannot be had."""
+    family = socket.AF_INET6 if ":" in host else socket.AF_INET
+    give_up = time.monotonic() + PORT_WAIT_S
+    while True:
+        try:
+            return socket.create_server((host, port), family=family, backlog=BACKLOG)
+        except OSError as error:
+            if error.errno != errno.EADDRINUSE:
+                raise Refused(f"cannot listen on {host} port {port}: {error}") from error
+            if time.monotonic() > give_up:
+                raise Refused(
+                    f"port {port} on {host} is taken by another process;"
+                    " choose another with --port or MOCA_PORT"
+                ) from error
+            time.sleep(0.05)
+
+
+def url_of(host: str, port: int) -> str:
+    """Return the address at which a service listening on `host` is reached from this machine."""
+    reached = {"0.0.0.0": "127.0.0.1", "::": "::1", "": "127.0.0.1"}.get(host, host)
+    return f"http://[{reached}]:{port}" if ":" in reached else f"http://{reached}:{port}"

@@ -1,0 +1,1 @@
+"""Redis as the service uses it: keys, scripts, the log and the store."""

@@ -1,0 +1,99 @@
+"""The store of one machine's service: checked before use, restarted when it is embedded and dies.
+
+Also buries dead workers: their leases are released at once, so that others take over.
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+from typing import cast
+from urllib.parse import urlsplit
+
+import redis
+
+from service.process import Backoff, Refused
+from service.redis import keys
+from service.redis.connection import UnusableServer, check_server, connect, fix_partitions
+from service.redis.embedded import Embedded, EmbeddedError
+from service.redis.log import Log
+from service.settings import Settings
+
+log = logging.getLogger(__name__)
+
+
+class StoreKeeper:
+    """Opens, watches and closes the store that `settings` ask for."""
+
+    def __init__(self, settings: Settings) -> None:
+        self._settings = settings
+        self._embedded = None if settings.redis_url else Embedded(settings.data_dir)
+        self._backoff = Backoff()
+        self._due = 0.0  # no start of the embedded server before this
+
+    @property
+    def url(self) -> str:
+        """Address of the store, configured or embedded."""
+        return self._embedded.url if self._embedded is not None else str(self._settings.redis_url)
+
+    def open(self) -> None:
+        """Start the embedded server, or reach the configured one; Refused when it is unfit."""
+        try:
+            if self._embedded is not None:
+                self._embedded.start()
+                folder, pid = self._embedded.data_dir, self._embedded.pid
+                log.info("embedded store in %s, process %d", folder, pid)
+            with connect(self.url) as client:
+                check_server(client)
+                fix_partitions(client, self._settings.partitions)
+                if self._embedded is not None:
+                    self._bury_all(client)
+        except (EmbeddedError, UnusableServer) as error:
+            raise Refused(str(error)) from error
+        except (redis.RedisError, ValueError) as error:
+            raise Refused(f"the store at {self._shown()} cannot be used: {error}") from error
+
+    def close(self) -> None:
+        """Shut the embedded server down; a configured one stays as it is."""
+        if self._embedded is not None:
+            self._embedded.stop()
+
+    def mind(self) -> None:
+        """Start the embedded server again if it died."""
+        store, now = self._embedded, time.monotonic()
+        if store is None or store.alive() or now < self._due:
+            return
+        pause_s = self._backoff.next_s(now)
+        self._due = now + pause_s
+        log.warning("the embedded store, process %d, died: starting it again", store.pid)
+        try:
+            store.start()
+        except EmbeddedError as error:
+            log.error("%s; again in %.1f s", error, pause_s)
+        else:
+            log.info("the embedded store is back, process %d", store.pid)
+
+    def bury(self, worker_id: str) -> None:
+        """Release a dead worker's leases and stop counting it among the living."""
+        try:
+            with connect(self.url) as client:
+                self._bury(client, worker_id)
+        except redis.RedisError as error:
+            log.warning("%s keeps its leases until they expire: %s", worker_id, error)
+
+    def _bury_all(self, client: redis.Redis) -> None:
+        """An embedded store has no workers but ours: those it knows died with their supervisor."""
+        for worker_id in cast(list[bytes], client.zrange(keys.WORKERS, 0, -1)):
+            self._bury(client, worker_id.decode())
+
+    def _bury(self, client: redis.Redis, worker_id: str) -> None:
+        settings = self._settings
+        dead = Log(client, worker_id, settings.lease_ttl_ms, settings.partitions)
+        dead.leave()
+        if released := dead.release_worker(worker_id):
+            log.info("released %d partitions of dead %s", released, worker_id)
+
+    def _shown(self) -> str:
+        """Return the address without user and password."""
+        place = urlsplit(self.url)
+        return f"{place.hostname}:{place.port or 6379}" if place.hostname else place.path

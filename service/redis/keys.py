@@ -1,0 +1,83 @@
+"""Names of everything kept in Redis; every key of a partition carries its hash tag."""
+
+from __future__ import annotations
+
+from zlib import crc32
+
+CONFIG = "moca:config"
+WORKERS = "moca:workers"
+
+
+def partition_of(stream: str, partitions: int) -> int:
+    """Partition of a stream: crc32 of its UTF-8 id modulo the number of partitions."""
+    return crc32(stream.encode()) % partitions
+
+
+def log(p: int) -> str:
+    """Return the stream of command batches."""
+    return f"moca:{{{p}}}:in"
+
+
+def meta(p: int) -> str:
+    """Return the hash with offset, epoch, in, done, attempts."""
+    return f"moca:{{{p}}}:meta"
+
+
+def lease(p: int) -> str:
+    """Return the string that holds the owner's token while its lease lasts."""
+    return f"moca:{{{p}}}:lease"
+
+
+def append(p: int, incarnation: str) -> str:
+    """Return the last batch number one API process appended, with its entry id."""
+    return f"moca:{{{p}}}:append:{incarnation}"
+
+
+def outcomes(p: int, incarnation: str, number: int) -> str:
+    """Return the hash of outcomes by command number; 1,024 numbers share one expiring key."""
+    return f"moca:{{{p}}}:out:{incarnation}:{number >> 10}"
+
+
+def heads(p: int) -> str:
+    """Return the hash of stream heads by stream id (tombstones included)."""
+    return f"moca:{{{p}}}:heads"
+
+
+def names(p: int) -> str:
+    """Return the sorted set (all scores 0) of the ids of living streams."""
+    return f"moca:{{{p}}}:names"
+
+
+def tail(p: int, stream: str) -> str:
+    """Return the hash of records by seq that are not yet in a checkpoint and a sealed chunk."""
+    return f"moca:{{{p}}}:tail:{stream}"
+
+
+def history(p: int, stream: str) -> str:
+    """Return the hash of sealed chunks by chunk number."""
+    return f"moca:{{{p}}}:history:{stream}"
+
+
+def checkpoint(p: int, stream: str) -> str:
+    """Return the hash of immutable states by `generation:seq`."""
+    return f"moca:{{{p}}}:checkpoint:{stream}"
+
+
+def events(p: int, stream: str) -> str:
+    """Return the hash of changepoint events by event id."""
+    return f"moca:{{{p}}}:events:{stream}"
+
+
+def idempotency(p: int, stream: str) -> str:
+    """Return the hash of idempotency records by `key`, NUL, position of the part in its list."""
+    return f"moca:{{{p}}}:idempotency:{stream}"
+
+
+def quarantine(p: int) -> str:
+    """Return the hash of commands and bytes set aside, by where they came from."""
+    return f"moca:{{{p}}}:quarantine"
+
+
+def reply_channel(incarnation: str) -> str:
+    """Return the channel on which one API process hears of its outcomes."""
+    return f"moca:reply:{incarnation}"

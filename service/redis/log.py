@@ -1,0 +1,209 @@
+"""The log of one partition as its worker sees it: lease, read, commit.
+
+A worker owns a partition while its token is in the lease. It reads entries beyond the
+committed offset and commits their effects together with the new offset, in one script that
+checks token and offset. Whatever dies, each command takes effect once, in order.
+"""
+
+from __future__ import annotations
+
+import secrets
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any, NamedTuple, cast
+
+import redis
+from redis.exceptions import ResponseError
+
+from service.redis import keys
+from service.redis.connection import MAX_BLOCK_MS
+from service.redis.script import Argument, Call, Script
+
+DONE = -1  # index of an offset: the whole entry is applied
+
+
+class Offset(NamedTuple):
+    """Commands 0..index of log entry `entry` are applied; index DONE: the whole entry."""
+
+    entry: str
+    index: int  # type: ignore[assignment]  # hides tuple.index, which nobody wants here
+
+    def __str__(self) -> str:
+        return f"{self.entry}:{self.index}"
+
+    @classmethod
+    def parse(cls, text: str | bytes) -> Offset:
+        """Read the text form, such as 1690000000000-0:3."""
+        entry, _, index = (text if isinstance(text, str) else text.decode()).rpartition(":")
+        return cls(entry, int(index))
+
+
+START = Offset("0-0", DONE)
+
+
+class Lease(NamedTuple):
+    """Ownership of a partition. `attempts`: earlier attempts at this unmoved offset."""
+
+    partition: int
+    token: str
+    epoch: int
+    offset: Offset
+    attempts: int
+
+
+class Entry(NamedTuple):
+    """One entry of the log."""
+
+    id: str
+    payload: bytes
+
+
+class Commit(NamedTuple):
+    """What one partition commits at once.
+
+    An effect is (HSET, key, field, value...), (HDEL, key, field...), (ZADD, key, score,
+    member...), (ZREM, key, member...), (DEL | UNLINK, key) or (PEXPIRE, key, ms). `new` may
+    equal `expected`: effects without progress. `publish` holds (channel, message).
+    """
+
+    partition: int
+    token: str
+    expected: Offset
+    new: Offset
+    done: int  # observations finished
+    effects: list[tuple[Argument, ...]]
+    publish: list[tuple[str, bytes]]
+
+
+class Log:
+    """Leases, reads and commits of one worker. A lost connection raises: reacquire then."""
+
+    def __init__(self, client: redis.Redis, worker_id: str, ttl_ms: int, partitions: int) -> None:
+        if "/" in worker_id:
+            raise ValueError(f"a worker id has no '/', got {worker_id!r}")
+        self.client = client
+        self.worker_id = worker_id
+        self.ttl_ms = ttl_ms
+        self.partitions = partitions
+        self.rollbacks = 0  # logs found to end below their offset, and repaired
+        self._acquire, self._renew = Script("acquire"), Script("renew")
+        self._release, self._commit = Script("release"), Script("commit")
+
+    def acquire(self, partition: int, blame: bool = True) -> Lease | None:
+        """Take a partition's lease, or None when someone holds it.
+
+        With `blame` it counts as an attempt at the offset if anything waits there. Pass False
+        after a fault that no command can be guilty of, such as a lost connection.
+        """
+        token = f"{self.worker_id}/{secrets.token_hex(16)}"
+        call = Call(_keys(partition), [token, self.ttl_ms, int(blame)])
+        found = self._acquire.run(self.client, call)
+        if found is None:
+            return None
+        epoch, offset, attempts, rolled_back = found
+        self.rollbacks += rolled_back
+        return Lease(partition, token, epoch, Offset.parse(offset), attempts)
+
+    def renew(self, leases: Iterable[Lease]) -> list[bool]:
+        """Prolong each lease; False for one that is ours no more."""
+        calls = [Call([keys.lease(at.partition)], [at.token, self.ttl_ms]) for at in leases]
+        return [result == 1 for result in _raise_first(self._renew.run_all(self.client, calls))]
+
+    def release(self, lease: Lease, clean: bool = True) -> bool:
+        """Give a lease back; False if it was lost before. `clean` forgets the attempts."""
+        return self._release_tokens([(lease.partition, lease.token)], clean) == 1
+
+    def release_worker(self, worker_id: str) -> int:
+        """Drop every lease of a dead worker and return how many; its attempts stay counted."""
+        every = range(self.partitions)
+        with self.client.pipeline(transaction=False) as pipe:
+            for partition in every:
+                pipe.get(keys.lease(partition))
+            tokens = [(token or b"").decode() for token in pipe.execute()]
+        held = [(p, t) for p, t in zip(every, tokens, strict=True) if t.startswith(f"{worker_id}/")]
+        return self._release_tokens(held, clean=False)
+
+    def read(
+        self, positions: Mapping[int, Offset], count: int, block_ms: int
+    ) -> dict[int, list[Entry]]:
+        """Read up to `count` entries per partition beyond each position, waiting for the first.
+
+        An entry that is applied in part comes first and whole: skip up to the offset's index.
+        """
+        if not positions:
+            return {}
+        names = {keys.log(p).encode(): p for p in positions}
+        after = {name: _before_next(positions[p]) for name, p in names.items()}
+        block = min(block_ms, MAX_BLOCK_MS) if block_ms > 0 else None  # BLOCK 0 is for ever
+        found = cast(list[Any], self.client.xread(cast(Any, after), count=count, block=block))
+        return {
+            names[name]: [Entry(id_.decode(), fields.get(b"b", b"")) for id_, fields in entries]
+            for name, entries in found or []
+        }
+
+    def commit(self, commits: Sequence[Commit]) -> list[str]:
+        """Commit each partition on its own: OK, ALREADY (done before), FENCED (not ours).
+
+        A commit that can never succeed (wrong type, malformed effect) answers "INVALID: why"
+        and writes nothing. Other errors raise, after every partition had its turn.
+        """
+        calls = [_commit_call(commit) for commit in commits]
+        results = _raise_first(self._commit.run_all(self.client, calls))
+        return [result.decode() for result in results]
+
+    def heartbeat(self, ttl_ms: int) -> list[str]:
+        """Say that this worker lives for another `ttl_ms`; return the ids of all that live."""
+        seconds, micros = self.client.time()
+        now_ms = seconds * 1000 + micros // 1000
+        with self.client.pipeline(transaction=True) as pipe:
+            pipe.zadd(keys.WORKERS, {self.worker_id: now_ms + ttl_ms})
+            pipe.zremrangebyscore(keys.WORKERS, "-inf", now_ms)
+            pipe.zrange(keys.WORKERS, 0, -1)
+            living = pipe.execute()[2]
+        return sorted(worker.decode() for worker in living)
+
+    def leave(self) -> None:
+        """Stop being counted among the living workers."""
+        self.client.zrem(keys.WORKERS, self.worker_id)
+
+    def _release_tokens(self, held: Sequence[tuple[int, str]], clean: bool) -> int:
+        calls = [Call([keys.lease(p), keys.meta(p)], [token, int(clean)]) for p, token in held]
+        return sum(_raise_first(self._release.run_all(self.client, calls)))
+
+
+def _keys(partition: int) -> list[str]:
+    return [keys.lease(partition), keys.meta(partition), keys.log(partition)]
+
+
+def _raise_first(results: list[Any]) -> list[Any]:
+    for result in results:
+        if isinstance(result, ResponseError):
+            raise result
+    return results
+
+
+def _before_next(offset: Offset) -> str:
+    """Return the id after which XREAD finds what is still to be applied."""
+    if offset.index == DONE:
+        return offset.entry
+    ms, seq = (int(part) for part in offset.entry.split("-"))
+    return f"{ms}-{seq - 1}" if seq else f"{ms - 1}-{2**64 - 1}"
+
+
+def _commit_call(commit: Commit) -> Call:
+    tag = f"{{{commit.partition}}}"
+    arguments: list[Argument] = [
+        commit.token,
+        str(commit.expected),
+        str(commit.new),
+        commit.done,
+        len(commit.publish),
+    ]
+    for publication in commit.publish:
+        arguments += publication
+    numbers: dict[str, int] = {}
+    for operation, key, *values in commit.effects:
+        if not isinstance(key, str) or tag not in key:
+            raise ValueError(f"an effect of partition {commit.partition} on key {key!r}")
+        number = numbers.setdefault(key, len(numbers) + 1)
+        arguments += (operation, number, len(values), *values)
+    return Call([*_keys(commit.partition), *numbers], arguments)

@@ -1,0 +1,67 @@
+"""Lua scripts run by digest: a server that does not know one is taught it, once."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Sequence
+from importlib.resources import files
+from typing import Any, NamedTuple
+
+import redis
+import redis.asyncio
+from redis.exceptions import NoScriptError, ResponseError
+
+Argument = str | bytes | int | float
+
+
+class Call(NamedTuple):
+    """One run of a script."""
+
+    keys: Sequence[str]
+    arguments: Sequence[Argument]
+
+
+class Script:
+    """A script of `scripts/`. Its digest names its text, so versions never mix."""
+
+    def __init__(self, name: str) -> None:
+        self.source = files("service.redis").joinpath(f"scripts/{name}.lua").read_bytes()
+        self.digest = hashlib.sha1(self.source, usedforsecurity=False).hexdigest()
+
+    def run(self, client: redis.Redis, call: Call) -> Any:
+        """Run once; raises what the server answers."""
+        result = self.run_all(client, [call])[0]
+        if isinstance(result, ResponseError):
+            raise result
+        return result
+
+    def run_all(self, client: redis.Redis, calls: Sequence[Call]) -> list[Any]:
+        """Run each call in one pipeline; an error of the server is that call's result.
+
+        A lost connection raises: then nobody knows which of the calls took place.
+        """
+        results = self._pipeline(client, calls)
+        unknown = [i for i, result in enumerate(results) if isinstance(result, NoScriptError)]
+        if unknown:
+            client.script_load(self.source)
+            again = self._pipeline(client, [calls[i] for i in unknown])
+            for i, result in zip(unknown, again, strict=True):
+                results[i] = result
+        return results
+
+    async def run_async(self, client: redis.asyncio.Redis, call: Call) -> Any:
+        """Run once; raises what the server answers."""
+        try:
+            return await self._send(client, call)
+        except NoScriptError:
+            await client.script_load(self.source)
+            return await self._send(client, call)
+
+    def _pipeline(self, client: redis.Redis, calls: Sequence[Call]) -> list[Any]:
+        with client.pipeline(transaction=False) as pipe:
+            for call in calls:
+                self._send(pipe, call)
+            return list(pipe.execute(raise_on_error=False))
+
+    def _send(self, client: Any, call: Call) -> Any:
+        return client.evalsha(self.digest, len(call.keys), *call.keys, *call.arguments)

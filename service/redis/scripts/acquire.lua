@@ -1,0 +1,68 @@
+#!lua flags=allow-oom
+-- Take the lease of a partition if nobody holds it, and say where to go on.
+-- KEYS: lease, meta, log
+-- ARGV: token, lease ms, '1' when this acquisition counts as an attempt
+-- Answers false when held, else {epoch, offset, earlier attempts, 1 if the log was rolled back}.
+local lease, meta, log = KEYS[1], KEYS[2], KEYS[3]
+if redis.call('EXISTS', lease) == 1 then
+  return false
+end
+
+local function parts(id)
+  local ms, seq = string.match(id, '^(%d+)%-(%d+)$')
+  return tonumber(ms), tonumber(seq)
+end
+
+local function last_id()
+  if redis.call('EXISTS', log) == 0 then
+    return '0-0'
+  end
+  local info = redis.call('XINFO', 'STREAM', log)
+  for i = 1, #info, 2 do
+    if info[i] == 'last-generated-id' then
+      return info[i + 1]
+    end
+  end
+end
+
+local fields = redis.call('HMGET', meta, 'offset', 'attempts', 'attempt_offset', 'in', 'done')
+local offset = fields[1] or '0-0:-1'
+local entry, index = string.match(offset, '^(%d+%-%d+):(%-?%d+)$')
+local appended, done = tonumber(fields[4] or '0'), tonumber(fields[5] or '0')
+
+-- A log that was rolled back (failover, lost file) would give new entries ids below the offset,
+-- where nobody would ever read them: move its clock up to the offset.
+local rolled_back = 0
+local last = last_id()
+local last_ms, last_seq = parts(last)
+local ms, seq = parts(entry)
+if ms > last_ms or (ms == last_ms and seq > last_seq) then
+  rolled_back = 1
+  if redis.call('EXISTS', log) == 1 then
+    redis.call('XSETID', log, entry)
+  else
+    redis.call('XADD', log, entry, 'b', '')
+    redis.call('XTRIM', log, 'MAXLEN', '=', 0)
+  end
+end
+
+-- index -1: the whole entry is applied, so what waits comes after it.
+local from = index == '-1' and '(' .. entry or entry
+local waiting = #redis.call('XRANGE', log, from, '+', 'COUNT', 1) > 0
+
+local earlier, attempts = 0, 0
+if waiting then
+  if fields[3] == offset then
+    earlier = tonumber(fields[2] or '0')
+  end
+  attempts = ARGV[3] == '1' and earlier + 1 or earlier
+elseif appended ~= done then
+  -- Nothing waits, whatever the counters say: a drift would refuse appends for ever.
+  local most = string.format('%.0f', math.max(appended, done))
+  redis.call('HSET', meta, 'in', most, 'done', most)
+end
+
+redis.call('HSET', meta, 'offset', offset, 'attempts', attempts, 'attempt_offset', offset)
+local epoch = redis.call('HINCRBY', meta, 'epoch', 1)
+redis.call('SET', lease, ARGV[1], 'PX', ARGV[2])
+return {epoch, offset, earlier, rolled_back}

@@ -1,0 +1,202 @@
+"""Stream a file through a running service: the work behind `moca replay`."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any, Literal
+
+from rich.box import SIMPLE_HEAD
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+from rich.table import Table
+
+from service.client import Client, ClientError, Problem
+from service.replay.answers import Replayed, write_answers
+from service.replay.series import read_series
+from service.wire import Event
+
+READY_WAIT_S = 10.0
+
+
+class ReplayError(RuntimeError):
+    """The replay cannot go on; the message says why and what to do."""
+
+
+def replay(
+    file: Path,
+    *,
+    url: str = "http://127.0.0.1:8000",
+    stream: str | None = None,
+    model: str | None = None,
+    settings: Mapping[str, Any] | None = None,
+    out: Path | None = None,
+    y_columns: Sequence[str] | None = None,
+    x_columns: Sequence[str] | None = None,
+    time_column: str | None = None,
+    batch: int = 128,
+    belief: bool = True,
+    existing: Literal["refuse", "append", "replace"] = "refuse",
+    console: Console | None = None,
+) -> Replayed:
+    """Stream `file` through the service at `url`; write answers and plot; print the events.
+
+    `out` ending in .csv, .parquet or .png is that one file; anything else is a folder that gets
+    `STREAM-answers.csv`, `STREAM-answers.parquet` and `STREAM.png` (default: the current one).
+    `stream` defaults to the file's name. `existing` says what to do when the stream already has
+    observations: refuse, append to them, or replace the stream. `belief` asks for the whole
+    run-length belief with each answer, which the plot's heat map shows.
+    """
+    if batch < 1:
+        raise ReplayError(f"expected batch >= 1, got {batch}")
+    console = console or Console()
+    stream = stream or re.sub(r"[^A-Za-z0-9._-]+", "-", file.stem)
+    files = _writable(output_files(out or Path(), stream), console)
+    if file.resolve() in {path.resolve() for path in files}:
+        raise ReplayError(f"the answers would overwrite {file}; choose another output")
+    series = read_series(file, y_columns, x_columns, time_column)
+    with Client(url) as client:
+        client.wait_ready(READY_WAIT_S)
+        _prepare(
+            client, stream, {**({"model": model} if model else {}), **(settings or {})}, existing
+        )
+        replayed = Replayed(stream, series)
+        try:
+            _stream(client, replayed, batch, belief, console)
+            changepoints = client.changepoints(stream)
+        except (ReplayError, ClientError, KeyboardInterrupt):
+            _write_partial(replayed, files, console)
+            raise
+    replayed.events, replayed.segmentation = changepoints.events, changepoints.segmentation
+    _write(replayed, files)
+    console.print(events_table(replayed))
+    for path in files:
+        console.print(f"wrote {path}", highlight=False)
+    return replayed
+
+
+def output_files(out: Path, stream: str) -> list[Path]:
+    """Return the files to write."""
+    if out.suffix.lower() in {".csv", ".parquet", ".png"}:
+        return [out]
+    name = re.sub(r"[^A-Za-z0-9._-]+", "-", stream)
+    return [out / f"{name}{end}" for end in ("-answers.csv", "-answers.parquet", ".png")]
+
+
+def _writable(files: list[Path], console: Console) -> list[Path]:
+    """Leave out what the optional packages are missing for; refuse when nothing is left.
+
+    Before the first observation is sent, not after the last.
+    """
+    needs = {".parquet": "pyarrow", ".png": "matplotlib"}
+    missing = {
+        path: package
+        for path in files
+        if (package := needs.get(path.suffix.lower())) and find_spec(package) is None
+    }
+    for path, package in missing.items():
+        console.print(f"not writing {path}: needs {package} (pip install 'moca-service[plots]')")
+    if len(missing) == len(files):
+        raise ReplayError("nothing to write; install moca-service[plots]")
+    return [path for path in files if path not in missing]
+
+
+def _write(replayed: Replayed, files: Sequence[Path]) -> None:
+    write_answers(replayed, [path for path in files if path.suffix.lower() != ".png"])
+    for path in files:
+        if path.suffix.lower() == ".png":
+            from service.plots import plot_replay  # matplotlib is optional
+
+            plot_replay(replayed, path)
+
+
+def _write_partial(replayed: Replayed, files: Sequence[Path], console: Console) -> None:
+    """Keep what the service has already applied and answered."""
+    if replayed.answers:
+        _write(replayed, files)
+        console.print(f"stopped: wrote the answers to the first {len(replayed.answers)} rows")
+
+
+def _prepare(client: Client, stream: str, settings: Mapping[str, Any], existing: str) -> None:
+    """Create the stream, or do with an existing one what was asked."""
+    try:
+        seq = client.stream(stream).seq
+        if existing == "replace":
+            client.delete_stream(stream)
+        elif existing == "refuse" and seq > 0:
+            raise ReplayError(
+                f"stream {stream!r} already has {seq} observations; give another name, "
+                "or say whether to append to it or to replace it"
+            )
+    except Problem as problem:
+        if problem.status != 404:
+            raise
+    client.put_stream(stream, settings)
+
+
+def _stream(client: Client, replayed: Replayed, batch: int, belief: bool, console: Console) -> None:
+    """Send every row; `replayed` holds all answers so far whatever happens."""
+    rows = len(replayed.series.y)
+    with _progress(console) as progress:
+        task = progress.add_task(replayed.stream, total=rows)
+        for start in range(0, rows, batch):
+            observations = replayed.series.observations(start, start + batch)
+            where = f"rows {start + 1} to {start + len(observations)}"
+            try:
+                answers = client.observe(replayed.stream, observations, belief=belief)
+            except ClientError as error:
+                raise ReplayError(f"{where}: {error}") from error
+            if len(answers) != len(observations):
+                raise ReplayError(f"{where}: sent {len(observations)}, got {len(answers)} answers")
+            replayed.add(answers)
+            if answers[-1].seq != replayed.first_seq + len(replayed.answers) - 1:
+                raise ReplayError(f"{where}: somebody else writes to {replayed.stream!r} too")
+            progress.advance(task, len(answers))
+
+
+def _progress(console: Console) -> Progress:
+    return Progress(
+        TextColumn("{task.description}"),
+        BarColumn(),
+        MofNCompleteColumn(),
+        TextColumn("observations"),
+        TimeRemainingColumn(),
+        console=console,
+    )
+
+
+def events_table(replayed: Replayed) -> Table:
+    """Return the table of changepoint events of the replayed rows."""
+    axis = replayed.series.axis
+    events = [event for event in replayed.events if event.start >= replayed.first_seq]
+    confirmed = sum(event.state == "confirmed" for event in events)
+    table = Table(
+        title=f"{replayed.stream} ({replayed.model}): {len(replayed.answers)} observations, "
+        f"{confirmed} confirmed change{'' if confirmed == 1 else 's'}",
+        title_justify="left",
+        box=SIMPLE_HEAD,
+        padding=0 if axis and axis.kind == "datetime" else (0, 1, 0, 0),  # 80 characters
+    )
+    headings = ["id", "state", *([axis.name] if axis else []), "start", "suspected", "confirmed"]
+    for heading in [*headings, "delay", "prob.", "size (sd)"]:
+        table.add_column(heading, justify="left" if heading == "state" else "right", no_wrap=True)
+    for event in events:
+        when = [replayed.when(event.start)] if axis else []
+        style = "bold" if event.state == "confirmed" else "dim"
+        table.add_row(str(event.id), event.state, *when, *_cells(event), style=style)
+    return table
+
+
+def _cells(event: Event) -> list[str]:
+    sizes = event.size if isinstance(event.size, list) else [event.size]
+    shown = [f"{size:+.2f}" for size in sizes if size is not None]
+    return [
+        str(event.start),
+        str(event.suspected_at),
+        "" if event.confirmed_at is None else str(event.confirmed_at),
+        str(event.delay),
+        f"{event.probability:.3f}",
+        ", ".join(shown[:3]) + (", ..." if len(shown) > 3 else ""),
+    ]

@@ -1,0 +1,1 @@
+"""Sample series that ship with the service; README.md names their sources."""

@@ -1,0 +1,179 @@
+"""Request bodies as the REST interface takes them: form only.
+
+Whether a value fits its stream (dimension, label range, position) is for the worker to say, at
+the request's place in the log. Bounds that are settings are checked in `service.api.forms`.
+"""
+
+from __future__ import annotations
+
+import re
+from datetime import datetime
+from typing import Annotated, Any
+
+from pydantic import (
+    AfterValidator,
+    BaseModel,
+    BeforeValidator,
+    ConfigDict,
+    Field,
+    StrictBool,
+    StrictInt,
+    StrictStr,
+)
+
+from service.models import REFERENCE
+
+STREAM_ID = r"^[A-Za-z0-9._:@~-]{1,200}$"
+KEY = r"^[!-~]{1,200}$"  # printable ASCII without spaces
+COMMAND_OBSERVATIONS = 32  # most observations in one command
+MAX_QUANTILES = 99
+MAX_WARMUP = 200
+_TIME = re.compile(
+    r"\d{4}-\d\d-\d\d[Tt ]\d\d:\d\d:\d\d(\.\d{1,9})?([Zz]|[+-]\d\d:\d\d)", re.ASCII
+)
+
+
+def _check_time(text: str) -> str:
+    if not _TIME.fullmatch(text):
+        raise ValueError("expected an RFC 3339 time such as 2024-05-01T12:00:00Z")
+    # The fraction is cut to what datetime knows; leap seconds are valid in RFC 3339.
+    stem = text[:19].replace("t", "T").replace(" ", "T")
+    stem = stem[:17] + "59" if stem[17:] == "60" else stem
+    offset = text[-6:] if text[-1] not in "Zz" else "+00:00"
+    try:
+        datetime.fromisoformat(stem + offset)
+    except ValueError as error:
+        raise ValueError(f"not a time: {error}") from None
+    return text
+
+
+def _check_stream(stream: str) -> str:
+    if stream in {".", ".."}:
+        raise ValueError("'.' and '..' cannot be addressed in a URL")
+    return stream
+
+
+def _as_list(value: Any) -> Any:
+    return [value] if isinstance(value, int | float) and not isinstance(value, bool) else value
+
+
+Number = Annotated[float, Field(strict=True, allow_inf_nan=False)]
+Numbers = Annotated[list[Number], Field(min_length=1)]
+Probability = Annotated[Number, Field(ge=0, le=1)]
+Elapsed = Annotated[Number, Field(gt=0)]
+Time = Annotated[StrictStr, Field(max_length=40), AfterValidator(_check_time)]
+StreamId = Annotated[StrictStr, Field(pattern=STREAM_ID), AfterValidator(_check_stream)]
+Key = Annotated[StrictStr, Field(pattern=KEY)]
+Seq = Annotated[StrictInt, Field(ge=0, le=2**53)]
+
+
+class Form(BaseModel):
+    """Base of all request bodies: an unknown field is refused by its name."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+
+class Supervision(Form):
+    """What the client knows about a switch just before an observation."""
+
+    changepoint: Probability = Field(
+        description="probability that the regime changed just before this observation: 1 a known "
+        "switch, 0 known not to have switched"
+    )
+
+
+class Observation(Form):
+    """One observation. Numbers are finite; a missing label is `null` or left out."""
+
+    model_config = ConfigDict(
+        json_schema_extra={
+            "examples": [{"y": 10.4}, {"x": [0.3, 1.2], "y": [2.0], "time": "2024-05-01T12:00:00Z"}]
+        }
+    )
+
+    y: Number | Numbers | None = Field(
+        None, description="the label: a number, a list of numbers, or null when it is missing"
+    )
+    x: Numbers | None = Field(None, description="the input, for models that have one")
+    time: Time | None = Field(None, description="RFC 3339; given back in the answer and in events")
+    elapsed: Elapsed | None = Field(
+        None, description="time since the previous observation, in steps of the hazard; default 1"
+    )
+    supervision: Supervision | None = None
+    seq: Seq | None = Field(
+        None, description="expected position; refused with 409 when the stream is elsewhere"
+    )
+
+
+class Item(Observation):
+    """One observation of a request for many streams."""
+
+    model_config = ConfigDict(
+        json_schema_extra={"examples": [{"stream": "pump-7", "key": "a81f-0", "y": 10.4}]}
+    )
+
+    stream: StreamId
+    key: Key | None = Field(None, description="idempotency key of this item")
+
+
+class StreamForm(Form):
+    """Settings of a stream; only those that are named change, `null` means the default."""
+
+    model_config = ConfigDict(
+        json_schema_extra={"examples": [{"model": "gaussian", "hazard": 0.01}, {}]}
+    )
+
+    model: Annotated[StrictStr, Field(pattern=REFERENCE)] = Field(
+        "", description="NAME or NAME@VERSION; without a version the highest"
+    )
+    hazard: Annotated[Number, Field(gt=0, lt=1)] | None = Field(
+        None, description="probability that a regime ends at a step; default: the model's"
+    )
+    max_hypotheses: Annotated[StrictInt, Field(ge=2)] = Field(
+        50, description="run lengths kept; nothing is pruned while there are fewer"
+    )
+    outlier_rate: Annotated[Number, Field(ge=0, lt=1)] | None = Field(
+        None, description="share of labels that belong to no regime; default: the model's"
+    )
+    confirm_after: Annotated[StrictInt, Field(ge=1, le=100_000)] = Field(
+        10, description="observations that a suspected change is kept before it is confirmed"
+    )
+    warmup: Annotated[StrictInt, Field(ge=0, le=MAX_WARMUP)] = Field(
+        20, description="observations from which location and scale are taken"
+    )
+    location: Annotated[Numbers, BeforeValidator(_as_list)] | None = Field(
+        None, description="typical label, per dimension; default: from the warm-up"
+    )
+    scale: (
+        Annotated[
+            Annotated[list[Annotated[Number, Field(gt=0)]], Field(min_length=1)],
+            BeforeValidator(_as_list),
+        ]
+        | None
+    ) = Field(None, description="typical spread, per dimension; default: from the warm-up")
+    history: Annotated[StrictInt, Field(ge=0)] = Field(
+        2000, description="observations kept with their answers"
+    )
+
+
+class PredictionForm(Form):
+    """Where to predict the next label, and what of the distribution to return."""
+
+    model_config = ConfigDict(
+        json_schema_extra={
+            "examples": [{"x": [[0.1], [0.2]], "quantiles": [0.05, 0.95], "samples": 3}, {}]
+        }
+    )
+
+    x: Annotated[list[Numbers], Field(min_length=1)] | None = Field(
+        None, description="inputs; left out for models without one"
+    )
+    quantiles: Annotated[
+        list[Annotated[Number, Field(gt=0, lt=1)]], Field(max_length=MAX_QUANTILES)
+    ] = Field([0.05, 0.5, 0.95], description="levels of the quantiles to return")
+    samples: Annotated[StrictInt, Field(ge=0)] = Field(0, description="draws at each input")
+    seed: Annotated[StrictInt, Field(ge=0, lt=2**63)] | None = Field(
+        None, description="seed of the draws; default: a new one"
+    )
+    components: StrictBool = Field(False, description="whether to return the mixture itself")
+    elapsed: Elapsed = Field(1.0, description="time from the last observation to this one")

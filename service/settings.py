@@ -1,0 +1,48 @@
+"""Every bound of the service, with its default. Only the command line reads the environment."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from pydantic import Field
+from pydantic_settings import BaseSettings, SettingsConfigDict
+
+
+class Settings(BaseSettings):
+    """Settings of one process; each is also an environment variable `MOCA_<NAME>`."""
+
+    model_config = SettingsConfigDict(env_prefix="MOCA_", frozen=True, extra="ignore")
+
+    redis_url: str | None = Field(None, description="Redis >= 7.0 or Valkey; none: embedded")
+    data_dir: Path = Field(Path("moca-data"), description="folder of the embedded store")
+    models_dir: Path = Field(Path("models"), description="folder of model artifacts")
+    host: str = Field("127.0.0.1", description="address the API listens on")
+    port: int = Field(8000, ge=0, le=65535, description="port the API listens on")
+    partitions: int = Field(64, ge=1, le=4096, description="partitions of a new deployment")
+    workers: int = Field(1, ge=0, description="worker processes of `moca serve`")
+    device: str = Field("cpu", description="torch device of a worker")
+    metrics_port: int = Field(0, ge=0, le=65535, description="port of a worker's /metrics; 0: none")
+    default_model: str = Field("gaussian", description="model of streams made by observing")
+
+    lease_ttl_ms: int = Field(5000, ge=100, description="time an owner keeps a partition unseen")
+    request_deadline_s: float = Field(30.0, gt=0, description="longest wait for an outcome")
+    max_pending: int = Field(10_000, ge=1, description="observations waiting in one partition")
+    max_waiting: int = Field(20_000, ge=1, description="requests waiting in one API process")
+    max_entry_bytes: int = Field(262_144, ge=4096, description="size of one log entry")
+    max_body_bytes: int = Field(8 << 20, ge=1024, description="size of one request body")
+    max_observations: int = Field(10_000, ge=1, description="observations in one request")
+    max_dimension: int = Field(256, ge=1, description="length of x or y")
+    max_hypotheses: int = Field(2000, ge=2, description="largest max_hypotheses of a stream")
+    max_history: int = Field(100_000, ge=0, description="largest history of a stream")
+    max_points: int = Field(1000, ge=1, description="inputs in one predictions call")
+    max_samples: int = Field(1000, ge=1, description="samples in one predictions call")
+    memory_shed_fraction: float = Field(
+        0.85, gt=0, le=1, description="share of Redis maxmemory above which load is shed"
+    )
+
+    read_entries: int = Field(64, ge=1, description="log entries read per partition at a time")
+    checkpoint_every: int = Field(64, ge=1, description="observations between checkpoints")
+    resident_bytes: int = Field(1 << 30, ge=1 << 20, description="stream state kept on the device")
+    idempotency_keep_s: float = Field(600.0, ge=0, description="time a key is remembered at least")
+    idempotency_keep_requests: int = Field(64, ge=0, description="keys remembered at least")
+    recent_window: int = Field(5, ge=1, description="run lengths that count as a recent change")

@@ -1,0 +1,60 @@
+"""What the service shows of committed state: the summary of a stream, its events, its records."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime
+from typing import Any
+
+from service.wire import Event, Head, Record
+
+
+def event(found: Event | None) -> dict[str, Any] | None:
+    """Return an event with every field, those at their default too."""
+    if found is None:
+        return None
+    return {name: getattr(found, name) for name in found.__struct_fields__}
+
+
+def summary(name: str, head: Head) -> dict[str, Any]:
+    """Return the answer to GET stream."""
+    settings = {field: getattr(head.settings, field) for field in head.settings.__struct_fields__}
+    return {
+        "stream": name,
+        "model": head.settings.model,
+        "seq": head.seq,
+        "settings": settings,
+        "warming_up": not head.warm,
+        "y_dim": head.y_dim,
+        "created": _time(head.created_ms),
+        "updated": _time(head.updated_ms),
+        "run_length": None if head.map_run_length is None else {"map": head.map_run_length},
+        "regime_start": None if head.map_run_length is None else head.seq - 1 - head.map_run_length,
+        "changed_probability": head.changed_probability,
+        "last": head.last,
+        "event": event(head.event),
+        "last_event": event(head.last_event),
+        "mean_log_score": head.log_score_sum / head.scored if head.scored else None,
+        "pruned_mass": head.pruned_mass_sum,
+    }
+
+
+def segmentation(head: Head, records: list[Record]) -> list[dict[str, int]]:
+    """Best (max-product) segmentation of the retained records; each `end` is exclusive.
+
+    Every record keeps where the best path before a regime that starts at it starts: following
+    those pointers back from the last regime is Viterbi's backward pass.
+    """
+    if not records or not head.warm:
+        return []
+    pointers = {record.seq: record.previous_start for record in records}
+    first, end, start = records[0].seq, records[-1].seq + 1, head.best_start
+    found = []
+    while start > first and start in pointers:
+        found.append({"start": start, "end": end})
+        end, start = start, pointers[start]
+    found.append({"start": max(start, first), "end": end})
+    return found[::-1]
+
+
+def _time(milliseconds: int) -> str:
+    return datetime.fromtimestamp(milliseconds / 1000, UTC).isoformat(timespec="milliseconds")

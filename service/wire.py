@@ -1,0 +1,217 @@
+"""What travels through Redis: commands, outcomes, and a stream's stored parts (msgpack, typed).
+
+Batch is one log entry. An Outcome is the committed result of one command. Head, Record and
+Chunk are what a stream keeps. Field names are part of the stored format: add fields with a
+default, never rename or retype one.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import msgspec
+from msgspec import Struct
+
+# --- commands -------------------------------------------------------------------------------
+
+
+class Observation(Struct, omit_defaults=True):
+    """One observation as accepted: form checked, not yet checked against its stream."""
+
+    y: float | list[float] | None = None
+    x: list[float] | None = None
+    time: str | None = None
+    elapsed: float = 1.0
+    changepoint: float | None = None  # supervision: P(regime changed just before this one)
+
+
+class Observe(Struct, tag="observe", omit_defaults=True):
+    """Apply observations in order; at most 32 in one command."""
+
+    stream: str
+    observations: list[Observation]
+    key: str | None = None  # idempotency key of the whole request
+    digest: str | None = None  # of the whole request's body
+    first: int = 0  # position of this part within the request's list
+    seq: int | None = None  # expected position of the first observation
+    belief: bool = False  # answers carry the whole run-length belief
+
+
+class Configure(Struct, tag="configure", omit_defaults=True):
+    """Create a stream or change its settings; only the named settings change."""
+
+    stream: str
+    settings: dict[str, Any]
+
+
+class Delete(Struct, tag="delete"):
+    """Delete a stream; its tombstone keeps the idempotency records."""
+
+    stream: str
+
+
+class Predict(Struct, tag="predict", omit_defaults=True):
+    """Predictive distribution of the next label at each input; changes nothing."""
+
+    stream: str
+    x: list[list[float]] | None = None
+    quantiles: list[float] = msgspec.field(default_factory=lambda: [0.05, 0.5, 0.95])
+    samples: int = 0
+    seed: int = 0
+    components: bool = False
+    elapsed: float = 1.0
+
+
+class RunLength(Struct, tag="run_length"):
+    """The whole run-length belief; changes nothing."""
+
+    stream: str
+
+
+Command = Observe | Configure | Delete | Predict | RunLength
+
+
+class Envelope(Struct, array_like=True):
+    """A command with what the API stamps on it."""
+
+    number: int  # counts up in one API process; its outcome is found under it
+    time_ms: int  # API's clock when accepted
+    deadline_ms: int  # reads are skipped when replayed past it; 0: none
+    default_model: str
+    command: Command
+
+
+class Batch(Struct, array_like=True):
+    """One log entry: the commands that one API process appended together."""
+
+    incarnation: str
+    envelopes: list[Envelope]
+
+
+# --- outcomes -------------------------------------------------------------------------------
+
+
+class Outcome(Struct, array_like=True):
+    """Result of one command.
+
+    `body` holds JSON texts. Observe: one per applied observation and, when `status` is an
+    error, a problem document last. Everything else: exactly one.
+    """
+
+    number: int
+    status: int
+    body: list[bytes]
+
+
+# --- what a stream keeps --------------------------------------------------------------------
+
+
+class StreamSettings(Struct, omit_defaults=True):
+    """Settings of one stream; None means the model's or the service's default."""
+
+    model: str = ""  # NAME@VERSION once the stream exists
+    hazard: float | None = None
+    max_hypotheses: int = 50
+    outlier_rate: float | None = None
+    confirm_after: int = 10
+    warmup: int = 20
+    location: list[float] | None = None
+    scale: list[float] | None = None
+    history: int = 2000
+
+
+class Event(Struct, omit_defaults=True):
+    """A changepoint's life. `start` and the `_at` fields are values of `seq`."""
+
+    id: int
+    state: str  # suspected | confirmed | withdrawn
+    start: int
+    suspected_at: int
+    confirmed_at: int | None = None
+    delay: int = 0  # suspected_at - start
+    probability: float = 0.0
+    direction: str | None = None  # up | down
+    size: float | list[float] | None = None  # in standard deviations within the regimes
+    time: str | None = None  # of the observation that raised this state, if the client sent one
+
+
+class Head(Struct, omit_defaults=True):
+    """What a stream is, written with every commit that touches it."""
+
+    generation: int
+    settings: StreamSettings
+    seq: int = 0  # observations applied
+    y_dim: int | None = None  # known from settings or the first label
+    deleted: bool = False
+    created_ms: int = 0
+    updated_ms: int = 0
+    warm: bool = False  # location and scale are known; the filter runs
+    location: list[float] | None = None
+    scale: list[float] | None = None
+    checkpoint: int = 0  # seq of the checkpoint to load; 0: none
+    checkpoint_ms: int = 0  # when it was made
+    sealed: int = 0  # records before this seq are in sealed chunks
+    oldest: int = 0  # number of the oldest chunk that is retained
+    confirmed_start: int = 0
+    confirmed_totals: list[float] | None = None  # label count, sums, squares up to that start
+    before_totals: list[float] | None = None  # the same up to the start of the regime before it
+    kept_since: int = 0  # the suspected start has been the MAP since this seq
+    event: Event | None = None  # the event under suspicion
+    last_event: Event | None = None  # the last confirmed one
+    next_event: int = 1
+    best_start: int = 0  # last start of the best (max-product) path
+    map_run_length: int | None = None
+    changed_probability: float | None = None
+    log_score_sum: float = 0.0
+    scored: int = 0  # observations in log_score_sum
+    pruned_mass: float = 0.0  # of the last step
+    pruned_mass_sum: float = 0.0
+    last: list[float] | None = None  # last label
+
+
+class Record(Struct, array_like=True, omit_defaults=True):
+    """One applied observation: raw inputs, the settings it met, and its compact answer."""
+
+    seq: int
+    y: float | list[float] | None
+    x: list[float] | None
+    time: str | None
+    elapsed: float
+    changepoint: float | None
+    hazard: float
+    outlier_rate: float
+    log_score: float | None = None
+    changed_probability: float | None = None
+    changepoint_probability: float | None = None
+    recent_change_probability: float | None = None
+    map_run_length: int | None = None
+    mean: list[float] | None = None
+    quantiles: dict[str, list[float]] | None = None
+    probabilities: list[float] | None = None
+    previous_start: int = -1  # where the best path before a regime starting here starts; -1: none
+    variance: list[list[float]] | None = None
+
+
+class IdempotencyRecord(Struct, array_like=True):
+    """What one part of a keyed request did."""
+
+    digest: str
+    time_ms: int
+    status: int
+    body: list[bytes]
+
+
+encode = msgspec.msgpack.Encoder().encode
+decode_batch = msgspec.msgpack.Decoder(Batch).decode
+decode_outcome = msgspec.msgpack.Decoder(Outcome).decode
+decode_outcomes = msgspec.msgpack.Decoder(list[Outcome]).decode
+decode_head = msgspec.msgpack.Decoder(Head).decode
+decode_record = msgspec.msgpack.Decoder(Record).decode
+decode_chunk = msgspec.msgpack.Decoder(list[Record]).decode
+decode_event = msgspec.msgpack.Decoder(Event).decode
+decode_idempotency = msgspec.msgpack.Decoder(IdempotencyRecord).decode
+
+
+def units(command: Command) -> int:
+    """What a command counts for in backpressure: its observations, or one."""
+    return len(command.observations) if isinstance(command, Observe) else 1

@@ -1,0 +1,1 @@
+"""The computing side: owns partitions, steps streams on a device, commits."""

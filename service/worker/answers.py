@@ -1,0 +1,138 @@
+"""Answers as JSON. Predictive distributions of a whole batch are summarised together."""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+import msgspec
+import torch
+from torch import Tensor
+
+from model_core.predictive import Mixture
+from service import views
+from service.wire import Event, Record
+from service.worker.resident import Readout
+
+LEVELS = [0.05, 0.5, 0.95]
+
+
+class Place(NamedTuple):
+    """One row of a batch's mixture."""
+
+    mixture: Mixture
+    row: int
+
+
+class Answer:
+    """What one observation will be answered with; the predictive is filled in per batch."""
+
+    __slots__ = ("belief", "event", "model", "place", "predictive", "readout", "record", "stream")
+
+    def __init__(self, stream: str, model: str, record: Record) -> None:
+        self.stream, self.model, self.record = stream, model, record
+        self.readout: Readout | None = None
+        self.place: Place | None = None
+        self.predictive: dict[str, Any] | None = None
+        self.event: Event | None = None
+        self.belief: list[tuple[int, float]] | None = None
+
+    def render(self) -> bytes:
+        """JSON text, as DESIGN section 5 has it."""
+        record, readout = self.record, self.readout
+        answer: dict[str, Any] = {
+            "stream": self.stream,
+            "seq": record.seq,
+            "model": self.model,
+            "predictive": self.predictive,
+            "log_score": record.log_score,
+            "changed_probability": record.changed_probability,
+            "changepoint_probability": record.changepoint_probability,
+            "recent_change_probability": record.recent_change_probability,
+            "run_length": None if readout is None else self._run_length(readout),
+            "event": views.event(self.event),
+            "warming_up": readout is None,
+            "duplicate": False,
+        }
+        if record.time is not None:
+            answer["time"] = record.time
+        return msgspec.json.encode(answer)
+
+    def _run_length(self, readout: Readout) -> dict[str, Any]:
+        found: dict[str, Any] = {
+            "map": readout.map_run_length,
+            "mean": readout.mean_run_length,
+            "hypotheses": readout.hypotheses,
+            "pruned_mass": readout.pruned_mass,
+        }
+        if self.belief is not None:
+            run_lengths, probabilities = zip(*self.belief, strict=True)
+            found["belief"] = {"run_length": run_lengths, "probability": probabilities}
+        return found
+
+
+def repeat(body: list[bytes]) -> list[bytes]:
+    """Stored answers, now marked as duplicates; problem documents as they are."""
+    answers = [msgspec.json.decode(each) for each in body]
+    for answer in answers:
+        if "duplicate" in answer:
+            answer["duplicate"] = True
+    return [msgspec.json.encode(answer) for answer in answers]
+
+
+def fill(answers: list[Answer]) -> None:
+    """Summarise the predictive of every answer that has one, batches of a kind together."""
+    kinds: dict[tuple[str, int, int], list[Answer]] = {}
+    for answer in answers:
+        if answer.place is not None:
+            components = answer.place.mixture.components
+            shape = components.parameters()[0].shape
+            kinds.setdefault((type(components).__name__, *shape[1:]), []).append(answer)
+    for alike in kinds.values():
+        for answer, found in zip(alike, summarise(_gather(alike), LEVELS), strict=True):
+            answer.predictive = found
+            record = answer.record
+            record.mean, record.variance = found.get("mean"), found.get("variance")
+            record.quantiles = found.get("quantiles")
+            record.probabilities = found.get("probabilities")
+
+
+def _gather(answers: list[Answer]) -> Mixture:
+    """Rows of several mixtures of one kind as one mixture."""
+    groups: list[tuple[Mixture, list[int]]] = []
+    for answer in answers:
+        assert answer.place is not None
+        if not groups or groups[-1][0] is not answer.place.mixture:
+            groups.append((answer.place.mixture, []))
+        groups[-1][1].append(answer.place.row)
+    weights = [m.log_weight[rows] for m, rows in groups]
+    parts = zip(*([p[rows] for p in m.components.parameters()] for m, rows in groups), strict=True)
+    components = groups[0][0].components.rebuilt(*(torch.cat(part) for part in parts))
+    return Mixture(torch.cat(weights), components)
+
+
+def summarise(mixture: Mixture, levels: list[float]) -> list[dict[str, Any]]:
+    """Predictive of each row: mean, variance (null where it does not exist) and quantiles.
+
+    For zeros and ones: the two probabilities.
+    """
+    if mixture.components.support == "binary":
+        return [{"probabilities": [1 - p, p]} for (p,) in mixture.mean().tolist()]
+    covariance = mixture.covariance()
+    exists = torch.isfinite(covariance).flatten(1).all(-1).tolist()
+    at = torch.tensor(levels, dtype=torch.float64, device=covariance.device)
+    quantiles = _sorted_levels(mixture.quantile(at), at) if levels else None
+    rows = zip(mixture.mean().tolist(), covariance.tolist(), exists, strict=True)
+    found = []
+    for i, (mean, variance, known) in enumerate(rows):
+        values = [] if quantiles is None else quantiles[i]
+        named = {f"{level:g}": value for level, value in zip(levels, values, strict=True)}
+        found.append({"mean": mean, "variance": variance if known else None, "quantiles": named})
+    return found
+
+
+def _sorted_levels(quantiles: Tensor, levels: Tensor) -> list[list[list[float]]]:
+    """As lists (B, Q, d); quantiles never cross, whatever the last digits say."""
+    order = levels.argsort()
+    quantiles[:, order] = quantiles[:, order].cummax(1).values
+    result: list[list[list[float]]] = quantiles.tolist()
+    return result

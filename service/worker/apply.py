@@ -1,0 +1,315 @@
+"""Apply commands in log order: at most one observation of a stream in a step, streams in batches."""
+
+from __future__ import annotations
+
+import time
+from collections import deque
+from collections.abc import Iterable
+from typing import Any
+
+import msgspec
+from msgspec.structs import replace
+
+from service import metrics, views, wire
+from service.errors import (
+    CorruptState,
+    DimensionMismatch,
+    KeyReused,
+    ReadTimeout,
+    SeqConflict,
+    ServiceError,
+    UnknownStream,
+)
+from service.redis import keys
+from service.wire import (
+    Command,
+    Configure,
+    Delete,
+    Envelope,
+    Head,
+    IdempotencyRecord,
+    Observation,
+    Observe,
+    Outcome,
+    Predict,
+    Record,
+    RunLength,
+    StreamSettings,
+)
+from service.worker import answers, reads
+from service.worker.answers import Answer
+from service.worker.checks import check_label, check_observation, check_settings
+from service.worker.engine import Engine
+from service.worker.stream import Stream
+
+
+class Task:
+    """One command on its way from the log to its outcome."""
+
+    def __init__(self, partition: int, incarnation: str, envelope: Envelope) -> None:
+        self.partition, self.incarnation, self.envelope = partition, incarnation, envelope
+        self.status = 200
+        self.body: list[bytes] = []
+        self.answers: list[Answer] = []
+        self.refusal: ServiceError | None = None
+        self.same_as: Task | None = None  # an earlier task of this batch with the same key
+        self.field: bytes | None = None  # its idempotency record is to be kept under this
+
+    @property
+    def command(self) -> Command:
+        """The command."""
+        return self.envelope.command
+
+    def outcome(self) -> Outcome:
+        """What is stored and published."""
+        return Outcome(self.envelope.number, self.status, self.body)
+
+    def finish(self) -> None:
+        """Render the body, once the batch's predictives are filled in."""
+        if self.same_as is not None:
+            self.status, self.body = self.same_as.status, answers.repeat(self.same_as.body)
+            return
+        self.body += [answer.render() for answer in self.answers]
+        if self.refusal is not None:
+            if isinstance(self.command, Observe):
+                self.refusal.extra["applied"] = len(self.answers)
+            self.status = self.refusal.status
+            self.body.append(self.refusal.render())
+
+
+class Lane:
+    """The tasks of one stream, in log order, and how far the current list has come."""
+
+    def __init__(self, stream: Stream) -> None:
+        self.stream = stream
+        self.tasks: deque[Task] = deque()
+        self.at = 0  # next observation of the first task
+        self.keyed: dict[bytes, Task] = {}
+
+
+class Batch:
+    """Commands of several partitions that are applied and committed together."""
+
+    def __init__(self, engine: Engine, tasks: list[Task]) -> None:
+        self.engine, self.tasks = engine, tasks
+        self.lanes: dict[tuple[int, str], Lane] = {}
+        self.filled: list[Answer] = []
+
+    def apply(self) -> None:
+        """Run every command; afterwards each task has its outcome and streams their changes."""
+        for partition in {task.partition for task in self.tasks}:
+            names = (t.command.stream for t in self.tasks if t.partition == partition)
+            self.engine.load(partition, names)
+        for task in self.tasks:
+            key = (task.partition, task.command.stream)
+            if key not in self.lanes:
+                self.lanes[key] = Lane(self.engine.streams[key])
+            self.lanes[key].tasks.append(task)
+        while any(lane.tasks for lane in self.lanes.values()):
+            self._round()
+        answers.fill(self.filled)
+        for task in self.tasks:
+            task.finish()
+        self._remember()
+
+    def _round(self) -> None:
+        work = []
+        for lane in self.lanes.values():
+            answer = self._next(lane)
+            if answer is not None:
+                work.append((lane, answer))
+        if not work:
+            return
+        metrics.BATCH_SIZE.observe(len(work))
+        failed = self.engine.observe([(lane.stream, answer) for lane, answer in work])
+        for (lane, answer), refusal in zip(work, failed, strict=True):
+            task = lane.tasks[0]
+            if refusal is not None:
+                self._refuse(lane, refusal)
+                continue
+            task.answers.append(answer)
+            self.filled.append(answer)
+            command = task.command
+            assert isinstance(command, Observe)
+            if command.belief and lane.stream.slab is not None:
+                answer.belief = reads.belief(lane.stream)
+            lane.stream.touch(task.envelope.time_ms)
+            lane.at += 1
+            if lane.at == len(command.observations):
+                self._done(lane)
+
+    def _next(self, lane: Lane) -> Answer | None:
+        """Run what comes before a lane's next observation; None when nothing is left."""
+        while lane.tasks:
+            task = lane.tasks[0]
+            try:
+                if isinstance(task.command, Observe):
+                    if lane.at == 0 and self._known(lane, task, task.command):
+                        self._done(lane)
+                        continue
+                    return self._observation(lane, task, task.command)
+                self._other(lane.stream, task)
+                self._done(lane)
+            except ServiceError as refusal:
+                self._refuse(lane, refusal)
+        return None
+
+    def _known(self, lane: Lane, task: Task, command: Observe) -> bool:
+        """Whether this part of a keyed request was applied before."""
+        if command.key is None:
+            return False
+        field = f"{command.key}\0{command.first}".encode()
+        earlier, stored = lane.keyed.get(field), lane.stream.remembered.get(field)
+        digest = stored.digest if stored is not None else None
+        if earlier is not None and isinstance(earlier.command, Observe):
+            digest = earlier.command.digest
+        elif stored is None:
+            task.field = field
+            lane.keyed[field] = task
+            return False
+        if digest != command.digest:
+            raise KeyReused(f"idempotency key {command.key!r} was used with another body")
+        metrics.OBSERVATIONS.labels("duplicate").inc(len(command.observations))
+        if earlier is not None:
+            task.same_as = earlier
+        elif stored is not None:
+            task.status, task.body = stored.status, answers.repeat(stored.body)
+        return True
+
+    def _observation(self, lane: Lane, task: Task, command: Observe) -> Answer:
+        """The lane's next observation, checked against its stream as it is now."""
+        stream = lane.stream
+        self._usable(stream)
+        if lane.at == 0:
+            current = stream.live().seq if stream.alive else 0
+            if command.seq is not None and command.seq != current:
+                detail = f"seq is {command.seq}, but the next observation is {current}"
+                raise SeqConflict(detail, seq=current)
+            if not stream.alive:
+                self._create(stream, task, {})
+            self._check(stream, command.observations)
+        head = stream.live()
+        if head.y_dim is None:
+            y = command.observations[lane.at].y
+            head.y_dim = None if y is None else len(y) if isinstance(y, list) else 1
+        return Answer(stream.name, head.settings.model, self._record(head, command, lane.at))
+
+    def _record(self, head: Head, command: Observe, at: int) -> Record:
+        seen, settings = command.observations[at], head.settings
+        model = self.engine.catalogue.get(settings.model, head.y_dim or 1)
+        hazard = model.hazard if settings.hazard is None else settings.hazard
+        rate = model.outlier_rate if settings.outlier_rate is None else settings.outlier_rate
+        return Record(
+            head.seq, seen.y, seen.x, seen.time, seen.elapsed, seen.changepoint, hazard, rate
+        )
+
+    def _check(self, stream: Stream, observations: list[Observation]) -> None:
+        """Check a whole command first, so that a refusal leaves nothing of it applied."""
+        head = stream.live()
+        y_dim = head.y_dim
+        for i, each in enumerate(observations):
+            if y_dim is None and each.y is not None:
+                y_dim = len(each.y) if isinstance(each.y, list) else 1
+            model = self.engine.catalogue.get(head.settings.model, y_dim or 1)
+            check_observation(each, i, model.x_dim, y_dim)
+            check_label(each, i, model.label)
+
+    def _other(self, stream: Stream, task: Task) -> None:
+        command = task.command
+        late = task.envelope.deadline_ms and task.envelope.deadline_ms < time.time() * 1000
+        if isinstance(command, Predict | RunLength) and late:
+            raise ReadTimeout("its deadline passed before this read was reached")
+        self._usable(stream, delete=isinstance(command, Delete))
+        if isinstance(command, Configure):
+            task.status = 200 if stream.alive else 201
+            self._configure(stream, task, command)
+            return
+        if not stream.alive and stream.broken is None:
+            raise UnknownStream(f"there is no stream {stream.name!r}")
+        if isinstance(command, Delete):
+            stream.delete(task.envelope.time_ms)
+            task.status = 204
+        elif isinstance(command, Predict):
+            task.body = [reads.predictions(self.engine, stream, command)]
+        elif isinstance(command, RunLength):
+            task.body = [reads.run_length(stream)]
+
+    def _usable(self, stream: Stream, delete: bool = False) -> None:
+        if stream.broken is not None and not delete:
+            raise CorruptState(stream.broken)
+
+    def _configure(self, stream: Stream, task: Task, command: Configure) -> None:
+        if not stream.alive:
+            self._create(stream, task, command.settings)
+        else:
+            head = stream.live()
+            given = dict(command.settings)
+            if "model" in given:
+                given["model"] = self.engine.catalogue.resolve(given["model"])
+            check_settings(head, given)
+            size = given.pop("max_hypotheses", head.settings.max_hypotheses)
+            head.settings = replace(head.settings, **given)
+            if size != head.settings.max_hypotheses:
+                self.engine.resize(stream, size)
+            stream.touch(task.envelope.time_ms)
+        task.body = [msgspec.json.encode(views.summary(stream.name, stream.live()))]
+
+    def _create(self, stream: Stream, task: Task, given: dict[str, Any]) -> None:
+        catalogue, now = self.engine.catalogue, task.envelope.time_ms
+        name = catalogue.resolve(given.get("model") or task.envelope.default_model)
+        settings = StreamSettings(**{**given, "model": name})
+        y_dim = catalogue.y_dim(name)
+        sizes = {len(each) for each in (settings.location, settings.scale) if each is not None}
+        if len(sizes) > 1 or (sizes and y_dim is not None and sizes != {y_dim}):
+            expected = y_dim or max(sizes)
+            raise DimensionMismatch(
+                f"location and scale: expected {expected} numbers each", field="location"
+            )
+        generation = stream.head.generation + 1 if stream.head is not None else 1
+        stream.create(
+            Head(generation, settings, y_dim=y_dim or max(sizes, default=None), created_ms=now)
+        )
+        stream.touch(now)
+
+    def _refuse(self, lane: Lane, refusal: ServiceError) -> None:
+        task = lane.tasks[0]
+        task.refusal = refusal
+        if isinstance(task.command, Observe):
+            count = len(task.command.observations) - len(task.answers)
+            metrics.OBSERVATIONS.labels("refused").inc(count)
+        self._done(lane)
+
+    def _done(self, lane: Lane) -> None:
+        task = lane.tasks.popleft()
+        lane.at = 0
+        metrics.OBSERVATIONS.labels("applied").inc(len(task.answers))
+
+    def _remember(self) -> None:
+        settings = self.engine.settings
+        for task in self.tasks:
+            command = task.command
+            if task.field is None or not isinstance(command, Observe):
+                continue
+            record = IdempotencyRecord(
+                command.digest or "", task.envelope.time_ms, task.status, task.body
+            )
+            stream = self.engine.streams[task.partition, command.stream]
+            keep = settings.idempotency_keep_requests
+            stream.remember(task.field, record, settings.idempotency_keep_s, keep)
+
+
+def outcome_effects(
+    tasks: Iterable[Task], partition: int, keep_ms: int
+) -> tuple[list[tuple[Any, ...]], list[tuple[str, bytes]]]:
+    """Effects that store the outcomes of one partition's tasks, and the messages that hint at them."""
+    stored: dict[str, list[Any]] = {}
+    told: dict[str, list[Outcome]] = {}
+    for task in tasks:
+        outcome = task.outcome()
+        key = keys.outcomes(partition, task.incarnation, outcome.number)
+        stored.setdefault(key, []).extend((str(outcome.number), wire.encode(outcome)))
+        told.setdefault(task.incarnation, []).append(outcome)
+    effects: list[tuple[Any, ...]] = []
+    for key, pairs in stored.items():
+        effects += [("HSET", key, *pairs), ("PEXPIRE", key, keep_ms)]
+    return effects, [(keys.reply_channel(i), wire.encode(found)) for i, found in told.items()]

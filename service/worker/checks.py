@@ -1,0 +1,62 @@
+"""What is checked against a stream as it is at a command's position in the log."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from service.errors import DimensionMismatch, LabelOutOfRange, SettingsConflict
+from service.wire import Head, Observation
+
+# Squares and sums of squares of anything smaller stay finite, whatever the model does with them.
+LARGEST = 1e100
+LARGEST_COUNT = 2.0**53  # beyond, floats skip integers
+FIXED = ("model", "warmup", "location", "scale")
+
+
+def check_observation(seen: Observation, i: int, x_dim: int, y_dim: int | None) -> None:
+    """Raise DimensionMismatch or LabelOutOfRange, naming the field of the i-th observation."""
+    y = _as_list(seen.y)
+    if seen.y is not None and len(y) != y_dim:
+        raise DimensionMismatch(
+            f"observations[{i}].y: expected {y_dim} numbers, got {len(y)}", field="y"
+        )
+    got = len(seen.x) if seen.x is not None else 0
+    if got != x_dim:
+        raise DimensionMismatch(
+            f"observations[{i}].x: expected {x_dim} numbers, got {got}", field="x"
+        )
+    for field, values in (("y", y), ("x", seen.x or [])):
+        if any(abs(value) > LARGEST for value in values):
+            raise LabelOutOfRange(
+                f"observations[{i}].{field}: expected numbers up to {LARGEST:g}", field=field
+            )
+
+
+def check_label(seen: Observation, i: int, label: str) -> None:
+    """Raise LabelOutOfRange for a label that the model cannot produce."""
+    for value in _as_list(seen.y):
+        whole = value == int(value)
+        if label == "count" and not (whole and 0 <= value <= LARGEST_COUNT):
+            raise LabelOutOfRange(
+                f"observations[{i}].y: expected a count, got {value:g}", field="y"
+            )
+        if label == "binary" and value not in (0.0, 1.0):
+            raise LabelOutOfRange(f"observations[{i}].y: expected 0 or 1, got {value:g}", field="y")
+
+
+def check_settings(head: Head, given: dict[str, Any]) -> None:
+    """Raise SettingsConflict where a setting that shaped the prior would change."""
+    if head.seq == 0:
+        return
+    for name in FIXED:
+        if name in given and given[name] != getattr(head.settings, name):
+            raise SettingsConflict(
+                f"{name} cannot change on a stream with observations; delete the stream first",
+                field=name,
+            )
+
+
+def _as_list(y: float | list[float] | None) -> list[float]:
+    if y is None:
+        return []
+    return y if isinstance(y, list) else [y]

@@ -1,0 +1,295 @@
+"""The worker: owns partitions, reads their logs, applies commands, commits. One thread of work."""
+
+from __future__ import annotations
+
+import logging
+import random
+import secrets
+import signal
+import time
+from typing import NamedTuple
+
+import redis
+import torch
+
+from service import metrics, wire
+from service.errors import Quarantined
+from service.redis import keys
+from service.redis.connection import check_server, connect, fix_partitions
+from service.redis.log import DONE, Commit, Entry, Lease, Log, Offset
+from service.redis.store import Store
+from service.settings import Settings
+from service.worker.apply import Batch, Task, outcome_effects
+from service.worker.engine import Engine
+from service.worker.ownership import Leases, share
+from service.worker.rehearsal import dummy_step
+
+logger = logging.getLogger(__name__)
+CAREFUL, HOPELESS = 2, 3  # failed attempts: then one by one; then set the command aside
+IDLE_MS = 100  # longest wait for work, so that leases and signals are looked at
+BACKOFF_S = 0.2
+
+
+class Item(NamedTuple):
+    """One command and the offset that is reached when it is applied."""
+
+    task: Task
+    offset: Offset
+
+
+class Worker:
+    """One worker process."""
+
+    def __init__(self, settings: Settings, worker_id: str | None = None) -> None:
+        self.settings = settings
+        self.id = worker_id or f"worker-{secrets.token_hex(6)}"
+        self.client = self._connect()
+        self.log = self._log(self.client)
+        self.engine = Engine(settings, Store(self.client))
+        self.leases = Leases(lambda: self._log(self._connect()), settings.lease_ttl_ms)
+        self.offsets: dict[int, Offset] = {}
+        self._blame = True
+        self._busy: set[int] = set()  # partitions of the batch under way
+        self._stopping = False
+        self._maintained = 0.0
+
+    def _connect(self) -> redis.Redis:
+        assert self.settings.redis_url is not None, "a worker needs a Redis URL"
+        return connect(self.settings.redis_url)
+
+    def _log(self, client: redis.Redis) -> Log:
+        return Log(client, self.id, self.settings.lease_ttl_ms, self.settings.partitions)
+
+    def stop(self, *_: object) -> None:
+        """Finish the batch under way, hand everything over, and return from `run`."""
+        self._stopping = True
+
+    def run(self) -> None:
+        """Work until stopped."""
+        self._rehearse()
+        self.leases.start()
+        while not self._stopping:
+            self.leases.tick()
+            try:
+                self._tick()
+            except (redis.RedisError, torch.OutOfMemoryError) as error:
+                # No command is guilty of these.
+                logger.warning("starting over: %s: %s", type(error).__name__, error)
+                self._lose(set(self.offsets), blame=False)
+            except Exception:
+                logger.exception("partitions %s failed; trying again", sorted(self._busy))
+                self._lose(set(self._busy), blame=True)
+        self._hand_over()
+        self.leases.stop()
+
+    def _rehearse(self) -> None:
+        """Load and run everything once, so that no lease waits for it."""
+        check_server(self.client)
+        fix_partitions(self.client, self.settings.partitions)
+        torch.set_num_threads(1)
+        torch.set_grad_enabled(False)
+        dummy_step(self.settings)
+
+    # --- one turn -----------------------------------------------------------------------------
+
+    def _tick(self) -> None:
+        for partition in self.leases.lost():
+            logger.warning("partition %d was taken over", partition)
+            self._forget(partition)
+        every = min(1.0, self.settings.lease_ttl_ms / 4000)
+        if time.monotonic() - self._maintained > every:
+            self._maintained = time.monotonic()
+            self._maintain()
+        if not self.offsets:
+            time.sleep(IDLE_MS / 1000)
+            return
+        entries = self.log.read(self.offsets, self.settings.read_entries, IDLE_MS)
+        if entries:
+            self._work({p: self._items(p, found) for p, found in entries.items()})
+            self._make_room()
+
+    def _items(self, partition: int, entries: list[Entry]) -> list[Item]:
+        """Commands beyond the partition's offset."""
+        at = self.offsets[partition]
+        items = []
+        for entry in entries:
+            batch = wire.decode_batch(entry.payload)
+            last = len(batch.envelopes) - 1
+            for i, envelope in enumerate(batch.envelopes):
+                if entry.id == at.entry and i <= at.index:
+                    continue
+                offset = Offset(entry.id, DONE if i == last else i)
+                items.append(Item(Task(partition, batch.incarnation, envelope), offset))
+        return items
+
+    def _work(self, items: dict[int, list[Item]]) -> None:
+        """Apply commands of several partitions, then commit each partition."""
+        self._busy = set(items)
+        started = time.monotonic()
+        now_ms = time.time() * 1000
+        tasks = [item.task for found in items.values() for item in found]
+        for task in tasks:
+            waited = max(0.0, now_ms - task.envelope.time_ms) / 1000
+            metrics.STAGE_DURATION.labels("queue").observe(waited)
+        batch = Batch(self.engine, tasks)
+        batch.apply()
+        computed = time.monotonic()
+        metrics.STAGE_DURATION.labels("compute").observe(computed - started)
+        for partition in items:
+            streams = [lane.stream for (p, _), lane in batch.lanes.items() if p == partition]
+            self.engine.checkpoint_due(partition, streams)
+        touched: dict[int, list[str]] = {}
+        for partition, name in batch.lanes:
+            touched.setdefault(partition, []).append(name)
+        self._commit(
+            [self._commit_of(p, found, touched.get(p, [])) for p, found in items.items() if found]
+        )
+        metrics.STAGE_DURATION.labels("commit").observe(time.monotonic() - computed)
+        self.engine.drop_broken(batch.lanes)
+        self._busy = set()
+
+    def _commit_of(self, partition: int, items: list[Item], names: list[str]) -> Commit:
+        keep_ms = int(2000 * self.settings.request_deadline_s)
+        tasks = [item.task for item in items]
+        effects, messages = outcome_effects(tasks, partition, keep_ms)
+        for name in names:
+            effects += self.engine.streams[partition, name].effects()
+        done = sum(wire.units(task.command) for task in tasks)
+        token = self.leases.held()[partition].token
+        new = items[-1].offset
+        return Commit(partition, token, self.offsets[partition], new, done, effects, messages)
+
+    def _commit(self, commits: list[Commit]) -> None:
+        for commit, result in zip(commits, self.log.commit(commits), strict=True):
+            if result in ("OK", "ALREADY"):
+                self.offsets[commit.partition] = commit.new
+            elif result == "FENCED":
+                metrics.FENCED_COMMITS.inc()
+                logger.warning("partition %d is no longer ours", commit.partition)
+                self._forget(commit.partition)
+            else:
+                self._busy = {commit.partition}
+                raise RuntimeError(f"commit of partition {commit.partition}: {result}")
+
+    # --- ownership ----------------------------------------------------------------------------
+
+    def _maintain(self) -> None:
+        """Keep an even share of the partitions."""
+        living = self.log.heartbeat(self.settings.lease_ttl_ms)
+        most = share(self.settings.partitions, len(living))
+        for partition in list(self.offsets)[most:]:
+            self._release(partition)
+        free = [p for p in range(self.settings.partitions) if p not in self.offsets]
+        # In random order: workers that start together should not race for the same ones.
+        random.shuffle(free)
+        for partition in free:
+            if len(self.offsets) >= most:
+                break
+            lease = self.log.acquire(partition, self._blame)
+            if lease is not None:
+                self._take(lease)
+        self._blame = True
+        metrics.RESIDENT_STREAMS.set(self.engine.resident())
+        metrics.CHECKPOINT_AGE.set(self.engine.oldest_checkpoint_s(time.time()))
+
+    def _take(self, lease: Lease) -> None:
+        self.leases.hold(lease)
+        self.offsets[lease.partition] = lease.offset
+        if lease.attempts >= CAREFUL:
+            self._one_by_one(lease)
+
+    def _one_by_one(self, lease: Lease) -> None:
+        """Apply what waits command by command, so that a guilty one is known; set it aside."""
+        p = lease.partition
+        logger.warning("partition %d failed %d times here; careful", p, lease.attempts)
+        self._busy = {p}
+        found = self.log.read({p: lease.offset}, self.settings.read_entries, 0).get(p, [])
+        items = self._items(p, found)
+        if items and lease.attempts >= HOPELESS:
+            self._quarantine(p, items.pop(0))
+        for item in items:
+            if p in self.offsets:
+                self._work({p: [item]})
+
+    def _quarantine(self, partition: int, item: Item) -> None:
+        metrics.QUARANTINED_COMMANDS.inc()
+        task = item.task
+        task.refusal = Quarantined("it stopped its worker three times; it was not applied")
+        task.finish()
+        logger.error("setting a command aside: %s at %s", type(task.command).__name__, item.offset)
+        commit = self._commit_of(partition, [item], [])
+        aside = ("HSET", keys.quarantine(partition), str(item.offset), wire.encode(task.envelope))
+        commit.effects.append(aside)
+        self._commit([commit])
+
+    def _forget(self, partition: int) -> None:
+        """Drop a partition that is not ours any more, and all that was not committed."""
+        self.offsets.pop(partition, None)
+        self.leases.drop(partition)
+        self.engine.forget(partition)
+
+    def _lose(self, partitions: set[int], blame: bool) -> None:
+        """Give partitions up after a failure and try again a little later."""
+        self._blame = blame
+        self._busy = set()
+        leases = [self.leases.drop(partition) for partition in partitions]
+        for partition in partitions:
+            self._forget(partition)
+        try:
+            for lease in leases:
+                if lease is not None:
+                    self.log.release(lease, clean=False)
+        except redis.RedisError:
+            logger.info("leases could not be given back; they will expire")
+        time.sleep(BACKOFF_S)
+
+    def _release(self, partition: int) -> None:
+        """Hand a partition over: its states are written first."""
+        streams = [s for (p, _), s in self.engine.streams.items() if p == partition]
+        self._keep(partition, [s.name for s in streams if s.alive and s.slab is not None])
+        lease = self.leases.drop(partition)
+        self._forget(partition)
+        if lease is not None:
+            self.log.release(lease, clean=True)
+
+    def _keep(self, partition: int, names: list[str]) -> None:
+        """Checkpoint streams and commit their heads, without moving the offset."""
+        if not names or partition not in self.offsets:
+            return
+        streams = [self.engine.streams[partition, name] for name in names]
+        self.engine.checkpoint(partition, streams)
+        at = self.offsets[partition]
+        effects = [effect for stream in streams for effect in stream.effects()]
+        if effects:
+            token = self.leases.held()[partition].token
+            self._commit([Commit(partition, token, at, at, 0, effects, [])])
+
+    def _make_room(self) -> None:
+        """Evict the streams used longest ago where there are too many."""
+        going: dict[int, list[str]] = {}
+        for stream in self.engine.crowded():
+            going.setdefault(stream.partition, []).append(stream.name)
+        for partition, names in going.items():
+            self._keep(partition, [n for n in names if self.engine.streams[partition, n].slab])
+            for name in names:
+                if (partition, name) in self.engine.streams:
+                    self.engine.evict(self.engine.streams[partition, name])
+
+    def _hand_over(self) -> None:
+        try:
+            for partition in list(self.offsets):
+                self.leases.tick()
+                self._release(partition)
+            self.log.leave()
+        except redis.RedisError as error:
+            logger.warning("not everything was handed over: %s", error)
+
+
+def run(settings: Settings, worker_id: str | None = None) -> None:
+    """Run a worker until SIGTERM or SIGINT."""
+    worker = Worker(settings, worker_id)
+    signal.signal(signal.SIGTERM, worker.stop)
+    signal.signal(signal.SIGINT, worker.stop)
+    if settings.metrics_port:
+        metrics.serve(settings.metrics_port)
+    worker.run()

@@ -1,0 +1,90 @@
+"""Which partitions a worker owns: leases, their renewal, and an even share among the living."""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+from collections.abc import Callable
+from math import ceil
+
+import redis
+
+from service import metrics
+from service.redis.log import Lease, Log
+
+logger = logging.getLogger(__name__)
+
+
+class Leases:
+    """Leases of one worker, renewed by a thread of its own while the worker's loop ticks."""
+
+    def __init__(self, connect: Callable[[], Log], ttl_ms: int) -> None:
+        self._connect, self._ttl_s = connect, ttl_ms / 1000
+        self._lock = threading.Lock()
+        self._held: dict[int, Lease] = {}
+        self._lost: set[int] = set()
+        self._ticked = time.monotonic()
+        self._stop = threading.Event()
+        self._thread = threading.Thread(target=self._renew_for_ever, name="renew", daemon=True)
+
+    def start(self) -> None:
+        """Begin to renew."""
+        self._thread.start()
+
+    def stop(self) -> None:
+        """Renew no more."""
+        self._stop.set()
+        self._thread.join()
+
+    def tick(self) -> None:
+        """Say that the worker's loop is alive."""
+        self._ticked = time.monotonic()
+
+    def hold(self, lease: Lease) -> None:
+        """Renew a lease from now on."""
+        with self._lock:
+            self._held[lease.partition] = lease
+            self._lost.discard(lease.partition)
+        metrics.OWNED_PARTITIONS.set(len(self._held))
+
+    def drop(self, partition: int) -> Lease | None:
+        """Renew a lease no longer; returns it."""
+        with self._lock:
+            lease = self._held.pop(partition, None)
+        metrics.OWNED_PARTITIONS.set(len(self._held))
+        return lease
+
+    def held(self) -> dict[int, Lease]:
+        """Leases that are ours, as far as we know."""
+        with self._lock:
+            return dict(self._held)
+
+    def lost(self) -> set[int]:
+        """Partitions whose renewal was refused since the last call."""
+        with self._lock:
+            lost, self._lost = self._lost, set()
+            return lost & self._held.keys()
+
+    def _renew_for_ever(self) -> None:
+        log: Log | None = None
+        while not self._stop.wait(self._ttl_s / 4):
+            # A loop that hangs must lose its partitions: others can do its work, it cannot.
+            if time.monotonic() - self._ticked > self._ttl_s:
+                continue
+            leases = list(self.held().values())
+            try:
+                log = log or self._connect()
+                kept = log.renew(leases)
+            except redis.RedisError as error:
+                logger.warning("leases could not be renewed: %s", error)
+                log = None
+                continue
+            gone = {lease for lease, ok in zip(leases, kept, strict=True) if not ok}
+            with self._lock:
+                self._lost |= {x.partition for x in gone if self._held.get(x.partition) == x}
+
+
+def share(partitions: int, workers: int) -> int:
+    """Most partitions one of several living workers should own."""
+    return ceil(partitions / max(workers, 1))

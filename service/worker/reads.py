@@ -1,0 +1,154 @@
+"""What is read off a stream without changing it: summary, run-length belief, predictions."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import msgspec
+import torch
+
+from model_core import filter as moca
+from model_core.predictive import Mixture
+from service.errors import DimensionMismatch
+from service.wire import Predict, Record
+from service.worker import warmup
+from service.worker.answers import summarise
+from service.worker.checks import LARGEST
+from service.worker.engine import Engine
+from service.worker.stream import Stream
+
+LEVELS = (0.05, 0.5, 0.95)
+
+
+def belief(stream: Stream) -> list[tuple[int, float]]:
+    """Surviving hypotheses as (run length, probability), shortest first."""
+    assert stream.slab is not None
+    found = stream.slab.state(stream.row).belief
+    pairs = zip(found.run_length[0].tolist(), found.log_prob[0].exp().tolist(), strict=True)
+    alive = torch.isfinite(found.log_prob[0]).tolist()
+    return sorted(pair for pair, there in zip(pairs, alive, strict=True) if there)
+
+
+def run_length(stream: Stream) -> bytes:
+    """Answer to GET run-length: the whole belief after the last observation."""
+    head = stream.live()
+    answer: dict[str, Any] = {
+        "stream": stream.name,
+        "seq": head.seq - 1 if head.seq else None,
+        "model": head.settings.model,
+        "warming_up": stream.slab is None,
+        "run_length": None,
+        "changed_probability": head.changed_probability,
+        "changepoint_probability": None,
+        "recent_change_probability": None,
+        "belief": [],
+    }
+    if stream.slab is None or head.seq == 0:
+        return msgspec.json.encode(answer)
+    pairs = belief(stream)
+    last, window = head.seq - 1, stream.slab.recent_window
+    answer["belief"] = [{"run_length": r, "start": last - r, "probability": p} for r, p in pairs]
+    answer["run_length"] = {
+        "map": head.map_run_length,
+        "mean": math.fsum(r * p for r, p in pairs),
+        "quantiles": {f"{level:g}": _quantile(pairs, level) for level in LEVELS},
+        "hypotheses": len(pairs),
+        "pruned_mass": head.pruned_mass,
+    }
+    answer["changepoint_probability"] = sum(p for r, p in pairs if r == 0) if last else None
+    answer["recent_change_probability"] = min(1.0, math.fsum(p for r, p in pairs if r < window))
+    return msgspec.json.encode(answer)
+
+
+def _quantile(pairs: list[tuple[int, float]], level: float) -> int:
+    total = 0.0
+    for r, p in pairs:
+        total += p
+        if total >= level - 1e-12:
+            return r
+    return pairs[-1][0]
+
+
+def predictions(engine: Engine, stream: Stream, command: Predict) -> bytes:
+    """Answer to POST predictions: the mixture for the observation to come, at each input."""
+    head = stream.live()
+    model = engine.catalogue.get(head.settings.model, head.y_dim or 1)
+    inputs = command.x if command.x is not None else [[]]
+    for i, x in enumerate(inputs):
+        if len(x) != model.x_dim:
+            raise DimensionMismatch(
+                f"x[{i}]: expected {model.x_dim} numbers, got {len(x)}", field="x"
+            )
+        if any(abs(value) > LARGEST for value in x):
+            raise DimensionMismatch(f"x[{i}]: expected numbers up to {LARGEST:g}", field="x")
+    engine.wake([stream])
+    found: list[dict[str, Any]] = [{"predictive": None} for _ in inputs]
+    if stream.slab is not None:
+        mixture, run_lengths = _mixture(stream, command, inputs)
+        found = _described(mixture, run_lengths, command)
+    else:
+        values = warmup.labels(stream.buffer)
+        if warmup.varied(values):
+            settings, device = [head.settings], engine.settings.device
+            mixture = warmup.provisional(model, [values], settings, device)
+            found = _described(mixture, [head.seq] * mixture.log_weight.shape[1], command)
+    named = [{"x": x if model.x_dim else None, **each} for x, each in zip(inputs, found, strict=True)]
+    answer = {
+        "stream": stream.name,
+        "seq": head.seq,
+        "model": head.settings.model,
+        "warming_up": stream.slab is None,
+        "predictions": named,
+    }
+    return msgspec.json.encode(answer)
+
+
+def _mixture(
+    stream: Stream, command: Predict, points: list[list[float]]
+) -> tuple[Mixture, list[int | None]]:
+    """Mixture at each input (batch: the inputs), and the run length of each component."""
+    slab, head = stream.slab, stream.live()
+    assert slab is not None
+    settings, count = head.settings, len(points)
+    hazard = slab.model.hazard if settings.hazard is None else settings.hazard
+    rate = slab.model.outlier_rate if settings.outlier_rate is None else settings.outlier_rate
+    records = [
+        Record(head.seq, None, x or None, None, command.elapsed, None, hazard, rate) for x in points
+    ]
+    inputs = slab.inputs(records)
+    state, prior = slab.state(stream.row), slab.row_prior(stream.row)
+    grown, _ = moca.grow(state, prior, slab.inputs(records[:1]))
+    wide = moca.rebuild(grown, [t.expand(count, *t.shape[1:]) for t in moca.leaves(grown)])
+    mixture, _, _ = moca.predict(slab.model, wide, prior, inputs)
+    run_lengths: list[int | None] = [*grown.belief.run_length[0].tolist()]
+    more = mixture.log_weight.shape[1] - len(run_lengths)
+    return mixture, run_lengths + [None] * more
+
+
+def _described(
+    mixture: Mixture, run_lengths: list[Any], command: Predict
+) -> list[dict[str, Any]]:
+    summaries = summarise(mixture, command.quantiles)
+    found: list[dict[str, Any]] = [{"predictive": each} for each in summaries]
+    if command.components:
+        weights = mixture.log_weight.exp().tolist()
+        means = mixture.components.mean().tolist()
+        variances = mixture.components.variance().tolist()
+        for i, each in enumerate(found):
+            rows = zip(weights[i], run_lengths, means[i], variances[i], strict=True)
+            each["components"] = [
+                {"weight": w, "run_length": r, "mean": m, "variance": _known(v)}
+                for w, r, m, v in rows
+                if w > 0
+            ]
+    if command.samples:
+        generator = torch.Generator(mixture.log_weight.device).manual_seed(command.seed)
+        draws = mixture.sample(command.samples, generator).tolist()
+        for each, drawn in zip(found, draws, strict=True):
+            each["samples"] = drawn
+    return found
+
+
+def _known(variance: list[float]) -> list[float | None]:
+    return [value if math.isfinite(value) else None for value in variance]

@@ -1,0 +1,188 @@
+"""Streams resident on the device: one slab of rows for each (model, max_hypotheses, y_dim)."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+from model_core import filter as moca
+from model_core.filter import FilterState, Inputs, Prior
+from model_core.predictive import Mixture
+from model_core.upm.base import UnderlyingModel, tree_map
+from service.wire import Record
+
+FIRST_ROWS = 16
+
+
+class Readout(NamedTuple):
+    """One stream's numbers after a step, on the host."""
+
+    log_score: float
+    changepoint_probability: float
+    pruned_mass: float
+    born_previous_start: int
+    ok: bool
+    changed_probability: float
+    recent_change_probability: float
+    map_run_length: int
+    map_probability: float
+    map_previous_start: int
+    mean_run_length: float
+    hypotheses: int
+    best_start: int
+    totals: list[float]
+    start_totals: list[float]
+
+
+class Slab:
+    """Fixed-size states of many streams, a row each; grows by doubling."""
+
+    def __init__(
+        self, model: UnderlyingModel, max_hypotheses: int, device: str, recent_window: int
+    ) -> None:
+        self.model, self.max_hypotheses, self.device = model, max_hypotheses, device
+        self.recent_window = recent_window
+        self._free: list[int] = []
+        self._rows = 0
+        unit = torch.ones(1, model.y_dim, dtype=torch.float64, device=device)
+        self._blank_prior = moca.make_prior(model, unit * 0 + 1, unit)
+        blank = moca.init(self._blank_prior, max_hypotheses)
+        self.row_bytes = sum(each.nbytes for each in moca.leaves(blank))
+        self._state: FilterState = _rows_of(blank, None)
+        self._prior: Prior = _prior_rows(self._blank_prior, torch.zeros(0, dtype=torch.int64))
+
+    def prior(self, location: list[float], scale: list[float]) -> Prior:
+        """Prior of one stream."""
+        return moca.make_prior(self.model, self._tensor([location]), self._tensor([scale]))
+
+    def start(self, prior: Prior) -> FilterState:
+        """State of one stream before any observation."""
+        return moca.init(prior, self.max_hypotheses)
+
+    def add(self, state: FilterState, prior: Prior) -> int:
+        """Make one stream resident; returns its row."""
+        if not self._free:
+            self._grow()
+        row = self._free.pop()
+        at = torch.tensor([row], device=self.device)
+        self._write(at, state)
+        _copy(self._prior.stats, prior.stats, at)
+        self._prior.location.index_copy_(0, at, prior.location)
+        return row
+
+    def remove(self, row: int) -> None:
+        """Forget a row."""
+        self._free.append(row)
+
+    def state(self, row: int) -> FilterState:
+        """State of one stream (batch 1), a copy."""
+        return _rows_of(self._state, torch.tensor([row], device=self.device))
+
+    def row_prior(self, row: int) -> Prior:
+        """Prior of one stream (batch 1)."""
+        return _prior_rows(self._prior, torch.tensor([row], device=self.device))
+
+    def step(
+        self, rows: list[int], records: list[Record], confirmed: list[int]
+    ) -> tuple[Mixture, list[Readout]]:
+        """Step distinct rows by one observation each; reads out what the host needs, at once."""
+        at = torch.tensor(rows, device=self.device)
+        state, prior = _rows_of(self._state, at), _prior_rows(self._prior, at)
+        state, info = moca.step(self.model, state, prior, self.inputs(records))
+        self._write(at, state)
+        table = self._read(state, info, torch.tensor(confirmed, device=self.device)).tolist()
+        width = 1 + 2 * self.model.y_dim
+        return info.predictive, [_readout(line, width) for line in table]
+
+    def inputs(self, records: list[Record]) -> Inputs:
+        """Tensors of one observation of each stream."""
+        outputs = self.model.y_dim
+        nothing = [0.0] * outputs
+        y = [nothing if r.y is None else _as_list(r.y) for r in records]
+        x = None
+        if self.model.x_dim:
+            x = self._tensor([r.x if r.x is not None else [0.0] * self.model.x_dim for r in records])
+        told = [float("nan") if r.changepoint is None else r.changepoint for r in records]
+        numbers = self._tensor([[r.hazard, r.elapsed, p, r.outlier_rate]
+                                for r, p in zip(records, told, strict=True)])
+        labelled = torch.tensor([r.y is not None for r in records], device=self.device)
+        hazard, elapsed, changepoint, outlier_rate = numbers.unbind(1)
+        return Inputs(x, self._tensor(y), labelled, hazard, elapsed, changepoint, outlier_rate)
+
+    def _tensor(self, values: list[list[float]]) -> Tensor:
+        return torch.tensor(values, dtype=torch.float64, device=self.device)
+
+    def _read(self, state: FilterState, info: moca.Info, confirmed: Tensor) -> Tensor:
+        belief, seq = state.belief, state.seq - 1
+        best, slot = belief.log_prob.max(-1)
+        at = slot.unsqueeze(-1)
+        path = belief.score.argmax(-1, keepdim=True)
+        probability = belief.log_prob.exp()
+        # The newest start is after the confirmed one: run lengths below seq - confirmed.
+        below = seq - confirmed
+        recent = torch.full_like(below, self.recent_window)
+        columns = [
+            info.log_score,
+            info.changepoint_probability,
+            info.pruned_mass,
+            info.born_previous_start,
+            info.ok,
+            moca.beliefs.mass_below(belief, below),
+            moca.beliefs.mass_below(belief, recent),
+            belief.run_length.gather(-1, at).squeeze(-1),
+            best.exp(),
+            belief.previous_start.gather(-1, at).squeeze(-1),
+            (probability * belief.run_length).sum(-1),
+            torch.isfinite(belief.log_prob).sum(-1),
+            seq - belief.run_length.gather(-1, path).squeeze(-1),
+        ]
+        head = torch.stack([each.double() for each in columns], 1)
+        started = state.totals_at_start[torch.arange(len(slot), device=self.device), slot]
+        return torch.cat((head, state.totals, started), 1)
+
+    def _write(self, at: Tensor, state: FilterState) -> None:
+        for own, each in zip(moca.leaves(self._state), moca.leaves(state), strict=True):
+            own.index_copy_(0, at, each)
+
+    def _grow(self) -> None:
+        more = max(FIRST_ROWS, self._rows)
+        blank = torch.zeros(more, dtype=torch.int64, device=self.device)
+        fresh = _rows_of(moca.init(self._blank_prior, self.max_hypotheses), blank)
+        pairs = zip(moca.leaves(self._state), moca.leaves(fresh), strict=True)
+        self._state = moca.rebuild(fresh, [torch.cat(pair) for pair in pairs])
+        prior = _prior_rows(self._blank_prior, blank)
+        stats = tree_map(lambda a, b: torch.cat((a, b)), self._prior.stats, prior.stats)
+        self._prior = Prior(stats, torch.cat((self._prior.location, prior.location)))
+        self._free += range(self._rows + more - 1, self._rows - 1, -1)
+        self._rows += more
+
+
+def _readout(line: list[float], width: int) -> Readout:
+    score, change, pruned, born, ok, changed, recent, map_r, map_p, previous, mean, count, best = (
+        line[:13]
+    )
+    return Readout(
+        score, change, pruned, int(born), bool(ok), changed, recent, int(map_r), map_p,
+        int(previous), mean, int(count), int(best), line[13 : 13 + width], line[13 + width :],
+    )  # fmt: skip
+
+
+def _as_list(y: float | list[float]) -> list[float]:
+    return y if isinstance(y, list) else [y]
+
+
+def _rows_of(state: FilterState, at: Tensor | None) -> FilterState:
+    """Rows of a state, copied; None means none of them."""
+    index = torch.zeros(0, dtype=torch.int64, device=state.seq.device) if at is None else at
+    return moca.rebuild(state, [each.index_select(0, index) for each in moca.leaves(state)])
+
+
+def _prior_rows(prior: Prior, at: Tensor) -> Prior:
+    stats = tree_map(lambda each: each.index_select(0, at), prior.stats)
+    return Prior(stats, prior.location.index_select(0, at))
+
+
+def _copy(own: object, new: object, at: Tensor) -> None:
+    tree_map(lambda a, b: a.index_copy_(0, at, b), own, new)

