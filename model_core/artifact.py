@@ -61,9 +61,7 @@ class _Parts:
     def field(self, name: str, kind: type) -> Any:
         value = self.description.get(name)
         if isinstance(value, bool) or not isinstance(value, kind):
-            raise BadArtifact(
-                f"{DESCRIPTION}: {name} is {value!r}, expected {kind.__name__}"
-            )
+            raise BadArtifact(f"{DESCRIPTION}: {name} is {value!r}, expected {kind.__name__}")
         return value
 
     def size(self, name: str, least: int = 1) -> int:
@@ -110,13 +108,20 @@ def _encoder(parts: _Parts, x_dim: int, feature_dim: int) -> Encoder:
     spec = parts.field("encoder", dict)
     if spec.get("type") == "identity":
         if x_dim != feature_dim:
-            raise BadArtifact(f"{DESCRIPTION}: identity encoder, but x_dim {x_dim} is not "
-                              f"feature_dim {feature_dim}")
+            raise BadArtifact(
+                f"{DESCRIPTION}: identity encoder, but x_dim {x_dim} is not "
+                f"feature_dim {feature_dim}"
+            )
         return Identity()
     if spec.get("type") != "mlp":
         raise BadArtifact(f"{DESCRIPTION}: unknown encoder type {spec.get('type')!r}")
     layers = spec.get("layers")
-    if not isinstance(layers, list) or len(layers) < 2 or layers[0] != x_dim or layers[-1] != feature_dim:
+    if (
+        not isinstance(layers, list)
+        or len(layers) < 2
+        or layers[0] != x_dim
+        or layers[-1] != feature_dim
+    ):
         raise BadArtifact(
             f"{DESCRIPTION}: encoder.layers is {layers!r}, expected [{x_dim}, ..., {feature_dim}]"
         )

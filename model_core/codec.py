@@ -47,9 +47,7 @@ def encode(model: UnderlyingModel, state: FilterState) -> bytes:
     return body + _CHECKSUM.pack(crc32(body))
 
 
-def decode(
-    model: UnderlyingModel, prior: Prior, max_hypotheses: int, blob: bytes
-) -> FilterState:
+def decode(model: UnderlyingModel, prior: Prior, max_hypotheses: int, blob: bytes) -> FilterState:
     """State (batch 1) from bytes.
 
     Raises CorruptState for a wrong checksum, an unknown version, another model kind or shapes that
@@ -120,7 +118,9 @@ def _lower(matrix: Tensor) -> Tensor:
 
 def _full(lower: Tensor, size: int) -> Tensor:
     if lower.shape[-1] != size * (size + 1) // 2:
-        raise CorruptState(f"state's triangle has {lower.shape[-1]} numbers, expected that of {size}")
+        raise CorruptState(
+            f"state's triangle has {lower.shape[-1]} numbers, expected that of {size}"
+        )
     rows, columns = torch.tril_indices(size, size)
     full = torch.zeros(*lower.shape[:-1], size, size, dtype=lower.dtype)
     full[..., rows, columns] = lower

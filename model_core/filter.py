@@ -96,7 +96,9 @@ def grow(state: FilterState, prior: Prior, inputs: Inputs) -> tuple[FilterState,
         state.belief, state.seq, change.unsqueeze(-1), survival.unsqueeze(-1)
     )
     born = growth.born
-    at_start = torch.where(over(born, state.totals_at_start), state.totals[:, None], state.totals_at_start)
+    at_start = torch.where(
+        over(born, state.totals_at_start), state.totals[:, None], state.totals_at_start
+    )
     stats = select(born, prior.stats, state.stats)
     return state._replace(belief=grown, totals_at_start=at_start, stats=stats), growth
 
@@ -188,7 +190,9 @@ def resize(state: FilterState, prior: Prior, max_hypotheses: int) -> FilterState
     slots = state.belief.log_prob.topk(keep, -1).indices
 
     def moved(target: Tensor, each: Tensor) -> Tensor:
-        picked = slots.reshape(slots.shape + (1,) * (each.dim() - 2)).expand(-1, -1, *each.shape[2:])
+        picked = slots.reshape(slots.shape + (1,) * (each.dim() - 2)).expand(
+            -1, -1, *each.shape[2:]
+        )
         return torch.cat((each.gather(1, picked), target[:, keep:]), 1)
 
     belief = Belief(*map(moved, new.belief, state.belief))

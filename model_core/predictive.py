@@ -7,7 +7,7 @@ component are independent. Everything is in the units of the labels.
 from __future__ import annotations
 
 import math
-from typing import NamedTuple, Protocol, Self
+from typing import Any, NamedTuple, Protocol, Self
 
 import torch
 from torch import Tensor
@@ -40,6 +40,14 @@ class Components(Protocol):
         """One draw of each."""
         ...
 
+    def table(self) -> tuple[Tensor, ...]:
+        """Tensors, shaped as the parameters, that `evaluate` needs; costly parts done once."""
+        ...
+
+    def evaluate(self, value: Tensor, table: tuple[Tensor, ...]) -> tuple[Tensor, Tensor]:
+        """CDF and density at values, of the distributions in a table."""
+        ...
+
     def parameters(self) -> tuple[Tensor, ...]:
         """The tensors that make it."""
         ...
@@ -53,10 +61,17 @@ class _Family:
     """What every NamedTuple of parameters shares."""
 
     def parameters(self) -> tuple[Tensor, ...]:
-        return tuple(self)  # type: ignore[arg-type, var-annotated]
+        return tuple(self)  # type: ignore[arg-type]
 
     def rebuilt(self, *parameters: Tensor) -> Self:
         return type(self)(*parameters)
+
+    def table(self) -> tuple[Tensor, ...]:
+        return self.parameters()
+
+    def evaluate(self, value: Tensor, table: tuple[Tensor, ...]) -> tuple[Tensor, Tensor]:
+        own: Any = self.rebuilt(*table)
+        return own.cdf(value), own.log_density(value).exp()
 
 
 class _StudentT(NamedTuple):
@@ -79,8 +94,18 @@ class StudentT(_StudentT, _Family):
         return norm - half * torch.log1p(z.square() / self.df)
 
     def cdf(self, value: Tensor) -> Tensor:
-        """Cumulative probability of each dimension, to 1e-10."""
-        return special.student_t_cdf((value - self.loc) / self.scale, self.df)
+        """Cumulative probability of each dimension, to 2e-10."""
+        return self.evaluate(value, self.table())[0]
+
+    def table(self) -> tuple[Tensor, ...]:
+        """Location, scale, and what depends on the degrees of freedom alone."""
+        return self.loc, self.scale, *special.student_t_table(self.df)
+
+    def evaluate(self, value: Tensor, table: tuple[Tensor, ...]) -> tuple[Tensor, Tensor]:
+        """CDF and density at values."""
+        loc, scale, *rest = table
+        cdf, density = special.student_t((value - loc) / scale, tuple(rest))
+        return cdf, density / scale
 
     def mean(self) -> Tensor:
         """Location."""
@@ -117,7 +142,8 @@ class Normal(_Normal, _Family):
 
     def cdf(self, value: Tensor) -> Tensor:
         """Cumulative probability of each dimension."""
-        return torch.special.ndtr((value - self.loc) / self.scale)
+        cumulative: Tensor = torch.special.ndtr((value - self.loc) / self.scale)
+        return cumulative
 
     def mean(self) -> Tensor:
         """Location."""
@@ -169,7 +195,8 @@ class NegativeBinomial(_NegativeBinomial, _Family):
     def sample(self, generator: torch.Generator | None = None) -> Tensor:
         """Poisson draw of a gamma draw."""
         gamma = torch._standard_gamma(self.shape, generator=generator)
-        return torch.poisson(gamma * self.rate / self.shape, generator=generator)
+        drawn: Tensor = torch.poisson(gamma * self.rate / self.shape, generator=generator)
+        return drawn
 
 
 class _Bernoulli(NamedTuple):

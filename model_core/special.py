@@ -11,32 +11,37 @@ from torch import Tensor
 if TYPE_CHECKING:
     from model_core.predictive import Components, Mixture
 
-SHIFTS = 8  # recurrence steps that take df up to where the normal expansion is exact to 1e-10
+SHIFTS = 5  # recurrence steps that take df up to where the normal expansion is exact to 2e-10
 EXACT_COUNTS = 1024  # counts below are summed one by one
 COUNT_SHIFTS = 16  # the same recurrence for large counts
 NEWTON_STEPS = 100
 TOLERANCE = 1e-7  # last Newton step of a quantile, in standard deviations; its error is squared
 
 
-def student_t_cdf(t: Tensor, df: Tensor) -> Tensor:
-    """CDF of Student's t, to 3e-11 for df >= 1.
+def student_t_table(df: Tensor) -> tuple[Tensor, ...]:
+    """What `student_t` needs of its degrees of freedom, to be asked about many values."""
+    a = 0.5 * df
+    log_norm = torch.lgamma(a + 0.5) - torch.lgamma(a) - 0.5 * torch.log(df * math.pi)
+    return df, log_norm, *((a + j + 0.5) / (a + j + 1) for j in range(SHIFTS - 1))
+
+
+def student_t(t: Tensor, table: tuple[Tensor, ...]) -> tuple[Tensor, Tensor]:
+    """CDF of Student's t, to 2e-10 for df >= 1, and its density.
 
     The tail is `I_x(df/2, 1/2) / 2` with `x = df / (df + t^2)`. `I_x(a, b) = I_x(a+1, b) +
     x^a (1-x)^b / (a B(a, b))` moves `df` up by 2 at a time; there Hill's normalising expansion
-    (Hill 1970, *CACM* algorithm 395) is exact enough.
+    (Hill 1970, *CACM* algorithm 395) is exact enough. The first term is `2 |t| / df` densities.
     """
-    a = 0.5 * df
-    ratio = t.square() / df
-    log1p_ratio = torch.log1p(ratio)
-    x = 1 / (1 + ratio)
-    log_beta = torch.lgamma(a + 1) + 0.5 * math.log(math.pi) - torch.lgamma(a + 0.5)
-    term = ((1 - x).sqrt()) * torch.exp(-a * log1p_ratio - log_beta)
-    tail = torch.zeros_like(term)
-    for j in range(SHIFTS):
-        tail = tail + term
-        term = term * x * ((a + j + 0.5) / (a + j + 1))
-    tail = 0.5 * (tail + torch.special.erfc(_hill(log1p_ratio, df + 2 * SHIFTS) / math.sqrt(2)))
-    return torch.where(t > 0, 1 - tail, tail)
+    df, log_norm, *growth = table
+    log1p_ratio = torch.log1p(t.square() / df)
+    x = torch.exp(-log1p_ratio)
+    density = torch.exp(log_norm - 0.5 * (df + 1) * log1p_ratio)
+    terms = torch.ones_like(x)
+    for ratio in reversed(growth):
+        terms = 1 + x * ratio * terms
+    tail = t.abs() * density / df * terms
+    tail = tail + 0.5 * torch.special.erfc(_hill(log1p_ratio, df + 2 * SHIFTS) * 0.5**0.5)
+    return torch.where(t > 0, 1 - tail, tail), density
 
 
 def _hill(log1p_ratio: Tensor, df: Tensor) -> Tensor:
@@ -51,9 +56,10 @@ def negative_binomial_cdf(value: Tensor, shape: Tensor, rate: Tensor) -> Tensor:
     """CDF of a negative binomial: summed below 1,024, beyond by a normal good to 5e-6.
 
     `P(X <= k) = I_q(shape, k + 1)` with `q = shape / (shape + rate)`; the recurrence of
-    `student_t_cdf` moves the shape up to where Peizer and Pratt's (1968) normal is good.
+    `student_t` moves the shape up to where Peizer and Pratt's (1968) normal is good.
     """
-    value, shape, rate = torch.broadcast_tensors(value.floor(), shape, rate)
+    value = (value + 0 * (shape + rate)).floor()
+    shape, rate = shape.expand_as(value), rate.expand_as(value)
     small = value < EXACT_COUNTS
     top = int(torch.where(small, value, 0.0).max().item()) + 1
     table = negative_binomial_table(shape, rate, max(top, 1))
@@ -66,7 +72,9 @@ def negative_binomial_cdf(value: Tensor, shape: Tensor, rate: Tensor) -> Tensor:
 def negative_binomial_table(shape: Tensor, rate: Tensor, counts: int) -> Tensor:
     """Cumulative probabilities (..., counts) of 0, 1, ..., by the recurrence of the masses."""
     k = torch.arange(1, counts, dtype=shape.dtype, device=shape.device)
-    grow = torch.log((k - 1 + shape.unsqueeze(-1)) / k) + torch.log(rate / (shape + rate))[..., None]
+    grow = (
+        torch.log((k - 1 + shape.unsqueeze(-1)) / k) + torch.log(rate / (shape + rate))[..., None]
+    )
     first = -(shape * torch.log1p(rate / shape)).unsqueeze(-1)
     log_mass = torch.cat((first, first + grow.cumsum(-1)), -1)
     return log_mass.exp().cumsum(-1).clamp(max=1.0)
@@ -90,7 +98,9 @@ def _peizer_pratt(k: Tensor, shape: Tensor, p: Tensor, q: Tensor) -> Tensor:
     d = d + 0.02 * (q / (k + 1) - p / shape + (q - 0.5) / (n + 1))
     s, t = k + 0.5, shape - 0.5
     spread = 1 + q * _g(s / (n * p)) + p * _g(t / (n * q))
-    return torch.special.ndtr(d * (spread / ((n + 1 / 6) * p * q)).clamp(min=0).sqrt())
+    z = d * (spread / ((n + 1 / 6) * p * q)).clamp(min=0).sqrt()
+    cumulative: Tensor = torch.special.ndtr(z)
+    return cumulative
 
 
 def _g(x: Tensor) -> Tensor:
@@ -104,7 +114,7 @@ def _g(x: Tensor) -> Tensor:
 def mixture_quantile(mixture: Mixture, levels: Tensor) -> Tensor:
     """Quantiles (B, Q, d) of a continuous mixture: Newton's method kept inside a bracket."""
     centre, spread = _centre(mixture)
-    start = centre + spread * torch.special.ndtri(levels).reshape(1, -1, 1)
+    start: Tensor = centre + spread * torch.special.ndtri(levels).reshape(1, -1, 1)
     batch, count, outputs = start.shape
 
     def rows(value: Tensor) -> Tensor:
@@ -114,10 +124,10 @@ def mixture_quantile(mixture: Mixture, levels: Tensor) -> Tensor:
 
     weight = rows(mixture.log_weight.exp().unsqueeze(-1).expand(-1, -1, outputs))
     goal = levels.reshape(1, -1, 1).expand(start.shape).reshape(-1, 1)
-    parameters = [rows(each) for each in mixture.components.parameters()]
+    table = [rows(each) for each in mixture.components.table()]
     x = start.reshape(-1, 1)
     work = [x, torch.full_like(x, -torch.inf), torch.full_like(x, torch.inf)]
-    work += [goal, rows(spread), weight, *parameters]
+    work += [goal, rows(spread), weight, *table]
     answer, left = x.clone(), torch.arange(len(x), device=x.device)
     for _ in range(NEWTON_STEPS):
         work[:3], done = _newton(mixture.components, *work)
@@ -139,12 +149,12 @@ def _newton(
     goal: Tensor,
     spread: Tensor,
     weight: Tensor,
-    *parameters: Tensor,
+    *table: Tensor,
 ) -> tuple[list[Tensor], Tensor]:
     """One step for each row; returns the new `[x, low, high]` and which rows have arrived."""
-    components = family.rebuilt(*parameters)
-    excess = (weight * components.cdf(x)).sum(-1, keepdim=True) - goal
-    density = (weight * components.log_density(x).exp()).sum(-1, keepdim=True)
+    cdf, density = family.evaluate(x, table)
+    excess = (weight * cdf).sum(-1, keepdim=True) - goal
+    density = (weight * density).sum(-1, keepdim=True)
     low, high = torch.where(excess < 0, x, low), torch.where(excess > 0, x, high)
     move = -excess / density.clamp(min=1e-300)
     new = x + torch.maximum(torch.minimum(move, 4 * spread), -4 * spread)

@@ -121,6 +121,8 @@ def _limit(panel: Axes, labels: Floats, predictive: Band) -> None:
     reach = np.concatenate([*inside, seen])
     bottom = max(float(reach.min()), low - 0.6 * room)
     top = min(float(reach.max()), high + 0.6 * room)
+    if top == bottom:
+        bottom, top = bottom - room / 2, top + room / 2
     # Room at the top for the labels of the changepoints.
     panel.set_ylim(bottom - 0.06 * (top - bottom), top + 0.14 * (top - bottom))
 

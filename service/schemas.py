@@ -28,9 +28,7 @@ KEY = r"^[!-~]{1,200}$"  # printable ASCII without spaces
 COMMAND_OBSERVATIONS = 32  # most observations in one command
 MAX_QUANTILES = 99
 MAX_WARMUP = 200
-_TIME = re.compile(
-    r"\d{4}-\d\d-\d\d[Tt ]\d\d:\d\d:\d\d(\.\d{1,9})?([Zz]|[+-]\d\d:\d\d)", re.ASCII
-)
+_TIME = re.compile(r"\d{4}-\d\d-\d\d[Tt ]\d\d:\d\d:\d\d(\.\d{1,9})?([Zz]|[+-]\d\d:\d\d)", re.ASCII)
 
 
 def _check_time(text: str) -> str:
@@ -177,3 +175,34 @@ class PredictionForm(Form):
     )
     components: StrictBool = Field(False, description="whether to return the mixture itself")
     elapsed: Elapsed = Field(1.0, description="time from the last observation to this one")
+
+
+class ObserveQuery(Form):
+    """Query of a post of observations."""
+
+    belief: bool = Field(False, description="whether answers carry the whole run-length belief")
+
+
+class StreamsQuery(Form):
+    """Query of the list of streams."""
+
+    prefix: Annotated[str, Field(max_length=200)] = Field(
+        "", description="only ids that start with it"
+    )
+    cursor: Annotated[str, Field(max_length=200)] | None = Field(
+        None, description="`cursor` of the page before"
+    )
+    limit: Annotated[int, Field(ge=1, le=1000)] = Field(100, description="ids in a page")
+
+
+class HistoryQuery(Form):
+    """Query of a page of history."""
+
+    start: Annotated[int, Field(ge=0, le=2**53)] | None = Field(
+        None, description="`seq` of the first record; default: such that the page is the latest"
+    )
+    limit: Annotated[int, Field(ge=1, le=1000)] = Field(100, description="records in a page")
+
+
+class NoQuery(Form):
+    """Query of a call that takes none."""

@@ -18,7 +18,6 @@ import shutil
 import signal
 import subprocess
 import sys
-import tempfile
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -105,7 +104,7 @@ class Supervisor:
                 log.error("%s", error)
                 return EXIT_REFUSED
             self._life = cleanup.enter_context(_pipe())
-            self._metrics_dir = tempfile.mkdtemp(prefix="moca-metrics-")
+            self._metrics_dir = str(self._store.make_scratch())
             cleanup.callback(shutil.rmtree, self._metrics_dir, ignore_errors=True)
             self.url = url_of(self.settings.host, self._socket.getsockname()[1])
             cleanup.callback(self._stop_children)

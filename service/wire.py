@@ -212,6 +212,13 @@ decode_event = msgspec.msgpack.Decoder(Event).decode
 decode_idempotency = msgspec.msgpack.Decoder(IdempotencyRecord).decode
 
 
+def numbers(y: float | list[float] | None) -> list[float]:
+    """Return a label as a list; none for a missing one."""
+    if y is None:
+        return []
+    return y if isinstance(y, list) else [y]
+
+
 def units(command: Command) -> int:
     """What a command counts for in backpressure: its observations, or one."""
     return len(command.observations) if isinstance(command, Observe) else 1

@@ -21,14 +21,45 @@ S = TypeVar("S")
 class UnderlyingModel(Protocol):
     """A Bayesian model whose posterior statistics can be updated one observation at a time."""
 
-    kind: str
-    label: str  # real | count | binary
-    x_dim: int  # 0: takes no input
-    y_dim: int
-    needs_scale: bool  # the prior depends on a stream's location and scale
-    hazard: float  # default hazard
-    outlier_rate: float  # default outlier rate
-    symmetric: tuple[str, ...]  # statistics whose last two axes are a symmetric matrix
+    @property
+    def kind(self) -> str:
+        """Name of the family, kept in artifacts and stored states."""
+        ...
+
+    @property
+    def label(self) -> str:
+        """What labels are: real, count or binary."""
+        ...
+
+    @property
+    def x_dim(self) -> int:
+        """Numbers in an input; 0: takes none."""
+        ...
+
+    @property
+    def y_dim(self) -> int:
+        """Numbers in a label."""
+        ...
+
+    @property
+    def needs_scale(self) -> bool:
+        """Whether the prior depends on a stream's location and scale."""
+        ...
+
+    @property
+    def hazard(self) -> float:
+        """Default hazard."""
+        ...
+
+    @property
+    def outlier_rate(self) -> float:
+        """Default outlier rate."""
+        ...
+
+    @property
+    def symmetric(self) -> tuple[str, ...]:
+        """Statistics whose last two axes are a symmetric matrix."""
+        ...
 
     def prior(self, location: Tensor, scale: Tensor) -> Stats:
         """`eta_0` of each stream, `S = 1`; location, scale: (B, y_dim), read if `needs_scale`."""
@@ -57,7 +88,7 @@ class UnderlyingModel(Protocol):
 
 def tree_map(function: Callable[..., Tensor], stats: S, *others: S) -> S:
     """Apply a function to each tensor of a NamedTuple (and its mates); returns the same type."""
-    return type(stats)(*(function(*each) for each in zip(stats, *others, strict=True)))  # type: ignore[call-overload, no-any-return]
+    return type(stats)(*(function(*each) for each in zip(stats, *others, strict=True)))  # type: ignore[call-overload]
 
 
 def over(mask: Tensor, like: Tensor) -> Tensor:

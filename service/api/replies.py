@@ -120,5 +120,3 @@ async def bounded(read: Awaitable[Any], timeout_s: float) -> Any:
 def _forget(task: asyncio.Future[Any]) -> None:
     if not task.cancelled():
         task.exception()  # looked at, so that asyncio does not report it as lost
-
-

@@ -70,13 +70,20 @@ def moca_server(workers: int = 1, arguments: Sequence[str] = ()) -> Iterator[Ser
 def _running(name: str, command: list[str], port: int, probe: str) -> Iterator[Server]:
     # Output goes to a file: a pipe that nobody reads would stop a talkative server.
     with tempfile.TemporaryFile() as log:
-        child = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=log, stderr=log)
+        child = subprocess.Popen(
+            command, stdin=subprocess.DEVNULL, stdout=log, stderr=log, env=_environment()
+        )
         try:
             server = Server(f"http://127.0.0.1:{port}", child.pid)
             _wait(child, server.url + probe, log.fileno(), name)
             yield server
         finally:
             _stop(child)
+
+
+def _environment() -> dict[str, str]:
+    """Environment without settings: a MOCA_REDIS_URL must not lead the load to a real store."""
+    return {name: value for name, value in os.environ.items() if not name.startswith("MOCA_")}
 
 
 def _wait(child: subprocess.Popen[bytes], url: str, log: int, name: str) -> None:

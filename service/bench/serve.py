@@ -22,7 +22,7 @@ from rich.table import Table
 
 from service.bench.load import Job, Report
 from service.bench.processes import BenchError, Server, cpu_seconds, echo_server, moca_server
-from service.client import Client
+from service.client import Client, Problem
 
 PRIMING = 32  # observations each stream gets first, so that the filter runs and not the warm-up
 BODIES = 8  # different labels that a connection sends in turn
@@ -96,29 +96,50 @@ def bench_serve(
             "expected connections >= 1, streams >= connections, rounds >= 1 and seconds > 0; got "
             f"{connections}, {streams}, {rounds} and {seconds:g}"
         )
+    if url is not None:
+        _job(Server(url, None), [], connections)  # refuses an address it cannot load
     console = console or Console()
-    result = ServeBench(connections, streams)
-    slice_s = seconds / (2 * rounds)
+    prefix = f"bench-{uuid.uuid4().hex[:8]}"
+    names = [f"{prefix}-{number}" for number in range(streams)]
     with ExitStack() as stack:
         echo = stack.enter_context(echo_server())
         console.print("starting the service" if url is None else f"measuring {url}")
         mine = stack.enter_context(moca_server(workers)) if url is None else Server(url, None)
-        names = [f"bench-{uuid.uuid4().hex[:8]}-{k}" for k in range(streams)]
         if url is not None:
             stack.callback(_delete, url, names)
-        console.print(f"priming {streams} streams with {PRIMING} observations each")
-        _prime(mine, names, connections)
-        echo_job = _job(echo, ["/echo"] * connections, connections)
-        service_job = _job(mine, [f"/v1/streams/{n}/observations" for n in names], connections)
-        for server, job in ((echo, echo_job), (mine, service_job)):
-            _slice(server, job, WARM_S, Side())
-        for number in range(rounds):
-            console.print(f"round {number + 1} of {rounds}: {slice_s:g} s each")
-            _slice(mine, service_job, slice_s, result.service)
-            _slice(echo, echo_job, slice_s, result.echo)
+        result = _measure(mine, echo, names, connections, rounds, seconds, console)
     for line in report_lines(result):
         console.print(line, highlight=False)
     return result
+
+
+def _measure(
+    mine: Server,
+    echo: Server,
+    names: list[str],
+    connections: int,
+    rounds: int,
+    seconds: float,
+    console: Console,
+) -> ServeBench:
+    """Prime the streams, warm both servers, then measure them in turn."""
+    result = ServeBench(connections, len(names))
+    slice_s = seconds / (2 * rounds)
+    console.print(f"priming {len(names)} streams with {PRIMING} observations each")
+    _prime(mine, names, connections)
+    echo_job = _job(echo, ["/echo"] * connections, connections)
+    service_job = _job(mine, [_observations(name) for name in names], connections)
+    for server, job in ((echo, echo_job), (mine, service_job)):
+        _slice(server, job, WARM_S, Side())
+    for number in range(rounds):
+        console.print(f"round {number + 1} of {rounds}: {slice_s:g} s each")
+        _slice(mine, service_job, slice_s, result.service)
+        _slice(echo, echo_job, slice_s, result.echo)
+    return result
+
+
+def _observations(name: str) -> str:
+    return f"/v1/streams/{name}/observations"
 
 
 def _job(server: Server, targets: list[str], connections: int) -> Job:
@@ -132,7 +153,7 @@ def _job(server: Server, targets: list[str], connections: int) -> Job:
 
 def _prime(server: Server, names: list[str], connections: int) -> None:
     """Take every stream out of its warm-up; one list each."""
-    job = _job(server, [f"/v1/streams/{name}/observations" for name in names], connections)
+    job = _job(server, [_observations(name) for name in names], connections)
     draw = random.Random(2)
     rows = [{"y": round(draw.gauss(10.0, 1.0), 4)} for _ in range(PRIMING)]
     job.bodies, job.seconds = [msgspec.json.encode(rows).decode()], 0.0
@@ -172,7 +193,11 @@ def _delete(url: str, names: list[str]) -> None:
     """Leave nothing behind in somebody else's service."""
     with Client(url) as client:
         for name in names:
-            client.delete_stream(name)
+            try:
+                client.delete_stream(name)
+            except Problem as problem:
+                if problem.status != 404:  # 404: it was never made
+                    raise
 
 
 def report_lines(result: ServeBench) -> list[Table | str]:

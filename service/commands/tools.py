@@ -184,7 +184,7 @@ def bench_step(
         int, typer.Option(envvar="MOCA_STREAMS", min=1, help="Streams in one batch.")
     ] = 32,
     max_hypotheses: Annotated[
-        int, typer.Option(envvar="MOCA_MAX_HYPOTHESES", min=2, help="Hypotheses of each stream.")
+        int, typer.Option(envvar="MOCA_HYPOTHESES", min=2, help="Hypotheses of each stream.")
     ] = 50,
     early: Annotated[int, typer.Option(envvar="MOCA_EARLY", min=1, help="First time.")] = 500,
     late: Annotated[int, typer.Option(envvar="MOCA_LATE", min=2, help="Second time.")] = 20_000,

@@ -6,7 +6,10 @@ Also buries dead workers: their leases are released at once, so that others take
 from __future__ import annotations
 
 import logging
+import shutil
+import tempfile
 import time
+from pathlib import Path
 from typing import cast
 from urllib.parse import urlsplit
 
@@ -57,6 +60,16 @@ class StoreKeeper:
         """Shut the embedded server down; a configured one stays as it is."""
         if self._embedded is not None:
             self._embedded.stop()
+
+    def make_scratch(self) -> Path:
+        """Make an empty folder for this run's temporary files."""
+        if self._embedded is None:
+            return Path(tempfile.mkdtemp(prefix="moca-"))
+        # Beside the socket and under the same lock: what a killed run left is swept away.
+        folder = self._embedded.socket.parent / "scratch"
+        shutil.rmtree(folder, ignore_errors=True)
+        folder.mkdir()
+        return folder
 
     def mind(self) -> None:
         """Start the embedded server again if it died."""

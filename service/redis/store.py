@@ -31,8 +31,8 @@ def chunk_of(stream: str, seq: int) -> int:
     return (seq + phase_of(stream)) // CHUNK
 
 
-def seal(records: Sequence[wire.Record]) -> bytes:
-    """Encode the records of one chunk."""
+def seal(records: Sequence[wire.Record | msgspec.Raw]) -> bytes:
+    """Encode the records of one chunk; Raw: encoded already."""
     return zlib.compress(wire.encode(records))
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import csv
+import io
 import math
 import re
 from collections.abc import Sequence
@@ -85,15 +86,7 @@ def read_series(
 
 
 def _read_csv(file: Path) -> _Table:
-    with file.open(newline="", encoding="utf-8-sig") as handle:
-        sample = handle.read(65536)
-        handle.seek(0)
-        delimiter = _delimiter(sample)
-        lines = [
-            (number, row)
-            for number, row in enumerate(csv.reader(handle, delimiter=delimiter), start=1)
-            if row and not row[0].startswith("#")
-        ]
+    lines = _csv_lines(file)
     if not lines:
         return _Table({}, None)
     names = [cell.strip() for cell in lines[0][1]]
@@ -116,6 +109,16 @@ def _read_csv(file: Path) -> _Table:
     return _Table(columns, first_line if contiguous else None)
 
 
+def _csv_lines(file: Path) -> list[tuple[int, list[str]]]:
+    """Rows that are neither empty nor comments, with the number of their (last) line."""
+    try:
+        text = file.read_text(encoding="utf-8-sig")
+        reader = csv.reader(io.StringIO(text, newline=""), delimiter=_delimiter(text[:65536]))
+        return [(reader.line_num, row) for row in reader if row and not row[0].startswith("#")]
+    except (UnicodeDecodeError, csv.Error) as error:
+        raise SeriesError(f"{file} is not a CSV file in UTF-8: {error}") from error
+
+
 def _delimiter(sample: str) -> str:
     """Whichever of comma, semicolon and tab the first line that is not a comment has most of."""
     first = next((line for line in sample.splitlines() if line and line[0] != "#"), "")
@@ -123,9 +126,15 @@ def _delimiter(sample: str) -> str:
 
 
 def _read_parquet(file: Path) -> _Table:
-    import pyarrow.parquet as parquet
-
-    table = parquet.read_table(file)
+    try:
+        import pyarrow as pa
+        from pyarrow import parquet
+    except ImportError as error:
+        raise SeriesError(f"reading {file} needs pyarrow: install moca-service[plots]") from error
+    try:
+        table = parquet.read_table(file)
+    except pa.ArrowInvalid as error:
+        raise SeriesError(f"{file} is not a Parquet file: {error}") from error
     return _Table({name: table.column(name).to_pylist() for name in table.column_names}, None)
 
 

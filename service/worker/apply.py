@@ -1,16 +1,15 @@
-"""Apply commands in log order: at most one observation of a stream in a step, streams in batches."""
+"""Apply commands in log order: streams in batches, one observation of a stream at a time."""
 
 from __future__ import annotations
 
 import time
 from collections import deque
-from collections.abc import Iterable
 from typing import Any
 
 import msgspec
 from msgspec.structs import replace
 
-from service import metrics, views, wire
+from service import metrics, views
 from service.errors import (
     CorruptState,
     DimensionMismatch,
@@ -20,17 +19,13 @@ from service.errors import (
     ServiceError,
     UnknownStream,
 )
-from service.redis import keys
 from service.wire import (
-    Command,
     Configure,
     Delete,
-    Envelope,
     Head,
     IdempotencyRecord,
     Observation,
     Observe,
-    Outcome,
     Predict,
     Record,
     RunLength,
@@ -40,41 +35,9 @@ from service.worker import answers, reads
 from service.worker.answers import Answer
 from service.worker.checks import check_label, check_observation, check_settings
 from service.worker.engine import Engine
+from service.worker.observing import observe
 from service.worker.stream import Stream
-
-
-class Task:
-    """One command on its way from the log to its outcome."""
-
-    def __init__(self, partition: int, incarnation: str, envelope: Envelope) -> None:
-        self.partition, self.incarnation, self.envelope = partition, incarnation, envelope
-        self.status = 200
-        self.body: list[bytes] = []
-        self.answers: list[Answer] = []
-        self.refusal: ServiceError | None = None
-        self.same_as: Task | None = None  # an earlier task of this batch with the same key
-        self.field: bytes | None = None  # its idempotency record is to be kept under this
-
-    @property
-    def command(self) -> Command:
-        """The command."""
-        return self.envelope.command
-
-    def outcome(self) -> Outcome:
-        """What is stored and published."""
-        return Outcome(self.envelope.number, self.status, self.body)
-
-    def finish(self) -> None:
-        """Render the body, once the batch's predictives are filled in."""
-        if self.same_as is not None:
-            self.status, self.body = self.same_as.status, answers.repeat(self.same_as.body)
-            return
-        self.body += [answer.render() for answer in self.answers]
-        if self.refusal is not None:
-            if isinstance(self.command, Observe):
-                self.refusal.extra["applied"] = len(self.answers)
-            self.status = self.refusal.status
-            self.body.append(self.refusal.render())
+from service.worker.task import Task
 
 
 class Lane:
@@ -121,7 +84,7 @@ class Batch:
         if not work:
             return
         metrics.BATCH_SIZE.observe(len(work))
-        failed = self.engine.observe([(lane.stream, answer) for lane, answer in work])
+        failed = observe(self.engine, [(lane.stream, answer) for lane, answer in work])
         for (lane, answer), refusal in zip(work, failed, strict=True):
             task = lane.tasks[0]
             if refusal is not None:
@@ -296,20 +259,3 @@ class Batch:
             stream = self.engine.streams[task.partition, command.stream]
             keep = settings.idempotency_keep_requests
             stream.remember(task.field, record, settings.idempotency_keep_s, keep)
-
-
-def outcome_effects(
-    tasks: Iterable[Task], partition: int, keep_ms: int
-) -> tuple[list[tuple[Any, ...]], list[tuple[str, bytes]]]:
-    """Effects that store the outcomes of one partition's tasks, and the messages that hint at them."""
-    stored: dict[str, list[Any]] = {}
-    told: dict[str, list[Outcome]] = {}
-    for task in tasks:
-        outcome = task.outcome()
-        key = keys.outcomes(partition, task.incarnation, outcome.number)
-        stored.setdefault(key, []).extend((str(outcome.number), wire.encode(outcome)))
-        told.setdefault(task.incarnation, []).append(outcome)
-    effects: list[tuple[Any, ...]] = []
-    for key, pairs in stored.items():
-        effects += [("HSET", key, *pairs), ("PEXPIRE", key, keep_ms)]
-    return effects, [(keys.reply_channel(i), wire.encode(found)) for i, found in told.items()]

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from service.errors import DimensionMismatch, LabelOutOfRange, SettingsConflict
-from service.wire import Head, Observation
+from service.wire import Head, Observation, numbers
 
 # Squares and sums of squares of anything smaller stay finite, whatever the model does with them.
 LARGEST = 1e100
@@ -15,7 +15,7 @@ FIXED = ("model", "warmup", "location", "scale")
 
 def check_observation(seen: Observation, i: int, x_dim: int, y_dim: int | None) -> None:
     """Raise DimensionMismatch or LabelOutOfRange, naming the field of the i-th observation."""
-    y = _as_list(seen.y)
+    y = numbers(seen.y)
     if seen.y is not None and len(y) != y_dim:
         raise DimensionMismatch(
             f"observations[{i}].y: expected {y_dim} numbers, got {len(y)}", field="y"
@@ -34,7 +34,7 @@ def check_observation(seen: Observation, i: int, x_dim: int, y_dim: int | None) 
 
 def check_label(seen: Observation, i: int, label: str) -> None:
     """Raise LabelOutOfRange for a label that the model cannot produce."""
-    for value in _as_list(seen.y):
+    for value in numbers(seen.y):
         whole = value == int(value)
         if label == "count" and not (whole and 0 <= value <= LARGEST_COUNT):
             raise LabelOutOfRange(
@@ -54,9 +54,3 @@ def check_settings(head: Head, given: dict[str, Any]) -> None:
                 f"{name} cannot change on a stream with observations; delete the stream first",
                 field=name,
             )
-
-
-def _as_list(y: float | list[float] | None) -> list[float]:
-    if y is None:
-        return []
-    return y if isinstance(y, list) else [y]

@@ -2,27 +2,22 @@
 
 from __future__ import annotations
 
-import math
 from collections import OrderedDict
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from typing import TypeVar
 
 import msgspec
-import torch
 
 from model_core import codec
 from model_core import filter as moca
 from model_core.errors import CorruptState
 from service import metrics, wire
-from service.events import Reading, track
-from service.errors import NumericalFault, ServiceError
+from service.errors import ServiceError
 from service.redis.store import Store, Stored
 from service.settings import Settings
-from service.wire import Head, Record
-from service.worker import warmup
-from service.worker.answers import Answer, Place
+from service.wire import Head
 from service.worker.catalogue import Catalogue
-from service.worker.resident import Readout, Slab
+from service.worker.resident import Slab
 from service.worker.stream import Stream
 
 HOST_BYTES, RECORD_BYTES = 2000, 400  # of a stream and of a record in its tail, about
@@ -100,7 +95,7 @@ class Engine:
             work.append((stream, tail))
         for i in range(max((len(tail) for _, tail in work), default=0)):
             now = [(stream, tail[i]) for stream, tail in work if i < len(tail)]
-            for slab, group in _by_slab(now):
+            for slab, group in by_slab(now):
                 slab.step([s.row for s, _ in group], [r for _, r in group], [0] * len(group))
             metrics.REPLAYED.inc(len(now))
 
@@ -118,118 +113,6 @@ class Engine:
             device, window = self.settings.device, self.settings.recent_window
             self._slabs[key] = Slab(model, settings.max_hypotheses, device, window)
         return self._slabs[key]
-
-    # --- observing ----------------------------------------------------------------------------
-
-    def observe(self, work: Sequence[tuple[Stream, Answer]]) -> list[ServiceError | None]:
-        """Apply one observation to each of several streams; fills in readouts and places."""
-        failed: dict[int, ServiceError] = {}
-        index = {id(answer): i for i, (_, answer) in enumerate(work)}
-        cold: list[tuple[Stream, Answer]] = []
-        warm: list[tuple[Stream, Answer]] = []
-        self.wake([stream for stream, _ in work])
-        for stream, answer in work:
-            (cold if stream.slab is None else warm).append((stream, answer))
-        for slab, group in _by_slab(warm):
-            for answer, refusal in self._advance(slab, group):
-                failed[index[id(answer)]] = refusal
-        self._warm_up(cold)
-        return [failed.get(i) for i in range(len(work))]
-
-    def _advance(
-        self, slab: Slab, group: list[tuple[Stream, Answer]]
-    ) -> list[tuple[Answer, ServiceError]]:
-        rows = [stream.row for stream, _ in group]
-        confirmed = [stream.live().confirmed_start for stream, _ in group]
-        mixture, readouts = slab.step(rows, [a.record for _, a in group], confirmed)
-        faults = []
-        for i, ((stream, answer), readout) in enumerate(zip(group, readouts, strict=True)):
-            if not readout.ok:
-                metrics.NUMERICAL_FAULTS.inc()
-                faults.append((answer, _fault(answer.record)))
-                continue
-            answer.readout, answer.place = readout, Place(mixture, i)
-            read(stream, answer, readout)
-            _count(stream.live(), answer.record, readout)
-            stream.put(answer.record)
-        return faults
-
-    def wake(self, streams: Iterable[Stream]) -> None:
-        """Begin filtering where no warm-up is needed, or none any more."""
-        self._begin([stream for stream in streams if self._needs_no_warmup(stream)])
-
-    def _needs_no_warmup(self, stream: Stream) -> bool:
-        """Whether the stream's prior is known before its first label."""
-        head = stream.live()
-        if head.warm or head.y_dim is None:
-            return False
-        model = self.catalogue.get(head.settings.model, head.y_dim)
-        known = warmup.given(head.settings, model.label)
-        if not model.needs_scale:
-            known = [0.0] * head.y_dim, [1.0] * head.y_dim
-        if known is not None:
-            head.location, head.scale = known
-        return known is not None
-
-    def _begin(self, streams: list[Stream]) -> None:
-        """Start filters with a known location and scale, through what was kept so far."""
-        for stream in streams:
-            head = stream.live()
-            slab = self.slab(head)
-            prior = slab.prior(head.location or [], head.scale or [])
-            stream.slab, stream.row = slab, slab.add(slab.start(prior), prior)
-            head.warm = True
-        for i in range(max((len(stream.buffer) for stream in streams), default=0)):
-            now = [(s, s.buffer[i]) for s in streams if i < len(s.buffer)]
-            metrics.REPLAYED.inc(len(now))
-            for slab, group in _by_slab(now):
-                confirmed = [s.live().confirmed_start for s, _ in group]
-                records = [record for _, record in group]
-                _, readouts = slab.step([s.row for s, _ in group], records, confirmed)
-                for (stream, record), readout in zip(group, readouts, strict=True):
-                    read(stream, Answer(stream.name, "", record), readout)
-                    stream.put(record)
-        for stream in streams:
-            stream.buffer = []
-
-    def _warm_up(self, cold: list[tuple[Stream, Answer]]) -> None:
-        """Answer from one regime, keep the records, begin where enough labels are there."""
-        ready: dict[tuple[str, int], list[tuple[Stream, Answer, list[list[float]]]]] = {}
-        for stream, answer in cold:
-            values, head = warmup.labels(stream.buffer), stream.live()
-            if warmup.varied(values):
-                kind = (head.settings.model, head.y_dim or 1)
-                ready.setdefault(kind, []).append((stream, answer, values))
-        for (name, y_dim), group in ready.items():
-            self._provisional(name, y_dim, group)
-        warm = []
-        for stream, answer in cold:
-            head, record = stream.live(), answer.record
-            head.seq += 1
-            head.last = _as_list(record.y) or head.last
-            stream.buffer.append(record)
-            stream.put(record)
-            values = warmup.labels(stream.buffer)
-            if warmup.complete(values, head.settings.warmup):
-                label = self.catalogue.get(head.settings.model, head.y_dim or 1).label
-                head.location, head.scale = warmup.estimate(values, head.settings, label)
-                warm.append(stream)
-        self._begin(warm)
-
-    def _provisional(
-        self, name: str, y_dim: int, group: list[tuple[Stream, Answer, list[list[float]]]]
-    ) -> None:
-        model = self.catalogue.get(name, y_dim)
-        settings = [stream.live().settings for stream, _, _ in group]
-        values = [each for _, _, each in group]
-        mixture = warmup.provisional(model, values, settings, self.settings.device)
-        known = [_as_list(a.record.y) or [0.0] * y_dim for _, a, _ in group]
-        y = torch.tensor(known, dtype=torch.float64, device=self.settings.device)
-        scores = mixture.log_prob(y).tolist()
-        for i, ((_, answer, _), score) in enumerate(zip(group, scores, strict=True)):
-            answer.place = Place(mixture, i)
-            if answer.record.y is not None and math.isfinite(score):
-                answer.record.log_score = score
 
     # --- keeping ------------------------------------------------------------------------------
 
@@ -307,60 +190,8 @@ def _size(stream: Stream) -> int:
     return row + HOST_BYTES + RECORD_BYTES * len(stream.tail)
 
 
-def read(stream: Stream, answer: Answer, readout: Readout) -> None:
-    """Enter a step's numbers into the record and the head, and follow the events."""
-    record, head = answer.record, stream.live()
-    seq = record.seq
-    record.log_score = None if math.isnan(readout.log_score) else readout.log_score
-    record.changed_probability = readout.changed_probability
-    record.changepoint_probability = readout.changepoint_probability if seq else None
-    record.recent_change_probability = readout.recent_change_probability
-    record.map_run_length = readout.map_run_length
-    record.previous_start = readout.born_previous_start
-    start = seq - readout.map_run_length
-    reading = Reading(
-        seq, record.time, start, readout.map_probability, readout.map_previous_start,
-        readout.totals, readout.start_totals,
-    )  # fmt: skip
-    events = track(head, reading)
-    if events:
-        answer.event = events[-1]
-        stream.raise_events(events)
-        for event in events:
-            metrics.CHANGEPOINTS.labels(head.settings.model, event.state).inc()
-    head.best_start = readout.best_start
-    head.map_run_length = readout.map_run_length
-    head.changed_probability = readout.changed_probability
-    head.pruned_mass = readout.pruned_mass
-    head.pruned_mass_sum += readout.pruned_mass
-
-
-def _fault(record: Record) -> NumericalFault:
-    return NumericalFault(
-        f"the filter's step at seq {record.seq} did not stay finite; "
-        "the observation was not applied",
-        seq=record.seq,
-    )
-
-
-def _count(head: Head, record: Record, readout: Readout) -> None:
-    head.seq += 1
-    if record.log_score is not None:
-        head.log_score_sum += record.log_score
-        head.scored += 1
-        metrics.LOG_SCORE.observe(record.log_score)
-    metrics.CHANGEPOINT_PROBABILITY.observe(readout.changepoint_probability)
-    metrics.CHANGED_PROBABILITY.observe(readout.changed_probability)
-    head.last = _as_list(record.y) or head.last
-
-
-def _as_list(y: float | list[float] | None) -> list[float]:
-    if y is None:
-        return []
-    return y if isinstance(y, list) else [y]
-
-
-def _by_slab(work: Iterable[tuple[Stream, T]]) -> list[tuple[Slab, list[tuple[Stream, T]]]]:
+def by_slab(work: Iterable[tuple[Stream, T]]) -> list[tuple[Slab, list[tuple[Stream, T]]]]:
+    """Group work by the slab that its streams are in."""
     groups: dict[int, tuple[Slab, list[tuple[Stream, T]]]] = {}
     for stream, item in work:
         assert stream.slab is not None

@@ -19,10 +19,11 @@ from service.redis.connection import check_server, connect, fix_partitions
 from service.redis.log import DONE, Commit, Entry, Lease, Log, Offset
 from service.redis.store import Store
 from service.settings import Settings
-from service.worker.apply import Batch, Task, outcome_effects
+from service.worker.apply import Batch
 from service.worker.engine import Engine
 from service.worker.ownership import Leases, share
 from service.worker.rehearsal import dummy_step
+from service.worker.task import Task, outcome_effects
 
 logger = logging.getLogger(__name__)
 CAREFUL, HOPELESS = 2, 3  # failed attempts: then one by one; then set the command aside

@@ -16,6 +16,7 @@ from service.worker import warmup
 from service.worker.answers import summarise
 from service.worker.checks import LARGEST
 from service.worker.engine import Engine
+from service.worker.observing import wake
 from service.worker.stream import Stream
 
 LEVELS = (0.05, 0.5, 0.95)
@@ -82,7 +83,7 @@ def predictions(engine: Engine, stream: Stream, command: Predict) -> bytes:
             )
         if any(abs(value) > LARGEST for value in x):
             raise DimensionMismatch(f"x[{i}]: expected numbers up to {LARGEST:g}", field="x")
-    engine.wake([stream])
+    wake(engine, [stream])
     found: list[dict[str, Any]] = [{"predictive": None} for _ in inputs]
     if stream.slab is not None:
         mixture, run_lengths = _mixture(stream, command, inputs)
@@ -93,7 +94,9 @@ def predictions(engine: Engine, stream: Stream, command: Predict) -> bytes:
             settings, device = [head.settings], engine.settings.device
             mixture = warmup.provisional(model, [values], settings, device)
             found = _described(mixture, [head.seq] * mixture.log_weight.shape[1], command)
-    named = [{"x": x if model.x_dim else None, **each} for x, each in zip(inputs, found, strict=True)]
+    named = [
+        {"x": x if model.x_dim else None, **each} for x, each in zip(inputs, found, strict=True)
+    ]
     answer = {
         "stream": stream.name,
         "seq": head.seq,
@@ -126,9 +129,7 @@ def _mixture(
     return mixture, run_lengths + [None] * more
 
 
-def _described(
-    mixture: Mixture, run_lengths: list[Any], command: Predict
-) -> list[dict[str, Any]]:
+def _described(mixture: Mixture, run_lengths: list[Any], command: Predict) -> list[dict[str, Any]]:
     summaries = summarise(mixture, command.quantiles)
     found: list[dict[str, Any]] = [{"predictive": each} for each in summaries]
     if command.components:

@@ -7,11 +7,12 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
+from model_core import belief as beliefs
 from model_core import filter as moca
 from model_core.filter import FilterState, Inputs, Prior
 from model_core.predictive import Mixture
 from model_core.upm.base import UnderlyingModel, tree_map
-from service.wire import Record
+from service.wire import Record, numbers
 
 FIRST_ROWS = 16
 
@@ -100,15 +101,17 @@ class Slab:
         """Tensors of one observation of each stream."""
         outputs = self.model.y_dim
         nothing = [0.0] * outputs
-        y = [nothing if r.y is None else _as_list(r.y) for r in records]
+        y = [numbers(r.y) or nothing for r in records]
         x = None
         if self.model.x_dim:
-            x = self._tensor([r.x if r.x is not None else [0.0] * self.model.x_dim for r in records])
+            blank = [0.0] * self.model.x_dim
+            x = self._tensor([r.x if r.x is not None else blank for r in records])
         told = [float("nan") if r.changepoint is None else r.changepoint for r in records]
-        numbers = self._tensor([[r.hazard, r.elapsed, p, r.outlier_rate]
-                                for r, p in zip(records, told, strict=True)])
+        settings = self._tensor(
+            [[r.hazard, r.elapsed, p, r.outlier_rate] for r, p in zip(records, told, strict=True)]
+        )
         labelled = torch.tensor([r.y is not None for r in records], device=self.device)
-        hazard, elapsed, changepoint, outlier_rate = numbers.unbind(1)
+        hazard, elapsed, changepoint, outlier_rate = settings.unbind(1)
         return Inputs(x, self._tensor(y), labelled, hazard, elapsed, changepoint, outlier_rate)
 
     def _tensor(self, values: list[list[float]]) -> Tensor:
@@ -129,8 +132,8 @@ class Slab:
             info.pruned_mass,
             info.born_previous_start,
             info.ok,
-            moca.beliefs.mass_below(belief, below),
-            moca.beliefs.mass_below(belief, recent),
+            beliefs.mass_below(belief, below),
+            beliefs.mass_below(belief, recent),
             belief.run_length.gather(-1, at).squeeze(-1),
             best.exp(),
             belief.previous_start.gather(-1, at).squeeze(-1),
@@ -167,10 +170,6 @@ def _readout(line: list[float], width: int) -> Readout:
         score, change, pruned, int(born), bool(ok), changed, recent, int(map_r), map_p,
         int(previous), mean, int(count), int(best), line[13 : 13 + width], line[13 + width :],
     )  # fmt: skip
-
-
-def _as_list(y: float | list[float]) -> list[float]:
-    return y if isinstance(y, list) else [y]
 
 
 def _rows_of(state: FilterState, at: Tensor | None) -> FilterState:

@@ -10,7 +10,7 @@ from torch import Tensor
 from model_core.filter import make_prior
 from model_core.predictive import Mixture
 from model_core.upm.base import UnderlyingModel
-from service.wire import Record, StreamSettings
+from service.wire import Record, StreamSettings, numbers
 
 LONGEST = 200  # labels after which a stream whose values never differ goes on without them
 FLAT_SCALE = 0.01  # of the location, where all values were the same
@@ -27,7 +27,7 @@ def given(settings: StreamSettings, label: str) -> tuple[list[float], list[float
 
 def labels(records: list[Record]) -> list[list[float]]:
     """The labels there are, each as a list."""
-    return [r.y if isinstance(r.y, list) else [r.y] for r in records if r.y is not None]
+    return [numbers(record.y) for record in records if record.y is not None]
 
 
 def complete(values: list[list[float]], warmup: int) -> bool:

@@ -1,0 +1,61 @@
+"""What happens to every request at the edge: an id, and a measurement by route."""
+
+from __future__ import annotations
+
+import re
+import secrets
+import time
+from typing import Any
+
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+from service import metrics
+from service.api.http import header
+
+METHODS = frozenset({"GET", "HEAD", "POST", "PUT", "DELETE", "OPTIONS"})
+_acceptable = re.compile(rb"[A-Za-z0-9._-]{1,64}").fullmatch
+
+
+class Edge:
+    """Pure ASGI middleware: gives each request an id and measures it.
+
+    The client's X-Request-Id is kept if it is harmless; the answer carries it. Labels are route
+    templates and known methods only, so that no client can make new series.
+    """
+
+    def __init__(self, app: ASGIApp) -> None:
+        self._app = app
+        self._measures: dict[tuple[str, str, int], Any] = {}
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Handle one connection of the server."""
+        if scope["type"] != "http":
+            await self._app(scope, receive, send)
+            return
+        began = time.perf_counter()
+        given = header(scope, b"x-request-id")
+        request_id = given if given and _acceptable(given) else secrets.token_hex(8).encode()
+        scope.setdefault("state", {})["request_id"] = request_id.decode()
+        status = 500
+
+        async def answer(message: Message) -> None:
+            nonlocal status
+            if message["type"] == "http.response.start":
+                status = message["status"]
+                message["headers"] = [*message["headers"], (b"x-request-id", request_id)]
+            await send(message)
+
+        try:
+            await self._app(scope, receive, answer)
+        finally:
+            self._measure(scope, status, time.perf_counter() - began)
+
+    def _measure(self, scope: Scope, status: int, seconds: float) -> None:
+        route = getattr(scope.get("route"), "path", "unmatched")
+        method = scope["method"] if scope["method"] in METHODS else "other"
+        key = (route, method, status)
+        measure = self._measures.get(key)
+        if measure is None:
+            measure = metrics.REQUEST_DURATION.labels(route, method, str(status))
+            self._measures[key] = measure
+        measure.observe(seconds)

@@ -1,0 +1,297 @@
+"""From request bodies to commands: parsed once, with errors that name the field.
+
+Bounds that are settings are checked here, after the form itself.
+"""
+
+from __future__ import annotations
+
+import re
+import secrets
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from hashlib import blake2b
+from typing import Any, NamedTuple, TypeVar
+
+from pydantic import BaseModel, TypeAdapter, ValidationError
+from pydantic_core import from_json
+
+from service import wire
+from service.errors import FieldError, InvalidField, MalformedBody
+from service.schemas import (
+    COMMAND_OBSERVATIONS,
+    Item,
+    Observation,
+    PredictionForm,
+    StreamForm,
+)
+from service.settings import Settings
+
+MAX_ERRORS = 20
+MAX_DRAWS = 100_000  # samples times inputs in one predictions call
+OBSERVATION_OVERHEAD = 80  # bytes of an encoded observation beside its numbers
+NUMBER_BYTES = 9
+T = TypeVar("T")
+_is_list = re.compile(rb"\s*\[").match
+_branch = re.compile(r"float|list\[.*|function-.*|nullable.*").fullmatch
+_one = TypeAdapter(Observation).validate_json
+_many = TypeAdapter(list[Observation]).validate_json
+_item = TypeAdapter(Item).validate_json
+_items = TypeAdapter(list[Item]).validate_json
+_stream = TypeAdapter(StreamForm).validate_json
+_prediction = TypeAdapter(PredictionForm).validate_json
+
+
+class Observations(NamedTuple):
+    """The body of a post to one stream."""
+
+    observations: list[wire.Observation]
+    seq: int | None  # expected position of the first
+    many: bool  # a list was posted, a list is answered
+
+
+class BadItem(NamedTuple):
+    """An item of a many-stream request that is refused for its form."""
+
+    stream: str | None  # as far as it can be told
+    error: InvalidField
+
+
+class GoodItem(NamedTuple):
+    """An item of a many-stream request."""
+
+    stream: str
+    key: str | None
+    seq: int | None
+    observation: wire.Observation
+
+
+class Forms:
+    """Reads bodies under one process's settings."""
+
+    def __init__(self, settings: Settings) -> None:
+        self._settings = settings
+
+    def observations(self, body: bytes) -> Observations:
+        """Read one observation or a list of them."""
+        if not _is_list(body):
+            form = _parsed(_one, body)
+            self._check(form, "body")
+            return Observations([_observation(form)], form.seq, False)
+        forms = _parsed(_many, body)
+        self._check_count(len(forms))
+        for i, form in enumerate(forms):
+            self._check(form, f"body[{i}]")
+        return Observations([_observation(form) for form in forms], _expected(forms), True)
+
+    def items(self, body: bytes, lines: bool) -> list[GoodItem | BadItem]:
+        """Read a JSON list or, with `lines`, one item per line.
+
+        An item with a wrong form is refused alone; a body that is not JSON altogether.
+        """
+        if lines:
+            return self._lines(body)
+        try:
+            forms: Sequence[Any] = _items(body)
+        except ValidationError:
+            forms = _json_list(body)
+        self._check_count(len(forms))
+        return [self._item(form, f"body[{i}]") for i, form in enumerate(forms)]
+
+    def settings(self, body: bytes) -> dict[str, Any]:
+        """Read the named settings of a stream."""
+        form = _parsed(_stream, body or b"{}")
+        limits, errors = self._settings, []
+        for name, limit in (
+            ("max_hypotheses", limits.max_hypotheses),
+            ("history", limits.max_history),
+        ):
+            if getattr(form, name) > limit:
+                errors.append(FieldError(f"body.{name}", f"at most {limit}"))
+        for name in ("location", "scale"):
+            errors += self._too_long(getattr(form, name), f"body.{name}")
+        if errors:
+            raise InvalidField(errors)
+        return form.model_dump(exclude_unset=True)
+
+    def prediction(self, stream: str, body: bytes) -> wire.Predict:
+        """Read where to predict and what to return."""
+        form = _parsed(_prediction, body or b"{}")
+        points, limits, errors = form.x or [], self._settings, []
+        if len(points) > limits.max_points:
+            errors.append(FieldError("body.x", f"at most {limits.max_points} inputs"))
+        for i, x in enumerate(points[: limits.max_points]):
+            errors += self._too_long(x, f"body.x[{i}]")
+        most = min(limits.max_samples, MAX_DRAWS // max(1, len(points)))
+        if form.samples > most:
+            errors.append(FieldError("body.samples", f"at most {most} with so many inputs"))
+        if errors:
+            raise InvalidField(errors[:MAX_ERRORS])
+        return wire.Predict(
+            stream,
+            form.x,
+            form.quantiles,
+            form.samples,
+            secrets.randbits(62) if form.seed is None else form.seed,
+            form.components,
+            form.elapsed,
+        )
+
+    def parts(self, observations: Sequence[wire.Observation]) -> int:
+        """Return how many observations of this list go in one command.
+
+        The same list always gives the same parts: a repeat is recognised part by part.
+        """
+        longest = max((_numbers(each) for each in observations), default=1)
+        fit = (self._settings.max_entry_bytes // 2) // (
+            OBSERVATION_OVERHEAD + NUMBER_BYTES * longest
+        )
+        return max(1, min(COMMAND_OBSERVATIONS, self._settings.max_pending, fit))
+
+    def _lines(self, body: bytes) -> list[GoodItem | BadItem]:
+        found: list[GoodItem | BadItem] = []
+        lines = [line for line in body.split(b"\n") if line.strip()]
+        self._check_count(len(lines))
+        for i, line in enumerate(lines):
+            try:
+                form: Any = _item(line)
+            except ValidationError:
+                form = _json(line, f"line {i + 1}")
+            found.append(self._item(form, f"line {i + 1}"))
+        return found
+
+    def _item(self, form: Any, loc: str) -> GoodItem | BadItem:
+        """Check one item; one that is not an Item yet is what JSON gave."""
+        try:
+            if not isinstance(form, Item):
+                form = Item.model_validate(form)
+            self._check(form, loc)
+        except ValidationError as error:
+            return BadItem(_stream_of(form), InvalidField(field_errors(error, loc)))
+        except InvalidField as error:
+            return BadItem(form.stream, error)
+        return GoodItem(form.stream, form.key, form.seq, _observation(form))
+
+    def _check(self, form: Observation, loc: str) -> None:
+        limit, x, y = self._settings.max_dimension, form.x, form.y
+        if (x is not None and len(x) > limit) or (isinstance(y, list) and len(y) > limit):
+            wide = y if isinstance(y, list) else None
+            raise InvalidField([*self._too_long(x, f"{loc}.x"), *self._too_long(wide, f"{loc}.y")])
+
+    def _check_count(self, count: int) -> None:
+        limit = self._settings.max_observations
+        if count > limit:
+            detail = f"at most {limit} observations in one request, got {count}"
+            raise InvalidField([FieldError("body", detail)])
+
+    def _too_long(self, numbers: list[float] | None, loc: str) -> list[FieldError]:
+        limit = self._settings.max_dimension
+        if numbers is None or len(numbers) <= limit:
+            return []
+        return [FieldError(loc, f"at most {limit} numbers, got {len(numbers)}")]
+
+
+def digest(body: bytes) -> str:
+    """Return what tells a body from another under the same idempotency key."""
+    return blake2b(body, digest_size=16).hexdigest()
+
+
+def query(form: type[T], given: Iterable[tuple[str, str]]) -> T:
+    """Read query parameters into a form."""
+    assert issubclass(form, BaseModel)
+    try:
+        return form.model_validate(dict(given))
+    except ValidationError as error:
+        raise InvalidField(field_errors(error, "query")) from None
+
+
+def field_errors(error: ValidationError, root: str) -> list[FieldError]:
+    """Return what is wrong, field by field, without the branches of unions nobody meant."""
+    found = []
+    for each in error.errors(include_url=False, include_context=False):
+        loc, kind = each["loc"], each["type"]
+        is_list = isinstance(each.get("input"), list)
+        in_union = bool(loc) and isinstance(loc[-1], str) and _branch(loc[-1]) is not None
+        if in_union and ((kind == "list_type") or (kind == "float_type" and is_list)):
+            continue
+        detail = each["msg"].removeprefix("Value error, ")
+        found.append(FieldError(_loc(root, loc), _DETAILS.get(kind, detail)))
+    return found[:MAX_ERRORS]
+
+
+_DETAILS = {
+    "extra_forbidden": "unknown field",
+    "missing": "required",
+    "float_type": "expected a number",
+    "finite_number": "expected a finite number",
+}
+
+
+def _loc(root: str, loc: Iterable[int | str]) -> str:
+    text = root
+    for part in loc:
+        if isinstance(part, int):
+            text += f"[{part}]"
+        elif not _branch(part):
+            text += f".{part[:100]}"
+    return text
+
+
+def _parsed(parse: Callable[[bytes], T], body: bytes) -> T:
+    try:
+        return parse(body)
+    except ValidationError as error:
+        if error.errors(include_url=False)[0]["type"] == "json_invalid":
+            raise _malformed(error.errors()[0]["msg"], "body") from None
+        raise InvalidField(field_errors(error, "body")) from None
+
+
+def _json(text: bytes, loc: str) -> Any:
+    try:
+        return from_json(text)
+    except ValueError as error:
+        raise _malformed(f"Invalid JSON: {error}", loc) from None
+
+
+def _json_list(body: bytes) -> list[Any]:
+    found = _json(body, "body")
+    if not isinstance(found, list):
+        raise InvalidField([FieldError("body", "expected a list of observations")])
+    return found
+
+
+def _malformed(detail: str, loc: str) -> MalformedBody:
+    return MalformedBody(f"{loc}: {detail}", errors=[{"loc": loc, "detail": detail}])
+
+
+def _stream_of(form: Any) -> str | None:
+    """Return the stream a refused item was for, so that later items of it are not applied."""
+    stream = form.get("stream") if isinstance(form, Mapping) else None
+    return stream if isinstance(stream, str) else None
+
+
+def _observation(form: Observation) -> wire.Observation:
+    return wire.Observation(
+        form.y,
+        form.x,
+        form.time,
+        1.0 if form.elapsed is None else form.elapsed,
+        None if form.supervision is None else form.supervision.changepoint,
+    )
+
+
+def _expected(forms: Sequence[Observation]) -> int | None:
+    """Return the expected position of the first of a list; all that are given must agree."""
+    first: int | None = None
+    for i, form in enumerate(forms):
+        if form.seq is None:
+            continue
+        if first is None:
+            first = form.seq - i
+        if form.seq - i != first or first < 0:
+            detail = "the positions of a list are consecutive"
+            raise InvalidField([FieldError(f"body[{i}].seq", detail)])
+    return first
+
+
+def _numbers(observation: wire.Observation) -> int:
+    y = len(observation.y) if isinstance(observation.y, list) else 1
+    return y + (len(observation.x) if observation.x is not None else 0)

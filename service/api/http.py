@@ -1,0 +1,172 @@
+"""HTTP without ceremony: routes that get the request as it is, bodies, and what is answered."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from typing import Any, NamedTuple
+
+from fastapi.routing import APIRoute
+from starlette.requests import ClientDisconnect, Request
+from starlette.responses import Response
+from starlette.types import Receive, Scope, Send
+
+from service.api.forms import Forms
+from service.api.gateway import Gateway
+from service.api.monitor import Monitor
+from service.api.replies import Replies
+from service.errors import (
+    PROBLEM_JSON,
+    BodyTooLarge,
+    FieldError,
+    InvalidField,
+    ServiceError,
+    UnsupportedMediaType,
+)
+from service.models import Catalogue
+from service.redis.store import AsyncStore
+from service.schemas import KEY, STREAM_ID
+from service.settings import Settings
+from service.wire import Outcome
+
+JSON = "application/json"
+NDJSON = "application/x-ndjson"
+_stream_id = re.compile(STREAM_ID.strip("^$")).fullmatch
+_key = re.compile(KEY.strip("^$")).fullmatch
+_json_type = re.compile(rb"application/([a-z0-9.-]+\+)?json\s*(;.*)?", re.IGNORECASE).fullmatch
+_ndjson_type = re.compile(rb"application/(x-)?ndjson\s*(;.*)?", re.IGNORECASE).fullmatch
+
+
+class Context(NamedTuple):
+    """What the routes work with."""
+
+    settings: Settings
+    forms: Forms
+    gateway: Gateway
+    replies: Replies
+    store: AsyncStore
+    monitor: Monitor
+    catalogue: Catalogue
+
+
+class RawRoute(APIRoute):
+    """A documented route whose endpoint is called with the bare request.
+
+    FastAPI's own handling of parameters and answers costs more than all the rest of a request
+    (85 of 126 us); endpoints here read and check their input themselves, once.
+    """
+
+    def __init__(self, path: str, endpoint: Any, **documented: Any) -> None:
+        super().__init__(path, endpoint, **documented)
+        self.app = self._respond
+
+    async def _respond(self, scope: Scope, receive: Receive, send: Send) -> None:
+        try:
+            response: Response = await self.endpoint(Request(scope, receive, send))
+        except ServiceError as error:
+            response = problem(error)
+        await response(scope, receive, send)
+
+
+def context_of(request: Request) -> Context:
+    """Return what the application's start put together."""
+    context: Context = request.scope["app"].state.context
+    return context
+
+
+def stream_of(request: Request) -> str:
+    """Return the stream id of the path."""
+    return checked_stream(request.scope["path_params"]["stream"])
+
+
+def checked_stream(stream: str) -> str:
+    """Return a stream id if its characters are allowed."""
+    if _stream_id(stream) is None or stream in {".", ".."}:
+        detail = "1 to 200 of the characters A-Z a-z 0-9 . _ : @ ~ - (and not '.' or '..')"
+        raise InvalidField([FieldError("path.stream", f"expected {detail}")])
+    return stream
+
+
+def header(scope: Scope, name: bytes) -> bytes | None:
+    """Return a header by its lower-case name."""
+    for key, value in scope["headers"]:
+        if key == name:
+            found: bytes = value
+            return found
+    return None
+
+
+def key_of(request: Request) -> str | None:
+    """Return the request's idempotency key."""
+    value = header(request.scope, b"idempotency-key")
+    if value is None:
+        return None
+    key = value.decode("latin-1")
+    if _key(key) is None:
+        detail = "expected 1 to 200 printable ASCII characters without spaces"
+        raise InvalidField([FieldError("header.idempotency-key", detail)])
+    return key
+
+
+async def read_json(request: Request, required: bool = True) -> bytes:
+    """Return the body of a JSON request, bounded in size."""
+    body, _ = await _read(request, required, lines=False)
+    return body
+
+
+async def read_items(request: Request) -> tuple[bytes, bool]:
+    """Return the body of a JSON or NDJSON request, and whether it is NDJSON."""
+    return await _read(request, required=True, lines=True)
+
+
+async def _read(request: Request, required: bool, lines: bool) -> tuple[bytes, bool]:
+    limit = context_of(request).settings.max_body_bytes
+    kind: bytes = header(request.scope, b"content-type") or b""
+    body = await _bounded_body(request, limit)
+    if _json_type(kind) or (not body and not required):
+        return body, False
+    if lines and _ndjson_type(kind):
+        return body, True
+    # Also what keeps web pages from posting here: they cannot send JSON to another origin unasked.
+    accepted = f"{JSON} or {NDJSON}" if lines else JSON
+    raise UnsupportedMediaType(f"Content-Type: expected {accepted}, got {kind.decode('latin-1')!r}")
+
+
+async def _bounded_body(request: Request, limit: int) -> bytes:
+    length = header(request.scope, b"content-length")
+    if length is not None and length.isdigit() and int(length) > limit:
+        raise BodyTooLarge(f"the body has {int(length)} bytes; at most {limit}")
+    chunks: list[bytes] = []
+    size = 0
+    while True:
+        message = await request.receive()
+        if message["type"] == "http.disconnect":
+            raise ClientDisconnect
+        chunk: bytes = message.get("body", b"")
+        size += len(chunk)
+        if size > limit:
+            raise BodyTooLarge(f"the body has more than {limit} bytes")
+        if not message.get("more_body", False):
+            return b"".join([*chunks, chunk]) if chunks else chunk
+        chunks.append(chunk)
+
+
+def json_response(content: bytes, status: int = 200) -> Response:
+    """Return JSON that is rendered already."""
+    return Response(content, status, media_type=JSON)
+
+
+def outcome_response(outcome: Outcome) -> Response:
+    """Return a command's outcome: its only body, or its problem document."""
+    content = outcome.body[-1] if outcome.body else b""
+    if outcome.status >= 400:
+        return Response(content, outcome.status, media_type=PROBLEM_JSON)
+    if not content:
+        return Response(status_code=outcome.status)
+    return json_response(content, outcome.status)
+
+
+def problem(error: ServiceError, headers: Mapping[str, str] | None = None) -> Response:
+    """Return an error as a problem document."""
+    found = {**error.headers(), **(headers or {})}
+    return Response(error.render(), error.status, found, media_type=PROBLEM_JSON)

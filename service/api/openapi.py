@@ -1,0 +1,121 @@
+"""What OpenAPI says of each call: parameters and bodies that the routes read by themselves."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from fastapi import FastAPI
+from fastapi.openapi.utils import get_openapi
+from pydantic import BaseModel
+from pydantic.json_schema import models_json_schema
+
+from service.api.documents import Problem
+from service.api.http import JSON, NDJSON
+from service.errors import PROBLEM_JSON
+from service.schemas import KEY, STREAM_ID, Item, Observation, PredictionForm, StreamForm
+
+REF = "#/components/schemas/{model}"
+BODIES: tuple[type[BaseModel], ...] = (Item, Observation, PredictionForm, StreamForm, Problem)
+
+DESCRIPTION = """\
+Post one observation at a time; each answer has the predictive distribution held before the label
+was seen, how surprising the label was, and how probable it is that the regime has changed.
+
+An answered observation is durable and was applied exactly once. After a 503 or 504, or no answer
+at all, send the same body again with the same `Idempotency-Key`. Errors are
+`application/problem+json` (RFC 9457).
+"""
+WORDS = {
+    400: "the body is not JSON",
+    404: "there is no such stream",
+    409: "it conflicts with the stream as it is",
+    413: "the body is too large",
+    415: "the content type is not read here",
+    422: "a field has a wrong value, or one that does not fit the stream",
+    429: "overloaded, nothing was accepted: try again after Retry-After seconds",
+    500: "the service's own fault; the stream stays as it was",
+    503: "the store is away; `type` says whether nothing was accepted or the outcome is unknown",
+    504: "accepted and will be applied once, but the answer did not come in time",
+}
+STREAM = {
+    "name": "stream",
+    "in": "path",
+    "required": True,
+    "description": "stream id",
+    "schema": {"type": "string", "pattern": STREAM_ID},
+    "example": "pump-7",
+}
+MODEL = {
+    "name": "name",
+    "in": "path",
+    "required": True,
+    "description": "model name",
+    "schema": {"type": "string"},
+    "example": "gaussian",
+}
+IDEMPOTENCY = {
+    "name": "Idempotency-Key",
+    "in": "header",
+    "required": False,
+    "description": "covers the whole body: sent again with it, the body has no second effect",
+    "schema": {"type": "string", "pattern": KEY},
+}
+
+
+def ref(model: type[BaseModel]) -> dict[str, Any]:
+    """Return a reference to a model's schema."""
+    return {"$ref": REF.format(model=model.__name__)}
+
+
+def list_of(model: type[BaseModel]) -> dict[str, Any]:
+    """Return the schema of a list of a model."""
+    return {"type": "array", "items": ref(model)}
+
+
+def one_or_list(model: type[BaseModel]) -> dict[str, Any]:
+    """Return the schema of a model or a list of it."""
+    return {"oneOf": [ref(model), list_of(model)]}
+
+
+def parameters(*given: dict[str, Any], query: type[BaseModel]) -> list[dict[str, Any]]:
+    """Return path and header parameters and those of a query form."""
+    schema = query.model_json_schema()
+    of_query = [
+        {
+            "name": name,
+            "in": "query",
+            "required": False,
+            "description": field.pop("description", ""),
+            "schema": field,
+        }
+        for name, field in schema.get("properties", {}).items()
+    ]
+    return [*given, *of_query]
+
+
+def body(schema: dict[str, Any], required: bool = True, lines: bool = False) -> dict[str, Any]:
+    """Return a JSON request body, with `lines` also as NDJSON."""
+    content: dict[str, Any] = {JSON: {"schema": schema}}
+    if lines:
+        content[NDJSON] = {"schema": ref(Item)}
+    return {"required": required, "content": content}
+
+
+def problems(statuses: Sequence[int]) -> dict[int | str, dict[str, Any]]:
+    """Return the problem responses of a call."""
+    content = {PROBLEM_JSON: {"schema": ref(Problem)}}
+    return {status: {"description": WORDS[status], "content": content} for status in statuses}
+
+
+def document(app: FastAPI) -> dict[str, Any]:
+    """Return the application's OpenAPI document, made once."""
+    if app.openapi_schema is None:
+        found = get_openapi(
+            title=app.title, version=app.version, description=DESCRIPTION, routes=app.routes
+        )
+        modes = [(model, "validation") for model in BODIES]
+        _, schemas = models_json_schema(modes, ref_template=REF)  # type: ignore[arg-type]
+        found.setdefault("components", {}).setdefault("schemas", {}).update(schemas["$defs"])
+        app.openapi_schema = found
+    return app.openapi_schema

@@ -1,0 +1,99 @@
+"""POST observations: one, a list for one stream, or items for many streams."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterable
+from typing import Any
+
+import msgspec
+from starlette.requests import Request
+from starlette.responses import Response
+
+from service import wire
+from service.api.bulk import Bulk
+from service.api.forms import Observations, digest, query
+from service.api.http import (
+    NDJSON,
+    Context,
+    context_of,
+    json_response,
+    key_of,
+    outcome_response,
+    read_items,
+    read_json,
+    stream_of,
+)
+from service.errors import PROBLEM_JSON, ServiceError
+from service.schemas import ObserveQuery
+
+_encode = msgspec.json.Encoder().encode
+
+
+async def observe(request: Request) -> Response:
+    """Post one observation, or a list of them in order."""
+    context, stream = context_of(request), stream_of(request)
+    belief = _belief(request)
+    key = key_of(request)
+    body = await read_json(request)
+    form = context.forms.observations(body)
+    template = wire.Observe(
+        stream, [], key, digest(body) if key is not None else None, seq=form.seq, belief=belief
+    )
+    if form.many:
+        return await _observe_list(context, template, form)
+    template.observations = form.observations
+    outcome = await context.gateway.submit(template, 1)
+    return outcome_response(outcome)
+
+
+async def observe_many(request: Request) -> Response:
+    """Post observations of many streams; each item has a status of its own."""
+    context = context_of(request)
+    belief = _belief(request)
+    body, lines = await read_items(request)
+    bulk = Bulk(context, context.forms.items(body, lines), belief)
+    rendered = await bulk.run()
+    if lines:
+        return Response(b"".join(item + b"\n" for item in rendered), media_type=NDJSON)
+    return json_response(b"[" + b",".join(rendered) + b"]")
+
+
+def _belief(request: Request) -> bool:
+    if not request.scope["query_string"]:
+        return False
+    return query(ObserveQuery, request.query_params.multi_items()).belief
+
+
+async def _observe_list(context: Context, template: wire.Observe, form: Observations) -> Response:
+    """Apply a list part by part, each after the answer to the last: ordered, not atomic."""
+    answers: list[bytes] = []
+    size = context.forms.parts(form.observations)
+    for first in range(0, len(form.observations), size):
+        part = form.observations[first : first + size]
+        command = msgspec.structs.replace(
+            template,
+            observations=part,
+            first=first,
+            seq=None if template.seq is None else template.seq + first,
+        )
+        try:
+            # Shielded by the lane: a client that goes away does not undo what it sent.
+            outcome = await context.gateway.submit(command, len(part))
+        except ServiceError as error:
+            return _stopped(error.status, error.document(), answers, error.headers())
+        if outcome.status >= 400:
+            answers += outcome.body[:-1]
+            return _stopped(outcome.status, msgspec.json.decode(outcome.body[-1]), answers, {})
+        answers += outcome.body
+        await asyncio.sleep(0)
+    return json_response(b"[" + b",".join(answers) + b"]")
+
+
+def _stopped(
+    status: int, document: dict[str, Any], answers: list[bytes], headers: Iterable[Any]
+) -> Response:
+    """Answer a list that was applied in part: what was applied, and why not the rest."""
+    document["applied"] = len(answers)
+    document["answers"] = [msgspec.Raw(answer) for answer in answers]
+    return Response(_encode(document), status, dict(headers), media_type=PROBLEM_JSON)

@@ -1,0 +1,141 @@
+"""What a stream tells without being changed: predictions, belief, changepoints, history."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import msgspec
+from starlette.requests import Request
+from starlette.responses import Response
+
+from service import views, wire
+from service.api.forms import query
+from service.api.http import (
+    Context,
+    context_of,
+    json_response,
+    outcome_response,
+    read_json,
+    stream_of,
+)
+from service.api.routes_streams import head_of
+from service.api.store import from_store
+from service.redis.store import CHUNK
+from service.schemas import HistoryQuery
+
+_encode = msgspec.json.Encoder().encode
+
+
+async def predict(request: Request) -> Response:
+    """Predict the next label at each input."""
+    context, stream = context_of(request), stream_of(request)
+    command = context.forms.prediction(stream, await read_json(request, required=False))
+    return outcome_response(await context.gateway.submit(command))
+
+
+async def run_length(request: Request) -> Response:
+    """Return the whole run-length belief."""
+    context, stream = context_of(request), stream_of(request)
+    return outcome_response(await context.gateway.submit(wire.RunLength(stream)))
+
+
+async def changepoints(request: Request) -> Response:
+    """Return events so far and the best segmentation of what is retained."""
+    context, stream = context_of(request), stream_of(request)
+    head = await head_of(context, stream)
+    partition = context.gateway.partition(stream)
+    events = await from_store(context.store.events(partition, stream))
+    answer = {
+        "stream": stream,
+        "seq": head.seq,
+        "model": head.settings.model,
+        "events": [views.event(event) for event in events],
+        "segmentation": views.segmentation(head, await _path(context, stream, head)),
+    }
+    return json_response(_encode(answer))
+
+
+async def history(request: Request) -> Response:
+    """Return recent observations with their answers, oldest first, page by page."""
+    context, stream = context_of(request), stream_of(request)
+    form = query(HistoryQuery, request.query_params.multi_items())
+    head = await head_of(context, stream)
+    first = max(0, head.seq - head.settings.history)
+    start = max(first, head.seq - form.limit if form.start is None else form.start)
+    stop = min(head.seq, start + form.limit)
+    records = await _records(context, stream, head, start, stop)
+    answer = {
+        "stream": stream,
+        "seq": head.seq,
+        "model": head.settings.model,
+        "first": first,
+        "observations": [_shown(record) for record in records],
+        "next": stop if stop < head.seq else None,
+    }
+    return json_response(_encode(answer))
+
+
+async def _records(
+    context: Context, stream: str, head: wire.Head, start: int, stop: int
+) -> list[wire.Record]:
+    partition = context.gateway.partition(stream)
+    return await from_store(context.store.records(partition, stream, head, start, stop))
+
+
+async def _path(context: Context, stream: str, head: wire.Head) -> list[wire.Record]:
+    """Return the records that the segmentation needs: both ends, and where regimes start.
+
+    A long history is not read whole: following the pointers takes one chunk for each regime.
+    """
+    oldest = max(0, head.seq - head.settings.history)
+    first: list[wire.Record] = []
+    for at in range(oldest, head.seq, CHUNK):
+        first = await _records(context, stream, head, at, at + CHUNK)
+        if first:
+            break
+    if not first:
+        return []
+    found = {first[0].seq: first[0]} | await _one(context, stream, head, head.seq - 1)
+    place = head.best_start
+    while place > first[0].seq:
+        here = await _one(context, stream, head, place)
+        if not here:
+            break
+        found |= here
+        place = min(here[place].previous_start, place - 1)
+    return [found[seq] for seq in sorted(found)]
+
+
+async def _one(context: Context, stream: str, head: wire.Head, seq: int) -> dict[int, wire.Record]:
+    return {record.seq: record for record in await _records(context, stream, head, seq, seq + 1)}
+
+
+def _shown(record: wire.Record) -> dict[str, Any]:
+    """Return an observation as it was posted, with its compact answer."""
+    predictive: dict[str, Any] | None = None
+    if record.probabilities is not None:
+        predictive = {"probabilities": record.probabilities}
+    elif record.mean is not None:
+        predictive = {
+            "mean": record.mean,
+            "variance": record.variance,
+            "quantiles": record.quantiles,
+        }
+    supervision = None if record.changepoint is None else {"changepoint": record.changepoint}
+    run_length = None if record.map_run_length is None else {"map": record.map_run_length}
+    return {
+        "seq": record.seq,
+        "y": record.y,
+        "x": record.x,
+        "time": record.time,
+        "elapsed": record.elapsed,
+        "supervision": supervision,
+        "hazard": record.hazard,
+        "outlier_rate": record.outlier_rate,
+        "predictive": predictive,
+        "log_score": record.log_score,
+        "changed_probability": record.changed_probability,
+        "changepoint_probability": record.changepoint_probability,
+        "recent_change_probability": record.recent_change_probability,
+        "run_length": run_length,
+    }

@@ -1,0 +1,91 @@
+"""The service itself: models, probes, metrics."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+import msgspec
+from starlette.requests import Request
+from starlette.responses import Response
+
+from service import metrics
+from service.api.http import Context, context_of, json_response
+from service.errors import NotFound, NotReady, UnknownModel
+from service.models import Model
+from service.redis.store import Health
+
+NAMED = 10  # partitions named in a reason
+_encode = msgspec.json.Encoder().encode
+
+
+async def list_models(request: Request) -> Response:
+    """List the models that streams can use."""
+    found = await asyncio.to_thread(context_of(request).catalogue.models)
+    by_name: dict[str, list[Model]] = {}
+    for model in found:
+        by_name.setdefault(model.name, []).append(model)
+    return json_response(_encode({"models": [_summary(each) for each in by_name.values()]}))
+
+
+async def get_model(request: Request) -> Response:
+    """Return one model with all its versions."""
+    catalogue, name = context_of(request).catalogue, request.path_params["name"]
+    try:
+        versions = await asyncio.to_thread(catalogue.versions, name)
+    except UnknownModel as error:
+        raise NotFound(error.detail) from None
+    full = [msgspec.structs.asdict(version) for version in versions]
+    return json_response(_encode({**_summary(versions), "versions": full}))
+
+
+async def livez(request: Request) -> Response:
+    """Say that the process runs."""
+    return json_response(b'{"status":"alive"}')
+
+
+async def readyz(request: Request) -> Response:
+    """Say whether every stream can be served, or what stands in the way."""
+    context = context_of(request)
+    reasons = _reasons(context, await context.monitor.look())
+    if reasons:
+        raise NotReady("; ".join(reasons), reasons=reasons)
+    return json_response(b'{"status":"ready"}')
+
+
+async def show_metrics(request: Request) -> Response:
+    """Return the metrics of all processes of the service in Prometheus's text format."""
+    content = await asyncio.to_thread(metrics.exposition)
+    return Response(content, headers={"Content-Type": metrics.CONTENT_TYPE})
+
+
+def _reasons(context: Context, health: Health | None) -> list[str]:
+    if health is None:
+        return ["Redis cannot be reached"]
+    reasons = []
+    if health.unowned:
+        some = ", ".join(map(str, health.unowned[:NAMED]))
+        more = ", ..." if len(health.unowned) > NAMED else ""
+        total = context.settings.partitions
+        reasons.append(f"{len(health.unowned)} of {total} partitions have no worker: {some}{more}")
+    if not context.replies.subscribed.is_set():
+        reasons.append("not subscribed to replies")
+    return reasons
+
+
+def _summary(versions: list[Model]) -> dict[str, Any]:
+    """Return a model by its highest usable version."""
+    usable = [model for model in versions if model.error is None]
+    model = (usable or versions)[-1]
+    return {
+        "name": model.name,
+        "default": model.reference if usable else None,
+        "kind": model.kind,
+        "description": model.description,
+        "x_dim": model.x_dim,
+        "y_dim": model.y_dim,
+        "hazard": model.hazard,
+        "built_in": model.built_in,
+        "error": None if usable else model.error,
+        "versions": [each.version for each in versions],
+    }

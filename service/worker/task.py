@@ -1,0 +1,65 @@
+"""One command on its way from the log to its stored outcome."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any
+
+from service import wire
+from service.errors import ServiceError
+from service.redis import keys
+from service.redis.script import Argument
+from service.wire import Command, Envelope, Observe, Outcome
+from service.worker import answers
+from service.worker.answers import Answer
+
+
+class Task:
+    """One command on its way from the log to its outcome."""
+
+    def __init__(self, partition: int, incarnation: str, envelope: Envelope) -> None:
+        self.partition, self.incarnation, self.envelope = partition, incarnation, envelope
+        self.status = 200
+        self.body: list[bytes] = []
+        self.answers: list[Answer] = []
+        self.refusal: ServiceError | None = None
+        self.same_as: Task | None = None  # an earlier task of this batch with the same key
+        self.field: bytes | None = None  # its idempotency record is to be kept under this
+
+    @property
+    def command(self) -> Command:
+        """The command."""
+        return self.envelope.command
+
+    def outcome(self) -> Outcome:
+        """What is stored and published."""
+        return Outcome(self.envelope.number, self.status, self.body)
+
+    def finish(self) -> None:
+        """Render the body, once the batch's predictives are filled in."""
+        if self.same_as is not None:
+            self.status, self.body = self.same_as.status, answers.repeat(self.same_as.body)
+            return
+        self.body += [answer.render() for answer in self.answers]
+        if self.refusal is not None:
+            if isinstance(self.command, Observe):
+                self.refusal.extra["applied"] = len(self.answers)
+            self.status = self.refusal.status
+            self.body.append(self.refusal.render())
+
+
+def outcome_effects(
+    tasks: Iterable[Task], partition: int, keep_ms: int
+) -> tuple[list[tuple[Argument, ...]], list[tuple[str, bytes]]]:
+    """Effects that store the outcomes of one partition's tasks, and messages that hint at them."""
+    stored: dict[str, list[Any]] = {}
+    told: dict[str, list[Outcome]] = {}
+    for task in tasks:
+        outcome = task.outcome()
+        key = keys.outcomes(partition, task.incarnation, outcome.number)
+        stored.setdefault(key, []).extend((str(outcome.number), wire.encode(outcome)))
+        told.setdefault(task.incarnation, []).append(outcome)
+    effects: list[tuple[Argument, ...]] = []
+    for key, pairs in stored.items():
+        effects += [("HSET", key, *pairs), ("PEXPIRE", key, keep_ms)]
+    return effects, [(keys.reply_channel(i), wire.encode(found)) for i, found in told.items()]

@@ -1,0 +1,250 @@
+"""The load generator against real servers, the alternation, and the step benchmark."""
+
+import asyncio
+import io
+import sys
+from contextlib import asynccontextmanager, contextmanager
+
+import pytest
+from rich.console import Console
+
+from service.bench import BenchError, bench_serve, bench_step
+from service.bench import processes as run_processes
+from service.bench import serve as serving
+from service.bench.load import Job, Report, content_length, quantiles, request_bytes, run
+from service.bench.processes import Server, cpu_seconds, echo_server, free_port
+
+
+@pytest.fixture(scope="module")
+def echo():
+    with echo_server() as server:
+        yield server
+
+
+def job(server, targets, **other):
+    return Job("127.0.0.1", int(server.url.rpartition(":")[2]), targets, ['{"y": 1.5}'], **other)
+
+
+def generate(made):
+    return asyncio.run(run(made))
+
+
+def test_load_on_the_echo(echo):
+    report = generate(job(echo, ["/echo"] * 4, connections=4, seconds=0.3))
+    assert report.requests > 20
+    assert report.errors == {}
+    assert 0.3 <= report.seconds < 1.5
+    assert 0 < report.latency_ms["p50"] <= report.latency_ms["p99"] <= report.latency_ms["max"]
+    assert report.rate == pytest.approx(report.requests / report.seconds)
+    assert report.generator_us < 2000
+
+
+def test_each_target_once(echo):
+    report = generate(job(echo, ["/echo"] * 7, connections=3, seconds=0))
+    assert (report.requests, report.errors) == (7, {})
+
+
+def test_more_connections_than_targets(echo):
+    report = generate(job(echo, ["/echo"], connections=8, seconds=0))
+    assert report.requests == 1
+
+
+def test_refusals_are_counted_and_not_throughput(echo):
+    made = job(echo, ["/echo", "/nothing"], connections=2, seconds=0)
+    report = generate(made)
+    assert report.errors == {"404": 1}
+    assert report.rate == pytest.approx(1 / report.seconds)
+
+
+def test_targets_are_shared_out(echo):
+    """Every connection walks through its own share; together they are all targets."""
+    from service.bench.load import requests_of
+
+    made = job(echo, [f"/{k}" for k in range(10)], connections=3, seconds=1)
+    shares = [[next(requests_of(made, c)) for _ in range(1)] for c in range(3)]
+    assert [share[0].split()[1] for share in shares] == [b"/0", b"/1", b"/2"]
+    first = requests_of(made, 0)
+    assert [next(first).split()[1] for _ in range(5)] == [b"/0", b"/3", b"/6", b"/9", b"/0"]
+
+
+@asynccontextmanager
+async def tcp_server(answer):
+    """A server that hands each connection to `answer(reader, writer)`; yields its port."""
+    tasks = []
+
+    async def handle(reader, writer):
+        tasks.append(asyncio.current_task())
+        await answer(reader, writer)
+        writer.close()
+        await writer.wait_closed()
+
+    async with await asyncio.start_server(handle, "127.0.0.1", 0) as server:
+        yield server.sockets[0].getsockname()[1]
+        await asyncio.gather(*tasks)
+
+
+async def test_answers_in_pieces():
+    async def answer(reader, writer):
+        for _ in range(3):
+            await reader.readuntil(b'{"y": 1.5}')
+            for piece in (b"HTTP/1.1 200 OK\r\nContent-", b"Length: 5\r\n\r\nab", b"cde"):
+                writer.write(piece)
+                await writer.drain()
+                await asyncio.sleep(0.01)
+
+    async with tcp_server(answer) as port:
+        made = Job("127.0.0.1", port, ["/"] * 3, ['{"y": 1.5}'], connections=1, seconds=0)
+        report = await run(made)
+    assert (report.requests, report.errors) == (3, {})
+
+
+async def test_a_cut_connection_is_counted():
+    async def answer(reader, writer):
+        await reader.readuntil(b"\r\n\r\n")
+
+    async with tcp_server(answer) as port:
+        made = Job("127.0.0.1", port, ["/"] * 2, ["{}"], connections=2, seconds=5)
+        report = await run(made)
+    assert report.errors == {"connection": 2}
+    assert report.seconds < 4
+
+
+def test_request_bytes():
+    made = Job("h", 1, [], [], headers={"Idempotency-Key": "k"})
+    head, _, body = request_bytes(made, "/a", '{"y": "ü"}').partition(b"\r\n\r\n")
+    assert head.startswith(b"POST /a HTTP/1.1\r\nHost: h:1\r\n")
+    assert b"Content-Length: 11" in head
+    assert b"Idempotency-Key: k" in head
+    assert body.decode() == '{"y": "ü"}'
+
+
+def test_content_length():
+    head = b"HTTP/1.1 200 OK\r\nContent-Length: 12\r\nX: y"
+    assert content_length(head, len(head)) == 12
+    assert content_length(b"HTTP/1.1 204 No Content", 23) == 0
+
+
+def test_quantiles():
+    assert quantiles([k / 1000 for k in range(101)]) == pytest.approx(
+        {"p50": 50, "p90": 90, "p99": 99, "max": 100}
+    )
+    assert quantiles([]) == {}
+
+
+# --- bench serve ----------------------------------------------------------------------------
+
+PRETENDER = """
+import sys, uvicorn
+from fastapi import Body, FastAPI
+app = FastAPI()
+streams = {}
+@app.post("/v1/streams/{name}/observations")
+async def observe(name: str, body = Body()):
+    rows = body if isinstance(body, list) else [body]
+    streams[name] = streams.get(name, 0) + len(rows)
+    return {"rows": len(rows)}
+@app.get("/seen")
+async def seen():
+    return streams
+@app.delete("/v1/streams/{name}")
+async def delete(name: str):
+    return {"rows": streams.pop(name)}
+uvicorn.run(app, port=int(sys.argv[1]), log_level="error")
+"""
+
+
+@contextmanager
+def pretender(*_):
+    """A server with the two calls that the benchmark makes."""
+    port = free_port()
+    command = [sys.executable, "-c", PRETENDER, str(port)]
+    with run_processes._running("the pretender", command, port, "/seen") as server:
+        yield server
+
+
+def quiet():
+    return Console(file=io.StringIO(), width=100)
+
+
+def test_bench_serve(monkeypatch):
+    monkeypatch.setattr(serving, "moca_server", pretender)
+    monkeypatch.setattr(serving, "WARM_S", 0.1)
+    console = quiet()
+    result = bench_serve(seconds=1.2, connections=4, streams=10, rounds=2, console=console)
+    assert len(result.service.reports) == len(result.echo.reports) == len(result.ratios()) == 2
+    assert 0.05 < result.ratio() < 5
+    assert result.service.errors() == {}
+    said = console.file.getvalue()
+    assert f"ratio service / echo: {result.ratio():.3f}" in said
+    assert "% of a core beside the service" in said
+    if sys.platform == "linux":
+        assert all(us > 0 for us in result.service.server_us + result.echo.server_us)
+
+
+def test_bench_of_a_running_service_leaves_nothing_behind():
+    import httpx
+
+    with pretender() as server:
+        bench_serve(
+            url=server.url, seconds=0.4, connections=2, streams=5, rounds=1, console=quiet()
+        )
+        assert httpx.get(server.url + "/seen", trust_env=False).json() == {}
+
+
+def test_ratio_pairs_neighbours():
+    result = serving.ServeBench(1, 1)
+    for service, echo in ((30, 100), (20, 50), (90, 100)):
+        result.service.reports.append(Report(service, {}, 1.0, 0.0, {}))
+        result.echo.reports.append(Report(echo, {}, 1.0, 0.0, {}))
+    assert result.ratios() == [0.3, 0.4, 0.9]
+    assert result.ratio() == 0.4
+
+
+@pytest.mark.parametrize(
+    "bad", [{"connections": 0}, {"streams": 2}, {"rounds": 0}, {"seconds": 0}, {"url": "ftp://x"}]
+)
+def test_bench_serve_refuses(bad):
+    with pytest.raises(BenchError, match="expected"):
+        bench_serve(**{"seconds": 1.0, **bad}, console=quiet())
+
+
+def test_a_service_that_refuses_is_no_measurement(echo):
+    with pytest.raises(BenchError, match="priming failed: {'404': 4}"):
+        bench_serve(url=echo.url, seconds=0.2, connections=2, streams=4, rounds=1, console=quiet())
+
+
+def test_a_server_that_dies_says_why():
+    command = [sys.executable, "-c", "raise SystemExit('no such thing')"]
+    running = run_processes._running("it", command, free_port(), "/")
+    with pytest.raises(BenchError, match="(?s)it ended with 1.*no such thing"), running:
+        pass
+
+
+def test_settings_of_the_caller_do_not_reach_the_service(monkeypatch):
+    monkeypatch.setenv("MOCA_REDIS_URL", "redis://production")
+    assert "MOCA_REDIS_URL" not in run_processes._environment()
+
+
+def test_cpu_of_somebody_elses_server_is_unknown():
+    assert cpu_seconds(Server("http://x", None)) is None
+
+
+# --- bench step -----------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("model", ["gaussian", "poisson", "bernoulli"])
+def test_bench_step(model):
+    console = quiet()
+    result = bench_step(
+        model=model, streams=2, max_hypotheses=8, early=20, late=60, rounds=3, steps=5,
+        console=console,
+    )  # fmt: skip
+    assert len(result.early_ms) == len(result.late_ms) == 3
+    assert min(result.early_ms + result.late_ms) > 0
+    assert f"ratio {result.ratio():.3f}" in console.file.getvalue()
+
+
+@pytest.mark.parametrize("bad", [{"model": "none"}, {"early": 9, "late": 9}, {"rounds": 0}])
+def test_bench_step_refuses(bad):
+    with pytest.raises(BenchError, match="expected"):
+        bench_step(**bad, console=quiet())
