@@ -36,9 +36,12 @@ def load(folder: Path, device: str | torch.device = "cpu") -> UnderlyingModel:
     """
     try:
         description = json.loads((folder / DESCRIPTION).read_text())
+    except (OSError, ValueError, RecursionError) as error:
+        raise BadArtifact(f"{DESCRIPTION}: {error}") from error
+    try:
         tensors = load_file(folder / TENSORS, device=str(device))
     except (OSError, ValueError, SafetensorError) as error:
-        raise BadArtifact(f"{folder.name}: {error}") from error
+        raise BadArtifact(f"{TENSORS}: {error}") from error
     if not isinstance(description, dict):
         raise BadArtifact(f"{DESCRIPTION}: expected an object")
     parts = _Parts(description, tensors, torch.device(device))
@@ -74,7 +77,7 @@ class _Parts:
         if name not in self.tensors:
             raise BadArtifact(f"{TENSORS}: tensor {name!r} is missing")
         value = self.tensors[name]
-        if not value.is_floating_point():
+        if value.dtype not in (torch.float32, torch.float64):
             raise BadArtifact(f"{TENSORS}: {name!r} is {value.dtype}, expected float32 or float64")
         if tuple(value.shape) != shape:
             raise BadArtifact(
@@ -84,6 +87,12 @@ class _Parts:
             raise BadArtifact(f"{TENSORS}: {name!r} has a number that is not finite")
         return value.double()
 
+    def derived(self, name: str, value: Tensor) -> Tensor:
+        """What was computed from a tensor, if it stayed finite."""
+        if not torch.isfinite(value).all():
+            raise BadArtifact(f"{TENSORS}: {name!r} is too large")
+        return value
+
     def hazard(self) -> float:
         value = self.description.get("hazard")
         if not isinstance(value, int | float) or not 0 < value < 1:
@@ -92,14 +101,17 @@ class _Parts:
 
     def scaling(self, name: str, size: int) -> tuple[Tensor, Tensor]:
         """`{"offset": [...], "scale": [...]}`, or absent: nothing is scaled."""
-        value = self.description.get(name) or {"offset": [0.0] * size, "scale": [1.0] * size}
+        value = self.description.get(name)
+        if value is None:
+            value = {"offset": [0.0] * size, "scale": [1.0] * size}
         try:
             offset = torch.tensor(value["offset"], dtype=torch.float64, device=self.device)
             scale = torch.tensor(value["scale"], dtype=torch.float64, device=self.device)
-        except (TypeError, KeyError, ValueError) as error:
+        except (TypeError, KeyError, ValueError, RuntimeError, OverflowError) as error:
             raise BadArtifact(f"{DESCRIPTION}: {name} needs offset and scale: {error}") from error
         fits = offset.shape == scale.shape == (size,)
-        if not fits or not torch.isfinite(offset).all() or not (scale > 0).all():
+        finite = torch.isfinite(offset).all() and torch.isfinite(scale).all()
+        if not fits or not finite or not (scale > 0).all():
             raise BadArtifact(f"{DESCRIPTION}: {name} needs {size} finite offsets, scales above 0")
         return offset, scale
 
@@ -127,7 +139,7 @@ def _encoder(parts: _Parts, x_dim: int, feature_dim: int) -> Encoder:
         )
     names = (spec.get("activation", "relu"), spec.get("output_activation", "identity"))
     for name in names:
-        if name not in ACTIVATIONS:
+        if not isinstance(name, str) or name not in ACTIVATIONS:
             raise BadArtifact(f"{DESCRIPTION}: unknown activation {name!r}")
     sizes = list(zip(layers[:-1], layers[1:], strict=True))
     weights = tuple(parts.tensor(f"encoder.{i}.weight", b, a) for i, (a, b) in enumerate(sizes))
@@ -138,14 +150,17 @@ def _encoder(parts: _Parts, x_dim: int, feature_dim: int) -> Encoder:
 def _alpaca(parts: _Parts) -> Alpaca:
     x_dim, y_dim, n = (parts.size(name) for name in ("x_dim", "y_dim", "feature_dim"))
     factor = parts.tensor("prior_covariance_factor", n, n)
-    cov = factor @ factor.T
+    cov = parts.derived("prior_covariance_factor", factor @ factor.T)
+    noise = parts.derived("log_noise_variance", parts.tensor("log_noise_variance", y_dim).exp())
+    if not (noise > 0).all():
+        raise BadArtifact(f"{TENSORS}: 'log_noise_variance' is too small")
     x_offset, x_scale = parts.scaling("input_scaling", x_dim)
     y_offset, y_scale = parts.scaling("output_scaling", y_dim)
     return Alpaca(
         encoder=_encoder(parts, x_dim, n),
         prior_mean=parts.tensor("prior_mean", n, y_dim),
         prior_cov=0.5 * (cov + cov.T),
-        noise_variance=parts.tensor("log_noise_variance", y_dim).exp(),
+        noise_variance=noise,
         hazard=parts.hazard(),
         x_dim=x_dim,
         x_offset=x_offset,

@@ -55,9 +55,13 @@ def decode(model: UnderlyingModel, prior: Prior, max_hypotheses: int, blob: byte
     """
     arrays = _arrays(blob, model.kind)
     state = init(prior, max_hypotheses)
-    count = arrays["log_prob"].shape[0] if "log_prob" in arrays else -1
-    if not 1 <= count <= max_hypotheses:
-        raise CorruptState(f"state has {count} hypotheses; between 1 and {max_hypotheses} fit")
+    seq = _fitting(arrays, "seq", state.seq[0])
+    count = len(arrays["log_prob"]) if arrays.get("log_prob", seq).dim() else -1
+    least = min(int(seq), 1)  # there is none before the first observation
+    if not least <= count <= max_hypotheses:
+        raise CorruptState(
+            f"state has {count} hypotheses; between {least} and {max_hypotheses} fit"
+        )
     targets = dict(zip(Belief._fields, state.belief, strict=True))
     targets["totals_at_start"] = state.totals_at_start
     for name, target in targets.items():
@@ -68,7 +72,7 @@ def decode(model: UnderlyingModel, prior: Prior, max_hypotheses: int, blob: byte
             arrays[f"stats.{name}"] = _full(values, target.shape[-1])
         target[0, :count] = _fitting(arrays, f"stats.{name}", target[0, :count])
     return state._replace(
-        seq=_fitting(arrays, "seq", state.seq[0])[None],
+        seq=seq[None],
         totals=_fitting(arrays, "totals", state.totals[0])[None],
     )
 
@@ -85,18 +89,41 @@ def _arrays(blob: bytes, kind: str) -> dict[str, Tensor]:
     if crc32(body) != checksum:
         raise CorruptState("state's checksum does not fit its bytes")
     start = _PREFIX.size + length
-    header: dict[str, Any] = json.loads(body[_PREFIX.size : start])
-    if header["kind"] != kind:
-        raise CorruptState(f"state was made by a model of kind {header['kind']!r}, not {kind!r}")
+    made_by, table = _header(body[_PREFIX.size : start])
+    if made_by != kind:
+        raise CorruptState(f"state was made by a model of kind {made_by!r}, not {kind!r}")
     arrays = {}
-    for name, dtype, shape in header["arrays"]:
-        count = prod(shape)
-        if count == 0 or start + 8 * count > len(body):
+    for name, dtype, shape in table:
+        end = start + 8 * prod(shape)
+        if max(shape, default=0) > len(body) or end > len(body):
             raise CorruptState(f"state's array {name!r} of shape {shape} is not there")
-        flat = torch.frombuffer(bytearray(body[start : start + 8 * count]), dtype=_DTYPES[dtype])
-        arrays[name] = flat.reshape(shape)
-        start += 8 * count
+        arrays[name] = _array(body[start:end], _DTYPES[dtype]).reshape(shape)
+        start = end
+    if start != len(body):
+        raise CorruptState(f"state has {len(body) - start} bytes after its arrays")
     return arrays
+
+
+def _header(text: bytes) -> tuple[object, list[tuple[str, str, list[int]]]]:
+    """Model kind, and name, type and shape of each array."""
+    try:
+        header: dict[str, Any] = json.loads(text)
+        kind, table = header["kind"], [(name, d, shape) for name, d, shape in header["arrays"]]
+    except (ValueError, TypeError, KeyError, RecursionError) as error:
+        raise CorruptState(f"state's header cannot be read: {error!r}") from error
+    for name, dtype, shape in table:
+        sizes = isinstance(shape, list) and all(type(n) is int and n >= 0 for n in shape)
+        if not isinstance(name, str) or not isinstance(dtype, str) or not sizes:
+            raise CorruptState(f"state's header has {[name, dtype, shape]} for an array")
+        if dtype not in _DTYPES:
+            raise CorruptState(f"state's array {name!r} is of unknown type {dtype!r}")
+    return kind, table
+
+
+def _array(values: bytes, dtype: torch.dtype) -> Tensor:
+    if not values:  # frombuffer takes no empty one
+        return torch.empty(0, dtype=dtype)
+    return torch.frombuffer(bytearray(values), dtype=dtype)
 
 
 def _fitting(arrays: dict[str, Tensor], name: str, like: Tensor) -> Tensor:
@@ -117,10 +144,8 @@ def _lower(matrix: Tensor) -> Tensor:
 
 
 def _full(lower: Tensor, size: int) -> Tensor:
-    if lower.shape[-1] != size * (size + 1) // 2:
-        raise CorruptState(
-            f"state's triangle has {lower.shape[-1]} numbers, expected that of {size}"
-        )
+    if lower.shape[-1:] != (size * (size + 1) // 2,):
+        raise CorruptState(f"state's triangle is {list(lower.shape)}, expected that of {size}")
     rows, columns = torch.tril_indices(size, size)
     full = torch.zeros(*lower.shape[:-1], size, size, dtype=lower.dtype)
     full[..., rows, columns] = lower

@@ -196,7 +196,9 @@ def resize(state: FilterState, prior: Prior, max_hypotheses: int) -> FilterState
         return torch.cat((each.gather(1, picked), target[:, keep:]), 1)
 
     belief = Belief(*map(moved, new.belief, state.belief))
-    log_prob = torch.log_softmax(belief.log_prob, -1)
+    total = torch.logsumexp(belief.log_prob, -1, keepdim=True)
+    # Before the first observation there is nothing to normalise.
+    log_prob = torch.where(torch.isfinite(total), belief.log_prob - total, belief.log_prob)
     return state._replace(
         belief=belief._replace(log_prob=log_prob),
         totals_at_start=moved(new.totals_at_start, state.totals_at_start),

@@ -173,12 +173,7 @@ class NegativeBinomial(_NegativeBinomial, _Family):
 
     def log_density(self, value: Tensor) -> Tensor:
         """Log mass at a count; -inf below zero."""
-        shape, rate = self.shape, self.rate
-        count = value.clamp(min=0)
-        log_mass = torch.lgamma(count + shape) - torch.lgamma(shape) - torch.lgamma(count + 1)
-        log_mass = log_mass - shape * torch.log1p(rate / shape)
-        log_mass = log_mass + torch.xlogy(count, rate / (shape + rate))
-        return torch.where(value < 0, -torch.inf, log_mass)
+        return special.negative_binomial_log_mass(value, self.shape, self.rate)
 
     def cdf(self, value: Tensor) -> Tensor:
         """Cumulative probability: exact sums, an approximation (1e-5) for large counts."""

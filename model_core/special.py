@@ -14,8 +14,9 @@ if TYPE_CHECKING:
 SHIFTS = 5  # recurrence steps that take df up to where the normal expansion is exact to 2e-10
 EXACT_COUNTS = 1024  # counts below are summed one by one
 COUNT_SHIFTS = 16  # the same recurrence for large counts
-NEWTON_STEPS = 100
-TOLERANCE = 1e-7  # last Newton step of a quantile, in standard deviations; its error is squared
+NEWTON_STEPS = 40  # of a quantile; then its bracket is halved, at most 120 times
+STEPS = 160
+TOLERANCE = 1e-7  # last Newton step, in scales of the narrowest component; its error is squared
 
 
 def student_t_table(df: Tensor) -> tuple[Tensor, ...]:
@@ -33,6 +34,7 @@ def student_t(t: Tensor, table: tuple[Tensor, ...]) -> tuple[Tensor, Tensor]:
     (Hill 1970, *CACM* algorithm 395) is exact enough. The first term is `2 |t| / df` densities.
     """
     df, log_norm, *growth = table
+    t = t.clamp(-1e150, 1e150)  # its square must not overflow
     log1p_ratio = torch.log1p(t.square() / df)
     x = torch.exp(-log1p_ratio)
     density = torch.exp(log_norm - 0.5 * (df + 1) * log1p_ratio)
@@ -52,6 +54,33 @@ def _hill(log1p_ratio: Tensor, df: Tensor) -> Tensor:
     return ((poly + y + 3) / b + 1) * y.sqrt()
 
 
+def negative_binomial_log_mass(count: Tensor, shape: Tensor, rate: Tensor) -> Tensor:
+    """Log mass at a count, -inf below zero; as exact for large counts and shapes as for small.
+
+    Differences of lgamma lose 0.03 at a shape of 1e13. With Stirling's formula the large terms
+    cancel on paper and its errors remain (Loader 2000, *Fast and accurate computation of binomial
+    probabilities*).
+    """
+    k = count.clamp(min=1) + 0 * shape
+    over, total = k - rate, k + shape
+    log_mass = shape * torch.log1p(over / (shape + rate))
+    log_mass = log_mass - k * torch.log1p(shape * over / (total * rate))
+    log_mass = log_mass + 0.5 * torch.log(shape / (2 * math.pi * total * k))
+    errors = _stirling_error(torch.stack((total, shape.expand_as(total), k)))
+    log_mass = log_mass + errors[0] - errors[1] - errors[2]
+    at_zero = -shape * torch.log1p(rate / shape)
+    return torch.where(count < 0, -torch.inf, torch.where(count < 1, at_zero, log_mass))
+
+
+def _stirling_error(x: Tensor) -> Tensor:
+    """`lgamma(x)` less Stirling's formula for it."""
+    small, inverse = x.clamp(max=16), 1 / x.clamp(min=16)
+    exact = torch.lgamma(small) - (small - 0.5) * torch.log(small) + small
+    square = inverse.square()
+    series = inverse * (1 / 12 - square * (1 / 360 - square * (1 / 1260 - square / 1680)))
+    return torch.where(x < 16, exact - 0.5 * math.log(2 * math.pi), series)
+
+
 def negative_binomial_cdf(value: Tensor, shape: Tensor, rate: Tensor) -> Tensor:
     """CDF of a negative binomial: summed below 1,024, beyond by a normal good to 5e-6.
 
@@ -61,7 +90,7 @@ def negative_binomial_cdf(value: Tensor, shape: Tensor, rate: Tensor) -> Tensor:
     value = (value + 0 * (shape + rate)).floor()
     shape, rate = shape.expand_as(value), rate.expand_as(value)
     small = value < EXACT_COUNTS
-    top = int(torch.where(small, value, 0.0).max().item()) + 1
+    top = int(torch.where(small, value, 0.0).clamp(min=0).max().item()) + 1
     table = negative_binomial_table(shape, rate, max(top, 1))
     index = value.clamp(0, table.shape[-1] - 1).long().unsqueeze(-1)
     exact = table.gather(-1, index).squeeze(-1)
@@ -81,10 +110,9 @@ def negative_binomial_table(shape: Tensor, rate: Tensor, counts: int) -> Tensor:
 
 
 def _large(value: Tensor, shape: Tensor, rate: Tensor) -> Tensor:
-    k = value.clamp(min=0)
+    k = value.clamp(0, 1e18)
     q, p = shape / (shape + rate), rate / (shape + rate)
-    log_beta = torch.lgamma(shape + 1) + torch.lgamma(k + 1) - torch.lgamma(shape + k + 1)
-    term = torch.exp(torch.xlogy(shape, q) + torch.xlogy(k + 1, p) - log_beta)
+    term = torch.exp(negative_binomial_log_mass(k + 1, shape, rate)) * (k + 1) / shape
     total = torch.zeros_like(term)
     for j in range(COUNT_SHIFTS):
         total = total + term
@@ -113,7 +141,7 @@ def _g(x: Tensor) -> Tensor:
 
 def mixture_quantile(mixture: Mixture, levels: Tensor) -> Tensor:
     """Quantiles (B, Q, d) of a continuous mixture: Newton's method kept inside a bracket."""
-    centre, spread = _centre(mixture)
+    centre, spread, narrowest = _centre(mixture)
     start: Tensor = centre + spread * torch.special.ndtri(levels).reshape(1, -1, 1)
     batch, count, outputs = start.shape
 
@@ -127,10 +155,10 @@ def mixture_quantile(mixture: Mixture, levels: Tensor) -> Tensor:
     table = [rows(each) for each in mixture.components.table()]
     x = start.reshape(-1, 1)
     work = [x, torch.full_like(x, -torch.inf), torch.full_like(x, torch.inf)]
-    work += [goal, rows(spread), weight, *table]
+    work += [goal, rows(spread), rows(narrowest), weight, *table]
     answer, left = x.clone(), torch.arange(len(x), device=x.device)
-    for _ in range(NEWTON_STEPS):
-        work[:3], done = _newton(mixture.components, *work)
+    for step in range(STEPS):
+        work[:3], done = _newton(mixture.components, step, *work)
         answer[left] = work[0]
         # Rows leave as they arrive: no answer depends on its batch-mates, and the rest is less.
         keep = (~done).nonzero().squeeze(-1)
@@ -143,11 +171,13 @@ def mixture_quantile(mixture: Mixture, levels: Tensor) -> Tensor:
 
 def _newton(
     family: Components,
+    step: int,
     x: Tensor,
     low: Tensor,
     high: Tensor,
     goal: Tensor,
     spread: Tensor,
+    narrowest: Tensor,
     weight: Tensor,
     *table: Tensor,
 ) -> tuple[list[Tensor], Tensor]:
@@ -157,20 +187,28 @@ def _newton(
     density = (weight * density).sum(-1, keepdim=True)
     low, high = torch.where(excess < 0, x, low), torch.where(excess > 0, x, high)
     move = -excess / density.clamp(min=1e-300)
-    new = x + torch.maximum(torch.minimum(move, 4 * spread), -4 * spread)
+    limit = 4 * spread * 2.0**step  # far quantiles of heavy tails are found by doubling
+    new = x + torch.maximum(torch.minimum(move, limit), -limit)
     middle = 0.5 * (low + high)
-    bisect = ((new <= low) | (new >= high)) & torch.isfinite(middle)
-    tight = (high - low) < TOLERANCE**2 * spread
-    done = ((move.abs() < TOLERANCE * spread) & ~bisect) | tight | (excess == 0)
-    return [torch.where(bisect, middle, new), low, high], done.squeeze(-1)
+    bounded = torch.isfinite(middle)
+    bisect = ((new <= low) | (new >= high) | (step >= NEWTON_STEPS)) & bounded
+    met, shut = excess.abs() < 2e-15 * goal, bounded & ((middle == low) | (middle == high))
+    done = ((move.abs() < TOLERANCE * narrowest) & ~bisect) | met | shut
+    new = torch.where(met, x, torch.where(shut, high, torch.where(bisect, middle, new)))
+    return [new, low, high], done.squeeze(-1)
 
 
-def _centre(mixture: Mixture) -> tuple[Tensor, Tensor]:
-    """Mean and a finite measure of spread (B, 1, d)."""
-    mean = mixture.mean().unsqueeze(1)
-    variance = mixture.covariance().diagonal(dim1=-2, dim2=-1).unsqueeze(1)
-    spread = torch.where(torch.isfinite(variance), variance, 1.0).sqrt()
-    return mean, spread
+def _centre(mixture: Mixture) -> tuple[Tensor, Tensor, Tensor]:
+    """Mean, spread around it, and scale of the narrowest component, each (B, 1, d) and finite.
+
+    A component's scale is taken from the height of its peak: its variance may not exist.
+    """
+    weight = mixture.log_weight.exp().unsqueeze(-1)
+    mean, each = mixture.mean().unsqueeze(1), mixture.components.mean()
+    scale = torch.exp(-mixture.components.log_density(each)) / math.sqrt(2 * math.pi)
+    variance = torch.where(weight > 0, weight * (scale.square() + (each - mean).square()), 0.0)
+    narrowest = torch.where(weight > 0, scale, torch.inf).amin(1, keepdim=True)
+    return mean, variance.sum(1, keepdim=True).sqrt(), narrowest
 
 
 def count_quantile(mixture: Mixture, levels: Tensor) -> Tensor:

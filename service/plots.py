@@ -243,15 +243,16 @@ def _shade_warm_up(panels: Sequence[Axes], replayed: Replayed, x: Floats) -> Non
     borders = edges(x)
     for panel in panels:
         panel.axvspan(borders[0], borders[rows], color="#f1f3f5", lw=0, zorder=0)
-    note = panels[-1].annotate(
-        "warm-up",
-        ((borders[0] + borders[rows]) / 2, 0.45),
-        xycoords=("data", "axes fraction"),
-        ha="center",
-        color=QUIET,
-        fontsize=8,
-    )
-    note.set_in_layout(False)
+    if borders[rows] - borders[0] > 0.07 * (borders[-1] - borders[0]):
+        note = panels[-2].annotate(  # where there is no belief to write over
+            "warm-up",
+            ((borders[0] + borders[rows]) / 2, 0.45),
+            xycoords=("data", "axes fraction"),
+            ha="center",
+            color=QUIET,
+            fontsize=8,
+        )
+        note.set_in_layout(False)
 
 
 def _finish(panels: Sequence[Axes], replayed: Replayed, x: Floats) -> None:

@@ -152,6 +152,8 @@ async def _http_error(request: Request, error: Exception) -> Response:
 
 
 async def _unexpected(request: Request, error: Exception) -> Response:
-    request_id = getattr(request.state, "request_id", None)
+    request_id: str = getattr(request.state, "request_id", "")
     log.error("request %s failed", request_id, exc_info=error)
-    return problem(InternalError("an unexpected error", request_id=request_id))
+    # Sent from outside the middleware that adds the id to every other answer.
+    headers = {"X-Request-Id": request_id}
+    return problem(InternalError("an unexpected error", request_id=request_id), headers)

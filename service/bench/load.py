@@ -38,8 +38,9 @@ class Report(Struct):
     requests: int
     errors: dict[str, int]  # answers other than 2xx by status; "connection": cut connections
     seconds: float
-    cpu_s: float  # of this process
+    cpu_s: float  # of this process under load
     latency_ms: dict[str, float]  # p50, p90, p99 and max
+    process_s: float = 0.0  # CPU of this process in all, start and preparation included
 
     @property
     def rate(self) -> float:
@@ -175,7 +176,9 @@ async def run(job: Job) -> Report:
     await asyncio.gather(*finished)
     seconds = time.perf_counter() - started
     cpu_s = time.process_time() - cpu
-    return Report(len(tally.latency_s), tally.errors, seconds, cpu_s, quantiles(tally.latency_s))
+    latency_ms = quantiles(tally.latency_s)
+    requests = len(tally.latency_s)
+    return Report(requests, tally.errors, seconds, cpu_s, latency_ms, time.process_time())
 
 
 def quantiles(latency_s: array[float]) -> dict[str, float]:

@@ -18,6 +18,7 @@ import httpx
 
 START_S = 60.0
 STOP_S = 20.0
+PROC = Path("/proc")  # where there is none, CPU time is simply not told
 
 
 class BenchError(RuntimeError):
@@ -111,13 +112,13 @@ def _stop(child: subprocess.Popen[bytes]) -> None:
         child.wait()
 
 
-def cpu_seconds(server: Server) -> float | None:
-    """CPU time of a server and all its descendants so far; None where it cannot be read."""
-    if server.pid is None or not Path("/proc/self/stat").exists():
-        return None
+def cpu_seconds(server: Server) -> dict[str, float]:
+    """CPU time of a server and all its descendants so far, by role; empty where unknown."""
+    if server.pid is None or not PROC.joinpath("self/stat").exists():
+        return {}
     parent: dict[int, int] = {}
     ticks: dict[int, int] = {}
-    for folder in Path("/proc").iterdir():
+    for folder in PROC.iterdir():
         if folder.name.isdigit():
             try:
                 fields = (folder / "stat").read_text().rpartition(")")[2].split()
@@ -128,4 +129,32 @@ def cpu_seconds(server: Server) -> float | None:
     family = {server.pid}
     while more := {pid for pid, of in parent.items() if of in family} - family:
         family |= more
-    return sum(ticks.get(pid, 0) for pid in family) / os.sysconf("SC_CLK_TCK")
+    total: dict[str, float] = {}
+    for pid in family & ticks.keys():
+        role = _role(pid)
+        total[role] = total.get(role, 0.0) + ticks[pid] / os.sysconf("SC_CLK_TCK")
+    return total
+
+
+def _role(pid: int) -> str:
+    """What a process is: the subcommand of `moca`, otherwise its program's name."""
+    try:
+        words = (PROC / str(pid) / "cmdline").read_bytes().decode(errors="replace").split("\0")
+        name = (PROC / str(pid) / "comm").read_text().strip()
+    except OSError:
+        return "ended"
+    if "service.cli" in words[:-1]:
+        return words[words.index("service.cli") + 1]
+    if len(words) > 3 and words[1] == "-c":
+        return "serve" if words[3] == "serve" else "echo"
+    return name
+
+
+def machine_busy_s() -> float | None:
+    """CPU time that all processes of the machine have used; None where it cannot be read."""
+    try:
+        words = PROC.joinpath("stat").read_text().split("\n", 1)[0].split()
+    except OSError:
+        return None
+    user, nice, system, _idle, _wait, irq, softirq, steal = map(int, words[1:9])
+    return (user + nice + system + irq + softirq + steal) / os.sysconf("SC_CLK_TCK")

@@ -6,6 +6,7 @@ throughputs says what the service costs whatever the machine.
 
 from __future__ import annotations
 
+import os
 import random
 import statistics
 import subprocess
@@ -21,11 +22,19 @@ from rich.console import Console
 from rich.table import Table
 
 from service.bench.load import Job, Report
-from service.bench.processes import BenchError, Server, cpu_seconds, echo_server, moca_server
+from service.bench.processes import (
+    BenchError,
+    Server,
+    cpu_seconds,
+    echo_server,
+    machine_busy_s,
+    moca_server,
+)
 from service.client import Client, Problem
 
 PRIMING = 32  # observations each stream gets first, so that the filter runs and not the warm-up
 BODIES = 8  # different labels that a connection sends in turn
+QUIET_CORES = 0.2  # what others may use before the result says so
 WARM_S = 0.5  # unmeasured load before the first slice of each
 
 
@@ -34,7 +43,8 @@ class Side:
     """All slices of one server."""
 
     reports: list[Report] = field(default_factory=list)
-    server_us: list[float] = field(default_factory=list)  # CPU per request, where it can be read
+    server_us: list[dict[str, float]] = field(default_factory=list)  # CPU per request by role
+    other_cores: list[float] = field(default_factory=list)  # used by everything else meanwhile
 
     def rate(self) -> float:
         """Median throughput, requests per second."""
@@ -47,6 +57,12 @@ class Side:
     def generator_us(self) -> float:
         """Median CPU time that the generator spends on a request, microseconds."""
         return statistics.median(report.generator_us for report in self.reports)
+
+    def cpu_us(self) -> dict[str, float]:
+        """Median CPU time of the server per request by role, microseconds; empty if unknown."""
+        roles = {role for each in self.server_us for role in each}
+        middle = {r: statistics.median(u.get(r, 0.0) for u in self.server_us) for r in roles}
+        return dict(sorted(middle.items(), key=lambda pair: -pair[1]))
 
     def errors(self) -> dict[str, int]:
         """Failures of all slices by kind."""
@@ -164,12 +180,16 @@ def _prime(server: Server, names: list[str], connections: int) -> None:
 
 def _slice(server: Server, job: Job, seconds: float, side: Side) -> None:
     job.seconds = seconds
-    before = cpu_seconds(server)
+    before, busy = cpu_seconds(server), machine_busy_s()
     report = _generate(job)
-    after = cpu_seconds(server)
+    after, busy_after = cpu_seconds(server), machine_busy_s()
     side.reports.append(report)
-    if before is not None and after is not None and report.requests:
-        side.server_us.append(1e6 * (after - before) / report.requests)
+    used = {role: after[role] - before.get(role, 0.0) for role in after}
+    if used:
+        side.server_us.append({role: 1e6 * s / report.requests for role, s in used.items()})
+    if used and busy is not None and busy_after is not None:
+        others = busy_after - busy - sum(used.values()) - report.process_s
+        side.other_cores.append(max(others, 0.0) / report.seconds)
 
 
 def _generate(job: Job) -> Report:
@@ -212,7 +232,7 @@ def report_lines(result: ServeBench) -> list[Table | str]:
         table.add_column(name, justify="right" if name else "left")
     for name, side in (("service", result.service), ("bare echo", result.echo)):
         latency = [f"{side.latency_ms(quantile):.2f}" for quantile in ("p50", "p90", "p99")]
-        server = f"{statistics.median(side.server_us):.0f}" if side.server_us else "?"
+        server = f"{sum(side.cpu_us().values()):.0f}" if side.server_us else "?"
         table.add_row(name, f"{side.rate():,.0f}", *latency, server, f"{side.generator_us():.0f}")
     each = ", ".join(f"{ratio:.2f}" for ratio in result.ratios())
     lines: list[Table | str] = [
@@ -224,6 +244,15 @@ def report_lines(result: ServeBench) -> list[Table | str]:
         f"us: CPU per request. The generator took {shares[0]:.0f} % of a core beside the service, "
         f"{shares[1]:.0f} % beside the echo."
     )
+    if roles := result.service.cpu_us():
+        each = ", ".join(f"{role} {us:.0f}" for role, us in roles.items() if us >= 0.5)
+        lines.append(f"service us by process: {each}")
+    others = [*result.service.other_cores, *result.echo.other_cores]
+    if others and statistics.median(others) > QUIET_CORES:
+        lines.append(
+            f"Not a quiet machine: other processes used {statistics.median(others):.1f} of "
+            f"{os.cpu_count()} cores meanwhile."
+        )
     for name, side in (("service", result.service), ("echo", result.echo)):
         if side.errors():
             lines.append(f"{name} failures: {side.errors()}")

@@ -60,7 +60,6 @@ def bench_step(
 
     One batch of `streams` streams of a built-in model, on one CPU thread as in a worker.
     """
-    from model_core import filter as filtering
     from model_core.upm.builtin import BUILTIN
 
     if model not in BUILTIN:
@@ -73,19 +72,34 @@ def bench_step(
         chosen = BUILTIN[model](1)
         prior = _prior(chosen, model, streams)
         series = _series(model, streams, late + steps)
-        state = filtering.init(prior, max_hypotheses)
-        kept: dict[int, FilterState] = {}
-        for t in track(range(late), f"{late:,} steps", console=console, transient=True):
-            if t == early:
-                kept[early] = state
-            state, _ = filtering.step(chosen, state, prior, _inputs(series[t]))
-        kept[late] = state
+        states = _walk(chosen, prior, series, (early, late), max_hypotheses, console)
         for _ in range(rounds):
             for start, times in ((early, result.early_ms), (late, result.late_ms)):
                 window = series[start : start + steps]
-                times.append(_time_ms(chosen, kept[start], prior, window))
+                times.append(_time_ms(chosen, states[start], prior, window))
     console.print(report_line(result), highlight=False)
     return result
+
+
+def _walk(
+    model: UnderlyingModel,
+    prior: Prior,
+    series: list[Tensor],
+    wanted: tuple[int, int],
+    max_hypotheses: int,
+    console: Console,
+) -> dict[int, FilterState]:
+    """Step through the series; return the states before the wanted times."""
+    from model_core import filter as filtering
+
+    states: dict[int, FilterState] = {}
+    state = filtering.init(prior, max_hypotheses)
+    last = max(wanted)
+    for t in track(range(last), f"{last:,} steps", console=console, transient=True):
+        if t in wanted:
+            states[t] = state
+        state, _ = filtering.step(model, state, prior, _inputs(series[t]))
+    return {**states, last: state}
 
 
 def report_line(result: StepBench) -> str:

@@ -18,7 +18,6 @@ API = STORE | {
     "host",
     "port",
     "default_model",
-    "lease_ttl_ms",
     "request_deadline_s",
     "max_pending",
     "max_waiting",
@@ -31,7 +30,6 @@ API = STORE | {
     "max_points",
     "max_samples",
     "memory_shed_fraction",
-    "recent_window",
 }
 WORKER = STORE | {
     "models_dir",
@@ -39,9 +37,6 @@ WORKER = STORE | {
     "metrics_port",
     "lease_ttl_ms",
     "request_deadline_s",
-    "max_dimension",
-    "max_hypotheses",
-    "max_history",
     "read_entries",
     "checkpoint_every",
     "resident_bytes",

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import NamedTuple
+import asyncio
+from typing import Any, NamedTuple
 
 import redis.asyncio
 
@@ -20,13 +21,20 @@ class Appended(NamedTuple):
 
 
 class Appender:
-    """Appends of one API process. One append per partition may be in flight."""
+    """Appends of one API process. One append per partition may be in flight.
+
+    Appends of different partitions that are asked for while a pipeline is under way go together in
+    the next one: most of an append's cost to this process is that of a round trip.
+    """
 
     def __init__(self, client: redis.asyncio.Redis, incarnation: str, max_pending: int) -> None:
         self._client = client
         self._incarnation = incarnation
         self._max_pending = max_pending
         self._script = Script("append")
+        self._waiting: list[tuple[Call, asyncio.Future[Any]]] = []
+        # Owns the connection; no caller that gives up ever cancels it.
+        self._task: asyncio.Task[None] | None = None
 
     async def append(self, partition: int, batch_no: int, count: int, payload: bytes) -> Appended:
         """Append a batch of `count` observations as one entry.
@@ -40,5 +48,31 @@ class Appender:
             keys.log(partition),
         ]
         arguments: list[Argument] = [batch_no, count, self._max_pending, payload, REMEMBER_MS]
-        entry, waiting = await self._script.run_async(self._client, Call(names, arguments))
+        loop = asyncio.get_running_loop()
+        future: asyncio.Future[Any] = loop.create_future()
+        self._waiting.append((Call(names, arguments), future))
+        if self._task is None:
+            self._task = loop.create_task(self._run())
+        entry, waiting = await future
         return Appended(entry.decode() if entry is not None else None, waiting)
+
+    async def _run(self) -> None:
+        try:
+            while self._waiting:
+                taken, self._waiting = self._waiting, []
+                await self._send(taken)
+        finally:
+            self._task = None
+
+    async def _send(self, taken: list[tuple[Call, asyncio.Future[Any]]]) -> None:
+        try:
+            results = await self._script.run_all_async(self._client, [call for call, _ in taken])
+        except (redis.RedisError, OSError) as error:
+            results = [error] * len(taken)
+        for (_, future), result in zip(taken, results, strict=True):
+            if future.done():
+                continue
+            if isinstance(result, Exception):
+                future.set_exception(result)
+            else:
+                future.set_result(result)

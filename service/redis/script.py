@@ -49,19 +49,30 @@ class Script:
                 results[i] = result
         return results
 
-    async def run_async(self, client: redis.asyncio.Redis, call: Call) -> Any:
-        """Run once; raises what the server answers."""
-        try:
-            return await self._send(client, call)
-        except NoScriptError:
+    async def run_all_async(self, client: redis.asyncio.Redis, calls: Sequence[Call]) -> list[Any]:
+        """Run each call in one pipeline, as `run_all` does."""
+        results = await self._pipeline_async(client, calls)
+        unknown = [i for i, result in enumerate(results) if isinstance(result, NoScriptError)]
+        if unknown:
             await client.script_load(self.source)
-            return await self._send(client, call)
+            again = await self._pipeline_async(client, [calls[i] for i in unknown])
+            for i, result in zip(unknown, again, strict=True):
+                results[i] = result
+        return results
 
     def _pipeline(self, client: redis.Redis, calls: Sequence[Call]) -> list[Any]:
         with client.pipeline(transaction=False) as pipe:
             for call in calls:
                 self._send(pipe, call)
             return list(pipe.execute(raise_on_error=False))
+
+    async def _pipeline_async(
+        self, client: redis.asyncio.Redis, calls: Sequence[Call]
+    ) -> list[Any]:
+        async with client.pipeline(transaction=False) as pipe:
+            for call in calls:
+                self._send(pipe, call)
+            return list(await pipe.execute(raise_on_error=False))
 
     def _send(self, client: Any, call: Call) -> Any:
         return client.evalsha(self.digest, len(call.keys), *call.keys, *call.arguments)

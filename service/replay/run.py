@@ -56,20 +56,16 @@ def replay(
     files = _writable(output_files(out or Path(), stream), console)
     if file.resolve() in {path.resolve() for path in files}:
         raise ReplayError(f"the answers would overwrite {file}; choose another output")
-    series = read_series(file, y_columns, x_columns, time_column)
+    replayed = Replayed(stream, read_series(file, y_columns, x_columns, time_column))
+    wanted = {**({"model": model} if model else {}), **(settings or {})}
     with Client(url) as client:
         client.wait_ready(READY_WAIT_S)
-        _prepare(
-            client, stream, {**({"model": model} if model else {}), **(settings or {})}, existing
-        )
-        replayed = Replayed(stream, series)
+        _prepare(client, stream, wanted, existing)
         try:
             _stream(client, replayed, batch, belief, console)
-            changepoints = client.changepoints(stream)
-        except (ReplayError, ClientError, KeyboardInterrupt):
+        except (ReplayError, KeyboardInterrupt):
             _write_partial(replayed, files, console)
             raise
-    replayed.events, replayed.segmentation = changepoints.events, changepoints.segmentation
     _write(replayed, files)
     console.print(events_table(replayed))
     for path in files:
@@ -137,7 +133,7 @@ def _prepare(client: Client, stream: str, settings: Mapping[str, Any], existing:
 
 
 def _stream(client: Client, replayed: Replayed, batch: int, belief: bool, console: Console) -> None:
-    """Send every row; `replayed` holds all answers so far whatever happens."""
+    """Send every row, then ask for the events; `replayed` holds whatever was answered."""
     rows = len(replayed.series.y)
     with _progress(console) as progress:
         task = progress.add_task(replayed.stream, total=rows)
@@ -154,6 +150,11 @@ def _stream(client: Client, replayed: Replayed, batch: int, belief: bool, consol
             if answers[-1].seq != replayed.first_seq + len(replayed.answers) - 1:
                 raise ReplayError(f"{where}: somebody else writes to {replayed.stream!r} too")
             progress.advance(task, len(answers))
+    try:
+        changepoints = client.changepoints(replayed.stream)
+    except ClientError as error:
+        raise ReplayError(f"changepoints: {error}") from error
+    replayed.events, replayed.segmentation = changepoints.events, changepoints.segmentation
 
 
 def _progress(console: Console) -> Progress:
@@ -185,18 +186,27 @@ def events_table(replayed: Replayed) -> Table:
     for event in events:
         when = [replayed.when(event.start)] if axis else []
         style = "bold" if event.state == "confirmed" else "dim"
-        table.add_row(str(event.id), event.state, *when, *_cells(event), style=style)
+        table.add_row(
+            str(event.id), event.state, *when, *_cells(event, replayed.series.y_names), style=style
+        )
     return table
 
 
-def _cells(event: Event) -> list[str]:
-    sizes = event.size if isinstance(event.size, list) else [event.size]
-    shown = [f"{size:+.2f}" for size in sizes if size is not None]
+def _cells(event: Event, names: Sequence[str]) -> list[str]:
     return [
         str(event.start),
         str(event.suspected_at),
         "" if event.confirmed_at is None else str(event.confirmed_at),
         str(event.delay),
         f"{event.probability:.3f}",
-        ", ".join(shown[:3]) + (", ..." if len(shown) > 3 else ""),
+        _size(event.size, names),
     ]
+
+
+def _size(size: float | list[float] | None, names: Sequence[str]) -> str:
+    """Size of a change; of several labels the one that changed most, by name."""
+    if size is None:
+        return ""
+    sizes = size if isinstance(size, list) else [size]
+    value, name = max(zip(sizes, names, strict=False), key=lambda pair: abs(pair[0]))
+    return f"{value:+.2f}" + (f" {name}" if len(names) > 1 else "")

@@ -70,16 +70,7 @@ class Worker:
         self._rehearse()
         self.leases.start()
         while not self._stopping:
-            self.leases.tick()
-            try:
-                self._tick()
-            except (redis.RedisError, torch.OutOfMemoryError) as error:
-                # No command is guilty of these.
-                logger.warning("starting over: %s: %s", type(error).__name__, error)
-                self._lose(set(self.offsets), blame=False)
-            except Exception:
-                logger.exception("partitions %s failed; trying again", sorted(self._busy))
-                self._lose(set(self._busy), blame=True)
+            self._turn()
         self._hand_over()
         self.leases.stop()
 
@@ -92,6 +83,18 @@ class Worker:
         dummy_step(self.settings)
 
     # --- one turn -----------------------------------------------------------------------------
+
+    def _turn(self) -> None:
+        self.leases.tick()
+        try:
+            self._tick()
+        except (redis.RedisError, torch.OutOfMemoryError) as error:
+            # No command is guilty of these.
+            logger.warning("starting over: %s: %s", type(error).__name__, error)
+            self._lose(set(self.offsets), blame=False)
+        except Exception:
+            logger.exception("partitions %s failed; trying again", sorted(self._busy))
+            self._lose(set(self._busy), blame=True)
 
     def _tick(self) -> None:
         for partition in self.leases.lost():

@@ -178,7 +178,9 @@ def test_bench_serve(monkeypatch):
     assert f"ratio service / echo: {result.ratio():.3f}" in said
     assert "% of a core beside the service" in said
     if sys.platform == "linux":
-        assert all(us > 0 for us in result.service.server_us + result.echo.server_us)
+        assert sum(result.service.cpu_us().values()) > 0
+        assert list(result.echo.cpu_us()) == ["echo"]
+        assert "service us by process: " in said
 
 
 def test_bench_of_a_running_service_leaves_nothing_behind():
@@ -226,7 +228,21 @@ def test_settings_of_the_caller_do_not_reach_the_service(monkeypatch):
 
 
 def test_cpu_of_somebody_elses_server_is_unknown():
-    assert cpu_seconds(Server("http://x", None)) is None
+    assert cpu_seconds(Server("http://x", None)) == {}
+
+
+def test_no_proc(monkeypatch, tmp_path):
+    monkeypatch.setattr(run_processes, "PROC", tmp_path)
+    assert cpu_seconds(Server("http://x", 1)) == {}
+    assert run_processes.machine_busy_s() is None
+
+
+def test_a_busy_machine_is_told():
+    result = serving.ServeBench(1, 1)
+    for side in (result.service, result.echo):
+        side.reports.append(Report(10, {}, 1.0, 0.0, {}))
+        side.other_cores.append(0.6)
+    assert any("other processes used 0.6" in str(line) for line in serving.report_lines(result))
 
 
 # --- bench step -----------------------------------------------------------------------------

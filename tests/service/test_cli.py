@@ -4,6 +4,7 @@ import csv
 from importlib import resources
 
 import pytest
+import typer
 from typer.testing import CliRunner
 
 from service.cli import app
@@ -34,11 +35,21 @@ def test_help_names_each_option_and_its_variable(moca, command, names):
         assert variable(name) in said
 
 
-@pytest.mark.parametrize("command", [["replay"], ["models"], ["bench", "serve"], ["bench", "step"]])
-def test_each_option_of_the_tools_has_a_variable(moca, command):
-    said = moca(*command, "--help").output
-    options = said.count("--") - said.count("--help") - said.count("--no-")
-    assert said.count("[env var: MOCA_") >= options - 1
+def every_option(command):
+    for each in getattr(command, "commands", {}).values():
+        yield from every_option(each)
+    for option in command.params:
+        if option.param_type_name == "option" and not option.hidden:
+            yield command.name, option
+
+
+def test_every_option_has_a_variable_and_a_line_of_help():
+    found = list(every_option(typer.main.get_command(app)))
+    assert len(found) > 80
+    for command, option in found:
+        if option.name not in {"help", "show_version", "install_completion", "show_completion"}:
+            assert str(option.envvar).startswith("MOCA_"), (command, option.name)
+            assert option.help, (command, option.name)
 
 
 @pytest.fixture

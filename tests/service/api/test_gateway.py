@@ -1,0 +1,258 @@
+"""The way into the log and back, with faults."""
+
+import asyncio
+import contextlib
+import time
+
+import pytest
+
+from service import metrics
+from service.api import gateway
+from service.redis.connection import connect
+from service.redis.keys import partition_of
+from service.redis.script import Script
+
+POST = "/v1/streams/s/observations"
+P = partition_of("s", 4)
+APPEND = Script("append").digest.encode()
+
+
+def slug(response):
+    return response.json()["type"].rpartition("/")[2]
+
+
+def shed(reason):
+    return metrics.LOAD_SHED.labels(reason)._value.get()
+
+
+@pytest.fixture
+def short(settings):
+    return settings.model_copy(update={"request_deadline_s": 0.6})
+
+
+@pytest.fixture
+def impatient(monkeypatch):
+    monkeypatch.setattr(gateway, "GRACE_S", 0.3)
+
+
+def waiting(api):
+    return api.app.state.context.replies.pending
+
+
+async def test_what_waits_goes_together_and_in_order(api, worker):
+    responses = await asyncio.gather(*(api.post(POST, json={"y": i}) for i in range(300)))
+    assert [response.json()["seq"] for response in responses] == list(range(300))
+    assert len(worker.batches) < 100
+    assert waiting(api) == {}
+
+
+async def test_entries_are_bounded(settings, worker, start):
+    async with start(settings.model_copy(update={"max_entry_bytes": 4096})) as api:
+        body = {"x": [0.5] * 100}
+        responses = await asyncio.gather(*(api.post(POST, json=body) for _ in range(40)))
+        assert {response.status_code for response in responses} == {200}
+        assert max(worker.batches) <= 4
+
+
+async def test_a_cut_answer_to_an_append_leaves_one_effect(proxy, worker, start, until):
+    async with start(proxy.settings) as api:
+        await api.post(POST, json={"y": 0})
+        repeats = metrics.REPEATED_APPENDS._value.get()
+        for i in range(1, 6):
+            proxy.cut_answer_to = APPEND
+            responses = await asyncio.gather(*(api.post(POST, json={"y": i}) for _ in range(3)))
+            assert [response.status_code for response in responses] == [200] * 3
+            assert proxy.cut_answer_to is None
+        # The worker's answer may come before the append is known to be cut.
+        await until(lambda: metrics.REPEATED_APPENDS._value.get() >= repeats + 5)
+        assert (await api.get("/v1/streams/s")).json()["seq"] == 16
+        assert len(worker.commands) == 16
+
+
+async def test_replies_that_were_missed_are_read_from_the_store(proxy, worker, start, until):
+    async with start(proxy.settings) as api:
+        await api.post(POST, json={"y": 0})
+        recovered = metrics.RECOVERED_REPLIES._value.get()
+        worker.running.clear()
+        request = asyncio.create_task(api.post(POST, json={"y": 1}))
+        await until(lambda: [p for p in waiting(api).values() if p.acknowledged])
+        proxy.blocked = True
+        proxy.cut()
+        await until(lambda: not api.app.state.context.replies.subscribed.is_set())
+        worker.running.set()
+        await until(lambda: len(worker.commands) == 2)
+        proxy.blocked = False
+        assert (await request).json()["seq"] == 1
+        assert metrics.RECOVERED_REPLIES._value.get() == recovered + 1
+
+
+async def test_a_last_look_before_giving_up(short, worker, start):
+    worker.publish = False
+    async with start(short) as api:
+        began = time.monotonic()
+        assert (await api.post(POST, json={"y": 0})).status_code == 200
+        assert time.monotonic() - began > 0.5
+
+
+async def test_no_answer_says_accepted_and_it_is_applied_once(short, start, request):
+    async with start(short) as api:
+        key = {"Idempotency-Key": "k"}
+        response = await api.post(POST, json={"y": 5}, headers=key)
+        assert (response.status_code, slug(response)) == (504, "no-answer")
+        assert response.headers["retry-after"] == "1"
+        read = await api.get("/v1/streams/s/run-length")
+        assert (read.status_code, "nothing was changed" in read.text) == (504, True)
+        worker = request.getfixturevalue("worker")
+        again = await api.post(POST, json={"y": 5}, headers=key)
+        assert again.json()["duplicate"] is True
+        assert again.json()["seq"] == 0
+        assert len(worker.commands) == 3
+
+
+async def test_a_list_that_stops_half_way_says_how_far_it_came(short, worker, start, until):
+    async with start(short) as api:
+        request = asyncio.create_task(api.post(POST, json=[{"y": i} for i in range(3000)]))
+        await until(lambda: len(worker.commands) > 3)
+        worker.running.clear()
+        response = await request
+        assert (response.status_code, slug(response)) == (504, "no-answer")
+        applied = response.json()["applied"]
+        assert applied % 32 == 0
+        assert [each["seq"] for each in response.json()["answers"]] == list(range(applied))
+
+
+async def test_unknown_outcomes(proxy, worker, start, until, impatient):
+    async with start(proxy.settings) as api:
+        await api.post(POST, json={"y": 0})
+        worker.running.clear()
+        proxy.cut_answer_to, proxy.blocked = APPEND, True
+        key = {"Idempotency-Key": "k"}
+        response = await api.post(POST, json={"y": 1}, headers=key)
+        assert (response.status_code, slug(response)) == (503, "outcome-unknown")
+        assert response.headers["retry-after"] == "1"
+        response = await api.post(POST, json={"y": 2})
+        assert (response.status_code, slug(response)) == (503, "redis-unavailable")
+        proxy.blocked = False
+        worker.running.set()
+        await until(lambda: not api.app.state.context.gateway._lanes[P].failing_since)
+        answer = (await api.post(POST, json={"y": 1}, headers=key)).json()
+        assert (answer["seq"], answer["duplicate"]) == (1, True)
+
+
+async def test_a_store_that_goes_away_and_comes_back(
+    lonely_store, settings, start, until, impatient
+):
+    there = settings.model_copy(update={"redis_url": lonely_store.url})
+    async with start(there) as api:
+        with lonely_store.worker():
+            assert (await api.get("/readyz")).status_code == 200
+            assert (await api.post(POST, json={"y": 0})).status_code == 200
+        lonely_store.stop()
+        responses = await asyncio.gather(*(api.post(POST, json={"y": 1}) for _ in range(5)))
+        assert {response.status_code for response in responses} == {503}
+        assert {response.headers["retry-after"] for response in responses} == {"1"}
+        ready = await api.get("/readyz")
+        assert (ready.status_code, ready.json()["reasons"]) == (503, ["Redis cannot be reached"])
+        for path in ("", "/history", "/changepoints"):
+            read = await api.get("/v1/streams/s" + path)
+            assert (read.status_code, slug(read)) == (503, "redis-unavailable")
+        assert (await api.get("/livez")).status_code == 200
+        assert "moca_redis_up 0.0" in (await api.get("/metrics")).text
+        # The batch that was on its way is still being resolved; nothing else gets in before.
+        fast = await api.post(POST, json={"y": 2})
+        assert slug(fast) == "redis-unavailable"
+        lonely_store.start()
+        with lonely_store.worker():
+            await until(lambda: api.app.state.context.replies.subscribed.is_set())
+            ready = await api.get("/readyz")
+            assert ready.status_code == 200, ready.text
+            await until(lambda: not api.app.state.context.gateway._lanes[P].failing_since)
+            assert (await api.post(POST, json={"y": 3})).status_code == 200
+
+
+async def test_a_full_partition_takes_what_fits(settings, worker, start, until):
+    async with start(settings.model_copy(update={"max_pending": 10})) as api:
+        worker.running.clear()
+        before = shed("partition_full")
+        requests = [asyncio.create_task(api.post(POST, json={"y": i})) for i in range(15)]
+        await until(lambda: sum(request.done() for request in requests) == 5)
+        for request in requests:
+            if request.done():
+                assert request.result().status_code == 429
+                assert request.result().headers["retry-after"] == "1"
+                assert slug(request.result()) == "partition-full"
+        assert shed("partition_full") == before + 5
+        assert "10.0" in (await api.get("/metrics")).text
+        worker.running.set()
+        kept = [response.status_code for response in await asyncio.gather(*requests)]
+        assert sorted(kept) == [200] * 10 + [429] * 5
+        assert (await api.post(POST, json=[{"y": 1}] * 50)).status_code == 200
+
+
+async def test_too_many_waiting(settings, worker, start, until):
+    async with start(settings.model_copy(update={"max_waiting": 3})) as api:
+        worker.running.clear()
+        requests = [asyncio.create_task(api.post(POST, json={"y": i})) for i in range(5)]
+        await until(lambda: sum(request.done() for request in requests) == 2)
+        worker.running.set()
+        responses = await asyncio.gather(*requests)
+        assert sorted(response.status_code for response in responses) == [200] * 3 + [429] * 2
+        bulk = await api.post("/v1/observations", json=[{"stream": f"s{i}"} for i in range(5)])
+        assert sorted(item["status"] for item in bulk.json()) == [200] * 3 + [429] * 2
+
+
+async def test_load_is_shed_before_memory_runs_out(api, settings, worker):
+    await api.post(POST, json={"y": 1})
+    with connect(settings.redis_url) as client:
+        used = client.info("memory")["used_memory"]
+        try:
+            client.config_set("maxmemory", int(used / 0.95))
+            await api.app.state.context.monitor.look()
+            for response in (await api.post(POST, json={"y": 1}), await api.put("/v1/streams/s")):
+                assert (response.status_code, slug(response)) == (429, "memory-short")
+                assert response.headers["retry-after"] == "5"
+            assert (await api.get("/v1/streams/s/run-length")).status_code == 200
+            assert (await api.delete("/v1/streams/s")).status_code == 204
+            # Used up before the monitor looks again: the store itself refuses.
+            client.config_set("maxmemory", int(used * 0.5))
+            api.app.state.context.monitor.memory_short = False
+            response = await api.post(POST, json={"y": 1})
+            assert (response.status_code, slug(response)) == (429, "memory-short")
+        finally:
+            client.config_set("maxmemory", 0)
+    await api.app.state.context.monitor.look()
+    assert (await api.post(POST, json={"y": 1})).json()["seq"] == 0
+
+
+async def test_requests_that_go_away_do_not_disturb_others(api, worker):
+    async def give_up_soon(i):
+        with contextlib.suppress(asyncio.TimeoutError):
+            await asyncio.wait_for(api.post(f"/v1/streams/t{i % 5}/observations", json={}), 0.002)
+
+    for _ in range(5):
+        impatient = [give_up_soon(i) for i in range(20)]
+        patient = [api.post(f"/v1/streams/u{i}/observations", json={"y": i}) for i in range(20)]
+        answers = (await asyncio.gather(*impatient, *patient))[20:]
+        for i, answer in enumerate(answers):
+            assert (answer.json()["stream"], answer.json()["y"]) == (f"u{i}", i)
+    assert waiting(api) == {}
+
+
+async def test_what_still_waits_at_the_end_is_answered(settings, start, until):
+    async with start(settings) as api:
+        request = asyncio.create_task(api.post(POST, json={"y": 1}))
+        await until(lambda: [p for p in waiting(api).values() if p.acknowledged])
+    response = await request
+    assert (response.status_code, slug(response)) == (504, "no-answer")
+
+
+async def test_envelopes_are_stamped(api, worker):
+    before = int(time.time() * 1000)
+    await api.post(POST, json={"y": 1})
+    await api.get("/v1/streams/s/run-length")
+    write, read = worker.envelopes
+    assert write.deadline_ms == 0
+    assert before <= write.time_ms <= int(time.time() * 1000)
+    assert read.deadline_ms == read.time_ms + 5000
+    assert {write.default_model, read.default_model} == {"gaussian"}
+    assert read.number > write.number

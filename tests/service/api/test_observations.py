@@ -1,0 +1,226 @@
+"""POST observations to one stream."""
+
+import json
+
+import pytest
+
+POST = "/v1/streams/s/observations"
+
+
+async def problem(response, status, slug):
+    assert response.status_code == status, response.text
+    assert response.headers["content-type"] == "application/problem+json"
+    document = response.json()
+    assert document["type"].endswith("/" + slug)
+    assert document["status"] == status
+    return document
+
+
+async def test_one_observation_is_answered_as_one(api):
+    response = await api.post(POST, json={"y": 1.5})
+    assert response.status_code == 200
+    assert response.json() == {
+        "stream": "s",
+        "seq": 0,
+        "model": "gaussian@1",
+        "y": 1.5,
+        "duplicate": False,
+    }
+    assert (await api.post(POST, json={"y": None})).json()["seq"] == 1
+    assert (await api.post(POST, json={})).json()["seq"] == 2
+
+
+async def test_everything_of_an_observation_reaches_the_worker(api, worker):
+    sent = {
+        "y": [1, 2.5],
+        "x": [0.5],
+        "time": "2024-02-29T12:00:00.123456789+05:30",
+        "elapsed": 2,
+        "supervision": {"changepoint": 0.25},
+        "seq": 0,
+    }
+    response = await api.post(POST, params={"belief": "true"}, json=sent)
+    assert response.json()["belief"] is True
+    command = worker.commands[-1]
+    assert (command.stream, command.seq, command.belief, command.key) == ("s", 0, True, None)
+    found = command.observations[0]
+    assert found.y == [1.0, 2.5]
+    assert found.x == [0.5]
+    assert (found.time, found.elapsed, found.changepoint) == (sent["time"], 2.0, 0.25)
+
+
+async def test_a_list_goes_in_parts_of_32_and_is_answered_as_a_list(api, worker):
+    response = await api.post(
+        POST, json=[{"y": i} for i in range(70)], headers={"Idempotency-Key": "k"}
+    )
+    assert [answer["seq"] for answer in response.json()] == list(range(70))
+    commands = worker.commands
+    assert [len(command.observations) for command in commands] == [32, 32, 6]
+    assert [command.first for command in commands] == [0, 32, 64]
+    assert len({(command.key, command.digest) for command in commands}) == 1
+    assert (await api.post(POST, json=[])).json() == []
+
+
+async def test_a_list_again_with_its_key_is_answered_from_memory(api, worker):
+    body, key = [{"y": i} for i in range(40)], {"Idempotency-Key": "again"}
+    first = (await api.post(POST, json=body, headers=key)).json()
+    second = (await api.post(POST, json=body, headers=key)).json()
+    assert second == [{**answer, "duplicate": True} for answer in first]
+    await problem(await api.post(POST, json=body[:-1], headers=key), 422, "key-reused")
+
+
+async def test_expected_positions(api, worker):
+    body = [{"y": i, "seq": i} for i in range(40)]
+    assert (await api.post(POST, json=body)).status_code == 200
+    assert [command.seq for command in worker.commands] == [0, 32]
+    document = await problem(await api.post(POST, json={"y": 1, "seq": 7}), 409, "seq-conflict")
+    assert document["seq"] == 40
+    gap = await problem(
+        await api.post(POST, json=[{"y": 1, "seq": 40}, {"y": 1, "seq": 42}]), 422, "invalid-field"
+    )
+    assert gap["errors"][0]["loc"] == "body[1].seq"
+    assert (await api.post(POST, json=[{"y": 1}, {"y": 1, "seq": 41}])).status_code == 200
+
+
+async def test_a_list_refused_part_way_says_what_was_applied(api):
+    body = [{"y": i} for i in range(40)]
+    body[35]["y"] = 666
+    document = await problem(await api.post(POST, json=body), 422, "label-out-of-range")
+    assert document["applied"] == 35
+    assert [answer["seq"] for answer in document["answers"]] == list(range(35))
+    assert (await api.post(POST, json={"y": 0})).json()["seq"] == 35
+
+
+@pytest.mark.parametrize(
+    ("body", "loc", "detail"),
+    [
+        ('{"y": NaN}', "body.y", "finite"),
+        ('{"y": Infinity}', "body.y", "finite"),
+        ('{"y": 1e999}', "body.y", "finite"),
+        ('{"y": 1' + "0" * 400 + "}", "body.y", "finite"),
+        ('{"y": [1, -1e999]}', "body.y[1]", "finite"),
+        ('{"y": "1"}', "body.y", "number"),
+        ('{"y": true}', "body.y", "number"),
+        ('{"y": []}', "body.y", "at least 1"),
+        ('{"y": [[1]]}', "body.y[0]", "number"),
+        ('{"x": 1}', "body.x", "array"),
+        ('{"x": [1, null]}', "body.x[1]", "number"),
+        ('{"x": ' + str([0] * 257) + "}", "body.x", "at most 256"),
+        ('{"y": ' + str([0] * 257) + "}", "body.y", "at most 256"),
+        ('[{"y": 1}, {"y": ' + str([0] * 257) + "}]", "body[1].y", "at most 256"),
+        ('{"y": 1, "elapsed": 0}', "body.elapsed", "greater than 0"),
+        ('{"y": 1, "elapsed": 1e999}', "body.elapsed", "finite"),
+        ('{"y": 1, "supervision": {"changepoint": 1.5}}', "body.supervision.changepoint", "1"),
+        ('{"y": 1, "supervision": {}}', "body.supervision.changepoint", "required"),
+        ('{"y": 1, "supervision": {"p": 1}}', "body.supervision.p", "unknown field"),
+        ('{"y": 1, "time": "yesterday"}', "body.time", "RFC 3339"),
+        ('{"y": 1, "time": "2024-02-30T00:00:00Z"}', "body.time", "not a time"),
+        ('{"y": 1, "time": "2024-02-03 00:00:00"}', "body.time", "RFC 3339"),
+        ('{"y": 1, "seq": -1}', "body.seq", "greater than or equal to 0"),
+        ('{"y": 1, "z": 2}', "body.z", "unknown field"),
+        ('[{"y": 1}, {"Y": 2}]', "body[1].Y", "unknown field"),
+        ("3", "body", "object"),
+    ],
+)
+async def test_a_wrong_form_is_refused_by_name(api, worker, body, loc, detail):
+    response = await api.post(POST, content=body, headers={"Content-Type": "application/json"})
+    document = await problem(response, 422, "invalid-field")
+    assert [error["loc"] for error in document["errors"]][-1] == loc
+    assert detail in document["errors"][-1]["detail"]
+    assert len({error["loc"] for error in document["errors"]}) == len(document["errors"])
+    assert worker.commands == []
+
+
+@pytest.mark.parametrize(
+    "body", [b"", b"{", b'{"y": 1}}', b'{"y": 0x1}', b"\xff", b'{"y": "\xff"}', b"[" * 5000]
+)
+async def test_a_body_that_is_not_json(api, body):
+    response = await api.post(POST, content=body, headers={"Content-Type": "application/json"})
+    document = await problem(response, 400, "malformed-body")
+    assert document["errors"][0]["loc"] == "body"
+
+
+async def test_duplicate_names_are_json(api):
+    headers = {"Content-Type": "application/json; charset=utf-8"}
+    response = await api.post(POST, content=b'{"y": 1, "y": 2}', headers=headers)
+    assert response.json()["y"] == 2
+
+
+async def test_content_types(api):
+    for kind in ("text/plain", "application/x-www-form-urlencoded", "application/x-ndjson"):
+        response = await api.post(POST, content=b'{"y": 1}', headers={"Content-Type": kind})
+        assert kind in (await problem(response, 415, "unsupported-media-type"))["detail"]
+    await problem(await api.post(POST, content=b'{"y": 1}'), 415, "unsupported-media-type")
+
+
+async def test_bodies_and_lists_are_bounded(settings, worker, start):
+    small = settings.model_copy(update={"max_body_bytes": 2000, "max_observations": 3})
+    async with start(small) as api:
+
+        async def chunks():
+            for _ in range(30):
+                yield b" " * 100
+
+        headers = {"Content-Type": "application/json"}
+        known = await api.post(POST, content=b" " * 2001, headers=headers)
+        await problem(known, 413, "body-too-large")
+        assert known.headers["connection"] == "close"
+        await problem(
+            await api.post(POST, content=chunks(), headers=headers), 413, "body-too-large"
+        )
+        document = await problem(await api.post(POST, json=[{}] * 4), 422, "invalid-field")
+        assert document["errors"] == [
+            {"loc": "body", "detail": "at most 3 observations in one request, got 4"}
+        ]
+        assert (await api.post(POST, json=[{}] * 3)).status_code == 200
+
+
+async def test_wide_observations_go_in_smaller_parts(settings, worker, start):
+    async with start(settings.model_copy(update={"max_entry_bytes": 16384})) as api:
+        body = [{"x": [0.1] * 200} for _ in range(20)]
+        assert len((await api.post(POST, json=body)).json()) == 20
+        assert {len(command.observations) for command in worker.commands} == {4}
+        await problem(
+            await api.post("/v1/streams/s/predictions", json={"x": [[0.1] * 200] * 20}),
+            413,
+            "body-too-large",
+        )
+
+
+@pytest.mark.parametrize(
+    "stream", ["a b", "a%00", "%C3%A9", "a" * 201, "a%2Fb", "..%2Fb", "a%0A", "%2E"]
+)
+async def test_forbidden_stream_ids(api, worker, stream):
+    response = await api.post(f"/v1/streams/{stream}/observations", json={"y": 1})
+    document = await problem(response, 422, "invalid-field")
+    assert document["errors"][0]["loc"] == "path.stream"
+    assert worker.commands == []
+
+
+async def test_allowed_stream_ids(api):
+    stream = "AZaz09._:@~-" + "x" * 188
+    assert (await api.post(f"/v1/streams/{stream}/observations", json={})).json()[
+        "stream"
+    ] == stream
+
+
+@pytest.mark.parametrize("key", ["", "a b", "é", "k" * 201, "a\tb"])
+async def test_forbidden_keys(api, key):
+    response = await api.post(POST, json={}, headers={"Idempotency-Key": key.encode()})
+    document = await problem(response, 422, "invalid-field")
+    assert document["errors"][0]["loc"] == "header.idempotency-key"
+
+
+async def test_unknown_query_parameters(api):
+    response = await api.post(POST, json={}, params={"believe": "true"})
+    document = await problem(response, 422, "invalid-field")
+    assert document["errors"] == [{"loc": "query.believe", "detail": "unknown field"}]
+    response = await api.post(POST, json={}, params={"belief": "perhaps"})
+    assert (await problem(response, 422, "invalid-field"))["errors"][0]["loc"] == "query.belief"
+
+
+async def test_many_wrong_fields_are_named_up_to_a_bound(api):
+    document = await problem(await api.post(POST, json=[{"z": 1}] * 100), 422, "invalid-field")
+    assert len(document["errors"]) == 20
+    assert "and 19 more" in document["detail"]
+    assert json.dumps(document)

@@ -1,0 +1,252 @@
+"""A store, its real log, and workers that are stepped turn by turn in the test's own thread."""
+
+import json
+import math
+import time
+from collections import Counter
+
+import pytest
+import torch
+
+from model_core import artifact
+from service import wire
+from service.redis import keys
+from service.redis.connection import connect
+from service.redis.script import Call, Script
+from service.redis.store import Store, unseal
+from service.settings import Settings
+from service.wire import Observation, Observe
+from service.worker import loop
+from service.worker.loop import Worker
+
+INCARNATION = "api0"
+TURNS = 400
+
+
+class Bench:
+    """Appends commands as the API does and steps workers until they are answered."""
+
+    def __init__(self, url, models_dir, **settings):
+        exact = {"idempotency_keep_s", "resident_bytes"} & settings.keys()
+        loose = {name: settings.pop(name) for name in exact}
+        plain = {"partitions": 2, "lease_ttl_ms": 60_000, "models_dir": models_dir, **settings}
+        made = Settings(redis_url=url, **plain)
+        self.settings = made.model_copy(update=loose)  # below their bounds, too
+        self.client = connect(url)
+        self.numbers, self.batches = 0, Counter()
+        self.now_ms = int(time.time() * 1000)
+        self.default_model = "gaussian"
+        self._script = Script("append")
+        self._worker: Worker | None = None
+        self._workers: list[Worker] = []
+
+    # --- workers ------------------------------------------------------------------------------
+
+    def new_worker(self) -> Worker:
+        worker = Worker(self.settings)
+        worker._rehearse()
+        self._workers.append(worker)
+        return worker
+
+    @property
+    def worker(self) -> Worker:
+        if self._worker is None:
+            self._worker = self.new_worker()
+        return self._worker
+
+    def turn(self, worker=None):
+        """One turn of a worker's loop; it looks for partitions each time."""
+        worker = worker or self.worker
+        worker._maintained = 0.0
+        worker._turn()
+
+    def stop(self):
+        """Stop the worker cleanly."""
+        vars(self.worker.log).pop("commit", None)  # a test's faults
+        self.worker._hand_over()
+        self._worker = None
+
+    def crash(self):
+        """Lose the worker without a word; its leases end."""
+        worker, self._worker = self.worker, None
+        worker.log.release_worker(worker.id)
+        worker.log.leave()
+
+    def close(self):
+        for worker in self._workers:
+            worker.client.close()
+        self.client.close()
+
+    # --- commands -----------------------------------------------------------------------------
+
+    def partition(self, stream):
+        return keys.partition_of(stream, self.settings.partitions)
+
+    def append(self, *commands, deadline_ms=0):
+        """Append the commands of one partition as one entry; returns their numbers."""
+        partition = self.partition(commands[0].stream)
+        numbers = range(self.numbers, self.numbers + len(commands))
+        self.numbers += len(commands)
+        envelopes = [
+            wire.Envelope(n, self.now_ms, deadline_ms, self.default_model, command)
+            for n, command in zip(numbers, commands, strict=True)
+        ]
+        payload = wire.encode(wire.Batch(INCARNATION, envelopes))
+        count = sum(wire.units(command) for command in commands)
+        names = [keys.append(partition, INCARNATION), keys.meta(partition), keys.log(partition)]
+        no = self.batches[partition]
+        self.batches[partition] += 1
+        self._script.run(self.client, Call(names, [no, count, 10**9, payload, 3_600_000]))
+        return [(partition, n) for n in numbers]
+
+    def outcome(self, partition, number):
+        blob = self.client.hget(keys.outcomes(partition, INCARNATION, number), str(number))
+        return None if blob is None else wire.decode_outcome(blob)
+
+    def outcomes(self, numbers):
+        """Step the worker until every command is answered."""
+        for _ in range(TURNS):
+            found = [self.outcome(*number) for number in numbers]
+            if all(each is not None for each in found):
+                return found
+            self.turn()
+        raise AssertionError(f"no answer after {TURNS} turns")
+
+    def send(self, *commands, **options):
+        """Append in one entry, and wait for the outcomes."""
+        return self.outcomes(self.append(*commands, **options))
+
+    def ask(self, command, status=200):
+        """One command's JSON answer."""
+        (outcome,) = self.send(command)
+        assert outcome.status == status, outcome
+        return json.loads(outcome.body[-1]) if outcome.body else None
+
+    def observe(self, stream, labels, status=200, part=32, **more):
+        """Post labels (or Observations) in lists; returns the answers."""
+        seen = [y if isinstance(y, Observation) else Observation(y=y) for y in labels]
+        answers = []
+        for i in range(0, len(seen), part):
+            (outcome,) = self.send(Observe(stream, seen[i : i + part], **more))
+            assert outcome.status == status, outcome
+            answers += map(json.loads, outcome.body)
+        return answers
+
+    # --- what is stored -----------------------------------------------------------------------
+
+    def stored(self, stream):
+        """Every key of a stream: head, tail, history, checkpoint, events, idempotency."""
+        p = self.partition(stream)
+        hashes = (keys.tail, keys.history, keys.checkpoint, keys.events, keys.idempotency)
+        found = {key.__name__: self.client.hgetall(key(p, stream)) for key in hashes}
+        found["head"] = self.client.hget(keys.heads(p), stream)
+        found["named"] = self.client.zscore(keys.names(p), stream) is not None
+        return found
+
+    def head(self, stream):
+        return wire.decode_head(self.client.hget(keys.heads(self.partition(stream)), stream))
+
+    def events(self, stream):
+        blobs = self.client.hvals(keys.events(self.partition(stream), stream))
+        return sorted(map(wire.decode_event, blobs), key=lambda event: event.id)
+
+    def records(self, stream):
+        """Retained records as the API reads them: sealed chunks, then the tail; checked."""
+        head, p = self.head(stream), self.partition(stream)
+        chunks = self.client.hgetall(keys.history(p, stream))
+        tail = self.client.hgetall(keys.tail(p, stream))
+        sealed = [record for blob in chunks.values() for record in unseal(blob)]
+        assert len({record.seq for record in sealed}) == len(sealed)
+        assert all(record.seq < head.sealed for record in sealed)
+        loose = [wire.decode_record(blob) for blob in tail.values()]
+        found = {record.seq: record for record in sealed}
+        for record in loose:
+            # What is in both is the same.
+            assert found.setdefault(record.seq, record) == record
+        oldest = max(0, head.seq - head.settings.history)
+        kept = [found[seq] for seq in range(oldest, head.seq)]
+        assert max(found, default=-1) < head.seq
+        return kept
+
+    def quarantine(self, stream):
+        return self.client.hgetall(keys.quarantine(self.partition(stream)))
+
+    def store(self):
+        return Store(self.client)
+
+
+def close_to(found, expected, tolerance=1e-9, at="$"):
+    """Check that two JSON values are equal, their numbers to the tolerance."""
+    if isinstance(expected, dict):
+        assert isinstance(found, dict), at
+        assert found.keys() == expected.keys(), at
+        for key in expected:
+            close_to(found[key], expected[key], tolerance, f"{at}.{key}")
+    elif isinstance(expected, list):
+        assert len(found) == len(expected), at
+        for i, (a, b) in enumerate(zip(found, expected, strict=True)):
+            close_to(a, b, tolerance, f"{at}[{i}]")
+    elif isinstance(expected, float) and isinstance(found, float):
+        same = math.isclose(found, expected, rel_tol=tolerance, abs_tol=tolerance)
+        assert same, f"{at}: {found!r} is not {expected!r}"
+    else:
+        assert found == expected, f"{at}: {found!r} is not {expected!r}"
+
+
+@pytest.fixture
+def close():
+    return close_to
+
+
+@pytest.fixture(autouse=True)
+def _torch(monkeypatch):
+    threads, grad = torch.get_num_threads(), torch.is_grad_enabled()
+    torch.set_num_threads(1)
+    monkeypatch.setattr(loop, "BACKOFF_S", 0.0)
+    monkeypatch.setattr(loop, "IDLE_MS", 1)
+    yield
+    torch.set_num_threads(threads)
+    torch.set_grad_enabled(grad)
+
+
+@pytest.fixture
+def make_bench(valkey_url, tmp_path):
+    """Build benches on one server: `db` keeps them apart."""
+    made = []
+
+    def build(db=0, **settings):
+        made.append(Bench(f"{valkey_url}?db={db}", tmp_path / "models", **settings))
+        return made[-1]
+
+    yield build
+    for bench in made:
+        bench.close()
+
+
+@pytest.fixture
+def bench(make_bench):
+    return make_bench()
+
+
+@pytest.fixture
+def alpaca(tmp_path):
+    """Publish an artifact with random weights under `models/pump/1`; returns its folder."""
+    g = torch.Generator().manual_seed(3)
+
+    def normal(*shape):
+        return torch.randn(*shape, generator=g, dtype=torch.float64)
+
+    folder = tmp_path / "models" / "pump" / "1"
+    description = {
+        "kind": "alpaca", "x_dim": 2, "y_dim": 2, "feature_dim": 6, "hazard": 0.05,
+        "encoder": {"type": "mlp", "layers": [2, 8, 6], "activation": "tanh",
+                    "output_activation": "tanh"},
+    }  # fmt: skip
+    tensors = {
+        "encoder.0.weight": normal(8, 2), "encoder.0.bias": normal(8),
+        "encoder.1.weight": normal(6, 8), "encoder.1.bias": normal(6),
+        "prior_mean": 0.3 * normal(6, 2), "prior_covariance_factor": 0.5 * normal(6, 6),
+        "log_noise_variance": torch.tensor([-1.0, -2.0], dtype=torch.float64),
+    }  # fmt: skip
+    artifact.save(folder, description, tensors)
+    return folder

@@ -1,0 +1,261 @@
+"""Commands take effect once and in order, whatever fails and wherever the worker stops."""
+
+import json
+import random
+
+import pytest
+import redis
+
+from service.redis import keys
+from service.wire import Configure, Delete, Observation, Observe, Predict, RunLength
+
+STREAMS = ["a", "b", "c", "d", "e"]
+KNOWN = {"location": [0.0], "scale": [1.0]}
+
+
+def labels(rng, count):
+    return [
+        Observation(
+            y=None if rng.random() < 0.1 else rng.gauss(0, 1) + 3 * (rng.random() < 0.1),
+            elapsed=rng.choice([1.0, 1.0, 0.5, 3.0]),
+            changepoint=rng.choice([None] * 9 + [0.3]),
+        )
+        for _ in range(count)
+    ]
+
+
+def command(rng, stream, seqs):
+    """A random command; `seqs` follows what it will do, so that expected positions can be right."""
+    kind = rng.random()
+    if kind < 0.60:
+        count = rng.randint(1, 6)
+        expected = seqs.get(stream, 0) if rng.random() < 0.3 else None
+        seqs[stream] = seqs.get(stream, 0) + count
+        return Observe(stream, labels(rng, count), seq=expected, belief=rng.random() < 0.1)
+    if kind < 0.68:
+        return Observe(stream, labels(rng, 2), seq=10_000)
+    if kind < 0.74:
+        return Observe(stream, [Observation(y=[1.0, 2.0])])
+    if kind < 0.80:
+        return Configure(stream, {"hazard": rng.choice([0.01, 0.1]), **KNOWN})
+    if kind < 0.86:
+        return Configure(stream, {"max_hypotheses": rng.choice([8, 20, 50])})
+    if kind < 0.90:
+        return Predict(stream, samples=2, seed=7)
+    if kind < 0.97:
+        return RunLength(stream)
+    seqs[stream] = 0
+    return Delete(stream)
+
+
+def mix(rng, bench, count):
+    """Random commands, cut into entries of one partition each, in order of each partition."""
+    seqs = {}
+    streams = [rng.choice(STREAMS) for _ in range(count)]
+    first = {stream: Configure(stream, {**KNOWN, "outlier_rate": 0.01}) for stream in STREAMS}
+    commands = [*first.values(), *(command(rng, stream, seqs) for stream in streams)]
+    entries, open_ = [], {}
+    for each in commands:
+        entry = open_.setdefault(bench.partition(each.stream), [])
+        entry.append(each)
+        if rng.random() < 0.3:
+            entries.append(open_.pop(bench.partition(each.stream)))
+    return entries + list(open_.values())
+
+
+class Faults:
+    """Make a worker's commits fail now and then, before or after they took place."""
+
+    def __init__(self, rng):
+        self.rng, self.blamed, self.count = rng, 0, 0
+
+    def install(self, worker):
+        commit = worker.log.commit
+
+        def faulty(commits):
+            chance = self.rng.random()
+            if chance < 0.15:
+                self.count += 1
+                raise redis.ConnectionError("cut before")
+            if chance < 0.30:
+                self.count += 1
+                commit(commits)
+                raise redis.ConnectionError("cut after")
+            if chance < 0.50 and self.blamed < 2:
+                self.blamed += 1
+                self.count += 1
+                raise RuntimeError("a defect")
+            self.blamed = 0
+            return commit(commits)
+
+        worker.log.commit = faulty
+
+
+def state(bench, stream):
+    """What a client can see of a stream."""
+    found = {"events": [], "records": [], "named": bench.stored(stream)["named"]}
+    if found["named"]:
+        found["records"] = [record.__rich_repr__() for record in bench.records(stream)]
+        found["records"] = [list(map(list, record)) for record in found["records"]]
+        found["events"] = [
+            [getattr(event, name) for name in event.__struct_fields__]
+            for event in bench.events(stream)
+        ]
+        found["run length"] = bench.ask(RunLength(stream))
+        head = bench.head(stream)
+        found["head"] = [head.generation, head.seq, head.kept_since, head.next_event]
+        found["sums"] = [head.log_score_sum, head.scored, head.pruned_mass_sum]
+    return found
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_random_mixes_equal_one_command_at_a_time(make_bench, close, seed):
+    rng = random.Random(seed)
+    bench, plain = make_bench(), make_bench(db=1)
+    entries = mix(rng, bench, 110)
+    faults, numbers = Faults(rng), []
+    faults.install(bench.worker)
+    for i, entry in enumerate(entries):
+        numbers += bench.append(*entry)
+        if rng.random() < 0.4:
+            bench.turn()
+        if i % 8 == 7:
+            rng.choice([bench.stop, bench.crash])()
+            faults.install(bench.worker)
+    outcomes = bench.outcomes(numbers)
+    assert faults.count > 5
+    vars(bench.worker.log).pop("commit", None)
+    for i,(outcome, each) in enumerate(zip(outcomes, [c for entry in entries for c in entry], strict=True)):
+        print(i,each)
+        (expected,) = plain.send(each)
+        assert outcome.status == expected.status, each
+        for found, wanted in zip(outcome.body, expected.body, strict=True):
+            try:
+                close(known(found), known(wanted))
+            except AssertionError:
+                print(each,i); raise
+    for stream in STREAMS:
+        close(state(bench, stream), state(plain, stream))
+    for p in range(2):
+        counts = bench.client.hmget(keys.meta(p), ["in", "done"])
+        assert counts[0] == counts[1]
+        assert bench.client.xlen(keys.log(p)) == 0
+        assert not bench.quarantine(STREAMS[p])
+
+
+def known(body):
+    """JSON of an answer without the clock of its stream."""
+    found = json.loads(body)
+    for name in ("created", "updated"):
+        found.pop(name, None)
+    return found
+
+
+def test_an_entry_applied_in_part_goes_on_where_it_stopped(bench):
+    commands = [Observe("a", [Observation(y=float(i))]) for i in range(5)]
+    commit, seen = bench.worker.log.commit, []
+
+    def faulty(commits):
+        # Two failures of the whole batch make the worker careful; then a cut after the second.
+        seen.append([(c.expected.index, c.new.index) for c in commits])
+        if len(seen) in (1, 2):
+            raise RuntimeError("a defect")
+        found = commit(commits)
+        if len(seen) == 4:
+            raise redis.ConnectionError("cut after")
+        return found
+
+    bench.worker.log.commit = faulty
+    outcomes = bench.outcomes(bench.append(*commands))
+    assert [json.loads(o.body[0])["seq"] for o in outcomes] == [0, 1, 2, 3, 4]
+    # One by one until the cut; then the rest of the entry in one batch.
+    assert seen[2:] == [[(-1, 0)], [(0, 1)], [(1, -1)]]
+    assert bench.head("a").seq == 5
+
+
+def test_streams_of_one_batch_share_steps_but_no_numbers(make_bench, close):
+    together, alone = make_bench(), make_bench(db=1)
+    streams = [f"s{i}" for i in range(12)]
+    rng = random.Random(5)
+    posts = [(s, [rng.gauss(i, 1) for _ in range(30)]) for i, s in enumerate(streams)]
+    numbers = []
+    for part in range(3):
+        for stream, y in posts:
+            seen = [Observation(y=v) for v in y[10 * part : 10 * part + 10]]
+            numbers += together.append(Observe(stream, seen))
+    together.outcomes(numbers)
+    for stream, y in posts:
+        alone.observe(stream, y)
+        close(together.ask(RunLength(stream)), alone.ask(RunLength(stream)))
+
+
+def test_two_workers_share_partitions_and_hand_over(make_bench):
+    bench = make_bench(partitions=6)
+    first = bench.worker
+    bench.turn(first)
+    assert len(first.offsets) == 6
+    second = bench.new_worker()
+    bench.turn(second)
+    bench.turn(first)
+    bench.turn(second)
+    assert (len(first.offsets), len(second.offsets)) == (3, 3)
+    numbers = [n for i in range(12) for n in bench.append(Observe(f"s{i}", [Observation(y=1.0)]))]
+    while any(bench.outcome(*n) is None for n in numbers):
+        bench.turn(first)
+        bench.turn(second)
+    first._hand_over()
+    bench.turn(second)
+    assert len(second.offsets) == 6
+    assert [bench.client.exists(keys.lease(p)) for p in range(6)] == [1] * 6
+
+
+def test_a_fenced_worker_forgets_and_nothing_is_applied_twice(bench):
+    old = bench.worker
+    bench.observe("a", [1.0, 2.0])
+    (number,) = bench.append(Observe("a", [Observation(y=3.0)]))
+    commit = old.log.commit
+
+    def late(commits):
+        # Between its step and its commit the lease ends and another worker does the work.
+        old.log.commit = commit
+        for p in range(2):
+            bench.client.delete(keys.lease(p))
+        other = bench.new_worker()
+        while bench.outcome(*number) is None:
+            bench.turn(other)
+        assert len(other.offsets) == 2
+        return commit(commits)
+
+    old.log.commit = late
+    bench.turn(old)
+    assert bench.partition("a") not in old.offsets
+    assert not any(key[0] == bench.partition("a") for key in old.engine.streams)
+    assert bench.head("a").seq == 3
+    assert len(bench.records("a")) == 3
+
+
+def test_a_refused_commit_of_one_partition_leaves_the_others_right(make_bench):
+    """Every result of a pipeline of commits counts, also those after one that is refused."""
+    bench = make_bench(partitions=6)
+    streams = {bench.partition(f"s{i}"): f"s{i}" for i in range(60)}
+    for stream in streams.values():
+        bench.observe(stream, [1.0, 2.0])
+    (victim,) = [stream for p, stream in streams.items() if p == 0]
+    key = keys.tail(0, victim)
+    aside = bench.client.hgetall(key)
+    bench.client.delete(key)
+    bench.client.set(key, "not a hash")
+    numbers = [
+        number
+        for stream in streams.values()
+        for number in bench.append(Observe(stream, [Observation(y=3.0)]))
+    ]
+    bench.worker.offsets = dict(sorted(bench.worker.offsets.items()))  # 0 is committed first
+    bench.turn()
+    bench.client.delete(key)
+    bench.client.hset(key, mapping=aside)
+    outcomes = bench.outcomes(numbers)
+    assert [outcome.status for outcome in outcomes] == [200] * 6
+    for stream in streams.values():
+        bench.observe(stream, [4.0])
+        assert [record.seq for record in bench.records(stream)] == [0, 1, 2, 3]
