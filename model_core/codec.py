@@ -57,7 +57,7 @@ def decode(model: UnderlyingModel, prior: Prior, max_hypotheses: int, blob: byte
     state = init(prior, max_hypotheses)
     seq = _fitting(arrays, "seq", state.seq[0])
     count = len(arrays["log_prob"]) if arrays.get("log_prob", seq).dim() else -1
-    least = min(int(seq), 1)  # there is none before the first observation
+    least = int(seq != 0)  # there is none before the first observation
     if not least <= count <= max_hypotheses:
         raise CorruptState(
             f"state has {count} hypotheses; between {least} and {max_hypotheses} fit"
@@ -77,7 +77,8 @@ def decode(model: UnderlyingModel, prior: Prior, max_hypotheses: int, blob: byte
     )
 
 
-def _arrays(blob: bytes, kind: str) -> dict[str, Tensor]:
+def _checked(blob: bytes) -> tuple[bytes, int]:
+    """All but the checksum, and where the arrays begin."""
     if len(blob) < _PREFIX.size + _CHECKSUM.size:
         raise CorruptState(f"state of {len(blob)} bytes is cut short")
     body, (checksum,) = blob[: -_CHECKSUM.size], _CHECKSUM.unpack(blob[-_CHECKSUM.size :])
@@ -88,7 +89,11 @@ def _arrays(blob: bytes, kind: str) -> dict[str, Tensor]:
         raise CorruptState(f"state has format {version}; this version reads {VERSION}")
     if crc32(body) != checksum:
         raise CorruptState("state's checksum does not fit its bytes")
-    start = _PREFIX.size + length
+    return body, _PREFIX.size + length
+
+
+def _arrays(blob: bytes, kind: str) -> dict[str, Tensor]:
+    body, start = _checked(blob)
     made_by, table = _header(body[_PREFIX.size : start])
     if made_by != kind:
         raise CorruptState(f"state was made by a model of kind {made_by!r}, not {kind!r}")

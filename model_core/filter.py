@@ -144,7 +144,7 @@ def step(
     ok = torch.isfinite(log_score) & finite(new)
     score = torch.where(inputs.labelled, log_score, torch.nan)
     info = Info(mixture, score, change, pruned, growth.previous_start, ok)
-    return choose(ok, new, state), info
+    return (new if bool(ok.all()) else choose(ok, new, state)), info
 
 
 def _likelihood(

@@ -14,16 +14,19 @@ if TYPE_CHECKING:
 SHIFTS = 5  # recurrence steps that take df up to where the normal expansion is exact to 2e-10
 EXACT_COUNTS = 1024  # counts below are summed one by one
 COUNT_SHIFTS = 16  # the same recurrence for large counts
+PLAIN_STEPS = 8  # of a quantile that is easily found
 NEWTON_STEPS = 40  # of a quantile; then its bracket is halved, at most 120 times
 STEPS = 160
-TOLERANCE = 1e-7  # last Newton step, in scales of the narrowest component; its error is squared
+TOLERANCE = 1e-6  # last Newton step, in scales of the narrowest component; its error is squared
 
 
 def student_t_table(df: Tensor) -> tuple[Tensor, ...]:
     """What `student_t` needs of its degrees of freedom, to be asked about many values."""
     a = 0.5 * df
     log_norm = torch.lgamma(a + 0.5) - torch.lgamma(a) - 0.5 * torch.log(df * math.pi)
-    return df, log_norm, *((a + j + 0.5) / (a + j + 1) for j in range(SHIFTS - 1))
+    hill = df + (2 * SHIFTS - 0.5)
+    growth = ((a + j + 0.5) / (a + j + 1) for j in range(SHIFTS - 1))
+    return df, log_norm, a + 0.5, hill, 48 * hill.square(), *growth
 
 
 def student_t(t: Tensor, table: tuple[Tensor, ...]) -> tuple[Tensor, Tensor]:
@@ -33,25 +36,22 @@ def student_t(t: Tensor, table: tuple[Tensor, ...]) -> tuple[Tensor, Tensor]:
     x^a (1-x)^b / (a B(a, b))` moves `df` up by 2 at a time; there Hill's normalising expansion
     (Hill 1970, *CACM* algorithm 395) is exact enough. The first term is `2 |t| / df` densities.
     """
-    df, log_norm, *growth = table
+    df, log_norm, half, hill, hill_b, *growth = table
     t = t.clamp(-1e150, 1e150)  # its square must not overflow
-    log1p_ratio = torch.log1p(t.square() / df)
-    x = torch.exp(-log1p_ratio)
-    density = torch.exp(log_norm - 0.5 * (df + 1) * log1p_ratio)
-    terms = torch.ones_like(x)
-    for ratio in reversed(growth):
-        terms = 1 + x * ratio * terms
+    ratio = t * t / df
+    log1p_ratio = torch.log1p(ratio)
+    x = torch.reciprocal(1 + ratio)
+    density = torch.exp(torch.addcmul(log_norm, half, log1p_ratio, value=-1))
+    one = torch.ones((), dtype=t.dtype, device=t.device)
+    terms = one
+    for each in reversed(growth):
+        terms = torch.addcmul(one, x, each * terms)
     tail = t.abs() * density / df * terms
-    tail = tail + 0.5 * torch.special.erfc(_hill(log1p_ratio, df + 2 * SHIFTS) * 0.5**0.5)
+    y = hill * log1p_ratio
+    poly = (((-0.4 * y - 3.3) * y - 24) * y - 85.5) / torch.addcmul(hill_b + 100, y, y, value=0.8)
+    z = ((poly + y + 3) / hill_b + 1) * y.sqrt()
+    tail = torch.add(tail, torch.erfc(z * 0.5**0.5), alpha=0.5)
     return torch.where(t > 0, 1 - tail, tail), density
-
-
-def _hill(log1p_ratio: Tensor, df: Tensor) -> Tensor:
-    a = df - 0.5
-    b = 48 * a.square()
-    y = a * log1p_ratio
-    poly = (((-0.4 * y - 3.3) * y - 24) * y - 85.5) / (0.8 * y.square() + 100 + b)
-    return ((poly + y + 3) / b + 1) * y.sqrt()
 
 
 def negative_binomial_log_mass(count: Tensor, shape: Tensor, rate: Tensor) -> Tensor:
@@ -61,13 +61,12 @@ def negative_binomial_log_mass(count: Tensor, shape: Tensor, rate: Tensor) -> Te
     cancel on paper and its errors remain (Loader 2000, *Fast and accurate computation of binomial
     probabilities*).
     """
-    k = count.clamp(min=1) + 0 * shape
+    k = count.clamp(min=1)
     over, total = k - rate, k + shape
     log_mass = shape * torch.log1p(over / (shape + rate))
     log_mass = log_mass - k * torch.log1p(shape * over / (total * rate))
     log_mass = log_mass + 0.5 * torch.log(shape / (2 * math.pi * total * k))
-    errors = _stirling_error(torch.stack((total, shape.expand_as(total), k)))
-    log_mass = log_mass + errors[0] - errors[1] - errors[2]
+    log_mass = log_mass + _stirling_error(total) - _stirling_error(shape) - _stirling_error(k)
     at_zero = -shape * torch.log1p(rate / shape)
     return torch.where(count < 0, -torch.inf, torch.where(count < 1, at_zero, log_mass))
 
@@ -140,7 +139,11 @@ def _g(x: Tensor) -> Tensor:
 
 
 def mixture_quantile(mixture: Mixture, levels: Tensor) -> Tensor:
-    """Quantiles (B, Q, d) of a continuous mixture: Newton's method kept inside a bracket."""
+    """Quantiles (B, Q, d) of a continuous mixture.
+
+    Newton's method from the quantile of a normal; where that has not arrived soon, again inside
+    a bracket. A row that has arrived stays: no answer depends on its batch-mates.
+    """
     centre, spread, narrowest = _centre(mixture)
     start: Tensor = centre + spread * torch.special.ndtri(levels).reshape(1, -1, 1)
     batch, count, outputs = start.shape
@@ -153,20 +156,50 @@ def mixture_quantile(mixture: Mixture, levels: Tensor) -> Tensor:
     weight = rows(mixture.log_weight.exp().unsqueeze(-1).expand(-1, -1, outputs))
     goal = levels.reshape(1, -1, 1).expand(start.shape).reshape(-1, 1)
     table = [rows(each) for each in mixture.components.table()]
-    x = start.reshape(-1, 1)
-    work = [x, torch.full_like(x, -torch.inf), torch.full_like(x, torch.inf)]
-    work += [goal, rows(spread), rows(narrowest), weight, *table]
+    fixed = [goal, rows(spread), rows(narrowest), weight, *table]
+    x, done = _plain(mixture.components, start.reshape(-1, 1), *fixed)
+    if not bool(done.all()):
+        left = (~done).nonzero().squeeze(-1)
+        again = start.reshape(-1, 1)[left]
+        x[left] = _bracketed(mixture.components, again, [each[left] for each in fixed])
+    return x.reshape(start.shape)
+
+
+def _plain(
+    family: Components,
+    x: Tensor,
+    goal: Tensor,
+    spread: Tensor,
+    narrowest: Tensor,
+    weight: Tensor,
+    *table: Tensor,
+) -> tuple[Tensor, Tensor]:
+    """A few plain Newton steps; returns where they led and which rows (N,) have arrived."""
+    done = torch.zeros_like(x, dtype=torch.bool)
+    for _ in range(PLAIN_STEPS):
+        cdf, density = family.evaluate(x, table)
+        excess = (weight * cdf).sum(-1, keepdim=True) - goal
+        move = excess / (weight * density).sum(-1, keepdim=True)
+        x = torch.where(done, x, x - move)
+        done = done | (move.abs() < TOLERANCE * narrowest)
+        if bool(done.all()):
+            break
+    return x, done.squeeze(-1)
+
+
+def _bracketed(family: Components, x: Tensor, fixed: list[Tensor]) -> Tensor:
+    """Newton's method kept inside a bracket, which is halved where it does not get on."""
+    work = [x, torch.full_like(x, -torch.inf), torch.full_like(x, torch.inf), *fixed]
     answer, left = x.clone(), torch.arange(len(x), device=x.device)
     for step in range(STEPS):
-        work[:3], done = _newton(mixture.components, step, *work)
+        work[:3], done = _newton(family, step, *work)
         answer[left] = work[0]
-        # Rows leave as they arrive: no answer depends on its batch-mates, and the rest is less.
         keep = (~done).nonzero().squeeze(-1)
         if len(keep) == 0:
             break
         if len(keep) < len(left):
             left, work = left[keep], [each[keep] for each in work]
-    return answer.reshape(start.shape)
+    return answer
 
 
 def _newton(

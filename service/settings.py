@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from pydantic import Field
+from pydantic import Field, model_validator
 from pydantic_settings import BaseSettings, SettingsConfigDict
 
 
@@ -46,3 +46,13 @@ class Settings(BaseSettings):
     idempotency_keep_s: float = Field(600.0, ge=0, description="time a key is remembered at least")
     idempotency_keep_requests: int = Field(64, ge=0, description="keys remembered at least")
     recent_window: int = Field(5, ge=1, description="run lengths that count as a recent change")
+
+    @model_validator(mode="after")
+    def _outlive_a_takeover(self) -> Settings:
+        """Requests must outlast the lease of a worker that dies, and the loading after it."""
+        if self.request_deadline_s * 1000 <= 2 * self.lease_ttl_ms:
+            raise ValueError(
+                f"request_deadline_s is {self.request_deadline_s:g}; with lease_ttl_ms "
+                f"{self.lease_ttl_ms} it must be more than {self.lease_ttl_ms / 500:g}"
+            )
+        return self

@@ -96,9 +96,6 @@ async def _start(settings: Settings, stack: AsyncExitStack) -> Context:
     gateway = Gateway(Access(appender, incarnation, settings, slots), replies, monitor)
     stack.push_async_callback(gateway.close)
     gateway.start()
-    await monitor.look()
-    watch = asyncio.get_running_loop().create_task(monitor.watch())
-    stack.callback(watch.cancel)
     with suppress(TimeoutError):  # not fatal: outcomes are also read from the store
         await bounded(replies.subscribed.wait(), START_WAIT_S)
     catalogue = Catalogue(settings.models_dir)

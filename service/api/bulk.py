@@ -28,7 +28,8 @@ class Bulk:
         by_stream: dict[str, list[int]] = {}
         for i, item in enumerate(self._items):
             if item.stream is None:
-                self._fail([i], item)
+                assert isinstance(item, BadItem)
+                self._refuse([i], item.error)
             else:
                 by_stream.setdefault(item.stream, []).append(i)
         await asyncio.gather(*(self._run_stream(places) for places in by_stream.values()))
@@ -37,71 +38,77 @@ class Bulk:
     async def _run_stream(self, places: list[int]) -> None:
         """Apply one stream's items; after a failed one nothing more is attempted."""
         done = 0
-        for command, count in self._commands(places):
-            part = places[done : done + count]
-            done += count
-            if isinstance(command, BadItem):
-                self._fail(part, command)
-                break
-            try:
-                outcome = await self._context.gateway.submit(command, count)
-            except ServiceError as error:
-                self._refuse(part, error)
-                break
-            if not self._answer(part, outcome):
+        for group in self._groups(places):
+            done += len(group)
+            if not await self._apply(group):
                 break
         self._skip(places[done:])
 
-    def _commands(self, places: list[int]) -> Iterator[tuple[wire.Observe | BadItem, int]]:
+    def _groups(self, places: list[int]) -> Iterator[list[int]]:
         """Group a stream's items: neighbours without a key go together, one with a key alone."""
-        group: list[GoodItem] = []
-        size = self._part_size(places)
+        group: list[int] = []
+        good = [item for item in map(self._items.__getitem__, places) if isinstance(item, GoodItem)]
+        size = self._context.forms.parts([item.observation for item in good])
         for place in places:
             item = self._items[place]
-            alone = isinstance(item, BadItem) or item.key is not None or item.seq is not None
-            if group and (alone or len(group) == size):
-                yield self._command(group), len(group)
+            plain = isinstance(item, GoodItem) and item.key is None
+            first = isinstance(item, BadItem) or item.seq is not None or not plain
+            if group and (first or len(group) == size):
+                yield group
                 group = []
-            if isinstance(item, BadItem):
-                yield item, 1
-            elif item.key is not None:
-                yield self._command([item]), 1
+            if plain:
+                group.append(place)
             else:
-                group.append(item)
+                yield [place]
         if group:
-            yield self._command(group), len(group)
+            yield group
 
-    def _part_size(self, places: list[int]) -> int:
-        good = [item for item in (self._items[p] for p in places) if isinstance(item, GoodItem)]
-        return self._context.forms.parts([item.observation for item in good])
+    async def _apply(self, group: list[int]) -> bool:
+        """Apply neighbours as one command; False when not all of it was applied."""
+        item = self._items[group[0]]
+        if isinstance(item, BadItem):
+            self._refuse(group, item.error)
+            return False
+        try:
+            outcome = await self._context.gateway.submit(self._command(item, group), len(group))
+        except ServiceError as error:
+            self._refuse(group, error)
+            return False
+        for place, answer in zip(group, outcome.body, strict=False):
+            self._rendered[place] = _STATUS_200 + answer[1:]
+        if outcome.status < 400:
+            return True
+        left = group[len(outcome.body) - 1 :]
+        if len(group) > 1 and outcome.status < 500:
+            return await self._one_by_one(left)
+        document = msgspec.json.decode(outcome.body[-1])
+        document.pop("applied", None)  # of the command, which the client does not know
+        self._rendered[left[0]] = self._document(left[0], document)
+        self._skip(left[1:])
+        return False
 
-    def _command(self, group: list[GoodItem]) -> wire.Observe:
-        first = group[0]
-        observations = [item.observation for item in group]
+    async def _one_by_one(self, places: list[int]) -> bool:
+        """Find out which item of a refused command is the bad one, and apply those before it.
+
+        A command is refused as a whole where it does not fit its stream.
+        """
+        for i, place in enumerate(places):
+            if not await self._apply([place]):
+                self._skip(places[i + 1 :])
+                return False
+        return True
+
+    def _command(self, first: GoodItem, group: list[int]) -> wire.Observe:
+        items = [item for item in map(self._items.__getitem__, group) if isinstance(item, GoodItem)]
+        observations = [item.observation for item in items]
         digested = digest(wire.encode(first.observation)) if first.key is not None else None
         return wire.Observe(
             first.stream, observations, first.key, digested, 0, first.seq, self._belief
         )
 
-    def _answer(self, places: list[int], outcome: wire.Outcome) -> bool:
-        """Enter a command's outcome; False when not all of it was applied."""
-        for place, answer in zip(places, outcome.body, strict=False):
-            self._rendered[place] = _STATUS_200 + answer[1:]
-        if outcome.status < 400:
-            return True
-        failed = len(outcome.body) - 1
-        document = msgspec.json.decode(outcome.body[-1])
-        document.pop("applied", None)  # of the command, which the client does not know
-        self._rendered[places[failed]] = self._document(places[failed], document)
-        self._skip(places[failed + 1 :])
-        return False
-
     def _refuse(self, places: list[int], error: ServiceError) -> None:
         for place in places:
             self._rendered[place] = self._document(place, error.document())
-
-    def _fail(self, places: list[int], item: BadItem) -> None:
-        self._refuse(places, item.error)
 
     def _skip(self, places: list[int]) -> None:
         """Answer items that were not attempted."""

@@ -25,7 +25,6 @@ from service.errors import (
     TooManyWaiting,
 )
 from service.redis.keys import partition_of
-from service.redis.store import CorruptState
 
 log = logging.getLogger(__name__)
 
@@ -44,10 +43,12 @@ class Gateway:
         self._lanes = [Lane(p, access) for p in range(access.settings.partitions)]
         self._next = 0
         self._tasks: list[asyncio.Task[None]] = []
+        self.failure: BaseException | None = None  # what ended a task that should never end
 
     def start(self) -> None:
-        """Start listening for replies and watching deadlines."""
-        self._tasks = [self._start(self._replies.listen()), self._start(self._sweep())]
+        """Start listening for replies, watching deadlines and looking after the store."""
+        tasks = (self._replies.listen(), self._sweep(), self._monitor.watch())
+        self._tasks = [self._start(task) for task in tasks]
 
     async def close(self) -> None:
         """Stop; what still waits is answered."""
@@ -99,8 +100,13 @@ class Gateway:
 
     def _start(self, run: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
         task = asyncio.get_running_loop().create_task(run)
-        task.add_done_callback(_report)
+        task.add_done_callback(self._report)
         return task
+
+    def _report(self, task: asyncio.Task[None]) -> None:
+        if not task.cancelled():
+            self.failure = task.exception()
+            log.error("a task of the gateway ended", exc_info=self.failure)
 
     async def _sweep(self) -> None:
         """Give up on what is past its deadline, and on lanes that fail for too long."""
@@ -122,7 +128,7 @@ class Gateway:
     async def _expire(self, overdue: list[Pending]) -> None:
         try:
             await bounded(self._replies.recover(overdue), LAST_READ_S)
-        except (redis.RedisError, OSError, TimeoutError, CorruptState) as error:
+        except (redis.RedisError, OSError, TimeoutError) as error:
             log.warning("outcomes cannot be read before giving up: %s", error)
         waited = f"no answer within {self._settings.request_deadline_s:g} s"
         for pending in overdue:
@@ -146,8 +152,3 @@ def _unanswered(pending: Pending, why: str) -> Exception:
 def _shed(error: Overloaded) -> NoReturn:
     metrics.LOAD_SHED.labels(error.reason).inc()
     raise error
-
-
-def _report(task: asyncio.Task[None]) -> None:
-    if not task.cancelled() and task.exception() is not None:
-        log.error("a task of the gateway ended", exc_info=task.exception())

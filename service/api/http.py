@@ -31,6 +31,7 @@ from service.wire import Outcome
 
 JSON = "application/json"
 NDJSON = "application/x-ndjson"
+CLIENT_LEFT = 499
 _stream_id = re.compile(STREAM_ID.strip("^$")).fullmatch
 _key = re.compile(KEY.strip("^$")).fullmatch
 _json_type = re.compile(rb"application/([a-z0-9.-]+\+)?json\s*(;.*)?", re.IGNORECASE).fullmatch
@@ -65,6 +66,8 @@ class RawRoute(APIRoute):
             response: Response = await self.endpoint(Request(scope, receive, send))
         except ServiceError as error:
             response = problem(error)
+        except ClientDisconnect:  # in the middle of its body; nobody reads this answer
+            response = Response(status_code=CLIENT_LEFT)
         await response(scope, receive, send)
 
 

@@ -8,6 +8,7 @@ anything later is sent, so its effect happens once.
 from __future__ import annotations
 
 import asyncio
+import logging
 import time
 from collections import deque
 from typing import Any, NamedTuple, cast
@@ -19,6 +20,8 @@ from service import metrics, wire
 from service.errors import MemoryShort, OutcomeUnknown, PartitionFull, RedisUnavailable
 from service.redis.append import Appended, Appender
 from service.settings import Settings
+
+log = logging.getLogger(__name__)
 
 ENTRY_OVERHEAD = 64  # incarnation and array headers of an entry
 FIRST_PAUSE_S = 0.02
@@ -90,7 +93,7 @@ class Lane:
         """Queue a command; it is sent with the next append."""
         self._waiting.append(pending)
         if self._task is None:
-            self._task = asyncio.get_running_loop().create_task(self._run())
+            self._begin()
 
     def give_up(self, reason: str) -> None:
         """Answer everything that is not acknowledged. The append itself goes on being resolved."""
@@ -106,15 +109,25 @@ class Lane:
             self._task.cancel()
             await asyncio.wait([self._task])
 
+    def _begin(self) -> None:
+        self._task = asyncio.get_running_loop().create_task(self._run())
+        self._task.add_done_callback(self._ended)
+
     async def _run(self) -> None:
-        try:
-            while True:
-                self._batch = self._take()
-                if not self._batch:
-                    return
-                await self._send()
-        finally:
-            self._task = None
+        self._batch = self._take()
+        while self._batch:
+            await self._send()
+            self._batch = self._take()
+
+    def _ended(self, task: asyncio.Task[None]) -> None:
+        self._task = None
+        if task.cancelled():
+            return
+        if (error := task.exception()) is not None:  # a defect: nobody is left waiting for it
+            log.error("the lane of partition %d failed", self._partition, exc_info=error)
+            self.give_up("an internal error")
+        elif self._waiting:  # came after its last look
+            self._begin()
 
     def _take(self) -> list[Pending]:
         """Take what fits in one entry, leaving out what was given up before it was sent."""
@@ -133,7 +146,6 @@ class Lane:
     async def _send(self) -> None:
         while self._batch:
             appended = await self._append()
-            self._batch_no += 1
             if appended is None:
                 return
             if appended.entry is not None:
@@ -144,6 +156,7 @@ class Lane:
     async def _append(self) -> Appended | None:
         """Append the batch, however often it takes; None when it was refused for memory."""
         access, pause_s = self._access, FIRST_PAUSE_S
+        self._batch_no += 1  # a number is never used for another batch, whatever happens to it
         for pending in self._batch:
             pending.sent = True
         raw = cast(Any, [msgspec.Raw(pending.payload) for pending in self._batch])

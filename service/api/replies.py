@@ -19,7 +19,7 @@ import redis.asyncio
 from service import metrics, wire
 from service.api.lane import Pending
 from service.redis import keys
-from service.redis.store import AsyncStore
+from service.redis.store import AsyncStore, CorruptState
 
 log = logging.getLogger(__name__)
 
@@ -55,10 +55,17 @@ class Replies:
                 by_partition.setdefault(pending.partition, []).append(pending.number)
         for partition, numbers in by_partition.items():
             for at in range(0, len(numbers), READ_AT_ONCE):
-                part = numbers[at : at + READ_AT_ONCE]
-                for outcome in await self._store.outcomes(partition, self._incarnation, part):
-                    if outcome is not None and self.resolve(outcome):
-                        metrics.RECOVERED_REPLIES.inc()
+                await self._read(partition, numbers[at : at + READ_AT_ONCE])
+
+    async def _read(self, partition: int, numbers: list[int]) -> None:
+        try:
+            outcomes = await self._store.outcomes(partition, self._incarnation, numbers)
+        except CorruptState:  # whoever waits for them hears that there is no answer
+            log.exception("replies: stored outcomes cannot be read")
+            return
+        for outcome in outcomes:
+            if outcome is not None and self.resolve(outcome):
+                metrics.RECOVERED_REPLIES.inc()
 
     async def listen(self) -> None:
         """Listen for ever, subscribing again whenever the connection is lost."""

@@ -135,7 +135,7 @@ CALLS = (
         (openapi.MODEL,),
         tag="models",
     ),
-    Call("GET", "/livez", routes_service.livez, documents.Status, tag="service"),
+    Call("GET", "/livez", routes_service.livez, documents.Status, (500,), tag="service"),
     Call("GET", "/readyz", routes_service.readyz, documents.Status, (503,), tag="service"),
 )
 
@@ -153,6 +153,9 @@ def _add(app: FastAPI, call: Call) -> None:
     extra: dict[str, Any] = {"parameters": openapi.parameters(*call.parameters, query=call.query)}
     if call.body is not None:
         extra["requestBody"] = call.body
+    responses = openapi.problems(call.problems)
+    if call.method == "PUT":
+        responses[201] = {"description": "created", "model": call.answer}
     app.add_api_route(
         call.path,
         call.endpoint,
@@ -163,6 +166,6 @@ def _add(app: FastAPI, call: Call) -> None:
         summary=text.partition("\n")[0].rstrip("."),
         description=text,
         operation_id=call.endpoint.__name__,
-        responses=openapi.problems(call.problems),
+        responses=responses,
         openapi_extra=extra,
     )

@@ -11,7 +11,7 @@ from starlette.responses import Response
 
 from service import metrics
 from service.api.http import Context, context_of, json_response
-from service.errors import NotFound, NotReady, UnknownModel
+from service.errors import InternalError, NotFound, NotReady, UnknownModel
 from service.models import Model
 from service.redis.store import Health
 
@@ -40,7 +40,10 @@ async def get_model(request: Request) -> Response:
 
 
 async def livez(request: Request) -> Response:
-    """Say that the process runs."""
+    """Say that the process runs and that nothing of it has stopped working."""
+    failure = context_of(request).gateway.failure
+    if failure is not None:
+        raise InternalError(f"a task of this process ended: {failure!r}")
     return json_response(b'{"status":"alive"}')
 
 
@@ -70,6 +73,8 @@ def _reasons(context: Context, health: Health | None) -> list[str]:
         reasons.append(f"{len(health.unowned)} of {total} partitions have no worker: {some}{more}")
     if not context.replies.subscribed.is_set():
         reasons.append("not subscribed to replies")
+    if context.gateway.failure is not None:
+        reasons.append(f"a task of this process ended: {context.gateway.failure!r}")
     return reasons
 
 

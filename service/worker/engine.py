@@ -59,19 +59,27 @@ class Engine:
                 stream.broken = refusal.detail
         self._replay([s for s in loaded if s.slab is not None])
 
-    def _break(self, stream: Stream, stored: Stored | None, reason: str) -> None:
+    def _break(self, stream: Stream, stored: Stored, reason: str) -> None:
         """Keep the bytes that cannot be read aside, and answer with the reason."""
+        stream.leave()
         stream.broken = f"stream {stream.name!r}: {reason}"
         stream.set_aside(stored)
         metrics.CORRUPT_STATES.inc()
 
     def _restore(self, stream: Stream, checkpoint: bytes | None) -> None:
         """Put the stream's last checkpoint on the device; its tail is replayed later."""
+        if stream.unreadable:
+            count = len(stream.unreadable)
+            raise CorruptState(f"{count} of its idempotency records cannot be read")
         if not stream.alive:
             return
         head = stream.live()
+        first = min(head.checkpoint, head.sealed)
+        records = {seq: wire.decode_record(each) for seq, each in stream.tail.items()}
+        if any(seq not in records or records[seq].seq != seq for seq in range(first, head.seq)):
+            raise CorruptState(f"its tail does not lead from seq {first} to its head")
+        stream.buffer = [records[seq] for seq in range(head.checkpoint, head.seq)]
         if not head.warm:
-            stream.buffer = [wire.decode_record(each) for each in stream.tail.values()]
             return
         if head.checkpoint and checkpoint is None:
             raise CorruptState(f"its checkpoint at seq {head.checkpoint} is gone")
@@ -79,25 +87,21 @@ class Engine:
         prior = slab.prior(head.location or [], head.scale or [])
         if head.checkpoint and checkpoint is not None:
             state = codec.decode(slab.model, prior, slab.max_hypotheses, checkpoint)
+            if int(state.seq) != head.checkpoint:
+                raise CorruptState(f"its checkpoint is of seq {int(state.seq)}")
         else:
             state = slab.start(prior)
         stream.slab, stream.row = slab, slab.add(state, prior)
 
     def _replay(self, streams: list[Stream]) -> None:
         """Step streams through the tail beyond their checkpoints; raises no events again."""
-        work = []
-        for stream in streams:
-            first = stream.live().checkpoint
-            tail = [wire.decode_record(b) for seq, b in stream.tail.items() if seq >= first]
-            if [r.seq for r in tail] != list(range(first, stream.live().seq)):
-                self._break(stream, None, f"its tail does not lead from seq {first} to its head")
-                continue
-            work.append((stream, tail))
-        for i in range(max((len(tail) for _, tail in work), default=0)):
-            now = [(stream, tail[i]) for stream, tail in work if i < len(tail)]
+        for i in range(max((len(stream.buffer) for stream in streams), default=0)):
+            now = [(stream, stream.buffer[i]) for stream in streams if i < len(stream.buffer)]
             for slab, group in by_slab(now):
                 slab.step([s.row for s, _ in group], [r for _, r in group], [0] * len(group))
             metrics.REPLAYED.inc(len(now))
+        for stream in streams:
+            stream.buffer = []
 
     def forget(self, partition: int) -> None:
         """Drop everything of a partition that is lost; nothing is written."""
@@ -124,8 +128,11 @@ class Engine:
                 continue
             head = stream.live()
             blob = codec.encode(stream.slab.model, stream.slab.state(stream.row))
-            blobs.append((stream, (stream.name, f"{head.generation}:{head.seq}", blob)))
             metrics.CHECKPOINT_BYTES.observe(len(blob))
+            if stream.reborn:  # the commit will drop what is written before it
+                stream.commit_checkpoint(blob)
+                continue
+            blobs.append((stream, (stream.name, f"{head.generation}:{head.seq}", blob)))
         if blobs:
             self.store.put_checkpoints(partition, [blob for _, blob in blobs])
         for stream, _ in blobs:
@@ -149,7 +156,9 @@ class Engine:
         stream.leave()
         stream.slab = self.slab(head)
         stream.row = stream.slab.add(state, prior)
-        self.checkpoint(stream.partition, [stream])
+        if head.seq:
+            # Within the commit: the stored head may name a checkpoint of this very seq.
+            stream.commit_checkpoint(codec.encode(stream.slab.model, state))
 
     def crowded(self) -> list[Stream]:
         """Idle streams used longest ago, as many as must go to keep within `resident_bytes`."""

@@ -7,7 +7,6 @@ import random
 import secrets
 import signal
 import time
-from typing import NamedTuple
 
 import redis
 import torch
@@ -16,26 +15,19 @@ from service import metrics, wire
 from service.errors import Quarantined
 from service.redis import keys
 from service.redis.connection import check_server, connect, fix_partitions
-from service.redis.log import DONE, Commit, Entry, Lease, Log, Offset
+from service.redis.log import Commit, Lease, Log, Offset
 from service.redis.store import Store
 from service.settings import Settings
 from service.worker.apply import Batch
 from service.worker.engine import Engine
 from service.worker.ownership import Leases, share
 from service.worker.rehearsal import dummy_step
-from service.worker.task import Task, outcome_effects
+from service.worker.task import Item, items_of, outcome_effects
 
 logger = logging.getLogger(__name__)
 CAREFUL, HOPELESS = 2, 3  # failed attempts: then one by one; then set the command aside
 IDLE_MS = 100  # longest wait for work, so that leases and signals are looked at
 BACKOFF_S = 0.2
-
-
-class Item(NamedTuple):
-    """One command and the offset that is reached when it is applied."""
-
-    task: Task
-    offset: Offset
 
 
 class Worker:
@@ -109,29 +101,15 @@ class Worker:
             return
         entries = self.log.read(self.offsets, self.settings.read_entries, IDLE_MS)
         if entries:
-            self._work({p: self._items(p, found) for p, found in entries.items()})
-            self._make_room()
-
-    def _items(self, partition: int, entries: list[Entry]) -> list[Item]:
-        """Commands beyond the partition's offset."""
-        at = self.offsets[partition]
-        items = []
-        for entry in entries:
-            batch = wire.decode_batch(entry.payload)
-            last = len(batch.envelopes) - 1
-            for i, envelope in enumerate(batch.envelopes):
-                if entry.id == at.entry and i <= at.index:
-                    continue
-                offset = Offset(entry.id, DONE if i == last else i)
-                items.append(Item(Task(partition, batch.incarnation, envelope), offset))
-        return items
+            at = self.offsets
+            self._work({p: items_of(p, at[p], found) for p, found in entries.items()})
 
     def _work(self, items: dict[int, list[Item]]) -> None:
         """Apply commands of several partitions, then commit each partition."""
         self._busy = set(items)
         started = time.monotonic()
         now_ms = time.time() * 1000
-        tasks = [item.task for found in items.values() for item in found]
+        tasks = [item.task for found in items.values() for item in found if item.task]
         for task in tasks:
             waited = max(0.0, now_ms - task.envelope.time_ms) / 1000
             metrics.STAGE_DURATION.labels("queue").observe(waited)
@@ -154,8 +132,14 @@ class Worker:
 
     def _commit_of(self, partition: int, items: list[Item], names: list[str]) -> Commit:
         keep_ms = int(2000 * self.settings.request_deadline_s)
-        tasks = [item.task for item in items]
+        tasks = [item.task for item in items if item.task]
         effects, messages = outcome_effects(tasks, partition, keep_ms)
+        for item in items:
+            if item.task is None:
+                metrics.QUARANTINED_COMMANDS.inc()
+                logger.error("setting an entry aside that cannot be read: %s", item.offset)
+                aside = ("HSET", keys.quarantine(partition), str(item.offset), item.payload)
+                effects.append(aside)
         for name in names:
             effects += self.engine.streams[partition, name].effects()
         done = sum(wire.units(task.command) for task in tasks)
@@ -164,16 +148,23 @@ class Worker:
         return Commit(partition, token, self.offsets[partition], new, done, effects, messages)
 
     def _commit(self, commits: list[Commit]) -> None:
+        invalid = {}
         for commit, result in zip(commits, self.log.commit(commits), strict=True):
+            p = commit.partition
             if result in ("OK", "ALREADY"):
-                self.offsets[commit.partition] = commit.new
+                self.offsets[p] = commit.new
+                if result == "ALREADY":  # what we hold in memory may be applied twice
+                    self.engine.forget(p)
             elif result == "FENCED":
                 metrics.FENCED_COMMITS.inc()
-                logger.warning("partition %d is no longer ours", commit.partition)
-                self._forget(commit.partition)
+                logger.warning("partition %d is no longer ours", p)
+                self.log.release(self.leases.held()[p], clean=False)
+                self._forget(p)
             else:
-                self._busy = {commit.partition}
-                raise RuntimeError(f"commit of partition {commit.partition}: {result}")
+                invalid[p] = result
+        if invalid:  # after every result was heeded: the other partitions have moved on
+            self._busy = set(invalid)
+            raise RuntimeError(f"commits that cannot succeed, by partition: {invalid}")
 
     # --- ownership ----------------------------------------------------------------------------
 
@@ -193,6 +184,7 @@ class Worker:
             if lease is not None:
                 self._take(lease)
         self._blame = True
+        self._make_room()
         metrics.RESIDENT_STREAMS.set(self.engine.resident())
         metrics.CHECKPOINT_AGE.set(self.engine.oldest_checkpoint_s(time.time()))
 
@@ -208,16 +200,18 @@ class Worker:
         logger.warning("partition %d failed %d times here; careful", p, lease.attempts)
         self._busy = {p}
         found = self.log.read({p: lease.offset}, self.settings.read_entries, 0).get(p, [])
-        items = self._items(p, found)
-        if items and lease.attempts >= HOPELESS:
+        items = items_of(p, lease.offset, found)
+        if items and items[0].task and lease.attempts >= HOPELESS:
             self._quarantine(p, items.pop(0))
         for item in items:
+            self.leases.tick()
             if p in self.offsets:
                 self._work({p: [item]})
 
     def _quarantine(self, partition: int, item: Item) -> None:
         metrics.QUARANTINED_COMMANDS.inc()
         task = item.task
+        assert task is not None
         task.refusal = Quarantined("it stopped its worker three times; it was not applied")
         task.finish()
         logger.error("setting a command aside: %s at %s", type(task.command).__name__, item.offset)
@@ -236,6 +230,7 @@ class Worker:
         """Give partitions up after a failure and try again a little later."""
         self._blame = blame
         self._busy = set()
+        self._maintained = 0.0
         leases = [self.leases.drop(partition) for partition in partitions]
         for partition in partitions:
             self._forget(partition)

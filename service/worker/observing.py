@@ -10,7 +10,7 @@ import torch
 from service import metrics
 from service.errors import NumericalFault, ServiceError
 from service.events import Reading, track
-from service.wire import Head, Record, numbers
+from service.wire import Event, Head, Record, numbers
 from service.worker import warmup
 from service.worker.answers import Answer, Place
 from service.worker.engine import Engine, by_slab
@@ -45,7 +45,8 @@ def _advance(slab: Slab, group: list[tuple[Stream, Answer]]) -> list[tuple[Answe
             faults.append((answer, _fault(answer.record)))
             continue
         answer.readout, answer.place = readout, Place(mixture, i)
-        read(stream, answer, readout)
+        _enter(answer.record, readout)
+        answer.event = follow(stream, answer.record, readout)
         _count(stream.live(), answer.record, readout)
         stream.put(answer.record)
     return faults
@@ -86,8 +87,10 @@ def _begin(engine: Engine, streams: list[Stream]) -> None:
             records = [record for _, record in group]
             _, readouts = slab.step([s.row for s, _ in group], records, confirmed)
             for (stream, record), readout in zip(group, readouts, strict=True):
-                read(stream, Answer(stream.name, "", record), readout)
+                # The record stays as it was answered.
+                record.previous_start = readout.born_previous_start
                 stream.put(record)
+                follow(stream, record, readout)
     for stream in streams:
         stream.buffer = []
 
@@ -135,32 +138,34 @@ def _provisional(
             answer.record.log_score = score
 
 
-def read(stream: Stream, answer: Answer, readout: Readout) -> None:
-    """Enter a step's numbers into the record and the head, and follow the events."""
-    record, head = answer.record, stream.live()
-    seq = record.seq
+def _enter(record: Record, readout: Readout) -> None:
+    """Enter a step's numbers into its record."""
     record.log_score = None if math.isnan(readout.log_score) else readout.log_score
     record.changed_probability = readout.changed_probability
-    record.changepoint_probability = readout.changepoint_probability if seq else None
+    record.changepoint_probability = readout.changepoint_probability if record.seq else None
     record.recent_change_probability = readout.recent_change_probability
     record.map_run_length = readout.map_run_length
     record.previous_start = readout.born_previous_start
+
+
+def follow(stream: Stream, record: Record, readout: Readout) -> Event | None:
+    """Enter a step's numbers into the head, and follow the events; returns the last that moved."""
+    head, seq = stream.live(), record.seq
     start = seq - readout.map_run_length
     reading = Reading(
         seq, record.time, start, readout.map_probability, readout.map_previous_start,
         readout.totals, readout.start_totals,
     )  # fmt: skip
     events = track(head, reading)
-    if events:
-        answer.event = events[-1]
-        stream.raise_events(events)
-        for event in events:
-            metrics.CHANGEPOINTS.labels(head.settings.model, event.state).inc()
+    stream.raise_events(events)
+    for event in events:
+        metrics.CHANGEPOINTS.labels(head.settings.model, event.state).inc()
     head.best_start = readout.best_start
     head.map_run_length = readout.map_run_length
     head.changed_probability = readout.changed_probability
     head.pruned_mass = readout.pruned_mass
     head.pruned_mass_sum += readout.pruned_mass
+    return events[-1] if events else None
 
 
 def _fault(record: Record) -> NumericalFault:

@@ -110,7 +110,10 @@ def predictions(engine: Engine, stream: Stream, command: Predict) -> bytes:
 def _mixture(
     stream: Stream, command: Predict, points: list[list[float]]
 ) -> tuple[Mixture, list[int | None]]:
-    """Mixture at each input (batch: the inputs), and the run length of each component."""
+    """Mixture at each input (batch: the inputs), and the run length of each component.
+
+    Shortest run first, whatever slots they are in, so that a seed means the same draws.
+    """
     slab, head = stream.slab, stream.live()
     assert slab is not None
     settings, count = head.settings, len(points)
@@ -124,9 +127,14 @@ def _mixture(
     grown, _ = moca.grow(state, prior, slab.inputs(records[:1]))
     wide = moca.rebuild(grown, [t.expand(count, *t.shape[1:]) for t in moca.leaves(grown)])
     mixture, _, _ = moca.predict(slab.model, wide, prior, inputs)
-    run_lengths: list[int | None] = [*grown.belief.run_length[0].tolist()]
-    more = mixture.log_weight.shape[1] - len(run_lengths)
-    return mixture, run_lengths + [None] * more
+    found = grown.belief.run_length[0].tolist()
+    alive = torch.isfinite(grown.belief.log_prob[0]).tolist()
+    slots = sorted((i for i, there in enumerate(alive) if there), key=found.__getitem__)
+    slots += range(len(found), mixture.log_weight.shape[1])  # the outliers' component
+    at = torch.tensor(slots, device=mixture.log_weight.device)
+    parts = [each.index_select(1, at) for each in mixture.components.parameters()]
+    ordered = Mixture(mixture.log_weight.index_select(1, at), mixture.components.rebuilt(*parts))
+    return ordered, [found[i] if i < len(found) else None for i in slots]
 
 
 def _described(mixture: Mixture, run_lengths: list[Any], command: Predict) -> list[dict[str, Any]]:

@@ -26,9 +26,11 @@ class Stream:
         self.tail = dict(stored.tail)  # encoded records
         self.buffer: list[Record] = []  # records while warming up
         self.remembered: OrderedDict[bytes, IdempotencyRecord] = OrderedDict()
+        self.unreadable: dict[bytes, bytes] = {}  # idempotency records
         self.slab: Slab | None = None
         self.row = -1
         self.broken: str | None = None
+        self.reborn = False  # the next commit drops an earlier life
         self.phase = phase_of(name)
         self._fresh: dict[bytes, bytes] = {}
         self._effects: list[Effect] = []
@@ -72,10 +74,13 @@ class Stream:
         p, name = self.partition, self.name
         head = self.head or Head(1, wire.StreamSettings())  # it could not be read
         self.head = Head(head.generation, head.settings, deleted=True, updated_ms=now_ms)
-        self.broken = None
+        self.broken, self.reborn = None, True
         self.tail, self.buffer, self._new, self._events = {}, [], {}, {}
         self.leave()
         self._effects.append(("ZREM", keys.names(p), name))
+        if self.unreadable:
+            self._effects.append(("HDEL", keys.idempotency(p, name), *self.unreadable))
+            self.unreadable = {}
         for key in (keys.tail, keys.history, keys.checkpoint, keys.events):
             self._effects.append(("UNLINK", key(p, name)))
         self._touched = True
@@ -114,8 +119,13 @@ class Stream:
             self._effects.append(("HDEL", keys.idempotency(self.partition, self.name), oldest))
 
     def recall(self, stored: dict[bytes, bytes]) -> None:
-        """Load keyed outcomes, oldest first."""
-        records = [(field, wire.decode_idempotency(each)) for field, each in stored.items()]
+        """Load keyed outcomes, oldest first; those that cannot be read are `unreadable`."""
+        records = []
+        for field, each in stored.items():
+            try:
+                records.append((field, wire.decode_idempotency(each)))
+            except msgspec.MsgspecError:
+                self.unreadable[field] = each
         self.remembered.update(sorted(records, key=lambda pair: pair[1].time_ms))
 
     def moved_checkpoint(self, seq: int) -> None:
@@ -127,17 +137,29 @@ class Stream:
         head.checkpoint, head.checkpoint_ms = seq, head.updated_ms
         self._touched = True
 
+    def commit_checkpoint(self, blob: bytes) -> None:
+        """Have the next commit itself write the state at the stream's seq."""
+        head = self.live()
+        self.moved_checkpoint(head.seq)
+        key = keys.checkpoint(self.partition, self.name)
+        self._effects.append(("HSET", key, f"{head.generation}:{head.seq}", blob))
+
     def checkpoint_due(self, every: int) -> bool:
         """Whether a boundary of `every` observations was passed since the last checkpoint."""
         head = self.live()
         return (head.seq + self.phase) // every > (head.checkpoint + self.phase) // every
 
-    def set_aside(self, stored: Stored | None) -> None:
-        """Keep bytes that cannot be read where no later commit overwrites them."""
-        if stored is None:
-            return
+    def set_aside(self, stored: Stored) -> None:
+        """Keep what cannot be read, all of it, where no later commit overwrites it."""
         key = keys.quarantine(self.partition)
-        for part, blob in (("head", stored.head), ("checkpoint", stored.checkpoint)):
+        tail = wire.encode(stored.tail) if stored.tail else None
+        unreadable = wire.encode(self.unreadable) if self.unreadable else None
+        for part, blob in (
+            ("head", stored.head),
+            ("checkpoint", stored.checkpoint),
+            ("tail", tail),
+            ("idempotency", unreadable),
+        ):
             if blob is not None:
                 name = f"{part}:{self.name}:{crc32(blob):08x}"
                 self._effects.append(("HSET", key, name, blob))
@@ -146,7 +168,7 @@ class Stream:
         """Everything the next commit must write; afterwards nothing waits."""
         p, name = self.partition, self.name
         self.tail.update((seq, wire.encode(record)) for seq, record in self._new.items())
-        if self.alive and self.live().warm:
+        if self.alive and self.live().warm and self.broken is None:
             self._seal()
         found, self._effects = self._effects, []
         if self._new:
@@ -161,6 +183,7 @@ class Stream:
         if self._touched and self.head is not None:
             found.append(("HSET", keys.heads(p), name, wire.encode(self.head)))
         self._new, self._events, self._fresh, self._touched = {}, {}, {}, False
+        self.reborn = False
         return found
 
     def _seal(self) -> None:
@@ -183,9 +206,8 @@ class Stream:
         end = min(head.sealed, head.checkpoint)
         if next(iter(self.tail), end) < end:
             done = [seq for seq in self.tail if seq < end]
-            written = [str(seq) for seq in done if seq not in self._new]
-            if written:
-                self._effects.append(("HDEL", keys.tail(p, name), *written))
+            # New ones too: the end of the warm-up puts records that are stored already.
+            self._effects.append(("HDEL", keys.tail(p, name), *map(str, done)))
             for seq in done:
                 del self.tail[seq]
                 self._new.pop(seq, None)

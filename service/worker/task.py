@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import Any
+from typing import Any, NamedTuple
+
+import msgspec
 
 from service import wire
 from service.errors import ServiceError
 from service.redis import keys
+from service.redis.log import DONE, Entry, Offset
 from service.redis.script import Argument
 from service.wire import Command, Envelope, Observe, Outcome
 from service.worker import answers
@@ -46,6 +49,40 @@ class Task:
                 self.refusal.extra["applied"] = len(self.answers)
             self.status = self.refusal.status
             self.body.append(self.refusal.render())
+
+
+class Item(NamedTuple):
+    """One command and the offset that is reached when it is applied.
+
+    `task` is None for an entry that cannot be read: `payload` is what it holds.
+    """
+
+    task: Task | None
+    offset: Offset
+    payload: bytes = b""
+
+
+def items_of(partition: int, at: Offset, entries: list[Entry]) -> list[Item]:
+    """Commands of a partition's entries that are beyond its offset."""
+    items = []
+    for entry in entries:
+        batch = _decoded(entry.payload)
+        if not batch.envelopes:
+            items.append(Item(None, Offset(entry.id, DONE), entry.payload))
+        last = len(batch.envelopes) - 1
+        for i, envelope in enumerate(batch.envelopes):
+            if entry.id == at.entry and i <= at.index:
+                continue
+            offset = Offset(entry.id, DONE if i == last else i)
+            items.append(Item(Task(partition, batch.incarnation, envelope), offset))
+    return items
+
+
+def _decoded(payload: bytes) -> wire.Batch:
+    try:
+        return wire.decode_batch(payload)
+    except msgspec.MsgspecError:
+        return wire.Batch("", [])
 
 
 def outcome_effects(

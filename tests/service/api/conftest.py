@@ -17,14 +17,22 @@ import redis
 
 from service import views, wire
 from service.api.app import create_app
-from service.errors import KeyReused, LabelOutOfRange, SeqConflict, ServiceError, UnknownStream
+from service.errors import (
+    DimensionMismatch,
+    KeyReused,
+    LabelOutOfRange,
+    SeqConflict,
+    ServiceError,
+    UnknownStream,
+)
 from service.redis import keys
 from service.redis.connection import connect
 from service.redis.log import DONE, Commit, Log, Offset
 from service.settings import Settings
 
 PARTITIONS = 4
-BAD_LABEL = 666.0  # what this worker refuses
+BAD_LABEL = 666.0  # refused when its turn comes
+MISFIT = 777.0  # its whole command is refused
 
 
 class FakeWorker:
@@ -106,10 +114,7 @@ class FakeWorker:
     def _observe(self, partition, command):
         stream, remembered = command.stream, (command.stream, command.key, command.first)
         if command.key is not None and remembered in self._remembered:
-            digest, answers = self._remembered[remembered]
-            if digest != command.digest:
-                raise KeyReused("used with another body")
-            return [a.replace(b'"duplicate":false', b'"duplicate":true') for a in answers], []
+            return self._repeat(*self._remembered[remembered], command), []
         head = self._heads.get(stream)
         if command.seq is not None and command.seq != (head.seq if head else 0):
             raise SeqConflict("elsewhere", seq=head.seq if head else 0)
@@ -117,6 +122,8 @@ class FakeWorker:
         if head is None:
             head, effects = self._create(partition, stream, {})
         answers = []
+        if any(observation.y == MISFIT for observation in command.observations):
+            raise DimensionMismatch("y: does not fit", applied=0)
         for observation in command.observations:
             if observation.y == BAD_LABEL:
                 refusal = LabelOutOfRange("y: not this one", applied=len(answers))
@@ -134,6 +141,11 @@ class FakeWorker:
         if command.key is not None:
             self._remembered[remembered] = (command.digest, answers)
         return answers, effects
+
+    def _repeat(self, digest, answers, command):
+        if digest != command.digest:
+            raise KeyReused("used with another body")
+        return [a.replace(b'"duplicate":false', b'"duplicate":true') for a in answers]
 
     def _answer(self, head, observation, belief):
         answer = {

@@ -2,6 +2,8 @@
 
 import json
 
+import pytest
+
 POST = "/v1/observations"
 NDJSON = {"Content-Type": "application/x-ndjson"}
 JSON = {"Content-Type": "application/json"}
@@ -49,13 +51,15 @@ async def test_items_with_keys(api, worker):
     assert statuses == [200, 422, 424, 424]
 
 
-async def test_after_a_failed_item_of_a_stream_nothing_more_of_it_is_applied(api, worker):
-    items = [{"stream": s, "y": 666 if (i, s) == (3, "a") else i} for i in range(6) for s in "ab"]
+@pytest.mark.parametrize("bad", [666, 777])
+async def test_after_a_failed_item_of_a_stream_nothing_more_of_it_is_applied(api, worker, bad):
+    items = [{"stream": s, "y": bad if (i, s) == (3, "a") else i} for i in range(6) for s in "ab"]
     answers = (await api.post(POST, json=items)).json()
     of_a, of_b = answers[::2], answers[1::2]
     assert [answer["status"] for answer in of_b] == [200] * 6
     assert [answer["status"] for answer in of_a] == [200, 200, 200, 422, 424, 424]
-    assert of_a[3]["type"].endswith("/label-out-of-range")
+    expected = "/label-out-of-range" if bad == 666 else "/dimension-mismatch"
+    assert of_a[3]["type"].endswith(expected)
     assert of_a[3]["stream"] == "a"
     assert "applied" not in of_a[3]
     assert of_a[4]["type"].endswith("/earlier-item-failed")

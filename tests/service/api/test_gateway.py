@@ -8,6 +8,7 @@ import pytest
 
 from service import metrics
 from service.api import gateway
+from service.redis import keys
 from service.redis.connection import connect
 from service.redis.keys import partition_of
 from service.redis.script import Script
@@ -256,3 +257,42 @@ async def test_envelopes_are_stamped(api, worker):
     assert read.deadline_ms == read.time_ms + 5000
     assert {write.default_model, read.default_model} == {"gaussian"}
     assert read.number > write.number
+
+
+async def test_a_defect_in_a_lane_leaves_nobody_waiting(api, worker, monkeypatch, caplog):
+    lane = api.app.state.context.gateway._lanes[P]
+    monkeypatch.setattr(lane, "_acknowledge", lambda: 1 / 0)
+    worker.running.clear()
+    response = await api.post(POST, json={"y": 1})
+    assert (response.status_code, slug(response)) == (503, "outcome-unknown")
+    assert "ZeroDivisionError" in caplog.text
+    monkeypatch.undo()
+    worker.running.set()
+    assert (await api.post(POST, json={"y": 2})).json()["seq"] == 1  # the first was sent
+
+
+async def test_a_task_that_should_never_end_is_told_by_the_probes(api, monkeypatch, until):
+    context = api.app.state.context
+    monkeypatch.setattr(context.replies, "resolve", lambda outcome: 1 / 0)
+    request = asyncio.create_task(api.post(POST, json={"y": 1}))
+    await until(lambda: context.gateway.failure is not None)
+    assert (await api.get("/livez")).status_code == 500
+    assert "ZeroDivisionError" in (await api.get("/readyz")).text
+    monkeypatch.undo()
+    assert (await request).status_code == 200  # the last look before giving up
+
+
+async def test_stored_outcomes_that_cannot_be_read(short, worker, start, until, caplog):
+    worker.publish = False
+    async with start(short) as api:
+        worker.running.clear()
+        request = asyncio.create_task(api.post(POST, json={"y": 1}))
+        await until(lambda: [p for p in waiting(api).values() if p.acknowledged])
+        ((number, _),) = waiting(api).items()
+        incarnation = api.app.state.context.replies._incarnation
+        with connect(short.redis_url) as client:
+            client.hset(keys.outcomes(P, incarnation, number), str(number), b"\x00")
+        response = await request
+        assert (response.status_code, slug(response)) == (504, "no-answer")
+        assert "cannot be read" in caplog.text
+        assert api.app.state.context.gateway.failure is None

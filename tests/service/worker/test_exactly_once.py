@@ -85,7 +85,6 @@ class Faults:
                 self.blamed += 1
                 self.count += 1
                 raise RuntimeError("a defect")
-            self.blamed = 0
             return commit(commits)
 
         worker.log.commit = faulty
@@ -120,20 +119,20 @@ def test_random_mixes_equal_one_command_at_a_time(make_bench, close, seed):
         if rng.random() < 0.4:
             bench.turn()
         if i % 8 == 7:
+            bench.outcomes(numbers)
+            faults.blamed = 0  # three in a row would set a command aside
+        if i % 8 == 3:
             rng.choice([bench.stop, bench.crash])()
+            faults.blamed += 1
             faults.install(bench.worker)
     outcomes = bench.outcomes(numbers)
-    assert faults.count > 5
+    assert faults.count > 3
     vars(bench.worker.log).pop("commit", None)
-    for i,(outcome, each) in enumerate(zip(outcomes, [c for entry in entries for c in entry], strict=True)):
-        print(i,each)
+    for outcome, each in zip(outcomes, [c for entry in entries for c in entry], strict=True):
         (expected,) = plain.send(each)
         assert outcome.status == expected.status, each
         for found, wanted in zip(outcome.body, expected.body, strict=True):
-            try:
-                close(known(found), known(wanted))
-            except AssertionError:
-                print(each,i); raise
+            close(known(found), known(wanted))
     for stream in STREAMS:
         close(state(bench, stream), state(plain, stream))
     for p in range(2):
@@ -220,6 +219,7 @@ def test_a_fenced_worker_forgets_and_nothing_is_applied_twice(bench):
         old.log.commit = commit
         for p in range(2):
             bench.client.delete(keys.lease(p))
+        old.log.leave()
         other = bench.new_worker()
         while bench.outcome(*number) is None:
             bench.turn(other)

@@ -1,0 +1,43 @@
+"""What Prometheus sees of a running service."""
+
+import shutil
+import subprocess
+
+import httpx
+import pytest
+from prometheus_client.parser import text_string_to_metric_families
+
+PROMTOOL = shutil.which("promtool")
+
+
+@pytest.fixture
+def exposition(serve):
+    url = serve()
+    with httpx.Client(base_url=url, timeout=60) as client:
+        step = [{"y": y + 0.1 * (i % 3)} for y in (0.0, 9.0) for i in range(40)]
+        client.post("/v1/streams/a-stream/observations", json=step).raise_for_status()
+        client.post("/v1/streams/a-stream/observations", json={"y": "no"})
+        return client.get("/metrics").text
+
+
+def test_metrics_tell_what_happened(exposition):
+    families = {family.name: family for family in text_string_to_metric_families(exposition)}
+    samples = {
+        (sample.name, *sorted(sample.labels.values())): sample.value
+        for family in families.values()
+        for sample in family.samples
+    }
+    assert samples["moca_observations_total", "applied"] == 80
+    assert samples["moca_changepoints_total", "confirmed", "gaussian@1"] == 1
+    assert samples["moca_owned_partitions",] == 16
+    for stage in ("ingest", "queue", "compute", "commit", "reply"):
+        assert samples["moca_stage_duration_seconds_count", stage] > 0
+    assert samples["moca_log_score_nats_count",] == 60  # not while warming up
+    assert "a-stream" not in exposition
+
+
+@pytest.mark.skipif(PROMTOOL is None, reason="no promtool on this machine")
+def test_promtool_has_nothing_to_complain_about(exposition):
+    command = [PROMTOOL, "check", "metrics"]
+    checked = subprocess.run(command, input=exposition, capture_output=True, text=True)
+    assert (checked.returncode, checked.stdout + checked.stderr) == (0, "")

@@ -1,0 +1,163 @@
+"""Small instances of every model, each beside its reference, and how to run the filter on them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from typing import NamedTuple
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from model_core import filter as moca
+from model_core.encoder import Mlp
+from model_core.filter import FilterState, Info, Inputs, Prior
+from model_core.upm import alpaca, conjugate
+from model_core.upm.base import UnderlyingModel
+from tests.model_core import reference
+from tests.model_core.reference import Reference, Series
+
+Draw = Callable[[np.random.Generator, int], tuple[np.ndarray, np.ndarray]]
+
+
+class Case(NamedTuple):
+    """A model, one stream's location and scale, the reference, and labels it may well see."""
+
+    name: str
+    model: UnderlyingModel
+    location: np.ndarray
+    scale: np.ndarray
+    reference: Reference
+    draw: Draw
+
+    def prior(self, batch: int = 1) -> Prior:
+        location, scale = (tensor(np.tile(a, (batch, 1))) for a in (self.location, self.scale))
+        return moca.make_prior(self.model, location, scale)
+
+
+def tensor(value) -> Tensor:
+    return torch.as_tensor(np.asarray(value), dtype=torch.float64)
+
+
+def gaussian(y_dim: int) -> Case:
+    location, scale = np.linspace(-1, 4, y_dim), np.linspace(2, 0.5, y_dim)
+    kappa, alpha, beta = 0.4, 1.7, 1.2
+
+    def draw(rng, steps):
+        level = np.where(np.arange(steps) < steps // 2, 0, 3)[:, None]
+        return np.zeros((steps, 0)), location + scale * (rng.normal(size=(steps, y_dim)) + level)
+
+    model = conjugate.Gaussian(y_dim=y_dim, kappa=kappa, alpha=alpha, beta=beta)
+    truth = reference.Gaussian(location, scale, kappa, alpha, beta)
+    return Case(f"gaussian-{y_dim}", model, location, scale, truth, draw)
+
+
+def poisson() -> Case:
+    location, shape = np.array([6.5]), 1.3
+
+    def draw(rng, steps):
+        rate = np.where(np.arange(steps) < steps // 2, 2, 15)[:, None]
+        return np.zeros((steps, 0)), rng.poisson(rate).astype(float)
+
+    truth = reference.Poisson(location, shape)
+    return Case("poisson", conjugate.Poisson(shape=shape), location, np.ones(1), truth, draw)
+
+
+def bernoulli() -> Case:
+    ones, zeros = 0.7, 1.4
+
+    def draw(rng, steps):
+        rate = np.where(np.arange(steps) < steps // 2, 0.1, 0.9)[:, None]
+        return np.zeros((steps, 0)), (rng.random((steps, 1)) < rate).astype(float)
+
+    model = conjugate.BernoulliModel(ones=ones, zeros=zeros)
+    one = np.ones(1)
+    return Case("bernoulli", model, 0 * one, one, reference.Bernoulli(ones, zeros), draw)
+
+
+def alpaca_case(y_dim: int, features: int = 5) -> Case:
+    """Random weights; scaled inputs and labels."""
+    rng = np.random.default_rng(y_dim)
+    sizes = [2, 6, features]
+    layers = [
+        (rng.normal(size=(b, a)), rng.normal(size=b))
+        for a, b in zip(sizes[:-1], sizes[1:], strict=True)
+    ]
+    x_scaling = rng.normal(size=2), rng.uniform(0.5, 2, 2)
+    y_scaling = rng.normal(size=y_dim), rng.uniform(0.5, 2, y_dim)
+    mean = 0.3 * rng.normal(size=(features, y_dim))
+    factor, noise = 0.5 * rng.normal(size=(features, features)), rng.uniform(0.1, 0.4, y_dim)
+    truth = reference.Alpaca(layers, mean, factor, noise, x_scaling, y_scaling)
+    weights, biases = ([tensor(a) for a in each] for each in zip(*layers, strict=True))
+    model = alpaca.Alpaca(
+        Mlp(tuple(weights), tuple(biases), "relu", "tanh"), tensor(mean), tensor(factor @ factor.T),
+        tensor(noise), 0.1, 2, *map(tensor, x_scaling), *map(tensor, y_scaling),
+    )  # fmt: skip
+
+    def draw(rng, steps):
+        x = rng.normal(size=(steps, 2))
+        return x, y_scaling[0] + y_scaling[1] * rng.normal(size=(steps, y_dim))
+
+    return Case(f"alpaca-{y_dim}", model, np.zeros(y_dim), np.ones(y_dim), truth, draw)
+
+
+CASES = [gaussian(1), gaussian(3), poisson(), bernoulli(), alpaca_case(1), alpaca_case(2)]
+BY_NAME = {case.name: case for case in CASES}
+
+
+def series(case: Case, seed: int, steps: int, hazard: float = 0.1, **told) -> Series:
+    """Random observations, and what is told with them: a number, or one for each step."""
+    x, y = case.draw(np.random.default_rng(seed), steps)
+    plain = {"labelled": True, "elapsed": 1.0, "changepoint": np.nan, "outlier_rate": 0.0}
+    full = {name: np.resize(v, steps) for name, v in {**plain, "hazard": hazard, **told}.items()}
+    return Series(x, y, **full)
+
+
+def inputs(batch: list[Series], t: int) -> Inputs:
+    """Step `t` of several streams; labels that are missing are nan."""
+    x = tensor([each.x[t] for each in batch])
+    labelled = torch.tensor([bool(each.labelled[t]) for each in batch])
+    y = tensor([each.y[t] if each.labelled[t] else np.nan * each.y[t] for each in batch])
+    hazard, elapsed, changepoint, rate = (
+        tensor([getattr(each, name)[t] for each in batch])
+        for name in ("hazard", "elapsed", "changepoint", "outlier_rate")
+    )
+    return Inputs(x if x.shape[-1] else None, y, labelled, hazard, elapsed, changepoint, rate)
+
+
+class Step(NamedTuple):
+    """Input of one step and what came of it."""
+
+    inputs: Inputs
+    state: FilterState
+    info: Info
+
+
+def run(
+    case: Case, batch: list[Series], max_hypotheses: int, state: FilterState | None = None
+) -> list[Step]:
+    """The filter over all steps of several streams of one length."""
+    prior = case.prior(len(batch))
+    return list(walk(case.model, prior, batch, max_hypotheses, state))
+
+
+def walk(
+    model: UnderlyingModel,
+    prior: Prior,
+    batch: list[Series],
+    max_hypotheses: int,
+    state: FilterState | None = None,
+) -> Iterable[Step]:
+    """Yield the steps of several streams one by one."""
+    state = moca.init(prior, max_hypotheses) if state is None else state
+    for t in range(len(batch[0].y)):
+        now = inputs(batch, t)
+        state, info = moca.step(model, state, prior, now)
+        yield Step(now, state, info)
+
+
+def by_start(state: FilterState, value: Tensor, row: int = 0) -> dict[int, float]:
+    """Values (B, S) of one stream's hypotheses, by the position at which each starts."""
+    alive = torch.isfinite(state.belief.log_prob[row])
+    starts = state.seq[row] - 1 - state.belief.run_length[row]
+    return dict(zip(starts[alive].tolist(), value[row, alive].tolist(), strict=True))
