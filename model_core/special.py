@@ -222,13 +222,15 @@ def _newton(
     move = -excess / density.clamp(min=1e-300)
     limit = 4 * spread * 2.0**step  # far quantiles of heavy tails are found by doubling
     new = x + torch.maximum(torch.minimum(move, limit), -limit)
+    new = torch.where(new == x, x - limit * excess.sign(), new)  # where x cannot move so little
     middle = 0.5 * (low + high)
     bounded = torch.isfinite(middle)
     bisect = ((new <= low) | (new >= high) | (step >= NEWTON_STEPS)) & bounded
     met, shut = excess.abs() < 2e-15 * goal, bounded & ((middle == low) | (middle == high))
-    done = ((move.abs() < TOLERANCE * narrowest) & ~bisect) | met | shut
-    new = torch.where(met, x, torch.where(shut, high, torch.where(bisect, middle, new)))
-    return [new, low, high], done.squeeze(-1)
+    near = move.abs() < TOLERANCE * narrowest
+    new = torch.where(shut, high, torch.where(bisect, middle, new))
+    new = torch.where(met, x, torch.where(near, x + move, new))
+    return [new, low, high], (met | near | shut).squeeze(-1)
 
 
 def _centre(mixture: Mixture) -> tuple[Tensor, Tensor, Tensor]:

@@ -6,11 +6,23 @@ start has been kept for `confirm_after` observations, withdrawn when it is not k
 
 from __future__ import annotations
 
+from enum import Enum
+from math import copysign, inf, isfinite, sqrt
 from typing import NamedTuple
 
 from msgspec.structs import replace
 
 from service.wire import Event, Head
+
+ROUNDING = 1e-12  # of a sum of squares
+
+
+class Fate(Enum):
+    """What becomes of the last confirmed event when a later start is confirmed."""
+
+    KEPT = 1
+    MOVED = 2  # it gets another start
+    REPLACED = 3  # it was the new one all along
 
 
 class Reading(NamedTuple):
@@ -81,16 +93,18 @@ def _confirm(head: Head, reading: Reading) -> list[Event]:
     if event is None:
         return []
     changed = []
-    replaces = last is not None and reading.previous_start < head.confirmed_start
-    before = head.before_totals if replaces else head.confirmed_totals
-    if last is not None and replaces:
+    fate = _fate(head, reading)
+    before = head.before_totals if fate is Fate.REPLACED else head.confirmed_totals
+    if last is not None and fate is Fate.REPLACED:
         changed.append(replace(event, state="withdrawn", time=reading.time))
         # The first suspicion stands, unless it was before the start it now belongs to.
         since = last.suspected_at if last.suspected_at >= event.start else event.suspected_at
         event = replace(last, start=event.start, suspected_at=since, delay=since - event.start)
-    elif last is not None and reading.previous_start > head.confirmed_start:
+    elif last is not None and fate is Fate.MOVED:
         moved = reading.previous_start
         changed.append(replace(last, start=moved, delay=last.suspected_at - moved))
+    if fate is not Fate.REPLACED:
+        head.before_start = reading.previous_start
     direction, size = _step(before, reading)
     confirmed = replace(
         event,
@@ -107,12 +121,26 @@ def _confirm(head: Head, reading: Reading) -> list[Event]:
     return [*changed, confirmed]
 
 
+def _fate(head: Head, reading: Reading) -> Fate:
+    """What the best path of a newly confirmed start says of the event confirmed before it."""
+    last, confirmed, previous = head.last_event, head.confirmed_start, reading.previous_start
+    if last is None or previous == confirmed or previous > last.suspected_at:
+        # One after the suspicion is a short regime of its own, never confirmed.
+        return Fate.KEPT
+    if previous > confirmed:
+        return Fate.MOVED
+    # It leads through the start before the confirmed one, give or take; or through a better
+    # estimate of the confirmed one.
+    return Fate.MOVED if 2 * previous > confirmed + head.before_start else Fate.REPLACED
+
+
 def _step(
     before: list[float] | None, reading: Reading
 ) -> tuple[str | None, float | list[float] | None]:
     """Direction and size of a shift, in standard deviations pooled within the two regimes.
 
-    The direction is that of the output that moved most.
+    The direction is that of the output that moved most; where that was constant within the
+    regimes there is no size.
     """
     totals, middle = reading.totals, reading.start_totals
     first = before if before is not None else [0.0] * len(totals)
@@ -126,9 +154,17 @@ def _step(
         mean_old, mean_new = (middle[i] - first[i]) / old, (totals[i] - middle[i]) / new
         squares = (middle[j] - first[j]) - old * mean_old**2
         squares += (totals[j] - middle[j]) - new * mean_new**2
-        variance = squares / (old + new - 2)
-        if variance <= 0:
-            return ("up" if mean_new > mean_old else "down"), None
-        sizes.append((mean_new - mean_old) / variance**0.5)
+        size = _ratio(mean_new - mean_old, squares, old + new, totals[j] - first[j])
+        sizes.append(size)
     most = max(sizes, key=abs)
-    return ("up" if most > 0 else "down"), (sizes[0] if outputs == 1 else sizes)
+    direction = None if most == 0 else "up" if most > 0 else "down"
+    if not isfinite(most):
+        return direction, None
+    return direction, (sizes[0] if outputs == 1 else sizes)
+
+
+def _ratio(shift: float, within: float, count: float, squares: float) -> float:
+    """A shift in standard deviations; infinite where only rounding is left within the regimes."""
+    if within > ROUNDING * squares:
+        return shift / sqrt(within / (count - 2))
+    return 0.0 if shift**2 * count <= ROUNDING * squares else copysign(inf, shift)

@@ -153,6 +153,7 @@ class Head(Struct, omit_defaults=True):
     sealed: int = 0  # records before this seq are in sealed chunks
     oldest: int = 0  # number of the oldest chunk that is retained
     confirmed_start: int = 0
+    before_start: int = 0  # start of the regime before the confirmed one
     confirmed_totals: list[float] | None = None  # label count, sums, squares up to that start
     before_totals: list[float] | None = None  # the same up to the start of the regime before it
     kept_since: int = 0  # the suspected start has been the MAP since this seq

@@ -40,7 +40,6 @@ from service.settings import Settings
 
 log = logging.getLogger(__name__)
 
-CONNECTIONS = 64  # appends under way at once; the library's pools hold 100
 START_WAIT_S = 30.0
 START_PAUSE_S = 0.25
 
@@ -92,8 +91,7 @@ async def _start(settings: Settings, stack: AsyncExitStack) -> Context:
     replies = Replies(listening, store, incarnation)
     monitor = Monitor(store, settings)
     appender = Appender(appends, incarnation, settings.max_pending)
-    slots = asyncio.Semaphore(CONNECTIONS)
-    gateway = Gateway(Access(appender, incarnation, settings, slots), replies, monitor)
+    gateway = Gateway(Access(appender, incarnation, settings), replies, monitor)
     stack.push_async_callback(gateway.close)
     gateway.start()
     with suppress(TimeoutError):  # not fatal: outcomes are also read from the store

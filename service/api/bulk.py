@@ -70,7 +70,7 @@ class Bulk:
             self._refuse(group, item.error)
             return False
         try:
-            outcome = await self._context.gateway.submit(self._command(item, group), len(group))
+            outcome = await self._context.gateway.submit(self._command(item, group))
         except ServiceError as error:
             self._refuse(group, error)
             return False

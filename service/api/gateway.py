@@ -64,8 +64,8 @@ class Gateway:
         """Return a stream's partition."""
         return partition_of(stream, self._settings.partitions)
 
-    async def submit(self, command: wire.Command, count: int = 0) -> wire.Outcome:
-        """Have a command of `count` observations applied once, and return its outcome."""
+    async def submit(self, command: wire.Command) -> wire.Outcome:
+        """Have a command applied once, and return its outcome."""
         partition = self.partition(command.stream)
         lane = self._lanes[partition]
         read_only = isinstance(command, READS)
@@ -81,7 +81,7 @@ class Gateway:
             raise BodyTooLarge(
                 f"this makes a command of {len(payload)} bytes; at most {settings.max_entry_bytes}"
             )
-        pending = Pending(number, partition, payload, count, deadline_s, read_only)
+        pending = Pending(number, partition, payload, wire.units(command), deadline_s, read_only)
         self._replies.pending[number] = pending
         lane.put(pending)
         try:

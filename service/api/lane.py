@@ -74,7 +74,6 @@ class Access(NamedTuple):
     appender: Appender
     incarnation: str
     settings: Settings
-    slots: asyncio.Semaphore  # bounds the connections in use
 
 
 class Lane:
@@ -165,10 +164,9 @@ class Lane:
         metrics.APPEND_COMMANDS.observe(len(self._batch))
         while True:
             try:
-                async with access.slots:
-                    appended = await access.appender.append(
-                        self._partition, self._batch_no, count, payload
-                    )
+                appended = await access.appender.append(
+                    self._partition, self._batch_no, count, payload
+                )
                 self.failing_since = 0.0
                 return appended
             except redis.OutOfMemoryError:

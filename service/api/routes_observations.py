@@ -43,7 +43,7 @@ async def observe(request: Request) -> Response:
     if form.many:
         return await _observe_list(context, template, form)
     template.observations = form.observations
-    outcome = await context.gateway.submit(template, 1)
+    outcome = await context.gateway.submit(template)
     return outcome_response(outcome)
 
 
@@ -79,7 +79,7 @@ async def _observe_list(context: Context, template: wire.Observe, form: Observat
         )
         try:
             # Shielded by the lane: a client that goes away does not undo what it sent.
-            outcome = await context.gateway.submit(command, len(part))
+            outcome = await context.gateway.submit(command)
         except ServiceError as error:
             return _stopped(error.status, error.document(), answers, error.headers())
         if outcome.status >= 400:

@@ -55,6 +55,8 @@ def api(settings: Settings, parent_fd: ParentFd = None, listen_fd: ListenFd = No
     )
     with listener:
         uvicorn.Server(config).run(sockets=[listener])
+    if app.state.refused is not None:
+        fail(str(app.state.refused), EXIT_REFUSED)
 
 
 @with_settings(WORKER)

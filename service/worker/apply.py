@@ -7,16 +7,17 @@ from collections import deque
 from typing import Any
 
 import msgspec
-from msgspec.structs import replace
+from msgspec.structs import asdict, replace
 
 from service import metrics, views
 from service.errors import (
     CorruptState,
-    DimensionMismatch,
+    Defect,
     KeyReused,
     ReadTimeout,
     SeqConflict,
     ServiceError,
+    UnknownModel,
     UnknownStream,
 )
 from service.wire import (
@@ -33,7 +34,13 @@ from service.wire import (
 )
 from service.worker import answers, reads
 from service.worker.answers import Answer
-from service.worker.checks import check_label, check_observation, check_settings
+from service.worker.checks import (
+    check_label,
+    check_observation,
+    check_prior,
+    check_settings,
+    same_model,
+)
 from service.worker.engine import Engine
 from service.worker.observing import observe
 from service.worker.stream import Stream
@@ -148,9 +155,11 @@ class Batch:
             if command.seq is not None and command.seq != current:
                 detail = f"seq is {command.seq}, but the next observation is {current}"
                 raise SeqConflict(detail, seq=current)
+            head = stream.live() if stream.alive else self._fresh(stream, task, {})
+            self._check(head, command.observations, command.first)
             if not stream.alive:
-                self._create(stream, task, {})
-            self._check(stream, command.observations)
+                stream.create(head)
+                stream.touch(task.envelope.time_ms)
         head = stream.live()
         if head.y_dim is None:
             y = command.observations[lane.at].y
@@ -166,11 +175,10 @@ class Batch:
             head.seq, seen.y, seen.x, seen.time, seen.elapsed, seen.changepoint, hazard, rate
         )
 
-    def _check(self, stream: Stream, observations: list[Observation]) -> None:
+    def _check(self, head: Head, observations: list[Observation], first: int) -> None:
         """Check a whole command first, so that a refusal leaves nothing of it applied."""
-        head = stream.live()
         y_dim = head.y_dim
-        for i, each in enumerate(observations):
+        for i, each in enumerate(observations, first):
             if y_dim is None and each.y is not None:
                 y_dim = len(each.y) if isinstance(each.y, list) else 1
             model = self.engine.catalogue.get(head.settings.model, y_dim or 1)
@@ -202,37 +210,35 @@ class Batch:
             raise CorruptState(stream.broken)
 
     def _configure(self, stream: Stream, task: Task, command: Configure) -> None:
+        given = dict(command.settings)
         if not stream.alive:
-            self._create(stream, task, command.settings)
+            stream.create(self._fresh(stream, task, given))
+        elif stream.live().seq == 0:
+            # Nothing was learned yet: begin again, whatever changes.
+            stream.restart(self._fresh(stream, task, {**asdict(stream.live().settings), **given}))
         else:
             head = stream.live()
-            given = dict(command.settings)
-            if "model" in given:
+            if "model" in given and not same_model(given["model"], head.settings.model):
                 given["model"] = self.engine.catalogue.resolve(given["model"])
+            else:
+                given["model"] = head.settings.model
             check_settings(head, given)
             size = given.pop("max_hypotheses", head.settings.max_hypotheses)
             head.settings = replace(head.settings, **given)
             if size != head.settings.max_hypotheses:
                 self.engine.resize(stream, size)
-            stream.touch(task.envelope.time_ms)
+        stream.touch(task.envelope.time_ms)
         task.body = [msgspec.json.encode(views.summary(stream.name, stream.live()))]
 
-    def _create(self, stream: Stream, task: Task, given: dict[str, Any]) -> None:
+    def _fresh(self, stream: Stream, task: Task, given: dict[str, Any]) -> Head:
+        """Head of a stream's next life, before any observation."""
         catalogue, now = self.engine.catalogue, task.envelope.time_ms
         name = catalogue.resolve(given.get("model") or task.envelope.default_model)
         settings = StreamSettings(**{**given, "model": name})
         y_dim = catalogue.y_dim(name)
-        sizes = {len(each) for each in (settings.location, settings.scale) if each is not None}
-        if len(sizes) > 1 or (sizes and y_dim is not None and sizes != {y_dim}):
-            expected = y_dim or max(sizes)
-            raise DimensionMismatch(
-                f"location and scale: expected {expected} numbers each", field="location"
-            )
+        y_dim = check_prior(settings, y_dim, catalogue.get(name, y_dim or 1).label)
         generation = stream.head.generation + 1 if stream.head is not None else 1
-        stream.create(
-            Head(generation, settings, y_dim=y_dim or max(sizes, default=None), created_ms=now)
-        )
-        stream.touch(now)
+        return Head(generation, settings, y_dim=y_dim, created_ms=now)
 
     def _refuse(self, lane: Lane, refusal: ServiceError) -> None:
         task = lane.tasks[0]
@@ -253,6 +259,8 @@ class Batch:
             command = task.command
             if task.field is None or not isinstance(command, Observe):
                 continue
+            if isinstance(task.refusal, Defect | UnknownModel) and not task.answers:
+                continue  # nothing was done, and what is wrong here may be mended meanwhile
             record = IdempotencyRecord(
                 command.digest or "", task.envelope.time_ms, task.status, task.body
             )

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from service.errors import DimensionMismatch, LabelOutOfRange, SettingsConflict
-from service.wire import Head, Observation, numbers
+from service.wire import Head, Observation, StreamSettings, numbers
 
 # Squares and sums of squares of anything smaller stay finite, whatever the model does with them.
 LARGEST = 1e100
@@ -26,7 +26,7 @@ def check_observation(seen: Observation, i: int, x_dim: int, y_dim: int | None) 
             f"observations[{i}].x: expected {x_dim} numbers, got {got}", field="x"
         )
     for field, values in (("y", y), ("x", seen.x or [])):
-        if any(abs(value) > LARGEST for value in values):
+        if any(not abs(value) <= LARGEST for value in values):
             raise LabelOutOfRange(
                 f"observations[{i}].{field}: expected numbers up to {LARGEST:g}", field=field
             )
@@ -44,10 +44,30 @@ def check_label(seen: Observation, i: int, label: str) -> None:
             raise LabelOutOfRange(f"observations[{i}].y: expected 0 or 1, got {value:g}", field="y")
 
 
+def check_prior(settings: StreamSettings, y_dim: int | None, label: str) -> int | None:
+    """Raise where location and scale do not fit the model; returns the number of outputs."""
+    given = {"location": settings.location, "scale": settings.scale}
+    for field, values in given.items():
+        if values is None:
+            continue
+        if y_dim is not None and len(values) != y_dim:
+            raise DimensionMismatch(f"{field}: expected {y_dim} numbers", field=field)
+        y_dim = len(values)
+        least = 1 / LARGEST if field == "scale" or label == "count" else -LARGEST
+        if any(not least <= value <= LARGEST for value in values):
+            raise LabelOutOfRange(
+                f"{field}: expected numbers between {least:g} and {LARGEST:g}", field=field
+            )
+    return y_dim
+
+
+def same_model(name: str, current: str) -> bool:
+    """Whether a model's name means the one a stream has; without a version it always does."""
+    return name in (current, current.partition("@")[0])
+
+
 def check_settings(head: Head, given: dict[str, Any]) -> None:
     """Raise SettingsConflict where a setting that shaped the prior would change."""
-    if head.seq == 0:
-        return
     for name in FIXED:
         if name in given and given[name] != getattr(head.settings, name):
             raise SettingsConflict(

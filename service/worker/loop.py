@@ -180,7 +180,9 @@ class Worker:
         for partition in free:
             if len(self.offsets) >= most:
                 break
+            before = self.log.rollbacks
             lease = self.log.acquire(partition, self._blame)
+            metrics.LOG_ROLLBACKS.inc(self.log.rollbacks - before)
             if lease is not None:
                 self._take(lease)
         self._blame = True

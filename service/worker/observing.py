@@ -113,9 +113,11 @@ def _warm_up(engine: Engine, cold: list[tuple[Stream, Answer]]) -> None:
         stream.buffer.append(record)
         stream.put(record)
         values = warmup.labels(stream.buffer)
-        if warmup.complete(values, head.settings.warmup):
-            label = engine.catalogue.get(head.settings.model, head.y_dim or 1).label
-            head.location, head.scale = warmup.estimate(values, head.settings, label)
+        if warmup.complete(values, head.settings.warmup, len(stream.buffer)):
+            head.y_dim = head.y_dim or 1
+            label = engine.catalogue.get(head.settings.model, head.y_dim).label
+            found = warmup.estimate(values, head.settings, label, head.y_dim)
+            head.location, head.scale = found
             warm.append((stream, answer))
     _begin(engine, [stream for stream, _ in warm])
     for stream, answer in warm:

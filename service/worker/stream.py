@@ -69,6 +69,13 @@ class Stream:
         self._effects.append(("ZADD", keys.names(self.partition), 0, self.name))
         self._touched = True
 
+    def restart(self, head: Head) -> None:
+        """Begin this life again with other settings; it has no observation yet."""
+        old = self.live()
+        self.leave()
+        head.generation, head.created_ms = old.generation, old.created_ms
+        self.head = head
+
     def delete(self, now_ms: int) -> None:
         """Leave a tombstone; idempotency records stay."""
         p, name = self.partition, self.name

@@ -13,7 +13,9 @@ from model_core.upm.base import UnderlyingModel
 from service.wire import Record, StreamSettings, numbers
 
 LONGEST = 200  # labels after which a stream whose values never differ goes on without them
+LONGEST_WAIT = 2000  # observations after which one whose labels are missing does
 FLAT_SCALE = 0.01  # of the location, where all values were the same
+SMALLEST_SCALE = 1e-150  # its square is still a number
 
 
 def given(settings: StreamSettings, label: str) -> tuple[list[float], list[float]] | None:
@@ -30,8 +32,10 @@ def labels(records: list[Record]) -> list[list[float]]:
     return [numbers(record.y) for record in records if record.y is not None]
 
 
-def complete(values: list[list[float]], warmup: int) -> bool:
+def complete(values: list[list[float]], warmup: int, waited: int) -> bool:
     """Whether enough labels are there, and two of each output differ (or never will)."""
+    if waited >= LONGEST_WAIT:
+        return True
     if len(values) < max(warmup, 1):
         return False
     return len(values) >= LONGEST or varied(values)
@@ -43,9 +47,12 @@ def varied(values: list[list[float]]) -> bool:
 
 
 def estimate(
-    values: list[list[float]], settings: StreamSettings, label: str
+    values: list[list[float]], settings: StreamSettings, label: str, y_dim: int
 ) -> tuple[list[float], list[float]]:
     """Location and scale of each output: mean and standard deviation, unless given."""
+    if not values:
+        location, scale = [float(label == "count")] * y_dim, [1.0] * y_dim
+        return settings.location or location, settings.scale or scale
     location, scale = [], []
     for each in zip(*values, strict=True):
         mean = math.fsum(each) / len(each)
@@ -56,7 +63,7 @@ def estimate(
             location.append(mean or 0.5 / len(each))
         else:
             location.append(mean)
-        scale.append(deviation or FLAT_SCALE * abs(mean) or 1.0)
+        scale.append(max(deviation or FLAT_SCALE * abs(mean) or 1.0, SMALLEST_SCALE))
     return settings.location or location, settings.scale or scale
 
 
@@ -70,7 +77,8 @@ def provisional(
 
     histories: labels of each stream, at least two that differ.
     """
-    found = [estimate(v, s, model.label) for v, s in zip(histories, settings, strict=True)]
+    pairs = zip(histories, settings, strict=True)
+    found = [estimate(values, s, model.label, model.y_dim) for values, s in pairs]
 
     def tensor(values: list[list[float]]) -> Tensor:
         return torch.tensor(values, dtype=torch.float64, device=device)

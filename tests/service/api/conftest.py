@@ -89,7 +89,7 @@ class FakeWorker:
                 effects += changes
                 key = keys.outcomes(partition, batch.incarnation, outcome.number)
                 effects.append(("HSET", key, str(outcome.number), wire.encode(outcome)))
-                done += len(getattr(envelope.command, "observations", []))
+                done += wire.units(envelope.command)
             if self.publish:
                 publish.append((keys.reply_channel(batch.incarnation), wire.encode(outcomes)))
         lease, old = self._leases[partition], self._offsets[partition]
@@ -209,6 +209,7 @@ def settings(valkey_url, tmp_path):
         models_dir=tmp_path / "models",
         partitions=PARTITIONS,
         request_deadline_s=5.0,
+        lease_ttl_ms=1000,
     )
 
 

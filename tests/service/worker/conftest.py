@@ -29,8 +29,8 @@ class Bench:
     def __init__(self, url, models_dir, **settings):
         exact = {"idempotency_keep_s", "resident_bytes"} & settings.keys()
         loose = {name: settings.pop(name) for name in exact}
-        plain = {"partitions": 2, "lease_ttl_ms": 60_000, "models_dir": models_dir, **settings}
-        made = Settings(redis_url=url, **plain)
+        plain = {"partitions": 2, "lease_ttl_ms": 60_000, "request_deadline_s": 180.0, **settings}
+        made = Settings(redis_url=url, models_dir=models_dir, **plain)
         self.settings = made.model_copy(update=loose)  # below their bounds, too
         self.client = connect(url)
         self.numbers, self.batches = 0, Counter()
