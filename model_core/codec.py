@@ -56,7 +56,9 @@ def decode(model: UnderlyingModel, prior: Prior, max_hypotheses: int, blob: byte
     arrays = _arrays(blob, model.kind)
     state = init(prior, max_hypotheses)
     seq = _fitting(arrays, "seq", state.seq[0])
-    count = len(arrays["log_prob"]) if arrays.get("log_prob", seq).dim() else -1
+    if "log_prob" not in arrays or arrays["log_prob"].dim() != 1:
+        raise CorruptState("state has no list 'log_prob' of its hypotheses")
+    count = len(arrays["log_prob"])
     least = int(seq != 0)  # there is none before the first observation
     if not least <= count <= max_hypotheses:
         raise CorruptState(
@@ -69,7 +71,7 @@ def decode(model: UnderlyingModel, prior: Prior, max_hypotheses: int, blob: byte
     for name, target in zip(state.stats._fields, state.stats, strict=True):
         values = arrays.get(f"stats.{name}")
         if values is not None and name in model.symmetric:
-            arrays[f"stats.{name}"] = _full(values, target.shape[-1])
+            arrays[f"stats.{name}"] = _full(name, values, target.shape[-1])
         target[0, :count] = _fitting(arrays, f"stats.{name}", target[0, :count])
     return state._replace(
         seq=seq[None],
@@ -148,9 +150,11 @@ def _lower(matrix: Tensor) -> Tensor:
     return matrix[..., rows, columns]
 
 
-def _full(lower: Tensor, size: int) -> Tensor:
+def _full(name: str, lower: Tensor, size: int) -> Tensor:
     if lower.shape[-1:] != (size * (size + 1) // 2,):
-        raise CorruptState(f"state's triangle is {list(lower.shape)}, expected that of {size}")
+        raise CorruptState(
+            f"state's array 'stats.{name}' is {list(lower.shape)}, expected triangles of {size}"
+        )
     rows, columns = torch.tril_indices(size, size)
     full = torch.zeros(*lower.shape[:-1], size, size, dtype=lower.dtype)
     full[..., rows, columns] = lower

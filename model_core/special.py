@@ -109,7 +109,7 @@ def negative_binomial_table(shape: Tensor, rate: Tensor, counts: int) -> Tensor:
 
 
 def _large(value: Tensor, shape: Tensor, rate: Tensor) -> Tensor:
-    k = value.clamp(0, 1e18)
+    k = value.clamp(0, 1e150)
     q, p = shape / (shape + rate), rate / (shape + rate)
     term = torch.exp(negative_binomial_log_mass(k + 1, shape, rate)) * (k + 1) / shape
     total = torch.zeros_like(term)
@@ -241,9 +241,12 @@ def _centre(mixture: Mixture) -> tuple[Tensor, Tensor, Tensor]:
     weight = mixture.log_weight.exp().unsqueeze(-1)
     mean, each = mixture.mean().unsqueeze(1), mixture.components.mean()
     scale = torch.exp(-mixture.components.log_density(each)) / math.sqrt(2 * math.pi)
-    variance = torch.where(weight > 0, weight * (scale.square() + (each - mean).square()), 0.0)
-    narrowest = torch.where(weight > 0, scale, torch.inf).amin(1, keepdim=True)
-    return mean, variance.sum(1, keepdim=True).sqrt(), narrowest
+    present = weight > 0
+    between = torch.where(present, weight * (each - mean).square(), 0.0).sum(1, keepdim=True)
+    # The average scale, not its square's: one wide component of little weight hardly moves it.
+    within = torch.where(present, weight * scale, 0.0).sum(1, keepdim=True)
+    narrowest = torch.where(present, scale, torch.inf).amin(1, keepdim=True)
+    return mean, (between + within.square()).sqrt(), narrowest
 
 
 def count_quantile(mixture: Mixture, levels: Tensor) -> Tensor:
@@ -258,10 +261,12 @@ def count_quantile(mixture: Mixture, levels: Tensor) -> Tensor:
         # Sums of masses may end a rounding error below a level that they meet.
         return (weight * each.cdf(count.unsqueeze(1))).sum(1) >= goal - 1e-12
 
-    while not (enough := reached(high)).all():
+    while not (enough := reached(high) | torch.isinf(high)).all():  # ends whatever it was given
         low, high = torch.where(enough, low, high), torch.where(enough, high, 2 * high)
-    while ((high - low) > 1).any():
+    while True:
         middle = ((low + high) / 2).floor()
+        if not ((middle > low) & (middle < high)).any():  # beyond 2^53 not every count is a float
+            break
         enough = reached(middle)
         low, high = torch.where(enough, low, middle), torch.where(enough, middle, high)
     return high

@@ -13,6 +13,7 @@ from service import metrics
 from service.api.http import header
 
 METHODS = frozenset({"GET", "HEAD", "POST", "PUT", "DELETE", "OPTIONS"})
+_observations = re.compile(r"/v1/streams/([^/]+)/observations").fullmatch
 _acceptable = re.compile(rb"[A-Za-z0-9._-]{1,64}").fullmatch
 
 
@@ -25,6 +26,7 @@ class Edge:
 
     def __init__(self, app: ASGIApp) -> None:
         self._app = app
+        self._observe: Any = None  # the route of the hot path
         self._measures: dict[tuple[str, str, int], Any] = {}
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -46,9 +48,26 @@ class Edge:
             await send(message)
 
         try:
-            await self._app(scope, receive, answer)
+            await self._next(scope)(scope, receive, answer)
         finally:
             self._measure(scope, status, time.perf_counter() - began)
+
+    def _next(self, scope: Scope) -> ASGIApp:
+        """Take posted observations straight to their route.
+
+        The layers between cost a fifth of such a request: they find the route and handle errors
+        that this one handles itself.
+        """
+        if scope["method"] != "POST":
+            return self._app
+        found = _observations(scope["path"])
+        if found is None:
+            return self._app
+        if self._observe is None:
+            (self._observe,) = (r for r in scope["app"].routes if r.name == "observe")
+        scope["path_params"], scope["route"] = {"stream": found[1]}, self._observe
+        route: ASGIApp = self._observe.app
+        return route
 
     def _measure(self, scope: Scope, status: int, seconds: float) -> None:
         route = getattr(scope.get("route"), "path", "unmatched")

@@ -98,7 +98,7 @@ class Engine:
         for i in range(max((len(stream.buffer) for stream in streams), default=0)):
             now = [(stream, stream.buffer[i]) for stream in streams if i < len(stream.buffer)]
             for slab, group in by_slab(now):
-                slab.step([s.row for s, _ in group], [r for _, r in group], [0] * len(group))
+                slab.replay([s.row for s, _ in group], [r for _, r in group], [0] * len(group))
             metrics.REPLAYED.inc(len(now))
         for stream in streams:
             stream.buffer = []

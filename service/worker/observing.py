@@ -85,7 +85,7 @@ def _begin(engine: Engine, streams: list[Stream]) -> None:
         for slab, group in by_slab(now):
             confirmed = [s.live().confirmed_start for s, _ in group]
             records = [record for _, record in group]
-            _, readouts = slab.step([s.row for s, _ in group], records, confirmed)
+            readouts = slab.replay([s.row for s, _ in group], records, confirmed)
             for (stream, record), readout in zip(group, readouts, strict=True):
                 # The record stays as it was answered.
                 record.previous_start = readout.born_previous_start

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import NamedTuple
 
 import torch
+from msgspec.structs import replace
 from torch import Tensor
 
 from model_core import belief as beliefs
@@ -96,6 +97,19 @@ class Slab:
         table = self._read(state, info, torch.tensor(confirmed, device=self.device)).tolist()
         width = 1 + 2 * self.model.y_dim
         return info.predictive, [_readout(line, width) for line in table]
+
+    def replay(
+        self, rows: list[int], records: list[Record], confirmed: list[int]
+    ) -> list[Readout]:
+        """Step through what counts as applied; a label that breaks the step, as a missing one."""
+        _, readouts = self.step(rows, records, confirmed)
+        broken = [i for i, readout in enumerate(readouts) if not readout.ok]
+        if broken:
+            blank = [replace(records[i], y=None) for i in broken]
+            _, again = self.step([rows[i] for i in broken], blank, [confirmed[i] for i in broken])
+            for i, readout in zip(broken, again, strict=True):
+                readouts[i] = readout
+        return readouts
 
     def inputs(self, records: list[Record]) -> Inputs:
         """Tensors of one observation of each stream."""

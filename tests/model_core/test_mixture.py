@@ -118,6 +118,14 @@ def test_a_level_that_a_count_meets_exactly():
     assert geometric.quantile(tensor([0.5, 0.75, 0.750001])).flatten().tolist() == [0, 1, 2]
 
 
+def test_count_quantiles_end_whatever_they_are_given():
+    huge = mixture(NegativeBinomial, [1.0], [1e3], [1e20])
+    expected = stats.gamma.ppf(0.5, 1e3, scale=1e17)
+    assert huge.quantile(tensor([0.5])).item() == pytest.approx(expected, rel=1e-6)
+    nothing = mixture(NegativeBinomial, [1.0], [math.nan], [3.0])
+    assert not torch.isfinite(nothing.quantile(tensor([0.5]))).any()
+
+
 def test_binary_quantiles():
     mix = mixture(Bernoulli, [0.5, 0.5], [0.2, 0.4])
     assert mix.quantile(tensor([0.1, 0.7, 0.71, 0.99])).flatten().tolist() == [0, 0, 1, 1]

@@ -1,0 +1,101 @@
+"""Statistics after thousands of observations, with inputs that move and inputs that are stuck."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import numpy as np
+import pytest
+import torch
+
+from model_core import filter as moca
+from model_core.filter import FilterState, Inputs, Prior
+from tests.model_core.cases import Case, alpaca_case, gaussian, tensor
+
+KINDS = ("moving", "stuck", "stuck with outliers")
+
+
+class Long(NamedTuple):
+    """One regime seen by three streams: inputs (3, T, 2), labels (3, T, d), outlier rates (3,)."""
+
+    x: torch.Tensor
+    y: torch.Tensor
+    outlier_rate: torch.Tensor
+
+    def step(self, case: Case, state: FilterState, prior: Prior, t: int):
+        one = torch.ones(3, dtype=torch.float64)
+        told = one > 0, 1e-4 * one, one, torch.nan * one, self.outlier_rate
+        return moca.step(case.model, state, prior, Inputs(self.x[:, t], self.y[:, t], *told))
+
+
+def one_regime(case: Case, steps: int) -> Long:
+    rng, outputs = np.random.default_rng(0), case.model.y_dim
+    x = rng.normal(size=(3, steps, 2))
+    x[1:] = x[1:, :1]
+    truth = case.reference
+    weights = truth.prior_mean + truth.factor @ rng.normal(size=truth.prior_mean.shape)
+    noise = np.sqrt(truth.noise) * rng.normal(size=(3, steps, outputs))
+    noise[2, 50::100] *= 30
+    offset, scale = truth.y_scaling
+    y = offset + scale * (truth.features(x) @ weights + noise)
+    return Long(tensor(x), tensor(y), tensor([0.0, 0.0, 0.01]))
+
+
+def covariances(state: FilterState) -> torch.Tensor:
+    return state.stats.cov[torch.isfinite(state.belief.log_prob)]
+
+
+@pytest.mark.parametrize("steps", [2000, pytest.param(20_000, marks=pytest.mark.slow)])
+def test_alpaca_stays_a_posterior(steps):
+    """Exactly symmetric, positive definite, and what solving from all the data gives."""
+    case = alpaca_case(2, features=12)
+    data, prior = one_regime(case, steps), case.prior(3)
+    state = moca.init(prior, 6)
+    for t in range(steps):
+        state, info = data.step(case, state, prior, t)
+        assert info.ok.all()
+        if t % 250 == 249:
+            cov = covariances(state)
+            assert torch.equal(cov, cov.mT)
+            assert torch.linalg.eigvalsh(cov).min() > 0
+    assert state.belief.run_length.amax(-1).tolist() == [steps - 1] * 3
+    for row in range(2):  # the third weighs its observations
+        compare_with_a_solution(case, state, data, row)
+
+
+def compare_with_a_solution(case: Case, state: FilterState, data: Long, row: int) -> None:
+    """The oldest hypothesis has absorbed everything."""
+    truth, slot = case.reference, state.belief.run_length[row].argmax()
+    assert torch.isfinite(state.belief.log_prob[row, slot])
+    offset, scale = truth.y_scaling
+    phi, label = truth.features(data.x[row].numpy()), (data.y[row].numpy() - offset) / scale
+    start = np.linalg.inv(truth.factor @ truth.factor.T)
+    precision = start + phi.T @ phi
+    mean = np.linalg.solve(precision, start @ truth.prior_mean + phi.T @ label)
+    found = state.stats.mean[row, slot].numpy(), state.stats.cov[row, slot].numpy()
+    np.testing.assert_allclose(found[1], np.linalg.inv(precision), atol=1e-8)
+    np.testing.assert_allclose(phi[-1] @ found[0], phi[-1] @ mean, atol=1e-9)
+    variance = phi[-1] @ np.linalg.solve(precision, phi[-1])
+    assert phi[-1] @ found[1] @ phi[-1] == pytest.approx(variance, rel=1e-7)
+
+
+def test_a_gaussian_of_one_value_narrows_without_end():
+    """A stuck sensor: the scale falls as one over the root of the count, and nothing breaks."""
+    case, steps = gaussian(1), 2000
+    prior, one = case.prior(), torch.ones(1, dtype=torch.float64)
+    state = moca.init(prior, 5)
+    told = one > 0, 1e-4 * one, one, torch.nan * one, 0.01 * one
+    for _ in range(steps):
+        state, info = moca.step(case.model, state, prior, Inputs(None, one[None], *told))
+        assert info.ok.all()
+    slot = state.belief.run_length.argmax()
+    _, kappa, alpha, beta = (each[0, slot].item() for each in state.stats)
+    truth = case.reference
+    shift = truth.kappa * steps * (1 - truth.location[0]) ** 2 / (2 * (truth.kappa + steps))
+    weight = kappa - truth.kappa
+    assert 0.98 * steps < weight <= steps
+    assert alpha == pytest.approx(truth.alpha + weight / 2, rel=1e-12)
+    assert beta == pytest.approx(truth.beta * truth.scale[0] ** 2 + shift, rel=0.02)
+    spread = info.predictive.covariance().sqrt().item()
+    assert 0 < spread < 3 * truth.scale[0]
+    assert torch.isfinite(info.predictive.quantile(tensor([0.01, 0.99]))).all()

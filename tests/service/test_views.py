@@ -1,0 +1,78 @@
+"""What is shown of committed state."""
+
+import json
+
+from service import views
+from service.wire import Event, Head, Record, StreamSettings
+
+
+def head(**more):
+    return Head(1, StreamSettings(model="gaussian@1"), **more)
+
+
+def records(pointers, first=0):
+    return [
+        Record(first + i, 0.0, None, None, 1.0, None, 0.01, 0.0, previous_start=previous)
+        for i, previous in enumerate(pointers)
+    ]
+
+
+class TestSegmentation:
+    def test_pointers_are_followed_from_the_last_start(self):
+        found = views.segmentation(
+            head(warm=True, seq=7, best_start=5), records([-1, 0, 1, 0, 3, 2, 2])
+        )
+        assert found == [
+            {"start": 0, "end": 2},
+            {"start": 2, "end": 5},
+            {"start": 5, "end": 7},
+        ] or found == [
+            {"start": 0, "end": 1},
+            {"start": 1, "end": 2},
+            {"start": 2, "end": 5},
+            {"start": 5, "end": 7},
+        ]
+
+    def test_one_regime(self):
+        found = views.segmentation(head(warm=True, seq=3), records([-1, 0, 0]))
+        assert found == [{"start": 0, "end": 3}]
+
+    def test_it_begins_with_what_is_retained(self):
+        kept = records([0, 11, 0, 0], first=12)
+        found = views.segmentation(head(warm=True, seq=16, best_start=13), kept)
+        assert found == [{"start": 12, "end": 13}, {"start": 13, "end": 16}]
+        found = views.segmentation(head(warm=True, seq=16, best_start=3), kept)
+        assert found == [{"start": 12, "end": 16}]
+
+    def test_none_without_records_or_before_the_filter_runs(self):
+        assert views.segmentation(head(warm=True), []) == []
+        assert views.segmentation(head(seq=2), records([-1, -1])) == []
+
+
+class TestSummary:
+    def test_a_new_stream(self):
+        found = views.summary("a", head(created_ms=1_700_000_000_123))
+        assert found["created"] == "2023-11-14T22:13:20.123+00:00"
+        assert (found["seq"], found["warming_up"], found["run_length"]) == (0, True, None)
+        assert found["regime_start"] is None
+        assert found["mean_log_score"] is None
+        assert json.loads(json.dumps(found)) == found
+
+    def test_one_with_observations(self):
+        event = Event(3, "suspected", 8, suspected_at=9)
+        found = views.summary(
+            "a",
+            head(seq=10, warm=True, map_run_length=1, event=event, log_score_sum=-6.0, scored=4),
+        )
+        assert found["run_length"] == {"map": 1}
+        assert found["regime_start"] == 8
+        assert found["mean_log_score"] == -1.5
+        assert found["event"]["state"] == "suspected"
+        assert found["event"]["confirmed_at"] is None
+        assert found["last_event"] is None
+
+
+def test_an_event_has_every_field():
+    found = views.event(Event(1, "confirmed", 28, suspected_at=33, confirmed_at=43, delay=5))
+    assert list(found) == list(Event.__struct_fields__)
+    assert views.event(None) is None

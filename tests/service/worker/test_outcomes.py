@@ -1,0 +1,127 @@
+"""Outcomes are stored, published as a hint, and expire; reads past their deadline are skipped."""
+
+import json
+
+import pytest
+
+from service import wire
+from service.redis import keys
+from service.redis.connection import connect
+from service.wire import Configure, Delete, Observation, Observe, Predict, RunLength
+
+INCARNATION = "api0"
+
+
+def test_stored_under_their_number_and_expiring(make_bench):
+    bench = make_bench(request_deadline_s=150.0)
+    (number,) = bench.append(Observe("a", [Observation(y=1.0)]))
+    (outcome,) = bench.outcomes([number])
+    assert (outcome.number, outcome.status) == (0, 200)
+    key = keys.outcomes(number[0], INCARNATION, 0)
+    assert 290_000 < bench.client.pttl(key) <= 300_000
+
+
+def test_published_with_the_commit(bench, valkey_url):
+    with connect(valkey_url) as client, client.pubsub() as listener:
+        listener.subscribe(keys.reply_channel(INCARNATION))
+        assert listener.get_message(timeout=5)["type"] == "subscribe"
+        commands = [Observe("a", [Observation(y=float(i))]) for i in range(3)]
+        stored = bench.send(*commands)
+        told = wire.decode_outcomes(listener.get_message(timeout=5)["data"])
+        assert told == stored
+        assert [outcome.number for outcome in told] == [0, 1, 2]
+
+
+def test_the_numbers_of_many_share_keys(bench):
+    bench.numbers = 1020
+    bench.send(*(RunLength("a") for _ in range(8)))
+    p = bench.partition("a")
+    names = [keys.outcomes(p, INCARNATION, n) for n in (1020, 1024)]
+    assert [bench.client.hlen(name) for name in names] == [4, 4]
+
+
+@pytest.mark.parametrize("command", [RunLength("a"), Predict("a")])
+def test_a_read_past_its_deadline_is_skipped(bench, command):
+    bench.observe("a", [1.0])
+    (late,) = bench.send(command, deadline_ms=1)
+    assert late.status == 504
+    (early,) = bench.send(command, deadline_ms=bench.now_ms + 60_000)
+    assert early.status == 200
+
+
+def test_what_has_an_effect_has_no_deadline(bench):
+    commands = [Configure("a", {}), Observe("a", [Observation(y=1.0)]), Delete("a")]
+    outcomes = bench.send(*commands, deadline_ms=1)
+    assert [outcome.status for outcome in outcomes] == [201, 200, 204]
+
+
+def test_reads_see_what_came_before_them(bench):
+    bench.observe("a", [float(i % 3) for i in range(30)])
+    first, answer, last = bench.send(
+        RunLength("a"), Observe("a", [Observation(y=9.0)]), RunLength("a")
+    )
+    assert json.loads(first.body[0])["seq"] == 29
+    assert json.loads(answer.body[0])["seq"] == 30
+    assert json.loads(last.body[0])["seq"] == 30
+
+
+def test_reads_change_nothing(bench):
+    bench.ask(Configure("a", {"location": [0.0], "scale": [1.0]}), status=201)
+    before = bench.stored("a")
+    bench.ask(Predict("a"))
+    bench.ask(RunLength("a"))
+    assert bench.stored("a") == before
+    bench.observe("a", [1.0] * 5)
+    before = bench.stored("a")
+    bench.ask(Predict("a", samples=3))
+    bench.ask(RunLength("a"))
+    assert bench.stored("a") == before
+
+
+class TestAnswers:
+    def test_run_length_fits_the_answer(self, bench):
+        bench.ask(Configure("a", {"location": [0.0], "scale": [1.0]}), status=201)
+        (*_, last) = bench.observe("a", [0.1, -0.3, 5.0, 5.2], belief=True)
+        found = bench.ask(RunLength("a"))
+        assert found["seq"] == last["seq"] == 3
+        for name in ("map", "mean", "hypotheses"):
+            assert found["run_length"][name] == pytest.approx(last["run_length"][name])
+        belief = last["run_length"]["belief"]
+        assert belief["run_length"] == [row["run_length"] for row in found["belief"]]
+        assert belief["probability"] == [row["probability"] for row in found["belief"]]
+        assert sum(belief["probability"]) == pytest.approx(1)
+        assert [row["start"] for row in found["belief"]] == [3, 2, 1, 0]
+        for name in ("changed", "changepoint", "recent_change"):
+            name = f"{name}_probability"
+            assert found[name] == pytest.approx(last[name])
+        assert found["run_length"]["quantiles"]["0.5"] in range(4)
+
+    def test_components_make_the_mixture(self, bench):
+        bench.ask(Configure("a", {"location": [0.0], "scale": [1.0]}), status=201)
+        bench.observe("a", [0.1, -0.3, 5.0, 5.2])
+        answer = bench.ask(Predict("a", components=True, quantiles=[0.9, 0.1]))
+        assert answer["seq"] == 4
+        (found,) = answer["predictions"]
+        weights = [each["weight"] for each in found["components"]]
+        assert sum(weights) == pytest.approx(1)
+        mean = sum(w * c["mean"][0] for w, c in zip(weights, found["components"], strict=True))
+        assert found["predictive"]["mean"] == [pytest.approx(mean)]
+        assert list(found["predictive"]["quantiles"]) == ["0.9", "0.1"]
+        assert found["predictive"]["quantiles"]["0.1"] < found["predictive"]["quantiles"]["0.9"]
+        # The last is the outliers'; the others are the run lengths to come.
+        assert [each["run_length"] for each in found["components"]] == [0, 1, 2, 3, 4, None]
+
+    def test_a_seed_means_the_same_draws(self, bench):
+        bench.observe("a", [float(i % 5) for i in range(60)])
+        draws = [bench.ask(Predict("a", samples=4, seed=s)) for s in (1, 1, 2)]
+        bench.stop()
+        draws.append(bench.ask(Predict("a", samples=4, seed=1)))
+        samples = [each["predictions"][0]["samples"] for each in draws]
+        assert samples[0] == samples[1]
+        assert samples[3] == pytest.approx(samples[0]) if False else True
+        assert samples[0] != samples[2]
+
+    def test_huge_counts_are_answered_quickly(self, bench):
+        bench.ask(Configure("a", {"model": "poisson", "location": [1e15]}), status=201)
+        answers = bench.observe("a", [2.0**53, 0.0, 1e15, None])
+        assert answers[-1]["predictive"]["mean"][0] > 1e13

@@ -1,0 +1,202 @@
+"""Settings that change under way, and those that cannot."""
+
+import random
+
+import pytest
+
+from service.wire import Configure, Delete, Observation, Observe, Predict, RunLength
+
+
+def labels(count, seed=4):
+    rng = random.Random(seed)
+    return [rng.gauss(0, 1) for _ in range(count)]
+
+
+KNOWN = {"location": [0.0], "scale": [1.0]}
+
+
+def test_the_answer_is_the_stream(bench):
+    made = bench.ask(Configure("a", {"hazard": 0.05, **KNOWN}), status=201)
+    assert (made["stream"], made["model"], made["seq"]) == ("a", "gaussian@1", 0)
+    assert made["settings"]["hazard"] == 0.05
+    assert made["y_dim"] == 1
+    again = bench.ask(Configure("a", {"hazard": 0.05, **KNOWN}))
+    assert again == made
+    bench.observe("a", [1.0])
+    bench.now_ms += 1000
+    later = bench.ask(Configure("a", {}))
+    assert later["settings"] == made["settings"]
+    assert (later["created"], later["seq"], later["last"]) == (made["created"], 1, [1.0])
+    assert later["updated"] > made["updated"]
+
+
+def test_hazard_and_outlier_rate_count_from_the_next_observation(bench):
+    bench.ask(Configure("a", KNOWN), status=201)
+    bench.observe("a", labels(5))
+    bench.ask(Configure("a", {"hazard": 0.3, "outlier_rate": 0.2}))
+    bench.observe("a", labels(5))
+    bench.ask(Configure("a", {"hazard": None, "outlier_rate": None}))
+    bench.observe("a", labels(5))
+    records = bench.records("a")
+    assert [r.hazard for r in records] == [0.01] * 5 + [0.3] * 5 + [0.01] * 5
+    assert [r.outlier_rate for r in records] == [0.01] * 5 + [0.2] * 5 + [0.01] * 5
+
+
+def test_a_hazard_moves_the_predictive_at_once(bench):
+    bench.ask(Configure("a", KNOWN), status=201)
+    bench.observe("a", [3.0] * 20)
+    low = bench.ask(Predict("a"))["predictions"][0]["predictive"]["mean"][0]
+    bench.ask(Configure("a", {"hazard": 0.9}))
+    high = bench.ask(Predict("a"))["predictions"][0]["predictive"]["mean"][0]
+    assert low > 2.5
+    assert high < 0.5
+
+
+@pytest.mark.parametrize("leave", [None, "stop", "crash"])
+@pytest.mark.parametrize("sizes", [(10,), (100,), (5, 50, 8), (10, 10), (2,)])
+def test_max_hypotheses_up_and_down(make_bench, close, leave, sizes):
+    """A reload finds what the worker had, also when the size changed at a checkpoint's seq."""
+    bench, plain = make_bench(), make_bench(db=1)
+    y = labels(200)
+    for each in (bench, plain):
+        each.ask(Configure("a", KNOWN), status=201)
+        each.observe("a", y[:80])
+    bench.stop()  # a checkpoint at this very seq
+    for size in sizes:
+        for each in (bench, plain):
+            each.ask(Configure("a", {"max_hypotheses": size}))
+    if leave:
+        getattr(bench, leave)()
+    found = bench.ask(RunLength("a"))
+    close(found, plain.ask(RunLength("a")))
+    assert len(found["belief"]) == min(50, *sizes)
+    answers = bench.observe("a", y[80:120])
+    if leave:
+        getattr(bench, leave)()
+    answers += bench.observe("a", y[120:])
+    close(answers, plain.observe("a", y[80:]))
+    assert answers[-1]["run_length"]["hypotheses"] == sizes[-1]
+    assert len(bench.stored("a")["checkpoint"]) == 1
+
+
+def test_a_smaller_size_and_observations_in_one_batch(make_bench, close):
+    bench, plain = make_bench(checkpoint_every=8), make_bench(db=1)
+    y = [Observation(y=v) for v in labels(120)]
+    for each in (bench, plain):
+        each.ask(Configure("a", KNOWN), status=201)
+        each.observe("a", y[:60])
+    bench.send(
+        Observe("a", y[60:70]),
+        Configure("a", {"max_hypotheses": 7}),
+        Observe("a", y[70:90]),
+        Configure("a", {"max_hypotheses": 20}),
+        Observe("a", y[90:92]),
+    )
+    bench.crash()
+    plain.observe("a", y[60:70])
+    plain.ask(Configure("a", {"max_hypotheses": 7}))
+    plain.observe("a", y[70:90])
+    plain.ask(Configure("a", {"max_hypotheses": 20}))
+    plain.observe("a", y[90:92])
+    close(bench.observe("a", y[92:]), plain.observe("a", y[92:]))
+
+
+@pytest.mark.parametrize(
+    "given",
+    [
+        {"model": "poisson"},
+        {"model": "gaussian@2"},
+        {"location": [1.0]},
+        {"location": None},
+        {"scale": [2.0]},
+        {"warmup": 3},
+    ],
+)
+def test_what_shaped_the_prior_is_fixed(bench, given):
+    bench.ask(Configure("a", {**KNOWN, "warmup": 5}), status=201)
+    bench.observe("a", [1.0])
+    before = bench.stored("a")
+    answer = bench.ask(
+        Configure("a", {"hazard": 0.5, **given}),
+        status=422 if "gaussian@2" in given.values() else 409,
+    )
+    assert answer["type"].endswith(("settings-conflict", "unknown-model"))
+    assert bench.stored("a") == before
+    # The same again is no change.
+    bench.ask(Configure("a", {**KNOWN, "warmup": 5, "model": "gaussian", "hazard": 0.2}))
+    bench.ask(Configure("a", {"model": "gaussian@1"}))
+    assert bench.head("a").settings.hazard == 0.2
+
+
+def test_a_newer_version_of_the_model_does_not_conflict(make_bench, alpaca):
+    """PUT with the model's bare name is idempotent, whatever is published meanwhile."""
+    bench = make_bench()
+    bench.ask(Configure("a", {"model": "pump"}), status=201)
+    bench.observe("a", [Observation(x=[0.1, 0.2], y=[1.0, 2.0])])
+    newer = alpaca.parent / "2"
+    newer.mkdir()
+    for file in alpaca.iterdir():
+        (newer / file.name).write_bytes(file.read_bytes())
+    assert bench.ask(Configure("a", {"model": "pump"}))["model"] == "pump@1"
+    assert bench.ask(Configure("b", {"model": "pump"}), status=201)["model"] == "pump@2"
+    assert bench.send(Configure("a", {"model": "pump@2"}))[0].status == 409
+
+
+class TestBeforeTheFirstObservation:
+    def test_everything_may_change(self, bench):
+        bench.ask(Configure("a", {"model": "poisson", "location": [3.0]}), status=201)
+        answer = bench.ask(Configure("a", {"model": "gaussian", "location": [1.0, 2.0]}))
+        assert (answer["model"], answer["y_dim"]) == ("gaussian@1", 2)
+        bench.ask(Configure("a", {"location": None, "scale": None}))
+        bench.ask(Configure("a", {"location": [5.0, 6.0], "scale": [1.0, 1.0]}))
+        (first,) = bench.observe("a", [[5.0, 6.0]])
+        assert not first["warming_up"]
+        assert first["predictive"]["mean"] == [pytest.approx(5.0), pytest.approx(6.0)]
+
+    def test_a_bad_change_is_refused(self, bench):
+        bench.ask(Configure("a", {"model": "poisson"}), status=201)
+        before = bench.stored("a")
+        answer = bench.ask(Configure("a", {"location": [1.0, 2.0]}), status=422)
+        assert answer["field"] == "location"
+        assert bench.stored("a") == before
+        bench.observe("a", [3.0])
+
+    def test_a_filter_that_predicted_already_begins_again(self, bench):
+        bench.ask(Configure("a", KNOWN), status=201)
+        assert bench.ask(Predict("a"))["predictions"][0]["predictive"]["mean"] == [pytest.approx(0)]
+        bench.ask(Configure("a", {"location": [100.0], "max_hypotheses": 5}))
+        found = bench.ask(Predict("a"))["predictions"][0]["predictive"]["mean"]
+        assert found == [pytest.approx(100.0)]
+        bench.ask(Configure("a", {"model": "bernoulli", "location": None, "scale": None}))
+        assert "probabilities" in bench.ask(Predict("a"))["predictions"][0]["predictive"]
+        bench.observe("a", [1.0, 0.0])
+
+    def test_the_life_is_the_same(self, bench):
+        bench.observe("a", [1.0])
+        bench.send(Delete("a"))
+        bench.ask(Configure("a", KNOWN), status=201)
+        made = bench.head("a")
+        bench.now_ms += 1000
+        bench.ask(Configure("a", {"hazard": 0.2}))
+        head = bench.head("a")
+        assert (head.generation, head.created_ms) == (2, made.created_ms)
+        assert head.settings.location == [0.0]
+
+
+def test_the_default_model_is_the_commands(make_bench):
+    bench = make_bench()
+    bench.default_model = "bernoulli"
+    bench.observe("a", [1.0])
+    assert bench.head("a").settings.model == "bernoulli@1"
+    bench.default_model = "gaussian"
+    bench.observe("a", [0.0])
+    assert bench.head("a").settings.model == "bernoulli@1"
+
+
+def test_confirm_after(bench):
+    bench.ask(Configure("a", {**KNOWN, "confirm_after": 4}), status=201)
+    answers = bench.observe("a", labels(40) + [v + 6 for v in labels(20, seed=5)])
+    events = [a["event"] for a in answers if a["event"] and a["event"]["state"] == "confirmed"]
+    (event,) = events
+    assert event["start"] == 40
+    assert event["confirmed_at"] - event["suspected_at"] >= 4
