@@ -89,10 +89,9 @@ def negative_binomial_cdf(value: Tensor, shape: Tensor, rate: Tensor) -> Tensor:
     value = (value + 0 * (shape + rate)).floor()
     shape, rate = shape.expand_as(value), rate.expand_as(value)
     small = value < EXACT_COUNTS
-    top = int(torch.where(small, value, 0.0).clamp(min=0).max().item()) + 1
-    table = negative_binomial_table(shape, rate, max(top, 1))
-    index = value.clamp(0, table.shape[-1] - 1).long().unsqueeze(-1)
-    exact = table.gather(-1, index).squeeze(-1)
+    index = torch.where(small, value, 0.0).clamp(min=0).long()
+    table = negative_binomial_table(shape, rate, int(index.max().item()) + 1)
+    exact = table.gather(-1, index.unsqueeze(-1)).squeeze(-1)
     large = exact if bool(small.all()) else torch.where(small, exact, _large(value, shape, rate))
     return torch.where(value < 0, 0.0, large)
 
@@ -121,7 +120,8 @@ def _large(value: Tensor, shape: Tensor, rate: Tensor) -> Tensor:
 
 def _peizer_pratt(k: Tensor, shape: Tensor, p: Tensor, q: Tensor) -> Tensor:
     n = shape + k
-    d = k + 2 / 3 - (n + 1 / 3) * p
+    # k + 2/3 - (n + 1/3) p, without the large terms where p is nearly 1
+    d = torch.where(q < 0.5, 1 / 3 - shape + (n + 1 / 3) * q, k + 2 / 3 - (n + 1 / 3) * p)
     d = d + 0.02 * (q / (k + 1) - p / shape + (q - 0.5) / (n + 1))
     s, t = k + 0.5, shape - 0.5
     spread = 1 + q * _g(s / (n * p)) + p * _g(t / (n * q))

@@ -51,6 +51,7 @@ class Stored(NamedTuple):
     checkpoint: bytes | None  # the one that the head names
     tail: dict[int, bytes]  # by seq, ascending
     idempotency: dict[bytes, bytes]
+    stale: tuple[bytes, ...] = ()  # fields of checkpoints that no commit came to name
 
 
 class Health(NamedTuple):
@@ -78,13 +79,16 @@ class Store:
                 pipe.hget(keys.checkpoint(partition, stream), checkpoint_field(head))
                 pipe.hgetall(keys.tail(partition, stream))
                 pipe.hgetall(keys.idempotency(partition, stream))
+                pipe.hkeys(keys.checkpoint(partition, stream))
             found = pipe.execute()
-        return [
-            Stored(head, checkpoint, {int(s): tail[s] for s in sorted(tail, key=int)}, idempotency)
-            for head, checkpoint, tail, idempotency in zip(
-                heads, found[0::3], found[1::3], found[2::3], strict=True
-            )
-        ]
+        loaded = []
+        for i, head in enumerate(heads):
+            checkpoint, tail, idempotency, fields = found[4 * i : 4 * i + 4]
+            named = checkpoint_field(head).encode()
+            stale = tuple(field for field in fields if named and field != named)
+            ordered = {int(seq): tail[seq] for seq in sorted(tail, key=int)}
+            loaded.append(Stored(head, checkpoint, ordered, idempotency, stale))
+        return loaded
 
     def put_checkpoints(
         self, partition: int, checkpoints: Iterable[tuple[str, str, bytes]]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections import deque
+from collections.abc import Callable
 from typing import Any
 
 import msgspec
@@ -60,8 +61,8 @@ class Lane:
 class Batch:
     """Commands of several partitions that are applied and committed together."""
 
-    def __init__(self, engine: Engine, tasks: list[Task]) -> None:
-        self.engine, self.tasks = engine, tasks
+    def __init__(self, engine: Engine, tasks: list[Task], tick: Callable[[], None]) -> None:
+        self.engine, self.tasks, self.tick = engine, tasks, tick
         self.lanes: dict[tuple[int, str], Lane] = {}
         self.filled: list[Answer] = []
 
@@ -76,6 +77,7 @@ class Batch:
                 self.lanes[key] = Lane(self.engine.streams[key])
             self.lanes[key].tasks.append(task)
         while any(lane.tasks for lane in self.lanes.values()):
+            self.tick()
             self._round()
         answers.fill(self.filled)
         for task in self.tasks:

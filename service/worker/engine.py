@@ -7,6 +7,7 @@ from collections.abc import Iterable
 from typing import TypeVar
 
 import msgspec
+import redis
 
 from model_core import codec
 from model_core import filter as moca
@@ -44,11 +45,12 @@ class Engine:
             else:
                 missing.append(name)
         loaded = []
-        stored = self.store.load(partition, missing)
-        for name, each in zip(missing, stored, strict=True):
+        for name, each, wrong in self._fetch(partition, missing):
             stream = Stream(partition, name, each)
             self.streams[partition, name] = stream
             try:
+                if wrong:
+                    raise CorruptState(wrong)
                 stream.recall(each.idempotency)
                 stream.head = None if each.head is None else wire.decode_head(each.head)
                 self._restore(stream, each.checkpoint)
@@ -58,6 +60,18 @@ class Engine:
             except ServiceError as refusal:  # its model is missing: again at the next command
                 stream.broken = refusal.detail
         self._replay([s for s in loaded if s.slab is not None])
+
+    def _fetch(self, partition: int, names: list[str]) -> list[tuple[str, Stored, str | None]]:
+        """Load streams; with what is wrong where a key of one is of a type it cannot have."""
+        try:
+            stored = self.store.load(partition, names)
+        except redis.ResponseError as error:
+            if "WRONGTYPE" not in str(error):
+                raise
+            if len(names) == 1:
+                return [(names[0], Stored(None, None, {}, {}), str(error))]
+            return [found for name in names for found in self._fetch(partition, [name])]
+        return [(name, each, None) for name, each in zip(names, stored, strict=True)]
 
     def _break(self, stream: Stream, stored: Stored, reason: str) -> None:
         """Keep the bytes that cannot be read aside, and answer with the reason."""
@@ -122,21 +136,31 @@ class Engine:
 
     def checkpoint(self, partition: int, streams: Iterable[Stream]) -> None:
         """Write these streams' states, and have their heads point at them."""
-        blobs = []
+        before: list[tuple[Stream, bytes]] = []
+        within: list[tuple[Stream, bytes]] = []
         for stream in streams:
             if stream.slab is None or stream.live().checkpoint == stream.live().seq:
                 continue
-            head = stream.live()
             blob = codec.encode(stream.slab.model, stream.slab.state(stream.row))
             metrics.CHECKPOINT_BYTES.observe(len(blob))
-            if stream.reborn:  # the commit will drop what is written before it
-                stream.commit_checkpoint(blob)
-                continue
-            blobs.append((stream, (stream.name, f"{head.generation}:{head.seq}", blob)))
-        if blobs:
-            self.store.put_checkpoints(partition, [blob for _, blob in blobs])
-        for stream, _ in blobs:
-            stream.moved_checkpoint(stream.live().seq)
+            # The commit that drops an earlier life would drop what is written before it.
+            (within if stream.reborn else before).append((stream, blob))
+        if not self._put(partition, before):
+            before, within = [], before + within
+        for stream, _ in before:
+            stream.moved_checkpoint()
+        for stream, blob in within:
+            stream.commit_checkpoint(blob)
+
+    def _put(self, partition: int, states: list[tuple[Stream, bytes]]) -> bool:
+        """Write states before the commit; a full store takes them only with it."""
+        named = [(stream.name, stream.checkpoint_field, blob) for stream, blob in states]
+        try:
+            if named:
+                self.store.put_checkpoints(partition, named)
+        except redis.exceptions.OutOfMemoryError:
+            return False
+        return True
 
     def checkpoint_due(self, partition: int, streams: Iterable[Stream]) -> None:
         """Write the states of those whose turn it is."""
@@ -177,6 +201,10 @@ class Engine:
         for key in keys:
             if key in self.streams and self.streams[key].broken is not None:
                 self.evict(self.streams[key])
+
+    def drop_empty_slabs(self) -> None:
+        """Free the memory of slabs that hold no stream."""
+        self._slabs = {key: slab for key, slab in self._slabs.items() if not slab.empty}
 
     def resident(self) -> int:
         """Number of streams whose state is on the device."""

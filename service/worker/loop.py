@@ -19,10 +19,12 @@ from service.redis.log import Commit, Lease, Log, Offset
 from service.redis.store import Store
 from service.settings import Settings
 from service.worker.apply import Batch
+from service.worker.committer import Committer
 from service.worker.engine import Engine
-from service.worker.ownership import Leases, share
+from service.worker.ownership import Census, Leases, share
 from service.worker.rehearsal import dummy_step
-from service.worker.task import Item, items_of, outcome_effects
+from service.worker.stream import Stream
+from service.worker.task import Item, in_reach, items_of, outcome_effects
 
 logger = logging.getLogger(__name__)
 CAREFUL, HOPELESS = 2, 3  # failed attempts: then one by one; then set the command aside
@@ -38,8 +40,10 @@ class Worker:
         self.id = worker_id or f"worker-{secrets.token_hex(6)}"
         self.client = self._connect()
         self.log = self._log(self.client)
+        self._committer = Committer(self.log)
         self.engine = Engine(settings, Store(self.client))
         self.leases = Leases(lambda: self._log(self._connect()), settings.lease_ttl_ms)
+        self._census = Census()
         self.offsets: dict[int, Offset] = {}
         self._blame = True
         self._busy: set[int] = set()  # partitions of the batch under way
@@ -59,19 +63,20 @@ class Worker:
 
     def run(self) -> None:
         """Work until stopped."""
-        self._rehearse()
-        self.leases.start()
-        while not self._stopping:
-            self._turn()
-        self._hand_over()
+        with torch.inference_mode():
+            self._rehearse()
+            self.leases.start()
+            while not self._stopping:
+                self._turn()
+            self._hand_over()
         self.leases.stop()
+        self._committer.close()
 
     def _rehearse(self) -> None:
         """Load and run everything once, so that no lease waits for it."""
         check_server(self.client)
         fix_partitions(self.client, self.settings.partitions)
         torch.set_num_threads(1)
-        torch.set_grad_enabled(False)
         dummy_step(self.settings)
 
     # --- one turn -----------------------------------------------------------------------------
@@ -100,12 +105,17 @@ class Worker:
             time.sleep(IDLE_MS / 1000)
             return
         entries = self.log.read(self.offsets, self.settings.read_entries, IDLE_MS)
-        if entries:
+        if not entries:
+            self._settle()
+        else:
             at = self.offsets
-            self._work({p: items_of(p, at[p], found) for p, found in entries.items()})
+            self._work({p: in_reach(items_of(p, at[p], e)) for p, e in entries.items()})
 
     def _work(self, items: dict[int, list[Item]]) -> None:
-        """Apply commands of several partitions, then commit each partition."""
+        """Apply commands of several partitions, and begin to commit each partition.
+
+        The commit is under way when this returns; reading goes on from where it will lead.
+        """
         self._busy = set(items)
         started = time.monotonic()
         now_ms = time.time() * 1000
@@ -113,24 +123,22 @@ class Worker:
         for task in tasks:
             waited = max(0.0, now_ms - task.envelope.time_ms) / 1000
             metrics.STAGE_DURATION.labels("queue").observe(waited)
-        batch = Batch(self.engine, tasks)
+        batch = Batch(self.engine, tasks, self.leases.tick)
         batch.apply()
         computed = time.monotonic()
         metrics.STAGE_DURATION.labels("compute").observe(computed - started)
-        for partition in items:
-            streams = [lane.stream for (p, _), lane in batch.lanes.items() if p == partition]
+        self._settle()
+        touched: dict[int, list[Stream]] = {p: [] for p in items if p in self.offsets}
+        for (partition, _), lane in batch.lanes.items():
+            if partition in touched:
+                touched[partition].append(lane.stream)
+        for partition, streams in touched.items():
             self.engine.checkpoint_due(partition, streams)
-        touched: dict[int, list[str]] = {}
-        for partition, name in batch.lanes:
-            touched.setdefault(partition, []).append(name)
-        self._commit(
-            [self._commit_of(p, found, touched.get(p, [])) for p, found in items.items() if found]
-        )
-        metrics.STAGE_DURATION.labels("commit").observe(time.monotonic() - computed)
+        self._submit([self._commit_of(p, items[p], s) for p, s in touched.items() if items[p]])
         self.engine.drop_broken(batch.lanes)
         self._busy = set()
 
-    def _commit_of(self, partition: int, items: list[Item], names: list[str]) -> Commit:
+    def _commit_of(self, partition: int, items: list[Item], streams: list[Stream]) -> Commit:
         keep_ms = int(2000 * self.settings.request_deadline_s)
         tasks = [item.task for item in items if item.task]
         effects, messages = outcome_effects(tasks, partition, keep_ms)
@@ -140,38 +148,52 @@ class Worker:
                 logger.error("setting an entry aside that cannot be read: %s", item.offset)
                 aside = ("HSET", keys.quarantine(partition), str(item.offset), item.payload)
                 effects.append(aside)
-        for name in names:
-            effects += self.engine.streams[partition, name].effects()
+        for stream in streams:
+            effects += stream.effects()
         done = sum(wire.units(task.command) for task in tasks)
         token = self.leases.held()[partition].token
         new = items[-1].offset
         return Commit(partition, token, self.offsets[partition], new, done, effects, messages)
 
     def _commit(self, commits: list[Commit]) -> None:
+        """Commit, and wait for it."""
+        self._settle()
+        self._submit([commit for commit in commits if commit.partition in self.offsets])
+        self._settle()
+
+    def _submit(self, commits: list[Commit]) -> None:
+        for commit in commits:
+            self.offsets[commit.partition] = commit.new
+        self._committer.submit(commits)
+
+    def _settle(self) -> None:
+        """Wait for the commit under way, if any, and heed its results."""
         invalid = {}
-        for commit, result in zip(commits, self.log.commit(commits), strict=True):
+        busy, self._busy = self._busy, self._busy | self._committer.partitions
+        results = self._committer.settle()
+        self._busy = busy
+        for commit, result in results:
             p = commit.partition
-            if result in ("OK", "ALREADY"):
-                self.offsets[p] = commit.new
-                if result == "ALREADY":  # what we hold in memory may be applied twice
-                    self.engine.forget(p)
-            elif result == "FENCED":
-                metrics.FENCED_COMMITS.inc()
-                logger.warning("partition %d is no longer ours", p)
-                self.log.release(self.leases.held()[p], clean=False)
-                self._forget(p)
-            else:
+            if result == "OK" or p not in self.offsets:
+                continue
+            if result not in ("FENCED", "ALREADY"):
                 invalid[p] = result
+                continue
+            # Not ours any more, or done before: what we hold in memory is not to be trusted.
+            metrics.FENCED_COMMITS.inc(result == "FENCED")
+            logger.warning("partition %d is no longer ours (%s)", p, result)
+            self.log.release(self.leases.held()[p], clean=False)
+            self._forget(p)
         if invalid:  # after every result was heeded: the other partitions have moved on
-            self._busy = set(invalid)
+            self._busy |= set(invalid)  # beside those that have moved on in memory alone
             raise RuntimeError(f"commits that cannot succeed, by partition: {invalid}")
 
     # --- ownership ----------------------------------------------------------------------------
 
     def _maintain(self) -> None:
         """Keep an even share of the partitions."""
-        living = self.log.heartbeat(self.settings.lease_ttl_ms)
-        most = share(self.settings.partitions, len(living))
+        self._settle()
+        most = share(self.settings.partitions, self._census.count(self.log))
         for partition in list(self.offsets)[most:]:
             self._release(partition)
         free = [p for p in range(self.settings.partitions) if p not in self.offsets]
@@ -209,6 +231,7 @@ class Worker:
             self.leases.tick()
             if p in self.offsets:
                 self._work({p: [item]})
+                self._settle()
 
     def _quarantine(self, partition: int, item: Item) -> None:
         metrics.QUARANTINED_COMMANDS.inc()
@@ -230,6 +253,7 @@ class Worker:
 
     def _lose(self, partitions: set[int], blame: bool) -> None:
         """Give partitions up after a failure and try again a little later."""
+        partitions = partitions | self._committer.abandon()
         self._blame = blame
         self._busy = set()
         self._maintained = 0.0
@@ -246,6 +270,7 @@ class Worker:
 
     def _release(self, partition: int) -> None:
         """Hand a partition over: its states are written first."""
+        self._settle()
         streams = [s for (p, _), s in self.engine.streams.items() if p == partition]
         self._keep(partition, [s.name for s in streams if s.alive and s.slab is not None])
         lease = self.leases.drop(partition)
@@ -275,8 +300,14 @@ class Worker:
             for name in names:
                 if (partition, name) in self.engine.streams:
                     self.engine.evict(self.engine.streams[partition, name])
+        self.engine.drop_empty_slabs()
 
     def _hand_over(self) -> None:
+        try:
+            self._settle()
+        except (redis.RedisError, RuntimeError) as error:
+            logger.warning("the last commit failed: %s", error)
+            self._lose(set(self.offsets), blame=False)
         try:
             for partition in list(self.offsets):
                 self.leases.tick()
@@ -284,6 +315,7 @@ class Worker:
             self.log.leave()
         except redis.RedisError as error:
             logger.warning("not everything was handed over: %s", error)
+            self._lose(set(self.offsets), blame=False)
 
 
 def run(settings: Settings, worker_id: str | None = None) -> None:

@@ -9,6 +9,7 @@ from collections.abc import Callable
 from math import ceil
 
 import redis
+from redis.exceptions import OutOfMemoryError
 
 from service import metrics
 from service.redis.log import Lease, Log
@@ -83,6 +84,21 @@ class Leases:
             gone = {lease for lease, ok in zip(leases, kept, strict=True) if not ok}
             with self._lock:
                 self._lost |= {x.partition for x in gone if self._held.get(x.partition) == x}
+
+
+class Census:
+    """How many workers live, as far as the store can be told and asked."""
+
+    def __init__(self) -> None:
+        self._last = 1
+
+    def count(self, log: Log) -> int:
+        """Say that this worker lives; return how many do."""
+        try:
+            self._last = len(log.heartbeat(log.ttl_ms))
+        except OutOfMemoryError:  # a full store takes no heartbeat, but must be worked off
+            logger.warning("the store is full")
+        return self._last
 
 
 def share(partitions: int, workers: int) -> int:

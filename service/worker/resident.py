@@ -55,6 +55,11 @@ class Slab:
         self._state: FilterState = _rows_of(blank, None)
         self._prior: Prior = _prior_rows(self._blank_prior, torch.zeros(0, dtype=torch.int64))
 
+    @property
+    def empty(self) -> bool:
+        """Whether no stream is here."""
+        return len(self._free) == self._rows
+
     def prior(self, location: list[float], scale: list[float]) -> Prior:
         """Prior of one stream."""
         return moca.make_prior(self.model, self._tensor([location]), self._tensor([scale]))
@@ -98,9 +103,7 @@ class Slab:
         width = 1 + 2 * self.model.y_dim
         return info.predictive, [_readout(line, width) for line in table]
 
-    def replay(
-        self, rows: list[int], records: list[Record], confirmed: list[int]
-    ) -> list[Readout]:
+    def replay(self, rows: list[int], records: list[Record], confirmed: list[int]) -> list[Readout]:
         """Step through what counts as applied; a label that breaks the step, as a missing one."""
         _, readouts = self.step(rows, records, confirmed)
         broken = [i for i, readout in enumerate(readouts) if not readout.ok]

@@ -32,6 +32,7 @@ class Stream:
         self.broken: str | None = None
         self.reborn = False  # the next commit drops an earlier life
         self.phase = phase_of(name)
+        self._stale = set(stored.stale)
         self._fresh: dict[bytes, bytes] = {}
         self._effects: list[Effect] = []
         self._new: dict[int, Record] = {}  # encoded when the answers are complete
@@ -135,21 +136,25 @@ class Stream:
                 self.unreadable[field] = each
         self.remembered.update(sorted(records, key=lambda pair: pair[1].time_ms))
 
-    def moved_checkpoint(self, seq: int) -> None:
-        """Point the head at a checkpoint already written; the one before goes."""
+    @property
+    def checkpoint_field(self) -> str:
+        """Name of a state at the stream's seq."""
+        return f"{self.live().generation}:{self.live().seq}"
+
+    def moved_checkpoint(self) -> None:
+        """Point the head at the state at its seq, already written; the one before goes."""
         head = self.live()
         old = f"{head.generation}:{head.checkpoint}"
-        if head.checkpoint and head.checkpoint != seq:
+        if head.checkpoint and head.checkpoint != head.seq:
             self._effects.append(("HDEL", keys.checkpoint(self.partition, self.name), old))
-        head.checkpoint, head.checkpoint_ms = seq, head.updated_ms
+        head.checkpoint, head.checkpoint_ms = head.seq, head.updated_ms
         self._touched = True
 
     def commit_checkpoint(self, blob: bytes) -> None:
         """Have the next commit itself write the state at the stream's seq."""
-        head = self.live()
-        self.moved_checkpoint(head.seq)
+        self.moved_checkpoint()
         key = keys.checkpoint(self.partition, self.name)
-        self._effects.append(("HSET", key, f"{head.generation}:{head.seq}", blob))
+        self._effects.append(("HSET", key, self.checkpoint_field, blob))
 
     def checkpoint_due(self, every: int) -> bool:
         """Whether a boundary of `every` observations was passed since the last checkpoint."""
@@ -175,8 +180,10 @@ class Stream:
         """Everything the next commit must write; afterwards nothing waits."""
         p, name = self.partition, self.name
         self.tail.update((seq, wire.encode(record)) for seq, record in self._new.items())
-        if self.alive and self.live().warm and self.broken is None:
-            self._seal()
+        if self.alive and self.broken is None:
+            self._drop_stale()
+            if self.live().warm:
+                self._seal()
         found, self._effects = self._effects, []
         if self._new:
             pairs = [part for seq in self._new for part in (str(seq), self.tail[seq])]
@@ -192,6 +199,15 @@ class Stream:
         self._new, self._events, self._fresh, self._touched = {}, {}, {}, False
         self.reborn = False
         return found
+
+    def _drop_stale(self) -> None:
+        """Drop states that a worker wrote and did not live to commit."""
+        head = self.live()
+        self._stale.discard(f"{head.generation}:{head.checkpoint}".encode())  # made again
+        if self._stale:
+            key = keys.checkpoint(self.partition, self.name)
+            self._effects.append(("HDEL", key, *self._stale))
+        self._stale = set()
 
     def _seal(self) -> None:
         """Seal complete chunks, drop those past the retained history, trim the tail."""

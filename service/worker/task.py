@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable
 from typing import Any, NamedTuple
 
@@ -15,6 +16,8 @@ from service.redis.script import Argument
 from service.wire import Command, Envelope, Observe, Outcome
 from service.worker import answers
 from service.worker.answers import Answer
+
+REACH = 128  # observations of one stream in a batch: they are applied one after the other
 
 
 class Task:
@@ -75,6 +78,18 @@ def items_of(partition: int, at: Offset, entries: list[Entry]) -> list[Item]:
                 continue
             offset = Offset(entry.id, DONE if i == last else i)
             items.append(Item(Task(partition, batch.incarnation, envelope), offset))
+    return items
+
+
+def in_reach(items: list[Item]) -> list[Item]:
+    """The first items, so many that no stream has more than REACH observations; one at least."""
+    counts: Counter[str] = Counter()
+    for i, item in enumerate(items):
+        if item.task is not None:
+            command = item.task.command
+            counts[command.stream] += wire.units(command)
+            if i and counts[command.stream] > REACH:
+                return items[:i]
     return items
 
 

@@ -91,10 +91,11 @@ def test_load_finds_all_parts(redis_client, store):
     redis_client.hset(keys.idempotency(P, "a"), b"k\x000", b"r")
     redis_client.hset(keys.heads(P), "broken", b"\xc1")
     missing, found, broken = store.load(P, ["b", "a", "broken"])
-    assert missing == (None, None, {}, {})
-    assert found == (head, b"\x00new", {128: b"x", 129: b"y", 1000: b"z"}, {b"k\x000": b"r"})
+    assert missing == (None, None, {}, {}, ())
+    tail = {128: b"x", 129: b"y", 1000: b"z"}
+    assert found == (head, b"\x00new", tail, {b"k\x000": b"r"}, (b"1:64",))
     assert list(found.tail) == [128, 129, 1000]
-    assert broken == (b"\xc1", None, {}, {})
+    assert broken == (b"\xc1", None, {}, {}, ())
     assert store.load(P, []) == []
 
 

@@ -1,5 +1,6 @@
 """A store, its real log, and workers that are stepped turn by turn in the test's own thread."""
 
+import asyncio
 import json
 import math
 import time
@@ -11,9 +12,9 @@ import torch
 from model_core import artifact
 from service import wire
 from service.redis import keys
-from service.redis.connection import connect
+from service.redis.connection import connect, connect_async
 from service.redis.script import Call, Script
-from service.redis.store import Store, unseal
+from service.redis.store import AsyncStore, unseal
 from service.settings import Settings
 from service.wire import Observation, Observe
 from service.worker import loop
@@ -44,7 +45,8 @@ class Bench:
 
     def new_worker(self) -> Worker:
         worker = Worker(self.settings)
-        worker._rehearse()
+        with torch.inference_mode():
+            worker._rehearse()
         self._workers.append(worker)
         return worker
 
@@ -58,22 +60,26 @@ class Bench:
         """One turn of a worker's loop; it looks for partitions each time."""
         worker = worker or self.worker
         worker._maintained = 0.0
-        worker._turn()
+        with torch.inference_mode():
+            worker._turn()
 
     def stop(self):
         """Stop the worker cleanly."""
         vars(self.worker.log).pop("commit", None)  # a test's faults
-        self.worker._hand_over()
+        with torch.inference_mode():
+            self.worker._hand_over()
         self._worker = None
 
     def crash(self):
         """Lose the worker without a word; its leases end."""
         worker, self._worker = self.worker, None
+        worker._committer.close()  # what is under way ends before the leases do
         worker.log.release_worker(worker.id)
         worker.log.leave()
 
     def close(self):
         for worker in self._workers:
+            worker._committer.close()
             worker.client.close()
         self.client.close()
 
@@ -166,13 +172,19 @@ class Bench:
         oldest = max(0, head.seq - head.settings.history)
         kept = [found[seq] for seq in range(oldest, head.seq)]
         assert max(found, default=-1) < head.seq
+        assert asyncio.run(self._read(stream, head)) == kept
         return kept
+
+    async def _read(self, stream, head):
+        client = connect_async(self.settings.redis_url)
+        try:
+            store = AsyncStore(client, self.settings.partitions)
+            return await store.records(self.partition(stream), stream, head, 0, head.seq)
+        finally:
+            await client.aclose()
 
     def quarantine(self, stream):
         return self.client.hgetall(keys.quarantine(self.partition(stream)))
-
-    def store(self):
-        return Store(self.client)
 
 
 def close_to(found, expected, tolerance=1e-9, at="$"):
@@ -203,7 +215,9 @@ def _torch(monkeypatch):
     threads, grad = torch.get_num_threads(), torch.is_grad_enabled()
     torch.set_num_threads(1)
     monkeypatch.setattr(loop, "BACKOFF_S", 0.0)
-    monkeypatch.setattr(loop, "IDLE_MS", 1)
+    monkeypatch.setattr(
+        loop, "IDLE_MS", 0
+    )  # a server looks at its blocked clients 10 times a second
     yield
     torch.set_num_threads(threads)
     torch.set_grad_enabled(grad)

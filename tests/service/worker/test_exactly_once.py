@@ -234,6 +234,7 @@ def test_a_fenced_worker_forgets_and_nothing_is_applied_twice(bench):
 
     old.log.commit = late
     bench.turn(old)
+    bench.turn(old)
     assert bench.partition("a") not in old.offsets
     assert not any(key[0] == bench.partition("a") for key in old.engine.streams)
     assert bench.head("a").seq == 3
@@ -265,3 +266,46 @@ def test_a_refused_commit_of_one_partition_leaves_the_others_right(make_bench):
     for stream in streams.values():
         bench.observe(stream, [4.0])
         assert [record.seq for record in bench.records(stream)] == [0, 1, 2, 3]
+
+
+@pytest.mark.parametrize("trouble", ["refused", "fenced", "cut before", "cut after"])
+def test_a_batch_computed_while_the_commit_before_it_fails(make_bench, monkeypatch, trouble):
+    """It rests on what was not committed, or it was never committed itself: all of it goes."""
+    bench = make_bench(partitions=4)
+    streams = {bench.partition(f"s{i}"): f"s{i}" for i in range(60)}
+    worker = bench.worker
+    for stream in streams.values():
+        bench.observe(stream, [1.0, 2.0])
+    bench.turn()
+    worker._maintained = float("inf")  # which would wait for the commit under way
+    commit, rounds = worker.log.commit, []
+
+    def fail(commits):
+        rounds.append({each.partition for each in commits})
+        if len(rounds) > 1:
+            return commit(commits)
+        if trouble == "refused":
+            found = commit([each for each in commits if each.partition])
+            return ["OK" if each.partition and found else "INVALID: why" for each in commits]
+        if trouble == "fenced":
+            bench.client.set(keys.lease(0), "another/worker")
+        if trouble != "cut before":
+            found = commit(commits)
+        if trouble.startswith("cut"):
+            raise redis.ConnectionError(trouble)
+        return found
+
+    monkeypatch.setattr(worker.log, "commit", fail)
+    numbers = []
+    for _ in range(2):
+        for stream in streams.values():
+            numbers += bench.append(Observe(stream, [Observation(y=3.0)]))
+        worker._turn()
+    assert rounds[0] == set(range(4))
+    if trouble == "fenced":
+        bench.client.delete(keys.lease(0))
+    outcomes = bench.outcomes(numbers)
+    assert [outcome.status for outcome in outcomes] == [200] * 8
+    for stream in streams.values():
+        bench.observe(stream, [4.0])
+        assert [record.y for record in bench.records(stream)] == [1.0, 2.0, 3.0, 3.0, 4.0]

@@ -90,6 +90,11 @@ def test_a_refusal_makes_no_stream(bench, command):
     assert not any(stored[part] for part in ("tail", "events", "idempotency", "checkpoint"))
 
 
+def test_an_empty_list_is_no_poison(bench):
+    (outcome,) = bench.send(Observe("a", []))
+    assert (outcome.status, outcome.body) == (200, [])
+
+
 def test_others_of_the_batch_are_served(bench):
     outcomes = bench.send(
         Observe("a", [Observation(y=1.0)]),

@@ -85,7 +85,7 @@ def check_answers(answers, records, bench, stream):
 def test_lost_at_random_points(make_bench, close, alpaca, kind):
     bench, plain = make_bench(checkpoint_every=16), make_bench(db=1)
     rng = random.Random(kind)
-    observations, stream = series(kind, 260), "a"
+    observations, stream = series(kind, 220), "a"
     for each in (bench, plain):
         configure(each, stream, kind, history=150)
     answers, at = [], 0
@@ -178,6 +178,7 @@ def test_lost_between_checkpoint_and_commit(make_bench, close):
             bench.turn()
         (outcome,) = bench.outcomes(numbers)
         answers += map(msgspec.json.decode, outcome.body)
+        check_bounds(bench, "a")
     close(answers, plain.observe("a", observations))
 
 
