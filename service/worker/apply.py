@@ -116,7 +116,8 @@ class Batch:
             task = lane.tasks[0]
             try:
                 if isinstance(task.command, Observe):
-                    if lane.at == 0 and self._known(lane, task, task.command):
+                    empty = not task.command.observations
+                    if empty or (lane.at == 0 and self._known(lane, task, task.command)):
                         self._done(lane)
                         continue
                     return self._observation(lane, task, task.command)

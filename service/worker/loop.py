@@ -11,20 +11,19 @@ import time
 import redis
 import torch
 
-from service import metrics, wire
-from service.errors import Quarantined
-from service.redis import keys
+from service import metrics
 from service.redis.connection import check_server, connect, fix_partitions
 from service.redis.log import Commit, Lease, Log, Offset
 from service.redis.store import Store
 from service.settings import Settings
 from service.worker.apply import Batch
+from service.worker.commits import commit_of, refused
 from service.worker.committer import Committer
 from service.worker.engine import Engine
 from service.worker.ownership import Census, Leases, share
 from service.worker.rehearsal import dummy_step
 from service.worker.stream import Stream
-from service.worker.task import Item, in_reach, items_of, outcome_effects
+from service.worker.task import Item, in_reach, items_of
 
 logger = logging.getLogger(__name__)
 CAREFUL, HOPELESS = 2, 3  # failed attempts: then one by one; then set the command aside
@@ -140,20 +139,8 @@ class Worker:
 
     def _commit_of(self, partition: int, items: list[Item], streams: list[Stream]) -> Commit:
         keep_ms = int(2000 * self.settings.request_deadline_s)
-        tasks = [item.task for item in items if item.task]
-        effects, messages = outcome_effects(tasks, partition, keep_ms)
-        for item in items:
-            if item.task is None:
-                metrics.QUARANTINED_COMMANDS.inc()
-                logger.error("setting an entry aside that cannot be read: %s", item.offset)
-                aside = ("HSET", keys.quarantine(partition), str(item.offset), item.payload)
-                effects.append(aside)
-        for stream in streams:
-            effects += stream.effects()
-        done = sum(wire.units(task.command) for task in tasks)
-        token = self.leases.held()[partition].token
-        new = items[-1].offset
-        return Commit(partition, token, self.offsets[partition], new, done, effects, messages)
+        lease = self.leases.held()[partition]
+        return commit_of(lease, self.offsets[partition], items, streams, keep_ms)
 
     def _commit(self, commits: list[Commit]) -> None:
         """Commit, and wait for it."""
@@ -234,16 +221,7 @@ class Worker:
                 self._settle()
 
     def _quarantine(self, partition: int, item: Item) -> None:
-        metrics.QUARANTINED_COMMANDS.inc()
-        task = item.task
-        assert task is not None
-        task.refusal = Quarantined("it stopped its worker three times; it was not applied")
-        task.finish()
-        logger.error("setting a command aside: %s at %s", type(task.command).__name__, item.offset)
-        commit = self._commit_of(partition, [item], [])
-        aside = ("HSET", keys.quarantine(partition), str(item.offset), wire.encode(task.envelope))
-        commit.effects.append(aside)
-        self._commit([commit])
+        self._commit([self._commit_of(partition, [refused(item)], [])])
 
     def _forget(self, partition: int) -> None:
         """Drop a partition that is not ours any more, and all that was not committed."""

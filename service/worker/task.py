@@ -3,16 +3,13 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import msgspec
 
 from service import wire
 from service.errors import ServiceError
-from service.redis import keys
 from service.redis.log import DONE, Entry, Offset
-from service.redis.script import Argument
 from service.wire import Command, Envelope, Observe, Outcome
 from service.worker import answers
 from service.worker.answers import Answer
@@ -57,12 +54,13 @@ class Task:
 class Item(NamedTuple):
     """One command and the offset that is reached when it is applied.
 
-    `task` is None for an entry that cannot be read: `payload` is what it holds.
+    `payload` is what to set aside: an entry that cannot be read (`task` is None then), or a
+    command that cannot be applied.
     """
 
     task: Task | None
     offset: Offset
-    payload: bytes = b""
+    payload: bytes | None = None
 
 
 def items_of(partition: int, at: Offset, entries: list[Entry]) -> list[Item]:
@@ -98,20 +96,3 @@ def _decoded(payload: bytes) -> wire.Batch:
         return wire.decode_batch(payload)
     except msgspec.MsgspecError:
         return wire.Batch("", [])
-
-
-def outcome_effects(
-    tasks: Iterable[Task], partition: int, keep_ms: int
-) -> tuple[list[tuple[Argument, ...]], list[tuple[str, bytes]]]:
-    """Effects that store the outcomes of one partition's tasks, and messages that hint at them."""
-    stored: dict[str, list[Any]] = {}
-    told: dict[str, list[Outcome]] = {}
-    for task in tasks:
-        outcome = task.outcome()
-        key = keys.outcomes(partition, task.incarnation, outcome.number)
-        stored.setdefault(key, []).extend((str(outcome.number), wire.encode(outcome)))
-        told.setdefault(task.incarnation, []).append(outcome)
-    effects: list[tuple[Argument, ...]] = []
-    for key, pairs in stored.items():
-        effects += [("HSET", key, *pairs), ("PEXPIRE", key, keep_ms)]
-    return effects, [(keys.reply_channel(i), wire.encode(found)) for i, found in told.items()]

@@ -118,7 +118,8 @@ class TestAnswers:
         draws.append(bench.ask(Predict("a", samples=4, seed=1)))
         samples = [each["predictions"][0]["samples"] for each in draws]
         assert samples[0] == samples[1]
-        assert samples[3] == pytest.approx(samples[0]) if False else True
+        for found, expected in zip(samples[3], samples[0], strict=True):
+            assert found == pytest.approx(expected)
         assert samples[0] != samples[2]
 
     def test_huge_counts_are_answered_quickly(self, bench):

@@ -1,0 +1,66 @@
+"""What one partition commits: outcomes, what its streams changed, and how far the log is done."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+from service import metrics, wire
+from service.errors import Quarantined
+from service.redis import keys
+from service.redis.log import Commit, Lease, Offset
+from service.redis.script import Argument
+from service.wire import Outcome
+from service.worker.stream import Stream
+from service.worker.task import Item, Task
+
+logger = logging.getLogger(__name__)
+
+
+def commit_of(
+    lease: Lease, expected: Offset, items: Sequence[Item], streams: Iterable[Stream], keep_ms: int
+) -> Commit:
+    """Commit of a partition's items, applied, and of the streams they touched.
+
+    Outcomes are kept for `keep_ms`. What has a payload is set aside.
+    """
+    tasks = [item.task for item in items if item.task]
+    effects, messages = _outcomes(tasks, lease.partition, keep_ms)
+    for item in items:
+        if item.payload is not None:
+            metrics.QUARANTINED_COMMANDS.inc()
+            logger.error("set aside: %s of partition %d", item.offset, lease.partition)
+            aside = ("HSET", keys.quarantine(lease.partition), str(item.offset), item.payload)
+            effects.append(aside)
+    for stream in streams:
+        effects += stream.effects()
+    done = sum(wire.units(task.command) for task in tasks)
+    new = items[-1].offset
+    return Commit(lease.partition, lease.token, expected, new, done, effects, messages)
+
+
+def refused(item: Item) -> Item:
+    """A command that brought its worker down, answered so, and to be set aside."""
+    task = item.task
+    assert task is not None
+    task.refusal = Quarantined("it stopped its worker three times; it was not applied")
+    task.finish()
+    return item._replace(payload=wire.encode(task.envelope))
+
+
+def _outcomes(
+    tasks: Iterable[Task], partition: int, keep_ms: int
+) -> tuple[list[tuple[Argument, ...]], list[tuple[str, bytes]]]:
+    """Effects that store what the tasks came to, and messages that hint at them."""
+    stored: dict[str, list[Any]] = {}
+    told: dict[str, list[Outcome]] = {}
+    for task in tasks:
+        outcome = task.outcome()
+        key = keys.outcomes(partition, task.incarnation, outcome.number)
+        stored.setdefault(key, []).extend((str(outcome.number), wire.encode(outcome)))
+        told.setdefault(task.incarnation, []).append(outcome)
+    effects: list[tuple[Argument, ...]] = []
+    for key, pairs in stored.items():
+        effects += [("HSET", key, *pairs), ("PEXPIRE", key, keep_ms)]
+    return effects, [(keys.reply_channel(i), wire.encode(found)) for i, found in told.items()]
