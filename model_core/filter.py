@@ -166,12 +166,18 @@ def _likelihood(
 
 def finite(state: FilterState) -> Tensor:
     """Whether a row (B,) has only finite statistics where there is a hypothesis."""
-    present = torch.isfinite(state.belief.log_prob)
-    fine = present.any(-1) & ~torch.isnan(state.belief.log_prob).any(-1)
+    # Zero times anything finite is zero: one sum finds what is not.
+    total = (0 * state.totals).sum(-1)
     for each in state.stats:
-        good = torch.isfinite(each).flatten(2).all(-1)
-        fine = fine & (good | ~present).all(-1)
-    return fine & torch.isfinite(state.totals).all(-1)
+        total = total + (0 * each).flatten(1).sum(-1)
+    present = ~torch.isneginf(state.belief.log_prob)
+    total = total + torch.where(present, 0 * state.belief.log_prob, 0.0).sum(-1)
+    if bool(torch.isfinite(total).all()):
+        return present.any(-1)
+    fine = torch.isfinite(state.belief.log_prob) | ~present
+    for each in state.stats:
+        fine = fine & (torch.isfinite(each).flatten(2).all(-1) | ~present)
+    return fine.all(-1) & present.any(-1) & torch.isfinite(state.totals).all(-1)
 
 
 def choose(mask: Tensor, chosen: FilterState, otherwise: FilterState) -> FilterState:

@@ -254,10 +254,14 @@ class Mixture(NamedTuple):
         """Marginal cumulative probabilities (B, d) at values (B, d)."""
         return self._average(self.components.cdf(value.unsqueeze(1)))
 
-    def quantile(self, levels: Tensor) -> Tensor:
-        """Marginal quantiles (B, Q, d) at levels (Q,) strictly between 0 and 1."""
+    def quantile(self, levels: Tensor, tolerance: float = special.TOLERANCE) -> Tensor:
+        """Marginal quantiles (B, Q, d) at levels (Q,) strictly between 0 and 1.
+
+        `tolerance` is the size of the last Newton step of a continuous one, in scales of the
+        narrowest component; the error is about its square.
+        """
         if self.components.support == "real":
-            return special.mixture_quantile(self, levels)
+            return special.mixture_quantile(self, levels, tolerance)
         return special.count_quantile(self, levels)
 
     def sample(self, draws: int, generator: torch.Generator | None = None) -> Tensor:

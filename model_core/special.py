@@ -138,7 +138,7 @@ def _g(x: Tensor) -> Tensor:
     return torch.where(near, (1 - x) / 3, exact)
 
 
-def mixture_quantile(mixture: Mixture, levels: Tensor) -> Tensor:
+def mixture_quantile(mixture: Mixture, levels: Tensor, tolerance: float) -> Tensor:
     """Quantiles (B, Q, d) of a continuous mixture.
 
     Newton's method from the quantile of a normal; where that has not arrived soon, again inside
@@ -156,7 +156,7 @@ def mixture_quantile(mixture: Mixture, levels: Tensor) -> Tensor:
     weight = rows(mixture.log_weight.exp().unsqueeze(-1).expand(-1, -1, outputs))
     goal = levels.reshape(1, -1, 1).expand(start.shape).reshape(-1, 1)
     table = [rows(each) for each in mixture.components.table()]
-    fixed = [goal, rows(spread), rows(narrowest), weight, *table]
+    fixed = [goal, rows(spread), tolerance * rows(narrowest), weight, *table]
     x, done = _plain(mixture.components, start.reshape(-1, 1), *fixed)
     if not bool(done.all()):
         left = (~done).nonzero().squeeze(-1)
@@ -170,7 +170,7 @@ def _plain(
     x: Tensor,
     goal: Tensor,
     spread: Tensor,
-    narrowest: Tensor,
+    small: Tensor,
     weight: Tensor,
     *table: Tensor,
 ) -> tuple[Tensor, Tensor]:
@@ -181,7 +181,7 @@ def _plain(
         excess = (weight * cdf).sum(-1, keepdim=True) - goal
         move = excess / (weight * density).sum(-1, keepdim=True)
         x = torch.where(done, x, x - move)
-        done = done | (move.abs() < TOLERANCE * narrowest)
+        done = done | (move.abs() < small)
         if bool(done.all()):
             break
     return x, done.squeeze(-1)
@@ -210,7 +210,7 @@ def _newton(
     high: Tensor,
     goal: Tensor,
     spread: Tensor,
-    narrowest: Tensor,
+    small: Tensor,
     weight: Tensor,
     *table: Tensor,
 ) -> tuple[list[Tensor], Tensor]:
@@ -227,7 +227,7 @@ def _newton(
     bounded = torch.isfinite(middle)
     bisect = ((new <= low) | (new >= high) | (step >= NEWTON_STEPS)) & bounded
     met, shut = excess.abs() < 2e-15 * goal, bounded & ((middle == low) | (middle == high))
-    near = move.abs() < TOLERANCE * narrowest
+    near = move.abs() < small
     new = torch.where(shut, high, torch.where(bisect, middle, new))
     new = torch.where(met, x, torch.where(near, x + move, new))
     return [new, low, high], (met | near | shut).squeeze(-1)

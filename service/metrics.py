@@ -179,13 +179,6 @@ LOG_SCORE = Histogram(
     buckets=_NATS,
     registry=REGISTRY,
 )
-CHANGED_PROBABILITY = Histogram(
-    "moca_changed_probability",
-    "Probability, after each observation, that the regime has changed since the last confirmed "
-    "change.",
-    buckets=_PROBABILITIES,
-    registry=REGISTRY,
-)
 CHANGEPOINT_PROBABILITY = Histogram(
     "moca_changepoint_probability",
     "Probability that an observation starts a regime.",

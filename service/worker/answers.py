@@ -14,6 +14,7 @@ from service.wire import Event, Record
 from service.worker.resident import Readout
 
 LEVELS = [0.05, 0.5, 0.95]
+PRECISION = 1e-4  # of a quantile's last step, in standard deviations: an error of about 1e-8
 
 
 class Place(NamedTuple):
@@ -104,6 +105,9 @@ def _gather(answers: list[Answer]) -> Mixture:
         if not groups or groups[-1][0] is not answer.place.mixture:
             groups.append((answer.place.mixture, []))
         groups[-1][1].append(answer.place.row)
+    (whole, rows), *more = groups
+    if not more and rows == list(range(len(whole.log_weight))):
+        return whole
     weights = [m.log_weight[rows] for m, rows in groups]
     parts = zip(*([p[rows] for p in m.components.parameters()] for m, rows in groups), strict=True)
     components = groups[0][0].components.rebuilt(*(torch.cat(part) for part in parts))
@@ -120,7 +124,7 @@ def summarise(mixture: Mixture, levels: list[float]) -> list[dict[str, Any]]:
     covariance = mixture.covariance()
     exists = torch.isfinite(covariance).flatten(1).all(-1).tolist()
     at = torch.tensor(levels, dtype=torch.float64, device=covariance.device)
-    quantiles = _sorted_levels(mixture.quantile(at), at) if levels else None
+    quantiles = _sorted_levels(mixture.quantile(at, PRECISION), at) if levels else None
     rows = zip(mixture.mean().tolist(), covariance.tolist(), exists, strict=True)
     found = []
     for i, (mean, variance, known) in enumerate(rows):

@@ -185,5 +185,4 @@ def _count(head: Head, record: Record, readout: Readout) -> None:
         head.scored += 1
         metrics.LOG_SCORE.observe(record.log_score)
     metrics.CHANGEPOINT_PROBABILITY.observe(readout.changepoint_probability)
-    metrics.CHANGED_PROBABILITY.observe(readout.changed_probability)
     head.last = numbers(record.y) or head.last

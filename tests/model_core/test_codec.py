@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import struct
 from zlib import crc32
 
@@ -41,7 +42,7 @@ def sealed(body: bytes) -> bytes:
 
 
 def with_header(case: Case, header: object) -> bytes:
-    """The same arrays under another header; bytes stay as they are."""
+    """The same bytes of arrays under another header."""
     blob = BLOBS[case.name]
     (length,) = struct.unpack_from("<I", blob, 6)
     text = header if isinstance(header, bytes) else json.dumps(header).encode()
@@ -52,6 +53,22 @@ def header_of(case: Case) -> dict:
     blob = BLOBS[case.name]
     (length,) = struct.unpack_from("<I", blob, 6)
     return json.loads(blob[10 : 10 + length])
+
+
+def with_array(case: Case, i: int, entry: list) -> bytes:
+    """Array `i` under another name, type and shape, and as many bytes as that needs."""
+    header, blob = header_of(case), BLOBS[case.name]
+    sizes = [8 * math.prod(shape) for _, _, shape in header["arrays"]]
+    start = len(blob) - 4 - sum(sizes[i:])
+    changed = (blob[start : start + sizes[i]] * 2)[: 8 * math.prod(entry[2])]
+    text = json.dumps({**header, "arrays": replaced(header["arrays"], i, entry)}).encode()
+    first = blob[:6] + struct.pack("<I", len(text)) + text
+    arrays = blob[len(blob) - 4 - sum(sizes) : start] + changed + blob[start + sizes[i] : -4]
+    return sealed(first + arrays)
+
+
+def replaced(table: list, i: int, entry: object) -> list:
+    return [*table[:i], entry, *table[i + 1 :]]
 
 
 @cases
@@ -164,19 +181,27 @@ def test_more_hypotheses_than_there_is_room_for():
         decode(BY_NAME["poisson"], BLOBS["poisson"], 11)
 
 
+def test_a_state_without_hypotheses():
+    case = BY_NAME["gaussian-1"]
+    state = moca.init(case.prior(), ROOM)
+    blob = codec.encode(case.model, state._replace(seq=state.seq + 5))
+    with pytest.raises(CorruptState, match="0 hypotheses; between 1 and 12 fit"):
+        decode(case, blob)
+
+
 @cases
 def test_every_array_is_needed_and_checked(case):
     header = header_of(case)
     for i, (name, dtype, shape) in enumerate(header["arrays"]):
         other = {"f64": "i64", "i64": "f64"}[dtype]
+        shapes = [*shape, 1], [0, *shape], [0, 2**70], [1] * 9, [] if shape else [1]
         for instead in (
             ["unknown", dtype, shape],
             [name, other, shape],
-            [name, dtype, [*shape, 1]],
+            *([name, dtype, each] for each in shapes),
         ):
-            table = [*header["arrays"][:i], instead, *header["arrays"][i + 1 :]]
             with pytest.raises(CorruptState, match=name):
-                decode(case, with_header(case, {**header, "arrays": table}))
+                decode(case, with_array(case, i, instead))
 
 
 def well_formed(state: FilterState, case: Case) -> bool:

@@ -116,6 +116,9 @@ def test_a_count_quantile_is_the_smallest_count_that_reaches_the_level(mix):
 def test_a_level_that_a_count_meets_exactly():
     geometric = mixture(NegativeBinomial, [1.0], [1.0], [1.0])
     assert geometric.quantile(tensor([0.5, 0.75, 0.750001])).flatten().tolist() == [0, 1, 2]
+    for parts in range(2, 40):  # whose sum may end a rounding error below the level
+        mix = mixture(Bernoulli, [1 / parts] * parts, [0.3] * parts)
+        assert mix.quantile(tensor([0.7])).item() == 0
 
 
 def test_count_quantiles_end_whatever_they_are_given():

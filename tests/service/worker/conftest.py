@@ -225,11 +225,11 @@ def _torch(monkeypatch):
 
 @pytest.fixture
 def make_bench(valkey_url, tmp_path):
-    """Build benches on one server: `db` keeps them apart."""
+    """Build benches on one server: `db` keeps them apart. `url` is another server's."""
     made = []
 
-    def build(db=0, **settings):
-        made.append(Bench(f"{valkey_url}?db={db}", tmp_path / "models", **settings))
+    def build(db=0, url=None, **settings):
+        made.append(Bench(url or f"{valkey_url}?db={db}", tmp_path / "models", **settings))
         return made[-1]
 
     yield build

