@@ -139,6 +139,7 @@ def test_a_refusal_is_an_outcome_like_any_other(bench):
 def test_old_ones_go_when_there_are_enough_newer(make_bench):
     bench = make_bench(idempotency_keep_s=10.0, idempotency_keep_requests=3)
     for i in range(6):
+        bench.now_ms += 1
         bench.send(keyed([float(i)], key=f"k{i}"))
     assert len(bench.stored("a")["idempotency"]) == 6  # young
     bench.now_ms += 20_000
