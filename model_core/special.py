@@ -12,8 +12,9 @@ if TYPE_CHECKING:
     from model_core.predictive import Components, Mixture
 
 SHIFTS = 5  # recurrence steps that take df up to where the normal expansion is exact to 2e-10
-EXACT_COUNTS = 1024  # counts below are summed one by one
-COUNT_SHIFTS = 16  # the same recurrence for large counts
+EXACT_COUNTS = 64  # counts below are summed one by one
+COUNT_SHIFTS = 24  # the same recurrence for larger counts
+COUNT_STEPS = 500  # of a count's quantile; a dozen are needed
 PLAIN_STEPS = 8  # of a quantile that is easily found
 NEWTON_STEPS = 40  # of a quantile; then its bracket is halved, at most 120 times
 STEPS = 160
@@ -81,16 +82,16 @@ def _stirling_error(x: Tensor) -> Tensor:
 
 
 def negative_binomial_cdf(value: Tensor, shape: Tensor, rate: Tensor) -> Tensor:
-    """CDF of a negative binomial: summed below 1,024, beyond by a normal good to 5e-6.
+    """CDF of a negative binomial: summed below 64, beyond by a normal good to 5e-6.
 
     `P(X <= k) = I_q(shape, k + 1)` with `q = shape / (shape + rate)`; the recurrence of
     `student_t` moves the shape up to where Peizer and Pratt's (1968) normal is good.
     """
     value = (value + 0 * (shape + rate)).floor()
-    shape, rate = shape.expand_as(value), rate.expand_as(value)
     small = value < EXACT_COUNTS
     index = torch.where(small, value, 0.0).clamp(min=0).long()
     table = negative_binomial_table(shape, rate, int(index.max().item()) + 1)
+    table = table.expand(*value.shape, -1)
     exact = table.gather(-1, index.unsqueeze(-1)).squeeze(-1)
     large = exact if bool(small.all()) else torch.where(small, exact, _large(value, shape, rate))
     return torch.where(value < 0, 0.0, large)
@@ -250,23 +251,32 @@ def _centre(mixture: Mixture) -> tuple[Tensor, Tensor, Tensor]:
 
 
 def count_quantile(mixture: Mixture, levels: Tensor) -> Tensor:
-    """Smallest count (B, Q, d) whose cumulative probability reaches each level."""
+    """Smallest count (B, Q, d) whose cumulative probability reaches each level.
+
+    From the quantile of a normal outwards until it is bracketed, then false position and halving
+    in turn.
+    """
     goal = levels.reshape(1, -1, 1)
-    mean = mixture.mean().unsqueeze(1).expand(-1, len(levels), -1)
-    low, high = torch.full_like(mean, -1.0), torch.ones_like(mean)
     each = mixture.components.rebuilt(*(p.unsqueeze(2) for p in mixture.components.parameters()))
     weight = mixture.log_weight.exp()[..., None, None]
-
-    def reached(count: Tensor) -> Tensor:
+    mean, spread, _ = _centre(mixture)
+    x = (mean + spread * torch.special.ndtri(levels).reshape(1, -1, 1)).floor().clamp(min=0)
+    # Each end of the bracket with the probability by which it exceeds the level.
+    low, high = torch.full_like(x, -1.0), torch.full_like(x, torch.inf)
+    below, above = -goal.expand_as(x), 1 - goal.expand_as(x)
+    for step in range(COUNT_STEPS):
         # Sums of masses may end a rounding error below a level that they meet.
-        return (weight * each.cdf(count.unsqueeze(1))).sum(1) >= goal - 1e-12
-
-    while not (enough := reached(high) | torch.isinf(high)).all():  # ends whatever it was given
-        low, high = torch.where(enough, low, high), torch.where(enough, high, 2 * high)
-    while True:
-        middle = ((low + high) / 2).floor()
-        if not ((middle > low) & (middle < high)).any():  # beyond 2^53 not every count is a float
+        excess = (weight * each.cdf(x.unsqueeze(1))).sum(1) - goal + 1e-12
+        reached = excess >= 0
+        low, below = torch.where(reached, low, x), torch.where(reached, below, excess)
+        high, above = torch.where(reached, x, high), torch.where(reached, excess, above)
+        part = below / (below - above) if step % 2 else 0.5
+        inside = (low + part * (high - low)).floor()
+        inside = torch.minimum(torch.maximum(inside, low + 1), high - 1)
+        unbounded = torch.isinf(high)
+        if not (unbounded | ((inside > low) & (inside < high))).any():  # floats may be far apart
             break
-        enough = reached(middle)
-        low, high = torch.where(enough, low, middle), torch.where(enough, middle, high)
+        far = (0.25 * spread + 1).floor() * 2.0**step
+        x = torch.where(low < 0, (high - far).clamp(min=0), inside)
+        x = torch.where(unbounded, low + far, x)
     return high
