@@ -27,7 +27,8 @@ from service.supervisor import Supervisor
 log_to_stderr("serve")
 folder = Path(sys.argv[1])
 settings = Settings(
-    data_dir=folder / "data", port=int(sys.argv[2]), workers=1, partitions=4, lease_ttl_ms=60_000, request_deadline_s=300
+    data_dir=folder / "data", port=int(sys.argv[2]), workers=1, partitions=4, lease_ttl_ms=60_000,
+    request_deadline_s=300,
 )
 ready = lambda url: print("ready", flush=True)
 program = [sys.executable, str(folder / "child.py"), str(folder)]
