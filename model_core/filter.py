@@ -14,7 +14,8 @@ from torch import Tensor
 
 from model_core import belief as beliefs
 from model_core.belief import Belief, Growth
-from model_core.predictive import Mixture, join
+from model_core.components import join
+from model_core.predictive import Mixture
 from model_core.upm.base import Stats, UnderlyingModel, over, select, tree_map
 
 

@@ -12,8 +12,8 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
+from model_core.components import Normal
 from model_core.encoder import Encoder
-from model_core.predictive import Normal
 from model_core.upm.conjugate import OUTLIER_SPREAD
 
 

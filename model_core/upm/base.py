@@ -12,7 +12,7 @@ from typing import Any, Protocol, TypeVar
 import torch
 from torch import Tensor
 
-from model_core.predictive import Components
+from model_core.components import Components
 
 Stats = Any  # a NamedTuple of tensors; each model has its own
 S = TypeVar("S")

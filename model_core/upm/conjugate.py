@@ -12,7 +12,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from model_core.predictive import Bernoulli, NegativeBinomial, StudentT
+from model_core.components import Bernoulli, NegativeBinomial, StudentT
 
 OUTLIER_SPREAD = 10.0  # squared scale (or dispersion) of an outlier, in those of the prior
 

@@ -8,7 +8,7 @@ import pytest
 import torch
 from scipy import special, stats
 
-from model_core.predictive import Bernoulli, NegativeBinomial, Normal, StudentT
+from model_core.components import Bernoulli, NegativeBinomial, Normal, StudentT
 from tests.model_core.cases import tensor
 
 

@@ -7,7 +7,8 @@ import pytest
 import torch
 from scipy import integrate, stats
 
-from model_core.predictive import Bernoulli, Mixture, NegativeBinomial, Normal, StudentT, join
+from model_core.components import Bernoulli, NegativeBinomial, Normal, StudentT, join
+from model_core.predictive import Mixture
 from tests.model_core.cases import tensor
 
 LEVELS = tensor([1e-6, 0.001, 0.05, 0.25, 0.5, 0.75, 0.95, 0.999, 1 - 1e-6])

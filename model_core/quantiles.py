@@ -1,0 +1,161 @@
+"""Quantiles of mixtures, found by their distribution functions. Float64 throughout."""
+
+from __future__ import annotations
+
+import math
+
+import torch
+from torch import Tensor
+
+from model_core.components import Components, average
+
+COUNT_STEPS = 500  # of a count's quantile; a dozen are needed
+PLAIN_STEPS = 8  # of a quantile that is easily found
+NEWTON_STEPS = 40  # of a quantile; then its bracket is halved, at most 120 times
+STEPS = 160
+TOLERANCE = 1e-6  # last Newton step, in scales of the narrowest component; its error is squared
+
+
+def continuous(
+    log_weight: Tensor, components: Components, levels: Tensor, tolerance: float
+) -> Tensor:
+    """Quantiles (B, Q, d) of a continuous mixture.
+
+    Newton's method from the quantile of a normal; where that has not arrived soon, again inside
+    a bracket. A row that has arrived stays: no answer depends on its batch-mates.
+    """
+    centre, spread, narrowest = _centre(log_weight, components)
+    start: Tensor = centre + spread * torch.special.ndtri(levels).reshape(1, -1, 1)
+    batch, wanted, outputs = start.shape
+
+    def rows(value: Tensor) -> Tensor:
+        """(B, k, d) as one row of k for each of the B Q d quantiles."""
+        wide = value.transpose(1, 2).unsqueeze(1).expand(-1, wanted, -1, -1)
+        return wide.reshape(batch * wanted * outputs, -1)
+
+    weight = rows(log_weight.exp().unsqueeze(-1).expand(-1, -1, outputs))
+    goal = levels.reshape(1, -1, 1).expand(start.shape).reshape(-1, 1)
+    table = [rows(each) for each in components.table()]
+    fixed = [goal, rows(spread), tolerance * rows(narrowest), weight, *table]
+    x, done = _plain(components, start.reshape(-1, 1), *fixed)
+    if not bool(done.all()):
+        left = (~done).nonzero().squeeze(-1)
+        again = start.reshape(-1, 1)[left]
+        x[left] = _bracketed(components, again, [each[left] for each in fixed])
+    return x.reshape(start.shape)
+
+
+def _plain(
+    family: Components,
+    x: Tensor,
+    goal: Tensor,
+    spread: Tensor,
+    small: Tensor,
+    weight: Tensor,
+    *table: Tensor,
+) -> tuple[Tensor, Tensor]:
+    """A few plain Newton steps; returns where they led and which rows (N,) have arrived."""
+    done = torch.zeros_like(x, dtype=torch.bool)
+    for _ in range(PLAIN_STEPS):
+        cdf, density = family.evaluate(x, table)
+        excess = (weight * cdf).sum(-1, keepdim=True) - goal
+        move = excess / (weight * density).sum(-1, keepdim=True)
+        x = torch.where(done, x, x - move)
+        done = done | (move.abs() < small)
+        if bool(done.all()):
+            break
+    return x, done.squeeze(-1)
+
+
+def _bracketed(family: Components, x: Tensor, fixed: list[Tensor]) -> Tensor:
+    """Newton's method kept inside a bracket, which is halved where it does not get on."""
+    work = [x, torch.full_like(x, -torch.inf), torch.full_like(x, torch.inf), *fixed]
+    answer, left = x.clone(), torch.arange(len(x), device=x.device)
+    for step in range(STEPS):
+        work[:3], done = _newton(family, step, *work)
+        answer[left] = work[0]
+        keep = (~done).nonzero().squeeze(-1)
+        if len(keep) == 0:
+            break
+        if len(keep) < len(left):
+            left, work = left[keep], [each[keep] for each in work]
+    return answer
+
+
+def _newton(
+    family: Components,
+    step: int,
+    x: Tensor,
+    low: Tensor,
+    high: Tensor,
+    goal: Tensor,
+    spread: Tensor,
+    small: Tensor,
+    weight: Tensor,
+    *table: Tensor,
+) -> tuple[list[Tensor], Tensor]:
+    """One step for each row; returns the new `[x, low, high]` and which rows have arrived."""
+    cdf, density = family.evaluate(x, table)
+    excess = (weight * cdf).sum(-1, keepdim=True) - goal
+    density = (weight * density).sum(-1, keepdim=True)
+    low, high = torch.where(excess < 0, x, low), torch.where(excess > 0, x, high)
+    move = -excess / density.clamp(min=1e-300)
+    limit = 4 * spread * 2.0**step  # far quantiles of heavy tails are found by doubling
+    new = x + torch.maximum(torch.minimum(move, limit), -limit)
+    new = torch.where(new == x, x - limit * excess.sign(), new)  # where x cannot move so little
+    middle = 0.5 * (low + high)
+    bounded = torch.isfinite(middle)
+    bisect = ((new <= low) | (new >= high) | (step >= NEWTON_STEPS)) & bounded
+    met, shut = excess.abs() < 2e-15 * goal, bounded & ((middle == low) | (middle == high))
+    near = move.abs() < small
+    new = torch.where(shut, high, torch.where(bisect, middle, new))
+    new = torch.where(met, x, torch.where(near, x + move, new))
+    return [new, low, high], (met | near | shut).squeeze(-1)
+
+
+def _centre(log_weight: Tensor, components: Components) -> tuple[Tensor, Tensor, Tensor]:
+    """Mean, spread around it, and scale of the narrowest component, each (B, 1, d) and finite.
+
+    A component's scale is taken from the height of its peak: its variance may not exist.
+    """
+    weight = log_weight.exp().unsqueeze(-1)
+    mean, each = average(log_weight, components.mean()).unsqueeze(1), components.mean()
+    scale = torch.exp(-components.log_density(each)) / math.sqrt(2 * math.pi)
+    present = weight > 0
+    between = torch.where(present, weight * (each - mean).square(), 0.0).sum(1, keepdim=True)
+    # The average scale, not its square's: one wide component of little weight hardly moves it.
+    within = torch.where(present, weight * scale, 0.0).sum(1, keepdim=True)
+    narrowest = torch.where(present, scale, torch.inf).amin(1, keepdim=True)
+    return mean, (between + within.square()).sqrt(), narrowest
+
+
+def count(log_weight: Tensor, components: Components, levels: Tensor) -> Tensor:
+    """Smallest count (B, Q, d) whose cumulative probability reaches each level.
+
+    From the quantile of a normal outwards until it is bracketed, then false position and halving
+    in turn.
+    """
+    goal = levels.reshape(1, -1, 1)
+    each = components.rebuilt(*(p.unsqueeze(2) for p in components.parameters()))
+    weight = log_weight.exp()[..., None, None]
+    mean, spread, _ = _centre(log_weight, components)
+    x = (mean + spread * torch.special.ndtri(levels).reshape(1, -1, 1)).floor().clamp(min=0)
+    # Each end of the bracket with the probability by which it exceeds the level.
+    low, high = torch.full_like(x, -1.0), torch.full_like(x, torch.inf)
+    below, above = -goal.expand_as(x), 1 - goal.expand_as(x)
+    for step in range(COUNT_STEPS):
+        # Sums of masses may end a rounding error below a level that they meet.
+        excess = (weight * each.cdf(x.unsqueeze(1))).sum(1) - goal + 1e-12
+        reached = excess >= 0
+        low, below = torch.where(reached, low, x), torch.where(reached, below, excess)
+        high, above = torch.where(reached, x, high), torch.where(reached, excess, above)
+        part = below / (below - above) if step % 2 else 0.5
+        inside = (low + part * (high - low)).floor()
+        inside = torch.minimum(torch.maximum(inside, low + 1), high - 1)
+        unbounded = torch.isinf(high)
+        if not (unbounded | ((inside > low) & (inside < high))).any():  # floats may be far apart
+            break
+        far = (0.25 * spread + 1).floor() * 2.0**step
+        x = torch.where(low < 0, (high - far).clamp(min=0), inside)
+        x = torch.where(unbounded, low + far, x)
+    return high
