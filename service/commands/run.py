@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import os
 import secrets
+import signal
 import socket
 from typing import Annotated
 
 import typer
 
+from service import metrics
 from service.commands.options import API, SERVE, WORKER, fail, with_settings
 from service.process import EXIT_REFUSED, Refused, follow_parent, listen, log_to_stderr
 from service.redis.connection import UnusableServer
@@ -78,10 +80,15 @@ def worker(
     if "/" in chosen:
         fail(f"--worker-id: expected a name without '/', got {chosen!r}")
     _begin("worker" if parent_fd is None else chosen.partition("-")[0], settings, parent_fd)
-    from service.worker.loop import run  # torch: a second or more
+    from service.worker.loop import Worker  # torch: a second or more
 
     try:
-        run(settings, chosen)
+        found = Worker(settings, chosen)
+        signal.signal(signal.SIGTERM, found.stop)
+        signal.signal(signal.SIGINT, found.stop)
+        if settings.metrics_port:
+            metrics.serve(settings.metrics_port)
+        found.run()
     except (Refused, UnusableServer) as error:
         fail(str(error), EXIT_REFUSED)
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import logging
 import random
 import secrets
-import signal
 import time
 
 import redis
@@ -294,13 +293,3 @@ class Worker:
         except redis.RedisError as error:
             logger.warning("not everything was handed over: %s", error)
             self._lose(set(self.offsets), blame=False)
-
-
-def run(settings: Settings, worker_id: str | None = None) -> None:
-    """Run a worker until SIGTERM or SIGINT."""
-    worker = Worker(settings, worker_id)
-    signal.signal(signal.SIGTERM, worker.stop)
-    signal.signal(signal.SIGINT, worker.stop)
-    if settings.metrics_port:
-        metrics.serve(settings.metrics_port)
-    worker.run()
