@@ -99,7 +99,7 @@ class Poisson:
     `shape` is the prior's: its mean is the stream's location.
     """
 
-    shape: float = 1.0
+    shape: float = 0.5
     hazard: float = 0.01
     outlier_rate: float = 0.01
     kind: str = "poisson"

@@ -24,7 +24,7 @@ from service.api.http import (
     read_json,
     stream_of,
 )
-from service.errors import PROBLEM_JSON, ServiceError
+from service.errors import PROBLEM_JSON, FieldError, InvalidField, ServiceError
 from service.schemas import ObserveQuery
 
 _encode = msgspec.json.Encoder().encode
@@ -50,6 +50,10 @@ async def observe(request: Request) -> Response:
 async def observe_many(request: Request) -> Response:
     """Post observations of many streams; each item has a status of its own."""
     context = context_of(request)
+    if key_of(request) is not None:
+        # Ignored, it would promise a safe retry that is none.
+        detail = "not for many streams: give each item its own `key`"
+        raise InvalidField([FieldError("header.idempotency-key", detail)])
     belief = _belief(request)
     body, lines = await read_items(request)
     bulk = Bulk(context, context.forms.items(body, lines), belief)

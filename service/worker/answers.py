@@ -129,7 +129,7 @@ def summarise(mixture: Mixture, levels: list[float]) -> list[dict[str, Any]]:
     found = []
     for i, (mean, variance, known) in enumerate(rows):
         values = [] if quantiles is None else quantiles[i]
-        named = {f"{level:g}": value for level, value in zip(levels, values, strict=True)}
+        named = {str(level): value for level, value in zip(levels, values, strict=True)}
         found.append({"mean": mean, "variance": variance if known else None, "quantiles": named})
     return found
 

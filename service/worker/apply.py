@@ -185,8 +185,10 @@ class Batch:
             if y_dim is None and each.y is not None:
                 y_dim = len(each.y) if isinstance(each.y, list) else 1
             model = self.engine.catalogue.get(head.settings.model, y_dim or 1)
-            check_observation(each, i, model.x_dim, y_dim)
-            check_label(each, i, model.label)
+            alone = first == 0 and len(observations) == 1
+            where = "" if alone else f"observations[{i}]."
+            check_observation(each, where, model.x_dim, y_dim)
+            check_label(each, where, model.label)
 
     def _other(self, stream: Stream, task: Task) -> None:
         command = task.command

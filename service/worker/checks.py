@@ -9,39 +9,35 @@ from service.wire import Head, Observation, StreamSettings, numbers
 
 # Squares and sums of squares of anything smaller stay finite, whatever the model does with them.
 LARGEST = 1e100
-LARGEST_COUNT = 2.0**53  # beyond, floats skip integers
+LARGEST_COUNT = 1e12  # exact in a float, with room for sums of them
 FIXED = ("model", "warmup", "location", "scale")
 
 
-def check_observation(seen: Observation, i: int, x_dim: int, y_dim: int | None) -> None:
-    """Raise DimensionMismatch or LabelOutOfRange, naming the field of the i-th observation."""
+def check_observation(seen: Observation, where: str, x_dim: int, y_dim: int | None) -> None:
+    """Raise DimensionMismatch or LabelOutOfRange, naming the field after `where`."""
     y = numbers(seen.y)
     if seen.y is not None and len(y) != y_dim:
-        raise DimensionMismatch(
-            f"observations[{i}].y: expected {y_dim} numbers, got {len(y)}", field="y"
-        )
+        raise DimensionMismatch(f"{where}y: expected {y_dim} numbers, got {len(y)}", field="y")
     got = len(seen.x) if seen.x is not None else 0
     if got != x_dim:
-        raise DimensionMismatch(
-            f"observations[{i}].x: expected {x_dim} numbers, got {got}", field="x"
-        )
+        raise DimensionMismatch(f"{where}x: expected {x_dim} numbers, got {got}", field="x")
     for field, values in (("y", y), ("x", seen.x or [])):
         if any(not abs(value) <= LARGEST for value in values):
             raise LabelOutOfRange(
-                f"observations[{i}].{field}: expected numbers up to {LARGEST:g}", field=field
+                f"{where}{field}: expected numbers up to {LARGEST:g}", field=field
             )
 
 
-def check_label(seen: Observation, i: int, label: str) -> None:
+def check_label(seen: Observation, where: str, label: str) -> None:
     """Raise LabelOutOfRange for a label that the model cannot produce."""
     for value in numbers(seen.y):
         whole = value == int(value)
         if label == "count" and not (whole and 0 <= value <= LARGEST_COUNT):
             raise LabelOutOfRange(
-                f"observations[{i}].y: expected a count, got {value:g}", field="y"
+                f"{where}y: expected a count of at most {LARGEST_COUNT:g}, got {value:g}", field="y"
             )
         if label == "binary" and value not in (0.0, 1.0):
-            raise LabelOutOfRange(f"observations[{i}].y: expected 0 or 1, got {value:g}", field="y")
+            raise LabelOutOfRange(f"{where}y: expected 0 or 1, got {value:g}", field="y")
 
 
 def check_prior(settings: StreamSettings, y_dim: int | None, label: str) -> int | None:

@@ -53,7 +53,7 @@ def run_length(stream: Stream) -> bytes:
     answer["run_length"] = {
         "map": head.map_run_length,
         "mean": math.fsum(r * p for r, p in pairs),
-        "quantiles": {f"{level:g}": _quantile(pairs, level) for level in LEVELS},
+        "quantiles": {str(level): _quantile(pairs, level) for level in LEVELS},
         "hypotheses": len(pairs),
         "pruned_mass": head.pruned_mass,
     }
