@@ -111,6 +111,25 @@ def test_the_rest_of_a_batch_is_served(client):
     assert client.get("/v1/streams/good").json()["seq"] == 41
 
 
+def test_a_key_for_many_streams_is_refused(client):
+    """It would promise that a repeat has no second effect; each item has a key of its own."""
+    items = [{"stream": "keyed", "y": 1.0, "key": "k"}]
+    header = {"Idempotency-Key": "k"}
+    refused = client.post("/v1/observations", json=items, headers=header)
+    assert refused.status_code == 422
+    assert refused.json()["errors"][0]["loc"] == "header.idempotency-key"
+    for repeated in (False, True):
+        (answer,) = client.post("/v1/observations", json=items).json()
+        assert (answer["seq"], answer["duplicate"]) == (0, repeated)
+
+
+def test_levels_that_are_close_are_answered_each_under_its_name(client):
+    levels = [0.05, 0.1234561, 0.1234564, 0.9999999]
+    asked = client.post("/v1/streams/good/predictions", json={"quantiles": levels}).json()
+    found = asked["predictions"][0]["predictive"]["quantiles"]
+    assert [float(name) for name in found] == levels
+
+
 def test_a_corrupt_checkpoint_and_a_broken_model_hurt_their_stream_alone(
     client, processes, separate
 ):
