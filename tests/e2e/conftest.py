@@ -2,6 +2,7 @@
 
 import pytest
 
+from service.redis.embedded import Embedded
 from tests.conftest import _binary, running_server
 from tests.e2e.deployment import Processes, free_port, wait_ready
 
@@ -39,4 +40,9 @@ def serve(processes, tmp_path):
         wait_ready(f"http://127.0.0.1:{port}")
         return f"http://127.0.0.1:{port}"
 
-    return start
+    yield start
+    processes.stop_all()
+    if (tmp_path / "data").exists():  # a test that failed may have left its store an orphan
+        store = Embedded(tmp_path / "data")
+        store.start()
+        store.stop()
