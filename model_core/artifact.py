@@ -162,7 +162,6 @@ def _alpaca(parts: _Parts) -> Alpaca:
         prior_cov=0.5 * (cov + cov.T),
         noise_variance=noise,
         hazard=parts.hazard(),
-        x_dim=x_dim,
         x_offset=x_offset,
         x_scale=x_scale,
         y_offset=y_offset,

@@ -43,21 +43,6 @@ def empty(batch: int, slots: int, device: torch.device | str = "cpu") -> Belief:
     return Belief(nothing, zeros, nothing.clone(), zeros - 1)
 
 
-def log_change(hazard: Tensor, elapsed: Tensor, changepoint: Tensor) -> tuple[Tensor, Tensor]:
-    """Log probabilities of a change and of none before the next observation.
-
-    `lambda_dt = 1 - (1 - lambda)^dt` for an elapsed time `dt`; a finite `changepoint` (supervision,
-    nan elsewhere) replaces it. All arguments (B,) or (B, S); returns two of the same shape.
-    """
-    log_survival = elapsed * torch.log1p(-hazard)
-    log_hazard = torch.log(-torch.expm1(log_survival))
-    told = ~torch.isnan(changepoint)
-    return (
-        torch.where(told, torch.log(changepoint), log_hazard),
-        torch.where(told, torch.log1p(-changepoint), log_survival),
-    )
-
-
 def grow(
     belief: Belief, seq: Tensor, log_hazard: Tensor, log_survival: Tensor
 ) -> tuple[Belief, Growth]:

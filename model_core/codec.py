@@ -37,6 +37,8 @@ def encode(model: UnderlyingModel, state: FilterState) -> bytes:
         kept = each[0, alive]
         arrays[f"stats.{name}"] = _lower(kept) if name in model.symmetric else kept
     arrays["seq"], arrays["totals"] = state.seq[0], state.totals[0]
+    if state.context.shape[-1]:
+        arrays["context"] = state.context[0]
     names = {torch.float64: "f64", torch.int64: "i64"}
     table = [[name, names[each.dtype], list(each.shape)] for name, each in arrays.items()]
     header = json.dumps({"kind": model.kind, "arrays": table}, separators=(",", ":")).encode()
@@ -73,10 +75,11 @@ def decode(model: UnderlyingModel, prior: Prior, max_hypotheses: int, blob: byte
         if values is not None and name in model.symmetric:
             arrays[f"stats.{name}"] = _full(name, values, target.shape[-1])
         target[0, :count] = _fitting(arrays, f"stats.{name}", target[0, :count])
-    return state._replace(
-        seq=seq[None],
-        totals=_fitting(arrays, "totals", state.totals[0])[None],
-    )
+    context = state.context
+    if context.shape[-1]:
+        context = _fitting(arrays, "context", context[0])[None]
+    totals = _fitting(arrays, "totals", state.totals[0])[None]
+    return state._replace(seq=seq[None], totals=totals, context=context)
 
 
 def _checked(blob: bytes) -> tuple[bytes, int]:

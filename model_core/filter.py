@@ -13,6 +13,7 @@ import torch
 from torch import Tensor
 
 from model_core import belief as beliefs
+from model_core import hazard as hazards
 from model_core.belief import Belief, Growth
 from model_core.components import join
 from model_core.predictive import Mixture
@@ -25,28 +26,32 @@ class FilterState(NamedTuple):
     belief: `b(r | x_t, y_t)` and path scores. seq: (B,) int64 observations applied. totals:
     (B, 1 + 2d) count, sums and sums of squares of the labels, less the prior's location;
     totals_at_start: (B, S, 1 + 2d) the same when each hypothesis was born, so that differences give
-    the moments of any segment. stats: the model's statistics (B, S, ...).
+    the moments of any segment. context: (B, c) what the model keeps of a stream for all hypotheses
+    alike. stats: the model's statistics (B, S, ...).
     """
 
     belief: Belief
     seq: Tensor
     totals: Tensor
     totals_at_start: Tensor
+    context: Tensor
     stats: Stats
 
 
 class Prior(NamedTuple):
-    """What a stream's hypotheses start from: statistics (B, 1, ...) and its location (B, d)."""
+    """What streams start from: stats (B, 1, ...), labels' location (B, d), context (B, c)."""
 
     stats: Stats
     location: Tensor
+    context: Tensor
 
 
 class Inputs(NamedTuple):
     """One observation of each stream.
 
     x: (B, x_dim) or None. y: (B, d), anything where not labelled. labelled: (B,) bool.
-    hazard, elapsed, outlier_rate: (B,). changepoint: (B,) supervision, nan where none.
+    hazard: (B, H) table by run length, H = 1 for a constant. elapsed, outlier_rate: (B,).
+    changepoint: (B,) supervision, nan where none.
     """
 
     x: Tensor | None
@@ -56,6 +61,20 @@ class Inputs(NamedTuple):
     elapsed: Tensor
     changepoint: Tensor
     outlier_rate: Tensor
+
+
+class Prediction(NamedTuple):
+    """What is expected of the coming label, given its input.
+
+    belief: after the input alone. phi: features. log_inlier, log_outlier: (B, 1) or (B, S), of the
+    input having been drawn from each hypothesis or from the outliers.
+    """
+
+    mixture: Mixture
+    belief: Belief
+    phi: Tensor | None
+    log_inlier: Tensor
+    log_outlier: Tensor
 
 
 class Info(NamedTuple):
@@ -75,8 +94,9 @@ class Info(NamedTuple):
 
 
 def make_prior(model: UnderlyingModel, location: Tensor, scale: Tensor) -> Prior:
-    """Prior of streams with the given location and scale, both (B, d)."""
-    return Prior(model.prior(location, scale), location)
+    """Prior of streams with the given location and scale, both (B, model.scaled)."""
+    stats, context = model.prior(location, scale), model.context(location, scale)
+    return Prior(stats, location[:, : model.y_dim], context)
 
 
 def init(prior: Prior, max_hypotheses: int) -> FilterState:
@@ -87,15 +107,16 @@ def init(prior: Prior, max_hypotheses: int) -> FilterState:
     totals = torch.zeros(batch, 1 + 2 * outputs, dtype=torch.float64, device=device)
     at_start = totals.unsqueeze(1).repeat(1, slots, 1)
     seq = torch.zeros(batch, dtype=torch.int64, device=device)
-    return FilterState(beliefs.empty(batch, slots, device), seq, totals, at_start, stats)
+    belief = beliefs.empty(batch, slots, device)
+    return FilterState(belief, seq, totals, at_start, prior.context.clone(), stats)
 
 
 def grow(state: FilterState, prior: Prior, inputs: Inputs) -> tuple[FilterState, Growth]:
     """Make room for the hypothesis that the coming observation starts a regime."""
-    change, survival = beliefs.log_change(inputs.hazard, inputs.elapsed, inputs.changepoint)
-    grown, growth = beliefs.grow(
-        state.belief, state.seq, change.unsqueeze(-1), survival.unsqueeze(-1)
-    )
+    hazard = hazards.at(inputs.hazard, state.belief.run_length)
+    told = inputs.elapsed.unsqueeze(-1), inputs.changepoint.unsqueeze(-1)
+    change, survival = hazards.log_change(hazard, *told)
+    grown, growth = beliefs.grow(state.belief, state.seq, change, survival)
     born = growth.born
     at_start = torch.where(
         over(born, state.totals_at_start), state.totals[:, None], state.totals_at_start
@@ -104,26 +125,32 @@ def grow(state: FilterState, prior: Prior, inputs: Inputs) -> tuple[FilterState,
     return state._replace(belief=grown, totals_at_start=at_start, stats=stats), growth
 
 
-def predict(
-    model: UnderlyingModel, state: FilterState, prior: Prior, inputs: Inputs
-) -> tuple[Mixture, Belief, Tensor | None]:
-    """Mixture predictive of the coming label from a grown state (paper, eq. 3).
+def predict(model: UnderlyingModel, state: FilterState, prior: Prior, inputs: Inputs) -> Prediction:
+    """Mixture predictive of the coming label from a grown state (paper, eq. 2-3).
 
-    Returns it, the belief after the input alone, and the features. With an outlier rate `e` the
-    last component is the outlier's, of weight `e`.
+    With an outlier rate `e` each hypothesis's density is `(1-e) p(x, y | eta[r]) + e p_out(x, y)`;
+    the last component of the mixture is the outlier's.
     """
-    phi = model.encode(inputs.x)
-    log_input = model.input_log_prob(state.stats, phi)
-    belief = state.belief
+    phi = model.encode(inputs.x, state.context)
+    rate = inputs.outlier_rate.unsqueeze(-1)
+    log_inlier, log_outlier = torch.log1p(-rate), torch.log(rate)
+    outlier = model.outlier(prior.stats, phi)
+    belief, log_input = state.belief, model.input_log_prob(state.stats, phi)
     if log_input is not None:
+        strange = model.outlier_input_log_prob(prior.stats, phi)
+        if outlier is not None and strange is not None:
+            inside, outside = log_inlier + log_input, log_outlier + strange
+            log_input = torch.logaddexp(inside, outside)
+            log_inlier, log_outlier = inside - log_input, outside - log_input
         belief, _ = beliefs.observe(belief, log_input)
     components = model.predictive(state.stats, phi)
-    outlier = model.outlier(prior.stats, phi)
     if outlier is None:
-        return Mixture(belief.log_prob, components), belief, phi
-    rate = inputs.outlier_rate.unsqueeze(-1)
-    weight = torch.cat((belief.log_prob + torch.log1p(-rate), torch.log(rate)), -1)
-    return Mixture(weight, join(components, outlier)), belief, phi
+        mixture = Mixture(belief.log_prob, components)
+        return Prediction(mixture, belief, phi, log_inlier, log_outlier)
+    astray = torch.logsumexp(belief.log_prob + log_outlier, -1, keepdim=True)
+    weight = torch.cat((belief.log_prob + log_inlier, astray), -1)
+    mixture = Mixture(weight, join(components, outlier))
+    return Prediction(mixture, belief, phi, log_inlier, log_outlier)
 
 
 def step(
@@ -131,44 +158,43 @@ def step(
 ) -> tuple[FilterState, Info]:
     """Predict the label, then learn from it (paper, algorithm 1)."""
     grown, growth = grow(state, prior, inputs)
-    mixture, belief, phi = predict(model, grown, prior, inputs)
+    prediction = predict(model, grown, prior, inputs)
     y = torch.where(inputs.labelled.unsqueeze(-1), inputs.y, prior.location)
-    log_likelihood, inlier = _likelihood(mixture, belief, y, inputs)
-    posterior, log_score = beliefs.observe(belief, log_likelihood)
+    log_likelihood, inlier = _likelihood(prediction, y, inputs)
+    posterior, log_score = beliefs.observe(prediction.belief, log_likelihood)
     change = torch.where(growth.born, posterior.log_prob.exp(), 0.0).sum(-1)
-    stats = model.update(grown.stats, phi, y, inlier)
+    stats = model.update(grown.stats, prediction.phi, y, inlier)
     kept, pruned = beliefs.prune(posterior)
     centred = y - prior.location
     seen = torch.cat((torch.ones_like(y[:, :1]), centred, centred.square()), -1)
     totals = grown.totals + torch.where(inputs.labelled.unsqueeze(-1), seen, 0.0)
-    new = FilterState(kept, grown.seq + 1, totals, grown.totals_at_start, stats)
+    context = model.remember(grown.context, y, inputs.labelled)
+    new = FilterState(kept, grown.seq + 1, totals, grown.totals_at_start, context, stats)
     ok = torch.isfinite(log_score) & finite(new)
     score = torch.where(inputs.labelled, log_score, torch.nan)
-    info = Info(mixture, score, change, pruned, growth.previous_start, ok)
+    info = Info(prediction.mixture, score, change, pruned, growth.previous_start, ok)
     return (new if bool(ok.all()) else choose(ok, new, state)), info
 
 
-def _likelihood(
-    mixture: Mixture, belief: Belief, y: Tensor, inputs: Inputs
-) -> tuple[Tensor, Tensor]:
+def _likelihood(prediction: Prediction, y: Tensor, inputs: Inputs) -> tuple[Tensor, Tensor]:
     """Each hypothesis's log likelihood and the inlier responsibility of `y`, both (B, S)."""
-    each = mixture.components.log_density(y.unsqueeze(1)).sum(-1)
-    slots = belief.log_prob.shape[-1]
+    each = prediction.mixture.components.joint_log_density(y.unsqueeze(1))
+    slots = prediction.belief.log_prob.shape[-1]
     labelled = inputs.labelled.unsqueeze(-1)
     inside = each[:, :slots]
     weight = torch.ones_like(inside)
     if each.shape[-1] > slots:
-        rate = inputs.outlier_rate.unsqueeze(-1)
-        log_in = torch.log1p(-rate) + inside
-        inside = torch.logaddexp(log_in, torch.log(rate) + each[:, slots:])
-        weight = torch.where(rate > 0, torch.exp(log_in - inside), weight)
+        log_in = prediction.log_inlier + inside
+        inside = torch.logaddexp(log_in, prediction.log_outlier + each[:, slots:])
+        outlying = inputs.outlier_rate.unsqueeze(-1) > 0
+        weight = torch.where(outlying, torch.exp(log_in - inside), weight)
     return torch.where(labelled, inside, 0.0), torch.where(labelled, weight, 0.0)
 
 
 def finite(state: FilterState) -> Tensor:
     """Whether a row (B,) has only finite statistics where there is a hypothesis."""
     # Zero times anything finite is zero: one sum finds what is not.
-    total = (0 * state.totals).sum(-1)
+    total = (0 * state.totals).sum(-1) + (0 * state.context).sum(-1)
     for each in state.stats:
         total = total + (0 * each).flatten(1).sum(-1)
     present = ~torch.isneginf(state.belief.log_prob)
@@ -178,7 +204,8 @@ def finite(state: FilterState) -> Tensor:
     fine = torch.isfinite(state.belief.log_prob) | ~present
     for each in state.stats:
         fine = fine & (torch.isfinite(each).flatten(2).all(-1) | ~present)
-    return fine.all(-1) & present.any(-1) & torch.isfinite(state.totals).all(-1)
+    alone = torch.cat((state.totals, state.context), -1)
+    return fine.all(-1) & present.any(-1) & torch.isfinite(alone).all(-1)
 
 
 def choose(mask: Tensor, chosen: FilterState, otherwise: FilterState) -> FilterState:
@@ -215,12 +242,12 @@ def resize(state: FilterState, prior: Prior, max_hypotheses: int) -> FilterState
 
 def leaves(state: FilterState) -> list[Tensor]:
     """Every tensor of a state, each (B, ...), in a fixed order."""
-    return [*state.belief, state.seq, state.totals, state.totals_at_start, *state.stats]
+    return [*state.belief, *state[1:-1], *state.stats]
 
 
 def rebuild(like: FilterState, tensors: list[Tensor]) -> FilterState:
     """State of the same model from the tensors of `leaves`."""
-    count = len(Belief._fields)
-    belief = Belief(*tensors[:count])
-    seq, totals, at_start, *stats = tensors[count:]
-    return FilterState(belief, seq, totals, at_start, type(like.stats)(*stats))
+    first, last = len(Belief._fields), -len(like.stats)
+    belief, stats = Belief(*tensors[:first]), type(like.stats)(*tensors[last:])
+    seq, totals, at_start, context = tensors[first:last]
+    return FilterState(belief, seq, totals, at_start, context, stats)

@@ -19,11 +19,11 @@ class Mixture(NamedTuple):
 
     def log_prob(self, y: Tensor) -> Tensor:
         """Log density (B,) of labels (B, d), over all outputs jointly."""
-        each = self.components.log_density(y.unsqueeze(1)).sum(-1)
+        each = self.components.joint_log_density(y.unsqueeze(1))
         return torch.logsumexp(self.log_weight + each, -1)
 
     def mean(self) -> Tensor:
-        """Mean (B, d)."""
+        """Mean (B, d); of classes their probabilities (B, J)."""
         return average(self.log_weight, self.components.mean())
 
     def covariance(self) -> Tensor:
@@ -32,27 +32,28 @@ class Mixture(NamedTuple):
         centred = means - average(self.log_weight, means).unsqueeze(1)
         weight = self.log_weight.exp().unsqueeze(-1)
         between = torch.einsum("bmi,bmj->bij", weight * centred, centred)
-        return between + torch.diag_embed(average(self.log_weight, self.components.variance()))
+        within = average(self.log_weight, self.components.covariance().flatten(2))
+        return between + within.reshape(between.shape)
 
     def cdf(self, value: Tensor) -> Tensor:
         """Marginal cumulative probabilities (B, d) at values (B, d)."""
         return average(self.log_weight, self.components.cdf(value.unsqueeze(1)))
 
     def quantile(self, levels: Tensor, tolerance: float = quantiles.TOLERANCE) -> Tensor:
-        """Marginal quantiles (B, Q, d) at levels (Q,) strictly between 0 and 1.
+        """Marginal quantiles (B, Q, d) at levels (Q,) strictly between 0 and 1; none of classes.
 
         `tolerance` is the size of the last Newton step of a continuous one, in scales of the
         narrowest component; the error is about its square.
         """
-        if self.components.support == "real":
+        if self.components.support in ("real", "positive"):
             return quantiles.continuous(self.log_weight, self.components, levels, tolerance)
+        if self.components.support == "class":
+            raise ValueError("classes have no order, hence no quantiles")
         return quantiles.count(self.log_weight, self.components, levels)
 
     def sample(self, draws: int, generator: torch.Generator | None = None) -> Tensor:
         """Draws (B, draws, d)."""
         chosen = torch.multinomial(self.log_weight.exp(), draws, True, generator=generator)
-        picked = [
-            each.gather(1, chosen.unsqueeze(-1).expand(-1, -1, each.shape[-1]))
-            for each in self.components.parameters()
-        ]
+        rows = torch.arange(len(chosen), device=chosen.device).unsqueeze(-1)
+        picked = [each[rows, chosen] for each in self.components.parameters()]
         return self.components.rebuilt(*picked).sample(generator)

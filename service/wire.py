@@ -179,7 +179,7 @@ class Record(Struct, array_like=True, omit_defaults=True):
     time: str | None
     elapsed: float
     changepoint: float | None
-    hazard: float
+    hazard: float | tuple[float, ...]  # a table by run length
     outlier_rate: float
     log_score: float | None = None
     changed_probability: float | None = None

@@ -14,6 +14,7 @@ from torch import Tensor
 
 from model_core.components import Normal
 from model_core.encoder import Encoder
+from model_core.upm.base import UnderlyingModel
 from model_core.upm.conjugate import OUTLIER_SPREAD
 
 
@@ -24,8 +25,8 @@ class AlpacaStats(NamedTuple):
     cov: Tensor
 
 
-@dataclass(frozen=True)
-class Alpaca:
+@dataclass(frozen=True, kw_only=True)
+class Alpaca(UnderlyingModel):
     """Known noise, Gaussian predictives `N(K' phi, (1 + phi' P phi) sigma^2)` (paper, eq. 9).
 
     prior_mean: (n, y). prior_cov: (n, n). noise_variance: (y,). Inputs and labels are scaled by
@@ -36,20 +37,22 @@ class Alpaca:
     prior_mean: Tensor
     prior_cov: Tensor
     noise_variance: Tensor
-    hazard: float
-    x_dim: int
     x_offset: Tensor
     x_scale: Tensor
     y_offset: Tensor
     y_scale: Tensor
+    hazard: float = 0.01
     outlier_rate: float = 0.0
     kind: str = "alpaca"
-    label: str = "real"
-    needs_scale: bool = False
     symmetric: tuple[str, ...] = ("cov",)
 
     @property
-    def y_dim(self) -> int:
+    def x_dim(self) -> int:  # type: ignore[override]
+        """Numbers in an input."""
+        return len(self.x_offset)
+
+    @property
+    def y_dim(self) -> int:  # type: ignore[override]
         """Number of outputs."""
         return self.prior_mean.shape[1]
 
@@ -60,18 +63,13 @@ class Alpaca:
             self.prior_mean.expand(batch, 1, -1, -1), self.prior_cov.expand(batch, 1, -1, -1)
         )
 
-    def encode(self, x: Tensor | None) -> Tensor:
+    def encode(self, x: Tensor | None, context: Tensor) -> Tensor:
         """Features (B, n) of scaled inputs."""
-        if x is None:
-            raise ValueError(f"an alpaca model takes an input x of {self.x_dim} numbers")
-        return self.encoder((x - self.x_offset) / self.x_scale)
-
-    def input_log_prob(self, stats: AlpacaStats, phi: Tensor | None) -> None:
-        """Not generative."""
+        return self.encoder((self.required(x) - self.x_offset) / self.x_scale)
 
     def predictive(self, stats: AlpacaStats, phi: Tensor | None) -> Normal:
         """Predictive of each hypothesis, in the units of the labels."""
-        features = _required(phi)
+        features = self.required(phi)
         mean = torch.einsum("bsny,bn->bsy", stats.mean, features)
         spread = 1 + torch.einsum("bn,bsnm,bm->bs", features, stats.cov, features)
         scale = (spread.unsqueeze(-1) * self.noise_variance).sqrt()
@@ -86,7 +84,7 @@ class Alpaca:
         self, stats: AlpacaStats, phi: Tensor | None, y: Tensor, weight: Tensor
     ) -> AlpacaStats:
         """Rank-1 update in gain form; noise variance `sigma^2 / weight`, so 0 changes nothing."""
-        features = _required(phi)
+        features = self.required(phi)
         label = ((y - self.y_offset) / self.y_scale).unsqueeze(1)
         v = torch.einsum("bsnm,bm->bsn", stats.cov, features)
         shrink = (weight / (1 + weight * (v @ features.unsqueeze(-1)).squeeze(-1)))[..., None, None]
@@ -95,9 +93,3 @@ class Alpaca:
             stats.mean + shrink * v.unsqueeze(-1) * error.unsqueeze(-2),
             stats.cov - shrink * (v.unsqueeze(-1) * v.unsqueeze(-2)),
         )
-
-
-def _required(phi: Tensor | None) -> Tensor:
-    if phi is None:
-        raise ValueError("an alpaca model needs features; call encode(x) first")
-    return phi

@@ -7,7 +7,7 @@ A prior is the same NamedTuple with `S = 1`. Nothing here knows about run length
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any, Protocol, TypeVar
+from typing import Any, NamedTuple, TypeVar
 
 import torch
 from torch import Tensor
@@ -18,72 +18,104 @@ Stats = Any  # a NamedTuple of tensors; each model has its own
 S = TypeVar("S")
 
 
-class UnderlyingModel(Protocol):
-    """A Bayesian model whose posterior statistics can be updated one observation at a time."""
+class Block(NamedTuple):
+    """What `c` observations in a row say under every hypothesis.
 
-    @property
-    def kind(self) -> str:
-        """Name of the family, kept in artifacts and stored states."""
-        ...
+    log_label: (B, S, c) `log p(y_i | x_i, eta, rows before i)`. log_input: the same of `x_i`
+    alone, None where the model is not generative. stats: the statistics after all of them.
+    """
 
-    @property
-    def label(self) -> str:
-        """What labels are: real, count or binary."""
-        ...
+    log_label: Tensor
+    log_input: Tensor | None
+    stats: Stats
 
-    @property
-    def x_dim(self) -> int:
-        """Numbers in an input; 0: takes none."""
-        ...
 
-    @property
-    def y_dim(self) -> int:
-        """Numbers in a label."""
-        ...
+class UnderlyingModel:
+    """A Bayesian model whose posterior statistics can be updated one observation at a time.
 
-    @property
-    def needs_scale(self) -> bool:
-        """Whether the prior depends on a stream's location and scale."""
-        ...
+    A model of one's own has its `kind`, `prior`, `predictive` and `update`; what else it needs of
+    the rest it overrides. Everything is a pure function, batched over streams and hypotheses, and
+    no row may depend on another.
+    """
 
-    @property
-    def hazard(self) -> float:
-        """Default hazard."""
-        ...
-
-    @property
-    def outlier_rate(self) -> float:
-        """Default outlier rate."""
-        ...
-
-    @property
-    def symmetric(self) -> tuple[str, ...]:
-        """Statistics whose last two axes are a symmetric matrix."""
-        ...
+    kind: str  # name of the family, kept in artifacts and stored states
+    label: str = "real"  # real | positive | count | binary | class
+    x_dim: int = 0  # numbers in an input; 0: takes none
+    y_dim: int = 1  # numbers in a label
+    classes: int = 0  # of labels that are class indices
+    needs_scale: bool = False  # whether the prior depends on a stream's location and scale
+    scales_inputs: bool = False  # whether those are of the inputs too, after the labels'
+    hazard: float | tuple[float, ...] = 0.01  # default hazard, or a table by run length
+    outlier_rate: float = 0.0  # default
+    symmetric: tuple[str, ...] = ()  # statistics whose last two axes are a symmetric matrix
 
     def prior(self, location: Tensor, scale: Tensor) -> Stats:
-        """`eta_0` of each stream, `S = 1`; location, scale: (B, y_dim), read if `needs_scale`."""
-        ...
+        """`eta_0` of each stream, `S = 1`; location, scale: (B, scaled), read if `needs_scale`."""
+        raise NotImplementedError
 
-    def encode(self, x: Tensor | None) -> Tensor | None:
-        """Features (B, n) of inputs (B, x_dim)."""
-        ...
+    def context(self, location: Tensor, scale: Tensor) -> Tensor:
+        """What all hypotheses of a stream share besides its belief, at the start: (B, c)."""
+        return torch.zeros(len(location), 0, dtype=location.dtype, device=location.device)
+
+    def remember(self, context: Tensor, y: Tensor, labelled: Tensor) -> Tensor:
+        """Context after an observation; y: (B, y_dim), anything where not `labelled` (B,)."""
+        return context
+
+    def encode(self, x: Tensor | None, context: Tensor) -> Tensor | None:
+        """Features (B, n) of inputs (B, x_dim) in a context (B, c)."""
+        return x
 
     def input_log_prob(self, stats: Stats, phi: Tensor | None) -> Tensor | None:
         """`log p(x | eta)` (B, S) of a generative model, else None (paper, eq. 2)."""
-        ...
+        return None
 
     def predictive(self, stats: Stats, phi: Tensor | None) -> Components:
         """`p(y | x, eta)` for every hypothesis (B, S)."""
-        ...
+        raise NotImplementedError
 
     def outlier(self, prior: Stats, phi: Tensor | None) -> Components | None:
         """What an outlier is drawn from (B, 1): the prior predictive, much wider; None: nothing."""
-        ...
+        return None
+
+    def outlier_input_log_prob(self, prior: Stats, phi: Tensor | None) -> Tensor | None:
+        """`log p(x)` (B, 1) of an outlier of a generative model that has `outlier`, else None."""
+        return None
 
     def update(self, stats: Stats, phi: Tensor | None, y: Tensor, weight: Tensor) -> Stats:
-        """`eta' = h(x, y, eta)` (paper, sec. 4); y: (B, y_dim); weight: (B, S) in [0, 1]."""
-        ...
+        """`eta' = h(x, y, eta)` (paper, sec. 4); y: (B, y_dim); weight: (B, S) in [0, 1].
+
+        A weight of 0 leaves the statistics as they are, whatever y.
+        """
+        raise NotImplementedError
+
+    def block(self, stats: Stats, phi: Tensor | None, y: Tensor, weight: Tensor) -> Block:
+        """Predict and absorb `c` observations; phi: (B, c, n), y: (B, c, y_dim).
+
+        weight: (B, S, c), 0 or 1: whether a hypothesis absorbs a row. Row by row unless a model
+        knows better.
+        """
+        labels, inputs = [], []
+        for i in range(y.shape[1]):
+            features = None if phi is None else phi[:, i]
+            each = self.predictive(stats, features)
+            labels.append(each.joint_log_density(y[:, i].unsqueeze(1)))
+            inputs.append(self.input_log_prob(stats, features))
+            stats = self.update(stats, features, y[:, i], weight[..., i])
+        known = [each for each in inputs if each is not None]
+        return Block(torch.stack(labels, -1), torch.stack(known, -1) if known else None, stats)
+
+    def required(self, x: Tensor | None) -> Tensor:
+        """Inputs, or features, of a model that cannot do without; raises ValueError."""
+        if x is None:
+            raise ValueError(
+                f"a model of kind {self.kind!r} takes an input x of {self.x_dim} numbers"
+            )
+        return x
+
+    @property
+    def scaled(self) -> int:
+        """Numbers in a location and in a scale."""
+        return self.y_dim + (self.x_dim if self.scales_inputs else 0)
 
 
 def tree_map(function: Callable[..., Tensor], stats: S, *others: S) -> S:

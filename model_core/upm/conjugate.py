@@ -13,6 +13,7 @@ import torch
 from torch import Tensor
 
 from model_core.components import Bernoulli, NegativeBinomial, StudentT
+from model_core.upm.base import UnderlyingModel
 
 OUTLIER_SPREAD = 10.0  # squared scale (or dispersion) of an outlier, in those of the prior
 
@@ -27,7 +28,7 @@ class GaussianStats(NamedTuple):
 
 
 @dataclass(frozen=True)
-class Gaussian:
+class Gaussian(UnderlyingModel):
     """Unknown mean and variance, independent per dimension; Student-t predictives.
 
     `kappa`, `alpha` and `beta` are those of a series with location 0 and scale 1.
@@ -40,10 +41,7 @@ class Gaussian:
     hazard: float = 0.01
     outlier_rate: float = 0.01
     kind: str = "gaussian"
-    label: str = "real"
-    x_dim: int = 0
     needs_scale: bool = True
-    symmetric: tuple[str, ...] = ()
 
     def prior(self, location: Tensor, scale: Tensor) -> GaussianStats:
         """Prior centred on the location, its expected variance in units of the scale."""
@@ -51,12 +49,6 @@ class Gaussian:
         ones = torch.ones_like(mean[..., :1])
         beta = self.beta * scale.unsqueeze(1).square()
         return GaussianStats(mean, self.kappa * ones, self.alpha * ones, beta)
-
-    def encode(self, x: Tensor | None) -> None:
-        """No input."""
-
-    def input_log_prob(self, stats: GaussianStats, phi: Tensor | None) -> None:
-        """Not generative."""
 
     def predictive(self, stats: GaussianStats, phi: Tensor | None) -> StudentT:
         """Student-t with `2 alpha` degrees of freedom (Murphy, eq. 110)."""
@@ -93,7 +85,7 @@ class GammaStats(NamedTuple):
 
 
 @dataclass(frozen=True)
-class Poisson:
+class Poisson(UnderlyingModel):
     """Counts with an unknown rate; negative binomial predictives.
 
     `shape` is the prior's: its mean is the stream's location.
@@ -104,21 +96,12 @@ class Poisson:
     outlier_rate: float = 0.01
     kind: str = "poisson"
     label: str = "count"
-    x_dim: int = 0
-    y_dim: int = 1
     needs_scale: bool = True
-    symmetric: tuple[str, ...] = ()
 
     def prior(self, location: Tensor, scale: Tensor) -> GammaStats:
         """Gamma with the location as its mean."""
         shape = torch.full_like(location.unsqueeze(1), self.shape)
         return GammaStats(shape, shape / location.unsqueeze(1))
-
-    def encode(self, x: Tensor | None) -> None:
-        """No input."""
-
-    def input_log_prob(self, stats: GammaStats, phi: Tensor | None) -> None:
-        """Not generative."""
 
     def predictive(self, stats: GammaStats, phi: Tensor | None) -> NegativeBinomial:
         """Gamma-Poisson: a negative binomial with the posterior's shape and mean."""
@@ -145,37 +128,23 @@ class BetaStats(NamedTuple):
 
 
 @dataclass(frozen=True)
-class BernoulliModel:
-    """Zeros and ones with an unknown probability; uniform prior."""
+class BernoulliModel(UnderlyingModel):
+    """Zeros and ones with an unknown probability; uniform prior. Neither is ever an outlier."""
 
     ones: float = 1.0
     zeros: float = 1.0
     hazard: float = 0.01
-    outlier_rate: float = 0.0
     kind: str = "bernoulli"
     label: str = "binary"
-    x_dim: int = 0
-    y_dim: int = 1
-    needs_scale: bool = False
-    symmetric: tuple[str, ...] = ()
 
     def prior(self, location: Tensor, scale: Tensor) -> BetaStats:
         """Beta(ones, zeros) for every stream."""
         like = location.unsqueeze(1)
         return BetaStats(torch.full_like(like, self.ones), torch.full_like(like, self.zeros))
 
-    def encode(self, x: Tensor | None) -> None:
-        """No input."""
-
-    def input_log_prob(self, stats: BetaStats, phi: Tensor | None) -> None:
-        """Not generative."""
-
     def predictive(self, stats: BetaStats, phi: Tensor | None) -> Bernoulli:
         """Beta-Bernoulli: the posterior mean."""
         return Bernoulli(stats.ones / (stats.ones + stats.zeros))
-
-    def outlier(self, prior: BetaStats, phi: Tensor | None) -> None:
-        """A zero or a one is never an outlier."""
 
     def update(self, stats: BetaStats, phi: Tensor | None, y: Tensor, weight: Tensor) -> BetaStats:
         """Count the one or the zero."""

@@ -136,7 +136,8 @@ def _inputs(y: Tensor) -> Inputs:
 
     labelled = torch.ones(rows, dtype=torch.bool)
     nothing = constant(float("nan"))
-    return Inputs(None, y, labelled, constant(1 / 250), constant(1.0), nothing, constant(0.01))
+    hazard = constant(1 / 250)[:, None]
+    return Inputs(None, y, labelled, hazard, constant(1.0), nothing, constant(0.01))
 
 
 def _prior(chosen: UnderlyingModel, name: str, streams: int) -> Prior:

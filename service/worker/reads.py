@@ -126,7 +126,7 @@ def _mixture(
     state, prior = slab.state(stream.row), slab.row_prior(stream.row)
     grown, _ = moca.grow(state, prior, slab.inputs(records[:1]))
     wide = moca.rebuild(grown, [t.expand(count, *t.shape[1:]) for t in moca.leaves(grown)])
-    mixture, _, _ = moca.predict(slab.model, wide, prior, inputs)
+    mixture = moca.predict(slab.model, wide, prior, inputs).mixture
     found = grown.belief.run_length[0].tolist()
     alive = torch.isfinite(grown.belief.log_prob[0]).tolist()
     slots = sorted((i for i, there in enumerate(alive) if there), key=found.__getitem__)

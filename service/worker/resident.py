@@ -48,7 +48,7 @@ class Slab:
         self.recent_window = recent_window
         self._free: list[int] = []
         self._rows = 0
-        unit = torch.ones(1, model.y_dim, dtype=torch.float64, device=device)
+        unit = torch.ones(1, model.scaled, dtype=torch.float64, device=device)
         self._blank_prior = moca.make_prior(model, unit * 0 + 1, unit)
         blank = moca.init(self._blank_prior, max_hypotheses)
         self.row_bytes = sum(each.nbytes for each in moca.leaves(blank))
@@ -75,8 +75,8 @@ class Slab:
         row = self._free.pop()
         at = torch.tensor([row], device=self.device)
         self._write(at, state)
-        _copy(self._prior.stats, prior.stats, at)
-        self._prior.location.index_copy_(0, at, prior.location)
+        for own, each in zip(_tensors(self._prior), _tensors(prior), strict=True):
+            own.index_copy_(0, at, each)
         return row
 
     def remove(self, row: int) -> None:
@@ -125,11 +125,11 @@ class Slab:
             x = self._tensor([r.x if r.x is not None else blank for r in records])
         told = [float("nan") if r.changepoint is None else r.changepoint for r in records]
         settings = self._tensor(
-            [[r.hazard, r.elapsed, p, r.outlier_rate] for r, p in zip(records, told, strict=True)]
+            [[r.elapsed, p, r.outlier_rate] for r, p in zip(records, told, strict=True)]
         )
         labelled = torch.tensor([r.y is not None for r in records], device=self.device)
-        hazard, elapsed, changepoint, outlier_rate = settings.unbind(1)
-        return Inputs(x, self._tensor(y), labelled, hazard, elapsed, changepoint, outlier_rate)
+        hazard = self._tensor(_tables([r.hazard for r in records]))
+        return Inputs(x, self._tensor(y), labelled, hazard, *settings.unbind(1))
 
     def _tensor(self, values: list[list[float]]) -> Tensor:
         return torch.tensor(values, dtype=torch.float64, device=self.device)
@@ -174,9 +174,16 @@ class Slab:
         self._state = moca.rebuild(fresh, [torch.cat(pair) for pair in pairs])
         prior = _prior_rows(self._blank_prior, blank)
         stats = tree_map(lambda a, b: torch.cat((a, b)), self._prior.stats, prior.stats)
-        self._prior = Prior(stats, torch.cat((self._prior.location, prior.location)))
+        self._prior = Prior(stats, *map(torch.cat, zip(self._prior[1:], prior[1:], strict=True)))
         self._free += range(self._rows + more - 1, self._rows - 1, -1)
         self._rows += more
+
+
+def _tables(hazards: list[float | tuple[float, ...]]) -> list[list[float]]:
+    """Hazards by run length, as long as the longest: a last entry holds for all that follow."""
+    tables = [[h] if isinstance(h, float) else [*h] for h in hazards]
+    longest = max(map(len, tables))
+    return [[*t, *t[-1:] * (longest - len(t))] for t in tables]
 
 
 def _readout(line: list[float], width: int) -> Readout:
@@ -197,8 +204,8 @@ def _rows_of(state: FilterState, at: Tensor | None) -> FilterState:
 
 def _prior_rows(prior: Prior, at: Tensor) -> Prior:
     stats = tree_map(lambda each: each.index_select(0, at), prior.stats)
-    return Prior(stats, prior.location.index_select(0, at))
+    return Prior(stats, *(each.index_select(0, at) for each in prior[1:]))
 
 
-def _copy(own: object, new: object, at: Tensor) -> None:
-    tree_map(lambda a, b: a.index_copy_(0, at, b), own, new)
+def _tensors(prior: Prior) -> list[Tensor]:
+    return [*prior.stats, *prior[1:]]

@@ -97,9 +97,16 @@ def alpaca_case(y_dim: int, features: int = 5) -> Case:
     truth = reference.Alpaca(layers, mean, factor, noise, x_scaling, y_scaling)
     weights, biases = ([tensor(a) for a in each] for each in zip(*layers, strict=True))
     model = alpaca.Alpaca(
-        Mlp(tuple(weights), tuple(biases), "relu", "tanh"), tensor(mean), tensor(factor @ factor.T),
-        tensor(noise), 0.1, 2, *map(tensor, x_scaling), *map(tensor, y_scaling),
-    )  # fmt: skip
+        encoder=Mlp(tuple(weights), tuple(biases), "relu", "tanh"),
+        prior_mean=tensor(mean),
+        prior_cov=tensor(factor @ factor.T),
+        noise_variance=tensor(noise),
+        x_offset=tensor(x_scaling[0]),
+        x_scale=tensor(x_scaling[1]),
+        y_offset=tensor(y_scaling[0]),
+        y_scale=tensor(y_scaling[1]),
+        hazard=0.1,
+    )
 
     def draw(rng, steps):
         x = rng.normal(size=(steps, 2))
@@ -129,7 +136,8 @@ def inputs(batch: list[Series], t: int) -> Inputs:
         tensor([getattr(each, name)[t] for each in batch])
         for name in ("hazard", "elapsed", "changepoint", "outlier_rate")
     )
-    return Inputs(x if x.shape[-1] else None, y, labelled, hazard, elapsed, changepoint, rate)
+    told = hazard[:, None], elapsed, changepoint, rate
+    return Inputs(x if x.shape[-1] else None, y, labelled, *told)
 
 
 class Step(NamedTuple):

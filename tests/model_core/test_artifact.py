@@ -62,7 +62,7 @@ def test_a_saved_model_is_the_model(folder):
 def test_numbers_of_single_precision_are_computed_with_in_double(folder):
     artifact.save(folder, description(), {k: v.float() for k, v in tensors().items()})
     model = artifact.load(folder)
-    assert model.encode(tensor([[0.1, 0.2]])).dtype == torch.float64
+    assert model.encode(tensor([[0.1, 0.2]]), tensor([])).dtype == torch.float64
     assert model.prior_cov.dtype == torch.float64
     assert torch.equal(model.prior_cov, model.prior_cov.mT)
 
@@ -80,14 +80,14 @@ def test_an_identity_encoder(folder):
     model = artifact.load(folder)
     assert model.encoder == Identity()
     x = tensor([[1.0, 2, 3, 4, 5]])
-    assert torch.equal(model.encode(x), x)
+    assert torch.equal(model.encode(x, tensor([])), x)
 
 
 def test_an_input_is_required(folder):
     artifact.save(folder, description(), tensors())
     model = artifact.load(folder)
     with pytest.raises(ValueError, match="takes an input x of 2 numbers"):
-        model.encode(None)
+        model.encode(None, tensor([]))
 
 
 NAN, INF = math.nan, math.inf

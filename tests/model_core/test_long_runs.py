@@ -24,7 +24,7 @@ class Long(NamedTuple):
 
     def step(self, case: Case, state: FilterState, prior: Prior, t: int):
         one = torch.ones(3, dtype=torch.float64)
-        told = one > 0, 1e-4 * one, one, torch.nan * one, self.outlier_rate
+        told = one > 0, 1e-4 * one[:, None], one, torch.nan * one, self.outlier_rate
         return moca.step(case.model, state, prior, Inputs(self.x[:, t], self.y[:, t], *told))
 
 
@@ -84,7 +84,7 @@ def test_a_gaussian_of_one_value_narrows_without_end():
     case, steps = gaussian(1), 2000
     prior, one = case.prior(), torch.ones(1, dtype=torch.float64)
     state = moca.init(prior, 5)
-    told = one > 0, 1e-4 * one, one, torch.nan * one, 0.01 * one
+    told = one > 0, 1e-4 * one[:, None], one, torch.nan * one, 0.01 * one
     for _ in range(steps):
         state, info = moca.step(case.model, state, prior, Inputs(None, one[None], *told))
         assert info.ok.all()

@@ -90,7 +90,7 @@ def plain(vector) -> Outcome:
 
 
 def test_features(vector):
-    phi = vector.model.encode(tensor(vector.arrays["x"])).numpy()
+    phi = vector.model.encode(tensor(vector.arrays["x"]), tensor([])).numpy()
     np.testing.assert_allclose(phi, vector.arrays["phi"], atol=1e-12, rtol=0)
 
 

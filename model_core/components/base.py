@@ -1,0 +1,106 @@
+"""What a family of predictive distributions offers, and how its components are put together."""
+
+from __future__ import annotations
+
+from typing import Any, Protocol, Self
+
+import torch
+from torch import Tensor
+
+
+class Components(Protocol):
+    """One distribution for each (stream, component); `y` and `value` broadcast against it.
+
+    Parameters are (B, M, ...), all else that is per output (B, M, d).
+    """
+
+    support: str  # real | positive | count | binary | class
+
+    def log_density(self, value: Tensor) -> Tensor:
+        """Log density or mass of each output dimension alone."""
+        ...
+
+    def joint_log_density(self, value: Tensor) -> Tensor:
+        """Log density or mass (B, M) of all outputs together, at values (B, 1, d) or (B, M, d)."""
+        ...
+
+    def cdf(self, value: Tensor) -> Tensor:
+        """`P(Y <= value)` of each output dimension."""
+        ...
+
+    def mean(self) -> Tensor:
+        """Mean (B, M, d)."""
+        ...
+
+    def variance(self) -> Tensor:
+        """Variance (B, M, d); inf where it does not exist."""
+        ...
+
+    def covariance(self) -> Tensor:
+        """Covariance (B, M, d, d); inf on the diagonal where a variance does not exist."""
+        ...
+
+    def sample(self, generator: torch.Generator | None = None) -> Tensor:
+        """One draw (B, M, d) of each."""
+        ...
+
+    def table(self) -> tuple[Tensor, ...]:
+        """Tensors (B, M, d) that `evaluate` needs; costly parts done once."""
+        ...
+
+    def evaluate(self, value: Tensor, table: tuple[Tensor, ...]) -> tuple[Tensor, Tensor]:
+        """CDF and density of each output dimension at values, of the distributions in a table."""
+        ...
+
+    def parameters(self) -> tuple[Tensor, ...]:
+        """The tensors that make it."""
+        ...
+
+    def rebuilt(self, *parameters: Tensor) -> Self:
+        """The same family with other tensors."""
+        ...
+
+
+class Family:
+    """What every NamedTuple of parameters shares; outputs are independent unless it says so."""
+
+    def parameters(self) -> tuple[Tensor, ...]:
+        """The tensors that make it."""
+        return tuple(self)  # type: ignore[arg-type]
+
+    def rebuilt(self, *parameters: Tensor) -> Self:
+        """The same family with other tensors."""
+        return type(self)(*parameters)
+
+    def joint_log_density(self, value: Tensor) -> Tensor:
+        """Sum over independent outputs."""
+        own: Any = self
+        joint: Tensor = own.log_density(value).sum(-1)
+        return joint
+
+    def covariance(self) -> Tensor:
+        """Diagonal."""
+        own: Any = self
+        return torch.diag_embed(own.variance())
+
+    def table(self) -> tuple[Tensor, ...]:
+        """The parameters."""
+        return self.parameters()
+
+    def evaluate(self, value: Tensor, table: tuple[Tensor, ...]) -> tuple[Tensor, Tensor]:
+        """CDF and density, one after the other."""
+        own: Any = self.rebuilt(*table)
+        return own.cdf(value), own.log_density(value).exp()
+
+
+def join(first: Components, second: Components) -> Components:
+    """Components of two mixtures side by side (same family, batch and dimension)."""
+    pairs = zip(first.parameters(), second.parameters(), strict=True)
+    return first.rebuilt(*(torch.cat((a, b), 1) for a, b in pairs))
+
+
+def average(log_weight: Tensor, value: Tensor) -> Tensor:
+    """Average (B, d) of values (B, M, d) with weights (B, M)."""
+    # A component of weight 0 may have an infinite moment; it must not make a nan.
+    weight = log_weight.exp().unsqueeze(-1)
+    return torch.where(weight > 0, weight * value, 0.0).sum(1)
