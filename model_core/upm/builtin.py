@@ -1,14 +1,27 @@
-"""The models that are always there: `NAME@1`, for any number of outputs that makes sense."""
+"""The models that are always there, as `NAME@1`, in whatever size a stream needs."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import NamedTuple
 
 from model_core.upm.base import UnderlyingModel
 from model_core.upm.conjugate import BernoulliModel, Gaussian, Poisson
 
-BUILTIN: dict[str, Callable[[int], UnderlyingModel]] = {
-    "gaussian": lambda y_dim: Gaussian(y_dim=y_dim),
-    "poisson": lambda y_dim: Poisson(),
-    "bernoulli": lambda y_dim: BernoulliModel(),
+
+class Options(NamedTuple):
+    """What shapes a built-in model, from a stream's settings and its first observation."""
+
+    y_dim: int = 1
+    x_dim: int = 0
+    classes: int = 0  # of a categorical model
+    order: int = 1  # labels that an autoregressive model looks back
+    trend: bool = False  # whether it has one
+    season: int = 0  # its period in observations; 0: none
+
+
+BUILTIN: dict[str, Callable[[Options], UnderlyingModel]] = {
+    "gaussian": lambda options: Gaussian(y_dim=options.y_dim),
+    "poisson": lambda options: Poisson(),
+    "bernoulli": lambda options: BernoulliModel(),
 }

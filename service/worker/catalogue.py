@@ -7,7 +7,7 @@ from pathlib import Path
 from model_core import artifact
 from model_core.errors import BadArtifact
 from model_core.upm.base import UnderlyingModel
-from model_core.upm.builtin import BUILTIN
+from model_core.upm.builtin import BUILTIN, Options
 from service import models
 from service.errors import UnknownModel
 
@@ -33,7 +33,7 @@ class Catalogue:
         if base not in BUILTIN:
             return self._load(name)
         if (name, y_dim) not in self._built:
-            self._built[name, y_dim] = BUILTIN[base](y_dim)
+            self._built[name, y_dim] = BUILTIN[base](Options(y_dim=y_dim))
         return self._built[name, y_dim]
 
     def y_dim(self, name: str) -> int | None:
