@@ -117,8 +117,10 @@ def _gather(answers: list[Answer]) -> Mixture:
 def summarise(mixture: Mixture, levels: list[float]) -> list[dict[str, Any]]:
     """Predictive of each row: mean, variance (null where it does not exist) and quantiles.
 
-    For zeros and ones: the two probabilities.
+    For classes, zeros and ones among them: their probabilities.
     """
+    if mixture.components.support == "class":
+        return [{"probabilities": each} for each in mixture.mean().tolist()]
     if mixture.components.support == "binary":
         return [{"probabilities": [1 - p, p]} for (p,) in mixture.mean().tolist()]
     covariance = mixture.covariance()
