@@ -81,6 +81,7 @@ class Batch:
         while any(lane.tasks for lane in self.lanes.values()):
             self.tick()
             self._round()
+        metrics.OBSERVATIONS.labels("applied").inc(len(self.filled))
         answers.fill(self.filled)
         for task in self.tasks:
             task.finish()
@@ -254,9 +255,8 @@ class Batch:
         self._done(lane)
 
     def _done(self, lane: Lane) -> None:
-        task = lane.tasks.popleft()
+        lane.tasks.popleft()
         lane.at = 0
-        metrics.OBSERVATIONS.labels("applied").inc(len(task.answers))
 
     def _remember(self) -> None:
         settings = self.engine.settings

@@ -48,8 +48,9 @@ def _advance(slab: Slab, group: list[tuple[Stream, Answer]]) -> list[tuple[Answe
         answer.readout, answer.place = readout, Place(mixture, i)
         _enter(answer.record, readout)
         answer.event = follow(stream, answer.record, readout)
-        _count(stream.live(), answer.record, readout)
+        _count(stream.live(), answer.record)
         stream.put(answer.record)
+    _measure([answer for _, answer in group])
     return faults
 
 
@@ -170,6 +171,13 @@ def follow(stream: Stream, record: Record, readout: Readout) -> Event | None:
     return events[-1] if events else None
 
 
+def _measure(answers: list[Answer]) -> None:
+    changes = [a.readout.changepoint_probability for a in answers if a.readout is not None]
+    scores = [a.record.log_score for a in answers if a.record.log_score is not None]
+    metrics.observe_all(metrics.CHANGEPOINT_PROBABILITY, changes)
+    metrics.observe_all(metrics.LOG_SCORE, scores)
+
+
 def _fault(record: Record) -> NumericalFault:
     return NumericalFault(
         f"the filter's step at seq {record.seq} did not stay finite; "
@@ -178,11 +186,9 @@ def _fault(record: Record) -> NumericalFault:
     )
 
 
-def _count(head: Head, record: Record, readout: Readout) -> None:
+def _count(head: Head, record: Record) -> None:
     head.seq += 1
     if record.log_score is not None:
         head.log_score_sum += record.log_score
         head.scored += 1
-        metrics.LOG_SCORE.observe(record.log_score)
-    metrics.CHANGEPOINT_PROBABILITY.observe(readout.changepoint_probability)
     head.last = numbers(record.y) or head.last

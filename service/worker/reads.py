@@ -13,13 +13,11 @@ from model_core.predictive import Mixture
 from service.errors import DimensionMismatch
 from service.wire import Predict, Record
 from service.worker import hazards, warmup
-from service.worker.answers import summarise
+from service.worker.answers import LEVELS, summarise
 from service.worker.checks import LARGEST, check_input
 from service.worker.engine import Engine
 from service.worker.observing import wake
 from service.worker.stream import Stream
-
-LEVELS = (0.05, 0.5, 0.95)
 
 
 def belief(stream: Stream) -> list[tuple[int, float]]:
