@@ -2,20 +2,17 @@
 
 from __future__ import annotations
 
-import math
-
 import torch
 from torch import Tensor
 
+from model_core import warmup
 from model_core.filter import make_prior
 from model_core.predictive import Mixture
 from model_core.upm.base import UnderlyingModel
+from model_core.warmup import complete, varied
 from service.wire import Record, StreamSettings, numbers
 
-LONGEST = 200  # labels after which a stream whose values never differ goes on without them
-LONGEST_WAIT = 2000  # observations after which one whose labels are missing does
-FLAT_SCALE = 0.01  # of the location, where all values were the same
-SMALLEST_SCALE = 1e-150  # its square is still a number
+__all__ = ["complete", "estimate", "given", "labels", "provisional", "varied"]
 
 
 def given(settings: StreamSettings, label: str) -> tuple[list[float], list[float]] | None:
@@ -32,38 +29,11 @@ def labels(records: list[Record]) -> list[list[float]]:
     return [numbers(record.y) for record in records if record.y is not None]
 
 
-def complete(values: list[list[float]], warmup: int, waited: int) -> bool:
-    """Whether enough labels are there, and two of each output differ (or never will)."""
-    if waited >= LONGEST_WAIT:
-        return True
-    if len(values) < max(warmup, 1):
-        return False
-    return len(values) >= LONGEST or varied(values)
-
-
-def varied(values: list[list[float]]) -> bool:
-    """Whether two values of each output differ."""
-    return bool(values) and all(len(set(each)) > 1 for each in zip(*values, strict=True))
-
-
 def estimate(
     values: list[list[float]], settings: StreamSettings, label: str, y_dim: int
 ) -> tuple[list[float], list[float]]:
-    """Location and scale of each output: mean and standard deviation, unless given."""
-    if not values:
-        location, scale = [float(label == "count")] * y_dim, [1.0] * y_dim
-        return settings.location or location, settings.scale or scale
-    location, scale = [], []
-    for each in zip(*values, strict=True):
-        mean = math.fsum(each) / len(each)
-        squares = math.fsum((value - mean) ** 2 for value in each)
-        deviation = math.sqrt(squares / max(len(each) - 1, 1))
-        if label == "count":
-            # No count yet: half of one spread over all observations.
-            location.append(mean or 0.5 / len(each))
-        else:
-            location.append(mean)
-        scale.append(max(deviation or FLAT_SCALE * abs(mean) or 1.0, SMALLEST_SCALE))
+    """Location and scale of each output, unless given."""
+    location, scale = warmup.estimate(values, label, y_dim)
     return settings.location or location, settings.scale or scale
 
 
@@ -84,10 +54,11 @@ def provisional(
         return torch.tensor(values, dtype=torch.float64, device=device)
 
     prior = make_prior(model, tensor([f[0] for f in found]), tensor([f[1] for f in found]))
-    stats, blank = prior.stats, [0.0] * model.y_dim
+    stats, context, blank = prior.stats, prior.context, [0.0] * model.y_dim
     for i in range(max(map(len, histories))):
         y = tensor([v[i] if i < len(v) else blank for v in histories])
-        weight = tensor([[float(i < len(v))] for v in histories])
-        stats = model.update(stats, None, y, weight)
-    components = model.predictive(stats, None)
+        there = torch.tensor([i < len(v) for v in histories], device=device)
+        stats = model.update(stats, model.encode(None, context), y, there.unsqueeze(-1).double())
+        context = torch.where(there.unsqueeze(-1), model.remember(context, y, there), context)
+    components = model.predictive(stats, model.encode(None, context))
     return Mixture(torch.zeros(len(histories), 1, dtype=torch.float64, device=device), components)
