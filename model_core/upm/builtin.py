@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import NamedTuple
 
+from model_core.upm.averaged import Averaged
 from model_core.upm.base import UnderlyingModel
 from model_core.upm.conjugate import BernoulliModel, Gaussian, Poisson
 
@@ -22,6 +23,7 @@ class Options(NamedTuple):
 
 BUILTIN: dict[str, Callable[[Options], UnderlyingModel]] = {
     "gaussian": lambda options: Gaussian(y_dim=options.y_dim),
+    "averaged": lambda options: Averaged(y_dim=options.y_dim),
     "poisson": lambda options: Poisson(),
     "bernoulli": lambda options: BernoulliModel(),
 }

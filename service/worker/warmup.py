@@ -2,22 +2,19 @@
 
 from __future__ import annotations
 
-import math
 from typing import Any
 
 import torch
 from torch import Tensor
 
+from model_core import warmup
 from model_core.filter import make_prior
 from model_core.predictive import Mixture
 from model_core.upm.base import UnderlyingModel
+from model_core.warmup import SCALE_FREE, complete, varied
 from service.wire import Record, StreamSettings, numbers
 
-LONGEST = 200  # labels after which a stream whose values never differ goes on without them
-LONGEST_WAIT = 2000  # observations after which one whose labels are missing does
-FLAT_SCALE = 0.01  # of the location, where all values were the same
-SMALLEST_SCALE = 1e-150  # its square is still a number
-SCALE_FREE = ("count", "positive")  # labels whose location says it all
+__all__ = ["complete", "estimate", "given", "provisional", "values_of", "varied"]
 
 
 def given(
@@ -40,40 +37,11 @@ def values_of(records: list[Record], model: UnderlyingModel) -> list[list[float]
     return [[*numbers(record.y), *(record.x or [])] for record in labelled]
 
 
-def complete(values: list[list[float]], y_dim: int, warmup: int, waited: int) -> bool:
-    """Whether enough labels are there, and two of each output differ (or never will)."""
-    if waited >= LONGEST_WAIT:
-        return True
-    if len(values) < max(warmup, 1):
-        return False
-    return len(values) >= LONGEST or varied(values, y_dim)
-
-
-def varied(values: list[list[float]], y_dim: int) -> bool:
-    """Whether two labels differ in each output."""
-    columns = list(zip(*values, strict=True))[:y_dim]
-    return bool(values) and all(len(set(each)) > 1 for each in columns)
-
-
 def estimate(
     values: list[list[float]], settings: StreamSettings, model: UnderlyingModel
 ) -> tuple[list[float], list[float]]:
-    """Mean and standard deviation of each column, unless location and scale are given."""
-    if not values:
-        level = float(model.label in SCALE_FREE)
-        location, scale = [level] * model.scaled, [1.0] * model.scaled
-        return settings.location or location, settings.scale or scale
-    location, scale = [], []
-    for each in zip(*values, strict=True):
-        mean = math.fsum(each) / len(each)
-        squares = math.fsum((value - mean) ** 2 for value in each)
-        deviation = math.sqrt(squares / max(len(each) - 1, 1))
-        if model.label in SCALE_FREE:
-            # No count yet: half of one spread over all observations.
-            location.append(mean or 0.5 / len(each))
-        else:
-            location.append(mean)
-        scale.append(max(deviation or FLAT_SCALE * abs(mean) or 1.0, SMALLEST_SCALE))
+    """Location and scale of a stream: those of its settings, else those of its first labels."""
+    location, scale = warmup.estimate(values, model)
     return settings.location or location, settings.scale or scale
 
 
