@@ -20,6 +20,8 @@ from tests.model_core.cases import (
     alpaca_case,
     bernoulli,
     gaussian,
+    lstm_case,
+    pcoc_case,
     poisson,
     run,
     series,
@@ -29,7 +31,16 @@ from tests.model_core.reference import Series
 FOLDER = Path(__file__).parent
 BEFORE, AFTER, MAX_HYPOTHESES = 40, 8, 12
 LEVELS = [0.05, 0.5, 0.95]
-CASES = [gaussian(1), gaussian(3), poisson(), bernoulli(), alpaca_case(1), alpaca_case(2)]
+CASES = [
+    gaussian(1),
+    gaussian(3),
+    poisson(),
+    bernoulli(),
+    alpaca_case(1),
+    alpaca_case(2),
+    pcoc_case(),
+    lstm_case(),
+]
 
 
 def observations(case: Case) -> Series:
