@@ -45,11 +45,13 @@ def kinds() -> list[str]:
 def save(folder: Path, description: dict[str, Any], tensors: dict[str, Tensor]) -> None:
     """Write an artifact folder; `description` without `format`, which is this version's.
 
-    No file is written for no tensors.
+    There is no file of tensors where there are none.
     """
     folder.mkdir(parents=True, exist_ok=True)
     if tensors:
         save_file({name: each.contiguous() for name, each in tensors.items()}, folder / TENSORS)
+    else:
+        (folder / TENSORS).unlink(missing_ok=True)
     text = json.dumps({"format": FORMAT, **description}, indent=2)
     (folder / DESCRIPTION).write_text(text + "\n")
 
