@@ -57,7 +57,7 @@ class Reading(NamedTuple):
 
     start: MAP run start, with its `probability`. previous_start: where the best path before it
     starts. totals: count, sums and sums of squares of all labels; start_totals: those before
-    `start`.
+    `start`; both None where labels are no quantities.
     """
 
     seq: int
@@ -65,8 +65,8 @@ class Reading(NamedTuple):
     start: int
     probability: float
     previous_start: int
-    totals: list[float]
-    start_totals: list[float]
+    totals: list[float] | None
+    start_totals: list[float] | None
 
 
 def track(state: Track, reading: Reading, confirm_after: int) -> tuple[Track, list[Event]]:
@@ -172,6 +172,8 @@ def _step(
     regimes there is no size.
     """
     totals, middle = reading.totals, reading.start_totals
+    if totals is None or middle is None:
+        return None, None
     first = before if before is not None else [0.0] * len(totals)
     outputs = (len(totals) - 1) // 2
     old, new = middle[0] - first[0], totals[0] - middle[0]

@@ -6,20 +6,24 @@ import math
 import statistics
 from collections.abc import Sequence
 
+from model_core.upm.base import UnderlyingModel
+
 LONGEST = 200  # labels after which a series whose values never differ goes on without them
 LONGEST_WAIT = 2000  # observations after which one whose labels are missing does
 FLAT_SCALE = 0.01  # of the location, where all values were the same
 SMALLEST_SCALE = 1e-150  # its square is still a number
+SCALE_FREE = ("count", "positive")  # labels whose location says it all
 
-Values = Sequence[Sequence[float]]
-
-
-def varied(values: Values) -> bool:
-    """Whether two values of each output differ."""
-    return bool(values) and all(len(set(each)) > 1 for each in zip(*values, strict=True))
+Values = Sequence[Sequence[float]]  # of each observation its label, then its input if that counts
 
 
-def complete(values: Values, warmup: int, waited: int) -> bool:
+def varied(values: Values, y_dim: int) -> bool:
+    """Whether two labels differ in each output."""
+    columns = list(zip(*values, strict=True))[:y_dim]
+    return bool(values) and all(len(set(each)) > 1 for each in columns)
+
+
+def complete(values: Values, y_dim: int, warmup: int, waited: int) -> bool:
     """Whether enough labels are there, and two of each output differ (or never will).
 
     waited: observations so far, with those that have no label.
@@ -28,22 +32,22 @@ def complete(values: Values, warmup: int, waited: int) -> bool:
         return True
     if len(values) < max(warmup, 1):
         return False
-    return len(values) >= LONGEST or varied(values)
+    return len(values) >= LONGEST or varied(values, y_dim)
 
 
-def estimate(values: Values, label: str, y_dim: int) -> tuple[list[float], list[float]]:
-    """Location and scale of each output: of counts the mean, else the median; and the deviation.
+def estimate(values: Values, model: UnderlyingModel) -> tuple[list[float], list[float]]:
+    """Location and scale of each column: of counts the mean, else the median; and the deviation.
 
     The median is not moved by outliers, and keeps to one side of a change among the first labels.
     """
     if not values:
-        return [float(label == "count")] * y_dim, [1.0] * y_dim
+        return [float(model.label in SCALE_FREE)] * model.scaled, [1.0] * model.scaled
     location, scale = [], []
     for each in zip(*values, strict=True):
         mean = math.fsum(each) / len(each)
         squares = math.fsum((value - mean) ** 2 for value in each)
         deviation = math.sqrt(squares / max(len(each) - 1, 1))
-        if label == "count":
+        if model.label in SCALE_FREE:
             # No count yet: half of one spread over all observations.
             location.append(mean or 0.5 / len(each))
         else:

@@ -92,7 +92,7 @@ def segmentation(model: UnderlyingModel, rows: Rows, settings: Settings) -> list
     Location and scale are those of all labels.
     """
     labels = [row for row in rows if all(map(math.isfinite, row))]
-    prior = _prior(model, [warmup.estimate(labels, model.label, model.y_dim)])
+    prior = _prior(model, [warmup.estimate(labels, model)])
     previous, start = [], 0
     y = torch.tensor([rows], dtype=torch.float64)
     for t, (state, info) in enumerate(run(model, prior, y, settings)):
@@ -113,9 +113,9 @@ def _warm(
     for t, row in enumerate(rows):
         if all(map(math.isfinite, row)):
             values.append(row)
-        if warmup.complete(values, warmup_labels, t + 1):
-            return *warmup.estimate(values, model.label, model.y_dim), t + 1
-    return *warmup.estimate(values, model.label, model.y_dim), len(rows) + 1
+        if warmup.complete(values, model.y_dim, warmup_labels, t + 1):
+            return *warmup.estimate(values, model), t + 1
+    return *warmup.estimate(values, model), len(rows) + 1
 
 
 def _prior(model: UnderlyingModel, found: list[tuple[list[float], list[float]]]) -> Prior:

@@ -41,7 +41,8 @@ class StudentAverage(_StudentAverage, Family):
 
     def table(self) -> tuple[Tensor, ...]:
         """Tensors (B, M k, d): the k of each component side by side."""
-        full = self.log_weight.exp(), self.loc, self.scale, *special.student_t_table(self.df)
+        table = special.student_t_table(self.df, special.student_t_norm(self.df))
+        full = self.log_weight.exp(), self.loc, self.scale, *table
         return tuple(each.transpose(-1, -2).flatten(1, 2) for each in full)
 
     def evaluate(self, value: Tensor, table: tuple[Tensor, ...]) -> tuple[Tensor, Tensor]:

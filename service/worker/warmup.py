@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import torch
 from torch import Tensor
 
@@ -9,56 +11,71 @@ from model_core import warmup
 from model_core.filter import make_prior
 from model_core.predictive import Mixture
 from model_core.upm.base import UnderlyingModel
-from model_core.warmup import complete, varied
+from model_core.warmup import SCALE_FREE, complete, varied
 from service.wire import Record, StreamSettings, numbers
 
-__all__ = ["complete", "estimate", "given", "labels", "provisional", "varied"]
+__all__ = ["complete", "estimate", "given", "provisional", "values_of", "varied"]
 
 
-def given(settings: StreamSettings, label: str) -> tuple[list[float], list[float]] | None:
-    """Location and scale that the settings give; counts need no scale."""
+def given(
+    settings: StreamSettings, model: UnderlyingModel
+) -> tuple[list[float], list[float]] | None:
+    """Location and scale that the settings give; counts and durations need no scale."""
     if settings.location is None:
         return None
     if settings.scale is not None:
         return settings.location, settings.scale
-    return (settings.location, [1.0] * len(settings.location)) if label == "count" else None
+    one = [1.0] * len(settings.location)
+    return (settings.location, one) if model.label in SCALE_FREE else None
 
 
-def labels(records: list[Record]) -> list[list[float]]:
-    """The labels there are, each as a list."""
-    return [numbers(record.y) for record in records if record.y is not None]
+def values_of(records: list[Record], model: UnderlyingModel) -> list[list[float]]:
+    """What location and scale are taken from: the labels there are, with inputs if they count."""
+    labelled = [record for record in records if record.y is not None]
+    if not model.scales_inputs:
+        return [numbers(record.y) for record in labelled]
+    return [[*numbers(record.y), *(record.x or [])] for record in labelled]
 
 
 def estimate(
-    values: list[list[float]], settings: StreamSettings, label: str, y_dim: int
+    values: list[list[float]], settings: StreamSettings, model: UnderlyingModel
 ) -> tuple[list[float], list[float]]:
-    """Location and scale of each output, unless given."""
-    location, scale = warmup.estimate(values, label, y_dim)
+    """Location and scale of a stream: those of its settings, else those of its first labels."""
+    location, scale = warmup.estimate(values, model)
     return settings.location or location, settings.scale or scale
 
 
 def provisional(
     model: UnderlyingModel,
-    histories: list[list[list[float]]],
+    histories: list[list[Record]],
     settings: list[StreamSettings],
+    coming: list[list[float] | None],
     device: str,
 ) -> Mixture:
     """Predictive of one regime that holds all labels so far, for each stream; no changepoints.
 
-    histories: labels of each stream, at least two that differ.
+    histories: records of each stream, with at least two labels that differ. coming: the inputs of
+    the labels to predict.
     """
-    pairs = zip(histories, settings, strict=True)
-    found = [estimate(values, s, model.label, model.y_dim) for values, s in pairs]
 
-    def tensor(values: list[list[float]]) -> Tensor:
+    def tensor(values: Any) -> Tensor:
         return torch.tensor(values, dtype=torch.float64, device=device)
 
+    def encoded(inputs: list[list[float] | None]) -> Tensor | None:
+        blank = [0.0] * model.x_dim
+        return model.encode(tensor([x or blank for x in inputs]) if blank else None, context)
+
+    pairs = zip(histories, settings, strict=True)
+    found = [estimate(values_of(records, model), s, model) for records, s in pairs]
     prior = make_prior(model, tensor([f[0] for f in found]), tensor([f[1] for f in found]))
-    stats, context, blank = prior.stats, prior.context, [0.0] * model.y_dim
+    (stats, _, context), nothing = prior, [0.0] * model.y_dim
     for i in range(max(map(len, histories))):
-        y = tensor([v[i] if i < len(v) else blank for v in histories])
-        there = torch.tensor([i < len(v) for v in histories], device=device)
-        stats = model.update(stats, model.encode(None, context), y, there.unsqueeze(-1).double())
-        context = torch.where(there.unsqueeze(-1), model.remember(context, y, there), context)
-    components = model.predictive(stats, model.encode(None, context))
+        rows = [records[i] if i < len(records) else None for records in histories]
+        phi = encoded([row.x if row else None for row in rows])
+        y = tensor([numbers(row.y) or nothing if row else nothing for row in rows])
+        labelled = tensor([float(row is not None and row.y is not None) for row in rows])
+        stats = model.update(stats, phi, y, labelled.unsqueeze(-1))
+        there = tensor([float(row is not None) for row in rows]).unsqueeze(-1) > 0
+        context = torch.where(there, model.remember(context, y, labelled > 0), context)
+    components = model.predictive(stats, encoded(coming))
     return Mixture(torch.zeros(len(histories), 1, dtype=torch.float64, device=device), components)
