@@ -13,7 +13,7 @@ from torch import Tensor
 
 from model_core.encoder import ACTIVATIONS, Encoder, Identity, Mlp
 from model_core.errors import BadArtifact
-from model_core.upm.alpaca import Alpaca
+from model_core.upm.alpaca import Alpaca, NoisePrior
 from model_core.upm.base import UnderlyingModel
 
 FORMAT = 1
@@ -93,6 +93,13 @@ class _Parts:
             raise BadArtifact(f"{TENSORS}: {name!r} is too large")
         return value
 
+    def positive(self, name: str, *shape: int) -> Tensor:
+        """What a tensor is the logarithm of."""
+        value = self.derived(name, self.tensor(name, *shape).exp())
+        if not (value > 0).all():
+            raise BadArtifact(f"{TENSORS}: {name!r} is too small")
+        return value
+
     def hazard(self) -> float:
         value = self.description.get("hazard")
         if not isinstance(value, int | float) or not 0 < value < 1:
@@ -147,20 +154,32 @@ def _encoder(parts: _Parts, x_dim: int, feature_dim: int) -> Encoder:
     return Mlp(weights, biases, *names)
 
 
+def _noise(parts: _Parts, y_dim: int) -> tuple[Tensor | None, NoisePrior | None]:
+    """Known variances, or, where `noise` says so, the inverse gamma they come from."""
+    noise = parts.description.get("noise", "known")
+    if noise == "known":
+        return parts.positive("log_noise_variance", y_dim), None
+    if noise != "unknown":
+        raise BadArtifact(f"{DESCRIPTION}: noise is {noise!r}, expected 'known' or 'unknown'")
+    alpha = parts.positive("log_noise_alpha", y_dim)
+    if not (alpha > 1).all():
+        raise BadArtifact(f"{TENSORS}: 'log_noise_alpha' has one not above 0: no variance exists")
+    return None, NoisePrior(alpha, parts.positive("log_noise_beta", y_dim))
+
+
 def _alpaca(parts: _Parts) -> Alpaca:
     x_dim, y_dim, n = (parts.size(name) for name in ("x_dim", "y_dim", "feature_dim"))
     factor = parts.tensor("prior_covariance_factor", n, n)
     cov = parts.derived("prior_covariance_factor", factor @ factor.T)
-    noise = parts.derived("log_noise_variance", parts.tensor("log_noise_variance", y_dim).exp())
-    if not (noise > 0).all():
-        raise BadArtifact(f"{TENSORS}: 'log_noise_variance' is too small")
+    variance, noise_prior = _noise(parts, y_dim)
     x_offset, x_scale = parts.scaling("input_scaling", x_dim)
     y_offset, y_scale = parts.scaling("output_scaling", y_dim)
     return Alpaca(
         encoder=_encoder(parts, x_dim, n),
         prior_mean=parts.tensor("prior_mean", n, y_dim),
         prior_cov=0.5 * (cov + cov.T),
-        noise_variance=noise,
+        noise_variance=variance,
+        noise_prior=noise_prior,
         hazard=parts.hazard(),
         x_offset=x_offset,
         x_scale=x_scale,

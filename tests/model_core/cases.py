@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Callable, Iterable
 from typing import NamedTuple
 
@@ -12,7 +13,7 @@ from torch import Tensor
 from model_core import filter as moca
 from model_core.encoder import Mlp
 from model_core.filter import FilterState, Info, Inputs, Prior
-from model_core.upm import alpaca, conjugate
+from model_core.upm import alpaca, conjugate, linear
 from model_core.upm.base import UnderlyingModel
 from tests.model_core import reference
 from tests.model_core.reference import Reference, Series
@@ -115,7 +116,72 @@ def alpaca_case(y_dim: int, features: int = 5) -> Case:
     return Case(f"alpaca-{y_dim}", model, np.zeros(y_dim), np.ones(y_dim), truth, draw)
 
 
-CASES = [gaussian(1), gaussian(3), poisson(), bernoulli(), alpaca_case(1), alpaca_case(2)]
+def noisy_alpaca_case(y_dim: int, features: int = 5) -> Case:
+    """The same with noise of unknown variance."""
+    known = alpaca_case(y_dim, features)
+    alpha, beta = np.linspace(1.8, 2.4, y_dim), np.linspace(0.3, 0.5, y_dim)
+    model = dataclasses.replace(
+        known.model,
+        noise_variance=None,
+        noise_prior=alpaca.NoisePrior(tensor(alpha), tensor(beta)),
+    )
+    truth = reference.NoisyAlpaca(known.reference, reference.Noise(alpha, beta))
+    return known._replace(name=f"alpaca-unknown-{y_dim}", model=model, reference=truth)
+
+
+def linear_case(y_dim: int = 2, x_dim: int = 2) -> Case:
+    y_scaling = irregular(y_dim, seed=8), 1.2 + 0.5 * irregular(y_dim, seed=9)
+    x_scaling = irregular(x_dim, seed=10), 1.2 + 0.5 * irregular(x_dim, seed=11)
+    model = linear.Linear(y_dim=y_dim, x_dim=x_dim, level=2.5, slope=0.8, alpha=1.7, beta=1.2)
+    noise = reference.Noise(np.array(1.7), np.array(1.2))
+    variances = np.array([2.5] + [0.8] * x_dim)
+    truth = reference.Linear(y_scaling, x_scaling, variances, noise)
+    weights = irregular(x_dim, y_dim, seed=12)
+
+    def draw(rng, steps):
+        x = x_scaling[0] + x_scaling[1] * rng.normal(size=(steps, x_dim))
+        sign = np.where(np.arange(steps) < steps // 2, 1, -2)[:, None]
+        return x, y_scaling[0] + sign * (x @ weights) + 0.3 * rng.normal(size=(steps, y_dim))
+
+    location, scale = (np.concatenate(pair) for pair in zip(y_scaling, x_scaling, strict=True))
+    return Case("linear", model, location, scale, truth, draw)
+
+
+def autoregressive_case(
+    name: str, order: int, y_dim: int = 1, trend: bool = False, season: int = 0
+) -> Case:
+    location, scale = irregular(y_dim, seed=13), 1.2 + 0.5 * irregular(y_dim, seed=14)
+    priors = {"level": 2.5, "lag": 0.4, "slope": 0.9, "swing": 0.3, "alpha": 1.7, "beta": 1.2}
+    sizes = {"order": order, "y_dim": y_dim, "trend": trend, "season": season}
+    model = linear.Autoregressive(**sizes, **priors)
+    sines = min(season - 1, 6) if season else 0
+    variances = [2.5] + [0.4 / y_dim] * (order * y_dim) + [0.3] * sines + [0.9] * trend
+    noise = reference.Noise(np.array(1.7), np.array(1.2))
+    truth = reference.Autoregressive(
+        (location, scale), np.array(variances), noise, order, season, trend
+    )
+
+    def draw(rng, steps):
+        time = np.arange(steps)[:, None]
+        level = np.where(time < steps // 2, 0.1 * time, 3 + np.sin(2 * time))
+        return np.zeros((steps, 0)), location + scale * (rng.normal(size=(steps, y_dim)) + level)
+
+    return Case(name, model, location, scale, truth, draw)
+
+
+CASES = [
+    gaussian(1),
+    gaussian(3),
+    poisson(),
+    bernoulli(),
+    alpaca_case(1),
+    alpaca_case(2),
+    noisy_alpaca_case(1),
+    noisy_alpaca_case(2),
+    linear_case(),
+    autoregressive_case("autoregressive-lags", order=2, y_dim=2),
+    autoregressive_case("autoregressive-all", order=2, trend=True, season=5),
+]
 BY_NAME = {case.name: case for case in CASES}
 
 

@@ -123,6 +123,117 @@ class Alpaca(NamedTuple):
         return stats.norm.logpdf(y, mean, scale * np.sqrt(SPREAD)).sum()
 
 
+class Noise(NamedTuple):
+    """Inverse gamma over the noise variance of each output."""
+
+    alpha: np.ndarray
+    beta: np.ndarray
+
+
+def student(now, phi, label, weight, mean, precision, noise: Noise):
+    """Degrees of freedom, centre and scale of a label with features `now`, after rows `phi`.
+
+    Normal-inverse-gamma regression, solved from all the rows; prior coefficients `mean` with
+    precision in units of the noise's.
+    """
+    after = precision + phi.T @ (weight[:, None] * phi)
+    natural = precision @ mean + phi.T @ (weight[:, None] * label)
+    centre = np.linalg.solve(after, natural)
+    moved = centre - mean
+    squares = (weight[:, None] * (label - phi @ centre) ** 2).sum(0)
+    squares = squares + (moved * (precision @ moved)).sum(0)
+    alpha, beta = noise.alpha + weight.sum() / 2, noise.beta + squares / 2
+    spread = 1 + now @ np.linalg.solve(after, now)
+    return 2 * alpha, now @ centre, np.sqrt(spread * beta / alpha)
+
+
+class NoisyAlpaca(NamedTuple):
+    """Alpaca whose noise variance is unknown."""
+
+    known: Alpaca
+    noise: Noise
+
+    def _student(self, x, past):
+        known = self.known
+        offset, scale = known.y_scaling
+        precision = np.linalg.inv(known.factor @ known.factor.T)
+        rows = known.features(past.x), (past.y - offset) / scale, past.weight
+        prior = known.prior_mean, precision, self.noise
+        df, centre, spread = student(known.features(x), *rows, *prior)
+        return df, centre * scale + offset, spread * scale
+
+    def log_density(self, x, y, past):
+        return stats.t.logpdf(y, *self._student(x, past)).sum()
+
+    def log_outlier(self, x, y):
+        df, centre, scale = self._student(x, Window(x[None][:0], y[None][:0], np.zeros(0)))
+        return stats.t.logpdf(y, df, centre, scale * np.sqrt(SPREAD)).sum()
+
+
+class Linear(NamedTuple):
+    """Intercept and scaled inputs; variances of their coefficients, in the noise's."""
+
+    y_scaling: tuple[np.ndarray, np.ndarray]
+    x_scaling: tuple[np.ndarray, np.ndarray]
+    variances: np.ndarray
+    noise: Noise
+
+    def features(self, x, past: Window):
+        """Of an input and of a window's."""
+        scaled = (np.concatenate((x[None], past.x)) - self.x_scaling[0]) / self.x_scaling[1]
+        return np.column_stack((np.ones(len(scaled)), scaled))
+
+    def _student(self, x, past):
+        location, scale = self.y_scaling
+        phi = self.features(x, past)
+        mean = np.zeros((len(self.variances), len(location)))
+        prior = mean, np.diag(1 / self.variances), self.noise
+        label = (past.y - location) / scale
+        df, centre, spread = student(phi[0], phi[1:], label, past.weight, *prior)
+        return df, centre * scale + location, spread * scale
+
+    log_density = NoisyAlpaca.log_density
+    log_outlier = NoisyAlpaca.log_outlier
+
+
+class Autoregressive(NamedTuple):
+    """Lags of all outputs, sines of a season, a trend from the first label of the regime."""
+
+    y_scaling: tuple[np.ndarray, np.ndarray]
+    variances: np.ndarray
+    noise: Noise
+    order: int
+    season: int
+    trend: bool
+
+    def described(self, series: Series) -> Series:
+        """With the time and the lags of each observation for its input."""
+        location, scale = self.y_scaling
+        known, rows = [np.zeros_like(location)] * max(self.order, 1), []
+        for t, y in enumerate(series.y):
+            rows.append(np.concatenate(([t], *known[::-1][: self.order])))
+            known.append((y - location) / scale if series.labelled[t] else known[-1])
+        return series._replace(x=np.array(rows))
+
+    def features(self, x, past: Window):
+        rows = np.concatenate((x[None], past.x))
+        time, columns = rows[:, 0], [np.ones(len(rows)), *rows[:, 1:].T]
+        for k in range(1, 4):
+            angle = 2 * np.pi * k * time / (self.season or 1)
+            if 2 * k <= self.season:
+                columns.append(np.cos(angle))
+            if 2 * k < self.season:
+                columns.append(np.sin(angle))
+        if self.trend:
+            used = past.x[past.weight > 0, 0]
+            columns.append(np.maximum(time - used.min(initial=x[0]), 0) / 20)
+        return np.column_stack(columns)
+
+    _student = Linear._student
+    log_density = NoisyAlpaca.log_density
+    log_outlier = NoisyAlpaca.log_outlier
+
+
 class Series(NamedTuple):
     """One stream's observations, (T, ...), and what the filter is told with them."""
 
@@ -147,6 +258,8 @@ class Truth(NamedTuple):
 def segment(reference: Reference, series: Series, start: int) -> np.ndarray:
     """Log likelihood of each observation from `start` on, were it all one segment."""
     weight, answer = [], []
+    if hasattr(reference, "described"):
+        series = reference.described(series)
     for t in range(start, len(series.y)):
         if not series.labelled[t]:
             weight.append(0.0)
