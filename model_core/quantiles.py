@@ -26,6 +26,7 @@ def continuous(
     """
     centre, spread, narrowest = _centre(log_weight, components)
     start: Tensor = centre + spread * torch.special.ndtri(levels).reshape(1, -1, 1)
+    start = start.clamp(min=_least(components))
     batch, wanted, outputs = start.shape
 
     def rows(value: Tensor) -> Tensor:
@@ -55,12 +56,12 @@ def _plain(
     *table: Tensor,
 ) -> tuple[Tensor, Tensor]:
     """A few plain Newton steps; returns where they led and which rows (N,) have arrived."""
-    done = torch.zeros_like(x, dtype=torch.bool)
+    done, least = torch.zeros_like(x, dtype=torch.bool), _least(family)
     for _ in range(PLAIN_STEPS):
         cdf, density = family.evaluate(x, table)
         excess = (weight * cdf).sum(-1, keepdim=True) - goal
         move = excess / (weight * density).sum(-1, keepdim=True)
-        x = torch.where(done, x, x - move)
+        x = torch.where(done, x, (x - move).clamp(min=least))
         done = done | (move.abs() < small)
         if bool(done.all()):
             break
@@ -69,7 +70,8 @@ def _plain(
 
 def _bracketed(family: Components, x: Tensor, fixed: list[Tensor]) -> Tensor:
     """Newton's method kept inside a bracket, which is halved where it does not get on."""
-    work = [x, torch.full_like(x, -torch.inf), torch.full_like(x, torch.inf), *fixed]
+    low, high = torch.full_like(x, _least(family)), torch.full_like(x, torch.inf)
+    work = [x, low, high, *fixed]
     answer, left = x.clone(), torch.arange(len(x), device=x.device)
     for step in range(STEPS):
         work[:3], done = _newton(family, step, *work)
@@ -111,6 +113,11 @@ def _newton(
     new = torch.where(shut, high, torch.where(bisect, middle, new))
     new = torch.where(met, x, torch.where(near, x + move, new))
     return [new, low, high], (met | near | shut).squeeze(-1)
+
+
+def _least(family: Components) -> float:
+    """What no quantile is below."""
+    return 0.0 if family.support == "positive" else -math.inf
 
 
 def _centre(log_weight: Tensor, components: Components) -> tuple[Tensor, Tensor, Tensor]:

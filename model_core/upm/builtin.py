@@ -6,7 +6,14 @@ from collections.abc import Callable
 from typing import NamedTuple
 
 from model_core.upm.base import UnderlyingModel
-from model_core.upm.conjugate import BernoulliModel, Gaussian, Poisson
+from model_core.upm.conjugate import (
+    BernoulliModel,
+    CategoricalModel,
+    Exponential,
+    Gaussian,
+    Poisson,
+)
+from model_core.upm.multivariate import Multivariate
 
 
 class Options(NamedTuple):
@@ -24,4 +31,7 @@ BUILTIN: dict[str, Callable[[Options], UnderlyingModel]] = {
     "gaussian": lambda options: Gaussian(y_dim=options.y_dim),
     "poisson": lambda options: Poisson(),
     "bernoulli": lambda options: BernoulliModel(),
+    "multivariate": lambda options: Multivariate(y_dim=options.y_dim),
+    "categorical": lambda options: CategoricalModel(classes=options.classes),
+    "exponential": lambda options: Exponential(),
 }
