@@ -34,9 +34,8 @@ def continuous(
         return value.expand(start.shape).reshape(-1, 1)
 
     # One copy for all of them.
-    parts = torch.stack(
-        (log_weight.exp().unsqueeze(-1).expand_as(components.parameters()[0]), *components.table())
-    )
+    given = components.table()
+    parts = torch.stack((log_weight.exp().unsqueeze(-1).expand_as(given[0]), *given))
     wide = parts.transpose(2, 3).unsqueeze(2).expand(-1, -1, len(levels), -1, -1)
     table = wide.reshape(len(parts), start.numel(), -1).unbind()
     first = start.reshape(-1, 1)

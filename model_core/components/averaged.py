@@ -40,21 +40,21 @@ class StudentAverage(_StudentAverage, Family):
         return (self.log_weight.exp() * self._each().cdf(value.unsqueeze(-1))).sum(-1)
 
     def table(self) -> tuple[Tensor, ...]:
-        """Tensors (B, M k, d): the k of each component side by side."""
-        table = special.student_t_table(self.df, special.student_t_norm(self.df))
-        full = self.log_weight.exp(), self.loc, self.scale, *table
-        return tuple(each.transpose(-1, -2).flatten(1, 2) for each in full)
+        """Weight, location, scale and what depends on the degrees of freedom, of each k in turn."""
+        own = special.student_t_table(self.df, special.student_t_norm(self.df))
+        full = torch.stack((self.log_weight.exp(), self.loc, self.scale, *own))
+        return full.movedim(-1, 0).flatten(0, 1).unbind()
 
     def evaluate(self, value: Tensor, table: tuple[Tensor, ...]) -> tuple[Tensor, Tensor]:
-        """CDF and density (rows, M) at values (rows, 1), of a table of rows (rows, M k)."""
-        weight, loc, scale, *rest = table
-        cdf, density = special.student_t((value - loc) / scale, tuple(rest))
+        """CDF and density at values."""
         parts = self.log_weight.shape[-1]
-
-        def total(each: Tensor) -> Tensor:
-            return (weight * each).reshape(*each.shape[:-1], -1, parts).sum(-1)
-
-        return total(cdf), total(density / scale)
+        size = len(table) // parts
+        cdf = density = torch.zeros_like(table[0])
+        for i in range(0, len(table), size):
+            weight, loc, scale, *rest = table[i : i + size]
+            below, at = special.student_t((value - loc) / scale, tuple(rest))
+            cdf, density = cdf + weight * below, density + weight * at / scale
+        return cdf, density
 
     def mean(self) -> Tensor:
         """Average of the locations."""
