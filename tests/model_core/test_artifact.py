@@ -103,7 +103,7 @@ BAD_DESCRIPTIONS = {
     ],
     "y_dim": [(-1, "y_dim is -1"), (3, r"has shape \[2\], expected \[3\]")],
     "feature_dim": [(6, "prior_covariance_factor"), (..., "feature_dim is None")],
-    "hazard": [(h, "hazard") for h in (0, 1, -0.1, 1.5, NAN, INF, "0.1", True, [0.1], None, ...)],
+    "hazard": [(h, "hazard") for h in (0, 1, -0.1, 1.5, NAN, INF, "0.1", True, None, ...)],
     "encoder": [
         (..., "encoder is None"),
         ({}, "unknown encoder type None"),

@@ -19,6 +19,7 @@ from tests.model_core.reference import Series
 STEPS = 12
 quick = settings(max_examples=30, deadline=None, derandomize=True)
 any_case = st.sampled_from(CASES)
+ordered_case = st.sampled_from([case for case in CASES if case.model.label != "class"])
 probability = st.one_of(st.just(np.nan), st.sampled_from([0.0, 1.0]), st.floats(0, 1))
 
 
@@ -39,8 +40,8 @@ def told_of(draw, steps: int = STEPS) -> dict[str, object]:
 
 
 @st.composite
-def batches(draw, streams: int = 4) -> tuple[Case, list[Series]]:
-    case = draw(any_case)
+def batches(draw, cases=any_case, streams: int = 4) -> tuple[Case, list[Series]]:
+    case = draw(cases)
     seeds = draw(st.lists(st.integers(0, 2**32 - 1), min_size=streams, max_size=streams))
     return case, [series(case, seed, STEPS, **draw(told_of())) for seed in seeds]
 
@@ -102,7 +103,7 @@ def test_a_stream_never_sees_its_batch_mates(both, row, max_hypotheses):
 
 
 @quick
-@given(batches())
+@given(batches(ordered_case))
 def test_quantiles_and_draws_do_not_depend_on_batch_mates(both):
     case, batch = both
     mix = run(case, batch, 8)[-1].info.predictive
@@ -126,7 +127,8 @@ def test_a_step_modifies_nothing_it_was_given(both):
     given_tensors += [each for each in now if each is not None]
     before = [each.numpy().tobytes() for each in given_tensors]
     after, info = moca.step(case.model, state, prior, now)
-    info.predictive.quantile(tensor([0.1, 0.9]))
+    if case.model.label != "class":
+        info.predictive.quantile(tensor([0.1, 0.9]))
     moca.resize(after, prior, 3)
     moca.predict(case.model, moca.grow(state, prior, now)[0], prior, now)
     assert [each.numpy().tobytes() for each in given_tensors] == before

@@ -1,4 +1,4 @@
-"""Encoders from inputs to features. Weights come from an artifact; evaluation only needs them."""
+"""What an encoder is; none, and layers of weights."""
 
 from __future__ import annotations
 

@@ -1,0 +1,114 @@
+"""The kinds of model that come with the package, from the parts of an artifact."""
+
+from __future__ import annotations
+
+import re
+from typing import Any
+
+from torch import Tensor
+
+from model_core.artifact.encoders import activation, mlp
+from model_core.artifact.parts import DESCRIPTION, TENSORS, Parts
+from model_core.encoder import Mlp
+from model_core.errors import BadArtifact
+from model_core.upm.alpaca import Alpaca, NoisePrior
+from model_core.upm.lstm import Lstm
+from model_core.upm.pcoc import Pcoc
+
+
+def alpaca(parts: Parts) -> Alpaca:
+    """`prior_mean` (n, y), `prior_covariance_factor` (n, n), `log_noise_variance` (y,).
+
+    With `"noise": "unknown"` there are `log_noise_alpha` and `log_noise_beta` (y,) instead of the
+    last: shape and scale of the inverse gamma that the variances come from.
+    """
+    x_dim, y_dim, n = (parts.size(name) for name in ("x_dim", "y_dim", "feature_dim"))
+    factor = parts.tensor("prior_covariance_factor", n, n)
+    cov = parts.derived("prior_covariance_factor", factor @ factor.T)
+    variance, noise_prior = _noise(parts, y_dim)
+    return Alpaca(
+        encoder=parts.encoder(x_dim, n),
+        prior_mean=parts.tensor("prior_mean", n, y_dim),
+        prior_cov=0.5 * (cov + cov.T),
+        noise_variance=variance,
+        noise_prior=noise_prior,
+        **_scalings(parts, x_dim, y_dim),
+        **parts.defaults(),
+    )
+
+
+def _noise(parts: Parts, y_dim: int) -> tuple[Tensor | None, NoisePrior | None]:
+    noise = parts.description.get("noise", "known")
+    if noise == "known":
+        return parts.exponential("log_noise_variance", y_dim), None
+    if noise != "unknown":
+        raise BadArtifact(f"{DESCRIPTION}: noise is {noise!r}, expected 'known' or 'unknown'")
+    alpha = parts.exponential("log_noise_alpha", y_dim)
+    if not (alpha > 1).all():
+        raise BadArtifact(f"{TENSORS}: 'log_noise_alpha' has one not above 0: no variance exists")
+    return None, NoisePrior(alpha, parts.exponential("log_noise_beta", y_dim))
+
+
+def pcoc(parts: Parts) -> Pcoc:
+    """`prior_mean`, `log_prior_precision`, `log_noise_variance` (J, n), `log_dirichlet` (J,).
+
+    `y_dim` is J, the number of classes; there is no output scaling.
+    """
+    x_dim, n = parts.size("x_dim"), parts.size("feature_dim")
+    classes = parts.size("y_dim", least=2)
+    if parts.description.get("output_scaling") is not None:
+        raise BadArtifact(f"{DESCRIPTION}: output_scaling is given, but labels are class indices")
+    mean = parts.tensor("prior_mean", classes, n)
+    precision = parts.exponential("log_prior_precision", classes, n)
+    dirichlet = parts.exponential("log_dirichlet", classes)
+    parts.derived("prior_mean", precision * mean)
+    parts.derived("log_dirichlet", dirichlet.sum())
+    offset, scale = parts.scaling("input_scaling", x_dim)
+    return Pcoc(
+        encoder=parts.encoder(x_dim, n),
+        prior_mean=mean,
+        prior_precision=precision,
+        noise_variance=parts.exponential("log_noise_variance", classes, n),
+        dirichlet=dirichlet,
+        x_offset=offset,
+        x_scale=scale,
+        **parts.defaults(),
+    )
+
+
+def lstm(parts: Parts) -> Lstm:
+    """`lstm.weight_ih` (4h, n + y), `lstm.weight_hh` (4h, h), `lstm.bias_{ih,hh}` (4h,), decoder.
+
+    Layout and order of torch.nn.LSTMCell. `decoder.{i}.weight` (out, in), `decoder.{i}.bias`: from
+    h + n numbers, hidden state first, to 2 y, means and then log variances. Sizes are those of the
+    tensors; `"decoder": {"activation": "relu"}` in the description may name another activation.
+    """
+    x_dim, y_dim, n = (parts.size(name) for name in ("x_dim", "y_dim", "feature_dim"))
+    hidden = parts.shape("lstm.weight_hh", 2)[1]
+    return Lstm(
+        encoder=parts.encoder(x_dim, n),
+        weight_ih=parts.tensor("lstm.weight_ih", 4 * hidden, n + y_dim),
+        weight_hh=parts.tensor("lstm.weight_hh", 4 * hidden, hidden),
+        bias_ih=parts.tensor("lstm.bias_ih", 4 * hidden),
+        bias_hh=parts.tensor("lstm.bias_hh", 4 * hidden),
+        decoder=_decoder(parts, hidden + n, 2 * y_dim),
+        **_scalings(parts, x_dim, y_dim),
+        **parts.defaults(),
+    )
+
+
+def _decoder(parts: Parts, into: int, out: int) -> Mlp:
+    found = [re.fullmatch(r"decoder\.(\d{1,3})\.(weight|bias)", name) for name in parts.tensors]
+    last = max((int(each[1]) for each in found if each), default=-1)
+    if last < 0:
+        raise BadArtifact(f"{TENSORS}: tensor 'decoder.0.weight' is missing")
+    inner = [parts.shape(f"decoder.{i}.weight", 2)[0] for i in range(last)]
+    spec = {} if parts.description.get("decoder") is None else parts.field("decoder", dict)
+    names = activation(spec, "activation", "relu"), "identity"
+    return mlp(parts, "decoder", [into, *inner, out], names)
+
+
+def _scalings(parts: Parts, x_dim: int, y_dim: int) -> dict[str, Any]:
+    x_offset, x_scale = parts.scaling("input_scaling", x_dim)
+    y_offset, y_scale = parts.scaling("output_scaling", y_dim)
+    return {"x_offset": x_offset, "x_scale": x_scale, "y_offset": y_offset, "y_scale": y_scale}

@@ -1,0 +1,158 @@
+"""Encoders from an artifact. The field `encoder` is one of
+
+`{"type": "identity"}`: features are the (scaled) inputs;
+
+`{"type": "mlp", "layers": [x_dim, ..., feature_dim], "activation": "relu",
+"output_activation": "identity"}`: tensors `encoder.{i}.weight` (out, in), `encoder.{i}.bias`;
+
+`{"type": "conv", "channels": 3, "height": 28, "width": 28, "blocks": [64, 64, 64, 64]}`: the
+channels of the input and of each block, x_dim = channels * height * width numbers in row-major
+order. Tensors `encoder.{i}.conv.weight` (out, in, 3, 3), `encoder.{i}.conv.bias`, and but for the
+last block `encoder.{i}.norm.{weight,bias,running_mean,running_var}`. Every block halves height and
+width, rounding down; feature_dim is what is left, times the last block's channels;
+
+`{"type": "time", "periods": [24, 168], "trend": false}`: x is one number, a time; a constant, the
+time itself with `trend`, and a sine and a cosine of each period, in the unit of the time after
+`input_scaling`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any, TypeGuard
+
+from model_core.encoder import ACTIVATIONS, Block, Conv, Encoder, Identity, Mlp, Time
+from model_core.errors import BadArtifact
+
+if TYPE_CHECKING:
+    from model_core.artifact.parts import Parts
+
+Spec = dict[str, Any]
+WHERE = "model.json: encoder"
+
+
+def build(parts: Parts, spec: Spec, x_dim: int, feature_dim: int) -> Encoder:
+    """Encoder of a spec; raises BadArtifact."""
+    kind = spec.get("type")
+    if not isinstance(kind, str) or kind not in _BUILDERS:
+        raise BadArtifact(f"{WHERE}: unknown encoder type {kind!r}, expected {sorted(_BUILDERS)}")
+    return _BUILDERS[kind](parts, spec, x_dim, feature_dim)
+
+
+def activation(spec: Spec, name: str, default: str) -> str:
+    """Name of an activation in a spec; raises BadArtifact."""
+    value = spec.get(name, default)
+    if not isinstance(value, str) or value not in ACTIVATIONS:
+        raise BadArtifact(
+            f"model.json: {name}: unknown activation {value!r}, expected {sorted(ACTIVATIONS)}"
+        )
+    return value
+
+
+def mlp(parts: Parts, prefix: str, layers: list[int], activations: tuple[str, str]) -> Mlp:
+    """Layers of the given widths from tensors `PREFIX.{i}.weight` and `PREFIX.{i}.bias`."""
+    sizes = list(zip(layers[:-1], layers[1:], strict=True))
+    weights = tuple(parts.tensor(f"{prefix}.{i}.weight", b, a) for i, (a, b) in enumerate(sizes))
+    biases = tuple(parts.tensor(f"{prefix}.{i}.bias", b) for i, (_, b) in enumerate(sizes))
+    return Mlp(weights, biases, *activations)
+
+
+def _identity(parts: Parts, spec: Spec, x_dim: int, feature_dim: int) -> Identity:
+    if x_dim != feature_dim:
+        raise BadArtifact(
+            f"{WHERE}: identity encoder, but x_dim {x_dim} is not feature_dim {feature_dim}"
+        )
+    return Identity()
+
+
+def _mlp(parts: Parts, spec: Spec, x_dim: int, feature_dim: int) -> Mlp:
+    layers = spec.get("layers")
+    if (
+        not isinstance(layers, list)
+        or len(layers) < 2
+        or (layers[0], layers[-1]) != (x_dim, feature_dim)
+    ):
+        raise BadArtifact(
+            f"model.json: encoder.layers is {layers!r}, expected [{x_dim}, ..., {feature_dim}]"
+        )
+    names = (
+        activation(spec, "activation", "relu"),
+        activation(spec, "output_activation", "identity"),
+    )
+    return mlp(parts, "encoder", layers, names)
+
+
+def _conv(parts: Parts, spec: Spec, x_dim: int, feature_dim: int) -> Conv:
+    channels, height, width = (_whole(spec, name) for name in ("channels", "height", "width"))
+    widths = spec.get("blocks")
+    if not isinstance(widths, list) or not widths or not all(map(_is_size, widths)):
+        raise BadArtifact(f"{WHERE}.blocks is {widths!r}, expected the channels of each block")
+    if x_dim != channels * height * width:
+        raise BadArtifact(
+            f"{WHERE}: x_dim {x_dim} is not channels * height * width, "
+            f"{channels} * {height} * {width}"
+        )
+    left = (height >> len(widths)) * (width >> len(widths))
+    if left == 0 or feature_dim != widths[-1] * left:
+        raise BadArtifact(
+            f"{WHERE}: {len(widths)} blocks leave {widths[-1]} * {left} features of "
+            f"{height} x {width}, feature_dim is {feature_dim}"
+        )
+    blocks = [
+        _block(parts, f"encoder.{i}", b, a, last=i == len(widths) - 1)
+        for i, (a, b) in enumerate(zip([channels, *widths[:-1]], widths, strict=True))
+    ]
+    return Conv(channels, height, width, tuple(blocks))
+
+
+def _block(parts: Parts, name: str, out: int, into: int, *, last: bool) -> Block:
+    weight = parts.tensor(f"{name}.conv.weight", out, into, 3, 3)
+    bias = parts.tensor(f"{name}.conv.bias", out)
+    if last:
+        return Block(weight, bias, None)
+    scale, shift, mean, variance = (
+        parts.tensor(f"{name}.norm.{each}", out)
+        for each in ("weight", "bias", "running_mean", "running_var")
+    )
+    if (variance < 0).any():
+        raise BadArtifact(f"model.safetensors: '{name}.norm.running_var' has a number below 0")
+    return Block(weight, bias, (scale, shift, mean, variance))
+
+
+def _time(parts: Parts, spec: Spec, x_dim: int, feature_dim: int) -> Time:
+    periods, trend = spec.get("periods", []), spec.get("trend", False)
+    if not isinstance(periods, list) or not all(map(_is_period, periods)):
+        raise BadArtifact(f"{WHERE}.periods is {periods!r}, expected a list of numbers above 0")
+    if not isinstance(trend, bool):
+        raise BadArtifact(f"{WHERE}.trend is {trend!r}, expected true or false")
+    found = Time(tuple(map(float, periods)), trend)
+    if x_dim != 1 or feature_dim != found.features:
+        raise BadArtifact(
+            f"{WHERE}: time encoder of {len(periods)} periods needs x_dim 1 and feature_dim "
+            f"{found.features}, not {x_dim} and {feature_dim}"
+        )
+    return found
+
+
+def _whole(spec: Spec, name: str) -> int:
+    value = spec.get(name)
+    if not _is_size(value):
+        raise BadArtifact(f"{WHERE}.{name} is {value!r}, expected a whole number of at least 1")
+    return value
+
+
+def _is_size(value: Any) -> TypeGuard[int]:
+    return isinstance(value, int) and not isinstance(value, bool) and value >= 1
+
+
+def _is_period(value: Any) -> bool:
+    number = isinstance(value, int | float) and not isinstance(value, bool)
+    return number and 1e-50 <= value <= 1e50
+
+
+_BUILDERS: dict[str, Callable[[Parts, Spec, int, int], Encoder]] = {
+    "identity": _identity,
+    "mlp": _mlp,
+    "conv": _conv,
+    "time": _time,
+}

@@ -1,0 +1,125 @@
+"""LSTM meta-learner: statistics are what a recurrent cell remembers (MOCA, app. B.1).
+
+Hochreiter et al. (2001), but for the decoder, which sees the input's features beside the hidden
+state. The cell takes in the features of the coming input and the label before it, and only then is
+the coming label predicted.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+from torch.nn.functional import linear
+
+from model_core.components import Normal
+from model_core.encoder import Encoder, Mlp
+from model_core.upm.base import Block, UnderlyingModel, tree_map
+from model_core.upm.conjugate import OUTLIER_SPREAD
+
+
+class LstmStats(NamedTuple):
+    """Hidden and cell state (B, S, h), and the label before, scaled, (B, S, y)."""
+
+    hidden: Tensor
+    cell: Tensor
+    y_prev: Tensor
+
+
+@dataclass(frozen=True, kw_only=True)
+class Lstm(UnderlyingModel):
+    """Gaussian predictives with a diagonal covariance, decoded from the hidden state.
+
+    weight_ih: (4h, n + y) and weight_hh: (4h, h), bias_ih and bias_hh: (4h,), in the order of
+    torch.nn.LSTMCell (input, forget, cell, output). decoder: from (hidden, features) to the means
+    and then the log variances. Inputs and labels are scaled by `(value - offset) / scale`; all
+    answers are in the units of the labels. Every regime starts from zeros.
+    """
+
+    encoder: Encoder
+    weight_ih: Tensor
+    weight_hh: Tensor
+    bias_ih: Tensor
+    bias_hh: Tensor
+    decoder: Mlp
+    x_offset: Tensor
+    x_scale: Tensor
+    y_offset: Tensor
+    y_scale: Tensor
+    hazard: float | tuple[float, ...] = 0.01
+    outlier_rate: float = 0.0
+    kind: str = "lstm"
+
+    @property
+    def x_dim(self) -> int:  # type: ignore[override]
+        """Numbers in an input."""
+        return len(self.x_offset)
+
+    @property
+    def y_dim(self) -> int:  # type: ignore[override]
+        """Number of outputs."""
+        return len(self.y_offset)
+
+    def prior(self, location: Tensor, scale: Tensor) -> LstmStats:
+        """Zeros: the state, and the label before the first, in scaled units."""
+        hidden = self.weight_hh.new_zeros(len(location), 1, self.weight_hh.shape[1])
+        return LstmStats(hidden, hidden, hidden.new_zeros(len(location), 1, self.y_dim))
+
+    def encode(self, x: Tensor | None, context: Tensor) -> Tensor:
+        """Features (B, n) of scaled inputs."""
+        return self.encoder((self.required(x) - self.x_offset) / self.x_scale)
+
+    def advance(self, stats: LstmStats, phi: Tensor) -> LstmStats:
+        """The cell with the features (B, n) of the coming input; the label before stays."""
+        features = phi.unsqueeze(1).expand(-1, stats.hidden.shape[1], -1)
+        gates = linear(torch.cat((features, stats.y_prev), -1), self.weight_ih, self.bias_ih)
+        gates = gates + linear(stats.hidden, self.weight_hh, self.bias_hh)
+        write, keep, new, read = gates.chunk(4, -1)
+        cell = torch.sigmoid(keep) * stats.cell + torch.sigmoid(write) * torch.tanh(new)
+        return stats._replace(hidden=torch.sigmoid(read) * torch.tanh(cell), cell=cell)
+
+    def decode(self, hidden: Tensor, phi: Tensor) -> Normal:
+        """Predictive of each hypothesis from the state (B, S, h) after `advance`."""
+        features = phi.unsqueeze(1).expand(-1, hidden.shape[1], -1)
+        mean, log_variance = self.decoder(torch.cat((hidden, features), -1)).chunk(2, -1)
+        scale = (0.5 * log_variance).exp()
+        return Normal(mean * self.y_scale + self.y_offset, scale * self.y_scale)
+
+    def predictive(self, stats: LstmStats, phi: Tensor | None) -> Normal:
+        """Predictive of each hypothesis, in the units of the labels."""
+        features = self.required(phi)
+        return self.decode(self.advance(stats, features).hidden, features)
+
+    def outlier(self, prior: LstmStats, phi: Tensor | None) -> Normal:
+        """The prior predictive with ten times its variance."""
+        wide = self.predictive(prior, phi)
+        return wide._replace(scale=wide.scale * OUTLIER_SPREAD**0.5)
+
+    def update(self, stats: LstmStats, phi: Tensor | None, y: Tensor, weight: Tensor) -> LstmStats:
+        """The cell's state and the label; between old and new by `weight`, in a straight line.
+
+        A state is not a sum of observations, so a fraction of one has no exact meaning; at 0 and 1
+        it is exactly the old and exactly the new.
+        """
+        return self._moved(stats, self.advance(stats, self.required(phi)), y, weight)
+
+    def block(self, stats: LstmStats, phi: Tensor | None, y: Tensor, weight: Tensor) -> Block:
+        """Row by row, all starts as one batch; the cell once for both predicting and learning."""
+        labels, features = [], self.required(phi)
+        for i in range(y.shape[1]):
+            new = self.advance(stats, features[:, i])
+            predictive = self.decode(new.hidden, features[:, i])
+            labels.append(predictive.joint_log_density(y[:, i].unsqueeze(1)))
+            stats = self._moved(stats, new, y[:, i], weight[..., i])
+        return Block(torch.stack(labels, -1), None, stats)
+
+    def _moved(self, old: LstmStats, new: LstmStats, y: Tensor, weight: Tensor) -> LstmStats:
+        label = ((y - self.y_offset) / self.y_scale).unsqueeze(1).expand_as(old.y_prev)
+        share = weight.unsqueeze(-1)
+        return tree_map(
+            lambda a, b: torch.where(share > 0, torch.lerp(a, b, share), a),
+            old,
+            new._replace(y_prev=label),
+        )

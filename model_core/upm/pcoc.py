@@ -1,0 +1,137 @@
+"""PCOC: Bayesian Gaussian discriminant analysis on learned features (MOCA, sec. 4 and app. B.3).
+
+`y ~ Cat(p)`, `p ~ Dir(alpha)`, `z | y ~ N(m_y, Sigma_y)`, `m_y ~ N(mu_y, Lambda_y^-1)`, all
+covariances diagonal. What a regime has taught is running sums; the posterior is computed from them
+where it is needed, so that nothing drifts and many run lengths come from one product.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+from model_core.components import Categorical
+from model_core.encoder import Encoder
+from model_core.upm.base import Block, UnderlyingModel
+from model_core.upm.conjugate import OUTLIER_SPREAD
+
+
+class PcocStats(NamedTuple):
+    """counts: (B, S, J) observations of each class; sums: (B, S, J, n) of their features."""
+
+    counts: Tensor
+    sums: Tensor
+
+
+@dataclass(frozen=True, kw_only=True)
+class Pcoc(UnderlyingModel):
+    """Classifier whose inputs tell of the regime, before the label does (paper, eq. 2).
+
+    prior_mean, prior_precision, noise_variance: (J, n), of features given a class. dirichlet: (J,)
+    concentrations. Labels are class indices; inputs are scaled by `(x - offset) / scale`, and
+    `log p(x | eta)` is the density of their features. A missing label leaves the statistics alone,
+    but its input still moves the belief.
+    """
+
+    encoder: Encoder
+    prior_mean: Tensor
+    prior_precision: Tensor
+    noise_variance: Tensor
+    dirichlet: Tensor
+    x_offset: Tensor
+    x_scale: Tensor
+    hazard: float | tuple[float, ...] = 0.01
+    outlier_rate: float = 0.0
+    kind: str = "pcoc"
+    label: str = "class"
+
+    @property
+    def x_dim(self) -> int:  # type: ignore[override]
+        """Numbers in an input."""
+        return len(self.x_offset)
+
+    @property
+    def classes(self) -> int:  # type: ignore[override]
+        """Number of classes."""
+        return len(self.dirichlet)
+
+    def prior(self, location: Tensor, scale: Tensor) -> PcocStats:
+        """Nothing seen, the same for every stream."""
+        batch, (classes, features) = len(location), self.prior_mean.shape
+        like = self.prior_mean
+        return PcocStats(
+            like.new_zeros(batch, 1, classes), like.new_zeros(batch, 1, classes, features)
+        )
+
+    def encode(self, x: Tensor | None, context: Tensor) -> Tensor:
+        """Features (B, n) of scaled inputs."""
+        return self.encoder((self.required(x) - self.x_offset) / self.x_scale)
+
+    def log_joint(self, stats: PcocStats, phi: Tensor, spread: float = 1.0) -> Tensor:
+        """`log p(z, y | eta)` (..., J) of every class, its variances `spread` times as large.
+
+        phi: (..., n), which broadcasts over `stats.counts` (..., J) less its last axis.
+        """
+        inverse = 1 / self.noise_variance
+        cov = 1 / (self.prior_precision + stats.counts.unsqueeze(-1) * inverse)
+        mean = cov * (self.prior_precision * self.prior_mean + stats.sums * inverse)
+        variance = spread * (cov + self.noise_variance)
+        error = phi.unsqueeze(-2) - mean
+        each = error.square() / variance + variance.log()
+        size = math.log(2 * math.pi) * phi.shape[-1]
+        return self._log_class(stats) - 0.5 * (each.sum(-1) + size)
+
+    def _log_class(self, stats: PcocStats) -> Tensor:
+        """`log p(y | eta)` (..., J), without the input."""
+        weight = self.dirichlet + stats.counts
+        return weight.log() - weight.sum(-1, keepdim=True).log()
+
+    def input_log_prob(self, stats: PcocStats, phi: Tensor | None) -> Tensor:
+        """`log p(z | eta)` (B, S), summed over the classes."""
+        return self.log_joint(stats, self.required(phi).unsqueeze(1)).logsumexp(-1)
+
+    def predictive(self, stats: PcocStats, phi: Tensor | None) -> Categorical:
+        """Class probabilities given the input: Bayes' rule."""
+        return Categorical(self.log_joint(stats, self.required(phi).unsqueeze(1)).log_softmax(-1))
+
+    def outlier(self, prior: PcocStats, phi: Tensor | None) -> Categorical:
+        """The prior's class probabilities, whatever the input."""
+        return Categorical(self._log_class(prior))
+
+    def outlier_input_log_prob(self, prior: PcocStats, phi: Tensor | None) -> Tensor:
+        """`log p(z)` (B, 1) under the prior with ten times its predictive variances."""
+        features = self.required(phi).unsqueeze(1)
+        return self.log_joint(prior, features, OUTLIER_SPREAD).logsumexp(-1)
+
+    def update(self, stats: PcocStats, phi: Tensor | None, y: Tensor, weight: Tensor) -> PcocStats:
+        """Add to the label's class, as `weight` of an observation (paper, app. B.3)."""
+        added = weight.unsqueeze(-1) * self._chosen(y).unsqueeze(1)
+        features = self.required(phi)[:, None, None]
+        return PcocStats(stats.counts + added, stats.sums + added.unsqueeze(-1) * features)
+
+    def block(self, stats: PcocStats, phi: Tensor | None, y: Tensor, weight: Tensor) -> Block:
+        """All rows at once: the sums before each row are products with a triangle of weights."""
+        features, chosen = self.required(phi), self._chosen(y)
+        shape, (batch, starts, length) = self.prior_mean.shape, weight.shape
+        earlier = torch.ones(length, length, dtype=weight.dtype, device=weight.device).tril(-1)
+        # Rows before each, and then all of them: (B, S * (c + 1), c).
+        each = torch.cat((weight.unsqueeze(2) * earlier, weight.unsqueeze(2)), 2).flatten(1, 2)
+        moved = (chosen.unsqueeze(-1) * features.unsqueeze(2)).flatten(2)
+        counts = (each @ chosen).reshape(batch, starts, length + 1, -1)
+        sums = (each @ moved).reshape(batch, starts, length + 1, *shape)
+        before = PcocStats(
+            stats.counts.unsqueeze(2) + counts[:, :, :-1], stats.sums.unsqueeze(2) + sums[:, :, :-1]
+        )
+        joint = self.log_joint(before, features.unsqueeze(1))
+        log_input = joint.logsumexp(-1)
+        log_both = torch.where(chosen.unsqueeze(1) > 0, joint, 0.0).sum(-1)
+        after = PcocStats(stats.counts + counts[:, :, -1], stats.sums + sums[:, :, -1])
+        return Block(log_both - log_input, log_input, after)
+
+    def _chosen(self, y: Tensor) -> Tensor:
+        """Class indices (..., 1) as indicators (..., J)."""
+        return (y == torch.arange(self.classes, device=y.device)).to(self.dirichlet.dtype)
