@@ -139,5 +139,5 @@ def test_long_runs_of_one_value_stay_finite(value):
         inputs = moca.Inputs(None, y, there, tensor([[0.01]]), one, nan, 0.01 * one)
         state, info = moca.step(model, state, prior, inputs)
         assert bool(info.ok)
-    mean = info.predictive.mean()
-    assert mean.item() == pytest.approx(value, rel=1e-2, abs=1e-2) or value == 1e100
+    # One part in a hundred is a new regime, and one an outlier.
+    assert info.predictive.mean().item() == pytest.approx(0.99**2 * value, rel=1e-3, abs=1e-2)
