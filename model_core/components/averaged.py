@@ -7,7 +7,6 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from model_core import special
 from model_core.components.base import Family
 from model_core.components.real import StudentT
 
@@ -39,22 +38,11 @@ class StudentAverage(_StudentAverage, Family):
         """Cumulative probability of each dimension, to 2e-10."""
         return (self.log_weight.exp() * self._each().cdf(value.unsqueeze(-1))).sum(-1)
 
-    def table(self) -> tuple[Tensor, ...]:
-        """Weight, location, scale and what depends on the degrees of freedom, of each k in turn."""
-        own = special.student_t_table(self.df, special.student_t_norm(self.df))
-        full = torch.stack((self.log_weight.exp(), self.loc, self.scale, *own))
-        return full.movedim(-1, 0).flatten(0, 1).unbind()
-
-    def evaluate(self, value: Tensor, table: tuple[Tensor, ...]) -> tuple[Tensor, Tensor]:
-        """CDF and density at values."""
-        parts = self.log_weight.shape[-1]
-        size = len(table) // parts
-        cdf = density = torch.zeros_like(table[0])
-        for i in range(0, len(table), size):
-            weight, loc, scale, *rest = table[i : i + size]
-            below, at = special.student_t((value - loc) / scale, tuple(rest))
-            cdf, density = cdf + weight * below, density + weight * at / scale
-        return cdf, density
+    def marginals(self, weight: Tensor) -> tuple[Tensor, StudentT]:
+        """The k of each component side by side: (B, M k, d)."""
+        full = weight[..., None, None] * self.log_weight.exp(), self.df, self.loc, self.scale
+        share, *rest = (each.transpose(-1, -2).flatten(1, 2) for each in full)
+        return share, StudentT(*rest)
 
     def mean(self) -> Tensor:
         """Average of the locations."""
