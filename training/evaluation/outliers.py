@@ -107,10 +107,11 @@ def _delay(when: list[int]) -> float:
 def _table(model: str, hazard: float, findings: dict[float, Findings]) -> Table:
     share = f"{SHARE:.0%} replaced by ±{SIZE:g}"
     title = f"{model}, hazard {hazard:g}: {QUIET_STREAMS * QUIET_LENGTH:,} of N(0, 1), {share}"
-    table = Table("outlier rate", "alarm", box=SIMPLE_HEAD, title=title)
+    table = Table("outlier\nrate", box=SIMPLE_HEAD, title=title)
+    table.add_column("alarm", no_wrap=True)
     table.add_column("false\nper 1,000", justify="right")
     for shift in SHIFTS:
-        table.add_column(f"median delay\nat {shift:g} sd", justify="right")
+        table.add_column(f"delay at\n{shift:g} sd", justify="right")
     for rate, found in findings.items():
         for kind in ALARMS:
             delays = (f"{each:g}" for each in found.delay[kind])

@@ -45,7 +45,7 @@ def mean(scores: Sequence[Scores]) -> Scores:
 
 
 def report(series: Sequence[Series], model: str, console: Console | None = None) -> Scores:
-    """Print a table of all series with the means; returns that of the univariate ones."""
+    """Print a table of all series and of the means; returns that of the univariate ones."""
     torch.set_num_threads(1)
     console = console or Console()
     settings = Settings()
@@ -55,10 +55,10 @@ def report(series: Sequence[Series], model: str, console: Console | None = None)
     ]
     table = Table(box=SIMPLE_HEAD, title=f"{model}: confirmed online, best in hindsight, no change")
     table.add_column("series", no_wrap=True)
-    table.add_column("length", justify="right")
+    table.add_column("obs", justify="right")
     for heading in ("online", "hindsight", "zero"):
         table.add_column(f"{heading}\nF1", justify="right", no_wrap=True)
-        table.add_column("\ncover", justify="right")
+        table.add_column("\ncover", justify="right", no_wrap=True)
     groups = {
         "univariate": [pair for pair in scored if len(pair[0].values[0]) == 1],
         "multivariate": [pair for pair in scored if len(pair[0].values[0]) > 1],
@@ -70,7 +70,7 @@ def report(series: Sequence[Series], model: str, console: Console | None = None)
         if group:
             table.add_section()
             means[name] = mean([scores for _, scores in group])
-            table.add_row(f"mean of {len(group)} {name}", "", *_cells(means[name]), style="bold")
+            table.add_row(f"{name} ({len(group)})", "", *_cells(means[name]), style="bold")
             table.add_section()
     console.print(table)
     return means["univariate"]

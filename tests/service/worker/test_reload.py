@@ -42,7 +42,7 @@ def series(kind, count, seed=1):
     return made
 
 
-MODELS = ["gaussian", "poisson", "bernoulli", "vector", "pump"]
+MODELS = ["gaussian", "averaged", "poisson", "bernoulli", "vector", "pump"]
 
 
 def configure(bench, stream, kind, **more):

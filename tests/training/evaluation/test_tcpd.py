@@ -15,12 +15,13 @@ def test_report_of_a_plain_change():
     rng = random.Random(1)
     values = [[rng.gauss(3.0 * (t >= 60), 1.0)] for t in range(120)]
     text = StringIO()
-    series = [Series("plain", values, {"a": [60], "b": [61]})]
-    scores = tcpd.report(series, "averaged", Console(file=text, width=100))
+    series = [Series("quality_control_1", values, {"a": [60], "b": [61]})]
+    scores = tcpd.report(series, "averaged", Console(file=text, width=80))
     assert scores.online.f1 == scores.hindsight.f1 == 1.0
     assert scores.online.cover > 0.95
     assert scores.zero.cover == pytest.approx(0.5, abs=0.02)
-    assert "mean of 1 univariate" in text.getvalue()
+    assert "univariate (1)" in text.getvalue()
+    assert "…" not in text.getvalue()
 
 
 @pytest.mark.slow
