@@ -79,7 +79,8 @@ class Pcoc(UnderlyingModel):
         inverse = 1 / self.noise_variance
         cov = 1 / (self.prior_precision + stats.counts.unsqueeze(-1) * inverse)
         mean = cov * (self.prior_precision * self.prior_mean + stats.sums * inverse)
-        variance = spread * (cov + self.noise_variance)
+        variance = cov + self.noise_variance
+        variance = variance if spread == 1 else spread * variance
         error = phi.unsqueeze(-2) - mean
         each = error.square() / variance + variance.log()
         size = math.log(2 * math.pi) * phi.shape[-1]
