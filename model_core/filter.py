@@ -193,12 +193,11 @@ def _likelihood(prediction: Prediction, y: Tensor, inputs: Inputs) -> tuple[Tens
 
 def finite(state: FilterState) -> Tensor:
     """Whether a row (B,) has only finite statistics where there is a hypothesis."""
-    # Zero times anything finite is zero: one sum finds what is not.
-    total = (0 * state.totals).sum(-1) + (0 * state.context).sum(-1)
+    # A sum finds what is not; that of finite numbers may overflow, and is then looked into.
+    total = state.totals.sum(-1) + state.context.sum(-1) + state.belief.log_prob.exp().sum(-1)
     for each in state.stats:
-        total = total + (0 * each).flatten(1).sum(-1)
+        total = total + each.flatten(1).sum(-1)
     present = ~torch.isneginf(state.belief.log_prob)
-    total = total + torch.where(present, 0 * state.belief.log_prob, 0.0).sum(-1)
     if bool(torch.isfinite(total).all()):
         return present.any(-1)
     fine = torch.isfinite(state.belief.log_prob) | ~present

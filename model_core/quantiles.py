@@ -13,6 +13,7 @@ COUNT_STEPS = 500  # of a count's quantile; a dozen are needed
 PLAIN_STEPS = 8  # of a quantile that is easily found
 NEWTON_STEPS = 40  # of a quantile; then its bracket is halved, at most 120 times
 STEPS = 160
+ROOT_2_PI = math.sqrt(2 * math.pi)
 TOLERANCE = 1e-6  # last Newton step, in scales of the narrowest component; its error is squared
 
 
@@ -25,41 +26,43 @@ def continuous(
     a bracket. A row that has arrived stays: no answer depends on its batch-mates.
     """
     centre, spread, narrowest = _centre(log_weight, components)
-    start: Tensor = centre + spread * torch.special.ndtri(levels).reshape(1, -1, 1)
-    batch, wanted, outputs = start.shape
+    normal = torch.special.ndtri(levels).reshape(1, -1, 1)
+    start: Tensor = centre + spread * normal
 
     def rows(value: Tensor) -> Tensor:
-        """(B, k, d) as one row of k for each of the B Q d quantiles."""
-        wide = value.transpose(1, 2).unsqueeze(1).expand(-1, wanted, -1, -1)
-        return wide.reshape(batch * wanted * outputs, -1)
+        """(B or 1, Q or 1, d or 1) as one row for each of the B Q d quantiles."""
+        return value.expand(start.shape).reshape(-1, 1)
 
-    weight = rows(log_weight.exp().unsqueeze(-1).expand(-1, -1, outputs))
-    goal = levels.reshape(1, -1, 1).expand(start.shape).reshape(-1, 1)
-    table = [rows(each) for each in components.table()]
-    fixed = [goal, rows(spread), tolerance * rows(narrowest), weight, *table]
-    x, done = _plain(components, start.reshape(-1, 1), *fixed)
+    # One copy for all of them.
+    parts = torch.stack(
+        (log_weight.exp().unsqueeze(-1).expand_as(components.parameters()[0]), *components.table())
+    )
+    wide = parts.transpose(2, 3).unsqueeze(2).expand(-1, -1, len(levels), -1, -1)
+    table = wide.reshape(len(parts), start.numel(), -1).unbind()
+    first = start.reshape(-1, 1)
+    small = tolerance * rows(narrowest)
+    x, done = _plain(components, first, rows(normal), small, *table)
     if not bool(done.all()):
         left = (~done).nonzero().squeeze(-1)
-        again = start.reshape(-1, 1)[left]
-        x[left] = _bracketed(components, again, [each[left] for each in fixed])
+        goal = levels.reshape(1, -1, 1)
+        fixed = [rows(goal), rows(spread), small, *table]
+        x[left] = _bracketed(components, first[left], [each[left] for each in fixed])
     return x.reshape(start.shape)
 
 
 def _plain(
-    family: Components,
-    x: Tensor,
-    goal: Tensor,
-    spread: Tensor,
-    small: Tensor,
-    weight: Tensor,
-    *table: Tensor,
+    family: Components, x: Tensor, normal: Tensor, small: Tensor, weight: Tensor, *table: Tensor
 ) -> tuple[Tensor, Tensor]:
-    """A few plain Newton steps; returns where they led and which rows (N,) have arrived."""
+    """A few plain Newton steps; returns where they led and which rows (N,) have arrived.
+
+    What they solve is `ndtri(F(x)) = normal`: of a mixture close to a normal it is almost a line.
+    """
     done = torch.zeros_like(x, dtype=torch.bool)
     for _ in range(PLAIN_STEPS):
         cdf, density = family.evaluate(x, table)
-        excess = (weight * cdf).sum(-1, keepdim=True) - goal
-        move = excess / (weight * density).sum(-1, keepdim=True)
+        at = torch.special.ndtri((weight * cdf).sum(-1, keepdim=True))
+        slope = (weight * density).sum(-1, keepdim=True) * torch.exp(0.5 * at.square())
+        move = (at - normal) / (ROOT_2_PI * slope)
         x = torch.where(done, x, x - move)
         done = done | (move.abs() < small)
         if bool(done.all()):
@@ -120,7 +123,7 @@ def _centre(log_weight: Tensor, components: Components) -> tuple[Tensor, Tensor,
     """
     weight = log_weight.exp().unsqueeze(-1)
     mean, each = average(log_weight, components.mean()).unsqueeze(1), components.mean()
-    scale = torch.exp(-components.log_density(each)) / math.sqrt(2 * math.pi)
+    scale = torch.exp(-components.log_density(each)) / ROOT_2_PI
     present = weight > 0
     between = torch.where(present, weight * (each - mean).square(), 0.0).sum(1, keepdim=True)
     # The average scale, not its square's: one wide component of little weight hardly moves it.

@@ -12,13 +12,24 @@ EXACT_COUNTS = 64  # counts below are summed one by one
 COUNT_SHIFTS = 24  # the same recurrence for larger counts
 
 
-def student_t_table(df: Tensor) -> tuple[Tensor, ...]:
+def student_t_norm(df: Tensor) -> Tensor:
+    """Log density of Student's t at zero."""
+    a = 0.5 * df
+    return torch.lgamma(a + 0.5) - torch.lgamma(a) - 0.5 * torch.log(df * math.pi)
+
+
+def student_t_table(df: Tensor, log_norm: Tensor) -> tuple[Tensor, ...]:
     """What `student_t` needs of its degrees of freedom, to be asked about many values."""
     a = 0.5 * df
-    log_norm = torch.lgamma(a + 0.5) - torch.lgamma(a) - 0.5 * torch.log(df * math.pi)
+    each = 1 / df
+    terms = [each]
+    for j in range(SHIFTS - 1):
+        each = each * ((a + (j + 0.5)) / (a + (j + 1)))
+        terms.append(each)
     hill = df + (2 * SHIFTS - 0.5)
-    growth = ((a + j + 0.5) / (a + j + 1) for j in range(SHIFTS - 1))
-    return df, log_norm, a + 0.5, hill, 48 * hill.square(), *growth
+    b = 48 * hill.square()
+    root = 0.5**0.5  # erfc's argument is the normal's divided by it
+    return log_norm, a + 0.5, hill, b + 100, root / b, root + 3 * root / b, *terms
 
 
 def student_t(t: Tensor, table: tuple[Tensor, ...]) -> tuple[Tensor, Tensor]:
@@ -28,22 +39,22 @@ def student_t(t: Tensor, table: tuple[Tensor, ...]) -> tuple[Tensor, Tensor]:
     x^a (1-x)^b / (a B(a, b))` moves `df` up by 2 at a time; there Hill's normalising expansion
     (Hill 1970, *CACM* algorithm 395) is exact enough. The first term is `2 |t| / df` densities.
     """
-    df, log_norm, half, hill, hill_b, *growth = table
+    log_norm, half, hill, hill_b, slope, level, *terms = table
     t = t.clamp(-1e150, 1e150)  # its square must not overflow
-    ratio = t * t / df
+    square = t * t
+    ratio = square * terms[0]
     log1p_ratio = torch.log1p(ratio)
     x = torch.reciprocal(1 + ratio)
     density = torch.exp(torch.addcmul(log_norm, half, log1p_ratio, value=-1))
-    one = torch.ones((), dtype=t.dtype, device=t.device)
-    terms = one
-    for each in reversed(growth):
-        terms = torch.addcmul(one, x, each * terms)
-    tail = t.abs() * density / df * terms
+    series = terms[-1]
+    for each in reversed(terms[:-1]):
+        series = torch.addcmul(each, x, series)
     y = hill * log1p_ratio
-    poly = (((-0.4 * y - 3.3) * y - 24) * y - 85.5) / torch.addcmul(hill_b + 100, y, y, value=0.8)
-    z = ((poly + y + 3) / hill_b + 1) * y.sqrt()
-    tail = torch.add(tail, torch.erfc(z * 0.5**0.5), alpha=0.5)
-    return torch.where(t > 0, 1 - tail, tail), density
+    poly = ((-0.4 * y - 3.3) * y - 24) * y - 85.5
+    bend = torch.addcdiv(y, poly, torch.addcmul(hill_b, y, y, value=0.8))
+    # Signed, so that a small lower tail is as exact as it is small.
+    z = torch.copysign(torch.addcmul(level, bend, slope) * y.sqrt(), t)
+    return torch.addcmul(0.5 * torch.erfc(-z), t * density, series, value=-1), density
 
 
 def negative_binomial_log_mass(count: Tensor, shape: Tensor, rate: Tensor) -> Tensor:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from importlib.metadata import version
+from importlib.metadata import entry_points, version
 from typing import Annotated
 
 import typer
@@ -23,6 +23,9 @@ app.command()(tools.replay)
 app.command()(tools.models)
 app.command()(tools.settings)
 app.add_typer(tools.bench, name="bench")
+# The offline jobs: the service does not import them, they are found as installed.
+for _command in sorted(entry_points(group="moca.commands"), key=lambda each: each.name):
+    app.add_typer(_command.load(), name=_command.name)
 
 
 def _version(wanted: bool) -> None:

@@ -78,6 +78,7 @@ class StreamState(Struct):
     seq: int
     settings: dict[str, Any] = {}
     warming_up: bool = False
+    x_dim: int | None = None
     y_dim: int | None = None
     changed_probability: float | None = None
 

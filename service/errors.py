@@ -5,7 +5,7 @@
     * MalformedBody, InvalidField, BodyTooLarge, UnsupportedMediaType, NotFound, MethodNotAllowed
   * Refused: the request does not fit the stream as it is at its place in the log
     * UnknownStream, UnknownModel, DimensionMismatch, LabelOutOfRange, SeqConflict,
-      SettingsConflict, KeyReused, EarlierItemFailed
+      UnfitSettings, SettingsConflict, KeyReused, EarlierItemFailed
   * Overloaded: nothing was accepted, try again later
     * PartitionFull, TooManyWaiting, MemoryShort
   * Unavailable: the store is away
@@ -155,6 +155,12 @@ class SeqConflict(Refused):
     """The stream is not at the expected position; `seq` says where it is."""
 
     status, slug, title = 409, "seq-conflict", "Sequence conflict"
+
+
+class UnfitSettings(Refused):
+    """Settings that the stream's model cannot work with."""
+
+    status, slug, title = 422, "unfit-settings", "Unfit settings"
 
 
 class SettingsConflict(Refused):

@@ -1,170 +1,44 @@
-"""The life of changepoint events: suspected, confirmed, withdrawn, relocated (DESIGN, section 2).
-
-An event is suspected when the MAP run start moves past the last confirmed one, confirmed when that
-start has been kept for `confirm_after` observations, withdrawn when it is not kept.
-"""
+"""Changepoint events of a stream: what `model_core.events` follows, kept in the stream's head."""
 
 from __future__ import annotations
 
-from enum import Enum
-from math import copysign, inf, isfinite, sqrt
-from typing import NamedTuple
+from msgspec.structs import astuple
 
-from msgspec.structs import replace
-
+from model_core import events
+from model_core.events import Reading, Track
 from service.wire import Event, Head
 
-ROUNDING = 1e-12  # of a sum of squares
-
-
-class Fate(Enum):
-    """What becomes of the last confirmed event when a later start is confirmed."""
-
-    KEPT = 1
-    MOVED = 2  # it gets another start
-    REPLACED = 3  # it was the new one all along
-
-
-class Reading(NamedTuple):
-    """What the belief says after one observation.
-
-    start: MAP run start, with its `probability`. previous_start: where the best path before it
-    starts. totals: count, sums and sums of squares of all labels; start_totals: those before
-    `start`.
-    """
-
-    seq: int
-    time: str | None
-    start: int
-    probability: float
-    previous_start: int
-    totals: list[float]
-    start_totals: list[float]
+__all__ = ["Reading", "track"]
 
 
 def track(head: Head, reading: Reading) -> list[Event]:
     """Move a stream's event state by one observation; returns the events that changed."""
-    if reading.start <= head.confirmed_start:
-        return _withdraw(head, reading)
-    changed = _suspect(head, reading)
-    if reading.seq - head.kept_since >= head.settings.confirm_after:
-        changed = [*changed, *_confirm(head, reading)]
-    return changed
-
-
-def _withdraw(head: Head, reading: Reading) -> list[Event]:
-    if head.event is None:
-        return []
-    gone = replace(head.event, state="withdrawn", probability=0.0, time=reading.time)
-    head.event = None
-    return [gone]
-
-
-def _suspect(head: Head, reading: Reading) -> list[Event]:
-    """Open an event, or move the open one: the MAP start is one that is not confirmed."""
-    event = head.event
-    if event is not None and event.start == reading.start:
-        return []
-    head.kept_since = reading.seq
-    changed = []
-    if event is not None and reading.start > event.suspected_at:
-        # A start after the suspicion cannot be what was suspected.
-        changed = _withdraw(head, reading)
-        event = None
-    if event is None:
-        event = Event(head.next_event, "suspected", reading.start, suspected_at=reading.seq)
-        head.next_event += 1
-    direction, size = _step(head.confirmed_totals, reading)
-    head.event = replace(
-        event,
-        start=reading.start,
-        delay=event.suspected_at - reading.start,
-        probability=reading.probability,
-        direction=direction,
-        size=size,
-        time=reading.time,
+    before = Track(
+        head.confirmed_start,
+        head.before_start,
+        head.confirmed_totals,
+        head.before_totals,
+        head.kept_since,
+        _read(head.event),
+        _read(head.last_event),
+        head.next_event,
     )
-    return [*changed, head.event]
+    after, changed = events.track(before, reading, head.settings.confirm_after)
+    if after is not before:
+        _keep(head, after)
+    return [Event(*event) for event in changed]
 
 
-def _confirm(head: Head, reading: Reading) -> list[Event]:
-    """Confirm the open event, or, where it replaces the last confirmed one, relocate that."""
-    event, last = head.event, head.last_event
-    if event is None:
-        return []
-    changed = []
-    fate = _fate(head, reading)
-    before = head.before_totals if fate is Fate.REPLACED else head.confirmed_totals
-    if last is not None and fate is Fate.REPLACED:
-        changed.append(replace(event, state="withdrawn", time=reading.time))
-        # The first suspicion stands, unless it was before the start it now belongs to.
-        since = last.suspected_at if last.suspected_at >= event.start else event.suspected_at
-        event = replace(last, start=event.start, suspected_at=since, delay=since - event.start)
-    elif last is not None and fate is Fate.MOVED:
-        moved = reading.previous_start
-        changed.append(replace(last, start=moved, delay=last.suspected_at - moved))
-    if fate is not Fate.REPLACED:
-        head.before_start = reading.previous_start
-    direction, size = _step(before, reading)
-    confirmed = replace(
-        event,
-        state="confirmed",
-        confirmed_at=reading.seq,
-        probability=reading.probability,
-        direction=direction,
-        size=size,
-        time=reading.time,
-    )
-    head.event, head.last_event = None, confirmed
-    head.before_totals, head.confirmed_totals = before, reading.start_totals
-    head.confirmed_start = reading.start
-    return [*changed, confirmed]
+def _keep(head: Head, state: Track) -> None:
+    head.confirmed_start, head.before_start = state.confirmed_start, state.before_start
+    head.confirmed_totals, head.before_totals = state.confirmed_totals, state.before_totals
+    head.kept_since, head.next_event = state.kept_since, state.next_event
+    head.event, head.last_event = _written(state.event), _written(state.last_event)
 
 
-def _fate(head: Head, reading: Reading) -> Fate:
-    """What the best path of a newly confirmed start says of the event confirmed before it."""
-    last, confirmed, previous = head.last_event, head.confirmed_start, reading.previous_start
-    if last is None or previous == confirmed or previous > last.suspected_at:
-        # One after the suspicion is a short regime of its own, never confirmed.
-        return Fate.KEPT
-    if previous > confirmed:
-        return Fate.MOVED
-    # It leads through the start before the confirmed one, give or take; or through a better
-    # estimate of the confirmed one.
-    return Fate.MOVED if 2 * previous > confirmed + head.before_start else Fate.REPLACED
+def _read(event: Event | None) -> events.Event | None:
+    return None if event is None else events.Event(*astuple(event))
 
 
-def _step(
-    before: list[float] | None, reading: Reading
-) -> tuple[str | None, float | list[float] | None]:
-    """Direction and size of a shift, in standard deviations pooled within the two regimes.
-
-    The direction is that of the output that moved most; where that was constant within the
-    regimes there is no size.
-    """
-    totals, middle = reading.totals, reading.start_totals
-    first = before if before is not None else [0.0] * len(totals)
-    outputs = (len(totals) - 1) // 2
-    old, new = middle[0] - first[0], totals[0] - middle[0]
-    if old < 1 or new < 1 or old + new <= 2:
-        return None, None
-    sizes = []
-    for i in range(1, outputs + 1):
-        j = i + outputs
-        mean_old, mean_new = (middle[i] - first[i]) / old, (totals[i] - middle[i]) / new
-        squares = (middle[j] - first[j]) - old * mean_old**2
-        squares += (totals[j] - middle[j]) - new * mean_new**2
-        size = _ratio(mean_new - mean_old, squares, old + new, totals[j] - first[j])
-        sizes.append(size)
-    most = max(sizes, key=abs)
-    direction = None if most == 0 else "up" if most > 0 else "down"
-    if not isfinite(most):
-        return direction, None
-    return direction, (sizes[0] if outputs == 1 else sizes)
-
-
-def _ratio(shift: float, within: float, count: float, squares: float) -> float:
-    """A shift in standard deviations; infinite where only rounding is left within the regimes."""
-    if within > ROUNDING * squares:
-        return shift / sqrt(within / (count - 2))
-    return 0.0 if shift**2 * count <= ROUNDING * squares else copysign(inf, shift)
+def _written(event: events.Event | None) -> Event | None:
+    return None if event is None else Event(*event)

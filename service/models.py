@@ -27,10 +27,10 @@ class Model(Struct, omit_defaults=True):
     version: str
     kind: str
     description: str = ""
-    x_dim: int = 0
+    x_dim: int | None = 0  # None: any
     y_dim: int | None = None  # None: any
     feature_dim: int | None = None
-    hazard: float | None = None
+    hazard: Any = None  # as an artifact may state it: a number, a table, durations
     encoder: dict[str, Any] | None = None
     training: dict[str, Any] | None = None
     built_in: bool = False
@@ -42,32 +42,37 @@ class Model(Struct, omit_defaults=True):
         return f"{self.name}@{self.version}"
 
 
+def _built_in(name: str, about: str, y_dim: int | None = 1, x_dim: int | None = 0) -> Model:
+    return Model(name, "1", name, about, x_dim, y_dim, hazard=0.01, built_in=True)
+
+
 BUILT_IN = (
-    Model(
+    _built_in(
         "gaussian",
-        "1",
-        "gaussian",
-        "Unknown mean and variance in each regime; one or more numeric labels.",
-        hazard=0.01,
-        built_in=True,
+        "Unknown mean and variance in each regime; one or more numeric labels, each on its own.",
+        None,
     ),
-    Model(
-        "poisson",
-        "1",
-        "poisson",
-        "Counts with an unknown rate in each regime.",
-        y_dim=1,
-        hazard=0.01,
-        built_in=True,
+    _built_in(
+        "multivariate",
+        "Unknown means and covariance in each regime; numeric labels that move together.",
+        None,
     ),
-    Model(
-        "bernoulli",
-        "1",
-        "bernoulli",
-        "Labels 0 and 1 with an unknown probability in each regime.",
-        y_dim=1,
-        hazard=0.01,
-        built_in=True,
+    _built_in("poisson", "Counts with an unknown rate in each regime."),
+    _built_in("exponential", "Positive durations with an unknown rate in each regime."),
+    _built_in("bernoulli", "Labels 0 and 1 with an unknown probability in each regime."),
+    _built_in(
+        "categorical",
+        "Class indices with unknown probabilities in each regime; needs the setting `classes`.",
+    ),
+    _built_in(
+        "linear",
+        "Linear regression on the inputs with unknown noise; one or more numeric labels.",
+        None,
+        None,
+    ),
+    _built_in(
+        "autoregressive",
+        "Regression on the stream's own last `order` labels, with a `trend` and a `season` if set.",
     ),
 )
 
@@ -81,7 +86,7 @@ class _ModelFile(Struct):
     y_dim: int
     description: str = ""
     feature_dim: int | None = None
-    hazard: float | None = None
+    hazard: Any = None
     encoder: dict[str, Any] | None = None
     training: dict[str, Any] | None = None
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import importlib
 import logging
 import os
 import signal
@@ -67,6 +68,15 @@ def follow_parent(life: int) -> None:
         os._exit(1)
 
     threading.Thread(target=watch, name="follow-parent", daemon=True).start()
+
+
+def import_plugins(names: str) -> None:
+    """Import modules, which register what they add; Refused where one cannot be imported."""
+    for name in filter(None, map(str.strip, names.split(","))):
+        try:
+            importlib.import_module(name)
+        except Exception as error:  # noqa: BLE001: whatever somebody's module raises
+            raise Refused(f"plugin {name!r} cannot be imported: {error!r}") from error
 
 
 def listen(host: str, port: int) -> socket.socket:

@@ -28,6 +28,12 @@ KEY = r"^[!-~]{1,200}$"  # printable ASCII without spaces
 COMMAND_OBSERVATIONS = 32  # most observations in one command
 MAX_QUANTILES = 99
 MAX_WARMUP = 200
+MAX_TABLE = 64  # entries of a hazard's table
+MAX_DURATION = 100_000.0
+MAX_SHAPE = 1000.0
+MAX_CLASSES = 1000
+MAX_ORDER = 32
+MAX_SEASON = 10_000
 _TIME = re.compile(r"\d{4}-\d\d-\d\d[Tt ]\d\d:\d\d:\d\d(\.\d{1,9})?([Zz]|[+-]\d\d:\d\d)", re.ASCII)
 
 
@@ -114,6 +120,17 @@ class Item(Observation):
     key: Key | None = Field(None, description="idempotency key of this item")
 
 
+class Durations(Form):
+    """Regimes whose durations are negative binomial, in observations."""
+
+    mean: Annotated[Number, Field(ge=1, le=MAX_DURATION)] = Field(
+        description="mean duration of a regime"
+    )
+    shape: Annotated[Number, Field(gt=0, le=MAX_SHAPE)] = Field(
+        description="1 is a constant hazard; more: durations vary less, and changes come in time"
+    )
+
+
 class StreamForm(Form):
     """Settings of a stream; only those that are named change, `null` means the default."""
 
@@ -124,8 +141,16 @@ class StreamForm(Form):
     model: Annotated[StrictStr, Field(pattern=REFERENCE)] = Field(
         "", description="NAME or NAME@VERSION; without a version the highest"
     )
-    hazard: Annotated[Number, Field(gt=0, lt=1)] | None = Field(
-        None, description="probability that a regime ends at a step; default: the model's"
+    hazard: (
+        Annotated[Number, Field(gt=0, lt=1)]
+        | Durations
+        | Annotated[list[Probability], Field(min_length=1, max_length=MAX_TABLE)]
+        | None
+    ) = Field(
+        None,
+        description="probability that a regime ends at a step, or that by the run length it has "
+        "reached: as a table whose last entry holds on, or by how long regimes last; default: "
+        "the model's",
     )
     max_hypotheses: Annotated[StrictInt, Field(ge=2)] = Field(
         50, description="run lengths kept; nothing is pruned while there are fewer"
@@ -151,6 +176,16 @@ class StreamForm(Form):
     ) = Field(None, description="typical spread, per dimension; default: from the warm-up")
     history: Annotated[StrictInt, Field(ge=0)] = Field(
         2000, description="observations kept with their answers"
+    )
+    classes: Annotated[StrictInt, Field(ge=2, le=MAX_CLASSES)] | None = Field(
+        None, description="number of classes of a `categorical` stream, which needs it"
+    )
+    order: Annotated[StrictInt, Field(ge=0, le=MAX_ORDER)] = Field(
+        1, description="labels that an `autoregressive` stream looks back"
+    )
+    trend: StrictBool = Field(False, description="whether an `autoregressive` stream has a trend")
+    season: Annotated[StrictInt, Field(ge=2, le=MAX_SEASON)] | None = Field(
+        None, description="period of an `autoregressive` stream's season, in observations"
     )
 
 

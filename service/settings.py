@@ -22,6 +22,9 @@ class Settings(BaseSettings):
     workers: int = Field(1, ge=0, description="worker processes of `moca serve`")
     device: str = Field("cpu", description="torch device of a worker")
     metrics_port: int = Field(0, ge=0, le=65535, description="port of a worker's /metrics; 0: none")
+    plugins: str = Field(
+        "", description="modules that register kinds of models, between commas; imported by workers"
+    )
     default_model: str = Field("gaussian", description="model of streams made by observing")
 
     lease_ttl_ms: int = Field(5000, ge=100, description="time an owner keeps a partition unseen")

@@ -5,6 +5,8 @@ from __future__ import annotations
 from datetime import UTC, datetime
 from typing import Any
 
+import msgspec
+
 from service.wire import Event, Head, Record
 
 
@@ -18,12 +20,14 @@ def event(found: Event | None) -> dict[str, Any] | None:
 def summary(name: str, head: Head) -> dict[str, Any]:
     """Return the answer to GET stream."""
     settings = {field: getattr(head.settings, field) for field in head.settings.__struct_fields__}
+    settings["hazard"] = msgspec.to_builtins(head.settings.hazard)
     return {
         "stream": name,
         "model": head.settings.model,
         "seq": head.seq,
         "settings": settings,
         "warming_up": not head.warm,
+        "x_dim": head.x_dim,
         "y_dim": head.y_dim,
         "created": _time(head.created_ms),
         "updated": _time(head.updated_ms),

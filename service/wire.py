@@ -106,11 +106,21 @@ class Outcome(Struct, array_like=True):
 # --- what a stream keeps --------------------------------------------------------------------
 
 
+class Durations(Struct):
+    """Hazard of regimes whose durations are negative binomial, in observations."""
+
+    mean: float
+    shape: float
+
+
+Hazard = float | Durations | tuple[float, ...]  # the last: a table by run length
+
+
 class StreamSettings(Struct, omit_defaults=True):
     """Settings of one stream; None means the model's or the service's default."""
 
     model: str = ""  # NAME@VERSION once the stream exists
-    hazard: float | None = None
+    hazard: Hazard | None = None
     max_hypotheses: int = 50
     outlier_rate: float | None = None
     confirm_after: int = 10
@@ -118,6 +128,10 @@ class StreamSettings(Struct, omit_defaults=True):
     location: list[float] | None = None
     scale: list[float] | None = None
     history: int = 2000
+    classes: int | None = None  # of a categorical model
+    order: int = 1  # of an autoregressive model
+    trend: bool = False
+    season: int | None = None
 
 
 class Event(Struct, omit_defaults=True):
@@ -168,6 +182,7 @@ class Head(Struct, omit_defaults=True):
     pruned_mass: float = 0.0  # of the last step
     pruned_mass_sum: float = 0.0
     last: list[float] | None = None  # last label
+    x_dim: int | None = None  # known from settings or the first input
 
 
 class Record(Struct, array_like=True, omit_defaults=True):
@@ -179,7 +194,7 @@ class Record(Struct, array_like=True, omit_defaults=True):
     time: str | None
     elapsed: float
     changepoint: float | None
-    hazard: float | tuple[float, ...]  # a table by run length
+    hazard: Hazard | None  # None: the model's own
     outlier_rate: float
     log_score: float | None = None
     changed_probability: float | None = None

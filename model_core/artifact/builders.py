@@ -5,26 +5,33 @@ from __future__ import annotations
 import re
 from typing import Any
 
+from torch import Tensor
+
 from model_core.artifact.encoders import activation, mlp
 from model_core.artifact.parts import DESCRIPTION, TENSORS, Parts
 from model_core.encoder import Mlp
 from model_core.errors import BadArtifact
-from model_core.upm.alpaca import Alpaca
+from model_core.upm.alpaca import Alpaca, NoisePrior
 from model_core.upm.lstm import Lstm
 from model_core.upm.pcoc import Pcoc
 
 
 def alpaca(parts: Parts) -> Alpaca:
-    """`prior_mean` (n, y), `prior_covariance_factor` (n, n), `log_noise_variance` (y,)."""
+    """`prior_mean` (n, y), `prior_covariance_factor` (n, n), `log_noise_variance` (y,).
+
+    With `"noise": "unknown"` there are `log_noise_alpha` and `log_noise_beta` (y,) instead of the
+    last: the inverse gamma that the variances come from.
+    """
     x_dim, y_dim, n = (parts.size(name) for name in ("x_dim", "y_dim", "feature_dim"))
     factor = parts.tensor("prior_covariance_factor", n, n)
     cov = parts.derived("prior_covariance_factor", factor @ factor.T)
-    noise = parts.exponential("log_noise_variance", y_dim)
+    variance, noise_prior = _noise(parts, y_dim)
     return Alpaca(
         encoder=parts.encoder(x_dim, n),
         prior_mean=parts.tensor("prior_mean", n, y_dim),
         prior_cov=0.5 * (cov + cov.T),
-        noise_variance=noise,
+        noise_variance=variance,
+        noise_prior=noise_prior,
         **_scalings(parts, x_dim, y_dim),
         **parts.defaults(),
     )
@@ -40,8 +47,8 @@ def pcoc(parts: Parts) -> Pcoc:
     if parts.description.get("output_scaling") is not None:
         raise BadArtifact(f"{DESCRIPTION}: output_scaling is given, but labels are class indices")
     mean = parts.tensor("prior_mean", classes, n)
-    precision = parts.exponential("log_prior_precision", classes, n)
-    dirichlet = parts.exponential("log_dirichlet", classes)
+    precision = parts.positive("log_prior_precision", classes, n)
+    dirichlet = parts.positive("log_dirichlet", classes)
     parts.derived("prior_mean", precision * mean)
     parts.derived("log_dirichlet", dirichlet.sum())
     offset, scale = parts.scaling("input_scaling", x_dim)
@@ -49,7 +56,7 @@ def pcoc(parts: Parts) -> Pcoc:
         encoder=parts.encoder(x_dim, n),
         prior_mean=mean,
         prior_precision=precision,
-        noise_variance=parts.exponential("log_noise_variance", classes, n),
+        noise_variance=parts.positive("log_noise_variance", classes, n),
         dirichlet=dirichlet,
         x_offset=offset,
         x_scale=scale,
@@ -87,6 +94,19 @@ def _decoder(parts: Parts, into: int, out: int) -> Mlp:
     spec = {} if parts.description.get("decoder") is None else parts.field("decoder", dict)
     names = activation(spec, "activation", "relu"), "identity"
     return mlp(parts, "decoder", [into, *inner, out], names)
+
+
+def _noise(parts: Parts, y_dim: int) -> tuple[Tensor | None, NoisePrior | None]:
+    """Known variances, or, where `noise` says so, the inverse gamma they come from."""
+    noise = parts.description.get("noise", "known")
+    if noise == "known":
+        return parts.positive("log_noise_variance", y_dim), None
+    if noise != "unknown":
+        raise BadArtifact(f"{DESCRIPTION}: noise is {noise!r}, expected 'known' or 'unknown'")
+    alpha = parts.positive("log_noise_alpha", y_dim)
+    if not (alpha > 1).all():
+        raise BadArtifact(f"{TENSORS}: 'log_noise_alpha' has one not above 0: no variance exists")
+    return None, NoisePrior(alpha, parts.positive("log_noise_beta", y_dim))
 
 
 def _scalings(parts: Parts, x_dim: int, y_dim: int) -> dict[str, Any]:

@@ -4,6 +4,7 @@ Parameters are (B, M, ...): stream, mixture component, output dimension. Everyth
 of the labels.
 """
 
+from model_core.components.averaged import StudentAverage
 from model_core.components.base import Components, average, join
 from model_core.components.discrete import Bernoulli, Categorical, NegativeBinomial
 from model_core.components.real import Normal, StudentT
@@ -14,6 +15,7 @@ __all__ = [
     "Components",
     "NegativeBinomial",
     "Normal",
+    "StudentAverage",
     "StudentT",
     "average",
     "join",

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from functools import cached_property
 from typing import NamedTuple
 
 import torch
@@ -23,13 +24,15 @@ class StudentT(_StudentT, Family):
 
     support = "real"
 
+    @cached_property
+    def _log_norm(self) -> Tensor:
+        return special.student_t_norm(self.df)  # costly, and wanted by all that is asked
+
     def log_density(self, value: Tensor) -> Tensor:
         """Log density of each dimension."""
-        half = 0.5 * (self.df + 1)
         z = (value - self.loc) / self.scale
-        norm = torch.lgamma(half) - torch.lgamma(0.5 * self.df)
-        norm = norm - 0.5 * torch.log(self.df * math.pi) - torch.log(self.scale)
-        return norm - half * torch.log1p(z.square() / self.df)
+        norm = self._log_norm - torch.log(self.scale)
+        return norm - 0.5 * (self.df + 1) * torch.log1p(z.square() / self.df)
 
     def cdf(self, value: Tensor) -> Tensor:
         """Cumulative probability of each dimension, to 2e-10."""
@@ -37,7 +40,7 @@ class StudentT(_StudentT, Family):
 
     def table(self) -> tuple[Tensor, ...]:
         """Location, scale, and what depends on the degrees of freedom alone."""
-        return self.loc, self.scale, *special.student_t_table(self.df)
+        return self.loc, self.scale, *special.student_t_table(self.df, self._log_norm)
 
     def evaluate(self, value: Tensor, table: tuple[Tensor, ...]) -> tuple[Tensor, Tensor]:
         """CDF and density at values."""

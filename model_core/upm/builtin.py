@@ -5,8 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import NamedTuple
 
+from model_core.upm.averaged import Averaged
 from model_core.upm.base import UnderlyingModel
 from model_core.upm.conjugate import BernoulliModel, Gaussian, Poisson
+from model_core.upm.linear import Autoregressive, Linear
 
 
 class Options(NamedTuple):
@@ -22,6 +24,11 @@ class Options(NamedTuple):
 
 BUILTIN: dict[str, Callable[[Options], UnderlyingModel]] = {
     "gaussian": lambda options: Gaussian(y_dim=options.y_dim),
+    "averaged": lambda options: Averaged(y_dim=options.y_dim),
     "poisson": lambda options: Poisson(),
     "bernoulli": lambda options: BernoulliModel(),
+    "linear": lambda options: Linear(y_dim=options.y_dim, x_dim=options.x_dim),
+    "autoregressive": lambda options: Autoregressive(
+        y_dim=options.y_dim, order=options.order, trend=options.trend, season=options.season
+    ),
 }

@@ -118,6 +118,7 @@ class StreamSummary(Document):
     seq: int = Field(description="observations applied: position of the next one")
     settings: dict[str, Any]
     warming_up: bool
+    x_dim: int | None
     y_dim: int | None
     created: str
     updated: str
@@ -149,8 +150,9 @@ class Component(Document):
 
     weight: float
     run_length: int | None
-    mean: Numbers
-    variance: list[float | None]
+    mean: Numbers | None = None
+    variance: list[float | None] | None = None
+    probabilities: Numbers | None = Field(None, description="of each class")
 
 
 class Prediction(Document):
@@ -229,9 +231,11 @@ class ModelSummary(Document):
     default: str | None = Field(description="NAME@VERSION that NAME stands for")
     kind: str
     description: str
-    x_dim: int
+    x_dim: int | None = Field(description="null: any, the stream's first input decides")
     y_dim: int | None = Field(description="null: any, the stream's first label decides")
-    hazard: float | None
+    hazard: float | list[float] | dict[str, float] | None = Field(
+        description="a number, a table by run length, or the mean and shape of durations"
+    )
     built_in: bool
     error: str | None
     versions: list[str]

@@ -31,7 +31,7 @@ OBSERVATION_OVERHEAD = 80  # bytes of an encoded observation beside its numbers
 NUMBER_BYTES = 9
 T = TypeVar("T")
 _is_list = re.compile(rb"\s*\[").match
-_branch = re.compile(r"float|list\[.*|function-.*|nullable.*").fullmatch
+_branch = re.compile(r"float|constrained-.*|list\[.*|function-.*|nullable.*|Durations").fullmatch
 _one = TypeAdapter(Observation).validate_json
 _many = TypeAdapter(list[Observation]).validate_json
 _item = TypeAdapter(Item).validate_json
@@ -208,9 +208,10 @@ def field_errors(error: ValidationError, root: str) -> list[FieldError]:
     found = []
     for each in error.errors(include_url=False, include_context=False):
         loc, kind = each["loc"], each["type"]
-        is_list = isinstance(each.get("input"), list)
+        nested = isinstance(each.get("input"), list | dict)
         in_union = bool(loc) and isinstance(loc[-1], str) and _branch(loc[-1]) is not None
-        if in_union and ((kind == "list_type") or (kind == "float_type" and is_list)):
+        other = kind in ("list_type", "model_type") or (kind == "float_type" and nested)
+        if in_union and other:
             continue
         detail = each["msg"].removeprefix("Value error, ")
         found.append(FieldError(_loc(root, loc), _DETAILS.get(kind, detail)))

@@ -60,7 +60,7 @@ def bench_step(
 
     One batch of `streams` streams of a built-in model, on one CPU thread as in a worker.
     """
-    from model_core.upm.builtin import BUILTIN
+    from model_core.upm.builtin import BUILTIN, Options
 
     if model not in BUILTIN:
         raise BenchError(f"expected one of {', '.join(BUILTIN)}, got {model!r}")
@@ -69,7 +69,7 @@ def bench_step(
     console = console or Console()
     result = StepBench(model, streams, max_hypotheses, early, late)
     with _one_thread():
-        chosen = BUILTIN[model](1)
+        chosen = BUILTIN[model](Options())
         prior = _prior(chosen, model, streams)
         series = _series(model, streams, late + steps)
         states = _walk(chosen, prior, series, (early, late), max_hypotheses, console)

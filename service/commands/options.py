@@ -34,6 +34,7 @@ API = STORE | {
 WORKER = STORE | {
     "models_dir",
     "device",
+    "plugins",
     "metrics_port",
     "lease_ttl_ms",
     "request_deadline_s",

@@ -12,7 +12,14 @@ import typer
 
 from service import metrics
 from service.commands.options import API, SERVE, WORKER, fail, with_settings
-from service.process import EXIT_REFUSED, Refused, follow_parent, listen, log_to_stderr
+from service.process import (
+    EXIT_REFUSED,
+    Refused,
+    follow_parent,
+    import_plugins,
+    listen,
+    log_to_stderr,
+)
 from service.redis.connection import UnusableServer
 from service.settings import Settings
 
@@ -83,6 +90,7 @@ def worker(
     from service.worker.loop import Worker  # torch: a second or more
 
     try:
+        import_plugins(settings.plugins)
         found = Worker(settings, chosen)
         signal.signal(signal.SIGTERM, found.stop)
         signal.signal(signal.SIGINT, found.stop)

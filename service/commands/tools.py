@@ -40,10 +40,10 @@ def models(
     for heading in ("model", "kind", "inputs", "labels", "hazard", "description"):
         table.add_column(heading)
     for model in found:
-        labels = "any" if model.y_dim is None else str(model.y_dim)
-        hazard = "" if model.hazard is None else f"{model.hazard:g}"
+        inputs, labels = ("any" if n is None else str(n) for n in (model.x_dim, model.y_dim))
+        hazard = "" if model.hazard is None else str(model.hazard)
         about = f"cannot be served: {model.error}" if model.error else model.description
-        table.add_row(model.reference, model.kind, str(model.x_dim), labels, hazard, about)
+        table.add_row(model.reference, model.kind, inputs, labels, hazard, about)
     Console().print(table)
 
 

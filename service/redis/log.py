@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import secrets
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Any, NamedTuple, cast
+from typing import Any, NamedTuple
 
 import redis
 from redis.exceptions import ResponseError
@@ -87,6 +87,7 @@ class Log:
         self.rollbacks = 0  # logs found to end below their offset, and repaired
         self._acquire, self._renew = Script("acquire"), Script("renew")
         self._release, self._commit = Script("release"), Script("commit")
+        self._reader = Reader(client)
 
     def acquire(self, partition: int, blame: bool = True) -> Lease | None:
         """Take a partition's lease, or None when someone holds it.
@@ -129,16 +130,17 @@ class Log:
 
         An entry that is applied in part comes first and whole: skip up to the offset's index.
         """
-        if not positions:
-            return {}
-        names = {keys.log(p).encode(): p for p in positions}
-        after = {name: _before_next(positions[p]) for name, p in names.items()}
-        block = min(block_ms, MAX_BLOCK_MS) if block_ms > 0 else None  # BLOCK 0 is for ever
-        found = cast(list[Any], self.client.xread(cast(Any, after), count=count, block=block))
-        return {
-            names[name]: [Entry(id_.decode(), fields.get(b"b", b"")) for id_, fields in entries]
-            for name, entries in found or []
-        }
+        self.ask(positions, count, block_ms)
+        return self._reader.answer()
+
+    def ask(self, positions: Mapping[int, Offset], count: int, block_ms: int) -> None:
+        """Begin a `read`: the next one with the same arguments returns what this one finds.
+
+        The store serves its connections in turn: what is asked ahead of a commit does not wait
+        for it, and is answered while the commit is under way.
+        """
+        block = ("BLOCK", min(block_ms, MAX_BLOCK_MS)) if block_ms > 0 else ()  # 0 is for ever
+        self._reader.ask(positions, ("COUNT", count, *block))
 
     def commit(self, commits: Sequence[Commit]) -> list[str]:
         """Commit each partition on its own: OK, ALREADY (done before), FENCED (not ours).
@@ -170,6 +172,52 @@ class Log:
         return sum(_raise_first(self._release.run_all(self.client, calls)))
 
 
+class Reader:
+    """Reads several logs at once, on a connection of its own. One question is open at a time."""
+
+    def __init__(self, client: redis.Redis) -> None:
+        self._pool = client.connection_pool
+        self._connection: Any = None
+        self._asked: dict[int, Offset] = {}
+        self._options: tuple[str | int, ...] = ()
+
+    def ask(self, positions: Mapping[int, Offset], options: tuple[str | int, ...]) -> None:
+        """Ask what is beyond each position, unless just that is open already."""
+        if self._asked == positions and self._options == options:
+            return
+        self._drop()
+        if not positions:
+            return
+        if self._connection is None:
+            self._connection = self._pool.get_connection()
+        names, after = map(keys.log, positions), map(_before_next, positions.values())
+        self._connection.send_command("XREAD", *options, "STREAMS", *names, *after)
+        self._asked, self._options = dict(positions), options
+
+    def answer(self) -> dict[int, list[Entry]]:
+        """Wait for the entries that were asked for."""
+        if not self._asked:
+            return {}
+        try:
+            found = self._connection.read_response() or []
+        except redis.RedisError:
+            self._drop()
+            raise
+        names = {keys.log(p).encode(): p for p in self._asked}
+        self._asked = {}
+        return {
+            names[name]: [Entry(id_.decode(), _payload(fields)) for id_, fields in entries]
+            for name, entries in found
+        }
+
+    def _drop(self) -> None:
+        """Give up an open question with its connection: nobody will read the answer."""
+        if self._asked:
+            self._connection.disconnect()
+            self._pool.release(self._connection)
+            self._connection, self._asked = None, {}
+
+
 def _keys(partition: int) -> list[str]:
     return [keys.lease(partition), keys.meta(partition), keys.log(partition)]
 
@@ -179,6 +227,10 @@ def _raise_first(results: list[Any]) -> list[Any]:
         if isinstance(result, ResponseError):
             raise result
     return results
+
+
+def _payload(fields: list[bytes]) -> bytes:
+    return fields[fields.index(b"b") + 1] if b"b" in fields[::2] else b""
 
 
 def _before_next(offset: Offset) -> str:

@@ -2,18 +2,18 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 import msgspec
 import torch
-from torch import Tensor
 
 from model_core.predictive import Mixture
 from service import views
 from service.wire import Event, Record
 from service.worker.resident import Readout
 
-LEVELS = [0.05, 0.5, 0.95]
+LEVELS = (0.05, 0.5, 0.95)
 PRECISION = 1e-4  # of a quantile's last step, in standard deviations: an error of about 1e-8
 
 
@@ -114,29 +114,38 @@ def _gather(answers: list[Answer]) -> Mixture:
     return Mixture(torch.cat(weights), components)
 
 
-def summarise(mixture: Mixture, levels: list[float]) -> list[dict[str, Any]]:
+def summarise(mixture: Mixture, levels: Sequence[float]) -> list[dict[str, Any]]:
     """Predictive of each row: mean, variance (null where it does not exist) and quantiles.
 
-    For zeros and ones: the two probabilities.
+    For classes, zeros and ones among them: their probabilities.
     """
+    if mixture.components.support == "class":
+        return [{"probabilities": each} for each in mixture.mean().tolist()]
     if mixture.components.support == "binary":
         return [{"probabilities": [1 - p, p]} for (p,) in mixture.mean().tolist()]
     covariance = mixture.covariance()
     exists = torch.isfinite(covariance).flatten(1).all(-1).tolist()
-    at = torch.tensor(levels, dtype=torch.float64, device=covariance.device)
-    quantiles = _sorted_levels(mixture.quantile(at, PRECISION), at) if levels else None
-    rows = zip(mixture.mean().tolist(), covariance.tolist(), exists, strict=True)
-    found = []
-    for i, (mean, variance, known) in enumerate(rows):
-        values = [] if quantiles is None else quantiles[i]
-        named = {str(level): value for level, value in zip(levels, values, strict=True)}
-        found.append({"mean": mean, "variance": variance if known else None, "quantiles": named})
-    return found
+    values = _quantiles(mixture, levels)
+    rows = zip(mixture.mean().tolist(), covariance.tolist(), exists, values, strict=True)
+    names = [str(level) for level in levels]
+    return [
+        {
+            "mean": mean,
+            "variance": variance if known else None,
+            "quantiles": dict(zip(names, each, strict=True)),
+        }
+        for mean, variance, known, each in rows
+    ]
 
 
-def _sorted_levels(quantiles: Tensor, levels: Tensor) -> list[list[list[float]]]:
-    """As lists (B, Q, d); quantiles never cross, whatever the last digits say."""
-    order = levels.argsort()
-    quantiles[:, order] = quantiles[:, order].cummax(1).values
-    result: list[list[list[float]]] = quantiles.tolist()
-    return result
+def _quantiles(mixture: Mixture, levels: Sequence[float]) -> list[list[list[float]]]:
+    """As lists (B, Q, d); they never cross, whatever the last digits say."""
+    if not levels:
+        return [[] for _ in mixture.log_weight]
+    weight, rising = mixture.log_weight, sorted(levels)
+    at = torch.tensor(rising, dtype=weight.dtype, device=weight.device)
+    found: list[list[list[float]]] = mixture.quantile(at, PRECISION).cummax(1).values.tolist()
+    if rising == list(levels):
+        return found
+    places = [rising.index(level) for level in levels]
+    return [[each[place] for place in places] for each in found]

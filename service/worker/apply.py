@@ -8,7 +8,6 @@ from collections.abc import Callable
 from typing import Any
 
 import msgspec
-from msgspec.structs import asdict, replace
 
 from service import metrics, views
 from service.errors import (
@@ -32,12 +31,15 @@ from service.wire import (
     Record,
     RunLength,
     StreamSettings,
+    numbers,
 )
-from service.worker import answers, reads
+from service.worker import answers, hazards, reads
 from service.worker.answers import Answer
 from service.worker.checks import (
+    Known,
     check_label,
     check_observation,
+    check_options,
     check_prior,
     check_settings,
     same_model,
@@ -79,6 +81,7 @@ class Batch:
         while any(lane.tasks for lane in self.lanes.values()):
             self.tick()
             self._round()
+        metrics.OBSERVATIONS.labels("applied").inc(len(self.filled))
         answers.fill(self.filled)
         for task in self.tasks:
             task.finish()
@@ -164,31 +167,25 @@ class Batch:
                 stream.create(head)
                 stream.touch(task.envelope.time_ms)
         head = stream.live()
-        if head.y_dim is None:
-            y = command.observations[lane.at].y
-            head.y_dim = None if y is None else len(y) if isinstance(y, list) else 1
+        known = _known(Known(head.x_dim, head.y_dim), command.observations[lane.at])
+        head.x_dim, head.y_dim = known
         return Answer(stream.name, head.settings.model, self._record(head, command, lane.at))
 
     def _record(self, head: Head, command: Observe, at: int) -> Record:
-        seen, settings = command.observations[at], head.settings
-        model = self.engine.catalogue.get(settings.model, head.y_dim or 1)
-        hazard = model.hazard if settings.hazard is None else settings.hazard
-        rate = model.outlier_rate if settings.outlier_rate is None else settings.outlier_rate
-        return Record(
-            head.seq, seen.y, seen.x, seen.time, seen.elapsed, seen.changepoint, hazard, rate
-        )
+        seen, model = command.observations[at], self.engine.catalogue.of(head)
+        met = hazards.met(model, head.settings)
+        return Record(head.seq, seen.y, seen.x, seen.time, seen.elapsed, seen.changepoint, *met)
 
     def _check(self, head: Head, observations: list[Observation], first: int) -> None:
         """Check a whole command first, so that a refusal leaves nothing of it applied."""
-        y_dim = head.y_dim
+        known, model = Known(head.x_dim, head.y_dim), self.engine.catalogue.of(head)
         for i, each in enumerate(observations, first):
-            if y_dim is None and each.y is not None:
-                y_dim = len(each.y) if isinstance(each.y, list) else 1
-            model = self.engine.catalogue.get(head.settings.model, y_dim or 1)
             alone = first == 0 and len(observations) == 1
             where = "" if alone else f"observations[{i}]."
-            check_observation(each, where, model.x_dim, y_dim)
-            check_label(each, where, model.label)
+            # The dimensions are given by the first input and label; what a label may be is not.
+            check_observation(each, where, known.x_dim, _known(known, each).y_dim)
+            check_label(each, where, model)
+            known = _known(known, each)
 
     def _other(self, stream: Stream, task: Task) -> None:
         command = task.command
@@ -220,7 +217,8 @@ class Batch:
             stream.create(self._fresh(stream, task, given))
         elif stream.live().seq == 0:
             # Nothing was learned yet: begin again, whatever changes.
-            stream.restart(self._fresh(stream, task, {**asdict(stream.live().settings), **given}))
+            earlier = msgspec.to_builtins(stream.live().settings)
+            stream.restart(self._fresh(stream, task, {**earlier, **given}))
         else:
             head = stream.live()
             if "model" in given and not same_model(given["model"], head.settings.model):
@@ -229,7 +227,7 @@ class Batch:
                 given["model"] = head.settings.model
             check_settings(head, given)
             size = given.pop("max_hypotheses", head.settings.max_hypotheses)
-            head.settings = replace(head.settings, **given)
+            head.settings = _settings({**msgspec.to_builtins(head.settings), **given})
             if size != head.settings.max_hypotheses:
                 self.engine.resize(stream, size)
         stream.touch(task.envelope.time_ms)
@@ -239,11 +237,14 @@ class Batch:
         """Head of a stream's next life, before any observation."""
         catalogue, now = self.engine.catalogue, task.envelope.time_ms
         name = catalogue.resolve(given.get("model") or task.envelope.default_model)
-        settings = StreamSettings(**{**given, "model": name})
-        y_dim = catalogue.y_dim(name)
-        y_dim = check_prior(settings, y_dim, catalogue.get(name, y_dim or 1).label)
+        settings = _settings({**given, "model": name})
+        check_options(settings)
         generation = stream.head.generation + 1 if stream.head is not None else 1
-        return Head(generation, settings, y_dim=y_dim, created_ms=now)
+        head = Head(generation, settings, created_ms=now)
+        head.x_dim, head.y_dim = catalogue.dimensions(name)
+        known = check_prior(settings, catalogue.of(head), Known(head.x_dim, head.y_dim))
+        head.x_dim, head.y_dim = known
+        return head
 
     def _refuse(self, lane: Lane, refusal: ServiceError) -> None:
         task = lane.tasks[0]
@@ -254,9 +255,8 @@ class Batch:
         self._done(lane)
 
     def _done(self, lane: Lane) -> None:
-        task = lane.tasks.popleft()
+        lane.tasks.popleft()
         lane.at = 0
-        metrics.OBSERVATIONS.labels("applied").inc(len(task.answers))
 
     def _remember(self) -> None:
         settings = self.engine.settings
@@ -272,3 +272,17 @@ class Batch:
             stream = self.engine.streams[task.partition, command.stream]
             keep = settings.idempotency_keep_requests
             stream.remember(task.field, record, settings.idempotency_keep_s, keep)
+
+
+def _known(known: Known, seen: Observation) -> Known:
+    """The stream's dimensions after an observation: the first input and label decide."""
+    x_dim, y_dim = known
+    if x_dim is None and seen.x:
+        x_dim = len(seen.x)
+    if y_dim is None and seen.y is not None:
+        y_dim = len(numbers(seen.y))
+    return Known(x_dim, y_dim)
+
+
+def _settings(given: dict[str, Any]) -> StreamSettings:
+    return msgspec.convert(given, StreamSettings)

@@ -10,6 +10,7 @@ from model_core.upm.base import UnderlyingModel
 from model_core.upm.builtin import BUILTIN, Options
 from service import models
 from service.errors import UnknownModel
+from service.wire import Head
 
 
 class Catalogue:
@@ -17,7 +18,7 @@ class Catalogue:
 
     def __init__(self, models_dir: Path, device: str) -> None:
         self._folder, self._device = models_dir, device
-        self._built: dict[tuple[str, int], UnderlyingModel] = {}
+        self._built: dict[tuple[str, Options], UnderlyingModel] = {}
         self._artifacts: dict[str, UnderlyingModel] = {}
 
     def resolve(self, name: str) -> str:
@@ -27,19 +28,27 @@ class Catalogue:
             raise UnknownModel(f"there is no model {name!r}; GET /v1/models lists those there are")
         return found
 
-    def get(self, name: str, y_dim: int) -> UnderlyingModel:
-        """Model of a full name, for labels of `y_dim` numbers; raises UnknownModel."""
+    def of(self, head: Head) -> UnderlyingModel:
+        """Model of a stream as far as its shape is known; raises UnknownModel."""
+        return self.get(head.settings.model, options_of(head))
+
+    def get(self, name: str, options: Options = Options()) -> UnderlyingModel:  # noqa: B008
+        """Model of a full name, a built-in one in the shape of `options`; raises UnknownModel."""
         base = name.partition("@")[0]
         if base not in BUILTIN:
             return self._load(name)
-        if (name, y_dim) not in self._built:
-            self._built[name, y_dim] = BUILTIN[base](Options(y_dim=y_dim))
-        return self._built[name, y_dim]
+        if (name, options) not in self._built:
+            self._built[name, options] = BUILTIN[base](options)
+        return self._built[name, options]
 
-    def y_dim(self, name: str) -> int | None:
-        """Outputs of a model; None where the stream's first label decides."""
+    def dimensions(self, name: str) -> tuple[int | None, int | None]:
+        """Numbers in an input and in a label; None where a stream's first one decides."""
         base = name.partition("@")[0]
-        return None if base == "gaussian" else self.get(name, 1).y_dim
+        for model in models.BUILT_IN:
+            if model.name == base:
+                return model.x_dim, model.y_dim
+        found = self._load(name)
+        return found.x_dim, found.y_dim
 
     def _load(self, name: str) -> UnderlyingModel:
         if name not in self._artifacts:
@@ -49,3 +58,16 @@ class Catalogue:
             except BadArtifact as error:
                 raise UnknownModel(f"model {name} cannot be loaded: {error}") from error
         return self._artifacts[name]
+
+
+def options_of(head: Head) -> Options:
+    """What shapes a stream's model, were it a built-in one."""
+    settings = head.settings
+    return Options(
+        head.y_dim or 1,
+        head.x_dim or 0,
+        settings.classes or 0,
+        settings.order,
+        settings.trend,
+        settings.season or 0,
+    )

@@ -2,25 +2,31 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, NamedTuple
 
-from service.errors import DimensionMismatch, LabelOutOfRange, SettingsConflict
+from model_core.upm.base import UnderlyingModel
+from service.errors import DimensionMismatch, LabelOutOfRange, SettingsConflict, UnfitSettings
 from service.wire import Head, Observation, StreamSettings, numbers
 
 # Squares and sums of squares of anything smaller stay finite, whatever the model does with them.
 LARGEST = 1e100
 LARGEST_COUNT = 1e12  # exact in a float, with room for sums of them
-FIXED = ("model", "warmup", "location", "scale")
+FIXED = ("model", "warmup", "location", "scale", "classes", "order", "trend", "season")
 
 
-def check_observation(seen: Observation, where: str, x_dim: int, y_dim: int | None) -> None:
+class Known(NamedTuple):
+    """Numbers in a stream's inputs and labels; None where its first observation decides."""
+
+    x_dim: int | None
+    y_dim: int | None
+
+
+def check_observation(seen: Observation, where: str, x_dim: int | None, y_dim: int | None) -> None:
     """Raise DimensionMismatch or LabelOutOfRange, naming the field after `where`."""
     y = numbers(seen.y)
     if seen.y is not None and len(y) != y_dim:
         raise DimensionMismatch(f"{where}y: expected {y_dim} numbers, got {len(y)}", field="y")
-    got = len(seen.x) if seen.x is not None else 0
-    if got != x_dim:
-        raise DimensionMismatch(f"{where}x: expected {x_dim} numbers, got {got}", field="x")
+    check_input(seen.x, f"{where}x", x_dim)
     for field, values in (("y", y), ("x", seen.x or [])):
         if any(not abs(value) <= LARGEST for value in values):
             raise LabelOutOfRange(
@@ -28,33 +34,62 @@ def check_observation(seen: Observation, where: str, x_dim: int, y_dim: int | No
             )
 
 
-def check_label(seen: Observation, where: str, label: str) -> None:
+def check_input(x: list[float] | None, where: str, x_dim: int | None) -> None:
+    """Raise DimensionMismatch for an input of the wrong length; None: any but none at all."""
+    got = len(x) if x is not None else 0
+    if got == x_dim or (x_dim is None and got):
+        return
+    expected = "at least one number" if x_dim is None else f"{x_dim} numbers"
+    raise DimensionMismatch(f"{where}: expected {expected}, got {got}", field="x")
+
+
+def check_label(seen: Observation, where: str, model: UnderlyingModel) -> None:
     """Raise LabelOutOfRange for a label that the model cannot produce."""
     for value in numbers(seen.y):
-        whole = value == int(value)
-        if label == "count" and not (whole and 0 <= value <= LARGEST_COUNT):
-            raise LabelOutOfRange(
-                f"{where}y: expected a count of at most {LARGEST_COUNT:g}, got {value:g}", field="y"
-            )
-        if label == "binary" and value not in (0.0, 1.0):
-            raise LabelOutOfRange(f"{where}y: expected 0 or 1, got {value:g}", field="y")
+        expected = _wrong(value, model)
+        if expected:
+            raise LabelOutOfRange(f"{where}y: expected {expected}, got {value:g}", field="y")
 
 
-def check_prior(settings: StreamSettings, y_dim: int | None, label: str) -> int | None:
-    """Raise where location and scale do not fit the model; returns the number of outputs."""
+def _wrong(value: float, model: UnderlyingModel) -> str | None:
+    """What a label should have been, where it is not."""
+    whole = value == int(value)
+    if model.label == "count" and not (whole and 0 <= value <= LARGEST_COUNT):
+        return f"a count of at most {LARGEST_COUNT:g}"
+    if model.label == "binary" and value not in (0.0, 1.0):
+        return "0 or 1"
+    if model.label == "class" and not (whole and 0 <= value < model.classes):
+        return f"the index of one of {model.classes} classes"
+    if model.label == "positive" and value < 0:
+        return "a number of at least 0"
+    return None
+
+
+def check_prior(settings: StreamSettings, model: UnderlyingModel, known: Known) -> Known:
+    """Raise where location and scale do not fit the model; returns what they tell of its shape."""
     given = {"location": settings.location, "scale": settings.scale}
     for field, values in given.items():
         if values is None:
             continue
-        if y_dim is not None and len(values) != y_dim:
-            raise DimensionMismatch(f"{field}: expected {y_dim} numbers", field=field)
-        y_dim = len(values)
-        least = 1 / LARGEST if field == "scale" or label == "count" else -LARGEST
+        if model.scales_inputs:
+            detail = f"{field}: a {model.kind} stream takes it from its warm-up, of inputs too"
+            raise UnfitSettings(detail, field=field)
+        if known.y_dim not in (None, len(values)):
+            raise DimensionMismatch(f"{field}: expected {known.y_dim} numbers", field=field)
+        known = known._replace(y_dim=len(values))
+        positive = field == "scale" or model.label in ("count", "positive")
+        least = 1 / LARGEST if positive else -LARGEST
         if any(not least <= value <= LARGEST for value in values):
             raise LabelOutOfRange(
                 f"{field}: expected numbers between {least:g} and {LARGEST:g}", field=field
             )
-    return y_dim
+    return known
+
+
+def check_options(settings: StreamSettings) -> None:
+    """Raise UnfitSettings where a setting that the model cannot do without is missing."""
+    if settings.model.partition("@")[0] == "categorical" and settings.classes is None:
+        raise UnfitSettings("classes: a categorical stream needs their number", field="classes")
 
 
 def same_model(name: str, current: str) -> bool:

@@ -12,12 +12,13 @@ import redis
 from model_core import codec
 from model_core import filter as moca
 from model_core.errors import CorruptState
+from model_core.upm.builtin import Options
 from service import metrics, wire
 from service.errors import ServiceError
 from service.redis.store import Store, Stored
 from service.settings import Settings
 from service.wire import Head
-from service.worker.catalogue import Catalogue
+from service.worker.catalogue import Catalogue, options_of
 from service.worker.resident import Slab
 from service.worker.stream import Stream
 
@@ -32,7 +33,7 @@ class Engine:
         self.settings, self.store = settings, store
         self.catalogue = Catalogue(settings.models_dir, settings.device)
         self.streams: OrderedDict[tuple[int, str], Stream] = OrderedDict()
-        self._slabs: dict[tuple[str, int, int], Slab] = {}
+        self._slabs: dict[tuple[str, int, Options], Slab] = {}
 
     # --- loading and forgetting ---------------------------------------------------------------
 
@@ -52,7 +53,7 @@ class Engine:
                 if wrong:
                     raise CorruptState(wrong)
                 stream.recall(each.idempotency)
-                stream.head = None if each.head is None else wire.decode_head(each.head)
+                stream.head = None if each.head is None else self._head(each.head)
                 self._restore(stream, each.checkpoint)
                 loaded.append(stream)
             except (CorruptState, msgspec.MsgspecError) as error:
@@ -60,6 +61,13 @@ class Engine:
             except ServiceError as refusal:  # its model is missing: again at the next command
                 stream.broken = refusal.detail
         self._replay([s for s in loaded if s.slab is not None])
+
+    def _head(self, stored: bytes) -> Head:
+        head = wire.decode_head(stored)
+        if head.x_dim is None and not head.deleted:
+            # Of an older version, perhaps, where the model alone decided.
+            head.x_dim, _ = self.catalogue.dimensions(head.settings.model)
+        return head
 
     def _fetch(self, partition: int, names: list[str]) -> list[tuple[str, Stored, str | None]]:
         """Load streams; with what is wrong where a key of one is of a type it cannot have."""
@@ -124,11 +132,11 @@ class Engine:
 
     def slab(self, head: Head) -> Slab:
         """Slab of the streams that share this one's model and shape."""
-        settings, y_dim = head.settings, head.y_dim or 1
-        key = (settings.model, settings.max_hypotheses, y_dim)
+        settings = head.settings
+        key = (settings.model, settings.max_hypotheses, options_of(head))
         if key not in self._slabs:
-            model = self.catalogue.get(settings.model, y_dim)
             device, window = self.settings.device, self.settings.recent_window
+            model = self.catalogue.of(head)
             self._slabs[key] = Slab(model, settings.max_hypotheses, device, window)
         return self._slabs[key]
 

@@ -7,6 +7,7 @@ from collections.abc import Iterable, Sequence
 
 import torch
 
+from model_core.upm.base import UnderlyingModel
 from service import metrics
 from service.errors import NumericalFault, ServiceError
 from service.events import Reading, track
@@ -47,8 +48,9 @@ def _advance(slab: Slab, group: list[tuple[Stream, Answer]]) -> list[tuple[Answe
         answer.readout, answer.place = readout, Place(mixture, i)
         _enter(answer.record, readout)
         answer.event = follow(stream, answer.record, readout)
-        _count(stream.live(), answer.record, readout)
+        _count(stream.live(), answer.record)
         stream.put(answer.record)
+    _measure([answer for _, answer in group])
     return faults
 
 
@@ -62,10 +64,10 @@ def _needs_no_warmup(engine: Engine, stream: Stream) -> bool:
     head = stream.live()
     if head.warm or head.y_dim is None:
         return False
-    model = engine.catalogue.get(head.settings.model, head.y_dim)
-    known = warmup.given(head.settings, model.label)
+    model = engine.catalogue.of(head)
+    known = warmup.given(head.settings, model)
     if not model.needs_scale:
-        known = [0.0] * head.y_dim, [1.0] * head.y_dim
+        known = [0.0] * model.scaled, [1.0] * model.scaled
     if known is not None:
         head.location, head.scale = known
     return known is not None
@@ -97,14 +99,13 @@ def _begin(engine: Engine, streams: list[Stream]) -> None:
 
 def _warm_up(engine: Engine, cold: list[tuple[Stream, Answer]]) -> None:
     """Answer from one regime, keep the records, begin where enough labels are there."""
-    ready: dict[tuple[str, int], list[tuple[Stream, Answer, list[list[float]]]]] = {}
+    ready: dict[int, tuple[UnderlyingModel, list[tuple[Stream, Answer]]]] = {}
     for stream, answer in cold:
-        values, head = warmup.labels(stream.buffer), stream.live()
-        if warmup.varied(values):
-            kind = (head.settings.model, head.y_dim or 1)
-            ready.setdefault(kind, []).append((stream, answer, values))
-    for (name, y_dim), group in ready.items():
-        _provisional(engine, name, y_dim, group)
+        model = engine.catalogue.of(stream.live())
+        if warmup.varied(warmup.values_of(stream.buffer, model), model.y_dim):
+            ready.setdefault(id(model), (model, []))[1].append((stream, answer))
+    for model, group in ready.values():
+        _provisional(engine, model, group)
     warm = []
     for stream, answer in cold:
         head, record = stream.live(), answer.record
@@ -112,12 +113,11 @@ def _warm_up(engine: Engine, cold: list[tuple[Stream, Answer]]) -> None:
         head.last = numbers(record.y) or head.last
         stream.buffer.append(record)
         stream.put(record)
-        values = warmup.labels(stream.buffer)
-        if warmup.complete(values, head.settings.warmup, len(stream.buffer)):
+        model = engine.catalogue.of(head)
+        values, waited = warmup.values_of(stream.buffer, model), len(stream.buffer)
+        if warmup.complete(values, model.y_dim, head.settings.warmup, waited):
             head.y_dim = head.y_dim or 1
-            label = engine.catalogue.get(head.settings.model, head.y_dim).label
-            found = warmup.estimate(values, head.settings, label, head.y_dim)
-            head.location, head.scale = found
+            head.location, head.scale = warmup.estimate(values, head.settings, model)
             warm.append((stream, answer))
     _begin(engine, [stream for stream, _ in warm])
     for stream, answer in warm:
@@ -125,16 +125,16 @@ def _warm_up(engine: Engine, cold: list[tuple[Stream, Answer]]) -> None:
 
 
 def _provisional(
-    engine: Engine, name: str, y_dim: int, group: list[tuple[Stream, Answer, list[list[float]]]]
+    engine: Engine, model: UnderlyingModel, group: list[tuple[Stream, Answer]]
 ) -> None:
-    model = engine.catalogue.get(name, y_dim)
-    settings = [stream.live().settings for stream, _, _ in group]
-    values = [each for _, _, each in group]
-    mixture = warmup.provisional(model, values, settings, engine.settings.device)
-    known = [numbers(a.record.y) or [0.0] * y_dim for _, a, _ in group]
+    settings = [stream.live().settings for stream, _ in group]
+    histories, coming = [s.buffer for s, _ in group], [a.record.x for _, a in group]
+    device = engine.settings.device
+    mixture = warmup.provisional(model, histories, settings, coming, device)
+    known = [numbers(a.record.y) or [0.0] * model.y_dim for _, a in group]
     y = torch.tensor(known, dtype=torch.float64, device=engine.settings.device)
     scores = mixture.log_prob(y).tolist()
-    for i, ((_, answer, _), score) in enumerate(zip(group, scores, strict=True)):
+    for i, ((_, answer), score) in enumerate(zip(group, scores, strict=True)):
         answer.place = Place(mixture, i)
         if answer.record.y is not None and math.isfinite(score):
             answer.record.log_score = score
@@ -154,10 +154,11 @@ def follow(stream: Stream, record: Record, readout: Readout) -> Event | None:
     """Enter a step's numbers into the head, and follow the events; returns the last that moved."""
     head, seq = stream.live(), record.seq
     start = seq - readout.map_run_length
+    quantity = stream.slab is not None and stream.slab.model.label != "class"
+    totals = (readout.totals, readout.start_totals) if quantity else (None, None)
     reading = Reading(
-        seq, record.time, start, readout.map_probability, readout.map_previous_start,
-        readout.totals, readout.start_totals,
-    )  # fmt: skip
+        seq, record.time, start, readout.map_probability, readout.map_previous_start, *totals
+    )
     events = track(head, reading)
     stream.raise_events(events)
     for event in events:
@@ -170,6 +171,13 @@ def follow(stream: Stream, record: Record, readout: Readout) -> Event | None:
     return events[-1] if events else None
 
 
+def _measure(answers: list[Answer]) -> None:
+    changes = [a.readout.changepoint_probability for a in answers if a.readout is not None]
+    scores = [a.record.log_score for a in answers if a.record.log_score is not None]
+    metrics.observe_all(metrics.CHANGEPOINT_PROBABILITY, changes)
+    metrics.observe_all(metrics.LOG_SCORE, scores)
+
+
 def _fault(record: Record) -> NumericalFault:
     return NumericalFault(
         f"the filter's step at seq {record.seq} did not stay finite; "
@@ -178,11 +186,9 @@ def _fault(record: Record) -> NumericalFault:
     )
 
 
-def _count(head: Head, record: Record, readout: Readout) -> None:
+def _count(head: Head, record: Record) -> None:
     head.seq += 1
     if record.log_score is not None:
         head.log_score_sum += record.log_score
         head.scored += 1
-        metrics.LOG_SCORE.observe(record.log_score)
-    metrics.CHANGEPOINT_PROBABILITY.observe(readout.changepoint_probability)
     head.last = numbers(record.y) or head.last

@@ -12,14 +12,12 @@ from model_core import filter as moca
 from model_core.predictive import Mixture
 from service.errors import DimensionMismatch
 from service.wire import Predict, Record
-from service.worker import warmup
-from service.worker.answers import summarise
-from service.worker.checks import LARGEST
+from service.worker import hazards, warmup
+from service.worker.answers import LEVELS, summarise
+from service.worker.checks import LARGEST, check_input
 from service.worker.engine import Engine
 from service.worker.observing import wake
 from service.worker.stream import Stream
-
-LEVELS = (0.05, 0.5, 0.95)
 
 
 def belief(stream: Stream) -> list[tuple[int, float]]:
@@ -74,13 +72,10 @@ def _quantile(pairs: list[tuple[int, float]], level: float) -> int:
 def predictions(engine: Engine, stream: Stream, command: Predict) -> bytes:
     """Answer to POST predictions: the mixture for the observation to come, at each input."""
     head = stream.live()
-    model = engine.catalogue.get(head.settings.model, head.y_dim or 1)
+    model = engine.catalogue.of(head)
     inputs = command.x if command.x is not None else [[]]
     for i, x in enumerate(inputs):
-        if len(x) != model.x_dim:
-            raise DimensionMismatch(
-                f"x[{i}]: expected {model.x_dim} numbers, got {len(x)}", field="x"
-            )
+        check_input(x, f"x[{i}]", head.x_dim)
         if any(abs(value) > LARGEST for value in x):
             raise DimensionMismatch(f"x[{i}]: expected numbers up to {LARGEST:g}", field="x")
     wake(engine, [stream])
@@ -89,10 +84,8 @@ def predictions(engine: Engine, stream: Stream, command: Predict) -> bytes:
         mixture, run_lengths = _mixture(stream, command, inputs)
         found = _described(mixture, run_lengths, command)
     else:
-        values = warmup.labels(stream.buffer)
-        if warmup.varied(values):
-            settings, device = [head.settings], engine.settings.device
-            mixture = warmup.provisional(model, [values], settings, device)
+        if warmup.varied(warmup.values_of(stream.buffer, model), model.y_dim):
+            mixture = _provisional(engine, stream, inputs)
             found = _described(mixture, [head.seq] * mixture.log_weight.shape[1], command)
     named = [
         {"x": x if model.x_dim else None, **each} for x, each in zip(inputs, found, strict=True)
@@ -107,6 +100,13 @@ def predictions(engine: Engine, stream: Stream, command: Predict) -> bytes:
     return msgspec.json.encode(answer)
 
 
+def _provisional(engine: Engine, stream: Stream, points: list[list[float]]) -> Mixture:
+    head, count = stream.live(), len(points)
+    model, device = engine.catalogue.of(head), engine.settings.device
+    settings = [head.settings] * count
+    return warmup.provisional(model, [stream.buffer] * count, settings, [*points], device)
+
+
 def _mixture(
     stream: Stream, command: Predict, points: list[list[float]]
 ) -> tuple[Mixture, list[int | None]]:
@@ -116,12 +116,8 @@ def _mixture(
     """
     slab, head = stream.slab, stream.live()
     assert slab is not None
-    settings, count = head.settings, len(points)
-    hazard = slab.model.hazard if settings.hazard is None else settings.hazard
-    rate = slab.model.outlier_rate if settings.outlier_rate is None else settings.outlier_rate
-    records = [
-        Record(head.seq, None, x or None, None, command.elapsed, None, hazard, rate) for x in points
-    ]
+    met, count = hazards.met(slab.model, head.settings), len(points)
+    records = [Record(head.seq, None, x or None, None, command.elapsed, None, *met) for x in points]
     inputs = slab.inputs(records)
     state, prior = slab.state(stream.row), slab.row_prior(stream.row)
     grown, _ = moca.grow(state, prior, slab.inputs(records[:1]))
@@ -142,14 +138,10 @@ def _described(mixture: Mixture, run_lengths: list[Any], command: Predict) -> li
     found: list[dict[str, Any]] = [{"predictive": each} for each in summaries]
     if command.components:
         weights = mixture.log_weight.exp().tolist()
-        means = mixture.components.mean().tolist()
-        variances = mixture.components.variance().tolist()
-        for i, each in enumerate(found):
-            rows = zip(weights[i], run_lengths, means[i], variances[i], strict=True)
+        for each, weight, moments in zip(found, weights, _moments(mixture), strict=True):
+            rows = zip(weight, run_lengths, moments, strict=True)
             each["components"] = [
-                {"weight": w, "run_length": r, "mean": m, "variance": _known(v)}
-                for w, r, m, v in rows
-                if w > 0
+                {"weight": w, "run_length": r, **said} for w, r, said in rows if w > 0
             ]
     if command.samples:
         generator = torch.Generator(mixture.log_weight.device).manual_seed(command.seed)
@@ -157,6 +149,18 @@ def _described(mixture: Mixture, run_lengths: list[Any], command: Predict) -> li
         for each, drawn in zip(found, draws, strict=True):
             each["samples"] = drawn
     return found
+
+
+def _moments(mixture: Mixture) -> list[list[dict[str, Any]]]:
+    """Mean and variance of each component, or the probabilities of its classes."""
+    means = mixture.components.mean().tolist()
+    if mixture.components.support == "class":
+        return [[{"probabilities": each} for each in row] for row in means]
+    variances = mixture.components.variance().tolist()
+    return [
+        [{"mean": m, "variance": _known(v)} for m, v in zip(*row, strict=True)]
+        for row in zip(means, variances, strict=True)
+    ]
 
 
 def _known(variance: list[float]) -> list[float | None]:

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from service.settings import Settings
-from service.wire import Record
+from service.wire import Record, StreamSettings
+from service.worker import hazards
 from service.worker.answers import LEVELS, summarise
 from service.worker.catalogue import Catalogue
 from service.worker.resident import Slab
@@ -11,10 +12,11 @@ from service.worker.resident import Slab
 
 def dummy_step(settings: Settings) -> None:
     """Step the built-in Gaussian once on the worker's device."""
-    model = Catalogue(settings.models_dir, settings.device).get("gaussian@1", 1)
+    model = Catalogue(settings.models_dir, settings.device).get("gaussian@1")
     slab = Slab(model, 50, settings.device, settings.recent_window)
     prior = slab.prior([0.0], [1.0])
     row = slab.add(slab.start(prior), prior)
-    record = Record(0, 0.0, None, None, 1.0, None, model.hazard, model.outlier_rate)
+    met = hazards.met(model, StreamSettings())
+    record = Record(0, 0.0, None, None, 1.0, None, *met)
     mixture, _ = slab.step([row], [record], [0])
     summarise(mixture, LEVELS)

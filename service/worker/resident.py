@@ -1,4 +1,4 @@
-"""Streams resident on the device: one slab of rows for each (model, max_hypotheses, y_dim)."""
+"""Streams resident on the device: one slab of rows for each model and max_hypotheses."""
 
 from __future__ import annotations
 
@@ -14,6 +14,7 @@ from model_core.filter import FilterState, Inputs, Prior
 from model_core.predictive import Mixture
 from model_core.upm.base import UnderlyingModel, tree_map
 from service.wire import Record, numbers
+from service.worker import hazards
 
 FIRST_ROWS = 16
 
@@ -128,7 +129,7 @@ class Slab:
             [[r.elapsed, p, r.outlier_rate] for r, p in zip(records, told, strict=True)]
         )
         labelled = torch.tensor([r.y is not None for r in records], device=self.device)
-        hazard = self._tensor(_tables([r.hazard for r in records]))
+        hazard = self._tensor(hazards.tabled(self.model, [r.hazard for r in records]))
         return Inputs(x, self._tensor(y), labelled, hazard, *settings.unbind(1))
 
     def _tensor(self, values: list[list[float]]) -> Tensor:
@@ -177,13 +178,6 @@ class Slab:
         self._prior = Prior(stats, *map(torch.cat, zip(self._prior[1:], prior[1:], strict=True)))
         self._free += range(self._rows + more - 1, self._rows - 1, -1)
         self._rows += more
-
-
-def _tables(hazards: list[float | tuple[float, ...]]) -> list[list[float]]:
-    """Hazards by run length, as long as the longest: a last entry holds for all that follow."""
-    tables = [[h] if isinstance(h, float) else [*h] for h in hazards]
-    longest = max(map(len, tables))
-    return [[*t, *t[-1:] * (longest - len(t))] for t in tables]
 
 
 def _readout(line: list[float], width: int) -> Readout:

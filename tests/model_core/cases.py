@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+import dataclasses
+from collections.abc import Iterable
 from typing import NamedTuple
 
 import numpy as np
@@ -12,36 +13,12 @@ from torch import Tensor
 from model_core import filter as moca
 from model_core.encoder import Mlp
 from model_core.filter import FilterState, Info, Inputs, Prior
-from model_core.upm import alpaca, conjugate, lstm, pcoc
+from model_core.upm import alpaca, conjugate, linear
 from model_core.upm.base import UnderlyingModel
-from tests.model_core import learned, reference
-from tests.model_core.reference import Reference, Series
-
-Draw = Callable[[np.random.Generator, int], tuple[np.ndarray, np.ndarray]]
-
-
-class Case(NamedTuple):
-    """A model, one stream's location and scale, the reference, and labels it may well see."""
-
-    name: str
-    model: UnderlyingModel
-    location: np.ndarray
-    scale: np.ndarray
-    reference: Reference
-    draw: Draw
-
-    def prior(self, batch: int = 1) -> Prior:
-        location, scale = (tensor(np.tile(a, (batch, 1))) for a in (self.location, self.scale))
-        return moca.make_prior(self.model, location, scale)
-
-
-def tensor(value) -> Tensor:
-    return torch.as_tensor(np.asarray(value), dtype=torch.float64)
-
-
-def irregular(*shape: int, seed: int) -> np.ndarray:
-    """Numbers of both signs, of variance about one, that no library's generator decides."""
-    return 1.4 * np.sin(seed + 12.9898 * np.arange(np.prod(shape)) ** 1.5).reshape(shape)
+from tests.model_core import reference
+from tests.model_core.case import Case, irregular, tensor
+from tests.model_core.learned_cases import lstm_case, pcoc_case
+from tests.model_core.reference import Series
 
 
 def gaussian(y_dim: int) -> Case:
@@ -115,73 +92,57 @@ def alpaca_case(y_dim: int, features: int = 5) -> Case:
     return Case(f"alpaca-{y_dim}", model, np.zeros(y_dim), np.ones(y_dim), truth, draw)
 
 
-def network(*sizes: int) -> tuple[learned.Layers, Mlp]:
-    """Irregular layers with ReLU between them, for the reference and for the model."""
-    layers = [
-        (irregular(b, a, seed=a + b) / a**0.5, 0.3 * irregular(b, seed=b))
-        for a, b in zip(sizes[:-1], sizes[1:], strict=True)
-    ]
-    weights, biases = ([tensor(a) for a in each] for each in zip(*layers, strict=True))
-    return layers, Mlp(tuple(weights), tuple(biases))
+def noisy_alpaca_case(y_dim: int, features: int = 5) -> Case:
+    """The same with noise of unknown variance."""
+    known = alpaca_case(y_dim, features)
+    alpha, beta = np.linspace(1.8, 2.4, y_dim), np.linspace(0.3, 0.5, y_dim)
+    model = dataclasses.replace(
+        known.model,
+        noise_variance=None,
+        noise_prior=alpaca.NoisePrior(tensor(alpha), tensor(beta)),
+    )
+    truth = reference.NoisyAlpaca(known.reference, reference.Noise(alpha, beta))
+    return known._replace(name=f"alpaca-unknown-{y_dim}", model=model, reference=truth)
 
 
-def scaling(size: int, seed: int) -> tuple[np.ndarray, np.ndarray]:
-    return irregular(size, seed=seed), 1.2 + 0.5 * irregular(size, seed=seed + 1)
+def linear_case(y_dim: int = 2, x_dim: int = 2) -> Case:
+    y_scaling = irregular(y_dim, seed=8), 1.2 + 0.5 * irregular(y_dim, seed=9)
+    x_scaling = irregular(x_dim, seed=10), 1.2 + 0.5 * irregular(x_dim, seed=11)
+    model = linear.Linear(y_dim=y_dim, x_dim=x_dim, level=2.5, slope=0.8, alpha=1.7, beta=1.2)
+    noise = reference.Noise(np.array(1.7), np.array(1.2))
+    variances = np.array([2.5] + [0.8] * x_dim)
+    truth = reference.Linear(y_scaling, x_scaling, variances, noise)
+    weights = irregular(x_dim, y_dim, seed=12)
+
+    def draw(rng, steps):
+        x = x_scaling[0] + x_scaling[1] * rng.normal(size=(steps, x_dim))
+        sign = np.where(np.arange(steps) < steps // 2, 1, -2)[:, None]
+        return x, y_scaling[0] + sign * (x @ weights) + 0.3 * rng.normal(size=(steps, y_dim))
+
+    location, scale = (np.concatenate(pair) for pair in zip(y_scaling, x_scaling, strict=True))
+    return Case("linear", model, location, scale, truth, draw)
 
 
-def pcoc_case(classes: int = 3, features: int = 4) -> Case:
-    """Classes whose means and frequencies move between regimes."""
-    layers, encoder = network(3, 5, features)
-    mean = irregular(classes, features, seed=8)
-    precision, noise = (np.exp(0.5 * irregular(classes, features, seed=s)) for s in (9, 10))
-    dirichlet, x_scaling = np.exp(irregular(classes, seed=11)), scaling(3, 12)
-    truth = learned.Pcoc(layers, mean, precision, noise, dirichlet, x_scaling)
-    model = pcoc.Pcoc(
-        encoder=encoder,
-        prior_mean=tensor(mean),
-        prior_precision=tensor(precision),
-        noise_variance=tensor(noise),
-        dirichlet=tensor(dirichlet),
-        x_offset=tensor(x_scaling[0]),
-        x_scale=tensor(x_scaling[1]),
-        hazard=0.1,
+def autoregressive_case(
+    name: str, order: int, y_dim: int = 1, trend: bool = False, season: int = 0
+) -> Case:
+    location, scale = irregular(y_dim, seed=13), 1.2 + 0.5 * irregular(y_dim, seed=14)
+    priors = {"level": 2.5, "lag": 0.4, "slope": 0.9, "swing": 0.3, "alpha": 1.7, "beta": 1.2}
+    sizes = {"order": order, "y_dim": y_dim, "trend": trend, "season": season}
+    model = linear.Autoregressive(**sizes, **priors)
+    sines = min(season - 1, 6) if season else 0
+    variances = [2.5] + [0.4 / y_dim] * (order * y_dim) + [0.3] * sines + [0.9] * trend
+    noise = reference.Noise(np.array(1.7), np.array(1.2))
+    truth = reference.Autoregressive(
+        (location, scale), np.array(variances), noise, order, season, trend
     )
 
     def draw(rng, steps):
-        late = np.arange(steps) >= steps // 2
-        y = np.where(late, rng.integers(classes, size=steps), rng.integers(2, size=steps))
-        centre = np.where(late, 1 - y, y)[:, None]
-        return centre + rng.normal(size=(steps, 3)), y[:, None].astype(float)
+        time = np.arange(steps)[:, None]
+        level = np.where(time < steps // 2, 0.1 * time, 3 + np.sin(2 * time))
+        return np.zeros((steps, 0)), location + scale * (rng.normal(size=(steps, y_dim)) + level)
 
-    return Case(f"pcoc-{classes}", model, np.zeros(1), np.ones(1), truth, draw)
-
-
-def lstm_case(y_dim: int = 2, features: int = 3, hidden: int = 4) -> Case:
-    layers, encoder = network(2, 6, features)
-    decoder_layers, decoder = network(hidden + features, 5, 2 * y_dim)
-    into = irregular(4 * hidden, features + y_dim, seed=13)
-    back, (bias, other) = irregular(4 * hidden, hidden, seed=14), irregular(2, 4 * hidden, seed=15)
-    x_scaling, y_scaling = scaling(2, 16), scaling(y_dim, 18)
-    truth = learned.Lstm(layers, into, back, bias + other, decoder_layers, x_scaling, y_scaling)
-    model = lstm.Lstm(
-        encoder=encoder,
-        weight_ih=tensor(into),
-        weight_hh=tensor(back),
-        bias_ih=tensor(bias),
-        bias_hh=tensor(other),
-        decoder=decoder,
-        x_offset=tensor(x_scaling[0]),
-        x_scale=tensor(x_scaling[1]),
-        y_offset=tensor(y_scaling[0]),
-        y_scale=tensor(y_scaling[1]),
-        hazard=0.1,
-    )
-
-    def draw(rng, steps):
-        x = rng.normal(size=(steps, 2))
-        return x, y_scaling[0] + y_scaling[1] * rng.normal(size=(steps, y_dim))
-
-    return Case(f"lstm-{y_dim}", model, np.zeros(y_dim), np.ones(y_dim), truth, draw)
+    return Case(name, model, location, scale, truth, draw)
 
 
 CASES = [
@@ -191,6 +152,11 @@ CASES = [
     bernoulli(),
     alpaca_case(1),
     alpaca_case(2),
+    noisy_alpaca_case(1),
+    noisy_alpaca_case(2),
+    linear_case(),
+    autoregressive_case("autoregressive-lags", order=2, y_dim=2),
+    autoregressive_case("autoregressive-all", order=2, trend=True, season=5),
     pcoc_case(),
     lstm_case(),
 ]

@@ -1,17 +1,15 @@
-"""The filter by enumeration, and each model's likelihood from a window of data, in numpy and scipy.
+"""Each model's likelihood from a window of data, in numpy and scipy.
 
-Nothing here is recursive over time and nothing is shared with model_core: a posterior is solved
-from all (weighted) observations of the window, a belief is a sum over every segmentation.
+Nothing is shared with model_core: a posterior is solved from all (weighted) observations of the
+window.
 """
 
 from __future__ import annotations
 
-from itertools import product
 from typing import NamedTuple, Protocol
 
 import numpy as np
 from scipy import stats
-from scipy.special import logsumexp
 
 SPREAD = 10.0  # an outlier's squared scale, or dispersion, in those of the prior
 
@@ -127,6 +125,117 @@ class Alpaca(NamedTuple):
         return stats.norm.logpdf(y, mean, scale * np.sqrt(SPREAD)).sum()
 
 
+class Noise(NamedTuple):
+    """Inverse gamma over the noise variance of each output."""
+
+    alpha: np.ndarray
+    beta: np.ndarray
+
+
+def student(now, phi, label, weight, mean, precision, noise: Noise):
+    """Degrees of freedom, centre and scale of a label with features `now`, after rows `phi`.
+
+    Normal-inverse-gamma regression, solved from all the rows; prior coefficients `mean` with
+    precision in units of the noise's.
+    """
+    after = precision + phi.T @ (weight[:, None] * phi)
+    natural = precision @ mean + phi.T @ (weight[:, None] * label)
+    centre = np.linalg.solve(after, natural)
+    moved = centre - mean
+    squares = (weight[:, None] * (label - phi @ centre) ** 2).sum(0)
+    squares = squares + (moved * (precision @ moved)).sum(0)
+    alpha, beta = noise.alpha + weight.sum() / 2, noise.beta + squares / 2
+    spread = 1 + now @ np.linalg.solve(after, now)
+    return 2 * alpha, now @ centre, np.sqrt(spread * beta / alpha)
+
+
+class NoisyAlpaca(NamedTuple):
+    """Alpaca whose noise variance is unknown."""
+
+    known: Alpaca
+    noise: Noise
+
+    def _student(self, x, past):
+        known = self.known
+        offset, scale = known.y_scaling
+        precision = np.linalg.inv(known.factor @ known.factor.T)
+        rows = known.features(past.x), (past.y - offset) / scale, past.weight
+        prior = known.prior_mean, precision, self.noise
+        df, centre, spread = student(known.features(x), *rows, *prior)
+        return df, centre * scale + offset, spread * scale
+
+    def log_density(self, x, y, past):
+        return stats.t.logpdf(y, *self._student(x, past)).sum()
+
+    def log_outlier(self, x, y):
+        df, centre, scale = self._student(x, Window(x[None][:0], y[None][:0], np.zeros(0)))
+        return stats.t.logpdf(y, df, centre, scale * np.sqrt(SPREAD)).sum()
+
+
+class Linear(NamedTuple):
+    """Intercept and scaled inputs; variances of their coefficients, in the noise's."""
+
+    y_scaling: tuple[np.ndarray, np.ndarray]
+    x_scaling: tuple[np.ndarray, np.ndarray]
+    variances: np.ndarray
+    noise: Noise
+
+    def features(self, x, past: Window):
+        """Of an input and of a window's."""
+        scaled = (np.concatenate((x[None], past.x)) - self.x_scaling[0]) / self.x_scaling[1]
+        return np.column_stack((np.ones(len(scaled)), scaled))
+
+    def _student(self, x, past):
+        location, scale = self.y_scaling
+        phi = self.features(x, past)
+        mean = np.zeros((len(self.variances), len(location)))
+        prior = mean, np.diag(1 / self.variances), self.noise
+        label = (past.y - location) / scale
+        df, centre, spread = student(phi[0], phi[1:], label, past.weight, *prior)
+        return df, centre * scale + location, spread * scale
+
+    log_density = NoisyAlpaca.log_density
+    log_outlier = NoisyAlpaca.log_outlier
+
+
+class Autoregressive(NamedTuple):
+    """Lags of all outputs, sines of a season, a trend from the first label of the regime."""
+
+    y_scaling: tuple[np.ndarray, np.ndarray]
+    variances: np.ndarray
+    noise: Noise
+    order: int
+    season: int
+    trend: bool
+
+    def described(self, series: Series) -> Series:
+        """With the time and the lags of each observation for its input."""
+        location, scale = self.y_scaling
+        known, rows = [np.zeros_like(location)] * max(self.order, 1), []
+        for t, y in enumerate(series.y):
+            rows.append(np.concatenate(([t], *known[::-1][: self.order])))
+            known.append((y - location) / scale if series.labelled[t] else known[-1])
+        return series._replace(x=np.array(rows))
+
+    def features(self, x, past: Window):
+        rows = np.concatenate((x[None], past.x))
+        time, columns = rows[:, 0], [np.ones(len(rows)), *rows[:, 1:].T]
+        for k in range(1, 4):
+            angle = 2 * np.pi * k * time / (self.season or 1)
+            if 2 * k <= self.season:
+                columns.append(np.cos(angle))
+            if 2 * k < self.season:
+                columns.append(np.sin(angle))
+        if self.trend:
+            used = past.x[past.weight > 0, 0]
+            columns.append(np.maximum(time - used.min(initial=x[0]), 0) / 20)
+        return np.column_stack(columns)
+
+    _student = Linear._student
+    log_density = NoisyAlpaca.log_density
+    log_outlier = NoisyAlpaca.log_outlier
+
+
 class Series(NamedTuple):
     """One stream's observations, (T, ...), and what the filter is told with them."""
 
@@ -137,95 +246,3 @@ class Series(NamedTuple):
     elapsed: np.ndarray
     changepoint: np.ndarray
     outlier_rate: np.ndarray
-
-
-class Truth(NamedTuple):
-    """What holds after a step, by start: belief, best log joint, starts before it that reach it.
-
-    log_score: log probability of the label given its input and all before; 0 where it is missing.
-    """
-
-    log_score: float
-    belief: dict[int, float]
-    score: dict[int, float]
-    previous: dict[int, set[int]]
-
-
-class Segment(NamedTuple):
-    """Log likelihood of each observation, were all from a start on one segment."""
-
-    inputs: np.ndarray
-    whole: np.ndarray
-
-
-def segment(reference: Reference, series: Series, start: int) -> Segment:
-    """What the observations from `start` on say: their inputs alone, and with their labels."""
-    weight, inputs, whole = [], [], []
-    for t in range(start, len(series.y)):
-        past = Window(series.x[start:t], series.y[start:t], np.array(weight))
-        x, y, rate = series.x[t], series.y[t], series.outlier_rate[t]
-        generative = hasattr(reference, "log_input")
-        inside = reference.log_input(x, past) if generative else 0.0
-        outside = reference.log_outlier_input(x) if generative else 0.0
-        label, strange = reference.log_density(x, y, past), reference.log_outlier(x, y)
-        rate = 0.0 if strange is None else rate
-        inputs.append(mixed(inside, outside, rate))
-        if not series.labelled[t]:
-            weight.append(0.0)
-            whole.append(inputs[-1])
-            continue
-        whole.append(mixed(inside + label, outside + (strange or 0.0), rate))
-        weight.append(np.exp(np.log(1 - rate) + inside + label - whole[-1]) if rate else 1.0)
-    return Segment(np.array(inputs), np.array(whole))
-
-
-def mixed(inside: float, outside: float, rate: float) -> float:
-    """Log density of an observation that is an outlier with this probability."""
-    if rate == 0:
-        return inside
-    return float(np.logaddexp(np.log(1 - rate) + inside, np.log(rate) + outside))
-
-
-def change_probability(series: Series) -> np.ndarray:
-    """Probability that the regime changed just before each observation."""
-    elapsed = 1 - (1 - series.hazard) ** series.elapsed
-    return np.where(np.isnan(series.changepoint), elapsed, series.changepoint)
-
-
-def enumerate_segmentations(reference: Reference, series: Series) -> list[Truth]:
-    """The truth after every step, as sums and maxima over all segmentations up to it."""
-    change = change_probability(series)
-    segments = [segment(reference, series, s) for s in range(len(series.y))]
-    after = [np.cumsum(each.whole) for each in segments]
-    before = [a - each.whole + each.inputs for a, each in zip(after, segments, strict=True)]
-    answer = []
-    for t in range(len(series.y)):
-        every = list(product((False, True), repeat=t))
-        paths = [_path(cuts, change, after, after) for cuts in every]
-        evidence = logsumexp([joint for _, joint in paths])
-        unlabelled = logsumexp([_path(cuts, change, after, before)[1] for cuts in every])
-        belief, score, previous = {}, {}, {}
-        for start in range(t + 1):
-            here = [(starts, joint) for starts, joint in paths if starts[-1] == start]
-            belief[start] = float(np.exp(logsumexp([joint for _, joint in here]) - evidence))
-            score[start] = max(joint for _, joint in here)
-            best = [starts for starts, joint in here if joint >= score[start] - 1e-9]
-            previous[start] = {starts[-2] if len(starts) > 1 else -1 for starts in best}
-        answer.append(Truth(float(evidence - unlabelled), belief, score, previous))
-    return answer
-
-
-def _path(cuts, change, inner, last) -> tuple[list[int], float]:
-    """Starts of a segmentation and its log joint probability with the data.
-
-    inner, last: log likelihoods of segments, by start and end, before the last and of the last.
-    """
-    starts = [0] + [t + 1 for t, cut in enumerate(cuts) if cut]
-    with np.errstate(divide="ignore"):
-        prior = sum(
-            np.log(change[t + 1] if cut else 1 - change[t + 1]) for t, cut in enumerate(cuts)
-        )
-    ends = [*starts[1:], len(cuts) + 1]
-    spans = [(start, end - start - 1) for start, end in zip(starts, ends, strict=True)]
-    data = sum(inner[start][length] for start, length in spans[:-1])
-    return starts, float(prior + data + last[starts[-1]][spans[-1][1]])

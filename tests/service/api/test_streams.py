@@ -31,6 +31,10 @@ async def test_create_change_look_delete(api, worker):
 @pytest.mark.parametrize(
     ("body", "loc"),
     [
+        ({"hazard": {"mean": 0.5, "shape": 1}}, "hazard.mean"),
+        ({"hazard": {"mean": 5}}, "hazard.shape"),
+        ({"hazard": [0.5, 1.5]}, "hazard[1]"),
+        ({"hazard": []}, "hazard"),
         ({"hazard": 0}, "hazard"),
         ({"hazard": 1}, "hazard"),
         ({"hazard": "0.1"}, "hazard"),

@@ -32,7 +32,7 @@ class Poisonous(Gaussian):
 def poisonous(monkeypatch):
     monkeypatch.setattr(Poisonous, "calls", Counter())
     monkeypatch.setitem(engine_module.Catalogue.__init__.__globals__["BUILTIN"], "gaussian",
-                        lambda y_dim: Poisonous(y_dim=y_dim))  # fmt: skip
+                        lambda options: Poisonous(y_dim=options.y_dim))  # fmt: skip
     return Poisonous
 
 

@@ -6,6 +6,7 @@ import math
 import pytest
 import torch
 
+from model_core.upm.builtin import Options
 from model_core.upm.conjugate import Gaussian
 from service.wire import Configure, Delete, Observation, Observe, Predict, RunLength
 
@@ -118,7 +119,7 @@ class Fragile(Gaussian):
 @pytest.fixture
 def fragile(bench):
     catalogue = bench.worker.engine.catalogue
-    catalogue._built["gaussian@1", 1] = Fragile()
+    catalogue._built["gaussian@1", Options()] = Fragile()
     bench.ask(Configure("a", {"location": [0.0], "scale": [1.0]}), status=201)
     bench.ask(Configure("b", {"location": [0.0], "scale": [1.0]}), status=201)
     return bench
@@ -159,18 +160,18 @@ def test_the_list_stops_there_and_batch_mates_go_on(fragile):
 def test_a_fault_alone_may_be_tried_again_under_its_key(fragile):
     keyed = Observe("a", [Observation(y=666.0)], key="k", digest="d")
     assert fragile.send(keyed)[0].status == 500
-    fragile.worker.engine.catalogue._built["gaussian@1", 1] = Gaussian()
+    fragile.worker.engine.catalogue._built["gaussian@1", Options()] = Gaussian()
     fragile.crash()
     assert fragile.send(keyed)[0].status == 200
 
 
 def test_faults_in_the_warm_up_do_not_shift_what_follows(bench, close):
-    bench.worker.engine.catalogue._built["gaussian@1", 1] = Fragile()
+    bench.worker.engine.catalogue._built["gaussian@1", Options()] = Fragile()
     answers = bench.observe("a", [663.0 + 7 * i % 11 for i in range(20)] + [665.5, 664.0, 667.0])
     assert [answer["seq"] for answer in answers] == list(range(23))
     found = bench.ask(RunLength("a"))
     assert found["belief"][-1]["start"] == 0
     assert answers[-1]["run_length"]["map"] == 22
     bench.crash()
-    bench.worker.engine.catalogue._built["gaussian@1", 1] = Fragile()
+    bench.worker.engine.catalogue._built["gaussian@1", Options()] = Fragile()
     close(bench.ask(RunLength("a")), found)

@@ -1,0 +1,14 @@
+"""What a stream's settings are unless they are given; the service and evaluations share them."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+
+class Defaults(NamedTuple):
+    """Settings of a stream; hazard and outlier rate are the model's."""
+
+    model: str = "averaged"
+    max_hypotheses: int = 50
+    confirm_after: int = 10
+    warmup: int = 20

@@ -1,0 +1,201 @@
+"""The life of changepoint events: suspected, confirmed, withdrawn, relocated (DESIGN, section 2).
+
+An event is suspected when the MAP run start moves past the last confirmed one, confirmed when that
+start has been kept for `confirm_after` observations, withdrawn when it is not kept.
+"""
+
+from __future__ import annotations
+
+from enum import Enum
+from math import copysign, inf, isfinite, sqrt
+from typing import NamedTuple
+
+ROUNDING = 1e-12  # of a sum of squares
+
+
+class Fate(Enum):
+    """What becomes of the last confirmed event when a later start is confirmed."""
+
+    KEPT = 1
+    MOVED = 2  # it gets another start
+    REPLACED = 3  # it was the new one all along
+
+
+class Event(NamedTuple):
+    """A changepoint's life. `start` and the `_at` fields are positions in the series."""
+
+    id: int
+    state: str  # suspected | confirmed | withdrawn
+    start: int
+    suspected_at: int
+    confirmed_at: int | None = None
+    delay: int = 0  # suspected_at - start
+    probability: float = 0.0
+    direction: str | None = None  # up | down
+    size: float | list[float] | None = None  # in standard deviations within the regimes
+    time: str | None = None  # of the observation that raised this state
+
+
+class Track(NamedTuple):
+    """What following the events needs from one observation to the next.
+
+    Totals are a count, sums and sums of squares of all labels before a start.
+    """
+
+    confirmed_start: int = 0
+    before_start: int = 0  # start of the regime before the confirmed one
+    confirmed_totals: list[float] | None = None  # before the confirmed start
+    before_totals: list[float] | None = None  # before the start of the regime before it
+    kept_since: int = 0  # the suspected start has been the MAP since this seq
+    event: Event | None = None  # the event under suspicion
+    last_event: Event | None = None  # the last confirmed one
+    next_event: int = 1
+
+
+class Reading(NamedTuple):
+    """What the belief says after one observation.
+
+    start: MAP run start, with its `probability`. previous_start: where the best path before it
+    starts. totals: count, sums and sums of squares of all labels; start_totals: those before
+    `start`; both None where labels are no quantities.
+    """
+
+    seq: int
+    time: str | None
+    start: int
+    probability: float
+    previous_start: int
+    totals: list[float] | None
+    start_totals: list[float] | None
+
+
+def track(state: Track, reading: Reading, confirm_after: int) -> tuple[Track, list[Event]]:
+    """Move the event state by one observation; returns it and the events that changed."""
+    if reading.start <= state.confirmed_start:
+        return _withdraw(state, reading)
+    state, changed = _suspect(state, reading)
+    if reading.seq - state.kept_since >= confirm_after:
+        state, more = _confirm(state, reading)
+        changed = [*changed, *more]
+    return state, changed
+
+
+def _withdraw(state: Track, reading: Reading) -> tuple[Track, list[Event]]:
+    if state.event is None:
+        return state, []
+    gone = state.event._replace(state="withdrawn", probability=0.0, time=reading.time)
+    return state._replace(event=None), [gone]
+
+
+def _suspect(state: Track, reading: Reading) -> tuple[Track, list[Event]]:
+    """Open an event, or move the open one: the MAP start is one that is not confirmed."""
+    event = state.event
+    if event is not None and event.start == reading.start:
+        return state, []
+    changed: list[Event] = []
+    state = state._replace(kept_since=reading.seq)
+    if event is not None and reading.start > event.suspected_at:
+        # A start after the suspicion cannot be what was suspected.
+        state, changed = _withdraw(state, reading)
+        event = None
+    if event is None:
+        event = Event(state.next_event, "suspected", reading.start, suspected_at=reading.seq)
+        state = state._replace(next_event=state.next_event + 1)
+    direction, size = _step(state.confirmed_totals, reading)
+    event = event._replace(
+        start=reading.start,
+        delay=event.suspected_at - reading.start,
+        probability=reading.probability,
+        direction=direction,
+        size=size,
+        time=reading.time,
+    )
+    return state._replace(event=event), [*changed, event]
+
+
+def _confirm(state: Track, reading: Reading) -> tuple[Track, list[Event]]:
+    """Confirm the open event, or, where it replaces the last confirmed one, relocate that."""
+    event, last = state.event, state.last_event
+    if event is None:
+        return state, []
+    changed = []
+    fate = _fate(state, reading)
+    before = state.before_totals if fate is Fate.REPLACED else state.confirmed_totals
+    if last is not None and fate is Fate.REPLACED:
+        changed.append(event._replace(state="withdrawn", time=reading.time))
+        # The first suspicion stands, unless it was before the start it now belongs to.
+        since = last.suspected_at if last.suspected_at >= event.start else event.suspected_at
+        event = last._replace(start=event.start, suspected_at=since, delay=since - event.start)
+    elif last is not None and fate is Fate.MOVED:
+        moved = reading.previous_start
+        changed.append(last._replace(start=moved, delay=last.suspected_at - moved))
+    if fate is not Fate.REPLACED:
+        state = state._replace(before_start=reading.previous_start)
+    direction, size = _step(before, reading)
+    confirmed = event._replace(
+        state="confirmed",
+        confirmed_at=reading.seq,
+        probability=reading.probability,
+        direction=direction,
+        size=size,
+        time=reading.time,
+    )
+    state = state._replace(
+        event=None,
+        last_event=confirmed,
+        before_totals=before,
+        confirmed_totals=reading.start_totals,
+        confirmed_start=reading.start,
+    )
+    return state, [*changed, confirmed]
+
+
+def _fate(state: Track, reading: Reading) -> Fate:
+    """What the best path of a newly confirmed start says of the event confirmed before it."""
+    last, confirmed, previous = state.last_event, state.confirmed_start, reading.previous_start
+    if last is None or previous == confirmed or previous > last.suspected_at:
+        # One after the suspicion is a short regime of its own, never confirmed.
+        return Fate.KEPT
+    if previous > confirmed:
+        return Fate.MOVED
+    # It leads through the start before the confirmed one, give or take; or through a better
+    # estimate of the confirmed one.
+    return Fate.MOVED if 2 * previous > confirmed + state.before_start else Fate.REPLACED
+
+
+def _step(
+    before: list[float] | None, reading: Reading
+) -> tuple[str | None, float | list[float] | None]:
+    """Direction and size of a shift, in standard deviations pooled within the two regimes.
+
+    The direction is that of the output that moved most; where that was constant within the
+    regimes there is no size.
+    """
+    totals, middle = reading.totals, reading.start_totals
+    if totals is None or middle is None:
+        return None, None
+    first = before if before is not None else [0.0] * len(totals)
+    outputs = (len(totals) - 1) // 2
+    old, new = middle[0] - first[0], totals[0] - middle[0]
+    if old < 1 or new < 1 or old + new <= 2:
+        return None, None
+    sizes = []
+    for i in range(1, outputs + 1):
+        j = i + outputs
+        mean_old, mean_new = (middle[i] - first[i]) / old, (totals[i] - middle[i]) / new
+        squares = (middle[j] - first[j]) - old * mean_old**2
+        squares += (totals[j] - middle[j]) - new * mean_new**2
+        size = _ratio(mean_new - mean_old, squares, old + new, totals[j] - first[j])
+        sizes.append(size)
+    most = max(sizes, key=abs)
+    direction = None if most == 0 else "up" if most > 0 else "down"
+    if not isfinite(most):
+        return direction, None
+    return direction, (sizes[0] if outputs == 1 else sizes)
+
+
+def _ratio(shift: float, within: float, count: float, squares: float) -> float:
+    """A shift in standard deviations; infinite where only rounding is left within the regimes."""
+    if within > ROUNDING * squares:
+        return shift / sqrt(within / (count - 2))
+    return 0.0 if shift**2 * count <= ROUNDING * squares else copysign(inf, shift)

@@ -1,0 +1,168 @@
+"""A level, a line or an autoregression within each regime, averaged by their evidence.
+
+Each regime follows one of three Bayesian regressions on features `f = (1, u)`: a level (`u = 0`), a
+line (`u` is the time since the regime's first label, in tens of observations) or an autoregression
+of order one (`u` is the stream's label before, as location and scale have it). For each of them
+
+    y ~ N(k' f, sigma^2),    k | sigma^2 ~ N((location, 0), sigma^2 Lambda_0^-1),
+    sigma^2 ~ InverseGamma(alpha, beta),
+
+with `Lambda_0 = diag(kappa, slope or autoregression)`; so the predictive is a Student-t of
+`2 alpha` degrees of freedom, mean `k' f` and squared scale `(1 + f' Lambda^-1 f) beta / alpha`. A
+hypothesis's predictive is the average of the three, weighted by their posterior probabilities in
+the regime (Bayesian model averaging: Hoeting et al. 1999, *Statistical Science* 14).
+
+The update keeps the mean `k` and the precision `Lambda`, whose sums of squares lose nothing in long
+runs; for an inlier responsibility `w` of the label
+
+    Lambda' = Lambda + w f f',   k' = k + w Lambda'^-1 f e,   e = y - k' f,
+    alpha' = alpha + w / 2,      beta' = beta + w e^2 / (2 (1 + w f' Lambda^-1 f)),
+    pi' = w pi p(y) / sum(pi p(y)) + (1 - w) pi.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+from model_core.components import StudentAverage, StudentT
+from model_core.upm.base import UnderlyingModel
+from model_core.upm.conjugate import OUTLIER_SPREAD
+
+KINDS = 3  # level, line, autoregression
+UNIT = 10.0  # observations in which the line's slope is measured
+FARTHEST = 1e6  # scales from the location beyond which a label counts as that far in the lag
+
+
+class AveragedStats(NamedTuple):
+    """Three regressions in each hypothesis.
+
+    mean: (B, S, d, 3, 2) `k`. precision: (B, S, d, 3, 3) `Lambda` as its entries 00, 01, 11.
+    alpha: (B, S, 1). beta, log_weight: (B, S, d, 3). origin: (B, S, 1) time of the regime's first
+    label, -1 before it.
+    """
+
+    mean: Tensor
+    precision: Tensor
+    alpha: Tensor
+    beta: Tensor
+    log_weight: Tensor
+    origin: Tensor
+
+
+@dataclass(frozen=True)
+class Averaged(UnderlyingModel):
+    """Level, line or autoregression in each regime; outputs are independent.
+
+    All constants are those of a series with location 0 and scale 1. `beta / (alpha - 1)`, the
+    expected variance in a regime, is below 1: the scale holds what is between regimes, too.
+    """
+
+    y_dim: int = 1
+    kappa: float = 1.0
+    slope: float = 10.0
+    autoregression: float = 16.0
+    alpha: float = 2.0
+    beta: float = 0.5
+    hazard: float = 0.01
+    outlier_rate: float = 0.01
+    kind: str = "averaged"
+    needs_scale: bool = True
+
+    def prior(self, location: Tensor, scale: Tensor) -> AveragedStats:
+        """Prior centred on the location; the three are equally probable."""
+        level = location[:, None, :, None].expand(-1, -1, -1, KINDS)
+        second = level.new_tensor([1.0, self.slope, self.autoregression]).expand_as(level)
+        first, nothing = torch.full_like(level, self.kappa), torch.zeros_like(level)
+        beta = self.beta * scale[:, None, :, None].square().expand_as(level)
+        one = torch.ones_like(location[:, None, :1])
+        return AveragedStats(
+            torch.stack((level, nothing), -1),
+            torch.stack((first, nothing, second), -1),
+            self.alpha * one,
+            beta.clone(),
+            torch.full_like(level, -math.log(KINDS)),
+            -one,
+        )
+
+    def context(self, location: Tensor, scale: Tensor) -> Tensor:
+        """Time, location, scale, and the label before in their terms: (B, 1 + 3 d)."""
+        nothing = torch.zeros_like(location)
+        return torch.cat((nothing[:, :1], location, scale, nothing), -1)
+
+    def remember(self, context: Tensor, y: Tensor, labelled: Tensor) -> Tensor:
+        """One observation later; a missing label leaves the one before."""
+        time, rest = context[:, :1], context[:, 1:]
+        location, scale, last = rest.reshape(len(rest), 3, -1).unbind(1)
+        new = ((y - location) / scale).clamp(-FARTHEST, FARTHEST)
+        last = torch.where(labelled.unsqueeze(-1), new, last)
+        return torch.cat((time + 1, location, scale, last), -1)
+
+    def encode(self, x: Tensor | None, context: Tensor) -> Tensor:
+        """Time and the label before (B, 1 + d)."""
+        return torch.cat((context[:, :1], context[:, 1 + 2 * self.y_dim :]), -1)
+
+    def predictive(self, stats: AveragedStats, phi: Tensor | None) -> StudentAverage:
+        """Average of three Student-t."""
+        found, scale, _ = self._forecast(stats, _second(stats, self.required(phi)))
+        df = (2 * stats.alpha).unsqueeze(-1).expand_as(found)
+        return StudentAverage(df, found, scale, stats.log_weight)
+
+    def outlier(self, prior: AveragedStats, phi: Tensor | None) -> StudentAverage:
+        """The level's prior predictive with ten times its squared scale."""
+        level = torch.zeros_like(prior.beta)
+        found, scale, _ = self._forecast(prior, level)
+        df = (2 * prior.alpha).unsqueeze(-1).expand_as(found)
+        return StudentAverage(df, found, scale * OUTLIER_SPREAD**0.5, prior.log_weight)
+
+    def update(
+        self, stats: AveragedStats, phi: Tensor | None, y: Tensor, weight: Tensor
+    ) -> AveragedStats:
+        """Conjugate update of the three, and of their probabilities."""
+        phi = self.required(phi)
+        u, w = _second(stats, phi), weight[..., None, None]
+        found, scale, variance = self._forecast(stats, u)
+        error = y[:, None, :, None] - found
+        square = torch.stack((torch.ones_like(u), u, u.square()), -1)
+        precision = stats.precision + w.unsqueeze(-1) * square
+        gain = torch.stack(_solve(precision, u), -1)
+        df = (2 * stats.alpha).unsqueeze(-1)
+        each = StudentT(df, found, scale).log_density(y[:, None, :, None])
+        told = torch.log_softmax(stats.log_weight + each, -1)
+        fresh = (stats.origin < 0) & (weight.unsqueeze(-1) > 0)
+        return AveragedStats(
+            stats.mean + (w * error).unsqueeze(-1) * gain,
+            precision,
+            stats.alpha + 0.5 * weight.unsqueeze(-1),
+            stats.beta + 0.5 * w * error.square() / (1 + w * variance),
+            torch.logaddexp(torch.log(w) + told, torch.log1p(-w) + stats.log_weight),
+            torch.where(fresh, phi[:, None, :1], stats.origin),
+        )
+
+    def _forecast(self, stats: AveragedStats, u: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        """`k' f`, the predictive's scale, and `f' Lambda^-1 f`; all (B, S, d, 3), as `u`."""
+        found = stats.mean[..., 0] + stats.mean[..., 1] * u
+        first, second = _solve(stats.precision, u)
+        variance = (first + u * second).clamp(min=0)
+        spread = stats.beta / stats.alpha.unsqueeze(-1)
+        return found, (spread * (1 + variance)).sqrt(), variance
+
+
+def _second(stats: AveragedStats, phi: Tensor) -> Tensor:
+    """The features besides the constant (B, S, d, 3)."""
+    time, last = phi[:, None, :1], phi[:, None, 1:]
+    age = torch.where(stats.origin < 0, 0.0, (time - stats.origin) / UNIT)
+    full = stats.beta[..., 0]
+    return torch.stack((torch.zeros_like(full), age.expand_as(full), last.expand_as(full)), -1)
+
+
+def _solve(precision: Tensor, u: Tensor) -> tuple[Tensor, Tensor]:
+    """`Lambda^-1 (1, u)`, its two entries."""
+    a, b, c = precision.unbind(-1)
+    # Rounding may not take the determinant to zero, where u hardly varies.
+    determinant = torch.maximum(a * c - b.square(), 1e-14 * a * c)
+    return (c - b * u) / determinant, (a * u - b) / determinant

@@ -1,0 +1,177 @@
+"""Regressions that need no training: on the inputs, and on a stream's own past.
+
+Noise is unknown, so predictives are Student-t. Priors are those of a stream with location 0 and
+scale 1: variances in units of the noise's. With all coefficients at their prior mean, 0, either is
+a local level, the intercept.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+from model_core.upm.base import Stats
+from model_core.upm.regression import NoisyStats, Regression
+
+TREND_UNIT = 20.0  # observations over which a trend of one (prior) standard deviation moves as much
+HARMONICS = 3  # at most, of a season
+
+
+class TrendStats(NamedTuple):
+    """NoisyStats, and the time (B, S, 1) of the first label absorbed, -1 before there is one."""
+
+    mean: Tensor
+    cov: Tensor
+    alpha: Tensor
+    beta: Tensor
+    origin: Tensor
+
+
+@dataclass(frozen=True)
+class ZeroTraining(Regression):
+    """What both have: an intercept around the location, and coefficients around 0.
+
+    `level` is the intercept's variance; of the noise's, `alpha` and `beta` are the inverse gamma's.
+    """
+
+    y_dim: int = 1
+    level: float = 3.0
+    alpha: float = 2.0
+    beta: float = 1.0
+    hazard: float = 0.01
+    outlier_rate: float = 0.01
+    needs_scale: bool = True
+
+    def _prior(self, variances: Sequence[float], location: Tensor, scale: Tensor) -> NoisyStats:
+        """Independent coefficients of the given variances after the intercept."""
+        batch, size = len(location), 1 + len(variances)
+        mean = location.new_zeros(batch, 1, size, self.y_dim)
+        mean[:, 0, 0] = location[:, : self.y_dim]
+        cov = torch.diag(location.new_tensor([self.level, *variances]))
+        squared = scale[:, None, : self.y_dim].square()
+        alpha = torch.full_like(squared, self.alpha)
+        return NoisyStats(mean, cov.expand(batch, 1, -1, -1), alpha, self.beta * squared)
+
+
+@dataclass(frozen=True)
+class Linear(ZeroTraining):
+    """Linear in the inputs, which are scaled by a stream's own location and scale.
+
+    Location and scale are (B, y_dim + x_dim): of the labels, then of the inputs; scales above 0.
+    `slope` is the prior variance of a coefficient of a scaled input.
+    """
+
+    x_dim: int = 1
+    slope: float = 1.0
+    kind: str = "linear"
+    scales_inputs: bool = True
+
+    def prior(self, location: Tensor, scale: Tensor) -> NoisyStats:
+        """Intercept at the labels' location; slopes 0."""
+        return self._prior([self.slope] * self.x_dim, location, scale)
+
+    def context(self, location: Tensor, scale: Tensor) -> Tensor:
+        """Location and scale of the inputs (B, 2 x_dim); it never changes."""
+        return torch.cat((location[:, self.y_dim :], scale[:, self.y_dim :]), -1)
+
+    def encode(self, x: Tensor | None, context: Tensor) -> Tensor:
+        """One and the scaled inputs (B, 1 + x_dim)."""
+        one = context.new_ones(len(context), 1)
+        if self.x_dim == 0:
+            return one
+        location, scale = context.chunk(2, -1)
+        return torch.cat((one, (self.required(x) - location) / scale), -1)
+
+
+@dataclass(frozen=True)
+class Autoregressive(ZeroTraining):
+    """Linear in the last `order` labels, of all outputs, in time and in the phase of a season.
+
+    Lags are scaled by the stream's location and scale; where a label is missing the last known one
+    stands in for it (at the start, the location). Time and phase count observations. The trend
+    starts with the regime: a hypothesis counts time from the first label it absorbed, so its prior
+    is the same a million observations on, and its features grow no further than its run length.
+    The season is a sum of at most `HARMONICS` sines. `lag`, `slope` and `swing` are prior variances
+    of the coefficients: of all lags of one age together, of the trend, and of each sine.
+    """
+
+    order: int = 1
+    trend: bool = False
+    season: int = 0
+    lag: float = 0.25
+    slope: float = 1.0
+    swing: float = 0.25
+    kind: str = "autoregressive"
+
+    def __post_init__(self) -> None:
+        if self.order < 0:
+            raise ValueError(f"order is {self.order}, expected at least 0")
+        if self.season < 0 or self.season == 1:
+            raise ValueError(f"season is {self.season}, expected 0 (none) or at least 2")
+
+    def prior(self, location: Tensor, scale: Tensor) -> NoisyStats | TrendStats:
+        """Intercept at the location; all else 0."""
+        variances = [self.lag / self.y_dim] * (self.order * self.y_dim)
+        variances += [self.swing] * len(self._sines())
+        if not self.trend:
+            return self._prior(variances, location, scale)
+        stats = self._prior([*variances, self.slope], location, scale)
+        return TrendStats(*stats, torch.full_like(location[:, None, :1], -1.0))
+
+    def context(self, location: Tensor, scale: Tensor) -> Tensor:
+        """Time, location, scale, and scaled lags, the latest first (B, 1 + (2 + order) y_dim)."""
+        lags = location.new_zeros(len(location), self.order * self.y_dim)
+        return torch.cat((lags.new_zeros(len(lags), 1), location, scale, lags), -1)
+
+    def remember(self, context: Tensor, y: Tensor, labelled: Tensor) -> Tensor:
+        """The label becomes the latest lag."""
+        time, location, scale, lags = self._parts(context)
+        if self.order:
+            latest = torch.where(
+                labelled.unsqueeze(-1), (y - location) / scale, lags[:, : self.y_dim]
+            )
+            lags = torch.cat((latest, lags[:, : -self.y_dim]), -1)
+        return torch.cat((time + 1, location, scale, lags), -1)
+
+    def encode(self, x: Tensor | None, context: Tensor) -> Tensor:
+        """One, lags, sines and, if there is a trend, the time: no hypothesis's own yet (B, m)."""
+        time, _, _, lags = self._parts(context)
+        parts = [torch.ones_like(time), lags]
+        if self.season:
+            rates, shifts = time.new_tensor(self._sines()).unbind(-1)
+            # The remainder first: the sine of a large angle has lost digits.
+            parts.append(torch.sin(rates * torch.remainder(time, self.season) + shifts))
+        return torch.cat([*parts, time] if self.trend else parts, -1)
+
+    def design(self, stats: Stats, phi: Tensor, weight: Tensor) -> tuple[Tensor, Stats]:
+        """Time relative to each hypothesis's first label; features (B, S, c, n) if a trend."""
+        if not self.trend:
+            return phi.unsqueeze(1), stats
+        time, absorbs = phi[:, None, :, -1], weight > 0
+        first = torch.where(absorbs, time, torch.inf).amin(-1, keepdim=True)
+        begins = (stats.origin < 0) & absorbs.any(-1, keepdim=True)
+        origin = torch.where(begins, first, stats.origin)
+        since = torch.where(origin < 0, 0.0, (time - origin).clamp(min=0)) / TREND_UNIT
+        shared = phi[:, None, :, :-1].expand(-1, since.shape[1], -1, -1)
+        return torch.cat((shared, since.unsqueeze(-1)), -1), stats._replace(origin=origin)
+
+    def _parts(self, context: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+        """Time, location, scale and lags."""
+        d = self.y_dim
+        ends = [1, 1 + d, 1 + 2 * d]
+        time, location, scale, lags = torch.tensor_split(context, ends, -1)
+        return time, location, scale, lags
+
+    def _sines(self) -> list[tuple[float, float]]:
+        """Rate and phase of each; a sine that is 0 at every whole time is left out."""
+        found = []
+        for k in range(1, min(HARMONICS, self.season // 2) + 1):
+            rate = 2 * math.pi * k / self.season
+            found += [(rate, math.pi / 2)] if 2 * k == self.season else []
+            found += [(rate, math.pi / 2), (rate, 0.0)] if 2 * k != self.season else []
+        return found

@@ -1,0 +1,56 @@
+"""Warm-up of the zero-training models: location and scale from the first labels of a series."""
+
+from __future__ import annotations
+
+import math
+import statistics
+from collections.abc import Sequence
+
+from model_core.upm.base import UnderlyingModel
+
+LONGEST = 200  # labels after which a series whose values never differ goes on without them
+LONGEST_WAIT = 2000  # observations after which one whose labels are missing does
+FLAT_SCALE = 0.01  # of the location, where all values were the same
+SMALLEST_SCALE = 1e-150  # its square is still a number
+SCALE_FREE = ("count", "positive")  # labels whose location says it all
+
+Values = Sequence[Sequence[float]]  # of each observation its label, then its input if that counts
+
+
+def varied(values: Values, y_dim: int) -> bool:
+    """Whether two labels differ in each output."""
+    columns = list(zip(*values, strict=True))[:y_dim]
+    return bool(values) and all(len(set(each)) > 1 for each in columns)
+
+
+def complete(values: Values, y_dim: int, warmup: int, waited: int) -> bool:
+    """Whether enough labels are there, and two of each output differ (or never will).
+
+    waited: observations so far, with those that have no label.
+    """
+    if waited >= LONGEST_WAIT:
+        return True
+    if len(values) < max(warmup, 1):
+        return False
+    return len(values) >= LONGEST or varied(values, y_dim)
+
+
+def estimate(values: Values, model: UnderlyingModel) -> tuple[list[float], list[float]]:
+    """Location and scale of each column: of counts the mean, else the median; and the deviation.
+
+    The median is not moved by outliers, and keeps to one side of a change among the first labels.
+    """
+    if not values:
+        return [float(model.label in SCALE_FREE)] * model.scaled, [1.0] * model.scaled
+    location, scale = [], []
+    for each in zip(*values, strict=True):
+        mean = math.fsum(each) / len(each)
+        squares = math.fsum((value - mean) ** 2 for value in each)
+        deviation = math.sqrt(squares / max(len(each) - 1, 1))
+        if model.label in SCALE_FREE:
+            # No count yet: half of one spread over all observations.
+            location.append(mean or 0.5 / len(each))
+        else:
+            location.append(statistics.median(each))
+        scale.append(max(deviation or FLAT_SCALE * abs(mean) or 1.0, SMALLEST_SCALE))
+    return location, scale

@@ -1,0 +1,1 @@
+"""Series for training and evaluation, one module for each source."""

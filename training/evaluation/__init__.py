@@ -1,0 +1,1 @@
+"""Evaluations of what the service says by default: `moca evaluate`."""

@@ -1,0 +1,74 @@
+"""`moca evaluate`: tables of how well the service's default settings do."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated, NoReturn
+
+import typer
+
+app = typer.Typer(no_args_is_help=True, help="Measure the default settings on labelled series.")
+
+Model = Annotated[
+    str | None,
+    typer.Option(
+        envvar="MOCA_MODEL", help="A built-in model.", show_default="the service's default"
+    ),
+]
+
+
+@app.command()
+def tcpd(
+    data: Annotated[
+        Path | None,
+        typer.Option(
+            envvar="MOCA_TEST_DATA", help="Folder that holds tcpd.json.", show_default=False
+        ),
+    ] = None,
+    model: Model = None,
+) -> None:
+    """Score change points on the Turing Change Point Dataset: F1 and covering.
+
+    Online are the events that a stream of the service has confirmed; in hindsight, the best
+    segmentation of the whole series. `zero` finds no change at all.
+    """
+    if data is None:
+        _fail("--data (or MOCA_TEST_DATA) is needed: the folder that holds tcpd.json")
+    from training.data.tcpd import load
+    from training.evaluation import tcpd as evaluation
+
+    try:
+        series = load(data)
+    except OSError as error:
+        _fail(f"--data: {error}")
+    evaluation.report(series, _model(model))
+
+
+@app.command()
+def outliers(
+    model: Model = None,
+    hazard: Annotated[
+        float, typer.Option(envvar="MOCA_HAZARD", min=0, max=1, help="Hazard of the streams.")
+    ] = 1 / 250,
+    seed: Annotated[int, typer.Option(envvar="MOCA_SEED", help="Seed of the labels.")] = 0,
+) -> None:
+    """Count false alarms on N(0, 1) with outliers, and how long a real shift takes to be found."""
+    from training.evaluation import outliers as evaluation
+
+    evaluation.report(_model(model), hazard, seed)
+
+
+def _model(name: str | None) -> str:
+    from model_core.defaults import Defaults
+    from model_core.upm.builtin import BUILTIN, Options
+
+    chosen = name or Defaults().model
+    known = [each for each in BUILTIN if BUILTIN[each](Options()).label == "real"]
+    if chosen not in known:
+        _fail(f"--model: expected one of {', '.join(known)}, got {chosen!r}")
+    return chosen
+
+
+def _fail(message: str) -> NoReturn:
+    typer.secho(f"moca: {message}", err=True, fg="red")
+    raise typer.Exit(2)

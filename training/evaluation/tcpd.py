@@ -1,0 +1,80 @@
+"""F1 and covering on the Turing Change Point Dataset: online, in hindsight, and of no change."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+import torch
+from rich.box import SIMPLE_HEAD
+from rich.console import Console
+from rich.progress import track
+from rich.table import Table
+
+from model_core.upm.builtin import BUILTIN, Options
+from training.data.tcpd import Series
+from training.online import Settings, follow, segmentation
+from training.scoring import Score, score
+
+
+class Scores(NamedTuple):
+    """Scores of one series, or their means."""
+
+    online: Score
+    hindsight: Score
+    zero: Score
+
+
+def evaluate(series: Series, model: str, settings: Settings) -> Scores:
+    """Score one series as a stream of the service with these settings."""
+    length = len(series.values)
+    built = BUILTIN[model](Options(y_dim=len(series.values[0])))
+    (followed,) = follow(built, [series.values], settings)
+    found = (followed.confirmed(), segmentation(built, series.values, settings), [])
+    return Scores(*(score(series.annotations, each, length) for each in found))
+
+
+def mean(scores: Sequence[Scores]) -> Scores:
+    """Average of each number."""
+    return Scores(
+        *(
+            Score(*(sum(each) / len(scores) for each in zip(*column, strict=True)))
+            for column in zip(*scores, strict=True)
+        )
+    )
+
+
+def report(series: Sequence[Series], model: str, console: Console | None = None) -> Scores:
+    """Print a table of all series with the means; returns that of the univariate ones."""
+    torch.set_num_threads(1)
+    console = console or Console()
+    settings = Settings()
+    scored = [
+        (each, evaluate(each, model, settings))
+        for each in track(series, "scoring", console=console, transient=True)
+    ]
+    table = Table(box=SIMPLE_HEAD, title=f"{model}: confirmed online, best in hindsight, no change")
+    table.add_column("series", no_wrap=True)
+    table.add_column("length", justify="right")
+    for heading in ("online", "hindsight", "zero"):
+        table.add_column(f"{heading}\nF1", justify="right", no_wrap=True)
+        table.add_column("\ncover", justify="right")
+    groups = {
+        "univariate": [pair for pair in scored if len(pair[0].values[0]) == 1],
+        "multivariate": [pair for pair in scored if len(pair[0].values[0]) > 1],
+    }
+    means = {}
+    for name, group in groups.items():
+        for each, scores in group:
+            table.add_row(each.name, str(len(each.values)), *_cells(scores))
+        if group:
+            table.add_section()
+            means[name] = mean([scores for _, scores in group])
+            table.add_row(f"mean of {len(group)} {name}", "", *_cells(means[name]), style="bold")
+            table.add_section()
+    console.print(table)
+    return means["univariate"]
+
+
+def _cells(scores: Scores) -> list[str]:
+    return [f"{value:.3f}" for each in scores for value in each]

@@ -1,0 +1,138 @@
+"""What the service would say of a series: the same filter, warm-up and events, without a server."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Sequence
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+from model_core import belief as beliefs
+from model_core import filter as moca
+from model_core import warmup
+from model_core.defaults import Defaults
+from model_core.events import Event, Reading, Track, track
+from model_core.filter import FilterState, Info, Inputs, Prior
+from model_core.upm.base import UnderlyingModel
+
+Rows = Sequence[Sequence[float]]  # labels [T][d], nan where missing
+
+
+class Settings(NamedTuple):
+    """How streams are filtered; hazard and outlier rate are the model's unless given."""
+
+    defaults: Defaults = Defaults()
+    hazard: float | None = None
+    outlier_rate: float | None = None
+
+
+class Followed(NamedTuple):
+    """What became of one series.
+
+    events: each change of an event with the position at which it happened. changed:
+    `changed_probability` after each observation; nan while warming up.
+    """
+
+    events: list[tuple[int, Event]]
+    changed: list[float]
+
+    def confirmed(self) -> list[int]:
+        """Starts of the events that are confirmed at the end, each where it lies by then."""
+        starts = {event.id: event.start for _, event in self.events if event.state == "confirmed"}
+        return sorted(set(starts.values()))
+
+
+def run(
+    model: UnderlyingModel, prior: Prior, y: Tensor, settings: Settings
+) -> Iterator[tuple[FilterState, Info]]:
+    """Filter labels (B, T, d), nan where missing, step by step."""
+    state, batch = moca.init(prior, settings.defaults.max_hypotheses), len(y)
+    hazard = model.hazard if settings.hazard is None else settings.hazard
+    rate = model.outlier_rate if settings.outlier_rate is None else settings.outlier_rate
+    table = [hazard] if isinstance(hazard, float) else list(hazard)
+    ones = torch.ones(batch, dtype=torch.float64)
+    hazards = torch.tensor(table, dtype=torch.float64).expand(batch, -1)
+    labelled = torch.isfinite(y).all(-1)
+    for t in range(y.shape[1]):
+        label = torch.where(labelled[:, t, None], y[:, t], 0.0)
+        told = ones * math.nan
+        inputs = Inputs(None, label, labelled[:, t], hazards, ones, told, ones * rate)
+        state, info = moca.step(model, state, prior, inputs)
+        yield state, info
+
+
+def follow(model: UnderlyingModel, series: Sequence[Rows], settings: Settings) -> list[Followed]:
+    """Events of several series of one length, as streams of the service would have them."""
+    found = [_warm(model, rows, settings.defaults.warmup) for rows in series]
+    tracks, events = [Track() for _ in series], [list[tuple[int, Event]]() for _ in series]
+    changed = [[math.nan] * len(rows) for rows in series]
+    y = torch.tensor(series, dtype=torch.float64)
+    prior = _prior(model, [(location, scale) for location, scale, _ in found])
+    for t, (state, _) in enumerate(run(model, prior, y, settings)):
+        confirmed = torch.tensor([each.confirmed_start for each in tracks])
+        mass = beliefs.mass_below(state.belief, t - confirmed).tolist()
+        for i, reading in enumerate(_readings(state, t)):
+            if t >= found[i][2]:
+                changed[i][t] = mass[i]
+            tracks[i], moved = track(tracks[i], reading, settings.defaults.confirm_after)
+            events[i] += [(t, event) for event in moved]
+    # A stream that never came out of its warm-up has no events.
+    ready = [since <= len(rows) for (_, _, since), rows in zip(found, series, strict=True)]
+    return [
+        Followed(each if there else [], mass)
+        for each, mass, there in zip(events, changed, ready, strict=True)
+    ]
+
+
+def segmentation(model: UnderlyingModel, rows: Rows, settings: Settings) -> list[int]:
+    """Starts of the best segmentation (Viterbi) of a whole series, without the first.
+
+    Location and scale are those of all labels.
+    """
+    labels = [row for row in rows if all(map(math.isfinite, row))]
+    prior = _prior(model, [warmup.estimate(labels, model)])
+    previous, start = [], 0
+    y = torch.tensor([rows], dtype=torch.float64)
+    for t, (state, info) in enumerate(run(model, prior, y, settings)):
+        previous.append(int(info.born_previous_start))
+        start = t - int(state.belief.run_length[0, state.belief.score[0].argmax()])
+    starts = []
+    while start > 0:
+        starts.append(start)
+        start = previous[start]
+    return starts[::-1]
+
+
+def _warm(
+    model: UnderlyingModel, rows: Rows, warmup_labels: int
+) -> tuple[list[float], list[float], int]:
+    """Location, scale, and the number of observations after which they are known."""
+    values: list[Sequence[float]] = []
+    for t, row in enumerate(rows):
+        if all(map(math.isfinite, row)):
+            values.append(row)
+        if warmup.complete(values, model.y_dim, warmup_labels, t + 1):
+            return *warmup.estimate(values, model), t + 1
+    return *warmup.estimate(values, model), len(rows) + 1
+
+
+def _prior(model: UnderlyingModel, found: list[tuple[list[float], list[float]]]) -> Prior:
+    location, scale = (torch.tensor(each, dtype=torch.float64) for each in zip(*found, strict=True))
+    return moca.make_prior(model, location, scale)
+
+
+def _readings(state: FilterState, t: int) -> list[Reading]:
+    """What each stream's belief says after observation `t`."""
+    belief = state.belief
+    best, slot = belief.log_prob.max(-1)
+    rows = torch.arange(len(slot))
+    columns = (
+        (t - belief.run_length[rows, slot]).tolist(),
+        best.exp().tolist(),
+        belief.previous_start[rows, slot].tolist(),
+        state.totals.tolist(),
+        state.totals_at_start[rows, slot].tolist(),
+    )
+    return [Reading(t, None, *each) for each in zip(*columns, strict=True)]
