@@ -87,9 +87,10 @@ class Categorical(_Categorical, Family):
     support = "class"
 
     def log_density(self, value: Tensor) -> Tensor:
-        """Log probability of the class."""
-        classes = torch.arange(self.log_probability.shape[-1], device=value.device)
-        return torch.where(value == classes, self.log_probability, 0.0).sum(-1, keepdim=True)
+        """Log probability of the class; -inf of what is none."""
+        chosen = value == torch.arange(self.log_probability.shape[-1], device=value.device)
+        each = torch.where(chosen, self.log_probability, 0.0).sum(-1, keepdim=True)
+        return torch.where(chosen.any(-1, keepdim=True), each, -torch.inf)
 
     def cdf(self, value: Tensor) -> Tensor:
         """Probability of the classes up to an index."""
