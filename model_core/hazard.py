@@ -7,8 +7,80 @@ observations behind it, the first of the regime included.
 
 from __future__ import annotations
 
+import math
+from collections.abc import Sequence
+
 import torch
 from torch import Tensor
+
+LONGEST = 10_000  # entries of a table
+NEGLIGIBLE = 1e-6  # share of regimes, or relative difference from the limit, not worth an entry
+
+
+def checked(hazard: float | Sequence[float]) -> tuple[float, ...]:
+    """A constant or a table as a table; raises ValueError that says what is wrong with it."""
+    table = (hazard,) if isinstance(hazard, int | float) else tuple(hazard)
+    if not 1 <= len(table) <= LONGEST:
+        raise ValueError(f"a hazard has between 1 and {LONGEST} entries, got {len(table)}")
+    for run_length, value in enumerate(table):
+        if not 0 <= value <= 1:
+            raise ValueError(f"a hazard is between 0 and 1, got {value} at {run_length}")
+    if not any(table):
+        raise ValueError("a hazard of 0 at every run length never allows a change")
+    return tuple(map(float, table))
+
+
+def negative_binomial(mean: float, shape: float) -> tuple[float, ...]:
+    """Table of regimes of D >= 1 observations, `D - 1` negative binomial with mean `mean - 1`.
+
+    `lambda(r) = P(D = r + 1) / P(D >= r + 1)`. A shape of 1 is the constant `1 / mean`; above 1
+    regimes are more regular (their squared coefficient of variation is about `1 / shape`), below
+    it more irregular. The hazard tends to `shape / (mean - 1 + shape)`: the table ends where it is
+    within 1e-6 of that, or where all but 1e-6 of the regimes have ended, at the latest after
+    LONGEST entries; longer regimes keep its last. Raises ValueError unless `1 <= mean <= LONGEST`
+    and `0 < shape < inf`.
+    """
+    if not 1 <= mean <= LONGEST:
+        raise ValueError(f"the mean of a regime is between 1 and {LONGEST}, got {mean}")
+    if not 0 < shape < math.inf:
+        raise ValueError(f"the shape is finite and above 0, got {shape}")
+    if shape == 1 or mean == 1:
+        return (1 / mean,)
+    # P(N >= r) / P(N = r) = 1 + (P(N = r + 1) / P(N = r)) P(N >= r + 1) / P(N = r + 1), N = D - 1:
+    # sums of positive numbers, whose relative error shrinks on the way down.
+    q = (mean - 1) / (mean - 1 + shape)
+    odds = _odds(LONGEST - 1, shape, q)
+    hazard = [1 / odds]
+    for r in range(LONGEST - 2, -1, -1):
+        odds = 1 + q * ((r + shape) / (r + 1)) * odds
+        hazard.append(1 / odds)
+    hazard.reverse()
+    return tuple(hazard[: _length(hazard, shape / (mean - 1 + shape))])
+
+
+def _odds(r: int, shape: float, q: float) -> float:
+    """`P(N >= r) / P(N = r) = 2F1(1, r + shape; r + 1; q)`, Gauss's continued fraction.
+
+    Its error falls by `exp(-4 sqrt(1 - q))` with every two terms, once those are more than the
+    spread of `N`, which where q is small is at most about 100.
+    """
+    terms = 1000 + int(20 / math.sqrt(1 - q))
+    tail = 1.0
+    for m in range(terms, 0, -1):
+        even = (shape - m) * m / ((r + 2 * m - 1) * (r + 2 * m))
+        odd = -(r + m) * (r + shape + m) / ((r + 2 * m) * (r + 2 * m + 1))
+        tail = 1 + even * q / (1 + odd * q / tail)
+    return 1 / (1 - (r + shape) / (r + 1) * q / tail)
+
+
+def _length(hazard: list[float], limit: float) -> int:
+    """Entries worth keeping."""
+    left = 1.0
+    for r, each in enumerate(hazard):
+        left *= 1 - each
+        if left <= NEGLIGIBLE or abs(each - limit) <= NEGLIGIBLE * limit:
+            return r + 1
+    return len(hazard)
 
 
 def at(table: Tensor, run_length: Tensor) -> Tensor:
@@ -24,7 +96,8 @@ def log_change(hazard: Tensor, elapsed: Tensor, changepoint: Tensor) -> tuple[Te
     `lambda_dt = 1 - (1 - lambda)^dt` for an elapsed time `dt`; a finite `changepoint` (supervision,
     nan elsewhere) replaces it. hazard: (B, 1) or (B, S); elapsed, changepoint: (B, 1).
     """
-    log_survival = elapsed * torch.log1p(-hazard)
+    # A time of 0 changes nothing, even at a hazard of 1.
+    log_survival: Tensor = torch.special.xlog1py(elapsed, -hazard)
     log_hazard = torch.log(-torch.expm1(log_survival))
     told = ~torch.isnan(changepoint)
     return (

@@ -45,11 +45,12 @@ class Mixture(NamedTuple):
         `tolerance` is the size of the last Newton step of a continuous one, in scales of the
         narrowest component; the error is about its square.
         """
-        if self.components.support in ("real", "positive"):
-            return quantiles.continuous(self.log_weight, self.components, levels, tolerance)
         if self.components.support == "class":
             raise ValueError("classes have no order, hence no quantiles")
-        return quantiles.count(self.log_weight, self.components, levels)
+        weight, alone = self.components.marginals(self.log_weight.exp())
+        if alone.support in ("real", "positive"):
+            return quantiles.continuous(weight, alone, levels, tolerance)
+        return quantiles.count(weight, alone, levels)
 
     def sample(self, draws: int, generator: torch.Generator | None = None) -> Tensor:
         """Draws (B, draws, d)."""

@@ -7,7 +7,7 @@ import math
 import torch
 from torch import Tensor
 
-from model_core.components import Components, average
+from model_core.components import Components
 
 COUNT_STEPS = 500  # of a count's quantile; a dozen are needed
 PLAIN_STEPS = 8  # of a quantile that is easily found
@@ -17,26 +17,21 @@ ROOT_2_PI = math.sqrt(2 * math.pi)
 TOLERANCE = 1e-6  # last Newton step, in scales of the narrowest component; its error is squared
 
 
-def continuous(
-    log_weight: Tensor, components: Components, levels: Tensor, tolerance: float
-) -> Tensor:
-    """Quantiles (B, Q, d) of a continuous mixture.
+def continuous(weight: Tensor, components: Components, levels: Tensor, tolerance: float) -> Tensor:
+    """Quantiles (B, Q, d) of continuous mixtures, of each output with weights (B, M, d).
 
     Newton's method from the quantile of a normal; where that has not arrived soon, again inside
     a bracket. A row that has arrived stays: no answer depends on its batch-mates.
     """
-    centre, spread, narrowest = _centre(log_weight, components)
+    centre, spread, narrowest = _centre(weight, components)
     normal = torch.special.ndtri(levels).reshape(1, -1, 1)
-    start: Tensor = centre + spread * normal
+    start: Tensor = (centre + spread * normal).clamp(min=_least(components))
 
     def rows(value: Tensor) -> Tensor:
         """(B or 1, Q or 1, d or 1) as one row for each of the B Q d quantiles."""
         return value.expand(start.shape).reshape(-1, 1)
 
-    # One copy for all of them.
-    parts = torch.stack(
-        (log_weight.exp().unsqueeze(-1).expand_as(components.parameters()[0]), *components.table())
-    )
+    parts = torch.stack((weight, *components.table()))  # one copy for all of them
     wide = parts.transpose(2, 3).unsqueeze(2).expand(-1, -1, len(levels), -1, -1)
     table = wide.reshape(len(parts), start.numel(), -1).unbind()
     first = start.reshape(-1, 1)
@@ -57,13 +52,13 @@ def _plain(
 
     What they solve is `ndtri(F(x)) = normal`: of a mixture close to a normal it is almost a line.
     """
-    done = torch.zeros_like(x, dtype=torch.bool)
+    done, least = torch.zeros_like(x, dtype=torch.bool), _least(family)
     for _ in range(PLAIN_STEPS):
         cdf, density = family.evaluate(x, table)
         at = torch.special.ndtri((weight * cdf).sum(-1, keepdim=True))
         slope = (weight * density).sum(-1, keepdim=True) * torch.exp(0.5 * at.square())
         move = (at - normal) / (ROOT_2_PI * slope)
-        x = torch.where(done, x, x - move)
+        x = torch.where(done, x, (x - move).clamp(min=least))
         done = done | (move.abs() < small)
         if bool(done.all()):
             break
@@ -72,7 +67,8 @@ def _plain(
 
 def _bracketed(family: Components, x: Tensor, fixed: list[Tensor]) -> Tensor:
     """Newton's method kept inside a bracket, which is halved where it does not get on."""
-    work = [x, torch.full_like(x, -torch.inf), torch.full_like(x, torch.inf), *fixed]
+    low, high = torch.full_like(x, _least(family)), torch.full_like(x, torch.inf)
+    work = [x, low, high, *fixed]
     answer, left = x.clone(), torch.arange(len(x), device=x.device)
     for step in range(STEPS):
         work[:3], done = _newton(family, step, *work)
@@ -116,15 +112,19 @@ def _newton(
     return [new, low, high], (met | near | shut).squeeze(-1)
 
 
-def _centre(log_weight: Tensor, components: Components) -> tuple[Tensor, Tensor, Tensor]:
+def _least(family: Components) -> float:
+    """What no quantile is below."""
+    return 0.0 if family.support == "positive" else -math.inf
+
+
+def _centre(weight: Tensor, components: Components) -> tuple[Tensor, Tensor, Tensor]:
     """Mean, spread around it, and scale of the narrowest component, each (B, 1, d) and finite.
 
     A component's scale is taken from the height of its peak: its variance may not exist.
     """
-    weight = log_weight.exp().unsqueeze(-1)
-    mean, each = average(log_weight, components.mean()).unsqueeze(1), components.mean()
+    each, present = components.mean(), weight > 0
     scale = torch.exp(-components.log_density(each)) / ROOT_2_PI
-    present = weight > 0
+    mean = torch.where(present, weight * each, 0.0).sum(1, keepdim=True)
     between = torch.where(present, weight * (each - mean).square(), 0.0).sum(1, keepdim=True)
     # The average scale, not its square's: one wide component of little weight hardly moves it.
     within = torch.where(present, weight * scale, 0.0).sum(1, keepdim=True)
@@ -132,7 +132,7 @@ def _centre(log_weight: Tensor, components: Components) -> tuple[Tensor, Tensor,
     return mean, (between + within.square()).sqrt(), narrowest
 
 
-def count(log_weight: Tensor, components: Components, levels: Tensor) -> Tensor:
+def count(weight: Tensor, components: Components, levels: Tensor) -> Tensor:
     """Smallest count (B, Q, d) whose cumulative probability reaches each level.
 
     From the quantile of a normal outwards until it is bracketed, then false position and halving
@@ -140,15 +140,14 @@ def count(log_weight: Tensor, components: Components, levels: Tensor) -> Tensor:
     """
     goal = levels.reshape(1, -1, 1)
     each = components.rebuilt(*(p.unsqueeze(2) for p in components.parameters()))
-    weight = log_weight.exp()[..., None, None]
-    mean, spread, _ = _centre(log_weight, components)
+    mean, spread, _ = _centre(weight, components)
     x = (mean + spread * torch.special.ndtri(levels).reshape(1, -1, 1)).floor().clamp(min=0)
     # Each end of the bracket with the probability by which it exceeds the level.
     low, high = torch.full_like(x, -1.0), torch.full_like(x, torch.inf)
     below, above = -goal.expand_as(x), 1 - goal.expand_as(x)
     for step in range(COUNT_STEPS):
         # Sums of masses may end a rounding error below a level that they meet.
-        excess = (weight * each.cdf(x.unsqueeze(1))).sum(1) - goal + 1e-12
+        excess = (weight.unsqueeze(2) * each.cdf(x.unsqueeze(1))).sum(1) - goal + 1e-12
         reached = excess >= 0
         low, below = torch.where(reached, low, x), torch.where(reached, below, excess)
         high, above = torch.where(reached, x, high), torch.where(reached, excess, above)

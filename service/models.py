@@ -53,6 +53,11 @@ BUILT_IN = (
         None,
     ),
     _built_in(
+        "averaged",
+        "A level, a line or an autoregression in each regime, by their evidence; numeric labels.",
+        None,
+    ),
+    _built_in(
         "multivariate",
         "Unknown means and covariance in each regime; numeric labels that move together.",
         None,

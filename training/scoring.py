@@ -34,15 +34,21 @@ def f1(annotations: Annotations, found: Iterable[int]) -> float:
     Precision counts what any annotator marked, recall is the average over annotators.
     """
     detected = sorted({0, *found})
-    marked = [{0, *map(int, each)} for each in annotations.values()]
+    marked = [_with_zero(each) for each in annotations.values()]
     everyone: set[int] = set()
-    for each in marked:
-        # One by one: the benchmark goes through this set in the order that this gives it.
-        for point in each:
-            everyone.add(point)
+    for points in marked:
+        for each in points:
+            everyone.add(each)
     precision = _hits(everyone, detected) / len(detected)
     recall = sum(_hits(each, detected) / len(each) for each in marked) / len(marked)
     return 2 * precision * recall / (precision + recall) if precision + recall > 0 else 0.0
+
+
+def _with_zero(points: Iterable[int]) -> set[int]:
+    # The matching is greedy, and its order that of a set: the benchmark's sets are made like this.
+    found = {int(each) for each in points}
+    found.add(0)
+    return found
 
 
 def _hits(truth: Iterable[int], detected: list[int]) -> int:

@@ -20,7 +20,7 @@ def alpaca(parts: Parts) -> Alpaca:
     """`prior_mean` (n, y), `prior_covariance_factor` (n, n), `log_noise_variance` (y,).
 
     With `"noise": "unknown"` there are `log_noise_alpha` and `log_noise_beta` (y,) instead of the
-    last: the inverse gamma that the variances come from.
+    last: shape and scale of the inverse gamma that the variances come from.
     """
     x_dim, y_dim, n = (parts.size(name) for name in ("x_dim", "y_dim", "feature_dim"))
     factor = parts.tensor("prior_covariance_factor", n, n)
@@ -37,6 +37,18 @@ def alpaca(parts: Parts) -> Alpaca:
     )
 
 
+def _noise(parts: Parts, y_dim: int) -> tuple[Tensor | None, NoisePrior | None]:
+    noise = parts.description.get("noise", "known")
+    if noise == "known":
+        return parts.exponential("log_noise_variance", y_dim), None
+    if noise != "unknown":
+        raise BadArtifact(f"{DESCRIPTION}: noise is {noise!r}, expected 'known' or 'unknown'")
+    alpha = parts.exponential("log_noise_alpha", y_dim)
+    if not (alpha > 1).all():
+        raise BadArtifact(f"{TENSORS}: 'log_noise_alpha' has one not above 0: no variance exists")
+    return None, NoisePrior(alpha, parts.exponential("log_noise_beta", y_dim))
+
+
 def pcoc(parts: Parts) -> Pcoc:
     """`prior_mean`, `log_prior_precision`, `log_noise_variance` (J, n), `log_dirichlet` (J,).
 
@@ -47,8 +59,8 @@ def pcoc(parts: Parts) -> Pcoc:
     if parts.description.get("output_scaling") is not None:
         raise BadArtifact(f"{DESCRIPTION}: output_scaling is given, but labels are class indices")
     mean = parts.tensor("prior_mean", classes, n)
-    precision = parts.positive("log_prior_precision", classes, n)
-    dirichlet = parts.positive("log_dirichlet", classes)
+    precision = parts.exponential("log_prior_precision", classes, n)
+    dirichlet = parts.exponential("log_dirichlet", classes)
     parts.derived("prior_mean", precision * mean)
     parts.derived("log_dirichlet", dirichlet.sum())
     offset, scale = parts.scaling("input_scaling", x_dim)
@@ -56,7 +68,7 @@ def pcoc(parts: Parts) -> Pcoc:
         encoder=parts.encoder(x_dim, n),
         prior_mean=mean,
         prior_precision=precision,
-        noise_variance=parts.positive("log_noise_variance", classes, n),
+        noise_variance=parts.exponential("log_noise_variance", classes, n),
         dirichlet=dirichlet,
         x_offset=offset,
         x_scale=scale,
@@ -94,19 +106,6 @@ def _decoder(parts: Parts, into: int, out: int) -> Mlp:
     spec = {} if parts.description.get("decoder") is None else parts.field("decoder", dict)
     names = activation(spec, "activation", "relu"), "identity"
     return mlp(parts, "decoder", [into, *inner, out], names)
-
-
-def _noise(parts: Parts, y_dim: int) -> tuple[Tensor | None, NoisePrior | None]:
-    """Known variances, or, where `noise` says so, the inverse gamma they come from."""
-    noise = parts.description.get("noise", "known")
-    if noise == "known":
-        return parts.positive("log_noise_variance", y_dim), None
-    if noise != "unknown":
-        raise BadArtifact(f"{DESCRIPTION}: noise is {noise!r}, expected 'known' or 'unknown'")
-    alpha = parts.positive("log_noise_alpha", y_dim)
-    if not (alpha > 1).all():
-        raise BadArtifact(f"{TENSORS}: 'log_noise_alpha' has one not above 0: no variance exists")
-    return None, NoisePrior(alpha, parts.positive("log_noise_beta", y_dim))
 
 
 def _scalings(parts: Parts, x_dim: int, y_dim: int) -> dict[str, Any]:

@@ -85,7 +85,7 @@ class Parts:
             )
         return shape
 
-    def positive(self, name: str, *shape: int) -> Tensor:
+    def exponential(self, name: str, *shape: int) -> Tensor:
         """`exp` of a tensor of logarithms, finite and above 0."""
         value = self.derived(name, self.tensor(name, *shape).exp())
         # Its inverse must be finite too: a variance is as good as a precision.

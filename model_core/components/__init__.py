@@ -7,12 +7,14 @@ of the labels.
 from model_core.components.averaged import StudentAverage
 from model_core.components.base import Components, average, join
 from model_core.components.discrete import Bernoulli, Categorical, NegativeBinomial
-from model_core.components.real import Normal, StudentT
+from model_core.components.real import Lomax, MultivariateStudentT, Normal, StudentT
 
 __all__ = [
     "Bernoulli",
     "Categorical",
     "Components",
+    "Lomax",
+    "MultivariateStudentT",
     "NegativeBinomial",
     "Normal",
     "StudentAverage",

@@ -7,7 +7,6 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from model_core import special
 from model_core.components.base import Family
 from model_core.components.real import StudentT
 
@@ -39,22 +38,11 @@ class StudentAverage(_StudentAverage, Family):
         """Cumulative probability of each dimension, to 2e-10."""
         return (self.log_weight.exp() * self._each().cdf(value.unsqueeze(-1))).sum(-1)
 
-    def table(self) -> tuple[Tensor, ...]:
-        """Tensors (B, M k, d): the k of each component side by side."""
-        table = special.student_t_table(self.df, special.student_t_norm(self.df))
-        full = self.log_weight.exp(), self.loc, self.scale, *table
-        return tuple(each.transpose(-1, -2).flatten(1, 2) for each in full)
-
-    def evaluate(self, value: Tensor, table: tuple[Tensor, ...]) -> tuple[Tensor, Tensor]:
-        """CDF and density (rows, M) at values (rows, 1), of a table of rows (rows, M k)."""
-        weight, loc, scale, *rest = table
-        cdf, density = special.student_t((value - loc) / scale, tuple(rest))
-        parts = self.log_weight.shape[-1]
-
-        def total(each: Tensor) -> Tensor:
-            return (weight * each).reshape(*each.shape[:-1], -1, parts).sum(-1)
-
-        return total(cdf), total(density / scale)
+    def marginals(self, weight: Tensor) -> tuple[Tensor, StudentT]:
+        """The k of each component side by side: (B, M k, d)."""
+        full = weight[..., None, None] * self.log_weight.exp(), self.df, self.loc, self.scale
+        share, *rest = (each.transpose(-1, -2).flatten(1, 2) for each in full)
+        return share, StudentT(*rest)
 
     def mean(self) -> Tensor:
         """Average of the locations."""

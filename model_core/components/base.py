@@ -44,8 +44,15 @@ class Components(Protocol):
         """One draw (B, M, d) of each."""
         ...
 
+    def marginals(self, weight: Tensor) -> tuple[Tensor, Components]:
+        """Mixture of each output alone, from weights (B, M): weights (B, M', d) and a family.
+
+        All parameters of that family are (B, M', d).
+        """
+        ...
+
     def table(self) -> tuple[Tensor, ...]:
-        """Tensors (B, M, d) that `evaluate` needs; costly parts done once."""
+        """Tensors (B, M, d) that `evaluate` needs, of marginals; costly parts done once."""
         ...
 
     def evaluate(self, value: Tensor, table: tuple[Tensor, ...]) -> tuple[Tensor, Tensor]:
@@ -82,6 +89,11 @@ class Family:
         """Diagonal."""
         own: Any = self
         return torch.diag_embed(own.variance())
+
+    def marginals(self, weight: Tensor) -> tuple[Tensor, Any]:
+        """Itself."""
+        own: Any = self
+        return weight.unsqueeze(-1).expand_as(own.mean()), self
 
     def table(self) -> tuple[Tensor, ...]:
         """The parameters."""

@@ -87,10 +87,11 @@ class Categorical(_Categorical, Family):
     support = "class"
 
     def log_density(self, value: Tensor) -> Tensor:
-        """Log probability of the class; -inf of what is none."""
-        chosen = value == torch.arange(self.log_probability.shape[-1], device=value.device)
-        each = torch.where(chosen, self.log_probability, 0.0).sum(-1, keepdim=True)
-        return torch.where(chosen.any(-1, keepdim=True), each, -torch.inf)
+        """Log probability of the class; -inf of an index that is none."""
+        classes = torch.arange(self.log_probability.shape[-1], device=value.device)
+        chosen = value == classes
+        found = torch.where(chosen, self.log_probability, 0.0).sum(-1, keepdim=True)
+        return torch.where(chosen.any(-1, keepdim=True), found, -torch.inf)
 
     def cdf(self, value: Tensor) -> Tensor:
         """Probability of the classes up to an index."""

@@ -1,4 +1,4 @@
-"""Families of real labels."""
+"""Families of real labels, and of positive ones."""
 
 from __future__ import annotations
 
@@ -66,6 +66,72 @@ class StudentT(_StudentT, Family):
         return self.loc + self.scale * normal * (self.df / chi2).sqrt()
 
 
+class _MultivariateStudentT(NamedTuple):
+    df: Tensor
+    loc: Tensor
+    factor: Tensor
+
+
+class MultivariateStudentT(_MultivariateStudentT, Family):
+    """Student-t of several outputs together: df (B, M, 1), loc (B, M, d), factor (B, M, d, d).
+
+    `factor` is the lower Cholesky factor of the scale matrix. All that is per output is that of
+    the marginals, each a Student-t.
+    """
+
+    support = "real"
+
+    def _alone(self) -> StudentT:
+        scale = torch.linalg.vector_norm(self.factor, dim=-1)
+        return StudentT(self.df.expand_as(self.loc), self.loc, scale)
+
+    def log_density(self, value: Tensor) -> Tensor:
+        """Log density of each output alone."""
+        return self._alone().log_density(value)
+
+    def joint_log_density(self, value: Tensor) -> Tensor:
+        """Log density (B, M) of all outputs together (Murphy 2007, eq. 312)."""
+        df, outputs = self.df.squeeze(-1), self.loc.shape[-1]
+        error = (value - self.loc).unsqueeze(-1)
+        z = torch.linalg.solve_triangular(self.factor, error, upper=False).squeeze(-1)
+        half = 0.5 * (df + outputs)
+        norm = torch.lgamma(half) - torch.lgamma(0.5 * df)
+        norm = norm - 0.5 * outputs * torch.log(df * math.pi)
+        norm = norm - torch.log(self.factor.diagonal(dim1=-2, dim2=-1)).sum(-1)
+        return norm - half * torch.log1p(z.square().sum(-1) / df)
+
+    def cdf(self, value: Tensor) -> Tensor:
+        """Cumulative probability of each output alone."""
+        return self._alone().cdf(value)
+
+    def marginals(self, weight: Tensor) -> tuple[Tensor, StudentT]:
+        """Student-t of each output."""
+        return weight.unsqueeze(-1).expand_as(self.loc), self._alone()
+
+    def mean(self) -> Tensor:
+        """Location."""
+        return self.loc
+
+    def variance(self) -> Tensor:
+        """Of each output; inf for `df <= 2`."""
+        return self._alone().variance()
+
+    def covariance(self) -> Tensor:
+        """Scale matrix times `df / (df - 2)`; for `df <= 2` inf on the diagonal and 0 beside it."""
+        df = self.df.unsqueeze(-1)
+        full = self.factor @ self.factor.mT * (df / (df - 2))
+        return torch.where(df > 2, full, torch.diag_embed(self.variance()))
+
+    def sample(self, generator: torch.Generator | None = None) -> Tensor:
+        """Normal over the root of a chi-square that the outputs share."""
+        chi2 = 2 * torch._standard_gamma(0.5 * self.df, generator=generator)
+        normal = torch.randn(
+            self.loc.shape, generator=generator, dtype=self.loc.dtype, device=self.loc.device
+        )
+        spread = (self.factor @ normal.unsqueeze(-1)).squeeze(-1)
+        return self.loc + spread * (self.df / chi2).sqrt()
+
+
 class _Normal(NamedTuple):
     loc: Tensor
     scale: Tensor
@@ -100,3 +166,44 @@ class Normal(_Normal, Family):
             self.loc.shape, generator=generator, dtype=self.loc.dtype, device=self.loc.device
         )
         return self.loc + self.scale * normal
+
+
+class _Lomax(NamedTuple):
+    shape: Tensor
+    scale: Tensor
+
+
+class Lomax(_Lomax, Family):
+    """Durations, exponential with a gamma rate: `P(Y > y) = (1 + y / scale)^-shape`.
+
+    The mean exists for `shape > 1`, the variance for `shape > 2`; quantiles need a mean.
+    """
+
+    support = "positive"
+
+    def log_density(self, value: Tensor) -> Tensor:
+        """Log density of each output; -inf below zero."""
+        inside = torch.log1p(value.clamp(min=0) / self.scale)
+        density = torch.log(self.shape / self.scale) - (self.shape + 1) * inside
+        return torch.where(value < 0, -torch.inf, density)
+
+    def cdf(self, value: Tensor) -> Tensor:
+        """Cumulative probability, to rounding however small."""
+        inside = torch.log1p(value.clamp(min=0) / self.scale)
+        return -torch.expm1(-self.shape * inside)
+
+    def mean(self) -> Tensor:
+        """`scale / (shape - 1)`; inf for `shape <= 1`."""
+        return torch.where(self.shape > 1, self.scale / (self.shape - 1), torch.inf)
+
+    def variance(self) -> Tensor:
+        """`mean^2 shape / (shape - 2)`; inf for `shape <= 2`."""
+        variance = self.mean().square() * self.shape / (self.shape - 2)
+        return torch.where(self.shape > 2, variance, torch.inf)
+
+    def sample(self, generator: torch.Generator | None = None) -> Tensor:
+        """The inverse of the distribution function at a uniform draw below one."""
+        uniform = torch.rand(
+            self.scale.shape, generator=generator, dtype=self.scale.dtype, device=self.scale.device
+        )
+        return self.scale * torch.expm1(-torch.log1p(-uniform) / self.shape)

@@ -67,7 +67,7 @@ class Averaged(UnderlyingModel):
     slope: float = 10.0
     autoregression: float = 16.0
     alpha: float = 2.0
-    beta: float = 0.5
+    beta: float = 0.7
     hazard: float = 0.01
     outlier_rate: float = 0.01
     kind: str = "averaged"

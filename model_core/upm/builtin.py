@@ -7,8 +7,15 @@ from typing import NamedTuple
 
 from model_core.upm.averaged import Averaged
 from model_core.upm.base import UnderlyingModel
-from model_core.upm.conjugate import BernoulliModel, Gaussian, Poisson
+from model_core.upm.conjugate import (
+    BernoulliModel,
+    CategoricalModel,
+    Exponential,
+    Gaussian,
+    Poisson,
+)
 from model_core.upm.linear import Autoregressive, Linear
+from model_core.upm.multivariate import Multivariate
 
 
 class Options(NamedTuple):
@@ -31,4 +38,7 @@ BUILTIN: dict[str, Callable[[Options], UnderlyingModel]] = {
     "autoregressive": lambda options: Autoregressive(
         y_dim=options.y_dim, order=options.order, trend=options.trend, season=options.season
     ),
+    "multivariate": lambda options: Multivariate(y_dim=options.y_dim),
+    "categorical": lambda options: CategoricalModel(classes=options.classes),
+    "exponential": lambda options: Exponential(),
 }

@@ -12,7 +12,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from model_core.components import Bernoulli, NegativeBinomial, StudentT
+from model_core.components import Bernoulli, Categorical, Lomax, NegativeBinomial, StudentT
 from model_core.upm.base import UnderlyingModel
 
 OUTLIER_SPREAD = 10.0  # squared scale (or dispersion) of an outlier, in those of the prior
@@ -120,6 +120,43 @@ class Poisson(UnderlyingModel):
         return GammaStats(stats.shape + w * y.unsqueeze(1), stats.rate + w)
 
 
+@dataclass(frozen=True)
+class Exponential(UnderlyingModel):
+    """Positive durations with an unknown rate; Lomax predictives.
+
+    `shape` is the prior's, above 2 so that a variance exists: its predictive mean is the stream's
+    location.
+    """
+
+    shape: float = 2.5
+    hazard: float = 0.01
+    outlier_rate: float = 0.01
+    kind: str = "exponential"
+    label: str = "positive"
+    needs_scale: bool = True
+
+    def prior(self, location: Tensor, scale: Tensor) -> GammaStats:
+        """Gamma over the rate, under which a duration's mean is the location."""
+        shape = torch.full_like(location.unsqueeze(1), self.shape)
+        return GammaStats(shape, (shape - 1) * location.unsqueeze(1))
+
+    def predictive(self, stats: GammaStats, phi: Tensor | None) -> Lomax:
+        """Gamma-exponential: `p(y) = shape rate^shape / (rate + y)^(shape + 1)`."""
+        return Lomax(stats.shape, stats.rate)
+
+    def outlier(self, prior: GammaStats, phi: Tensor | None) -> Lomax:
+        """The prior predictive with ten times its scale, which is its spread."""
+        wide = self.predictive(prior, phi)
+        return wide._replace(scale=wide.scale * OUTLIER_SPREAD)
+
+    def update(
+        self, stats: GammaStats, phi: Tensor | None, y: Tensor, weight: Tensor
+    ) -> GammaStats:
+        """Count the events and add up the time."""
+        w = weight.unsqueeze(-1)
+        return GammaStats(stats.shape + w, stats.rate + w * y.unsqueeze(1))
+
+
 class BetaStats(NamedTuple):
     """Beta over a probability: pseudo-counts of ones and zeros (B, S, 1)."""
 
@@ -150,3 +187,37 @@ class BernoulliModel(UnderlyingModel):
         """Count the one or the zero."""
         w, y = weight.unsqueeze(-1), y.unsqueeze(1)
         return BetaStats(stats.ones + w * y, stats.zeros + w * (1 - y))
+
+
+class DirichletStats(NamedTuple):
+    """Dirichlet over probabilities: pseudo-counts of the classes (B, S, J)."""
+
+    counts: Tensor
+
+
+@dataclass(frozen=True)
+class CategoricalModel(UnderlyingModel):
+    """Class indices with unknown probabilities; uniform prior. None is ever an outlier."""
+
+    classes: int = 2
+    concentration: float = 1.0
+    hazard: float = 0.01
+    kind: str = "categorical"
+    label: str = "class"
+
+    def prior(self, location: Tensor, scale: Tensor) -> DirichletStats:
+        """The same pseudo-count of every class for every stream."""
+        shape = len(location), 1, self.classes
+        return DirichletStats(location.new_full(shape, self.concentration))
+
+    def predictive(self, stats: DirichletStats, phi: Tensor | None) -> Categorical:
+        """Dirichlet-categorical: the posterior mean."""
+        counts = stats.counts
+        return Categorical(torch.log(counts) - torch.log(counts.sum(-1, keepdim=True)))
+
+    def update(
+        self, stats: DirichletStats, phi: Tensor | None, y: Tensor, weight: Tensor
+    ) -> DirichletStats:
+        """Count the class; y: (B, 1) index."""
+        seen = y.unsqueeze(1) == torch.arange(self.classes, device=y.device)
+        return DirichletStats(stats.counts + weight.unsqueeze(-1) * seen)

@@ -60,19 +60,46 @@ class Script:
                 results[i] = result
         return results
 
+    # Both talk to a connection themselves: a pipeline of the library does the same with several
+    # times the work for each command.
+
     def _pipeline(self, client: redis.Redis, calls: Sequence[Call]) -> list[Any]:
-        with client.pipeline(transaction=False) as pipe:
-            for call in calls:
-                self._send(pipe, call)
-            return list(pipe.execute(raise_on_error=False))
+        if not calls:
+            return []
+        pool: Any = client.connection_pool
+        connection = pool.get_connection()
+        try:
+            connection.send_packed_command(connection.pack_commands(self._commands(calls)))
+            return [_result(connection) for _ in calls]
+        finally:
+            pool.release(connection)
 
     async def _pipeline_async(
         self, client: redis.asyncio.Redis, calls: Sequence[Call]
     ) -> list[Any]:
-        async with client.pipeline(transaction=False) as pipe:
-            for call in calls:
-                self._send(pipe, call)
-            return list(await pipe.execute(raise_on_error=False))
+        if not calls:
+            return []
+        pool: Any = client.connection_pool
+        connection = await pool.get_connection()
+        try:
+            await connection.send_packed_command(connection.pack_commands(self._commands(calls)))
+            return [await _result_async(connection) for _ in calls]
+        finally:
+            await pool.release(connection)
 
-    def _send(self, client: Any, call: Call) -> Any:
-        return client.evalsha(self.digest, len(call.keys), *call.keys, *call.arguments)
+    def _commands(self, calls: Sequence[Call]) -> list[tuple[Argument, ...]]:
+        return [("EVALSHA", self.digest, len(c.keys), *c.keys, *c.arguments) for c in calls]
+
+
+def _result(connection: Any) -> Any:
+    try:
+        return connection.read_response()
+    except ResponseError as error:
+        return error
+
+
+async def _result_async(connection: Any) -> Any:
+    try:
+        return await connection.read_response()
+    except ResponseError as error:
+        return error

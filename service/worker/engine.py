@@ -174,7 +174,8 @@ class Engine:
         """Write the states of those whose turn it is."""
         every = self.settings.checkpoint_every
         due = [s for s in streams if s.alive and s.slab is not None and s.checkpoint_due(every)]
-        self.checkpoint(partition, due)
+        if due:
+            self.checkpoint(partition, due)
 
     def resize(self, stream: Stream, max_hypotheses: int) -> None:
         """Move a stream to a slab of another size, keeping its likeliest hypotheses."""

@@ -131,14 +131,15 @@ class Worker:
                 touched[partition].append(lane.stream)
         for partition, streams in touched.items():
             self.engine.checkpoint_due(partition, streams)
-        self._submit([self._commit_of(p, items[p], s) for p, s in touched.items() if items[p]])
+        leases = self.leases.held()
+        commits = [self._commit_of(leases[p], items[p], s) for p, s in touched.items() if items[p]]
+        self._submit(commits)
         self.engine.drop_broken(batch.lanes)
         self._busy = set()
 
-    def _commit_of(self, partition: int, items: list[Item], streams: list[Stream]) -> Commit:
+    def _commit_of(self, lease: Lease, items: list[Item], streams: list[Stream]) -> Commit:
         keep_ms = int(2000 * self.settings.request_deadline_s)
-        lease = self.leases.held()[partition]
-        return commit_of(lease, self.offsets[partition], items, streams, keep_ms)
+        return commit_of(lease, self.offsets[lease.partition], items, streams, keep_ms)
 
     def _commit(self, commits: list[Commit]) -> None:
         """Commit, and wait for it."""
@@ -220,7 +221,8 @@ class Worker:
                 self._settle()
 
     def _quarantine(self, partition: int, item: Item) -> None:
-        self._commit([self._commit_of(partition, [refused(item)], [])])
+        lease = self.leases.held()[partition]
+        self._commit([self._commit_of(lease, [refused(item)], [])])
 
     def _forget(self, partition: int) -> None:
         """Drop a partition that is not ours any more, and all that was not committed."""

@@ -4,8 +4,9 @@ import math
 
 import pytest
 
+from model_core import events as core
 from service.events import Reading, track
-from service.wire import Head, StreamSettings
+from service.wire import Event, Head, StreamSettings
 
 
 class Life:
@@ -256,3 +257,7 @@ class TestSize:
             life.see(20, y=None)
         (last,) = life.see(20, y=None)
         assert (last.direction, last.size) == (None, None)
+
+
+def test_an_event_is_kept_field_by_field():
+    assert core.Event._fields == Event.__struct_fields__

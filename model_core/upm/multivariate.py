@@ -1,0 +1,93 @@
+"""Several outputs with a full covariance. Murphy, *Conjugate Bayesian analysis* (2007), sec. 9."""
+
+from __future__ import annotations
+
+import sys
+from dataclasses import dataclass
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+from model_core.components import MultivariateStudentT
+from model_core.upm.base import UnderlyingModel
+from model_core.upm.conjugate import OUTLIER_SPREAD, Gaussian
+
+
+class MultivariateStats(NamedTuple):
+    """Normal-inverse-Wishart: mean (B, S, d), kappa and nu (B, S, 1), scale psi (B, S, d, d)."""
+
+    mean: Tensor
+    kappa: Tensor
+    nu: Tensor
+    psi: Tensor
+
+
+@dataclass(frozen=True)
+class Multivariate(UnderlyingModel):
+    """Unknown mean and covariance of all outputs together; multivariate Student-t predictives.
+
+    `kappa`, `alpha` and `beta` mean what they do for the `Gaussian`: before any observation each
+    output alone is predicted as there, and with one output so it is ever after. Outputs are
+    uncorrelated until the observations say otherwise.
+    """
+
+    y_dim: int = 2
+    kappa: float = Gaussian.kappa
+    alpha: float = Gaussian.alpha
+    beta: float = Gaussian.beta
+    hazard: float = 0.01
+    outlier_rate: float = 0.01
+    kind: str = "multivariate"
+    needs_scale: bool = True
+    symmetric: tuple[str, ...] = ("psi",)
+
+    def prior(self, location: Tensor, scale: Tensor) -> MultivariateStats:
+        """Centred on the location; expected covariance diagonal, in units of the scale.
+
+        `nu = 2 alpha + d - 1` leaves every output `2 alpha` degrees of freedom.
+        """
+        mean = location.unsqueeze(1)
+        ones = torch.ones_like(mean[..., :1])
+        psi = torch.diag_embed(2 * self.beta * scale.unsqueeze(1).square())
+        return MultivariateStats(
+            mean, self.kappa * ones, (2 * self.alpha + self.y_dim - 1) * ones, psi
+        )
+
+    def predictive(self, stats: MultivariateStats, phi: Tensor | None) -> MultivariateStudentT:
+        """Student-t, `nu - d + 1` degrees of freedom, scale `psi (kappa + 1) / (kappa df)`."""
+        mean, kappa, nu, psi = stats
+        df = nu - (self.y_dim - 1)
+        factor, failed = torch.linalg.cholesky_ex(psi)
+        # A row that is not positive definite is nan, so that its step is refused and no other's.
+        factor = torch.where(failed[..., None, None] > 0, torch.nan, factor)
+        spread = ((kappa + 1) / (kappa * df)).sqrt().unsqueeze(-1)
+        return MultivariateStudentT(df, mean, factor * spread)
+
+    def outlier(self, prior: MultivariateStats, phi: Tensor | None) -> MultivariateStudentT:
+        """The prior predictive with ten times its scale matrix."""
+        wide = self.predictive(prior, phi)
+        return wide._replace(factor=wide.factor * OUTLIER_SPREAD**0.5)
+
+    def update(
+        self, stats: MultivariateStats, phi: Tensor | None, y: Tensor, weight: Tensor
+    ) -> MultivariateStats:
+        """Conjugate update with a weighted observation (Murphy, sec. 9.2 for n = weight).
+
+        psi only grows, so it is never below the prior's. Rounding could still make it indefinite
+        where observations are collinear and far larger than the scale; it is at most a few eps of
+        the diagonal a step, and the diagonal is raised by more than that.
+        """
+        mean, kappa, nu, psi = stats
+        w = weight.unsqueeze(-1)
+        error = y.unsqueeze(1) - mean
+        gain = w / (kappa + w)
+        grown = psi + (kappa * gain).unsqueeze(-1) * (error.unsqueeze(-1) * error.unsqueeze(-2))
+        rounding = self.y_dim * (self.y_dim + 3) * sys.float_info.epsilon
+        diagonal = grown.diagonal(dim1=-2, dim2=-1) * (w > 0)
+        return MultivariateStats(
+            mean + gain * error,
+            kappa + w,
+            nu + w,
+            grown + torch.diag_embed(diagonal * rounding),
+        )
