@@ -285,11 +285,10 @@ def change_probability(series: Series) -> np.ndarray:
 
 def enumerate_segmentations(reference: Reference, series: Series) -> list[Truth]:
     """The truth after every step, as sums and maxima over all segmentations up to it."""
-    change = change_probability(series)
     whole = [np.cumsum(segment(reference, series, s)) for s in range(len(series.y))]
     answer = []
     for t in range(len(series.y)):
-        paths = [_path(cuts, change, whole) for cuts in product((False, True), repeat=t)]
+        paths = segmentations(series, whole, t)
         evidence = logsumexp([joint for _, joint in paths])
         belief, score, previous = {}, {}, {}
         for start in range(t + 1):
@@ -300,6 +299,15 @@ def enumerate_segmentations(reference: Reference, series: Series) -> list[Truth]
             previous[start] = {starts[-2] if len(starts) > 1 else -1 for starts in best}
         answer.append(Truth(float(evidence), belief, score, previous))
     return answer
+
+
+def segmentations(series: Series, whole: list[np.ndarray], t: int) -> list[tuple[list[int], float]]:
+    """Starts and log joint probability of every segmentation of the observations up to `t`.
+
+    whole: for each start the cumulative sums of `segment`.
+    """
+    change = change_probability(series)
+    return [_path(cuts, change, whole) for cuts in product((False, True), repeat=t)]
 
 
 def _path(cuts, change, whole) -> tuple[list[int], float]:
