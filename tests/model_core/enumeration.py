@@ -29,6 +29,11 @@ class Segment(NamedTuple):
     inputs: np.ndarray
     whole: np.ndarray
 
+    @property
+    def labels(self) -> np.ndarray:
+        """Of the labels given their inputs."""
+        return self.whole - self.inputs
+
 
 def segment(reference: Reference, series: Series, start: int) -> Segment:
     """What the observations from `start` on say: their inputs alone, and with their labels."""
@@ -68,16 +73,14 @@ def change_probability(series: Series) -> np.ndarray:
 
 def enumerate_segmentations(reference: Reference, series: Series) -> list[Truth]:
     """The truth after every step, as sums and maxima over all segmentations up to it."""
-    change = change_probability(series)
     segments = [segment(reference, series, s) for s in range(len(series.y))]
     after = [np.cumsum(each.whole) for each in segments]
-    before = [a - each.whole + each.inputs for a, each in zip(after, segments, strict=True)]
+    before = [a - each.labels for a, each in zip(after, segments, strict=True)]
     answer = []
     for t in range(len(series.y)):
-        every = list(product((False, True), repeat=t))
-        paths = [_path(cuts, change, after, after) for cuts in every]
+        paths = _paths(series, t, after, after)
         evidence = logsumexp([joint for _, joint in paths])
-        unlabelled = logsumexp([_path(cuts, change, after, before)[1] for cuts in every])
+        unlabelled = logsumexp([joint for _, joint in _paths(series, t, after, before)])
         belief, score, previous = {}, {}, {}
         for start in range(t + 1):
             here = [(starts, joint) for starts, joint in paths if starts[-1] == start]
@@ -87,6 +90,17 @@ def enumerate_segmentations(reference: Reference, series: Series) -> list[Truth]
             previous[start] = {starts[-2] if len(starts) > 1 else -1 for starts in best}
         answer.append(Truth(float(evidence - unlabelled), belief, score, previous))
     return answer
+
+
+def segmentations(reference: Reference, series: Series) -> list[tuple[list[int], float]]:
+    """Starts and log joint probability of every segmentation of the whole series."""
+    after = [np.cumsum(segment(reference, series, s).whole) for s in range(len(series.y))]
+    return _paths(series, len(series.y) - 1, after, after)
+
+
+def _paths(series: Series, t: int, inner, last) -> list[tuple[list[int], float]]:
+    change = change_probability(series)
+    return [_path(cuts, change, inner, last) for cuts in product((False, True), repeat=t)]
 
 
 def _path(cuts, change, inner, last) -> tuple[list[int], float]:
