@@ -131,17 +131,12 @@ def predict(model: UnderlyingModel, state: FilterState, prior: Prior, inputs: In
     With an outlier rate `e` each hypothesis's density is `(1-e) p(x, y | eta[r]) + e p_out(x, y)`;
     the last component of the mixture is the outlier's.
     """
-    phi = model.encode(inputs.x, state.context)
-    rate = inputs.outlier_rate.unsqueeze(-1)
-    log_inlier, log_outlier = torch.log1p(-rate), torch.log(rate)
-    outlier = model.outlier(prior.stats, phi)
-    belief, log_input = state.belief, model.input_log_prob(state.stats, phi)
+    phi, rate = model.encode(inputs.x, state.context), inputs.outlier_rate.unsqueeze(-1)
+    outlier, belief = model.outlier(prior.stats, phi), state.belief
+    log_input, log_inlier, log_outlier = input_likelihood(
+        model, state.stats, prior, phi, rate, outlier is not None
+    )
     if log_input is not None:
-        strange = model.outlier_input_log_prob(prior.stats, phi)
-        if outlier is not None and strange is not None:
-            inside, outside = log_inlier + log_input, log_outlier + strange
-            log_input = torch.logaddexp(inside, outside)
-            log_inlier, log_outlier = inside - log_input, outside - log_input
         belief, _ = beliefs.observe(belief, log_input)
     components = model.predictive(state.stats, phi)
     if outlier is None:
@@ -177,17 +172,55 @@ def step(
 
 
 def _likelihood(prediction: Prediction, y: Tensor, inputs: Inputs) -> tuple[Tensor, Tensor]:
-    """Each hypothesis's log likelihood and the inlier responsibility of `y`, both (B, S)."""
     each = prediction.mixture.components.joint_log_density(y.unsqueeze(1))
     slots = prediction.belief.log_prob.shape[-1]
-    labelled = inputs.labelled.unsqueeze(-1)
-    inside = each[:, :slots]
+    outlier = each[:, slots:] if each.shape[-1] > slots else None
+    told = inputs.outlier_rate.unsqueeze(-1), inputs.labelled.unsqueeze(-1)
+    logs = prediction.log_inlier, prediction.log_outlier
+    return label_likelihood(each[:, :slots], outlier, logs, *told)
+
+
+def input_likelihood(
+    model: UnderlyingModel,
+    stats: Stats,
+    prior: Prior,
+    phi: Tensor | None,
+    rate: Tensor,
+    outliers: bool,
+) -> tuple[Tensor | None, Tensor, Tensor]:
+    """`log p(x)` (B, S) under each hypothesis, None where the model is not generative.
+
+    Then `log_inlier` and `log_outlier` of a Prediction. rate: (B, 1), of outliers, if there are
+    `outliers` at all.
+    """
+    log_inlier, log_outlier = torch.log1p(-rate), torch.log(rate)
+    log_input = model.input_log_prob(stats, phi)
+    if log_input is not None and outliers:
+        strange = model.outlier_input_log_prob(prior.stats, phi)
+        if strange is not None:
+            inside, outside = log_inlier + log_input, log_outlier + strange
+            log_input = torch.logaddexp(inside, outside)
+            log_inlier, log_outlier = inside - log_input, outside - log_input
+    return log_input, log_inlier, log_outlier
+
+
+def label_likelihood(
+    inside: Tensor,
+    outside: Tensor | None,
+    logs: tuple[Tensor, Tensor],
+    rate: Tensor,
+    labelled: Tensor,
+) -> tuple[Tensor, Tensor]:
+    """Each hypothesis's log likelihood and the inlier responsibility of a label, both (B, S).
+
+    inside: (B, S) log densities; outside: (B, 1) that of an outlier, None where there are none.
+    logs: `log_inlier`, `log_outlier` of a Prediction. rate, labelled: (B, 1).
+    """
     weight = torch.ones_like(inside)
-    if each.shape[-1] > slots:
-        log_in = prediction.log_inlier + inside
-        inside = torch.logaddexp(log_in, prediction.log_outlier + each[:, slots:])
-        outlying = inputs.outlier_rate.unsqueeze(-1) > 0
-        weight = torch.where(outlying, torch.exp(log_in - inside), weight)
+    if outside is not None:
+        log_in = logs[0] + inside
+        inside = torch.logaddexp(log_in, logs[1] + outside)
+        weight = torch.where(rate > 0, torch.exp(log_in - inside), weight)
     return torch.where(labelled, inside, 0.0), torch.where(labelled, weight, 0.0)
 
 

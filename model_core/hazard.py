@@ -98,7 +98,10 @@ def log_change(hazard: Tensor, elapsed: Tensor, changepoint: Tensor) -> tuple[Te
     """
     # A time of 0 changes nothing, even at a hazard of 1.
     log_survival: Tensor = torch.special.xlog1py(elapsed, -hazard)
-    log_hazard = torch.log(-torch.expm1(log_survival))
+    # No time, no change; the gradient of that is 0, not that of log at 0.
+    still = log_survival == 0
+    log_hazard = torch.log(-torch.expm1(torch.where(still, -1.0, log_survival)))
+    log_hazard = torch.where(still, -torch.inf, log_hazard)
     told = ~torch.isnan(changepoint)
     return (
         torch.where(told, torch.log(changepoint), log_hazard),

@@ -15,7 +15,6 @@ from model_core.encoder import Encoder
 from model_core.errors import BadArtifact
 
 DESCRIPTION, TENSORS = "model.json", "model.safetensors"
-LONGEST_TABLE = 100_000  # run lengths of a hazard; the last holds for all longer ones
 LARGEST = 1e50  # of an offset or a scale, so that what is scaled can be squared
 
 
@@ -102,10 +101,11 @@ class Parts:
     def hazard(self) -> float | tuple[float, ...]:
         """`hazard`: a number, a table by run length, or `{"mean": m, "shape": k}` of durations."""
         value = self.description.get("hazard")
-        if isinstance(value, list):
-            return self._table(value)
-        if isinstance(value, dict):
-            return self._durations(value)
+        if isinstance(value, list | dict):
+            try:
+                return _table(value)
+            except ValueError as error:
+                raise BadArtifact(f"{DESCRIPTION}: hazard: {error}") from error
         if not is_number(value) or not 0 < value < 1:
             raise BadArtifact(f"{DESCRIPTION}: hazard is {value!r}, expected one between 0 and 1")
         return float(value)
@@ -154,32 +154,19 @@ class Parts:
         vector = torch.tensor(value, dtype=torch.float64, device=self.device)
         return vector.repeat(size) if vector.dim() == 0 else vector
 
-    def _table(self, table: list[Any]) -> tuple[float, ...]:
-        whole = 0 < len(table) <= LONGEST_TABLE and all(map(is_number, table))
-        # The last entry holds for ever after; 0 would end all change.
-        if not whole or not all(0 <= each < 1 for each in table) or table[-1] == 0:
-            raise BadArtifact(
-                f"{DESCRIPTION}: hazard is a table of {len(table)}, expected 1 to {LONGEST_TABLE} "
-                "numbers of at least 0 and below 1, the last above 0"
-            )
-        return tuple(map(float, table))
-
-    def _durations(self, spec: dict[str, Any]) -> tuple[float, ...]:
-        mean, shape = spec.get("mean"), spec.get("shape")
-        try:
-            if spec.keys() != {"mean", "shape"} or not is_number(mean) or not is_number(shape):
-                raise ValueError("mean and shape, both numbers, are what it needs")
-            return _negative_binomial(float(mean), float(shape))
-        except (ValueError, ArithmeticError) as error:
-            raise BadArtifact(f"{DESCRIPTION}: hazard is {spec!r}: {error}") from error
-
 
 def is_number(value: Any) -> TypeGuard[float]:
     """Whether a value from JSON is a number; true and false are not."""
     return isinstance(value, int | float) and not isinstance(value, bool)
 
 
-def _negative_binomial(mean: float, shape: float) -> tuple[float, ...]:
-    make: Any = vars(hazards)["negative_binomial"]
-    table: tuple[float, ...] = make(mean, shape)
-    return table
+def _table(spec: list[Any] | dict[str, Any]) -> tuple[float, ...]:
+    """Hazards by run length; raises ValueError."""
+    if isinstance(spec, list):
+        if not all(map(is_number, spec)):
+            raise ValueError("a table holds numbers only")
+        return hazards.checked(spec)
+    mean, shape = spec.get("mean"), spec.get("shape")
+    if spec.keys() != {"mean", "shape"} or not is_number(mean) or not is_number(shape):
+        raise ValueError(f"got {spec!r}, expected mean and shape of durations, both numbers")
+    return hazards.negative_binomial(mean, shape)

@@ -40,9 +40,9 @@ class ZeroTraining(Regression):
     """
 
     y_dim: int = 1
-    level: float = 3.0
-    alpha: float = 2.0
-    beta: float = 1.0
+    level: float = 10.0
+    alpha: float = 1.5
+    beta: float = 0.5
     hazard: float = 0.01
     outlier_rate: float = 0.01
     needs_scale: bool = True
@@ -67,7 +67,7 @@ class Linear(ZeroTraining):
     """
 
     x_dim: int = 1
-    slope: float = 1.0
+    slope: float = 4.0
     kind: str = "linear"
     scales_inputs: bool = True
 
@@ -103,9 +103,9 @@ class Autoregressive(ZeroTraining):
     order: int = 1
     trend: bool = False
     season: int = 0
-    lag: float = 0.25
+    lag: float = 1.0
     slope: float = 1.0
-    swing: float = 0.25
+    swing: float = 1.0
     kind: str = "autoregressive"
 
     def __post_init__(self) -> None:

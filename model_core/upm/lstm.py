@@ -73,8 +73,10 @@ class Lstm(UnderlyingModel):
 
     def advance(self, stats: LstmStats, phi: Tensor) -> LstmStats:
         """The cell with the features (B, n) of the coming input; the label before stays."""
-        features = phi.unsqueeze(1).expand(-1, stats.hidden.shape[1], -1)
-        gates = linear(torch.cat((features, stats.y_prev), -1), self.weight_ih, self.bias_ih)
+        features = phi.shape[-1]
+        # The features are the same for all hypotheses: their share of the gates is too.
+        gates = linear(phi, self.weight_ih[:, :features], self.bias_ih).unsqueeze(1)
+        gates = gates + linear(stats.y_prev, self.weight_ih[:, features:])
         gates = gates + linear(stats.hidden, self.weight_hh, self.bias_hh)
         write, keep, new, read = gates.chunk(4, -1)
         cell = torch.sigmoid(keep) * stats.cell + torch.sigmoid(write) * torch.tanh(new)

@@ -79,7 +79,8 @@ class Pcoc(UnderlyingModel):
         inverse = 1 / self.noise_variance
         cov = 1 / (self.prior_precision + stats.counts.unsqueeze(-1) * inverse)
         mean = cov * (self.prior_precision * self.prior_mean + stats.sums * inverse)
-        variance = spread * (cov + self.noise_variance)
+        variance = cov + self.noise_variance
+        variance = variance if spread == 1 else spread * variance
         error = phi.unsqueeze(-2) - mean
         each = error.square() / variance + variance.log()
         size = math.log(2 * math.pi) * phi.shape[-1]
@@ -127,10 +128,9 @@ class Pcoc(UnderlyingModel):
             stats.counts.unsqueeze(2) + counts[:, :, :-1], stats.sums.unsqueeze(2) + sums[:, :, :-1]
         )
         joint = self.log_joint(before, features.unsqueeze(1))
-        log_input = joint.logsumexp(-1)
-        log_both = torch.where(chosen.unsqueeze(1) > 0, joint, 0.0).sum(-1)
+        told = Categorical(joint.log_softmax(-1)).joint_log_density(y.unsqueeze(1))
         after = PcocStats(stats.counts + counts[:, :, -1], stats.sums + sums[:, :, -1])
-        return Block(log_both - log_input, log_input, after)
+        return Block(told, joint.logsumexp(-1), after)
 
     def _chosen(self, y: Tensor) -> Tensor:
         """Class indices (..., 1) as indicators (..., J)."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from typing import NamedTuple
 
 import numpy as np
@@ -13,36 +13,12 @@ from torch import Tensor
 from model_core import filter as moca
 from model_core.encoder import Mlp
 from model_core.filter import FilterState, Info, Inputs, Prior
-from model_core.upm import alpaca, conjugate, linear, lstm, pcoc
+from model_core.upm import alpaca, conjugate, linear
 from model_core.upm.base import UnderlyingModel
-from tests.model_core import learned, reference
-from tests.model_core.reference import Reference, Series
-
-Draw = Callable[[np.random.Generator, int], tuple[np.ndarray, np.ndarray]]
-
-
-class Case(NamedTuple):
-    """A model, one stream's location and scale, the reference, and labels it may well see."""
-
-    name: str
-    model: UnderlyingModel
-    location: np.ndarray
-    scale: np.ndarray
-    reference: Reference
-    draw: Draw
-
-    def prior(self, batch: int = 1) -> Prior:
-        location, scale = (tensor(np.tile(a, (batch, 1))) for a in (self.location, self.scale))
-        return moca.make_prior(self.model, location, scale)
-
-
-def tensor(value) -> Tensor:
-    return torch.as_tensor(np.asarray(value), dtype=torch.float64)
-
-
-def irregular(*shape: int, seed: int) -> np.ndarray:
-    """Numbers of both signs, of variance about one, that no library's generator decides."""
-    return 1.4 * np.sin(seed + 12.9898 * np.arange(np.prod(shape)) ** 1.5).reshape(shape)
+from tests.model_core import reference
+from tests.model_core.case import Case, irregular, tensor
+from tests.model_core.learned_cases import lstm_case, pcoc_case
+from tests.model_core.reference import Series
 
 
 def gaussian(y_dim: int) -> Case:
@@ -167,75 +143,6 @@ def autoregressive_case(
         return np.zeros((steps, 0)), location + scale * (rng.normal(size=(steps, y_dim)) + level)
 
     return Case(name, model, location, scale, truth, draw)
-
-
-def network(*sizes: int) -> tuple[learned.Layers, Mlp]:
-    """Irregular layers with ReLU between them, for the reference and for the model."""
-    layers = [
-        (irregular(b, a, seed=a + b) / a**0.5, 0.3 * irregular(b, seed=b))
-        for a, b in zip(sizes[:-1], sizes[1:], strict=True)
-    ]
-    weights, biases = ([tensor(a) for a in each] for each in zip(*layers, strict=True))
-    return layers, Mlp(tuple(weights), tuple(biases))
-
-
-def scaling(size: int, seed: int) -> tuple[np.ndarray, np.ndarray]:
-    return irregular(size, seed=seed), 1.2 + 0.5 * irregular(size, seed=seed + 1)
-
-
-def pcoc_case(classes: int = 3, features: int = 4) -> Case:
-    """Classes whose means and frequencies move between regimes."""
-    layers, encoder = network(3, 5, features)
-    mean = irregular(classes, features, seed=8)
-    precision, noise = (np.exp(0.5 * irregular(classes, features, seed=s)) for s in (9, 10))
-    dirichlet, x_scaling = np.exp(irregular(classes, seed=11)), scaling(3, 12)
-    truth = learned.Pcoc(layers, mean, precision, noise, dirichlet, x_scaling)
-    model = pcoc.Pcoc(
-        encoder=encoder,
-        prior_mean=tensor(mean),
-        prior_precision=tensor(precision),
-        noise_variance=tensor(noise),
-        dirichlet=tensor(dirichlet),
-        x_offset=tensor(x_scaling[0]),
-        x_scale=tensor(x_scaling[1]),
-        hazard=0.1,
-    )
-
-    def draw(rng, steps):
-        late = np.arange(steps) >= steps // 2
-        y = np.where(late, rng.integers(classes, size=steps), rng.integers(2, size=steps))
-        centre = np.where(late, 1 - y, y)[:, None]
-        return centre + rng.normal(size=(steps, 3)), y[:, None].astype(float)
-
-    return Case(f"pcoc-{classes}", model, np.zeros(1), np.ones(1), truth, draw)
-
-
-def lstm_case(y_dim: int = 2, features: int = 3, hidden: int = 4) -> Case:
-    layers, encoder = network(2, 6, features)
-    decoder_layers, decoder = network(hidden + features, 5, 2 * y_dim)
-    into = irregular(4 * hidden, features + y_dim, seed=13)
-    back, (bias, other) = irregular(4 * hidden, hidden, seed=14), irregular(2, 4 * hidden, seed=15)
-    x_scaling, y_scaling = scaling(2, 16), scaling(y_dim, 18)
-    truth = learned.Lstm(layers, into, back, bias + other, decoder_layers, x_scaling, y_scaling)
-    model = lstm.Lstm(
-        encoder=encoder,
-        weight_ih=tensor(into),
-        weight_hh=tensor(back),
-        bias_ih=tensor(bias),
-        bias_hh=tensor(other),
-        decoder=decoder,
-        x_offset=tensor(x_scaling[0]),
-        x_scale=tensor(x_scaling[1]),
-        y_offset=tensor(y_scaling[0]),
-        y_scale=tensor(y_scaling[1]),
-        hazard=0.1,
-    )
-
-    def draw(rng, steps):
-        x = rng.normal(size=(steps, 2))
-        return x, y_scaling[0] + y_scaling[1] * rng.normal(size=(steps, y_dim))
-
-    return Case(f"lstm-{y_dim}", model, np.zeros(y_dim), np.ones(y_dim), truth, draw)
 
 
 CASES = [

@@ -1,17 +1,15 @@
-"""The filter by enumeration, and each model's likelihood from a window of data, in numpy and scipy.
+"""Each model's likelihood from a window of data, in numpy and scipy.
 
-Nothing here is recursive over time and nothing is shared with model_core: a posterior is solved
-from all (weighted) observations of the window, a belief is a sum over every segmentation.
+Nothing is shared with model_core: a posterior is solved from all (weighted) observations of the
+window.
 """
 
 from __future__ import annotations
 
-from itertools import product
 from typing import NamedTuple, Protocol
 
 import numpy as np
 from scipy import stats
-from scipy.special import logsumexp
 
 SPREAD = 10.0  # an outlier's squared scale, or dispersion, in those of the prior
 
@@ -248,97 +246,3 @@ class Series(NamedTuple):
     elapsed: np.ndarray
     changepoint: np.ndarray
     outlier_rate: np.ndarray
-
-
-class Truth(NamedTuple):
-    """What holds after a step, by start: belief, best log joint, starts before it that reach it.
-
-    log_score: log probability of the label given its input and all before; 0 where it is missing.
-    """
-
-    log_score: float
-    belief: dict[int, float]
-    score: dict[int, float]
-    previous: dict[int, set[int]]
-
-
-class Segment(NamedTuple):
-    """Log likelihood of each observation, were all from a start on one segment."""
-
-    inputs: np.ndarray
-    whole: np.ndarray
-
-
-def segment(reference: Reference, series: Series, start: int) -> Segment:
-    """What the observations from `start` on say: their inputs alone, and with their labels."""
-    weight, inputs, whole = [], [], []
-    if hasattr(reference, "described"):
-        series = reference.described(series)
-    for t in range(start, len(series.y)):
-        past = Window(series.x[start:t], series.y[start:t], np.array(weight))
-        x, y, rate = series.x[t], series.y[t], series.outlier_rate[t]
-        generative = hasattr(reference, "log_input")
-        inside = reference.log_input(x, past) if generative else 0.0
-        outside = reference.log_outlier_input(x) if generative else 0.0
-        label, strange = reference.log_density(x, y, past), reference.log_outlier(x, y)
-        rate = 0.0 if strange is None else rate
-        inputs.append(mixed(inside, outside, rate))
-        if not series.labelled[t]:
-            weight.append(0.0)
-            whole.append(inputs[-1])
-            continue
-        whole.append(mixed(inside + label, outside + (strange or 0.0), rate))
-        weight.append(np.exp(np.log(1 - rate) + inside + label - whole[-1]) if rate else 1.0)
-    return Segment(np.array(inputs), np.array(whole))
-
-
-def mixed(inside: float, outside: float, rate: float) -> float:
-    """Log density of an observation that is an outlier with this probability."""
-    if rate == 0:
-        return inside
-    return float(np.logaddexp(np.log(1 - rate) + inside, np.log(rate) + outside))
-
-
-def change_probability(series: Series) -> np.ndarray:
-    """Probability that the regime changed just before each observation."""
-    elapsed = 1 - (1 - series.hazard) ** series.elapsed
-    return np.where(np.isnan(series.changepoint), elapsed, series.changepoint)
-
-
-def enumerate_segmentations(reference: Reference, series: Series) -> list[Truth]:
-    """The truth after every step, as sums and maxima over all segmentations up to it."""
-    change = change_probability(series)
-    segments = [segment(reference, series, s) for s in range(len(series.y))]
-    after = [np.cumsum(each.whole) for each in segments]
-    before = [a - each.whole + each.inputs for a, each in zip(after, segments, strict=True)]
-    answer = []
-    for t in range(len(series.y)):
-        every = list(product((False, True), repeat=t))
-        paths = [_path(cuts, change, after, after) for cuts in every]
-        evidence = logsumexp([joint for _, joint in paths])
-        unlabelled = logsumexp([_path(cuts, change, after, before)[1] for cuts in every])
-        belief, score, previous = {}, {}, {}
-        for start in range(t + 1):
-            here = [(starts, joint) for starts, joint in paths if starts[-1] == start]
-            belief[start] = float(np.exp(logsumexp([joint for _, joint in here]) - evidence))
-            score[start] = max(joint for _, joint in here)
-            best = [starts for starts, joint in here if joint >= score[start] - 1e-9]
-            previous[start] = {starts[-2] if len(starts) > 1 else -1 for starts in best}
-        answer.append(Truth(float(evidence - unlabelled), belief, score, previous))
-    return answer
-
-
-def _path(cuts, change, inner, last) -> tuple[list[int], float]:
-    """Starts of a segmentation and its log joint probability with the data.
-
-    inner, last: log likelihoods of segments, by start and end, before the last and of the last.
-    """
-    starts = [0] + [t + 1 for t, cut in enumerate(cuts) if cut]
-    with np.errstate(divide="ignore"):
-        prior = sum(
-            np.log(change[t + 1] if cut else 1 - change[t + 1]) for t, cut in enumerate(cuts)
-        )
-    ends = [*starts[1:], len(cuts) + 1]
-    spans = [(start, end - start - 1) for start, end in zip(starts, ends, strict=True)]
-    data = sum(inner[start][length] for start, length in spans[:-1])
-    return starts, float(prior + data + last[starts[-1]][spans[-1][1]])

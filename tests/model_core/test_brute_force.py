@@ -5,7 +5,7 @@ import pytest
 import torch
 
 from tests.model_core.cases import CASES, by_start, run, series, tensor
-from tests.model_core.reference import enumerate_segmentations
+from tests.model_core.enumeration import enumerate_segmentations
 
 STEPS, STREAMS = 7, 3
 NAN = np.nan

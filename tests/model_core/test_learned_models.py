@@ -74,6 +74,17 @@ def test_class_probabilities_sum_to_one():
         torch.testing.assert_close(total, torch.ones_like(total), atol=1e-12, rtol=0)
 
 
+@pytest.mark.parametrize("label", [-1.0, 3.0, 0.5, math.nan])
+def test_a_label_that_is_no_class_is_refused(label):
+    """As a step that is not finite: the state stays, and no class was certain."""
+    steps = run(PCOC, [series(PCOC, 9, 5, outlier_rate=0.1)], 8)
+    now = steps[4].inputs._replace(y=tensor([[label]]))
+    state, info = moca.step(PCOC.model, steps[3].state, PCOC.prior(), now)
+    assert not info.ok.item()
+    pairs = zip(moca.leaves(state), moca.leaves(steps[3].state), strict=True)
+    assert all(torch.equal(a, b) for a, b in pairs)
+
+
 def test_an_input_far_from_every_class_still_gets_probabilities():
     x = tensor([[1e8, -1e8, 1e8]])
     phi = PCOC.model.encode(x, tensor([]))

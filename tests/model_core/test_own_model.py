@@ -17,7 +17,8 @@ from model_core import artifact, codec
 from model_core.artifact import files
 from model_core.errors import BadArtifact
 from tests.model_core.cases import Case, by_start, run, series
-from tests.model_core.reference import SPREAD, Window, enumerate_segmentations
+from tests.model_core.enumeration import enumerate_segmentations
+from tests.model_core.reference import SPREAD, Window
 from tests.model_core.test_brute_force import SCENARIOS
 
 DOCS = Path(__file__).parents[2] / "docs"

@@ -12,8 +12,8 @@ import torch
 
 from model_core import artifact
 from model_core import filter as moca
+from model_core import segments as seg
 from model_core.filter import FilterState, Inputs
-from model_core.upm.base import Block
 from model_core.upm.pcoc import Pcoc
 from tests.model_core.cases import tensor
 
@@ -57,21 +57,16 @@ class Vector(NamedTuple):
             nll.append(-info.log_score.item())
         return np.array(nll)
 
-    def block(self, size: int) -> Block:
-        """Every start at once, in blocks; log likelihoods (1, T, T) by start and position."""
-        phi = self.model.encode(tensor(self.arrays["x"]), tensor([])).unsqueeze(0)
+    def segments(self, chunk: int) -> seg.Segments:
+        """Every start at once, in blocks."""
         y = tensor(self.arrays["y_label"])[None, :, None]
-        weight = torch.ones(1, self.steps, self.steps, dtype=torch.float64).triu()
-        like = self.prior().stats
-        stats = type(like)(*(a.expand(1, self.steps, *a.shape[2:]) for a in like))
-        labels, inputs = [], []
-        for t in range(0, self.steps, size):
-            rows = slice(t, t + size)
-            each = self.model.block(stats, phi[:, rows], y[:, rows], weight[..., rows])
-            labels.append(each.log_label)
-            inputs.append(each.log_input)
-            stats = each.stats
-        return Block(torch.cat(labels, -1)[0], torch.cat(inputs, -1)[0], stats)
+        data = seg.Sequences(tensor(self.arrays["x"])[None], y)
+        return seg.segment_matrix(self.model, self.prior(), data, chunk)
+
+    def forward(self, override: np.ndarray | None = None) -> seg.Forward:
+        told = None if override is None else tensor(override)[None]
+        changes = seg.Changes(tensor([[self.arrays["hazard"]]]))
+        return seg.forward(self.segments(20), changes, told)
 
 
 def write_artifact(folder: Path, arrays: dict[str, np.ndarray]) -> None:
@@ -156,48 +151,44 @@ def test_supervised_variants(vector, name):
     np.testing.assert_allclose(nll, vector.arrays[name], atol=1e-8, rtol=1e-9)
 
 
-def test_soft_supervision(vector):
-    """The belief after the input is told: its run length 0 almost surely, the rest a little."""
-    prior, mask = vector.prior(), vector.arrays["sup_mask"]
-    state, nll = moca.init(prior, vector.steps), []
-    for t in range(vector.steps):
-        now = vector.inputs(t)
-        if mask[t]:
-            state, change = overridden(vector, state, now, t)
-            now = vector.inputs(t, change)
-        state, info = moca.step(vector.model, state, prior, now)
-        nll.append(-info.log_score.item())
-    np.testing.assert_allclose(nll, vector.arrays["nll_sup_soft"], atol=1e-8, rtol=1e-9)
+def test_told_beliefs(vector):
+    """Switches revealed after the input: run length 0 for certain, or all but certain."""
+    arrays, t = vector.arrays, np.flatnonzero(vector.arrays["sup_mask"])
+    override = np.full((vector.steps, vector.steps), NAN)
+    override[t] = np.where(np.arange(vector.steps) == 0, 0.0, -np.inf)
+    check(-vector.forward(override).log_score, arrays["nll_sup_hard"])
+    for each in t:
+        override[each, : each + 1] = np.log(SOFT)
+        override[each, 0] = np.log1p(-SOFT * each)
+    check(-vector.forward(override).log_score, arrays["nll_sup_soft"])
 
 
-def overridden(vector: Vector, state: FilterState, now: Inputs, t: int):
-    """State, and chance of a switch, from which growth and the input lead to the told belief."""
-    grown, growth = moca.grow(state, vector.prior(), now)
-    phi = vector.model.encode(now.x, grown.context)
-    told = torch.full_like(grown.belief.log_prob, SOFT)
-    told[growth.born] = 1 - SOFT * t
-    told[torch.isinf(grown.belief.log_prob)] = 0
-    before = torch.log(told) - vector.model.input_log_prob(grown.stats, phi)
-    before = before - before.logsumexp(-1, keepdim=True)
-    change = before[growth.born].exp().item()
-    rest = before.masked_fill(growth.born, -torch.inf)
-    rest = rest - rest.logsumexp(-1, keepdim=True)
-    return state._replace(belief=state.belief._replace(log_prob=rest)), change
+def test_the_whole_sequence_at_once(vector):
+    found, arrays = vector.forward(), vector.arrays
+    check(-found.log_score, arrays["nll"])
+    beliefs = {"prior": "log_prior", "x": "log_given_input", "xy": "log_posterior"}
+    for name, field in beliefs.items():
+        check(getattr(found, field), arrays[f"log_b_{name}"], atol=1e-6, rtol=1e-8)
 
 
-@pytest.mark.parametrize("size", [1000, 20, 7])
-def test_the_likelihood_of_every_segment_in_blocks(vector, size):
+@pytest.mark.parametrize("chunk", [1000, 20, 7])
+def test_the_likelihood_of_every_segment_in_blocks(vector, chunk):
     """The baselines are selections from one matrix by start and position."""
-    block, arrays, t = vector.block(size), vector.arrays, np.arange(vector.steps)
-    label, inputs = block.log_label.numpy(), block.log_input.numpy()
-    now, run_length = np.nonzero(t[:, None] >= t)
-    joint, start = arrays["logp_zy"][now, run_length], now - run_length
-    total = np.logaddexp.reduce(joint, axis=-1)
-    told = joint[np.arange(len(now)), arrays["y_label"][now]] - total
-    np.testing.assert_allclose(inputs[start, now], total, atol=1e-8, rtol=1e-9)
-    np.testing.assert_allclose(label[start, now], told, atol=1e-8, rtol=1e-9)
-    latest = np.maximum.accumulate(np.where(arrays["switch"], t, 0))
-    starts = {"toe": t, "oracle": latest} | {f"window{n}": np.maximum(t - n, 0) for n in (5, 10)}
-    for name, chosen in starts.items():
-        expected = arrays[f"nll_{name}"]
-        np.testing.assert_allclose(-label[chosen, t], expected, atol=1e-8, rtol=1e-9)
+    whole, arrays, steps = vector.segments(chunk), vector.arrays, vector.steps
+    joint = arrays["logp_zy"]
+    total = np.log(np.exp(joint - joint.max(-1, keepdims=True)).sum(-1)) + joint.max(-1)
+    told = joint[np.arange(steps), :, arrays["y_label"]] - total
+    check(seg.by_run_length(whole.input), total)
+    check(seg.by_run_length(whole.label), told)
+    starts = {f"nll_window{n}": seg.window(steps, n) for n in (5, 10)}
+    starts["nll_toe"] = seg.window(steps, 0)
+    starts["nll_oracle"] = seg.oracle(torch.tensor(arrays["switch"])[None])
+    for name, start in starts.items():
+        check(-seg.select(whole, start), arrays[name])
+
+
+def check(found: torch.Tensor, expected: np.ndarray, atol=1e-8, rtol=1e-9) -> None:
+    """A hypothesis that cannot be is -inf here and nan in the files."""
+    got = found[0].numpy()
+    got = np.where(np.isneginf(got), np.nan, got)
+    np.testing.assert_allclose(got, expected, atol=atol, rtol=rtol)

@@ -1,0 +1,234 @@
+"""Whole sequences at once: every mode is read off the segment log-likelihood matrix.
+
+`label[s, t] = log p(y_t | x_t, observations s..t-1)` for all starts `s <= t`, and, of a generative
+model, `input[s, t]`, the same of `x_t` alone: computed once per sequence, in blocks. The loss is a
+forward recursion over its columns; baselines are selections of its entries; retrospective
+segmentation reads it too. Everything is differentiable, in log space, and agrees with the filter
+where that prunes nothing.
+
+Shapes: `B` sequences of `T` observations. Beliefs are (B, T, T) by [t, r], `r` the run length (the
+number of observations a hypothesis has absorbed), -inf where `r > t`.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+from torch.nn.functional import pad
+
+from model_core import hazard as hazards
+from model_core.filter import Prior
+from model_core.segment_matrix import (
+    CHUNK,
+    NEG_INF,
+    Segments,
+    Sequences,
+    by_run_length,
+    segment_matrix,
+)
+from model_core.upm.base import UnderlyingModel
+
+__all__ = [
+    "Changes",
+    "Forward",
+    "Segmentation",
+    "Segments",
+    "Sequences",
+    "best_segmentation",
+    "by_run_length",
+    "forward",
+    "loss",
+    "mean_nll",
+    "oracle",
+    "segment_matrix",
+    "select",
+    "smooth",
+    "window",
+]
+
+
+class Changes(NamedTuple):
+    """What is known of when regimes change.
+
+    hazard: (B, H) table by run length, H = 1 for a constant; it may need a gradient. elapsed:
+    (B, T) time before each observation, None for 1. changepoint: (B, T) supervision, the
+    probability that the regime changed just before; nan, or None for all, where nothing is told;
+    that of the first observation is ignored.
+    """
+
+    hazard: Tensor
+    elapsed: Tensor | None = None
+    changepoint: Tensor | None = None
+
+
+class Forward(NamedTuple):
+    """log_score: (B, T) `log p(y_t | x_t, past)`, nan where unlabelled.
+
+    log_prior, log_given_input, log_posterior: beliefs before the observation, after its input, and
+    after its label.
+    """
+
+    log_score: Tensor
+    log_prior: Tensor
+    log_given_input: Tensor
+    log_posterior: Tensor
+
+
+class Segmentation(NamedTuple):
+    """start: (B, T) int64 where the segment of each observation starts.
+
+    log_prob: (B,) log joint probability of the segmentation and the observations.
+    """
+
+    start: Tensor
+    log_prob: Tensor
+
+
+def forward(segments: Segments, changes: Changes, override: Tensor | None = None) -> Forward:
+    """MOCA over a sequence (paper, alg. 1), exactly: no hypothesis is pruned.
+
+    override: (B, T, T) log beliefs by [t, r], -inf or nan where r > t, that replace the belief that
+    a label is predicted with; rows that are nan throughout replace nothing.
+    """
+    label, evidence = by_run_length(segments.label), segments.input
+    log_input = None if evidence is None else by_run_length(evidence)
+    change, survival = _transitions(changes, *label.shape[:2])
+    steps = label.shape[1]
+    scores, beliefs, after = [], [], label.new_zeros(len(label), 0)
+    for t in range(steps):
+        before = _grow(after, change[:, t, :t], survival[:, t, :t])
+        given = before
+        if log_input is not None:
+            given, _ = _condition(before, log_input[:, t, : t + 1])
+        if override is not None:
+            given = _replaced(given, override[:, t, : t + 1])
+        after, score = _condition(given, label[:, t, : t + 1])
+        scores.append(score)
+        beliefs.append([pad(b, (0, steps - t - 1), value=NEG_INF) for b in (before, given, after)])
+    score = torch.stack(scores, 1).masked_fill(~segments.labelled, torch.nan)
+    return Forward(score, *(torch.stack(each, 1) for each in zip(*beliefs, strict=True)))
+
+
+def loss(
+    model: UnderlyingModel, prior: Prior, data: Sequences, changes: Changes, chunk: int = CHUNK
+) -> Tensor:
+    """Mean negative log predictive of the labels that are there (paper, eq. 7): a scalar."""
+    return mean_nll(forward(segment_matrix(model, prior, data, chunk), changes).log_score)
+
+
+def mean_nll(log_score: Tensor) -> Tensor:
+    """Mean of `-log_score` (B, T) where it is not nan."""
+    missing = torch.isnan(log_score)
+    return -log_score.masked_fill(missing, 0.0).sum() / (~missing).sum().clamp(min=1)
+
+
+def smooth(segments: Segments, changes: Changes) -> Tensor:
+    """Log beliefs (B, T, T) by [t, r] given all observations: forward-backward.
+
+    `[:, t, 0]` is the posterior log probability that a regime starts at `t`.
+    """
+    each, filtered = _observed(segments), forward(segments, changes).log_posterior
+    change, survival = _transitions(changes, *each.shape[:2])
+    steps = each.shape[1]
+    later = torch.zeros_like(each[:, 0])  # log p(what follows t | run length at t)
+    found = [filtered[:, -1]]
+    for t in range(steps - 1, 0, -1):
+        reach = each[:, t, : t + 1] + later[:, : t + 1]
+        stay, leave = survival[:, t, :t] + reach[:, 1:], change[:, t, :t] + reach[:, :1]
+        later = torch.logaddexp(stay, leave)
+        later = later - later.amax(-1, keepdim=True)
+        belief, _ = _condition(filtered[:, t - 1, :t], later)
+        found.append(pad(belief, (0, steps - t), value=NEG_INF))
+    return torch.stack(found[::-1], 1)
+
+
+def best_segmentation(segments: Segments, changes: Changes) -> Segmentation:
+    """The most probable segmentation given all observations: Viterbi."""
+    each = _observed(segments)
+    change, survival = _transitions(changes, *each.shape[:2])
+    steps, score, came_from = each.shape[1], each[:, 0, :1], []
+    for t in range(1, steps):
+        best, length = (score + change[:, t, :t]).max(-1, keepdim=True)
+        came_from.append(length.squeeze(-1))
+        score = torch.cat((best, score + survival[:, t, :t]), -1) + each[:, t, : t + 1]
+    log_prob, length = score.max(-1)
+    starts = []
+    for t in range(steps - 1, -1, -1):
+        starts.append(t - length)
+        if t > 0:
+            length = torch.where(length == 0, came_from[t - 1], length - 1)
+    return Segmentation(torch.stack(starts[::-1], 1), log_prob)
+
+
+def select(segments: Segments, start: Tensor) -> Tensor:
+    """`log p(y_t | x_t, observations start..t-1)` (B, T), nan where unlabelled.
+
+    start: (T,) or (B, T) int64, at most t: of `oracle`, `window`, or your own.
+    """
+    index = start.to(segments.label.device).expand(segments.labelled.shape).unsqueeze(1)
+    chosen = segments.label.gather(1, index).squeeze(1)
+    return torch.where(segments.labelled, chosen, torch.nan)
+
+
+def oracle(switch: Tensor) -> Tensor:
+    """Starts (B, T) of the true regimes; switch: (B, T) whether one starts at each step."""
+    steps = torch.arange(switch.shape[-1], device=switch.device)
+    return torch.where(switch, steps, 0).cummax(-1).values
+
+
+def window(steps: int, length: int | None) -> Tensor:
+    """Starts (T,) of a sliding window of the last `length` observations.
+
+    0 trains on everything and never adapts, None conditions on everything.
+    """
+    t = torch.arange(steps)
+    return torch.zeros_like(t) if length is None else (t - length).clamp(min=0)
+
+
+def _observed(segments: Segments) -> Tensor:
+    """Log density of each whole observation by [t, r]."""
+    label = by_run_length(segments.label)
+    return label if segments.input is None else label + by_run_length(segments.input)
+
+
+def _transitions(changes: Changes, batch: int, steps: int) -> tuple[Tensor, Tensor]:
+    """Log probabilities (B, T, T) of a change before `t` and of none, by the run length before."""
+    table = changes.hazard.expand(batch, -1)
+    run_length = torch.arange(steps, device=table.device).expand(batch, -1)
+    hazard = hazards.at(table, run_length).unsqueeze(1)
+    elapsed, told = changes.elapsed, changes.changepoint
+    elapsed = table.new_ones(batch, steps) if elapsed is None else elapsed
+    told = torch.full_like(elapsed, torch.nan) if told is None else told
+    logs = hazards.log_change(hazard, elapsed.unsqueeze(-1), told.unsqueeze(-1))
+    return logs[0].expand(-1, -1, steps), logs[1].expand(-1, -1, steps)
+
+
+def _grow(after: Tensor, change: Tensor, survival: Tensor) -> Tensor:
+    """Growth (paper, eq. 5): (B, t) to (B, t + 1); the first hypothesis is certain."""
+    if after.shape[-1] == 0:
+        return after.new_zeros(len(after), 1)
+    return torch.cat((_total(after + change), after + survival), -1)
+
+
+def _condition(belief: Tensor, log_likelihood: Tensor) -> tuple[Tensor, Tensor]:
+    """Bayes' rule; the belief and `log p(new)` (B,)."""
+    joint = belief + log_likelihood
+    evidence = _total(joint)
+    return joint - evidence, evidence.squeeze(-1)
+
+
+def _replaced(belief: Tensor, override: Tensor) -> Tensor:
+    """The override, normalised, where there is one."""
+    gone = torch.isnan(override)
+    told, _ = _condition(override.masked_fill(gone, NEG_INF), torch.zeros_like(override))
+    return torch.where(gone.all(-1, keepdim=True), belief, told)
+
+
+def _total(log_value: Tensor) -> Tensor:
+    """Logsumexp (B, 1) whose gradient is finite where terms, even all of them, are -inf."""
+    gone = torch.isneginf(log_value)
+    least = torch.finfo(log_value.dtype).min / 2
+    total = torch.logsumexp(log_value.masked_fill(gone, least), -1, keepdim=True)
+    return total.masked_fill(gone.all(-1, keepdim=True), NEG_INF)
