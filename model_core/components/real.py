@@ -92,7 +92,7 @@ class MultivariateStudentT(_MultivariateStudentT, Family):
         return self.marginals().log_density(value)
 
     def joint_log_density(self, value: Tensor) -> Tensor:
-        """Log density (B, M) of all outputs together (Murphy 2007, eq. 312)."""
+        """Log density (B, M) of all outputs together (Murphy 2007, appendix)."""
         df, outputs = self.df.squeeze(-1), self.loc.shape[-1]
         error = (value - self.loc).unsqueeze(-1)
         z = torch.linalg.solve_triangular(self.factor, error, upper=False).squeeze(-1)

@@ -85,6 +85,57 @@ class Bernoulli(NamedTuple):
         return None
 
 
+class Multivariate(NamedTuple):
+    location: np.ndarray
+    scale: np.ndarray
+    kappa: float
+    alpha: float
+    beta: float
+
+    def _student(self, past: Window, spread: float = 1.0):
+        weight, total = past.weight[:, None], past.weight.sum()
+        mean = (weight * past.y).sum(0) / total if total > 0 else self.location
+        scatter = (weight * (past.y - mean)).T @ (past.y - mean)
+        shift = np.outer(mean - self.location, mean - self.location)
+        kappa, df = self.kappa + total, 2 * self.alpha + total
+        psi = np.diag(2 * self.beta * self.scale**2) + scatter + self.kappa * total / kappa * shift
+        centre = (self.kappa * self.location + total * mean) / kappa
+        return centre, spread * psi * (kappa + 1) / (kappa * df), df
+
+    def log_density(self, x, y, past):
+        return float(stats.multivariate_t.logpdf(y, *self._student(past)))
+
+    def log_outlier(self, x, y):
+        nothing = Window(None, y[None][:0], np.zeros(0))
+        return float(stats.multivariate_t.logpdf(y, *self._student(nothing, SPREAD)))
+
+
+class Categorical(NamedTuple):
+    classes: int
+    concentration: float
+
+    def log_density(self, x, y, past):
+        counts = np.array([past.weight @ (past.y[:, 0] == j) for j in range(self.classes)])
+        counts = counts + self.concentration
+        return float(np.log(counts[int(y[0])] / counts.sum()))
+
+    def log_outlier(self, x, y):
+        return None
+
+
+class Exponential(NamedTuple):
+    location: np.ndarray
+    shape: float
+
+    def log_density(self, x, y, past):
+        rate = (self.shape - 1) * self.location + past.weight @ past.y
+        return stats.lomax.logpdf(y, self.shape + past.weight.sum(), scale=rate).sum()
+
+    def log_outlier(self, x, y):
+        rate = SPREAD * (self.shape - 1) * self.location
+        return stats.lomax.logpdf(y, self.shape, scale=rate).sum()
+
+
 class Alpaca(NamedTuple):
     """Bayesian linear regression on tanh features; scaled inputs and labels."""
 
@@ -124,7 +175,10 @@ class Alpaca(NamedTuple):
 
 
 class Series(NamedTuple):
-    """One stream's observations, (T, ...), and what the filter is told with them."""
+    """One stream's observations, (T, ...), and what the filter is told with them.
+
+    hazard: (T,), or a table by run length for each step (T, H).
+    """
 
     x: np.ndarray
     y: np.ndarray
@@ -165,9 +219,12 @@ def segment(reference: Reference, series: Series, start: int) -> np.ndarray:
 
 
 def change_probability(series: Series) -> np.ndarray:
-    """Probability that the regime changed just before each observation."""
-    elapsed = 1 - (1 - series.hazard) ** series.elapsed
-    return np.where(np.isnan(series.changepoint), elapsed, series.changepoint)
+    """Probability [t, r] that the regime changed just before t, had it reached run length r."""
+    table = series.hazard.reshape(len(series.y), -1)
+    reached = np.minimum(np.arange(len(series.y)), table.shape[1] - 1)
+    elapsed = 1 - (1 - table[:, reached]) ** series.elapsed[:, None]
+    told = series.changepoint[:, None]
+    return np.where(np.isnan(told), elapsed, told)
 
 
 def enumerate_segmentations(reference: Reference, series: Series) -> list[Truth]:
@@ -191,11 +248,13 @@ def enumerate_segmentations(reference: Reference, series: Series) -> list[Truth]
 
 def _path(cuts, change, whole) -> tuple[list[int], float]:
     """Starts of a segmentation and its log joint probability with the data."""
-    starts = [0] + [t + 1 for t, cut in enumerate(cuts) if cut]
-    with np.errstate(divide="ignore"):
-        prior = sum(
-            np.log(change[t + 1] if cut else 1 - change[t + 1]) for t, cut in enumerate(cuts)
-        )
+    starts, prior = [0], 0.0
+    for t, cut in enumerate(cuts):
+        probability = change[t + 1, t - starts[-1]]
+        with np.errstate(divide="ignore"):
+            prior += np.log(probability if cut else 1 - probability)
+        if cut:
+            starts.append(t + 1)
     ends = [*starts[1:], len(cuts) + 1]
     data = sum(whole[start][end - start - 1] for start, end in zip(starts, ends, strict=True))
     return starts, float(prior + data)

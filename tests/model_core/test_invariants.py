@@ -12,13 +12,27 @@ from hypothesis import strategies as st
 
 from model_core import belief as beliefs
 from model_core import filter as moca
+from model_core.components import Bernoulli
 from model_core.filter import FilterState, Inputs
-from tests.model_core.cases import CASES, Case, gaussian, inputs, run, series, tensor
+from tests.model_core.cases import (
+    CASES,
+    Case,
+    exponential,
+    gaussian,
+    inputs,
+    multivariate_case,
+    run,
+    series,
+    tensor,
+)
 from tests.model_core.reference import Series
 
 STEPS = 12
 quick = settings(max_examples=30, deadline=None, derandomize=True)
+NEVER_OUTLYING = ("bernoulli", "categorical")
 any_case = st.sampled_from(CASES)
+SCALE_FREE = [gaussian(1), gaussian(3), multivariate_case(2), multivariate_case(3)]
+table = st.tuples(*[st.floats(0.01, 0.9)] * 2, st.floats(0.0, 0.5))  # by run length
 probability = st.one_of(st.just(np.nan), st.sampled_from([0.0, 1.0]), st.floats(0, 1))
 
 
@@ -30,7 +44,7 @@ def told_of(draw, steps: int = STEPS) -> dict[str, object]:
         return draw(st.lists(values, min_size=steps, max_size=steps))
 
     return {
-        "hazard": draw(st.floats(1e-9, 0.999)),
+        "hazard": draw(st.one_of(st.floats(1e-9, 0.999), table)),
         "elapsed": each(st.one_of(st.just(1.0), st.floats(0, 1e6))),
         "changepoint": each(probability),
         "labelled": each(st.booleans()),
@@ -106,6 +120,8 @@ def test_a_stream_never_sees_its_batch_mates(both, row, max_hypotheses):
 def test_quantiles_and_draws_do_not_depend_on_batch_mates(both):
     case, batch = both
     mix = run(case, batch, 8)[-1].info.predictive
+    if case.model.label == "class":
+        mix = mix._replace(components=Bernoulli(mix.components.mean()[..., :1]))  # of the first
     levels = tensor([0.05, 0.5, 0.95])
     together = mix.quantile(levels)
     for row in range(len(batch)):
@@ -132,17 +148,8 @@ def test_a_step_modifies_nothing_it_was_given(both):
     assert [each.numpy().tobytes() for each in given_tensors] == before
 
 
-@quick
-@given(
-    st.sampled_from([gaussian(1), gaussian(3)]),
-    st.integers(0, 2**32 - 1),
-    st.floats(-6, 6),
-    st.floats(-1e5, 1e5),
-    told_of(30),
-)
-def test_units_change_no_changepoint_probability(case, seed, log_factor, shift, told):
+def assert_units_do_not_matter(case, seed, factor, shift, told) -> None:
     """`y -> factor (y + shift)`, location and scale with it."""
-    factor = 10**log_factor
     plain = series(case, seed, 30, **told)
     moved = case._replace(location=factor * (case.location + shift), scale=factor * case.scale)
     other = plain._replace(y=factor * (plain.y + shift))
@@ -154,6 +161,21 @@ def test_units_change_no_changepoint_probability(case, seed, log_factor, shift, 
         if a.inputs.labelled.item():
             expected = a.info.log_score.item() - case.model.y_dim * np.log(factor)
             assert b.info.log_score.item() == pytest.approx(expected, abs=1e-5)
+
+
+any_seed, any_factor = st.integers(0, 2**32 - 1), st.floats(-6, 6).map(lambda power: 10**power)
+
+
+@quick
+@given(st.sampled_from(SCALE_FREE), any_seed, any_factor, st.floats(-1e5, 1e5), told_of(30))
+def test_units_change_no_changepoint_probability(case, seed, factor, shift, told):
+    assert_units_do_not_matter(case, seed, factor, shift, told)
+
+
+@quick
+@given(any_seed, any_factor, told_of(30))
+def test_units_of_time_change_no_changepoint_probability(seed, factor, told):
+    assert_units_do_not_matter(exponential(), seed, factor, 0.0, told)
 
 
 def spoilt(now: Inputs, part: str, value: float, row: int) -> Inputs:
@@ -168,7 +190,7 @@ def poison() -> Iterator[tuple[Case, str, float]]:
     """Every number that a model reads, not finite; an infinite time is only a certain change."""
     for case in CASES:
         for part in ("y", "x", "hazard", "elapsed", "outlier_rate"):
-            unread = {"x": not case.model.x_dim, "outlier_rate": case.name == "bernoulli"}
+            unread = {"x": not case.model.x_dim, "outlier_rate": case.name in NEVER_OUTLYING}
             for value in (np.nan, np.inf, -np.inf):
                 if not unread.get(part) and (part, value) != ("elapsed", np.inf):
                     yield case, part, value

@@ -15,12 +15,9 @@ import numpy as np
 
 from model_core import codec
 from tests.model_core.cases import (
+    CASES,
     Case,
     Step,
-    alpaca_case,
-    bernoulli,
-    gaussian,
-    poisson,
     run,
     series,
 )
@@ -29,7 +26,6 @@ from tests.model_core.reference import Series
 FOLDER = Path(__file__).parent
 BEFORE, AFTER, MAX_HYPOTHESES = 40, 8, 12
 LEVELS = [0.05, 0.5, 0.95]
-CASES = [gaussian(1), gaussian(3), poisson(), bernoulli(), alpaca_case(1), alpaca_case(2)]
 
 
 def observations(case: Case) -> Series:
