@@ -54,7 +54,9 @@ def grow(
     first = (seq == 0).unsqueeze(-1)
     slot = belief.log_prob.argmin(-1, keepdim=True)
     born = torch.zeros_like(belief.log_prob, dtype=torch.bool).scatter_(-1, slot, True)
-    change = torch.logsumexp(belief.log_prob + log_hazard, -1, keepdim=True)
+    # At first there is nothing to sum: masked, or its gradient would be nan.
+    joint = (belief.log_prob + log_hazard).masked_fill(first, 0.0)
+    change = torch.logsumexp(joint, -1, keepdim=True)
     best, came_from = (belief.score + log_hazard).max(-1, keepdim=True)
     zero = torch.zeros_like(change)
     change, best = torch.where(first, zero, change), torch.where(first, zero, best)
