@@ -233,7 +233,7 @@ def enumerate_segmentations(reference: Reference, series: Series) -> list[Truth]
     whole = [np.cumsum(segment(reference, series, s)) for s in range(len(series.y))]
     answer = []
     for t in range(len(series.y)):
-        paths = [_path(cuts, change, whole) for cuts in product((False, True), repeat=t)]
+        paths = [path(cuts, change, whole) for cuts in product((False, True), repeat=t)]
         evidence = logsumexp([joint for _, joint in paths])
         belief, score, previous = {}, {}, {}
         for start in range(t + 1):
@@ -246,7 +246,7 @@ def enumerate_segmentations(reference: Reference, series: Series) -> list[Truth]
     return answer
 
 
-def _path(cuts, change, whole) -> tuple[list[int], float]:
+def path(cuts, change, whole) -> tuple[list[int], float]:
     """Starts of a segmentation and its log joint probability with the data."""
     starts, prior = [0], 0.0
     for t, cut in enumerate(cuts):
