@@ -238,6 +238,32 @@ def test_totals_are_the_moments_of_any_segment(case):
         np.testing.assert_allclose(found, expected, atol=1e-9)
 
 
+@pytest.mark.parametrize("case", CASES, ids=lambda case: case.name)
+def test_scores_have_gradients(case):
+    """In the prior and the hazard, from the first step on, against central differences."""
+    told = {"outlier_rate": 0.05, "labelled": [True, True, True, False], "hazard": (0.1, 0.3)}
+    one, blank = series(case, 5, 12, **told), case.prior()
+
+    def total(factor: torch.Tensor, change: torch.Tensor) -> torch.Tensor:
+        """Score of a prior whose statistics are all so many times as large, a hazard as well."""
+        prior = blank._replace(stats=type(blank.stats)(*(factor * s for s in blank.stats)))
+        state, score = moca.init(prior, 5), tensor(0.0)
+        for t in range(12):
+            now = inputs([one], t)
+            now = now._replace(hazard=change * now.hazard)
+            state, info = moca.step(case.model, state, prior, now)
+            score = score + torch.nan_to_num(info.log_score).sum()
+        return score
+
+    given_numbers = tensor(1.1).requires_grad_(), tensor(0.9).requires_grad_()
+    found = torch.autograd.grad(total(*given_numbers), given_numbers)
+    for i, each in enumerate(found):
+        low, high = [1.1, 0.9], [1.1, 0.9]
+        low[i], high[i] = low[i] - 1e-5, high[i] + 1e-5
+        slope = (total(*map(tensor, high)) - total(*map(tensor, low))) / 2e-5
+        assert each.item() == pytest.approx(slope.item(), rel=1e-5, abs=1e-7)
+
+
 def test_mass_below_counts_short_runs():
     log_prob = tensor([[0.5, 0.3, 0.2, 0.0]]).log()
     run_length = torch.tensor([[0, 7, 3, 1]])

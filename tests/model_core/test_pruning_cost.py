@@ -112,8 +112,7 @@ def test_turing_change_points(name):
 def test_a_forgotten_regime_may_have_been_worth_more_than_its_mass():
     """A slow trend and one level that returns: the mass pruned is no bound of the loss."""
     pruned, exact = gaussian_scores(tcpd("co2_canada"))
-    assert pruned.pruned_mass.sum() < 1e-12
-    assert LOSS < measured("co2_canada", pruned, exact.log_score) < 0.03
+    assert measured("co2_canada", pruned, exact.log_score) > 1e6 * pruned.pruned_mass.sum()
 
 
 @pytest.mark.parametrize("name", ["alpaca_trained_y1_T120_h0.1", "alpaca_trained_y1_T400_h0.01"])
