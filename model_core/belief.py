@@ -54,7 +54,9 @@ def grow(
     first = (seq == 0).unsqueeze(-1)
     slot = belief.log_prob.argmin(-1, keepdim=True)
     born = torch.zeros_like(belief.log_prob, dtype=torch.bool).scatter_(-1, slot, True)
-    change = torch.logsumexp(belief.log_prob + log_hazard, -1, keepdim=True)
+    # At first there is nothing to sum: masked, or its gradient would be nan.
+    joint = (belief.log_prob + log_hazard).masked_fill(first, 0.0)
+    change = torch.logsumexp(joint, -1, keepdim=True)
     best, came_from = (belief.score + log_hazard).max(-1, keepdim=True)
     zero = torch.zeros_like(change)
     change, best = torch.where(first, zero, change), torch.where(first, zero, best)
@@ -92,6 +94,22 @@ def prune(belief: Belief) -> tuple[Belief, Tensor]:
     mass = lowest.exp()
     kept = belief._replace(log_prob=log_prob - torch.log1p(-mass), score=score)
     return kept, mass.squeeze(-1)
+
+
+def evidence_bound(log_score: Tensor, pruned_mass: Tensor) -> Tensor:
+    """Lower bounds (..., T) of `log p(y_1..t | x_1..t)` from what a pruned filter said of T steps.
+
+    `sum_{s<=t} log e_s + sum_{s<t} log(1 - m_s)`, with `log e_s` the score of a step, nan where
+    there was no label, and `m_s` the mass pruned after it. Had nothing been renormalised, this
+    would be the log of all weights after step t: the joint probability of the labels and of those
+    segmentations no hypothesis of which has been pruned. The evidence is the same sum over all
+    segmentations, none of them negative. How far below it the bound lies, the pruned mass does
+    not tell: what had none left may yet have become likely. Only for models that score all they
+    observe, so not for generative ones.
+    """
+    kept = torch.log1p(-pruned_mass).cumsum(-1)
+    before = torch.cat((torch.zeros_like(kept[..., :1]), kept[..., :-1]), -1)
+    return torch.nan_to_num(log_score, nan=0.0).cumsum(-1) + before
 
 
 def mass_below(belief: Belief, run_length: Tensor) -> Tensor:

@@ -81,16 +81,17 @@ class MultivariateStudentT(_MultivariateStudentT, Family):
 
     support = "real"
 
-    def _alone(self) -> StudentT:
+    def alone(self) -> StudentT:
+        """Each output alone."""
         scale = torch.linalg.vector_norm(self.factor, dim=-1)
         return StudentT(self.df.expand_as(self.loc), self.loc, scale)
 
     def log_density(self, value: Tensor) -> Tensor:
         """Log density of each output alone."""
-        return self._alone().log_density(value)
+        return self.alone().log_density(value)
 
     def joint_log_density(self, value: Tensor) -> Tensor:
-        """Log density (B, M) of all outputs together (Murphy 2007, eq. 312)."""
+        """Log density (B, M) of all outputs together (Murphy 2007, appendix)."""
         df, outputs = self.df.squeeze(-1), self.loc.shape[-1]
         error = (value - self.loc).unsqueeze(-1)
         z = torch.linalg.solve_triangular(self.factor, error, upper=False).squeeze(-1)
@@ -102,11 +103,11 @@ class MultivariateStudentT(_MultivariateStudentT, Family):
 
     def cdf(self, value: Tensor) -> Tensor:
         """Cumulative probability of each output alone."""
-        return self._alone().cdf(value)
+        return self.alone().cdf(value)
 
     def marginals(self, weight: Tensor) -> tuple[Tensor, StudentT]:
         """Student-t of each output."""
-        return weight.unsqueeze(-1).expand_as(self.loc), self._alone()
+        return weight.unsqueeze(-1).expand_as(self.loc), self.alone()
 
     def mean(self) -> Tensor:
         """Location."""
@@ -114,7 +115,7 @@ class MultivariateStudentT(_MultivariateStudentT, Family):
 
     def variance(self) -> Tensor:
         """Of each output; inf for `df <= 2`."""
-        return self._alone().variance()
+        return self.alone().variance()
 
     def covariance(self) -> Tensor:
         """Scale matrix times `df / (df - 2)`; for `df <= 2` inf on the diagonal and 0 beside it."""

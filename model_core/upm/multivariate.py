@@ -72,7 +72,7 @@ class Multivariate(UnderlyingModel):
     def update(
         self, stats: MultivariateStats, phi: Tensor | None, y: Tensor, weight: Tensor
     ) -> MultivariateStats:
-        """Conjugate update with a weighted observation (Murphy, sec. 9.2 for n = weight).
+        """Conjugate update with a weighted observation (Murphy, sec. 9, for n = weight).
 
         psi only grows, so it is never below the prior's. Rounding could still make it indefinite
         where observations are collinear and far larger than the scale; it is at most a few eps of

@@ -13,7 +13,7 @@ from torch import Tensor
 from model_core import filter as moca
 from model_core.encoder import Mlp
 from model_core.filter import FilterState, Info, Inputs, Prior
-from model_core.upm import alpaca, conjugate, linear
+from model_core.upm import alpaca, conjugate, linear, multivariate
 from model_core.upm.base import UnderlyingModel
 from tests.model_core import reference
 from tests.model_core.case import Case, irregular, tensor
@@ -55,6 +55,48 @@ def bernoulli() -> Case:
     model = conjugate.BernoulliModel(ones=ones, zeros=zeros)
     one = np.ones(1)
     return Case("bernoulli", model, 0 * one, one, reference.Bernoulli(ones, zeros), draw)
+
+
+def multivariate_case(y_dim: int = 2) -> Case:
+    """Correlated outputs, which turn round in the second half."""
+    location, scale = np.linspace(-1, 4, y_dim), np.linspace(2, 0.5, y_dim)
+    kappa, alpha, beta = 0.4, 1.7, 1.2
+    mixing = np.eye(y_dim) + 0.8 * irregular(y_dim, y_dim, seed=8)
+
+    def draw(rng, steps):
+        late = (np.arange(steps) >= steps // 2)[:, None]
+        level, noise = np.where(late, 2, 0), rng.normal(size=(steps, y_dim))
+        drawn = np.where(late, noise @ mixing.T, noise @ mixing)
+        return np.zeros((steps, 0)), location + scale * (level + drawn)
+
+    model = multivariate.Multivariate(y_dim=y_dim, kappa=kappa, alpha=alpha, beta=beta)
+    truth = reference.Multivariate(location, scale, kappa, alpha, beta)
+    return Case(f"multivariate-{y_dim}", model, location, scale, truth, draw)
+
+
+def categorical(classes: int = 3) -> Case:
+    concentration, one = 0.8, np.ones(1)
+
+    def draw(rng, steps):
+        late = (np.arange(steps) >= steps // 2)[:, None]
+        rare, other = (rng.random((steps, 1)) < 0.2), rng.integers(0, classes, (steps, 1))
+        return np.zeros((steps, 0)), np.where(rare, other, np.where(late, classes - 1, 0)) * 1.0
+
+    model = conjugate.CategoricalModel(classes=classes, concentration=concentration)
+    truth = reference.Categorical(classes, concentration)
+    return Case("categorical", model, 0 * one, one, truth, draw)
+
+
+def exponential() -> Case:
+    location, shape = np.array([3.2]), 2.3
+
+    def draw(rng, steps):
+        mean = np.where(np.arange(steps) < steps // 2, 1.5, 20)[:, None]
+        return np.zeros((steps, 0)), rng.exponential(mean)
+
+    truth = reference.Exponential(location, shape)
+    model = conjugate.Exponential(shape=shape)
+    return Case("exponential", model, location, np.ones(1), truth, draw)
 
 
 def alpaca_case(y_dim: int, features: int = 5) -> Case:
@@ -148,8 +190,11 @@ def autoregressive_case(
 CASES = [
     gaussian(1),
     gaussian(3),
+    multivariate_case(),
     poisson(),
     bernoulli(),
+    categorical(),
+    exponential(),
     alpaca_case(1),
     alpaca_case(2),
     noisy_alpaca_case(1),
@@ -163,12 +208,19 @@ CASES = [
 BY_NAME = {case.name: case for case in CASES}
 
 
-def series(case: Case, seed: int, steps: int, hazard: float = 0.1, **told) -> Series:
-    """Random observations, and what is told with them: a number, or one for each step."""
+def series(
+    case: Case, seed: int, steps: int, hazard: float | tuple[float, ...] = 0.1, **told
+) -> Series:
+    """Random observations, and what is told with them: a number, or one for each step.
+
+    A hazard that is a tuple is a table by run length, the same at every step.
+    """
     x, y = case.draw(np.random.default_rng(seed), steps)
     plain = {"labelled": True, "elapsed": 1.0, "changepoint": np.nan, "outlier_rate": 0.0}
-    full = {name: np.resize(v, steps) for name, v in {**plain, "hazard": hazard, **told}.items()}
-    return Series(x, y, **full)
+    full = {name: np.resize(v, steps) for name, v in {**plain, **told}.items()}
+    by_run_length = isinstance(hazard, tuple)
+    table = np.tile(hazard, (steps, 1)) if by_run_length else np.resize(hazard, steps)
+    return Series(x, y, hazard=table, **full)
 
 
 def inputs(batch: list[Series], t: int) -> Inputs:
@@ -176,11 +228,14 @@ def inputs(batch: list[Series], t: int) -> Inputs:
     x = tensor([each.x[t] for each in batch])
     labelled = torch.tensor([bool(each.labelled[t]) for each in batch])
     y = tensor([each.y[t] if each.labelled[t] else np.nan * each.y[t] for each in batch])
-    hazard, elapsed, changepoint, rate = (
+    elapsed, changepoint, rate = (
         tensor([getattr(each, name)[t] for each in batch])
-        for name in ("hazard", "elapsed", "changepoint", "outlier_rate")
+        for name in ("elapsed", "changepoint", "outlier_rate")
     )
-    told = hazard[:, None], elapsed, changepoint, rate
+    tables = [np.atleast_1d(each.hazard[t]) for each in batch]
+    longest = max(map(len, tables))
+    hazard = tensor([np.pad(each, (0, longest - len(each)), "edge") for each in tables])
+    told = hazard, elapsed, changepoint, rate
     return Inputs(x if x.shape[-1] else None, y, labelled, *told)
 
 

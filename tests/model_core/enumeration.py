@@ -66,9 +66,12 @@ def mixed(inside: float, outside: float, rate: float) -> float:
 
 
 def change_probability(series: Series) -> np.ndarray:
-    """Probability that the regime changed just before each observation."""
-    elapsed = 1 - (1 - series.hazard) ** series.elapsed
-    return np.where(np.isnan(series.changepoint), elapsed, series.changepoint)
+    """Probability [t, r] that the regime changed just before t, had it reached run length r."""
+    table = series.hazard.reshape(len(series.y), -1)
+    reached = np.minimum(np.arange(len(series.y)), table.shape[1] - 1)
+    elapsed = 1 - (1 - table[:, reached]) ** series.elapsed[:, None]
+    told = series.changepoint[:, None]
+    return np.where(np.isnan(told), elapsed, told)
 
 
 def enumerate_segmentations(reference: Reference, series: Series) -> list[Truth]:
@@ -92,10 +95,12 @@ def enumerate_segmentations(reference: Reference, series: Series) -> list[Truth]
     return answer
 
 
-def segmentations(reference: Reference, series: Series) -> list[tuple[list[int], float]]:
-    """Starts and log joint probability of every segmentation of the whole series."""
+def segmentations(
+    reference: Reference, series: Series, t: int | None = None
+) -> list[tuple[list[int], float]]:
+    """Starts and log joint probability of every segmentation up to `t`, or of the whole series."""
     after = [np.cumsum(segment(reference, series, s).whole) for s in range(len(series.y))]
-    return _paths(series, len(series.y) - 1, after, after)
+    return _paths(series, len(series.y) - 1 if t is None else t, after, after)
 
 
 def _paths(series: Series, t: int, inner, last) -> list[tuple[list[int], float]]:
@@ -108,11 +113,13 @@ def _path(cuts, change, inner, last) -> tuple[list[int], float]:
 
     inner, last: log likelihoods of segments, by start and end, before the last and of the last.
     """
-    starts = [0] + [t + 1 for t, cut in enumerate(cuts) if cut]
-    with np.errstate(divide="ignore"):
-        prior = sum(
-            np.log(change[t + 1] if cut else 1 - change[t + 1]) for t, cut in enumerate(cuts)
-        )
+    starts, prior = [0], 0.0
+    for t, cut in enumerate(cuts):
+        probability = change[t + 1, t - starts[-1]]
+        with np.errstate(divide="ignore"):
+            prior += np.log(probability if cut else 1 - probability)
+        if cut:
+            starts.append(t + 1)
     ends = [*starts[1:], len(cuts) + 1]
     spans = [(start, end - start - 1) for start, end in zip(starts, ends, strict=True)]
     data = sum(inner[start][length] for start, length in spans[:-1])

@@ -87,6 +87,57 @@ class Bernoulli(NamedTuple):
         return None
 
 
+class Multivariate(NamedTuple):
+    location: np.ndarray
+    scale: np.ndarray
+    kappa: float
+    alpha: float
+    beta: float
+
+    def _student(self, past: Window, spread: float = 1.0):
+        weight, total = past.weight[:, None], past.weight.sum()
+        mean = (weight * past.y).sum(0) / total if total > 0 else self.location
+        scatter = (weight * (past.y - mean)).T @ (past.y - mean)
+        shift = np.outer(mean - self.location, mean - self.location)
+        kappa, df = self.kappa + total, 2 * self.alpha + total
+        psi = np.diag(2 * self.beta * self.scale**2) + scatter + self.kappa * total / kappa * shift
+        centre = (self.kappa * self.location + total * mean) / kappa
+        return centre, spread * psi * (kappa + 1) / (kappa * df), df
+
+    def log_density(self, x, y, past):
+        return float(stats.multivariate_t.logpdf(y, *self._student(past)))
+
+    def log_outlier(self, x, y):
+        nothing = Window(None, y[None][:0], np.zeros(0))
+        return float(stats.multivariate_t.logpdf(y, *self._student(nothing, SPREAD)))
+
+
+class Categorical(NamedTuple):
+    classes: int
+    concentration: float
+
+    def log_density(self, x, y, past):
+        counts = np.array([past.weight @ (past.y[:, 0] == j) for j in range(self.classes)])
+        counts = counts + self.concentration
+        return float(np.log(counts[int(y[0])] / counts.sum()))
+
+    def log_outlier(self, x, y):
+        return None
+
+
+class Exponential(NamedTuple):
+    location: np.ndarray
+    shape: float
+
+    def log_density(self, x, y, past):
+        rate = (self.shape - 1) * self.location + past.weight @ past.y
+        return stats.lomax.logpdf(y, self.shape + past.weight.sum(), scale=rate).sum()
+
+    def log_outlier(self, x, y):
+        rate = SPREAD * (self.shape - 1) * self.location
+        return stats.lomax.logpdf(y, self.shape, scale=rate).sum()
+
+
 class Alpaca(NamedTuple):
     """Bayesian linear regression on tanh features; scaled inputs and labels."""
 
@@ -237,7 +288,10 @@ class Autoregressive(NamedTuple):
 
 
 class Series(NamedTuple):
-    """One stream's observations, (T, ...), and what the filter is told with them."""
+    """One stream's observations, (T, ...), and what the filter is told with them.
+
+    hazard: (T,), or a table by run length for each step (T, H).
+    """
 
     x: np.ndarray
     y: np.ndarray

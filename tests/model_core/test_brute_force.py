@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 import torch
 
+from model_core import hazard as hazards
 from tests.model_core.cases import CASES, by_start, run, series, tensor
 from tests.model_core.enumeration import enumerate_segmentations
 
@@ -24,6 +25,11 @@ SCENARIOS = {
         "outlier_rate": 0.1,
     },
 }
+SCENARIOS["hazard by run length"] = {}
+SCENARIOS["all together, hazard by run length"] = SCENARIOS["all together"]
+CONSTANT = (0.03, 0.2, 0.6)
+# Regular regimes, regimes of exactly one or four observations, and ever surer ones.
+TABLES = (hazards.negative_binomial(3, 8)[:4], (0.3, 0.0, 0.0, 1.0), (0.9, 0.5, 0.2, 1e-6))
 
 
 @pytest.fixture(scope="module", params=CASES, ids=lambda case: case.name)
@@ -35,7 +41,8 @@ def case(request):
 def both(request, case):
     """The filter's steps over a batch, and for each stream what enumeration says."""
     told = SCENARIOS[request.param]
-    batch = [series(case, i, STEPS, (0.03, 0.2, 0.6)[i], **told) for i in range(STREAMS)]
+    hazard = TABLES if "run length" in request.param else CONSTANT
+    batch = [series(case, i, STEPS, hazard[i], **told) for i in range(STREAMS)]
     truth = [enumerate_segmentations(case.reference, each) for each in batch]
     return batch, run(case, batch, max_hypotheses=10), truth
 

@@ -8,7 +8,15 @@ import pytest
 import torch
 from scipy import special, stats
 
-from model_core.components import Bernoulli, NegativeBinomial, Normal, StudentT
+from model_core.components import (
+    Bernoulli,
+    Categorical,
+    Lomax,
+    MultivariateStudentT,
+    NegativeBinomial,
+    Normal,
+    StudentT,
+)
 from tests.model_core.cases import tensor
 
 
@@ -137,3 +145,89 @@ def test_bernoulli():
     close(found.log_density(tensor([0.0, 1.0])), np.log([0.7, 0.3]), atol=1e-15)
     close(found.cdf(tensor([-0.1, 0.0, 0.9, 1.0, 5.0])), [0, 0.7, 0.7, 1, 1], atol=1e-15)
     assert (found.mean().item(), found.variance().item()) == pytest.approx((0.3, 0.21))
+
+
+def multivariate(df: float = 5.0) -> tuple[MultivariateStudentT, np.ndarray, np.ndarray]:
+    """One of three correlated outputs, its location and its scale matrix."""
+    loc = np.array([1.0, -20.0, 0.5])
+    factor = np.array([[2.0, 0, 0], [30.0, 10.0, 0], [-0.02, 0.01, 0.04]])
+    found = MultivariateStudentT(tensor([[[df]]]), tensor([[loc]]), tensor([[factor]]))
+    return found, loc, factor @ factor.T
+
+
+@pytest.mark.parametrize("df", [1.2, 5.0, 2e4])
+def test_multivariate_student_t(df):
+    found, loc, shape = multivariate(df)
+    y = stats.multivariate_t.rvs(loc, shape, df, size=50, random_state=0)
+    y = np.concatenate((y, [loc, loc + 1e9, loc - 1e-9]))
+    joint = found.joint_log_density(tensor(y[:, None]))
+    assert joint.shape == (53, 1)
+    expected = stats.multivariate_t.logpdf(y, loc, shape, df)
+    close(joint[:, 0], expected, atol=1e-8, rtol=1e-10)
+    scale = np.sqrt(np.diag(shape))
+    close(found.log_density(tensor(y[:, None]))[:, 0], stats.t.logpdf(y, df, loc, scale), 1e-8)
+    close(found.cdf(tensor(y[:, None]))[:, 0], stats.t.cdf(y, df, loc, scale), 1e-9)
+    both = found.evaluate(tensor(y[:, None]), found.table())
+    close(both[0][:, 0], stats.t.cdf(y, df, loc, scale), 1e-9)
+    close(both[1][:, 0], stats.t.pdf(y, df, loc, scale), 1e-9)
+
+
+def test_moments_of_a_multivariate_student_t():
+    found, loc, shape = multivariate(5.0)
+    close(found.mean()[0, 0], loc, 0)
+    close(found.covariance()[0, 0], shape * 5 / 3, atol=0, rtol=1e-13)
+    close(found.variance()[0, 0], np.diag(shape) * 5 / 3, atol=0, rtol=1e-13)
+    nowhere = multivariate(2.0)[0]
+    close(nowhere.covariance()[0, 0], np.diag([math.inf] * 3), 0)
+
+
+def test_draws_of_a_multivariate_student_t():
+    """Correlated, and far out all together."""
+    found, loc, shape = multivariate(5.0)
+    many = found.rebuilt(*(each.expand(200_000, *each.shape[1:]) for each in found))
+    drawn = many.sample(torch.Generator().manual_seed(0))[:, 0].numpy() - loc
+    covariance = np.cov(drawn.T)
+    np.testing.assert_allclose(covariance / (shape * 5 / 3), np.ones((3, 3)), atol=0.05)
+    whitened = np.linalg.solve(np.linalg.cholesky(shape), drawn.T)
+    distance = (whitened**2).sum(0) / 3  # F(3, df)
+    assert stats.kstest(distance, stats.f(3, 5).cdf).pvalue > 0.001
+
+
+@pytest.mark.parametrize(("shape", "scale"), [(0.5, 1), (2.5, 3), (40, 1e-9), (2e4, 1e12)])
+def test_lomax(shape, scale):
+    y = scale / shape * np.concatenate(([0], 10.0 ** np.arange(-14, 12)))
+    found, exact = Lomax(tensor([shape]), tensor([scale])), stats.lomax(shape, scale=scale)
+    close(found.log_density(tensor(y)), exact.logpdf(y), atol=1e-9, rtol=1e-12)
+    close(found.cdf(tensor(y)), -np.expm1(exact.logsf(y)), atol=0, rtol=1e-13)
+    assert found.log_density(tensor([-1e-9, -math.inf])).tolist() == [-math.inf] * 2
+    assert found.cdf(tensor([-1.0, -math.inf, math.inf])).tolist() == [0, 0, 1]
+
+
+def test_moments_of_lomax():
+    found = Lomax(tensor([0.5, 1.0, 1.5, 2.0, 2.5, 4.0]), tensor([3.0] * 6))
+    assert found.mean().tolist() == pytest.approx([math.inf, math.inf, 6, 3, 2, 1])
+    assert found.variance().tolist() == pytest.approx([math.inf] * 4 + [20, 2])
+
+
+def test_draws_of_lomax():
+    found = Lomax(torch.full((50_000, 1, 1), 2.5).double(), tensor([[[3.0]]]).expand(50_000, 1, 1))
+    drawn = found.sample(torch.Generator().manual_seed(0)).flatten().numpy()
+    assert stats.kstest(drawn, stats.lomax(2.5, scale=3).cdf).pvalue > 0.001
+
+
+def test_categorical():
+    p = np.array([0.2, 0.5, 0.3])
+    found = Categorical(tensor([[p]]).log())
+    close(found.log_density(tensor([[[0.0]], [[2.0]]])).flatten(), np.log([0.2, 0.3]), 1e-15)
+    for none in (-1.0, 3.0, 0.5, math.nan, math.inf):
+        assert found.log_density(tensor([[[none]]])).item() == -math.inf
+    close(
+        found.cdf(tensor([[[-1.0]], [[0.0]], [[1.0]], [[9.0]]])).flatten(), [0, 0.2, 0.7, 1], 1e-15
+    )
+    close(found.mean()[0, 0], p, 1e-15)
+    close(found.covariance()[0, 0], np.diag(p) - np.outer(p, p), 1e-15)
+    many = Categorical(found.log_probability.expand(20_000, 1, 3))
+    counts = np.bincount(
+        many.sample(torch.Generator().manual_seed(0)).flatten().long(), minlength=3
+    )
+    assert stats.chisquare(counts, 20_000 * p).pvalue > 0.001

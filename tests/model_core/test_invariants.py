@@ -12,14 +12,30 @@ from hypothesis import strategies as st
 
 from model_core import belief as beliefs
 from model_core import filter as moca
+from model_core.components import Bernoulli
 from model_core.filter import FilterState, Inputs
-from tests.model_core.cases import CASES, Case, inputs, run, series, tensor
+from tests.model_core.cases import (
+    CASES,
+    Case,
+    exponential,
+    inputs,
+    multivariate_case,
+    run,
+    series,
+    tensor,
+)
 from tests.model_core.reference import Series
 
 STEPS = 12
 quick = settings(max_examples=30, deadline=None, derandomize=True)
+NEVER_OUTLYING = ("bernoulli", "categorical")
 any_case = st.sampled_from(CASES)
 ordered_case = st.sampled_from([case for case in CASES if case.model.label != "class"])
+SCALE_FREE = [
+    *(case for case in CASES if case.model.needs_scale and case.model.label == "real"),
+    multivariate_case(3),
+]
+table = st.tuples(*[st.floats(0.01, 0.9)] * 2, st.floats(0.0, 0.5))  # by run length
 probability = st.one_of(st.just(np.nan), st.sampled_from([0.0, 1.0]), st.floats(0, 1))
 
 
@@ -31,7 +47,7 @@ def told_of(draw, steps: int = STEPS) -> dict[str, object]:
         return draw(st.lists(values, min_size=steps, max_size=steps))
 
     return {
-        "hazard": draw(st.floats(1e-9, 0.999)),
+        "hazard": draw(st.one_of(st.floats(1e-9, 0.999), table)),
         "elapsed": each(st.one_of(st.just(1.0), st.floats(0, 1e6))),
         "changepoint": each(probability),
         "labelled": each(st.booleans()),
@@ -107,6 +123,8 @@ def test_a_stream_never_sees_its_batch_mates(both, row, max_hypotheses):
 def test_quantiles_and_draws_do_not_depend_on_batch_mates(both):
     case, batch = both
     mix = run(case, batch, 8)[-1].info.predictive
+    if case.model.label == "class":
+        mix = mix._replace(components=Bernoulli(mix.components.mean()[..., :1]))  # of the first
     levels = tensor([0.05, 0.5, 0.95])
     together = mix.quantile(levels)
     for row in range(len(batch)):
@@ -134,17 +152,8 @@ def test_a_step_modifies_nothing_it_was_given(both):
     assert [each.numpy().tobytes() for each in given_tensors] == before
 
 
-@quick
-@given(
-    st.sampled_from([case for case in CASES if case.model.needs_scale and case.name != "poisson"]),
-    st.integers(0, 2**32 - 1),
-    st.floats(-6, 6),
-    st.floats(-1e5, 1e5),
-    told_of(30),
-)
-def test_units_change_no_changepoint_probability(case, seed, log_factor, shift, told):
-    """`y -> factor (y + shift)`, and the inputs by another factor; location and scale with them."""
-    factor = 10**log_factor
+def assert_units_do_not_matter(case, seed, factor, shift, told) -> None:
+    """`y -> factor (y + shift)`, inputs by another factor; location and scale with them."""
     plain = series(case, seed, 30, **told)
     factors = np.where(np.arange(len(case.location)) < case.model.y_dim, factor, 3 / factor)
     moved = case._replace(location=factors * (case.location + shift), scale=factors * case.scale)
@@ -159,6 +168,21 @@ def test_units_change_no_changepoint_probability(case, seed, log_factor, shift, 
             assert b.info.log_score.item() == pytest.approx(expected, abs=1e-5)
 
 
+any_seed, any_factor = st.integers(0, 2**32 - 1), st.floats(-6, 6).map(lambda power: 10**power)
+
+
+@quick
+@given(st.sampled_from(SCALE_FREE), any_seed, any_factor, st.floats(-1e5, 1e5), told_of(30))
+def test_units_change_no_changepoint_probability(case, seed, factor, shift, told):
+    assert_units_do_not_matter(case, seed, factor, shift, told)
+
+
+@quick
+@given(any_seed, any_factor, told_of(30))
+def test_units_of_time_change_no_changepoint_probability(seed, factor, told):
+    assert_units_do_not_matter(exponential(), seed, factor, 0.0, told)
+
+
 def spoilt(now: Inputs, part: str, value: float, row: int) -> Inputs:
     """The same observation with one number of one stream replaced."""
     tensors = now._asdict()
@@ -171,7 +195,7 @@ def poison() -> Iterator[tuple[Case, str, float]]:
     """Every number that a model reads, not finite; an infinite time is only a certain change."""
     for case in CASES:
         for part in ("y", "x", "hazard", "elapsed", "outlier_rate"):
-            unread = {"x": not case.model.x_dim, "outlier_rate": case.name == "bernoulli"}
+            unread = {"x": not case.model.x_dim, "outlier_rate": case.name in NEVER_OUTLYING}
             for value in (np.nan, np.inf, -np.inf):
                 if not unread.get(part) and (part, value) != ("elapsed", np.inf):
                     yield case, part, value
@@ -217,6 +241,32 @@ def test_totals_are_the_moments_of_any_segment(case):
         found = (state.totals[0] - state.totals_at_start[0, slot]).numpy()
         expected = np.concatenate(([len(used)], used.sum(0), (used**2).sum(0)))
         np.testing.assert_allclose(found, expected, atol=1e-9)
+
+
+@pytest.mark.parametrize("case", CASES, ids=lambda case: case.name)
+def test_scores_have_gradients(case):
+    """In the prior and the hazard, from the first step on, against central differences."""
+    told = {"outlier_rate": 0.05, "labelled": [True, True, True, False], "hazard": (0.1, 0.3)}
+    one, blank = series(case, 5, 12, **told), case.prior()
+
+    def total(factor: torch.Tensor, change: torch.Tensor) -> torch.Tensor:
+        """Score of a prior whose statistics are all so many times as large, a hazard as well."""
+        prior = blank._replace(stats=type(blank.stats)(*(factor * s for s in blank.stats)))
+        state, score = moca.init(prior, 5), tensor(0.0)
+        for t in range(12):
+            now = inputs([one], t)
+            now = now._replace(hazard=change * now.hazard)
+            state, info = moca.step(case.model, state, prior, now)
+            score = score + torch.nan_to_num(info.log_score).sum()
+        return score
+
+    given_numbers = tensor(1.1).requires_grad_(), tensor(0.9).requires_grad_()
+    found = torch.autograd.grad(total(*given_numbers), given_numbers)
+    for i, each in enumerate(found):
+        low, high = [1.1, 0.9], [1.1, 0.9]
+        low[i], high[i] = low[i] - 1e-5, high[i] + 1e-5
+        slope = (total(*map(tensor, high)) - total(*map(tensor, low))) / 2e-5
+        assert each.item() == pytest.approx(slope.item(), rel=1e-5, abs=1e-7)
 
 
 def test_mass_below_counts_short_runs():

@@ -10,7 +10,7 @@ import torch
 
 from model_core import filter as moca
 from model_core.filter import FilterState, Inputs, Prior
-from tests.model_core.cases import Case, alpaca_case, gaussian, tensor
+from tests.model_core.cases import Case, alpaca_case, gaussian, multivariate_case, tensor
 
 KINDS = ("moving", "stuck", "stuck with outliers")
 
@@ -18,14 +18,15 @@ KINDS = ("moving", "stuck", "stuck with outliers")
 class Long(NamedTuple):
     """One regime seen by three streams: inputs (3, T, 2), labels (3, T, d), outlier rates (3,)."""
 
-    x: torch.Tensor
+    x: torch.Tensor | None
     y: torch.Tensor
     outlier_rate: torch.Tensor
 
     def step(self, case: Case, state: FilterState, prior: Prior, t: int):
         one = torch.ones(3, dtype=torch.float64)
         told = one > 0, 1e-4 * one[:, None], one, torch.nan * one, self.outlier_rate
-        return moca.step(case.model, state, prior, Inputs(self.x[:, t], self.y[:, t], *told))
+        x = None if self.x is None else self.x[:, t]
+        return moca.step(case.model, state, prior, Inputs(x, self.y[:, t], *told))
 
 
 def one_regime(case: Case, steps: int) -> Long:
@@ -77,6 +78,60 @@ def compare_with_a_solution(case: Case, state: FilterState, data: Long, row: int
     np.testing.assert_allclose(phi[-1] @ found[0], phi[-1] @ mean, atol=1e-9)
     variance = phi[-1] @ np.linalg.solve(precision, phi[-1])
     assert phi[-1] @ found[1] @ phi[-1] == pytest.approx(variance, rel=1e-7)
+
+
+def correlated(case: Case, steps: int, scale: float) -> Long:
+    """Outputs that move, that are stuck at one value, and that all say the same, with outliers."""
+    rng, outputs = np.random.default_rng(0), case.model.y_dim
+    y = rng.normal(size=(3, steps, outputs)) @ (np.eye(outputs) + 0.9)
+    y[1] = 3.0
+    y[2] = y[2, :, :1]
+    y[2, 50::100] *= 30
+    return Long(None, tensor(case.location + scale * case.scale * y), tensor([0.0, 0.0, 0.01]))
+
+
+@pytest.mark.parametrize(
+    ("steps", "scale"),
+    [(2000, 1.0), (500, 1e6), (500, 1e30), pytest.param(20_000, 1.0, marks=pytest.mark.slow)],
+)
+def test_a_multivariate_stays_a_posterior(steps, scale):
+    """Exactly symmetric, positive definite and never below the prior; labels of any size."""
+    case = multivariate_case(3)
+    data, prior = correlated(case, steps, scale), case.prior(3)
+    least, state = prior.stats.psi[0, 0], moca.init(prior, 6)
+    size = least.diagonal().sqrt()
+    for t in range(steps):
+        state, info = data.step(case, state, prior, t)
+        assert info.ok.all()
+        if t % 250 == 249:
+            psi = state.stats.psi[torch.isfinite(state.belief.log_prob)]
+            assert torch.equal(psi, psi.mT)
+            assert (torch.linalg.cholesky_ex(psi).info == 0).all()
+            scaled = psi / size / size.unsqueeze(-1)
+            lost = 1e-13 * torch.linalg.eigvalsh(scaled).amax(-1)
+            above = torch.linalg.eigvalsh(scaled - torch.eye(3)).amin(-1)
+            assert (above >= -lost).all()
+            assert torch.isfinite(info.predictive.covariance()).all()
+    for row in range(2):  # the third weighs its observations
+        compare_psi_with_a_solution(case, state, data, row)
+
+
+def compare_psi_with_a_solution(case: Case, state: FilterState, data: Long, row: int) -> None:
+    """The oldest hypothesis has absorbed everything; a stuck value adds only its distance once."""
+    truth, slot, y = case.reference, state.belief.run_length[row].argmax(), data.y[row].numpy()
+    assert state.belief.run_length[row, slot] == len(y) - 1
+    mean, count = y.mean(0), len(y)
+    shift = truth.kappa * count / (truth.kappa + count) * np.outer(*[mean - truth.location] * 2)
+    scatter = (y - mean).T @ (y - mean)
+    expected = np.diag(2 * truth.beta * truth.scale**2) + scatter + shift
+    size = np.sqrt(np.diag(expected))
+    found = state.stats.psi[row, slot].numpy()
+    np.testing.assert_allclose(
+        found / np.outer(size, size), expected / np.outer(size, size), atol=1e-9
+    )
+    _, kappa, nu, _ = (each[row, slot] for each in state.stats)
+    assert kappa.item() == pytest.approx(truth.kappa + count)
+    assert nu.item() == pytest.approx(2 * truth.alpha + 2 + count)
 
 
 def test_a_gaussian_of_one_value_narrows_without_end():

@@ -7,7 +7,16 @@ import pytest
 import torch
 from scipy import integrate, stats
 
-from model_core.components import Bernoulli, NegativeBinomial, Normal, StudentT, join
+from model_core.components import (
+    Bernoulli,
+    Categorical,
+    Lomax,
+    MultivariateStudentT,
+    NegativeBinomial,
+    Normal,
+    StudentT,
+    join,
+)
 from model_core.predictive import Mixture
 from tests.model_core.cases import tensor
 
@@ -88,6 +97,41 @@ def test_a_cdf_of_quantiles_is_the_level():
         mix = random_mixture(family, 2.0, 1.0, seed=1)
         error = (at(mix, mix.quantile(LEVELS)) - LEVELS.reshape(1, -1, 1)).abs()
         assert error.max() < 1e-12
+
+
+FAR = tensor([1e-12, 1e-9, 1e-4, 0.05, 0.5, 0.95, 1 - 1e-4, 1 - 1e-9, 1 - 1e-12])
+
+
+@pytest.mark.parametrize("shape", [1.1, 2.5, 30.0, 2e4])
+@pytest.mark.parametrize("scale", [1e-9, 1.0, 1e12])
+def test_quantiles_of_a_duration(shape, scale):
+    """Exact to the square of the last Newton step, however near zero or far out."""
+    found = mixture(Lomax, [1.0], [shape], [scale]).quantile(FAR).flatten().numpy()
+    # At a level of 1 - 1e-12 the level itself is off by 1e-4 of what is left.
+    expected = scale * np.expm1(-np.log1p(-FAR.numpy()) / shape)
+    np.testing.assert_allclose(found[:-1], expected[:-1], rtol=2e-6)
+    np.testing.assert_allclose(found[-1], expected[-1], rtol=3e-3)
+
+
+@pytest.mark.parametrize("scale", [1e-9, 1.0, 1e12])
+def test_quantiles_of_mixed_durations(scale):
+    rng = np.random.default_rng(0)
+    weight = tensor(rng.dirichlet(np.ones(8), 20)).log()
+    shape = tensor(2.1 + rng.exponential(30, (20, 8, 1)))
+    parts = Lomax(shape, shape * tensor(scale * 10 ** rng.uniform(-3, 3, (20, 8, 1))))
+    assert_quantiles(Mixture(weight, parts))
+    assert (Mixture(weight, parts).quantile(FAR) > 0).all()
+
+
+def test_quantiles_of_correlated_outputs_are_those_of_each_alone():
+    rng = np.random.default_rng(0)
+    weight, df = tensor(rng.dirichlet(np.ones(6), 10)).log(), tensor(rng.uniform(2, 9, (10, 6, 1)))
+    factor = tensor(np.tril(rng.normal(size=(10, 6, 3, 3)) + 2 * np.eye(3)))
+    factor = factor * tensor([1e-6, 1.0, 1e6]).unsqueeze(-1)
+    joint = MultivariateStudentT(df, tensor(5 * rng.normal(size=(10, 6, 3))), factor)
+    together, alone = Mixture(weight, joint), Mixture(weight, joint.alone())
+    assert_quantiles(together)
+    assert torch.equal(together.quantile(LEVELS), alone.quantile(LEVELS))
 
 
 def count_mixtures() -> list[Mixture]:
@@ -194,6 +238,7 @@ def test_a_variance_that_does_not_exist_is_infinite(df):
 SAMPLED = {
     "normal": mixture(Normal, [0.2, 0.8], [-3, 1], [0.5, 2.0]),
     "student": mixture(StudentT, [0.3, 0.7], [8.0, 9.0], [-2, 4], [1.0, 0.3]),
+    "duration": mixture(Lomax, [0.4, 0.6], [8.0, 9.0], [1.0, 30.0]),
     "count": mixture(NegativeBinomial, [0.4, 0.6], [0.5, 9.0], [4.0, 20.0]),
     "binary": mixture(Bernoulli, [0.4, 0.6], [0.9, 0.2]),
 }
@@ -221,6 +266,17 @@ def test_outputs_of_one_draw_share_the_component():
     assert found.shape == (draws, 2)
     np.testing.assert_allclose(np.cov(found.T), mix.covariance()[0].numpy(), atol=0.15)
     np.testing.assert_allclose(found.mean(0), mix.mean()[0].numpy(), atol=0.06)
+
+
+def test_draws_of_correlated_outputs_follow_the_moments():
+    factor = tensor([[[[1.0, 0.0], [0.9, 0.3]], [[2.0, 0.0], [-1.5, 0.5]]]])
+    parts = MultivariateStudentT(tensor([[[9.0], [12.0]]]), tensor([[[0, 1], [3.0, -2]]]), factor)
+    mix, draws = Mixture(tensor([[0.3, 0.7]]).log(), parts), 40_000
+    found = mix.sample(draws, torch.Generator().manual_seed(5))[0].numpy()
+    np.testing.assert_allclose(np.cov(found.T), mix.covariance()[0].numpy(), rtol=0.05)
+    np.testing.assert_allclose(found.mean(0), mix.mean()[0].numpy(), atol=0.06)
+    with pytest.raises(ValueError, match="no order"):
+        Mixture(mix.log_weight, Categorical(tensor([[[0.0], [0.0]]]))).quantile(LEVELS)
 
 
 def test_join_puts_components_side_by_side():
