@@ -118,9 +118,8 @@ class Worker:
         started = time.monotonic()
         now_ms = time.time() * 1000
         tasks = [item.task for found in items.values() for item in found if item.task]
-        for task in tasks:
-            waited = max(0.0, now_ms - task.envelope.time_ms) / 1000
-            metrics.STAGE_DURATION.labels("queue").observe(waited)
+        waited = [max(0.0, now_ms - task.envelope.time_ms) / 1000 for task in tasks]
+        metrics.observe_all(metrics.STAGE_DURATION.labels("queue"), waited)
         batch = Batch(self.engine, tasks, self.leases.tick)
         batch.apply()
         computed = time.monotonic()

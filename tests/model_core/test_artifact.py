@@ -13,7 +13,7 @@ from model_core import artifact
 from model_core import filter as moca
 from model_core.encoder import Identity
 from model_core.errors import BadArtifact
-from tests.model_core.cases import alpaca_case, run, series, tensor
+from tests.model_core.cases import alpaca_case, noisy_alpaca_case, run, series, tensor
 
 CASE = alpaca_case(2)
 SCALING = {
@@ -137,6 +137,7 @@ BAD_DESCRIPTIONS = {
         (0, "input_scaling"),
         ({}, "input_scaling"),
     ],
+    "noise": [(value, "noise is") for value in ("some", None, 3, ["known"])],
     "output_scaling": [({"offset": [0], "scale": [1]}, "output_scaling needs 2 finite offsets")],
 }
 DESCRIPTIONS = [(name, *each) for name, all_ in BAD_DESCRIPTIONS.items() for each in all_]
@@ -191,6 +192,43 @@ def test_every_tensor_is_needed_and_checked(folder, name):
 )
 def test_numbers_whose_use_is_not_finite(folder, name, value, words):
     artifact.save(folder, description(), tensors(**{name: value}))
+    with pytest.raises(BadArtifact, match=words):
+        artifact.load(folder)
+
+
+NOISY = noisy_alpaca_case(2)
+
+
+def noisy_tensors(**changes) -> dict[str, torch.Tensor]:
+    found = tensors(log_noise_variance=None)
+    prior = NOISY.model.noise_prior
+    found |= {"log_noise_alpha": prior.alpha.log(), "log_noise_beta": prior.beta.log()}
+    return {name: value for name, value in (found | changes).items() if value is not None}
+
+
+def test_a_model_of_unknown_noise(folder):
+    artifact.save(folder, description(noise="unknown"), noisy_tensors())
+    model = artifact.load(folder)
+    one = series(NOISY, 0, 30, outlier_rate=0.02)
+    for a, b in zip(run(NOISY, [one], 8), run(NOISY._replace(model=model), [one], 8), strict=True):
+        torch.testing.assert_close(a.info.log_score, b.info.log_score, atol=1e-11, rtol=0)
+    artifact.save(folder, description(noise="known"), tensors())
+    assert artifact.load(folder).noise_prior is None
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "words"),
+    [
+        ("log_noise_alpha", None, "'log_noise_alpha' is missing"),
+        ("log_noise_beta", None, "'log_noise_beta' is missing"),
+        ("log_noise_alpha", tensor([0.5, 0.0]), "'log_noise_alpha' has one not above 0"),
+        ("log_noise_alpha", tensor([0.5]), "'log_noise_alpha' has shape"),
+        ("log_noise_alpha", tensor([0.5, 1000.0]), "'log_noise_alpha' is too large"),
+        ("log_noise_beta", tensor([0.5, -1000.0]), "'log_noise_beta' is too small"),
+    ],
+)
+def test_unknown_noise_is_checked(folder, name, value, words):
+    artifact.save(folder, description(noise="unknown"), noisy_tensors(**{name: value}))
     with pytest.raises(BadArtifact, match=words):
         artifact.load(folder)
 

@@ -10,7 +10,16 @@ import torch
 
 from model_core import filter as moca
 from model_core.filter import FilterState, Inputs, Prior
-from tests.model_core.cases import Case, alpaca_case, gaussian, multivariate_case, tensor
+from tests.model_core.cases import (
+    BY_NAME,
+    Case,
+    alpaca_case,
+    gaussian,
+    multivariate_case,
+    tensor,
+    walk,
+)
+from tests.model_core.reference import Series, Window
 
 KINDS = ("moving", "stuck", "stuck with outliers")
 
@@ -132,6 +141,63 @@ def compare_psi_with_a_solution(case: Case, state: FilterState, data: Long, row:
     _, kappa, nu, _ = (each[row, slot] for each in state.stats)
     assert kappa.item() == pytest.approx(truth.kappa + count)
     assert nu.item() == pytest.approx(2 * truth.alpha + 2 + count)
+
+
+def uneventful(case: Case, steps: int) -> list[Series]:
+    """All moves; inputs stuck, or labels where there are none; the same with outliers."""
+    rng, outputs = np.random.default_rng(0), case.model.y_dim
+    location, scale = (each[:outputs] for each in (case.location, case.scale))
+    batch = []
+    for kind in KINDS:
+        x = rng.normal(size=(steps, case.model.x_dim))
+        y = location + scale * rng.normal(size=(steps, outputs))
+        if kind != "moving" and case.model.x_dim:
+            x = x[:1].repeat(steps, 0)
+        elif kind != "moving":
+            y = (location + scale)[None].repeat(steps, 0)
+        rate = 0.0 if kind != "stuck with outliers" else 0.01
+        y[50::100] += 30 * scale * (rate > 0)
+        one = np.ones(steps)
+        batch.append(Series(x, y, one > 0, 1e-4 * one, one, np.nan * one, rate * one))
+    return batch
+
+
+@pytest.mark.parametrize("steps", [2000, pytest.param(20_000, marks=pytest.mark.slow)])
+@pytest.mark.parametrize("name", ["linear", "autoregressive-lags", "autoregressive-all"])
+def test_a_regression_stays_a_posterior(name, steps):
+    case = BY_NAME[name]
+    batch, prior = uneventful(case, steps + 1), case.prior(3)
+    before = [each._replace(**{k: v[:-1] for k, v in each._asdict().items()}) for each in batch]
+    for t, step in enumerate(walk(case.model, prior, before, 6)):
+        assert step.info.ok.all()
+        if t % 250 == 249:
+            cov = covariances(step.state)
+            assert torch.equal(cov, cov.mT)
+            assert torch.linalg.eigvalsh(cov).min() > 0
+    last = tensor([each.x[-1] for each in batch])
+    phi = case.model.encode(last if case.model.x_dim else None, step.state.context)
+    found = case.model.predictive(step.state.stats, phi)
+    for row in range(2):  # the third weighs its observations
+        slot = step.state.belief.run_length[row].argmax()
+        # Where labels are stuck, the first have other lags: the best start is just after them.
+        start = steps - 1 - int(step.state.belief.run_length[row, slot])
+        assert start <= 2
+        told = case.reference.described(batch[row]) if not case.model.x_dim else batch[row]
+        past = Window(told.x[start:-1], told.y[start:-1], np.ones(steps - start))
+        for got, expected in zip(found, case.reference._student(told.x[-1], past), strict=True):
+            np.testing.assert_allclose(got[row, slot].numpy(), expected, rtol=1e-6, atol=1e-8)
+
+
+def test_a_trend_begins_anew_after_a_million_observations():
+    """The season's phase is the same, and nothing else of the time is left."""
+    case = BY_NAME["autoregressive-all"]
+    batch, prior = uneventful(case, 60), case.prior(3)
+    late = prior.context.clone()
+    late[:, 0] = 1_000_000
+    now = list(walk(case.model, prior, batch, 10))
+    then = list(walk(case.model, prior._replace(context=late), batch, 10))
+    for a, b in zip(now, then, strict=True):
+        torch.testing.assert_close(a.info.log_score, b.info.log_score, atol=1e-11, rtol=0)
 
 
 def test_a_gaussian_of_one_value_narrows_without_end():
