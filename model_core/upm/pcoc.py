@@ -76,12 +76,12 @@ class Pcoc(UnderlyingModel):
 
         phi: (..., n), which broadcasts over `stats.counts` (..., J) less its last axis.
         """
-        inverse = 1 / self.noise_variance
-        cov = 1 / (self.prior_precision + stats.counts.unsqueeze(-1) * inverse)
-        mean = cov * (self.prior_precision * self.prior_mean + stats.sums * inverse)
+        inverse, natural = 1 / self.noise_variance, self.prior_precision * self.prior_mean
+        cov = torch.addcmul(self.prior_precision, stats.counts.unsqueeze(-1), inverse).reciprocal()
         variance = cov + self.noise_variance
         variance = variance if spread == 1 else spread * variance
-        error = phi.unsqueeze(-2) - mean
+        natural = torch.addcmul(natural, stats.sums, inverse)
+        error = torch.addcmul(phi.unsqueeze(-2), natural, cov, value=-1)
         each = error.square() / variance + variance.log()
         size = math.log(2 * math.pi) * phi.shape[-1]
         return self._log_class(stats) - 0.5 * (each.sum(-1) + size)
