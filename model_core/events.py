@@ -1,8 +1,8 @@
 """The life of changepoint events: suspected, confirmed, withdrawn, relocated (DESIGN, section 2).
 
-An event is suspected when the MAP run start moves past the last confirmed one, confirmed when it has
-stayed there for `confirm_after` observations, withdrawn when it does not. Meanwhile the start may
-move: that is a better estimate of it, unless it moves past the suspicion itself.
+An event is suspected when the MAP run start moves past the last confirmed one, confirmed when it
+has stayed there for `confirm_after` observations, withdrawn when it does not. Meanwhile the start
+may move: that is a better estimate of it, unless it moves past the suspicion itself.
 """
 
 from __future__ import annotations
