@@ -78,6 +78,7 @@ BUILT_IN = (
     _built_in(
         "autoregressive",
         "Regression on the stream's own last `order` labels, with a `trend` and a `season` if set.",
+        None,
     ),
 )
 
