@@ -29,7 +29,9 @@ def test_changed_under_way_between_all_forms(make_bench, close, leave):
             answers += each.observe("a", observations[12 * i + 5 : 12 * i + 12])
             found.append((answers, each.ask(RunLength("a")), each.ask(Predict("a"))))
         close(*map(list, found))
-    assert [record.hazard for record in bench.records("a")] == [met for met in MET for _ in "x" * 12]
+    assert [record.hazard for record in bench.records("a")] == [
+        met for met in MET for _ in "x" * 12
+    ]
 
 
 def test_each_form_means_its_table(make_bench, close):
