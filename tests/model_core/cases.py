@@ -13,6 +13,7 @@ from model_core import filter as moca
 from model_core.filter import FilterState, Info, Inputs, Prior
 from model_core.upm import conjugate, multivariate
 from model_core.upm.base import UnderlyingModel
+from model_core.upm.mixed_poisson import MixedPoisson
 from tests.model_core import reference
 from tests.model_core.case import Case, irregular, tensor
 from tests.model_core.learned_cases import lstm_case, pcoc_case
@@ -48,6 +49,21 @@ def poisson() -> Case:
 
     truth = reference.Poisson(location, shape)
     return Case("poisson", conjugate.Poisson(shape=shape), location, np.ones(1), truth, draw)
+
+
+def mixed_poisson() -> Case:
+    """Counts that jump by a factor of 60."""
+    location, shape = np.array([2.5]), 0.8
+    factors, weights, strange = (0.02, 0.9, 40.0), (0.2, 0.7, 0.1), (0.25, 0.35, 0.4)
+
+    def draw(rng, steps):
+        rate = np.where(np.arange(steps) < steps // 2, 2, 120)[:, None]
+        return np.zeros((steps, 0)), rng.poisson(rate).astype(float)
+
+    told = {"shape": shape, "factors": factors, "weights": weights, "outlier_weights": strange}
+    truth = reference.MixedPoisson(location, shape, factors, weights, strange)
+    model = MixedPoisson(**told)
+    return Case("mixed-poisson", model, location, np.ones(1), truth, draw)
 
 
 def bernoulli() -> Case:
@@ -109,6 +125,7 @@ CASES = [
     gaussian(3),
     multivariate_case(),
     poisson(),
+    mixed_poisson(),
     bernoulli(),
     categorical(),
     exponential(),

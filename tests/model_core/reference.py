@@ -10,6 +10,7 @@ from typing import NamedTuple, Protocol
 
 import numpy as np
 from scipy import stats
+from scipy.special import logsumexp
 
 SPREAD = 10.0  # an outlier's squared scale, or dispersion, in those of the prior
 
@@ -72,6 +73,33 @@ class Poisson(NamedTuple):
     def log_outlier(self, x, y):
         shape = self.shape / SPREAD
         return stats.nbinom.logpmf(y, shape, shape / (shape + self.location)).sum()
+
+
+class MixedPoisson(NamedTuple):
+    """Every gamma's own posterior, each weighted by how well it explained the whole window."""
+
+    location: np.ndarray
+    shape: float
+    factors: tuple[float, ...]
+    weights: tuple[float, ...]
+    outlier_weights: tuple[float, ...]
+
+    def log_density(self, x, y, past):
+        shape, seen = self.shape + past.weight @ past.y, past.weight.sum()
+        each = []
+        for factor, weight in zip(self.factors, self.weights, strict=True):
+            first = self.shape / (factor * self.location)
+            rate = first + seen
+            # The integral of gamma times likelihood, but for what all of them have in common.
+            explained = self.shape * np.log(first) - shape * np.log(rate)
+            now = stats.nbinom.logpmf(y, shape, rate / (rate + 1))
+            each.append((np.log(weight) + explained, now))
+        evidence, label = (np.concatenate(part) for part in zip(*each, strict=True))
+        return float(logsumexp(evidence + label) - logsumexp(evidence))
+
+    def log_outlier(self, x, y):
+        strange = self._replace(weights=self.outlier_weights)
+        return strange.log_density(x, y, Window(None, y[None][:0], np.zeros(0)))
 
 
 class Bernoulli(NamedTuple):
