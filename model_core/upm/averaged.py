@@ -30,7 +30,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from model_core.components import StudentAverage, StudentT
+from model_core.components import Blend, StudentT
 from model_core.upm.base import UnderlyingModel
 from model_core.upm.conjugate import OUTLIER_SPREAD
 from model_core.upm.lags import push
@@ -108,18 +108,19 @@ class Averaged(UnderlyingModel):
         """Time and the lag (B, 1 + d)."""
         return torch.cat((context[:, :1], context[:, -self.y_dim :]), -1)
 
-    def predictive(self, stats: AveragedStats, phi: Tensor | None) -> StudentAverage:
+    def predictive(self, stats: AveragedStats, phi: Tensor | None) -> Blend:
         """Average of three Student-t."""
         found, scale, _ = self._forecast(stats, _second(stats, self.required(phi)))
         df = (2 * stats.alpha).unsqueeze(-1).expand_as(found)
-        return StudentAverage(df, found, scale, stats.log_weight)
+        return Blend(StudentT(df, found, scale), stats.log_weight)
 
-    def outlier(self, prior: AveragedStats, phi: Tensor | None) -> StudentAverage:
+    def outlier(self, prior: AveragedStats, phi: Tensor | None) -> Blend:
         """The level's prior predictive with ten times its squared scale."""
         level = torch.zeros_like(prior.beta)
         found, scale, _ = self._forecast(prior, level)
         df = (2 * prior.alpha).unsqueeze(-1).expand_as(found)
-        return StudentAverage(df, found, scale * OUTLIER_SPREAD**0.5, prior.log_weight)
+        wide = StudentT(df, found, scale * OUTLIER_SPREAD**0.5)
+        return Blend(wide, prior.log_weight)
 
     def update(
         self, stats: AveragedStats, phi: Tensor | None, y: Tensor, weight: Tensor
