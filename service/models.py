@@ -42,41 +42,56 @@ class Model(Struct, omit_defaults=True):
         return f"{self.name}@{self.version}"
 
 
-def _built_in(name: str, about: str, y_dim: int | None = 1, x_dim: int | None = 0) -> Model:
-    return Model(name, "1", name, about, x_dim, y_dim, hazard=0.01, built_in=True)
+def _built_in(
+    reference: str,
+    about: str,
+    y_dim: int | None = 1,
+    x_dim: int | None = 0,
+    kind: str | None = None,
+) -> Model:
+    name, _, version = reference.partition("@")
+    return Model(name, version, kind or name, about, x_dim, y_dim, hazard=0.01, built_in=True)
 
 
 BUILT_IN = (
     _built_in(
-        "gaussian",
+        "gaussian@1",
         "Unknown mean and variance in each regime; one or more numeric labels, each on its own.",
         None,
     ),
     _built_in(
-        "averaged",
+        "averaged@1",
         "A level, a line or an autoregression in each regime, by their evidence; numeric labels.",
         None,
     ),
     _built_in(
-        "multivariate",
+        "multivariate@1",
         "Unknown means and covariance in each regime; numeric labels that move together.",
         None,
     ),
-    _built_in("poisson", "Counts with an unknown rate in each regime."),
-    _built_in("exponential", "Positive durations with an unknown rate in each regime."),
-    _built_in("bernoulli", "Labels 0 and 1 with an unknown probability in each regime."),
     _built_in(
-        "categorical",
+        "poisson@1",
+        "The earlier one: a lasting jump by a factor of 100 looks like outliers for ever.",
+    ),
+    _built_in(
+        "poisson@2",
+        "Counts with an unknown rate in each regime, however large the jumps between them.",
+        kind="mixed-poisson",
+    ),
+    _built_in("exponential@1", "Positive durations with an unknown rate in each regime."),
+    _built_in("bernoulli@1", "Labels 0 and 1 with an unknown probability in each regime."),
+    _built_in(
+        "categorical@1",
         "Class indices with unknown probabilities in each regime; needs the setting `classes`.",
     ),
     _built_in(
-        "linear",
+        "linear@1",
         "Linear regression on the inputs with unknown noise; one or more numeric labels.",
         None,
         None,
     ),
     _built_in(
-        "autoregressive",
+        "autoregressive@1",
         "Regression on the stream's own last `order` labels, with a `trend` and a `season` if set.",
         None,
     ),

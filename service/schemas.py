@@ -169,7 +169,7 @@ class StreamForm(Form):
         None, description="share of labels that belong to no regime; default: the model's"
     )
     confirm_after: Annotated[StrictInt, Field(ge=1, le=100_000)] = Field(
-        10, description="observations that a suspected change is kept before it is confirmed"
+        10, description="observations that a change stays suspected before it is confirmed"
     )
     warmup: Annotated[StrictInt, Field(ge=0, le=MAX_WARMUP)] = Field(
         20, description="observations from which location and scale are taken"

@@ -4,20 +4,20 @@ Parameters are (B, M, ...): stream, mixture component, output dimension. Everyth
 of the labels.
 """
 
-from model_core.components.averaged import StudentAverage
 from model_core.components.base import Components, average, join
+from model_core.components.blend import Blend
 from model_core.components.discrete import Bernoulli, Categorical, NegativeBinomial
 from model_core.components.real import Lomax, MultivariateStudentT, Normal, StudentT
 
 __all__ = [
     "Bernoulli",
+    "Blend",
     "Categorical",
     "Components",
     "Lomax",
     "MultivariateStudentT",
     "NegativeBinomial",
     "Normal",
-    "StudentAverage",
     "StudentT",
     "average",
     "join",

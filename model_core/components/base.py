@@ -14,7 +14,15 @@ class Components(Protocol):
     Parameters are (B, M, ...), all else that is per output (B, M, d).
     """
 
-    support: str  # real | positive | count | binary | class
+    @property
+    def support(self) -> str:
+        """What labels are: real, positive, count, binary or class."""
+        ...
+
+    @property
+    def family(self) -> str:
+        """Name of the family: those of one name have the same parameters."""
+        ...
 
     def log_density(self, value: Tensor) -> Tensor:
         """Log density or mass of each output dimension alone."""
@@ -70,6 +78,11 @@ class Components(Protocol):
 
 class Family:
     """What every NamedTuple of parameters shares; outputs are independent unless it says so."""
+
+    @property
+    def family(self) -> str:
+        """Name of the family."""
+        return type(self).__name__
 
     def parameters(self) -> tuple[Tensor, ...]:
         """The tensors that make it."""

@@ -60,16 +60,16 @@ def bench_step(
 
     One batch of `streams` streams of a built-in model, on one CPU thread as in a worker.
     """
-    from model_core.upm.builtin import BUILTIN, Options
+    from model_core.upm.builtin import NEWEST, Options, build
 
-    if model not in BUILTIN:
-        raise BenchError(f"expected one of {', '.join(BUILTIN)}, got {model!r}")
+    if model not in NEWEST:
+        raise BenchError(f"expected one of {', '.join(NEWEST)}, got {model!r}")
     if not (0 < early < late and rounds > 0 and steps > 0 and streams > 0):
         raise BenchError("expected 0 < early < late, and positive rounds, steps and streams")
     console = console or Console()
     result = StepBench(model, streams, max_hypotheses, early, late)
     with _one_thread():
-        chosen = BUILTIN[model](Options())
+        chosen = build(model, Options())
         prior = _prior(chosen, model, streams)
         series = _series(model, streams, late + steps)
         states = _walk(chosen, prior, series, (early, late), max_hypotheses, console)

@@ -118,7 +118,7 @@ def fill(answers: list[Answer]) -> None:
         if answer.place is not None:
             components = answer.place.mixture.components
             shape = components.parameters()[0].shape
-            kinds.setdefault((type(components).__name__, *shape[1:]), []).append(answer)
+            kinds.setdefault((components.family, *shape[1:]), []).append(answer)
     for alike in kinds.values():
         for answer, found in zip(alike, summarise(_gather(alike), LEVELS), strict=True):
             answer.predictive = found

@@ -38,18 +38,16 @@ class Catalogue:
 
     def get(self, name: str, options: Options = Options()) -> UnderlyingModel:  # noqa: B008
         """Model of a full name, a built-in one in the shape of `options`; raises UnknownModel."""
-        base = name.partition("@")[0]
-        if base not in BUILTIN:
+        if name not in BUILTIN:
             return self._load(name)
         if (name, options) not in self._built:
-            self._built[name, options] = BUILTIN[base](options)
+            self._built[name, options] = BUILTIN[name](options)
         return self._built[name, options]
 
     def dimensions(self, name: str) -> tuple[int | None, int | None]:
         """Numbers in an input and in a label; None where a stream's first one decides."""
-        base = name.partition("@")[0]
         for model in models.BUILT_IN:
-            if model.name == base:
+            if model.reference == name:
                 return model.x_dim, model.y_dim
         found = self._load(name)
         return found.x_dim, found.y_dim

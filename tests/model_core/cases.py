@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 from collections.abc import Iterable
 from typing import NamedTuple
 
@@ -11,14 +10,21 @@ import torch
 from torch import Tensor
 
 from model_core import filter as moca
-from model_core.encoder import Mlp
 from model_core.filter import FilterState, Info, Inputs, Prior
-from model_core.upm import alpaca, conjugate, linear, multivariate
+from model_core.upm import conjugate, multivariate
 from model_core.upm.base import UnderlyingModel
+from model_core.upm.mixed_poisson import MixedPoisson
 from tests.model_core import reference
 from tests.model_core.case import Case, irregular, tensor
 from tests.model_core.learned_cases import lstm_case, pcoc_case
 from tests.model_core.reference import Series
+from tests.model_core.regression_cases import (
+    alpaca_case,
+    autoregressive_case,
+    averaged_case,
+    linear_case,
+    noisy_alpaca_case,
+)
 
 
 def gaussian(y_dim: int) -> Case:
@@ -43,6 +49,21 @@ def poisson() -> Case:
 
     truth = reference.Poisson(location, shape)
     return Case("poisson", conjugate.Poisson(shape=shape), location, np.ones(1), truth, draw)
+
+
+def mixed_poisson() -> Case:
+    """Counts that jump by a factor of 60."""
+    location, shape = np.array([2.5]), 0.8
+    factors, weights, strange = (0.02, 0.9, 40.0), (0.2, 0.7, 0.1), (0.25, 0.35, 0.4)
+
+    def draw(rng, steps):
+        rate = np.where(np.arange(steps) < steps // 2, 2, 120)[:, None]
+        return np.zeros((steps, 0)), rng.poisson(rate).astype(float)
+
+    told = {"shape": shape, "factors": factors, "weights": weights, "outlier_weights": strange}
+    truth = reference.MixedPoisson(location, shape, factors, weights, strange)
+    model = MixedPoisson(**told)
+    return Case("mixed-poisson", model, location, np.ones(1), truth, draw)
 
 
 def bernoulli() -> Case:
@@ -99,99 +120,12 @@ def exponential() -> Case:
     return Case("exponential", model, location, np.ones(1), truth, draw)
 
 
-def alpaca_case(y_dim: int, features: int = 5) -> Case:
-    """Irregular weights, the same wherever the tests run; scaled inputs and labels."""
-    sizes = [2, 6, features]
-    layers = [
-        (irregular(b, a, seed=b), irregular(b, seed=a))
-        for a, b in zip(sizes[:-1], sizes[1:], strict=True)
-    ]
-    x_scaling = irregular(2, seed=1), 1.2 + 0.5 * irregular(2, seed=2)
-    y_scaling = irregular(y_dim, seed=3), 1.2 + 0.5 * irregular(y_dim, seed=4)
-    mean, factor = (
-        0.3 * irregular(features, y_dim, seed=5),
-        0.5 * irregular(features, features, seed=6),
-    )
-    noise = 0.25 + 0.1 * irregular(y_dim, seed=7)
-    truth = reference.Alpaca(layers, mean, factor, noise, x_scaling, y_scaling)
-    weights, biases = ([tensor(a) for a in each] for each in zip(*layers, strict=True))
-    model = alpaca.Alpaca(
-        encoder=Mlp(tuple(weights), tuple(biases), "relu", "tanh"),
-        prior_mean=tensor(mean),
-        prior_cov=tensor(factor @ factor.T),
-        noise_variance=tensor(noise),
-        x_offset=tensor(x_scaling[0]),
-        x_scale=tensor(x_scaling[1]),
-        y_offset=tensor(y_scaling[0]),
-        y_scale=tensor(y_scaling[1]),
-        hazard=0.1,
-    )
-
-    def draw(rng, steps):
-        x = rng.normal(size=(steps, 2))
-        return x, y_scaling[0] + y_scaling[1] * rng.normal(size=(steps, y_dim))
-
-    return Case(f"alpaca-{y_dim}", model, np.zeros(y_dim), np.ones(y_dim), truth, draw)
-
-
-def noisy_alpaca_case(y_dim: int, features: int = 5) -> Case:
-    """The same with noise of unknown variance."""
-    known = alpaca_case(y_dim, features)
-    alpha, beta = np.linspace(1.8, 2.4, y_dim), np.linspace(0.3, 0.5, y_dim)
-    model = dataclasses.replace(
-        known.model,
-        noise_variance=None,
-        noise_prior=alpaca.NoisePrior(tensor(alpha), tensor(beta)),
-    )
-    truth = reference.NoisyAlpaca(known.reference, reference.Noise(alpha, beta))
-    return known._replace(name=f"alpaca-unknown-{y_dim}", model=model, reference=truth)
-
-
-def linear_case(y_dim: int = 2, x_dim: int = 2) -> Case:
-    y_scaling = irregular(y_dim, seed=8), 1.2 + 0.5 * irregular(y_dim, seed=9)
-    x_scaling = irregular(x_dim, seed=10), 1.2 + 0.5 * irregular(x_dim, seed=11)
-    model = linear.Linear(y_dim=y_dim, x_dim=x_dim, level=2.5, slope=0.8, alpha=1.7, beta=1.2)
-    noise = reference.Noise(np.array(1.7), np.array(1.2))
-    variances = np.array([2.5] + [0.8] * x_dim)
-    truth = reference.Linear(y_scaling, x_scaling, variances, noise)
-    weights = irregular(x_dim, y_dim, seed=12)
-
-    def draw(rng, steps):
-        x = x_scaling[0] + x_scaling[1] * rng.normal(size=(steps, x_dim))
-        sign = np.where(np.arange(steps) < steps // 2, 1, -2)[:, None]
-        return x, y_scaling[0] + sign * (x @ weights) + 0.3 * rng.normal(size=(steps, y_dim))
-
-    location, scale = (np.concatenate(pair) for pair in zip(y_scaling, x_scaling, strict=True))
-    return Case("linear", model, location, scale, truth, draw)
-
-
-def autoregressive_case(
-    name: str, order: int, y_dim: int = 1, trend: bool = False, season: int = 0
-) -> Case:
-    location, scale = irregular(y_dim, seed=13), 1.2 + 0.5 * irregular(y_dim, seed=14)
-    priors = {"level": 2.5, "lag": 0.4, "slope": 0.9, "swing": 0.3, "alpha": 1.7, "beta": 1.2}
-    sizes = {"order": order, "y_dim": y_dim, "trend": trend, "season": season}
-    model = linear.Autoregressive(**sizes, **priors)
-    sines = min(season - 1, 6) if season else 0
-    variances = [2.5] + [0.4 / y_dim] * (order * y_dim) + [0.3] * sines + [0.9] * trend
-    noise = reference.Noise(np.array(1.7), np.array(1.2))
-    truth = reference.Autoregressive(
-        (location, scale), np.array(variances), noise, order, season, trend
-    )
-
-    def draw(rng, steps):
-        time = np.arange(steps)[:, None]
-        level = np.where(time < steps // 2, 0.1 * time, 3 + np.sin(2 * time))
-        return np.zeros((steps, 0)), location + scale * (rng.normal(size=(steps, y_dim)) + level)
-
-    return Case(name, model, location, scale, truth, draw)
-
-
 CASES = [
     gaussian(1),
     gaussian(3),
     multivariate_case(),
     poisson(),
+    mixed_poisson(),
     bernoulli(),
     categorical(),
     exponential(),
@@ -202,6 +136,8 @@ CASES = [
     linear_case(),
     autoregressive_case("autoregressive-lags", order=2, y_dim=2),
     autoregressive_case("autoregressive-all", order=2, trend=True, season=5),
+    averaged_case(1),
+    averaged_case(2),
     pcoc_case(),
     lstm_case(),
 ]

@@ -10,6 +10,7 @@ from typing import NamedTuple, Protocol
 
 import numpy as np
 from scipy import stats
+from scipy.special import logsumexp
 
 SPREAD = 10.0  # an outlier's squared scale, or dispersion, in those of the prior
 
@@ -74,6 +75,33 @@ class Poisson(NamedTuple):
         return stats.nbinom.logpmf(y, shape, shape / (shape + self.location)).sum()
 
 
+class MixedPoisson(NamedTuple):
+    """Every gamma's own posterior, each weighted by how well it explained the whole window."""
+
+    location: np.ndarray
+    shape: float
+    factors: tuple[float, ...]
+    weights: tuple[float, ...]
+    outlier_weights: tuple[float, ...]
+
+    def log_density(self, x, y, past):
+        shape, seen = self.shape + past.weight @ past.y, past.weight.sum()
+        each = []
+        for factor, weight in zip(self.factors, self.weights, strict=True):
+            first = self.shape / (factor * self.location)
+            rate = first + seen
+            # The integral of gamma times likelihood, but for what all of them have in common.
+            explained = self.shape * np.log(first) - shape * np.log(rate)
+            now = stats.nbinom.logpmf(y, shape, rate / (rate + 1))
+            each.append((np.log(weight) + explained, now))
+        evidence, label = (np.concatenate(part) for part in zip(*each, strict=True))
+        return float(logsumexp(evidence + label) - logsumexp(evidence))
+
+    def log_outlier(self, x, y):
+        strange = self._replace(weights=self.outlier_weights)
+        return strange.log_density(x, y, Window(None, y[None][:0], np.zeros(0)))
+
+
 class Bernoulli(NamedTuple):
     ones: float
     zeros: float
@@ -136,155 +164,6 @@ class Exponential(NamedTuple):
     def log_outlier(self, x, y):
         rate = SPREAD * (self.shape - 1) * self.location
         return stats.lomax.logpdf(y, self.shape, scale=rate).sum()
-
-
-class Alpaca(NamedTuple):
-    """Bayesian linear regression on tanh features; scaled inputs and labels."""
-
-    layers: list[tuple[np.ndarray, np.ndarray]]
-    prior_mean: np.ndarray
-    factor: np.ndarray
-    noise: np.ndarray
-    x_scaling: tuple[np.ndarray, np.ndarray]
-    y_scaling: tuple[np.ndarray, np.ndarray]
-
-    def features(self, x):
-        value = (x - self.x_scaling[0]) / self.x_scaling[1]
-        for i, (weight, bias) in enumerate(self.layers):
-            value = value @ weight.T + bias
-            last = i == len(self.layers) - 1
-            value = np.tanh(value) if last else np.maximum(value, 0)
-        return value
-
-    def _normal(self, x, past):
-        offset, scale = self.y_scaling
-        phi, label = self.features(past.x), (past.y - offset) / scale
-        prior = np.linalg.inv(self.factor @ self.factor.T)
-        precision = prior + phi.T @ (past.weight[:, None] * phi)
-        natural = prior @ self.prior_mean + phi.T @ (past.weight[:, None] * label)
-        now = self.features(x)
-        mean = now @ np.linalg.solve(precision, natural)
-        variance = (1 + now @ np.linalg.solve(precision, now)) * self.noise
-        return mean * scale + offset, np.sqrt(variance) * scale
-
-    def log_density(self, x, y, past):
-        return stats.norm.logpdf(y, *self._normal(x, past)).sum()
-
-    def log_outlier(self, x, y):
-        nothing = Window(x[None][:0], y[None][:0], np.zeros(0))
-        mean, scale = self._normal(x, nothing)
-        return stats.norm.logpdf(y, mean, scale * np.sqrt(SPREAD)).sum()
-
-
-class Noise(NamedTuple):
-    """Inverse gamma over the noise variance of each output."""
-
-    alpha: np.ndarray
-    beta: np.ndarray
-
-
-def student(now, phi, label, weight, mean, precision, noise: Noise):
-    """Degrees of freedom, centre and scale of a label with features `now`, after rows `phi`.
-
-    Normal-inverse-gamma regression, solved from all the rows; prior coefficients `mean` with
-    precision in units of the noise's.
-    """
-    after = precision + phi.T @ (weight[:, None] * phi)
-    natural = precision @ mean + phi.T @ (weight[:, None] * label)
-    centre = np.linalg.solve(after, natural)
-    moved = centre - mean
-    squares = (weight[:, None] * (label - phi @ centre) ** 2).sum(0)
-    squares = squares + (moved * (precision @ moved)).sum(0)
-    alpha, beta = noise.alpha + weight.sum() / 2, noise.beta + squares / 2
-    spread = 1 + now @ np.linalg.solve(after, now)
-    return 2 * alpha, now @ centre, np.sqrt(spread * beta / alpha)
-
-
-class NoisyAlpaca(NamedTuple):
-    """Alpaca whose noise variance is unknown."""
-
-    known: Alpaca
-    noise: Noise
-
-    def _student(self, x, past):
-        known = self.known
-        offset, scale = known.y_scaling
-        precision = np.linalg.inv(known.factor @ known.factor.T)
-        rows = known.features(past.x), (past.y - offset) / scale, past.weight
-        prior = known.prior_mean, precision, self.noise
-        df, centre, spread = student(known.features(x), *rows, *prior)
-        return df, centre * scale + offset, spread * scale
-
-    def log_density(self, x, y, past):
-        return stats.t.logpdf(y, *self._student(x, past)).sum()
-
-    def log_outlier(self, x, y):
-        df, centre, scale = self._student(x, Window(x[None][:0], y[None][:0], np.zeros(0)))
-        return stats.t.logpdf(y, df, centre, scale * np.sqrt(SPREAD)).sum()
-
-
-class Linear(NamedTuple):
-    """Intercept and scaled inputs; variances of their coefficients, in the noise's."""
-
-    y_scaling: tuple[np.ndarray, np.ndarray]
-    x_scaling: tuple[np.ndarray, np.ndarray]
-    variances: np.ndarray
-    noise: Noise
-
-    def features(self, x, past: Window):
-        """Of an input and of a window's."""
-        scaled = (np.concatenate((x[None], past.x)) - self.x_scaling[0]) / self.x_scaling[1]
-        return np.column_stack((np.ones(len(scaled)), scaled))
-
-    def _student(self, x, past):
-        location, scale = self.y_scaling
-        phi = self.features(x, past)
-        mean = np.zeros((len(self.variances), len(location)))
-        prior = mean, np.diag(1 / self.variances), self.noise
-        label = (past.y - location) / scale
-        df, centre, spread = student(phi[0], phi[1:], label, past.weight, *prior)
-        return df, centre * scale + location, spread * scale
-
-    log_density = NoisyAlpaca.log_density
-    log_outlier = NoisyAlpaca.log_outlier
-
-
-class Autoregressive(NamedTuple):
-    """Lags of all outputs, sines of a season, a trend from the first label of the regime."""
-
-    y_scaling: tuple[np.ndarray, np.ndarray]
-    variances: np.ndarray
-    noise: Noise
-    order: int
-    season: int
-    trend: bool
-
-    def described(self, series: Series) -> Series:
-        """With the time and the lags of each observation for its input."""
-        location, scale = self.y_scaling
-        known, rows = [np.zeros_like(location)] * max(self.order, 1), []
-        for t, y in enumerate(series.y):
-            rows.append(np.concatenate(([t], *known[::-1][: self.order])))
-            known.append((y - location) / scale if series.labelled[t] else known[-1])
-        return series._replace(x=np.array(rows))
-
-    def features(self, x, past: Window):
-        rows = np.concatenate((x[None], past.x))
-        time, columns = rows[:, 0], [np.ones(len(rows)), *rows[:, 1:].T]
-        for k in range(1, 4):
-            angle = 2 * np.pi * k * time / (self.season or 1)
-            if 2 * k <= self.season:
-                columns.append(np.cos(angle))
-            if 2 * k < self.season:
-                columns.append(np.sin(angle))
-        if self.trend:
-            used = past.x[past.weight > 0, 0]
-            columns.append(np.maximum(time - used.min(initial=x[0]), 0) / 20)
-        return np.column_stack(columns)
-
-    _student = Linear._student
-    log_density = NoisyAlpaca.log_density
-    log_outlier = NoisyAlpaca.log_outlier
 
 
 class Series(NamedTuple):

@@ -79,7 +79,7 @@ def test_predictive_is_that_of_three_regressions(steps):
 
 def test_a_weight_counts_as_that_part_of_a_label():
     y, weight = labels(13), np.linspace(0.1, 1, 11)
-    found = MODEL.predictive(*absorb(y[:-1], weight))
+    found = MODEL.predictive(*absorb(y[:-1], weight)).each
     for output in range(2):
         rows = designs(y, output)
         for kind in range(3):

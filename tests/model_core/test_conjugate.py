@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 from scipy import integrate, special, stats
 
-from model_core.upm.builtin import BUILTIN, Options
+from model_core.upm.builtin import Options, build
 from tests.model_core.cases import (
     CASES,
     Case,
@@ -22,6 +22,7 @@ from tests.model_core.cases import (
     categorical,
     exponential,
     gaussian,
+    mixed_poisson,
     multivariate_case,
     poisson,
     tensor,
@@ -65,6 +66,17 @@ def poisson_grid(case: Case) -> Grid:
     return Grid(prior, lambda y: stats.poisson.logpmf(y[0], rate))
 
 
+def mixed_poisson_grid(case: Case) -> Grid:
+    log_rate = np.linspace(-60, 9, 20_000)
+    rate, shape, location = np.exp(log_rate), case.model.shape, case.location[0]
+    each = [
+        np.log(weight) + stats.gamma.logpdf(rate, shape, scale=factor * location / shape)
+        for factor, weight in zip(case.model.factors, case.model.weights, strict=True)
+    ]
+    prior = special.logsumexp(each, axis=0) + log_rate
+    return Grid(prior, lambda y: stats.poisson.logpmf(y[0], rate))
+
+
 def exponential_grid(case: Case) -> Grid:
     """The prior mean of a duration, `E[1 / rate]`, is the location."""
     log_rate = np.linspace(-30, 8, 20_000)
@@ -93,6 +105,7 @@ def categorical_grid(case: Case) -> Grid:
 GRIDS = [
     (gaussian(1), gaussian_grid),
     (poisson(), poisson_grid),
+    (mixed_poisson(), mixed_poisson_grid),
     (bernoulli(), bernoulli_grid),
     (categorical(), categorical_grid),
     (exponential(), exponential_grid),
@@ -103,10 +116,11 @@ ids = {"ids": lambda value: getattr(value, "name", "")}
 
 def log_predictive(case: Case, y: np.ndarray, weight: np.ndarray, new: np.ndarray) -> float:
     """What the model says of a new observation after those that it absorbed."""
-    stats_ = case.prior().stats
+    prior = case.prior()
+    stats_, phi = prior.stats, case.model.encode(None, prior.context)
     for each, w in zip(y, weight, strict=True):
-        stats_ = case.model.update(stats_, None, tensor([each]), tensor([[w]]))
-    found = case.model.predictive(stats_, None).joint_log_density(tensor([[new]]))
+        stats_ = case.model.update(stats_, phi, tensor([each]), tensor([[w]]))
+    found = case.model.predictive(stats_, phi).joint_log_density(tensor([[new]]))
     return found.item()
 
 
@@ -261,9 +275,10 @@ def test_nothing_is_learnt_at_weight_zero(case):
 
 def test_priors_have_a_variance():
     """With the parameters that a stream gets, of any location and scale."""
-    for build in (BUILTIN[name] for name in ("gaussian", "multivariate", "exponential", "poisson")):
-        model = build(Options(y_dim=2))
+    for name in ("gaussian", "multivariate", "exponential", "poisson@1", "poisson@2"):
+        model = build(name, Options(y_dim=2))
         for size in (1e-6, 1.0, 1e6):
-            prior = model.prior(*[tensor([[size] * model.y_dim])] * 2)
-            for each in (model.predictive(prior, None), model.outlier(prior, None)):
+            given = [tensor([[size] * model.y_dim])] * 2
+            prior, phi = model.prior(*given), model.encode(None, model.context(*given))
+            for each in (model.predictive(prior, phi), model.outlier(prior, phi)):
                 assert np.isfinite(each.variance().numpy()).all()

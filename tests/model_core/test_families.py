@@ -10,6 +10,7 @@ from scipy import special, stats
 
 from model_core.components import (
     Bernoulli,
+    Blend,
     Categorical,
     Lomax,
     MultivariateStudentT,
@@ -138,6 +139,61 @@ def test_moments_of_counts():
     found = NegativeBinomial(tensor([4.0]), tensor([6.0]))
     frozen = stats.nbinom(4, 0.4)
     assert (found.mean().item(), found.variance().item()) == pytest.approx(frozen.stats("mv"))
+
+
+SHAPE, RATE, SHARE = np.array([0.5, 3.0, 40.0]), np.array([4.0, 30.0, 900.0]), [0.7, 0.2, 0.1]
+
+
+def blend_of_counts(streams: int = 1) -> Blend:
+    """Three negative binomials as one component."""
+    parts = [tensor([[[each]]]).expand(streams, 1, 1, 3) for each in (SHAPE, RATE, np.log(SHARE))]
+    return Blend(NegativeBinomial(*parts[:2]), parts[2])
+
+
+def test_a_blend_of_counts():
+    counts = np.arange(2500.0)
+    each = stats.nbinom(SHAPE, SHAPE / (SHAPE + RATE))
+    found, value = blend_of_counts(), tensor(counts[:, None, None])
+    mass = found.log_density(value)[:, 0, 0]
+    close(mass.exp().sum(), 1.0, atol=1e-10)
+    close(mass, np.log(each.pmf(counts[:, None]) @ SHARE), atol=1e-9)
+    assert torch.equal(found.joint_log_density(value)[:, 0], mass)
+    close(found.cdf(value)[:64, 0, 0], each.cdf(counts[:64, None]) @ SHARE, atol=1e-12)
+    close(found.cdf(value)[:, 0, 0], each.cdf(counts[:, None]) @ SHARE, atol=6e-6)
+    mean = float(RATE @ SHARE)
+    assert found.mean().item() == pytest.approx(mean)
+    within = RATE + RATE**2 / SHAPE + (RATE - mean) ** 2
+    assert found.variance().item() == pytest.approx(within @ SHARE)
+    assert found.log_density(tensor([[[-1.0]]])).item() == -math.inf
+    assert (found.support, found.family) == ("count", "Blend of NegativeBinomial")
+
+
+def test_marginals_of_a_blend_are_its_parts_side_by_side():
+    found = blend_of_counts(2)
+    weight, alone = found.marginals(tensor([[1.0], [0.5]]))
+    close(weight[..., 0], np.outer([1, 0.5], SHARE), atol=1e-15)
+    assert isinstance(alone, NegativeBinomial)
+    close(alone.rate[..., 0], [RATE, RATE], atol=0)
+    again = found.rebuilt(*found.parameters())
+    pairs = zip(again.parameters(), found.parameters(), strict=True)
+    assert all(torch.equal(a, b) for a, b in pairs)
+
+
+def test_draws_of_a_blend():
+    drawn = blend_of_counts(50_000).sample(torch.Generator().manual_seed(0))
+    assert drawn.shape == (50_000, 1, 1)
+    counts = np.sort(drawn.flatten().numpy())
+    exact = stats.nbinom(SHAPE, SHAPE / (SHAPE + RATE)).cdf(np.unique(counts)[:, None]) @ SHARE
+    seen = np.searchsorted(counts, np.unique(counts), side="right") / len(counts)
+    assert np.abs(seen - exact).max() < 1.95 / math.sqrt(len(counts))  # Kolmogorov, p = 0.001
+
+
+def test_a_part_of_no_weight_may_have_no_moments():
+    each = student([[[[1.5, 5.0]]]])
+    found = Blend(each, tensor([[[[0.0, 1.0]]]]).log())
+    assert found.variance().item() == pytest.approx(5 / 3)
+    found = Blend(each, tensor([[[[0.5, 0.5]]]]).log())
+    assert found.variance().item() == math.inf
 
 
 def test_bernoulli():

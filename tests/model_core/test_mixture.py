@@ -9,6 +9,7 @@ from scipy import integrate, stats
 
 from model_core.components import (
     Bernoulli,
+    Blend,
     Categorical,
     Lomax,
     MultivariateStudentT,
@@ -156,6 +157,24 @@ def test_a_count_quantile_is_the_smallest_count_that_reaches_the_level(mix):
     counts = found.flatten().numpy()[:, None]
     assert (frozen.cdf(counts) @ weight >= levels.numpy() - 5e-6).all()
     assert (frozen.cdf(counts - 1) @ weight <= levels.numpy() + 5e-6).all()
+
+
+def test_quantiles_of_a_blend_are_those_of_its_parts():
+    """Two hypotheses of three negative binomials are a mixture of six."""
+    rng = np.random.default_rng(3)
+    shape, rate = rng.uniform(0.5, 9, 6), 10 ** rng.uniform(-1, 4, 6)
+    weight, share = [0.3, 0.7], rng.dirichlet(np.ones(3), 2)
+    parts = [tensor(each.reshape(1, 2, 1, 3)) for each in (shape, rate, np.log(share))]
+    blended = Mixture(tensor([weight]).log(), Blend(NegativeBinomial(*parts[:2]), parts[2]))
+    whole = (np.array(weight)[:, None] * share).ravel()
+    flat = mixture(NegativeBinomial, whole, shape, rate)
+    assert torch.equal(blended.quantile(LEVELS[1:-1]), flat.quantile(LEVELS[1:-1]))
+    found = blended.quantile(LEVELS[1:-1])
+    assert (at(blended, found) >= LEVELS[1:-1].reshape(1, -1, 1) - 1e-12).all()
+    assert (at(blended, found - 1) < LEVELS[1:-1].reshape(1, -1, 1)).all()
+    for value in (0.0, 7.0, 3000.0):
+        y = tensor([[value]])
+        assert blended.log_prob(y).item() == pytest.approx(flat.log_prob(y).item(), abs=1e-12)
 
 
 def test_a_level_that_a_count_meets_exactly():

@@ -10,7 +10,7 @@ import torch
 from scipy import stats
 
 from model_core.components import Normal
-from model_core.upm.builtin import BUILTIN, Options
+from model_core.upm.builtin import Options, build
 from model_core.upm.linear import Autoregressive, Linear
 from model_core.upm.regression import NoisyStats, absorb
 from tests.model_core.cases import BY_NAME, CASES, irregular, series, tensor
@@ -157,7 +157,7 @@ def test_what_is_refused():
 @pytest.mark.parametrize("order", [0, 1, 3])
 def test_autoregressive_models_of_any_size(order, season, trend):
     options = Options(y_dim=2, order=order, season=season, trend=trend)
-    model = BUILTIN["autoregressive"](options)
+    model = build("autoregressive", options)
     location, scale = tensor([[5.0, -1.0]]), tensor([[2.0, 0.1]])
     prior, context = model.prior(location, scale), model.context(location, scale)
     y = location + scale
@@ -171,7 +171,7 @@ def test_autoregressive_models_of_any_size(order, season, trend):
 
 
 def test_a_linear_model_without_inputs_is_a_level():
-    model = BUILTIN["linear"](Options(y_dim=2))
+    model = build("linear", Options(y_dim=2))
     location = tensor([[5.0, -1.0]])
     context = model.context(location, location.abs())
     found = model.predictive(model.prior(location, location.abs()), model.encode(None, context))

@@ -2,6 +2,7 @@
 
 import csv
 import math
+import random
 from importlib import resources
 
 import pytest
@@ -10,6 +11,8 @@ from model_core.defaults import Defaults
 from model_core.events import Event
 from model_core.upm.averaged import Averaged
 from model_core.upm.conjugate import Gaussian, Poisson
+from model_core.upm.mixed_poisson import MixedPoisson
+from service.settings import Settings as ServiceSettings
 from service.wire import StreamSettings
 from training.online import Followed, Settings, follow, segmentation
 
@@ -23,6 +26,7 @@ def test_defaults_are_the_services():
     ours, theirs = Defaults(), StreamSettings()
     for name in ("max_hypotheses", "confirm_after", "warmup"):
         assert getattr(ours, name) == getattr(theirs, name)
+    assert ours.model == ServiceSettings.model_fields["default_model"].default
 
 
 @pytest.mark.parametrize("model", [Averaged(), Gaussian()])
@@ -33,10 +37,40 @@ def test_the_nile_changed_once(model):
     assert segmentation(model, rows, Settings()) == [28]
 
 
-def test_coal_mining_changed_once():
-    (found,) = follow(Poisson(), [sample("coal")], Settings())
+@pytest.mark.parametrize("model", [MixedPoisson(), Poisson()])
+def test_coal_mining_changed_once(model):
+    (found,) = follow(model, [sample("coal")], Settings())
     (start,) = found.confirmed()
     assert 1886 <= 1851 + start <= 1893
+
+
+@pytest.mark.parametrize(("before", "after"), [(0.5, 50), (0.5, 5000), (5, 500), (500, 5)])
+def test_a_lasting_jump_of_counts_is_confirmed(before, after):
+    rng = random.Random(1)
+    rows = [[float(poisson(rng, before))] for _ in range(100)]
+    rows += [[float(poisson(rng, after))] for _ in range(20)]
+    (found,) = follow(MixedPoisson(), [rows], Settings())
+    assert found.confirmed() == [100]
+    late = [(event.state, t) for t, event in found.events if t >= 100]
+    assert late[0] <= ("suspected", 101)
+    assert ("confirmed", late[0][1] + 10) in late
+
+
+def test_counts_with_outliers_are_not_confirmed():
+    rng = random.Random(2)
+    rows = [[float(poisson(rng, 5))] for _ in range(1000)]
+    for at in range(50, 1000, 100):
+        rows[at] = [5.0 * 10 ** rng.uniform(1, 2) // 1]
+    (found,) = follow(MixedPoisson(), [rows], Settings())
+    assert found.confirmed() == []
+
+
+def poisson(rng, rate):
+    """Arrivals in one unit of time."""
+    time, count = rng.expovariate(rate), 0
+    while time < 1:
+        time, count = time + rng.expovariate(rate), count + 1
+    return count
 
 
 def test_rows_of_a_batch_do_not_meet():

@@ -60,10 +60,10 @@ def outliers(
 
 def _model(name: str | None) -> str:
     from model_core.defaults import Defaults
-    from model_core.upm.builtin import BUILTIN, Options
+    from model_core.upm.builtin import NEWEST, Options, build
 
     chosen = name or Defaults().model
-    known = [each for each in BUILTIN if BUILTIN[each](Options()).label == "real"]
+    known = [each for each in NEWEST if build(each, Options()).label == "real"]
     if chosen not in known:
         _fail(f"--model: expected one of {', '.join(known)}, got {chosen!r}")
     return chosen

@@ -20,13 +20,13 @@ from rich.progress import Progress
 from rich.table import Table
 
 from model_core.upm.base import UnderlyingModel
-from model_core.upm.builtin import BUILTIN, Options
+from model_core.upm.builtin import Options, build
 from training.online import Followed, Settings, follow
 
 SHARE, SIZE = 0.01, 8.0  # of outliers
 QUIET_STREAMS, QUIET_LENGTH = 8, 5000
 SHIFTS = (1.0, 2.0, 3.0)
-SHIFT_STREAMS, SHIFT_AT, SHIFT_LENGTH = 100, 300, 400
+SHIFT_STREAMS, SHIFT_AT, SHIFT_LENGTH = 401, 300, 400
 ALARM = 0.9  # of `changed_probability`
 ALARMS = ("suspected", "confirmed", f"changed_probability > {ALARM}")
 
@@ -76,7 +76,7 @@ def report(model: str, hazard: float, seed: int, console: Console | None = None)
     """Print the study with the model's outlier rate and without; returns the former."""
     torch.set_num_threads(1)
     console = console or Console()
-    built = BUILTIN[model](Options())
+    built = build(model, Options())
     rates = (built.outlier_rate, 0.0)
     with Progress(console=console, transient=True) as progress:
         task = progress.add_task("filtering", total=len(rates) * (1 + len(SHIFTS)))

@@ -11,7 +11,7 @@ from rich.console import Console
 from rich.progress import track
 from rich.table import Table
 
-from model_core.upm.builtin import BUILTIN, Options
+from model_core.upm.builtin import Options, build
 from training.data.tcpd import Series
 from training.online import Settings, follow, segmentation
 from training.scoring import Score, score
@@ -28,7 +28,7 @@ class Scores(NamedTuple):
 def evaluate(series: Series, model: str, settings: Settings) -> Scores:
     """Score one series as a stream of the service with these settings."""
     length = len(series.values)
-    built = BUILTIN[model](Options(y_dim=len(series.values[0])))
+    built = build(model, Options(y_dim=len(series.values[0])))
     (followed,) = follow(built, [series.values], settings)
     found = (followed.confirmed(), segmentation(built, series.values, settings), [])
     return Scores(*(score(series.annotations, each, length) for each in found))

@@ -6,7 +6,7 @@ import sys
 
 import pytest
 
-from model_core.upm.builtin import BUILTIN
+from model_core.upm.builtin import NEWEST
 from service.redis.connection import UnusableServer
 
 
@@ -25,7 +25,7 @@ async def test_models(api, settings):
     put_model(folder, ".hidden", "1")
     (folder / "empty").mkdir()
     models = {model["name"]: model for model in (await api.get("/v1/models")).json()["models"]}
-    assert set(models) == {*BUILTIN, "odd", "sine"}
+    assert set(models) == {*NEWEST, "odd", "sine"}
     assert models["sine"]["default"] == "sine@10"
     assert models["sine"]["versions"] == ["1", "9", "10"]
     assert (models["odd"]["default"], "format 7" in models["odd"]["error"]) == (None, True)

@@ -31,7 +31,7 @@ class Poisonous(Gaussian):
 @pytest.fixture
 def poisonous(monkeypatch):
     monkeypatch.setattr(Poisonous, "calls", Counter())
-    monkeypatch.setitem(engine_module.Catalogue.__init__.__globals__["BUILTIN"], "gaussian",
+    monkeypatch.setitem(engine_module.Catalogue.__init__.__globals__["BUILTIN"], "gaussian@1",
                         lambda options: Poisonous(y_dim=options.y_dim))  # fmt: skip
     return Poisonous
 
