@@ -87,7 +87,9 @@ def follow(model: UnderlyingModel, series: Sequence[Rows], settings: Settings) -
 
 
 def segmentation(model: UnderlyingModel, rows: Rows, settings: Settings) -> list[int]:
-    """Starts of the best segmentation (Viterbi) of a whole series, without the first.
+    """Starts of the best segmentation of a whole series, without the first.
+
+    Viterbi over the hypotheses that are not pruned.
 
     Location and scale are those of all labels.
     """
