@@ -78,11 +78,13 @@ def observe(belief: Belief, log_likelihood: Tensor) -> tuple[Belief, Tensor]:
     nothing has 0).
     """
     joint = belief.log_prob + log_likelihood
-    evidence = torch.logsumexp(joint, -1, keepdim=True)
+    # The largest first: where it is beyond 1e16 the sum's own logarithm is lost beside it.
+    top = joint.detach().amax(-1, keepdim=True)
+    evidence = torch.logsumexp(joint - top, -1, keepdim=True)
     score = belief.score + log_likelihood
     score = score - score.amax(-1, keepdim=True)
-    posterior = belief._replace(log_prob=joint - evidence, score=score)
-    return posterior, evidence.squeeze(-1)
+    posterior = belief._replace(log_prob=joint - top - evidence, score=score)
+    return posterior, (top + evidence).squeeze(-1)
 
 
 def prune(belief: Belief) -> tuple[Belief, Tensor]:

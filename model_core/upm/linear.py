@@ -21,6 +21,7 @@ from model_core.upm.regression import NoisyStats, Regression
 
 TREND_UNIT = 20.0  # observations over which a trend of one (prior) standard deviation moves as much
 HARMONICS = 3  # at most, of a season
+FARTHEST = 1e6  # scales from the location beyond which a lag or an input counts as that far
 
 
 class TrendStats(NamedTuple):
@@ -86,7 +87,7 @@ class Linear(ZeroTraining):
         if self.x_dim == 0:
             return one
         location, scale = context.chunk(2, -1)
-        return torch.cat((one, (self.required(x) - location) / scale), -1)
+        return torch.cat((one, _scaled(self.required(x), location, scale)), -1)
 
 
 @dataclass(frozen=True)
@@ -134,7 +135,7 @@ class Autoregressive(ZeroTraining):
         """The label becomes the latest lag."""
         time, location, scale, recent, lags = self._parts(context)
         if self.order:
-            recent, lags = push(recent, lags, (y - location) / scale, labelled)
+            recent, lags = push(recent, lags, _scaled(y, location, scale), labelled)
         return torch.cat((time + 1, location, scale, recent, lags), -1)
 
     def encode(self, x: Tensor | None, context: Tensor) -> Tensor:
@@ -172,3 +173,9 @@ class Autoregressive(ZeroTraining):
             found += [(rate, math.pi / 2)] if 2 * k == self.season else []
             found += [(rate, math.pi / 2), (rate, 0.0)] if 2 * k != self.season else []
         return found
+
+
+def _scaled(value: Tensor, location: Tensor, scale: Tensor) -> Tensor:
+    """In a stream's own units; within bounds, for a covariance loses their squares times 2e-16."""
+    within = ((value - location) / scale).clamp(-FARTHEST, FARTHEST)
+    return torch.where(torch.isinf(value), value, within)

@@ -187,6 +187,13 @@ async def test_wide_observations_go_in_smaller_parts(settings, worker, start):
         )
 
 
+@pytest.mark.parametrize(("outputs", "part"), [(1, 32), (30, 32), (64, 12), (256, 1)])
+async def test_wide_labels_go_in_parts_whose_answers_are_small(api, worker, outputs, part):
+    """Each is answered with a covariance: 32 of 256 outputs would be 40 MB in one outcome."""
+    assert len((await api.post(POST, json=[{"y": [0.5] * outputs}] * 36)).json()) == 36
+    assert max(len(command.observations) for command in worker.commands) == part
+
+
 @pytest.mark.parametrize(
     "stream", ["a b", "a%00", "%C3%A9", "a" * 201, "a%2Fb", "..%2Fb", "a%0A", "%2E"]
 )

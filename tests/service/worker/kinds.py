@@ -28,6 +28,11 @@ class Kind(NamedTuple):
         """Numbers in a predictive of classes; 0: it is of a quantity."""
         return self.classes or 2 * (self.model == "bernoulli")
 
+    @property
+    def counts(self) -> bool:
+        """Whether labels are counts."""
+        return self.label is count
+
 
 def real(rng, level, x):
     return rng.gauss(level, 1)
@@ -78,6 +83,7 @@ KINDS = {
     "multivariate-1": Kind("multivariate", real),
     "multivariate-3": Kind("multivariate", triple, y_dim=3),
     "poisson": Kind("poisson", count),
+    "poisson-1": Kind("poisson@1", count),
     "exponential": Kind("exponential", duration),
     "bernoulli": Kind("bernoulli", coin, warms_up=False),
     "categorical": Kind("categorical", symbol, {"classes": 4}, classes=4, warms_up=False),

@@ -8,7 +8,7 @@ import pytest
 from model_core import codec
 from service import wire
 from service.redis import keys
-from service.redis.store import seal
+from service.redis.store import seal, unseal
 from service.wire import Configure, Observation, Predict, RunLength
 from tests.service.worker.kinds import KINDS, publish, series
 
@@ -31,7 +31,7 @@ HEAD = msgspec.defstruct("Head", [(n, Any, None) for n in HEAD_0_1], omit_defaul
 RECORD = msgspec.defstruct("Record", [(n, Any, None) for n in RECORD_0_1], array_like=True)
 OBSERVED = {
     "gaussian": ({}, "gaussian"),
-    "poisson": ({"model": "poisson"}, "poisson"),
+    "poisson": ({"model": "poisson@1"}, "poisson"),
     "bernoulli": ({"model": "bernoulli"}, "bernoulli"),
     "vector": ({"hazard": 0.05, "max_hypotheses": 12}, "gaussian-3"),
     "pump": ({"model": "pump", "hazard": 0.05}, "alpaca"),
@@ -41,7 +41,7 @@ OBSERVED = {
 def head_0_1(blob):
     """The head as version 0.1 would have written it."""
     head = wire.decode_head(blob)
-    old = {name: getattr(head, name) for name in HEAD_0_1}
+    old = {name: getattr(head, name, 3) for name in HEAD_0_1}  # 3: what is no longer kept
     told = SETTINGS(**{name: getattr(head.settings, name) for name in SETTINGS_0_1})
     return wire.encode(HEAD(**{**old, "settings": told}))
 
@@ -53,8 +53,6 @@ def record_0_1(blob):
 
 
 def chunk_0_1(blob):
-    from service.redis.store import unseal
-
     return seal([msgspec.Raw(record_0_1(wire.encode(record))) for record in unseal(blob)])
 
 
