@@ -1,7 +1,8 @@
 """The life of changepoint events: suspected, confirmed, withdrawn, relocated (DESIGN, section 2).
 
-An event is suspected when the MAP run start moves past the last confirmed one, confirmed when that
-start has been kept for `confirm_after` observations, withdrawn when it is not kept.
+An event is suspected when the MAP run start moves past the last confirmed one, confirmed when it
+has stayed there for `confirm_after` observations, withdrawn when it does not. Meanwhile the start
+may move: that is a better estimate of it, unless it moves past the suspicion itself.
 """
 
 from __future__ import annotations
@@ -46,7 +47,6 @@ class Track(NamedTuple):
     before_start: int = 0  # start of the regime before the confirmed one
     confirmed_totals: list[float] | None = None  # before the confirmed start
     before_totals: list[float] | None = None  # before the start of the regime before it
-    kept_since: int = 0  # the suspected start has been the MAP since this seq
     event: Event | None = None  # the event under suspicion
     last_event: Event | None = None  # the last confirmed one
     next_event: int = 1
@@ -74,7 +74,8 @@ def track(state: Track, reading: Reading, confirm_after: int) -> tuple[Track, li
     if reading.start <= state.confirmed_start:
         return _withdraw(state, reading)
     state, changed = _suspect(state, reading)
-    if reading.seq - state.kept_since >= confirm_after:
+    event = state.event
+    if event is not None and reading.seq - event.suspected_at >= confirm_after:
         state, more = _confirm(state, reading)
         changed = [*changed, *more]
     return state, changed
@@ -93,7 +94,6 @@ def _suspect(state: Track, reading: Reading) -> tuple[Track, list[Event]]:
     if event is not None and event.start == reading.start:
         return state, []
     changed: list[Event] = []
-    state = state._replace(kept_since=reading.seq)
     if event is not None and reading.start > event.suspected_at:
         # A start after the suspicion cannot be what was suspected.
         state, changed = _withdraw(state, reading)

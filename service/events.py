@@ -18,7 +18,6 @@ def track(head: Head, reading: Reading) -> list[Event]:
         head.before_start,
         head.confirmed_totals,
         head.before_totals,
-        head.kept_since,
         _read(head.event),
         _read(head.last_event),
         head.next_event,
@@ -32,7 +31,7 @@ def track(head: Head, reading: Reading) -> list[Event]:
 def _keep(head: Head, state: Track) -> None:
     head.confirmed_start, head.before_start = state.confirmed_start, state.before_start
     head.confirmed_totals, head.before_totals = state.confirmed_totals, state.before_totals
-    head.kept_since, head.next_event = state.kept_since, state.next_event
+    head.next_event = state.next_event
     head.event, head.last_event = _written(state.event), _written(state.last_event)
 
 

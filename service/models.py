@@ -93,6 +93,7 @@ BUILT_IN = (
     _built_in(
         "autoregressive@1",
         "Regression on the stream's own last `order` labels, with a `trend` and a `season` if set.",
+        None,
     ),
 )
 

@@ -75,7 +75,7 @@ def import_plugins(names: str) -> None:
     for name in filter(None, map(str.strip, names.split(","))):
         try:
             importlib.import_module(name)
-        except Exception as error:  # noqa: BLE001: whatever somebody's module raises
+        except (Exception, SystemExit) as error:
             raise Refused(f"plugin {name!r} cannot be imported: {error!r}") from error
 
 

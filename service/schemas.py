@@ -29,8 +29,8 @@ COMMAND_OBSERVATIONS = 32  # most observations in one command
 MAX_QUANTILES = 99
 MAX_WARMUP = 200
 MAX_TABLE = 64  # entries of a hazard's table
-MAX_DURATION = 100_000.0
-MAX_SHAPE = 1000.0
+MAX_DURATION = 10_000.0
+MIN_SHAPE, MAX_SHAPE = 1e-3, 1000.0
 MAX_CLASSES = 1000
 MAX_ORDER = 32
 MAX_SEASON = 10_000
@@ -55,6 +55,12 @@ def _check_stream(stream: str) -> str:
     if stream in {".", ".."}:
         raise ValueError("'.' and '..' cannot be addressed in a URL")
     return stream
+
+
+def _check_table(table: list[float]) -> list[float]:
+    if not any(table):
+        raise ValueError("a hazard of 0 at every run length never allows a change")
+    return table
 
 
 def _as_list(value: Any) -> Any:
@@ -126,7 +132,7 @@ class Durations(Form):
     mean: Annotated[Number, Field(ge=1, le=MAX_DURATION)] = Field(
         description="mean duration of a regime"
     )
-    shape: Annotated[Number, Field(gt=0, le=MAX_SHAPE)] = Field(
+    shape: Annotated[Number, Field(ge=MIN_SHAPE, le=MAX_SHAPE)] = Field(
         description="1 is a constant hazard; more: durations vary less, and changes come in time"
     )
 
@@ -144,7 +150,11 @@ class StreamForm(Form):
     hazard: (
         Annotated[Number, Field(gt=0, lt=1)]
         | Durations
-        | Annotated[list[Probability], Field(min_length=1, max_length=MAX_TABLE)]
+        | Annotated[
+            list[Probability],
+            Field(min_length=1, max_length=MAX_TABLE),
+            AfterValidator(_check_table),
+        ]
         | None
     ) = Field(
         None,
@@ -159,7 +169,7 @@ class StreamForm(Form):
         None, description="share of labels that belong to no regime; default: the model's"
     )
     confirm_after: Annotated[StrictInt, Field(ge=1, le=100_000)] = Field(
-        10, description="observations that a suspected change is kept before it is confirmed"
+        10, description="observations that a change stays suspected before it is confirmed"
     )
     warmup: Annotated[StrictInt, Field(ge=0, le=MAX_WARMUP)] = Field(
         20, description="observations from which location and scale are taken"

@@ -25,7 +25,7 @@ class Settings(BaseSettings):
     plugins: str = Field(
         "", description="modules that register kinds of models, between commas; imported by workers"
     )
-    default_model: str = Field("gaussian", description="model of streams made by observing")
+    default_model: str = Field("averaged", description="model of streams made by observing")
 
     lease_ttl_ms: int = Field(5000, ge=100, description="time an owner keeps a partition unseen")
     request_deadline_s: float = Field(30.0, gt=0, description="longest wait for an outcome")

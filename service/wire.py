@@ -170,7 +170,6 @@ class Head(Struct, omit_defaults=True):
     before_start: int = 0  # start of the regime before the confirmed one
     confirmed_totals: list[float] | None = None  # label count, sums, squares up to that start
     before_totals: list[float] | None = None  # the same up to the start of the regime before it
-    kept_since: int = 0  # the suspected start has been the MAP since this seq
     event: Event | None = None  # the event under suspicion
     last_event: Event | None = None  # the last confirmed one
     next_event: int = 1

@@ -1,13 +1,21 @@
 """What the documents say is what the code has."""
 
+import re
 from pathlib import Path
+from pkgutil import resolve_name
 
 import pytest
 
+from model_core import artifact
+from model_core.upm.builtin import BUILTIN
 from service.commands.options import API, SERVE, WORKER, settings_markdown, variable
+from service.schemas import StreamForm
 from service.settings import Settings
 
 ROOT = Path(__file__).parent.parent
+DOCS = ROOT / "docs"
+PAGES = [ROOT / "README.md", ROOT / "CHANGELOG.md", *sorted(DOCS.glob("*.md"))]
+NAMES = re.findall(r"\bmodel_core(?:\.\w+)+", (DOCS / "mathematics.md").read_text())
 
 
 def test_every_setting_is_documented():
@@ -37,3 +45,48 @@ def test_constraints_pin_every_version_and_name_no_place():
     pins = [line for line in lines if not line.startswith("#")]
     assert all(line.count("==") == 1 and "+" not in line and "/" not in line for line in pins)
     assert "torch==2.13.0" in pins
+
+
+@pytest.mark.parametrize("name", sorted(set(NAMES)))
+def test_every_name_in_the_mathematics_exists(name):
+    assert callable(found := resolve_name(name)) or isinstance(found, int | float)
+
+
+def test_inline_formulas_survive_markdown():
+    """Each ends on its line, and no escape of punctuation is in one: Markdown would eat it."""
+    text = re.sub(r"```.*?```", "", (DOCS / "mathematics.md").read_text(), flags=re.DOTALL)
+    for line in text.splitlines():
+        assert line.count("$") % 2 == 0, line
+        assert not any(re.search(r"\\[^A-Za-z]", each) for each in line.split("$")[1::2]), line
+
+
+def test_every_model_is_described():
+    models, streams = ((DOCS / name).read_text() for name in ("models.md", "streams.md"))
+    assert all(f"| `{name}` |" in models and f"| `{name}` |" in streams for name in BUILTIN)
+    # Kinds of other tests may be registered, too.
+    kinds = {"alpaca", "lstm", "pcoc"}
+    assert kinds <= set(artifact.kinds())
+    assert all(f"| `{kind}` |" in models for kind in kinds)
+
+
+def test_every_setting_of_a_stream_is_documented():
+    text = (DOCS / "streams.md").read_text()
+    for name in StreamForm.model_fields:
+        assert re.search(rf"^\|[^|]*`{name}`[^|]*\|", text, re.MULTILINE), f"{name}: streams.md"
+
+
+def _anchors(page):
+    """Anchors of a page's headings, as they are made of them."""
+    headings = re.findall(r"^#+ (.*)$", page.read_text(), re.MULTILINE)
+    return {re.sub(r"[^\w\- ]", "", each.lower()).replace(" ", "-") for each in headings}
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+def test_links_lead_somewhere(page):
+    for target in re.findall(r"\]\(([^)\s]+)\)", page.read_text()):
+        if "://" in target:
+            continue
+        path, _, anchor = target.partition("#")
+        linked = page.parent / path if path else page
+        assert linked.exists(), target
+        assert not anchor or anchor in _anchors(linked), target

@@ -2,7 +2,8 @@
 
 Each regime follows one of three Bayesian regressions on features `f = (1, u)`: a level (`u = 0`), a
 line (`u` is the time since the regime's first label, in tens of observations) or an autoregression
-of order one (`u` is the stream's label before, as location and scale have it). For each of them
+of order one (`u` is the stream's lag: the label before as location and scale have it, see `lags`).
+For each of them
 
     y ~ N(k' f, sigma^2),    k | sigma^2 ~ N((location, 0), sigma^2 Lambda_0^-1),
     sigma^2 ~ InverseGamma(alpha, beta),
@@ -32,6 +33,7 @@ from torch import Tensor
 from model_core.components import Blend, StudentT
 from model_core.upm.base import UnderlyingModel
 from model_core.upm.conjugate import OUTLIER_SPREAD
+from model_core.upm.lags import push
 
 KINDS = 3  # level, line, autoregression
 UNIT = 10.0  # observations in which the line's slope is measured
@@ -90,21 +92,21 @@ class Averaged(UnderlyingModel):
         )
 
     def context(self, location: Tensor, scale: Tensor) -> Tensor:
-        """Time, location, scale, and the label before in their terms: (B, 1 + 3 d)."""
+        """Time, location, scale, the two labels before and the lag: (B, 1 + 5 d)."""
         nothing = torch.zeros_like(location)
-        return torch.cat((nothing[:, :1], location, scale, nothing), -1)
+        return torch.cat((nothing[:, :1], location, scale, nothing, nothing, nothing), -1)
 
     def remember(self, context: Tensor, y: Tensor, labelled: Tensor) -> Tensor:
-        """One observation later; a missing label leaves the one before."""
-        time, rest = context[:, :1], context[:, 1:]
-        location, scale, last = rest.reshape(len(rest), 3, -1).unbind(1)
+        """One observation later; a missing label leaves the lag as it is."""
+        d = self.y_dim
+        ends = [1, 1 + d, 1 + 2 * d, 1 + 4 * d]
+        time, location, scale, recent, lag = torch.tensor_split(context, ends, -1)
         new = ((y - location) / scale).clamp(-FARTHEST, FARTHEST)
-        last = torch.where(labelled.unsqueeze(-1), new, last)
-        return torch.cat((time + 1, location, scale, last), -1)
+        return torch.cat((time + 1, location, scale, *push(recent, lag, new, labelled)), -1)
 
     def encode(self, x: Tensor | None, context: Tensor) -> Tensor:
-        """Time and the label before (B, 1 + d)."""
-        return torch.cat((context[:, :1], context[:, 1 + 2 * self.y_dim :]), -1)
+        """Time and the lag (B, 1 + d)."""
+        return torch.cat((context[:, :1], context[:, -self.y_dim :]), -1)
 
     def predictive(self, stats: AveragedStats, phi: Tensor | None) -> Blend:
         """Average of three Student-t."""

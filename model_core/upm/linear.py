@@ -16,6 +16,7 @@ import torch
 from torch import Tensor
 
 from model_core.upm.base import Stats
+from model_core.upm.lags import push
 from model_core.upm.regression import NoisyStats, Regression
 
 TREND_UNIT = 20.0  # observations over which a trend of one (prior) standard deviation moves as much
@@ -92,10 +93,11 @@ class Linear(ZeroTraining):
 class Autoregressive(ZeroTraining):
     """Linear in the last `order` labels, of all outputs, in time and in the phase of a season.
 
-    Lags are scaled by the stream's location and scale; where a label is missing the last known one
-    stands in for it (at the start, the location). Time and phase count observations. The trend
-    starts with the regime: a hypothesis counts time from the first label it absorbed, so its prior
-    is the same a million observations on, and its features grow no further than its run length.
+    Lags (see `lags`) are scaled by the stream's location and scale; where a label is missing the
+    last one stands in for it (at the start, the location). Time and phase count observations. The
+    trend starts with the regime: a hypothesis counts time from the first label it absorbed, so its
+    prior is the same a million observations on, and its features grow no further than its run
+    length.
     The season is a sum of at most `HARMONICS` sines. `lag`, `slope` and `swing` are prior variances
     of the coefficients: of all lags of one age together, of the trend, and of each sine.
     """
@@ -124,23 +126,20 @@ class Autoregressive(ZeroTraining):
         return TrendStats(*stats, torch.full_like(location[:, None, :1], -1.0))
 
     def context(self, location: Tensor, scale: Tensor) -> Tensor:
-        """Time, location, scale, and scaled lags, the latest first (B, 1 + (2 + order) y_dim)."""
-        lags = location.new_zeros(len(location), self.order * self.y_dim)
+        """Time, location, scale, the two labels before, and lags (B, 1 + (4 + order) y_dim)."""
+        lags = location.new_zeros(len(location), (2 + self.order) * self.y_dim)
         return torch.cat((lags.new_zeros(len(lags), 1), location, scale, lags), -1)
 
     def remember(self, context: Tensor, y: Tensor, labelled: Tensor) -> Tensor:
         """The label becomes the latest lag."""
-        time, location, scale, lags = self._parts(context)
+        time, location, scale, recent, lags = self._parts(context)
         if self.order:
-            latest = torch.where(
-                labelled.unsqueeze(-1), (y - location) / scale, lags[:, : self.y_dim]
-            )
-            lags = torch.cat((latest, lags[:, : -self.y_dim]), -1)
-        return torch.cat((time + 1, location, scale, lags), -1)
+            recent, lags = push(recent, lags, (y - location) / scale, labelled)
+        return torch.cat((time + 1, location, scale, recent, lags), -1)
 
     def encode(self, x: Tensor | None, context: Tensor) -> Tensor:
         """One, lags, sines and, if there is a trend, the time: no hypothesis's own yet (B, m)."""
-        time, _, _, lags = self._parts(context)
+        time, *_, lags = self._parts(context)
         parts = [torch.ones_like(time), lags]
         if self.season:
             rates, shifts = time.new_tensor(self._sines()).unbind(-1)
@@ -160,12 +159,10 @@ class Autoregressive(ZeroTraining):
         shared = phi[:, None, :, :-1].expand(-1, since.shape[1], -1, -1)
         return torch.cat((shared, since.unsqueeze(-1)), -1), stats._replace(origin=origin)
 
-    def _parts(self, context: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-        """Time, location, scale and lags."""
+    def _parts(self, context: Tensor) -> tuple[Tensor, ...]:
+        """Time, location, scale, the two labels before, and lags."""
         d = self.y_dim
-        ends = [1, 1 + d, 1 + 2 * d]
-        time, location, scale, lags = torch.tensor_split(context, ends, -1)
-        return time, location, scale, lags
+        return torch.tensor_split(context, [1, 1 + d, 1 + 2 * d, 1 + 4 * d], -1)
 
     def _sines(self) -> list[tuple[float, float]]:
         """Rate and phase of each; a sine that is 0 at every whole time is left out."""

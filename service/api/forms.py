@@ -29,6 +29,7 @@ MAX_ERRORS = 20
 MAX_DRAWS = 100_000  # samples times inputs in one predictions call
 OBSERVATION_OVERHEAD = 80  # bytes of an encoded observation beside its numbers
 NUMBER_BYTES = 9
+ANSWER_BYTES, COVARIANCE_BYTES = 1 << 20, 20  # of a command's answers; of each covariance in them
 T = TypeVar("T")
 _is_list = re.compile(rb"\s*\[").match
 _branch = re.compile(r"float|constrained-.*|list\[.*|function-.*|nullable.*|Durations").fullmatch
@@ -144,7 +145,9 @@ class Forms:
         fit = (self._settings.max_entry_bytes // 2) // (
             OBSERVATION_OVERHEAD + NUMBER_BYTES * longest
         )
-        return max(1, min(COMMAND_OBSERVATIONS, self._settings.max_pending, fit))
+        widest = max((len(each.y) for each in observations if isinstance(each.y, list)), default=1)
+        told = ANSWER_BYTES // (COVARIANCE_BYTES * widest**2)
+        return max(1, min(COMMAND_OBSERVATIONS, self._settings.max_pending, fit, told))
 
     def _lines(self, body: bytes) -> list[GoodItem | BadItem]:
         found: list[GoodItem | BadItem] = []

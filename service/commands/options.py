@@ -38,6 +38,7 @@ WORKER = STORE | {
     "metrics_port",
     "lease_ttl_ms",
     "request_deadline_s",
+    "max_dimension",
     "read_entries",
     "checkpoint_every",
     "resident_bytes",

@@ -133,12 +133,18 @@ class Log:
             return {}
         names = {keys.log(p).encode(): p for p in positions}
         after = {name: _before_next(positions[p]) for name, p in names.items()}
-        block = min(block_ms, MAX_BLOCK_MS) if block_ms > 0 else None  # BLOCK 0 is for ever
-        found = cast(list[Any], self.client.xread(cast(Any, after), count=count, block=block))
+        found = self._xread(after, count)
+        if not found and block_ms > 0 and self._xread(after, 1, min(block_ms, MAX_BLOCK_MS)):
+            # The first of several entries wakes a waiting reader; the others are here by now.
+            found = self._xread(after, count)
         return {
             names[name]: [Entry(id_.decode(), fields.get(b"b", b"")) for id_, fields in entries]
             for name, entries in found or []
         }
+
+    def _xread(self, after: dict[bytes, str], count: int, block_ms: int | None = None) -> list[Any]:
+        # BLOCK 0 is for ever; without it nothing is waited for.
+        return cast(list[Any], self.client.xread(cast(Any, after), count=count, block=block_ms))
 
     def commit(self, commits: Sequence[Commit]) -> list[str]:
         """Commit each partition on its own: OK, ALREADY (done before), FENCED (not ours).

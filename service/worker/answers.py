@@ -14,6 +14,9 @@ from service.wire import Event, Record
 from service.worker.resident import Readout
 
 LEVELS = (0.05, 0.5, 0.95)
+SUMMARY_BYTES = 64 << 20  # of the covariances of all components of the rows summarised at once
+WAITING_BYTES = 256 << 20  # of predictives that wait to be summarised together
+KEPT_OUTPUTS = 16  # a record of more keeps no covariance: that of 256 is 600 KB
 PRECISION = 1e-4  # of a quantile's last step, in standard deviations: an error of about 1e-8
 
 
@@ -22,6 +25,12 @@ class Place(NamedTuple):
 
     mixture: Mixture
     row: int
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes that wait for the row to be summarised."""
+        parameters = self.mixture.components.parameters()
+        return sum(each.nbytes for each in parameters) // len(self.mixture.log_weight)
 
 
 class Answer:
@@ -80,6 +89,28 @@ def repeat(body: list[bytes]) -> list[bytes]:
     return [msgspec.json.encode(answer) for answer in answers]
 
 
+class Filling:
+    """Answers whose predictives are summarised together, before they are too many to keep."""
+
+    def __init__(self) -> None:
+        self.count = 0
+        self._waiting: list[Answer] = []
+        self._bytes = 0
+
+    def add(self, answer: Answer) -> None:
+        """Have an answer filled in, now or later."""
+        self.count += 1
+        self._waiting.append(answer)
+        self._bytes += answer.place.nbytes if answer.place is not None else 0
+        if self._bytes > WAITING_BYTES:
+            self.fill()
+
+    def fill(self) -> None:
+        """Fill in those that wait."""
+        fill(self._waiting)
+        self._waiting, self._bytes = [], 0
+
+
 def fill(answers: list[Answer]) -> None:
     """Summarise the predictive of every answer that has one, batches of a kind together."""
     kinds: dict[tuple[str, int, int], list[Answer]] = {}
@@ -92,9 +123,11 @@ def fill(answers: list[Answer]) -> None:
         for answer, found in zip(alike, summarise(_gather(alike), LEVELS), strict=True):
             answer.predictive = found
             record = answer.record
-            record.mean, record.variance = found.get("mean"), found.get("variance")
+            record.mean, variance = found.get("mean"), found.get("variance")
+            record.variance = variance if len(variance or []) <= KEPT_OUTPUTS else None
             record.quantiles = found.get("quantiles")
             record.probabilities = found.get("probabilities")
+            answer.place = None
 
 
 def _gather(answers: list[Answer]) -> Mixture:
@@ -123,6 +156,11 @@ def summarise(mixture: Mixture, levels: Sequence[float]) -> list[dict[str, Any]]
         return [{"probabilities": each} for each in mixture.mean().tolist()]
     if mixture.components.support == "binary":
         return [{"probabilities": [1 - p, p]} for (p,) in mixture.mean().tolist()]
+    shape = mixture.components.mean().shape
+    most = max(1, SUMMARY_BYTES // (8 * shape[1] * shape[2] ** 2))
+    if shape[0] > most:
+        parts = [_rows(mixture, i, i + most) for i in range(0, shape[0], most)]
+        return [found for part in parts for found in summarise(part, levels)]
     covariance = mixture.covariance()
     exists = torch.isfinite(covariance).flatten(1).all(-1).tolist()
     values = _quantiles(mixture, levels)
@@ -136,6 +174,11 @@ def summarise(mixture: Mixture, levels: Sequence[float]) -> list[dict[str, Any]]
         }
         for mean, variance, known, each in rows
     ]
+
+
+def _rows(mixture: Mixture, start: int, end: int) -> Mixture:
+    parameters = [each[start:end] for each in mixture.components.parameters()]
+    return Mixture(mixture.log_weight[start:end], mixture.components.rebuilt(*parameters))
 
 
 def _quantiles(mixture: Mixture, levels: Sequence[float]) -> list[list[list[float]]]:

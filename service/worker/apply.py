@@ -31,10 +31,9 @@ from service.wire import (
     Record,
     RunLength,
     StreamSettings,
-    numbers,
 )
 from service.worker import answers, hazards, reads
-from service.worker.answers import Answer
+from service.worker.answers import Answer, Filling
 from service.worker.checks import (
     Known,
     check_label,
@@ -46,6 +45,7 @@ from service.worker.checks import (
 )
 from service.worker.engine import Engine
 from service.worker.observing import observe
+from service.worker.sizes import check_sizes
 from service.worker.stream import Stream
 from service.worker.task import Task
 
@@ -66,7 +66,7 @@ class Batch:
     def __init__(self, engine: Engine, tasks: list[Task], tick: Callable[[], None]) -> None:
         self.engine, self.tasks, self.tick = engine, tasks, tick
         self.lanes: dict[tuple[int, str], Lane] = {}
-        self.filled: list[Answer] = []
+        self.filling = Filling()
 
     def apply(self) -> None:
         """Run every command; afterwards each task has its outcome and streams their changes."""
@@ -81,8 +81,8 @@ class Batch:
         while any(lane.tasks for lane in self.lanes.values()):
             self.tick()
             self._round()
-        metrics.OBSERVATIONS.labels("applied").inc(len(self.filled))
-        answers.fill(self.filled)
+        metrics.OBSERVATIONS.labels("applied").inc(self.filling.count)
+        self.filling.fill()
         for task in self.tasks:
             task.finish()
         self._remember()
@@ -103,7 +103,7 @@ class Batch:
                 self._refuse(lane, refusal)
                 continue
             task.answers.append(answer)
-            self.filled.append(answer)
+            self.filling.add(answer)
             command = task.command
             assert isinstance(command, Observe)
             if command.belief and lane.stream.slab is not None:
@@ -167,7 +167,7 @@ class Batch:
                 stream.create(head)
                 stream.touch(task.envelope.time_ms)
         head = stream.live()
-        known = _known(Known(head.x_dim, head.y_dim), command.observations[lane.at])
+        known = Known(head.x_dim, head.y_dim).after(command.observations[lane.at])
         head.x_dim, head.y_dim = known
         return Answer(stream.name, head.settings.model, self._record(head, command, lane.at))
 
@@ -179,13 +179,16 @@ class Batch:
     def _check(self, head: Head, observations: list[Observation], first: int) -> None:
         """Check a whole command first, so that a refusal leaves nothing of it applied."""
         known, model = Known(head.x_dim, head.y_dim), self.engine.catalogue.of(head)
+        before = known
         for i, each in enumerate(observations, first):
             alone = first == 0 and len(observations) == 1
             where = "" if alone else f"observations[{i}]."
             # The dimensions are given by the first input and label; what a label may be is not.
-            check_observation(each, where, known.x_dim, _known(known, each).y_dim)
+            check_observation(each, where, known.x_dim, known.after(each).y_dim)
             check_label(each, where, model)
-            known = _known(known, each)
+            known = known.after(each)
+        if known != before:
+            check_sizes(self.engine, head, known, head.settings.max_hypotheses)
 
     def _other(self, stream: Stream, task: Task) -> None:
         command = task.command
@@ -227,6 +230,9 @@ class Batch:
                 given["model"] = head.settings.model
             check_settings(head, given)
             size = given.pop("max_hypotheses", head.settings.max_hypotheses)
+            if size > head.settings.max_hypotheses:
+                known = Known(head.x_dim, head.y_dim)
+                check_sizes(self.engine, head, known, size)
             head.settings = _settings({**msgspec.to_builtins(head.settings), **given})
             if size != head.settings.max_hypotheses:
                 self.engine.resize(stream, size)
@@ -243,6 +249,7 @@ class Batch:
         head = Head(generation, settings, created_ms=now)
         head.x_dim, head.y_dim = catalogue.dimensions(name)
         known = check_prior(settings, catalogue.of(head), Known(head.x_dim, head.y_dim))
+        check_sizes(self.engine, head, known, settings.max_hypotheses)
         head.x_dim, head.y_dim = known
         return head
 
@@ -272,16 +279,6 @@ class Batch:
             stream = self.engine.streams[task.partition, command.stream]
             keep = settings.idempotency_keep_requests
             stream.remember(task.field, record, settings.idempotency_keep_s, keep)
-
-
-def _known(known: Known, seen: Observation) -> Known:
-    """The stream's dimensions after an observation: the first input and label decide."""
-    x_dim, y_dim = known
-    if x_dim is None and seen.x:
-        x_dim = len(seen.x)
-    if y_dim is None and seen.y is not None:
-        y_dim = len(numbers(seen.y))
-    return Known(x_dim, y_dim)
 
 
 def _settings(given: dict[str, Any]) -> StreamSettings:

@@ -4,7 +4,10 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import torch
+
 from model_core import artifact
+from model_core import filter as moca
 from model_core.errors import BadArtifact
 from model_core.upm.base import UnderlyingModel
 from model_core.upm.builtin import BUILTIN, Options
@@ -20,6 +23,7 @@ class Catalogue:
         self._folder, self._device = models_dir, device
         self._built: dict[tuple[str, Options], UnderlyingModel] = {}
         self._artifacts: dict[str, UnderlyingModel] = {}
+        self._bytes: dict[int, int] = {}  # of a hypothesis, by the model's id: they are all kept
 
     def resolve(self, name: str) -> str:
         """Full `NAME@VERSION` of a model name; raises UnknownModel."""
@@ -47,6 +51,14 @@ class Catalogue:
                 return model.x_dim, model.y_dim
         found = self._load(name)
         return found.x_dim, found.y_dim
+
+    def hypothesis_bytes(self, model: UnderlyingModel) -> int:
+        """Bytes of one hypothesis of a model that one of the other methods returned."""
+        if id(model) not in self._bytes:
+            one = torch.ones(1, model.scaled, dtype=torch.float64, device=self._device)
+            state = moca.init(moca.make_prior(model, one, one), 1)
+            self._bytes[id(model)] = sum(each.nbytes for each in moca.leaves(state)) // 2
+        return self._bytes[id(model)]
 
     def _load(self, name: str) -> UnderlyingModel:
         if name not in self._artifacts:

@@ -20,6 +20,15 @@ class Known(NamedTuple):
     x_dim: int | None
     y_dim: int | None
 
+    def after(self, seen: Observation) -> Known:
+        """What is known after an observation: the first input and label decide."""
+        x_dim, y_dim = self
+        if x_dim is None and seen.x:
+            x_dim = len(seen.x)
+        if y_dim is None and seen.y is not None:
+            y_dim = len(numbers(seen.y))
+        return Known(x_dim, y_dim)
+
 
 def check_observation(seen: Observation, where: str, x_dim: int | None, y_dim: int | None) -> None:
     """Raise DimensionMismatch or LabelOutOfRange, naming the field after `where`."""

@@ -23,6 +23,7 @@ from service.worker.resident import Slab
 from service.worker.stream import Stream
 
 HOST_BYTES, RECORD_BYTES = 2000, 400  # of a stream and of a record in its tail, about
+STEP_BYTES = 128 << 20  # of the states that are stepped at once
 T = TypeVar("T")
 
 
@@ -237,9 +238,13 @@ def _size(stream: Stream) -> int:
 
 
 def by_slab(work: Iterable[tuple[Stream, T]]) -> list[tuple[Slab, list[tuple[Stream, T]]]]:
-    """Group work by the slab that its streams are in."""
+    """Group work by the slab that its streams are in, large states a few at a time."""
     groups: dict[int, tuple[Slab, list[tuple[Stream, T]]]] = {}
     for stream, item in work:
         assert stream.slab is not None
         groups.setdefault(id(stream.slab), (stream.slab, []))[1].append((stream, item))
-    return list(groups.values())
+    found = []
+    for slab, group in groups.values():
+        most = max(1, STEP_BYTES // slab.row_bytes)
+        found += [(slab, group[i : i + most]) for i in range(0, len(group), most)]
+    return found

@@ -17,6 +17,7 @@ from service.worker.answers import LEVELS, summarise
 from service.worker.checks import LARGEST, check_input
 from service.worker.engine import Engine
 from service.worker.observing import wake
+from service.worker.resident import widened
 from service.worker.stream import Stream
 
 
@@ -87,9 +88,7 @@ def predictions(engine: Engine, stream: Stream, command: Predict) -> bytes:
         if warmup.varied(warmup.values_of(stream.buffer, model), model.y_dim):
             mixture = _provisional(engine, stream, inputs)
             found = _described(mixture, [head.seq] * mixture.log_weight.shape[1], command)
-    named = [
-        {"x": x if model.x_dim else None, **each} for x, each in zip(inputs, found, strict=True)
-    ]
+    named = [{"x": x or None, **each} for x, each in zip(inputs, found, strict=True)]
     answer = {
         "stream": stream.name,
         "seq": head.seq,
@@ -101,10 +100,9 @@ def predictions(engine: Engine, stream: Stream, command: Predict) -> bytes:
 
 
 def _provisional(engine: Engine, stream: Stream, points: list[list[float]]) -> Mixture:
-    head, count = stream.live(), len(points)
-    model, device = engine.catalogue.of(head), engine.settings.device
-    settings = [head.settings] * count
-    return warmup.provisional(model, [stream.buffer] * count, settings, [*points], device)
+    head, device = stream.live(), engine.settings.device
+    model = engine.catalogue.of(head)
+    return warmup.provisional(model, [stream.buffer], [head.settings], [*points], device)
 
 
 def _mixture(
@@ -122,7 +120,7 @@ def _mixture(
     state, prior = slab.state(stream.row), slab.row_prior(stream.row)
     grown, _ = moca.grow(state, prior, slab.inputs(records[:1]))
     wide = moca.rebuild(grown, [t.expand(count, *t.shape[1:]) for t in moca.leaves(grown)])
-    mixture = moca.predict(slab.model, wide, prior, inputs).mixture
+    mixture = moca.predict(slab.model, wide, widened(prior, count), inputs).mixture
     found = grown.belief.run_length[0].tolist()
     alive = torch.isfinite(grown.belief.log_prob[0]).tolist()
     slots = sorted((i for i, there in enumerate(alive) if there), key=found.__getitem__)

@@ -16,7 +16,7 @@ from model_core.upm.base import UnderlyingModel, tree_map
 from service.wire import Record, numbers
 from service.worker import hazards
 
-FIRST_ROWS = 16
+FIRST_ROWS, FIRST_BYTES = 16, 64 << 20  # of a slab; of large states there are fewer
 
 
 class Readout(NamedTuple):
@@ -168,7 +168,8 @@ class Slab:
             own.index_copy_(0, at, each)
 
     def _grow(self) -> None:
-        more = max(FIRST_ROWS, self._rows)
+        first = max(1, min(FIRST_ROWS, FIRST_BYTES // self.row_bytes))
+        more = max(first, self._rows)
         blank = torch.zeros(more, dtype=torch.int64, device=self.device)
         fresh = _rows_of(moca.init(self._blank_prior, self.max_hypotheses), blank)
         pairs = zip(moca.leaves(self._state), moca.leaves(fresh), strict=True)
@@ -199,6 +200,12 @@ def _rows_of(state: FilterState, at: Tensor | None) -> FilterState:
 def _prior_rows(prior: Prior, at: Tensor) -> Prior:
     stats = tree_map(lambda each: each.index_select(0, at), prior.stats)
     return Prior(stats, *(each.index_select(0, at) for each in prior[1:]))
+
+
+def widened(prior: Prior, count: int) -> Prior:
+    """The prior (batch 1) of `count` rows that are alike; nothing is copied."""
+    stats = tree_map(lambda each: each.expand(count, *each.shape[1:]), prior.stats)
+    return Prior(stats, *(each.expand(count, -1) for each in prior[1:]))
 
 
 def _tensors(prior: Prior) -> list[Tensor]:

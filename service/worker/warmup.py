@@ -10,7 +10,7 @@ from torch import Tensor
 from model_core import warmup
 from model_core.filter import make_prior
 from model_core.predictive import Mixture
-from model_core.upm.base import UnderlyingModel
+from model_core.upm.base import UnderlyingModel, tree_map
 from model_core.warmup import SCALE_FREE, complete, varied
 from service.wire import Record, StreamSettings, numbers
 
@@ -55,7 +55,7 @@ def provisional(
     """Predictive of one regime that holds all labels so far, for each stream; no changepoints.
 
     histories: records of each stream, with at least two labels that differ. coming: the inputs of
-    the labels to predict.
+    the labels to predict; of a single stream any number of them.
     """
 
     def tensor(values: Any) -> Tensor:
@@ -77,5 +77,8 @@ def provisional(
         stats = model.update(stats, phi, y, labelled.unsqueeze(-1))
         there = tensor([float(row is not None) for row in rows]).unsqueeze(-1) > 0
         context = torch.where(there, model.remember(context, y, labelled > 0), context)
+    if len(histories) == 1:
+        stats = tree_map(lambda each: each.expand(len(coming), *each.shape[1:]), stats)
+        context = context.expand(len(coming), -1)
     components = model.predictive(stats, encoded(coming))
-    return Mixture(torch.zeros(len(histories), 1, dtype=torch.float64, device=device), components)
+    return Mixture(torch.zeros(len(coming), 1, dtype=torch.float64, device=device), components)

@@ -28,7 +28,7 @@ def test_metrics_tell_what_happened(exposition):
         for sample in family.samples
     }
     assert samples["moca_observations_total", "applied"] == 80
-    assert samples["moca_changepoints_total", "confirmed", "gaussian@1"] == 1
+    assert samples["moca_changepoints_total", "confirmed", "averaged@1"] == 1
     assert samples["moca_owned_partitions",] == 16
     for stage in ("ingest", "queue", "compute", "commit", "reply"):
         assert samples["moca_stage_duration_seconds_count", stage] > 0

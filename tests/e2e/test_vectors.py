@@ -9,20 +9,26 @@ import pytest
 import torch
 
 from model_core import artifact
+from tests.model_core.test_vectors_pcoc import write_artifact
 
 FOLDER = os.environ.get("MOCA_TEST_VECTORS")
-FILES = sorted(Path(FOLDER).glob("alpaca_*.npz")) if FOLDER else []
+FILES = sorted(Path(FOLDER).glob("*.npz")) if FOLDER else []
 
 
 @pytest.mark.skipif(not FILES, reason="MOCA_TEST_VECTORS names no folder of vectors")
-def test_alpaca_vectors_through_rest(serve, processes):
-    for number, file in enumerate(FILES):
+def test_vectors_through_rest(serve, processes):
+    kinds = {"alpaca": (_publish, _check_alpaca), "pcoc": (write_artifact, _check_pcoc)}
+    for file in FILES:
         with np.load(file, allow_pickle=False) as vector:
-            _publish(processes.folder / "models" / f"vector{number}" / "1", vector)
-    url = serve()
-    for number, file in enumerate(FILES):
-        with np.load(file, allow_pickle=False) as vector:
-            _check(url, f"vector{number}", vector)
+            publish, _ = kinds[str(vector["kind"])]
+            publish(processes.folder / "models" / file.stem / "1", vector)
+    with httpx.Client(base_url=serve(), timeout=60) as client:
+        for file in FILES:
+            with np.load(file, allow_pickle=False) as vector:
+                _, check = kinds[str(vector["kind"])]
+                y = vector["y"] if "y" in vector else vector["y_label"]
+                check(_answers(client, file.stem, vector["x"], y), vector)
+                _check_belief(client, file.stem, vector)
 
 
 def _publish(folder: Path, v) -> None:
@@ -48,22 +54,36 @@ def _publish(folder: Path, v) -> None:
     artifact.save(folder, description, as_tensors)
 
 
-def _check(url: str, name: str, v) -> None:
-    with httpx.Client(base_url=url, timeout=60) as client:
-        settings = {"model": name, "max_hypotheses": max(2, len(v["x"]))}
-        assert client.put(f"/v1/streams/{name}", json=settings).status_code == 201
-        scores, means = [], []
-        for x, y in zip(v["x"].tolist(), v["y"].tolist(), strict=True):
-            body = {"x": x, "y": y}
-            answer = client.post(f"/v1/streams/{name}/observations", json=body).json()
-            scores.append(answer["log_score"])
-            means.append(answer["predictive"]["mean"])
-            assert answer["run_length"]["pruned_mass"] == 0.0
-        np.testing.assert_allclose(-np.array(scores), v["nll"], rtol=0, atol=1e-6)
-        np.testing.assert_allclose(np.array(means), v["mix_mean"], rtol=1e-8, atol=1e-6)
-        # The belief after the last label, before growth.
-        belief = client.get(f"/v1/streams/{name}/run-length").json()["belief"]
-        got = np.zeros(len(scores))
-        for each in belief:
-            got[each["run_length"]] = each["probability"]
-        np.testing.assert_allclose(got, np.exp(v["log_b_xy"][-1]), rtol=0, atol=1e-6)
+def _answers(client: httpx.Client, name: str, x: np.ndarray, y: np.ndarray) -> list[dict]:
+    """Post observations one by one, with room for every hypothesis."""
+    settings = {"model": name, "max_hypotheses": max(2, len(x))}
+    assert client.put(f"/v1/streams/{name}", json=settings).status_code == 201
+    answers = []
+    for each in zip(x.tolist(), y.tolist(), strict=True):
+        body = dict(zip("xy", each, strict=True))
+        answers.append(client.post(f"/v1/streams/{name}/observations", json=body).json())
+        assert answers[-1]["run_length"]["pruned_mass"] == 0.0
+    return answers
+
+
+def _check_alpaca(answers: list[dict], v) -> None:
+    scores = np.array([answer["log_score"] for answer in answers])
+    means = np.array([answer["predictive"]["mean"] for answer in answers])
+    np.testing.assert_allclose(-scores, v["nll"], rtol=0, atol=1e-6)
+    np.testing.assert_allclose(means, v["mix_mean"], rtol=1e-8, atol=1e-6)
+
+
+def _check_pcoc(answers: list[dict], v) -> None:
+    scores = np.array([answer["log_score"] for answer in answers])
+    said = np.array([answer["predictive"]["probabilities"] for answer in answers])
+    np.testing.assert_allclose(-scores, v["nll"], rtol=0, atol=1e-6)
+    np.testing.assert_allclose(np.log(said), v["log_pred"], rtol=0, atol=1e-6)
+
+
+def _check_belief(client: httpx.Client, name: str, v) -> None:
+    """The belief after the last label, before growth."""
+    found = client.get(f"/v1/streams/{name}/run-length").json()["belief"]
+    got = np.zeros(len(v["x"]))
+    for each in found:
+        got[each["run_length"]] = each["probability"]
+    np.testing.assert_allclose(got, np.exp(v["log_b_xy"][-1]), rtol=0, atol=1e-6)

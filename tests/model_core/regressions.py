@@ -122,6 +122,18 @@ class Linear(NamedTuple):
     log_outlier = NoisyAlpaca.log_outlier
 
 
+def lags_of(scaled: np.ndarray, labelled: np.ndarray, order: int) -> list[list[np.ndarray]]:
+    """Of each observation the labels before it, the latest first, none far beyond its two."""
+    nothing = np.zeros_like(scaled[0])
+    seen, lags, found = [nothing] * 2, [nothing] * order, []
+    for y, there in zip(scaled, labelled, strict=True):
+        found.append(lags[::-1][:order])
+        near = np.clip(y, np.minimum(*seen[-2:]) - 2, np.maximum(*seen[-2:]) + 2)
+        lags.append(near if there else lags[-1])
+        seen += [y] if there else []
+    return found
+
+
 class Autoregressive(NamedTuple):
     """Lags of all outputs, sines of a season, a trend from the first label of the regime."""
 
@@ -134,11 +146,9 @@ class Autoregressive(NamedTuple):
 
     def described(self, series: Series) -> Series:
         """With the time and the lags of each observation for its input."""
-        location, scale = self.y_scaling
-        known, rows = [np.zeros_like(location)] * max(self.order, 1), []
-        for t, y in enumerate(series.y):
-            rows.append(np.concatenate(([t], *known[::-1][: self.order])))
-            known.append((y - location) / scale if series.labelled[t] else known[-1])
+        scaled = (series.y - self.y_scaling[0]) / self.y_scaling[1]
+        lags = lags_of(scaled, series.labelled, max(self.order, 1))
+        rows = [np.concatenate(([t], *each[: self.order])) for t, each in enumerate(lags)]
         return series._replace(x=np.array(rows))
 
     def features(self, x, past: Window):
@@ -177,12 +187,9 @@ class Averaged(NamedTuple):
 
     def described(self, series: Series) -> Series:
         """With the time and the label before each observation for its input."""
-        location, scale = self.y_scaling
-        before, rows = np.zeros_like(location), []
-        for t, y in enumerate(series.y):
-            rows.append(np.concatenate(([t], before)))
-            before = (y - location) / scale if series.labelled[t] else before
-        return series._replace(x=np.array(rows))
+        scaled = (series.y - self.y_scaling[0]) / self.y_scaling[1]
+        lags = lags_of(scaled, series.labelled, 1)
+        return series._replace(x=np.array([np.r_[t, each[0]] for t, each in enumerate(lags)]))
 
     def features(self, x, past: Window, kind: int, output: int):
         """Of an input and of a window's, in one of the regressions."""

@@ -12,6 +12,7 @@ from model_core.events import Event
 from model_core.upm.averaged import Averaged
 from model_core.upm.conjugate import Gaussian, Poisson
 from model_core.upm.mixed_poisson import MixedPoisson
+from service.settings import Settings as ServiceSettings
 from service.wire import StreamSettings
 from training.online import Followed, Settings, follow, segmentation
 
@@ -25,6 +26,7 @@ def test_defaults_are_the_services():
     ours, theirs = Defaults(), StreamSettings()
     for name in ("max_hypotheses", "confirm_after", "warmup"):
         assert getattr(ours, name) == getattr(theirs, name)
+    assert ours.model == ServiceSettings.model_fields["default_model"].default
 
 
 @pytest.mark.parametrize("model", [Averaged(), Gaussian()])

@@ -26,7 +26,7 @@ from training.online import Followed, Settings, follow
 SHARE, SIZE = 0.01, 8.0  # of outliers
 QUIET_STREAMS, QUIET_LENGTH = 8, 5000
 SHIFTS = (1.0, 2.0, 3.0)
-SHIFT_STREAMS, SHIFT_AT, SHIFT_LENGTH = 100, 300, 400
+SHIFT_STREAMS, SHIFT_AT, SHIFT_LENGTH = 401, 300, 400
 ALARM = 0.9  # of `changed_probability`
 ALARMS = ("suspected", "confirmed", f"changed_probability > {ALARM}")
 

@@ -255,7 +255,7 @@ async def test_envelopes_are_stamped(api, worker):
     assert write.deadline_ms == 0
     assert before <= write.time_ms <= int(time.time() * 1000)
     assert read.deadline_ms == read.time_ms + 5000
-    assert {write.default_model, read.default_model} == {"gaussian"}
+    assert {write.default_model, read.default_model} == {"averaged"}
     assert read.number > write.number
 
 

@@ -109,7 +109,7 @@ def state(bench, stream):
         ]
         found["run length"] = bench.ask(RunLength(stream))
         head = bench.head(stream)
-        found["head"] = [head.generation, head.seq, head.kept_since, head.next_event]
+        found["head"] = [head.generation, head.seq, head.next_event]
         found["sums"] = [head.log_score_sum, head.scored, head.pruned_mass_sum]
     return found
 
