@@ -10,6 +10,7 @@ from model_core import filter as moca
 from model_core.predictive import Mixture
 from model_core.upm.averaged import Averaged
 from tests.model_core.cases import tensor
+from tests.model_core.regressions import lags_of
 
 LOCATION, SCALE = np.array([2.0, -5.0]), np.array([3.0, 0.5])
 MODEL = Averaged(y_dim=2, kappa=0.7, slope=4.0, autoregression=9.0, alpha=1.8, beta=0.6)
@@ -22,7 +23,8 @@ def labels(steps, seed=0):
 
 def designs(y, output):
     """Features of the three regressions for labels that follow a first one: (3, T - 1, 2)."""
-    lag = (y[:-1, output] - LOCATION[output]) / SCALE[output]
+    scaled = ((y - LOCATION) / SCALE)[:, output]
+    lag = np.array(lags_of(scaled, np.full(len(y), True), 1))[1:, 0]
     age = np.arange(len(lag)) / 10
     return [np.stack((np.ones(len(lag)), u), 1) for u in (0 * lag, age, lag)]
 
