@@ -46,7 +46,7 @@ def empty(batch: int, slots: int, device: torch.device | str = "cpu") -> Belief:
 def grow(
     belief: Belief, seq: Tensor, log_hazard: Tensor, log_survival: Tensor
 ) -> tuple[Belief, Growth]:
-    """Growth: `b(0) = sum_r lambda(r) b(r)`, `b(r+1) = (1-lambda(r)) b(r)` (paper, eq. 5).
+    """Growth: `b(0) = sum_r lambda(r) b(r)`, `b(r+1) = (1-lambda(r)) b(r)` (paper, eq. 4).
 
     seq: (B,) position of the coming observation; at 0 the new hypothesis is certain.
     log_hazard, log_survival: (B, 1) or (B, S).

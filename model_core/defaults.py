@@ -12,3 +12,4 @@ class Defaults(NamedTuple):
     max_hypotheses: int = 50
     confirm_after: int = 10
     warmup: int = 20
+    history: int = 2000

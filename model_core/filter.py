@@ -126,7 +126,7 @@ def grow(state: FilterState, prior: Prior, inputs: Inputs) -> tuple[FilterState,
 
 
 def predict(model: UnderlyingModel, state: FilterState, prior: Prior, inputs: Inputs) -> Prediction:
-    """Mixture predictive of the coming label from a grown state (paper, eq. 2-3).
+    """Mixture predictive of the coming label from a grown state (paper, eq. 5).
 
     With an outlier rate `e` each hypothesis's density is `(1-e) p(x, y | eta[r]) + e p_out(x, y)`;
     the last component of the mixture is the outlier's.
@@ -249,7 +249,8 @@ def choose(mask: Tensor, chosen: FilterState, otherwise: FilterState) -> FilterS
 def resize(state: FilterState, prior: Prior, max_hypotheses: int) -> FilterState:
     """The same streams with another number of slots; the least likely hypotheses go first.
 
-    What went is not reported: it happens once, at the user's word.
+    What went is not reported: it happens once, at the user's word. `belief.evidence_bound` does not
+    hold across it.
     """
     new = init(prior, max_hypotheses)
     keep = min(max_hypotheses, state.belief.log_prob.shape[-1])

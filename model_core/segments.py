@@ -114,7 +114,7 @@ def forward(segments: Segments, changes: Changes, override: Tensor | None = None
 def loss(
     model: UnderlyingModel, prior: Prior, data: Sequences, changes: Changes, chunk: int = CHUNK
 ) -> Tensor:
-    """Mean negative log predictive of the labels that are there (paper, eq. 7): a scalar."""
+    """Mean negative log predictive of the labels that are there (paper, eq. 1): a scalar."""
     return mean_nll(forward(segment_matrix(model, prior, data, chunk), changes).log_score)
 
 
@@ -206,7 +206,7 @@ def _transitions(changes: Changes, batch: int, steps: int) -> tuple[Tensor, Tens
 
 
 def _grow(after: Tensor, change: Tensor, survival: Tensor) -> Tensor:
-    """Growth (paper, eq. 5): (B, t) to (B, t + 1); the first hypothesis is certain."""
+    """Growth (paper, eq. 4): (B, t) to (B, t + 1); the first hypothesis is certain."""
     if after.shape[-1] == 0:
         return after.new_zeros(len(after), 1)
     return torch.cat((_total(after + change), after + survival), -1)

@@ -46,7 +46,8 @@ def segmentation(head: Head, records: list[Record]) -> list[dict[str, int]]:
     """Best (max-product) segmentation of the retained records; each `end` is exclusive.
 
     Every record keeps where the best path before a regime that starts at it starts: following
-    those pointers back from the last regime is Viterbi's backward pass.
+    those pointers back from the last regime is Viterbi's backward pass, over the hypotheses that
+    were not pruned.
     """
     if not records or not head.warm:
         return []

@@ -32,11 +32,13 @@ class Followed(NamedTuple):
     """What became of one series.
 
     events: each change of an event with the position at which it happened. changed:
-    `changed_probability` after each observation; nan while warming up.
+    `changed_probability` after each observation; nan while warming up. served: starts of the
+    segmentation of the retained history, without the first.
     """
 
     events: list[tuple[int, Event]]
     changed: list[float]
+    served: Sequence[int] = ()
 
     def confirmed(self) -> list[int]:
         """Starts of the events that are confirmed at the end, each where it lies by then."""
@@ -70,7 +72,9 @@ def follow(model: UnderlyingModel, series: Sequence[Rows], settings: Settings) -
     changed = [[math.nan] * len(rows) for rows in series]
     y = torch.tensor(series, dtype=torch.float64)
     prior = _prior(model, [(location, scale) for location, scale, _ in found])
-    for t, (state, _) in enumerate(run(model, prior, y, settings)):
+    pointers = _Pointers()
+    for t, (state, info) in enumerate(run(model, prior, y, settings)):
+        pointers.add(state, info)
         confirmed = torch.tensor([each.confirmed_start for each in tracks])
         mass = beliefs.mass_below(state.belief, t - confirmed).tolist()
         for i, reading in enumerate(_readings(state, t)):
@@ -78,31 +82,52 @@ def follow(model: UnderlyingModel, series: Sequence[Rows], settings: Settings) -
                 changed[i][t] = mass[i]
             tracks[i], moved = track(tracks[i], reading, settings.defaults.confirm_after)
             events[i] += [(t, event) for event in moved]
-    # A stream that never came out of its warm-up has no events.
-    ready = [since <= len(rows) for (_, _, since), rows in zip(found, series, strict=True)]
+    first = max(0, y.shape[1] - settings.defaults.history)
     return [
-        Followed(each if there else [], mass)
-        for each, mass, there in zip(events, changed, ready, strict=True)
+        # A stream that never came out of its warm-up has no events, and is one segment.
+        Followed(events[i], changed[i], pointers.starts(i, first))
+        if found[i][2] <= len(rows)
+        else Followed([], changed[i])
+        for i, rows in enumerate(series)
     ]
 
 
 def segmentation(model: UnderlyingModel, rows: Rows, settings: Settings) -> list[int]:
-    """Starts of the best segmentation (Viterbi) of a whole series, without the first.
+    """Starts of the best segmentation of a whole series, without the first.
+
+    Viterbi over the hypotheses that are not pruned.
 
     Location and scale are those of all labels.
     """
     labels = [row for row in rows if all(map(math.isfinite, row))]
     prior = _prior(model, [warmup.estimate(labels, model)])
-    previous, start = [], 0
-    y = torch.tensor([rows], dtype=torch.float64)
-    for t, (state, info) in enumerate(run(model, prior, y, settings)):
-        previous.append(int(info.born_previous_start))
-        start = t - int(state.belief.run_length[0, state.belief.score[0].argmax()])
-    starts = []
-    while start > 0:
-        starts.append(start)
-        start = previous[start]
-    return starts[::-1]
+    pointers = _Pointers()
+    for state, info in run(model, prior, torch.tensor([rows], dtype=torch.float64), settings):
+        pointers.add(state, info)
+    return pointers.starts(0)
+
+
+class _Pointers:
+    """Back pointers of the best path of several streams (Viterbi)."""
+
+    def __init__(self) -> None:
+        self._previous: list[list[int]] = []  # [t][stream]: where the regime before t starts
+        self._last: list[int] = []  # [stream]: where the last regime of the best path starts
+
+    def add(self, state: FilterState, info: Info) -> None:
+        """Take in a step."""
+        best = state.belief.score.argmax(-1, keepdim=True)
+        run_length = state.belief.run_length.gather(-1, best).squeeze(-1)
+        self._last = (len(self._previous) - run_length).tolist()
+        self._previous.append(info.born_previous_start.tolist())
+
+    def starts(self, stream: int, first: int = 0) -> list[int]:
+        """Starts of the best segmentation, those after `first`."""
+        found, start = [], self._last[stream] if self._last else 0
+        while start > first:
+            found.append(start)
+            start = self._previous[start][stream]
+        return found[::-1]
 
 
 def _warm(

@@ -27,7 +27,7 @@ class NoisePrior(NamedTuple):
 
 @dataclass(frozen=True, kw_only=True)
 class Alpaca(Regression):
-    """Gaussian predictives `N(K' phi, (1 + phi' P phi) sigma^2)` (paper, eq. 9), or Student-t.
+    """Gaussian predictives `N(K' phi, (1 + phi' P phi) sigma^2)` (paper, eq. 17), or Student-t.
 
     prior_mean: (n, y). prior_cov: (n, n). The noise has the known variances `noise_variance` (y,),
     or, beyond the paper, a `noise_prior`. Inputs and labels are scaled by

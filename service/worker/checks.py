@@ -96,9 +96,11 @@ def check_prior(settings: StreamSettings, model: UnderlyingModel, known: Known) 
 
 
 def check_options(settings: StreamSettings) -> None:
-    """Raise UnfitSettings where a setting that the model cannot do without is missing."""
+    """Raise UnfitSettings for a setting that is missing, or that nothing can be done with."""
     if settings.model.partition("@")[0] == "categorical" and settings.classes is None:
         raise UnfitSettings("classes: a categorical stream needs their number", field="classes")
+    if isinstance(settings.hazard, tuple) and not any(settings.hazard):
+        raise UnfitSettings("hazard: with a table of zeros no regime ever ends", field="hazard")
 
 
 def same_model(name: str, current: str) -> bool:

@@ -129,7 +129,7 @@ class Slab:
             [[r.elapsed, p, r.outlier_rate] for r, p in zip(records, told, strict=True)]
         )
         labelled = torch.tensor([r.y is not None for r in records], device=self.device)
-        hazard = self._tensor(hazards.tabled(self.model, [r.hazard for r in records]))
+        hazard = hazards.tabled(self.model, [r.hazard for r in records], self.device)
         return Inputs(x, self._tensor(y), labelled, hazard, *settings.unbind(1))
 
     def _tensor(self, values: list[list[float]]) -> Tensor:

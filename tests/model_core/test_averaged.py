@@ -10,6 +10,8 @@ from model_core import filter as moca
 from model_core.predictive import Mixture
 from model_core.upm.averaged import Averaged
 from tests.model_core.cases import tensor
+from tests.model_core.regressions import lags_of
+from training.online import Settings, follow
 
 LOCATION, SCALE = np.array([2.0, -5.0]), np.array([3.0, 0.5])
 MODEL = Averaged(y_dim=2, kappa=0.7, slope=4.0, autoregression=9.0, alpha=1.8, beta=0.6)
@@ -22,7 +24,8 @@ def labels(steps, seed=0):
 
 def designs(y, output):
     """Features of the three regressions for labels that follow a first one: (3, T - 1, 2)."""
-    lag = (y[:-1, output] - LOCATION[output]) / SCALE[output]
+    scaled = (y - LOCATION) / SCALE
+    lag = np.array([each[0][output] for each in lags_of(scaled, np.full(len(y), True), 1)[1:]])
     age = np.arange(len(lag)) / 10
     return [np.stack((np.ones(len(lag)), u), 1) for u in (0 * lag, age, lag)]
 
@@ -141,3 +144,15 @@ def test_long_runs_of_one_value_stay_finite(value):
         assert bool(info.ok)
     # One part in a hundred is a new regime, and one an outlier.
     assert info.predictive.mean().item() == pytest.approx(0.99**2 * value, rel=1e-3, abs=1e-2)
+
+
+@pytest.mark.parametrize("correlation", [0.5, 0.8])
+def test_an_outlier_is_hardly_a_lever_on_the_label_after_it(correlation):
+    """Of 40 streams with memory and one outlier of 8 deviations, few doubt their regime."""
+    rng, streams = np.random.default_rng(1), 40
+    y = rng.normal(size=(streams, 260, 1))
+    for t in range(1, 260):
+        y[:, t] = correlation * y[:, t - 1] + (1 - correlation**2) ** 0.5 * y[:, t]
+    y[:, 220] += 8
+    found = follow(Averaged(), y.tolist(), Settings())
+    assert sum(max(each.changed[221:]) > 0.9 for each in found) <= 0.3 * streams

@@ -81,8 +81,9 @@ def test_decoding_gives_what_was_encoded(case, steps, room):
     assert codec.encode(case.model, decoded) == blob
     alive = torch.isfinite(state.belief.log_prob[0])
     count = int(alive.sum())
+    whole = {id(each) for each in (state.seq, state.totals, state.context)}
     for before, after in zip(moca.leaves(state), moca.leaves(decoded), strict=True):
-        if before.shape[1:2] == alive.shape:
+        if id(before) not in whole:
             before, after = before[:, alive], after[:, :count]
         assert before.numpy().tobytes() == after.numpy().tobytes()
     assert torch.isinf(decoded.belief.log_prob[0, count:]).all()

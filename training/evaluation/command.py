@@ -29,8 +29,9 @@ def tcpd(
 ) -> None:
     """Score change points on the Turing Change Point Dataset: F1 and covering.
 
-    Online are the events that a stream of the service has confirmed; in hindsight, the best
-    segmentation of the whole series. `zero` finds no change at all.
+    Online are the events that a stream of the service has confirmed; served, the segmentation that
+    it gives at the end. In hindsight, it is the best of the whole series where location and scale
+    are those of all labels, not of the warm-up. `zero` finds no change at all.
     """
     if data is None:
         _fail("--data (or MOCA_TEST_DATA) is needed: the folder that holds tcpd.json")

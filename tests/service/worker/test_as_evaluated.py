@@ -1,0 +1,31 @@
+"""What `moca evaluate` says of a series is what a stream of the service says."""
+
+import random
+
+import pytest
+
+from model_core.defaults import Defaults
+from model_core.upm.builtin import Options, build
+from service import views
+from service.wire import Configure
+from training.online import Settings, follow
+
+LEVELS = [0.0, 3.0, -2.0, 5.0]
+
+
+@pytest.mark.parametrize("history", [2000, 60])
+@pytest.mark.parametrize(("model", "steps"), [("averaged", 120), ("gaussian", 120), ("poisson", 9)])
+def test_segmentation_and_events(bench, model, steps, history):
+    rng = random.Random(5)
+    y = [rng.gauss(LEVELS[t // 30], 1.0) for t in range(steps)]
+    if model == "poisson":
+        y = [float(round(abs(10 * value))) for value in y]
+    bench.ask(Configure("a", {"model": model, "history": history}), status=201)
+    bench.observe("a", y)
+    segments = views.segmentation(bench.head("a"), bench.records("a"))
+    served = [segment["start"] for segment in segments][1:]
+    confirmed = sorted(e.start for e in bench.events("a") if e.state == "confirmed")
+    settings = Settings(Defaults(history=history))
+    (found,) = follow(build(model, Options()), [[[value] for value in y]], settings)
+    assert (list(found.served), found.confirmed()) == (served, confirmed)
+    assert bool(served) == (steps > 20)
