@@ -31,7 +31,7 @@ HEAD = msgspec.defstruct("Head", [(n, Any, None) for n in HEAD_0_1], omit_defaul
 RECORD = msgspec.defstruct("Record", [(n, Any, None) for n in RECORD_0_1], array_like=True)
 OBSERVED = {
     "gaussian": ({}, "gaussian"),
-    "poisson": ({"model": "poisson"}, "poisson"),
+    "poisson": ({"model": "poisson@1"}, "poisson"),
     "bernoulli": ({"model": "bernoulli"}, "bernoulli"),
     "vector": ({"hazard": 0.05, "max_hypotheses": 12}, "gaussian-3"),
     "pump": ({"model": "pump", "hazard": 0.05}, "alpaca"),
