@@ -16,7 +16,7 @@ class _Blend(NamedTuple):
 
 
 class Blend(_Blend, Family):
-    """`sum_k w_k p_k(y)`; log weights and the parameters of `each` are (B, M, d, k).
+    """`sum_k w_k p_k(y)`; log weights (B, M, d, k), and parameters of `each` that broadcast to it.
 
     Each output has weights of its own, which sum to one over k.
     """
@@ -50,7 +50,8 @@ class Blend(_Blend, Family):
 
     def marginals(self, weight: Tensor) -> tuple[Tensor, Components]:
         """The k of each component side by side: (B, M k, d)."""
-        full = weight[..., None, None] * self.log_weight.exp(), *self.each.parameters()
+        share = weight[..., None, None] * self.log_weight.exp()
+        full = share, *(one.expand_as(share) for one in self.each.parameters())
         share, *rest = (one.transpose(-1, -2).flatten(1, 2) for one in full)
         return share, self.each.rebuilt(*rest)
 

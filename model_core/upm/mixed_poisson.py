@@ -86,7 +86,7 @@ class MixedPoisson(UnderlyingModel):
 
     def _blend(self, stats: CountStats, location: Tensor, weights: tuple[float, ...]) -> Blend:
         factors = location.new_tensor(self.factors)
-        shape = stats.shape.unsqueeze(-1).expand(-1, -1, -1, len(factors))
+        shape = stats.shape.unsqueeze(-1)
         start = self.shape / (factors * location[:, None, :, None])
         rate = start + stats.exposure.unsqueeze(-1)
         # In terms of the least: a shape of 1e12 times a logarithm would leave no digits.
