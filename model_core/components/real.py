@@ -59,7 +59,8 @@ class StudentT(_StudentT, Family):
 
     def sample(self, generator: torch.Generator | None = None) -> Tensor:
         """Normal over the root of a chi-square."""
-        chi2 = 2 * torch._standard_gamma(0.5 * self.df, generator=generator)
+        half = 0.5 * self.df.expand_as(self.loc)  # one for each output, also where they share it
+        chi2 = 2 * torch._standard_gamma(half, generator=generator)
         normal = torch.randn(
             self.loc.shape, generator=generator, dtype=self.loc.dtype, device=self.loc.device
         )

@@ -111,16 +111,14 @@ class Averaged(UnderlyingModel):
     def predictive(self, stats: AveragedStats, phi: Tensor | None) -> Blend:
         """Average of three Student-t."""
         found, scale, _ = self._forecast(stats, _second(stats, self.required(phi)))
-        df = (2 * stats.alpha).unsqueeze(-1).expand_as(found)
-        return Blend(StudentT(df, found, scale), stats.log_weight)
+        return Blend(StudentT((2 * stats.alpha).unsqueeze(-1), found, scale), stats.log_weight)
 
     def outlier(self, prior: AveragedStats, phi: Tensor | None) -> Blend:
         """The level's prior predictive with ten times its squared scale."""
         level = torch.zeros_like(prior.beta)
         found, scale, _ = self._forecast(prior, level)
-        df = (2 * prior.alpha).unsqueeze(-1).expand_as(found)
-        wide = StudentT(df, found, scale * OUTLIER_SPREAD**0.5)
-        return Blend(wide, prior.log_weight)
+        df, scale = (2 * prior.alpha).unsqueeze(-1), scale * OUTLIER_SPREAD**0.5
+        return Blend(StudentT(df, found, scale), prior.log_weight)
 
     def update(
         self, stats: AveragedStats, phi: Tensor | None, y: Tensor, weight: Tensor

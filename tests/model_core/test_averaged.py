@@ -87,7 +87,8 @@ def test_a_weight_counts_as_that_part_of_a_label():
         rows = designs(y, output)
         for kind in range(3):
             now = student(kind, rows[kind][:-1], y[1:-1, output], weight, rows[kind][-1], output)
-            ours = [each[0, 0, output, kind].item() for each in (found.df, found.loc, found.scale)]
+            parts = torch.broadcast_tensors(found.df, found.loc, found.scale)
+            ours = [each[0, 0, output, kind].item() for each in parts]
             assert ours == pytest.approx(now, rel=1e-9)
 
 

@@ -64,7 +64,8 @@ def test_answers(make_bench, kind):
     answers = bench.observe("a", observations)
     labelled = 0
     for seen, answer in zip(observations, answers, strict=True):
-        assert answer["model"] == NEWEST.get(kind.model, f"{kind.model}@1")
+        named = kind.model if "@" in kind.model else f"{kind.model}@1"
+        assert answer["model"] == NEWEST.get(kind.model, named)
         assert answer["warming_up"] == (kind.warms_up and labelled < WARMUP)
         labelled += seen.y is not None
         assert (answer["log_score"] is None) == (seen.y is None or answer["predictive"] is None)
