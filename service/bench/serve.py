@@ -79,6 +79,7 @@ class ServeBench:
 
     connections: int
     streams: int
+    model: str
     service: Side = field(default_factory=Side)
     echo: Side = field(default_factory=Side)
 
@@ -100,12 +101,14 @@ def bench_serve(
     streams: int = 500,
     rounds: int = 3,
     workers: int = 1,
+    model: str = "gaussian",
     console: Console | None = None,
 ) -> ServeBench:
     """Measure the service at `url`, or one started here, beside the echo; print and return it.
 
     `seconds` is the time under measured load, shared by `rounds` slices of the service and as
-    many of the echo in turn. Each request is one observation; `streams` different streams.
+    many of the echo in turn. Each request is one observation; `streams` different streams, of
+    `model` where the service is started here.
     """
     if connections < 1 or streams < connections or rounds < 1 or seconds <= 0:
         raise BenchError(
@@ -120,26 +123,29 @@ def bench_serve(
     with ExitStack() as stack:
         echo = stack.enter_context(echo_server())
         console.print("starting the service" if url is None else f"measuring {url}")
-        mine = stack.enter_context(moca_server(workers)) if url is None else Server(url, None)
-        if url is not None:
+        if url is None:
+            mine = stack.enter_context(moca_server(workers, ["--default-model", model]))
+        else:
+            mine = Server(url, None)
             stack.callback(_delete, url, names)
-        result = _measure(mine, echo, names, connections, rounds, seconds, console)
+        result = ServeBench(connections, len(names), model if url is None else "the default model")
+        _measure(result, mine, echo, names, rounds, seconds, console)
     for line in report_lines(result):
         console.print(line, highlight=False)
     return result
 
 
 def _measure(
+    result: ServeBench,
     mine: Server,
     echo: Server,
     names: list[str],
-    connections: int,
     rounds: int,
     seconds: float,
     console: Console,
-) -> ServeBench:
+) -> None:
     """Prime the streams, warm both servers, then measure them in turn."""
-    result = ServeBench(connections, len(names))
+    connections = result.connections
     slice_s = seconds / (2 * rounds)
     console.print(f"priming {len(names)} streams with {PRIMING} observations each")
     _prime(mine, names, connections)
@@ -151,7 +157,6 @@ def _measure(
         console.print(f"round {number + 1} of {rounds}: {slice_s:g} s each")
         _slice(mine, service_job, slice_s, result.service)
         _slice(echo, echo_job, slice_s, result.echo)
-    return result
 
 
 def _observations(name: str) -> str:
@@ -224,7 +229,7 @@ def report_lines(result: ServeBench) -> list[Table | str]:
     """Return what is printed: the table, the ratio, and what the generator cost."""
     table = Table(
         title=f"single observations, {result.connections} connections in closed loop, "
-        f"{result.streams} streams",
+        f"{result.streams} streams of {result.model}",
         title_justify="left",
         box=SIMPLE_HEAD,
     )

@@ -158,6 +158,9 @@ def bench_serve(
     workers: Annotated[
         int, typer.Option(envvar="MOCA_WORKERS", min=1, help="Workers of a service started here.")
     ] = 1,
+    model: Annotated[
+        str, typer.Option(envvar="MOCA_MODEL", help="Model of a service started here.")
+    ] = "gaussian",
 ) -> None:
     """Measure throughput and latency beside a bare FastAPI echo endpoint, as a ratio."""
     from service.bench import BenchError
@@ -172,6 +175,7 @@ def bench_serve(
             streams=streams,
             rounds=rounds,
             workers=workers,
+            model=model,
         )
     except (BenchError, ClientError) as error:
         fail(str(error), 1)

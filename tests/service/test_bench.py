@@ -194,7 +194,7 @@ def test_bench_of_a_running_service_leaves_nothing_behind():
 
 
 def test_ratio_pairs_neighbours():
-    result = serving.ServeBench(1, 1)
+    result = serving.ServeBench(1, 1, "gaussian")
     for service, echo in ((30, 100), (20, 50), (90, 100)):
         result.service.reports.append(Report(service, {}, 1.0, 0.0, {}))
         result.echo.reports.append(Report(echo, {}, 1.0, 0.0, {}))
@@ -238,7 +238,7 @@ def test_no_proc(monkeypatch, tmp_path):
 
 
 def test_a_busy_machine_is_told():
-    result = serving.ServeBench(1, 1)
+    result = serving.ServeBench(1, 1, "gaussian")
     for side in (result.service, result.echo):
         side.reports.append(Report(10, {}, 1.0, 0.0, {}))
         side.other_cores.append(0.6)
