@@ -18,51 +18,57 @@ TOLERANCE = 1e-6  # last Newton step, in scales of the narrowest component; its 
 
 
 def continuous(weight: Tensor, components: Components, levels: Tensor, tolerance: float) -> Tensor:
-    """Quantiles (B, Q, d) of continuous mixtures, of each output with weights (B, M, d).
+    """Quantiles (B, Q, d) of continuous mixtures, of each output with weights (B, M, d, k).
 
     Newton's method from the quantile of a normal; where that has not arrived soon, again inside
     a bracket. A row that has arrived stays: no answer depends on its batch-mates.
     """
-    centre, spread, narrowest = _centre(weight, components)
-    normal = torch.special.ndtri(levels).reshape(1, -1, 1)
-    start: Tensor = (centre + spread * normal).clamp(min=_least(components))
+    batch, _, outputs, _ = weight.shape
+    wanted = len(levels)
 
     def rows(value: Tensor) -> Tensor:
-        """(B or 1, Q or 1, d or 1) as one row for each of the B Q d quantiles."""
-        return value.expand(start.shape).reshape(-1, 1)
+        """(B, M, d or 1, k or 1) as a row for each stream and output: (B d, 1, M, k or 1)."""
+        wide = value.expand(-1, -1, outputs, -1)
+        return wide.transpose(1, 2).reshape(batch * outputs, 1, value.shape[1], -1)
 
-    parts = torch.stack((weight, *components.table()))  # one copy for all of them
-    wide = parts.transpose(2, 3).unsqueeze(2).expand(-1, -1, len(levels), -1, -1)
-    table = wide.reshape(len(parts), start.numel(), -1).unbind()
-    first = start.reshape(-1, 1)
-    small = tolerance * rows(narrowest)
-    x, done = _plain(components, first, rows(normal), small, *table)
+    centre, spread, narrowest = map(rows, _centre(weight, components))
+    normal = torch.special.ndtri(levels).reshape(1, -1, 1, 1)
+    start: Tensor = (centre + spread * normal).clamp(min=_least(components))
+    table = [rows(weight), *map(rows, components.table())]
+    x, done = _plain(components, start, normal, tolerance * narrowest, *table)
     if not bool(done.all()):
-        left = (~done).nonzero().squeeze(-1)
-        goal = levels.reshape(1, -1, 1)
-        fixed = [rows(goal), rows(spread), small, *table]
-        x[left] = _bracketed(components, first[left], [each[left] for each in fixed])
-    return x.reshape(start.shape)
+        left = (~done).flatten().nonzero().squeeze(-1)
+        row, goal = left // wanted, levels[left % wanted].reshape(-1, 1, 1, 1)
+        fixed = [spread, tolerance * narrowest, *table]
+        again = start.reshape(-1, 1, 1, 1)[left]
+        far = _bracketed(components, again, [goal, *(each[row] for each in fixed)])
+        x.view(-1)[left] = far.flatten()
+    return x.reshape(batch, outputs, wanted).transpose(1, 2)
 
 
 def _plain(
     family: Components, x: Tensor, normal: Tensor, small: Tensor, weight: Tensor, *table: Tensor
 ) -> tuple[Tensor, Tensor]:
-    """A few plain Newton steps; returns where they led and which rows (N,) have arrived.
+    """A few plain Newton steps; returns where they led and which (R, Q, 1, 1) have arrived.
 
     What they solve is `ndtri(F(x)) = normal`: of a mixture close to a normal it is almost a line.
     """
     done, least = torch.zeros_like(x, dtype=torch.bool), _least(family)
     for _ in range(PLAIN_STEPS):
         cdf, density = family.evaluate(x, table)
-        at = torch.special.ndtri((weight * cdf).sum(-1, keepdim=True))
-        slope = (weight * density).sum(-1, keepdim=True) * torch.exp(0.5 * at.square())
+        at = torch.special.ndtri(_total(weight * cdf))
+        slope = _total(weight * density) * torch.exp(0.5 * at.square())
         move = (at - normal) / (ROOT_2_PI * slope)
         x = torch.where(done, x, (x - move).clamp(min=least))
         done = done | (move.abs() < small)
         if bool(done.all()):
             break
-    return x, done.squeeze(-1)
+    return x, done
+
+
+def _total(value: Tensor) -> Tensor:
+    """Sum over components and their parts."""
+    return value.sum((-2, -1), keepdim=True)
 
 
 def _bracketed(family: Components, x: Tensor, fixed: list[Tensor]) -> Tensor:
@@ -95,8 +101,8 @@ def _newton(
 ) -> tuple[list[Tensor], Tensor]:
     """One step for each row; returns the new `[x, low, high]` and which rows have arrived."""
     cdf, density = family.evaluate(x, table)
-    excess = (weight * cdf).sum(-1, keepdim=True) - goal
-    density = (weight * density).sum(-1, keepdim=True)
+    excess = _total(weight * cdf) - goal
+    density = _total(weight * density)
     low, high = torch.where(excess < 0, x, low), torch.where(excess > 0, x, high)
     move = -excess / density.clamp(min=1e-300)
     limit = 4 * spread * 2.0**step  # far quantiles of heavy tails are found by doubling
@@ -109,7 +115,7 @@ def _newton(
     near = move.abs() < small
     new = torch.where(shut, high, torch.where(bisect, middle, new))
     new = torch.where(met, x, torch.where(near, x + move, new))
-    return [new, low, high], (met | near | shut).squeeze(-1)
+    return [new, low, high], (met | near | shut).flatten()
 
 
 def _least(family: Components) -> float:
@@ -118,36 +124,37 @@ def _least(family: Components) -> float:
 
 
 def _centre(weight: Tensor, components: Components) -> tuple[Tensor, Tensor, Tensor]:
-    """Mean, spread around it, and scale of the narrowest component, each (B, 1, d) and finite.
+    """Mean, spread around it, and scale of the narrowest component; (B, 1, d, 1) and finite.
 
     A component's scale is taken from the height of its peak: its variance may not exist.
     """
-    each, present = components.mean(), weight > 0
+    each, present, over = components.mean(), weight > 0, (1, 3)
     scale = torch.exp(-components.log_density(each)) / ROOT_2_PI
-    mean = torch.where(present, weight * each, 0.0).sum(1, keepdim=True)
-    between = torch.where(present, weight * (each - mean).square(), 0.0).sum(1, keepdim=True)
+    mean = torch.where(present, weight * each, 0.0).sum(over, keepdim=True)
+    between = torch.where(present, weight * (each - mean).square(), 0.0).sum(over, keepdim=True)
     # The average scale, not its square's: one wide component of little weight hardly moves it.
-    within = torch.where(present, weight * scale, 0.0).sum(1, keepdim=True)
-    narrowest = torch.where(present, scale, torch.inf).amin(1, keepdim=True)
+    within = torch.where(present, weight * scale, 0.0).sum(over, keepdim=True)
+    narrowest = torch.where(present, scale, torch.inf).amin(over, keepdim=True)
     return mean, (between + within.square()).sqrt(), narrowest
 
 
 def count(weight: Tensor, components: Components, levels: Tensor) -> Tensor:
     """Smallest count (B, Q, d) whose cumulative probability reaches each level.
 
-    From the quantile of a normal outwards until it is bracketed, then false position and halving
-    in turn.
+    weight: (B, M, d, k). From the quantile of a normal outwards until it is bracketed, then false
+    position and halving in turn.
     """
     goal = levels.reshape(1, -1, 1)
-    each = components.rebuilt(*(p.unsqueeze(2) for p in components.parameters()))
-    mean, spread, _ = _centre(weight, components)
+    mean, spread, _ = (value.squeeze(-1) for value in _centre(weight, components))
+    each = components.mapped(lambda p: p.unsqueeze(2))
     x = (mean + spread * torch.special.ndtri(levels).reshape(1, -1, 1)).floor().clamp(min=0)
     # Each end of the bracket with the probability by which it exceeds the level.
     low, high = torch.full_like(x, -1.0), torch.full_like(x, torch.inf)
     below, above = -goal.expand_as(x), 1 - goal.expand_as(x)
     for step in range(COUNT_STEPS):
         # Sums of masses may end a rounding error below a level that they meet.
-        excess = (weight.unsqueeze(2) * each.cdf(x.unsqueeze(1))).sum(1) - goal + 1e-12
+        cdf = weight.unsqueeze(2) * each.cdf(x[:, None, ..., None])
+        excess = cdf.sum((1, 4)) - goal + 1e-12
         reached = excess >= 0
         low, below = torch.where(reached, low, x), torch.where(reached, below, excess)
         high, above = torch.where(reached, x, high), torch.where(reached, excess, above)

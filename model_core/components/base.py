@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any, Protocol, Self
 
 import torch
@@ -52,15 +53,19 @@ class Components(Protocol):
         """One draw (B, M, d) of each."""
         ...
 
-    def marginals(self, weight: Tensor) -> tuple[Tensor, Components]:
-        """Mixture of each output alone, from weights (B, M): weights (B, M', d) and a family.
+    def mapped(self, change: Callable[[Tensor], Tensor]) -> Self:
+        """The same family, all its tensors changed in shape alike."""
+        ...
 
-        All parameters of that family are (B, M', d).
+    def marginals(self, weight: Tensor) -> tuple[Tensor, Components]:
+        """Mixture of each output alone, from weights (B, M): weights (B, M, d, k) and a family.
+
+        Each component is an average of k, or k is 1; parameters are (B, M, d or 1, k or 1).
         """
         ...
 
     def table(self) -> tuple[Tensor, ...]:
-        """Tensors (B, M, d) that `evaluate` needs, of marginals; costly parts done once."""
+        """Tensors, shaped as the parameters, that `evaluate` needs; costly parts done once."""
         ...
 
     def evaluate(self, value: Tensor, table: tuple[Tensor, ...]) -> tuple[Tensor, Tensor]:
@@ -103,10 +108,17 @@ class Family:
         own: Any = self
         return torch.diag_embed(own.variance())
 
+    def mapped(self, change: Callable[[Tensor], Tensor]) -> Self:
+        """With what was computed of its tensors and kept."""
+        new = self.rebuilt(*map(change, self.parameters()))
+        vars(new).update({name: change(kept) for name, kept in vars(self).items()})
+        return new
+
     def marginals(self, weight: Tensor) -> tuple[Tensor, Any]:
         """Itself."""
         own: Any = self
-        return weight.unsqueeze(-1).expand_as(own.mean()), self
+        share = weight.unsqueeze(-1).expand_as(own.mean())
+        return share.unsqueeze(-1), self.mapped(lambda p: p.unsqueeze(-1))
 
     def table(self) -> tuple[Tensor, ...]:
         """The parameters."""

@@ -49,11 +49,8 @@ class Blend(_Blend, Family):
         return self._average(self.each.cdf(value.unsqueeze(-1)))
 
     def marginals(self, weight: Tensor) -> tuple[Tensor, Components]:
-        """The k of each component side by side: (B, M k, d)."""
-        share = weight[..., None, None] * self.log_weight.exp()
-        full = share, *(one.expand_as(share) for one in self.each.parameters())
-        share, *rest = (one.transpose(-1, -2).flatten(1, 2) for one in full)
-        return share, self.each.rebuilt(*rest)
+        """The k of each component."""
+        return weight[..., None, None] * self.log_weight.exp(), self.each
 
     def mean(self) -> Tensor:
         """Average of the means."""

@@ -108,7 +108,7 @@ class MultivariateStudentT(_MultivariateStudentT, Family):
 
     def marginals(self, weight: Tensor) -> tuple[Tensor, StudentT]:
         """Student-t of each output."""
-        return weight.unsqueeze(-1).expand_as(self.loc), self.alone()
+        return self.alone().marginals(weight)
 
     def mean(self) -> Tensor:
         """Location."""
