@@ -5,6 +5,7 @@
 `register` adds a kind (docs/own-model.md).
 """
 
+from model_core.artifact.encoders import encoder
 from model_core.artifact.files import FORMAT, Builder, kinds, load, register, save
 from model_core.artifact.parts import DESCRIPTION, TENSORS, Parts
 
@@ -14,6 +15,7 @@ __all__ = [
     "TENSORS",
     "Builder",
     "Parts",
+    "encoder",
     "kinds",
     "load",
     "register",

@@ -7,7 +7,7 @@ from typing import Any
 
 from torch import Tensor
 
-from model_core.artifact.encoders import activation, mlp
+from model_core.artifact.encoders import activation, encoder, mlp
 from model_core.artifact.parts import DESCRIPTION, TENSORS, Parts
 from model_core.encoder import Mlp
 from model_core.errors import BadArtifact
@@ -27,7 +27,7 @@ def alpaca(parts: Parts) -> Alpaca:
     cov = parts.derived("prior_covariance_factor", factor @ factor.T)
     variance, noise_prior = _noise(parts, y_dim)
     return Alpaca(
-        encoder=parts.encoder(x_dim, n),
+        encoder=encoder(parts, x_dim, n),
         prior_mean=parts.tensor("prior_mean", n, y_dim),
         prior_cov=0.5 * (cov + cov.T),
         noise_variance=variance,
@@ -65,7 +65,7 @@ def pcoc(parts: Parts) -> Pcoc:
     parts.derived("log_dirichlet", dirichlet.sum())
     offset, scale = parts.scaling("input_scaling", x_dim)
     return Pcoc(
-        encoder=parts.encoder(x_dim, n),
+        encoder=encoder(parts, x_dim, n),
         prior_mean=mean,
         prior_precision=precision,
         noise_variance=parts.exponential("log_noise_variance", classes, n),
@@ -86,7 +86,7 @@ def lstm(parts: Parts) -> Lstm:
     x_dim, y_dim, n = (parts.size(name) for name in ("x_dim", "y_dim", "feature_dim"))
     hidden = parts.shape("lstm.weight_hh", 2)[1]
     return Lstm(
-        encoder=parts.encoder(x_dim, n),
+        encoder=encoder(parts, x_dim, n),
         weight_ih=parts.tensor("lstm.weight_ih", 4 * hidden, n + y_dim),
         weight_hh=parts.tensor("lstm.weight_hh", 4 * hidden, hidden),
         bias_ih=parts.tensor("lstm.bias_ih", 4 * hidden),

@@ -19,20 +19,22 @@ time itself with `trend`, and a sine and a cosine of each period, in the unit of
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any, TypeGuard
+from typing import Any, TypeGuard
 
+from model_core.artifact.parts import Parts
 from model_core.encoder import ACTIVATIONS, Block, Conv, Encoder, Identity, Mlp, Time
 from model_core.errors import BadArtifact
-
-if TYPE_CHECKING:
-    from model_core.artifact.parts import Parts
 
 Spec = dict[str, Any]
 WHERE = "model.json: encoder"
 
 
-def build(parts: Parts, spec: Spec, x_dim: int, feature_dim: int) -> Encoder:
-    """Encoder of a spec; raises BadArtifact."""
+def encoder(parts: Parts, x_dim: int, feature_dim: int) -> Encoder:
+    """The field `encoder`: from inputs (B, x_dim) to features (B, feature_dim).
+
+    Raises BadArtifact.
+    """
+    spec: Spec = parts.field("encoder", dict)
     kind = spec.get("type")
     if not isinstance(kind, str) or kind not in _BUILDERS:
         raise BadArtifact(f"{WHERE}: unknown encoder type {kind!r}, expected {sorted(_BUILDERS)}")

@@ -10,8 +10,6 @@ import torch
 from torch import Tensor
 
 from model_core import hazard as hazards
-from model_core.artifact import encoders
-from model_core.encoder import Encoder
 from model_core.errors import BadArtifact
 
 DESCRIPTION, TENSORS = "model.json", "model.safetensors"
@@ -140,10 +138,6 @@ class Parts:
                 f"(nothing beyond {LARGEST:g}, no scale below {1 / LARGEST:g})"
             )
         return offset, scale
-
-    def encoder(self, x_dim: int, feature_dim: int) -> Encoder:
-        """`encoder`: from inputs (B, x_dim) to features (B, feature_dim)."""
-        return encoders.build(self, self.field("encoder", dict), x_dim, feature_dim)
 
     def _stored(self, name: str) -> Tensor:
         if name not in self.tensors:

@@ -26,6 +26,7 @@ from service.schemas import (
 from service.settings import Settings
 
 MAX_ERRORS = 20
+OTHER_BRANCH = ("list_type", "model_type")  # of a union: what was not meant
 MAX_DRAWS = 100_000  # samples times inputs in one predictions call
 OBSERVATION_OVERHEAD = 80  # bytes of an encoded observation beside its numbers
 NUMBER_BYTES = 9
@@ -142,9 +143,8 @@ class Forms:
         The same list always gives the same parts: a repeat is recognised part by part.
         """
         longest = max((_numbers(each) for each in observations), default=1)
-        fit = (self._settings.max_entry_bytes // 2) // (
-            OBSERVATION_OVERHEAD + NUMBER_BYTES * longest
-        )
+        each_bytes = OBSERVATION_OVERHEAD + NUMBER_BYTES * longest
+        fit = (self._settings.max_entry_bytes // 2) // each_bytes
         widest = max((len(each.y) for each in observations if isinstance(each.y, list)), default=1)
         told = ANSWER_BYTES // (COVARIANCE_BYTES * widest**2)
         return max(1, min(COMMAND_OBSERVATIONS, self._settings.max_pending, fit, told))
@@ -213,8 +213,7 @@ def field_errors(error: ValidationError, root: str) -> list[FieldError]:
         loc, kind = each["loc"], each["type"]
         nested = isinstance(each.get("input"), list | dict)
         in_union = bool(loc) and isinstance(loc[-1], str) and _branch(loc[-1]) is not None
-        other = kind in ("list_type", "model_type") or (kind == "float_type" and nested)
-        if in_union and other:
+        if in_union and (kind in OTHER_BRANCH or (kind == "float_type" and nested)):
             continue
         detail = each["msg"].removeprefix("Value error, ")
         found.append(FieldError(_loc(root, loc), _DETAILS.get(kind, detail)))
