@@ -7,7 +7,7 @@ from pkgutil import resolve_name
 import pytest
 
 from model_core import artifact
-from model_core.upm.builtin import NEWEST
+from model_core.upm.builtin import BUILTIN, NEWEST
 from service.commands.options import API, SERVE, WORKER, settings_markdown, variable
 from service.schemas import StreamForm
 from service.settings import Settings
@@ -67,6 +67,12 @@ def test_every_model_is_described():
     kinds = {"alpaca", "lstm", "pcoc"}
     assert kinds <= set(artifact.kinds())
     assert all(f"| `{kind}` |" in models for kind in kinds)
+
+
+@pytest.mark.parametrize("page", ["models.md", "mathematics.md", "streams.md"])
+def test_versions_after_the_first_are_named(page):
+    text = (DOCS / page).read_text()
+    assert all(f"`{full}`" in text for full in BUILTIN if not full.endswith("@1"))
 
 
 def test_every_setting_of_a_stream_is_documented():
