@@ -75,7 +75,7 @@ BUILT_IN = (
     ),
     _built_in(
         "poisson@2",
-        "Counts with an unknown rate in each regime, however large the jumps between them.",
+        "Counts with an unknown rate in each regime, and lasting jumps by large factors.",
         kind="mixed-poisson",
     ),
     _built_in("exponential@1", "Positive durations with an unknown rate in each regime."),
