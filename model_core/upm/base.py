@@ -6,6 +6,7 @@ A prior is the same NamedTuple with `S = 1`. Nothing here knows about run length
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Callable
 from typing import Any, NamedTuple, TypeVar
 
@@ -30,7 +31,7 @@ class Block(NamedTuple):
     stats: Stats
 
 
-class UnderlyingModel:
+class UnderlyingModel(ABC):
     """A Bayesian model whose posterior statistics can be updated one observation at a time.
 
     A model of one's own has its `kind`, `prior`, `predictive` and `update`; what else it needs of
@@ -49,9 +50,9 @@ class UnderlyingModel:
     outlier_rate: float = 0.0  # default
     symmetric: tuple[str, ...] = ()  # statistics whose last two axes are a symmetric matrix
 
+    @abstractmethod
     def prior(self, location: Tensor, scale: Tensor) -> Stats:
         """`eta_0` of each stream, `S = 1`; location, scale: (B, scaled), read if `needs_scale`."""
-        raise NotImplementedError
 
     def context(self, location: Tensor, scale: Tensor) -> Tensor:
         """What all hypotheses of a stream share besides its belief, at the start: (B, c)."""
@@ -69,9 +70,9 @@ class UnderlyingModel:
         """`log p(x | eta)` (B, S) of a generative model, else None (paper, eq. 2)."""
         return None
 
+    @abstractmethod
     def predictive(self, stats: Stats, phi: Tensor | None) -> Components:
         """`p(y | x, eta)` for every hypothesis (B, S)."""
-        raise NotImplementedError
 
     def outlier(self, prior: Stats, phi: Tensor | None) -> Components | None:
         """What an outlier is drawn from (B, 1): the prior predictive, much wider; None: nothing."""
@@ -81,12 +82,12 @@ class UnderlyingModel:
         """`log p(x)` (B, 1) of an outlier of a generative model that has `outlier`, else None."""
         return None
 
+    @abstractmethod
     def update(self, stats: Stats, phi: Tensor | None, y: Tensor, weight: Tensor) -> Stats:
         """`eta' = h(x, y, eta)` (paper, sec. 4); y: (B, y_dim); weight: (B, S) in [0, 1].
 
         A weight of 0 leaves the statistics as they are, whatever y.
         """
-        raise NotImplementedError
 
     def block(self, stats: Stats, phi: Tensor | None, y: Tensor, weight: Tensor) -> Block:
         """Predict and absorb `c` observations; phi: (B, c, n), y: (B, c, y_dim).

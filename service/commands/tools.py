@@ -38,7 +38,7 @@ def models(
         return
     table = Table(box=SIMPLE_HEAD)
     for heading in ("model", "kind", "inputs", "labels", "hazard", "description"):
-        table.add_column(heading)
+        table.add_column(heading, no_wrap=heading == "model")
     for model in found:
         inputs, labels = ("any" if n is None else str(n) for n in (model.x_dim, model.y_dim))
         hazard = "" if model.hazard is None else str(model.hazard)
