@@ -31,13 +31,12 @@ import torch
 from torch import Tensor
 
 from model_core.components import Blend, StudentT
+from model_core.upm import lags
 from model_core.upm.base import UnderlyingModel
 from model_core.upm.conjugate import OUTLIER_SPREAD
-from model_core.upm.lags import push
 
 KINDS = 3  # level, line, autoregression
 UNIT = 10.0  # observations in which the line's slope is measured
-FARTHEST = 1e6  # scales from the location beyond which a label counts as that far in the lag
 
 
 class AveragedStats(NamedTuple):
@@ -93,20 +92,15 @@ class Averaged(UnderlyingModel):
 
     def context(self, location: Tensor, scale: Tensor) -> Tensor:
         """Time, location, scale, the two labels before and the lag: (B, 1 + 5 d)."""
-        nothing = torch.zeros_like(location)
-        return torch.cat((nothing[:, :1], location, scale, nothing, nothing, nothing), -1)
+        return lags.begin(location, scale, 1)
 
     def remember(self, context: Tensor, y: Tensor, labelled: Tensor) -> Tensor:
         """One observation later; a missing label leaves the lag as it is."""
-        d = self.y_dim
-        ends = [1, 1 + d, 1 + 2 * d, 1 + 4 * d]
-        time, location, scale, recent, lag = torch.tensor_split(context, ends, -1)
-        new = ((y - location) / scale).clamp(-FARTHEST, FARTHEST)
-        return torch.cat((time + 1, location, scale, *push(recent, lag, new, labelled)), -1)
+        return lags.advance(context, y, labelled)
 
     def encode(self, x: Tensor | None, context: Tensor) -> Tensor:
         """Time and the lag (B, 1 + d)."""
-        return torch.cat((context[:, :1], context[:, -self.y_dim :]), -1)
+        return torch.cat(lags.read(context, self.y_dim), -1)
 
     def predictive(self, stats: AveragedStats, phi: Tensor | None) -> Blend:
         """Average of three Student-t."""

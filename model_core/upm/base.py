@@ -17,6 +17,7 @@ from model_core.components import Components
 
 Stats = Any  # a NamedTuple of tensors; each model has its own
 S = TypeVar("S")
+FARTHEST = 1e6  # scales from the location beyond which a lag or an input counts as that far
 
 
 class Block(NamedTuple):
@@ -117,6 +118,12 @@ class UnderlyingModel(ABC):
     def scaled(self) -> int:
         """Numbers in a location and in a scale."""
         return self.y_dim + (self.x_dim if self.scales_inputs else 0)
+
+
+def in_units(value: Tensor, location: Tensor, scale: Tensor) -> Tensor:
+    """In a stream's own units; within bounds, for a covariance loses their squares times 2e-16."""
+    within = ((value - location) / scale).clamp(-FARTHEST, FARTHEST)
+    return torch.where(torch.isinf(value), value, within)
 
 
 def tree_map(function: Callable[..., Tensor], stats: S, *others: S) -> S:

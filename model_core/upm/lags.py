@@ -1,11 +1,38 @@
-"""Labels before as features: of a stream, not of a hypothesis, and hardly moved by an outlier."""
+"""Labels before as features: of a stream, not of a hypothesis, and hardly moved by an outlier.
+
+A model with `p` lags of `d` outputs keeps them as its context (B, 1 + (4 + p) d): time, location,
+scale, the two last labels and the lags, the latest first and in the stream's units.
+"""
 
 from __future__ import annotations
 
 import torch
 from torch import Tensor
 
+from model_core.upm.base import in_units
+
 REACH = 2.0  # scales that a lag may lie beyond the two labels before it
+
+
+def begin(location: Tensor, scale: Tensor, order: int) -> Tensor:
+    """Context of streams before their first label; location, scale: (B, d)."""
+    batch, outputs = location.shape
+    labels = location.new_zeros(batch, (2 + order) * outputs)
+    return torch.cat((location.new_zeros(batch, 1), location, scale, labels), -1)
+
+
+def advance(context: Tensor, y: Tensor, labelled: Tensor) -> Tensor:
+    """Context one observation later; y: (B, d), anything where not `labelled` (B,)."""
+    time, location, scale, recent, lags = _parts(context, y.shape[-1])
+    if lags.shape[-1]:
+        recent, lags = push(recent, lags, in_units(y, location, scale), labelled)
+    return torch.cat((time + 1, location, scale, recent, lags), -1)
+
+
+def read(context: Tensor, outputs: int) -> tuple[Tensor, Tensor]:
+    """Time (B, 1) and lags (B, p d)."""
+    time, *_, lags = _parts(context, outputs)
+    return time, lags
 
 
 def push(recent: Tensor, lags: Tensor, value: Tensor, known: Tensor) -> tuple[Tensor, Tensor]:
@@ -24,3 +51,8 @@ def push(recent: Tensor, lags: Tensor, value: Tensor, known: Tensor) -> tuple[Te
     latest = torch.where(there, torch.maximum(low, torch.minimum(high, value)), lags[:, :d])
     recent = torch.where(there, torch.cat((value, one), -1), recent)
     return recent, torch.cat((latest, lags[:, :-d]), -1)
+
+
+def _parts(context: Tensor, outputs: int) -> tuple[Tensor, ...]:
+    ends = [1, 1 + outputs, 1 + 2 * outputs, 1 + 4 * outputs]
+    return torch.tensor_split(context, ends, -1)

@@ -15,13 +15,12 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from model_core.upm.base import Stats
-from model_core.upm.lags import push
+from model_core.upm import lags
+from model_core.upm.base import Stats, in_units
 from model_core.upm.regression import NoisyStats, Regression
 
 TREND_UNIT = 20.0  # observations over which a trend of one (prior) standard deviation moves as much
 HARMONICS = 3  # at most, of a season
-FARTHEST = 1e6  # scales from the location beyond which a lag or an input counts as that far
 
 
 class TrendStats(NamedTuple):
@@ -87,7 +86,7 @@ class Linear(ZeroTraining):
         if self.x_dim == 0:
             return one
         location, scale = context.chunk(2, -1)
-        return torch.cat((one, _scaled(self.required(x), location, scale)), -1)
+        return torch.cat((one, in_units(self.required(x), location, scale)), -1)
 
 
 @dataclass(frozen=True)
@@ -128,20 +127,16 @@ class Autoregressive(ZeroTraining):
 
     def context(self, location: Tensor, scale: Tensor) -> Tensor:
         """Time, location, scale, the two labels before, and lags (B, 1 + (4 + order) y_dim)."""
-        lags = location.new_zeros(len(location), (2 + self.order) * self.y_dim)
-        return torch.cat((lags.new_zeros(len(lags), 1), location, scale, lags), -1)
+        return lags.begin(location, scale, self.order)
 
     def remember(self, context: Tensor, y: Tensor, labelled: Tensor) -> Tensor:
         """The label becomes the latest lag."""
-        time, location, scale, recent, lags = self._parts(context)
-        if self.order:
-            recent, lags = push(recent, lags, _scaled(y, location, scale), labelled)
-        return torch.cat((time + 1, location, scale, recent, lags), -1)
+        return lags.advance(context, y, labelled)
 
     def encode(self, x: Tensor | None, context: Tensor) -> Tensor:
         """One, lags, sines and, if there is a trend, the time: no hypothesis's own yet (B, m)."""
-        time, *_, lags = self._parts(context)
-        parts = [torch.ones_like(time), lags]
+        time, latest = lags.read(context, self.y_dim)
+        parts = [torch.ones_like(time), latest]
         if self.season:
             rates, shifts = time.new_tensor(self._sines()).unbind(-1)
             # The remainder first: the sine of a large angle has lost digits.
@@ -160,11 +155,6 @@ class Autoregressive(ZeroTraining):
         shared = phi[:, None, :, :-1].expand(-1, since.shape[1], -1, -1)
         return torch.cat((shared, since.unsqueeze(-1)), -1), stats._replace(origin=origin)
 
-    def _parts(self, context: Tensor) -> tuple[Tensor, ...]:
-        """Time, location, scale, the two labels before, and lags."""
-        d = self.y_dim
-        return torch.tensor_split(context, [1, 1 + d, 1 + 2 * d, 1 + 4 * d], -1)
-
     def _sines(self) -> list[tuple[float, float]]:
         """Rate and phase of each; a sine that is 0 at every whole time is left out."""
         found = []
@@ -173,9 +163,3 @@ class Autoregressive(ZeroTraining):
             found += [(rate, math.pi / 2)] if 2 * k == self.season else []
             found += [(rate, math.pi / 2), (rate, 0.0)] if 2 * k != self.season else []
         return found
-
-
-def _scaled(value: Tensor, location: Tensor, scale: Tensor) -> Tensor:
-    """In a stream's own units; within bounds, for a covariance loses their squares times 2e-16."""
-    within = ((value - location) / scale).clamp(-FARTHEST, FARTHEST)
-    return torch.where(torch.isinf(value), value, within)
