@@ -36,7 +36,7 @@ def evaluate(series: Series, model: str, settings: Settings) -> Scores:
     built = build(model, Options(y_dim=len(series.values[0])))
     (followed,) = follow(built, [series.values], settings)
     best = segmentation(built, series.values, settings)
-    found = followed.confirmed(), followed.served, best, []
+    found: tuple[Sequence[int], ...] = followed.confirmed(), followed.served, best, ()
     return Scores(*(score(series.annotations, each, length) for each in found))
 
 

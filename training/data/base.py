@@ -1,0 +1,52 @@
+"""What training reads: windows of unsegmented series, drawn at random from a source."""
+
+from __future__ import annotations
+
+from typing import NamedTuple, Protocol
+
+import torch
+from torch import Tensor
+
+
+class Batch(NamedTuple):
+    """Windows of `T` observations from `B` places.
+
+    x: (B, T, x_dim), or None for a model of labels alone. y: (B, T, y_dim), nan where a label is
+    missing; class indices have y_dim 1. switch: (B, T) whether a regime starts at each observation,
+    None where nobody knows; only oracles and supervision read it.
+    """
+
+    x: Tensor | None
+    y: Tensor
+    switch: Tensor | None = None
+
+    def to(self, device: torch.device | str, dtype: torch.dtype) -> Batch:
+        """The same windows elsewhere."""
+        x = None if self.x is None else self.x.to(device, dtype)
+        switch = None if self.switch is None else self.switch.to(device)
+        return Batch(x, self.y.to(device, dtype), switch)
+
+    def part(self, at: slice) -> Batch:
+        """Some of the windows."""
+        x = None if self.x is None else self.x[at]
+        switch = None if self.switch is None else self.switch[at]
+        return Batch(x, self.y[at], switch)
+
+
+class Source(Protocol):
+    """Where windows come from; all chance is the generator's, so a seed decides everything."""
+
+    def draw(self, generator: torch.Generator, count: int, length: int) -> Batch:
+        """`count` windows of `length` observations, each of one unsegmented series."""
+        ...
+
+
+class Splits(NamedTuple):
+    """Sources of the same kind of series that share no observation."""
+
+    train: Source
+    validation: Source
+    test: Source
+    x_dim: int
+    y_dim: int
+    classes: int = 0  # of labels that are class indices
