@@ -38,7 +38,7 @@ class Segments(NamedTuple):
     labelled: Tensor
 
 
-class _Rows(NamedTuple):
+class Rows(NamedTuple):
     """Part of a sequence: features (B, c, n) or None, labels, (B, c) flags and outlier rates."""
 
     phi: Tensor | None
@@ -46,40 +46,73 @@ class _Rows(NamedTuple):
     labelled: Tensor
     rate: Tensor
 
-    def part(self, at: slice | int) -> _Rows:
+    def part(self, at: slice | int) -> Rows:
         """Some of them, or one."""
         phi = None if self.phi is None else self.phi[:, at]
-        return _Rows(phi, self.y[:, at], self.labelled[:, at], self.rate[:, at])
+        return Rows(phi, self.y[:, at], self.labelled[:, at], self.rate[:, at])
 
 
 def segment_matrix(
-    model: UnderlyingModel, prior: Prior, data: Sequences, chunk: int = CHUNK
+    model: UnderlyingModel,
+    prior: Prior,
+    data: Sequences,
+    chunk: int | None = None,
+    longest: int | None = None,
 ) -> Segments:
     """Predictive log densities of every observation under every start (DESIGN, sec. 2).
 
-    `prior` is `make_prior` of the B sequences. In memory at once: statistics of the starts up to
-    the end of the present block.
+    `prior` is `make_prior` of the B sequences. chunk: rows of a block; None leaves the way to the
+    model. longest: windows of at most as many observations, -inf elsewhere.
     """
-    rows = _rows(model, prior, data)
-    absorb = _block if data.outlier_rate is None else _one_by_one
-    steps, stats, labels, inputs = rows.y.shape[1], None, [], []
+    rows = observed_rows(model, prior, data)
+    if chunk is None and data.outlier_rate is None:
+        weight = rows.labelled.to(rows.y.dtype)
+        label = model.every_start(prior.stats, rows.phi, rows.y, weight, longest)
+        if label is not None:
+            label = label.masked_fill(~rows.labelled.unsqueeze(1), 0.0)
+            steps = torch.arange(label.shape[-1], device=label.device)
+            seen = _seen(steps, steps, longest)
+            return Segments(label.masked_fill(~seen, NEG_INF), None, rows.labelled)
+    return _in_blocks(model, prior, rows, data.outlier_rate is None, chunk or CHUNK, longest)
+
+
+def _in_blocks(
+    model: UnderlyingModel,
+    prior: Prior,
+    rows: Rows,
+    at_once: bool,
+    chunk: int,
+    longest: int | None,
+) -> Segments:
+    """In memory at once: statistics of the starts that the present block needs."""
+    absorb = _block if at_once else _one_by_one
+    steps, stats, labels, inputs, oldest = rows.y.shape[1], None, [], [], 0
     for first in range(0, steps, chunk):
         part = rows.part(slice(first, first + chunk))
         count = part.y.shape[1]
         born = tree_map(lambda t, c=count: t.expand(-1, c, *t.shape[2:]), prior.stats)
+        if stats is not None and longest is not None:
+            gone = max(0, first - longest - oldest)
+            oldest, stats = oldest + gone, tree_map(lambda t, g=gone: t[:, g:], stats)
         stats = born if stats is None else tree_map(lambda a, b: torch.cat((a, b), 1), stats, born)
-        seen = torch.ones(first + count, count, dtype=torch.bool, device=part.y.device)
-        seen = seen.triu(-first)  # a start no later than the row
+        each = torch.arange(oldest, first + count, device=part.y.device)
+        seen = _seen(each, each[first - oldest :], longest)
         label, log_input, stats = absorb(model, prior, stats, part, seen)
         missing = ~part.labelled.unsqueeze(1)
-        labels.append(_column(label.masked_fill(missing, 0.0), seen, steps))
+        labels.append(_column(label.masked_fill(missing, 0.0), seen, oldest, steps))
         if log_input is not None:
-            inputs.append(_column(log_input, seen, steps))
+            inputs.append(_column(log_input, seen, oldest, steps))
     whole = torch.cat(inputs, -1) if inputs else None
     return Segments(torch.cat(labels, -1), whole, rows.labelled)
 
 
-def _rows(model: UnderlyingModel, prior: Prior, data: Sequences) -> _Rows:
+def _seen(start: Tensor, t: Tensor, longest: int | None) -> Tensor:
+    """Which starts (S,) count at which observations (c,): (S, c)."""
+    length = t - start.unsqueeze(-1)
+    return (length >= 0) if longest is None else (length >= 0) & (length <= longest)
+
+
+def observed_rows(model: UnderlyingModel, prior: Prior, data: Sequences) -> Rows:
     """Features of all observations, in the contexts that were theirs."""
     labelled = ~torch.isnan(data.y).any(-1)
     y = torch.where(labelled.unsqueeze(-1), data.y, prior.location.unsqueeze(1))
@@ -91,24 +124,24 @@ def _rows(model: UnderlyingModel, prior: Prior, data: Sequences) -> _Rows:
     phi = model.encode(flat, torch.stack(contexts, 1).flatten(0, 1))
     phi = None if phi is None else phi.reshape(batch, steps, -1)
     rate = torch.zeros_like(y[..., 0]) if data.outlier_rate is None else data.outlier_rate
-    return _Rows(phi, y, labelled, rate)
+    return Rows(phi, y, labelled, rate)
 
 
-def _column(value: Tensor, seen: Tensor, steps: int) -> Tensor:
-    """Columns of the matrix (B, T, c) from values (B, starts, c)."""
+def _column(value: Tensor, seen: Tensor, oldest: int, steps: int) -> Tensor:
+    """Columns of the matrix (B, T, c) from values (B, starts, c), the first of them `oldest`."""
     known = value.masked_fill(~seen, NEG_INF)
-    return pad(known, (0, 0, 0, steps - len(seen)), value=NEG_INF)
+    return pad(known, (0, 0, oldest, steps - oldest - len(seen)), value=NEG_INF)
 
 
 def _block(
-    model: UnderlyingModel, prior: Prior, stats: Stats, rows: _Rows, seen: Tensor
+    model: UnderlyingModel, prior: Prior, stats: Stats, rows: Rows, seen: Tensor
 ) -> tuple[Tensor, Tensor | None, Stats]:
     weight = (seen & rows.labelled.unsqueeze(1)).to(rows.y.dtype)
     return model.block(stats, rows.phi, rows.y, weight)
 
 
 def _one_by_one(
-    model: UnderlyingModel, prior: Prior, stats: Stats, rows: _Rows, seen: Tensor
+    model: UnderlyingModel, prior: Prior, stats: Stats, rows: Rows, seen: Tensor
 ) -> tuple[Tensor, Tensor | None, Stats]:
     """With outliers: how much a row counts depends on the rows before it, as in `filter.step`."""
     labels, inputs = [], []

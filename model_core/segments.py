@@ -21,11 +21,11 @@ from torch.nn.functional import pad
 from model_core import hazard as hazards
 from model_core.filter import Prior
 from model_core.segment_matrix import (
-    CHUNK,
     NEG_INF,
     Segments,
     Sequences,
     by_run_length,
+    observed_rows,
     segment_matrix,
 )
 from model_core.upm.base import UnderlyingModel
@@ -39,8 +39,10 @@ __all__ = [
     "best_segmentation",
     "by_run_length",
     "forward",
+    "from_start",
     "loss",
     "mean_nll",
+    "observed_rows",
     "oracle",
     "segment_matrix",
     "select",
@@ -92,19 +94,20 @@ def forward(segments: Segments, changes: Changes, override: Tensor | None = None
     override: (B, T, T) log beliefs by [t, r], -inf or nan where r > t, that replace the belief that
     a label is predicted with; rows that are nan throughout replace nothing.
     """
-    label, evidence = by_run_length(segments.label), segments.input
-    log_input = None if evidence is None else by_run_length(evidence)
-    change, survival = _transitions(changes, *label.shape[:2])
-    steps = label.shape[1]
-    scores, beliefs, after = [], [], label.new_zeros(len(label), 0)
+    # Rows apart from the start: the gradient of a slice is as large as what it was cut from.
+    label = by_run_length(segments.label).unbind(1)
+    evidence = None if segments.input is None else by_run_length(segments.input).unbind(1)
+    steps = len(label)
+    change, survival = (each.unbind(1) for each in _transitions(changes, len(label[0]), steps))
+    scores, beliefs, after = [], [], label[0].new_zeros(len(label[0]), 0)
     for t in range(steps):
-        before = _grow(after, change[:, t, :t], survival[:, t, :t])
+        before = _grow(after, change[t][:, :t], survival[t][:, :t])
         given = before
-        if log_input is not None:
-            given, _ = _condition(before, log_input[:, t, : t + 1])
+        if evidence is not None:
+            given, _ = _condition(before, evidence[t][:, : t + 1])
         if override is not None:
             given = _replaced(given, override[:, t, : t + 1])
-        after, score = _condition(given, label[:, t, : t + 1])
+        after, score = _condition(given, label[t][:, : t + 1])
         scores.append(score)
         beliefs.append([pad(b, (0, steps - t - 1), value=NEG_INF) for b in (before, given, after)])
     score = torch.stack(scores, 1).masked_fill(~segments.labelled, torch.nan)
@@ -112,7 +115,11 @@ def forward(segments: Segments, changes: Changes, override: Tensor | None = None
 
 
 def loss(
-    model: UnderlyingModel, prior: Prior, data: Sequences, changes: Changes, chunk: int = CHUNK
+    model: UnderlyingModel,
+    prior: Prior,
+    data: Sequences,
+    changes: Changes,
+    chunk: int | None = None,
 ) -> Tensor:
     """Mean negative log predictive of the labels that are there (paper, eq. 1): a scalar."""
     return mean_nll(forward(segment_matrix(model, prior, data, chunk), changes).log_score)
@@ -170,6 +177,17 @@ def select(segments: Segments, start: Tensor) -> Tensor:
     index = start.to(segments.label.device).expand(segments.labelled.shape).unsqueeze(1)
     chosen = segments.label.gather(1, index).squeeze(1)
     return torch.where(segments.labelled, chosen, torch.nan)
+
+
+def from_start(model: UnderlyingModel, prior: Prior, data: Sequences) -> Tensor:
+    """`log p(y_t | x_t, all observations before)` (B, T): no change is ever thought of.
+
+    The first row of the matrix, without the others. Outlier rates are not read.
+    """
+    rows = observed_rows(model, prior, data)
+    weight = rows.labelled.unsqueeze(1).to(rows.y.dtype)
+    label = model.block(prior.stats, rows.phi, rows.y, weight).log_label.squeeze(1)
+    return torch.where(rows.labelled, label, torch.nan)
 
 
 def oracle(switch: Tensor) -> Tensor:

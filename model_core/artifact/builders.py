@@ -22,17 +22,17 @@ def alpaca(parts: Parts) -> Alpaca:
     With `"noise": "unknown"` there are `log_noise_alpha` and `log_noise_beta` (y,) instead of the
     last: shape and scale of the inverse gamma that the variances come from.
     """
-    x_dim, y_dim, n = (parts.size(name) for name in ("x_dim", "y_dim", "feature_dim"))
+    y_dim, n = parts.size("y_dim"), parts.size("feature_dim")
     factor = parts.tensor("prior_covariance_factor", n, n)
     cov = parts.derived("prior_covariance_factor", factor @ factor.T)
     variance, noise_prior = _noise(parts, y_dim)
     return Alpaca(
-        encoder=encoder(parts, x_dim, n),
+        **_encoder(parts, y_dim, n),
         prior_mean=parts.tensor("prior_mean", n, y_dim),
         prior_cov=0.5 * (cov + cov.T),
         noise_variance=variance,
         noise_prior=noise_prior,
-        **_scalings(parts, x_dim, y_dim),
+        **_scalings(parts, y_dim),
         **parts.defaults(),
     )
 
@@ -83,16 +83,17 @@ def lstm(parts: Parts) -> Lstm:
     h + n numbers, hidden state first, to 2 y, means and then log variances. Sizes are those of the
     tensors; `"decoder": {"activation": "relu"}` in the description may name another activation.
     """
-    x_dim, y_dim, n = (parts.size(name) for name in ("x_dim", "y_dim", "feature_dim"))
+    y_dim, n = parts.size("y_dim"), parts.size("feature_dim")
+    encoding = _encoder(parts, y_dim, n)
     hidden = parts.shape("lstm.weight_hh", 2)[1]
     return Lstm(
-        encoder=encoder(parts, x_dim, n),
+        **encoding,
         weight_ih=parts.tensor("lstm.weight_ih", 4 * hidden, n + y_dim),
         weight_hh=parts.tensor("lstm.weight_hh", 4 * hidden, hidden),
         bias_ih=parts.tensor("lstm.bias_ih", 4 * hidden),
         bias_hh=parts.tensor("lstm.bias_hh", 4 * hidden),
         decoder=_decoder(parts, hidden + n, 2 * y_dim),
-        **_scalings(parts, x_dim, y_dim),
+        **_scalings(parts, y_dim),
         **parts.defaults(),
     )
 
@@ -108,7 +109,14 @@ def _decoder(parts: Parts, into: int, out: int) -> Mlp:
     return mlp(parts, "decoder", [into, *inner, out], names)
 
 
-def _scalings(parts: Parts, x_dim: int, y_dim: int) -> dict[str, Any]:
-    x_offset, x_scale = parts.scaling("input_scaling", x_dim)
+def _encoder(parts: Parts, y_dim: int, n: int) -> dict[str, Any]:
+    """The encoder, which takes inputs, or labels before (`lags`), or both."""
+    lags = parts.size("lags", 0) if "lags" in parts.description else 0
+    into = parts.size("x_dim", 0 if lags else 1) + lags * y_dim
+    return {"encoder": encoder(parts, into, n), "lags": lags}
+
+
+def _scalings(parts: Parts, y_dim: int) -> dict[str, Any]:
+    x_offset, x_scale = parts.scaling("input_scaling", parts.size("x_dim", 0))
     y_offset, y_scale = parts.scaling("output_scaling", y_dim)
     return {"x_offset": x_offset, "x_scale": x_scale, "y_offset": y_offset, "y_scale": y_scale}

@@ -7,8 +7,10 @@ from typing import NamedTuple
 
 from torch import Tensor
 
-from model_core.encoder import Encoder
-from model_core.upm.regression import NoisyStats, Regression
+from model_core.upm import lattice
+from model_core.upm.base import Stats
+from model_core.upm.learned import Learned
+from model_core.upm.regression import NoisyStats, Regression, noise_before
 
 
 class AlpacaStats(NamedTuple):
@@ -26,40 +28,22 @@ class NoisePrior(NamedTuple):
 
 
 @dataclass(frozen=True, kw_only=True)
-class Alpaca(Regression):
+class Alpaca(Learned, Regression):
     """Gaussian predictives `N(K' phi, (1 + phi' P phi) sigma^2)` (paper, eq. 17), or Student-t.
 
     prior_mean: (n, y). prior_cov: (n, n). The noise has the known variances `noise_variance` (y,),
-    or, beyond the paper, a `noise_prior`. Inputs and labels are scaled by
-    `(value - offset) / scale`; all answers are in the units of the labels.
+    or, beyond the paper, a `noise_prior`. All answers are in the units of the labels.
     """
 
-    encoder: Encoder
     prior_mean: Tensor
     prior_cov: Tensor
     noise_variance: Tensor | None = None
     noise_prior: NoisePrior | None = None
-    x_offset: Tensor
-    x_scale: Tensor
-    y_offset: Tensor
-    y_scale: Tensor
-    hazard: float = 0.01
-    outlier_rate: float = 0.0
     kind: str = "alpaca"
 
     def __post_init__(self) -> None:
         if (self.noise_variance is None) == (self.noise_prior is None):
             raise ValueError("expected one of noise_variance and noise_prior")
-
-    @property
-    def x_dim(self) -> int:  # type: ignore[override]
-        """Numbers in an input."""
-        return len(self.x_offset)
-
-    @property
-    def y_dim(self) -> int:  # type: ignore[override]
-        """Number of outputs."""
-        return self.prior_mean.shape[1]
 
     def prior(self, location: Tensor, scale: Tensor) -> AlpacaStats | NoisyStats:
         """The meta-learned prior, the same for every stream."""
@@ -71,6 +55,17 @@ class Alpaca(Regression):
         alpha, beta = (each.expand(batch, 1, -1) for each in self.noise_prior)
         return NoisyStats(mean, cov, alpha, beta)
 
-    def encode(self, x: Tensor | None, context: Tensor) -> Tensor:
-        """Features (B, n) of scaled inputs."""
-        return self.encoder((self.required(x) - self.x_offset) / self.x_scale)
+    def every_start(
+        self, prior: Stats, phi: Tensor | None, y: Tensor, weight: Tensor, longest: int | None
+    ) -> Tensor:
+        """By lattice steps of both ends of a window: `O(T^2 n)`."""
+        label = (y - self.y_offset) / self.y_scale
+        mean, cov = prior.mean.squeeze(1), prior.cov.squeeze(1)
+        found = lattice.predict(mean, cov, self.required(phi), label, weight, longest)
+        stats = prior
+        if self.noise_prior is not None:
+            absorbed = weight.unsqueeze(1).expand_as(found.spread).triu()
+            squares = absorbed.unsqueeze(-1) * found.residual.square()
+            stats = noise_before(prior, absorbed, squares / found.spread.unsqueeze(-1))
+        each = self._components(label.unsqueeze(1) - found.residual, found.spread, stats)
+        return each.joint_log_density(y.unsqueeze(1))

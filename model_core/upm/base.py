@@ -106,6 +106,16 @@ class UnderlyingModel(ABC):
         known = [each for each in inputs if each is not None]
         return Block(torch.stack(labels, -1), torch.stack(known, -1) if known else None, stats)
 
+    def every_start(
+        self, prior: Stats, phi: Tensor | None, y: Tensor, weight: Tensor, longest: int | None
+    ) -> Tensor | None:
+        """`log p(y_t | x_t, rows s..t-1)` (B, T, T) by [s, t]; None: in blocks.
+
+        phi: (B, T, n). y: (B, T, y_dim). weight: (B, T), 0 or 1: whether a row is ever absorbed.
+        Only windows of at most `longest` rows are asked for; anything may stand elsewhere.
+        """
+        return None
+
     def required(self, x: Tensor | None) -> Tensor:
         """Inputs, or features, of a model that cannot do without; raises ValueError."""
         if x is None:

@@ -15,9 +15,10 @@ from torch import Tensor
 from torch.nn.functional import linear
 
 from model_core.components import Normal
-from model_core.encoder import Encoder, Mlp
-from model_core.upm.base import Block, UnderlyingModel, tree_map
+from model_core.encoder import Mlp
+from model_core.upm.base import Block, tree_map
 from model_core.upm.conjugate import OUTLIER_SPREAD
+from model_core.upm.learned import Learned
 
 
 class LstmStats(NamedTuple):
@@ -29,47 +30,26 @@ class LstmStats(NamedTuple):
 
 
 @dataclass(frozen=True, kw_only=True)
-class Lstm(UnderlyingModel):
+class Lstm(Learned):
     """Gaussian predictives with a diagonal covariance, decoded from the hidden state.
 
     weight_ih: (4h, n + y) and weight_hh: (4h, h), bias_ih and bias_hh: (4h,), in the order of
     torch.nn.LSTMCell (input, forget, cell, output). decoder: from (hidden, features) to the means
-    and then the log variances. Inputs and labels are scaled by `(value - offset) / scale`; all
-    answers are in the units of the labels. Every regime starts from zeros.
+    and then the log variances. All answers are in the units of the labels. Every regime starts
+    from zeros.
     """
 
-    encoder: Encoder
     weight_ih: Tensor
     weight_hh: Tensor
     bias_ih: Tensor
     bias_hh: Tensor
     decoder: Mlp
-    x_offset: Tensor
-    x_scale: Tensor
-    y_offset: Tensor
-    y_scale: Tensor
-    hazard: float | tuple[float, ...] = 0.01
-    outlier_rate: float = 0.0
     kind: str = "lstm"
-
-    @property
-    def x_dim(self) -> int:  # type: ignore[override]
-        """Numbers in an input."""
-        return len(self.x_offset)
-
-    @property
-    def y_dim(self) -> int:  # type: ignore[override]
-        """Number of outputs."""
-        return len(self.y_offset)
 
     def prior(self, location: Tensor, scale: Tensor) -> LstmStats:
         """Zeros: the state, and the label before the first, in scaled units."""
         hidden = self.weight_hh.new_zeros(len(location), 1, self.weight_hh.shape[1])
         return LstmStats(hidden, hidden, hidden.new_zeros(len(location), 1, self.y_dim))
-
-    def encode(self, x: Tensor | None, context: Tensor) -> Tensor:
-        """Features (B, n) of scaled inputs."""
-        return self.encoder((self.required(x) - self.x_offset) / self.x_scale)
 
     def advance(self, stats: LstmStats, phi: Tensor) -> LstmStats:
         """The cell with the features (B, n) of the coming input; the label before stays."""

@@ -110,13 +110,13 @@ class Pcoc(UnderlyingModel):
 
     def update(self, stats: PcocStats, phi: Tensor | None, y: Tensor, weight: Tensor) -> PcocStats:
         """Add to the label's class, as `weight` of an observation (paper, app. B.3)."""
-        added = weight.unsqueeze(-1) * self._chosen(y).unsqueeze(1)
+        added = weight.unsqueeze(-1) * self.chosen(y).unsqueeze(1)
         features = self.required(phi)[:, None, None]
         return PcocStats(stats.counts + added, stats.sums + added.unsqueeze(-1) * features)
 
     def block(self, stats: PcocStats, phi: Tensor | None, y: Tensor, weight: Tensor) -> Block:
         """All rows at once: the sums before each row are products with a triangle of weights."""
-        features, chosen = self.required(phi), self._chosen(y)
+        features, chosen = self.required(phi), self.chosen(y)
         shape, (batch, starts, length) = self.prior_mean.shape, weight.shape
         earlier = torch.ones(length, length, dtype=weight.dtype, device=weight.device).tril(-1)
         # Rows before each, and then all of them: (B, S * (c + 1), c).
@@ -132,6 +132,6 @@ class Pcoc(UnderlyingModel):
         after = PcocStats(stats.counts + counts[:, :, -1], stats.sums + sums[:, :, -1])
         return Block(told, joint.logsumexp(-1), after)
 
-    def _chosen(self, y: Tensor) -> Tensor:
+    def chosen(self, y: Tensor) -> Tensor:
         """Class indices (..., 1) as indicators (..., J)."""
         return (y == torch.arange(self.classes, device=y.device)).to(self.dirichlet.dtype)

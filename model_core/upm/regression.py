@@ -94,6 +94,19 @@ def _factor(root: Tensor, gram: Tensor) -> Tensor:
     return factor
 
 
+def noise_before(stats: NoisyStats, weight: Tensor, squares: Tensor) -> NoisyStats:
+    """Statistics whose alpha and beta (B, S, c, y) are those before each of `c` rows.
+
+    weight: (B, S, c) with which rows were absorbed. squares: (B, S, c, y) of whitened residuals.
+    """
+    # What the rows before it said, not it itself.
+    count = (weight.cumsum(-1) - weight).unsqueeze(-1)
+    total = squares.cumsum(-2) - squares
+    return stats._replace(
+        alpha=stats.alpha.unsqueeze(-2) + 0.5 * count, beta=stats.beta.unsqueeze(-2) + 0.5 * total
+    )
+
+
 def _project(features: Tensor, cov: Tensor) -> Tensor:
     """`F P` (B, S, c, n) of a symmetric `P`."""
     if features.shape[1] == 1:  # one product for all hypotheses
@@ -157,14 +170,7 @@ class Regression(UnderlyingModel):
         """
         found, after = self._absorb(stats, self.required(phi), y, weight)
         if self.noise_variance is None:
-            squares = found.whitened.square()
-            # What the rows before it said, not it itself.
-            count = (weight.cumsum(-1) - weight).unsqueeze(-1)
-            total = squares.cumsum(-2) - squares
-            stats = stats._replace(
-                alpha=stats.alpha.unsqueeze(-2) + 0.5 * count,
-                beta=stats.beta.unsqueeze(-2) + 0.5 * total,
-            )
+            stats = noise_before(stats, weight, found.whitened.square())
         return self._components(found.location, found.spread, stats), after
 
     def _absorb(

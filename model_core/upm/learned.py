@@ -1,0 +1,60 @@
+"""What models with a learned encoder share: scaling, and labels before as inputs."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from model_core.encoder import Encoder
+from model_core.upm import lags as memory
+from model_core.upm.base import UnderlyingModel
+
+
+@dataclass(frozen=True, kw_only=True)
+class Learned(UnderlyingModel):
+    """Features of scaled inputs, and of the last `lags` labels of the stream.
+
+    Inputs and labels are scaled by `(value - offset) / scale`. The encoder takes the inputs, then
+    the labels, the latest first; 0 stands for those before the first.
+    """
+
+    encoder: Encoder
+    x_offset: Tensor
+    x_scale: Tensor
+    y_offset: Tensor
+    y_scale: Tensor
+    lags: int = 0
+    hazard: float | tuple[float, ...] = 0.01
+    outlier_rate: float = 0.0
+
+    @property
+    def x_dim(self) -> int:  # type: ignore[override]
+        """Numbers in an input."""
+        return len(self.x_offset)
+
+    @property
+    def y_dim(self) -> int:  # type: ignore[override]
+        """Number of outputs."""
+        return len(self.y_offset)
+
+    def context(self, location: Tensor, scale: Tensor) -> Tensor:
+        """The labels before, none yet."""
+        if self.lags == 0:
+            return super().context(location, scale)
+        offset, each = (own.expand(len(location), -1) for own in (self.y_offset, self.y_scale))
+        return memory.begin(offset, each, self.lags)
+
+    def remember(self, context: Tensor, y: Tensor, labelled: Tensor) -> Tensor:
+        """Labels before, one later; an outlier does not count in full."""
+        return context if self.lags == 0 else memory.advance(context, y, labelled)
+
+    def encode(self, x: Tensor | None, context: Tensor) -> Tensor:
+        """Features (B, n) of inputs (B, x_dim), or None where that is 0, in a context."""
+        parts = []
+        if self.x_dim > 0 or self.lags == 0:
+            parts.append((self.required(x) - self.x_offset) / self.x_scale)
+        if self.lags > 0:
+            parts.append(memory.read(context, self.y_dim)[1])
+        return self.encoder(parts[0] if len(parts) == 1 else torch.cat(parts, -1))

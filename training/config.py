@@ -1,0 +1,137 @@
+"""What decides a training run: read from presets and TOML files, kept in checkpoints."""
+
+from __future__ import annotations
+
+import re
+from typing import Any, Literal
+
+from pydantic import BaseModel, ConfigDict, Field, field_validator
+
+Activation = Literal["relu", "tanh", "identity"]
+
+
+class Section(BaseModel):
+    """Unknown names are refused; values do not change."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+
+class ModelConfig(Section):
+    """The model's architecture and first values."""
+
+    kind: Literal["alpaca", "pcoc", "lstm"] = "alpaca"
+    widths: tuple[int, ...] = Field(
+        default=(128, 128), description="Hidden layers of an MLP encoder."
+    )
+    features: int = Field(default=32, ge=1, description="Outputs of an MLP encoder.")
+    activation: Activation = "relu"
+    output_activation: Activation = "tanh"
+    image: tuple[int, int, int] | None = Field(
+        default=None,
+        description="Channels, height and width of inputs that are images: convolutions.",
+    )
+    blocks: tuple[int, ...] = Field(
+        default=(64, 64, 64, 64), description="Channels of each conv block."
+    )
+    hidden: int = Field(default=64, ge=1, description="State of an LSTM.")
+    decoder: tuple[int, ...] = Field(
+        default=(128,), description="Inner layers of an LSTM's decoder."
+    )
+    lags: int = Field(default=0, ge=0, le=256, description="Labels before that are inputs too.")
+    prior_scale: float = Field(
+        default=0.18, gt=0, description="First scale of the prior's parameters."
+    )
+    noise: Literal["known", "unknown"] = Field(
+        default="known", description="Gaussian noise of a learned variance, or Student-t."
+    )
+    noise_variance: float = Field(default=1.0, gt=0, description="The first, of scaled labels.")
+    learn_noise: bool = True
+    dirichlet: float = Field(
+        default=10_000.0, gt=0, description="Concentration of each class, fixed."
+    )
+    hazard: float = Field(
+        default=0.1, gt=0, lt=1, description="Hazard, the first where it is learned."
+    )
+    learn_hazard: bool = True
+
+
+class Objective(Section):
+    """What is minimised: the mean negative log predictive, of one of several ways to condition."""
+
+    mode: str = Field(default="moca", description="moca, oracle, toe, coe or swN (the last N).")
+    supervision: float = Field(
+        default=0.0, ge=0, le=1, description="Share of true switches revealed."
+    )
+    prior_weight: float = Field(
+        default=0.0, ge=0, lt=1, description="Weight of the prior in an oracle's likelihood."
+    )
+
+    @field_validator("mode")
+    @classmethod
+    def _known(cls, mode: str) -> str:
+        if not re.fullmatch(r"moca|oracle|toe|coe|sw[1-9]\d*", mode):
+            raise ValueError(f"got {mode!r}, expected moca, oracle, toe, coe or swN such as sw10")
+        return mode
+
+    @property
+    def window(self) -> int | None:
+        """Observations that a sliding window holds; 0 for `toe`; None for what is none."""
+        if self.mode == "toe":
+            return 0
+        return int(self.mode[2:]) if self.mode.startswith("sw") else None
+
+
+class OptimiserConfig(Section):
+    """Adam, its schedule, and when to stop."""
+
+    learning_rate: float = Field(default=0.005, gt=0)
+    batch: int = Field(default=50, ge=1, description="Windows in an iteration, over all processes.")
+    length: int = Field(default=100, ge=2, description="Observations in a window.")
+    iterations: int = Field(default=7500, ge=1)
+    minutes: float | None = Field(default=None, gt=0, description="Wall time after which to stop.")
+    schedule: Literal["step", "cosine", "constant"] = "step"
+    decay_every: int = Field(
+        default=1000, ge=1, description="Iterations between steps of the rate."
+    )
+    decay: float = Field(default=0.5, gt=0, le=1, description="Factor of each step.")
+    warmup: int = Field(default=0, ge=0, description="Iterations over which the rate rises from 0.")
+    clip: float | None = Field(default=10.0, gt=0, description="Largest norm of the gradient.")
+    dtype: Literal["float32", "float64"] = "float32"
+
+
+class ValidationConfig(Section):
+    """Measured on fixed windows; the best parameters are kept."""
+
+    every: int = Field(default=100, ge=1, description="Iterations between measurements.")
+    windows: int = Field(default=50, ge=1)
+    length: int | None = Field(
+        default=None, ge=2, description="Observations; as in training by default."
+    )
+    metric: Literal["nll", "accuracy"] = "nll"
+    patience: int | None = Field(
+        default=None, ge=1, description="Measurements without a better one after which to stop."
+    )
+
+
+class Config(Section):
+    """A training run. `data` is read by the experiment."""
+
+    experiment: str
+    data: dict[str, Any] = {}
+    model: ModelConfig = ModelConfig()
+    objective: Objective = Objective()
+    optimiser: OptimiserConfig = OptimiserConfig()
+    validation: ValidationConfig = ValidationConfig()
+    seed: int = 0
+
+
+def merged(base: dict[str, Any], *others: dict[str, Any]) -> dict[str, Any]:
+    """Nested settings, the later before the earlier."""
+    found = dict(base)
+    for other in others:
+        for name, value in other.items():
+            old = found.get(name)
+            if isinstance(old, dict) and isinstance(value, dict):
+                value = merged(old, value)
+            found[name] = value
+    return found

@@ -1,0 +1,71 @@
+"""A learner from its configuration."""
+
+from __future__ import annotations
+
+import torch
+
+from training.config import ModelConfig
+from training.learners.alpaca import AlpacaLearner
+from training.learners.base import Learner, Scaling
+from training.learners.classifier import Classifier
+from training.learners.encoders import ConvEncoder, Encoder, MlpEncoder
+from training.learners.lstm import LstmLearner
+from training.learners.pcoc import PcocLearner
+
+
+def build(
+    config: ModelConfig, scaling: Scaling, classes: int, seed: int, *, adapts: bool = True
+) -> Learner:
+    """A learner with its first parameters, which the seed decides.
+
+    adapts: whether there is a model; a classifier that trains on everything has none.
+    """
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(seed)
+        encoder = _encoder(config, scaling)
+        if config.kind == "pcoc" and not adapts:
+            return Classifier(encoder, scaling, classes)
+        return _learner(config, encoder, scaling, classes)
+
+
+def _learner(config: ModelConfig, encoder: Encoder, scaling: Scaling, classes: int) -> Learner:
+    if config.kind == "pcoc":
+        return PcocLearner(
+            encoder,
+            scaling,
+            classes,
+            hazard=config.hazard,
+            learn_hazard=config.learn_hazard,
+            prior_scale=config.prior_scale,
+            noise_variance=config.noise_variance,
+            dirichlet=config.dirichlet,
+        )
+    if config.kind == "lstm":
+        return LstmLearner(
+            encoder,
+            scaling,
+            hazard=config.hazard,
+            learn_hazard=config.learn_hazard,
+            hidden=config.hidden,
+            decoder=list(config.decoder),
+            lags=config.lags,
+        )
+    return AlpacaLearner(
+        encoder,
+        scaling,
+        hazard=config.hazard,
+        learn_hazard=config.learn_hazard,
+        prior_scale=config.prior_scale,
+        noise_variance=config.noise_variance,
+        learn_noise=config.learn_noise,
+        student=config.noise == "unknown",
+        lags=config.lags,
+    )
+
+
+def _encoder(config: ModelConfig, scaling: Scaling) -> Encoder:
+    if config.image is not None:
+        return ConvEncoder(*config.image, list(config.blocks))
+    into = len(scaling.x_offset) + config.lags * len(scaling.y_offset)
+    layers = [into, *config.widths, config.features]
+    return MlpEncoder(layers, config.activation, config.output_activation)

@@ -1,0 +1,131 @@
+"""Encoders with weights that are trained; parameter names are those of an artifact."""
+
+from __future__ import annotations
+
+from typing import Any, Protocol, cast
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional
+
+from model_core.encoder import ACTIVATIONS
+
+
+class Encoder(Protocol):
+    """A module that also says what an artifact writes of it."""
+
+    features: int
+
+    def __call__(self, x: Tensor) -> Tensor:
+        """Features of inputs."""
+        ...
+
+    def spec(self) -> dict[str, Any]:
+        """The field `encoder` of a `model.json`."""
+        ...
+
+
+class MlpEncoder(nn.ModuleList):
+    """Layers `activation(W x + b)`, the last one with `output_activation`."""
+
+    def __init__(self, layers: list[int], activation: str, output_activation: str) -> None:
+        pairs = zip(layers[:-1], layers[1:], strict=True)
+        super().__init__(nn.Linear(into, out) for into, out in pairs)
+        self.layers, self.features = layers, layers[-1]
+        self.activation, self.output_activation = activation, output_activation
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Features (..., n) of inputs (..., x_dim)."""
+        for i, layer in enumerate(self):
+            name = self.output_activation if i == len(self) - 1 else self.activation
+            x = ACTIVATIONS[name](layer(x))
+        return x
+
+    def spec(self) -> dict[str, Any]:
+        """The field `encoder` of a `model.json`."""
+        return {
+            "type": "mlp",
+            "layers": self.layers,
+            "activation": self.activation,
+            "output_activation": self.output_activation,
+        }
+
+
+class _ConvBlock(nn.Module):
+    """Convolution, norm, ReLU, pooling; the last block has neither norm nor ReLU."""
+
+    def __init__(self, into: int, out: int, *, last: bool) -> None:
+        super().__init__()
+        self.conv = nn.Conv2d(into, out, 3, padding=1)
+        self.norm = None if last else nn.BatchNorm2d(out)
+
+    def forward(self, image: Tensor) -> Tensor:
+        """Features of half the height and width."""
+        image = self.conv(image)
+        if self.norm is None:
+            return functional.max_pool2d(image, 2)
+        # Pooling first gives the same numbers, for ReLU never falls, with a quarter of the work.
+        return torch.relu(functional.max_pool2d(self.norm(image), 2))
+
+
+class ConvEncoder(nn.ModuleList):
+    """Blocks on images given as channels * height * width numbers (paper, app. C).
+
+    In training the norms use the moments of all images of a batch; in evaluation, running ones.
+    """
+
+    def __init__(self, channels: int, height: int, width: int, blocks: list[int]) -> None:
+        into = [channels, *blocks[:-1]]
+        last = len(blocks) - 1
+        super().__init__(
+            _ConvBlock(a, b, last=i == last)
+            for i, (a, b) in enumerate(zip(into, blocks, strict=True))
+        )
+        self.shape, self.blocks = (channels, height, width), blocks
+        self.features = blocks[-1] * (height >> len(blocks)) * (width >> len(blocks))
+        if self.features == 0:
+            raise ValueError(f"{len(blocks)} blocks leave nothing of {height} x {width}")
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Features (..., n) of images (..., channels * height * width)."""
+        image = x.reshape(-1, *self.shape)
+        for block in self:
+            image = block(image)
+        return image.reshape(*x.shape[:-1], -1)
+
+    def spec(self) -> dict[str, Any]:
+        """The field `encoder` of a `model.json`."""
+        channels, height, width = self.shape
+        return {
+            "type": "conv",
+            "channels": channels,
+            "height": height,
+            "width": width,
+            "blocks": self.blocks,
+        }
+
+
+class NoEncoder(nn.Module):
+    """Features are the inputs."""
+
+    def __init__(self, features: int) -> None:
+        super().__init__()
+        self.features = features
+
+    def forward(self, x: Tensor) -> Tensor:
+        """The inputs."""
+        return x
+
+    def spec(self) -> dict[str, Any]:
+        """The field `encoder` of a `model.json`."""
+        return {"type": "identity"}
+
+
+def tensors(module: nn.Module) -> dict[str, Tensor]:
+    """What an artifact keeps of a module: parameters, and the running moments of its norms."""
+    state = cast(dict[str, Tensor], module.state_dict())
+    return {
+        name: value.detach().cpu().contiguous()
+        for name, value in state.items()
+        if not name.endswith("num_batches_tracked")
+    }

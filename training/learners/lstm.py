@@ -1,0 +1,67 @@
+"""LSTM meta-learner while it is being trained (paper, app. B.1)."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from torch import nn
+
+from model_core.encoder import Mlp
+from model_core.upm.lstm import Lstm
+from training.learners.base import Learner, Scaling
+from training.learners.encoders import Encoder
+
+
+class LstmLearner(Learner):
+    """Parameters of `model_core.upm.lstm.Lstm`.
+
+    hidden: size of the state. decoder: widths of its inner layers.
+    """
+
+    kind = "lstm"
+
+    def __init__(
+        self,
+        encoder: Encoder,
+        scaling: Scaling,
+        *,
+        hazard: float,
+        learn_hazard: bool = False,
+        hidden: int = 64,
+        decoder: list[int] | None = None,
+        lags: int = 0,
+    ) -> None:
+        super().__init__(scaling, hazard, learn_hazard=learn_hazard)
+        outputs = len(scaling.y_offset)
+        self.encoder, self.lags = encoder, lags
+        self.lstm = nn.LSTMCell(encoder.features + outputs, hidden)
+        widths = [hidden + encoder.features, *(decoder or [128]), 2 * outputs]
+        pairs = zip(widths[:-1], widths[1:], strict=True)
+        self.decoder = nn.ModuleList(nn.Linear(into, out) for into, out in pairs)
+
+    def model(self) -> Lstm:
+        """The model of the present parameters."""
+        layers = [each for each in self.decoder if isinstance(each, nn.Linear)]
+        decoder = Mlp(tuple(each.weight for each in layers), tuple(each.bias for each in layers))
+        return Lstm(
+            encoder=self.encoder,
+            weight_ih=self.lstm.weight_ih,
+            weight_hh=self.lstm.weight_hh,
+            bias_ih=self.lstm.bias_ih,
+            bias_hh=self.lstm.bias_hh,
+            decoder=decoder,
+            lags=self.lags,
+            hazard=self.hazard.item(),
+            **self._scalings(),
+        )
+
+    def description(self) -> dict[str, Any]:
+        """Dimensions and encoder; the other sizes are those of the tensors."""
+        return {
+            "x_dim": len(self.x_offset),
+            "y_dim": len(self.y_offset),
+            "feature_dim": self.encoder.features,
+            "lags": self.lags,
+            "encoder": self.encoder.spec(),
+            "decoder": {"activation": "relu"},
+        }

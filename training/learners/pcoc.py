@@ -1,0 +1,74 @@
+"""PCOC while it is being trained: encoder and class-conditional priors (paper, app. B.3)."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from model_core.upm.pcoc import Pcoc
+from training.learners.base import Learner, Scaling
+from training.learners.encoders import Encoder
+
+
+class PcocLearner(Learner):
+    """Parameters of `model_core.upm.pcoc.Pcoc`.
+
+    dirichlet: concentration of each class, fixed; a large one says that classes are balanced
+    (paper, app. C). prior_scale: standard deviation of the prior means' first values.
+    """
+
+    kind = "pcoc"
+
+    def __init__(
+        self,
+        encoder: Encoder,
+        scaling: Scaling,
+        classes: int,
+        *,
+        hazard: float,
+        learn_hazard: bool = False,
+        prior_scale: float = 1.0,
+        noise_variance: float = 1.0,
+        dirichlet: float = 10_000.0,
+        learn_dirichlet: bool = False,
+    ) -> None:
+        super().__init__(scaling, hazard, learn_hazard=learn_hazard)
+        n = encoder.features
+        self.encoder, self.classes = encoder, classes
+        self.prior_mean = nn.Parameter(prior_scale * torch.randn(classes, n))
+        self.log_prior_precision = nn.Parameter(torch.zeros(classes, n))
+        level = torch.full((classes, n), math.log(noise_variance))
+        self.log_noise_variance = nn.Parameter(level)
+        concentration = torch.full((classes,), math.log(dirichlet))
+        self.log_dirichlet = nn.Parameter(concentration, requires_grad=learn_dirichlet)
+
+    def model(self) -> Pcoc:
+        """The model of the present parameters."""
+        return Pcoc(
+            encoder=self.encoder,
+            prior_mean=self.prior_mean,
+            prior_precision=self.log_prior_precision.exp(),
+            noise_variance=self.log_noise_variance.exp(),
+            dirichlet=self.log_dirichlet.exp(),
+            x_offset=self.x_offset,
+            x_scale=self.x_scale,
+            hazard=self.hazard.item(),
+        )
+
+    def description(self) -> dict[str, Any]:
+        """Dimensions and encoder."""
+        return {
+            "x_dim": len(self.x_offset),
+            "y_dim": self.classes,
+            "feature_dim": self.encoder.features,
+            "encoder": self.encoder.spec(),
+        }
+
+    def artifact(self) -> tuple[dict[str, Any], dict[str, Tensor]]:
+        """Description and tensors; labels are class indices, so nothing scales them."""
+        description, tensors = super().artifact()
+        del description["output_scaling"]
+        return description, tensors
