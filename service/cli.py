@@ -25,7 +25,11 @@ app.command()(tools.settings)
 app.add_typer(tools.bench, name="bench")
 # The offline jobs: the service does not import them, they are found as installed.
 for _command in sorted(entry_points(group="moca.commands"), key=lambda each: each.name):
-    app.add_typer(_command.load(), name=_command.name)
+    _found = _command.load()
+    if isinstance(_found, typer.Typer):
+        app.add_typer(_found, name=_command.name)
+    else:
+        app.command(_command.name)(_found)
 
 
 def _version(wanted: bool) -> None:

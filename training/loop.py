@@ -14,7 +14,7 @@ from torch.nn.parallel import DistributedDataParallel
 
 from training.config import Config
 from training.data.base import Batch, Splits
-from training.errors import BadConfig
+from training.errors import BadConfig, BadRun
 from training.learners import Learner
 from training.objective import log_scores, reveal
 from training.processes import World
@@ -59,30 +59,22 @@ def train(job: Job, world: World, report: Report, *, resume: bool = False) -> Pr
     config, wanted = job.config, job.config.optimiser
     if wanted.minutes is not None and world.size > 1:
         raise BadConfig("minutes cannot be given to several processes: their clocks differ")
-    learner = job.learner.to(job.device, getattr(torch, wanted.dtype))
+    dtype: torch.dtype = getattr(torch, wanted.dtype)
+    learner = job.learner.to(job.device, dtype)
     parameters = [each for each in learner.parameters() if each.requires_grad]
     optimiser = torch.optim.Adam(parameters, lr=wanted.learning_rate)
     generator = torch.Generator().manual_seed(config.seed)
-    progress = Progress()
-    if resume and job.run.begun:
-        progress, parts = job.run.load(job.device)
-        learner.load_state_dict(parts["learner"])
-        optimiser.load_state_dict(parts["optimiser"])
-        assert progress.generator is not None
-        generator.set_state(progress.generator)
-    elif world.leads:
-        job.run.begin(config)
+    progress = _begun(job, optimiser, generator, world, resume)
     objective: nn.Module = Objective(learner, config)
     if world.size > 1:
         objective = DistributedDataParallel(objective)
     validation = Validation(config, job.splits, job.device)
-    share, last = world.share(wanted.batch), time.monotonic()
-    before = progress.elapsed_s
+    share, begun_s = world.share(wanted.batch), time.monotonic() - progress.elapsed_s
     while not world.agree(_ended(config, progress)):
         learner.train()
         batch = job.splits.train.draw(generator, wanted.batch, wanted.length)
         told = _told(config, batch, generator)
-        batch = batch.part(share).to(job.device, getattr(torch, wanted.dtype))
+        batch = batch.part(share).to(job.device, dtype)
         total, count = objective(batch, None if told is None else told[share].to(batch.y))
         # Processes average gradients; each label counts the same whichever has it.
         loss = total * world.size / world.total(count).clamp(min=1)
@@ -90,20 +82,50 @@ def train(job: Job, world: World, report: Report, *, resume: bool = False) -> Pr
         loss.backward()
         _step(optimiser, parameters, rate(config, progress), config, progress)
         progress.iteration += 1
-        progress.elapsed_s = before + time.monotonic() - last
+        progress.elapsed_s = time.monotonic() - begun_s
         measured = {"loss": world.total(loss.detach()).item() / world.size}
         if progress.iteration % config.validation.every == 0 or _ended(config, progress):
             measured |= _validated(job, validation, learner, progress, world)
             progress.generator = generator.get_state()
-            if world.leads:
-                job.run.save(
-                    progress,
-                    {"learner": learner.state_dict(), "optimiser": optimiser.state_dict()},
-                )
+            _save(job, learner, optimiser, progress, world)
         report(progress, measured)
     if world.leads:
         job.run.finish(_result(config, progress))
     return progress
+
+
+def _begun(
+    job: Job,
+    optimiser: torch.optim.Optimizer,
+    generator: torch.Generator,
+    world: World,
+    resume: bool,
+) -> Progress:
+    """Everything as the checkpoint has it, or a new folder."""
+    if not (resume and job.run.begun):
+        if world.leads:
+            job.run.begin(job.config)
+        return Progress()
+    progress, parts = job.run.load(job.device)
+    if job.run.config() != job.config:
+        raise BadRun(f"{job.run.folder}: was begun with other settings; another folder, or these")
+    job.learner.load_state_dict(parts["learner"])
+    optimiser.load_state_dict(parts["optimiser"])
+    if progress.generator is not None:
+        generator.set_state(progress.generator)
+    return progress
+
+
+def _save(
+    job: Job,
+    learner: Learner,
+    optimiser: torch.optim.Optimizer,
+    progress: Progress,
+    world: World,
+) -> None:
+    if world.leads:
+        parts = {"learner": learner.state_dict(), "optimiser": optimiser.state_dict()}
+        job.run.save(progress, parts)
 
 
 def rate(config: Config, progress: Progress) -> float:

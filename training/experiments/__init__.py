@@ -1,0 +1,67 @@
+"""The paper's experiments: where each finds its series, and the presets of its runs."""
+
+from __future__ import annotations
+
+import tomllib
+from collections.abc import Callable
+from importlib.resources import files
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from pydantic import ValidationError
+
+from training.config import Config, merged
+from training.data.base import Splits
+from training.errors import BadConfig
+
+PRESETS = ("quick", "paper")
+EXPERIMENTS = ("sinusoid", "bandit", "players", "rainbow", "miniimagenet")
+
+Options = dict[str, Any]
+
+
+class Place(NamedTuple):
+    """Where an experiment finds data sets, and keeps what it makes of them."""
+
+    data: Path | None
+    cache: Path
+
+
+def preset(experiment: str, name: str, *overrides: Options) -> Config:
+    """Settings of an experiment's preset under one's own; raises BadConfig."""
+    if experiment not in EXPERIMENTS:
+        raise BadConfig(f"there is no experiment {experiment!r}: {', '.join(EXPERIMENTS)}")
+    text = (files("training") / "presets" / f"{experiment}.toml").read_text()
+    found = tomllib.loads(text)
+    return config(merged(found["all"], found.get(name, {}), *overrides))
+
+
+def config(settings: Options) -> Config:
+    """Checked settings; raises BadConfig, naming what is wrong."""
+    try:
+        return Config.model_validate(settings)
+    except ValidationError as error:
+        where = "; ".join(
+            f"{'.'.join(map(str, each['loc']))}: {each['msg']}" for each in error.errors()
+        )
+        raise BadConfig(where) from error
+
+
+def splits(wanted: Config, place: Place) -> Splits:
+    """Sources of an experiment's series; raises BadConfig or BadData."""
+    options = dict(wanted.data)
+    try:
+        return _SOURCES[wanted.experiment](options, place)
+    except TypeError as error:
+        raise BadConfig(f"data: {error}") from error
+
+
+def _sinusoid(options: Options, place: Place) -> Splits:
+    from training.data.sinusoid import splits
+
+    return splits(**options)
+
+
+_SOURCES: dict[str, Callable[[Options, Place], Splits]] = {
+    "sinusoid": _sinusoid,
+}

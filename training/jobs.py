@@ -1,0 +1,96 @@
+"""From what was asked on the command line to runs that are done."""
+
+from __future__ import annotations
+
+import os
+import tomllib
+from collections.abc import Sequence
+from pathlib import Path
+from typing import NamedTuple
+
+import torch
+from rich.console import Console
+
+from training import experiments, grid
+from training.config import Config, merged
+from training.console import shown
+from training.data.base import Splits
+from training.errors import BadConfig
+from training.experiments import Options, Place
+from training.learners import Learner, build
+from training.learners.base import Scaling
+from training.loop import Job
+from training.loop import train as loop
+from training.processes import World, world
+from training.runs import Run
+
+
+class Wanted(NamedTuple):
+    """What to train and how to go about it."""
+
+    experiment: str
+    preset: str
+    runs: Path
+    device: str = "cpu"
+    resume: bool = False
+    threads: int = 1
+
+
+def overrides(config: Path | None, settings: Sequence[str]) -> Options:
+    """Settings of a TOML file and of `SECTION.NAME=VALUE`; raises BadConfig."""
+    found: Options = {}
+    if config is not None:
+        try:
+            found = tomllib.loads(config.read_text())
+        except (OSError, tomllib.TOMLDecodeError) as error:
+            raise BadConfig(f"{config}: {error}") from error
+    for each in settings:
+        name, _, value = each.partition("=")
+        try:
+            found = merged(found, tomllib.loads(f"{name} = {value}"))
+        except tomllib.TOMLDecodeError as error:
+            raise BadConfig(f"--set {each}: {error}; a text needs quotes") from error
+    return found
+
+
+def learner(config: Config, splits: Splits, scaling: Scaling | None = None) -> Learner:
+    """A learner of a run with its first parameters."""
+    found = scaling or Scaling.none(splits.x_dim, splits.y_dim)
+    adapts = config.objective.mode != "toe"
+    return build(config.model, found, splits.classes, config.seed, adapts=adapts)
+
+
+def train(
+    wanted: Wanted,
+    common: Options,
+    place: Place,
+    hazards: Sequence[float],
+    modes: Sequence[str],
+    rates: Sequence[float],
+    seeds: Sequence[int],
+) -> list[Run]:
+    """Every run of the grid that is not done yet; raises TrainingError."""
+    torch.set_num_threads(wanted.threads)
+    console = Console(quiet=int(os.environ.get("RANK", "0")) > 0)
+    with world(wanted.device) as processes:
+        return [
+            _one(wanted, cell, place, processes, console)
+            for cell in grid.cells(hazards, modes, rates, seeds, common)
+        ]
+
+
+def _one(wanted: Wanted, cell: grid.Cell, place: Place, processes: World, console: Console) -> Run:
+    config = experiments.preset(wanted.experiment, wanted.preset, cell.settings)
+    run = Run(grid.folder(wanted.runs, wanted.experiment, wanted.preset, cell))
+    if run.done:
+        console.print(f"{cell.name}: done before")
+        return run
+    splits = experiments.splits(config, place)
+    job = Job(config, splits, learner(config, splits), run, wanted.device)
+    with shown(config, run.folder, cell.name, console) as report:
+        progress = loop(job, processes, report, resume=wanted.resume)
+    console.print(
+        f"{cell.name}: {config.validation.metric} {progress.best_metric or 0.0:.4f} at iteration "
+        f"{progress.best_iteration} of {progress.iteration}, {progress.elapsed_s:.0f} s"
+    )
+    return run
