@@ -88,7 +88,11 @@ class OptimiserConfig(Section):
     batch: int = Field(default=50, ge=1, description="Windows in an iteration, over all processes.")
     length: int = Field(default=100, ge=2, description="Observations in a window.")
     iterations: int = Field(default=7500, ge=1)
-    minutes: float | None = Field(default=None, gt=0, description="Wall time after which to stop.")
+    minutes: float | None = Field(
+        default=None,
+        gt=0,
+        description="When to stop: time of the processor on a CPU, else of the clock.",
+    )
     schedule: Literal["step", "cosine", "constant"] = "step"
     decay_every: int = Field(
         default=1000, ge=1, description="Iterations between steps of the rate."

@@ -69,7 +69,8 @@ def train(job: Job, world: World, report: Report, *, resume: bool = False) -> Pr
     if world.size > 1:
         objective = DistributedDataParallel(objective)
     validation = Validation(config, job.splits, job.device)
-    share, begun_s = world.share(wanted.batch), time.monotonic() - progress.elapsed_s
+    share, clock = world.share(wanted.batch), _clock(job.device)
+    begun_s = clock() - progress.elapsed_s
     while not world.agree(_ended(config, progress)):
         learner.train()
         batch = job.splits.train.draw(generator, wanted.batch, wanted.length)
@@ -82,7 +83,7 @@ def train(job: Job, world: World, report: Report, *, resume: bool = False) -> Pr
         loss.backward()
         _step(optimiser, parameters, rate(config, progress), config, progress)
         progress.iteration += 1
-        progress.elapsed_s = time.monotonic() - begun_s
+        progress.elapsed_s = clock() - begun_s
         measured = {"loss": world.total(loss.detach()).item() / world.size}
         if progress.iteration % config.validation.every == 0 or _ended(config, progress):
             measured |= _validated(job, validation, learner, progress, world)
@@ -126,6 +127,11 @@ def _save(
     if world.leads:
         parts = {"learner": learner.state_dict(), "optimiser": optimiser.state_dict()}
         job.run.save(progress, parts)
+
+
+def _clock(device: str) -> Callable[[], float]:
+    """Seconds; of the process's own time on a CPU, which other processes do not use up."""
+    return time.process_time if device == "cpu" else time.monotonic
 
 
 def rate(config: Config, progress: Progress) -> float:

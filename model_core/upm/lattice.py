@@ -14,11 +14,10 @@ the covariance `I + F P_0 F'`.
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
-from torch.nn.functional import pad
 
 
 class Predicted(NamedTuple):
@@ -32,23 +31,18 @@ class Predicted(NamedTuple):
     spread: Tensor
 
 
-class _Orders(NamedTuple):
-    """Windows of one length: what is predicted from them at either end, (B, windows, ...).
+class _Step(NamedTuple):
+    """Windows of one length before they grew: what the gradient needs of them.
 
-    projected: `(g, residual)` or `(h, residual)`, (..., n + y). excess: `phi' P phi` of the end.
+    ahead, back: (B, windows, n + y) `(g, residual)` and `(h, residual)`. excess_ahead, excess_back:
+    (B, windows) `phi' P phi` at either end. shared: `d`.
     """
 
-    projected: Tensor
-    excess: Tensor
-
-    def part(self, at: slice) -> _Orders:
-        return _Orders(self.projected[:, at], self.excess[:, at])
-
-    def absorb(self, other: _Orders, shared: Tensor, weight: Tensor) -> _Orders:
-        """Absorb the observation at the other end; shared, weight: (B, windows)."""
-        gain = weight * shared / (1 + weight * other.excess)
-        moved = torch.addcmul(self.projected, other.projected, gain.unsqueeze(-1), value=-1)
-        return _Orders(moved, self.excess - shared * gain)
+    ahead: Tensor
+    back: Tensor
+    excess_ahead: Tensor
+    excess_back: Tensor
+    shared: Tensor
 
 
 def predict(
@@ -60,29 +54,101 @@ def predict(
     [0, 1]; a row of weight 0 is predicted and not absorbed. longest: windows of at most as many
     rows; what is further from the diagonal is 0 and 1 too.
     """
-    steps, n = phi.shape[1:]
+    steps = phi.shape[1]
     low = phi @ cov
-    forward = _Orders(torch.cat((low, y - phi @ mean), -1), (low * phi).sum(-1))
-    backward, orders = forward, [forward]
-    for length in range(1, steps if longest is None else min(steps, longest + 1)):
-        first, last = phi[:, : steps - length], forward.projected[:, 1:, :n]
-        shared = (first * last).sum(-1)
-        ahead, back = forward.part(slice(1, None)), backward.part(slice(None, -1))
-        forward = ahead.absorb(back, shared, weight[:, : steps - length])
-        backward = back.absorb(ahead, shared, weight[:, length:])
-        orders.append(forward)
-    residual = torch.stack(
-        [pad(each.projected[..., n:], (0, 0, 0, i)) for i, each in enumerate(orders)], 1
+    lengths = steps if longest is None else min(steps, longest + 1)
+    first = torch.cat((low, y - phi @ mean), -1)
+    residual, excess = _Lattice.apply(  # type: ignore[no-untyped-call]
+        first, (low * phi).sum(-1), phi, weight, lengths
     )
-    excess = torch.stack([pad(each.excess, (0, i)) for i, each in enumerate(orders)], 1)
     return Predicted(_by_start(residual), 1 + _by_start(excess.unsqueeze(-1)).squeeze(-1))
 
 
-def _by_start(diagonals: Tensor) -> Tensor:
-    """From (B, length, s, d) to [s, t], 0 where there is no such length; (B, T, T, d)."""
-    lengths, steps = diagonals.shape[1:3]
-    t = torch.arange(steps, device=diagonals.device)
+class _Lattice(torch.autograd.Function):
+    """Residuals and excess variances of every window, by [length, t], 0 where t < length.
+
+    With its own gradient: that of slices, which torch would keep apart, costs several times more.
+    """
+
+    @staticmethod
+    def forward(
+        ctx: Any, first: Tensor, spread: Tensor, phi: Tensor, weight: Tensor, lengths: int
+    ) -> tuple[Tensor, Tensor]:
+        """first: (B, T, n + y) `(P phi_t, residual)`. spread: (B, T) `phi' P phi`."""
+        n, steps = phi.shape[-1], phi.shape[1]
+        saved: list[Tensor] = []
+        ahead, back, q, p = first.clone(), first.clone(), spread.clone(), spread.clone()
+        residual = first.new_zeros(len(first), lengths, steps, first.shape[-1] - n)
+        excess = spread.new_zeros(len(first), lengths, steps)
+        residual[:, 0], excess[:, 0] = first[..., n:], spread
+        for m in range(1, lengths):
+            # By [t] ahead and by [s] back: the window of s and t = s + m loses both its ends.
+            a, b, left = ahead[:, m:], back[:, : steps - m], phi[:, : steps - m]
+            shared = (left * a[..., :n]).sum(-1)
+            old = _Step(a.clone(), b.clone(), q[:, m:].clone(), p[:, : steps - m].clone(), shared)
+            u, v = _gains(old, weight, m)
+            a.addcmul_(old.back, u.unsqueeze(-1), value=-1)
+            b.addcmul_(old.ahead, v.unsqueeze(-1), value=-1)
+            q[:, m:].addcmul_(shared, u, value=-1)
+            p[:, : steps - m].addcmul_(shared, v, value=-1)
+            residual[:, m, m:], excess[:, m, m:] = a[..., n:], q[:, m:]
+            saved += old
+        ctx.save_for_backward(phi, weight, *saved)
+        return residual, excess
+
+    @staticmethod
+    def backward(ctx: Any, d_residual: Tensor, d_excess: Tensor) -> tuple[Tensor | None, ...]:
+        """The steps in reverse; weights have no gradient."""
+        phi, weight, *saved = ctx.saved_tensors
+        n, steps, lengths = phi.shape[-1], phi.shape[1], d_excess.shape[1]
+        d_phi = torch.zeros_like(phi)
+        d_ahead = phi.new_zeros(*phi.shape[:2], n + d_residual.shape[-1])
+        d_back = torch.zeros_like(d_ahead)
+        d_q, d_p = torch.zeros_like(phi[..., 0]), torch.zeros_like(phi[..., 0])
+        for m in range(lengths - 1, 0, -1):
+            old = _Step(*saved[5 * (m - 1) : 5 * m])
+            d_ahead[:, m:, n:] += d_residual[:, m, m:]
+            d_q[:, m:] += d_excess[:, m, m:]
+            end = steps - m
+            views = d_ahead[:, m:], d_back[:, :end], d_q[:, m:], d_p[:, :end]
+            d_shared = _reverse(old, weight, m, views)
+            d_ahead[:, m:, :n].addcmul_(phi[:, :end], d_shared)
+            d_phi[:, :end].addcmul_(old.ahead[..., :n], d_shared)
+        d_ahead[..., n:] += d_residual[:, 0]
+        return d_ahead + d_back, d_q + d_p + d_excess[:, 0], d_phi, None, None
+
+
+def _gains(old: _Step, weight: Tensor, m: int) -> tuple[Tensor, Tensor]:
+    """Gains (B, windows) of the observation at the start and of that at the end."""
+    first, last = weight[:, : weight.shape[1] - m], weight[:, m:]
+    return (
+        first * old.shared / (1 + first * old.excess_back),
+        last * old.shared / (1 + last * old.excess_ahead),
+    )
+
+
+def _reverse(old: _Step, weight: Tensor, m: int, grads: tuple[Tensor, ...]) -> Tensor:
+    """Gradients of a step's outcome, in place, to those of what went in; that of `d` (..., 1)."""
+    d_ahead, d_back, d_q, d_p = grads
+    first, last = weight[:, : weight.shape[1] - m], weight[:, m:]
+    at_start, at_end = first / (1 + first * old.excess_back), last / (1 + last * old.excess_ahead)
+    u, v = at_start * old.shared, at_end * old.shared
+    d_u = -(old.back * d_ahead).sum(-1) - old.shared * d_q
+    d_v = -(old.ahead * d_back).sum(-1) - old.shared * d_p
+    d_shared = d_u * at_start + d_v * at_end - u * d_q - v * d_p
+    before = d_ahead.clone()
+    d_ahead.addcmul_(d_back, v.unsqueeze(-1), value=-1)
+    d_back.addcmul_(before, u.unsqueeze(-1), value=-1)
+    d_p.addcmul_(d_u * u, at_start, value=-1)
+    d_q.addcmul_(d_v * v, at_end, value=-1)
+    return d_shared.unsqueeze(-1)
+
+
+def _by_start(each: Tensor) -> Tensor:
+    """From (B, length, t, d) to [s, t], 0 where there is no such length; (B, T, T, d)."""
+    lengths, steps = each.shape[1:3]
+    t = torch.arange(steps, device=each.device)
     length = t - t.unsqueeze(-1)  # [s, t]
     known = (length >= 0) & (length < lengths)
-    found = diagonals[:, length.clamp(0, lengths - 1), t.unsqueeze(-1)]
+    found = each[:, length.clamp(0, lengths - 1), t.expand(steps, -1)]
     return found.masked_fill(~known.unsqueeze(-1), 0.0)
