@@ -121,6 +121,7 @@ class Config(Section):
     """A training run. `data` is read by the experiment."""
 
     experiment: str
+    name: str = Field(default="", description="Of a variation, where runs are compared.")
     data: dict[str, Any] = {}
     model: ModelConfig = ModelConfig()
     objective: Objective = Objective()

@@ -35,6 +35,7 @@ def shown(config: Config, folder: Path, title: str, console: Console) -> Iterato
         TimeElapsedColumn(),
         TimeRemainingColumn(),
         console=console,
+        disable=not console.is_terminal,  # which gets a line for each validation
     )
     total = config.optimiser.iterations
     with bar, SummaryWriter(str(folder / "tensorboard")) as logs:
@@ -45,7 +46,10 @@ def shown(config: Config, folder: Path, title: str, console: Console) -> Iterato
             seen.update(measured)
             speed = progress.iteration / max(progress.elapsed_s, 1e-9)
             each = " ".join(f"{name.split('/')[-1]} {value:.3f}" for name, value in seen.items())
-            bar.update(task, completed=progress.iteration, numbers=f"{each} {speed:.1f}/s")
+            numbers = f"{each} {speed:.1f}/s"
+            bar.update(task, completed=progress.iteration, numbers=numbers)
+            if len(measured) > 1 and not console.is_terminal:
+                console.print(f"{title} {progress.iteration}: {numbers}", highlight=False)
             if progress.iteration % LOG_EVERY == 0 or len(measured) > 1:
                 for name, value in measured.items():
                     logs.add_scalar(name, value, progress.iteration)

@@ -31,6 +31,7 @@ def cells(
         [({"objective": {"mode": m}}, m) for m in modes],
         [({"optimiser": {"learning_rate": r}}, f"rate-{r:g}") for r in rates],
         [({"seed": s}, f"seed-{s}") for s in seeds],
+        [({"name": common["name"]}, common["name"])] if common.get("name") else [],
     )
     unset: list[tuple[Options, str]] = [({}, "")]
     for chosen in product(*(axis or unset for axis in axes)):
