@@ -77,7 +77,8 @@ def sinusoid(
     above = []
     for k, one in enumerate(densities):
         mine = _density(data, one)
-        above.append(mine._replace(title=f"{LETTERS[k]}) t = {one.time}"))
+        y = mine.y if k == 0 else mine.y._replace(label="")
+        above.append(mine._replace(title=f"{LETTERS[k]}) t = {one.time}", y=y))
     below = panel(belief, data.switch, [each.time for each in densities])
     times = ", ".join(str(each.time) for each in densities)
     text = f"Above: predictive density at times {times}, with data. Below: {_told(data.switch)}"

@@ -23,7 +23,7 @@ def div(chart: Chart, identity: str) -> str:
         figure(chart), config, include_plotlyjs=False, full_html=False, div_id=identity
     )
     label = html.escape(chart.description)
-    return f'<div class="chart" role="img" aria-label="{label}">{inner}</div>'
+    return f'<div class="chart" role="figure" aria-label="{label}">{inner}</div>'
 
 
 def library() -> str:

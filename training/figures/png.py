@@ -9,7 +9,8 @@ from typing import Any
 import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.backends.backend_agg import FigureCanvasAgg
-from matplotlib.colors import LogNorm
+from matplotlib.collections import PathCollection
+from matplotlib.colors import LogNorm, to_rgba
 from matplotlib.figure import Figure
 from matplotlib.ticker import NullLocator
 
@@ -41,6 +42,7 @@ SYMBOLS = {
     "x": "X",
     "cross": "P",
 }
+EDGE = (1.0, 1.0, 1.0, 0.6)  # of symbols, so that those close together can be told apart
 DASHES: dict[str, Any] = {"solid": "-", "dash": (0, (5, 2)), "dot": (0, (1, 1.5))}
 
 
@@ -103,7 +105,7 @@ def _key(figure: Figure) -> None:
         for handle, name in zip(*axes.get_legend_handles_labels(), strict=True):
             found.setdefault(name, handle)
     if found:
-        figure.legend(
+        key = figure.legend(
             list(found.values()),
             list(found),
             loc="outside lower center",
@@ -111,6 +113,9 @@ def _key(figure: Figure) -> None:
             frameon=False,
             fontsize=9,
         )
+        for handle in key.legend_handles:
+            if isinstance(handle, PathCollection):
+                handle.set_alpha(1.0)  # that of the first point may be faint
 
 
 @singledispatch
@@ -152,14 +157,18 @@ def _(layer: Band, axes: Axes) -> None:
 
 @draw.register
 def _(layer: Points, axes: Axes) -> None:
+    if not len(layer.x):
+        return  # nor a key, which would be blank
+    colour = np.tile(to_rgba(layer.colour), (len(layer.x), 1))
+    colour[:, 3] = layer.opacity
     axes.scatter(
         layer.x,
         layer.y,
         s=layer.size**2,
-        c=layer.colour,
+        facecolors=colour,
         marker=SYMBOLS[layer.symbol],
-        alpha=layer.opacity,  # type: ignore[arg-type]
-        lw=0,
+        lw=0.4,
+        edgecolors=EDGE,
         label=_plain(layer.name) or None,
         zorder=3,
     )

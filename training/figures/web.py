@@ -61,12 +61,13 @@ def figure(chart: Chart) -> Any:
         _finish(place, panel)
     _link(made, chart)
     keys = any(trace.showlegend for trace in made.data)
-    top = 52 if any(panel.title for panel in chart.rows[0]) else 36
+    top = 44 if any(panel.title for panel in chart.rows[0]) else 24
+    bottom = 90 if keys else 50
     made.update_layout(
         template="plotly_white",
         font={"family": FONT, "size": 12, "color": palette.INK},
-        height=sum(chart.row_heights) + top + 80 * keys,
-        margin={"l": 60, "r": 20, "t": top, "b": 50},
+        height=sum(chart.row_heights) + top + bottom,
+        margin={"l": 60, "r": 20, "t": top, "b": bottom},
         legend={"orientation": "h", "y": 0, "yref": "container", "yanchor": "bottom", "x": 0},
         bargap=0,
         barmode="overlay",
@@ -175,14 +176,17 @@ def _(layer: Band, place: _Place) -> None:
 
 @draw.register
 def _(layer: Points, place: _Place) -> None:
+    if not len(layer.x):
+        return
     look = {"color": layer.colour, "symbol": layer.symbol, "size": layer.size + 1}
+    edge = {"color": "white", "width": 0.5}
     place.add(
         graph_objects.Scatter(
             x=layer.x,
             y=layer.y,
             name=_plain(layer.name),
             mode="markers",
-            marker={**look, "opacity": layer.opacity},
+            marker={**look, "opacity": layer.opacity, "line": edge},
         )
     )
 
