@@ -1,0 +1,1 @@
+"""Figures of experiments: described once (`chart`), drawn as HTML and as PNG (`save`)."""
