@@ -1,0 +1,145 @@
+"""Trained runs on test sequences: every method on the same ones, over the paper's protocol."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from training.config import Config, Objective
+from training.data.base import Batch, Splits
+from training.errors import BadRun
+from training.jobs import learner
+from training.learners import Learner
+from training.objective import reveal
+from training.runs import Run, finished
+from training.validation import measured
+
+SEED = 20_200_107  # of test sequences, whatever the seed of the run
+DTYPE = torch.float64
+NAMES = {"moca": "MOCA", "oracle": "oracle", "toe": "TOE", "coe": "COE"}
+
+
+class Protocol(NamedTuple):
+    """How a run is tested (paper, app. C): so many sequences of such a length."""
+
+    sequences: int
+    length: int
+    metric: str = "nll"
+    dtype: torch.dtype = DTYPE
+    part: int = 10  # sequences measured at once
+
+    @property
+    def better(self) -> int:
+        """Sign of an improvement."""
+        return 1 if self.metric == "accuracy" else -1
+
+
+PROTOCOLS = {
+    "sinusoid": Protocol(200, 400),
+    "bandit": Protocol(50, 400),
+    "players": Protocol(200, 150),
+    "rainbow": Protocol(200, 400, "accuracy", torch.float32, 4),
+    "miniimagenet": Protocol(200, 400, "accuracy", torch.float32, 4),
+    "data": Protocol(200, 100),
+}
+
+
+class Trained(NamedTuple):
+    """A run that is done."""
+
+    run: Run
+    config: Config
+    result: dict[str, Any]
+
+    @property
+    def hazard(self) -> float | None:
+        """Of the data, where there is one."""
+        value = self.config.data.get("hazard")
+        return None if value is None else float(value)
+
+    @property
+    def method(self) -> str:
+        """As in tables and figures; a variation has its name behind."""
+        mode = self.config.objective.mode
+        shown = NAMES.get(mode, mode.upper())
+        return f"{shown} {self.config.name}".strip()
+
+
+def trained(folder: Path) -> Iterator[Trained]:
+    """Every run under a folder that is done; raises BadRun."""
+    for run in finished(folder):
+        yield Trained(run, run.config(), run.result())
+
+
+def best(found: Sequence[Trained]) -> dict[tuple[float | None, str], Trained]:
+    """Of each hazard and method the run that did best in validation, over learning rates."""
+    chosen: dict[tuple[float | None, str], Trained] = {}
+    for each in found:
+        key = (each.hazard, each.method)
+        other = chosen.get(key)
+        if other is None or each.result["best_metric"] < other.result["best_metric"]:
+            chosen[key] = each
+    return chosen
+
+
+def load(each: Trained, splits: Splits, dtype: torch.dtype = DTYPE) -> Learner:
+    """A run's learner with its best parameters, ready to be measured."""
+    progress, _ = each.run.load()
+    found = learner(each.config, splits)
+    found.load_state_dict(progress.best)
+    return found.to(dtype).eval()
+
+
+def sequences(splits: Splits, protocol: Protocol) -> Batch:
+    """The test sequences: the same for every method."""
+    generator = torch.Generator().manual_seed(SEED)
+    return splits.test.draw(generator, protocol.sequences, protocol.length)
+
+
+def scores(
+    each: Trained, splits: Splits, protocol: Protocol, objective: Objective | None = None
+) -> NDArray[np.float64]:
+    """The metric of each test sequence (sequences,), kept beside the run once it is known.
+
+    objective: what the test conditions on, that of the training unless given; its supervision is
+    the share of switches that the test reveals.
+    """
+    tested = objective or each.config.objective
+    file = each.run.folder / f"test-{_digest(each.config, protocol, tested)}.npy"
+    if file.exists():
+        kept: NDArray[np.float64] = np.load(file)
+        return kept
+    batch = sequences(splits, protocol)
+    told = _told(batch, tested)
+    found = measured(
+        load(each, splits, protocol.dtype),
+        batch.to("cpu", protocol.dtype),
+        tested,
+        None if told is None else told.to(protocol.dtype),
+        classes=splits.classes,
+        part=protocol.part,
+    )[protocol.metric]
+    value = found.nanmean(-1).double().numpy()
+    np.save(file, value)
+    return value
+
+
+def _told(batch: Batch, tested: Objective) -> Tensor | None:
+    if tested.supervision == 0:
+        return None
+    if batch.switch is None:
+        raise BadRun("a test with supervision needs switches, and nobody knows those of the data")
+    return reveal(batch.switch, tested.supervision, torch.Generator().manual_seed(SEED + 1))
+
+
+def _digest(config: Config, protocol: Protocol, tested: Objective) -> str:
+    said = [config.model_dump(mode="json"), str(protocol), tested.model_dump(mode="json"), SEED]
+    return hashlib.sha256(json.dumps(said, sort_keys=True).encode()).hexdigest()[:16]
