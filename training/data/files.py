@@ -1,0 +1,36 @@
+"""Reading prepared `.npz` files, with what is wrong with them named."""
+
+from __future__ import annotations
+
+import zipfile
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from training.errors import BadData
+
+
+def arrays(file: Path, keys: Sequence[str]) -> dict[str, NDArray[Any]]:
+    """Return the arrays of `keys`; BadData if the file or one of them is missing or unreadable."""
+    try:
+        with np.load(file, allow_pickle=False) as found:
+            missing = [key for key in keys if key not in found.files]
+            if missing:
+                raise BadData(f"{file} has no array {missing[0]!r}; it has {found.files}")
+            return {key: found[key] for key in keys}
+    except FileNotFoundError:
+        raise BadData(f"{file} does not exist; `moca data prepare` writes it") from None
+    except (OSError, EOFError, zipfile.BadZipFile, ValueError) as error:
+        if isinstance(error, BadData):
+            raise
+        raise BadData(f"{file} is not a readable .npz file: {error}") from error
+
+
+def keys(file: Path) -> list[str]:
+    """Return the names of the arrays of a file; BadData as `arrays`."""
+    arrays(file, [])
+    with np.load(file, allow_pickle=False) as found:
+        return list(found.files)
