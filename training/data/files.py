@@ -1,7 +1,9 @@
-"""Reading prepared `.npz` files, with what is wrong with them named."""
+"""Prepared `.npz` files: reading them, with what is wrong with them named, and writing them."""
 
 from __future__ import annotations
 
+import os
+import tempfile
 import zipfile
 from collections.abc import Sequence
 from pathlib import Path
@@ -34,3 +36,16 @@ def keys(file: Path) -> list[str]:
     arrays(file, [])
     with np.load(file, allow_pickle=False) as found:
         return list(found.files)
+
+
+def save(file: Path, **kept: Any) -> Path:
+    """Write arrays to an `.npz` file, which appears only when it is complete."""
+    file.parent.mkdir(parents=True, exist_ok=True)
+    handle, name = tempfile.mkstemp(dir=file.parent, prefix=f".{file.stem}-")
+    try:
+        with os.fdopen(handle, "wb") as opened:
+            np.savez_compressed(opened, **kept)
+        os.replace(name, file)
+    finally:
+        Path(name).unlink(missing_ok=True)
+    return file

@@ -42,6 +42,8 @@ def splits(folder: Path, name: str = "nba_12p5hz", validation: float = VALIDATIO
     train = [piece for piece, held_out in zip(pieces, late, strict=True) if not held_out]
     kept = [piece for piece, held_out in zip(pieces, late, strict=True) if held_out]
     windows = arrays(folder / f"{name}_val.npz", [WINDOWS])[WINDOWS]
+    if len(windows) == 0:
+        raise BadData(f"{folder / name}_val.npz has no window in {WINDOWS!r}")
     test = Fixed(Batch(*pairs(torch.from_numpy(windows).double())))
     return Splits(Windows(train), Windows(kept), test, x_dim=2, y_dim=2)
 
