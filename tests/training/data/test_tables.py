@@ -1,0 +1,211 @@
+"""A user's own files: what is read, what is refused and where, how it is split."""
+
+from datetime import UTC, datetime
+
+import pyarrow as pa
+import pytest
+import torch
+from pyarrow import parquet
+
+from training.data import tables
+from training.errors import BadData
+
+
+def seeded(seed=0):
+    return torch.Generator().manual_seed(seed)
+
+
+@pytest.fixture
+def write(tmp_path):
+    def write(text, name="own.csv"):
+        file = tmp_path / name
+        file.write_text(text)
+        return file
+
+    return write
+
+
+def test_streams_times_inputs_and_changepoints(write):
+    file = write(
+        "# a comment\n"
+        "stream,time,x2,x1,y,changepoint\n"
+        "a,2024-01-02,4,3,11,1\n"
+        "b,5,0,0,20,0\n".replace("b,5", "b,2024-01-01")
+        + "a,2024-01-01,2,1,10,0\n"
+        + "a,2024-01-03,6,5,,0\n"
+    )
+    a, b = tables.read(file)
+    assert (a.name, b.name) == ("a", "b")
+    assert a.x.tolist() == [[1, 2], [3, 4], [5, 6]]
+    assert a.y[:2].tolist() == [[10], [11]]
+    assert a.y[2].isnan().all()
+    assert a.switch.tolist() == [False, True, False]
+    assert b.y.tolist() == [[20]]
+    assert a.y.dtype == a.x.dtype == torch.float64
+
+
+@pytest.mark.parametrize(
+    ("text", "x", "y"),
+    [
+        ("y\n1\n2\n", None, [[1], [2]]),
+        ("1\n2\n", None, [[1], [2]]),
+        ("date;level\n2020-01;1\n2020-02;2\n", None, [[1], [2]]),
+        ("y_b,y_a,x_speed\n1,2,3\n4,5,6\n", [[3], [6]], [[1, 2], [4, 5]]),
+        ("Y1\tX_2\tX_1\n1\t2\t3\n4\t5\t6\n", [[3, 2], [6, 5]], [[1], [4]]),
+        ("x,y,y_hat\n1,2,3\n4,5,6\n", [[1], [4]], [[2], [5]]),
+    ],
+)
+def test_columns_are_found_by_name(write, text, x, y):
+    (one,) = tables.read(write(text))
+    assert (one.x if x is None else one.x.tolist()) == x
+    assert one.y.tolist() == y
+    assert one.name == "own"
+    assert one.switch is None
+
+
+def test_columns_can_be_named(write):
+    file = write("k,when,u,v,w,new\nq,2,1,2,3,1\nq,1,4,5,6,0\n")
+    (one,) = tables.read(file, y=["w"], x=["v", "u"], stream="k", time="when", changepoint="new")
+    assert one.x.tolist() == [[5, 4], [2, 1]]
+    assert one.y.tolist() == [[6], [3]]
+    assert one.switch.tolist() == [False, True]
+    (one,) = tables.read(write("x,y\n1,2\n"), x=[])
+    assert one.x is None
+
+
+def test_a_folder_is_read_in_the_order_of_its_names(write):
+    write("y\n3\n", "b.csv")
+    file = write("y\n1\n2\n", "a.csv")
+    write("not read", "notes.txt")
+    parquet.write_table(pa.table({"y": [5.0, None]}), file.parent / "c.parquet")
+    series = tables.read(file.parent)
+    assert [(each.name, len(each.y)) for each in series] == [("a", 2), ("b", 1), ("c", 2)]
+    assert series[2].y.isnan().flatten().tolist() == [False, True]
+
+
+def test_parquet_has_times_and_booleans(tmp_path):
+    days = [datetime(2024, 1, day, tzinfo=UTC) for day in (2, 1)]
+    table = pa.table({"time": days, "y": [1, 2], "stream": [7, 7], "changepoint": [True, False]})
+    parquet.write_table(table, tmp_path / "own.parquet")
+    (one,) = tables.read(tmp_path / "own.parquet")
+    assert one.y.tolist() == [[2], [1]]
+    assert one.switch.tolist() == [False, True]
+    assert one.name == "7"
+
+
+def test_nanoseconds_are_not_rounded_to_each_other(write):
+    (one,) = tables.read(write("time,y\n1700000000000000002,2\n1700000000000000001,1\n"))
+    assert one.y.tolist() == [[1], [2]]
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("x,y\n1,2\nnan,3\n", r"own.csv: row 2 \(line 3\), column 'x': empty"),
+        ("# note\nx,y\n\n1,2\ninf,3\n", r"row 2 \(line 5\), column 'x': 'inf' is not finite"),
+        ("x,y\n1,2\n1,-Infinity\n", r"row 2 \(line 3\), column 'y': '-Infinity' is not finite"),
+        ("x,y\n1,two\n", r"row 1 \(line 2\), column 'y': 'two' is not a number"),
+        ("y1,y2\n1,2\n1,\n", r"row 2 \(line 3\), column 'y2': empty while other labels"),
+        ("y\n\n", "own.csv has no rows"),
+        ("y,x\n,1\n,2\n", "the label is empty in every row"),
+        ("a,b\n1,2\n", r"no column y .* several numeric columns: 'a', 'b'"),
+        ("a,b\nq,r\n", r"no column y .* no numeric column"),
+        ("y,y\n1,2\n", "names a column twice"),
+        ("x,y\n1,2\n1\n", r"row 2 \(line 3\) has 1 cells, the header 2"),
+        ("time,y\n1,2\nsoon,3\n", r"row 1 \(line 2\), column 'time': '1' is not a time"),
+        ("time,y\n1,2\n,3\n", r"row 2 \(line 3\), column 'time': empty"),
+        ("time,y\n3,1\n1,2\n3,3\n", r"row 3 \(line 4\), column 'time': '3' is also .* row 1 of"),
+        ("stream,y\na,1\n,2\n", r"row 2 \(line 3\), column 'stream': empty"),
+        ("changepoint,y\n0,1\n2,2\n", r"row 2 \(line 3\), column 'changepoint': '2' is not 0"),
+    ],
+)
+def test_refusals_name_row_and_column(write, text, message):
+    with pytest.raises(BadData, match=message):
+        tables.read(write(text))
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("y\n0\n1.5\n", r"row 2 \(line 3\), column 'y': 1.5 is not a class"),
+        ("y\n0\n-1\n", r"row 2 \(line 3\), column 'y': -1 is not a class"),
+        ("y\n2\n2\n", "every label is class 2; two classes"),
+        ("y1,y2\n2,1\n", "a class is one column, got 2"),
+    ],
+)
+def test_refusals_of_classes(write, text, message):
+    file = write(text)
+    with pytest.raises(BadData, match=message):
+        tables.read(file, classes=True)
+    assert tables.read(file)[0].y.isfinite().all()
+
+
+def test_the_same_time_in_two_streams_is_no_duplicate(write):
+    a, b = tables.read(write("stream,time,y\na,1,2\nb,1,3\n"))
+    assert (a.y.item(), b.y.item()) == (2, 3)
+
+
+def test_files_that_cannot_be_read(write, tmp_path):
+    with pytest.raises(BadData, match=r"none.csv cannot be read: No such file"):
+        tables.read(tmp_path / "none.csv")
+    with pytest.raises(BadData, match="holds none of"):
+        tables.read(tmp_path)
+    with pytest.raises(BadData, match=r"own.parquet is not a Parquet file"):
+        tables.read(write("y\n1\n", "own.parquet"))
+    (tmp_path / "bytes.csv").write_bytes(b"y\n\xff\n")
+    with pytest.raises(BadData, match=r"bytes.csv is not a CSV file in UTF-8"):
+        tables.read(tmp_path / "bytes.csv")
+    with pytest.raises(BadData, match="has no column 'z'; it has 'y'"):
+        tables.read(write("y\n1\n"), x=["z"])
+
+
+def test_files_of_a_folder_must_agree(write):
+    file = write("x,y\n1,2\n", "a.csv")
+    write("y\n1\n", "b.csv")
+    with pytest.raises(BadData, match=r"b.csv has labels \['y'\] and inputs \[\], .*a.csv"):
+        tables.read(file.parent)
+    write("x,y,stream\n1,2,a\n", "b.csv")
+    with pytest.raises(BadData, match=r"stream 'a' is in .*a.csv and in .*b.csv"):
+        tables.read(file.parent)
+
+
+def counted(write, sizes, classes=2):
+    rows = [f"{name},{k},{k % classes}" for name, size in sizes.items() for k in range(size)]
+    return tables.read(write("stream,x,y\n" + "\n".join(rows) + "\n"))
+
+
+def test_a_split_by_time_keeps_the_order_and_shares_nothing(write):
+    series = counted(write, {"a": 100, "b": 200, "short": 8}, classes=3)
+    splits, left_out = tables.split(series, 10, classes=True)
+    train, validation, test = (source.draw(seeded(), 5000, 10) for source in splits[:3])
+    assert train.y.shape == (5000, 10, 1)
+    assert sorted(train.x.unique().tolist()) == list(range(140))
+    assert validation.x[:, 0, 0].tolist() == [70, 140, 150, 160]
+    assert test.x[:, 0, 0].tolist() == [85, 170, 180, 190]
+    assert (splits.x_dim, splits.y_dim, splits.classes) == (1, 1, 3)
+    assert left_out == [
+        f"stream 'short': {count} observations for {part}, fewer than 10"
+        for count, part in ((6, "training"), (1, "validation"), (1, "test"))
+    ]
+
+
+def test_a_split_by_stream_keeps_streams_whole(write):
+    series = counted(write, dict.fromkeys("abcdefghij", 10))
+    splits, left_out = tables.split(series, 10, train=0.6, validation=0.2, by="stream")
+    sizes = [len(source.draw(seeded(), 99, 10).y) for source in splits[1:3]]
+    assert sizes == [2, 2]
+    assert splits.train.names == list("abcdef")
+    assert left_out == []
+    assert splits.classes == 0
+
+
+def test_windows_that_fit_nowhere_are_refused(write):
+    series = counted(write, {"a": 40, "b": 30})
+    with pytest.raises(BadData, match="of 30 observations for training by time: stream 'a': 28 ob"):
+        tables.split(series, 30)
+    with pytest.raises(BadData, match=r"of 10 observations for validation by time: .*'b': [45] ob"):
+        tables.split(series, 10)
+    with pytest.raises(BadData, match="test by stream: there is no stream left"):
+        tables.split(series, 10, by="stream")
+    with pytest.raises(ValueError, match="got length 10, train 0.9, validation 0.2"):
+        tables.split(series, 10, train=0.9, validation=0.2)

@@ -1,0 +1,282 @@
+"""A user's own series: CSV or Parquet files, one row per observation.
+
+Columns are found by their names unless they are given: labels `y`, or `y1, y2, ...`, or `y_...`;
+inputs `x` likewise, or none; `stream` which series a row is of, without it a file is one series
+that has the file's name; `time` (also `timestamp`, `datetime`, `date`, `year`) what orders the
+rows of a series, without it their order counts; `changepoint` 0 or 1, whether a regime starts.
+Without labels of such a name, the only other column of numbers is the label.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any, Literal, NamedTuple
+
+import torch
+
+from training.data.base import Splits
+from training.data.cells import PARQUET, Table, listed, missing, number, plain_number, read_table
+from training.data.cells import times as read_times
+from training.data.windows import Series, Windows, consecutive
+from training.errors import BadData
+
+TIME_NAMES = ("time", "timestamp", "datetime", "date", "year")
+SUFFIXES = PARQUET | {".csv", ".tsv"}
+
+
+class Columns(NamedTuple):
+    """Which column is what; None: not in the file."""
+
+    y: list[str]
+    x: list[str]
+    stream: str | None
+    time: str | None
+    changepoint: str | None
+
+
+class _Wanted(NamedTuple):
+    y: Sequence[str] | None
+    x: Sequence[str] | None
+    stream: str | None
+    time: str | None
+    changepoint: str | None
+
+
+def read(
+    path: Path,
+    *,
+    y: Sequence[str] | None = None,
+    x: Sequence[str] | None = None,
+    stream: str | None = None,
+    time: str | None = None,
+    changepoint: str | None = None,
+    classes: bool = False,
+) -> list[Series]:
+    """Series (float64) of a file, or of all `.csv`, `.tsv`, `.parquet` and `.pq` in a folder.
+
+    `classes`: labels are class indices. An empty label is a missing one (nan). BadData names file,
+    row and column of what cannot be used: a column that is not there, text or an infinity among
+    numbers, an input or time that is empty, a time twice in a series, a label that is no class.
+    """
+    wanted = _Wanted(y, x, stream, time, changepoint)
+    found: dict[str, tuple[Path, Series]] = {}
+    first: tuple[Path, Columns] | None = None
+    for file in _files(path):
+        table = read_table(file)
+        columns = _columns(table, wanted)
+        first = first or (file, columns)
+        if columns[:2] != first[1][:2]:
+            raise BadData(
+                f"{file} has labels {columns.y} and inputs {columns.x}, "
+                f"{first[0]} {first[1].y} and {first[1].x}"
+            )
+        for each in _series(table, columns, classes):
+            if each.name in found:
+                raise BadData(f"stream {each.name!r} is in {found[each.name][0]} and in {file}")
+            found[each.name] = file, each
+    series = [each for _, each in found.values()]
+    _check_labels(path, series, classes)
+    return series
+
+
+def split(
+    series: Sequence[Series],
+    length: int,
+    *,
+    train: float = 0.7,
+    validation: float = 0.15,
+    by: Literal["time", "stream"] = "time",
+    classes: bool = False,
+) -> tuple[Splits, list[str]]:
+    """Split the series in windows of `length`, and say what is left out because it is shorter.
+
+    By time, the first share `train` of every series is for training, the next `validation`, the
+    rest the test; by stream, the first of the series, the next, the rest, each whole. Training
+    windows are random, those of validation and test disjoint and consecutive. BadData if one of
+    the three has no window.
+    """
+    if length < 1 or not (train > 0 and validation > 0 and train + validation < 1):
+        raise ValueError(
+            "expected a length of at least 1 and shares above 0 that leave some for the test, "
+            f"got length {length}, train {train}, validation {validation}"
+        )
+    shares = (0.0, train, train + validation, 1.0)
+    parts = {
+        name: _parts(series, low, high, by)
+        for name, low, high in zip(
+            ("training", "validation", "test"), shares[:-1], shares[1:], strict=True
+        )
+    }
+    left_out = [line for name, part in parts.items() for line in _short(name, part, length, by)]
+    first = series[0]
+    splits = Splits(
+        Windows(parts["training"]),
+        consecutive(parts["validation"], length),
+        consecutive(parts["test"], length),
+        x_dim=0 if first.x is None else first.x.shape[1],
+        y_dim=first.y.shape[1],
+        classes=1 + int(max(each.y.nan_to_num(0).max() for each in series)) if classes else 0,
+    )
+    return splits, left_out
+
+
+def _parts(series: Sequence[Series], low: float, high: float, by: str) -> list[Series]:
+    if by == "stream":
+        return list(series[round(low * len(series)) : round(high * len(series))])
+    return [each.part(round(low * len(each.y)), round(high * len(each.y))) for each in series]
+
+
+def _short(name: str, parts: Sequence[Series], length: int, by: str) -> list[str]:
+    """What is left out of a part; BadData if that is everything."""
+    lines = [
+        f"stream {each.name!r}: {len(each.y)} observations for {name}, fewer than {length}"
+        for each in parts
+        if len(each.y) < length
+    ]
+    if len(lines) == len(parts):
+        more = "" if len(lines) <= 10 else f"; and {len(lines) - 10} more"
+        raise BadData(
+            f"no window of {length} observations for {name} by {by}: "
+            + ("; ".join(lines[:10]) + more if lines else "there is no stream left for it")
+        )
+    return lines
+
+
+def _files(path: Path) -> list[Path]:
+    if not path.is_dir():
+        return [path]
+    files = sorted(file for file in path.iterdir() if file.suffix.lower() in SUFFIXES)
+    if not files:
+        raise BadData(f"{path} holds none of {', '.join(sorted(SUFFIXES))}")
+    return files
+
+
+def _columns(table: Table, wanted: _Wanted) -> Columns:
+    single = [name for name in wanted[2:] if isinstance(name, str)]
+    for name in [*(wanted.y or []), *(wanted.x or []), *single]:
+        if name not in table.columns:
+            raise BadData(f"{table.file} has no column {name!r}; it has {listed(table.columns)}")
+    x = list(wanted.x) if wanted.x is not None else _named(table, "x", set(wanted.y or []))
+    taken = {*(wanted.y or []), *x, *single}
+    stream = wanted.stream or _find(table, ("stream",), taken)
+    time = wanted.time or _find(table, TIME_NAMES, taken)
+    changepoint = wanted.changepoint or _find(table, ("changepoint",), taken)
+    taken |= {name for name in (stream, time, changepoint) if name is not None}
+    y = list(wanted.y) if wanted.y else _find_labels(table, taken)
+    return Columns(y, x, stream, time, changepoint)
+
+
+def _find(table: Table, names: Sequence[str], taken: set[str]) -> str | None:
+    by_lower = {name.lower(): name for name in reversed(table.columns) if name not in taken}
+    return next((by_lower[name] for name in names if name in by_lower), None)
+
+
+def _named(table: Table, letter: str, taken: set[str]) -> list[str]:
+    """Return `letter` or `letter1, letter2, ...` by number; if there is none, all `letter_...`."""
+    free = [name for name in table.columns if name not in taken]
+    found = [name for name in free if re.fullmatch(rf"{letter}_?\d*", name, re.IGNORECASE)]
+    if found:
+        return sorted(found, key=lambda name: int(re.sub(r"\D", "", name) or "0"))
+    return [name for name in free if re.match(rf"{letter}_", name, re.IGNORECASE)]
+
+
+def _find_labels(table: Table, taken: set[str]) -> list[str]:
+    if names := _named(table, "y", taken):
+        return names
+    numeric = [
+        name
+        for name, cells in table.columns.items()
+        if name not in taken and all(missing(c) or plain_number(c) is not None for c in cells)
+    ]
+    if len(numeric) == 1:
+        return numeric
+    found = "no numeric column" if not numeric else f"several numeric columns: {listed(numeric)}"
+    raise BadData(
+        f"{table.file} has no column y or y1, y2, ... and {found}; name the label columns"
+    )
+
+
+def _series(table: Table, columns: Columns, classes: bool) -> list[Series]:
+    rows: dict[str, list[int]] = {}
+    for row in range(table.rows):
+        rows.setdefault(_stream(table, columns.stream, row), []).append(row)
+    if columns.time is not None:
+        when = read_times(table, columns.time)
+        rows = {name: _ordered(table, columns.time, when, of) for name, of in rows.items()}
+    y = [_label(table, row, columns.y, classes) for row in range(table.rows)]
+    x = [[_input(table, row, name) for name in columns.x] for row in range(table.rows)]
+    switch = None
+    if columns.changepoint is not None:
+        switch = [_switch(table, row, columns.changepoint) for row in range(table.rows)]
+    return [
+        Series(
+            torch.tensor([x[row] for row in of], dtype=torch.float64) if columns.x else None,
+            torch.tensor([y[row] for row in of], dtype=torch.float64),
+            torch.tensor([switch[row] for row in of]) if switch is not None else None,
+            name,
+        )
+        for name, of in rows.items()
+    ]
+
+
+def _stream(table: Table, column: str | None, row: int) -> str:
+    if column is None:
+        return table.file.stem
+    cell = table.columns[column][row]
+    if cell is None or str(cell).strip() == "":
+        raise BadData(f"{table.where(row, column)}: empty; every row is of a stream")
+    return str(cell).strip()
+
+
+def _ordered(table: Table, column: str, when: list[float], rows: list[int]) -> list[int]:
+    ordered = sorted(rows, key=when.__getitem__)
+    for before, row in zip(ordered[:-1], ordered[1:], strict=True):
+        if when[before] == when[row]:
+            raise BadData(
+                f"{table.where(row, column)}: {str(table.columns[column][row])!r} is also the "
+                f"time of row {before + 1} of the same stream"
+            )
+    return ordered
+
+
+def _input(table: Table, row: int, name: str) -> float:
+    value = number(table, row, name)
+    if value is None:
+        raise BadData(f"{table.where(row, name)}: empty; an input cannot be missing")
+    return value
+
+
+def _label(table: Table, row: int, names: list[str], classes: bool) -> list[float]:
+    values = [number(table, row, name) for name in names]
+    if None in values and any(value is not None for value in values):
+        raise BadData(
+            f"{table.where(row, names[values.index(None)])}: empty while other labels of the row "
+            "are not; a label is missing altogether or not at all"
+        )
+    for name, value in zip(names, values, strict=True):
+        if classes and value is not None and (value < 0 or value != int(value)):
+            raise BadData(f"{table.where(row, name)}: {value:g} is not a class 0, 1, 2, ...")
+    return [math.nan if value is None else value for value in values]
+
+
+def _switch(table: Table, row: int, name: str) -> bool:
+    cell: Any = table.columns[name][row]
+    known: dict[str, bool] = {"0": False, "1": True, "false": False, "true": True}
+    value = known.get(str(cell).strip().lower().removesuffix(".0"))
+    if value is None:
+        raise BadData(f"{table.where(row, name)}: {str(cell)!r} is not 0 or 1")
+    return value
+
+
+def _check_labels(path: Path, series: Sequence[Series], classes: bool) -> None:
+    labels = torch.cat([each.y for each in series])
+    known = labels[~labels.isnan()]
+    if not len(known):
+        raise BadData(f"{path}: the label is empty in every row")
+    if classes and labels.shape[1] > 1:
+        raise BadData(f"{path}: a class is one column, got {labels.shape[1]}")
+    if classes and bool((known == known[0]).all()):
+        raise BadData(f"{path}: every label is class {known[0]:g}; two classes are needed")
