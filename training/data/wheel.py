@@ -61,12 +61,13 @@ def world(generator: torch.Generator, count: int, steps: int, hazard: float) -> 
 
 
 def quadrant(states: Tensor) -> Tensor:
-    """Action 1 to 4 (...) of the quadrant of states (..., 2).
+    """Quadrant (...), 1 to 4, of states (..., 2), and so the action that belongs to it.
 
-    In the order of Riquelme et al.: upper right, lower right, upper left, lower left.
+    Counted as in geometry: upper right, upper left, lower left, lower right. The paper does not say
+    which is which; the problem is the same whichever it is.
     """
-    left, lower = states[..., 0] <= 0, states[..., 1] <= 0
-    return 1 + 2 * left.long() + lower.long()
+    right, upper = states[..., 0] > 0, states[..., 1] > 0
+    return torch.where(upper, torch.where(right, 1, 2), torch.where(right, 4, 3))
 
 
 def reward_mean(states: Tensor, action: Tensor, delta: Tensor) -> Tensor:
@@ -78,7 +79,7 @@ def reward_mean(states: Tensor, action: Tensor, delta: Tensor) -> Tensor:
 
 def best_mean(states: Tensor, delta: Tensor) -> Tensor:
     """Mean reward (...) of the best action in states (..., 2) under radii (...)."""
-    return torch.where(states.norm(dim=-1) > delta, max(HIGH, MEDIUM), max(LOW, MEDIUM)).to(delta)
+    return torch.where(states.norm(dim=-1) > delta, HIGH, MEDIUM).to(delta)
 
 
 def inputs(states: Tensor, action: Tensor) -> Tensor:
