@@ -152,18 +152,7 @@ def step(
     model: UnderlyingModel, state: FilterState, prior: Prior, inputs: Inputs
 ) -> tuple[FilterState, Info]:
     """Predict the label, then learn from it (paper, algorithm 1)."""
-    return learn(model, state, *grow(state, prior, inputs), prior, inputs)
-
-
-def learn(
-    model: UnderlyingModel,
-    state: FilterState,
-    grown: FilterState,
-    growth: Growth,
-    prior: Prior,
-    inputs: Inputs,
-) -> tuple[FilterState, Info]:
-    """The rest of a step, after `grow`, which reads neither input nor label: they may be chosen."""
+    grown, growth = grow(state, prior, inputs)
     prediction = predict(model, grown, prior, inputs)
     y = torch.where(inputs.labelled.unsqueeze(-1), inputs.y, prior.location)
     log_likelihood, inlier = _likelihood(prediction, y, inputs)

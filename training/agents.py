@@ -13,19 +13,25 @@ from typing import Protocol
 import torch
 from torch import Tensor
 
-from model_core import actions
+from model_core import belief as beliefs
 from model_core import filter as moca
+from model_core import hazard as hazards
 from model_core.actions import Hypotheses
-from model_core.filter import FilterState, Inputs, Prior
-from model_core.upm.alpaca import Alpaca
+from model_core.components import Normal, StudentT
+from model_core.filter import Prior
+from model_core.upm.alpaca import Alpaca, AlpacaStats
 from model_core.upm.base import select
+from model_core.upm.regression import NoisyStats
 
 
 class Holder(Protocol):
     """What an agent holds during its trials; it changes with `learn`."""
 
     def held(self, switch: Tensor) -> Hypotheses:
-        """Before the coming reward; switch: (B,) whether the radius was drawn anew."""
+        """Before the coming reward; switch: (B,) whether the radius was drawn anew.
+
+        Good until `learn`, which may change the statistics in place.
+        """
         ...
 
     def learn(self, x: Tensor, y: Tensor) -> Hypotheses | None:
@@ -50,7 +56,7 @@ class Agent(Protocol):
 class Moca:
     """The filter with a constant hazard, the model's unless given.
 
-    At `hypotheses + 1` or more steps nothing is pruned.
+    Nothing is pruned in the first `hypotheses` steps.
     """
 
     hazard: float | None = None
@@ -59,7 +65,7 @@ class Moca:
     def begin(self, model: Alpaca, prior: Prior) -> Holder:
         """No observation yet."""
         hazard = model.hazard if self.hazard is None else self.hazard
-        return _Filtered(model, prior, moca.init(prior, self.hypotheses), hazard)
+        return _Filtered(model, prior, hazard, self.hypotheses)
 
 
 @dataclass(frozen=True)
@@ -102,30 +108,67 @@ AGENTS: Mapping[str, Agent | Random] = {
 
 
 class _Filtered:
-    """MOCA."""
+    """MOCA as `model_core.filter` has it, but its statistics change in place.
 
-    def __init__(self, model: Alpaca, prior: Prior, state: FilterState, hazard: float) -> None:
-        self._model, self._prior, self._state = model, prior, state
-        ones = torch.ones_like(prior.location[:, 0])
-        labelled, nothing = ones > 0, torch.full_like(ones, torch.nan)
-        # Growth reads neither input nor label.
-        self._inputs = Inputs(
-            None, prior.location, labelled, hazard * ones[:, None], ones, nothing, 0 * ones
-        )
-        self._grown = moca.grow(state, prior, self._inputs)
+    A step of the filter makes them anew three times; 100 hypotheses of 100 features are 8 MB, and
+    to get that much memory takes longer than all else.
+    """
+
+    def __init__(self, model: Alpaca, prior: Prior, hazard: float, hypotheses: int) -> None:
+        self._model, self._prior = model, prior
+        state = moca.init(prior, hypotheses)
+        self._belief, self._stats, self._seq = state.belief, state.stats, state.seq
+        self._rows = torch.arange(len(self._seq), device=self._seq.device)
+        table = torch.full_like(prior.location[:, :1], hazard)
+        told = torch.ones_like(table), torch.full_like(table, torch.nan)
+        self._change = hazards.log_change(table, *told)
 
     def held(self, switch: Tensor) -> Hypotheses:
-        """The mixture; MOCA is not told of switches."""
-        self._grown = moca.grow(self._state, self._prior, self._inputs)
-        return actions.hypotheses(self._grown[0])
+        """The mixture, grown; MOCA is not told of switches."""
+        self._belief, growth = beliefs.grow(self._belief, self._seq, *self._change)
+        slot = growth.born.long().argmax(-1)
+        for each, fresh in zip(self._stats, self._prior.stats, strict=True):
+            each[self._rows, slot] = fresh[:, 0]
+        return self._hypotheses()
 
     def learn(self, x: Tensor, y: Tensor) -> Hypotheses:
-        """A step of the filter."""
-        told = self._inputs._replace(x=x, y=y)
-        self._state, info = moca.learn(self._model, self._state, *self._grown, self._prior, told)
-        if not bool(info.ok.all()):
+        """Label update, statistics, pruning."""
+        phi = self._model.encode(x, self._prior.context)
+        log_likelihood = _absorb(self._model, self._stats, phi, y)
+        belief, _ = beliefs.observe(self._belief, log_likelihood)
+        if not bool(belief.log_prob.amax(-1).isfinite().all()):
             raise FloatingPointError("a step of the filter did not stay finite")
-        return actions.hypotheses(self._state)
+        (self._belief, _), self._seq = beliefs.prune(belief), self._seq + 1
+        return self._hypotheses()
+
+    def _hypotheses(self) -> Hypotheses:
+        belief = self._belief
+        return Hypotheses(belief.log_prob, belief.run_length, self._stats, self._prior.context)
+
+
+def _absorb(model: Alpaca, stats: AlpacaStats | NoisyStats, phi: Tensor, y: Tensor) -> Tensor:
+    """Log densities (B, S) of labels y (B, y), which the statistics then absorb in place.
+
+    That is `regression.absorb` of one row of weight 1: `K + P phi e / s`, `P - P phi phi' P / s`.
+    """
+    projected = torch.einsum("bsnm,bm->bsn", stats.cov, phi)
+    spread = 1 + (projected @ phi.unsqueeze(-1))  # (B, S, 1)
+    fitted = torch.einsum("bsny,bn->bsy", stats.mean, phi)
+    error = ((y - model.y_offset) / model.y_scale).unsqueeze(1) - fitted
+    location = fitted * model.y_scale + model.y_offset
+    components: Normal | StudentT
+    if isinstance(stats, NoisyStats):
+        scale = (spread * stats.beta / stats.alpha).sqrt() * model.y_scale
+        components = StudentT(2 * stats.alpha, location, scale)
+        stats.alpha.add_(0.5)
+        stats.beta.add_(0.5 * error.square() / spread)
+    else:
+        assert model.noise_variance is not None
+        components = Normal(location, (spread * model.noise_variance).sqrt() * model.y_scale)
+    root = projected / spread.sqrt()
+    stats.mean.add_(projected.unsqueeze(-1) * (error / spread).unsqueeze(-2))
+    stats.cov.addcmul_(root.unsqueeze(-1), root.unsqueeze(-2), value=-1)
+    return components.joint_log_density(y.unsqueeze(1))
 
 
 class _Sliding:

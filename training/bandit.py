@@ -30,7 +30,7 @@ STRATEGIES = {
     "optimistic-5": Strategy("optimistic", 5),
     "greedy": Strategy("greedy"),
 }
-CACHED = 2**23  # bytes of covariances done together: more trials at once go slower on a CPU
+CACHED = 2**24  # bytes of covariances done together: more trials at once go slower on a CPU
 
 
 class Trials(NamedTuple):
@@ -122,14 +122,17 @@ def follow(
     first = torch.ones_like(grid[..., 0], dtype=torch.int64)
     belief, mean = torch.zeros(steps, steps), torch.full_like(grid[..., 0], torch.nan)
 
-    def watch(t: int, before: Hypotheses, after: Hypotheses | None) -> None:
-        assert after is not None
-        probability = after.log_prob[0].exp().float().cpu()
-        belief[t].index_add_(0, after.run_length[0].clamp(0, steps - 1).cpu(), probability)
+    def before(t: int, held: Hypotheses) -> None:
         if t == at:
             asked = wheel.inputs(grid, first).reshape(1, points**2, wheel.X_DIM)
-            mean.copy_(actions.mean(model, before, asked).reshape(points, points))
+            mean.copy_(actions.mean(model, held, asked).reshape(points, points))
 
+    def after(t: int, held: Hypotheses | None) -> None:
+        assert held is not None
+        probability = held.log_prob[0].exp().float().cpu()
+        belief[t].index_add_(0, held.run_length[0].clamp(0, steps - 1).cpu(), probability)
+
+    watch = _Watch(before, after)
     trials = _play(agent, model, one, strategy, _generators(generator, world)[:1], watch)
     outside, delta = grid.norm(dim=-1) > 1, one.delta[0]
     truth = wheel.reward_mean(grid, first, delta[at])
@@ -137,7 +140,11 @@ def follow(
     return Belief(trials, belief, one.switch[0], delta, at, axis, *hidden)
 
 
-Watch = Callable[[int, Hypotheses, Hypotheses | None], None]
+class _Watch(NamedTuple):
+    """Told of each step what is held before its action, and after its reward."""
+
+    before: Callable[[int, Hypotheses], None]
+    after: Callable[[int, Hypotheses | None], None]
 
 
 @torch.no_grad()
@@ -147,7 +154,7 @@ def _play(
     world: World,
     strategy: Strategy,
     chance: list[torch.Generator],
-    watch: Watch | None = None,
+    watch: _Watch | None = None,
 ) -> Trials:
     count, steps = world.delta.shape
     zeros = world.delta.new_zeros(count, 1)
@@ -158,12 +165,14 @@ def _play(
         state, delta = world.states[:, t], world.delta[:, t]
         candidates = wheel.inputs(state.unsqueeze(1).expand(-1, wheel.ACTIONS, -1), every)
         held = holder.held(world.switch[:, t])
+        if watch is not None:
+            watch.before(t, held)
         action = actions.choose(model, held, candidates, strategy, chance).chosen
         reward = wheel.reward_mean(state, action, delta) + world.noise[:, t]
         after = holder.learn(candidates[rows, action], reward.unsqueeze(-1))
         taken.append(action)
         if watch is not None:
-            watch(t, held, after)
+            watch.after(t, after)
     return _score(world, torch.stack(taken, 1))
 
 
