@@ -7,7 +7,7 @@ A prior is the same NamedTuple with `S = 1`. Nothing here knows about run length
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple, TypeVar
 
 import torch
@@ -115,6 +115,27 @@ class UnderlyingModel(ABC):
         Only windows of at most `longest` rows are asked for; anything may stand elsewhere.
         """
         return None
+
+    def means(self, stats: Stats, phi: Tensor) -> Tensor:
+        """Predictive means (B, S, A, d) of the label at A inputs of each stream, phi (B, A, n)."""
+        each = [self.predictive(stats, phi[:, a]).mean() for a in range(phi.shape[1])]
+        return torch.stack(each, 2)
+
+    def draw(self, stats: Stats, phi: Tensor, generators: Sequence[torch.Generator]) -> Tensor:
+        """Draws (B, S, A, d), one for each hypothesis, at A inputs, phi (B, A, n).
+
+        generators: one for each stream. Without a function to draw, these are labels, drawn from
+        the predictive at each input independently: noise included, and no function through them.
+        """
+        found = []
+        for a in range(phi.shape[1]):
+            each = self.predictive(stats, phi[:, a])
+            parts = [
+                each.rebuilt(*(p[b : b + 1] for p in each.parameters())).sample(generator)
+                for b, generator in enumerate(generators)
+            ]
+            found.append(torch.cat(parts))
+        return torch.stack(found, 2)
 
     def required(self, x: Tensor | None) -> Tensor:
         """Inputs, or features, of a model that cannot do without; raises ValueError."""

@@ -8,6 +8,7 @@ paper's recursion. Training, live steps and replays all go through `absorb`.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import NamedTuple
 
 import torch
@@ -107,6 +108,23 @@ def noise_before(stats: NoisyStats, weight: Tensor, squares: Tensor) -> NoisySta
     )
 
 
+def covariance_root(cov: Tensor) -> Tensor:
+    """A root `R` with `R R' = cov` (..., n, n): Cholesky's, or where that fails the symmetric one.
+
+    It fails where a direction has no variance left; eigenvalues below zero are rounding, and count
+    as zero. What is not finite has a root of nan.
+    """
+    root: Tensor
+    root, failed = torch.linalg.cholesky_ex(cov)
+    if not bool((failed > 0).any()):
+        return root
+    finite = torch.isfinite(cov).all(-1).all(-1)[..., None, None]
+    value, vector = torch.linalg.eigh(torch.where(finite, cov, 0.0))
+    symmetric = (vector * value.clamp(min=0).sqrt().unsqueeze(-2)) @ vector.mT
+    root = torch.where((failed > 0)[..., None, None], symmetric, root)
+    return root.masked_fill(~finite, torch.nan)
+
+
 def _project(features: Tensor, cov: Tensor) -> Tensor:
     """`F P` (B, S, c, n) of a symmetric `P`."""
     if features.shape[1] == 1:  # one product for all hypotheses
@@ -172,6 +190,33 @@ class Regression(UnderlyingModel):
         if self.noise_variance is None:
             stats = noise_before(stats, weight, found.whitened.square())
         return self._components(found.location, found.spread, stats), after
+
+    def means(self, stats: Stats, phi: Tensor) -> Tensor:
+        """Posterior means `K' phi` (B, S, A, y) of the function at inputs phi (B, A, m)."""
+        features, stats = self._at(stats, phi)
+        return _fit(features, stats.mean) * self.y_scale + self.y_offset
+
+    def draw(self, stats: Stats, phi: Tensor, generators: Sequence[torch.Generator]) -> Tensor:
+        """One function of each hypothesis, without noise, at inputs phi (B, A, m): (B, S, A, y).
+
+        Weights `w ~ N(K, sigma^2 P)` (paper, app. A), after `sigma^2 ~ InverseGamma(alpha, beta)`
+        where it is unknown. A generator's state decides the function, whatever it is asked at.
+        """
+        features, stats = self._at(stats, phi)
+        noise, like = self.noise_variance, stats.mean[0]
+        if noise is None:
+            chance = zip(stats.alpha, generators, strict=True)
+            gamma = [torch._standard_gamma(alpha, generator=each) for alpha, each in chance]
+            noise = (stats.beta / torch.stack(gamma)).unsqueeze(-2)
+        told = {"dtype": like.dtype, "device": like.device}
+        normal = [torch.randn(like.shape, generator=each, **told) for each in generators]
+        spread = covariance_root(stats.cov) @ torch.stack(normal) * noise.sqrt()
+        return _fit(features, stats.mean + spread) * self.y_scale + self.y_offset
+
+    def _at(self, stats: Stats, phi: Tensor) -> tuple[Tensor, Stats]:
+        """Features (B, 1 or S, A, n) of rows that nobody absorbs."""
+        nothing = stats.mean.new_zeros(*stats.mean.shape[:2], phi.shape[1])
+        return self.design(stats, phi, nothing)
 
     def _absorb(
         self, stats: Stats, phi: Tensor, y: Tensor, weight: Tensor

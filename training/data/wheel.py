@@ -1,0 +1,133 @@
+"""The switching wheel bandit (MOCA, app. on problem settings, after Riquelme et al. 2018).
+
+States are uniform in the unit disc. Action 0 has reward `MEDIUM`; actions 1 to 4 belong to a
+quadrant each, and have `HIGH` for states of theirs farther out than the radius `delta`, else `LOW`;
+rewards are `N(mean, NOISE^2)`. At each step, with probability `hazard`, the radius is drawn anew
+from U[0, 1]. Inputs are the state and the action as one-hot, labels the reward.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+from training.data.base import Batch, Splits
+
+LOW, MEDIUM, HIGH, NOISE = 0.0, 1.0, 2.0, 0.5
+ACTIONS = 5
+X_DIM = 2 + ACTIONS
+TRAIN_STEPS, VALIDATION_STEPS = 64 * 562, 16 * 562
+EXPLORE = 0.5  # probability that the data collection takes a random action
+
+
+class World(NamedTuple):
+    """What happens to B agents over T steps, whatever they do.
+
+    states: (B, T, 2). delta: (B, T). switch: (B, T) whether the radius was drawn anew; at the first
+    step it was. noise: (B, T) of the reward, whichever the action.
+    """
+
+    states: Tensor
+    delta: Tensor
+    switch: Tensor
+    noise: Tensor
+
+    def part(self, trials: slice) -> World:
+        """Some of the trials."""
+        return World(*(each[trials] for each in self))
+
+    def to(self, device: torch.device | str) -> World:
+        """The same elsewhere."""
+        return World(*(each.to(device) for each in self))
+
+
+def world(generator: torch.Generator, count: int, steps: int, hazard: float) -> World:
+    """`count` independent runs of the process, in float64."""
+
+    def uniform() -> Tensor:
+        return torch.rand(count, steps, generator=generator, dtype=torch.float64)
+
+    radius, angle = uniform().sqrt(), 2 * math.pi * uniform()
+    states = torch.stack((radius * angle.cos(), radius * angle.sin()), -1)
+    switch = uniform() < hazard
+    switch[:, :1] = True
+    last = torch.where(switch, torch.arange(steps), 0).cummax(-1).values
+    delta = uniform().gather(-1, last)
+    noise = torch.randn(count, steps, generator=generator, dtype=torch.float64)
+    return World(states, delta, switch, NOISE * noise)
+
+
+def quadrant(states: Tensor) -> Tensor:
+    """Quadrant (...), 1 to 4, of states (..., 2), and so the action that belongs to it.
+
+    Counted as in geometry: upper right, upper left, lower left, lower right. The paper does not say
+    which is which; the problem is the same whichever it is.
+    """
+    right, upper = states[..., 0] > 0, states[..., 1] > 0
+    return torch.where(upper, torch.where(right, 1, 2), torch.where(right, 4, 3))
+
+
+def reward_mean(states: Tensor, action: Tensor, delta: Tensor) -> Tensor:
+    """Mean reward (...) of actions (...) in states (..., 2) under radii (...)."""
+    wins = (action == quadrant(states)) & (states.norm(dim=-1) > delta)
+    low = torch.full_like(states[..., 0], LOW)
+    return torch.where(action == 0, MEDIUM, torch.where(wins, HIGH, low))
+
+
+def best_mean(states: Tensor, delta: Tensor) -> Tensor:
+    """Mean reward (...) of the best action in states (..., 2) under radii (...)."""
+    return torch.where(states.norm(dim=-1) > delta, HIGH, MEDIUM).to(delta)
+
+
+def inputs(states: Tensor, action: Tensor) -> Tensor:
+    """Inputs (..., 7) of states (..., 2) and actions (...): the state, then one-hot actions."""
+    hot = torch.nn.functional.one_hot(action, ACTIONS).to(states)
+    return torch.cat((states, hot), -1)
+
+
+def collected(generator: torch.Generator, count: int, steps: int, hazard: float) -> Batch:
+    """What the data collection sees: half random actions, half that of the state's quadrant."""
+    met = world(generator, count, steps, hazard)
+    explore = torch.rand(count, steps, generator=generator) < EXPLORE
+    anything = torch.randint(ACTIONS, (count, steps), generator=generator)
+    action = torch.where(explore, anything, quadrant(met.states))
+    reward = reward_mean(met.states, action, met.delta) + met.noise
+    return Batch(inputs(met.states, action), reward.unsqueeze(-1), met.switch)
+
+
+class _Windows(NamedTuple):
+    """Windows of one fixed stream of N observations, anywhere in it."""
+
+    stream: Batch  # (1, N, ...)
+
+    def draw(self, generator: torch.Generator, count: int, length: int) -> Batch:
+        """Starts are uniform; the first observation need not start a regime."""
+        x, y, switch = self.stream
+        assert x is not None
+        assert switch is not None
+        starts = y.shape[1] - length + 1
+        if starts < 1:
+            raise ValueError(f"expected windows of at most {y.shape[1]} steps, got {length}")
+        at = torch.randint(starts, (count, 1), generator=generator) + torch.arange(length)
+        return Batch(x[0, at], y[0, at], switch[0, at])
+
+
+class _Fresh(NamedTuple):
+    """New streams at each draw."""
+
+    hazard: float
+
+    def draw(self, generator: torch.Generator, count: int, length: int) -> Batch:
+        """`count` streams from their first steps on."""
+        return collected(generator, count, length, self.hazard)
+
+
+def splits(hazard: float, seed: int) -> Splits:
+    """Training on 64 x 562 steps and validation on 16 x 562, each one stream; test is fresh."""
+    generator = torch.Generator().manual_seed(seed)
+    train = collected(generator, 1, TRAIN_STEPS, hazard)
+    validation = collected(generator, 1, VALIDATION_STEPS, hazard)
+    return Splits(_Windows(train), _Windows(validation), _Fresh(hazard), X_DIM, 1)
