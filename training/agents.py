@@ -67,6 +67,8 @@ class Moca:
     def begin(self, model: Alpaca, prior: Prior) -> Holder:
         """No observation yet."""
         hazard = model.hazard if self.hazard is None else self.hazard
+        if not isinstance(hazard, float):
+            raise ValueError("expected a constant hazard, got one by run length")
         return _Filtered(model, prior, hazard, self.hypotheses)
 
 

@@ -59,7 +59,7 @@ def train(
     ),
     data_dir: Annotated[
         Path | None,
-        typer.Option(envvar="MOCA_TEST_DATA", help="Folder of the data sets.", show_default=False),
+        typer.Option(envvar="MOCA_DATA_DIR", help="Folder of the data sets.", show_default=False),
     ] = None,
     resume: Annotated[
         bool, typer.Option("--resume", envvar="MOCA_RESUME", help="Go on where runs stopped.")

@@ -62,6 +62,40 @@ def _sinusoid(options: Options, place: Place) -> Splits:
     return splits(**options)
 
 
+def _bandit(options: Options, place: Place) -> Splits:
+    from training.data.wheel import splits
+
+    return splits(**options)
+
+
+def _players(options: Options, place: Place) -> Splits:
+    from training.data.players import splits
+
+    return splits(_folder(place), **options)
+
+
+def _rainbow(options: Options, place: Place) -> Splits:
+    from training.data.rainbow import splits
+
+    return splits(_folder(place), **options)
+
+
+def _miniimagenet(options: Options, place: Place) -> Splits:
+    from training.data.miniimagenet import splits
+
+    return splits(_folder(place), cache=place.cache, **options)
+
+
+def _folder(place: Place) -> Path:
+    if place.data is None:
+        raise BadConfig("--data-dir (or MOCA_DATA_DIR) is needed: the folder of the data sets")
+    return place.data
+
+
 _SOURCES: dict[str, Callable[[Options, Place], Splits]] = {
     "sinusoid": _sinusoid,
+    "bandit": _bandit,
+    "players": _players,
+    "rainbow": _rainbow,
+    "miniimagenet": _miniimagenet,
 }
