@@ -57,9 +57,9 @@ def train(
     runs: Annotated[Path, typer.Option(envvar="MOCA_RUNS", help="Folder of the runs.")] = Path(
         "runs"
     ),
-    data_dir: Annotated[
+    datasets: Annotated[
         Path | None,
-        typer.Option(envvar="MOCA_DATA_DIR", help="Folder of the data sets.", show_default=False),
+        typer.Option(envvar="MOCA_DATASETS", help="Folder of the data sets.", show_default=False),
     ] = None,
     resume: Annotated[
         bool, typer.Option("--resume", envvar="MOCA_RESUME", help="Go on where runs stopped.")
@@ -82,7 +82,7 @@ def train(
     try:
         wanted = Wanted(experiment, preset, runs, device, resume, threads)
         common: dict[str, Any] = overrides(config, setting or [])
-        place = Place(data_dir, runs / "cache")
+        place = Place(datasets, runs / "cache")
         run(wanted, common, place, hazard or [], mode or [], rate or [], seed or [])
     except TrainingError as error:
         _fail(str(error))

@@ -88,7 +88,7 @@ def _miniimagenet(options: Options, place: Place) -> Splits:
 
 def _folder(place: Place) -> Path:
     if place.data is None:
-        raise BadConfig("--data-dir (or MOCA_DATA_DIR) is needed: the folder of the data sets")
+        raise BadConfig("--datasets (or MOCA_DATASETS) is needed: the folder of the data sets")
     return place.data
 
 
