@@ -113,9 +113,9 @@ def _key(figure: Figure) -> None:
             frameon=False,
             fontsize=9,
         )
-        for handle in key.legend_handles:
-            if isinstance(handle, PathCollection):
-                handle.set_alpha(1.0)  # that of the first point may be faint
+        for shown in key.legend_handles:
+            if isinstance(shown, PathCollection):
+                shown.set_alpha(1.0)  # that of the first point may be faint
 
 
 @singledispatch
