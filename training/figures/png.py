@@ -161,6 +161,8 @@ def _(layer: Points, axes: Axes) -> None:
         return  # nor a key, which would be blank
     colour = np.tile(to_rgba(layer.colour), (len(layer.x), 1))
     colour[:, 3] = layer.opacity
+    edge = np.tile(EDGE, (len(layer.x), 1))
+    edge[:, 3] *= layer.opacity
     axes.scatter(
         layer.x,
         layer.y,
@@ -168,7 +170,7 @@ def _(layer: Points, axes: Axes) -> None:
         facecolors=colour,
         marker=SYMBOLS[layer.symbol],
         lw=0.4,
-        edgecolors=EDGE,
+        edgecolors=edge,
         label=_plain(layer.name) or None,
         zorder=3,
     )
