@@ -170,7 +170,7 @@ def _(layer: Points, axes: Axes) -> None:
         facecolors=colour,
         marker=SYMBOLS[layer.symbol],
         lw=0.4,
-        edgecolors=edge,
+        edgecolors=[tuple(each) for each in edge],
         label=_plain(layer.name) or None,
         zorder=3,
     )
