@@ -113,9 +113,9 @@ def _key(figure: Figure) -> None:
             frameon=False,
             fontsize=9,
         )
-        for handle in key.legend_handles:
-            if isinstance(handle, PathCollection):
-                handle.set_alpha(1.0)  # that of the first point may be faint
+        for shown in key.legend_handles:
+            if isinstance(shown, PathCollection):
+                shown.set_alpha(1.0)  # that of the first point may be faint
 
 
 @singledispatch
@@ -161,6 +161,8 @@ def _(layer: Points, axes: Axes) -> None:
         return  # nor a key, which would be blank
     colour = np.tile(to_rgba(layer.colour), (len(layer.x), 1))
     colour[:, 3] = layer.opacity
+    edge = np.tile(EDGE, (len(layer.x), 1))
+    edge[:, 3] *= layer.opacity
     axes.scatter(
         layer.x,
         layer.y,
@@ -168,7 +170,7 @@ def _(layer: Points, axes: Axes) -> None:
         facecolors=colour,
         marker=SYMBOLS[layer.symbol],
         lw=0.4,
-        edgecolors=EDGE,
+        edgecolors=[tuple(each) for each in edge],
         label=_plain(layer.name) or None,
         zorder=3,
     )

@@ -1,0 +1,195 @@
+"""Every figure as HTML that loads nothing and as PNG, with the numbers that were given."""
+
+import base64
+import json
+import re
+
+import matplotlib.image
+import numpy as np
+import pytest
+import torch
+
+from training import calibration
+from training.figures import bandit, belief, losses, palette, performance, trajectory
+from training.figures import calibration as calibrated
+from training.figures.chart import Axis, Chart, Line, Panel, Points, edges
+from training.figures.save import save
+
+HAZARDS = np.array([0.01, 0.05, 0.2])
+STEPS = 24
+SWITCH = np.zeros(STEPS, bool)
+SWITCH[[0, 10, 18]] = True
+
+
+def curve(method, start=0.0):
+    mean = start + np.arange(3.0)
+    return performance.Curve(method, HAZARDS, mean, mean - 0.1, mean + 0.2)
+
+
+def beliefs():
+    found = np.zeros((STEPS, STEPS))
+    length = -1
+    for t in range(STEPS):
+        length = 0 if SWITCH[t] else length + 1
+        found[t, length] = 0.75
+        found[t, max(length - 1, 0)] += 0.25
+    return found
+
+
+def sinusoid():
+    x, y = np.linspace(-5, 5, 9), np.linspace(-3, 3, 7)
+    density = np.exp(-np.abs(np.subtract.outer(y, np.sin(x))))
+    shown = [belief.Density(5, x, y, density, np.sin(x)), belief.Density(12, x, y, density)]
+    data = belief.Data(np.linspace(-5, 5, STEPS), np.arange(STEPS) / 10, SWITCH)
+    return belief.sinusoid(data, shown, beliefs())
+
+
+def wheel():
+    rng, grid = np.random.default_rng(0), np.linspace(-1, 1, 11)
+    samples = bandit.Samples(rng.uniform(-0.7, 0.7, (30, 2)), rng.normal(size=30))
+    surface = bandit.Surface(grid, grid, np.add.outer(grid, grid))
+    return bandit.wheel(samples, surface, beliefs(), SWITCH)
+
+
+def classifier():
+    probability = torch.rand(60, 3, generator=torch.Generator().manual_seed(0)).softmax(-1)
+    return calibrated.classifier(calibration.reliability(probability, torch.arange(60) % 3))
+
+
+def facet():
+    return performance.Facet("sinusoid", "test NLL (nats)", [curve("SW5", 1), curve("MOCA")])
+
+
+def supervision():
+    values = performance.Table("test rate", [0, 1], "train rate", [0, 0.5, 1], np.eye(2, 3))
+    return performance.table(values, "NLL (nats)", "Supervision")
+
+
+def training():
+    step = np.arange(5.0)
+    return losses.losses(losses.Losses(step, 2 * step, -step), losses.Losses(step, step, -step))
+
+
+FIGURES = {
+    "against": lambda: performance.against([facet()]),
+    "over_time": lambda: performance.over_time([facet()]),
+    "step_time": lambda: performance.step_time([curve("MOCA")]),
+    "grouped": lambda: performance.grouped({"a": ("NLL", [curve("one"), curve("two")])}),
+    "table": supervision,
+    "heat_map": lambda: belief.heat_map(beliefs(), SWITCH),
+    "sinusoid": sinusoid,
+    "trajectory": lambda: trajectory.segmented(np.full((STEPS, 2), 20.0), beliefs()),
+    "bandit": wheel,
+    "pit": lambda: calibrated.real(torch.linspace(0, 1, 50, dtype=torch.float64)),
+    "classifier": classifier,
+    "losses": training,
+}
+
+
+def read(page):
+    """Traces and layout out of a page."""
+    text = page.read_text("utf-8")
+    start = re.search(r"Plotly\.newPlot\(\s*\"chart\",\s*", text).end()
+    traces, end = json.JSONDecoder().raw_decode(text, start)
+    layout, _ = json.JSONDecoder().raw_decode(text, re.compile(r",\s*").match(text, end).end())
+    return traces, layout
+
+
+def numbers(field):
+    """A list, or an array as plotly packs it."""
+    if isinstance(field, dict):
+        packed = np.frombuffer(base64.b64decode(field["bdata"]), field["dtype"])
+        shape = field.get("shape")
+        return packed.reshape([int(n) for n in shape.split(",")]) if shape else packed
+    return np.array(field, np.float64)
+
+
+@pytest.mark.parametrize("name", FIGURES)
+def test_a_page_that_loads_nothing_and_a_picture(name, tmp_path):
+    chart = FIGURES[name]()
+    page, picture = save(chart, tmp_path / "new" / f"{name}.v1")
+    assert [page.name, picture.name] == [f"{name}.v1.html", f"{name}.v1.png"]
+    text = page.read_text("utf-8")
+    assert text.count("plotly.js v") == 1
+    assert not re.search(r"<(script|link|img|iframe)\b[^>]*\b(src|href)\s*=\s*[\"']?http", text)
+    assert not re.search(
+        r"<script[^>]*\bsrc\b|<link\b|@import",
+        re.sub(r"<script>.*?</script>", "", text, flags=re.DOTALL),
+    )
+    assert "default-src 'none'" in text
+    height, width, _ = matplotlib.image.imread(picture).shape
+    assert width == 2 * chart.width
+    assert 2 * sum(chart.row_heights) <= height <= 2 * sum(chart.row_heights) + 200
+    traces, _ = read(page)
+    assert traces
+
+
+def test_performance_has_the_numbers_in_the_methods_order(tmp_path):
+    traces, layout = read(save(performance.against([facet()]), tmp_path / "a")[0])
+    assert [each["name"] for each in traces] == ["MOCA", "SW5"]
+    np.testing.assert_array_equal(numbers(traces[1]["y"]), [1.0, 2.0, 3.0])
+    np.testing.assert_allclose(numbers(traces[0]["error_y"]["array"]), 0.2)
+    np.testing.assert_allclose(numbers(traces[0]["error_y"]["arrayminus"]), 0.1)
+    assert traces[0]["line"]["color"] == palette.METHODS["MOCA"].colour
+    assert layout["xaxis"]["type"] == "log"
+    assert layout["yaxis"]["title"]["text"] == "test NLL (nats)"
+
+
+def test_the_belief_has_the_probabilities_and_the_switches(tmp_path):
+    traces, layout = read(save(belief.heat_map(beliefs(), SWITCH), tmp_path / "b")[0])
+    shown, given = numbers(traces[0]["customdata"]), beliefs().T
+    np.testing.assert_array_equal(np.nan_to_num(shown), given[: len(shown)])
+    assert not given[len(shown) :].any()
+    assert [each["x0"] for each in layout["shapes"]] == [9.5, 17.5]
+    assert {each["line"]["color"] for each in layout["shapes"]} == {palette.CHANGE}
+
+
+def test_data_of_the_current_task_and_of_those_before(tmp_path):
+    traces, _ = read(save(sinusoid(), tmp_path / "c")[0])
+    by_panel = {(each.get("name"), each["xaxis"]): each for each in traces}
+    now, earlier = by_panel["current task", "x2"], by_panel["earlier tasks", "x2"]
+    np.testing.assert_allclose(numbers(now["y"]), [1.0, 1.1])
+    np.testing.assert_allclose(numbers(earlier["y"]), np.arange(10) / 10)
+    assert (np.diff(numbers(earlier["marker"]["opacity"])) > 0).all()
+    assert ("earlier tasks", "x") not in by_panel
+
+
+def test_segments_end_where_the_run_length_falls():
+    assert np.flatnonzero(trajectory.switches(beliefs())).tolist() == [10, 18]
+    assert not trajectory.switches(beliefs(), below=0).any()
+
+
+def test_the_posterior_mean_outside_the_disc_is_blank(tmp_path):
+    traces, _ = read(save(wheel(), tmp_path / "d")[0])
+    z = numbers(next(each for each in traces if each["type"] == "heatmap")["z"])
+    assert np.isnan(z[0, 0])
+    assert z[5, 5] == pytest.approx(0.0)
+
+
+def test_text_is_text(tmp_path):
+    said = "</script><b>$x$ & ₂"
+    layers = (Line(np.arange(2.0), np.arange(2.0), said),)
+    panel = Panel(Axis(said), Axis("y"), layers, said)
+    page, _ = save(Chart(said, ((panel,),), said), tmp_path / "e")
+    assert "</script><b>" not in page.read_text("utf-8")
+    traces, _ = read(page)
+    assert traces[0]["name"] == "&lt;/script&gt;&lt;b&gt;$x$ &amp; ₂"
+
+
+def test_no_points_are_no_trace(tmp_path):
+    empty = Points(np.empty(0), np.empty(0), "none")
+    line = Line(np.arange(2.0), np.arange(2.0), "some")
+    panel = Panel(Axis("x"), Axis("y"), (empty, line))
+    traces, _ = read(save(Chart("t", ((panel,),), "d"), tmp_path / "f")[0])
+    assert [each["name"] for each in traces] == ["some"]
+
+
+def test_looks_are_of_the_method_whoever_stands_beside_it():
+    assert palette.ordered(["mine", "COE", "SW5", "MOCA"]) == ["MOCA", "SW5", "COE", "mine"]
+    assert palette.look("mine") == palette.look("mine")
+    assert len({each.colour for each in palette.METHODS.values()}) == len(palette.METHODS)
+
+
+def test_edges():
+    assert edges(np.array([0.0, 1.0, 3.0])).tolist() == [-0.5, 0.5, 2.0, 4.0]
+    assert edges(np.array([2.0])).tolist() == [1.5, 2.5]

@@ -1,0 +1,97 @@
+"""The report of a training run: one page that needs no network, and the same numbers as JSON."""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from training.figures.chart import Chart
+from training.intervals import Estimate
+
+VERSION = 1  # of the layout of report.json
+
+
+class Environment(NamedTuple):
+    """Where and for how long it was trained."""
+
+    torch: str
+    device: str
+    seed: int
+    wall_time_s: float
+
+
+class Metric(NamedTuple):
+    """What was measured, in which unit, on how many sequences."""
+
+    name: str
+    estimate: Estimate
+    unit: str = ""
+
+
+class Comparison(NamedTuple):
+    """Another method on the same sequences; difference: the model less the method, paired."""
+
+    method: str
+    metric: str
+    estimate: Estimate
+    difference: Estimate | None = None
+
+
+class Calibration(NamedTuple):
+    """What is known of it; None where it does not apply.
+
+    pit_distance: of the PITs from uniform (Kolmogorov-Smirnov). coverage: (level, share inside) of
+    central intervals. class_error: expected calibration error of a classifier.
+    """
+
+    pit_distance: float | None = None
+    coverage: tuple[tuple[float, float], ...] = ()
+    class_error: float | None = None
+
+
+class Report(NamedTuple):
+    """All that is told of a trained model."""
+
+    name: str
+    kind: str
+    data_digest: str
+    configuration: Mapping[str, Any]
+    environment: Environment
+    metrics: tuple[Metric, ...]
+    comparisons: tuple[Comparison, ...] = ()
+    calibration: Calibration | None = None
+    figures: tuple[Chart, ...] = ()
+
+
+def write(folder: Path, report: Report) -> list[Path]:
+    """Write `report.html` and `report.json` to the folder; returns the files."""
+    from training import report_page  # plotly is wanted only here
+
+    folder.mkdir(parents=True, exist_ok=True)
+    page, numbers = folder / "report.html", folder / "report.json"
+    said = json.dumps(as_json(report), indent=2, ensure_ascii=False, allow_nan=False)
+    numbers.write_text(said + "\n", "utf-8")
+    page.write_text(report_page.page(report), "utf-8")
+    return [page, numbers]
+
+
+def as_json(report: Report) -> dict[str, Any]:
+    """The report in JSON types; what is not a finite number is null, figures are their texts."""
+    found = _json(report._replace(figures=()))
+    found["figures"] = [{"title": f.title, "description": f.description} for f in report.figures]
+    return {"version": VERSION, **found}
+
+
+def _json(value: Any) -> Any:
+    if isinstance(value, tuple) and hasattr(value, "_asdict"):
+        return {key: _json(each) for key, each in value._asdict().items()}
+    if isinstance(value, Mapping):
+        return {str(key): _json(each) for key, each in value.items()}
+    if isinstance(value, (list, tuple)):
+        return [_json(each) for each in value]
+    if isinstance(value, float):
+        return value if math.isfinite(value) else None
+    return value if isinstance(value, (str, int, bool, type(None))) else str(value)
