@@ -1,4 +1,4 @@
-"""`moca evaluate`: tables of how well the service's default settings do."""
+"""`moca evaluate`: tables of how well trained models, and the service's default settings, do."""
 
 from __future__ import annotations
 
@@ -7,7 +7,9 @@ from typing import Annotated, NoReturn
 
 import typer
 
-app = typer.Typer(no_args_is_help=True, help="Measure the default settings on labelled series.")
+app = typer.Typer(
+    no_args_is_help=True, help="Measure trained models, and the service's default settings."
+)
 
 Model = Annotated[
     str | None,
@@ -57,6 +59,54 @@ def outliers(
     from training.evaluation import outliers as evaluation
 
     evaluation.report(_model(model), hazard, seed)
+
+
+Preset = Annotated[str, typer.Option(envvar="MOCA_PRESET", help="Of the runs: quick or paper.")]
+Runs = Annotated[Path, typer.Option(envvar="MOCA_RUNS", help="Folder of the runs.")]
+Datasets = Annotated[
+    Path | None,
+    typer.Option(envvar="MOCA_DATASETS", help="Folder of the data sets.", show_default=False),
+]
+Out = Annotated[
+    Path | None,
+    typer.Option(
+        envvar="MOCA_OUT", help="Folder for results.", show_default="results/EXPERIMENT/PRESET"
+    ),
+]
+
+
+def _experiment(name: str, about: str) -> None:
+    """A command for the runs of one experiment."""
+
+    def command(
+        preset: Preset = "quick",
+        runs: Runs = Path("runs"),
+        datasets: Datasets = None,
+        out: Out = None,
+    ) -> None:
+        from importlib import import_module
+
+        from training.errors import TrainingError
+        from training.evaluation.experiments import Wanted, evaluate
+        from training.experiments import Place
+
+        place = Place(datasets, runs / "cache")
+        results = out or Path("results") / name / preset
+        draw = import_module(f"training.evaluation.drawing.{name}").draw
+        try:
+            evaluate(Wanted(name, preset, runs, place, results), draw)
+        except TrainingError as error:
+            _fail(str(error))
+
+    text = "Trained runs on the same test sequences: table, JSON, figures as HTML and PNG."
+    app.command(name, help=f"{about} {text}")(command)
+
+
+_experiment("sinusoid", "Switching sinusoid.")
+_experiment("bandit", "Switching wheel bandit.")
+_experiment("players", "Movement of basketball players.")
+_experiment("rainbow", "Rainbow MNIST.")
+_experiment("miniimagenet", "miniImageNet by super-classes.")
 
 
 def _model(name: str | None) -> str:
