@@ -26,6 +26,14 @@ def train(
     preset: Annotated[
         str, typer.Option(envvar="MOCA_PRESET", help="quick, or paper: as published.")
     ] = "quick",
+    ablation: Annotated[
+        str | None,
+        typer.Option(
+            envvar="MOCA_ABLATION",
+            help="Runs of one question in place of a grid: supervision, prior-weight, length, "
+            "noise, model or prior-scale, all of the sinusoid.",
+        ),
+    ] = None,
     config: Config = None,
     hazard: Annotated[
         list[float] | None,
@@ -80,7 +88,7 @@ def train(
     if experiment is None:
         _fail("what to train is missing: an experiment, or --data FILE")
     try:
-        wanted = Wanted(experiment, preset, runs, device, resume, threads)
+        wanted = Wanted(experiment, preset, runs, device, resume, threads, ablation)
         common: dict[str, Any] = overrides(config, setting or [])
         place = Place(datasets, runs / "cache")
         run(wanted, common, place, hazard or [], mode or [], rate or [], seed or [])

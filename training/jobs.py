@@ -11,7 +11,7 @@ from typing import NamedTuple
 import torch
 from rich.console import Console
 
-from training import experiments, grid
+from training import ablations, experiments, grid
 from training.config import Config, merged
 from training.console import shown
 from training.data.base import Splits
@@ -34,6 +34,7 @@ class Wanted(NamedTuple):
     device: str = "cpu"
     resume: bool = False
     threads: int = 1
+    ablation: str | None = None
 
 
 def overrides(config: Path | None, settings: Sequence[str]) -> Options:
@@ -72,16 +73,19 @@ def train(
     """Every run of the grid that is not done yet; raises TrainingError."""
     torch.set_num_threads(wanted.threads)
     console = Console(quiet=int(os.environ.get("RANK", "0")) > 0)
+    cells = list(grid.cells(hazards, modes, rates, seeds, common))
+    if wanted.ablation is not None:
+        asked = ablations.ablation(wanted.ablation, wanted.experiment)
+        cells = [ablations.cell(each) for each in asked.variations]
+        cells = [each._replace(settings=merged(common, each.settings)) for each in cells]
     with world(wanted.device) as processes:
-        return [
-            _one(wanted, cell, place, processes, console)
-            for cell in grid.cells(hazards, modes, rates, seeds, common)
-        ]
+        return [_one(wanted, cell, place, processes, console) for cell in cells]
 
 
 def _one(wanted: Wanted, cell: grid.Cell, place: Place, processes: World, console: Console) -> Run:
     config = experiments.preset(wanted.experiment, wanted.preset, cell.settings)
-    run = Run(grid.folder(wanted.runs, wanted.experiment, wanted.preset, cell))
+    kept = wanted.ablation or wanted.preset
+    run = Run(grid.folder(wanted.runs, wanted.experiment, kept, cell))
     if run.done:
         console.print(f"{cell.name}: done before")
         return run

@@ -62,6 +62,10 @@ def outliers(
 
 
 Preset = Annotated[str, typer.Option(envvar="MOCA_PRESET", help="Of the runs: quick or paper.")]
+Ablation = Annotated[
+    str | None,
+    typer.Option(envvar="MOCA_ABLATION", help="An ablation's runs in place of a preset's."),
+]
 Runs = Annotated[Path, typer.Option(envvar="MOCA_RUNS", help="Folder of the runs.")]
 Datasets = Annotated[
     Path | None,
@@ -80,6 +84,7 @@ def _experiment(name: str, about: str) -> None:
 
     def command(
         preset: Preset = "quick",
+        ablation: Ablation = None,
         runs: Runs = Path("runs"),
         datasets: Datasets = None,
         out: Out = None,
@@ -87,14 +92,18 @@ def _experiment(name: str, about: str) -> None:
         from importlib import import_module
 
         from training.errors import TrainingError
-        from training.evaluation.experiments import Wanted, evaluate
+        from training.evaluation import ablations, experiments
         from training.experiments import Place
 
-        place = Place(datasets, runs / "cache")
-        results = out or Path("results") / name / preset
-        draw = import_module(f"training.evaluation.drawing.{name}").draw
+        place, kept = Place(datasets, runs / "cache"), ablation or preset
+        results = out or Path("results") / name / kept
+        wanted = experiments.Wanted(name, kept, runs, place, results)
         try:
-            evaluate(Wanted(name, preset, runs, place, results), draw)
+            if ablation is not None:
+                ablations.evaluate(wanted, ablation)
+            else:
+                draw = import_module(f"training.evaluation.drawing.{name}").draw
+                experiments.evaluate(wanted, draw)
         except TrainingError as error:
             _fail(str(error))
 
