@@ -118,6 +118,33 @@ _experiment("rainbow", "Rainbow MNIST.")
 _experiment("miniimagenet", "miniImageNet by super-classes.")
 
 
+@app.command("time")
+def step_time(
+    device: Annotated[str, typer.Option(envvar="MOCA_DEVICE", help="cpu, cuda, cuda:0.")] = "cpu",
+    out: Out = None,
+) -> None:
+    """Time a step against the number of observations before, to 25,000, with and without pruning.
+
+    The model is the sinusoid's ALPaCA of 32 features; its weights do not matter for that.
+    """
+    import torch
+    from rich.console import Console
+
+    from training import experiments
+    from training.evaluation.step_time import report
+    from training.experiments import Place
+    from training.figures.save import save
+    from training.jobs import learner
+
+    torch.set_num_threads(1)
+    wanted = experiments.preset("sinusoid", "paper")
+    splits = experiments.splits(wanted, Place(None, Path()))
+    with torch.no_grad():
+        model = learner(wanted, splits).to(device, torch.float64).model()
+        chart = report(model, device, Console())
+    save(chart, (out or Path("results") / "time") / "step_time")
+
+
 def _model(name: str | None) -> str:
     from model_core.defaults import Defaults
     from model_core.upm.builtin import NEWEST, Options, build
