@@ -87,8 +87,11 @@ def _one(wanted: Wanted, cell: grid.Cell, place: Place, processes: World, consol
     kept = wanted.ablation or wanted.preset
     run = Run(grid.folder(wanted.runs, wanted.experiment, kept, cell))
     if run.done:
+        run.check(config)
         console.print(f"{cell.name}: done before")
         return run
+    if run.begun and not wanted.resume:
+        console.print(f"{cell.name}: begun before, starts anew; --resume would go on")
     splits = experiments.splits(config, place)
     job = Job(config, splits, learner(config, splits), run, wanted.device)
     with shown(config, run.folder, cell.name, console) as report:
