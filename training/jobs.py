@@ -58,7 +58,10 @@ def learner(config: Config, splits: Splits, scaling: Scaling | None = None) -> L
     """A learner of a run with its first parameters."""
     found = scaling or Scaling.none(splits.x_dim, splits.y_dim)
     adapts = config.objective.mode != "toe"
-    return build(config.model, found, splits.classes, config.seed, adapts=adapts)
+    made = build(config.model, found, splits.classes, config.seed, adapts=adapts)
+    if config.objective.mode != "moca":
+        made.hazard_logit.requires_grad_(False)  # nothing else reads it
+    return made
 
 
 def train(
@@ -94,7 +97,7 @@ def _one(wanted: Wanted, cell: grid.Cell, place: Place, processes: World, consol
         console.print(f"{cell.name}: begun before, starts anew; --resume would go on")
     splits = experiments.splits(config, place)
     job = Job(config, splits, learner(config, splits), run, wanted.device)
-    with shown(config, run.folder, cell.name, console) as report:
+    with shown(config, run.folder, cell.name, console, leads=processes.leads) as report:
         progress = loop(job, processes, report, resume=wanted.resume)
     console.print(
         f"{cell.name}: {config.validation.metric} {progress.best_metric or 0.0:.4f} at iteration "
