@@ -183,10 +183,11 @@ def _blocks(scores: Sequence[Tensor], length: int) -> Values:
     """Mean of every block of `length` after the start of a series; the last may be half of one."""
     found = []
     for each in scores:
-        for block in each[BURN_IN:].split(length):
+        for start in range(BURN_IN, len(each), length):
+            block = each[start : start + length]
             known = block[~block.isnan()]
-            first = len(each) - BURN_IN <= length
-            if len(known) and (first or 2 * len(block) >= length):
+            alone = len(each) - BURN_IN <= length
+            if len(known) and (alone or 2 * len(block) >= length):
                 found.append(float(known.mean()))
     return np.array(found)
 
