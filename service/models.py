@@ -153,7 +153,7 @@ class Catalogue:
             if model.built_in or file.stat().st_size > LARGEST_REPORT:
                 return None
             found = msgspec.json.decode(file.read_bytes())
-        except (OSError, msgspec.MsgspecError):
+        except (OSError, RecursionError, msgspec.MsgspecError):
             return None
         return found if isinstance(found, dict) else None
 

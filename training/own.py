@@ -165,6 +165,9 @@ def _inputs(settings: Options, found: Sequence[Series]) -> Options:
 
 def _split(source: Source, found: list[Series], config: Config) -> Opened:
     classes, length = _classes(config), config.optimiser.length
+    told = config.objective.mode == "oracle" or config.objective.supervision > 0
+    if told and any(each.switch is None for each in found):
+        raise BadConfig(f"{source.path} has no column of changepoints: nobody knows the switches")
     shares = {"train": source.train, "validation": source.validation}
     try:
         splits, left_out = tables.split(found, length, by=source.by, classes=classes, **shares)
