@@ -91,7 +91,8 @@ def train(job: Job, world: World, report: Report, *, resume: bool = False) -> Pr
             _save(job, learner, optimiser, progress, world)
         report(progress, measured)
     if world.leads:
-        job.run.finish(_result(config, progress))
+        where = {"device": job.device, "torch": torch.__version__}
+        job.run.finish({**_result(config, progress), **where})
     return progress
 
 

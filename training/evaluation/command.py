@@ -118,6 +118,39 @@ _experiment("rainbow", "Rainbow MNIST.")
 _experiment("miniimagenet", "miniImageNet by super-classes.")
 
 
+@app.command("data")
+def own_data(
+    run: Annotated[Path, typer.Argument(help="Folder of a run that is done.")],
+    data: Annotated[
+        Path | None,
+        typer.Option(
+            envvar="MOCA_TRAIN_DATA",
+            help="Where the run's data are now.",
+            show_default="as in training",
+        ),
+    ] = None,
+    datasets: Datasets = None,
+    out: Annotated[
+        Path | None,
+        typer.Option(
+            envvar="MOCA_OUT", help="Folder for the table.", show_default="RUN/evaluation"
+        ),
+    ] = None,
+) -> None:
+    """Score a trained model on the part of its data kept for the test, beside untrained ones.
+
+    Log score per observation of models run as the service runs them, and paired differences.
+    """
+    from training.errors import TrainingError
+    from training.evaluation import own
+    from training.experiments import Place
+
+    try:
+        own.evaluate(run, Place(datasets, run / "cache"), data, out)
+    except TrainingError as error:
+        _fail(str(error))
+
+
 @app.command("time")
 def step_time(
     device: Annotated[str, typer.Option(envvar="MOCA_DEVICE", help="cpu, cuda, cuda:0.")] = "cpu",
