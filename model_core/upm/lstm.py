@@ -7,16 +7,17 @@ the coming label predicted.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import NamedTuple
 
 import torch
 from torch import Tensor
-from torch.nn.functional import linear
+from torch.nn.functional import linear, pad
 
 from model_core.components import Normal
-from model_core.encoder import Mlp
-from model_core.upm.base import Block, tree_map
+from model_core.encoder import ACTIVATIONS, Mlp
+from model_core.upm import recurrent
+from model_core.upm.base import Block, Stats, tree_map
 from model_core.upm.conjugate import OUTLIER_SPREAD
 from model_core.upm.learned import Learned
 
@@ -65,9 +66,7 @@ class Lstm(Learned):
     def decode(self, hidden: Tensor, phi: Tensor) -> Normal:
         """Predictive of each hypothesis from the state (B, S, h) after `advance`."""
         features = phi.unsqueeze(1).expand(-1, hidden.shape[1], -1)
-        mean, log_variance = self.decoder(torch.cat((hidden, features), -1)).chunk(2, -1)
-        scale = (0.5 * log_variance).exp()
-        return Normal(mean * self.y_scale + self.y_offset, scale * self.y_scale)
+        return self._normal(self.decoder(torch.cat((hidden, features), -1)))
 
     def predictive(self, stats: LstmStats, phi: Tensor | None) -> Normal:
         """Predictive of each hypothesis, in the units of the labels."""
@@ -96,6 +95,43 @@ class Lstm(Learned):
             labels.append(predictive.joint_log_density(y[:, i].unsqueeze(1)))
             stats = self._moved(stats, new, y[:, i], weight[..., i])
         return Block(torch.stack(labels, -1), None, stats)
+
+    def every_start(
+        self, prior: Stats, phi: Tensor | None, y: Tensor, weight: Tensor, longest: int | None
+    ) -> Tensor | None:
+        """By the rows behind a start; in blocks where rows are not absorbed."""
+        if not bool(weight.all()):
+            return None
+        steps = y.shape[1]
+        lengths = steps if longest is None else min(steps, longest + 1)
+        features, label = self.required(phi).transpose(0, 1), y.transpose(0, 1)
+        size = features.shape[-1]
+        first = linear(features, self.weight_ih[:, :size], self.bias_ih + self.bias_hh)
+        scaled = (label - self.y_offset) / self.y_scale
+        later = first + pad(linear(scaled[:-1], self.weight_ih[:, size:]), (0, 0, 0, 0, 1, 0))
+        states = recurrent.hidden(first, later, self.weight_hh, lengths)
+        predictive = self._normal(self._decoded(states, features))
+        each = predictive.joint_log_density(torch.cat([label[r:] for r in range(lengths)]))
+        return recurrent.by_start(each, steps, lengths)
+
+    def _decoded(self, states: tuple[Tensor, ...], features: Tensor) -> Tensor:
+        """Answers of the decoder, one length after the other; features: (T, B, n)."""
+        layers, size = self.decoder, self.weight_hh.shape[1]
+        weight, deeper = layers.weights[0], len(layers.weights) > 1
+        share = recurrent.tails(linear(features, weight[:, size:], layers.biases[0]), len(states))
+        activate = ACTIVATIONS[layers.activation if deeper else layers.output_activation]
+        rest = replace(layers, weights=layers.weights[1:], biases=layers.biases[1:])
+        each = []
+        for hidden, tail in zip(states, share, strict=True):
+            into = torch.addmm(tail.flatten(0, 1), hidden.flatten(0, 1), weight[:, :size].T)
+            each.append(rest(activate(into.view_as(tail))))
+        return torch.cat(each)
+
+    def _normal(self, answers: Tensor) -> Normal:
+        """Predictive of a decoder's answers (..., 2 y)."""
+        mean, log_variance = answers.chunk(2, -1)
+        scale = (0.5 * log_variance).exp()
+        return Normal(mean * self.y_scale + self.y_offset, scale * self.y_scale)
 
     def _moved(self, old: LstmStats, new: LstmStats, y: Tensor, weight: Tensor) -> LstmStats:
         label = ((y - self.y_offset) / self.y_scale).unsqueeze(1).expand_as(old.y_prev)
