@@ -36,7 +36,7 @@ class Wanted(NamedTuple):
 
     @property
     def folder(self) -> Path:
-        """Of the runs."""
+        """Of the runs; an ablation's are kept under its name in place of the preset's."""
         return self.runs / self.experiment / self.preset
 
 
@@ -73,7 +73,7 @@ def evaluate(wanted: Wanted, draw: Callable[[Evaluated], list[tuple[str, Chart]]
     found = Comparison(wanted.experiment, UNITS[protocol.metric], protocol.better, values)
     for table in tables.tables(found):
         console.print(table)
-    tables.save(found, {key: _about(each) for key, each in chosen.items()}, wanted.out)
+    tables.save(found, {key: about(each) for key, each in chosen.items()}, wanted.out)
     charts = [("performance", tables.chart(found))] if len(found.settings()) > 1 else []
     charts += draw(Evaluated(wanted, chosen, splits, found))
     for name, chart in charts:
@@ -97,7 +97,8 @@ def _crossed(
     return {(setting, name): value}
 
 
-def _about(each: Trained) -> dict[str, Any]:
+def about(each: Trained) -> dict[str, Any]:
+    """What is to be said about a run beside its numbers."""
     return {
         "learning_rate": each.config.optimiser.learning_rate,
         "iterations": each.result["iterations"],
