@@ -118,7 +118,7 @@ class Lstm(Learned):
             return None
         steps = y.shape[1]
         lengths = steps if longest is None else min(steps, longest + 1)
-        features, label = self.required(phi).transpose(0, 1), y.transpose(0, 1)
+        features, label = (each.transpose(0, 1).contiguous() for each in (self.required(phi), y))
         first = self._share(features) + self.bias_hh
         before = pad((label[:-1] - self.y_offset) / self.y_scale, (0, 0, 0, 0, 1, 0))
         later = first + linear(before, self.weight_ih[:, -self.y_dim :])

@@ -54,14 +54,16 @@ class _Cells(torch.autograd.Function):
     ) -> tuple[Tensor, ...]:
         """See `hidden`."""
         steps, size = len(first), weight_hh.shape[1]
-        states, cells, gates = [], [], []
+        states: list[Tensor] = []
+        cells: list[Tensor] = []
+        gates: list[Tensor] = []
         for r in range(lengths):
             if r == 0:
                 each = first.clone()
             else:
                 behind = states[-1][: steps - r].flatten(0, 1)
                 each = torch.addmm(later[r:].flatten(0, 1), behind, weight_hh.T)
-                each = each.unflatten(0, (steps - r, -1))
+                each = each.view_as(later[r:])
             _activate(each, size)
             write, keep, new, read = each.chunk(4, -1)
             cell = write * new
@@ -92,7 +94,7 @@ class _Cells(torch.autograd.Function):
             d_later[r:] += d_gates
             flat = d_gates.flatten(0, 1)
             d_weight.addmm_(flat.T, states[r - 1][: steps - r].flatten(0, 1))
-            d_state = (flat @ weight_hh).unflatten(0, (steps - r, -1))
+            d_state = (flat @ weight_hh).view_as(d_hidden)
         raise AssertionError("there is a first row")
 
 

@@ -188,8 +188,16 @@ DEEP = LSTM._replace(
     model=replace(
         LSTM.model,
         decoder=Mlp(
-            (*LSTM.model.decoder.weights[:1], torch.eye(5).double(), *LSTM.model.decoder.weights[1:]),
-            (*LSTM.model.decoder.biases[:1], torch.ones(5).double(), *LSTM.model.decoder.biases[1:]),
+            (
+                *LSTM.model.decoder.weights[:1],
+                torch.eye(5).double(),
+                *LSTM.model.decoder.weights[1:],
+            ),
+            (
+                *LSTM.model.decoder.biases[:1],
+                torch.ones(5).double(),
+                *LSTM.model.decoder.biases[1:],
+            ),
         ),
     )
 )
