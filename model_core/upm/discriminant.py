@@ -87,18 +87,18 @@ class _Squares(torch.autograd.Function):
         """phi: (M, n). mean, inverse: (P, n). asked, known: (Q,) rows of phi and of mean."""
         ctx.save_for_backward(phi, mean, inverse, asked, known)
         found = phi.new_empty(len(asked))
-        parts = zip(found.split(ROWS), asked.split(ROWS), known.split(ROWS), strict=True)
+        parts = zip(*(torch.split(each, ROWS) for each in (found, asked, known)), strict=True)
         for part, which, of in parts:
             error = phi.index_select(0, which).sub_(mean.index_select(0, of))
             torch.sum(error.square_().mul_(inverse.index_select(0, of)), -1, out=part)
         return found
 
     @staticmethod
-    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:  # type: ignore[override]
+    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
         """Gradients of phi, mean and inverse."""
         phi, mean, inverse, asked, known = ctx.saved_tensors
         d_phi, d_mean, d_inverse = (torch.zeros_like(each) for each in (phi, mean, inverse))
-        parts = zip(grad.split(ROWS), asked.split(ROWS), known.split(ROWS), strict=True)
+        parts = zip(*(torch.split(each, ROWS) for each in (grad, asked, known)), strict=True)
         for part, which, of in parts:
             error = phi.index_select(0, which).sub_(mean.index_select(0, of))
             weighted = part.unsqueeze(-1) * error

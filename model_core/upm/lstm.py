@@ -17,7 +17,7 @@ from torch.nn.functional import linear, pad
 from model_core.components import Normal
 from model_core.encoder import ACTIVATIONS, Mlp
 from model_core.upm import recurrent
-from model_core.upm.base import Block, Stats, tree_map
+from model_core.upm.base import Block, Starts, Stats, tree_map
 from model_core.upm.conjugate import OUTLIER_SPREAD
 from model_core.upm.learned import Learned
 
@@ -112,7 +112,7 @@ class Lstm(Learned):
 
     def every_start(
         self, prior: Stats, phi: Tensor | None, y: Tensor, weight: Tensor, longest: int | None
-    ) -> Tensor | None:
+    ) -> Starts | None:
         """By the rows behind a start; in blocks where rows are not absorbed."""
         if not bool(weight.all()):
             return None
@@ -125,7 +125,7 @@ class Lstm(Learned):
         states = recurrent.hidden(first, later, self.weight_hh, lengths)
         predictive = self._normal(self._decoded(states, features))
         each = predictive.joint_log_density(torch.cat([label[r:] for r in range(lengths)]))
-        return recurrent.by_start(each, steps, lengths)
+        return Starts(recurrent.by_start(each, steps, lengths))
 
     def _decoded(self, states: tuple[Tensor, ...], features: Tensor) -> Tensor:
         """Answers of the decoder, one length after the other; features: (T, B, n)."""
