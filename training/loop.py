@@ -59,6 +59,7 @@ def train(job: Job, world: World, report: Report, *, resume: bool = False) -> Pr
     config, wanted = job.config, job.config.optimiser
     if wanted.minutes is not None and world.size > 1:
         raise BadConfig("minutes cannot be given to several processes: their clocks differ")
+    share, clock = world.share(wanted.batch), _clock(job.device)
     dtype: torch.dtype = getattr(torch, wanted.dtype)
     learner = job.learner.to(job.device, dtype)
     parameters = [each for each in learner.parameters() if each.requires_grad]
@@ -69,7 +70,6 @@ def train(job: Job, world: World, report: Report, *, resume: bool = False) -> Pr
     if world.size > 1:
         objective = DistributedDataParallel(objective)
     validation = Validation(config, job.splits, job.device)
-    share, clock = world.share(wanted.batch), _clock(job.device)
     begun_s = clock() - progress.elapsed_s
     while not world.agree(_ended(config, progress)):
         learner.train()
