@@ -31,7 +31,7 @@ from training.report import Report
 NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}")
 AUTO = "auto"
 TOLERANCE = 1e-5  # nats, of what is written against what was trained
-CHECKED = 4  # test sequences on which that is compared
+CHECKED, STEPS = 4, 100  # test sequences on which that is compared, and their first observations
 
 
 class Wanted(NamedTuple):
@@ -69,7 +69,7 @@ def publish(wanted: Wanted) -> Path:
     temporary = folder / f".publish-{os.getpid()}"
     try:
         _write(temporary, wanted, each, splits, found)
-        _check(temporary, load(each, splits).model(), batch.part(slice(0, CHECKED)))
+        _check(temporary, load(each, splits).model(), _first(batch))
         return _placed(temporary, folder, wanted.version)
     finally:
         shutil.rmtree(temporary, ignore_errors=True)
@@ -151,6 +151,11 @@ def _write(folder: Path, wanted: Wanted, each: Trained, splits: Splits, found: R
 def _described(each: Trained) -> str:
     what = "data of one's own" if each.config.experiment == OWN else each.config.experiment
     return f"Trained on {what}; see its report."
+
+
+def _first(batch: Batch) -> Batch:
+    x = None if batch.x is None else batch.x[:CHECKED, :STEPS]
+    return Batch(x, batch.y[:CHECKED, :STEPS])
 
 
 @torch.no_grad()
