@@ -46,7 +46,8 @@ class Objective(nn.Module):
     def forward(self, batch: Batch, told: Tensor | None) -> tuple[Tensor, Tensor]:
         """Both scalars."""
         score = log_scores(self.learner, batch, self.config, told)
-        labelled = ~torch.isnan(score)
+        # Not by the score: one that failed must spoil the loss, not count as a missing label.
+        labelled = ~torch.isnan(batch.y).any(-1)
         return -torch.where(labelled, score, 0.0).sum(), labelled.sum()
 
 
