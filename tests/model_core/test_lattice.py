@@ -49,19 +49,12 @@ def test_it_is_what_blocks_find(case, labelled):
     assert found.input is None
 
 
-@alpacas
-@pytest.mark.parametrize("longest", WINDOWS)
-def test_windows_are_part_of_it(case, longest):
-    data = data_of(case, 23)
-    whole, found = matrix(case, data, 7).label, matrix(case, data, None, longest).label
-    torch.testing.assert_close(found, masked(whole, longest), atol=1e-10, rtol=0)
-
-
 @every_case
 @pytest.mark.parametrize("longest", WINDOWS)
-def test_windows_in_blocks_are_part_of_the_whole(case, longest):
+@pytest.mark.parametrize("chunk", [None, 4], ids=["its-own-way", "blocks"])
+def test_windows_are_part_of_the_whole(case, longest, chunk):
     data = data_of(case, 23)
-    whole, found = matrix(case, data, 7), matrix(case, data, 4, longest)
+    whole, found = matrix(case, data, 7), matrix(case, data, chunk, longest)
     for all_of_it, some in ((whole.label, found.label), (whole.input, found.input)):
         assert (some is None) == (all_of_it is None)
         if some is not None:
