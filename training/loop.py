@@ -144,11 +144,11 @@ def rate(config: Config, progress: Progress) -> float:
     if wanted.schedule == "step":
         return base * wanted.decay ** (iteration // wanted.decay_every)
     if wanted.schedule == "cosine":
-        return base * (0.01 + 0.99 * 0.5 * (1 + math.cos(math.pi * _done(config, progress))))
+        return base * (0.01 + 0.99 * 0.5 * (1 + math.cos(math.pi * done(config, progress))))
     return base
 
 
-def _done(config: Config, progress: Progress) -> float:
+def done(config: Config, progress: Progress) -> float:
     """Share of the run that lies behind, in [0, 1]."""
     share = progress.iteration / config.optimiser.iterations
     if config.optimiser.minutes is not None:
@@ -157,7 +157,7 @@ def _done(config: Config, progress: Progress) -> float:
 
 
 def _ended(config: Config, progress: Progress) -> bool:
-    if _done(config, progress) >= 1:
+    if done(config, progress) >= 1:
         return True
     patience = config.validation.patience
     waited = progress.iteration - progress.best_iteration

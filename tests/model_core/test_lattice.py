@@ -12,7 +12,7 @@ from model_core import segments as seg
 from model_core.segments import Changes, Sequences
 from model_core.upm import lattice
 from tests.model_core.case import irregular, tensor
-from tests.model_core.cases import BY_NAME, CASES, Case, series
+from tests.model_core.cases import CASES, Case, series
 from tests.model_core.regression_cases import alpaca_case
 from tests.model_core.test_segments import sequences
 
