@@ -46,7 +46,8 @@ class Objective(nn.Module):
     def forward(self, batch: Batch, told: Tensor | None) -> tuple[Tensor, Tensor]:
         """Both scalars."""
         score = log_scores(self.learner, batch, self.config, told)
-        labelled = ~torch.isnan(score)
+        # Not by the score: one that failed must spoil the loss, not count as a missing label.
+        labelled = ~torch.isnan(batch.y).any(-1)
         return -torch.where(labelled, score, 0.0).sum(), labelled.sum()
 
 
@@ -143,11 +144,11 @@ def rate(config: Config, progress: Progress) -> float:
     if wanted.schedule == "step":
         return base * wanted.decay ** (iteration // wanted.decay_every)
     if wanted.schedule == "cosine":
-        return base * (0.01 + 0.99 * 0.5 * (1 + math.cos(math.pi * _done(config, progress))))
+        return base * (0.01 + 0.99 * 0.5 * (1 + math.cos(math.pi * done(config, progress))))
     return base
 
 
-def _done(config: Config, progress: Progress) -> float:
+def done(config: Config, progress: Progress) -> float:
     """Share of the run that lies behind, in [0, 1]."""
     share = progress.iteration / config.optimiser.iterations
     if config.optimiser.minutes is not None:
@@ -156,7 +157,7 @@ def _done(config: Config, progress: Progress) -> float:
 
 
 def _ended(config: Config, progress: Progress) -> bool:
-    if _done(config, progress) >= 1:
+    if done(config, progress) >= 1:
         return True
     patience = config.validation.patience
     waited = progress.iteration - progress.best_iteration

@@ -117,6 +117,27 @@ def test_parts_of_observations_count_as_parts():
         assert (found.spread[:, s, :s] == 1).all()
 
 
+@pytest.mark.parametrize("longest", [None, 0, 2])
+def test_it_is_the_regression_on_each_window(longest):
+    """By the paper's natural parameters; a row of weight `w` counts as `w` of one."""
+    mean, root, phi, y, weight = numbers()
+    cov = root @ root.mT
+    found, inverse = lattice.predict(mean, cov, phi, y, weight, longest), torch.linalg.inv(cov)
+    for s in range(STEPS):
+        for t in range(s, STEPS):
+            if longest is not None and t - s > longest:
+                assert (found.residual[:, s, t] == 0).all()
+                assert (found.spread[:, s, t] == 1).all()
+                continue
+            past, w = phi[:, s:t], weight[:, s:t, None]
+            precision = inverse + past.mT @ (w * past)
+            posterior = torch.linalg.solve(precision, inverse @ mean + past.mT @ (w * y[:, s:t]))
+            row = phi[:, t, None]
+            spread = 1 + (row @ torch.linalg.solve(precision, row.mT)).flatten()
+            close(found.residual[:, s, t], y[:, t] - (row @ posterior).squeeze(1))
+            close(found.spread[:, s, t], spread)
+
+
 @pytest.mark.parametrize("longest", [None, 0, 3])
 def test_gradients_are_those_of_differences(longest):
     *given, weight = numbers()
