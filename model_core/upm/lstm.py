@@ -7,6 +7,7 @@ the coming label predicted.
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from typing import NamedTuple
 
@@ -123,15 +124,15 @@ class Lstm(Learned):
         before = pad((label[:-1] - self.y_offset) / self.y_scale, (0, 0, 0, 0, 1, 0))
         later = first + linear(before, self.weight_ih[:, -self.y_dim :])
         states = recurrent.hidden(first, later, self.weight_hh, lengths)
-        predictive = self._normal(self._decoded(states, features))
+        predictive = self._normal(self._decoded(states, features, lengths))
         each = predictive.joint_log_density(torch.cat([label[r:] for r in range(lengths)]))
         return Starts(recurrent.by_start(each, steps, lengths))
 
-    def _decoded(self, states: tuple[Tensor, ...], features: Tensor) -> Tensor:
+    def _decoded(self, states: Iterable[Tensor], features: Tensor, lengths: int) -> Tensor:
         """Answers of the decoder, one length after the other; features: (T, B, n)."""
         layers, size = self.decoder, self.weight_hh.shape[1]
         weight, deeper = layers.weights[0], len(layers.weights) > 1
-        share = recurrent.tails(linear(features, weight[:, size:], layers.biases[0]), len(states))
+        share = recurrent.tails(linear(features, weight[:, size:], layers.biases[0]), lengths)
         activate = ACTIVATIONS[layers.activation if deeper else layers.output_activation]
         rest = replace(layers, weights=layers.weights[1:], biases=layers.biases[1:])
         each = []

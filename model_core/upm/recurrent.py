@@ -9,18 +9,30 @@ Gates are in the order of torch.nn.LSTMCell (input, forget, cell, output).
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Iterable, Iterator
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
 
 
-def hidden(first: Tensor, later: Tensor, weight_hh: Tensor, lengths: int) -> tuple[Tensor, ...]:
+class _Step(NamedTuple):
+    """Hidden state, cell (starts, B, h) and gates (starts, B, 4h) of one length."""
+
+    state: Tensor
+    cell: Tensor
+    gates: Tensor
+
+
+def hidden(first: Tensor, later: Tensor, weight_hh: Tensor, lengths: int) -> Iterable[Tensor]:
     """Hidden states `[r][s]` (T - r, B, h) before row `s + r` is predicted, for `r < lengths`.
 
     first, later: (T, B, 4h) the inputs' share of the gates, biases included, where a row is the
-    first of its start and where it is not. weight_hh: (4h, h). Starts begin at zeros.
+    first of its start and where it is not. weight_hh: (4h, h). Starts begin at zeros. Where no
+    gradient is wanted only one length at a time is held.
     """
+    if not torch.is_grad_enabled():
+        return (step.state for step in _steps(first, later, weight_hh, lengths))
     found: tuple[Tensor, ...] = _Cells.apply(  # type: ignore[no-untyped-call]
         first, later, weight_hh, lengths
     )
@@ -53,27 +65,9 @@ class _Cells(torch.autograd.Function):
         ctx: Any, first: Tensor, later: Tensor, weight_hh: Tensor, lengths: int
     ) -> tuple[Tensor, ...]:
         """See `hidden`."""
-        steps, size = len(first), weight_hh.shape[1]
-        states: list[Tensor] = []
-        cells: list[Tensor] = []
-        gates: list[Tensor] = []
-        for r in range(lengths):
-            if r == 0:
-                each = first.clone()
-            else:
-                behind = states[-1][: steps - r].flatten(0, 1)
-                each = torch.addmm(later[r:].flatten(0, 1), behind, weight_hh.T)
-                each = each.view_as(later[r:])
-            _activate(each, size)
-            write, keep, new, read = each.chunk(4, -1)
-            cell = write * new
-            if r > 0:
-                cell.addcmul_(keep, cells[-1][: steps - r])
-            states.append(torch.tanh(cell).mul_(read))
-            cells.append(cell)
-            gates.append(each)
+        states, cells, gates = zip(*_steps(first, later, weight_hh, lengths), strict=True)
         ctx.save_for_backward(weight_hh, *states, *cells, *gates)
-        return tuple(states)
+        return states
 
     @staticmethod
     def backward(ctx: Any, *d_states: Tensor) -> tuple[Tensor | None, ...]:
@@ -110,6 +104,26 @@ class _Tails(torch.autograd.Function):
         for r, part in enumerate(each):
             total[r:] += part
         return total, None
+
+
+def _steps(first: Tensor, later: Tensor, weight_hh: Tensor, lengths: int) -> Iterator[_Step]:
+    """One length after the other."""
+    size = weight_hh.shape[1]
+    gates = first.clone()
+    _activate(gates, size)
+    write, _, new, read = gates.chunk(4, -1)
+    cell = write * new
+    state = torch.tanh(cell).mul_(read)
+    yield _Step(state, cell, gates)
+    for r in range(1, lengths):
+        rows = later[r:]
+        behind = state[: len(rows)].flatten(0, 1)
+        gates = torch.addmm(rows.flatten(0, 1), behind, weight_hh.T).view_as(rows)
+        _activate(gates, size)
+        write, keep, new, read = gates.chunk(4, -1)
+        cell = (write * new).addcmul_(keep, cell[: len(rows)])
+        state = torch.tanh(cell).mul_(read)
+        yield _Step(state, cell, gates)
 
 
 def _activate(gates: Tensor, size: int) -> None:

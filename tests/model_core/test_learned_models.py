@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import resource
 from dataclasses import fields, replace
 
 import numpy as np
@@ -240,6 +241,35 @@ def test_gradients_of_every_start(longest):
     pairs = (torch.autograd.grad(of(*leaves, blocks=blocks), leaves) for blocks in (False, True))
     for name, a, b in zip(given, *pairs, strict=True):
         torch.testing.assert_close(a, b, atol=1e-10, rtol=1e-9, msg=name)
+
+
+def test_every_start_is_the_same_without_gradients():
+    found = every_start(LSTM, 9, None)[0]
+    with torch.no_grad():
+        assert torch.equal(every_start(LSTM, 9, None)[0], found)
+
+
+@pytest.mark.slow
+def test_every_start_of_a_long_sequence_is_held_length_by_length():
+    """All states at once would be 3 GB."""
+    big, steps = 64, 1400
+    scaled = [tensor(irregular(4 * big, n, seed=n)) / big for n in (5, big)]
+    weights = (tensor(irregular(4, big + 3, seed=1)) / big,)
+    model = replace(
+        LSTM.model,
+        weight_ih=scaled[0],
+        weight_hh=scaled[1],
+        bias_ih=scaled[0][:, 0],
+        bias_hh=scaled[0][:, 1],
+        decoder=Mlp(weights, LSTM.model.decoder.biases[1:]),
+    )
+    before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    with torch.no_grad():
+        phi, y = torch.zeros(1, steps, 3).double(), torch.zeros(1, steps, 2).double()
+        prior = LSTM._replace(model=model).prior(1)
+        found = model.every_start(prior.stats, phi, y, torch.ones(1, steps).double(), None)
+    assert torch.isfinite(found[0].triu()).all()
+    assert resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before < 400_000  # KiB
 
 
 def test_a_label_that_is_missing_leaves_every_start_to_blocks():
