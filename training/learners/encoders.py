@@ -81,6 +81,8 @@ class ConvEncoder(nn.ModuleList):
             _ConvBlock(a, b, last=i == last)
             for i, (a, b) in enumerate(zip(into, blocks, strict=True))
         )
+        # Channels beside one another: convolutions, norms and pooling take half the time on a CPU.
+        self.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
         self.shape, self.blocks = (channels, height, width), blocks
         self.features = blocks[-1] * (height >> len(blocks)) * (width >> len(blocks))
         if self.features == 0:
@@ -88,7 +90,7 @@ class ConvEncoder(nn.ModuleList):
 
     def forward(self, x: Tensor) -> Tensor:
         """Features (..., n) of images (..., channels * height * width)."""
-        image = x.reshape(-1, *self.shape)
+        image = x.reshape(-1, *self.shape).contiguous(memory_format=torch.channels_last)
         for block in self:
             image = block(image)
         return image.reshape(*x.shape[:-1], -1)
