@@ -1,5 +1,8 @@
 """The catalogue of models: the built-in ones, and artifacts found by their `model.json` alone.
 
+Artifacts are those of the models folder, and trained ones that come with the package, unless the
+folder has one of the same name.
+
 No torch here: the API lists models with it, the worker finds the folder to load.
 """
 
@@ -17,6 +20,8 @@ from service.errors import UnknownModel
 NAME = r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}"
 REFERENCE = rf"^{NAME}(@{NAME})?$"
 FORMAT = 1
+SHIPPED = Path(__file__).parent / "samples" / "models"
+LARGEST_REPORT = 1 << 20  # bytes
 _name = re.compile(NAME)
 
 
@@ -124,19 +129,39 @@ class Catalogue:
     def models(self) -> list[Model]:
         """Return every version of every model, by name and then from old to new."""
         found = [*BUILT_IN]
-        for folder in _folders(self._models_dir):
-            if not any(folder.name == model.name for model in BUILT_IN):
-                found += [_read(version) for version in _folders(folder)]
+        taken = {model.name for model in BUILT_IN}
+        for parent in (self._models_dir, SHIPPED):
+            named = {folder.name: _folders(folder) for folder in _folders(parent)}
+            for name in named.keys() - taken:
+                found += [_read(version) for version in named[name]]
+            taken |= {name for name, versions in named.items() if versions}
         return sorted(found, key=lambda model: (model.name, version_key(model.version)))
 
     def versions(self, name: str) -> list[Model]:
         """Return the versions of one model from old to new; UnknownModel when there are none."""
         found = [model for model in BUILT_IN if model.name == name]
         if not found and _name.fullmatch(name):
-            found = [_read(version) for version in _folders(self._models_dir / name)]
+            found = [_read(version) for version in _folders(place(self._models_dir, name))]
         if not found:
             raise UnknownModel(f"there is no model {name!r}; GET /v1/models lists those there are")
         return sorted(found, key=lambda model: version_key(model.version))
+
+    def report(self, model: Model) -> dict[str, Any] | None:
+        """Return the numbers of a model's training report; None where there is none to be read."""
+        file = place(self._models_dir, model.name) / model.version / "report.json"
+        try:
+            if model.built_in or file.stat().st_size > LARGEST_REPORT:
+                return None
+            found = msgspec.json.decode(file.read_bytes())
+        except (OSError, RecursionError, msgspec.MsgspecError):
+            return None
+        return found if isinstance(found, dict) else None
+
+
+def place(models_dir: Path, name: str) -> Path:
+    """Return the folder that holds a model's versions, if there are any."""
+    own, shipped = models_dir / name, SHIPPED / name
+    return shipped if not _folders(own) and shipped.is_dir() else own
 
 
 def resolve(models_dir: Path, reference: str) -> str | None:

@@ -25,8 +25,13 @@ LOG_EVERY = 10  # iterations between logged losses
 
 
 @contextmanager
-def shown(config: Config, folder: Path, title: str, console: Console) -> Iterator[Report]:
-    """A report for `training.loop.train`."""
+def shown(
+    config: Config, folder: Path, title: str, console: Console, *, leads: bool = True
+) -> Iterator[Report]:
+    """A report for `training.loop.train`; nothing is shown or logged by one that does not lead."""
+    if not leads:
+        yield lambda progress, measured: None
+        return
     bar = bars.Progress(
         TextColumn("{task.description}"),
         BarColumn(bar_width=20),

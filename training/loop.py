@@ -14,7 +14,7 @@ from torch.nn.parallel import DistributedDataParallel
 
 from training.config import Config
 from training.data.base import Batch, Splits
-from training.errors import BadConfig, BadRun
+from training.errors import BadConfig
 from training.learners import Learner
 from training.objective import log_scores, reveal
 from training.processes import World
@@ -91,7 +91,8 @@ def train(job: Job, world: World, report: Report, *, resume: bool = False) -> Pr
             _save(job, learner, optimiser, progress, world)
         report(progress, measured)
     if world.leads:
-        job.run.finish(_result(config, progress))
+        where = {"device": job.device, "torch": torch.__version__}
+        job.run.finish({**_result(config, progress), **where})
     return progress
 
 
@@ -107,9 +108,8 @@ def _begun(
         if world.leads:
             job.run.begin(job.config)
         return Progress()
+    job.run.check(job.config)
     progress, parts = job.run.load(job.device)
-    if job.run.config() != job.config:
-        raise BadRun(f"{job.run.folder}: was begun with other settings; another folder, or these")
     job.learner.load_state_dict(parts["learner"])
     optimiser.load_state_dict(parts["optimiser"])
     if progress.generator is not None:

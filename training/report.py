@@ -53,7 +53,10 @@ class Calibration(NamedTuple):
 
 
 class Report(NamedTuple):
-    """All that is told of a trained model."""
+    """All that is told of a trained model.
+
+    history: one record for each validation, in the JSON only: figures show it on the page.
+    """
 
     name: str
     kind: str
@@ -64,18 +67,26 @@ class Report(NamedTuple):
     comparisons: tuple[Comparison, ...] = ()
     calibration: Calibration | None = None
     figures: tuple[Chart, ...] = ()
+    history: tuple[Mapping[str, float], ...] = ()
 
 
 def write(folder: Path, report: Report) -> list[Path]:
     """Write `report.html` and `report.json` to the folder; returns the files."""
     from training import report_page  # plotly is wanted only here
 
-    folder.mkdir(parents=True, exist_ok=True)
-    page, numbers = folder / "report.html", folder / "report.json"
-    said = json.dumps(as_json(report), indent=2, ensure_ascii=False, allow_nan=False)
-    numbers.write_text(said + "\n", "utf-8")
+    numbers = write_numbers(folder, report)
+    page = folder / "report.html"
     page.write_text(report_page.page(report), "utf-8")
     return [page, numbers]
+
+
+def write_numbers(folder: Path, report: Report) -> Path:
+    """Write `report.json` alone, to ship it with a small model."""
+    folder.mkdir(parents=True, exist_ok=True)
+    numbers = folder / "report.json"
+    said = json.dumps(as_json(report), indent=2, ensure_ascii=False, allow_nan=False)
+    numbers.write_text(said + "\n", "utf-8")
+    return numbers
 
 
 def as_json(report: Report) -> dict[str, Any]:

@@ -66,6 +66,16 @@ class Run:
         except (OSError, ValidationError) as error:
             raise BadRun(f"{self.folder}: {CONFIG}: {error}") from error
 
+    def check(self, config: Config) -> None:
+        """Raise BadRun if it was begun with other settings."""
+        begun, asked = self.config().model_dump(), config.model_dump()
+        other = [name for name in asked if asked[name] != begun[name]]
+        if other:
+            raise BadRun(
+                f"{self.folder}: was begun with other settings of {', '.join(other)}; "
+                "choose another folder (--runs) or name (--set 'name=\"...\"')"
+            )
+
     def save(self, progress: Progress, parts: dict[str, Any]) -> None:
         """Replace the checkpoint; whatever dies meanwhile, the old one or the new one is there."""
         temporary = self.folder / f"{CHECKPOINT}.{os.getpid()}"

@@ -250,7 +250,10 @@ class Models(Document):
 class ModelDetail(ModelSummary):
     """A model with all its versions, from old to new."""
 
-    versions: list[dict[str, Any]]  # type: ignore[assignment]
+    versions: list[dict[str, Any]] = Field(  # type: ignore[assignment]
+        description="each as its `model.json` says, with `training`, a summary, and `report`, the "
+        "numbers of its training report; null: none"
+    )
 
 
 class Status(Document):

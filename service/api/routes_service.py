@@ -29,13 +29,17 @@ async def list_models(request: Request) -> Response:
 
 
 async def get_model(request: Request) -> Response:
-    """Return one model with all its versions."""
+    """Return one model with all its versions, and the numbers of their training reports."""
     catalogue, name = context_of(request).catalogue, request.path_params["name"]
     try:
         versions = await asyncio.to_thread(catalogue.versions, name)
     except UnknownModel as error:
         raise NotFound(error.detail) from None
-    full = [msgspec.structs.asdict(version) for version in versions]
+    reports = await asyncio.to_thread(lambda: [catalogue.report(each) for each in versions])
+    full = [
+        {**msgspec.structs.asdict(version), "report": report}
+        for version, report in zip(versions, reports, strict=True)
+    ]
     return json_response(_encode({**_summary(versions), "versions": full}))
 
 

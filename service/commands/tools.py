@@ -41,9 +41,10 @@ def models(
         table.add_column(heading, no_wrap=heading == "model")
     for model in found:
         inputs, labels = ("any" if n is None else str(n) for n in (model.x_dim, model.y_dim))
-        hazard = "" if model.hazard is None else str(model.hazard)
+        number = isinstance(model.hazard, float)
+        hazard = f"{model.hazard:.4g}" if number else "" if model.hazard is None else model.hazard
         about = f"cannot be served: {model.error}" if model.error else model.description
-        table.add_row(model.reference, model.kind, inputs, labels, hazard, about)
+        table.add_row(model.reference, model.kind, inputs, labels, str(hazard), about)
     Console().print(table)
 
 

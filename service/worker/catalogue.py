@@ -64,7 +64,8 @@ class Catalogue:
         if name not in self._artifacts:
             base, _, version = self.resolve(name).partition("@")
             try:
-                self._artifacts[name] = artifact.load(self._folder / base / version, self._device)
+                folder = models.place(self._folder, base) / version
+                self._artifacts[name] = artifact.load(folder, self._device)
             except BadArtifact as error:
                 raise UnknownModel(f"model {name} cannot be loaded: {error}") from error
         return self._artifacts[name]

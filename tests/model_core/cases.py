@@ -22,6 +22,7 @@ from tests.model_core.regression_cases import (
     alpaca_case,
     autoregressive_case,
     averaged_case,
+    lagged_case,
     linear_case,
     noisy_alpaca_case,
 )
@@ -133,6 +134,8 @@ CASES = [
     alpaca_case(2),
     noisy_alpaca_case(1),
     noisy_alpaca_case(2),
+    lagged_case(1),
+    lagged_case(0),
     linear_case(),
     autoregressive_case("autoregressive-lags", order=2, y_dim=2),
     autoregressive_case("autoregressive-all", order=2, trend=True, season=5),

@@ -60,6 +60,43 @@ def noisy_alpaca_case(y_dim: int, features: int = 5) -> Case:
     return known._replace(name=f"alpaca-unknown-{y_dim}", model=model, reference=truth)
 
 
+def lagged_case(x_dim: int, lags: int = 2, y_dim: int = 2) -> Case:
+    """Labels before as inputs, with others or alone; the labels go round in a circle."""
+    sizes = [x_dim + lags * y_dim, 6, 4]
+    layers = [
+        (0.6 * irregular(b, a, seed=b), 0.3 * irregular(b, seed=a))
+        for a, b in zip(sizes[:-1], sizes[1:], strict=True)
+    ]
+    x_scaling = irregular(x_dim, seed=1), 1.2 + 0.5 * irregular(x_dim, seed=2)
+    y_scaling = irregular(y_dim, seed=3), 1.2 + 0.5 * irregular(y_dim, seed=4)
+    mean, factor = 0.3 * irregular(4, y_dim, seed=5), 0.5 * irregular(4, 4, seed=6)
+    noise = 0.25 + 0.1 * irregular(y_dim, seed=7)
+    own = np.zeros(sizes[0]), np.ones(sizes[0])
+    plain = regressions.Alpaca(layers, mean, factor, noise, own, y_scaling)
+    weights, biases = ([tensor(a) for a in each] for each in zip(*layers, strict=True))
+    model = alpaca.Alpaca(
+        encoder=Mlp(tuple(weights), tuple(biases), "relu", "tanh"),
+        prior_mean=tensor(mean),
+        prior_cov=tensor(factor @ factor.T),
+        noise_variance=tensor(noise),
+        x_offset=tensor(x_scaling[0]),
+        x_scale=tensor(x_scaling[1]),
+        y_offset=tensor(y_scaling[0]),
+        y_scale=tensor(y_scaling[1]),
+        lags=lags,
+        hazard=0.1,
+    )
+
+    def draw(rng, steps):
+        angle = np.arange(steps)[:, None] + np.arange(y_dim)
+        turned = np.where(np.arange(steps)[:, None] < steps // 2, np.sin(angle), np.cos(2 * angle))
+        y = y_scaling[0] + y_scaling[1] * (turned + 0.3 * rng.normal(size=(steps, y_dim)))
+        return rng.normal(size=(steps, x_dim)), y
+
+    truth = regressions.Lagged(plain, x_scaling, lags)
+    return Case(f"alpaca-lags-{x_dim}", model, np.zeros(y_dim), np.ones(y_dim), truth, draw)
+
+
 def linear_case(y_dim: int = 2, x_dim: int = 2) -> Case:
     y_scaling = irregular(y_dim, seed=8), 1.2 + 0.5 * irregular(y_dim, seed=9)
     x_scaling = irregular(x_dim, seed=10), 1.2 + 0.5 * irregular(x_dim, seed=11)

@@ -170,6 +170,27 @@ class Autoregressive(NamedTuple):
     log_outlier = NoisyAlpaca.log_outlier
 
 
+class Lagged(NamedTuple):
+    """ALPaCA on inputs and the stream's own last labels, the latest first."""
+
+    plain: Alpaca  # of inputs that are scaled already
+    x_scaling: tuple[np.ndarray, np.ndarray]
+    order: int
+
+    def described(self, series: Series) -> Series:
+        """With scaled inputs and lags for its input."""
+        offset, scale = self.plain.y_scaling
+        lags = lags_of((series.y - offset) / scale, series.labelled, self.order)
+        x = (series.x - self.x_scaling[0]) / self.x_scaling[1]
+        return series._replace(x=np.array([np.r_[a, *b] for a, b in zip(x, lags, strict=True)]))
+
+    def log_density(self, x, y, past):
+        return self.plain.log_density(x, y, past)
+
+    def log_outlier(self, x, y):
+        return self.plain.log_outlier(x, y)
+
+
 KINDS = 3  # level, line, autoregression
 
 

@@ -64,7 +64,7 @@ def read(
     wanted = _Wanted(y, x, stream, time, changepoint)
     found: dict[str, tuple[Path, Series]] = {}
     first: tuple[Path, Columns] | None = None
-    for file in _files(path):
+    for file in files(path):
         table = read_table(file)
         columns = _columns(table, wanted)
         first = first or (file, columns)
@@ -105,7 +105,7 @@ def split(
         )
     shares = (0.0, train, train + validation, 1.0)
     parts = {
-        name: _parts(series, low, high, by)
+        name: part(series, low, high, by)
         for name, low, high in zip(
             ("training", "validation", "test"), shares[:-1], shares[1:], strict=True
         )
@@ -123,7 +123,8 @@ def split(
     return splits, left_out
 
 
-def _parts(series: Sequence[Series], low: float, high: float, by: str) -> list[Series]:
+def part(series: Sequence[Series], low: float, high: float, by: str) -> list[Series]:
+    """The share [low, high) of every series, or of the series, in their order."""
     if by == "stream":
         return list(series[round(low * len(series)) : round(high * len(series))])
     return [each.part(round(low * len(each.y)), round(high * len(each.y))) for each in series]
@@ -145,7 +146,8 @@ def _short(name: str, parts: Sequence[Series], length: int, by: str) -> list[str
     return lines
 
 
-def _files(path: Path) -> list[Path]:
+def files(path: Path) -> list[Path]:
+    """The file, or those of a folder that can be read, by name; raises BadData."""
     if not path.is_dir():
         return [path]
     files = sorted(file for file in path.iterdir() if file.suffix.lower() in SUFFIXES)

@@ -62,6 +62,10 @@ def outliers(
 
 
 Preset = Annotated[str, typer.Option(envvar="MOCA_PRESET", help="Of the runs: quick or paper.")]
+Ablation = Annotated[
+    str | None,
+    typer.Option(envvar="MOCA_ABLATION", help="An ablation's runs in place of a preset's."),
+]
 Runs = Annotated[Path, typer.Option(envvar="MOCA_RUNS", help="Folder of the runs.")]
 Datasets = Annotated[
     Path | None,
@@ -80,6 +84,7 @@ def _experiment(name: str, about: str) -> None:
 
     def command(
         preset: Preset = "quick",
+        ablation: Ablation = None,
         runs: Runs = Path("runs"),
         datasets: Datasets = None,
         out: Out = None,
@@ -87,14 +92,18 @@ def _experiment(name: str, about: str) -> None:
         from importlib import import_module
 
         from training.errors import TrainingError
-        from training.evaluation.experiments import Wanted, evaluate
+        from training.evaluation import ablations, experiments
         from training.experiments import Place
 
-        place = Place(datasets, runs / "cache")
-        results = out or Path("results") / name / preset
-        draw = import_module(f"training.evaluation.drawing.{name}").draw
+        place, kept = Place(datasets, runs / "cache"), ablation or preset
+        results = out or Path("results") / name / kept
+        wanted = experiments.Wanted(name, kept, runs, place, results)
         try:
-            evaluate(Wanted(name, preset, runs, place, results), draw)
+            if ablation is not None:
+                ablations.evaluate(wanted, ablation)
+            else:
+                draw = import_module(f"training.evaluation.drawing.{name}").draw
+                experiments.evaluate(wanted, draw)
         except TrainingError as error:
             _fail(str(error))
 
@@ -103,10 +112,106 @@ def _experiment(name: str, about: str) -> None:
 
 
 _experiment("sinusoid", "Switching sinusoid.")
-_experiment("bandit", "Switching wheel bandit.")
 _experiment("players", "Movement of basketball players.")
 _experiment("rainbow", "Rainbow MNIST.")
 _experiment("miniimagenet", "miniImageNet by super-classes.")
+
+
+@app.command("data")
+def own_data(
+    run: Annotated[Path, typer.Argument(help="Folder of a run that is done.")],
+    data: Annotated[
+        Path | None,
+        typer.Option(
+            envvar="MOCA_TRAIN_DATA",
+            help="Where the run's data are now.",
+            show_default="as in training",
+        ),
+    ] = None,
+    datasets: Datasets = None,
+    out: Annotated[
+        Path | None,
+        typer.Option(
+            envvar="MOCA_OUT", help="Folder for the table.", show_default="RUN/evaluation"
+        ),
+    ] = None,
+) -> None:
+    """Score a trained model on the part of its data kept for the test, beside untrained ones.
+
+    Log score per observation of models run as the service runs them, and paired differences.
+    """
+    from training.errors import TrainingError
+    from training.evaluation import own
+    from training.experiments import Place
+
+    try:
+        own.evaluate(run, Place(datasets, run / "cache"), data, out)
+    except TrainingError as error:
+        _fail(str(error))
+
+
+@app.command("time")
+def step_time(
+    device: Annotated[str, typer.Option(envvar="MOCA_DEVICE", help="cpu, cuda, cuda:0.")] = "cpu",
+    out: Out = None,
+) -> None:
+    """Time a step against the number of observations before, to 25,000, with and without pruning.
+
+    The model is the sinusoid's ALPaCA of 32 features; its weights do not matter for that.
+    """
+    import torch
+    from rich.console import Console
+
+    from training import experiments
+    from training.evaluation.step_time import report
+    from training.experiments import Place
+    from training.figures.save import save
+    from training.jobs import learner
+
+    torch.set_num_threads(1)
+    wanted = experiments.preset("sinusoid", "paper")
+    splits = experiments.splits(wanted, Place(None, Path()))
+    with torch.no_grad():
+        model = learner(wanted, splits).to(device, torch.float64).model()
+        chart = report(model, device, Console())
+    save(chart, (out or Path("results") / "time") / "step_time")
+
+
+@app.command()
+def bandit(
+    preset: Preset = "quick",
+    runs: Runs = Path("runs"),
+    trials: Annotated[
+        int, typer.Option(envvar="MOCA_TRIALS", min=2, help="Trials of 1,000 steps.")
+    ] = 10,
+    strategy: Annotated[
+        list[str] | None,
+        typer.Option(
+            envvar="MOCA_STRATEGY",
+            help="thompson, optimistic-3, optimistic-5 or greedy; may be given several times.",
+            show_default="thompson, optimistic-3 and optimistic-5",
+        ),
+    ] = None,
+    out: Out = None,
+) -> None:
+    """Switching wheel bandit. Regret of trained runs on the same worlds: tables and figures."""
+    from training.errors import TrainingError
+    from training.evaluation.bandit import evaluate
+    from training.evaluation.drawing.bandit import draw
+    from training.evaluation.experiments import Wanted
+    from training.experiments import Place
+    from training.figures.save import save
+
+    results = out or Path("results") / "bandit" / preset
+    wanted = Wanted("bandit", preset, runs, Place(None, runs / "cache"), results)
+    chosen = strategy or ["thompson", "optimistic-3", "optimistic-5"]
+    try:
+        charts = draw(wanted, *evaluate(wanted, trials, chosen), chosen)
+    except TrainingError as error:
+        _fail(str(error))
+    for name, chart in charts:
+        save(chart, results / name)
+    typer.echo(f"tables and {len(charts)} figures in {results}")
 
 
 def _model(name: str | None) -> str:

@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 from rich.box import SIMPLE_HEAD
 from rich.table import Table
 
+from training.ablations import Ablation
 from training.figures import palette
 from training.figures.chart import Chart
 from training.figures.performance import Facet, against, curve
@@ -34,7 +35,7 @@ class Comparison(NamedTuple):
 
     def settings(self) -> list[str]:
         """Hazards, from low to high."""
-        return sorted({setting for setting, _ in self.values}, key=_number)
+        return sorted({setting for setting, _ in self.values}, key=number)
 
     def methods(self) -> list[str]:
         """In the paper's order."""
@@ -79,13 +80,24 @@ def tables(found: Comparison) -> list[Table]:
     return [table]
 
 
+def ablation_table(found: Comparison, asked: Ablation) -> Table:
+    """One row for each setting, one column for each method."""
+    table = Table(asked.axis, box=SIMPLE_HEAD, title=f"{asked.question} {found.metric}")
+    for method in found.methods():
+        table.add_column(method, justify="right", no_wrap=True)
+    for setting in found.settings():
+        each = [found.estimate(setting, method) for method in found.methods()]
+        table.add_row(setting, *("" if e is None else formatted(e) for e in each))
+    return table
+
+
 def chart(found: Comparison) -> Chart:
     """Performance against hazard, with error bars."""
     curves = []
     for method in found.methods():
         at = [setting for setting in found.settings() if (setting, method) in found.values]
         estimates = [estimate(found.values[setting, method]) for setting in at]
-        curves.append(curve(method, [_number(setting) for setting in at], estimates))
+        curves.append(curve(method, [number(setting) for setting in at], estimates))
     return against([Facet(found.name, found.metric, curves)])
 
 
@@ -141,5 +153,6 @@ def save(found: Comparison, about: Mapping[tuple[str, str], Mapping[str, Any]], 
     (out / "table.md").write_text(markdown(found))
 
 
-def _number(setting: str) -> float:
+def number(setting: str) -> float:
+    """Where a setting stands on an axis."""
     return 1.0 if setting == NO_HAZARD else float(setting)

@@ -36,7 +36,7 @@ class Wanted(NamedTuple):
 
     @property
     def folder(self) -> Path:
-        """Of the runs."""
+        """Of the runs; an ablation's are kept under its name in place of the preset's."""
         return self.runs / self.experiment / self.preset
 
 
@@ -59,6 +59,7 @@ def evaluate(wanted: Wanted, draw: Callable[[Evaluated], list[tuple[str, Chart]]
     }
     if not chosen:
         raise BadRun(f"{wanted.folder}: no run that is done; moca train {wanted.experiment}")
+    _check_alike(chosen, wanted.folder)
     splits = {
         setting: experiments.splits(each.config, wanted.place)
         for (setting, _), each in chosen.items()
@@ -73,13 +74,23 @@ def evaluate(wanted: Wanted, draw: Callable[[Evaluated], list[tuple[str, Chart]]
     found = Comparison(wanted.experiment, UNITS[protocol.metric], protocol.better, values)
     for table in tables.tables(found):
         console.print(table)
-    tables.save(found, {key: _about(each) for key, each in chosen.items()}, wanted.out)
+    tables.save(found, {key: about(each) for key, each in chosen.items()}, wanted.out)
     charts = [("performance", tables.chart(found))] if len(found.settings()) > 1 else []
     charts += draw(Evaluated(wanted, chosen, splits, found))
     for name, chart in charts:
         save(chart, wanted.out / name)
     console.print(f"tables and {len(charts)} figures in {wanted.out}")
     return found
+
+
+def _check_alike(chosen: Mapping[tuple[str, str], Trained], folder: Path) -> None:
+    """Methods are compared on the same sequences, so at a hazard all have the same data."""
+    first: dict[str, Trained] = {}
+    for (setting, _), each in chosen.items():
+        other = first.setdefault(setting, each)
+        if other.config.data != each.config.data:
+            names = f"{other.run.folder.name} and {each.run.folder.name}"
+            raise BadRun(f"{folder}: {names} have different data; one folder or preset for each")
 
 
 def _crossed(
@@ -97,7 +108,8 @@ def _crossed(
     return {(setting, name): value}
 
 
-def _about(each: Trained) -> dict[str, Any]:
+def about(each: Trained) -> dict[str, Any]:
+    """What is to be said about a run beside its numbers."""
     return {
         "learning_rate": each.config.optimiser.learning_rate,
         "iterations": each.result["iterations"],

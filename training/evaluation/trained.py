@@ -48,6 +48,7 @@ PROTOCOLS = {
     "players": Protocol(200, 150),
     "rainbow": Protocol(200, 400, "accuracy", torch.float32, 4),
     "miniimagenet": Protocol(200, 400, "accuracy", torch.float32, 4),
+    "regimes": Protocol(200, 200),
     "data": Protocol(200, 100),
 }
 

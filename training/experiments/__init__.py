@@ -1,4 +1,4 @@
-"""The paper's experiments: where each finds its series, and the presets of its runs."""
+"""Experiments, the paper's and others: where each finds its series, and the presets of its runs."""
 
 from __future__ import annotations
 
@@ -6,18 +6,20 @@ import tomllib
 from collections.abc import Callable
 from importlib.resources import files
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeVar
 
 from pydantic import ValidationError
 
-from training.config import Config, merged
+from training.config import Config, Section, merged
 from training.data.base import Splits
 from training.errors import BadConfig
 
 PRESETS = ("quick", "paper")
-EXPERIMENTS = ("sinusoid", "bandit", "players", "rainbow", "miniimagenet")
+EXPERIMENTS = ("sinusoid", "bandit", "players", "rainbow", "miniimagenet", "regimes")
+OWN = "data"  # series of one's own, `training.own`
 
 Options = dict[str, Any]
+S = TypeVar("S", bound=Section)
 
 
 class Place(NamedTuple):
@@ -29,7 +31,7 @@ class Place(NamedTuple):
 
 def preset(experiment: str, name: str, *overrides: Options) -> Config:
     """Settings of an experiment's preset under one's own; raises BadConfig."""
-    if experiment not in EXPERIMENTS:
+    if experiment not in (*EXPERIMENTS, OWN):
         raise BadConfig(f"there is no experiment {experiment!r}: {', '.join(EXPERIMENTS)}")
     text = (files("training") / "presets" / f"{experiment}.toml").read_text()
     found = tomllib.loads(text)
@@ -38,8 +40,13 @@ def preset(experiment: str, name: str, *overrides: Options) -> Config:
 
 def config(settings: Options) -> Config:
     """Checked settings; raises BadConfig, naming what is wrong."""
+    return checked(Config, settings)
+
+
+def checked(section: type[S], settings: Options) -> S:
+    """Checked settings of one section; raises BadConfig, naming what is wrong."""
     try:
-        return Config.model_validate(settings)
+        return section.model_validate(settings)
     except ValidationError as error:
         where = "; ".join(
             f"{'.'.join(map(str, each['loc']))}: {each['msg']}" for each in error.errors()
@@ -50,6 +57,10 @@ def config(settings: Options) -> Config:
 def splits(wanted: Config, place: Place) -> Splits:
     """Sources of an experiment's series; raises BadConfig or BadData."""
     options = dict(wanted.data)
+    if wanted.experiment == OWN:
+        from training import own
+
+        return own.opened(wanted).splits
     try:
         return _SOURCES[wanted.experiment](options, place)
     except TypeError as error:
@@ -64,6 +75,12 @@ def _sinusoid(options: Options, place: Place) -> Splits:
 
 def _bandit(options: Options, place: Place) -> Splits:
     from training.data.wheel import splits
+
+    return splits(**options)
+
+
+def _regimes(options: Options, place: Place) -> Splits:
+    from training.data.regime_series import splits
 
     return splits(**options)
 
@@ -95,6 +112,7 @@ def _folder(place: Place) -> Path:
 _SOURCES: dict[str, Callable[[Options, Place], Splits]] = {
     "sinusoid": _sinusoid,
     "bandit": _bandit,
+    "regimes": _regimes,
     "players": _players,
     "rainbow": _rainbow,
     "miniimagenet": _miniimagenet,

@@ -7,6 +7,7 @@ import sys
 import pytest
 
 from model_core.upm.builtin import NEWEST
+from service.models import Catalogue
 from service.redis.connection import UnusableServer
 
 
@@ -21,16 +22,21 @@ async def test_models(api, settings):
     folder = settings.models_dir
     for version in ("1", "9", "10"):
         put_model(folder, "sine", version, training={"iterations": int(version)})
+    numbers = {"version": 1, "metrics": [{"name": "test NLL", "estimate": {"mean": -0.5}}]}
+    (folder / "sine" / "9" / "report.json").write_text(json.dumps(numbers))
     put_model(folder, "odd", "1", format=7)
     put_model(folder, ".hidden", "1")
     (folder / "empty").mkdir()
     models = {model["name"]: model for model in (await api.get("/v1/models")).json()["models"]}
-    assert set(models) == {*NEWEST, "odd", "sine"}
+    shipped = {model.name for model in Catalogue(folder / "none").models()}
+    assert set(models) == {*shipped, "odd", "sine"}
+    assert {*NEWEST, "regimes"} <= shipped
     assert models["sine"]["default"] == "sine@10"
     assert models["sine"]["versions"] == ["1", "9", "10"]
     assert (models["odd"]["default"], "format 7" in models["odd"]["error"]) == (None, True)
     sine = (await api.get("/v1/models/sine")).json()
     assert [version["training"]["iterations"] for version in sine["versions"]] == [1, 9, 10]
+    assert [version["report"] for version in sine["versions"]] == [None, numbers, None]
     assert (await api.get("/v1/models/gaussian")).json()["built_in"] is True
     for name in ("nothing", "..", "%2e%2e"):
         assert (await api.get(f"/v1/models/{name}")).status_code == 404

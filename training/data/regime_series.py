@@ -1,0 +1,66 @@
+"""Switching regimes without inputs: a level, a trend, memory and noise, each new at a switch."""
+
+from __future__ import annotations
+
+import math
+
+import torch
+from torch import Tensor
+
+from training.data.base import Batch, Splits
+from training.data.regimes import checked_hazard, held, switches
+
+LEVEL = 3.0  # standard deviation of levels
+TREND = 0.05  # of slopes, per observation
+MEMORY = (0.0, 0.95)  # coefficients of the autoregression
+NOISE = (0.1, 1.0)  # scales of its innovations, uniform in the logarithm
+
+
+class RegimeSeries:
+    """Generated windows: no x, y (B, T, 1) float64, switch (B, T).
+
+    In a regime that starts at s, `y_t = level + trend (t - s) + a_t` with `a_t = memory a_{t-1} +
+    noise e_t`, which starts from its stationary law.
+    """
+
+    def __init__(self, hazard: float) -> None:
+        self.hazard = checked_hazard(hazard)
+
+    def draw(self, generator: torch.Generator, count: int, length: int) -> Batch:
+        """`count` independent streams of `length`, each from the start of a regime."""
+        switch = switches(generator, count, length, self.hazard)
+        level = held(LEVEL * _normal(generator, switch), switch)
+        trend = held(TREND * _normal(generator, switch), switch)
+        low, high = MEMORY
+        memory = held(low + (high - low) * _uniform(generator, switch), switch)
+        low, high = (math.log(each) for each in NOISE)
+        noise = held((low + (high - low) * _uniform(generator, switch)).exp(), switch)
+        step = torch.arange(length, dtype=torch.float64).expand(count, -1)
+        since = step - held(step, switch)
+        around = _remembering(switch, memory, noise * _normal(generator, switch))
+        return Batch(None, (level + trend * since + around).unsqueeze(-1), switch)
+
+
+def splits(hazard: float) -> Splits:
+    """One source for all three: every draw is new."""
+    source = RegimeSeries(hazard)
+    return Splits(source, source, source, x_dim=0, y_dim=1)
+
+
+def _remembering(switch: Tensor, memory: Tensor, innovation: Tensor) -> Tensor:
+    """The autoregression (B, T) of innovations (B, T)."""
+    found, last = [], innovation[:, 0]
+    for t in range(switch.shape[1]):
+        stationary = innovation[:, t] / (1 - memory[:, t].square()).sqrt()
+        goes_on = memory[:, t] * last + innovation[:, t]
+        last = torch.where(switch[:, t], stationary, goes_on)
+        found.append(last)
+    return torch.stack(found, 1)
+
+
+def _normal(generator: torch.Generator, like: Tensor) -> Tensor:
+    return torch.randn(like.shape, generator=generator, dtype=torch.float64)
+
+
+def _uniform(generator: torch.Generator, like: Tensor) -> Tensor:
+    return torch.rand(like.shape, generator=generator, dtype=torch.float64)

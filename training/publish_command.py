@@ -1,0 +1,66 @@
+"""`moca publish`: a run that is done becomes a model that a service offers."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+
+def publish(
+    run: Annotated[Path, typer.Argument(help="Folder of a run that is done.")],
+    name: Annotated[str, typer.Option(envvar="MOCA_NAME", help="Name of the model.")],
+    models_dir: Annotated[
+        Path, typer.Option(envvar="MOCA_MODELS_DIR", help="Folder of model artifacts.")
+    ] = Path("models"),
+    version: Annotated[
+        str,
+        typer.Option(envvar="MOCA_VERSION", help="A whole number, or auto: the next that is free."),
+    ] = "auto",
+    description: Annotated[
+        str, typer.Option(envvar="MOCA_DESCRIPTION", help="Shown where models are listed.")
+    ] = "",
+    date: Annotated[
+        str | None,
+        typer.Option(envvar="MOCA_DATE", help="Kept with the model.", show_default="none"),
+    ] = None,
+    page: Annotated[
+        bool,
+        typer.Option(
+            envvar="MOCA_PAGE", help="Write report.html (5 MB, needs no network) too, or only JSON."
+        ),
+    ] = True,
+    data: Annotated[
+        Path | None,
+        typer.Option(
+            envvar="MOCA_TRAIN_DATA",
+            help="Where the run's own data are now.",
+            show_default="as in training",
+        ),
+    ] = None,
+    datasets: Annotated[
+        Path | None,
+        typer.Option(envvar="MOCA_DATASETS", help="Folder of the data sets.", show_default=False),
+    ] = None,
+) -> None:
+    """Publish a trained run as MODELS_DIR/NAME/VERSION/, with its report.
+
+    The artifact is checked against the run and appears at once and complete; a version is never
+    overwritten. A running service offers it from then on.
+    """
+    from model_core.errors import BadArtifact
+    from training.errors import TrainingError
+    from training.experiments import Place
+    from training.publish import Wanted
+    from training.publish import publish as run_publish
+
+    place = Place(datasets, run / "cache")
+    wanted = Wanted(run, name, models_dir, version, place, data, description, date, page)
+    try:
+        folder = run_publish(wanted)
+    except (TrainingError, BadArtifact, OSError) as error:
+        typer.secho(f"moca: {error}", err=True, fg="red")
+        raise typer.Exit(2) from None
+    size = sum(file.stat().st_size for file in folder.iterdir())
+    typer.echo(f"{name}@{folder.name} in {folder}, {size / 1000:.0f} kB")
