@@ -180,7 +180,7 @@ def every_start(case: Case, steps: int, longest: int | None, batch: int = 2):
     x, y = (tensor([getattr(each, name) for each in many]) for name in ("x", "y"))
     phi = case.model.encode(x.flatten(0, 1), tensor([])).reshape(batch, steps, -1)
     prior, ones = case.prior(batch), torch.ones(batch, steps, dtype=torch.float64)
-    found = case.model.every_start(prior.stats, phi, y, ones, longest)
+    found = case.model.every_start(prior.stats, phi, y, ones, longest).log_label
     return found, segment_matrix(case.model, prior, Sequences(x, y), 5, longest).label
 
 
