@@ -58,7 +58,7 @@ def calibrated(each: Trained, splits: Splits, count: int = COUNT) -> Chart:
     learner, part = load(each, splits, batch.y.dtype), PROTOCOLS[each.config.experiment].part
     found = [
         class_log_probabilities(learner, batch.part(slice(i, i + part)), each.config.objective)
-        for i in range(0, count, part)
+        for i in range(0, len(batch.y), part)
     ]
     return classifier(reliability(torch.cat(found).exp(), batch.y.squeeze(-1)))
 
