@@ -11,6 +11,7 @@ digits.
 from __future__ import annotations
 
 import math
+from collections.abc import Iterator
 from typing import Any, NamedTuple
 
 import torch
@@ -87,7 +88,7 @@ class _Squares(torch.autograd.Function):
         """phi: (M, n). mean, inverse: (P, n). asked, known: (Q,) rows of phi and of mean."""
         ctx.save_for_backward(phi, mean, inverse, asked, known)
         found = phi.new_empty(len(asked))
-        parts = zip(*(torch.split(each, ROWS) for each in (found, asked, known)), strict=True)
+        parts = _parts(found, asked, known)
         for part, which, of in parts:
             error = phi.index_select(0, which).sub_(mean.index_select(0, of))
             torch.sum(error.square_().mul_(inverse.index_select(0, of)), -1, out=part)
@@ -98,7 +99,7 @@ class _Squares(torch.autograd.Function):
         """Gradients of phi, mean and inverse."""
         phi, mean, inverse, asked, known = ctx.saved_tensors
         d_phi, d_mean, d_inverse = (torch.zeros_like(each) for each in (phi, mean, inverse))
-        parts = zip(*(torch.split(each, ROWS) for each in (grad, asked, known)), strict=True)
+        parts = _parts(grad, asked, known)
         for part, which, of in parts:
             error = phi.index_select(0, which).sub_(mean.index_select(0, of))
             weighted = part.unsqueeze(-1) * error
@@ -107,6 +108,10 @@ class _Squares(torch.autograd.Function):
             d_phi.index_add_(0, which, moved, alpha=2)
             d_mean.index_add_(0, of, moved, alpha=-2)
         return d_phi, d_mean, d_inverse, None, None
+
+
+def _parts(*rows: Tensor) -> Iterator[tuple[Tensor, ...]]:
+    return zip(*(torch.split(each, ROWS) for each in rows), strict=True)
 
 
 def densities(

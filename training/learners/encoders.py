@@ -9,6 +9,9 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from model_core.encoder import ACTIVATIONS
+from training.learners import convolutions
+
+IMAGES = 32  # evaluated at once: what they become stays in the processor's cache
 
 
 class Encoder(Protocol):
@@ -61,11 +64,24 @@ class _ConvBlock(nn.Module):
 
     def forward(self, image: Tensor) -> Tensor:
         """Features of half the height and width."""
-        image = self.conv(image)
         if self.norm is None:
-            return functional.max_pool2d(image, 2)
+            return functional.max_pool2d(self.conv(image), 2)
+        if not self.training:
+            return self._evaluated(image, self.norm)
+        if image.device.type == "cpu":
+            return convolutions.block(image, self.conv, self.norm)
         # Pooling first gives the same numbers, for ReLU never falls, with a quarter of the work.
-        return torch.relu(functional.max_pool2d(self.norm(image), 2))
+        return torch.relu(functional.max_pool2d(self.norm(self.conv(image)), 2))
+
+    def _evaluated(self, image: Tensor, norm: nn.BatchNorm2d) -> Tensor:
+        """With running moments, the norm is part of the convolution."""
+        assert norm.running_mean is not None
+        assert norm.running_var is not None
+        assert self.conv.bias is not None
+        scale = norm.weight * (norm.running_var + norm.eps).rsqrt()
+        kernel = self.conv.weight * scale[:, None, None, None]
+        bias = (self.conv.bias - norm.running_mean) * scale + norm.bias
+        return torch.relu(functional.max_pool2d(functional.conv2d(image, kernel, bias, 1, 1), 2))
 
 
 class ConvEncoder(nn.ModuleList):
@@ -81,6 +97,8 @@ class ConvEncoder(nn.ModuleList):
             _ConvBlock(a, b, last=i == last)
             for i, (a, b) in enumerate(zip(into, blocks, strict=True))
         )
+        # Channels beside one another: convolutions, norms and pooling take half the time on a CPU.
+        self.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
         self.shape, self.blocks = (channels, height, width), blocks
         self.features = blocks[-1] * (height >> len(blocks)) * (width >> len(blocks))
         if self.features == 0:
@@ -88,10 +106,16 @@ class ConvEncoder(nn.ModuleList):
 
     def forward(self, x: Tensor) -> Tensor:
         """Features (..., n) of images (..., channels * height * width)."""
-        image = x.reshape(-1, *self.shape)
+        image = x.reshape(-1, *self.shape).contiguous(memory_format=torch.channels_last)
+        # In training, the images of a batch share moments.
+        parts = [image] if self.training else torch.split(image, IMAGES)
+        found = torch.cat([self._blocks(part) for part in parts])
+        return found.reshape(*x.shape[:-1], -1)
+
+    def _blocks(self, image: Tensor) -> Tensor:
         for block in self:
             image = block(image)
-        return image.reshape(*x.shape[:-1], -1)
+        return image
 
     def spec(self) -> dict[str, Any]:
         """The field `encoder` of a `model.json`."""

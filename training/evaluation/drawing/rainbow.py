@@ -1,11 +1,5 @@
 """Figures of the experiment `rainbow`."""
 
-from __future__ import annotations
+from training.evaluation.drawing.images import draw
 
-from training.evaluation.experiments import Evaluated
-from training.figures.chart import Chart
-
-
-def draw(evaluated: Evaluated) -> list[tuple[str, Chart]]:
-    """Each figure under the name of its files."""
-    return []
+__all__ = ["draw"]
