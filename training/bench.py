@@ -8,7 +8,7 @@ import subprocess
 import sys
 import time
 from pathlib import Path
-from typing import Annotated, NamedTuple
+from typing import Annotated, Literal, NamedTuple
 
 import typer
 
@@ -26,9 +26,12 @@ class Measured(NamedTuple):
 
 def command(
     dtype: Annotated[
-        str, typer.Option(envvar="MOCA_DTYPE", help="float32 or float64.")
+        Literal["float32", "float64"],
+        typer.Option(envvar="MOCA_DTYPE", help="float32 or float64.", show_choices=False),
     ] = "float32",
-    repeats: Annotated[int, typer.Option(envvar="MOCA_REPEATS", min=1)] = REPEATS,
+    repeats: Annotated[
+        int, typer.Option(envvar="MOCA_REPEATS", min=1, help="Iterations; their median counts.")
+    ] = REPEATS,
 ) -> None:
     """Time and memory of a training iteration: batch 50, 100 observations, 32 features, one core.
 

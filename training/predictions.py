@@ -36,10 +36,11 @@ def class_log_probabilities(
 
 
 def accuracy(log_probability: Tensor, y: Tensor) -> Tensor:
-    """Whether the most probable class is the label (B, T), nan where there is none."""
+    """Whether the most probable class is the label (B, T), nan where either is not known."""
     label = y.squeeze(-1)
+    unknown = torch.isnan(label) | torch.isnan(log_probability).any(-1)
     right = (log_probability.argmax(-1) == label).to(log_probability.dtype)
-    return torch.where(torch.isnan(label), torch.nan, right)
+    return torch.where(unknown, torch.nan, right)
 
 
 def _starts(batch: Batch, objective: Objective) -> Tensor:

@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from tests.training.moca import SMALL, moca
-from training import experiments
+from training import experiments, jobs
 from training.errors import BadRun
 from training.evaluation import trained
 from training.evaluation.drawing import players
@@ -114,6 +114,20 @@ def test_a_run_that_is_resumed_ends_as_one_that_was_not(mode, place, tmp_path):
     assert [end.iteration for end in ends] == [6, 6]
     for name, value in ends[0].best.items():
         assert torch.equal(value, ends[1].best[name]), name
+
+
+def test_denormals_count_as_nothing_in_training_only(place, tmp_path, monkeypatch):
+    tiny, found = torch.full((3,), 2e-38), []
+    original = jobs.loop
+
+    def loop(*arguments, **options):
+        found.append((tiny * 0.25).max().item())
+        return original(*arguments, **options)
+
+    monkeypatch.setattr(jobs, "loop", loop)
+    train(Training("players", "quick", tmp_path), COMMON, place, [], ["toe"], [], [])
+    assert found == [0.0]
+    assert (tiny * 0.25).max().item() == pytest.approx(5e-39, rel=1e-6)
 
 
 def _as_if_stopped(run: Run, iterations):
