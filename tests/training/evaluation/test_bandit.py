@@ -82,9 +82,7 @@ def test_percent_is_of_the_random_agents_regret_on_the_same_worlds(wanted, one):
 
 def test_every_method_has_its_own_model_and_the_same_worlds(wanted):
     found = best(list(trained(wanted.folder)))
-    played = {
-        name: bandit.play(found[0.1, name], wanted, TRIALS, "thompson") for name in METHODS
-    }
+    played = {name: bandit.play(found[0.1, name], wanted, TRIALS, "thompson") for name in METHODS}
     # What 100 % is in each trial does not depend on the method.
     whole = [100 * each.cumulative[:, -1] / each.percent for each in played.values()]
     for other in whole[1:]:
@@ -143,9 +141,10 @@ def test_the_papers_figure_is_of_one_trial(wanted, one):
     (surface,) = (each for each in mean.layers if isinstance(each, Image))
     outside = surface.x[None] ** 2 + surface.y[:, None] ** 2 > 1
     assert np.array_equal(np.isnan(surface.z), outside)
-    (rules,) = (each for each in belief.layers if isinstance(each, Rules) and each.name)
+    switches, shown = (each for each in belief.layers if isinstance(each, Rules))
     at = np.flatnonzero(met.switch[0].numpy())
-    np.testing.assert_array_equal(rules.at, at[at > 0] - 0.5)
+    np.testing.assert_array_equal(switches.at, at[at > 0] - 0.5)
+    assert shown.at.tolist() == [drawing.AT]
 
 
 def test_regret_over_time_is_the_mean_of_the_trials():
@@ -158,6 +157,8 @@ def test_regret_over_time_is_the_mean_of_the_trials():
     (panel,) = drawing._cumulative(results, "greedy").rows[0]
     (line,) = (each for each in panel.layers if isinstance(each, Line))
     np.testing.assert_allclose(line.y, 2 * line.x)
+    several = {(f"{k / 10}", "SW5", "greedy"): results["0.1", "SW5", "greedy"] for k in range(1, 6)}
+    assert [len(row) for row in drawing._cumulative(several, "greedy").rows] == [3, 2]
 
 
 def test_what_cannot_be_evaluated_says_why(runs, tmp_path):
