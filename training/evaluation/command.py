@@ -182,19 +182,21 @@ def bandit(
     preset: Preset = "quick",
     runs: Runs = Path("runs"),
     trials: Annotated[
-        int, typer.Option(envvar="MOCA_TRIALS", min=2, help="Trials of 1,000 steps.")
-    ] = 10,
+        int,
+        typer.Option(envvar="MOCA_TRIALS", min=2, help="Trials of 1,000 steps; the paper has 10."),
+    ] = 30,
     strategy: Annotated[
         list[str] | None,
         typer.Option(
             envvar="MOCA_STRATEGY",
             help="thompson, optimistic-3, optimistic-5 or greedy; may be given several times.",
-            show_default="thompson, optimistic-3 and optimistic-5",
+            show_default="all four",
         ),
     ] = None,
     out: Out = None,
 ) -> None:
     """Switching wheel bandit. Regret of trained runs on the same worlds: tables and figures."""
+    from training.bandit import STRATEGIES
     from training.errors import TrainingError
     from training.evaluation.bandit import evaluate
     from training.evaluation.drawing.bandit import draw
@@ -204,7 +206,7 @@ def bandit(
 
     results = out or Path("results") / "bandit" / preset
     wanted = Wanted("bandit", preset, runs, Place(None, runs / "cache"), results)
-    chosen = strategy or ["thompson", "optimistic-3", "optimistic-5"]
+    chosen = strategy or list(STRATEGIES)
     try:
         charts = draw(wanted, *evaluate(wanted, trials, chosen), chosen)
     except TrainingError as error:

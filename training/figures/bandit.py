@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import NamedTuple
 
 import numpy as np
@@ -32,8 +33,12 @@ def wheel(
     belief: Floats,
     switch: NDArray[np.bool_],
     title: str = "Switching wheel bandit",
+    times: Sequence[float] = (),
 ) -> Chart:
-    """Reward samples and posterior mean over the disc, above the belief (T, R) by [t, r]."""
+    """Reward samples and posterior mean over the disc, above the belief (T, R) by [t, r].
+
+    times: those that the disc is of, marked in the belief.
+    """
     outside = surface.x[None, :] ** 2 + surface.y[:, None] ** 2 > 1
     inside = np.where(outside, np.nan, surface.mean)
     x, y = samples.state.T
@@ -42,7 +47,7 @@ def wheel(
         (Image(surface.x, surface.y, inside, "mean reward", "Viridis"),), "posterior mean reward"
     )
     text = "Reward samples and posterior mean reward over the unit disc, and run-length belief."
-    rows = ((rewards, means), (beliefs.panel(belief, switch),))
+    rows = ((rewards, means), (beliefs.panel(belief, switch, times),))
     return Chart(title, rows, text, (340, 260))
 
 

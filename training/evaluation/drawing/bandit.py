@@ -24,6 +24,7 @@ from training.intervals import student_t_quantile
 PAPER_HAZARD, AT, STEPS = "0.02", 135, 200  # of the paper's figure
 SAMPLES = 600
 EVERY = 5  # steps between points of a regret curve
+ACROSS = 3  # panels in a row
 
 
 def draw(
@@ -45,7 +46,7 @@ def draw(
 
 
 def _cumulative(results: Results, strategy: str) -> Chart:
-    """Regret so far of each method, one panel for each hazard."""
+    """Regret so far of each method, one panel for each hazard, in rows of at most `ACROSS`."""
     settings = sorted({hazard for hazard, _, chosen in results if chosen == strategy}, key=float)
     facets = []
     for setting in settings:
@@ -55,7 +56,10 @@ def _cumulative(results: Results, strategy: str) -> Chart:
             if (hazard, chosen) == (setting, strategy)
         ]
         facets.append(Facet(f"hazard {setting}", "cumulative regret", curves))
-    return over_time(facets, f"Cumulative regret, {strategy}")
+    found = over_time(facets, f"Cumulative regret, {strategy}")
+    panels = found.rows[0]
+    rows = tuple(panels[first : first + ACROSS] for first in range(0, len(panels), ACROSS))
+    return found._replace(rows=rows)
 
 
 def _curve(method: str, cumulative: np.ndarray) -> Curve:
@@ -87,4 +91,5 @@ def _wheel(wanted: Wanted, runs: Runs) -> Chart:
         found.belief.double().numpy(),
         found.switch.numpy(),
         f"Switching wheel bandit: action 1 at t = {AT}, hazard {PAPER_HAZARD}",
+        (AT,),
     )
