@@ -67,12 +67,14 @@ def segment_matrix(
     rows = observed_rows(model, prior, data)
     if chunk is None and data.outlier_rate is None:
         weight = rows.labelled.to(rows.y.dtype)
-        label = model.every_start(prior.stats, rows.phi, rows.y, weight, longest)
-        if label is not None:
-            label = label.masked_fill(~rows.labelled.unsqueeze(1), 0.0)
-            steps = torch.arange(label.shape[-1], device=label.device)
-            seen = _seen(steps, steps, longest)
-            return Segments(label.masked_fill(~seen, NEG_INF), None, rows.labelled)
+        found = model.every_start(prior.stats, rows.phi, rows.y, weight, longest)
+        if found is not None:
+            steps = torch.arange(rows.y.shape[1], device=rows.y.device)
+            unseen = ~_seen(steps, steps, longest)
+            label = found.log_label.masked_fill(~rows.labelled.unsqueeze(1), 0.0)
+            known = found.log_input
+            each = None if known is None else known.masked_fill(unseen, NEG_INF)
+            return Segments(label.masked_fill(unseen, NEG_INF), each, rows.labelled)
     return _in_blocks(model, prior, rows, data.outlier_rate is None, chunk or CHUNK, longest)
 
 
@@ -165,3 +167,11 @@ def by_run_length(matrix: Tensor) -> Tensor:
     start = t.unsqueeze(-1) - t
     moved = matrix.mT.gather(-1, start.clamp(min=0).expand(matrix.shape))
     return moved.masked_fill(start < 0, NEG_INF)
+
+
+def by_start(matrix: Tensor) -> Tensor:
+    """From [t, r] to [s, t], -inf where s > t; (B, T, T). Undoes `by_run_length`."""
+    t = torch.arange(matrix.shape[-1], device=matrix.device)
+    length = t - t.unsqueeze(-1)
+    moved = matrix.mT.gather(1, length.clamp(min=0).expand(matrix.shape))
+    return moved.masked_fill(length < 0, NEG_INF)

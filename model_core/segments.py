@@ -25,6 +25,7 @@ from model_core.segment_matrix import (
     Segments,
     Sequences,
     by_run_length,
+    by_start,
     observed_rows,
     segment_matrix,
 )
@@ -38,6 +39,7 @@ __all__ = [
     "Sequences",
     "best_segmentation",
     "by_run_length",
+    "by_start",
     "forward",
     "from_start",
     "loss",

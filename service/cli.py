@@ -23,6 +23,8 @@ app.command()(tools.replay)
 app.command()(tools.models)
 app.command()(tools.settings)
 app.add_typer(tools.bench, name="bench")
+for _measure in sorted(entry_points(group="moca.bench"), key=lambda each: each.name):
+    tools.bench.command(_measure.name)(_measure.load())
 # The offline jobs: the service does not import them, they are found as installed.
 for _command in sorted(entry_points(group="moca.commands"), key=lambda each: each.name):
     _found = _command.load()

@@ -101,11 +101,11 @@ class Random:
 
 
 AGENTS: Mapping[str, Agent | Random] = {
-    "moca": Moca(),
-    "window-5": Window(5),
-    "window-10": Window(10),
-    "window-50": Window(50),
-    "toe": Window(0),
+    "MOCA": Moca(),
+    "SW5": Window(5),
+    "SW10": Window(10),
+    "SW50": Window(50),
+    "TOE": Window(0),
     "oracle": Oracle(),
     "random": Random(),
 }

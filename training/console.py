@@ -1,4 +1,4 @@
-"""What a training run shows while it goes: a progress bar, and TensorBoard logs."""
+"""What a training run shows while it goes: a line of progress, and TensorBoard logs."""
 
 from __future__ import annotations
 
@@ -8,17 +8,12 @@ from pathlib import Path
 
 from rich import progress as bars
 from rich.console import Console
-from rich.progress import (
-    BarColumn,
-    MofNCompleteColumn,
-    TextColumn,
-    TimeElapsedColumn,
-    TimeRemainingColumn,
-)
+from rich.progress import BarColumn, TextColumn, TimeRemainingColumn
+from rich.table import Column
 from torch.utils.tensorboard import SummaryWriter
 
 from training.config import Config
-from training.loop import Report
+from training.loop import Report, done
 from training.runs import Progress
 
 LOG_EVERY = 10  # iterations between logged losses
@@ -32,31 +27,38 @@ def shown(
     if not leads:
         yield lambda progress, measured: None
         return
-    bar = bars.Progress(
-        TextColumn("{task.description}"),
-        BarColumn(bar_width=20),
-        MofNCompleteColumn(),
-        TextColumn("{task.fields[numbers]}"),
-        TimeElapsedColumn(),
-        TimeRemainingColumn(),
-        console=console,
-        disable=not console.is_terminal,  # which gets a line for each validation
-    )
-    total = config.optimiser.iterations
-    with bar, SummaryWriter(str(folder / "tensorboard")) as logs:
-        task = bar.add_task(title, total=total, numbers="")
+    with _bar(console) as bar, SummaryWriter(str(folder / "tensorboard")) as logs:
+        # Of the iterations or of the minutes, whichever ends first: so is the time that is left.
+        task = bar.add_task(title, total=1.0, iteration=0, numbers="")
         seen: dict[str, float] = {}
 
         def report(progress: Progress, measured: dict[str, float]) -> None:
             seen.update(measured)
             speed = progress.iteration / max(progress.elapsed_s, 1e-9)
             each = " ".join(f"{name.split('/')[-1]} {value:.3f}" for name, value in seen.items())
-            numbers = f"{each} {speed:.1f}/s"
-            bar.update(task, completed=progress.iteration, numbers=numbers)
+            numbers, iteration = f"{each} {speed:.1f}/s", progress.iteration
+            bar.update(task, completed=done(config, progress), numbers=numbers, iteration=iteration)
             if len(measured) > 1 and not console.is_terminal:
-                console.print(f"{title} {progress.iteration}: {numbers}", highlight=False)
-            if progress.iteration % LOG_EVERY == 0 or len(measured) > 1:
+                console.print(f"{title} {iteration}: {numbers}", highlight=False)
+            if iteration % LOG_EVERY == 0 or len(measured) > 1:
                 for name, value in measured.items():
-                    logs.add_scalar(name, value, progress.iteration)
+                    logs.add_scalar(name, value, iteration)
 
         yield report
+
+
+def _bar(console: Console) -> bars.Progress:
+    """One line, of which only the name gives way where it would be too long."""
+    name = Column(no_wrap=True, overflow="ellipsis", ratio=1)
+    whole = Column(no_wrap=True)
+    return bars.Progress(
+        TextColumn("{task.description}", table_column=name),
+        BarColumn(bar_width=10),
+        TextColumn("{task.fields[iteration]}", table_column=whole),
+        TextColumn("{task.fields[numbers]}", table_column=whole),
+        TimeRemainingColumn(compact=True),
+        TextColumn("left", table_column=whole),
+        console=console,
+        disable=not console.is_terminal,  # which gets a line for each validation
+        expand=True,
+    )

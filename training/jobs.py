@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import tomllib
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
@@ -107,8 +108,21 @@ def fit(wanted: Wanted, tasks: Sequence[Task], source: Source) -> list[Run]:
     """Every task that is not done yet; raises TrainingError."""
     torch.set_num_threads(wanted.threads)
     console = Console(quiet=int(os.environ.get("RANK", "0")) > 0)
-    with world(wanted.device) as processes:
+    with world(wanted.device) as processes, _no_denormals():
         return [_one(wanted, task, source, processes, console) for task in tasks]
+
+
+@contextlib.contextmanager
+def _no_denormals() -> Iterator[None]:
+    """Numbers below 1e-38, gradients through hypotheses long ruled out, count as 0.
+
+    A processor takes many times longer over them: half the time of an iteration.
+    """
+    torch.set_flush_denormal(True)
+    try:
+        yield
+    finally:
+        torch.set_flush_denormal(False)
 
 
 def _one(wanted: Wanted, task: Task, source: Source, processes: World, console: Console) -> Run:

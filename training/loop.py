@@ -46,7 +46,8 @@ class Objective(nn.Module):
     def forward(self, batch: Batch, told: Tensor | None) -> tuple[Tensor, Tensor]:
         """Both scalars."""
         score = log_scores(self.learner, batch, self.config, told)
-        labelled = ~torch.isnan(score)
+        # Not by the score: one that failed must spoil the loss, not count as a missing label.
+        labelled = ~torch.isnan(batch.y).any(-1)
         return -torch.where(labelled, score, 0.0).sum(), labelled.sum()
 
 
@@ -59,6 +60,7 @@ def train(job: Job, world: World, report: Report, *, resume: bool = False) -> Pr
     config, wanted = job.config, job.config.optimiser
     if wanted.minutes is not None and world.size > 1:
         raise BadConfig("minutes cannot be given to several processes: their clocks differ")
+    share, clock = world.share(wanted.batch), _clock(job.device)
     dtype: torch.dtype = getattr(torch, wanted.dtype)
     learner = job.learner.to(job.device, dtype)
     parameters = [each for each in learner.parameters() if each.requires_grad]
@@ -69,7 +71,6 @@ def train(job: Job, world: World, report: Report, *, resume: bool = False) -> Pr
     if world.size > 1:
         objective = DistributedDataParallel(objective)
     validation = Validation(config, job.splits, job.device)
-    share, clock = world.share(wanted.batch), _clock(job.device)
     begun_s = clock() - progress.elapsed_s
     while not world.agree(_ended(config, progress)):
         learner.train()
@@ -143,11 +144,11 @@ def rate(config: Config, progress: Progress) -> float:
     if wanted.schedule == "step":
         return base * wanted.decay ** (iteration // wanted.decay_every)
     if wanted.schedule == "cosine":
-        return base * (0.01 + 0.99 * 0.5 * (1 + math.cos(math.pi * _done(config, progress))))
+        return base * (0.01 + 0.99 * 0.5 * (1 + math.cos(math.pi * done(config, progress))))
     return base
 
 
-def _done(config: Config, progress: Progress) -> float:
+def done(config: Config, progress: Progress) -> float:
     """Share of the run that lies behind, in [0, 1]."""
     share = progress.iteration / config.optimiser.iterations
     if config.optimiser.minutes is not None:
@@ -156,7 +157,7 @@ def _done(config: Config, progress: Progress) -> float:
 
 
 def _ended(config: Config, progress: Progress) -> bool:
-    if _done(config, progress) >= 1:
+    if done(config, progress) >= 1:
         return True
     patience = config.validation.patience
     waited = progress.iteration - progress.best_iteration

@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import torch
 from torch import Tensor
-from torch.nn.functional import pad
 
 from model_core import segments
 from model_core.segments import Changes, Segments, Sequences
-from model_core.upm.pcoc import Pcoc, PcocStats
+from model_core.upm.pcoc import Pcoc
 from training.config import Objective
 from training.data.base import Batch
 from training.learners import Classifier, Learner
@@ -26,20 +25,22 @@ def class_log_probabilities(
         return learner.log_probabilities(batch.x)
     model = learner.model()
     assert isinstance(model, Pcoc)
-    found, each = _by_start(model, batch)
+    found, each = _by_start(model, batch, objective.window)
     if objective.mode == "moca":
         weight = segments.forward(found, Changes(learner.hazard, None, told)).log_given_input
-        return torch.logsumexp(weight.unsqueeze(-1) + _by_run_length(each), 2)
-    first = _starts(batch, objective)
-    index = first.unsqueeze(1).unsqueeze(-1).expand(-1, -1, -1, each.shape[-1])
-    return each.gather(1, index).squeeze(1)
+        # By start again: what is not a hypothesis has no weight, whatever the classes there.
+        by_start = segments.by_start(weight)
+        return torch.logsumexp(by_start.unsqueeze(2) + each, 1).mT
+    index = _starts(batch, objective)[:, None, None].expand(-1, 1, each.shape[2], -1)
+    return each.gather(1, index).squeeze(1).mT
 
 
 def accuracy(log_probability: Tensor, y: Tensor) -> Tensor:
-    """Whether the most probable class is the label (B, T), nan where there is none."""
+    """Whether the most probable class is the label (B, T), nan where either is not known."""
     label = y.squeeze(-1)
+    unknown = torch.isnan(label) | torch.isnan(log_probability).any(-1)
     right = (log_probability.argmax(-1) == label).to(log_probability.dtype)
-    return torch.where(torch.isnan(label), torch.nan, right)
+    return torch.where(unknown, torch.nan, right)
 
 
 def _starts(batch: Batch, objective: Objective) -> Tensor:
@@ -51,36 +52,17 @@ def _starts(batch: Batch, objective: Objective) -> Tensor:
     return segments.window(steps, objective.window).to(batch.y.device).expand(len(batch.y), -1)
 
 
-def _by_start(model: Pcoc, batch: Batch) -> tuple[Segments, Tensor]:
-    """The matrices, and log probabilities of every class (B, T, T, J), all by [s, t].
-
-    What a window has seen is the difference of two running sums.
-    """
-    prior, data = start(model, batch), Sequences(batch.x, batch.y)
-    rows = segments.observed_rows(model, prior, data)
-    phi = model.required(rows.phi)
-    chosen = model.chosen(rows.y) * rows.labelled.unsqueeze(-1)
-    counts = pad(chosen.cumsum(1), (0, 0, 1, 0))
-    sums = pad((chosen.unsqueeze(-1) * phi.unsqueeze(2)).cumsum(1), (0, 0, 0, 0, 1, 0))
-    steps, inputs, classes = batch.y.shape[1], [], []
-    for t in range(steps):
-        seen = PcocStats(
-            counts[:, t, None] - counts[:, : t + 1], sums[:, t, None] - sums[:, : t + 1]
-        )
-        joint = model.log_joint(seen, phi[:, t, None])
-        evidence = joint.logsumexp(-1)
-        inputs.append(pad(evidence, (0, steps - t - 1), value=NEG_INF))
-        each = joint - evidence.unsqueeze(-1)
-        classes.append(pad(each, (0, 0, 0, steps - t - 1), value=NEG_INF))
-    log_class = torch.stack(classes, 2)
+def _by_start(model: Pcoc, batch: Batch, longest: int | None) -> tuple[Segments, Tensor]:
+    """The matrices by [s, t], and log probabilities of every class by [s, j, t]."""
+    rows = segments.observed_rows(model, start(model, batch), Sequences(batch.x, batch.y))
+    weight = rows.labelled.to(rows.y.dtype)
+    joint = torch.cat(list(model.every_joint(model.required(rows.phi), rows.y, weight, longest)), 3)
+    evidence = joint.logsumexp(2)
+    log_class = joint - evidence.unsqueeze(2)
+    steps = batch.y.shape[1]
     index = torch.where(rows.labelled, rows.y.squeeze(-1), 0.0).long()
-    index = index.unsqueeze(1).unsqueeze(-1).expand(-1, steps, -1, 1)
-    label = log_class.gather(-1, index).squeeze(-1).masked_fill(~rows.labelled.unsqueeze(1), 0.0)
-    seen_at = torch.ones(steps, steps, dtype=torch.bool, device=label.device).triu()
-    label = label.masked_fill(~seen_at, NEG_INF)
-    return Segments(label, torch.stack(inputs, -1), rows.labelled), log_class
-
-
-def _by_run_length(each: Tensor) -> Tensor:
-    """From [s, t] to [t, r] with a last axis."""
-    return torch.stack([segments.by_run_length(part) for part in each.unbind(-1)], -1)
+    index = index[:, None, None].expand(-1, steps, 1, -1)
+    label = log_class.gather(2, index).squeeze(2).masked_fill(~rows.labelled.unsqueeze(1), 0.0)
+    unseen = torch.ones(steps, steps, dtype=torch.bool, device=label.device).tril(-1)
+    label, evidence = (each.masked_fill(unseen, NEG_INF) for each in (label, evidence))
+    return Segments(label, evidence, rows.labelled), log_class

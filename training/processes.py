@@ -10,6 +10,8 @@ from typing import NamedTuple
 import torch
 from torch import Tensor, distributed
 
+from training.errors import BadConfig
+
 
 class World(NamedTuple):
     """This process among those that train together."""
@@ -23,9 +25,11 @@ class World(NamedTuple):
         return self.rank == 0
 
     def share(self, count: int) -> slice:
-        """Windows of a batch of `count` that are this process's; raises ValueError."""
+        """Windows of a batch of `count` that are this process's; raises BadConfig."""
         if count % self.size:
-            raise ValueError(f"a batch of {count} cannot be shared evenly by {self.size} processes")
+            raise BadConfig(
+                f"optimiser.batch: {count} windows cannot be shared evenly by {self.size} processes"
+            )
         each = count // self.size
         return slice(self.rank * each, (self.rank + 1) * each)
 

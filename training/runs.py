@@ -18,6 +18,11 @@ from training.config import Config
 from training.errors import BadRun
 
 CHECKPOINT, CONFIG, RESULT = "checkpoint.pt", "config.json", "result.json"
+# What reading a file that is no checkpoint may raise.
+_UNREADABLE = (
+    *(OSError, EOFError, RuntimeError, LookupError, TypeError, ValueError),
+    pickle.UnpicklingError,
+)
 
 
 @dataclass
@@ -55,8 +60,12 @@ class Run:
         return (self.folder / CHECKPOINT).exists()
 
     def begin(self, config: Config) -> None:
-        """Make the folder and write the configuration."""
+        """Make the folder and write the configuration.
+
+        A checkpoint that is there goes first: it may be of other settings.
+        """
         self.folder.mkdir(parents=True, exist_ok=True)
+        (self.folder / CHECKPOINT).unlink(missing_ok=True)
         self._write(CONFIG, config.model_dump_json(indent=2))
 
     def config(self) -> Config:
@@ -87,7 +96,7 @@ class Run:
         try:
             found = torch.load(self.folder / CHECKPOINT, map_location=device, weights_only=True)
             progress = Progress(**found.pop("progress"))
-        except (OSError, RuntimeError, KeyError, TypeError, pickle.UnpicklingError) as error:
+        except _UNREADABLE as error:
             raise BadRun(f"{self.folder}: {CHECKPOINT}: {error}") from error
         if progress.generator is not None:
             progress.generator = progress.generator.cpu()

@@ -31,7 +31,7 @@ class Validation:
         self.device, self.dtype = device, getattr(torch, config.optimiser.dtype)
 
     def measure(self, learner: Learner) -> dict[str, float]:
-        """Mean negative log predictive, and the accuracy of classifiers."""
+        """Mean negative log predictive, and the accuracy of classifiers; nan if any failed."""
         learner.eval()
         found = measured(
             learner,
@@ -41,7 +41,9 @@ class Validation:
             classes=self.classes,
         )
         learner.train()
-        return {name: value.nanmean().item() for name, value in found.items()}
+        # By the labels that are there: a score that failed must show, not count as a missing label.
+        labelled = (~torch.isnan(self.batch.y).any(-1)).to(self.device)
+        return {name: value[labelled].mean().item() for name, value in found.items()}
 
 
 @torch.no_grad()

@@ -8,7 +8,7 @@ from typing import NamedTuple
 from torch import Tensor
 
 from model_core.upm import lattice
-from model_core.upm.base import Stats
+from model_core.upm.base import Starts, Stats
 from model_core.upm.learned import Learned
 from model_core.upm.regression import NoisyStats, Regression, noise_before
 
@@ -57,7 +57,7 @@ class Alpaca(Learned, Regression):
 
     def every_start(
         self, prior: Stats, phi: Tensor | None, y: Tensor, weight: Tensor, longest: int | None
-    ) -> Tensor:
+    ) -> Starts:
         """By lattice steps of both ends of a window: `O(T^2 n)`."""
         label = (y - self.y_offset) / self.y_scale
         mean, cov = prior.mean.squeeze(1), prior.cov.squeeze(1)
@@ -68,4 +68,4 @@ class Alpaca(Learned, Regression):
             squares = absorbed.unsqueeze(-1) * found.residual.square()
             stats = noise_before(prior, absorbed, squares / found.spread.unsqueeze(-1))
         each = self._components(label.unsqueeze(1) - found.residual, found.spread, stats)
-        return each.joint_log_density(y.unsqueeze(1))
+        return Starts(each.joint_log_density(y.unsqueeze(1)))

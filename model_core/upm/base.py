@@ -32,6 +32,17 @@ class Block(NamedTuple):
     stats: Stats
 
 
+class Starts(NamedTuple):
+    """What every observation says under every start, (B, T, T) by [s, t].
+
+    log_label: `log p(y_t | x_t, rows s..t-1)`. log_input: the same of `x_t` alone, None where the
+    model is not generative.
+    """
+
+    log_label: Tensor
+    log_input: Tensor | None = None
+
+
 class UnderlyingModel(ABC):
     """A Bayesian model whose posterior statistics can be updated one observation at a time.
 
@@ -108,8 +119,8 @@ class UnderlyingModel(ABC):
 
     def every_start(
         self, prior: Stats, phi: Tensor | None, y: Tensor, weight: Tensor, longest: int | None
-    ) -> Tensor | None:
-        """`log p(y_t | x_t, rows s..t-1)` (B, T, T) by [s, t]; None: in blocks.
+    ) -> Starts | None:
+        """Every observation under every start at once; None: in blocks.
 
         phi: (B, T, n). y: (B, T, y_dim). weight: (B, T), 0 or 1: whether a row is ever absorbed.
         Only windows of at most `longest` rows are asked for; anything may stand elsewhere.

@@ -7,16 +7,17 @@ the coming label predicted.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import NamedTuple
 
 import torch
 from torch import Tensor
-from torch.nn.functional import linear
+from torch.nn.functional import linear, pad
 
 from model_core.components import Normal
-from model_core.encoder import Mlp
-from model_core.upm.base import Block, tree_map
+from model_core.encoder import ACTIVATIONS, Mlp
+from model_core.upm import recurrent
+from model_core.upm.base import Block, Starts, Stats, tree_map
 from model_core.upm.conjugate import OUTLIER_SPREAD
 from model_core.upm.learned import Learned
 
@@ -53,10 +54,15 @@ class Lstm(Learned):
 
     def advance(self, stats: LstmStats, phi: Tensor) -> LstmStats:
         """The cell with the features (B, n) of the coming input; the label before stays."""
-        features = phi.shape[-1]
         # The features are the same for all hypotheses: their share of the gates is too.
-        gates = linear(phi, self.weight_ih[:, :features], self.bias_ih).unsqueeze(1)
-        gates = gates + linear(stats.y_prev, self.weight_ih[:, features:])
+        return self._cell(stats, self._share(phi).unsqueeze(1))
+
+    def _share(self, phi: Tensor) -> Tensor:
+        """What features (..., n) add to the gates (..., 4h)."""
+        return linear(phi, self.weight_ih[:, : phi.shape[-1]], self.bias_ih)
+
+    def _cell(self, stats: LstmStats, share: Tensor) -> LstmStats:
+        gates = share + linear(stats.y_prev, self.weight_ih[:, -self.y_dim :])
         gates = gates + linear(stats.hidden, self.weight_hh, self.bias_hh)
         write, keep, new, read = gates.chunk(4, -1)
         cell = torch.sigmoid(keep) * stats.cell + torch.sigmoid(write) * torch.tanh(new)
@@ -65,9 +71,7 @@ class Lstm(Learned):
     def decode(self, hidden: Tensor, phi: Tensor) -> Normal:
         """Predictive of each hypothesis from the state (B, S, h) after `advance`."""
         features = phi.unsqueeze(1).expand(-1, hidden.shape[1], -1)
-        mean, log_variance = self.decoder(torch.cat((hidden, features), -1)).chunk(2, -1)
-        scale = (0.5 * log_variance).exp()
-        return Normal(mean * self.y_scale + self.y_offset, scale * self.y_scale)
+        return self._normal(self.decoder(torch.cat((hidden, features), -1)))
 
     def predictive(self, stats: LstmStats, phi: Tensor | None) -> Normal:
         """Predictive of each hypothesis, in the units of the labels."""
@@ -88,17 +92,66 @@ class Lstm(Learned):
         return self._moved(stats, self.advance(stats, self.required(phi)), y, weight)
 
     def block(self, stats: LstmStats, phi: Tensor | None, y: Tensor, weight: Tensor) -> Block:
-        """Row by row, all starts as one batch; the cell once for both predicting and learning."""
-        labels, features = [], self.required(phi)
-        for i in range(y.shape[1]):
-            new = self.advance(stats, features[:, i])
-            predictive = self.decode(new.hidden, features[:, i])
-            labels.append(predictive.joint_log_density(y[:, i].unsqueeze(1)))
-            stats = self._moved(stats, new, y[:, i], weight[..., i])
-        return Block(torch.stack(labels, -1), None, stats)
+        """The cell row by row, all starts as one batch; what needs no state before is done at once.
+
+        The cell is the same for predicting and for learning.
+        """
+        features, states = self.required(phi), []
+        certain = bool((weight == 1).all())
+        for i, share in enumerate(self._share(features).unsqueeze(2).unbind(1)):
+            new = self._cell(stats, share)
+            states.append(new.hidden)
+            if certain:
+                stats = new._replace(y_prev=self._label(y[:, i]).expand_as(stats.y_prev))
+            else:
+                stats = self._moved(stats, new, y[:, i], weight[..., i])
+        hidden = torch.stack(states, 2)
+        tiled = features.unsqueeze(1).expand(-1, hidden.shape[1], -1, -1)
+        predictive = self._normal(self.decoder(torch.cat((hidden, tiled), -1)))
+        return Block(predictive.joint_log_density(y.unsqueeze(1)), None, stats)
+
+    def every_start(
+        self, prior: Stats, phi: Tensor | None, y: Tensor, weight: Tensor, longest: int | None
+    ) -> Starts | None:
+        """By the rows behind a start; in blocks where rows are not absorbed."""
+        if not bool(weight.all()):
+            return None
+        steps = y.shape[1]
+        lengths = steps if longest is None else min(steps, longest + 1)
+        features, label = (each.transpose(0, 1).contiguous() for each in (self.required(phi), y))
+        first = self._share(features) + self.bias_hh
+        before = pad((label[:-1] - self.y_offset) / self.y_scale, (0, 0, 0, 0, 1, 0))
+        later = first + linear(before, self.weight_ih[:, -self.y_dim :])
+        states = recurrent.hidden(first, later, self.weight_hh, lengths)
+        predictive = self._normal(self._decoded(states, features))
+        each = predictive.joint_log_density(torch.cat([label[r:] for r in range(lengths)]))
+        return Starts(recurrent.by_start(each, steps, lengths))
+
+    def _decoded(self, states: tuple[Tensor, ...], features: Tensor) -> Tensor:
+        """Answers of the decoder, one length after the other; features: (T, B, n)."""
+        layers, size = self.decoder, self.weight_hh.shape[1]
+        weight, deeper = layers.weights[0], len(layers.weights) > 1
+        share = recurrent.tails(linear(features, weight[:, size:], layers.biases[0]), len(states))
+        activate = ACTIVATIONS[layers.activation if deeper else layers.output_activation]
+        rest = replace(layers, weights=layers.weights[1:], biases=layers.biases[1:])
+        each = []
+        for hidden, tail in zip(states, share, strict=True):
+            into = torch.addmm(tail.flatten(0, 1), hidden.flatten(0, 1), weight[:, :size].T)
+            each.append(rest(activate(into.view_as(tail))))
+        return torch.cat(each)
+
+    def _normal(self, answers: Tensor) -> Normal:
+        """Predictive of a decoder's answers (..., 2 y)."""
+        mean, log_variance = answers.chunk(2, -1)
+        scale = (0.5 * log_variance).exp()
+        return Normal(mean * self.y_scale + self.y_offset, scale * self.y_scale)
+
+    def _label(self, y: Tensor) -> Tensor:
+        """Scaled (B, 1, y)."""
+        return ((y - self.y_offset) / self.y_scale).unsqueeze(1)
 
     def _moved(self, old: LstmStats, new: LstmStats, y: Tensor, weight: Tensor) -> LstmStats:
-        label = ((y - self.y_offset) / self.y_scale).unsqueeze(1).expand_as(old.y_prev)
+        label = self._label(y).expand_as(old.y_prev)
         share = weight.unsqueeze(-1)
         return tree_map(
             lambda a, b: torch.where(share > 0, torch.lerp(a, b, share), a),

@@ -8,6 +8,7 @@ where it is needed, so that nothing drifts and many run lengths come from one pr
 from __future__ import annotations
 
 import math
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -16,8 +17,11 @@ from torch import Tensor
 
 from model_core.components import Categorical
 from model_core.encoder import Encoder
-from model_core.upm.base import Block, UnderlyingModel
+from model_core.upm.base import Block, Starts, Stats, UnderlyingModel
 from model_core.upm.conjugate import OUTLIER_SPREAD
+from model_core.upm.discriminant import Classes, densities
+
+COLUMNS = 100  # observations whose densities are spread out over all starts at once
 
 
 class PcocStats(NamedTuple):
@@ -131,6 +135,39 @@ class Pcoc(UnderlyingModel):
         told = Categorical(joint.log_softmax(-1)).joint_log_density(y.unsqueeze(1))
         after = PcocStats(stats.counts + counts[:, :, -1], stats.sums + sums[:, :, -1])
         return Block(told, joint.logsumexp(-1), after)
+
+    def every_joint(
+        self, phi: Tensor, y: Tensor, weight: Tensor, longest: int | None = None
+    ) -> Iterator[Tensor]:
+        """`log p(z_t, y = j | rows s..t-1)` by [s, j, t], parts (B, T, J, c) of all t in order.
+
+        phi: (B, T, n). y: (B, T, 1). weight: (B, T), 0 or 1: whether a row is ever absorbed. Only
+        windows of at most `longest` rows are asked for; anything stands elsewhere.
+        """
+        classes = Classes(self.prior_mean, self.prior_precision, self.noise_variance)
+        known = weight > 0
+        label = torch.where(known, y.squeeze(-1), 0.0).long()
+        found = densities(classes, phi, label, known, longest)
+        for first in range(0, y.shape[1], COLUMNS):
+            part = slice(first, first + COLUMNS)
+            concentration = self.dirichlet.unsqueeze(-1) + found.counts(part)
+            log_class = concentration.log() - concentration.sum(2, keepdim=True).log()
+            yield found.columns(part) + log_class
+
+    def every_start(
+        self, prior: Stats, phi: Tensor | None, y: Tensor, weight: Tensor, longest: int | None
+    ) -> Starts:
+        """Every density that differs from all others once: the prior knows of no observation."""
+        label = torch.where(weight > 0, y.squeeze(-1), 0.0).long()
+        labels, inputs, first = [], [], 0
+        for joint in self.every_joint(self.required(phi), y, weight, longest):
+            evidence = joint.logsumexp(2)
+            shape = evidence.shape
+            index = label[:, None, None, first : first + shape[-1]].expand(-1, shape[1], -1, -1)
+            labels.append(joint.gather(2, index).squeeze(2) - evidence)
+            inputs.append(evidence)
+            first += shape[-1]
+        return Starts(torch.cat(labels, -1), torch.cat(inputs, -1))
 
     def chosen(self, y: Tensor) -> Tensor:
         """Class indices (..., 1) as indicators (..., J)."""

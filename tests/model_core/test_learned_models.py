@@ -10,7 +10,9 @@ import pytest
 import torch
 
 from model_core import filter as moca
+from model_core.encoder import Mlp
 from model_core.filter import Inputs
+from model_core.segment_matrix import Sequences, segment_matrix
 from model_core.upm.base import UnderlyingModel
 from tests.model_core.cases import BY_NAME, Case, inputs, irregular, run, series, tensor
 
@@ -170,6 +172,82 @@ def score_by_block(model: UnderlyingModel, case: Case, one) -> torch.Tensor:
         if block.log_input is not None:
             total = total + block.log_input.sum()
     return total
+
+
+def every_start(case: Case, steps: int, longest: int | None, batch: int = 2):
+    """What the model knows of all starts, and the same matrix in blocks."""
+    many = [series(case, seed, steps) for seed in range(batch)]
+    x, y = (tensor([getattr(each, name) for each in many]) for name in ("x", "y"))
+    phi = case.model.encode(x.flatten(0, 1), tensor([])).reshape(batch, steps, -1)
+    prior, ones = case.prior(batch), torch.ones(batch, steps, dtype=torch.float64)
+    found = case.model.every_start(prior.stats, phi, y, ones, longest).log_label
+    return found, segment_matrix(case.model, prior, Sequences(x, y), 5, longest).label
+
+
+DEEP = LSTM._replace(
+    model=replace(
+        LSTM.model,
+        decoder=Mlp(
+            (
+                *LSTM.model.decoder.weights[:1],
+                torch.eye(5).double(),
+                *LSTM.model.decoder.weights[1:],
+            ),
+            (
+                *LSTM.model.decoder.biases[:1],
+                torch.ones(5).double(),
+                *LSTM.model.decoder.biases[1:],
+            ),
+        ),
+    )
+)
+PLAIN = LSTM._replace(
+    model=replace(
+        LSTM.model,
+        decoder=Mlp(
+            (0.3 * torch.ones(4, 7).double().tril(),),
+            LSTM.model.decoder.biases[1:],
+            output_activation="tanh",
+        ),
+    )
+)
+
+
+@pytest.mark.parametrize("case", [LSTM, DEEP, PLAIN], ids=["one", "two", "none"])
+@pytest.mark.parametrize(("steps", "longest"), [(12, None), (12, 3), (12, 0), (1, None), (5, 30)])
+def test_every_start_at_once_is_the_starts_in_blocks(case, steps, longest):
+    found, expected = every_start(case, steps, longest)
+    seen = torch.isfinite(expected)
+    count = steps if longest is None else min(steps, longest + 1)
+    assert seen.sum() == 2 * sum(steps - r for r in range(count))
+    torch.testing.assert_close(found[seen], expected[seen], atol=1e-12, rtol=1e-12)
+
+
+@pytest.mark.parametrize("longest", [None, 2])
+def test_gradients_of_every_start(longest):
+    given = parameters(LSTM.model)
+    leaves = [each.clone().requires_grad_() for each in given.values()]
+    seen = torch.isfinite(every_start(LSTM, 6, longest)[1])
+    weight = torch.randn(seen.shape, generator=torch.Generator().manual_seed(1)).double() * seen
+
+    def of(*values, blocks=False):
+        model = rebuilt(LSTM.model, dict(zip(given, values, strict=True)))
+        both = every_start(LSTM._replace(model=model), 6, longest)
+        # A product with what stands below the diagonal would be nan in the second.
+        return (both[blocks].masked_fill(~seen, 0.0) * weight).sum()
+
+    assert torch.autograd.gradcheck(of, leaves, fast_mode=True, atol=1e-6, rtol=1e-5)
+    pairs = (torch.autograd.grad(of(*leaves, blocks=blocks), leaves) for blocks in (False, True))
+    for name, a, b in zip(given, *pairs, strict=True):
+        torch.testing.assert_close(a, b, atol=1e-10, rtol=1e-9, msg=name)
+
+
+def test_a_label_that_is_missing_leaves_every_start_to_blocks():
+    stats, phi, y = LSTM.prior(2).stats, *several(LSTM)[1:]
+    weight = torch.ones(2, ROWS, dtype=torch.float64)
+    assert LSTM.model.every_start(stats, phi, y, weight, None) is not None
+    weight[1, 3] = 0
+    assert LSTM.model.every_start(stats, phi, y, weight, None) is None
 
 
 @LEARNED

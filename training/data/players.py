@@ -5,7 +5,7 @@ p_{t+1} - p_t in feet, as in appendix C of the paper. Nobody knows the switches.
 
 Files `<name>_train.npz` and `<name>_val.npz` hold `x` (n, T_max, 2) padded with nan, `length` (n,)
 and what the pieces were cut from: `game_id`, `play` or `example` (n,); the second one also `w151`
-(m, 151, 2), fixed windows of 151 positions, thus 150 observations.
+(m, 151, 2), fixed windows of 151 positions, thus 150 observations, and `w201`, alike, for figures.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from training.data.windows import Fixed, Series, Windows
 from training.errors import BadData
 
 SCALE_FT = 50.0
-WINDOWS = "w151"
+TESTED = 150  # observations of a test window
 VALIDATION = 0.15
 
 
@@ -41,11 +41,16 @@ def splits(folder: Path, name: str = "nba_12p5hz", validation: float = VALIDATIO
     pieces = _pieces(found["x"], found["length"], groups)
     train = [piece for piece, held_out in zip(pieces, late, strict=True) if not held_out]
     kept = [piece for piece, held_out in zip(pieces, late, strict=True) if held_out]
-    windows = arrays(folder / f"{name}_val.npz", [WINDOWS])[WINDOWS]
+    return Splits(Windows(train), Windows(kept), Fixed(held(folder, name)), x_dim=2, y_dim=2)
+
+
+def held(folder: Path, name: str, length: int = TESTED) -> Batch:
+    """The fixed windows of `length` observations (m, length, 2) of `<name>_val.npz`; BadData."""
+    file, key = folder / f"{name}_val.npz", f"w{length + 1}"
+    windows = arrays(file, [key])[key]
     if len(windows) == 0:
-        raise BadData(f"{folder / name}_val.npz has no window in {WINDOWS!r}")
-    test = Fixed(Batch(*pairs(torch.from_numpy(windows).double())))
-    return Splits(Windows(train), Windows(kept), test, x_dim=2, y_dim=2)
+        raise BadData(f"{file} has no window in {key!r}")
+    return Batch(*pairs(torch.from_numpy(windows).double()))
 
 
 def pairs(position_ft: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:

@@ -15,6 +15,7 @@ import torch
 from torch import Tensor
 
 from training.data.base import Batch, Splits
+from training.data.windows import Series, Windows
 
 LOW, MEDIUM, HIGH, NOISE = 0.0, 1.0, 2.0, 0.5
 ACTIONS = 5
@@ -98,23 +99,6 @@ def collected(generator: torch.Generator, count: int, steps: int, hazard: float)
     return Batch(inputs(met.states, action), reward.unsqueeze(-1), met.switch)
 
 
-class _Windows(NamedTuple):
-    """Windows of one fixed stream of N observations, anywhere in it."""
-
-    stream: Batch  # (1, N, ...)
-
-    def draw(self, generator: torch.Generator, count: int, length: int) -> Batch:
-        """Starts are uniform; the first observation need not start a regime."""
-        x, y, switch = self.stream
-        assert x is not None
-        assert switch is not None
-        starts = y.shape[1] - length + 1
-        if starts < 1:
-            raise ValueError(f"expected windows of at most {y.shape[1]} steps, got {length}")
-        at = torch.randint(starts, (count, 1), generator=generator) + torch.arange(length)
-        return Batch(x[0, at], y[0, at], switch[0, at])
-
-
 class _Fresh(NamedTuple):
     """New streams at each draw."""
 
@@ -130,4 +114,18 @@ def splits(hazard: float, seed: int) -> Splits:
     generator = torch.Generator().manual_seed(seed)
     train = collected(generator, 1, TRAIN_STEPS, hazard)
     validation = collected(generator, 1, VALIDATION_STEPS, hazard)
-    return Splits(_Windows(train), _Windows(validation), _Fresh(hazard), X_DIM, 1)
+    return Splits(
+        Windows([_series(train, "train")]),
+        Windows([_series(validation, "validation")]),
+        _Fresh(hazard),
+        X_DIM,
+        1,
+    )
+
+
+def _series(stream: Batch, name: str) -> Series:
+    """The one stream of a batch."""
+    x, y, switch = stream
+    assert x is not None
+    assert switch is not None
+    return Series(x[0], y[0], switch[0], name)

@@ -112,7 +112,6 @@ def _experiment(name: str, about: str) -> None:
 
 
 _experiment("sinusoid", "Switching sinusoid.")
-_experiment("bandit", "Switching wheel bandit.")
 _experiment("players", "Movement of basketball players.")
 _experiment("rainbow", "Rainbow MNIST.")
 _experiment("miniimagenet", "miniImageNet by super-classes.")
@@ -176,6 +175,43 @@ def step_time(
         model = learner(wanted, splits).to(device, torch.float64).model()
         chart = report(model, device, Console())
     save(chart, (out or Path("results") / "time") / "step_time")
+
+
+@app.command()
+def bandit(
+    preset: Preset = "quick",
+    runs: Runs = Path("runs"),
+    trials: Annotated[
+        int, typer.Option(envvar="MOCA_TRIALS", min=2, help="Trials of 1,000 steps.")
+    ] = 10,
+    strategy: Annotated[
+        list[str] | None,
+        typer.Option(
+            envvar="MOCA_STRATEGY",
+            help="thompson, optimistic-3, optimistic-5 or greedy; may be given several times.",
+            show_default="thompson, optimistic-3 and optimistic-5",
+        ),
+    ] = None,
+    out: Out = None,
+) -> None:
+    """Switching wheel bandit. Regret of trained runs on the same worlds: tables and figures."""
+    from training.errors import TrainingError
+    from training.evaluation.bandit import evaluate
+    from training.evaluation.drawing.bandit import draw
+    from training.evaluation.experiments import Wanted
+    from training.experiments import Place
+    from training.figures.save import save
+
+    results = out or Path("results") / "bandit" / preset
+    wanted = Wanted("bandit", preset, runs, Place(None, runs / "cache"), results)
+    chosen = strategy or ["thompson", "optimistic-3", "optimistic-5"]
+    try:
+        charts = draw(wanted, *evaluate(wanted, trials, chosen), chosen)
+    except TrainingError as error:
+        _fail(str(error))
+    for name, chart in charts:
+        save(chart, results / name)
+    typer.echo(f"tables and {len(charts)} figures in {results}")
 
 
 def _model(name: str | None) -> str:

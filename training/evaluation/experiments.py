@@ -59,6 +59,7 @@ def evaluate(wanted: Wanted, draw: Callable[[Evaluated], list[tuple[str, Chart]]
     }
     if not chosen:
         raise BadRun(f"{wanted.folder}: no run that is done; moca train {wanted.experiment}")
+    _check_alike(chosen, wanted.folder)
     splits = {
         setting: experiments.splits(each.config, wanted.place)
         for (setting, _), each in chosen.items()
@@ -80,6 +81,16 @@ def evaluate(wanted: Wanted, draw: Callable[[Evaluated], list[tuple[str, Chart]]
         save(chart, wanted.out / name)
     console.print(f"tables and {len(charts)} figures in {wanted.out}")
     return found
+
+
+def _check_alike(chosen: Mapping[tuple[str, str], Trained], folder: Path) -> None:
+    """Methods are compared on the same sequences, so at a hazard all have the same data."""
+    first: dict[str, Trained] = {}
+    for (setting, _), each in chosen.items():
+        other = first.setdefault(setting, each)
+        if other.config.data != each.config.data:
+            names = f"{other.run.folder.name} and {each.run.folder.name}"
+            raise BadRun(f"{folder}: {names} have different data; one folder or preset for each")
 
 
 def _crossed(

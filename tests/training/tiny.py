@@ -1,0 +1,82 @@
+"""Training runs of a second, in this process."""
+
+from typing import NamedTuple
+
+import torch
+
+from training import experiments
+from training.data.base import Batch
+from training.experiments import Place
+from training.jobs import learner
+from training.loop import Job
+from training.loop import train as loop
+from training.processes import World
+from training.runs import Progress, Run
+
+SETTINGS = {
+    "model": {"widths": [8], "features": 4},
+    "optimiser": {"iterations": 12, "batch": 4, "length": 12, "dtype": "float64"},
+    "validation": {"every": 3, "windows": 4},
+}
+
+
+def tiny(**others):
+    """Settings of a small run on the sinusoid; others by section."""
+    return experiments.preset("sinusoid", "quick", SETTINGS, others)
+
+
+def splits(config, wrap=lambda source: source):
+    """The experiment's, the source for training wrapped."""
+    found = experiments.splits(config, Place(None, None))
+    return found._replace(train=wrap(found.train))
+
+
+class Trained(NamedTuple):
+    progress: Progress
+    losses: list[float]
+    states: list[dict[str, torch.Tensor]]  # parameters after each iteration
+    run: Run
+
+
+def train(config, folder, *, resume=False, wrap=lambda source: source, world=None) -> Trained:
+    """Train from the first parameters or the checkpoint."""
+    found = splits(config, wrap)
+    made, run = learner(config, found), Run(folder)
+    losses, states = [], []
+
+    def report(progress, measured):
+        losses.append(measured["loss"])
+        states.append({name: each.clone() for name, each in made.state_dict().items()})
+
+    job = Job(config, found, made, run)
+    return Trained(loop(job, world or World(), report, resume=resume), losses, states, run)
+
+
+class Gaps:
+    """Every third label is missing, more of them in later windows."""
+
+    def __init__(self, source):
+        self.source = source
+
+    def draw(self, generator, count, length):
+        batch = self.source.draw(generator, count, length)
+        window, t = torch.meshgrid(torch.arange(count), torch.arange(length), indexing="ij")
+        gone = ((window + t) % 3 == 0) | (t > length - window)
+        return Batch(batch.x, batch.y.masked_fill(gone.unsqueeze(-1), torch.nan), batch.switch)
+
+
+class Endless:
+    """Labels of some draws, counted from 0, are infinite."""
+
+    def __init__(self, source, draws):
+        self.source, self.draws, self.count = source, draws, 0
+
+    def draw(self, generator, count, length):
+        batch = self.source.draw(generator, count, length)
+        self.count += 1
+        return batch._replace(y=batch.y + torch.inf) if self.count - 1 in self.draws else batch
+
+
+def same(one, other):
+    """Whether two states are equal bit for bit."""
+    return one.keys() == other.keys() and all(torch.equal(one[name], other[name]) for name in one)
