@@ -274,11 +274,13 @@ def _train_own(
     from training.own import Axes, train
 
     asked = {"data": {"path": str(data)}, "model": {"hazard": hazards[0]} if hazards else {}}
-    done, left_out = train(wanted, merged(common, own, asked), Axes(*axes))
-    for line in left_out:
-        typer.secho(f"moca: left out: {line}", err=True, fg="yellow")
-    for run in done:
+    settings = merged(common, own, asked)
+    for run in train(wanted, settings, Axes(*axes), _say):
         typer.echo(str(run.folder))
+
+
+def _say(line: str) -> None:
+    typer.secho(f"moca: {line}", err=True, fg="yellow")
 
 
 def _names(text: str | None) -> list[str] | None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Literal, NamedTuple
 
@@ -64,8 +64,8 @@ class Axes(NamedTuple):
     seeds: Sequence[int] = ()
 
 
-def train(wanted: Wanted, settings: Options, axes: Axes) -> tuple[list[Run], list[str]]:
-    """Train on `settings["data"]["path"]`; the runs, and what was left out as too short.
+def train(wanted: Wanted, settings: Options, axes: Axes, say: Callable[[str], None]) -> list[Run]:
+    """Train on `settings["data"]["path"]`; what is left out as too short is said before.
 
     Runs are kept in RUNS/data/PRESET/, `wanted.preset` being a name. Raises TrainingError.
     """
@@ -77,10 +77,11 @@ def train(wanted: Wanted, settings: Options, axes: Axes) -> tuple[list[Run], lis
         config = experiments.preset(OWN, "quick", cell.settings)
         run = Run(grid.folder(wanted.runs, OWN, wanted.preset, cell))
         tasks.append(Task(cell.name, config, run))
-    opened_of = {task.name: _split(source, found, task.config) for task in tasks}
-    data = next(iter(opened_of.values()))
-    runs = jobs.fit(wanted, tasks, lambda _: (data.splits, data.scaling))
-    return runs, data.left_out
+    # The grid's axes do not touch the data; but an oracle's are checked for switches.
+    *_, data = [_split(source, found, task.config) for task in tasks]
+    for line in data.left_out:
+        say(f"left out: {line}")
+    return jobs.fit(wanted, tasks, lambda _: (data.splits, data.scaling))
 
 
 def opened(config: Config) -> Opened:
