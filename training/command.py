@@ -217,7 +217,7 @@ def train(
         else:
             wanted = Wanted("data", name or data.stem, runs, device, resume, threads)
             _train_own(wanted, data, common, own, hazard, axes)
-    except TrainingError as error:
+    except (TrainingError, OSError) as error:  # such as a folder that cannot be written
         _fail(str(error))
     except KeyboardInterrupt:
         _fail("stopped; --resume goes on from the last checkpoint")

@@ -56,7 +56,7 @@ def overrides(config: Path | None, settings: Sequence[str]) -> Options:
     if config is not None:
         try:
             found = tomllib.loads(config.read_text())
-        except (OSError, tomllib.TOMLDecodeError) as error:
+        except (OSError, ValueError) as error:  # no text, or no TOML
             raise BadConfig(f"{config}: {error}") from error
     for each in settings:
         name, _, value = each.partition("=")
