@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from typing import Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, field_validator
+from pydantic import BaseModel, ConfigDict, Field, PositiveInt, field_validator
 
 Activation = Literal["relu", "tanh", "identity"]
 
@@ -20,21 +20,21 @@ class ModelConfig(Section):
     """The model's architecture and first values."""
 
     kind: Literal["alpaca", "pcoc", "lstm"] = "alpaca"
-    widths: tuple[int, ...] = Field(
+    widths: tuple[PositiveInt, ...] = Field(
         default=(128, 128), description="Hidden layers of an MLP encoder."
     )
     features: int = Field(default=32, ge=1, description="Outputs of an MLP encoder.")
     activation: Activation = "relu"
     output_activation: Activation = "tanh"
-    image: tuple[int, int, int] | None = Field(
+    image: tuple[PositiveInt, PositiveInt, PositiveInt] | None = Field(
         default=None,
         description="Channels, height and width of inputs that are images: convolutions.",
     )
-    blocks: tuple[int, ...] = Field(
+    blocks: tuple[PositiveInt, ...] = Field(
         default=(64, 64, 64, 64), description="Channels of each conv block."
     )
     hidden: int = Field(default=64, ge=1, description="State of an LSTM.")
-    decoder: tuple[int, ...] = Field(
+    decoder: tuple[PositiveInt, ...] = Field(
         default=(128,), description="Inner layers of an LSTM's decoder."
     )
     lags: int = Field(default=0, ge=0, le=256, description="Labels before that are inputs too.")
@@ -121,13 +121,17 @@ class Config(Section):
     """A training run. `data` is read by the experiment."""
 
     experiment: str
-    name: str = Field(default="", description="Of a variation, where runs are compared.")
+    name: str = Field(
+        default="",
+        pattern=r"^([^/\\.][^/\\]*)?$",  # part of a folder's name
+        description="Of a variation, where runs are compared.",
+    )
     data: dict[str, Any] = {}
     model: ModelConfig = ModelConfig()
     objective: Objective = Objective()
     optimiser: OptimiserConfig = OptimiserConfig()
     validation: ValidationConfig = ValidationConfig()
-    seed: int = 0
+    seed: int = Field(default=0, ge=0, lt=2**63)
 
 
 def merged(base: dict[str, Any], *others: dict[str, Any]) -> dict[str, Any]:

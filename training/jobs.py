@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import math
 import os
 import tomllib
 from collections.abc import Callable, Iterator, Sequence
@@ -68,13 +69,29 @@ def overrides(config: Path | None, settings: Sequence[str]) -> Options:
 
 
 def learner(config: Config, splits: Splits, scaling: Scaling | None = None) -> Learner:
-    """A learner of a run with its first parameters."""
+    """A learner of a run with its first parameters; raises BadConfig."""
+    _check(config, splits)
     found = scaling or Scaling.none(splits.x_dim, splits.y_dim)
     adapts = config.objective.mode != "toe"
-    made = build(config.model, found, splits.classes, config.seed, adapts=adapts)
+    try:
+        made = build(config.model, found, splits.classes, config.seed, adapts=adapts)
+    except ValueError as error:
+        raise BadConfig(f"model: {error}") from error
     if config.objective.mode != "moca":
         made.hazard_logit.requires_grad_(False)  # nothing else reads it
     return made
+
+
+def _check(config: Config, splits: Splits) -> None:
+    """Raise BadConfig where model and data do not go together."""
+    kind, image = config.model.kind, config.model.image
+    if (kind == "pcoc") != (splits.classes > 0):
+        labels = "classes" if splits.classes else "numbers"
+        raise BadConfig(f"model.kind: {kind} cannot predict labels that are {labels}")
+    if image is not None and math.prod(image) != splits.x_dim:
+        raise BadConfig(f"model.image: inputs are of {splits.x_dim} numbers, not {image}")
+    if config.validation.metric == "accuracy" and not splits.classes:
+        raise BadConfig("validation.metric: accuracy is of labels that are classes")
 
 
 def train(
@@ -89,6 +106,10 @@ def train(
     """Every run of the grid that is not done yet; raises TrainingError."""
     cells = list(grid.cells(hazards, modes, rates, seeds, common))
     if wanted.ablation is not None:
+        if any((hazards, modes, rates, seeds)):
+            raise BadConfig(
+                "an ablation is not a grid: its hazards, modes, rates and seeds are set"
+            )
         asked = ablations.ablation(wanted.ablation, wanted.experiment)
         cells = [ablations.cell(each) for each in asked.variations]
         cells = [each._replace(settings=merged(common, each.settings)) for each in cells]
@@ -107,6 +128,7 @@ def train(
 def fit(wanted: Wanted, tasks: Sequence[Task], source: Source) -> list[Run]:
     """Every task that is not done yet; raises TrainingError."""
     torch.set_num_threads(wanted.threads)
+    _reach(wanted.device)
     console = Console(quiet=int(os.environ.get("RANK", "0")) > 0)
     with world(wanted.device) as processes, _no_denormals():
         return [_one(wanted, task, source, processes, console) for task in tasks]
@@ -123,6 +145,14 @@ def _no_denormals() -> Iterator[None]:
         yield
     finally:
         torch.set_flush_denormal(False)
+
+
+def _reach(device: str) -> None:
+    try:
+        torch.empty(0, device=device)
+    except (RuntimeError, AssertionError) as error:
+        reason = str(error).splitlines()[0]
+        raise BadConfig(f"device {device!r} cannot be used: {reason}") from error
 
 
 def _one(wanted: Wanted, task: Task, source: Source, processes: World, console: Console) -> Run:

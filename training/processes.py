@@ -58,6 +58,8 @@ def world(device: str) -> Iterator[World]:
     if size == 1:
         yield World()
         return
+    if device == "cuda":  # each its own
+        torch.cuda.set_device(int(os.environ.get("LOCAL_RANK", "0")))
     distributed.init_process_group("nccl" if device.startswith("cuda") else "gloo")
     try:
         yield World(distributed.get_rank(), size)

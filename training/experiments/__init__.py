@@ -12,7 +12,7 @@ from pydantic import ValidationError
 
 from training.config import Config, Section, merged
 from training.data.base import Splits
-from training.errors import BadConfig
+from training.errors import BadConfig, TrainingError
 
 PRESETS = ("quick", "paper")
 EXPERIMENTS = ("sinusoid", "bandit", "players", "rainbow", "miniimagenet", "regimes")
@@ -33,6 +33,8 @@ def preset(experiment: str, name: str, *overrides: Options) -> Config:
     """Settings of an experiment's preset under one's own; raises BadConfig."""
     if experiment not in (*EXPERIMENTS, OWN):
         raise BadConfig(f"there is no experiment {experiment!r}: {', '.join(EXPERIMENTS)}")
+    if name not in PRESETS:
+        raise BadConfig(f"there is no preset {name!r}: {', '.join(PRESETS)}")
     text = (files("training") / "presets" / f"{experiment}.toml").read_text()
     found = tomllib.loads(text)
     return config(merged(found["all"], found.get(name, {}), *overrides))
@@ -63,7 +65,9 @@ def splits(wanted: Config, place: Place) -> Splits:
         return own.opened(wanted).splits
     try:
         return _SOURCES[wanted.experiment](options, place)
-    except TypeError as error:
+    except TrainingError:
+        raise
+    except (TypeError, ValueError) as error:
         raise BadConfig(f"data: {error}") from error
 
 
