@@ -60,7 +60,7 @@ def test_of_accuracies_the_highest_is_best(tmp_path, monkeypatch):
     monkeypatch.setattr(
         Validation, "measure", lambda self, learner: {"nll": 1.0, "accuracy": next(found)}
     )
-    done = train(tiny(validation={"metric": "accuracy"}), tmp_path / "a")
+    done = train(tiny(validation={"metric": "accuracy"}), tmp_path / "a", built=tiny())
     assert done.progress.best_iteration == 6
 
 

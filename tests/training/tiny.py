@@ -38,10 +38,12 @@ class Trained(NamedTuple):
     run: Run
 
 
-def train(config, folder, *, resume=False, wrap=lambda source: source, world=None) -> Trained:
-    """Train from the first parameters or the checkpoint."""
+def train(
+    config, folder, *, resume=False, wrap=lambda source: source, world=None, built=None
+) -> Trained:
+    """Train from the first parameters or the checkpoint; `built`: as whose learner."""
     found = splits(config, wrap)
-    made, run = learner(config, found), Run(folder)
+    made, run = learner(built or config, found), Run(folder)
     losses, states = [], []
 
     def report(progress, measured):
