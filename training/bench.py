@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import resource
 import subprocess
 import sys
@@ -97,11 +98,11 @@ def measure(way: str, dtype: str, repeats: int) -> Measured:
 
 
 def _peak_mb() -> float:
-    """Of this process's memory; what the system counts may include that of who started it."""
+    """Of this program; what getrusage says also holds what the process was before it."""
     status = Path("/proc/self/status")
     if status.exists():
-        (line,) = (row for row in status.read_text().splitlines() if row.startswith("VmHWM"))
-        return int(line.split()[1]) * 1024 / 1e6
+        (line,) = re.findall(r"^VmHWM:\s+(\d+) kB$", status.read_text(), re.MULTILINE)
+        return int(line) * 1024 / 1e6
     unit = 1 if sys.platform == "darwin" else 1024
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * unit / 1e6
 

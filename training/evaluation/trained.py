@@ -128,9 +128,16 @@ def scores(
         classes=splits.classes,
         part=protocol.part,
     )[protocol.metric]
-    value = found.nanmean(-1).double().numpy()
+    value = _mean(found, batch).numpy()
     np.save(file, value)
     return value
+
+
+def _mean(found: Tensor, batch: Batch) -> Tensor:
+    """Of each sequence (B,), over what is labelled: a score that failed makes it nan."""
+    labelled = ~torch.isnan(batch.y).any(-1)
+    total = torch.where(labelled, found.double(), 0.0).sum(-1)
+    return total / labelled.sum(-1)
 
 
 def _told(batch: Batch, tested: Objective) -> Tensor | None:
