@@ -5,10 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
+from training.config import Options
 from training.errors import BadConfig
 from training.grid import Cell
-
-Options = dict[str, Any]
 
 
 class Variation(NamedTuple):

@@ -3,10 +3,14 @@
 from __future__ import annotations
 
 import re
-from typing import Any, Literal
+from typing import Any, Literal, TypeVar
 
-from pydantic import BaseModel, ConfigDict, Field, PositiveInt, field_validator
+from pydantic import BaseModel, ConfigDict, Field, PositiveInt, ValidationError, field_validator
 
+from training.errors import BadConfig
+
+OWN = "data"  # the experiment of series of one's own
+Options = dict[str, Any]
 Activation = Literal["relu", "tanh", "identity"]
 
 
@@ -134,6 +138,9 @@ class Config(Section):
     seed: int = Field(default=0, ge=0, lt=2**63)
 
 
+S = TypeVar("S", bound=Section)
+
+
 def merged(base: dict[str, Any], *others: dict[str, Any]) -> dict[str, Any]:
     """Nested settings, the later before the earlier."""
     found = dict(base)
@@ -144,3 +151,14 @@ def merged(base: dict[str, Any], *others: dict[str, Any]) -> dict[str, Any]:
                 value = merged(old, value)
             found[name] = value
     return found
+
+
+def checked(section: type[S], settings: Options) -> S:
+    """Checked settings of one section; raises BadConfig, naming what is wrong."""
+    try:
+        return section.model_validate(settings)
+    except ValidationError as error:
+        where = "; ".join(
+            f"{'.'.join(map(str, each['loc']))}: {each['msg']}" for each in error.errors()
+        )
+        raise BadConfig(where) from error

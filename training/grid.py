@@ -7,8 +7,7 @@ from itertools import product
 from pathlib import Path
 from typing import NamedTuple
 
-from training.config import merged
-from training.experiments import Options
+from training.config import Options, merged
 
 
 class Cell(NamedTuple):

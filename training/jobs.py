@@ -14,11 +14,11 @@ import torch
 from rich.console import Console
 
 from training import ablations, experiments, grid
-from training.config import Config, merged
+from training.config import Config, Options, merged
 from training.console import shown
 from training.data.base import Splits
 from training.errors import BadConfig
-from training.experiments import Options, Place
+from training.experiments import Place
 from training.learners import Learner, build
 from training.learners.base import Scaling
 from training.loop import Job

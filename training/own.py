@@ -1,59 +1,19 @@
-"""A user's own series: from a file, or a folder of files, to runs (`moca train --data`)."""
+"""`moca train --data`: from a user's own series to runs."""
 
 from __future__ import annotations
 
-import hashlib
 from collections.abc import Callable, Sequence
-from pathlib import Path
-from typing import Literal, NamedTuple
-
-import torch
-from pydantic import Field
-from torch import Tensor
+from typing import NamedTuple
 
 from training import experiments, grid, jobs
-from training.config import Config, Section, merged
-from training.data import tables
-from training.data.base import Splits
+from training.config import OWN, Options, merged
+from training.data import own
 from training.data.windows import Series
-from training.errors import BadConfig, BadData
-from training.experiments import OWN, Options
+from training.errors import BadConfig
 from training.jobs import Task, Wanted
-from training.learners.base import Scaling
 from training.runs import Run
 
 LAGS = 5  # labels before, where there are no inputs and nothing else is said
-
-
-class Source(Section):
-    """The section `data` of a run on series of one's own.
-
-    digest: of the file's bytes; a run goes on with the same ones only.
-    """
-
-    path: Path
-    digest: str = ""
-    y: tuple[str, ...] | None = None
-    x: tuple[str, ...] | None = None
-    stream: str | None = None
-    time: str | None = None
-    changepoint: str | None = None
-    by: Literal["time", "stream"] = "time"
-    train: float = Field(default=0.7, gt=0, lt=1)
-    validation: float = Field(default=0.15, gt=0, lt=1)
-
-
-class Opened(NamedTuple):
-    """A user's data as a run reads them.
-
-    test: the series, or the later parts of them, that are for the test, whole. scaling: to mean 0
-    and standard deviation 1 over the part for training. left_out: what is shorter than a window.
-    """
-
-    splits: Splits
-    test: list[Series]
-    scaling: Scaling
-    left_out: list[str]
 
 
 class Axes(NamedTuple):
@@ -69,82 +29,21 @@ def train(wanted: Wanted, settings: Options, axes: Axes, say: Callable[[str], No
 
     Runs are kept in RUNS/data/PRESET/, `wanted.preset` being a name. Raises TrainingError.
     """
-    source = _source(settings)
-    found = _read(source, _classes(experiments.preset(OWN, "quick", settings)))
-    settings = merged(settings, {"data": {"digest": digest(source.path)}}, _inputs(settings, found))
+    source = own.source(settings)
+    found = own.read(source, own.has_classes(experiments.preset(OWN, "quick", settings)))
+    settings = merged(
+        settings, {"data": {"digest": own.digest(source.path)}}, _inputs(settings, found)
+    )
     tasks = []
     for cell in grid.cells((), axes.modes, axes.rates, axes.seeds, settings):
         config = experiments.preset(OWN, "quick", cell.settings)
         run = Run(grid.folder(wanted.runs, OWN, wanted.preset, cell))
         tasks.append(Task(cell.name, config, run))
     # The grid's axes do not touch the data; but an oracle's are checked for switches.
-    *_, data = [_split(source, found, task.config) for task in tasks]
+    *_, data = [own.split(source, found, task.config) for task in tasks]
     for line in data.left_out:
         say(f"left out: {line}")
     return jobs.fit(wanted, tasks, lambda _: (data.splits, data.scaling))
-
-
-def opened(config: Config) -> Opened:
-    """Data of a run; raises BadData if they are not what it was trained on."""
-    source = experiments.checked(Source, config.data)
-    if source.digest and (now := digest(source.path)) != source.digest:
-        raise BadData(f"{source.path}: {now} is not {source.digest}, what the run was trained on")
-    return _split(source, _read(source, _classes(config)), config)
-
-
-def moved(config: Config, path: Path | None) -> Config:
-    """The same run with its data at another place; BadConfig if it has none."""
-    if path is None:
-        return config
-    if config.experiment != OWN:
-        raise BadConfig(
-            f"--data: the run is of the experiment {config.experiment!r}, which has its own"
-        )
-    return config.model_copy(update={"data": {**config.data, "path": str(path)}})
-
-
-def digest(path: Path) -> str:
-    """Digest of a file, or of the files in a folder with their names; raises BadData."""
-    found = hashlib.sha256()
-    try:
-        for file in tables.files(path):
-            if path.is_dir():
-                found.update(f"{file.name}\0{file.stat().st_size}\0".encode())
-            with file.open("rb") as handle:
-                while part := handle.read(1 << 20):
-                    found.update(part)
-    except OSError as error:
-        raise BadData(f"{path} cannot be read: {error.strerror or error}") from error
-    return f"sha256:{found.hexdigest()}"
-
-
-def scaling(series: Sequence[Series], *, classes: bool) -> Scaling:
-    """To mean 0 and standard deviation 1 over all observations; class indices stay as they are."""
-    y = torch.cat([each.y for each in series])
-    inputs = [each.x for each in series if each.x is not None]
-    x = torch.cat(inputs) if inputs else y.new_zeros(1, 0)
-    none = torch.zeros(y.shape[1]), torch.ones(y.shape[1])
-    return Scaling(*_moments(x), *(none if classes else _moments(y)))
-
-
-def _source(settings: Options) -> Source:
-    return experiments.checked(Source, {**settings.get("data", {}), "digest": ""})
-
-
-def _classes(config: Config) -> bool:
-    return config.model.kind == "pcoc"
-
-
-def _read(source: Source, classes: bool) -> list[Series]:
-    return tables.read(
-        source.path,
-        y=source.y,
-        x=source.x,
-        stream=source.stream,
-        time=source.time,
-        changepoint=source.changepoint,
-        classes=classes,
-    )
 
 
 def _inputs(settings: Options, found: Sequence[Series]) -> Options:
@@ -162,27 +61,3 @@ def _inputs(settings: Options, found: Sequence[Series]) -> Options:
             raise BadConfig("--lags 0: without input columns there is nothing to predict from")
         return {}
     return {"model": {"lags": LAGS}}
-
-
-def _split(source: Source, found: list[Series], config: Config) -> Opened:
-    classes, length = _classes(config), config.optimiser.length
-    told = config.objective.mode == "oracle" or config.objective.supervision > 0
-    if told and any(each.switch is None for each in found):
-        raise BadConfig(f"{source.path} has no column of changepoints: nobody knows the switches")
-    shares = {"train": source.train, "validation": source.validation}
-    try:
-        splits, left_out = tables.split(found, length, by=source.by, classes=classes, **shares)
-    except (BadData, ValueError) as error:
-        raise BadData(f"{source.path}: {error}") from error
-    first = tables.part(found, 0.0, source.train, source.by)
-    last = tables.part(found, source.train + source.validation, 1.0, source.by)
-    return Opened(splits, last, scaling(first, classes=classes), left_out)
-
-
-def _moments(values: Tensor) -> tuple[Tensor, Tensor]:
-    """Mean and standard deviation of each column; 1 where a column never changes."""
-    known = ~torch.isnan(values)
-    count = known.sum(0).clamp(min=1)
-    mean = torch.where(known, values, 0.0).sum(0) / count
-    squares = torch.where(known, (values - mean).square(), 0.0).sum(0) / count
-    return mean, torch.where(squares > 0, squares.sqrt(), 1.0)

@@ -18,13 +18,13 @@ from model_core import artifact, segments
 from model_core.segments import Changes, Sequences
 from model_core.upm.base import UnderlyingModel
 from model_core.upm.builtin import NEWEST
-from training import experiments, publish_report, report
-from training.config import Config
+from training import experiments, publish_report, report_files
+from training.config import OWN, Config
 from training.data.base import Batch, Splits
 from training.errors import BadConfig, BadRun
 from training.evaluation.own import finished
 from training.evaluation.trained import DTYPE, PROTOCOLS, Protocol, Trained, load, sequences
-from training.experiments import OWN, Place
+from training.experiments import Place
 from training.objective import start
 from training.report import Report
 
@@ -143,9 +143,9 @@ def _write(folder: Path, wanted: Wanted, each: Trained, splits: Splits, found: R
     # Whoever may read the description may read the tensors, the service under its own user, too.
     (folder / artifact.TENSORS).chmod((folder / artifact.DESCRIPTION).stat().st_mode)
     if wanted.page:
-        report.write(folder, found)
+        report_files.write(folder, found)
     else:
-        report.write_numbers(folder, found)
+        report_files.write_numbers(folder, found)
 
 
 def _described(each: Trained) -> str:

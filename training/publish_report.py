@@ -10,7 +10,7 @@ import torch
 from numpy.typing import NDArray
 
 from training import calibration
-from training.config import Objective
+from training.config import OWN, Objective
 from training.data.base import Splits
 from training.errors import TrainingError
 from training.evaluation.following import follow
@@ -24,7 +24,6 @@ from training.evaluation.trained import (
     sequences,
     trained,
 )
-from training.experiments import OWN
 from training.figures import calibration as charts
 from training.figures.chart import Chart
 from training.figures.losses import Losses, losses

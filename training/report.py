@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import json
 import math
 from collections.abc import Mapping
-from pathlib import Path
 from typing import Any, NamedTuple
 
 from training.figures.chart import Chart
@@ -68,25 +66,6 @@ class Report(NamedTuple):
     calibration: Calibration | None = None
     figures: tuple[Chart, ...] = ()
     history: tuple[Mapping[str, float], ...] = ()
-
-
-def write(folder: Path, report: Report) -> list[Path]:
-    """Write `report.html` and `report.json` to the folder; returns the files."""
-    from training import report_page  # plotly is wanted only here
-
-    numbers = write_numbers(folder, report)
-    page = folder / "report.html"
-    page.write_text(report_page.page(report), "utf-8")
-    return [page, numbers]
-
-
-def write_numbers(folder: Path, report: Report) -> Path:
-    """Write `report.json` alone, to ship it with a small model."""
-    folder.mkdir(parents=True, exist_ok=True)
-    numbers = folder / "report.json"
-    said = json.dumps(as_json(report), indent=2, ensure_ascii=False, allow_nan=False)
-    numbers.write_text(said + "\n", "utf-8")
-    return numbers
 
 
 def as_json(report: Report) -> dict[str, Any]:

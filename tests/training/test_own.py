@@ -7,9 +7,11 @@ import pytest
 import torch
 
 from tests.training.moca import moca, small
-from training import own
+from training.data import own
 from training.data.regime_series import RegimeSeries
+from training.data.windows import Series
 from training.errors import BadConfig, BadData
+from training.own import LAGS
 from training.runs import Run
 
 
@@ -41,7 +43,7 @@ def test_a_file_becomes_a_run_with_scaling_and_lags(tmp_path, file, series):
     assert said.exit_code == 0, said.stderr
     run = Run(tmp_path / "runs" / "data" / "pumps" / "run")
     config = run.config()
-    assert (config.experiment, config.model.kind, config.model.lags) == ("data", "alpaca", own.LAGS)
+    assert (config.experiment, config.model.kind, config.model.lags) == ("data", "alpaca", LAGS)
     assert config.optimiser.length == 15
     assert config.data["digest"] == own.digest(file)
     best = run.load()[0].best
@@ -162,10 +164,10 @@ def test_a_file_that_is_not_there(tmp_path):
 
 def test_scaling_looks_past_missing_labels_and_keeps_what_never_changes():
     y = torch.tensor([[1.0, 4.0], [torch.nan, torch.nan], [3.0, 4.0]], dtype=torch.float64)
-    found = own.scaling([own.Series(None, y, None, "a")], classes=False)
+    found = own.scaling([Series(None, y, None, "a")], classes=False)
     assert (found.y_offset.tolist(), found.y_scale.tolist()) == ([2.0, 4.0], [1.0, 1.0])
     assert found.x_offset.shape == found.x_scale.shape == (0,)
-    assert own.scaling([own.Series(None, y, None, "a")], classes=True).y_offset.tolist() == [0, 0]
+    assert own.scaling([Series(None, y, None, "a")], classes=True).y_offset.tolist() == [0, 0]
 
 
 def test_a_folder_is_one_data_set(tmp_path, file):

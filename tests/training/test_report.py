@@ -9,7 +9,7 @@ import sys
 import numpy as np
 import pytest
 
-from training import report
+from training import report, report_files
 from training.figures.losses import Losses, losses
 from training.intervals import Estimate
 
@@ -37,7 +37,7 @@ def given():
 
 
 def test_numbers_are_the_same_in_json(given, tmp_path):
-    _, numbers = report.write(tmp_path / "new", given)
+    _, numbers = report_files.write(tmp_path / "new", given)
     said = json.loads(numbers.read_text("utf-8"), parse_constant=pytest.fail)
     assert said["version"] == report.VERSION
     assert said["metrics"][0]["estimate"] == {
@@ -54,7 +54,7 @@ def test_numbers_are_the_same_in_json(given, tmp_path):
 
 
 def test_the_page_is_by_itself_and_escaped(given, tmp_path):
-    page, _ = report.write(tmp_path, given)
+    page, _ = report_files.write(tmp_path, given)
     text = page.read_text("utf-8")
     assert EVIL not in text
     assert text.count("plotly.js v") == 1
@@ -67,7 +67,7 @@ def test_the_page_is_by_itself_and_escaped(given, tmp_path):
 
 
 def test_the_page_can_be_read_by_all(given, tmp_path):
-    text = report.write(tmp_path, given)[0].read_text("utf-8")
+    text = report_files.write(tmp_path, given)[0].read_text("utf-8")
     assert '<html lang="en">' in text
     assert "prefers-color-scheme: dark" in text
     assert text.count("<table>") == text.count("<caption>") >= 5
@@ -80,7 +80,7 @@ def test_the_page_can_be_read_by_all(given, tmp_path):
 
 
 def test_without_figures_there_is_no_library(given, tmp_path):
-    text = report.write(tmp_path, given._replace(figures=(), calibration=None))[0].read_text()
+    text = report_files.write(tmp_path, given._replace(figures=(), calibration=None))[0].read_text()
     assert len(text) < 20_000
     assert "Calibration" not in text
 

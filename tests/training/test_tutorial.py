@@ -12,10 +12,9 @@ import torch
 import typer
 
 from tests.training.moca import moca, small
-from training import own
 from training.command import train
 from training.config import merged
-from training.data import tables
+from training.data import own, tables
 from training.experiments import preset
 from training.publish_command import publish
 from training.runs import Run

@@ -29,13 +29,15 @@ from model_core.defaults import Defaults
 from model_core.filter import Prior
 from model_core.upm.base import UnderlyingModel
 from model_core.upm.builtin import Options, build
-from training import experiments, own
+from training import experiments
+from training.config import OWN
+from training.data import own
 from training.data.base import Batch
 from training.data.windows import Series
 from training.errors import BadData, BadRun
 from training.evaluation.following import observed
 from training.evaluation.trained import PROTOCOLS, Trained, load, sequences
-from training.experiments import OWN, Place
+from training.experiments import Place
 from training.intervals import estimate, formatted, paired
 from training.runs import Run
 

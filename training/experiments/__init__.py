@@ -6,20 +6,13 @@ import tomllib
 from collections.abc import Callable
 from importlib.resources import files
 from pathlib import Path
-from typing import Any, NamedTuple, TypeVar
+from typing import NamedTuple
 
-from pydantic import ValidationError
-
-from training.config import Config, Section, merged
+from training.config import OWN, Config, Options, checked, merged
 from training.data.base import Splits
 from training.errors import BadConfig, TrainingError
 
-PRESETS = ("quick", "paper")
 EXPERIMENTS = ("sinusoid", "bandit", "players", "rainbow", "miniimagenet", "regimes")
-OWN = "data"  # series of one's own, `training.own`
-
-Options = dict[str, Any]
-S = TypeVar("S", bound=Section)
 
 
 class Place(NamedTuple):
@@ -33,11 +26,13 @@ def preset(experiment: str, name: str, *overrides: Options) -> Config:
     """Settings of an experiment's preset under one's own; raises BadConfig."""
     if experiment not in (*EXPERIMENTS, OWN):
         raise BadConfig(f"there is no experiment {experiment!r}: {', '.join(EXPERIMENTS)}")
-    if name not in PRESETS:
-        raise BadConfig(f"there is no preset {name!r}: {', '.join(PRESETS)}")
     text = (files("training") / "presets" / f"{experiment}.toml").read_text()
     found = tomllib.loads(text)
-    return config(merged(found["all"], found.get(name, {}), *overrides))
+    base = found.pop("all")
+    found.setdefault("quick", {})
+    if name not in found:
+        raise BadConfig(f"{experiment} has no preset {name!r}: {', '.join(found)}")
+    return config(merged(base, found[name], *overrides))
 
 
 def config(settings: Options) -> Config:
@@ -45,22 +40,11 @@ def config(settings: Options) -> Config:
     return checked(Config, settings)
 
 
-def checked(section: type[S], settings: Options) -> S:
-    """Checked settings of one section; raises BadConfig, naming what is wrong."""
-    try:
-        return section.model_validate(settings)
-    except ValidationError as error:
-        where = "; ".join(
-            f"{'.'.join(map(str, each['loc']))}: {each['msg']}" for each in error.errors()
-        )
-        raise BadConfig(where) from error
-
-
 def splits(wanted: Config, place: Place) -> Splits:
     """Sources of an experiment's series; raises BadConfig or BadData."""
     options = dict(wanted.data)
     if wanted.experiment == OWN:
-        from training import own
+        from training.data import own
 
         return own.opened(wanted).splits
     try:
