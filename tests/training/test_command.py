@@ -25,7 +25,7 @@ def trained(runs, *arguments, **settings):
     [
         ([], "what to train is missing"),
         (["sinusoi"], "there is no experiment 'sinusoi'"),
-        (["sinusoid", "--preset", "papr"], "sinusoid has no preset 'papr': paper, quick"),
+        (["sinusoid", "--preset", "papr"], "sinusoid has no preset 'papr': quick, paper"),
         (["sinusoid", "--ablation", "nope"], "there is no ablation 'nope'"),
         (["sinusoid", "--ablation", "length", "--mode", "oracle"], "an ablation is not a grid"),
         (["sinusoid", "--device", "nowhere"], "device 'nowhere' cannot be used"),

@@ -26,13 +26,22 @@ def preset(experiment: str, name: str, *overrides: Options) -> Config:
     """Settings of an experiment's preset under one's own; raises BadConfig."""
     if experiment not in (*EXPERIMENTS, OWN):
         raise BadConfig(f"there is no experiment {experiment!r}: {', '.join(EXPERIMENTS)}")
-    text = (files("training") / "presets" / f"{experiment}.toml").read_text()
-    found = tomllib.loads(text)
+    found = _tables(experiment)
     base = found.pop("all")
-    found.setdefault("quick", {})
     if name not in found:
         raise BadConfig(f"{experiment} has no preset {name!r}: {', '.join(found)}")
     return config(merged(base, found[name], *overrides))
+
+
+def presets(experiment: str) -> list[str]:
+    """Names of an experiment's presets."""
+    return [name for name in _tables(experiment) if name != "all"]
+
+
+def _tables(experiment: str) -> dict[str, Options]:
+    """What `all` presets of an experiment have, and what each has besides; there is a `quick`."""
+    text = (files("training") / "presets" / f"{experiment}.toml").read_text()
+    return {"quick": {}, **tomllib.loads(text)}
 
 
 def config(settings: Options) -> Config:
