@@ -104,7 +104,7 @@ def test_reports(tmp_path, shipped):
 def test_the_worker_loads_what_ships(tmp_path):
     """Each of them, small, described, with a report of a test better than nothing."""
     listed = [model for model in models.Catalogue(tmp_path).models() if not model.built_in]
-    assert {"regimes"} <= {model.name for model in listed}
+    assert {"regimes", "sinusoid"} <= {model.name for model in listed}
     catalogue = Catalogue(tmp_path, "cpu")
     for model in listed:
         assert model.error is None
