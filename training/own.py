@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import re
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Literal, NamedTuple
@@ -22,6 +23,8 @@ from training.jobs import Task, Wanted
 from training.learners.base import Scaling
 from training.runs import Run
 
+NAME = re.compile(r"[^/\\.][^/\\]*")  # part of a folder's name
+ROUNDED = 1e-3  # most that rounding may take off a value, in standard deviations
 LAGS = 5  # labels before, where there are no inputs and nothing else is said
 
 
@@ -69,6 +72,8 @@ def train(wanted: Wanted, settings: Options, axes: Axes, say: Callable[[str], No
 
     Runs are kept in RUNS/data/PRESET/, `wanted.preset` being a name. Raises TrainingError.
     """
+    if not NAME.fullmatch(wanted.preset):
+        raise BadConfig(f"--name: expected part of a folder's name, got {wanted.preset!r}")
     source = _source(settings)
     found = _read(source, _classes(experiments.preset(OWN, "quick", settings)))
     settings = merged(settings, {"data": {"digest": digest(source.path)}}, _inputs(settings, found))
@@ -79,6 +84,7 @@ def train(wanted: Wanted, settings: Options, axes: Axes, say: Callable[[str], No
         tasks.append(Task(cell.name, config, run))
     # The grid's axes do not touch the data; but an oracle's are checked for switches.
     *_, data = [_split(source, found, task.config) for task in tasks]
+    _check_scaling(data.scaling, tasks[0].config)
     for line in data.left_out:
         say(f"left out: {line}")
     return jobs.fit(wanted, tasks, lambda _: (data.splits, data.scaling))
@@ -179,10 +185,30 @@ def _split(source: Source, found: list[Series], config: Config) -> Opened:
     return Opened(splits, last, scaling(first, classes=classes), left_out)
 
 
+def _check_scaling(found: Scaling, config: Config) -> None:
+    """Raise BadData where the numbers of the training cannot tell values apart, or hold them."""
+    limits = torch.finfo(getattr(torch, config.optimiser.dtype))
+    for name, offset, scale in (
+        ("inputs", found.x_offset, found.x_scale),
+        ("labels", found.y_offset, found.y_scale),
+    ):
+        large = (offset.abs() + scale) > limits.max / 1e3
+        # One that never changes has nothing to be told apart, and a scale of 1.
+        alike = (limits.eps * offset.abs() > ROUNDED * scale) & (scale != 1)
+        if bool((large | ~torch.isfinite(scale) | alike).any()):
+            raise BadData(
+                f"{name}: mean {offset.tolist()} and standard deviation {scale.tolist()} are "
+                f"beyond {config.optimiser.dtype}: subtract or divide first, or "
+                "--set 'optimiser.dtype=\"float64\"'"
+            )
+
+
 def _moments(values: Tensor) -> tuple[Tensor, Tensor]:
     """Mean and standard deviation of each column; 1 where a column never changes."""
     known = ~torch.isnan(values)
     count = known.sum(0).clamp(min=1)
     mean = torch.where(known, values, 0.0).sum(0) / count
     squares = torch.where(known, (values - mean).square(), 0.0).sum(0) / count
-    return mean, torch.where(squares > 0, squares.sqrt(), 1.0)
+    spread = squares.sqrt()
+    # The mean of equal values is off them by its rounding.
+    return mean, torch.where(spread > 1e-12 * mean.abs(), spread, 1.0)
