@@ -215,7 +215,7 @@ def train(
             wanted = Wanted(str(experiment), preset, runs, device, resume, threads, ablation)
             run(wanted, common, Place(datasets, runs / "cache"), hazard or [], *axes)
         else:
-            wanted = Wanted("data", name or data.stem, runs, device, resume, threads)
+            wanted = Wanted("data", name or data.resolve().stem, runs, device, resume, threads)
             _train_own(wanted, data, common, own, hazard, axes)
     except (TrainingError, OSError) as error:  # such as a folder that cannot be written
         _fail(str(error))

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import math
-import os
 import tomllib
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
@@ -129,8 +128,8 @@ def fit(wanted: Wanted, tasks: Sequence[Task], source: Source) -> list[Run]:
     """Every task that is not done yet; raises TrainingError."""
     torch.set_num_threads(wanted.threads)
     _reach(wanted.device)
-    console = Console(quiet=int(os.environ.get("RANK", "0")) > 0)
     with world(wanted.device) as processes, _no_denormals():
+        console = Console(quiet=not processes.leads)
         return [_one(wanted, task, source, processes, console) for task in tasks]
 
 
@@ -149,7 +148,7 @@ def _no_denormals() -> Iterator[None]:
 
 def _reach(device: str) -> None:
     try:
-        torch.empty(0, device=device)
+        torch.zeros((), device=device).item()
     except (RuntimeError, AssertionError) as error:
         reason = str(error).splitlines()[0]
         raise BadConfig(f"device {device!r} cannot be used: {reason}") from error
@@ -165,10 +164,14 @@ def _one(wanted: Wanted, task: Task, source: Source, processes: World, console: 
         console.print(f"{name}: begun before, starts anew; --resume would go on")
     splits, scaling = source(config)
     job = Job(config, splits, learner(config, splits, scaling), run, wanted.device)
-    with shown(config, run.folder, name, console, leads=processes.leads) as report:
+    alone = run.alone() if processes.leads else contextlib.nullcontext()
+    with alone, shown(config, run.folder, name, console, leads=processes.leads) as report:
         progress = loop(job, processes, report, resume=wanted.resume)
+    best = progress.best_metric or 0.0
+    if config.validation.metric == "accuracy":
+        best = -best  # kept so that lower is better
     console.print(
-        f"{name}: {config.validation.metric} {progress.best_metric or 0.0:.4f} at iteration "
+        f"{name}: {config.validation.metric} {best:.4f} at iteration "
         f"{progress.best_iteration} of {progress.iteration}, {progress.elapsed_s:.0f} s"
     )
     return run

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
@@ -13,6 +14,7 @@ from training.errors import BadConfig
 from training.jobs import Task, Wanted
 from training.runs import Run
 
+NAME = re.compile(r"[^/\\.][^/\\]*")  # part of a folder's name
 LAGS = 5  # labels before, where there are no inputs and nothing else is said
 
 
@@ -29,6 +31,8 @@ def train(wanted: Wanted, settings: Options, axes: Axes, say: Callable[[str], No
 
     Runs are kept in RUNS/data/PRESET/, `wanted.preset` being a name. Raises TrainingError.
     """
+    if not NAME.fullmatch(wanted.preset):
+        raise BadConfig(f"--name: expected part of a folder's name, got {wanted.preset!r}")
     source = own.source(settings)
     found = own.read(source, own.has_classes(experiments.preset(OWN, "quick", settings)))
     settings = merged(
@@ -41,6 +45,7 @@ def train(wanted: Wanted, settings: Options, axes: Axes, say: Callable[[str], No
         tasks.append(Task(cell.name, config, run))
     # The grid's axes do not touch the data; but an oracle's are checked for switches.
     *_, data = [own.split(source, found, task.config) for task in tasks]
+    own.check_scaling(data.scaling, tasks[0].config)
     for line in data.left_out:
         say(f"left out: {line}")
     return jobs.fit(wanted, tasks, lambda _: (data.splits, data.scaling))

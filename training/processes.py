@@ -53,15 +53,30 @@ class World(NamedTuple):
 
 @contextmanager
 def world(device: str) -> Iterator[World]:
-    """The processes that `torchrun` started; alone without it."""
-    size = int(os.environ.get("WORLD_SIZE", "1"))
+    """The processes that `torchrun` started; alone without it.
+
+    Raises BadConfig where the environment says that there are several and they cannot be joined.
+    """
+    size = _count("WORLD_SIZE", 1, least=1)
     if size == 1:
         yield World()
         return
     if device == "cuda":  # each its own
-        torch.cuda.set_device(int(os.environ.get("LOCAL_RANK", "0")))
-    distributed.init_process_group("nccl" if device.startswith("cuda") else "gloo")
+        torch.cuda.set_device(_count("LOCAL_RANK", 0, least=0))
+    try:
+        distributed.init_process_group("nccl" if device.startswith("cuda") else "gloo")
+    except (ValueError, RuntimeError) as error:
+        reason = str(error).splitlines()[0]
+        raise BadConfig(f"WORLD_SIZE is {size}, but not as torchrun sets it: {reason}") from error
     try:
         yield World(distributed.get_rank(), size)
     finally:
         distributed.destroy_process_group()
+
+
+def _count(name: str, default: int, *, least: int) -> int:
+    """A whole number of the environment; raises BadConfig."""
+    text = os.environ.get(name) or str(default)
+    if not text.isdecimal() or int(text) < least:
+        raise BadConfig(f"{name}: expected a whole number from {least}, got {text!r}")
+    return int(text)

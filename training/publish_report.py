@@ -105,12 +105,18 @@ def _beside(each: Trained) -> list[Trained]:
     return [
         other
         for other in trained(each.run.folder.resolve().parent)
-        if other.config.data == each.config.data
+        if _data(other) == _data(each)
         and other.config.experiment == each.config.experiment
         and other.config.model.kind == each.config.model.kind
         and other.config.optimiser.length == each.config.optimiser.length
         and other.method != each.method
     ]
+
+
+def _data(each: Trained) -> dict[str, Any]:
+    """What decides the data: one's own files are known by their digest, wherever they lie."""
+    found = each.config.data
+    return {**found, "path": ""} if each.config.experiment == OWN else found
 
 
 def _calibrated(each: Trained, splits: Splits, protocol: Protocol) -> Calibrated:

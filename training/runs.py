@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import errno
+import fcntl
 import json
 import os
 import pickle
 from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -18,6 +21,7 @@ from training.config import Config
 from training.errors import BadRun
 
 CHECKPOINT, CONFIG, RESULT = "checkpoint.pt", "config.json", "result.json"
+LOCK = "lock"
 # What reading a file that is no checkpoint may raise.
 _UNREADABLE = (
     *(OSError, EOFError, RuntimeError, LookupError, TypeError, ValueError),
@@ -29,8 +33,9 @@ _UNREADABLE = (
 class Progress:
     """Where a run stands; with the learner and the optimiser, all that resuming needs.
 
-    elapsed_s: wall time of training so far. history: one record per validation. best: parameters
-    of the best validation. generator: state of the generator that draws windows.
+    elapsed_s: time of training so far, of the processor on a CPU, else of the clock. history: one
+    record per validation. best_metric: lower is better, so an accuracy is negative. best:
+    parameters of the best validation. generator: state of the generator that draws windows.
     """
 
     iteration: int = 0
@@ -58,6 +63,22 @@ class Run:
     def begun(self) -> bool:
         """Whether there is a checkpoint."""
         return (self.folder / CHECKPOINT).exists()
+
+    @contextmanager
+    def alone(self) -> Iterator[None]:
+        """Hold the folder, so that none else trains there; raises BadRun where another does.
+
+        The system lets go when the process ends, however it does.
+        """
+        self.folder.mkdir(parents=True, exist_ok=True)
+        with (self.folder / LOCK).open("w") as held:
+            try:
+                fcntl.flock(held, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except OSError as error:
+                if error.errno in (errno.EWOULDBLOCK, errno.EACCES):
+                    raise BadRun(f"{self.folder}: another process trains there") from None
+                # Else the file system has no locks.
+            yield
 
     def begin(self, config: Config) -> None:
         """Make the folder and write the configuration.

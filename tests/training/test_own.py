@@ -11,6 +11,7 @@ from training.data import own
 from training.data.regime_series import RegimeSeries
 from training.data.windows import Series
 from training.errors import BadConfig, BadData
+from training.evaluation.trained import Trained, load
 from training.own import LAGS
 from training.runs import Run
 
@@ -132,6 +133,16 @@ INFINITE = rows(y=[1.5] * 50 + ["inf"] + [2.0] * 69)
         (rows(x=[0.0] * 20 + [""] + [1.0] * 99), [], ["row 21", "column 'x'", "empty"]),
         (rows(y=["a"] * 120), [], ["pumps.csv: row 1 (line 2), column 'y': 'a' is not a number"]),
         (rows(30), [], ["pumps.csv: no window of 15 observations for validation", "'pumps'"]),
+        (rows(), ["--y", "y", "--x", "y"], ["column 'y' is given twice"]),
+        (rows(), ["--y", "y,y"], ["column 'y' is given twice"]),
+        (rows(y=[0, 10**6] * 60, x=range(120)), ["--model", "pcoc"], ["a class 1000000; 999 is"]),
+        (rows(y=[1e9 + k for k in range(120)]), [], ["labels: mean", "float32", "float64"]),
+        (rows(y=[k * 1e39 for k in range(120)]), [], ["labels: mean", "float32", "float64"]),
+        (rows(y=[k * 1e300 for k in range(120)]), [], ["labels: mean", "float32"]),
+        (rows(x=[1e9 + k for k in range(120)]), [], ["inputs: mean", "float32", "float64"]),
+        (rows(), ["--name", "a/b"], ["--name: expected part of a folder's name, got 'a/b'"]),
+        (rows(), ["--name", ".."], ["--name: expected part of a folder's name, got '..'"]),
+        (rows(), ["--device", "meta"], ["device 'meta' cannot be used"]),
         (rows(), ["--lags", "0"], ["nothing to predict from"]),
         (rows(), ["--model", "forest"], ["model.kind"]),
         (rows(), ["--by", "moon"], ["by: Input should be 'time' or 'stream'"]),
@@ -168,6 +179,26 @@ def test_scaling_looks_past_missing_labels_and_keeps_what_never_changes():
     assert (found.y_offset.tolist(), found.y_scale.tolist()) == ([2.0, 4.0], [1.0, 1.0])
     assert found.x_offset.shape == found.x_scale.shape == (0,)
     assert own.scaling([Series(None, y, None, "a")], classes=True).y_offset.tolist() == [0, 0]
+
+
+def test_a_column_that_never_changes_is_not_scaled_by_rounding():
+    y = torch.full((1050, 1), 0.1, dtype=torch.float64)
+    assert own.scaling([Series(None, y, None, "a")], classes=False).y_scale.item() == 1.0
+
+
+def test_labels_far_from_zero_are_learned_in_double_precision(tmp_path, series):
+    found = []
+    for name, offset in (("near", 0.0), ("far", 1e9)):
+        table = [[offset + y] for y in series.flatten().double().tolist()]
+        file = write(tmp_path / f"{name}.csv", ["y"], table)
+        said = trained(tmp_path, "--data", file, **{"optimiser.dtype": '"float64"'})
+        assert said.exit_code == 0, said.stderr
+        run = Run(tmp_path / "runs" / "data" / name / "run")
+        each = Trained(run, run.config(), run.result())
+        with torch.no_grad():
+            learner = load(each, own.opened(each.config).splits)
+        found.append((run.result()["best_metric"], learner.y_offset.item() - offset))
+    assert found[1] == pytest.approx(found[0], abs=1e-5)
 
 
 def test_a_folder_is_one_data_set(tmp_path, file):

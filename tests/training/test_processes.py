@@ -10,7 +10,7 @@ import pytest
 
 from tests.training import two
 from training.errors import BadConfig
-from training.processes import World
+from training.processes import World, world
 
 ROOT = Path(__file__).parents[2]
 LAUNCH = ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2"]
@@ -54,6 +54,31 @@ def test_a_batch_that_cannot_be_shared_is_refused(tmp_path):
     assert "moca: optimiser.batch: 5 windows cannot be shared evenly by 2 processes" in done.stderr
     assert "world.share" not in done.stderr  # no traceback through the loop
     assert not list(tmp_path.rglob("config.json"))
+
+
+@pytest.mark.parametrize(
+    ("environment", "said"),
+    [
+        ({"WORLD_SIZE": "abc"}, "WORLD_SIZE: expected a whole number from 1, got 'abc'"),
+        ({"WORLD_SIZE": "0"}, "WORLD_SIZE: expected a whole number from 1, got '0'"),
+        ({"WORLD_SIZE": "2"}, "not as torchrun sets it: .*RANK"),
+        ({"WORLD_SIZE": "2", "RANK": "0"}, "not as torchrun sets it: .*MASTER_ADDR"),
+    ],
+)
+def test_an_environment_that_torchrun_did_not_make(monkeypatch, environment, said):
+    for name in ("RANK", "WORLD_SIZE", "LOCAL_RANK", "MASTER_ADDR", "MASTER_PORT"):
+        monkeypatch.delenv(name, raising=False)
+    for name, value in environment.items():
+        monkeypatch.setenv(name, value)
+    with pytest.raises(BadConfig, match=said), world("cpu"):
+        pass
+
+
+def test_one_process_needs_no_environment(monkeypatch):
+    monkeypatch.setenv("WORLD_SIZE", "")
+    monkeypatch.setenv("RANK", "left over")
+    with world("cpu") as found:
+        assert found == World(0, 1)
 
 
 def test_the_shares_are_the_batch():

@@ -79,6 +79,14 @@ def test_what_is_said_of_it(wanted, runs):
     assert "date" not in publishing.summary(finished(wanted.run), _report(wanted), None)
 
 
+def test_runs_beside_are_known_where_the_data_were_moved(wanted, runs, tmp_path):
+    moved = tmp_path / "elsewhere.csv"
+    moved.write_bytes((runs.parents[2] / "secret.csv").read_bytes())
+    folder = publish(wanted._replace(data=moved))
+    report = json.loads((folder / "report.json").read_text())
+    assert [other["method"] for other in report["comparisons"]] == ["COE"]
+
+
 def _report(wanted):
     each = finished(wanted.run)
     protocol = publishing.protocol_of(each.config)

@@ -62,6 +62,17 @@ def test_settings_are_those_that_were_asked(tmp_path):
         run.check(tiny(objective={"mode": "sw7"}, seed=4, name="x", optimiser={"clip": 1.0}))
 
 
+def test_a_folder_is_held_by_one_at_a_time(tmp_path):
+    first, second = Run(tmp_path / "a"), Run(tmp_path / "a")
+    with first.alone():
+        with pytest.raises(BadRun, match="another process trains there"), second.alone():
+            pass
+        with Run(tmp_path / "b").alone():
+            pass
+    with second.alone():
+        pass
+
+
 def test_only_what_is_done_is_found(tmp_path):
     for name in ("b", "a", "c"):
         run = Run(tmp_path / "grid" / name)

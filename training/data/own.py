@@ -18,6 +18,8 @@ from training.data.windows import Series
 from training.errors import BadConfig, BadData
 from training.learners.base import Scaling
 
+ROUNDED = 1e-3  # most that rounding may take off a value, in standard deviations
+
 
 class Source(Section):
     """The section `data` of a run on series of one's own.
@@ -132,10 +134,30 @@ def split(source: Source, found: list[Series], config: Config) -> Opened:
     return Opened(splits, last, scaling(first, classes=classes), left_out)
 
 
+def check_scaling(found: Scaling, config: Config) -> None:
+    """Raise BadData where the numbers of the training cannot tell values apart, or hold them."""
+    limits = torch.finfo(getattr(torch, config.optimiser.dtype))
+    for name, offset, scale in (
+        ("inputs", found.x_offset, found.x_scale),
+        ("labels", found.y_offset, found.y_scale),
+    ):
+        large = (offset.abs() + scale) > limits.max / 1e3
+        # One that never changes has nothing to be told apart, and a scale of 1.
+        alike = (limits.eps * offset.abs() > ROUNDED * scale) & (scale != 1)
+        if bool((large | ~torch.isfinite(scale) | alike).any()):
+            raise BadData(
+                f"{name}: mean {offset.tolist()} and standard deviation {scale.tolist()} are "
+                f"beyond {config.optimiser.dtype}: subtract or divide first, or "
+                "--set 'optimiser.dtype=\"float64\"'"
+            )
+
+
 def _moments(values: Tensor) -> tuple[Tensor, Tensor]:
     """Mean and standard deviation of each column; 1 where a column never changes."""
     known = ~torch.isnan(values)
     count = known.sum(0).clamp(min=1)
     mean = torch.where(known, values, 0.0).sum(0) / count
     squares = torch.where(known, (values - mean).square(), 0.0).sum(0) / count
-    return mean, torch.where(squares > 0, squares.sqrt(), 1.0)
+    spread = squares.sqrt()
+    # The mean of equal values is off them by its rounding.
+    return mean, torch.where(spread > 1e-12 * mean.abs(), spread, 1.0)

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import math
 import re
+from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, Literal, NamedTuple
@@ -25,6 +26,7 @@ from training.errors import BadData
 
 TIME_NAMES = ("time", "timestamp", "datetime", "date", "year")
 SUFFIXES = PARQUET | {".csv", ".tsv"}
+MOST_CLASSES = 1000  # as the service has it
 
 
 class Columns(NamedTuple):
@@ -168,6 +170,9 @@ def _columns(table: Table, wanted: _Wanted) -> Columns:
     changepoint = wanted.changepoint or _find(table, ("changepoint",), taken)
     taken |= {name for name in (stream, time, changepoint) if name is not None}
     y = list(wanted.y) if wanted.y else _find_labels(table, taken)
+    twice = [name for name, count in Counter([*y, *x]).items() if count > 1]
+    if twice:
+        raise BadData(f"{table.file}: column {twice[0]!r} is given twice as a label or an input")
     return Columns(y, x, stream, time, changepoint)
 
 
@@ -282,3 +287,5 @@ def _check_labels(path: Path, series: Sequence[Series], classes: bool) -> None:
         raise BadData(f"{path}: a class is one column, got {labels.shape[1]}")
     if classes and bool((known == known[0]).all()):
         raise BadData(f"{path}: every label is class {known[0]:g}; two classes are needed")
+    if classes and float(known.max()) >= MOST_CLASSES:
+        raise BadData(f"{path}: there is a class {known.max():.0f}; {MOST_CLASSES - 1} is the last")

@@ -104,7 +104,7 @@ def _experiment(name: str, about: str) -> None:
             else:
                 draw = import_module(f"training.evaluation.drawing.{name}").draw
                 experiments.evaluate(wanted, draw)
-        except TrainingError as error:
+        except (TrainingError, OSError) as error:
             _fail(str(error))
 
     text = "Trained runs on the same test sequences: table, JSON, figures as HTML and PNG."
@@ -146,7 +146,7 @@ def own_data(
 
     try:
         own.evaluate(run, Place(datasets, run / "cache"), data, out)
-    except TrainingError as error:
+    except (TrainingError, OSError) as error:
         _fail(str(error))
 
 
@@ -209,7 +209,7 @@ def bandit(
     chosen = strategy or list(STRATEGIES)
     try:
         charts = draw(wanted, *evaluate(wanted, trials, chosen), chosen)
-    except TrainingError as error:
+    except (TrainingError, OSError) as error:
         _fail(str(error))
     for name, chart in charts:
         save(chart, results / name)

@@ -94,7 +94,8 @@ def best(found: Sequence[Trained]) -> dict[tuple[float | None, str], Trained]:
 def load(each: Trained, splits: Splits, dtype: torch.dtype = DTYPE) -> Learner:
     """A run's learner with its best parameters, ready to be measured."""
     progress, _ = each.run.load()
-    found = learner(each.config, splits)
+    # In the precision of the training first: an offset may need it.
+    found = learner(each.config, splits).to(getattr(torch, each.config.optimiser.dtype))
     found.load_state_dict(progress.best)
     return found.to(dtype).eval()
 
