@@ -53,11 +53,6 @@ def coverage(values: Tensor, levels: Tensor) -> Tensor:
     return (off_centre.unsqueeze(-1) <= levels).to(levels.dtype).mean(0)
 
 
-def coverage_error(values: Tensor, levels: Tensor) -> float:
-    """Mean absolute difference of coverage and level."""
-    return float((coverage(values, levels) - levels).abs().mean())
-
-
 def histogram(values: Tensor, bins: int = BINS) -> Tensor:
     """How many PITs fall in each of `bins` equal bins."""
     return torch.bincount(_bins(_present(values), bins), minlength=bins)

@@ -201,6 +201,23 @@ def test_labels_far_from_zero_are_learned_in_double_precision(tmp_path, series):
     assert found[1] == pytest.approx(found[0], abs=1e-5)
 
 
+def test_an_accuracy_is_told_as_it_is(tmp_path):
+    file = write(tmp_path / "on.csv", *rows(y=[k // 9 % 2 for k in range(120)], x=range(120)))
+    chosen = {"validation.metric": '"accuracy"'}
+    said = trained(tmp_path, "--data", file, "--model", "pcoc", **chosen)
+    best = Run(tmp_path / "runs" / "data" / "on" / "run").result()["best_metric"]
+    assert best < 0
+    assert f"run: accuracy {-best:.4f} at iteration" in said.stdout
+
+
+def test_a_table_that_cannot_be_written_is_named(tmp_path):
+    file = write(tmp_path / "pumps.csv", *rows(500))
+    assert trained(tmp_path, "--data", file).exit_code == 0
+    said = moca("evaluate", "data", tmp_path / "runs" / "data" / "pumps" / "run", "--out", file)
+    assert said.exit_code == 2
+    assert str(file) in said.stderr
+
+
 def test_a_folder_is_one_data_set(tmp_path, file):
     folder = tmp_path / "many"
     folder.mkdir()

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -131,19 +131,6 @@ def markdown(found: Comparison) -> str:
         cells = " | ".join("" if e is None else formatted(e) for e in each)
         lines.append(f"| {method} | {cells} |")
     return "\n".join(lines) + "\n"
-
-
-def collect(
-    settings: Sequence[str], methods: Sequence[str], values: Callable[[str, str], Values | None]
-) -> dict[tuple[str, str], Values]:
-    """Values of all pairs for which there are any."""
-    found = {}
-    for setting in settings:
-        for method in methods:
-            each = values(setting, method)
-            if each is not None:
-                found[setting, method] = each
-    return found
 
 
 def save(found: Comparison, about: Mapping[tuple[str, str], Mapping[str, Any]], out: Path) -> None:

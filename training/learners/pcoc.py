@@ -33,7 +33,6 @@ class PcocLearner(Learner):
         prior_scale: float = 1.0,
         noise_variance: float = 1.0,
         dirichlet: float = 10_000.0,
-        learn_dirichlet: bool = False,
     ) -> None:
         super().__init__(scaling, hazard, learn_hazard=learn_hazard)
         n = encoder.features
@@ -43,7 +42,7 @@ class PcocLearner(Learner):
         level = torch.full((classes, n), math.log(noise_variance))
         self.log_noise_variance = nn.Parameter(level)
         concentration = torch.full((classes,), math.log(dirichlet))
-        self.log_dirichlet = nn.Parameter(concentration, requires_grad=learn_dirichlet)
+        self.log_dirichlet = nn.Parameter(concentration, requires_grad=False)
 
     def model(self) -> Pcoc:
         """The model of the present parameters."""
