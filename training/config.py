@@ -142,13 +142,15 @@ S = TypeVar("S", bound=Section)
 
 
 def merged(base: dict[str, Any], *others: dict[str, Any]) -> dict[str, Any]:
-    """Nested settings, the later before the earlier."""
+    """Nested settings, the later before the earlier; BadConfig where a section is no section."""
     found = dict(base)
     for other in others:
         for name, value in other.items():
             old = found.get(name)
             if isinstance(old, dict) and isinstance(value, dict):
                 value = merged(old, value)
+            elif name in found and isinstance(old, dict) != isinstance(value, dict):
+                raise BadConfig(f"{name} is given both a value and settings of its own")
             found[name] = value
     return found
 

@@ -103,7 +103,7 @@ class Run:
         if other:
             raise BadRun(
                 f"{self.folder}: was begun with other settings of {', '.join(other)}; "
-                "choose another folder (--runs) or name (--set 'name=\"...\"')"
+                "choose another folder (--runs) or name (--name of data, or --set 'name=\"...\"')"
             )
 
     def save(self, progress: Progress, parts: dict[str, Any]) -> None:

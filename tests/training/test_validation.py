@@ -8,6 +8,7 @@ from tests.training.tiny import splits, tiny
 from training import config
 from training.config import merged
 from training.data.base import Splits
+from training.errors import BadConfig
 from training.jobs import learner
 from training.objective import log_scores
 from training.validation import Validation
@@ -72,6 +73,12 @@ def test_norms_use_their_running_moments_and_do_not_move():
     with torch.no_grad():
         expected = -log_scores(learned, alone, config.Objective(), None).nanmean().item()
     assert one["nll"] == pytest.approx(expected, abs=1e-12)
+
+
+@pytest.mark.parametrize("pair", [({"a": 3}, {"a": {"b": 1}}), ({"a": {"b": 1}}, {"a": 3})])
+def test_a_section_is_not_replaced_by_a_value(pair):
+    with pytest.raises(BadConfig, match="a is given both"):
+        merged(*pair)
 
 
 def test_settings_are_merged_by_name():
