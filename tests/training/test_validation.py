@@ -83,6 +83,6 @@ def test_a_section_is_not_replaced_by_a_value(pair):
 
 def test_settings_are_merged_by_name():
     base = {"a": {"b": 1, "c": {"d": 2}}, "e": 3}
-    found = merged(base, {"a": {"c": {"f": 4}}}, {"a": {"b": 5}, "e": {"g": 6}})
-    assert found == {"a": {"b": 5, "c": {"d": 2, "f": 4}}, "e": {"g": 6}}
+    found = merged(base, {"a": {"c": {"f": 4}}}, {"a": {"b": 5}, "e": 6, "g": {"h": 7}})
+    assert found == {"a": {"b": 5, "c": {"d": 2, "f": 4}}, "e": 6, "g": {"h": 7}}
     assert base == {"a": {"b": 1, "c": {"d": 2}}, "e": 3}
