@@ -41,6 +41,7 @@ class ModelConfig(Section):
     decoder: tuple[PositiveInt, ...] = Field(
         default=(128,), description="Inner layers of an LSTM's decoder."
     )
+    identity: bool = Field(default=False, description="Features are the inputs: no network.")
     lags: int = Field(default=0, ge=0, le=256, description="Labels before that are inputs too.")
     prior_scale: float = Field(
         default=0.18, gt=0, description="First scale of the prior's parameters."

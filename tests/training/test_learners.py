@@ -22,6 +22,7 @@ KINDS = {
     "alpaca-unknown": ({"noise": "unknown"}, 0),
     "alpaca-lags": ({"lags": 3}, 0),
     "alpaca-conv": (IMAGE, 0),
+    "alpaca-identity": ({"identity": True, "lags": 1}, 0),
     "lstm": ({"kind": "lstm", "hidden": 6, "decoder": (8,)}, 0),
     "lstm-lags": ({"kind": "lstm", "hidden": 6, "decoder": (8, 4), "lags": 2}, 0),
     "pcoc": ({"kind": "pcoc", "dirichlet": 2.0}, 3),
@@ -98,7 +99,7 @@ def test_a_seed_decides_the_first_parameters(kind):
     assert torch.equal(torch.get_rng_state(), before)
     for (name, a), (_, b) in zip(one.named_parameters(), same.named_parameters(), strict=True):
         assert torch.equal(a, b), name
-    drawn_ones = [name for name, each in one.named_parameters() if "weight" in name]
+    drawn_ones = [n for n, _ in one.named_parameters() if "weight" in n or n == "prior_mean"]
     assert drawn_ones
     kept = dict(other.named_parameters())
     changed = [name for name in drawn_ones if not torch.equal(kept[name], one.get_parameter(name))]

@@ -34,8 +34,8 @@ class Series(NamedTuple):
 class Windows:
     """Windows drawn uniformly from all places where one fits, over all series.
 
-    Series shorter than a window have no such place; `left_out` names them. The first observation
-    of a window counts as the start of a regime, as for the model that has seen nothing before it.
+    Series shorter than a window have no such place. The first observation of a window counts as
+    the start of a regime, as for the model that has seen nothing before it.
     """
 
     def __init__(self, series: Sequence[Series]) -> None:
@@ -45,11 +45,6 @@ class Windows:
         self._length = torch.tensor([len(each.y) for each in series])
         self._first = torch.cumsum(self._length, 0) - self._length
         self._all = _joined(series)
-
-    def left_out(self, length: int) -> list[str]:
-        """Names of the series that are shorter than `length`."""
-        pairs = zip(self.names, self._length.tolist(), strict=True)
-        return [name for name, have in pairs if have < length]
 
     def draw(self, generator: torch.Generator, count: int, length: int) -> Batch:
         """`count` windows, with replacement; BadData if every series is shorter than `length`."""

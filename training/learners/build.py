@@ -8,7 +8,7 @@ from training.config import ModelConfig
 from training.learners.alpaca import AlpacaLearner
 from training.learners.base import Learner, Scaling
 from training.learners.classifier import Classifier
-from training.learners.encoders import ConvEncoder, Encoder, MlpEncoder
+from training.learners.encoders import ConvEncoder, Encoder, MlpEncoder, NoEncoder
 from training.learners.lstm import LstmLearner
 from training.learners.pcoc import PcocLearner
 
@@ -67,5 +67,7 @@ def _encoder(config: ModelConfig, scaling: Scaling) -> Encoder:
     if config.image is not None:
         return ConvEncoder(*config.image, list(config.blocks))
     into = len(scaling.x_offset) + config.lags * len(scaling.y_offset)
+    if config.identity:
+        return NoEncoder(into)
     layers = [into, *config.widths, config.features]
     return MlpEncoder(layers, config.activation, config.output_activation)

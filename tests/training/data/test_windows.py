@@ -27,8 +27,6 @@ def test_every_place_is_as_likely_and_no_window_crosses_series():
     assert starts.tolist() == [0, 1, 100, 101, 102, 103]
     # 10 000 expected; the standard deviation is 91.
     assert (times - 10_000).abs().max() < 400
-    assert source.left_out(3) == ["short"]
-    assert source.left_out(2) == []
 
 
 def test_a_seed_decides_the_windows():
