@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import os
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -71,6 +72,9 @@ def world(device: str) -> Iterator[World]:
     try:
         yield World(distributed.get_rank(), size)
     finally:
+        # What still refers to the group keeps its threads running, and a process that ends with
+        # such a thread is aborted now and then.
+        gc.collect()
         distributed.destroy_process_group()
 
 

@@ -48,8 +48,16 @@ def test_a_stopped_worker_comes_back_too_late(separate, processes):
     resume = (9.0, lambda: processes.signal("worker-a", signal.SIGCONT))
     asyncio.run(_meanwhile(load, stop, resume))
     check_as_uninterrupted(separate, load)
-    log = processes.log_of("worker-a")
-    assert "taken over" in log or "no longer ours" in log
+    deadline, log = time.monotonic() + 20, ""
+    while time.monotonic() < deadline and not noticed(log):
+        time.sleep(0.1)
+        log = processes.log_of("worker-a")
+    assert noticed(log)
+
+
+def noticed(log: str) -> bool:
+    """Whether a worker says that its partitions are gone."""
+    return "taken over" in log or "no longer ours" in log
 
 
 def test_the_whole_service_is_killed_and_started_again(serve, processes):
