@@ -26,7 +26,7 @@ from training.evaluation.trained import (
 )
 from training.figures import calibration as charts
 from training.figures.chart import Chart
-from training.figures.losses import Losses, losses
+from training.figures.losses import of_validation
 from training.intervals import Estimate, estimate, paired
 from training.report import Calibration, Comparison, Environment, Metric, Report
 
@@ -135,9 +135,7 @@ def _calibrated(each: Trained, splits: Splits, protocol: Protocol) -> Calibrated
 
 
 def _losses(each: Trained) -> Chart:
-    rows = each.result["history"]
-    columns = (np.array([row[name] for row in rows]) for name in ("iteration", "elapsed_s", "nll"))
-    return losses(Losses(*columns), title="Validation")
+    return of_validation(each.result["history"], "Validation")
 
 
 def _configuration(each: Trained) -> dict[str, Any]:

@@ -74,7 +74,7 @@ def _about(report: Report) -> str:
         ("torch", environment.torch),
         ("device", environment.device),
         ("seed", environment.seed),
-        ("wall time", f"{environment.wall_time_s:.1f} s"),
+        ("time of training", f"{environment.wall_time_s:.1f} s"),
     ]
     return _section("Model", _table("what was trained, and where", ("", ""), rows))
 

@@ -19,7 +19,7 @@ EVIL = '<script>alert("x")</script>'
 @pytest.fixture
 def given():
     step = np.arange(4.0)
-    figure = losses(Losses(step, step, -step), title=EVIL)
+    figure = losses({"train": Losses(step, step, -step)}, title=EVIL)
     return report.Report(
         name=f"sinusoid {EVIL}",
         kind="alpaca",

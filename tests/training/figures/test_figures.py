@@ -67,7 +67,12 @@ def supervision():
 
 def training():
     step = np.arange(5.0)
-    return losses.losses(losses.Losses(step, 2 * step, -step), losses.Losses(step, step, -step))
+    return losses.losses(
+        {
+            "train": losses.Losses(step, 2 * step, -step),
+            "validation": losses.Losses(step, step, -step),
+        }
+    )
 
 
 FIGURES = {

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import numpy as np
 import torch
 
 from training.data.base import Batch, Splits
@@ -13,7 +12,7 @@ from training.evaluation.trained import DTYPE, PROTOCOLS, Trained, load, sequenc
 from training.figures import belief as beliefs
 from training.figures import calibration
 from training.figures.chart import Chart
-from training.figures.losses import Losses, losses
+from training.figures.losses import of_validation
 from training.figures.performance import Curve, curve, grouped
 from training.intervals import estimate
 from training.objective import start
@@ -69,9 +68,7 @@ def calibrated(each: Trained, splits: Splits, count: int = 25) -> Chart:
 
 def trained_losses(each: Trained) -> Chart:
     """Validation against iteration and time."""
-    rows = each.result["history"]
-    columns = (np.array([row[name] for row in rows]) for name in ("iteration", "elapsed_s", "nll"))
-    return losses(Losses(*columns), title=f"{each.method}: validation")
+    return of_validation(each.result["history"], f"{each.method}: validation")
 
 
 def crossed(evaluated: Evaluated) -> list[tuple[str, Chart]]:
