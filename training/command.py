@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, NoReturn
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
+
+from training.saying import fail
 
 if TYPE_CHECKING:
     from training.jobs import Wanted
@@ -218,9 +220,9 @@ def train(
             wanted = Wanted("data", name or data.resolve().stem, runs, device, resume, threads)
             _train_own(wanted, data, common, own, hazard, axes)
     except (TrainingError, OSError) as error:  # such as a folder that cannot be written
-        _fail(str(error))
+        fail(str(error))
     except KeyboardInterrupt:
-        _fail("stopped; --resume goes on from the last checkpoint")
+        fail("stopped; --resume goes on from the last checkpoint")
 
 
 def _own(
@@ -251,15 +253,15 @@ def _check(
     hazards: list[float],
 ) -> None:
     if experiment is None and data is None:
-        _fail("what to train is missing: an experiment, or --data FILE")
+        fail("what to train is missing: an experiment, or --data FILE")
     if experiment is not None and data is not None:
-        _fail(f"--data is of your own series, {experiment!r} has its own: one of the two")
+        fail(f"--data is of your own series, {experiment!r} has its own: one of the two")
     if data is None and own:
-        _fail("--model, --length, --lags, --by and columns are for --data; see --set")
+        fail("--model, --length, --lags, --by and columns are for --data; see --set")
     if data is not None and ablation is not None:
-        _fail("--ablation is of an experiment")
+        fail("--ablation is of an experiment")
     if data is not None and len(hazards) > 1:
-        _fail("--hazard: the data have theirs; one value is what the model starts from")
+        fail("--hazard: the data have theirs; one value is what the model starts from")
 
 
 def _train_own(
@@ -285,8 +287,3 @@ def _say(line: str) -> None:
 
 def _names(text: str | None) -> list[str] | None:
     return None if text is None else [name.strip() for name in text.split(",") if name.strip()]
-
-
-def _fail(message: str) -> NoReturn:
-    typer.secho(f"moca: {message}", err=True, fg="red")
-    raise typer.Exit(2)

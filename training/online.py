@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import NamedTuple
 
 import torch
@@ -16,6 +16,7 @@ from model_core.defaults import Defaults
 from model_core.events import Event, Reading, Track, track
 from model_core.filter import FilterState, Info, Inputs, Prior
 from model_core.upm.base import UnderlyingModel
+from training.data.base import Batch
 
 Rows = Sequence[Sequence[float]]  # labels [T][d], nan where missing
 
@@ -50,28 +51,44 @@ def run(
     model: UnderlyingModel, prior: Prior, y: Tensor, settings: Settings
 ) -> Iterator[tuple[FilterState, Info]]:
     """Filter labels (B, T, d), nan where missing, step by step."""
-    state, batch = moca.init(prior, settings.defaults.max_hypotheses), len(y)
-    hazard = model.hazard if settings.hazard is None else settings.hazard
-    rate = model.outlier_rate if settings.outlier_rate is None else settings.outlier_rate
-    table = [hazard] if isinstance(hazard, float) else list(hazard)
-    ones = torch.ones(batch, dtype=torch.float64)
-    hazards = torch.tensor(table, dtype=torch.float64).expand(batch, -1)
-    labelled = torch.isfinite(y).all(-1)
+    state = moca.init(prior, settings.defaults.max_hypotheses)
     for t in range(y.shape[1]):
-        label = torch.where(labelled[:, t, None], y[:, t], 0.0)
-        told = ones * math.nan
-        inputs = Inputs(None, label, labelled[:, t], hazards, ones, told, ones * rate)
+        inputs = observed(model, Batch(None, y), t)
+        if settings.hazard is not None:
+            hazard = torch.full_like(inputs.hazard[:, :1], settings.hazard)
+            inputs = inputs._replace(hazard=hazard)
+        if settings.outlier_rate is not None:
+            rate = torch.full_like(inputs.elapsed, settings.outlier_rate)
+            inputs = inputs._replace(outlier_rate=rate)
         state, info = moca.step(model, state, prior, inputs)
         yield state, info
 
 
+def observed(model: UnderlyingModel, batch: Batch, t: int) -> Inputs:
+    """Observation `t` of every sequence."""
+    y = batch.y[:, t]
+    labelled = torch.isfinite(y).all(-1)
+    hazard = model.hazard
+    table = [hazard] if isinstance(hazard, float) else list(hazard)
+    ones = torch.ones(len(y), dtype=torch.float64)
+    return Inputs(
+        x=None if batch.x is None else batch.x[:, t],
+        y=torch.where(labelled.unsqueeze(-1), y, 0.0),
+        labelled=labelled,
+        hazard=torch.tensor(table, dtype=torch.float64).expand(len(y), -1),
+        elapsed=ones,
+        changepoint=ones * math.nan,
+        outlier_rate=ones * model.outlier_rate,
+    )
+
+
 def follow(model: UnderlyingModel, series: Sequence[Rows], settings: Settings) -> list[Followed]:
     """Events of several series of one length, as streams of the service would have them."""
-    found = [_warm(model, rows, settings.defaults.warmup) for rows in series]
+    found = [warm(model, rows, settings.defaults.warmup) for rows in series]
     tracks, events = [Track() for _ in series], [list[tuple[int, Event]]() for _ in series]
     changed = [[math.nan] * len(rows) for rows in series]
     y = torch.tensor(series, dtype=torch.float64)
-    prior = _prior(model, [(location, scale) for location, scale, _ in found])
+    prior = prior_of(model, [(location, scale) for location, scale, _ in found])
     pointers = _Pointers()
     for t, (state, info) in enumerate(run(model, prior, y, settings)):
         pointers.add(state, info)
@@ -100,7 +117,7 @@ def segmentation(model: UnderlyingModel, rows: Rows, settings: Settings) -> list
     Location and scale are those of all labels.
     """
     labels = [row for row in rows if all(map(math.isfinite, row))]
-    prior = _prior(model, [warmup.estimate(labels, model)])
+    prior = prior_of(model, [warmup.estimate(labels, model)])
     pointers = _Pointers()
     for state, info in run(model, prior, torch.tensor([rows], dtype=torch.float64), settings):
         pointers.add(state, info)
@@ -130,20 +147,22 @@ class _Pointers:
         return found[::-1]
 
 
-def _warm(
-    model: UnderlyingModel, rows: Rows, warmup_labels: int
+def warm(
+    model: UnderlyingModel, rows: Iterable[Sequence[float]], warmup_labels: int
 ) -> tuple[list[float], list[float], int]:
     """Location, scale, and the number of observations after which they are known."""
     values: list[Sequence[float]] = []
+    t = -1
     for t, row in enumerate(rows):
         if all(map(math.isfinite, row)):
             values.append(row)
         if warmup.complete(values, model.y_dim, warmup_labels, t + 1):
             return *warmup.estimate(values, model), t + 1
-    return *warmup.estimate(values, model), len(rows) + 1
+    return *warmup.estimate(values, model), t + 2
 
 
-def _prior(model: UnderlyingModel, found: list[tuple[list[float], list[float]]]) -> Prior:
+def prior_of(model: UnderlyingModel, found: list[tuple[list[float], list[float]]]) -> Prior:
+    """Prior of streams with these locations and scales."""
     location, scale = (torch.tensor(each, dtype=torch.float64) for each in zip(*found, strict=True))
     return moca.make_prior(model, location, scale)
 

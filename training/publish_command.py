@@ -7,6 +7,8 @@ from typing import Annotated
 
 import typer
 
+from training.saying import fail
+
 
 def publish(
     run: Annotated[Path, typer.Argument(help="Folder of a run that is done.")],
@@ -60,7 +62,6 @@ def publish(
     try:
         folder = run_publish(wanted)
     except (TrainingError, BadArtifact, OSError) as error:
-        typer.secho(f"moca: {error}", err=True, fg="red")
-        raise typer.Exit(2) from None
+        fail(str(error))
     size = sum(file.stat().st_size for file in folder.iterdir())
     typer.echo(f"{name}@{folder.name} in {folder}, {size / 1000:.0f} kB")

@@ -11,11 +11,12 @@ from model_core import artifact
 from model_core import filter as moca
 from training.config import ModelConfig, Objective
 from training.data.base import Batch
-from training.evaluation.following import follow, observed
+from training.evaluation.following import follow
 from training.learners import Classifier, Learner, PcocLearner, build
 from training.learners.base import Scaling
 from training.learners.encoders import NoEncoder
 from training.objective import log_scores, start
+from training.online import observed
 from training.predictions import accuracy, class_log_probabilities
 from training.validation import measured
 

@@ -8,6 +8,8 @@ from typing import Annotated
 
 import typer
 
+from training.saying import fail
+
 app = typer.Typer(no_args_is_help=True, help="Data sets for training.")
 prepare = typer.Typer(
     no_args_is_help=True,
@@ -78,7 +80,6 @@ def _report(work: Callable[[], Sequence[Path]]) -> None:
     try:
         written = work()
     except (BadData, OSError) as error:
-        typer.secho(f"moca: {error}", err=True, fg="red")
-        raise typer.Exit(2) from None
+        fail(str(error))
     for file in written:
         typer.echo(f"{file}  {file.stat().st_size / 2**20:.1f} MiB")

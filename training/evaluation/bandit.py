@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
-import json
 from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
@@ -23,7 +21,7 @@ from training.errors import BadConfig, BadRun
 from training.evaluation import comparison as tables
 from training.evaluation.comparison import Comparison
 from training.evaluation.experiments import Wanted, about
-from training.evaluation.trained import Trained, best, load, trained
+from training.evaluation.trained import Trained, best, digest, load, trained
 
 SEED = 20_200_108  # of worlds and of choices, the same for all agents
 STEPS = 1000
@@ -95,7 +93,7 @@ def model(each: Trained, wanted: Wanted) -> Alpaca:
 
 def play(each: Trained, wanted: Wanted, trials: int, strategy: str) -> Played:
     """An agent's trials with its own model, kept beside the run once they are known."""
-    file = each.run.folder / f"regret-{_digest(each, trials, strategy)}.npz"
+    file = each.run.folder / f"regret-{digest(each, trials, STEPS, strategy, SEED)}.npz"
     if file.exists():
         kept = np.load(file)
         return Played(kept["percent"], kept["cumulative"])
@@ -115,8 +113,3 @@ def play(each: Trained, wanted: Wanted, trials: int, strategy: str) -> Played:
 
 def _generator() -> torch.Generator:
     return torch.Generator().manual_seed(SEED)
-
-
-def _digest(each: Trained, trials: int, strategy: str) -> str:
-    said = [each.config.model_dump(mode="json"), trials, STEPS, strategy, SEED]
-    return hashlib.sha256(json.dumps(said, sort_keys=True).encode()).hexdigest()[:16]

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated, NoReturn
+from typing import Annotated
 
 import typer
+
+from training.saying import fail
 
 app = typer.Typer(
     no_args_is_help=True, help="Measure trained models, and the service's default settings."
@@ -36,14 +38,14 @@ def tcpd(
     are those of all labels, not of the warm-up. `zero` finds no change at all.
     """
     if data is None:
-        _fail("--data (or MOCA_TEST_DATA) is needed: the folder that holds tcpd.json")
+        fail("--data (or MOCA_TEST_DATA) is needed: the folder that holds tcpd.json")
     from training.data.tcpd import load
     from training.evaluation import tcpd as evaluation
 
     try:
         series = load(data)
     except OSError as error:
-        _fail(f"--data: {error}")
+        fail(f"--data: {error}")
     evaluation.report(series, _model(model))
 
 
@@ -105,7 +107,7 @@ def _experiment(name: str, about: str) -> None:
                 draw = import_module(f"training.evaluation.drawing.{name}").draw
                 experiments.evaluate(wanted, draw)
         except (TrainingError, OSError) as error:
-            _fail(str(error))
+            fail(str(error))
 
     text = "Trained runs on the same test sequences: table, JSON, figures as HTML and PNG."
     app.command(name, help=f"{about} {text}")(command)
@@ -147,7 +149,7 @@ def own_data(
     try:
         own.evaluate(run, Place(datasets, run / "cache"), data, out)
     except (TrainingError, OSError) as error:
-        _fail(str(error))
+        fail(str(error))
 
 
 @app.command("time")
@@ -210,7 +212,7 @@ def bandit(
     try:
         charts = draw(wanted, *evaluate(wanted, trials, chosen), chosen)
     except (TrainingError, OSError) as error:
-        _fail(str(error))
+        fail(str(error))
     for name, chart in charts:
         save(chart, results / name)
     typer.echo(f"tables and {len(charts)} figures in {results}")
@@ -223,10 +225,5 @@ def _model(name: str | None) -> str:
     chosen = name or Defaults().model
     known = [each for each in NEWEST if build(each, Options()).label == "real"]
     if chosen not in known:
-        _fail(f"--model: expected one of {', '.join(known)}, got {chosen!r}")
+        fail(f"--model: expected one of {', '.join(known)}, got {chosen!r}")
     return chosen
-
-
-def _fail(message: str) -> NoReturn:
-    typer.secho(f"moca: {message}", err=True, fg="red")
-    raise typer.Exit(2)

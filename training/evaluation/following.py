@@ -9,11 +9,12 @@ import torch
 from torch import Tensor
 
 from model_core import filter as moca
-from model_core.filter import FilterState, Inputs, Prior
+from model_core.filter import FilterState, Prior
 from model_core.upm.base import UnderlyingModel, tree_map
 from training.calibration import pit
 from training.data.base import Batch
 from training.objective import start
+from training.online import observed
 
 
 class Followed(NamedTuple):
@@ -52,24 +53,6 @@ def follow(
             pits.append(pit(mixture.log_weight, mixture.components, batch.y[:, t]))
     probability = torch.stack(classes, 1) if classes else None
     return Followed(torch.stack(beliefs, 1), torch.stack(pits, 1), probability, states)
-
-
-def observed(model: UnderlyingModel, batch: Batch, t: int) -> Inputs:
-    """Observation `t` of every sequence."""
-    y = batch.y[:, t]
-    labelled = ~torch.isnan(y).any(-1)
-    hazard = model.hazard
-    table = [hazard] if isinstance(hazard, float) else list(hazard)
-    ones = torch.ones(len(y), dtype=torch.float64)
-    return Inputs(
-        x=None if batch.x is None else batch.x[:, t],
-        y=torch.where(labelled.unsqueeze(-1), y, 0.0),
-        labelled=labelled,
-        hazard=torch.tensor(table, dtype=torch.float64).expand(len(y), -1),
-        elapsed=ones,
-        changepoint=ones * math.nan,
-        outlier_rate=ones * model.outlier_rate,
-    )
 
 
 @torch.no_grad()

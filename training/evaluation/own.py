@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
@@ -24,7 +24,6 @@ from torch import Tensor
 from torch.nn.utils.rnn import pad_sequence
 
 from model_core import filter as moca
-from model_core import warmup
 from model_core.defaults import Defaults
 from model_core.filter import Prior
 from model_core.upm.base import UnderlyingModel
@@ -35,10 +34,10 @@ from training.data import own
 from training.data.base import Batch
 from training.data.windows import Series
 from training.errors import BadData, BadRun
-from training.evaluation.following import observed
 from training.evaluation.trained import PROTOCOLS, Trained, load, sequences
 from training.experiments import Place
 from training.intervals import estimate, formatted, paired
+from training.online import observed, prior_of, warm
 from training.runs import Run
 
 BURN_IN = 50  # observations at the start of a series that are not scored: warm-up is 20 of them
@@ -163,22 +162,18 @@ def _prior(model: UnderlyingModel, series: Sequence[Series]) -> Prior:
     if not model.needs_scale:
         nothing = torch.zeros(len(series), model.scaled, dtype=torch.float64)
         return moca.make_prior(model, nothing, nothing + 1)
-    found = [_warm(model, each) for each in series]
-    location, scale = (torch.tensor(each, dtype=torch.float64) for each in zip(*found, strict=True))
-    return moca.make_prior(model, location, scale)
+    labels = Defaults().warmup
+    found = [warm(model, _scaled(model, each), labels)[:2] for each in series]
+    return prior_of(model, found)
 
 
-def _warm(model: UnderlyingModel, series: Series) -> tuple[list[float], list[float]]:
+def _scaled(model: UnderlyingModel, series: Series) -> Iterator[list[float]]:
+    """Rows of what a model takes location and scale of: labels, and inputs where it does."""
     rows = series.y
     if model.scales_inputs and series.x is not None:
         rows = torch.cat((rows, series.x), -1)
-    values: list[list[float]] = []
-    for t, row in enumerate(rows):
-        if not row.isnan().any():
-            values.append(row.tolist())
-        if warmup.complete(values, model.y_dim, Defaults().warmup, t + 1):
-            break
-    return warmup.estimate(values, model)
+    for row in rows:
+        yield row.tolist()
 
 
 def _blocks(scores: Sequence[Tensor], length: int) -> Values:

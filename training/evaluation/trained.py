@@ -115,7 +115,8 @@ def scores(
     the share of switches that the test reveals.
     """
     tested = objective or each.config.objective
-    file = each.run.folder / f"test-{_digest(each.config, protocol, tested)}.npy"
+    name = digest(each, str(protocol), tested.model_dump_json(), SEED)
+    file = each.run.folder / f"test-{name}.npy"
     if file.exists():
         kept: NDArray[np.float64] = np.load(file)
         return kept
@@ -149,6 +150,7 @@ def _told(batch: Batch, tested: Objective) -> Tensor | None:
     return reveal(batch.switch, tested.supervision, torch.Generator().manual_seed(SEED + 1))
 
 
-def _digest(config: Config, protocol: Protocol, tested: Objective) -> str:
-    said = [config.model_dump(mode="json"), str(protocol), tested.model_dump(mode="json"), SEED]
+def digest(each: Trained, *how: str | int) -> str:
+    """Of a run, of what training came to, and of how it is tested: names what is kept of a test."""
+    said = [each.config.model_dump(mode="json"), each.result, how]
     return hashlib.sha256(json.dumps(said, sort_keys=True).encode()).hexdigest()[:16]

@@ -66,6 +66,9 @@ def test_scores_are_kept_and_of_the_same_sequences(runs, place, monkeypatch):
     assert not np.allclose(first, other)
     monkeypatch.setattr(trained, "load", None)  # nothing is measured again
     np.testing.assert_array_equal(trained.scores(each, splits, TINY), first)
+    anew = each._replace(result={**each.result, "best_metric": 0.0})
+    with pytest.raises(TypeError):  # but what was trained anew is
+        trained.scores(anew, splits, TINY)
 
 
 def test_tables_and_figures_of_a_sweep(runs, place, tmp_path, capsys):
