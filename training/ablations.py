@@ -1,4 +1,4 @@
-"""The paper's ablations: small grids of one experiment, each about one question."""
+"""The paper's ablations: small grids of an experiment, each about one question."""
 
 from __future__ import annotations
 
@@ -26,7 +26,6 @@ class Ablation(NamedTuple):
     given.
     """
 
-    experiment: str
     question: str
     axis: str
     variations: Sequence[Variation]
@@ -44,16 +43,14 @@ def _with(hazard: float, **model: Any) -> Options:
 
 RATES = (0.0, 0.25, 0.5, 0.75, 1.0)
 
-ABLATIONS: Mapping[str, Ablation] = {
+_SINUSOID: Mapping[str, Ablation] = {
     "supervision": Ablation(
-        "sinusoid",
         "What is it worth to be told a share of the switches (paper, app. D.4)?",
         "share of switches told in training",
         [Variation(f"{r:g}", "MOCA", _at(0.2, objective={"supervision": r})) for r in RATES],
         RATES,
     ),
     "prior-weight": Ablation(
-        "sinusoid",
         "Does a small weight of the prior help an oracle's training (paper, app. D.3)?",
         "weight of the prior in training",
         [
@@ -64,7 +61,6 @@ ABLATIONS: Mapping[str, Ablation] = {
         mode="oracle",
     ),
     "length": Ablation(
-        "sinusoid",
         "How long must training windows be (paper, app. D.6)?",
         "length of training windows",
         [
@@ -73,7 +69,6 @@ ABLATIONS: Mapping[str, Ablation] = {
         ],
     ),
     "noise": Ablation(
-        "sinusoid",
         "Is it better to learn the noise variance than to know it (paper, app. C)?",
         "hazard",
         [Variation(f"{h:g}", "learned", _with(h)) for h in (0.01, 0.1)]
@@ -83,13 +78,11 @@ ABLATIONS: Mapping[str, Ablation] = {
         ],
     ),
     "model": Ablation(
-        "sinusoid",
         "ALPaCA or an LSTM (paper, sec. 6)?",
         "hazard",
         [Variation("0.1", "ALPaCA", _at(0.1)), Variation("0.1", "LSTM", _with(0.1, kind="lstm"))],
     ),
     "prior-scale": Ablation(
-        "sinusoid",
         "Which first scale of the prior trains best?",
         "first scale of the prior",
         [
@@ -99,14 +92,27 @@ ABLATIONS: Mapping[str, Ablation] = {
     ),
 }
 
+_PLAYERS: Mapping[str, Ablation] = {
+    "model": Ablation(
+        "ALPaCA or an LSTM (paper, sec. 6)?",
+        "first hazard",
+        [
+            Variation("0.05", "ALPaCA", {"model": {"kind": "alpaca"}}),
+            Variation("0.05", "LSTM", {}),
+        ],
+    ),
+}
+
+ABLATIONS = {"sinusoid": _SINUSOID, "players": _PLAYERS}
+
 
 def ablation(name: str, experiment: str) -> Ablation:
     """One of an experiment's; raises BadConfig."""
-    found = ABLATIONS.get(name)
-    if found is None or found.experiment != experiment:
-        known = [each for each, a in ABLATIONS.items() if a.experiment == experiment]
-        raise BadConfig(f"there is no ablation {name!r} of {experiment}: {', '.join(known)}")
-    return found
+    known = ABLATIONS.get(experiment, {})
+    if name not in known:
+        there = ", ".join(known) or "it has none"
+        raise BadConfig(f"there is no ablation {name!r} of {experiment}: {there}")
+    return known[name]
 
 
 def cell(variation: Variation) -> Cell:

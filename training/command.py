@@ -153,7 +153,7 @@ def train(
         typer.Option(
             envvar="MOCA_ABLATION",
             help="Runs of one question in place of a grid: supervision, prior-weight, length, "
-            "noise, model or prior-scale, all of the sinusoid.",
+            "noise, model or prior-scale of the sinusoid; model of the players.",
         ),
     ] = None,
     config: Config = None,

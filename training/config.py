@@ -37,6 +37,9 @@ class ModelConfig(Section):
     blocks: tuple[PositiveInt, ...] = Field(
         default=(64, 64, 64, 64), description="Channels of each conv block."
     )
+    mixed_precision: bool = Field(
+        default=False, description="Convolutions in bfloat16 while training; weights stay float32."
+    )
     hidden: int = Field(default=64, ge=1, description="State of an LSTM.")
     decoder: tuple[PositiveInt, ...] = Field(
         default=(128,), description="Inner layers of an LSTM's decoder."

@@ -55,6 +55,25 @@ def test_training_is_that_of_layers(monkeypatch, values, size):
         torch.testing.assert_close(one, other[1], atol=1e-12, rtol=0, msg=name)
 
 
+def test_mixed_precision_is_near_in_training_and_absent_in_evaluation():
+    plain, x = encoder().float(), images(200).float()
+    mixed = ConvEncoder(3, 12, 12, [5, 4, 6], mixed=True)
+    mixed.load_state_dict(plain.state_dict())
+    ours, theirs = mixed(x), plain(x)
+    assert ours.dtype == torch.float32
+    assert not torch.equal(ours, theirs)
+    torch.testing.assert_close(ours, theirs, atol=0.05, rtol=0.05)
+    ours.square().sum().backward()
+    theirs.square().sum().backward()
+    one, other = (
+        torch.cat([each.grad.flatten() for each in net.parameters()]) for net in (mixed, plain)
+    )
+    assert one.dtype == torch.float32
+    assert (one - other).norm() < 0.1 * other.norm()
+    mixed.load_state_dict(plain.state_dict())
+    assert torch.equal(mixed.eval()(x), plain.eval()(x))
+
+
 def test_gradients_of_a_block(monkeypatch):
     monkeypatch.setattr(convolutions, "VALUES", 40)
     generator = torch.Generator().manual_seed(2)

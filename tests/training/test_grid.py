@@ -51,8 +51,9 @@ def test_every_preset_and_variation_is_a_configuration():
         found = {name: experiments.preset(experiment, name) for name in names}
         assert {each.experiment for each in found.values()} == {experiment}
         assert experiment == "regimes" or found["quick"].optimiser != found["paper"].optimiser
-    for name, asked in ablations.ABLATIONS.items():
-        cells = [ablations.cell(each) for each in asked.variations]
-        assert len({each.name for each in cells}) == len(cells), name
-        for each in cells:
-            experiments.preset(asked.experiment, "quick", each.settings)
+    for experiment, questions in ablations.ABLATIONS.items():
+        for name, asked in questions.items():
+            cells = [ablations.cell(each) for each in asked.variations]
+            assert len({each.name for each in cells}) == len(cells), name
+            for each in cells:
+                experiments.preset(experiment, "quick", each.settings)

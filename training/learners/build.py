@@ -65,7 +65,7 @@ def _learner(config: ModelConfig, encoder: Encoder, scaling: Scaling, classes: i
 
 def _encoder(config: ModelConfig, scaling: Scaling) -> Encoder:
     if config.image is not None:
-        return ConvEncoder(*config.image, list(config.blocks))
+        return ConvEncoder(*config.image, list(config.blocks), mixed=config.mixed_precision)
     into = len(scaling.x_offset) + config.lags * len(scaling.y_offset)
     if config.identity:
         return NoEncoder(into)

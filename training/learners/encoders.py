@@ -68,7 +68,7 @@ class _ConvBlock(nn.Module):
             return functional.max_pool2d(self.conv(image), 2)
         if not self.training:
             return self._evaluated(image, self.norm)
-        if image.device.type == "cpu":
+        if image.device.type == "cpu" and not torch.is_autocast_enabled("cpu"):
             return convolutions.block(image, self.conv, self.norm)
         # Pooling first gives the same numbers, for ReLU never falls, with a quarter of the work.
         return torch.relu(functional.max_pool2d(self.norm(self.conv(image)), 2))
@@ -88,9 +88,13 @@ class ConvEncoder(nn.ModuleList):
     """Blocks on images given as channels * height * width numbers (paper, app. C).
 
     In training the norms use the moments of all images of a batch; in evaluation, running ones.
+    mixed: in training, images and kernels are rounded to bfloat16, which takes half the time where
+    the processor has such products (AMX, tensor cores).
     """
 
-    def __init__(self, channels: int, height: int, width: int, blocks: list[int]) -> None:
+    def __init__(
+        self, channels: int, height: int, width: int, blocks: list[int], *, mixed: bool = False
+    ) -> None:
         into = [channels, *blocks[:-1]]
         last = len(blocks) - 1
         super().__init__(
@@ -99,7 +103,7 @@ class ConvEncoder(nn.ModuleList):
         )
         # Channels beside one another: convolutions, norms and pooling take half the time on a CPU.
         self.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
-        self.shape, self.blocks = (channels, height, width), blocks
+        self.shape, self.blocks, self.mixed = (channels, height, width), blocks, mixed
         self.features = blocks[-1] * (height >> len(blocks)) * (width >> len(blocks))
         if self.features == 0:
             raise ValueError(f"{len(blocks)} blocks leave nothing of {height} x {width}")
@@ -109,8 +113,10 @@ class ConvEncoder(nn.ModuleList):
         image = x.reshape(-1, *self.shape).contiguous(memory_format=torch.channels_last)
         # In training, the images of a batch share moments.
         parts = [image] if self.training else torch.split(image, IMAGES)
-        found = torch.cat([self._blocks(part) for part in parts])
-        return found.reshape(*x.shape[:-1], -1)
+        rounded = self.mixed and self.training
+        with torch.autocast(image.device.type, torch.bfloat16, enabled=rounded):
+            found = torch.cat([self._blocks(part) for part in parts])
+        return found.to(x.dtype).reshape(*x.shape[:-1], -1)
 
     def _blocks(self, image: Tensor) -> Tensor:
         for block in self:
