@@ -87,6 +87,22 @@ def observe(belief: Belief, log_likelihood: Tensor) -> tuple[Belief, Tensor]:
     return posterior, (top + evidence).squeeze(-1)
 
 
+def override(belief: Belief, log_prob: Tensor) -> Belief:
+    """Put probabilities (B, S) in place of those of each slot, of slots that are not empty alone.
+
+    The best paths' scores move as if the difference had been observed. Rows need not sum to one;
+    one without any probability is a ValueError.
+    """
+    log_prob = log_prob.masked_fill(torch.isneginf(belief.log_prob), NEG_INF)
+    total = torch.logsumexp(log_prob, -1, keepdim=True)
+    if not bool(torch.isfinite(total).all()):
+        raise ValueError("an override leaves no hypothesis of a stream any probability")
+    log_prob = log_prob - total
+    gone = torch.isneginf(log_prob)
+    moved = (log_prob - belief.log_prob).masked_fill(gone, NEG_INF)
+    return belief._replace(log_prob=log_prob, score=belief.score + moved)
+
+
 def prune(belief: Belief) -> tuple[Belief, Tensor]:
     """Empty the least likely slot where none is empty; returns the mass lost (B,)."""
     lowest, slot = belief.log_prob.min(-1, keepdim=True)

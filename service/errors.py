@@ -5,7 +5,8 @@
     * MalformedBody, InvalidField, BodyTooLarge, UnsupportedMediaType, NotFound, MethodNotAllowed
   * Refused: the request does not fit the stream as it is at its place in the log
     * UnknownStream, UnknownModel, DimensionMismatch, LabelOutOfRange, SeqConflict,
-      UnfitSettings, SettingsConflict, KeyReused, EarlierItemFailed
+      UnfitSettings, UnfitModel, UnfitBelief, UnfitSnapshot, WarmingUp, SettingsConflict,
+      StreamExists, KeyReused, EarlierItemFailed
   * Overloaded: nothing was accepted, try again later
     * PartitionFull, TooManyWaiting, MemoryShort
   * Unavailable: the store is away
@@ -161,6 +162,36 @@ class UnfitSettings(Refused):
     """Settings that the stream's model cannot work with."""
 
     status, slug, title = 422, "unfit-settings", "Unfit settings"
+
+
+class UnfitModel(Refused):
+    """The stream's model cannot do what is asked."""
+
+    status, slug, title = 422, "unfit-model", "Unfit model"
+
+
+class UnfitBelief(Refused):
+    """An override that names what the stream has no hypothesis of."""
+
+    status, slug, title = 422, "unfit-belief", "Unfit belief"
+
+
+class UnfitSnapshot(Refused):
+    """A snapshot that cannot be read, or not by this deployment."""
+
+    status, slug, title = 422, "unfit-snapshot", "Unfit snapshot"
+
+
+class WarmingUp(Refused):
+    """The stream has no belief yet; `seq` says how far it is."""
+
+    status, slug, title = 409, "warming-up", "Warming up"
+
+
+class StreamExists(Refused):
+    """There is a stream of this name already."""
+
+    status, slug, title = 409, "stream-exists", "Stream exists"
 
 
 class SettingsConflict(Refused):

@@ -9,6 +9,7 @@ No torch here: the API lists models with it, the worker finds the folder to load
 from __future__ import annotations
 
 import re
+from hashlib import blake2b
 from pathlib import Path
 from typing import Any
 
@@ -178,6 +179,20 @@ def resolve(models_dir: Path, reference: str) -> str | None:
         return reference if any(model.version == version for model in versions) else None
     usable = [model for model in versions if model.error is None]
     return (usable or versions)[-1].reference
+
+
+def digest(models_dir: Path, reference: str) -> str | None:
+    """Return what tells an artifact from another of the same name; None: built in, or not there."""
+    name, _, version = reference.partition("@")
+    folder, found = place(models_dir, name) / version, blake2b(digest_size=16)
+    if any(model.reference == reference for model in BUILT_IN):
+        return None
+    try:
+        for file in ("model.json", "model.safetensors"):
+            found.update((folder / file).read_bytes())
+    except OSError:
+        return None
+    return found.hexdigest()
 
 
 def version_key(version: str) -> tuple[tuple[int, int, str], ...]:

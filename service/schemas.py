@@ -26,7 +26,6 @@ from service.models import REFERENCE
 STREAM_ID = r"^[A-Za-z0-9._:@~-]{1,200}$"
 KEY = r"^[!-~]{1,200}$"  # printable ASCII without spaces
 COMMAND_OBSERVATIONS = 32  # most observations in one command
-MAX_QUANTILES = 99
 MAX_WARMUP = 200
 MAX_TABLE = 64  # entries of a hazard's table
 MAX_DURATION = 10_000.0
@@ -199,29 +198,6 @@ class StreamForm(Form):
     )
 
 
-class PredictionForm(Form):
-    """Where to predict the next label, and what of the distribution to return."""
-
-    model_config = ConfigDict(
-        json_schema_extra={
-            "examples": [{"x": [[0.1], [0.2]], "quantiles": [0.05, 0.95], "samples": 3}, {}]
-        }
-    )
-
-    x: Annotated[list[Numbers], Field(min_length=1)] | None = Field(
-        None, description="inputs; left out for models without one"
-    )
-    quantiles: Annotated[
-        list[Annotated[Number, Field(gt=0, lt=1)]], Field(max_length=MAX_QUANTILES)
-    ] = Field([0.05, 0.5, 0.95], description="levels of the quantiles to return")
-    samples: Annotated[StrictInt, Field(ge=0)] = Field(0, description="draws at each input")
-    seed: Annotated[StrictInt, Field(ge=0, lt=2**63)] | None = Field(
-        None, description="seed of the draws; default: a new one"
-    )
-    components: StrictBool = Field(False, description="whether to return the mixture itself")
-    elapsed: Elapsed = Field(1.0, description="time from the last observation to this one")
-
-
 class ObserveQuery(Form):
     """Query of a post of observations."""
 
@@ -247,6 +223,12 @@ class HistoryQuery(Form):
         None, description="`seq` of the first record; default: such that the page is the latest"
     )
     limit: Annotated[int, Field(ge=1, le=1000)] = Field(100, description="records in a page")
+
+
+class SnapshotQuery(Form):
+    """Query of an import."""
+
+    replace: bool = Field(False, description="whether to put it in place of a stream there is")
 
 
 class NoQuery(Form):

@@ -39,6 +39,11 @@ class Settings(BaseSettings):
     max_history: int = Field(100_000, ge=0, description="largest history of a stream")
     max_points: int = Field(1000, ge=1, description="inputs in one predictions call")
     max_samples: int = Field(1000, ge=1, description="samples in one predictions call")
+    max_horizon: int = Field(100, ge=1, description="labels to come in one predictions call")
+    horizon_paths: int = Field(
+        256, ge=2, description="paths drawn for a horizon of a model that feeds labels back"
+    )
+    max_snapshot_bytes: int = Field(64 << 20, ge=1024, description="size of an imported snapshot")
     memory_shed_fraction: float = Field(
         0.85, gt=0, le=1, description="share of Redis maxmemory above which load is shed"
     )

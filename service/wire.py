@@ -60,6 +60,18 @@ class Predict(Struct, tag="predict", omit_defaults=True):
     seed: int = 0
     components: bool = False
     elapsed: float = 1.0
+    horizon: int = 0  # labels to come, one after the other; 0: `x` says
+
+
+class Act(Struct, tag="act", omit_defaults=True):
+    """Choose among candidate inputs; changes nothing."""
+
+    stream: str
+    candidates: list[list[float]]
+    strategy: str
+    samples: int = 1
+    seed: int = 0
+    elapsed: float = 1.0
 
 
 class RunLength(Struct, tag="run_length"):
@@ -68,7 +80,25 @@ class RunLength(Struct, tag="run_length"):
     stream: str
 
 
-Command = Observe | Configure | Delete | Predict | RunLength
+class SetBelief(Struct, tag="set_belief", omit_defaults=True):
+    """Override the run-length belief, by pairs of run length and probability."""
+
+    stream: str
+    belief: list[tuple[int, float]] | None = None
+    changepoint: float | None = None  # of the observation to come
+    seq: int | None = None  # expected position of that observation
+
+
+class Import(Struct, tag="import", omit_defaults=True):
+    """Make a stream what a snapshot says that was left under `token` in its partition."""
+
+    stream: str
+    token: str
+    replace: bool = False
+
+
+Command = Observe | Configure | Delete | Predict | Act | RunLength | SetBelief | Import
+READS = (Predict, Act, RunLength)  # change nothing, and need no answer past their deadline
 
 
 class Envelope(Struct, array_like=True):
@@ -182,6 +212,7 @@ class Head(Struct, omit_defaults=True):
     pruned_mass_sum: float = 0.0
     last: list[float] | None = None  # last label
     x_dim: int | None = None  # known from settings or the first input
+    told: float | None = None  # supervision of the next observation, of an override
 
 
 class Record(Struct, array_like=True, omit_defaults=True):

@@ -40,6 +40,7 @@ class Gaussian(UnderlyingModel):
     beta: float = 1.0
     hazard: float = 0.01
     outlier_rate: float = 0.01
+    exchangeable = True
     kind: str = "gaussian"
     needs_scale: bool = True
 
@@ -94,6 +95,7 @@ class Poisson(UnderlyingModel):
     shape: float = 0.5
     hazard: float = 0.01
     outlier_rate: float = 0.01
+    exchangeable = True
     kind: str = "poisson"
     label: str = "count"
     needs_scale: bool = True
@@ -131,6 +133,7 @@ class Exponential(UnderlyingModel):
     shape: float = 2.5
     hazard: float = 0.01
     outlier_rate: float = 0.01
+    exchangeable = True
     kind: str = "exponential"
     label: str = "positive"
     needs_scale: bool = True
@@ -171,6 +174,7 @@ class BernoulliModel(UnderlyingModel):
     ones: float = 1.0
     zeros: float = 1.0
     hazard: float = 0.01
+    exchangeable = True
     kind: str = "bernoulli"
     label: str = "binary"
 
@@ -202,6 +206,7 @@ class CategoricalModel(UnderlyingModel):
     classes: int = 2
     concentration: float = 1.0
     hazard: float = 0.01
+    exchangeable = True
     kind: str = "categorical"
     label: str = "class"
 

@@ -52,6 +52,7 @@ class MixedPoisson(UnderlyingModel):
     outlier_weights: tuple[float, ...] = (0.02, 0.96, 0.02)
     hazard: float = 0.01
     outlier_rate: float = 0.01
+    exchangeable = True
     kind: str = "mixed-poisson"
     label: str = "count"
     needs_scale: bool = True

@@ -38,6 +38,7 @@ class Multivariate(UnderlyingModel):
     beta: float = Gaussian.beta
     hazard: float = 0.01
     outlier_rate: float = 0.01
+    exchangeable = True
     kind: str = "multivariate"
     needs_scale: bool = True
     symmetric: tuple[str, ...] = ("psi",)

@@ -17,6 +17,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from service.api import openapi
+from service.api.asked import Asked
 from service.api.edge import Edge
 from service.api.forms import Forms
 from service.api.gateway import Gateway
@@ -97,7 +98,9 @@ async def _start(settings: Settings, stack: AsyncExitStack) -> Context:
     with suppress(TimeoutError):  # not fatal: outcomes are also read from the store
         await bounded(replies.subscribed.wait(), START_WAIT_S)
     catalogue = Catalogue(settings.models_dir)
-    return Context(settings, Forms(settings), gateway, replies, store, monitor, catalogue)
+    forms = Forms(settings)
+    asked = Asked(settings, forms)
+    return Context(settings, forms, asked, gateway, replies, store, monitor, catalogue)
 
 
 def _check_store(url: str, partitions: int) -> None:

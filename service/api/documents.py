@@ -145,57 +145,6 @@ class StreamPage(Document):
     cursor: str | None = Field(description="to be given for the next page; null on the last")
 
 
-class Component(Document):
-    """One component of a predictive mixture."""
-
-    weight: float
-    run_length: int | None
-    mean: Numbers | None = None
-    variance: list[float | None] | None = None
-    probabilities: Numbers | None = Field(None, description="of each class")
-
-
-class Prediction(Document):
-    """Predictive distribution of the next label at one input."""
-
-    x: Numbers | None
-    predictive: Predictive | None
-    components: list[Component] | None = None
-    samples: list[Numbers] | None = None
-
-
-class Predictions(Document):
-    """Predictive distributions of the observation to come."""
-
-    stream: str
-    seq: int
-    model: str
-    warming_up: bool
-    predictions: list[Prediction]
-
-
-class Hypothesis(Document):
-    """One run length of the belief."""
-
-    run_length: int
-    start: int
-    probability: float
-
-
-class RunLength(Document):
-    """The whole run-length belief after the last observation."""
-
-    stream: str
-    seq: int | None
-    model: str
-    warming_up: bool
-    run_length: dict[str, Any] | None
-    changed_probability: float | None
-    changepoint_probability: float | None
-    recent_change_probability: float | None
-    belief: list[Hypothesis]
-
-
 class Segment(Document):
     """One regime: `start <= seq < end`."""
 

@@ -6,7 +6,6 @@ Bounds that are settings are checked here, after the form itself.
 from __future__ import annotations
 
 import re
-import secrets
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from hashlib import blake2b
 from typing import Any, NamedTuple, TypeVar
@@ -20,14 +19,12 @@ from service.schemas import (
     COMMAND_OBSERVATIONS,
     Item,
     Observation,
-    PredictionForm,
     StreamForm,
 )
 from service.settings import Settings
 
 MAX_ERRORS = 20
 OTHER_BRANCH = ("list_type", "model_type")  # of a union: what was not meant
-MAX_DRAWS = 100_000  # samples times inputs in one predictions call
 OBSERVATION_OVERHEAD = 80  # bytes of an encoded observation beside its numbers
 NUMBER_BYTES = 9
 ANSWER_BYTES, COVARIANCE_BYTES = 1 << 20, 20  # of a command's answers; of each covariance in them
@@ -39,7 +36,6 @@ _many = TypeAdapter(list[Observation]).validate_json
 _item = TypeAdapter(Item).validate_json
 _items = TypeAdapter(list[Item]).validate_json
 _stream = TypeAdapter(StreamForm).validate_json
-_prediction = TypeAdapter(PredictionForm).validate_json
 
 
 class Observations(NamedTuple):
@@ -75,10 +71,10 @@ class Forms:
     def observations(self, body: bytes) -> Observations:
         """Read one observation or a list of them."""
         if not _is_list(body):
-            form = _parsed(_one, body)
+            form = parsed(_one, body)
             self._check(form, "body")
             return Observations([_observation(form)], form.seq, False)
-        forms = _parsed(_many, body)
+        forms = parsed(_many, body)
         self._check_count(len(forms))
         for i, form in enumerate(forms):
             self._check(form, f"body[{i}]")
@@ -100,7 +96,7 @@ class Forms:
 
     def settings(self, body: bytes) -> dict[str, Any]:
         """Read the named settings of a stream."""
-        form = _parsed(_stream, body or b"{}")
+        form = parsed(_stream, body or b"{}")
         limits, errors = self._settings, []
         for name, limit in (
             ("max_hypotheses", limits.max_hypotheses),
@@ -109,33 +105,10 @@ class Forms:
             if getattr(form, name) > limit:
                 errors.append(FieldError(f"body.{name}", f"at most {limit}"))
         for name in ("location", "scale"):
-            errors += self._too_long(getattr(form, name), f"body.{name}")
+            errors += self.too_long(getattr(form, name), f"body.{name}")
         if errors:
             raise InvalidField(errors)
         return form.model_dump(exclude_unset=True)
-
-    def prediction(self, stream: str, body: bytes) -> wire.Predict:
-        """Read where to predict and what to return."""
-        form = _parsed(_prediction, body or b"{}")
-        points, limits, errors = form.x or [], self._settings, []
-        if len(points) > limits.max_points:
-            errors.append(FieldError("body.x", f"at most {limits.max_points} inputs"))
-        for i, x in enumerate(points[: limits.max_points]):
-            errors += self._too_long(x, f"body.x[{i}]")
-        most = min(limits.max_samples, MAX_DRAWS // max(1, len(points)))
-        if form.samples > most:
-            errors.append(FieldError("body.samples", f"at most {most} with so many inputs"))
-        if errors:
-            raise InvalidField(errors[:MAX_ERRORS])
-        return wire.Predict(
-            stream,
-            form.x,
-            form.quantiles,
-            form.samples,
-            secrets.randbits(62) if form.seed is None else form.seed,
-            form.components,
-            form.elapsed,
-        )
 
     def parts(self, observations: Sequence[wire.Observation]) -> int:
         """Return how many observations of this list go in one command.
@@ -177,7 +150,7 @@ class Forms:
         limit, x, y = self._settings.max_dimension, form.x, form.y
         if (x is not None and len(x) > limit) or (isinstance(y, list) and len(y) > limit):
             wide = y if isinstance(y, list) else None
-            raise InvalidField([*self._too_long(x, f"{loc}.x"), *self._too_long(wide, f"{loc}.y")])
+            raise InvalidField([*self.too_long(x, f"{loc}.x"), *self.too_long(wide, f"{loc}.y")])
 
     def _check_count(self, count: int) -> None:
         limit = self._settings.max_observations
@@ -185,7 +158,8 @@ class Forms:
             detail = f"at most {limit} observations in one request, got {count}"
             raise InvalidField([FieldError("body", detail)])
 
-    def _too_long(self, numbers: list[float] | None, loc: str) -> list[FieldError]:
+    def too_long(self, numbers: list[float] | None, loc: str) -> list[FieldError]:
+        """Return what is wrong with the length of an input or a label."""
         limit = self._settings.max_dimension
         if numbers is None or len(numbers) <= limit:
             return []
@@ -238,7 +212,8 @@ def _loc(root: str, loc: Iterable[int | str]) -> str:
     return text
 
 
-def _parsed(parse: Callable[[bytes], T], body: bytes) -> T:
+def parsed(parse: Callable[[bytes], T], body: bytes) -> T:
+    """Read a body; raises MalformedBody or InvalidField."""
     try:
         return parse(body)
     except ValidationError as error:

@@ -29,9 +29,9 @@ from service.redis.keys import partition_of
 log = logging.getLogger(__name__)
 
 SWEEP_S = 0.25
+GROWING = (wire.Observe, wire.Configure, wire.Import)  # take memory that may be short
 GRACE_S = 3.0  # Redis may be away this long before waiting requests are told
 LAST_READ_S = 2.0
-READS = (wire.Predict, wire.RunLength)
 
 
 class Gateway:
@@ -68,7 +68,7 @@ class Gateway:
         """Have a command applied once, and return its outcome."""
         partition = self.partition(command.stream)
         lane = self._lanes[partition]
-        read_only = isinstance(command, READS)
+        read_only = isinstance(command, wire.READS)
         self._admit(lane, command)
         number, settings = self._next, self._settings
         self._next += 1
@@ -92,7 +92,7 @@ class Gateway:
     def _admit(self, lane: Lane, command: wire.Command) -> None:
         if len(self._replies.pending) >= self._settings.max_waiting:
             _shed(TooManyWaiting(f"{self._settings.max_waiting} requests wait already"))
-        if self._monitor.memory_short and isinstance(command, wire.Observe | wire.Configure):
+        if self._monitor.memory_short and isinstance(command, GROWING):
             _shed(MemoryShort("the store's memory is nearly used up; reads and deletes work"))
         since = lane.failing_since or self._monitor.down_since
         if since and time.monotonic() - since > GRACE_S:

@@ -11,6 +11,7 @@ from starlette.requests import ClientDisconnect, Request
 from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
 
+from service.api.asked import Asked
 from service.api.forms import Forms
 from service.api.gateway import Gateway
 from service.api.monitor import Monitor
@@ -30,6 +31,7 @@ from service.settings import Settings
 from service.wire import Outcome
 
 JSON = "application/json"
+BYTES = "application/octet-stream"
 NDJSON = "application/x-ndjson"
 CLIENT_LEFT = 499
 _stream_id = re.compile(STREAM_ID.strip("^$")).fullmatch
@@ -43,6 +45,7 @@ class Context(NamedTuple):
 
     settings: Settings
     forms: Forms
+    asked: Asked
     gateway: Gateway
     replies: Replies
     store: AsyncStore
@@ -115,6 +118,15 @@ async def read_json(request: Request, required: bool = True) -> bytes:
     """Return the body of a JSON request, bounded in size."""
     body, _ = await _read(request, required, lines=False)
     return body
+
+
+async def read_bytes(request: Request, limit: int) -> bytes:
+    """Return the body of a request that sends bytes as they are, bounded in size."""
+    kind: bytes = header(request.scope, b"content-type") or b""
+    if kind.partition(b";")[0].strip().lower() != BYTES.encode():
+        detail = f"Content-Type: expected {BYTES}, got {kind.decode('latin-1')!r}"
+        raise UnsupportedMediaType(detail)
+    return await _bounded_body(request, limit)
 
 
 async def read_items(request: Request) -> tuple[bytes, bool]:

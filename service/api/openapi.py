@@ -11,12 +11,21 @@ from pydantic import BaseModel
 from pydantic.json_schema import models_json_schema
 
 from service.api.documents import Problem
-from service.api.http import JSON, NDJSON
+from service.api.http import BYTES, JSON, NDJSON
 from service.errors import PROBLEM_JSON
-from service.schemas import KEY, STREAM_ID, Item, Observation, PredictionForm, StreamForm
+from service.questions import ActionForm, BeliefForm, PredictionForm
+from service.schemas import KEY, STREAM_ID, Item, Observation, StreamForm
 
 REF = "#/components/schemas/{model}"
-BODIES: tuple[type[BaseModel], ...] = (Item, Observation, PredictionForm, StreamForm, Problem)
+BODIES: tuple[type[BaseModel], ...] = (
+    ActionForm,
+    BeliefForm,
+    Item,
+    Observation,
+    PredictionForm,
+    StreamForm,
+    Problem,
+)
 
 DESCRIPTION = """\
 Post one observation at a time; each answer has the predictive distribution held before the label
@@ -61,6 +70,9 @@ IDEMPOTENCY = {
     "description": "covers the whole body: sent again with it, the body has no second effect",
     "schema": {"type": "string", "pattern": KEY},
 }
+_BYTES = {BYTES: {"schema": {"type": "string", "format": "binary"}}}
+BLOB: dict[str, Any] = {"description": "the snapshot", "content": _BYTES}
+BLOB_BODY: dict[str, Any] = {"required": True, "content": _BYTES}
 
 
 def ref(model: type[BaseModel]) -> dict[str, Any]:

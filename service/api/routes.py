@@ -10,16 +10,24 @@ from pydantic import BaseModel
 from starlette.requests import Request
 from starlette.responses import Response
 
-from service.api import documents, openapi, routes_observations, routes_reads, routes_service
+from service.api import (
+    documents,
+    documents_reads,
+    openapi,
+    routes_observations,
+    routes_reads,
+    routes_service,
+)
 from service.api import routes_streams as streams
 from service.api.http import RawRoute
+from service.questions import ActionForm, BeliefForm, PredictionForm
 from service.schemas import (
     HistoryQuery,
     Item,
     NoQuery,
     Observation,
     ObserveQuery,
-    PredictionForm,
+    SnapshotQuery,
     StreamForm,
     StreamsQuery,
 )
@@ -42,6 +50,7 @@ class Call(NamedTuple):
     body: dict[str, Any] | None = None
     tag: str = "streams"
     status: int = 200
+    makes: bool = False  # whether it may answer 201
 
 
 STREAM = "/v1/streams/{stream}"
@@ -84,6 +93,7 @@ CALLS = (
         (*BODY, 409, *LOGGED),
         _here,
         body=openapi.body(openapi.ref(StreamForm), required=False),
+        makes=True,
     ),
     Call("GET", STREAM, streams.get_stream, documents.StreamSummary, (404, 422, 503), _here),
     Call("DELETE", STREAM, streams.delete_stream, None, (404, *LOGGED), _here, status=204),
@@ -91,7 +101,7 @@ CALLS = (
         "POST",
         f"{STREAM}/predictions",
         routes_reads.predict,
-        documents.Predictions,
+        documents_reads.Predictions,
         (*BODY, 404, *LOGGED),
         _here,
         body=openapi.body(openapi.ref(PredictionForm), required=False),
@@ -101,10 +111,48 @@ CALLS = (
         "GET",
         f"{STREAM}/run-length",
         routes_reads.run_length,
-        documents.RunLength,
+        documents_reads.RunLength,
         (404, *LOGGED),
         _here,
         tag="reads",
+    ),
+    Call(
+        "PUT",
+        f"{STREAM}/run-length",
+        streams.put_run_length,
+        documents_reads.RunLength,
+        (*BODY, 404, 409, *LOGGED),
+        _here,
+        body=openapi.body(openapi.ref(BeliefForm)),
+    ),
+    Call(
+        "POST",
+        f"{STREAM}/actions",
+        routes_reads.act,
+        documents_reads.Action,
+        (*BODY, 404, 409, *LOGGED),
+        _here,
+        body=openapi.body(openapi.ref(ActionForm)),
+        tag="reads",
+    ),
+    Call(
+        "GET",
+        f"{STREAM}/snapshot",
+        streams.get_snapshot,
+        openapi.BLOB,
+        (404, 422, 500, 503),
+        _here,
+    ),
+    Call(
+        "PUT",
+        f"{STREAM}/snapshot",
+        streams.put_snapshot,
+        documents.StreamSummary,
+        (409, 413, 415, *LOGGED),
+        _here,
+        SnapshotQuery,
+        openapi.BLOB_BODY,
+        makes=True,
     ),
     Call(
         "GET",
@@ -154,13 +202,15 @@ def _add(app: FastAPI, call: Call) -> None:
     if call.body is not None:
         extra["requestBody"] = call.body
     responses = openapi.problems(call.problems)
-    if call.method == "PUT":
+    if call.answer is openapi.BLOB:
+        responses[200] = openapi.BLOB
+    if call.makes:
         responses[201] = {"description": "created", "model": call.answer}
     app.add_api_route(
         call.path,
         call.endpoint,
         methods=[call.method],
-        response_model=call.answer,
+        response_model=None if call.answer is openapi.BLOB else call.answer,
         status_code=call.status,
         tags=[call.tag],
         summary=text.partition("\n")[0].rstrip("."),

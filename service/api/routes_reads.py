@@ -29,7 +29,14 @@ _encode = msgspec.json.Encoder().encode
 async def predict(request: Request) -> Response:
     """Predict the next label at each input."""
     context, stream = context_of(request), stream_of(request)
-    command = context.forms.prediction(stream, await read_json(request, required=False))
+    command = context.asked.prediction(stream, await read_json(request, required=False))
+    return outcome_response(await context.gateway.submit(command))
+
+
+async def act(request: Request) -> Response:
+    """Choose among candidate inputs: Thompson sampling, optimistic or greedy."""
+    context, stream = context_of(request), stream_of(request)
+    command = context.asked.action(stream, await read_json(request))
     return outcome_response(await context.gateway.submit(command))
 
 

@@ -2,25 +2,30 @@
 
 from __future__ import annotations
 
+import asyncio
+import secrets
+import time
 from typing import Any
 
 import msgspec
 from starlette.requests import Request
 from starlette.responses import Response
 
-from service import views, wire
+from service import models, snapshot, views, wire
 from service.api.forms import query
 from service.api.http import (
+    BYTES,
     Context,
     context_of,
     json_response,
     outcome_response,
+    read_bytes,
     read_json,
     stream_of,
 )
 from service.api.store import from_store
-from service.errors import UnknownStream
-from service.schemas import StreamsQuery
+from service.errors import UnfitSnapshot, UnknownStream
+from service.schemas import SnapshotQuery, StreamsQuery
 
 _encode = msgspec.json.Encoder().encode
 
@@ -43,6 +48,40 @@ async def get_stream(request: Request) -> Response:
     context, stream = context_of(request), stream_of(request)
     head = await head_of(context, stream)
     return json_response(_encode(views.summary(stream, head)))
+
+
+async def put_run_length(request: Request) -> Response:
+    """Override the run-length belief, or say what is known of the observation to come."""
+    context, stream = context_of(request), stream_of(request)
+    command = context.asked.belief(stream, await read_json(request))
+    return outcome_response(await context.gateway.submit(command))
+
+
+async def get_snapshot(request: Request) -> Response:
+    """Export a stream's whole state, with its history, as of its last commit."""
+    context, stream = context_of(request), stream_of(request)
+    parts = await from_store(context.store.parts(context.gateway.partition(stream), stream))
+    if parts is None:
+        raise UnknownStream(f"there is no stream {stream!r}")
+    digest = models.digest(context.settings.models_dir, parts.head.settings.model)
+    found = snapshot.Snapshot(stream, time.time_ns() // 1_000_000, digest, *parts)
+    blob = await asyncio.to_thread(snapshot.dump, found)
+    return Response(blob, media_type=BYTES)
+
+
+async def put_snapshot(request: Request) -> Response:
+    """Make a stream what a snapshot says; it goes on as the exported one would."""
+    context, stream = context_of(request), stream_of(request)
+    form = query(SnapshotQuery, request.query_params.multi_items())
+    blob = await read_bytes(request, context.settings.max_snapshot_bytes)
+    try:
+        snapshot.check(blob)
+    except snapshot.BadSnapshot as error:
+        raise UnfitSnapshot(str(error)) from error
+    token, partition = secrets.token_hex(16), context.gateway.partition(stream)
+    await from_store(context.store.stage(partition, token, blob))
+    outcome = await context.gateway.submit(wire.Import(stream, token, form.replace))
+    return outcome_response(outcome)
 
 
 async def list_streams(request: Request) -> Response:

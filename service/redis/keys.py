@@ -73,6 +73,11 @@ def idempotency(p: int, stream: str) -> str:
     return f"moca:{{{p}}}:idempotency:{stream}"
 
 
+def staged(p: int, token: str) -> str:
+    """Return the string that holds a snapshot on its way in; it expires."""
+    return f"moca:{{{p}}}:staged:{token}"
+
+
 def quarantine(p: int) -> str:
     """Return the hash of commands and bytes set aside, by where they came from."""
     return f"moca:{{{p}}}:quarantine"

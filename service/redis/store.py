@@ -15,6 +15,7 @@ from service import wire
 from service.redis import keys
 
 CHUNK = 64
+STAGED_MS = 600_000  # longer than any request waits
 
 
 class CorruptState(ValueError):
@@ -52,6 +53,16 @@ class Stored(NamedTuple):
     tail: dict[int, bytes]  # by seq, ascending
     idempotency: dict[bytes, bytes]
     stale: tuple[bytes, ...] = ()  # fields of checkpoints that no commit came to name
+
+
+class Parts(NamedTuple):
+    """All that is kept of a stream: records in order, idempotency by field, as stored."""
+
+    head: wire.Head
+    checkpoint: bytes | None
+    records: list[wire.Record]
+    events: list[wire.Event]
+    idempotency: dict[bytes, bytes]
 
 
 class Health(NamedTuple):
@@ -99,6 +110,10 @@ class Store:
                 pipe.hset(keys.checkpoint(partition, stream), field, blob)
             pipe.execute()
 
+    def staged(self, partition: int, token: str) -> bytes | None:
+        """Read a snapshot that the API left for this partition."""
+        return cast(bytes | None, self._client.get(keys.staged(partition, token)))
+
     def chunks(self, partition: int, stream: str, numbers: Sequence[int]) -> list[bytes | None]:
         """Read sealed chunks as stored; None for one that is not there. See `unseal`."""
         if not numbers:
@@ -138,6 +153,36 @@ class AsyncStore:
         blobs = await cast(Any, self._client.hvals(keys.events(partition, stream)))
         found = [_decode(wire.decode_event, blob, f"an event of {stream!r}") for blob in blobs]
         return sorted(found, key=lambda event: event.id)
+
+    async def stage(self, partition: int, token: str, blob: bytes) -> None:
+        """Leave a snapshot for a partition's worker, for a while."""
+        await self._client.set(keys.staged(partition, token), blob, px=STAGED_MS)
+
+    async def parts(self, partition: int, stream: str) -> Parts | None:
+        """Return all that is kept of a stream, as of one commit; None when there is no stream."""
+        hashes = keys.checkpoint, keys.tail, keys.history, keys.events, keys.idempotency
+        async with self._client.pipeline(transaction=True) as pipe:
+            pipe.hget(keys.heads(partition), stream)
+            for key in hashes:
+                pipe.hgetall(key(partition, stream))
+            blob, states, tail, history, events, idempotency = await pipe.execute()
+        if blob is None:
+            return None
+        head: wire.Head = _decode(wire.decode_head, blob, f"the head of {stream!r}")
+        if head.deleted:
+            return None
+        records = [record for chunk in history.values() for record in unseal(chunk)]
+        records += [
+            _decode(wire.decode_record, r, f"a record of {stream!r}") for r in tail.values()
+        ]
+        by_seq = {record.seq: record for record in records if record.seq < head.seq}
+        return Parts(
+            head,
+            states.get(f"{head.generation}:{head.checkpoint}".encode()),
+            [by_seq[seq] for seq in sorted(by_seq)],
+            [_decode(wire.decode_event, e, f"an event of {stream!r}") for e in events.values()],
+            idempotency,
+        )
 
     async def records(
         self, partition: int, stream: str, head: wire.Head, start: int, stop: int

@@ -2,47 +2,16 @@
 
 from __future__ import annotations
 
-import time
 from collections import deque
 from collections.abc import Callable
-from typing import Any
 
-import msgspec
-
-from service import metrics, views
-from service.errors import (
-    CorruptState,
-    Defect,
-    KeyReused,
-    ReadTimeout,
-    SeqConflict,
-    ServiceError,
-    UnknownModel,
-    UnknownStream,
-)
-from service.wire import (
-    Configure,
-    Delete,
-    Head,
-    IdempotencyRecord,
-    Observation,
-    Observe,
-    Predict,
-    Record,
-    RunLength,
-    StreamSettings,
-)
+from service import metrics
+from service.errors import Defect, KeyReused, ServiceError, UnknownModel
+from service.wire import Head, IdempotencyRecord, Observation, Observe, Record
 from service.worker import answers, hazards, reads
 from service.worker.answers import Answer, Filling
-from service.worker.checks import (
-    Known,
-    check_label,
-    check_observation,
-    check_options,
-    check_prior,
-    check_settings,
-    same_model,
-)
+from service.worker.checks import Known, check_label, check_observation, check_position
+from service.worker.controls import control, fresh, usable
 from service.worker.engine import Engine
 from service.worker.observing import observe
 from service.worker.sizes import check_sizes
@@ -124,7 +93,7 @@ class Batch:
                         self._done(lane)
                         continue
                     return self._observation(lane, task, task.command)
-                self._other(lane.stream, task)
+                control(self.engine, lane.stream, task)
                 self._done(lane)
             except ServiceError as refusal:
                 self._refuse(lane, refusal)
@@ -155,13 +124,10 @@ class Batch:
     def _observation(self, lane: Lane, task: Task, command: Observe) -> Answer:
         """The lane's next observation, checked against its stream as it is now."""
         stream = lane.stream
-        self._usable(stream)
+        usable(stream)
         if lane.at == 0:
-            current = stream.live().seq if stream.alive else 0
-            if command.seq is not None and command.seq != current:
-                detail = f"seq is {command.seq}, but the next observation is {current}"
-                raise SeqConflict(detail, seq=current)
-            head = stream.live() if stream.alive else self._fresh(stream, task, {})
+            check_position(command.seq, stream.live().seq if stream.alive else 0)
+            head = stream.live() if stream.alive else fresh(self.engine, stream, task.envelope, {})
             self._check(head, command.observations, command.first)
             if not stream.alive:
                 stream.create(head)
@@ -173,8 +139,9 @@ class Batch:
 
     def _record(self, head: Head, command: Observe, at: int) -> Record:
         seen, model = command.observations[at], self.engine.catalogue.of(head)
+        told = head.told if seen.changepoint is None else seen.changepoint
         met = hazards.met(model, head.settings)
-        return Record(head.seq, seen.y, seen.x, seen.time, seen.elapsed, seen.changepoint, *met)
+        return Record(head.seq, seen.y, seen.x, seen.time, seen.elapsed, told, *met)
 
     def _check(self, head: Head, observations: list[Observation], first: int) -> None:
         """Check a whole command first, so that a refusal leaves nothing of it applied."""
@@ -189,69 +156,6 @@ class Batch:
             known = known.after(each)
         if known != before:
             check_sizes(self.engine, head, known, head.settings.max_hypotheses)
-
-    def _other(self, stream: Stream, task: Task) -> None:
-        command = task.command
-        late = task.envelope.deadline_ms and task.envelope.deadline_ms < time.time() * 1000
-        if isinstance(command, Predict | RunLength) and late:
-            raise ReadTimeout("its deadline passed before this read was reached")
-        self._usable(stream, delete=isinstance(command, Delete))
-        if isinstance(command, Configure):
-            task.status = 200 if stream.alive else 201
-            self._configure(stream, task, command)
-            return
-        if not stream.alive and stream.broken is None:
-            raise UnknownStream(f"there is no stream {stream.name!r}")
-        if isinstance(command, Delete):
-            stream.delete(task.envelope.time_ms)
-            task.status = 204
-        elif isinstance(command, Predict):
-            task.body = [reads.predictions(self.engine, stream, command)]
-        elif isinstance(command, RunLength):
-            task.body = [reads.run_length(stream)]
-
-    def _usable(self, stream: Stream, delete: bool = False) -> None:
-        if stream.broken is not None and not delete:
-            raise CorruptState(stream.broken)
-
-    def _configure(self, stream: Stream, task: Task, command: Configure) -> None:
-        given = dict(command.settings)
-        if not stream.alive:
-            stream.create(self._fresh(stream, task, given))
-        elif stream.live().seq == 0:
-            # Nothing was learned yet: begin again, whatever changes.
-            earlier = msgspec.to_builtins(stream.live().settings)
-            stream.restart(self._fresh(stream, task, {**earlier, **given}))
-        else:
-            head = stream.live()
-            if "model" in given and not same_model(given["model"], head.settings.model):
-                given["model"] = self.engine.catalogue.resolve(given["model"])
-            else:
-                given["model"] = head.settings.model
-            check_settings(head, given)
-            size = given.pop("max_hypotheses", head.settings.max_hypotheses)
-            if size > head.settings.max_hypotheses:
-                known = Known(head.x_dim, head.y_dim)
-                check_sizes(self.engine, head, known, size)
-            head.settings = _settings({**msgspec.to_builtins(head.settings), **given})
-            if size != head.settings.max_hypotheses:
-                self.engine.resize(stream, size)
-        stream.touch(task.envelope.time_ms)
-        task.body = [msgspec.json.encode(views.summary(stream.name, stream.live()))]
-
-    def _fresh(self, stream: Stream, task: Task, given: dict[str, Any]) -> Head:
-        """Head of a stream's next life, before any observation."""
-        catalogue, now = self.engine.catalogue, task.envelope.time_ms
-        name = catalogue.resolve(given.get("model") or task.envelope.default_model)
-        settings = _settings({**given, "model": name})
-        check_options(settings)
-        generation = stream.head.generation + 1 if stream.head is not None else 1
-        head = Head(generation, settings, created_ms=now)
-        head.x_dim, head.y_dim = catalogue.dimensions(name)
-        known = check_prior(settings, catalogue.of(head), Known(head.x_dim, head.y_dim))
-        check_sizes(self.engine, head, known, settings.max_hypotheses)
-        head.x_dim, head.y_dim = known
-        return head
 
     def _refuse(self, lane: Lane, refusal: ServiceError) -> None:
         task = lane.tasks[0]
@@ -279,7 +183,3 @@ class Batch:
             stream = self.engine.streams[task.partition, command.stream]
             keep = settings.idempotency_keep_requests
             stream.remember(task.field, record, settings.idempotency_keep_s, keep)
-
-
-def _settings(given: dict[str, Any]) -> StreamSettings:
-    return msgspec.convert(given, StreamSettings)

@@ -5,7 +5,13 @@ from __future__ import annotations
 from typing import Any, NamedTuple
 
 from model_core.upm.base import UnderlyingModel
-from service.errors import DimensionMismatch, LabelOutOfRange, SettingsConflict, UnfitSettings
+from service.errors import (
+    DimensionMismatch,
+    LabelOutOfRange,
+    SeqConflict,
+    SettingsConflict,
+    UnfitSettings,
+)
 from service.wire import Head, Observation, StreamSettings, numbers
 
 # Squares and sums of squares of anything smaller stay finite, whatever the model does with them.
@@ -30,6 +36,13 @@ class Known(NamedTuple):
         return Known(x_dim, y_dim)
 
 
+def check_position(expected: int | None, current: int) -> None:
+    """Raise SeqConflict where a command expects its stream at another position."""
+    if expected is not None and expected != current:
+        detail = f"seq is {expected}, but the next observation is {current}"
+        raise SeqConflict(detail, seq=current)
+
+
 def check_observation(seen: Observation, where: str, x_dim: int | None, y_dim: int | None) -> None:
     """Raise DimensionMismatch or LabelOutOfRange, naming the field after `where`."""
     y = numbers(seen.y)
@@ -40,6 +53,16 @@ def check_observation(seen: Observation, where: str, x_dim: int | None, y_dim: i
         if any(not abs(value) <= LARGEST for value in values):
             raise LabelOutOfRange(
                 f"{where}{field}: expected numbers up to {LARGEST:g}", field=field
+            )
+
+
+def check_inputs(inputs: list[list[float]], field: str, x_dim: int | None) -> None:
+    """Raise DimensionMismatch for a list of inputs one of which does not fit."""
+    for i, x in enumerate(inputs):
+        check_input(x, f"{field}[{i}]", x_dim)
+        if any(abs(value) > LARGEST for value in x):
+            raise DimensionMismatch(
+                f"{field}[{i}]: expected numbers up to {LARGEST:g}", field=field
             )
 
 

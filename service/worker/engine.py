@@ -12,6 +12,7 @@ import redis
 from model_core import codec
 from model_core import filter as moca
 from model_core.errors import CorruptState
+from model_core.filter import FilterState
 from model_core.upm.builtin import Options
 from service import metrics, wire
 from service.errors import ServiceError
@@ -116,6 +117,12 @@ class Engine:
             state = slab.start(prior)
         stream.slab, stream.row = slab, slab.add(state, prior)
 
+    def restore(self, stream: Stream, checkpoint: bytes | None) -> None:
+        """Put one stream on the device, from its checkpoint and its tail; raises CorruptState."""
+        self._restore(stream, checkpoint)
+        if stream.slab is not None:
+            self._replay([stream])
+
     def _replay(self, streams: list[Stream]) -> None:
         """Step streams through the tail beyond their checkpoints; raises no events again."""
         for i in range(max((len(stream.buffer) for stream in streams), default=0)):
@@ -193,6 +200,12 @@ class Engine:
         if head.seq:
             # Within the commit: the stored head may name a checkpoint of this very seq.
             stream.commit_checkpoint(codec.encode(stream.slab.model, state))
+
+    def replace(self, stream: Stream, state: FilterState) -> None:
+        """Put another state in place of a stream's, which observations alone do not lead to."""
+        assert stream.slab is not None
+        stream.slab.put(stream.row, state)
+        stream.commit_checkpoint(codec.encode(stream.slab.model, state))
 
     def crowded(self) -> list[Stream]:
         """Idle streams used longest ago, as many as must go to keep within `resident_bytes`."""

@@ -109,8 +109,7 @@ def _warm_up(engine: Engine, cold: list[tuple[Stream, Answer]]) -> None:
     warm = []
     for stream, answer in cold:
         head, record = stream.live(), answer.record
-        head.seq += 1
-        head.last = numbers(record.y) or head.last
+        _pass(head, record)
         stream.buffer.append(record)
         stream.put(record)
         model = engine.catalogue.of(head)
@@ -187,8 +186,14 @@ def _fault(record: Record) -> NumericalFault:
 
 
 def _count(head: Head, record: Record) -> None:
-    head.seq += 1
+    _pass(head, record)
     if record.log_score is not None:
         head.log_score_sum += record.log_score
         head.scored += 1
+
+
+def _pass(head: Head, record: Record) -> None:
+    """Move a head on by an observation."""
+    head.seq += 1
     head.last = numbers(record.y) or head.last
+    head.told = None

@@ -9,15 +9,14 @@ import msgspec
 import torch
 
 from model_core import filter as moca
+from model_core import horizon
 from model_core.predictive import Mixture
-from service.errors import DimensionMismatch
 from service.wire import Predict, Record
 from service.worker import hazards, warmup
 from service.worker.answers import LEVELS, summarise
-from service.worker.checks import LARGEST, check_input
+from service.worker.checks import check_inputs
 from service.worker.engine import Engine
 from service.worker.observing import wake
-from service.worker.resident import widened
 from service.worker.stream import Stream
 
 
@@ -75,10 +74,7 @@ def predictions(engine: Engine, stream: Stream, command: Predict) -> bytes:
     head = stream.live()
     model = engine.catalogue.of(head)
     inputs = command.x if command.x is not None else [[]]
-    for i, x in enumerate(inputs):
-        check_input(x, f"x[{i}]", head.x_dim)
-        if any(abs(value) > LARGEST for value in x):
-            raise DimensionMismatch(f"x[{i}]: expected numbers up to {LARGEST:g}", field="x")
+    check_inputs(inputs, "x", head.x_dim)
     wake(engine, [stream])
     found: list[dict[str, Any]] = [{"predictive": None} for _ in inputs]
     if stream.slab is not None:
@@ -115,12 +111,13 @@ def _mixture(
     slab, head = stream.slab, stream.live()
     assert slab is not None
     met, count = hazards.met(slab.model, head.settings), len(points)
-    records = [Record(head.seq, None, x or None, None, command.elapsed, None, *met) for x in points]
+    records = [
+        Record(head.seq, None, x or None, None, command.elapsed, head.told, *met) for x in points
+    ]
     inputs = slab.inputs(records)
     state, prior = slab.state(stream.row), slab.row_prior(stream.row)
     grown, _ = moca.grow(state, prior, slab.inputs(records[:1]))
-    wide = moca.rebuild(grown, [t.expand(count, *t.shape[1:]) for t in moca.leaves(grown)])
-    mixture = moca.predict(slab.model, wide, widened(prior, count), inputs).mixture
+    mixture = moca.predict(slab.model, *horizon.repeated(grown, prior, count), inputs).mixture
     found = grown.belief.run_length[0].tolist()
     alive = torch.isfinite(grown.belief.log_prob[0]).tolist()
     slots = sorted((i for i, there in enumerate(alive) if there), key=found.__getitem__)

@@ -88,6 +88,10 @@ class Slab:
         """State of one stream (batch 1), a copy."""
         return _rows_of(self._state, torch.tensor([row], device=self.device))
 
+    def put(self, row: int, state: FilterState) -> None:
+        """Put a state (batch 1) in place of a row's."""
+        self._write(torch.tensor([row], device=self.device), state)
+
     def row_prior(self, row: int) -> Prior:
         """Prior of one stream (batch 1)."""
         return _prior_rows(self._prior, torch.tensor([row], device=self.device))
@@ -200,12 +204,6 @@ def _rows_of(state: FilterState, at: Tensor | None) -> FilterState:
 def _prior_rows(prior: Prior, at: Tensor) -> Prior:
     stats = tree_map(lambda each: each.index_select(0, at), prior.stats)
     return Prior(stats, *(each.index_select(0, at) for each in prior[1:]))
-
-
-def widened(prior: Prior, count: int) -> Prior:
-    """The prior (batch 1) of `count` rows that are alike; nothing is copied."""
-    stats = tree_map(lambda each: each.expand(count, *each.shape[1:]), prior.stats)
-    return Prior(stats, *(each.expand(count, -1) for each in prior[1:]))
 
 
 def _tensors(prior: Prior) -> list[Tensor]:

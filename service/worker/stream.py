@@ -136,6 +136,10 @@ class Stream:
                 self.unreadable[field] = each
         self.remembered.update(sorted(records, key=lambda pair: pair[1].time_ms))
 
+    def keep_remembered(self) -> None:
+        """Have all keyed outcomes written with the next commit."""
+        self._fresh.update((field, wire.encode(each)) for field, each in self.remembered.items())
+
     @property
     def checkpoint_field(self) -> str:
         """Name of a state at the stream's seq."""

@@ -1,0 +1,70 @@
+"""Several labels to come, one after the other, of models that take no input.
+
+Where labels of a regime are exchangeable, each one's marginal is the mixture after as many steps
+without a label: exact. Where a label feeds back into what follows (lags, recurrent states), the
+mixture has no closed form: whole paths are drawn, each step of which is learned from, so that they
+are draws of the joint predictive `p(y_t+1, ..., y_t+h | y_1..t)`, switches to come included.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import torch
+from torch import Tensor
+
+from model_core.filter import FilterState, Inputs, Prior, grow, leaves, predict, rebuild, step
+from model_core.predictive import Mixture
+from model_core.upm.base import UnderlyingModel, tree_map
+
+
+def mixtures(
+    model: UnderlyingModel, state: FilterState, prior: Prior, inputs: Inputs, steps: int
+) -> Iterator[Mixture]:
+    """Marginal predictives of the next labels; ValueError where they are not exchangeable.
+
+    inputs: of the first of them; those after it are a time of 1 apart, and nothing is told of
+    them. Labels in it count for nothing.
+    """
+    if not model.exchangeable:
+        raise ValueError(f"labels of a model of kind {model.kind!r} are not exchangeable")
+    inputs = inputs._replace(labelled=torch.zeros_like(inputs.labelled))
+    for _ in range(steps):
+        state, info = step(model, state, prior, inputs)
+        yield info.predictive
+        inputs = later(inputs)
+
+
+def paths(
+    model: UnderlyingModel,
+    state: FilterState,
+    prior: Prior,
+    inputs: Inputs,
+    steps: int,
+    generator: torch.Generator,
+) -> Tensor:
+    """Draws (B, steps, d) of the next labels, one path for each row; inputs as in `mixtures`."""
+    found = []
+    inputs = inputs._replace(labelled=torch.ones_like(inputs.labelled))
+    for _ in range(steps):
+        grown, _ = grow(state, prior, inputs)
+        y = predict(model, grown, prior, inputs).mixture.sample(1, generator).squeeze(1)
+        found.append(y)
+        state, _ = step(model, state, prior, inputs._replace(y=y))
+        inputs = later(inputs)
+    return torch.stack(found, 1)
+
+
+def later(inputs: Inputs) -> Inputs:
+    """Those of the observation after: a time of 1 later, nothing told."""
+    return inputs._replace(
+        elapsed=torch.ones_like(inputs.elapsed),
+        changepoint=torch.full_like(inputs.changepoint, torch.nan),
+    )
+
+
+def repeated(state: FilterState, prior: Prior, count: int) -> tuple[FilterState, Prior]:
+    """One stream (batch 1) as `count` rows."""
+    rows = rebuild(state, [each.expand(count, *each.shape[1:]) for each in leaves(state)])
+    stats = tree_map(lambda each: each.expand(count, *each.shape[1:]), prior.stats)
+    return rows, Prior(stats, *(each.expand(count, -1) for each in prior[1:]))

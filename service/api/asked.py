@@ -1,0 +1,94 @@
+"""From request bodies to commands of what is asked or told of a stream beside observations."""
+
+from __future__ import annotations
+
+import secrets
+
+from pydantic import TypeAdapter
+
+from service import wire
+from service.api.forms import MAX_ERRORS, Forms, parsed
+from service.errors import FieldError, InvalidField
+from service.questions import ActionForm, BeliefForm, PredictionForm
+from service.settings import Settings
+
+MAX_DRAWS = 100_000  # samples times inputs in one call
+_prediction = TypeAdapter(PredictionForm).validate_json
+_action = TypeAdapter(ActionForm).validate_json
+_belief = TypeAdapter(BeliefForm).validate_json
+
+
+class Asked:
+    """Reads bodies under one process's settings."""
+
+    def __init__(self, settings: Settings, forms: Forms) -> None:
+        self._settings, self._forms = settings, forms
+
+    def prediction(self, stream: str, body: bytes) -> wire.Predict:
+        """Read where to predict and what to return."""
+        form = parsed(_prediction, body or b"{}")
+        points, limits = form.x or [], self._settings
+        errors = self._inputs(points, "x", limits.max_points)
+        if form.horizon is not None and form.x is not None:
+            errors.append(FieldError("body.horizon", "not with x"))
+        if form.horizon is not None and form.components:
+            errors.append(FieldError("body.horizon", "not with components"))
+        if form.horizon is not None and form.horizon > limits.max_horizon:
+            errors.append(FieldError("body.horizon", f"at most {limits.max_horizon}"))
+        errors += self._draws(form.samples, max(len(points), form.horizon or 1))
+        _raise(errors)
+        return wire.Predict(
+            stream,
+            form.x,
+            form.quantiles,
+            form.samples,
+            _seed(form.seed),
+            form.components,
+            form.elapsed,
+            form.horizon or 0,
+        )
+
+    def action(self, stream: str, body: bytes) -> wire.Act:
+        """Read what there is to choose from, and how."""
+        form = parsed(_action, body)
+        errors = self._inputs(form.candidates, "candidates", self._settings.max_points)
+        count = {"thompson": 1, "optimistic": form.samples, "greedy": 0}[form.strategy]
+        errors += self._draws(count, len(form.candidates))
+        _raise(errors)
+        seed = _seed(form.seed)
+        return wire.Act(stream, form.candidates, form.strategy, max(count, 1), seed, form.elapsed)
+
+    def belief(self, stream: str, body: bytes) -> wire.SetBelief:
+        """Read an override."""
+        form = parsed(_belief, body)
+        if form.belief is None and form.changepoint is None:
+            _raise([FieldError("body", "expected `belief`, `changepoint` or both")])
+        if form.belief is not None and len(form.belief) > self._settings.max_hypotheses:
+            _raise([FieldError("body.belief", f"at most {self._settings.max_hypotheses}")])
+        pairs = None
+        if form.belief is not None:
+            pairs = [(each.run_length, each.probability) for each in form.belief]
+        return wire.SetBelief(stream, pairs, form.changepoint, form.seq)
+
+    def _inputs(self, inputs: list[list[float]], field: str, most: int) -> list[FieldError]:
+        errors = []
+        if len(inputs) > most:
+            errors.append(FieldError(f"body.{field}", f"at most {most} inputs"))
+        for i, x in enumerate(inputs[:most]):
+            errors += self._forms.too_long(x, f"body.{field}[{i}]")
+        return errors
+
+    def _draws(self, samples: int, points: int) -> list[FieldError]:
+        most = min(self._settings.max_samples, MAX_DRAWS // max(1, points))
+        if samples <= most:
+            return []
+        return [FieldError("body.samples", f"at most {most} with so many inputs")]
+
+
+def _seed(given: int | None) -> int:
+    return secrets.randbits(62) if given is None else given
+
+
+def _raise(errors: list[FieldError]) -> None:
+    if errors:
+        raise InvalidField(errors[:MAX_ERRORS])

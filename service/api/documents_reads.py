@@ -1,0 +1,74 @@
+"""What is answered to questions about a stream, as models: for OpenAPI only."""
+
+from __future__ import annotations
+
+from typing import Any, Literal
+
+from pydantic import Field
+
+from service.api.documents import Document, Numbers, Predictive
+
+
+class Component(Document):
+    """One component of a predictive mixture."""
+
+    weight: float
+    run_length: int | None
+    mean: Numbers | None = None
+    variance: list[float | None] | None = None
+    probabilities: Numbers | None = Field(None, description="of each class")
+
+
+class Prediction(Document):
+    """Predictive distribution of the next label at one input."""
+
+    x: Numbers | None
+    predictive: Predictive | None
+    ahead: int | None = Field(None, description="with a horizon: 1 is the next label")
+    components: list[Component] | None = None
+    samples: list[Numbers] | None = None
+
+
+class Predictions(Document):
+    """Predictive distributions of the observation to come."""
+
+    stream: str
+    seq: int
+    model: str
+    warming_up: bool
+    predictions: list[Prediction]
+
+
+class Action(Document):
+    """The candidate that was chosen; it is the `x` of the observation to be posted."""
+
+    stream: str
+    seq: int
+    model: str
+    strategy: Literal["thompson", "optimistic", "greedy"]
+    chosen: int = Field(description="index among the candidates")
+    candidate: Numbers
+    values: Numbers = Field(description="of each candidate, what the chosen one was the best of")
+    seed: int | None = Field(description="the same one draws the same again; null: nothing drawn")
+
+
+class Hypothesis(Document):
+    """One run length of the belief."""
+
+    run_length: int
+    start: int
+    probability: float
+
+
+class RunLength(Document):
+    """The whole run-length belief after the last observation."""
+
+    stream: str
+    seq: int | None
+    model: str
+    warming_up: bool
+    run_length: dict[str, Any] | None
+    changed_probability: float | None
+    changepoint_probability: float | None
+    recent_change_probability: float | None
+    belief: list[Hypothesis]

@@ -1,0 +1,115 @@
+"""Request bodies of what is asked or told of a stream, beside observations and settings: form only.
+
+Bounds that are settings are checked in `service.api.asked`.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import Annotated, Literal
+
+from pydantic import AfterValidator, ConfigDict, Field, StrictBool, StrictInt
+
+from service.schemas import Elapsed, Form, Number, Numbers, Probability, Seq
+
+MAX_QUANTILES = 99
+BELIEF_TOLERANCE = 1e-6  # of a sum of probabilities
+Seed = Annotated[StrictInt, Field(ge=0, lt=2**63)]
+
+
+class PredictionForm(Form):
+    """Where to predict the next label, and what of the distribution to return."""
+
+    model_config = ConfigDict(
+        json_schema_extra={
+            "examples": [{"x": [[0.1], [0.2]], "quantiles": [0.05, 0.95], "samples": 3}, {}]
+        }
+    )
+
+    x: Annotated[list[Numbers], Field(min_length=1)] | None = Field(
+        None, description="inputs; left out for models without one"
+    )
+    quantiles: Annotated[
+        list[Annotated[Number, Field(gt=0, lt=1)]], Field(max_length=MAX_QUANTILES)
+    ] = Field([0.05, 0.5, 0.95], description="levels of the quantiles to return")
+    samples: Annotated[StrictInt, Field(ge=0)] = Field(0, description="draws at each input")
+    seed: Seed | None = Field(None, description="seed of the draws; default: a new one")
+    components: StrictBool = Field(False, description="whether to return the mixture itself")
+    elapsed: Elapsed = Field(1.0, description="time from the last observation to this one")
+    horizon: Annotated[StrictInt, Field(ge=1)] | None = Field(
+        None,
+        description="how many labels to come to predict, one after the other, for models without "
+        "an input",
+    )
+
+
+class ActionForm(Form):
+    """Candidates for the input of the coming observation, and how to choose among them."""
+
+    model_config = ConfigDict(
+        json_schema_extra={
+            "examples": [{"candidates": [[0.0, 1.0], [1.0, 0.0]], "strategy": "thompson"}]
+        }
+    )
+
+    candidates: Annotated[list[Numbers], Field(min_length=1)] = Field(
+        description="inputs that may be chosen; the larger the label, the better"
+    )
+    strategy: Literal["thompson", "optimistic", "greedy"] = Field(
+        "thompson",
+        description="the best candidate under one function drawn from the mixture, under the "
+        "best of several, or by the mixture's mean",
+    )
+    samples: Annotated[StrictInt, Field(ge=1)] = Field(
+        3, description="functions that the optimistic strategy draws"
+    )
+    seed: Seed | None = Field(
+        None, description="seed of the draws; default: a new one, given back in the answer"
+    )
+    elapsed: Elapsed = Field(1.0, description="time from the last observation to this one")
+
+
+class HypothesisForm(Form):
+    """Probability of one run length."""
+
+    run_length: Annotated[StrictInt, Field(ge=0, le=2**53)] = Field(
+        description="0: the last observation started the regime"
+    )
+    probability: Probability
+
+
+def _check_belief(belief: list[HypothesisForm]) -> list[HypothesisForm]:
+    total = math.fsum(each.probability for each in belief)
+    if abs(total - 1) > BELIEF_TOLERANCE:
+        raise ValueError(f"probabilities sum to {total:.9g}, expected 1")
+    if len({each.run_length for each in belief}) < len(belief):
+        raise ValueError("a run length stands twice")
+    return belief
+
+
+class BeliefForm(Form):
+    """An override of the run-length belief, as after the last observation."""
+
+    model_config = ConfigDict(
+        json_schema_extra={
+            "examples": [
+                {"belief": [{"run_length": 4, "probability": 1.0}]},
+                {"changepoint": 1.0, "seq": 412},
+            ]
+        }
+    )
+
+    belief: (
+        Annotated[list[HypothesisForm], Field(min_length=1), AfterValidator(_check_belief)] | None
+    ) = Field(
+        None,
+        description="of run lengths that GET run-length shows; those not named get none; "
+        "left out: as believed",
+    )
+    changepoint: Probability | None = Field(
+        None,
+        description="probability that the regime changes just before the observation to come",
+    )
+    seq: Seq | None = Field(
+        None, description="expected position; refused with 409 when the stream is elsewhere"
+    )

@@ -1,0 +1,103 @@
+"""Predictions of several labels to come, of models that take no input."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import msgspec
+import torch
+from torch import Tensor
+
+from model_core import horizon
+from model_core.upm.base import UnderlyingModel
+from service.errors import UnfitModel, WarmingUp
+from service.wire import Predict, Record
+from service.worker import hazards
+from service.worker.answers import summarise
+from service.worker.engine import Engine
+from service.worker.observing import wake
+from service.worker.stream import Stream
+
+
+def predictions(engine: Engine, stream: Stream, command: Predict) -> bytes:
+    """Answer to POST predictions with a horizon: one predictive for each label to come.
+
+    Exact where labels are exchangeable, else of `horizon_paths` paths. The i-th samples of all
+    steps are one path.
+    """
+    head, model = stream.live(), engine.catalogue.of(stream.live())
+    if model.x_dim:
+        raise UnfitModel(
+            f"horizon: {head.settings.model} predicts a label from its input; give `x`",
+            field="horizon",
+        )
+    wake(engine, [stream])
+    if stream.slab is None:
+        detail = f"horizon: the stream is still warming up at seq {head.seq}"
+        raise WarmingUp(detail, seq=head.seq)
+    count = max(command.samples, 0 if model.exchangeable else engine.settings.horizon_paths)
+    drawn = _paths(stream, command, count) if count else None
+    if model.exchangeable:
+        found = _exact(stream, command)
+    else:
+        assert drawn is not None
+        found = [_summary(model, drawn[:, i], command.quantiles) for i in range(command.horizon)]
+    named: list[dict[str, Any]] = [
+        {"x": None, "ahead": i + 1, "predictive": each} for i, each in enumerate(found)
+    ]
+    if command.samples and drawn is not None:
+        for i, each in enumerate(named):
+            each["samples"] = drawn[: command.samples, i].tolist()
+    answer = {
+        "stream": stream.name,
+        "seq": head.seq,
+        "model": head.settings.model,
+        "warming_up": False,
+        "predictions": named,
+    }
+    return msgspec.json.encode(answer)
+
+
+def _coming(stream: Stream, command: Predict) -> Record:
+    head = stream.live()
+    assert stream.slab is not None
+    met = hazards.met(stream.slab.model, head.settings)
+    return Record(head.seq, None, None, None, command.elapsed, head.told, *met)
+
+
+def _exact(stream: Stream, command: Predict) -> list[dict[str, Any]]:
+    slab = stream.slab
+    assert slab is not None
+    state, prior = slab.state(stream.row), slab.row_prior(stream.row)
+    inputs = slab.inputs([_coming(stream, command)])
+    found = horizon.mixtures(slab.model, state, prior, inputs, command.horizon)
+    return [summarise(each, command.quantiles)[0] for each in found]
+
+
+def _paths(stream: Stream, command: Predict, count: int) -> Tensor:
+    """Labels (count, horizon, d)."""
+    slab = stream.slab
+    assert slab is not None
+    rows = horizon.repeated(slab.state(stream.row), slab.row_prior(stream.row), count)
+    inputs = slab.inputs([_coming(stream, command)] * count)
+    generator = torch.Generator(slab.device).manual_seed(command.seed)
+    return horizon.paths(slab.model, *rows, inputs, command.horizon, generator)
+
+
+def _summary(model: UnderlyingModel, drawn: Tensor, levels: Sequence[float]) -> dict[str, Any]:
+    """Of draws (N, d) of one label: as of a predictive."""
+    if model.label == "class":
+        counts = torch.bincount(drawn[:, 0].long(), minlength=model.classes)
+        return {"probabilities": (counts / len(drawn)).tolist()}
+    if model.label == "binary":
+        share = float(drawn.mean())
+        return {"probabilities": [1 - share, share]}
+    at = torch.tensor(levels, dtype=drawn.dtype, device=drawn.device)
+    values = torch.quantile(drawn, at, dim=0).tolist()
+    variance = torch.cov(drawn.T).reshape(drawn.shape[1], -1)
+    return {
+        "mean": drawn.mean(0).tolist(),
+        "variance": variance.tolist(),
+        "quantiles": dict(zip(map(str, levels), values, strict=True)),
+    }

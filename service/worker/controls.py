@@ -1,0 +1,152 @@
+"""Commands beside observations: settings, deletion, overrides, imports, and all that is read."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from typing import Any
+
+import msgspec
+
+from service import views
+from service.errors import CorruptState, ReadTimeout, UnknownStream
+from service.wire import (
+    READS,
+    Act,
+    Configure,
+    Delete,
+    Envelope,
+    Head,
+    Import,
+    Predict,
+    RunLength,
+    SetBelief,
+    StreamSettings,
+)
+from service.worker import ahead, choices, overrides, reads, snapshots
+from service.worker.checks import Known, check_options, check_prior, check_settings, same_model
+from service.worker.engine import Engine
+from service.worker.sizes import check_sizes
+from service.worker.stream import Stream
+from service.worker.task import Task
+
+MAKERS = (Configure, Import)  # need no stream
+
+
+def control(engine: Engine, stream: Stream, task: Task) -> None:
+    """Run a command; raises ServiceError where it is refused, and then nothing has changed."""
+    command, envelope = task.command, task.envelope
+    late = envelope.deadline_ms and envelope.deadline_ms < time.time() * 1000
+    if isinstance(command, READS) and late:
+        raise ReadTimeout("its deadline passed before this read was reached")
+    if not isinstance(command, Delete):
+        usable(stream)
+    if not (isinstance(command, MAKERS) or stream.alive or stream.broken is not None):
+        raise UnknownStream(f"there is no stream {stream.name!r}")
+    _RUN[type(command)](engine, stream, task)
+
+
+def usable(stream: Stream) -> None:
+    """Raise CorruptState for a stream that could not be read."""
+    if stream.broken is not None:
+        raise CorruptState(stream.broken)
+
+
+def fresh(engine: Engine, stream: Stream, envelope: Envelope, given: dict[str, Any]) -> Head:
+    """Head of a stream's next life, before any observation."""
+    catalogue, now = engine.catalogue, envelope.time_ms
+    name = catalogue.resolve(given.get("model") or envelope.default_model)
+    settings = _settings({**given, "model": name})
+    check_options(settings)
+    generation = stream.head.generation + 1 if stream.head is not None else 1
+    head = Head(generation, settings, created_ms=now)
+    head.x_dim, head.y_dim = catalogue.dimensions(name)
+    known = check_prior(settings, catalogue.of(head), Known(head.x_dim, head.y_dim))
+    check_sizes(engine, head, known, settings.max_hypotheses)
+    head.x_dim, head.y_dim = known
+    return head
+
+
+def _settings(given: dict[str, Any]) -> StreamSettings:
+    return msgspec.convert(given, StreamSettings)
+
+
+def _configure(engine: Engine, stream: Stream, task: Task) -> None:
+    assert isinstance(task.command, Configure)
+    given = dict(task.command.settings)
+    task.status = 200 if stream.alive else 201
+    if not stream.alive:
+        stream.create(fresh(engine, stream, task.envelope, given))
+    elif stream.live().seq == 0:
+        # Nothing was learned yet: begin again, whatever changes.
+        earlier = msgspec.to_builtins(stream.live().settings)
+        stream.restart(fresh(engine, stream, task.envelope, {**earlier, **given}))
+    else:
+        _change(engine, stream, given)
+    stream.touch(task.envelope.time_ms)
+    _summarised(engine, stream, task)
+
+
+def _change(engine: Engine, stream: Stream, given: dict[str, Any]) -> None:
+    """Change settings of a stream with observations."""
+    head = stream.live()
+    if "model" in given and not same_model(given["model"], head.settings.model):
+        given["model"] = engine.catalogue.resolve(given["model"])
+    else:
+        given["model"] = head.settings.model
+    check_settings(head, given)
+    size = given.pop("max_hypotheses", head.settings.max_hypotheses)
+    if size > head.settings.max_hypotheses:
+        check_sizes(engine, head, Known(head.x_dim, head.y_dim), size)
+    head.settings = _settings({**msgspec.to_builtins(head.settings), **given})
+    if size != head.settings.max_hypotheses:
+        engine.resize(stream, size)
+
+
+def _summarised(engine: Engine, stream: Stream, task: Task) -> None:
+    task.body = [msgspec.json.encode(views.summary(stream.name, stream.live()))]
+
+
+def _delete(engine: Engine, stream: Stream, task: Task) -> None:
+    stream.delete(task.envelope.time_ms)
+    task.status = 204
+
+
+def _predict(engine: Engine, stream: Stream, task: Task) -> None:
+    assert isinstance(task.command, Predict)
+    answer = ahead.predictions if task.command.horizon else reads.predictions
+    task.body = [answer(engine, stream, task.command)]
+
+
+def _run_length(engine: Engine, stream: Stream, task: Task) -> None:
+    task.body = [reads.run_length(stream)]
+
+
+def _act(engine: Engine, stream: Stream, task: Task) -> None:
+    assert isinstance(task.command, Act)
+    task.body = [choices.act(engine, stream, task.command)]
+
+
+def _set_belief(engine: Engine, stream: Stream, task: Task) -> None:
+    assert isinstance(task.command, SetBelief)
+    overrides.set_belief(engine, stream, task.command)
+    stream.touch(task.envelope.time_ms)
+    task.body = [reads.run_length(stream)]
+
+
+def _import(engine: Engine, stream: Stream, task: Task) -> None:
+    assert isinstance(task.command, Import)
+    task.status = 200 if stream.alive else 201
+    snapshots.take(engine, stream, task.command, task.envelope.time_ms)
+    _summarised(engine, stream, task)
+
+
+_RUN: dict[type, Callable[[Engine, Stream, Task], None]] = {
+    Configure: _configure,
+    Delete: _delete,
+    Predict: _predict,
+    RunLength: _run_length,
+    Act: _act,
+    SetBelief: _set_belief,
+    Import: _import,
+}
