@@ -6,7 +6,7 @@
   * Refused: the request does not fit the stream as it is at its place in the log
     * UnknownStream, UnknownModel, DimensionMismatch, LabelOutOfRange, SeqConflict,
       UnfitSettings, UnfitModel, UnfitBelief, UnfitSnapshot, WarmingUp, SettingsConflict,
-      StreamExists, KeyReused, EarlierItemFailed
+      StreamExists, UnknownEvent, NotRetained, KeyReused, EarlierItemFailed
   * Overloaded: nothing was accepted, try again later
     * PartitionFull, TooManyWaiting, MemoryShort
   * Unavailable: the store is away
@@ -192,6 +192,18 @@ class StreamExists(Refused):
     """There is a stream of this name already."""
 
     status, slug, title = 409, "stream-exists", "Stream exists"
+
+
+class UnknownEvent(Refused):
+    """The stream has no such event."""
+
+    status, slug, title = 404, "unknown-event", "Unknown event"
+
+
+class NotRetained(Refused):
+    """What is asked about lies outside of the observations that are retained."""
+
+    status, slug, title = 409, "not-retained", "Not retained"
 
 
 class SettingsConflict(Refused):

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from msgspec.structs import astuple
-
 from model_core import events
 from model_core.events import Reading, Track
 from service.wire import Event, Head
@@ -25,19 +23,27 @@ def track(head: Head, reading: Reading) -> list[Event]:
     after, changed = events.track(before, reading, head.settings.confirm_after)
     if after is not before:
         _keep(head, after)
-    return [Event(*event) for event in changed]
+    return [_kept(event, head) for event in changed]
+
+
+def _kept(event: events.Event, head: Head) -> Event:
+    """An event as stored, with the verdict there is on it."""
+    for each in (head.event, head.last_event):
+        if each is not None and each.id == event.id:
+            return Event(*event, verdict=each.verdict)
+    return Event(*event)
 
 
 def _keep(head: Head, state: Track) -> None:
     head.confirmed_start, head.before_start = state.confirmed_start, state.before_start
     head.confirmed_totals, head.before_totals = state.confirmed_totals, state.before_totals
     head.next_event = state.next_event
-    head.event, head.last_event = _written(state.event), _written(state.last_event)
+    event = None if state.event is None else _kept(state.event, head)
+    last = None if state.last_event is None else _kept(state.last_event, head)
+    head.event, head.last_event = event, last
 
 
 def _read(event: Event | None) -> events.Event | None:
-    return None if event is None else events.Event(*astuple(event))
-
-
-def _written(event: events.Event | None) -> Event | None:
-    return None if event is None else Event(*event)
+    if event is None:
+        return None
+    return events.Event(*(getattr(event, field) for field in events.Event._fields))

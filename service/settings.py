@@ -43,6 +43,9 @@ class Settings(BaseSettings):
     horizon_paths: int = Field(
         256, ge=2, description="paths drawn for a horizon of a model that feeds labels back"
     )
+    max_replay: int = Field(
+        5000, ge=1, description="observations rerun at once, by a verdict, what-if or move"
+    )
     max_snapshot_bytes: int = Field(64 << 20, ge=1024, description="size of an imported snapshot")
     memory_shed_fraction: float = Field(
         0.85, gt=0, le=1, description="share of Redis maxmemory above which load is shed"

@@ -7,7 +7,7 @@ from typing import Any
 
 import msgspec
 
-from service.wire import Event, Head, Record
+from service.wire import Event, Head, Record, StreamSettings
 
 
 def event(found: Event | None) -> dict[str, Any] | None:
@@ -17,15 +17,20 @@ def event(found: Event | None) -> dict[str, Any] | None:
     return {name: getattr(found, name) for name in found.__struct_fields__}
 
 
+def settings(found: StreamSettings) -> dict[str, Any]:
+    """Return a stream's settings, with every field."""
+    shown = {field: getattr(found, field) for field in found.__struct_fields__}
+    shown["hazard"] = msgspec.to_builtins(found.hazard)
+    return shown
+
+
 def summary(name: str, head: Head) -> dict[str, Any]:
     """Return the answer to GET stream."""
-    settings = {field: getattr(head.settings, field) for field in head.settings.__struct_fields__}
-    settings["hazard"] = msgspec.to_builtins(head.settings.hazard)
     return {
         "stream": name,
         "model": head.settings.model,
         "seq": head.seq,
-        "settings": settings,
+        "settings": settings(head.settings),
         "warming_up": not head.warm,
         "x_dim": head.x_dim,
         "y_dim": head.y_dim,

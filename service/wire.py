@@ -89,6 +89,30 @@ class SetBelief(Struct, tag="set_belief", omit_defaults=True):
     seq: int | None = None  # expected position of that observation
 
 
+class Verdict(Struct, tag="verdict", omit_defaults=True):
+    """Say of an event, or of a start that none was raised for, whether it was a change."""
+
+    stream: str
+    change: bool
+    event: int | None = None
+    start: int | None = None
+
+
+class WhatIf(Struct, tag="what_if", omit_defaults=True):
+    """Rerun what is retained under other settings; changes nothing."""
+
+    stream: str
+    settings: dict[str, Any]
+    series: bool = False  # whether to answer the scores of each observation
+
+
+class Move(Struct, tag="move", omit_defaults=True):
+    """Go on under another model, or version, after a rerun of what is retained."""
+
+    stream: str
+    model: str
+
+
 class Import(Struct, tag="import", omit_defaults=True):
     """Make a stream what a snapshot says that was left under `token` in its partition."""
 
@@ -97,8 +121,20 @@ class Import(Struct, tag="import", omit_defaults=True):
     replace: bool = False
 
 
-Command = Observe | Configure | Delete | Predict | Act | RunLength | SetBelief | Import
-READS = (Predict, Act, RunLength)  # change nothing, and need no answer past their deadline
+Command = (
+    Observe
+    | Configure
+    | Delete
+    | Predict
+    | Act
+    | RunLength
+    | SetBelief
+    | Verdict
+    | WhatIf
+    | Move
+    | Import
+)
+READS = (Predict, Act, RunLength, WhatIf)  # change nothing, and need no answer past their deadline
 
 
 class Envelope(Struct, array_like=True):
@@ -177,6 +213,7 @@ class Event(Struct, omit_defaults=True):
     direction: str | None = None  # up | down
     size: float | list[float] | None = None  # in standard deviations within the regimes
     time: str | None = None  # of the observation that raised this state, if the client sent one
+    verdict: bool | None = None  # a person's word: whether it was a change
 
 
 class Head(Struct, omit_defaults=True):

@@ -110,6 +110,12 @@ class Store:
                 pipe.hset(keys.checkpoint(partition, stream), field, blob)
             pipe.execute()
 
+    def events(self, partition: int, stream: str) -> dict[int, wire.Event]:
+        """Read the committed events of a stream."""
+        stored = cast(dict[bytes, bytes], self._client.hgetall(keys.events(partition, stream)))
+        what = f"an event of {stream!r}"
+        return {int(i): _decode(wire.decode_event, blob, what) for i, blob in stored.items()}
+
     def staged(self, partition: int, token: str) -> bytes | None:
         """Read a snapshot that the API left for this partition."""
         return cast(bytes | None, self._client.get(keys.staged(partition, token)))

@@ -12,7 +12,7 @@ from service.errors import (
     SettingsConflict,
     UnfitSettings,
 )
-from service.wire import Head, Observation, StreamSettings, numbers
+from service.wire import Head, Observation, Record, StreamSettings, numbers
 
 # Squares and sums of squares of anything smaller stay finite, whatever the model does with them.
 LARGEST = 1e100
@@ -26,7 +26,7 @@ class Known(NamedTuple):
     x_dim: int | None
     y_dim: int | None
 
-    def after(self, seen: Observation) -> Known:
+    def after(self, seen: Observation | Record) -> Known:
         """What is known after an observation: the first input and label decide."""
         x_dim, y_dim = self
         if x_dim is None and seen.x:
@@ -43,7 +43,9 @@ def check_position(expected: int | None, current: int) -> None:
         raise SeqConflict(detail, seq=current)
 
 
-def check_observation(seen: Observation, where: str, x_dim: int | None, y_dim: int | None) -> None:
+def check_observation(
+    seen: Observation | Record, where: str, x_dim: int | None, y_dim: int | None
+) -> None:
     """Raise DimensionMismatch or LabelOutOfRange, naming the field after `where`."""
     y = numbers(seen.y)
     if seen.y is not None and len(y) != y_dim:
@@ -75,7 +77,7 @@ def check_input(x: list[float] | None, where: str, x_dim: int | None) -> None:
     raise DimensionMismatch(f"{where}: expected {expected}, got {got}", field="x")
 
 
-def check_label(seen: Observation, where: str, model: UnderlyingModel) -> None:
+def check_label(seen: Observation | Record, where: str, model: UnderlyingModel) -> None:
     """Raise LabelOutOfRange for a label that the model cannot produce."""
     for value in numbers(seen.y):
         expected = _wrong(value, model)

@@ -18,12 +18,15 @@ from service.wire import (
     Envelope,
     Head,
     Import,
+    Move,
     Predict,
     RunLength,
     SetBelief,
     StreamSettings,
+    Verdict,
+    WhatIf,
 )
-from service.worker import ahead, choices, overrides, reads, snapshots
+from service.worker import ahead, choices, corrections, overrides, reads, snapshots
 from service.worker.checks import Known, check_options, check_prior, check_settings, same_model
 from service.worker.engine import Engine
 from service.worker.sizes import check_sizes
@@ -134,6 +137,22 @@ def _set_belief(engine: Engine, stream: Stream, task: Task) -> None:
     task.body = [reads.run_length(stream)]
 
 
+def _verdict(engine: Engine, stream: Stream, task: Task) -> None:
+    assert isinstance(task.command, Verdict)
+    task.body = [corrections.judge(engine, stream, task.command, task.envelope.time_ms)]
+
+
+def _what_if(engine: Engine, stream: Stream, task: Task) -> None:
+    assert isinstance(task.command, WhatIf)
+    task.body = [corrections.what_if(engine, stream, task.command)]
+
+
+def _move(engine: Engine, stream: Stream, task: Task) -> None:
+    assert isinstance(task.command, Move)
+    corrections.move(engine, stream, task.command, task.envelope.time_ms)
+    _summarised(engine, stream, task)
+
+
 def _import(engine: Engine, stream: Stream, task: Task) -> None:
     assert isinstance(task.command, Import)
     task.status = 200 if stream.alive else 201
@@ -148,5 +167,8 @@ _RUN: dict[type, Callable[[Engine, Stream, Task], None]] = {
     RunLength: _run_length,
     Act: _act,
     SetBelief: _set_belief,
+    Verdict: _verdict,
+    WhatIf: _what_if,
+    Move: _move,
     Import: _import,
 }

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import OrderedDict
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from typing import TypeVar
 
 import msgspec
@@ -36,6 +36,7 @@ class Engine:
         self.catalogue = Catalogue(settings.models_dir, settings.device)
         self.streams: OrderedDict[tuple[int, str], Stream] = OrderedDict()
         self._slabs: dict[tuple[str, int, Options], Slab] = {}
+        self.tick: Callable[[], None] = lambda: None  # a sign of life, in long work
 
     # --- loading and forgetting ---------------------------------------------------------------
 

@@ -41,6 +41,7 @@ class Worker:
         self._committer = Committer(self.log)
         self.engine = Engine(settings, Store(self.client))
         self.leases = Leases(lambda: self._log(self._connect()), settings.lease_ttl_ms)
+        self.engine.tick = self.leases.tick
         self._census = Census()
         self.offsets: dict[int, Offset] = {}
         self._blame = True

@@ -47,7 +47,7 @@ def _advance(slab: Slab, group: list[tuple[Stream, Answer]]) -> list[tuple[Answe
             continue
         answer.readout, answer.place = readout, Place(mixture, i)
         _enter(answer.record, readout)
-        answer.event = follow(stream, answer.record, readout)
+        answer.event = raised(stream, follow(stream, answer.record, readout))
         _count(stream.live(), answer.record)
         stream.put(answer.record)
     _measure([answer for _, answer in group])
@@ -92,7 +92,7 @@ def _begin(engine: Engine, streams: list[Stream]) -> None:
                 # The record stays as it was answered.
                 record.previous_start = readout.born_previous_start
                 stream.put(record)
-                follow(stream, record, readout)
+                raised(stream, follow(stream, record, readout))
     for stream in streams:
         stream.buffer = []
 
@@ -149,8 +149,16 @@ def _enter(record: Record, readout: Readout) -> None:
     record.previous_start = readout.born_previous_start
 
 
-def follow(stream: Stream, record: Record, readout: Readout) -> Event | None:
-    """Enter a step's numbers into the head, and follow the events; returns the last that moved."""
+def raised(stream: Stream, events: list[Event]) -> Event | None:
+    """Have events written and counted; returns the last of them."""
+    stream.raise_events(events)
+    for event in events:
+        metrics.CHANGEPOINTS.labels(stream.live().settings.model, event.state).inc()
+    return events[-1] if events else None
+
+
+def follow(stream: Stream, record: Record, readout: Readout) -> list[Event]:
+    """Enter a step's numbers into the head, and follow the events; returns those that moved."""
     head, seq = stream.live(), record.seq
     start = seq - readout.map_run_length
     quantity = stream.slab is not None and stream.slab.model.label != "class"
@@ -159,15 +167,12 @@ def follow(stream: Stream, record: Record, readout: Readout) -> Event | None:
         seq, record.time, start, readout.map_probability, readout.map_previous_start, *totals
     )
     events = track(head, reading)
-    stream.raise_events(events)
-    for event in events:
-        metrics.CHANGEPOINTS.labels(head.settings.model, event.state).inc()
     head.best_start = readout.best_start
     head.map_run_length = readout.map_run_length
     head.changed_probability = readout.changed_probability
     head.pruned_mass = readout.pruned_mass
     head.pruned_mass_sum += readout.pruned_mass
-    return events[-1] if events else None
+    return events
 
 
 def _measure(answers: list[Answer]) -> None:

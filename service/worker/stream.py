@@ -10,7 +10,7 @@ import msgspec
 from service import wire
 from service.redis import keys
 from service.redis.script import Argument
-from service.redis.store import CHUNK, Stored, phase_of, seal
+from service.redis.store import CHUNK, Store, Stored, phase_of, seal, unseal
 from service.wire import Event, Head, IdempotencyRecord, Record
 from service.worker.resident import Slab
 
@@ -37,7 +37,9 @@ class Stream:
         self._effects: list[Effect] = []
         self._new: dict[int, Record] = {}  # encoded when the answers are complete
         self._events: dict[int, Event] = {}
+        self._raised: dict[int, Event] = {}  # since it was loaded: not all committed yet
         self._touched = False
+        self._sealing: dict[int, bytes] = {}  # chunks that the last commit may still be writing
 
     @property
     def alive(self) -> bool:
@@ -67,6 +69,7 @@ class Stream:
     def create(self, head: Head) -> None:
         """Begin a new life of the stream."""
         self.head, self.tail, self.buffer, self._new, self._events = head, {}, [], {}, {}
+        self._raised = {}
         self._effects.append(("ZADD", keys.names(self.partition), 0, self.name))
         self._touched = True
 
@@ -111,6 +114,12 @@ class Stream:
     def raise_events(self, events: list[Event]) -> None:
         """Have events written with the next commit."""
         self._events.update((event.id, event) for event in events)
+        self._raised.update(self._events)
+
+    def events(self, store: Store) -> dict[int, Event]:
+        """All events of this life, by id."""
+        found = store.events(self.partition, self.name) | self._raised
+        return dict(sorted(found.items()))
 
     def remember(
         self, field: bytes, record: IdempotencyRecord, keep_s: float, keep_requests: int
@@ -165,6 +174,32 @@ class Stream:
         head = self.live()
         return (head.seq + self.phase) // every > (head.checkpoint + self.phase) // every
 
+    def retained(self, store: Store, most: int) -> list[Record]:
+        """The last `most` records, and those before them in the same chunk; ascending."""
+        head = self.live()
+        records = {seq: wire.decode_record(each) for seq, each in self.tail.items()} | self._new
+        first = max(0, head.seq - min(head.settings.history, most))
+        wanted = range((first + self.phase) // CHUNK, (head.sealed - 1 + self.phase) // CHUNK + 1)
+        missing = [number for number in wanted if number not in self._sealing]
+        stored = dict(zip(missing, store.chunks(self.partition, self.name, missing), strict=True))
+        for blob in (stored | self._sealing).values():
+            if blob is not None:
+                records |= {record.seq: record for record in unseal(blob)}
+        found: list[Record] = []
+        for seq in range(head.seq - 1, -1, -1):
+            if seq not in records or seq < wanted.start * CHUNK - self.phase:
+                break
+            found.append(records[seq])
+        return found[::-1]
+
+    def relay(self, records: list[Record]) -> None:
+        """Have the last records written anew, in chunks and tail; the first begins a chunk."""
+        head = self.live()
+        head.sealed = records[0].seq if records else head.seq
+        self.tail = {}
+        for record in records:
+            self.put(record)
+
     def set_aside(self, stored: Stored) -> None:
         """Keep what cannot be read, all of it, where no later commit overwrites it."""
         key = keys.quarantine(self.partition)
@@ -184,6 +219,7 @@ class Stream:
         """Everything the next commit must write; afterwards nothing waits."""
         p, name = self.partition, self.name
         self.tail.update((seq, wire.encode(record)) for seq, record in self._new.items())
+        self._sealing = {}
         if self.alive and self.broken is None:
             self._drop_stale()
             if self.live().warm:
@@ -220,7 +256,8 @@ class Stream:
         while (end := self._chunk_end(head.sealed)) <= head.seq:
             number = (end - 1 + self.phase) // CHUNK
             blobs = [msgspec.Raw(self.tail[seq]) for seq in range(head.sealed, end)]
-            self._effects.append(("HSET", key, str(number), seal(blobs)))
+            self._sealing[number] = seal(blobs)
+            self._effects.append(("HSET", key, str(number), self._sealing[number]))
             head.sealed = end
             self._touched = True
         oldest = (max(0, head.seq - head.settings.history) + self.phase) // CHUNK

@@ -10,7 +10,7 @@ import pytest
 from service import models, snapshot
 from service.redis.connection import connect_async
 from service.redis.store import AsyncStore
-from service.wire import Configure, Delete, Import, Observation, Observe, Predict, RunLength
+from service.wire import Delete, Import, Observation, Observe, Predict, RunLength
 from tests.service.worker.test_reload import MODELS, configure, series
 
 TOKEN = "0123"

@@ -1,0 +1,166 @@
+"""Reruns that clients ask for: a verdict on a change, other settings tried, another model."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import msgspec
+from msgspec.structs import replace
+
+from service import views
+from service.errors import NotRetained, UnknownEvent, WarmingUp
+from service.wire import Event, Head, Move, Record, StreamSettings, Verdict, WhatIf
+from service.worker import rerun
+from service.worker.checks import (
+    Known,
+    check_label,
+    check_observation,
+    check_options,
+    check_prior,
+    same_model,
+)
+from service.worker.engine import Engine
+from service.worker.sizes import check_sizes
+from service.worker.stream import Stream
+
+
+def judge(engine: Engine, stream: Stream, command: Verdict, now_ms: int) -> bytes:
+    """Correct the belief by a person's word, and keep it: answer to the verdict.
+
+    A change is certain at its start. Of one that was none, everything between the changes before
+    and after it is one regime.
+    """
+    head = stream.live()
+    if stream.slab is None or head.seq == 0:
+        raise WarmingUp(f"the stream has no belief yet at seq {head.seq}", seq=head.seq)
+    records = stream.retained(engine.store, engine.settings.max_replay)
+    events = stream.events(engine.store)
+    event = None
+    if command.event is not None:
+        event = events.get(command.event)
+        if event is None:
+            raise UnknownEvent(f"the stream has no event {command.event}")
+    start = event.start if event is not None else command.start or 0
+    first = records[0].seq if records else head.seq
+    if not first < start < head.seq:
+        raise NotRetained(
+            f"start {start}: only observations {first + 1} to {head.seq - 1} can be judged still",
+            first=first,
+        )
+    told = _told(command.change, start, event, events, head)
+    records = [
+        replace(record, changepoint=told.get(record.seq, record.changepoint)) for record in records
+    ]
+    found = rerun.corrected(engine, stream, records)
+    if event is not None and not command.change:
+        stream.raise_events([replace(event, state="withdrawn", verdict=False)])
+    rerun.adopt(engine, stream, found, now_ms, also=start)
+    kept = _judged(engine, stream, command, event, start)
+    return msgspec.json.encode(
+        {"stream": stream.name, "seq": stream.live().seq, "event": views.event(kept)}
+    )
+
+
+def _told(
+    change: bool, start: int, event: Event | None, events: dict[int, Event], head: Head
+) -> dict[int, float]:
+    """Supervision by `seq`."""
+    if change or event is None:
+        return {start: 1.0}
+    starts = [each.start for each in events.values() if each.state != "withdrawn"]
+    before = max((each for each in starts if each < start), default=0)
+    after = min((each for each in starts if each > start), default=head.seq)
+    return dict.fromkeys(range(before + 1, after), 0.0)
+
+
+def _judged(
+    engine: Engine, stream: Stream, command: Verdict, event: Event | None, start: int
+) -> Event:
+    """The event that the verdict is on, as it is now, with the verdict."""
+    events = stream.events(engine.store)
+    if event is not None:
+        now = replace(events[event.id], verdict=command.change)
+    else:
+        alive = [e for e in events.values() if e.state != "withdrawn"]
+        near = [e for e in alive if abs(e.start - start) <= rerun.NEAR]
+        head = stream.live()
+        made = Event(head.next_event, "confirmed", start, start, head.seq - 1, probability=1.0)
+        now = replace(min(near, key=lambda e: abs(e.start - start), default=made), verdict=True)
+        head.next_event = max(head.next_event, now.id + 1)
+    head = stream.live()
+    head.event = now if head.event is not None and head.event.id == now.id else head.event
+    last = head.last_event
+    head.last_event = now if last is not None and last.id == now.id else last
+    stream.raise_events([now])
+    return now
+
+
+def what_if(engine: Engine, stream: Stream, command: WhatIf) -> bytes:
+    """Answer to POST what-if: the retained history under other settings."""
+    head, records = _prepared(engine, stream, command.settings)
+    found = rerun.under(engine, stream, head, records)
+    try:
+        return msgspec.json.encode(_compared(stream, found, records, command.series))
+    finally:
+        found.close()
+
+
+def _compared(
+    stream: Stream, found: rerun.Rerun, records: list[Record], series: bool
+) -> dict[str, Any]:
+    both = [
+        (new, record.log_score)
+        for new, record in zip(found.scores, records, strict=True)
+        if new is not None and record.log_score is not None
+    ]
+    count = len(both)
+    answer: dict[str, Any] = {
+        "stream": stream.name,
+        "seq": found.head.seq,
+        "first": records[0].seq if records else found.head.seq,
+        "model": found.head.settings.model,
+        "settings": views.settings(found.head.settings),
+        "warming_up": not found.head.warm,
+        "compared": count,
+        "mean_log_score": sum(new for new, _ in both) / count if count else None,
+        "present_mean_log_score": sum(old for _, old in both) / count if count else None,
+        "events": [views.event(each) for each in found.events.values()],
+        "segmentation": views.segmentation(found.head, found.records),
+    }
+    if series:
+        answer["log_score"], answer["changed_probability"] = found.scores, found.changed
+    return answer
+
+
+def move(engine: Engine, stream: Stream, command: Move, now_ms: int) -> None:
+    """Have a stream go on under another model, as if it had been there for all that is retained."""
+    if command.model == stream.live().settings.model:
+        return
+    head, records = _prepared(engine, stream, {"model": command.model})
+    rerun.adopt(engine, stream, rerun.under(engine, stream, head, records), now_ms)
+
+
+def _prepared(engine: Engine, stream: Stream, given: dict[str, Any]) -> tuple[Head, list[Record]]:
+    """Head of a new stream with the settings, and records; raises Refused where they do not fit."""
+    head, catalogue = stream.live(), engine.catalogue
+    if "model" in given and not same_model(given["model"], head.settings.model):
+        given = {**given, "model": catalogue.resolve(given["model"])}
+    else:
+        given = {**given, "model": head.settings.model}
+    merged = {**msgspec.to_builtins(head.settings), **given}
+    settings = msgspec.convert(merged, StreamSettings)
+    check_options(settings)
+    records = stream.retained(engine.store, engine.settings.max_replay)
+    known = Known(*catalogue.dimensions(settings.model))
+    for record in records:
+        known = known.after(record)
+    shaped = Head(1, settings, x_dim=known.x_dim, y_dim=known.y_dim)
+    model = catalogue.of(shaped)
+    known = check_prior(settings, model, known)
+    check_sizes(engine, shaped, known, settings.max_hypotheses)
+    for record in records:
+        where = f"observation {record.seq}: "
+        check_observation(record, where, known.x_dim, known.y_dim)
+        check_label(record, where, model)
+    shaped.x_dim, shaped.y_dim = known
+    return shaped, records

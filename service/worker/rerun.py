@@ -1,0 +1,202 @@
+"""Reruns: a stream's retained observations through a filter that starts anew.
+
+What was retained is all that is known, so the first of it counts as the first of a regime. The
+stream itself is not touched; `adopt` puts the outcome in its place.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+import torch
+from msgspec.structs import replace
+
+from model_core.upm.base import UnderlyingModel
+from service import metrics
+from service.redis.store import Stored
+from service.wire import Event, Head, Record, StreamSettings, numbers
+from service.worker import hazards, warmup
+from service.worker.engine import Engine
+from service.worker.observing import follow, raised
+from service.worker.stream import Stream
+
+TICK = 64  # observations between signs of life
+NEAR = 10  # observations between the starts of what counts as the same change
+
+
+class Rerun:
+    """The outcome: a stream that only exists here, its events, its records and their scores.
+
+    records: as given, with where the best path before each one comes from. scores: log score of
+    each, None in the warm-up and without a label. changed: the number to alarm on, likewise.
+    """
+
+    def __init__(self, stream: Stream, records: list[Record]) -> None:
+        self.stream, self.records = stream, records
+        self.events: dict[int, Event] = {}
+        self.scores: list[float | None] = [None] * len(records)
+        self.changed: list[float | None] = [None] * len(records)
+
+    @property
+    def head(self) -> Head:
+        """Head of the rerun stream."""
+        return self.stream.live()
+
+    def close(self) -> None:
+        """Give its place on the device back."""
+        self.stream.leave()
+
+
+def under(engine: Engine, stream: Stream, head: Head, records: list[Record]) -> Rerun:
+    """Rerun records as a new stream would have seen them; head: its settings and dimensions."""
+    made, model, settings = _begun(stream, head, records), engine.catalogue.of(head), head.settings
+    met = hazards.met(model, settings)
+    records = [replace(record, hazard=met[0], outlier_rate=met[1]) for record in records]
+    known = warmup.given(settings, model)
+    if not model.needs_scale:
+        known = [0.0] * model.scaled, [1.0] * model.scaled
+    return _run(engine, made, records, known or _estimated(model, settings, records))
+
+
+def corrected(engine: Engine, stream: Stream, records: list[Record]) -> Rerun:
+    """Rerun records, in which only what is told was changed, in the stream's own units."""
+    old = stream.live()
+    head = Head(1, old.settings, x_dim=old.x_dim, y_dim=old.y_dim)
+    made = _begun(stream, head, records)
+    return _run(engine, made, records, (old.location or [], old.scale or []))
+
+
+def _begun(stream: Stream, head: Head, records: list[Record]) -> Stream:
+    made = Stream(stream.partition, stream.name, Stored(None, None, {}, {}))
+    head.generation = stream.live().generation
+    head.seq = head.confirmed_start = records[0].seq if records else 0
+    made.head = head
+    return made
+
+
+def _estimated(
+    model: UnderlyingModel, settings: StreamSettings, records: list[Record]
+) -> tuple[list[float], list[float]] | None:
+    """Location and scale as the warm-up would have found them; None where it is not over."""
+    for count in range(1, len(records) + 1):
+        values = warmup.values_of(records[:count], model)
+        if warmup.complete(values, model.y_dim, settings.warmup, count):
+            return warmup.estimate(values, settings, model)
+    return None
+
+
+def _run(
+    engine: Engine,
+    made: Stream,
+    records: list[Record],
+    known: tuple[list[float], list[float]] | None,
+) -> Rerun:
+    found, head = Rerun(made, records), made.live()
+    if known is None:
+        made.buffer = list(records)
+        for record in records:
+            _pass(head, record, None)
+        return found
+    (head.location, head.scale), head.warm = known, True
+    slab = engine.slab(head)
+    prior = slab.prior(head.location, head.scale)
+    made.slab, made.row = slab, slab.add(slab.start(prior), prior)
+    metrics.REPLAYED.inc(len(records))
+    for i, record in enumerate(records):
+        if i % TICK == 0:
+            engine.tick()
+        (readout,) = slab.replay([made.row], [record], [head.confirmed_start])
+        if i == 0 and record.seq:
+            _placed(made, record.seq)
+            readout = readout._replace(best_start=record.seq)
+        score = None if readout.log_score != readout.log_score else readout.log_score
+        found.scores[i], found.changed[i] = score, readout.changed_probability
+        record.previous_start = readout.born_previous_start
+        found.events.update((event.id, event) for event in follow(made, record, readout))
+        _pass(head, record, score)
+    return found
+
+
+def _placed(made: Stream, seq: int) -> None:
+    """After its first observation a filter learns that it was not the stream's first."""
+    assert made.slab is not None
+    state = made.slab.state(made.row)
+    made.slab.put(made.row, state._replace(seq=torch.full_like(state.seq, seq + 1)))
+
+
+def _pass(head: Head, record: Record, score: float | None) -> None:
+    head.seq += 1
+    head.last = numbers(record.y) or head.last
+    if score is not None:
+        head.log_score_sum += score
+        head.scored += 1
+
+
+def adopt(
+    engine: Engine, stream: Stream, found: Rerun, now_ms: int, also: int | None = None
+) -> None:
+    """Put a rerun in place of its stream, in the next commit; new events are raised.
+
+    Events that the stream has had keep their ids and, where the rerun has them in the same state,
+    are left as they were. New are those after the last one known, those near the start `also`, the
+    one under suspicion and the last one confirmed.
+    What the observations were answered stays, too.
+    """
+    old, head = stream.live(), found.head
+    known = stream.events(engine.store)
+    needed = {each.id for each in (head.event, head.last_event) if each is not None}
+    new = _reconciled(found.events.values(), known, needed, old.next_event, also)
+    head.next_event = max([old.next_event, *(each.id + 1 for each in new.values())])
+    gone = old.event if old.event and old.event.id not in {e.id for e in new.values()} else None
+    head.event = new.get(head.event.id) if head.event is not None else None
+    head.last_event = new.get(head.last_event.id) if head.last_event is not None else None
+    head.created_ms, head.told, head.oldest = old.created_ms, old.told, old.oldest
+    head.pruned_mass_sum += old.pruned_mass_sum
+    changed = [each for each in new.values() if known.get(each.id) != each]
+    if gone is not None:
+        changed.append(replace(gone, state="withdrawn"))
+    stream.leave()
+    stream.head = head
+    stream.slab, stream.row, stream.buffer = found.stream.slab, found.stream.row, []
+    if stream.slab is None:
+        stream.buffer = list(found.records)
+    stream.relay(found.records)
+    raised(stream, changed)
+    stream.touch(now_ms)
+    if stream.slab is not None and head.seq:
+        engine.replace(stream, stream.slab.state(stream.row))
+
+
+def _reconciled(
+    events: Iterable[Event],
+    known: dict[int, Event],
+    needed: set[int],
+    following: int,
+    also: int | None,
+) -> dict[int, Event]:
+    """The rerun's events by their ids there, under the ids of the stream.
+
+    needed: ids there without which the rerun could not go on.
+    """
+    found: dict[int, Event] = {}
+    free = [each for each in known.values() if each.state != "withdrawn"]
+    after = max((each.start for each in free), default=-1)
+    for event in events:
+        if event.state == "withdrawn":
+            continue
+        near = [each for each in free if abs(each.start - event.start) <= NEAR]
+        if near:
+            same = min(near, key=lambda each: abs(each.start - event.start))
+            free.remove(same)
+            settled = event.state == "confirmed" and same.start == event.start
+            left = same.state == event.state and (settled or event.id not in needed)
+            moved = replace(event, id=same.id, verdict=same.verdict)
+            found[event.id] = same if left else moved
+        elif (
+            event.id in needed
+            or event.start > after
+            or (also is not None and abs(event.start - also) <= NEAR)
+        ):
+            found[event.id] = replace(event, id=following)
+            following += 1
+    return found
