@@ -8,9 +8,10 @@ from __future__ import annotations
 import math
 from typing import Annotated, Literal
 
-from pydantic import AfterValidator, ConfigDict, Field, StrictBool, StrictInt
+from pydantic import AfterValidator, ConfigDict, Field, StrictBool, StrictInt, StrictStr
 
-from service.schemas import Elapsed, Form, Number, Numbers, Probability, Seq
+from service.models import REFERENCE
+from service.schemas import Elapsed, Form, Number, Numbers, Probability, Seq, StreamForm
 
 MAX_QUANTILES = 99
 BELIEF_TOLERANCE = 1e-6  # of a sum of probabilities
@@ -113,3 +114,44 @@ class BeliefForm(Form):
     seq: Seq | None = Field(
         None, description="expected position; refused with 409 when the stream is elsewhere"
     )
+
+
+class WhatIfForm(Form):
+    """Settings to try on what is retained; those not named are the stream's."""
+
+    model_config = ConfigDict(
+        json_schema_extra={
+            "examples": [{"settings": {"hazard": 0.002}}, {"settings": {"model": "averaged"}}]
+        }
+    )
+
+    settings: StreamForm = Field(default_factory=lambda: StreamForm.model_validate({}))
+    series: StrictBool = Field(
+        False, description="whether to answer the scores of each observation"
+    )
+
+
+class ModelForm(Form):
+    """The model that a stream is to go on under."""
+
+    model_config = ConfigDict(json_schema_extra={"examples": [{"model": "averaged@1"}]})
+
+    model: Annotated[StrictStr, Field(pattern=REFERENCE)] = Field(
+        description="NAME@VERSION, or NAME for the highest version there is"
+    )
+
+
+class VerdictForm(Form):
+    """A person's word on an event."""
+
+    model_config = ConfigDict(json_schema_extra={"examples": [{"change": False}]})
+
+    change: StrictBool = Field(description="whether it was a change")
+
+
+class ChangeForm(Form):
+    """A change that no event was raised for."""
+
+    model_config = ConfigDict(json_schema_extra={"examples": [{"start": 412}]})
+
+    start: Seq = Field(description="`seq` of the first observation of the new regime")

@@ -9,13 +9,26 @@ from pydantic import TypeAdapter
 from service import wire
 from service.api.forms import MAX_ERRORS, Forms, parsed
 from service.errors import FieldError, InvalidField
-from service.questions import ActionForm, BeliefForm, PredictionForm
+from service.questions import (
+    ActionForm,
+    BeliefForm,
+    ChangeForm,
+    ModelForm,
+    PredictionForm,
+    VerdictForm,
+    WhatIfForm,
+)
 from service.settings import Settings
 
 MAX_DRAWS = 100_000  # samples times inputs in one call
+MAX_DIGITS = 15
 _prediction = TypeAdapter(PredictionForm).validate_json
 _action = TypeAdapter(ActionForm).validate_json
 _belief = TypeAdapter(BeliefForm).validate_json
+_what_if = TypeAdapter(WhatIfForm).validate_json
+_model = TypeAdapter(ModelForm).validate_json
+_verdict = TypeAdapter(VerdictForm).validate_json
+_change = TypeAdapter(ChangeForm).validate_json
 
 
 class Asked:
@@ -69,6 +82,26 @@ class Asked:
         if form.belief is not None:
             pairs = [(each.run_length, each.probability) for each in form.belief]
         return wire.SetBelief(stream, pairs, form.changepoint, form.seq)
+
+    def what_if(self, stream: str, body: bytes) -> wire.WhatIf:
+        """Read the settings to try."""
+        form = parsed(_what_if, body or b"{}")
+        settings = self._forms.named(form.settings, "body.settings")
+        return wire.WhatIf(stream, settings, form.series)
+
+    def move(self, stream: str, body: bytes) -> wire.Move:
+        """Read the model to go on under."""
+        return wire.Move(stream, parsed(_model, body).model)
+
+    def verdict(self, stream: str, event: str, body: bytes) -> wire.Verdict:
+        """Read a verdict on an event, whose id the path has."""
+        if not event.isdecimal() or len(event) > MAX_DIGITS:
+            raise InvalidField([FieldError("path.event", "expected the id of an event")])
+        return wire.Verdict(stream, parsed(_verdict, body).change, int(event))
+
+    def change(self, stream: str, body: bytes) -> wire.Verdict:
+        """Read where a missed change was."""
+        return wire.Verdict(stream, True, start=parsed(_change, body).start)
 
     def _inputs(self, inputs: list[list[float]], field: str, most: int) -> list[FieldError]:
         errors = []

@@ -52,6 +52,7 @@ class Event(Document):
     direction: Literal["up", "down"] | None
     size: float | Numbers | None = Field(description="in standard deviations")
     time: str | None
+    verdict: bool | None = Field(description="a person's word: whether it was a change")
 
 
 class Answer(Document):

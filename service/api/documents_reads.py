@@ -6,7 +6,7 @@ from typing import Any, Literal
 
 from pydantic import Field
 
-from service.api.documents import Document, Numbers, Predictive
+from service.api.documents import Document, Event, Numbers, Predictive, Segment
 
 
 class Component(Document):
@@ -72,3 +72,29 @@ class RunLength(Document):
     changepoint_probability: float | None
     recent_change_probability: float | None
     belief: list[Hypothesis]
+
+
+class Verdict(Document):
+    """The event that a verdict is on, as it is now."""
+
+    stream: str
+    seq: int
+    event: Event
+
+
+class WhatIf(Document):
+    """What the retained history would have come to; ids of events are its own."""
+
+    stream: str
+    seq: int
+    first: int = Field(description="`seq` of the first observation that was rerun")
+    model: str
+    settings: dict[str, Any]
+    warming_up: bool
+    compared: int = Field(description="observations that both have a log score for")
+    mean_log_score: float | None
+    present_mean_log_score: float | None = Field(description="as the stream was answered")
+    events: list[Event]
+    segmentation: list[Segment]
+    log_score: list[float | None] | None = Field(None, description="with `series`")
+    changed_probability: list[float | None] | None = Field(None, description="with `series`")

@@ -96,16 +96,19 @@ class Forms:
 
     def settings(self, body: bytes) -> dict[str, Any]:
         """Read the named settings of a stream."""
-        form = parsed(_stream, body or b"{}")
+        return self.named(parsed(_stream, body or b"{}"), "body")
+
+    def named(self, form: StreamForm, loc: str) -> dict[str, Any]:
+        """Return the settings that a form names, each within its bounds."""
         limits, errors = self._settings, []
         for name, limit in (
             ("max_hypotheses", limits.max_hypotheses),
             ("history", limits.max_history),
         ):
             if getattr(form, name) > limit:
-                errors.append(FieldError(f"body.{name}", f"at most {limit}"))
+                errors.append(FieldError(f"{loc}.{name}", f"at most {limit}"))
         for name in ("location", "scale"):
-            errors += self.too_long(getattr(form, name), f"body.{name}")
+            errors += self.too_long(getattr(form, name), f"{loc}.{name}")
         if errors:
             raise InvalidField(errors)
         return form.model_dump(exclude_unset=True)

@@ -13,17 +13,29 @@ from pydantic.json_schema import models_json_schema
 from service.api.documents import Problem
 from service.api.http import BYTES, JSON, NDJSON
 from service.errors import PROBLEM_JSON
-from service.questions import ActionForm, BeliefForm, PredictionForm
+from service.questions import (
+    ActionForm,
+    BeliefForm,
+    ChangeForm,
+    ModelForm,
+    PredictionForm,
+    VerdictForm,
+    WhatIfForm,
+)
 from service.schemas import KEY, STREAM_ID, Item, Observation, StreamForm
 
 REF = "#/components/schemas/{model}"
 BODIES: tuple[type[BaseModel], ...] = (
     ActionForm,
     BeliefForm,
+    ChangeForm,
     Item,
+    ModelForm,
     Observation,
     PredictionForm,
     StreamForm,
+    VerdictForm,
+    WhatIfForm,
     Problem,
 )
 
@@ -62,6 +74,14 @@ MODEL = {
     "description": "model name",
     "schema": {"type": "string"},
     "example": "gaussian",
+}
+EVENT = {
+    "name": "event",
+    "in": "path",
+    "required": True,
+    "description": "id of an event of the stream",
+    "schema": {"type": "integer", "minimum": 0},
+    "example": 1,
 }
 IDEMPOTENCY = {
     "name": "Idempotency-Key",

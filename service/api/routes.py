@@ -20,7 +20,15 @@ from service.api import (
 )
 from service.api import routes_streams as streams
 from service.api.http import RawRoute
-from service.questions import ActionForm, BeliefForm, PredictionForm
+from service.questions import (
+    ActionForm,
+    BeliefForm,
+    ChangeForm,
+    ModelForm,
+    PredictionForm,
+    VerdictForm,
+    WhatIfForm,
+)
 from service.schemas import (
     HistoryQuery,
     Item,
@@ -153,6 +161,43 @@ CALLS = (
         SnapshotQuery,
         openapi.BLOB_BODY,
         makes=True,
+    ),
+    Call(
+        "POST",
+        f"{STREAM}/model",
+        streams.move_stream,
+        documents.StreamSummary,
+        (*BODY, 404, *LOGGED),
+        _here,
+        body=openapi.body(openapi.ref(ModelForm)),
+    ),
+    Call(
+        "POST",
+        f"{STREAM}/what-if",
+        routes_reads.what_if,
+        documents_reads.WhatIf,
+        (*BODY, 404, *LOGGED),
+        _here,
+        body=openapi.body(openapi.ref(WhatIfForm), required=False),
+        tag="reads",
+    ),
+    Call(
+        "POST",
+        f"{STREAM}/changepoints",
+        streams.report_change,
+        documents_reads.Verdict,
+        (*BODY, 404, 409, *LOGGED),
+        _here,
+        body=openapi.body(openapi.ref(ChangeForm)),
+    ),
+    Call(
+        "PUT",
+        f"{STREAM}/changepoints/{{event}}",
+        streams.judge,
+        documents_reads.Verdict,
+        (*BODY, 404, 409, *LOGGED),
+        (openapi.STREAM, openapi.EVENT),
+        body=openapi.body(openapi.ref(VerdictForm)),
     ),
     Call(
         "GET",

@@ -40,6 +40,13 @@ async def act(request: Request) -> Response:
     return outcome_response(await context.gateway.submit(command))
 
 
+async def what_if(request: Request) -> Response:
+    """Rerun the retained history under other settings or another model; changes nothing."""
+    context, stream = context_of(request), stream_of(request)
+    command = context.asked.what_if(stream, await read_json(request, required=False))
+    return outcome_response(await context.gateway.submit(command))
+
+
 async def run_length(request: Request) -> Response:
     """Return the whole run-length belief."""
     context, stream = context_of(request), stream_of(request)

@@ -57,6 +57,28 @@ async def put_run_length(request: Request) -> Response:
     return outcome_response(await context.gateway.submit(command))
 
 
+async def move_stream(request: Request) -> Response:
+    """Have a stream go on under another model, as if it had been there for all that is retained."""
+    context, stream = context_of(request), stream_of(request)
+    command = context.asked.move(stream, await read_json(request))
+    return outcome_response(await context.gateway.submit(command))
+
+
+async def judge(request: Request) -> Response:
+    """Say of an event whether it was a change; the belief is corrected by a rerun."""
+    context, stream = context_of(request), stream_of(request)
+    event = request.scope["path_params"]["event"]
+    command = context.asked.verdict(stream, event, await read_json(request))
+    return outcome_response(await context.gateway.submit(command))
+
+
+async def report_change(request: Request) -> Response:
+    """Report a change that no event was raised for; the belief is corrected by a rerun."""
+    context, stream = context_of(request), stream_of(request)
+    command = context.asked.change(stream, await read_json(request))
+    return outcome_response(await context.gateway.submit(command))
+
+
 async def get_snapshot(request: Request) -> Response:
     """Export a stream's whole state, with its history, as of its last commit."""
     context, stream = context_of(request), stream_of(request)
