@@ -13,6 +13,7 @@ from starlette.responses import Response
 from service.api import documents, openapi, routes_observations, routes_reads, routes_service
 from service.api import routes_streams as streams
 from service.api.http import RawRoute
+from service.keys import OPEN
 from service.schemas import (
     HistoryQuery,
     Item,
@@ -23,6 +24,7 @@ from service.schemas import (
     StreamForm,
     StreamsQuery,
 )
+from service.settings import Settings
 
 Endpoint = Callable[[Request], Awaitable[Response]]
 LOGGED = (422, 429, 500, 503, 504)  # what every call that goes through the log can answer
@@ -42,6 +44,12 @@ class Call(NamedTuple):
     body: dict[str, Any] | None = None
     tag: str = "streams"
     status: int = 200
+    scope: str = ""  # that a key must have; empty: read for GET, else write
+
+    @property
+    def needs(self) -> str:
+        """The scope that a key must have, or `open`."""
+        return self.scope or ("read" if self.method == "GET" else "write")
 
 
 STREAM = "/v1/streams/{stream}"
@@ -96,6 +104,7 @@ CALLS = (
         _here,
         body=openapi.body(openapi.ref(PredictionForm), required=False),
         tag="reads",
+        scope="read",
     ),
     Call(
         "GET",
@@ -135,17 +144,30 @@ CALLS = (
         (openapi.MODEL,),
         tag="models",
     ),
-    Call("GET", "/livez", routes_service.livez, documents.Status, (500,), tag="service"),
-    Call("GET", "/readyz", routes_service.readyz, documents.Status, (503,), tag="service"),
+    Call(
+        "GET", "/livez", routes_service.livez, documents.Status, (500,), tag="service", scope=OPEN
+    ),
+    Call(
+        "GET", "/readyz", routes_service.readyz, documents.Status, (503,), tag="service", scope=OPEN
+    ),
 )
 
 
-def add_routes(app: FastAPI) -> None:
+def add_routes(app: FastAPI, settings: Settings) -> None:
     """Add every call to the application."""
     app.router.route_class = RawRoute
     for call in CALLS:
         _add(app, call)
+        _guard(app, call.needs)
     app.add_api_route("/metrics", routes_service.show_metrics, include_in_schema=False)
+    _guard(app, "read" if settings.metrics_key_required else OPEN)
+
+
+def _guard(app: FastAPI, needs: str) -> None:
+    """Say what the route added last needs."""
+    route = app.routes[-1]
+    assert isinstance(route, RawRoute)
+    route.needs = needs
 
 
 def _add(app: FastAPI, call: Call) -> None:
@@ -154,6 +176,9 @@ def _add(app: FastAPI, call: Call) -> None:
     if call.body is not None:
         extra["requestBody"] = call.body
     responses = openapi.problems(call.problems)
+    if call.needs != OPEN:
+        responses |= openapi.problems(openapi.GUARDED)
+        extra["security"] = openapi.security(call.needs)
     if call.method == "PUT":
         responses[201] = {"description": "created", "model": call.answer}
     app.add_api_route(

@@ -47,6 +47,7 @@ def api(settings: Settings, parent_fd: ParentFd = None, listen_fd: ListenFd = No
     import uvicorn
 
     from service.api.app import create_app
+    from service.api.protocol import protocol
 
     try:
         app = create_app(settings)
@@ -56,6 +57,7 @@ def api(settings: Settings, parent_fd: ParentFd = None, listen_fd: ListenFd = No
         fail(str(error), EXIT_REFUSED)
     config = uvicorn.Config(
         app,
+        http=protocol(settings),
         log_config=None,
         access_log=False,
         server_header=False,
