@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+import logging
 import os
 import secrets
 import signal
@@ -64,10 +66,14 @@ def api(settings: Settings, parent_fd: ParentFd = None, listen_fd: ListenFd = No
         ws="none",
         timeout_graceful_shutdown=int(settings.request_deadline_s) + 1,
     )
-    with listener:
+    # A refusal to start is said below, in one line and without a traceback.
+    logging.getLogger("uvicorn.error").addFilter(lambda _: app.state.refused is None)
+    with listener, contextlib.suppress(SystemExit):  # raised when the start fails
         uvicorn.Server(config).run(sockets=[listener])
+        return
     if app.state.refused is not None:
         fail(str(app.state.refused), EXIT_REFUSED)
+    raise typer.Exit(1)
 
 
 @with_settings(WORKER)
