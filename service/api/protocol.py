@@ -57,10 +57,12 @@ class BoundedHead(HttpToolsProtocol):
         """The head is here: let the request in if it is small enough."""
         self._in_head = False
         self._calm()
-        settings, size = self.settings, len(self.url)
+        settings, url = self.settings, len(self.url)
+        size = url
         for name, value in self.headers:
             size += len(name) + len(value) + 4
-        if size > settings.max_head_bytes or len(self.headers) > settings.max_headers:
+        limit = settings.max_head_bytes
+        if size > limit or 2 * url > limit or len(self.headers) > settings.max_headers:
             self._refuse(self._too_large())
         if not self.transport.is_closing():
             super().on_headers_complete()
@@ -91,7 +93,7 @@ class BoundedHead(HttpToolsProtocol):
 
     def _too_large(self) -> FormError:
         limit, most = self.settings.max_head_bytes, self.settings.max_headers
-        if len(self.url) > limit // 2:
+        if 2 * len(self.url) > limit:
             return UrlTooLong(f"the URL has more than {limit // 2} bytes")
         return HeadTooLarge(f"at most {most} headers, and {limit} bytes with the URL")
 
