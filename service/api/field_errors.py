@@ -17,7 +17,8 @@ _branch = re.compile(r"float|constrained-.*|list\[.*|function-.*|nullable.*|Dura
 def field_errors(error: ValidationError, root: str) -> list[FieldError]:
     """Return what is wrong, field by field, without the branches of unions nobody meant."""
     found = []
-    for each in error.errors(include_url=False, include_context=False):
+    errors = error.errors(include_url=False, include_context=False)
+    for each in errors:
         loc, kind = each["loc"], each["type"]
         nested = isinstance(each.get("input"), list | dict)
         in_union = bool(loc) and isinstance(loc[-1], str) and _branch(loc[-1]) is not None
@@ -25,6 +26,8 @@ def field_errors(error: ValidationError, root: str) -> list[FieldError]:
             continue
         detail = each["msg"].removeprefix("Value error, ")
         found.append(FieldError(_loc(root, loc), _DETAILS.get(kind, detail)))
+    if not found:  # of no branch at all, such as an object for a number or a list
+        found = [FieldError(_loc(root, errors[0]["loc"]), "has a wrong type")]
     return found[:MAX_ERRORS]
 
 

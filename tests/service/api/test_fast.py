@@ -53,15 +53,25 @@ supervision = st.one_of(
     numbers.map(lambda n: f'{{"changepoint":{n}}}'),
     st.sampled_from(['{"changepoint":0.5}', '{"changepoint":1,"changepoint":2}', '{"other":1}']),
 )
+
+
+def mostly(good, bad):
+    return st.integers(0, 9).flatmap(lambda n: bad if n == 0 else good)
+
+
+finite = st.floats(allow_nan=False, allow_infinity=False).map(repr) | st.integers(-99, 99).map(str)
+positive = st.floats(1e-300, 1e300).map(repr) | st.just("1")
+some = st.lists(finite, min_size=1, max_size=4).map(lambda parts: "[" + ",".join(parts) + "]")
+names = st.from_regex(r"[A-Za-z0-9._:@~-]{1,20}", fullmatch=True).map(json.dumps)
 VALUES = {
-    "y": st.one_of(numbers, lists),
-    "x": st.one_of(lists, numbers),
-    "time": st.one_of(times, strings, numbers),
-    "elapsed": numbers,
-    "supervision": supervision,
-    "seq": numbers,
-    "stream": strings,
-    "key": strings,
+    "y": mostly(finite | some | st.just("null"), numbers | lists),
+    "x": mostly(some, lists | numbers),
+    "time": mostly(st.just('"2024-05-01T12:00:00.5+01:00"'), times | strings | numbers),
+    "elapsed": mostly(positive, numbers),
+    "supervision": mostly(st.floats(0, 1).map('{{"changepoint":{!r}}}'.format), supervision),
+    "seq": mostly(st.integers(0, 2**53).map(str), numbers),
+    "stream": mostly(names, strings),
+    "key": mostly(names, strings),
     "z": numbers,
     "\\u0079": numbers,  # y in other letters
 }
@@ -78,8 +88,8 @@ def objects(names):
     return fields.map(lambda parts: "{" + ",".join(parts) + "}")
 
 
-observations = objects([*WRITTEN, *WRITTEN, "z", "\\u0079"])
-items = st.tuples(objects([*WRITTEN, "key", "z"]), strings).map(
+observations = objects([*3 * WRITTEN, "z", "\\u0079"])
+items = st.tuples(objects([*2 * WRITTEN, "key", "z"]), VALUES["stream"]).map(
     lambda both: both[0].replace("{", f'{{"stream":{both[1]}' + ("" if both[0] == "{}" else ","), 1)
 )
 
@@ -88,7 +98,7 @@ items = st.tuples(objects([*WRITTEN, "key", "z"]), strings).map(
 def bent(draw, bodies):
     """A body, sometimes with a byte changed, added or cut."""
     body = bytearray(draw(bodies).encode("utf-8", "surrogatepass"))
-    if draw(st.integers(0, 3)) == 0 and body:
+    if draw(st.integers(0, 4)) == 0 and body:
         at = draw(st.integers(0, len(body) - 1))
         byte = draw(st.sampled_from(b' ,:{}[]"\\0\n\t\x00\xff\xc3\xed/-.eE') | st.integers(0, 255))
         cut = draw(st.integers(0, 2))
@@ -156,6 +166,7 @@ EXAMPLES = (
     b'{"y": 9007199254740993}', b'{"y": "bad", "y": 1}', b'{"y": 1, "y": "bad"}', b'{"y": null}',
     b'{"time": "\\ud800"}', b'{"time": "\xff"}', b'{"\xff": 1}', b"\xef\xbb\xbf{}", b"{} {}", b"",
     b'{"seq": 9007199254740993}', b'{"seq": 1.0}', b'{"seq": -0}', b'{"x": []}', b"null", b"[null]",
+    b'{"y": {}}', b'{"y": {"a": 1}}', b'{"y": [[]]}', b'{"x": {}}', b'[{"y": 1}, {"y": {}}]',
     b'{"supervision": {"changepoint": 2}, "supervision": null}', b'{"elapsed": 1e-400}',
 )  # fmt: skip
 
@@ -164,6 +175,15 @@ EXAMPLES = (
 def test_known_corners(body, monkeypatch):
     quick, slow = both(lambda: FORMS.observations(body), monkeypatch)
     assert quick == slow
+    assert quick[0] != "refused" or quick[1]["detail"]
+
+
+def test_an_object_in_place_of_a_number_is_named(monkeypatch):
+    (status, document) = outcome(lambda: FORMS.observations(b'[{"y": 1}, {"y": {}}]'))
+    assert (status, document["errors"]) == (
+        "refused",
+        [{"loc": "body[1].y", "detail": "has a wrong type"}],
+    )
 
 
 @pytest.fixture(scope="module")
