@@ -41,6 +41,11 @@ def keys_required(settings: Settings, any_keys: bool) -> bool:
     return False
 
 
+def depends_on_keys(settings: Settings) -> bool:
+    """Whether it takes a look into the store to know if the service may start at all."""
+    return not (settings.open_access or settings.require_keys or is_loopback(settings.host))
+
+
 def describe(settings: Settings, required: bool) -> str:
     """Return who may call, in one sentence."""
     if required:

@@ -115,7 +115,7 @@ def _add_edge(app: FastAPI, settings: Settings) -> None:
 async def _start(settings: Settings, stack: AsyncExitStack) -> Context:
     """Connect, check the store, and start what runs beside the requests."""
     url = settings.redis_url or ""
-    required = keys_required(settings, await asyncio.to_thread(_check_store, settings))
+    required = keys_required(settings, await asyncio.to_thread(check_store, settings))
     log.info("%s", describe(settings, required))
     appends, reads, listening, counting = (connect_async(url) for _ in range(4))
     for client in (appends, reads, listening, counting):
@@ -135,8 +135,11 @@ async def _start(settings: Settings, stack: AsyncExitStack) -> Context:
     return Context(settings, Forms(settings), gateway, replies, store, monitor, catalogue, guard)
 
 
-def _check_store(settings: Settings) -> bool:
-    """Check the store, waiting a while for one that is still starting; whether it has keys."""
+def check_store(settings: Settings) -> bool:
+    """Check the store, waiting a while for one that is still starting; whether it has keys.
+
+    Raises UnusableServer, and RedisError when it cannot be reached.
+    """
     give_up = time.monotonic() + START_WAIT_S
     client = connect(settings.redis_url or "")
     try:

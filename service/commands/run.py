@@ -10,10 +10,12 @@ import signal
 import socket
 from typing import Annotated
 
+import redis
 import typer
 
 from service import metrics
 from service.commands.options import API, SERVE, WORKER, fail, with_settings
+from service.exposure import depends_on_keys, keys_required
 from service.process import (
     EXIT_REFUSED,
     Refused,
@@ -48,15 +50,19 @@ def api(settings: Settings, parent_fd: ParentFd = None, listen_fd: ListenFd = No
     _begin("api", settings, parent_fd)
     import uvicorn
 
-    from service.api.app import create_app
+    from service.api.app import check_store, create_app
     from service.api.protocol import protocol
 
     try:
         app = create_app(settings)
+        if depends_on_keys(settings):  # asked before anyone can connect
+            keys_required(settings, check_store(settings))
         inherited = None if listen_fd is None else socket.socket(fileno=listen_fd)
         listener = inherited or listen(settings.host, settings.port)
     except (Refused, UnusableServer) as error:
         fail(str(error), EXIT_REFUSED)
+    except redis.RedisError as error:
+        fail(f"the store cannot be reached: {error}", 1)
     config = uvicorn.Config(
         app,
         http=protocol(settings),
