@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import sys
 from datetime import UTC, datetime
@@ -12,6 +13,8 @@ import msgspec
 from starlette.types import Message, Receive, Scope, Send
 
 from service.process import Refused
+
+log = logging.getLogger(__name__)
 
 OFF = "off"
 STDERR = "stderr"
@@ -54,9 +57,14 @@ class AccessLog:
         except OSError as error:
             raise Refused(f"--access-log: cannot write {target}: {error}") from error
 
+        # A full disk must not fill standard error with tracebacks instead.
+        self._handler.handleError = self._lost  # type: ignore[method-assign]
+        self._broken = False
+
     def close(self) -> None:
         """Close the file."""
-        self._handler.close()
+        with contextlib.suppress(OSError):  # what a full disk did not take
+            self._handler.close()
 
     def write(self, scope: Scope, status: int, seconds: float, traffic: Traffic) -> None:
         """Write one request's line. No query and no header is in it, so no secret either."""
@@ -76,6 +84,11 @@ class AccessLog:
         }
         message = _encode(line).decode()
         self._handler.handle(logging.LogRecord("access", logging.INFO, "", 0, message, None, None))
+
+    def _lost(self, record: logging.LogRecord) -> None:
+        if not self._broken:
+            log.warning("the access log cannot be written, lines are lost: %s", sys.exc_info()[1])
+        self._broken = True
 
 
 def open_log(target: str) -> AccessLog | None:

@@ -5,6 +5,7 @@ A key is never deleted: a service that ever had one must not be open once it is 
 
 from __future__ import annotations
 
+import logging
 import time
 from collections.abc import Mapping
 from typing import Any, cast
@@ -14,6 +15,8 @@ import redis
 import redis.asyncio
 
 from service.keys import Key
+
+log = logging.getLogger(__name__)
 
 # One slot: they change in one transaction.
 KEYS = "moca:{keys}:all"
@@ -100,4 +103,11 @@ class AsyncKeyring:
 
 
 def _table(blobs: Mapping[bytes, bytes]) -> dict[str, Key]:
-    return {id_.decode(): _decode(blob) for id_, blob in blobs.items()}
+    """Decode all keys; one that cannot be read counts for nothing, and is said once a change."""
+    found = {}
+    for id_, blob in blobs.items():
+        try:
+            found[id_.decode()] = _decode(blob)
+        except (msgspec.MsgspecError, ValueError) as error:
+            log.warning("key %r cannot be read and is refused: %s", id_, error)
+    return found

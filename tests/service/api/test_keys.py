@@ -205,13 +205,25 @@ async def test_without_the_store_keys_are_known_for_their_time_and_then_503(
             assert (await client.get("/v1/models", headers=headers)).status_code == 200
 
 
-async def test_a_store_that_loses_its_keys_does_not_open_the_service(settings, start, redis_client):
+async def test_a_store_that_loses_its_keys_does_not_open_the_service(settings, start):
     make_key(settings.redis_url, "a", "read")
     async with start(settings.model_copy(update={"key_cache_s": 0.1})) as client:
         with connect(settings.redis_url) as redis:
             redis.delete("moca:{keys}:all", "moca:{keys}:version")
         await asyncio.sleep(0.3)
         assert (await client.get("/v1/models")).status_code == 401
+
+
+async def test_a_key_that_cannot_be_read_is_refused_alone(settings, start):
+    broken = make_key(settings.redis_url, "broken", "read")
+    good = make_key(settings.redis_url, "good", "read")
+    with connect(settings.redis_url) as redis:
+        redis.hset("moca:{keys}:all", broken.split("_")[1], b"\xc1")
+    async with start(settings) as client:
+        for token, status in ((broken, 401), (good, 200), (None, 401)):
+            headers = {"Authorization": f"Bearer {token}"} if token else {}
+            assert (await client.get("/v1/models", headers=headers)).status_code == status
+        assert (await client.get("/livez")).status_code == 200
 
 
 def test_every_call_says_what_it_needs():

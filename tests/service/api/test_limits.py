@@ -6,6 +6,7 @@ import socket
 import sys
 import time
 import zlib
+from pathlib import Path
 
 import httpx
 import pytest
@@ -252,3 +253,15 @@ def test_an_access_log_that_cannot_be_written(valkey_url, tmp_path):
     said = moca("api", MOCA_REDIS_URL=valkey_url, MOCA_ACCESS_LOG=str(tmp_path / "no" / "log"))
     assert said.returncode == 78
     assert "--access-log: cannot write" in said.stderr
+
+
+def test_an_access_log_on_a_full_disk_is_said_once(real_api):
+    if not Path("/dev/full").exists():
+        pytest.skip("no /dev/full")
+    api = real_api(access_log="/dev/full")
+    for _ in range(5):
+        assert httpx.get(f"{api.url}/livez").status_code == 200
+    assert api.log().count("lines are lost") == 1
+    api.process.terminate()
+    api.process.wait(20)
+    assert "Traceback" not in api.log()
