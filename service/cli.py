@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from service.commands import demo, run, tools
+from service.commands import demo, keys, run, tools
 
 app = typer.Typer(
     name="moca",
@@ -23,6 +23,7 @@ app.command()(tools.replay)
 app.command()(tools.models)
 app.command()(tools.settings)
 app.add_typer(tools.bench, name="bench")
+app.add_typer(keys.app, name="keys")
 for _measure in sorted(entry_points(group="moca.bench"), key=lambda each: each.name):
     tools.bench.command(_measure.name)(_measure.load())
 # The offline jobs: the service does not import them, they are found as installed.

@@ -13,6 +13,8 @@
     * RedisUnavailable (nothing was accepted), OutcomeUnknown (nobody knows yet), NotReady
   * NoAnswer: accepted, and will be applied once, but the answer did not come in time
   * ReadTimeout: a read got no answer in time; it changes nothing
+  * `service.refusals`, at the edge: Unauthorized, MissingScope, RateExceeded, SlowBody, SlowHead,
+    UnsupportedEncoding, HeadTooLarge, UrlTooLong
   * Defect: the service's own fault
     * NumericalFault, Quarantined, CorruptState, InternalError
 """

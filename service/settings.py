@@ -4,8 +4,10 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from pydantic import Field, model_validator
+from pydantic import Field, field_validator, model_validator
 from pydantic_settings import BaseSettings, SettingsConfigDict
+
+from service.keys import parse_rate
 
 
 class Settings(BaseSettings):
@@ -51,12 +53,48 @@ class Settings(BaseSettings):
         0.85, gt=0, le=1, description="share of Redis maxmemory above which load is shed"
     )
 
+    require_keys: bool = Field(False, description="every call needs a key, even before one exists")
+    open_access: bool = Field(
+        False, description="everyone who reaches the service may call everything without a key"
+    )
+    metrics_key_required: bool = Field(
+        False, description="/metrics, too, needs a key, with the scope read"
+    )
+    key_rate: str = Field(
+        "none", description="rate of keys without one of their own, such as 100/second"
+    )
+    key_cache_s: float = Field(
+        5.0, gt=0, le=3600, description="longest time until a new or revoked key is noticed"
+    )
+    cors_origins: str = Field(
+        "", description="origins whose pages may call, between commas; *: all, none: no page"
+    )
+    access_log: str = Field("off", description="off, stderr, or a file: one JSON line per request")
+    body_timeout_s: float = Field(30.0, gt=0, description="longest wait for a request's body")
+    head_timeout_s: float = Field(10.0, gt=0, description="longest wait for a request's head")
+    max_head_bytes: int = Field(
+        32_768, ge=1024, description="size of a request's URL and headers; the URL: half of it"
+    )
+    max_headers: int = Field(100, ge=8, description="headers of one request")
+
     read_entries: int = Field(64, ge=1, description="log entries read per partition at a time")
     checkpoint_every: int = Field(64, ge=1, description="observations between checkpoints")
     resident_bytes: int = Field(1 << 30, ge=1 << 20, description="stream state kept on the device")
     idempotency_keep_s: float = Field(600.0, ge=0, description="time a key is remembered at least")
     idempotency_keep_requests: int = Field(64, ge=0, description="keys remembered at least")
     recent_window: int = Field(5, ge=1, description="run lengths that count as a recent change")
+
+    @field_validator("key_rate")
+    @classmethod
+    def _is_a_rate(cls, rate: str) -> str:
+        parse_rate(rate)
+        return rate
+
+    @model_validator(mode="after")
+    def _say_one_thing(self) -> Settings:
+        if self.require_keys and self.open_access:
+            raise ValueError("require_keys and open_access exclude each other")
+        return self
 
     @model_validator(mode="after")
     def _outlive_a_takeover(self) -> Settings:

@@ -13,21 +13,27 @@ from importlib.metadata import PackageNotFoundError, version
 import redis
 from fastapi import FastAPI
 from starlette.exceptions import HTTPException
+from starlette.middleware.cors import CORSMiddleware
 from starlette.requests import Request
 from starlette.responses import Response
 
 from service.api import openapi
+from service.api.accesslog import open_log
 from service.api.asked import Asked
 from service.api.edge import Edge
 from service.api.forms import Forms
 from service.api.gateway import Gateway
+from service.api.guard import Guard
 from service.api.http import Context, checked_stream, problem
 from service.api.lane import Access
 from service.api.monitor import Monitor
+from service.api.rates import Rates
 from service.api.replies import Replies, bounded
 from service.api.routes import add_routes
 from service.errors import InternalError, MethodNotAllowed, NotFound, ServiceError
+from service.exposure import describe, keys_required
 from service.models import Catalogue
+from service.process import Refused
 from service.redis.append import Appender
 from service.redis.connection import (
     UnusableServer,
@@ -36,6 +42,7 @@ from service.redis.connection import (
     connect_async,
     fix_partitions,
 )
+from service.redis.keyring import AsyncKeyring, Keyring
 from service.redis.store import AsyncStore
 from service.settings import Settings
 
@@ -43,6 +50,15 @@ log = logging.getLogger(__name__)
 
 START_WAIT_S = 30.0
 START_PAUSE_S = 0.25
+CORS_ASKED = [
+    "Authorization",
+    "Content-Encoding",
+    "Content-Type",
+    "Idempotency-Key",
+    "Last-Event-ID",
+    "X-Request-Id",
+]
+CORS_SHOWN = ["RateLimit", "RateLimit-Policy", "Retry-After", "WWW-Authenticate", "X-Request-Id"]
 
 
 def create_app(settings: Settings) -> FastAPI:
@@ -58,10 +74,12 @@ def create_app(settings: Settings) -> FastAPI:
         async with AsyncExitStack() as stack:
             try:
                 app.state.context = await _start(settings, stack)
-            except UnusableServer as error:
+            except (UnusableServer, Refused) as error:
                 app.state.refused = error
                 raise
             yield
+        if app.state.access_log is not None:
+            app.state.access_log.close()
 
     app = FastAPI(
         title="MOCA service",
@@ -75,17 +93,33 @@ def create_app(settings: Settings) -> FastAPI:
     )
     app.state.refused = None
     app.openapi = lambda: openapi.document(app)  # type: ignore[method-assign]
-    app.add_middleware(Edge)
-    add_routes(app)
+    _add_edge(app, settings)
+    add_routes(app, settings)
     return app
+
+
+def _add_edge(app: FastAPI, settings: Settings) -> None:
+    """Add what every request goes through, the innermost first."""
+    origins = [origin.strip() for origin in settings.cors_origins.split(",") if origin.strip()]
+    if origins:
+        app.add_middleware(
+            CORSMiddleware,
+            allow_origins=origins,
+            allow_methods=["GET", "POST", "PUT", "DELETE"],
+            allow_headers=CORS_ASKED,
+            expose_headers=CORS_SHOWN,
+        )
+    app.state.access_log = open_log(settings.access_log)
+    app.add_middleware(Edge, log=app.state.access_log, shortcut=not origins)
 
 
 async def _start(settings: Settings, stack: AsyncExitStack) -> Context:
     """Connect, check the store, and start what runs beside the requests."""
     url = settings.redis_url or ""
-    await asyncio.to_thread(_check_store, url, settings.partitions)
-    appends, reads, listening = (connect_async(url) for _ in range(3))
-    for client in (appends, reads, listening):
+    required = keys_required(settings, await asyncio.to_thread(check_store, settings))
+    log.info("%s", describe(settings, required))
+    appends, reads, listening, counting = (connect_async(url) for _ in range(4))
+    for client in (appends, reads, listening, counting):
         stack.push_async_callback(client.aclose)
     incarnation = secrets.token_hex(8)
     store = AsyncStore(reads, settings.partitions)
@@ -93,26 +127,30 @@ async def _start(settings: Settings, stack: AsyncExitStack) -> Context:
     monitor = Monitor(store, settings)
     appender = Appender(appends, incarnation, settings.max_pending)
     gateway = Gateway(Access(appender, incarnation, settings), replies, monitor)
+    guard = Guard(AsyncKeyring(reads), Rates(counting, settings.key_rate), settings, required)
     stack.push_async_callback(gateway.close)
-    gateway.start()
+    gateway.start(guard.watch())
     with suppress(TimeoutError):  # not fatal: outcomes are also read from the store
         await bounded(replies.subscribed.wait(), START_WAIT_S)
     catalogue = Catalogue(settings.models_dir)
     forms = Forms(settings)
     asked = Asked(settings, forms)
-    return Context(settings, forms, asked, gateway, replies, store, monitor, catalogue)
+    return Context(settings, forms, asked, gateway, replies, store, monitor, catalogue, guard)
 
 
-def _check_store(url: str, partitions: int) -> None:
-    """Check the store, waiting a while for one that is still starting."""
+def check_store(settings: Settings) -> bool:
+    """Check the store, waiting a while for one that is still starting; whether it has keys.
+
+    Raises UnusableServer, and RedisError when it cannot be reached.
+    """
     give_up = time.monotonic() + START_WAIT_S
-    client = connect(url)
+    client = connect(settings.redis_url or "")
     try:
         while True:
             try:
                 check_server(client)
-                fix_partitions(client, partitions)
-                return
+                fix_partitions(client, settings.partitions)
+                return Keyring(client).any()
             except redis.RedisError as error:
                 if time.monotonic() > give_up:
                     raise

@@ -7,7 +7,8 @@ import secrets
 from pydantic import TypeAdapter
 
 from service import wire
-from service.api.forms import MAX_ERRORS, Forms, parsed
+from service.api.field_errors import MAX_ERRORS
+from service.api.forms import Forms, parsed
 from service.errors import FieldError, InvalidField
 from service.questions import (
     ActionForm,

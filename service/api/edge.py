@@ -10,7 +10,8 @@ from typing import Any
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from service import metrics
-from service.api.http import header
+from service.api.accesslog import AccessLog, Traffic
+from service.api.headers import header
 
 METHODS = frozenset({"GET", "HEAD", "POST", "PUT", "DELETE", "OPTIONS"})
 _observations = re.compile(r"/v1/streams/([^/]+)/observations").fullmatch
@@ -21,11 +22,12 @@ class Edge:
     """Pure ASGI middleware: gives each request an id and measures it.
 
     The client's X-Request-Id is kept if it is harmless; the answer carries it. Labels are route
-    templates and known methods only, so that no client can make new series.
+    templates and known methods only, so that no client can make new series. With a log, each
+    request gets a line there. `shortcut` is off where something between must see every request.
     """
 
-    def __init__(self, app: ASGIApp) -> None:
-        self._app = app
+    def __init__(self, app: ASGIApp, log: AccessLog | None = None, shortcut: bool = True) -> None:
+        self._app, self._log, self._shortcut = app, log, shortcut
         self._observe: Any = None  # the route of the hot path
         self._measures: dict[tuple[str, str, int], Any] = {}
 
@@ -39,6 +41,10 @@ class Edge:
         request_id = given if given and _acceptable(given) else secrets.token_hex(8).encode()
         scope.setdefault("state", {})["request_id"] = request_id.decode()
         status = 500
+        traffic = None
+        if self._log is not None:
+            traffic = Traffic()
+            receive, send = traffic.count(receive, send)
 
         async def answer(message: Message) -> None:
             nonlocal status
@@ -50,7 +56,10 @@ class Edge:
         try:
             await self._next(scope)(scope, receive, answer)
         finally:
-            self._measure(scope, status, time.perf_counter() - began)
+            seconds = time.perf_counter() - began
+            self._measure(scope, status, seconds)
+            if self._log is not None and traffic is not None:
+                self._log.write(scope, status, seconds, traffic)
 
     def _next(self, scope: Scope) -> ASGIApp:
         """Take posted observations straight to their route.
@@ -58,7 +67,7 @@ class Edge:
         The layers between cost a fifth of such a request: they find the route and handle errors
         that this one handles itself.
         """
-        if scope["method"] != "POST":
+        if scope["method"] != "POST" or not self._shortcut:
             return self._app
         found = _observations(scope["path"])
         if found is None:

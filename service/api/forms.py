@@ -14,6 +14,8 @@ from pydantic import BaseModel, TypeAdapter, ValidationError
 from pydantic_core import from_json
 
 from service import wire
+from service.api.fast import Fast
+from service.api.field_errors import field_errors
 from service.errors import FieldError, InvalidField, MalformedBody
 from service.schemas import (
     COMMAND_OBSERVATIONS,
@@ -23,14 +25,13 @@ from service.schemas import (
 )
 from service.settings import Settings
 
-MAX_ERRORS = 20
-OTHER_BRANCH = ("list_type", "model_type")  # of a union: what was not meant
 OBSERVATION_OVERHEAD = 80  # bytes of an encoded observation beside its numbers
 NUMBER_BYTES = 9
 ANSWER_BYTES, COVARIANCE_BYTES = 1 << 20, 20  # of a command's answers; of each covariance in them
 T = TypeVar("T")
+Observed = Any  # an Observation, or what msgspec made under the same rules
 _is_list = re.compile(rb"\s*\[").match
-_branch = re.compile(r"float|constrained-.*|list\[.*|function-.*|nullable.*|Durations").fullmatch
+_fast, _fast_item = Fast(Observation), Fast(Item)
 _one = TypeAdapter(Observation).validate_json
 _many = TypeAdapter(list[Observation]).validate_json
 _item = TypeAdapter(Item).validate_json
@@ -71,13 +72,17 @@ class Forms:
     def observations(self, body: bytes) -> Observations:
         """Read one observation or a list of them."""
         if not _is_list(body):
-            form = parsed(_one, body)
-            self._check(form, "body")
+            form: Observed = _fast.one(body) or parsed(_one, body)
+            if self._is_wide(form):
+                raise self._wide(form, "body")
             return Observations([_observation(form)], form.seq, False)
-        forms = parsed(_many, body)
+        forms: Sequence[Observed] | None = _fast.many(body)
+        if forms is None:
+            forms = parsed(_many, body)
         self._check_count(len(forms))
         for i, form in enumerate(forms):
-            self._check(form, f"body[{i}]")
+            if self._is_wide(form):
+                raise self._wide(form, f"body[{i}]")
         return Observations([_observation(form) for form in forms], _expected(forms), True)
 
     def items(self, body: bytes, lines: bool) -> list[GoodItem | BadItem]:
@@ -87,10 +92,12 @@ class Forms:
         """
         if lines:
             return self._lines(body)
-        try:
-            forms: Sequence[Any] = _items(body)
-        except ValidationError:
-            forms = _json_list(body)
+        forms: Sequence[Any] | None = _fast_item.many(body)
+        if forms is None:
+            try:
+                forms = _items(body)
+            except ValidationError:
+                forms = _json_list(body)
         self._check_count(len(forms))
         return [self._item(form, f"body[{i}]") for i, form in enumerate(forms)]
 
@@ -130,30 +137,35 @@ class Forms:
         lines = [line for line in body.split(b"\n") if line.strip()]
         self._check_count(len(lines))
         for i, line in enumerate(lines):
-            try:
-                form: Any = _item(line)
-            except ValidationError:
-                form = _json(line, f"line {i + 1}")
+            form = _fast_item.one(line)
+            if form is None:
+                try:
+                    form = _item(line)
+                except ValidationError:
+                    form = _json(line, f"line {i + 1}")
             found.append(self._item(form, f"line {i + 1}"))
         return found
 
     def _item(self, form: Any, loc: str) -> GoodItem | BadItem:
         """Check one item; one that is not an Item yet is what JSON gave."""
         try:
-            if not isinstance(form, Item):
+            if not isinstance(form, Item | _fast_item.struct):
                 form = Item.model_validate(form)
-            self._check(form, loc)
+            if self._is_wide(form):
+                raise self._wide(form, loc)
         except ValidationError as error:
             return BadItem(_stream_of(form), InvalidField(field_errors(error, loc)))
         except InvalidField as error:
             return BadItem(form.stream, error)
         return GoodItem(form.stream, form.key, form.seq, _observation(form))
 
-    def _check(self, form: Observation, loc: str) -> None:
+    def _is_wide(self, form: Observed) -> bool:
         limit, x, y = self._settings.max_dimension, form.x, form.y
-        if (x is not None and len(x) > limit) or (isinstance(y, list) and len(y) > limit):
-            wide = y if isinstance(y, list) else None
-            raise InvalidField([*self.too_long(x, f"{loc}.x"), *self.too_long(wide, f"{loc}.y")])
+        return (x is not None and len(x) > limit) or (isinstance(y, list) and len(y) > limit)
+
+    def _wide(self, form: Observed, loc: str) -> InvalidField:
+        y = form.y if isinstance(form.y, list) else None
+        return InvalidField([*self.too_long(form.x, f"{loc}.x"), *self.too_long(y, f"{loc}.y")])
 
     def _check_count(self, count: int) -> None:
         limit = self._settings.max_observations
@@ -181,38 +193,6 @@ def query(form: type[T], given: Iterable[tuple[str, str]]) -> T:
         return form.model_validate(dict(given))
     except ValidationError as error:
         raise InvalidField(field_errors(error, "query")) from None
-
-
-def field_errors(error: ValidationError, root: str) -> list[FieldError]:
-    """Return what is wrong, field by field, without the branches of unions nobody meant."""
-    found = []
-    for each in error.errors(include_url=False, include_context=False):
-        loc, kind = each["loc"], each["type"]
-        nested = isinstance(each.get("input"), list | dict)
-        in_union = bool(loc) and isinstance(loc[-1], str) and _branch(loc[-1]) is not None
-        if in_union and (kind in OTHER_BRANCH or (kind == "float_type" and nested)):
-            continue
-        detail = each["msg"].removeprefix("Value error, ")
-        found.append(FieldError(_loc(root, loc), _DETAILS.get(kind, detail)))
-    return found[:MAX_ERRORS]
-
-
-_DETAILS = {
-    "extra_forbidden": "unknown field",
-    "missing": "required",
-    "float_type": "expected a number",
-    "finite_number": "expected a finite number",
-}
-
-
-def _loc(root: str, loc: Iterable[int | str]) -> str:
-    text = root
-    for part in loc:
-        if isinstance(part, int):
-            text += f"[{part}]"
-        elif not _branch(part):
-            text += f".{part[:100]}"
-    return text
 
 
 def parsed(parse: Callable[[bytes], T], body: bytes) -> T:
@@ -249,7 +229,7 @@ def _stream_of(form: Any) -> str | None:
     return stream if isinstance(stream, str) else None
 
 
-def _observation(form: Observation) -> wire.Observation:
+def _observation(form: Observed) -> wire.Observation:
     return wire.Observation(
         form.y,
         form.x,
@@ -259,7 +239,7 @@ def _observation(form: Observation) -> wire.Observation:
     )
 
 
-def _expected(forms: Sequence[Observation]) -> int | None:
+def _expected(forms: Sequence[Observed]) -> int | None:
     """Return the expected position of the first of a list; all that are given must agree."""
     first: int | None = None
     for i, form in enumerate(forms):

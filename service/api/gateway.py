@@ -45,9 +45,12 @@ class Gateway:
         self._tasks: list[asyncio.Task[None]] = []
         self.failure: BaseException | None = None  # what ended a task that should never end
 
-    def start(self) -> None:
-        """Start listening for replies, watching deadlines and looking after the store."""
-        tasks = (self._replies.listen(), self._sweep(), self._monitor.watch())
+    def start(self, *others: Coroutine[Any, Any, None]) -> None:
+        """Start listening for replies, watching deadlines, looking after the store, and `others`.
+
+        None of these tasks ever ends by itself; `/livez` says so if one does.
+        """
+        tasks = (self._replies.listen(), self._sweep(), self._monitor.watch(), *others)
         self._tasks = [self._start(task) for task in tasks]
 
     async def close(self) -> None:

@@ -12,13 +12,15 @@ from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
 
 from service.api.asked import Asked
+from service.api.bodies import read_body
 from service.api.forms import Forms
 from service.api.gateway import Gateway
+from service.api.guard import Guard
+from service.api.headers import header
 from service.api.monitor import Monitor
 from service.api.replies import Replies
 from service.errors import (
     PROBLEM_JSON,
-    BodyTooLarge,
     FieldError,
     InvalidField,
     ServiceError,
@@ -51,14 +53,18 @@ class Context(NamedTuple):
     store: AsyncStore
     monitor: Monitor
     catalogue: Catalogue
+    guard: Guard
 
 
 class RawRoute(APIRoute):
     """A documented route whose endpoint is called with the bare request.
 
     FastAPI's own handling of parameters and answers costs more than all the rest of a request
-    (85 of 126 us); endpoints here read and check their input themselves, once.
+    (85 of 126 us); endpoints here read and check their input themselves, once. `needs` is the
+    scope that a key must have.
     """
+
+    needs = "admin"  # of a route that nobody thought about
 
     def __init__(self, path: str, endpoint: Any, **documented: Any) -> None:
         super().__init__(path, endpoint, **documented)
@@ -66,6 +72,8 @@ class RawRoute(APIRoute):
 
     async def _respond(self, scope: Scope, receive: Receive, send: Send) -> None:
         try:
+            guard: Guard = scope["app"].state.context.guard
+            await guard.admit(scope, self.needs)
             response: Response = await self.endpoint(Request(scope, receive, send))
         except ServiceError as error:
             response = problem(error)
@@ -93,15 +101,6 @@ def checked_stream(stream: str) -> str:
     return stream
 
 
-def header(scope: Scope, name: bytes) -> bytes | None:
-    """Return a header by its lower-case name."""
-    for key, value in scope["headers"]:
-        if key == name:
-            found: bytes = value
-            return found
-    return None
-
-
 def key_of(request: Request) -> str | None:
     """Return the request's idempotency key."""
     value = header(request.scope, b"idempotency-key")
@@ -120,13 +119,14 @@ async def read_json(request: Request, required: bool = True) -> bytes:
     return body
 
 
-async def read_bytes(request: Request, limit: int) -> bytes:
-    """Return the body of a request that sends bytes as they are, bounded in size."""
+async def read_snapshot(request: Request) -> bytes:
+    """Return the body of a request that sends a snapshot, bounded in size."""
     kind: bytes = header(request.scope, b"content-type") or b""
     if kind.partition(b";")[0].strip().lower() != BYTES.encode():
         detail = f"Content-Type: expected {BYTES}, got {kind.decode('latin-1')!r}"
         raise UnsupportedMediaType(detail)
-    return await _bounded_body(request, limit)
+    settings = context_of(request).settings
+    return await read_body(request, settings.max_snapshot_bytes, settings.body_timeout_s)
 
 
 async def read_items(request: Request) -> tuple[bytes, bool]:
@@ -135,9 +135,9 @@ async def read_items(request: Request) -> tuple[bytes, bool]:
 
 
 async def _read(request: Request, required: bool, lines: bool) -> tuple[bytes, bool]:
-    limit = context_of(request).settings.max_body_bytes
+    settings = context_of(request).settings
     kind: bytes = header(request.scope, b"content-type") or b""
-    body = await _bounded_body(request, limit)
+    body = await read_body(request, settings.max_body_bytes, settings.body_timeout_s)
     if _json_type(kind) or (not body and not required):
         return body, False
     if lines and _ndjson_type(kind):
@@ -145,25 +145,6 @@ async def _read(request: Request, required: bool, lines: bool) -> tuple[bytes, b
     # Also what keeps web pages from posting here: they cannot send JSON to another origin unasked.
     accepted = f"{JSON} or {NDJSON}" if lines else JSON
     raise UnsupportedMediaType(f"Content-Type: expected {accepted}, got {kind.decode('latin-1')!r}")
-
-
-async def _bounded_body(request: Request, limit: int) -> bytes:
-    length = header(request.scope, b"content-length")
-    if length is not None and length.isdigit() and int(length) > limit:
-        raise BodyTooLarge(f"the body has {int(length)} bytes; at most {limit}")
-    chunks: list[bytes] = []
-    size = 0
-    while True:
-        message = await request.receive()
-        if message["type"] == "http.disconnect":
-            raise ClientDisconnect
-        chunk: bytes = message.get("body", b"")
-        size += len(chunk)
-        if size > limit:
-            raise BodyTooLarge(f"the body has more than {limit} bytes")
-        if not message.get("more_body", False):
-            return b"".join([*chunks, chunk]) if chunks else chunk
-        chunks.append(chunk)
 
 
 def json_response(content: bytes, status: int = 200) -> Response:

@@ -46,18 +46,30 @@ was seen, how surprising the label was, and how probable it is that the regime h
 An answered observation is durable and was applied exactly once. After a 503 or 504, or no answer
 at all, send the same body again with the same `Idempotency-Key`. Errors are
 `application/problem+json` (RFC 9457).
+
+Keys are sent as `Authorization: Bearer moca_...`. Bodies may be packed with gzip or deflate.
 """
 WORDS = {
     400: "the body is not JSON",
+    401: "there is no key, or one that does not count",
+    403: "the key lacks the scope that this call needs",
     404: "there is no such stream",
+    408: "the body did not arrive in time",
     409: "it conflicts with the stream as it is",
     413: "the body is too large",
-    415: "the content type is not read here",
+    415: "the content type or encoding is not read here",
     422: "a field has a wrong value, or one that does not fit the stream",
-    429: "overloaded, nothing was accepted: try again after Retry-After seconds",
+    429: "overloaded or over the key's rate, nothing was accepted: try again after Retry-After "
+    "seconds",
     500: "the service's own fault; the stream stays as it was",
     503: "the store is away; `type` says whether nothing was accepted or the outcome is unknown",
     504: "accepted and will be applied once, but the answer did not come in time",
+}
+GUARDED = (401, 403, 429, 503)  # what every call that takes a key can answer
+BEARER = {
+    "type": "http",
+    "scheme": "bearer",
+    "description": "a key, `moca_...`; needed once one exists or where the service says so",
 }
 STREAM = {
     "name": "stream",
@@ -134,6 +146,11 @@ def body(schema: dict[str, Any], required: bool = True, lines: bool = False) -> 
     return {"required": required, "content": content}
 
 
+def security(scope: str) -> list[dict[str, list[str]]]:
+    """Return what a call needs: a key with a scope, or nothing where the service asks for none."""
+    return [{"key": [scope]}, {}]
+
+
 def problems(statuses: Sequence[int]) -> dict[int | str, dict[str, Any]]:
     """Return the problem responses of a call."""
     content = {PROBLEM_JSON: {"schema": ref(Problem)}}
@@ -149,5 +166,6 @@ def document(app: FastAPI) -> dict[str, Any]:
         modes = [(model, "validation") for model in BODIES]
         _, schemas = models_json_schema(modes, ref_template=REF)  # type: ignore[arg-type]
         found.setdefault("components", {}).setdefault("schemas", {}).update(schemas["$defs"])
+        found["components"]["securitySchemes"] = {"key": BEARER}
         app.openapi_schema = found
     return app.openapi_schema

@@ -20,6 +20,7 @@ from service.api import (
 )
 from service.api import routes_streams as streams
 from service.api.http import RawRoute
+from service.keys import OPEN
 from service.questions import (
     ActionForm,
     BeliefForm,
@@ -39,6 +40,7 @@ from service.schemas import (
     StreamForm,
     StreamsQuery,
 )
+from service.settings import Settings
 
 Endpoint = Callable[[Request], Awaitable[Response]]
 LOGGED = (422, 429, 500, 503, 504)  # what every call that goes through the log can answer
@@ -59,6 +61,12 @@ class Call(NamedTuple):
     tag: str = "streams"
     status: int = 200
     makes: bool = False  # whether it may answer 201
+    scope: str = ""  # that a key must have; empty: read for GET, else write
+
+    @property
+    def needs(self) -> str:
+        """The scope that a key must have, or `open`."""
+        return self.scope or ("read" if self.method == "GET" else "write")
 
 
 STREAM = "/v1/streams/{stream}"
@@ -114,6 +122,7 @@ CALLS = (
         _here,
         body=openapi.body(openapi.ref(PredictionForm), required=False),
         tag="reads",
+        scope="read",
     ),
     Call(
         "GET",
@@ -142,6 +151,7 @@ CALLS = (
         _here,
         body=openapi.body(openapi.ref(ActionForm)),
         tag="reads",
+        scope="read",
     ),
     Call(
         "GET",
@@ -161,6 +171,7 @@ CALLS = (
         SnapshotQuery,
         openapi.BLOB_BODY,
         makes=True,
+        scope="admin",
     ),
     Call(
         "POST",
@@ -180,6 +191,7 @@ CALLS = (
         _here,
         body=openapi.body(openapi.ref(WhatIfForm), required=False),
         tag="reads",
+        scope="read",
     ),
     Call(
         "POST",
@@ -228,17 +240,30 @@ CALLS = (
         (openapi.MODEL,),
         tag="models",
     ),
-    Call("GET", "/livez", routes_service.livez, documents.Status, (500,), tag="service"),
-    Call("GET", "/readyz", routes_service.readyz, documents.Status, (503,), tag="service"),
+    Call(
+        "GET", "/livez", routes_service.livez, documents.Status, (500,), tag="service", scope=OPEN
+    ),
+    Call(
+        "GET", "/readyz", routes_service.readyz, documents.Status, (503,), tag="service", scope=OPEN
+    ),
 )
 
 
-def add_routes(app: FastAPI) -> None:
+def add_routes(app: FastAPI, settings: Settings) -> None:
     """Add every call to the application."""
     app.router.route_class = RawRoute
     for call in CALLS:
         _add(app, call)
+        _guard(app, call.needs)
     app.add_api_route("/metrics", routes_service.show_metrics, include_in_schema=False)
+    _guard(app, "read" if settings.metrics_key_required else OPEN)
+
+
+def _guard(app: FastAPI, needs: str) -> None:
+    """Say what the route added last needs."""
+    route = app.routes[-1]
+    assert isinstance(route, RawRoute)
+    route.needs = needs
 
 
 def _add(app: FastAPI, call: Call) -> None:
@@ -247,6 +272,9 @@ def _add(app: FastAPI, call: Call) -> None:
     if call.body is not None:
         extra["requestBody"] = call.body
     responses = openapi.problems(call.problems)
+    if call.needs != OPEN:
+        responses |= openapi.problems(openapi.GUARDED)
+        extra["security"] = openapi.security(call.needs)
     if call.answer is openapi.BLOB:
         responses[200] = openapi.BLOB
     if call.makes:

@@ -19,8 +19,8 @@ from service.api.http import (
     context_of,
     json_response,
     outcome_response,
-    read_bytes,
     read_json,
+    read_snapshot,
     stream_of,
 )
 from service.api.store import from_store
@@ -95,7 +95,7 @@ async def put_snapshot(request: Request) -> Response:
     """Make a stream what a snapshot says; it goes on as the exported one would."""
     context, stream = context_of(request), stream_of(request)
     form = query(SnapshotQuery, request.query_params.multi_items())
-    blob = await read_bytes(request, context.settings.max_snapshot_bytes)
+    blob = await read_snapshot(request)
     try:
         snapshot.check(blob)
     except snapshot.BadSnapshot as error:

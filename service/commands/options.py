@@ -9,6 +9,7 @@ from typing import Annotated, Any, NoReturn
 
 import typer
 from pydantic import ValidationError
+from pydantic_core import ErrorDetails
 
 from service.settings import Settings
 
@@ -30,6 +31,17 @@ API = STORE | {
     "max_points",
     "max_samples",
     "memory_shed_fraction",
+    "require_keys",
+    "open_access",
+    "metrics_key_required",
+    "key_rate",
+    "key_cache_s",
+    "cors_origins",
+    "access_log",
+    "body_timeout_s",
+    "head_timeout_s",
+    "max_head_bytes",
+    "max_headers",
 }
 WORKER = STORE | {
     "models_dir",
@@ -48,7 +60,18 @@ WORKER = STORE | {
 }
 # Several workers cannot share a port: their metrics are on the API's page.
 SERVE = set(Settings.model_fields) - {"metrics_port"}
-LIMITS = ("max_", "memory_", "read_", "checkpoint_", "resident_", "idempotency_", "lease_")
+SHORT = {"open_access": ("--open",)}
+LIMITS = (
+    "max_",
+    "memory_",
+    "read_",
+    "checkpoint_",
+    "resident_",
+    "idempotency_",
+    "lease_",
+    "body_",
+    "head_",
+)
 
 
 def variable(name: str) -> str:
@@ -98,12 +121,14 @@ def read_settings(chosen: dict[str, Any]) -> Settings:
     try:
         return Settings(**{name: value for name, value in chosen.items() if value is not None})
     except ValidationError as error:
-        wrong = [
-            f"{flag(name)} ({variable(name)}): {each['msg']}, got {each['input']!r}"
-            for each in error.errors()
-            for name in [str(each["loc"][0]).lower().removeprefix("moca_")]
-        ]
-        fail("; ".join(wrong))
+        fail("; ".join(_wrong(each) for each in error.errors()))
+
+
+def _wrong(error: ErrorDetails) -> str:
+    if not error["loc"]:  # of settings that do not go together
+        return error["msg"].removeprefix("Value error, ")
+    name = str(error["loc"][0]).lower().removeprefix("moca_")
+    return f"{flag(name)} ({variable(name)}): {error['msg']}, got {error['input']!r}"
 
 
 def _option(name: str) -> inspect.Parameter:
@@ -111,6 +136,7 @@ def _option(name: str) -> inspect.Parameter:
     annotation: Any = field.annotation
     option = typer.Option(
         flag(name),
+        *SHORT.get(name, ()),
         help=f"{field.description}.",
         envvar=variable(name),
         show_default=False if field.default is None else str(field.default),

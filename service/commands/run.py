@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
+import contextlib
+import logging
 import os
 import secrets
 import signal
 import socket
 from typing import Annotated
 
+import redis
 import typer
 
 from service import metrics
 from service.commands.options import API, SERVE, WORKER, fail, with_settings
+from service.exposure import depends_on_keys, keys_required
 from service.process import (
     EXIT_REFUSED,
     Refused,
@@ -46,26 +50,36 @@ def api(settings: Settings, parent_fd: ParentFd = None, listen_fd: ListenFd = No
     _begin("api", settings, parent_fd)
     import uvicorn
 
-    from service.api.app import create_app
+    from service.api.app import check_store, create_app
+    from service.api.protocol import protocol
 
     try:
         app = create_app(settings)
+        if depends_on_keys(settings):  # asked before anyone can connect
+            keys_required(settings, check_store(settings))
         inherited = None if listen_fd is None else socket.socket(fileno=listen_fd)
         listener = inherited or listen(settings.host, settings.port)
     except (Refused, UnusableServer) as error:
         fail(str(error), EXIT_REFUSED)
+    except redis.RedisError as error:
+        fail(f"the store cannot be reached: {error}", 1)
     config = uvicorn.Config(
         app,
+        http=protocol(settings),
         log_config=None,
         access_log=False,
         server_header=False,
         ws="none",
         timeout_graceful_shutdown=int(settings.request_deadline_s) + 1,
     )
-    with listener:
+    # A refusal to start is said below, in one line and without a traceback.
+    logging.getLogger("uvicorn.error").addFilter(lambda _: app.state.refused is None)
+    with listener, contextlib.suppress(SystemExit):  # raised when the start fails
         uvicorn.Server(config).run(sockets=[listener])
+        return
     if app.state.refused is not None:
         fail(str(app.state.refused), EXIT_REFUSED)
+    raise typer.Exit(1)
 
 
 @with_settings(WORKER)

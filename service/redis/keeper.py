@@ -15,10 +15,12 @@ from urllib.parse import urlsplit
 
 import redis
 
+from service.exposure import keys_required
 from service.process import Backoff, Refused
 from service.redis import keys
 from service.redis.connection import UnusableServer, check_server, connect, fix_partitions
 from service.redis.embedded import Embedded, EmbeddedError
+from service.redis.keyring import Keyring
 from service.redis.log import Log
 from service.settings import Settings
 
@@ -49,6 +51,7 @@ class StoreKeeper:
             with connect(self.url) as client:
                 check_server(client)
                 fix_partitions(client, self._settings.partitions)
+                keys_required(self._settings, Keyring(client).any())  # Refused before the rest
                 if self._embedded is not None:
                     self._bury_all(client)
         except (EmbeddedError, UnusableServer) as error:

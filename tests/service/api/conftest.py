@@ -29,6 +29,8 @@ from service.redis import keys
 from service.redis.connection import connect
 from service.redis.log import DONE, Commit, Log, Offset
 from service.settings import Settings
+from tests.e2e.deployment import Processes
+from tests.service.api.real import RealApi
 
 PARTITIONS = 4
 BAD_LABEL = 666.0  # refused when its turn comes
@@ -362,3 +364,11 @@ def until():
             await asyncio.sleep(0.01)
 
     return until
+
+
+@pytest.fixture
+def real_api(settings, worker, tmp_path):
+    """Start one real API process with the given settings; its worker is the fake one."""
+    processes = Processes(tmp_path, {})
+    yield lambda **chosen: RealApi(processes, settings, **chosen)
+    processes.stop_all()

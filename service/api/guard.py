@@ -1,0 +1,122 @@
+"""Who may make which call: keys from a table that every API process keeps for a few seconds.
+
+A request looks only into that table: no round trip to the store but the one that counts it
+against its key's rate.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import time
+
+import redis
+from starlette.types import Scope
+
+from service.api.headers import header
+from service.api.rates import Rates
+from service.api.replies import bounded
+from service.errors import RedisUnavailable
+from service.keys import OPEN, Key, parse_token
+from service.redis.keyring import AsyncKeyring
+from service.refusals import MissingScope, Unauthorized
+from service.settings import Settings
+
+log = logging.getLogger(__name__)
+
+TIMEOUT_S = 2.0
+USED_EVERY_S = 60  # how coarsely the time of last use is kept
+_SCHEME = b"bearer "
+
+
+class Guard:
+    """Admits requests; `required` says whether they need a key from the start."""
+
+    def __init__(
+        self, keyring: AsyncKeyring, rates: Rates, settings: Settings, required: bool
+    ) -> None:
+        self._keyring, self._rates = keyring, rates
+        self._open_access, self._cache_s = settings.open_access, settings.key_cache_s
+        self._required = required
+        self._keys: dict[str, Key] = {}
+        self._version: bytes | None = None
+        self._fresh_until = 0.0
+        self._refreshing: asyncio.Task[None] | None = None
+        self._used: dict[str, int] = {}
+        self._unsaved: dict[str, int] = {}
+
+    async def admit(self, scope: Scope, needs: str) -> None:
+        """Let a request pass, or raise what to answer instead.
+
+        Unauthorized, MissingScope, RateExceeded; RedisUnavailable when the keys are too old to
+        tell and the store does not answer.
+        """
+        if needs == OPEN:
+            return
+        sent = header(scope, b"authorization")
+        if sent is None and not self._required:
+            return
+        if time.monotonic() > self._fresh_until:
+            await self._renew()
+        key = self._identify(sent)
+        scope["state"]["key"] = key.id
+        if needs not in key.scopes:
+            raise MissingScope(f"key {key.name!r} lacks the scope {needs!r}", scope=needs)
+        rate = self._rates.of(key)
+        if rate is not None:
+            await self._rates.spend(key, rate)
+
+    async def watch(self) -> None:
+        """Renew the table for ever, in half the time for which it counts."""
+        while True:
+            try:
+                await self._renew()
+                await self._save_used()
+            except RedisUnavailable as error:
+                log.warning("keys: %s", error.detail)
+            await asyncio.sleep(self._cache_s / 2)
+
+    def _identify(self, sent: bytes | None) -> Key:
+        if sent is None:
+            raise Unauthorized("this call needs a key: send it as `Authorization: Bearer moca_...`")
+        if sent[: len(_SCHEME)].lower() != _SCHEME:
+            raise Unauthorized("expected `Authorization: Bearer moca_...`", "invalid_request")
+        given = parse_token(sent[len(_SCHEME) :].strip().decode("latin-1"))
+        key = self._keys.get(given.id) if given is not None else None
+        if given is None or key is None or not key.matches(given.secret):
+            raise Unauthorized("there is no such key", "invalid_token")
+        now = time.time()
+        state = key.state(now * 1000)
+        if state != "active":
+            raise Unauthorized(f"key {key.name!r} is {state}", "invalid_token")
+        minute = int(now) // USED_EVERY_S * USED_EVERY_S
+        if self._used.get(key.id) != minute:
+            self._used[key.id] = self._unsaved[key.id] = minute
+        return key
+
+    async def _renew(self) -> None:
+        """Bring the table up to date; whoever asks meanwhile waits for the same answer."""
+        if self._refreshing is None or self._refreshing.done():
+            self._refreshing = asyncio.ensure_future(self._read())
+        try:
+            await bounded(self._refreshing, TIMEOUT_S)
+        except (redis.RedisError, OSError, TimeoutError) as error:
+            raise RedisUnavailable(f"the store does not answer: {error}") from error
+
+    async def _read(self) -> None:
+        asked = time.monotonic()
+        version = await self._keyring.version()
+        if version != self._version:
+            self._version, self._keys = await self._keyring.table()
+            if self._keys and not self._open_access:
+                self._required = True  # and it stays so, whatever becomes of the store
+        self._fresh_until = asked + self._cache_s
+
+    async def _save_used(self) -> None:
+        if not self._unsaved:
+            return
+        unsaved, self._unsaved = self._unsaved, {}
+        try:
+            await bounded(self._keyring.note_used(unsaved), TIMEOUT_S)
+        except (redis.RedisError, OSError, TimeoutError) as error:
+            log.warning("when keys were last used is not recorded: %s", error)

@@ -1,0 +1,119 @@
+"""`moca keys`: make, list and revoke API keys, straight in the store."""
+
+from __future__ import annotations
+
+import contextlib
+import sys
+import time
+from collections.abc import Iterator
+from datetime import UTC, datetime
+from typing import Annotated
+
+import redis
+import typer
+from rich.box import SIMPLE_HEAD
+from rich.console import Console
+from rich.table import Table
+
+from service import keys
+from service.commands.options import fail, with_settings
+from service.process import EXIT_REFUSED, Refused
+from service.redis.keyring import Keyring
+from service.redis.reach import reach
+from service.settings import Settings
+
+app = typer.Typer(
+    no_args_is_help=True,
+    help="Make, list and revoke API keys, in --redis-url or the embedded store of --data-dir.",
+)
+STORE = {"redis_url", "data_dir"}
+Name = Annotated[str, typer.Argument(help="Name of the key, as people call its holder.")]
+
+
+@app.command()
+@with_settings(STORE)
+def create(
+    settings: Settings,
+    name: Name,
+    scope: Annotated[
+        list[str],
+        typer.Option(
+            envvar="MOCA_SCOPE",
+            help="What it allows; may be given several times: "
+            + "; ".join(f"{name}: {what}" for name, what in keys.SCOPES.items())
+            + ".",
+        ),
+    ],
+    rate: Annotated[
+        str,
+        typer.Option(
+            envvar="MOCA_RATE",
+            help="Requests in a time, such as 100/second or 5000/minute; none: no limit.",
+            show_default="the service's key_rate",
+        ),
+    ] = "",
+    expires: Annotated[
+        str,
+        typer.Option(
+            envvar="MOCA_EXPIRES",
+            help="When it ends: from now, such as 90d or 12h, or a date such as 2030-01-31.",
+            show_default="never",
+        ),
+    ] = "",
+) -> None:
+    """Make a key and print it, this once; from then on every call needs a key."""
+    with _keyring(settings) as ring:
+        until_ms = keys.parse_expiry(expires, time.time_ns() // 1_000_000) if expires else 0
+        key, token = keys.create(name, scope, rate, until_ms)
+        first = not ring.any()
+        ring.add(key)
+    typer.echo(token)
+    note = "keep it: it is not shown again, and only a hash of it is stored"
+    if first:
+        note += ". This is the first key: a service that was open to this machine now asks for one"
+    typer.secho(note, err=True, dim=True)
+
+
+@app.command("list")
+@with_settings(STORE)
+def list_keys(settings: Settings) -> None:
+    """List all keys, revoked and expired ones too."""
+    with _keyring(settings) as ring:
+        found = ring.all()
+    table = Table(box=SIMPLE_HEAD)
+    for heading in ("name", "id", "state", "scopes", "rate", "created", "expires", "last used"):
+        table.add_column(heading, no_wrap=heading in {"name", "id"})
+    now_ms = time.time() * 1000
+    for key, used in found:
+        state, rate = key.state(now_ms), key.rate or "default"
+        times = (_time(ms) for ms in (key.created_ms, key.expires_ms, used * 1000))
+        table.add_row(key.name, key.id, state, " ".join(key.scopes), rate, *times)
+    # What is piped elsewhere is not to be cut to the width of a terminal that is not there.
+    Console(width=None if sys.stdout.isatty() else 200).print(table)
+
+
+@app.command()
+@with_settings(STORE)
+def revoke(settings: Settings, name: Name) -> None:
+    """Revoke a key; every API process refuses it within its --key-cache-s."""
+    with _keyring(settings) as ring:
+        for key in ring.revoke(name):
+            typer.echo(f"revoked {key.name} ({key.id})")
+
+
+@contextlib.contextmanager
+def _keyring(settings: Settings) -> Iterator[Keyring]:
+    """Open the store; what goes wrong is said in one line."""
+    try:
+        with reach(settings) as client:
+            yield Keyring(client)
+    except ValueError as error:
+        fail(str(error))
+    except Refused as error:
+        fail(str(error), EXIT_REFUSED)
+    except redis.RedisError as error:
+        fail(f"the store cannot be used: {error}", 1)
+
+
+def _time(ms: int) -> str:
+    return datetime.fromtimestamp(ms / 1000, UTC).strftime("%Y-%m-%d %H:%M") if ms else "never"

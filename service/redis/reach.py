@@ -1,0 +1,72 @@
+"""The store for a command beside the service: configured, embedded and running, or at rest."""
+
+from __future__ import annotations
+
+import contextlib
+import time
+from collections.abc import Iterator
+
+import msgspec
+import redis
+
+from service.process import Refused
+from service.redis.connection import connect
+from service.redis.embedded import Embedded, EmbeddedError, Running
+from service.settings import Settings
+
+WAIT_S = 5.0
+PAUSE_S = 0.05
+
+
+@contextlib.contextmanager
+def reach(settings: Settings) -> Iterator[redis.Redis]:
+    """Yield a client of the service's store, whether the service runs or not.
+
+    An embedded store that does not run is started for as long as it is needed. Raises Refused
+    when it cannot be used, and RedisError when a configured one does not answer.
+    """
+    if settings.redis_url is not None:
+        with connect(settings.redis_url) as client:
+            yield client
+        return
+    store = Embedded(settings.data_dir)
+    client = _embedded(store)
+    try:
+        with client:
+            yield client
+    finally:
+        store.stop()  # only if it was started here
+
+
+def _embedded(store: Embedded) -> redis.Redis:
+    """Return a client of the running server, or start one; both may happen to come and go."""
+    give_up = time.monotonic() + WAIT_S
+    while True:
+        client = _running(store)
+        if client is not None:
+            return client
+        try:
+            store.start()
+        except EmbeddedError as error:
+            if time.monotonic() > give_up:
+                raise Refused(str(error)) from error
+            time.sleep(PAUSE_S)
+        else:
+            return connect(store.url)
+
+
+def _running(store: Embedded) -> redis.Redis | None:
+    """Return a client of the server that runs on this folder; None when none answers."""
+    try:
+        recorded = msgspec.json.decode((store.data_dir / "server.json").read_bytes(), type=Running)
+    except (OSError, msgspec.MsgspecError):
+        return None
+    client = connect(f"unix://{recorded.socket}")
+    try:
+        # Another folder's server may have the socket's place by now.
+        if recorded.run_id and str(client.info("server")["run_id"]) == recorded.run_id:
+            return client
+    except redis.RedisError:
+        pass
+    client.close()
+    return None

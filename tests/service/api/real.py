@@ -1,0 +1,68 @@
+"""A real API process with a real store beside it, and keys made as the command line makes them."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import httpx
+
+from service import keys
+from service.redis.connection import connect
+from service.redis.keyring import Keyring
+from tests.e2e.deployment import Processes, free_port
+
+
+class RealApi:
+    """One `moca api` process."""
+
+    def __init__(self, processes: Processes, settings, **chosen):
+        self.port = free_port()
+        self.url = f"http://127.0.0.1:{self.port}"
+        self.redis_url = settings.redis_url
+        self._processes = processes
+        given = {"redis_url": settings.redis_url, "partitions": settings.partitions, **chosen}
+        processes.environment |= {f"MOCA_{name.upper()}": str(v) for name, v in given.items()}
+        processes.start("api", "api", "--port", str(self.port))
+        self.process = processes.running["api"]
+        self._wait()
+
+    def _wait(self) -> None:
+        for _ in range(1000):
+            try:
+                httpx.get(f"{self.url}/livez", timeout=5)
+                return
+            except httpx.TransportError:
+                assert self.process.poll() is None, self.log()
+                time.sleep(0.02)
+        raise AssertionError(f"the API did not come up: {self.log()}")
+
+    def client(self, token: str | None = None) -> httpx.Client:
+        headers = {"Authorization": f"Bearer {token}"} if token else {}
+        return httpx.Client(base_url=self.url, timeout=30, headers=headers, trust_env=False)
+
+    def log(self) -> str:
+        return self._processes.log_of("api")
+
+    def peak_bytes(self) -> int:
+        """Largest resident memory that the process ever had."""
+        lines = Path(f"/proc/{self.process.pid}/status").read_text().splitlines()
+        (line,) = (each for each in lines if each.startswith("VmHWM:"))
+        return int(line.split()[1]) * 1024
+
+
+def make_key(redis_url: str, name: str, *scopes: str, **extra) -> str:
+    key, token = keys.create(name, scopes, **extra)
+    with connect(redis_url) as client:
+        Keyring(client).add(key)
+    return token
+
+
+def moca(*arguments: str, **environment: str) -> subprocess.CompletedProcess:
+    """Run the command line to its end."""
+    command = [sys.executable, "-m", "service.cli", *arguments]
+    return subprocess.run(
+        command, env=environment, capture_output=True, text=True, timeout=60, check=False
+    )
