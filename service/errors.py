@@ -5,8 +5,9 @@
     * MalformedBody, InvalidField, BodyTooLarge, UnsupportedMediaType, NotFound, MethodNotAllowed
   * Refused: the request does not fit the stream as it is at its place in the log
     * UnknownStream, UnknownModel, DimensionMismatch, LabelOutOfRange, SeqConflict,
-      UnfitSettings, UnfitModel, UnfitBelief, UnfitSnapshot, WarmingUp, SettingsConflict,
-      StreamExists, UnknownEvent, NotRetained, KeyReused, EarlierItemFailed
+      UnfitSettings, SettingsConflict, KeyReused, EarlierItemFailed
+    * `service.unfit`: UnfitModel, UnfitBelief, UnfitSnapshot, WarmingUp, StreamExists,
+      UnknownEvent, NotRetained, TimeBackwards
   * Overloaded: nothing was accepted, try again later
     * PartitionFull, TooManyWaiting, MemoryShort
   * Unavailable: the store is away
@@ -164,48 +165,6 @@ class UnfitSettings(Refused):
     """Settings that the stream's model cannot work with."""
 
     status, slug, title = 422, "unfit-settings", "Unfit settings"
-
-
-class UnfitModel(Refused):
-    """The stream's model cannot do what is asked."""
-
-    status, slug, title = 422, "unfit-model", "Unfit model"
-
-
-class UnfitBelief(Refused):
-    """An override that names what the stream has no hypothesis of."""
-
-    status, slug, title = 422, "unfit-belief", "Unfit belief"
-
-
-class UnfitSnapshot(Refused):
-    """A snapshot that cannot be read, or not by this deployment."""
-
-    status, slug, title = 422, "unfit-snapshot", "Unfit snapshot"
-
-
-class WarmingUp(Refused):
-    """The stream has no belief yet; `seq` says how far it is."""
-
-    status, slug, title = 409, "warming-up", "Warming up"
-
-
-class StreamExists(Refused):
-    """There is a stream of this name already."""
-
-    status, slug, title = 409, "stream-exists", "Stream exists"
-
-
-class UnknownEvent(Refused):
-    """The stream has no such event."""
-
-    status, slug, title = 404, "unknown-event", "Unknown event"
-
-
-class NotRetained(Refused):
-    """What is asked about lies outside of the observations that are retained."""
-
-    status, slug, title = 409, "not-retained", "Not retained"
 
 
 class SettingsConflict(Refused):

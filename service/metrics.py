@@ -81,6 +81,11 @@ REDIS_MEMORY_RATIO = Gauge(
     multiprocess_mode="livemostrecent",
     registry=REGISTRY,
 )
+EXPIRED_STREAMS = Counter(
+    "moca_expired_streams_total",
+    "Streams deleted because nothing happened to them within their ttl.",
+    registry=REGISTRY,
+)
 LOAD_SHED = Counter(
     "moca_load_shed_total",
     "Requests refused to protect the service, by reason.",

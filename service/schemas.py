@@ -6,8 +6,6 @@ the request's place in the log. Bounds that are settings are checked in `service
 
 from __future__ import annotations
 
-import re
-from datetime import datetime
 from typing import Annotated, Any
 
 from pydantic import (
@@ -21,6 +19,7 @@ from pydantic import (
     StrictStr,
 )
 
+from service import clock
 from service.models import REFERENCE
 
 STREAM_ID = r"^[A-Za-z0-9._:@~-]{1,200}$"
@@ -33,20 +32,10 @@ MIN_SHAPE, MAX_SHAPE = 1e-3, 1000.0
 MAX_CLASSES = 1000
 MAX_ORDER = 32
 MAX_SEASON = 10_000
-_TIME = re.compile(r"\d{4}-\d\d-\d\d[Tt ]\d\d:\d\d:\d\d(\.\d{1,9})?([Zz]|[+-]\d\d:\d\d)", re.ASCII)
 
 
 def _check_time(text: str) -> str:
-    if not _TIME.fullmatch(text):
-        raise ValueError("expected an RFC 3339 time such as 2024-05-01T12:00:00Z")
-    # The fraction is cut to what datetime knows; leap seconds are valid in RFC 3339.
-    stem = text[:19].replace("t", "T").replace(" ", "T")
-    stem = stem[:17] + "59" if stem[17:] == "60" else stem
-    offset = text[-6:] if text[-1] not in "Zz" else "+00:00"
-    try:
-        datetime.fromisoformat(stem + offset)
-    except ValueError as error:
-        raise ValueError(f"not a time: {error}") from None
+    clock.parse(text)
     return text
 
 
@@ -106,7 +95,9 @@ class Observation(Form):
     x: Numbers | None = Field(None, description="the input, for models that have one")
     time: Time | None = Field(None, description="RFC 3339; given back in the answer and in events")
     elapsed: Elapsed | None = Field(
-        None, description="time since the previous observation, in steps of the hazard; default 1"
+        None,
+        description="time since the previous observation, in steps of the hazard; default: by "
+        "`time` where the stream has an `interval`, else 1",
     )
     supervision: Supervision | None = None
     seq: Seq | None = Field(
@@ -191,6 +182,17 @@ class StreamForm(Form):
     )
     order: Annotated[StrictInt, Field(ge=0, le=MAX_ORDER)] = Field(
         1, description="labels that an `autoregressive` stream looks back"
+    )
+    interval: Annotated[Number, Field(gt=0)] | None = Field(
+        None,
+        description="seconds that a step of the hazard lasts: the time elapsed between "
+        "observations is then taken from their `time`",
+    )
+    ttl: Annotated[Number, Field(ge=1)] | None = Field(
+        None, description="seconds without an observation or a change after which it is deleted"
+    )
+    pinned: StrictBool = Field(
+        False, description="whether its numbers are metrics of their own, under its id"
     )
     trend: StrictBool = Field(False, description="whether an `autoregressive` stream has a trend")
     season: Annotated[StrictInt, Field(ge=2, le=MAX_SEASON)] | None = Field(

@@ -234,7 +234,7 @@ def _observation(form: Observed) -> wire.Observation:
         form.y,
         form.x,
         form.time,
-        1.0 if form.elapsed is None else form.elapsed,
+        form.elapsed,
         None if form.supervision is None else form.supervision.changepoint,
     )
 

@@ -24,8 +24,9 @@ from service.api.http import (
     stream_of,
 )
 from service.api.store import from_store
-from service.errors import UnfitSnapshot, UnknownStream
+from service.errors import UnknownStream
 from service.schemas import SnapshotQuery, StreamsQuery
+from service.unfit import UnfitSnapshot
 
 _encode = msgspec.json.Encoder().encode
 

@@ -68,6 +68,21 @@ def events(p: int, stream: str) -> str:
     return f"moca:{{{p}}}:events:{stream}"
 
 
+def changes(p: int, stream: str) -> str:
+    """Return the hash of changed settings by `seq:milliseconds`."""
+    return f"moca:{{{p}}}:changes:{stream}"
+
+
+def due(p: int) -> str:
+    """Return the sorted set of streams that expire, by when, in milliseconds."""
+    return f"moca:{{{p}}}:due"
+
+
+def pinned(p: int) -> str:
+    """Return the sorted set (all scores 0) of the ids of pinned streams."""
+    return f"moca:{{{p}}}:pinned"
+
+
 def idempotency(p: int, stream: str) -> str:
     """Return the hash of idempotency records by `key`, NUL, position of the part in its list."""
     return f"moca:{{{p}}}:idempotency:{stream}"

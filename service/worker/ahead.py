@@ -11,7 +11,7 @@ from torch import Tensor
 
 from model_core import horizon
 from model_core.upm.base import UnderlyingModel
-from service.errors import UnfitModel, WarmingUp
+from service.unfit import UnfitModel, WarmingUp
 from service.wire import Predict, Record
 from service.worker import hazards
 from service.worker.answers import summarise

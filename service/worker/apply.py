@@ -8,7 +8,7 @@ from collections.abc import Callable
 from service import metrics
 from service.errors import Defect, KeyReused, ServiceError, UnknownModel
 from service.wire import Head, IdempotencyRecord, Observation, Observe, Record
-from service.worker import answers, hazards, reads
+from service.worker import answers, hazards, reads, times
 from service.worker.answers import Answer, Filling
 from service.worker.checks import Known, check_label, check_observation, check_position
 from service.worker.controls import control, fresh, usable
@@ -141,7 +141,8 @@ class Batch:
         seen, model = command.observations[at], self.engine.catalogue.of(head)
         told = head.told if seen.changepoint is None else seen.changepoint
         met = hazards.met(model, head.settings)
-        return Record(head.seq, seen.y, seen.x, seen.time, seen.elapsed, told, *met)
+        elapsed = times.elapsed(seen, head.settings.interval, head.last_time)
+        return Record(head.seq, seen.y, seen.x, seen.time, elapsed, told, *met)
 
     def _check(self, head: Head, observations: list[Observation], first: int) -> None:
         """Check a whole command first, so that a refusal leaves nothing of it applied."""
@@ -154,6 +155,7 @@ class Batch:
             check_observation(each, where, known.x_dim, known.after(each).y_dim)
             check_label(each, where, model)
             known = known.after(each)
+        times.check(observations, first, head.settings.interval, head.last_time)
         if known != before:
             check_sizes(self.engine, head, known, head.settings.max_hypotheses)
 

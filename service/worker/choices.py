@@ -8,7 +8,7 @@ import torch
 from model_core import actions
 from model_core import filter as moca
 from model_core.actions import Strategy
-from service.errors import UnfitModel, WarmingUp
+from service.unfit import UnfitModel, WarmingUp
 from service.wire import Act, Record
 from service.worker import hazards
 from service.worker.checks import check_inputs

@@ -8,7 +8,7 @@ import msgspec
 from msgspec.structs import replace
 
 from service import views
-from service.errors import NotRetained, UnknownEvent, WarmingUp
+from service.unfit import NotRetained, UnknownEvent, WarmingUp
 from service.wire import Event, Head, Move, Record, StreamSettings, Verdict, WhatIf
 from service.worker import rerun
 from service.worker.checks import (

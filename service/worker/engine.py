@@ -56,7 +56,7 @@ class Engine:
                 if wrong:
                     raise CorruptState(wrong)
                 stream.recall(each.idempotency)
-                stream.head = None if each.head is None else self._head(each.head)
+                stream.begin_with(None if each.head is None else self._head(each.head))
                 self._restore(stream, each.checkpoint)
                 loaded.append(stream)
             except (CorruptState, msgspec.MsgspecError) as error:

@@ -8,7 +8,7 @@ from collections.abc import Iterable, Sequence
 import torch
 
 from model_core.upm.base import UnderlyingModel
-from service import metrics
+from service import clock, metrics
 from service.errors import NumericalFault, ServiceError
 from service.events import Reading, track
 from service.wire import Event, Head, Record, numbers
@@ -202,3 +202,5 @@ def _pass(head: Head, record: Record) -> None:
     head.seq += 1
     head.last = numbers(record.y) or head.last
     head.told = None
+    if head.settings.interval is not None and record.time is not None:
+        head.last_time = clock.seconds(record.time)

@@ -7,7 +7,7 @@ import math
 import torch
 
 from model_core import belief as beliefs
-from service.errors import UnfitBelief, WarmingUp
+from service.unfit import UnfitBelief, WarmingUp
 from service.wire import SetBelief
 from service.worker.checks import check_position
 from service.worker.engine import Engine

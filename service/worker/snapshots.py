@@ -6,9 +6,9 @@ import msgspec
 
 from model_core.errors import CorruptState
 from service import models, snapshot, wire
-from service.errors import StreamExists, UnfitSnapshot
 from service.redis.store import CHUNK, Stored
 from service.snapshot import BadSnapshot, Snapshot
+from service.unfit import StreamExists, UnfitSnapshot
 from service.wire import Import
 from service.worker.checks import Known, check_options
 from service.worker.engine import Engine

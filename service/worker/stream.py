@@ -3,18 +3,16 @@
 from __future__ import annotations
 
 from collections import OrderedDict
-from zlib import crc32
+from typing import Any
 
 import msgspec
 
 from service import wire
 from service.redis import keys
-from service.redis.script import Argument
 from service.redis.store import CHUNK, Store, Stored, phase_of, seal, unseal
 from service.wire import Event, Head, IdempotencyRecord, Record
+from service.worker.effects import Effect, aside, listed
 from service.worker.resident import Slab
-
-Effect = tuple[Argument, ...]
 
 
 class Stream:
@@ -39,6 +37,7 @@ class Stream:
         self._events: dict[int, Event] = {}
         self._raised: dict[int, Event] = {}  # since it was loaded: not all committed yet
         self._touched = False
+        self._was = wire.StreamSettings()  # settings when they were last written
         self._sealing: dict[int, bytes] = {}  # chunks that the last commit may still be writing
 
     @property
@@ -66,10 +65,16 @@ class Stream:
         assert self.head is not None
         return self.head
 
+    def begin_with(self, head: Head | None) -> None:
+        """Take the stored head over."""
+        self.head = head
+        if head is not None:
+            self._was = head.settings
+
     def create(self, head: Head) -> None:
         """Begin a new life of the stream."""
         self.head, self.tail, self.buffer, self._new, self._events = head, {}, [], {}, {}
-        self._raised = {}
+        self._raised, self._was = {}, wire.StreamSettings()
         self._effects.append(("ZADD", keys.names(self.partition), 0, self.name))
         self._touched = True
 
@@ -88,11 +93,12 @@ class Stream:
         self.broken, self.reborn = None, True
         self.tail, self.buffer, self._new, self._events = {}, [], {}, {}
         self.leave()
-        self._effects.append(("ZREM", keys.names(p), name))
+        for list_of in (keys.names, keys.due, keys.pinned):
+            self._effects.append(("ZREM", list_of(p), name))
         if self.unreadable:
             self._effects.append(("HDEL", keys.idempotency(p, name), *self.unreadable))
             self.unreadable = {}
-        for key in (keys.tail, keys.history, keys.checkpoint, keys.events):
+        for key in (keys.tail, keys.history, keys.checkpoint, keys.events, keys.changes):
             self._effects.append(("UNLINK", key(p, name)))
         self._touched = True
 
@@ -106,6 +112,12 @@ class Stream:
         """Have the head written with the next commit."""
         self.live().updated_ms = now_ms
         self._touched = True
+
+    def changed(self, given: dict[str, Any], now_ms: int) -> None:
+        """Keep that settings were changed here."""
+        head, key = self.live(), keys.changes(self.partition, self.name)
+        change = wire.encode(wire.Change(head.seq, now_ms, given))
+        self._effects.append(("HSET", key, f"{head.seq}:{now_ms}", change))
 
     def put(self, record: Record) -> None:
         """Keep a record that is new or was changed."""
@@ -202,18 +214,7 @@ class Stream:
 
     def set_aside(self, stored: Stored) -> None:
         """Keep what cannot be read, all of it, where no later commit overwrites it."""
-        key = keys.quarantine(self.partition)
-        tail = wire.encode(stored.tail) if stored.tail else None
-        unreadable = wire.encode(self.unreadable) if self.unreadable else None
-        for part, blob in (
-            ("head", stored.head),
-            ("checkpoint", stored.checkpoint),
-            ("tail", tail),
-            ("idempotency", unreadable),
-        ):
-            if blob is not None:
-                name = f"{part}:{self.name}:{crc32(blob):08x}"
-                self._effects.append(("HSET", key, name, blob))
+        self._effects += aside(self.partition, self.name, stored, self.unreadable)
 
     def effects(self) -> list[Effect]:
         """Everything the next commit must write; afterwards nothing waits."""
@@ -236,6 +237,9 @@ class Stream:
             found.append(("HSET", keys.idempotency(p, name), *records))
         if self._touched and self.head is not None:
             found.append(("HSET", keys.heads(p), name, wire.encode(self.head)))
+            if self.alive:
+                found += listed(p, name, self.head, self._was)
+                self._was = self.head.settings
         self._new, self._events, self._fresh, self._touched = {}, {}, {}, False
         self.reborn = False
         return found

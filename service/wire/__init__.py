@@ -1,0 +1,105 @@
+"""What travels through Redis: commands, outcomes, and a stream's stored parts (msgpack, typed).
+
+Batch is one log entry. An Outcome is the committed result of one command. Head, Record and
+Chunk are what a stream keeps. Field names are part of the stored format: add fields with a
+default, never rename or retype one.
+"""
+
+from __future__ import annotations
+
+import msgspec
+
+from service.wire.commands import (
+    READS,
+    Act,
+    Batch,
+    Command,
+    Configure,
+    Delete,
+    Envelope,
+    Expire,
+    Import,
+    Move,
+    Observation,
+    Observe,
+    Outcome,
+    Predict,
+    RunLength,
+    SetBelief,
+    Verdict,
+    WhatIf,
+)
+from service.wire.kept import (
+    Change,
+    Durations,
+    Event,
+    Hazard,
+    Head,
+    IdempotencyRecord,
+    Record,
+    StreamSettings,
+)
+
+__all__ = [
+    "Act",
+    "Batch",
+    "Change",
+    "Command",
+    "Configure",
+    "Delete",
+    "Durations",
+    "Envelope",
+    "Event",
+    "Expire",
+    "Hazard",
+    "Head",
+    "IdempotencyRecord",
+    "Import",
+    "Move",
+    "Observation",
+    "Observe",
+    "Outcome",
+    "Predict",
+    "READS",
+    "Record",
+    "RunLength",
+    "SetBelief",
+    "StreamSettings",
+    "Verdict",
+    "WhatIf",
+    "decode_batch",
+    "decode_change",
+    "decode_chunk",
+    "decode_event",
+    "decode_head",
+    "decode_idempotency",
+    "decode_outcome",
+    "decode_outcomes",
+    "decode_record",
+    "encode",
+    "numbers",
+    "units",
+]
+
+encode = msgspec.msgpack.Encoder().encode
+decode_batch = msgspec.msgpack.Decoder(Batch).decode
+decode_outcome = msgspec.msgpack.Decoder(Outcome).decode
+decode_outcomes = msgspec.msgpack.Decoder(list[Outcome]).decode
+decode_head = msgspec.msgpack.Decoder(Head).decode
+decode_record = msgspec.msgpack.Decoder(Record).decode
+decode_chunk = msgspec.msgpack.Decoder(list[Record]).decode
+decode_change = msgspec.msgpack.Decoder(Change).decode
+decode_event = msgspec.msgpack.Decoder(Event).decode
+decode_idempotency = msgspec.msgpack.Decoder(IdempotencyRecord).decode
+
+
+def numbers(y: float | list[float] | None) -> list[float]:
+    """Return a label as a list; none for a missing one."""
+    if y is None:
+        return []
+    return y if isinstance(y, list) else [y]
+
+
+def units(command: Command) -> int:
+    """What a command counts for in backpressure: its observations, or one."""
+    return len(command.observations) if isinstance(command, Observe) else 1

@@ -1,0 +1,166 @@
+"""Commands, as they stand in the log, and their outcomes. See `service.wire`."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import msgspec
+from msgspec import Struct
+
+
+class Observation(Struct, omit_defaults=True):
+    """One observation as accepted: form checked, not yet checked against its stream."""
+
+    y: float | list[float] | None = None
+    x: list[float] | None = None
+    time: str | None = None
+    elapsed: float | None = None
+    changepoint: float | None = None  # supervision: P(regime changed just before this one)
+
+
+class Observe(Struct, tag="observe", omit_defaults=True):
+    """Apply observations in order; at most 32 in one command."""
+
+    stream: str
+    observations: list[Observation]
+    key: str | None = None  # idempotency key of the whole request
+    digest: str | None = None  # of the whole request's body
+    first: int = 0  # position of this part within the request's list
+    seq: int | None = None  # expected position of the first observation
+    belief: bool = False  # answers carry the whole run-length belief
+
+
+class Configure(Struct, tag="configure", omit_defaults=True):
+    """Create a stream or change its settings; only the named settings change."""
+
+    stream: str
+    settings: dict[str, Any]
+
+
+class Delete(Struct, tag="delete"):
+    """Delete a stream; its tombstone keeps the idempotency records."""
+
+    stream: str
+
+
+class Expire(Struct, tag="expire"):
+    """Delete a stream if nothing has happened to it within its `ttl`."""
+
+    stream: str
+
+
+class Predict(Struct, tag="predict", omit_defaults=True):
+    """Predictive distribution of the next label at each input; changes nothing."""
+
+    stream: str
+    x: list[list[float]] | None = None
+    quantiles: list[float] = msgspec.field(default_factory=lambda: [0.05, 0.5, 0.95])
+    samples: int = 0
+    seed: int = 0
+    components: bool = False
+    elapsed: float = 1.0
+    horizon: int = 0  # labels to come, one after the other; 0: `x` says
+
+
+class Act(Struct, tag="act", omit_defaults=True):
+    """Choose among candidate inputs; changes nothing."""
+
+    stream: str
+    candidates: list[list[float]]
+    strategy: str
+    samples: int = 1
+    seed: int = 0
+    elapsed: float = 1.0
+
+
+class RunLength(Struct, tag="run_length"):
+    """The whole run-length belief; changes nothing."""
+
+    stream: str
+
+
+class SetBelief(Struct, tag="set_belief", omit_defaults=True):
+    """Override the run-length belief, by pairs of run length and probability."""
+
+    stream: str
+    belief: list[tuple[int, float]] | None = None
+    changepoint: float | None = None  # of the observation to come
+    seq: int | None = None  # expected position of that observation
+
+
+class Verdict(Struct, tag="verdict", omit_defaults=True):
+    """Say of an event, or of a start that none was raised for, whether it was a change."""
+
+    stream: str
+    change: bool
+    event: int | None = None
+    start: int | None = None
+
+
+class WhatIf(Struct, tag="what_if", omit_defaults=True):
+    """Rerun what is retained under other settings; changes nothing."""
+
+    stream: str
+    settings: dict[str, Any]
+    series: bool = False  # whether to answer the scores of each observation
+
+
+class Move(Struct, tag="move", omit_defaults=True):
+    """Go on under another model, or version, after a rerun of what is retained."""
+
+    stream: str
+    model: str
+
+
+class Import(Struct, tag="import", omit_defaults=True):
+    """Make a stream what a snapshot says that was left under `token` in its partition."""
+
+    stream: str
+    token: str
+    replace: bool = False
+
+
+Command = (
+    Observe
+    | Configure
+    | Delete
+    | Expire
+    | Predict
+    | Act
+    | RunLength
+    | SetBelief
+    | Verdict
+    | WhatIf
+    | Move
+    | Import
+)
+READS = (Predict, Act, RunLength, WhatIf)  # change nothing, and need no answer past their deadline
+
+
+class Envelope(Struct, array_like=True):
+    """A command with what the API stamps on it."""
+
+    number: int  # counts up in one API process; its outcome is found under it
+    time_ms: int  # API's clock when accepted
+    deadline_ms: int  # reads are skipped when replayed past it; 0: none
+    default_model: str
+    command: Command
+
+
+class Batch(Struct, array_like=True):
+    """One log entry: the commands that one API process appended together."""
+
+    incarnation: str
+    envelopes: list[Envelope]
+
+
+class Outcome(Struct, array_like=True):
+    """Result of one command.
+
+    `body` holds JSON texts. Observe: one per applied observation and, when `status` is an
+    error, a problem document last. Everything else: exactly one.
+    """
+
+    number: int
+    status: int
+    body: list[bytes]

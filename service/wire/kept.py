@@ -1,0 +1,131 @@
+"""What a stream keeps. See `service.wire`."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from msgspec import Struct
+
+
+class Durations(Struct):
+    """Hazard of regimes whose durations are negative binomial, in observations."""
+
+    mean: float
+    shape: float
+
+
+Hazard = float | Durations | tuple[float, ...]  # the last: a table by run length
+
+
+class StreamSettings(Struct, omit_defaults=True):
+    """Settings of one stream; None means the model's or the service's default."""
+
+    model: str = ""  # NAME@VERSION once the stream exists
+    hazard: Hazard | None = None
+    max_hypotheses: int = 50
+    outlier_rate: float | None = None
+    confirm_after: int = 10
+    warmup: int = 20
+    location: list[float] | None = None
+    scale: list[float] | None = None
+    history: int = 2000
+    classes: int | None = None  # of a categorical model
+    order: int = 1  # of an autoregressive model
+    trend: bool = False
+    season: int | None = None
+    interval: float | None = None  # seconds in a step of the hazard
+    ttl: float | None = None  # seconds
+    pinned: bool = False
+
+
+class Change(Struct, array_like=True):
+    """Settings that were changed before the observation at `seq`."""
+
+    seq: int
+    time_ms: int
+    settings: dict[str, Any]
+
+
+class Event(Struct, omit_defaults=True):
+    """A changepoint's life. `start` and the `_at` fields are values of `seq`."""
+
+    id: int
+    state: str  # suspected | confirmed | withdrawn
+    start: int
+    suspected_at: int
+    confirmed_at: int | None = None
+    delay: int = 0  # suspected_at - start
+    probability: float = 0.0
+    direction: str | None = None  # up | down
+    size: float | list[float] | None = None  # in standard deviations within the regimes
+    time: str | None = None  # of the observation that raised this state, if the client sent one
+    verdict: bool | None = None  # a person's word: whether it was a change
+
+
+class Head(Struct, omit_defaults=True):
+    """What a stream is, written with every commit that touches it."""
+
+    generation: int
+    settings: StreamSettings
+    seq: int = 0  # observations applied
+    y_dim: int | None = None  # known from settings or the first label
+    deleted: bool = False
+    created_ms: int = 0
+    updated_ms: int = 0
+    warm: bool = False  # location and scale are known; the filter runs
+    location: list[float] | None = None
+    scale: list[float] | None = None
+    checkpoint: int = 0  # seq of the checkpoint to load; 0: none
+    checkpoint_ms: int = 0  # when it was made
+    sealed: int = 0  # records before this seq are in sealed chunks
+    oldest: int = 0  # number of the oldest chunk that is retained
+    confirmed_start: int = 0
+    before_start: int = 0  # start of the regime before the confirmed one
+    confirmed_totals: list[float] | None = None  # label count, sums, squares up to that start
+    before_totals: list[float] | None = None  # the same up to the start of the regime before it
+    event: Event | None = None  # the event under suspicion
+    last_event: Event | None = None  # the last confirmed one
+    next_event: int = 1
+    best_start: int = 0  # last start of the best (max-product) path
+    map_run_length: int | None = None
+    changed_probability: float | None = None
+    log_score_sum: float = 0.0
+    scored: int = 0  # observations in log_score_sum
+    pruned_mass: float = 0.0  # of the last step
+    pruned_mass_sum: float = 0.0
+    last: list[float] | None = None  # last label
+    x_dim: int | None = None  # known from settings or the first input
+    told: float | None = None  # supervision of the next observation, of an override
+    last_time: float | None = None  # of the last observation, where times count; since 1970
+
+
+class Record(Struct, array_like=True, omit_defaults=True):
+    """One applied observation: raw inputs, the settings it met, and its compact answer."""
+
+    seq: int
+    y: float | list[float] | None
+    x: list[float] | None
+    time: str | None
+    elapsed: float
+    changepoint: float | None
+    hazard: Hazard | None  # None: the model's own
+    outlier_rate: float
+    log_score: float | None = None
+    changed_probability: float | None = None
+    changepoint_probability: float | None = None
+    recent_change_probability: float | None = None
+    map_run_length: int | None = None
+    mean: list[float] | None = None
+    quantiles: dict[str, list[float]] | None = None
+    probabilities: list[float] | None = None
+    previous_start: int = -1  # where the best path before a regime starting here starts; -1: none
+    variance: list[list[float]] | None = None
+
+
+class IdempotencyRecord(Struct, array_like=True):
+    """What one part of a keyed request did."""
+
+    digest: str
+    time_ms: int
+    status: int
+    body: list[bytes]
