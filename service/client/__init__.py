@@ -11,14 +11,20 @@ from service.client.errors import (
     Unavailable,
     UnexpectedAnswer,
 )
+from service.client.outbox import AsyncOutbox, Bounds, Outbox, OutboxError, OutboxFull
 from service.client.sync import Client
 
 __all__ = [
     "DEFAULT_URL",
     "AsyncClient",
+    "AsyncOutbox",
+    "Bounds",
     "Client",
     "ClientError",
     "InvalidRequest",
+    "Outbox",
+    "OutboxError",
+    "OutboxFull",
     "OutcomeUnknown",
     "PartlyObserved",
     "Problem",
