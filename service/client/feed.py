@@ -53,7 +53,8 @@ class Feed:
 
     def request(self) -> dict[str, Any]:
         """Return the arguments of the next connection."""
-        headers, params = {}, list(self._filters)
+        headers = {"Accept": "text/event-stream", "Cache-Control": "no-store"}
+        params = list(self._filters)
         if self.cursor is not None:
             headers["Last-Event-ID"] = self.cursor
             params.append(("after", self.cursor))
