@@ -1,0 +1,119 @@
+"""The commands that talk to a service, against the running one."""
+
+import json
+import subprocess
+import sys
+import uuid
+
+import pytest
+
+from service.client import Client
+from tests.service.client.conftest import running
+from tests.service.client.test_feed import Feed
+
+
+@pytest.fixture
+def stream():
+    return f"c-{uuid.uuid4().hex[:8]}"
+
+
+@pytest.fixture
+def moca(service_url, tmp_path):
+    """Run `moca` as a user does; returns the finished process."""
+
+    def run(*arguments, stdin="", url=service_url, status=0):
+        found = subprocess.run(
+            [sys.executable, "-m", "service.cli", *arguments],
+            input=stdin,
+            capture_output=True,
+            text=True,
+            timeout=60,
+            check=False,
+            env={"MOCA_URL": url, "COLUMNS": "120", "PYTHONPATH": ":".join(sys.path)},
+        )
+        assert found.returncode == status, found.stdout + found.stderr
+        return found
+
+    return run
+
+
+def test_a_stream_from_its_making_to_its_end(moca, stream):
+    made = moca("streams", "create", stream, "--model", "gaussian", "--set", "hazard=0.05")
+    assert "gaussian@1" in made.stdout
+    assert "hazard=0.05" in made.stdout
+    again = moca("streams", "create", stream, status=1)
+    assert again.stderr.strip().endswith("exists, with 0 observations: moca streams set, or delete")
+    said = json.loads(moca("streams", "set", stream, "outlier_rate=0.01", "--json").stdout)
+    assert said["settings"]["outlier_rate"] == 0.01
+    assert moca("streams", "list", "--prefix", stream).stdout == f"{stream}\n"
+    assert json.loads(moca("streams", "list", "--prefix", stream, "--json").stdout) == [
+        {"stream": stream}
+    ]
+    assert "Delete" in moca("streams", "delete", stream, stdin="n\n", status=1).stdout
+    assert moca("streams", "delete", stream, "--yes").stdout == f"deleted {stream}\n"
+    gone = moca("streams", "show", stream, status=1)
+    assert gone.stderr.startswith("moca: 404 Unknown stream")
+    moca("streams", "set", stream, "hazard=0.1", status=1)
+    assert moca("streams", "list", "--prefix", stream).stdout == ""
+
+
+def test_observing_and_reading(moca, stream, service_url):
+    said = moca("observe", stream, "1.5", "-2", "null", "--retry-for", "5").stdout.splitlines()
+    assert [line.split()[0] for line in said] == ["seq", "0", "1", "2"]
+    lines = "".join(f"{json.dumps(value)}\n" for value in (1, [2.0], {"y": 3}, None)) + "\n"
+    answers = moca("observe", stream, "--json", stdin=lines).stdout.splitlines()
+    assert [json.loads(line)["seq"] for line in answers] == [3, 4, 5, 6]
+    bad = moca("observe", stream, stdin="1\noops\n", status=1)
+    assert "line 2: not JSON" in bad.stderr
+    assert "'high'" in moca("observe", stream, stdin='"high"\n', status=1).stderr
+    assert "numbers between commas" in moca("observe", stream, "tall", status=2).stderr
+    with Client(service_url) as client:
+        assert client.stream(stream).seq == 8
+    text = moca("predict", stream, "--quantile", "0.1", "--samples", "2", "--seed", "1").stdout
+    assert "0.1 quantile" in text
+    assert "draw 2" in text
+    predicted = json.loads(moca("predict", stream, "--json", "--samples", "2").stdout)
+    assert len(predicted["predictions"][0]["samples"]) == 2
+
+
+def test_vectors_and_inputs(moca, stream):
+    moca("streams", "create", stream, "--model", "linear")
+    moca("observe", stream, "1,2", "--x", "0.5,-1")
+    assert moca("streams", "show", stream, "--json").stdout.count('"x_dim": 2') == 1
+    said = moca("predict", stream, "--x", "0,1", "--x", "1,0", "--json").stdout
+    assert [each["x"] for each in json.loads(said)["predictions"]] == [[0.0, 1.0], [1.0, 0.0]]
+
+
+def test_changepoints(moca, stream, service_url):
+    with Client(service_url) as client:
+        client.put_stream(stream, {"model": "gaussian", "location": 0, "scale": 1})
+        client.observe(stream, [(0.5, -0.5)[i % 2] + (6.0 if i >= 30 else 0) for i in range(60)])
+    said = moca("changepoints", stream).stdout
+    assert "confirmed" in said
+    assert "regimes in hindsight, by seq: 0-29, 30-59" in said
+    found = json.loads(moca("changepoints", stream, "--json").stdout)
+    assert found["events"][0]["start"] == 30
+
+
+def test_following_changepoints(moca):
+    with running(Feed) as feed:
+        feed.seen, feed.refusals, feed.gap = [], [], True
+        feed.total, feed.cut, feed.kind, feed.hang_s = 8, 3, "text/event-stream", 0
+        command = [sys.executable, "-m", "service.cli", "changepoints", "s", "--follow"]
+        with subprocess.Popen(
+            [*command, "--after", "0", "--url", feed.url, "--json"],
+            stdout=subprocess.PIPE,
+            text=True,
+        ) as process:
+            assert process.stdout is not None
+            lines = [json.loads(process.stdout.readline()) for _ in range(8)]
+            process.terminate()
+        assert lines[0]["known"] == {"kept_from": 1}
+        assert [line["event"]["start"] for line in lines[1:]] == list(range(1, 8))
+        assert feed.seen[0][0]["stream"] == ["s"]
+
+
+def test_nobody_there(moca):
+    found = moca("observe", "s", "1", "--retry-for", "0.2", url="http://127.0.0.1:1", status=1)
+    assert "ConnectError" in found.stderr
+    assert len(found.stderr.splitlines()) == 1
