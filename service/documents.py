@@ -24,6 +24,7 @@ class RunLengthSummary(Struct):
     hypotheses: int = 0
     pruned_mass: float = 0.0
     belief: Belief | None = None
+    quantiles: dict[str, int] | None = None
 
 
 class Predictive(Struct):
@@ -112,6 +113,7 @@ class RunLength(Struct):
     seq: int | None
     model: str
     warming_up: bool = False
+    run_length: RunLengthSummary | None = None
     changed_probability: float | None = None
     changepoint_probability: float | None = None
     recent_change_probability: float | None = None

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Iterable, Mapping, Sequence
+from collections.abc import AsyncGenerator, AsyncIterator, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, overload
 
 from service.client import base, bodies, calls
@@ -167,7 +167,7 @@ class AsyncClient(AsyncDriver):
         *,
         changepoint: float | None = None,
         seq: int | None = None,
-    ) -> dict[str, Any]:
+    ) -> RunLength:
         """Override the belief: probabilities by run length, or that of a change coming next.
 
         With the position `seq` it is meant for it is safe to retry, and is retried.
@@ -196,7 +196,7 @@ class AsyncClient(AsyncDriver):
 
     async def put_snapshot(
         self, stream: str, snapshot: Snapshot, *, replace: bool = False
-    ) -> dict[str, Any]:
+    ) -> StreamState:
         """Make the stream what the snapshot says; `replace` one that is there."""
         return await self.call(calls.put_snapshot(stream, snapshot, replace))
 
@@ -222,7 +222,7 @@ class AsyncClient(AsyncDriver):
         after: str | None = None,
         silence_s: float = 60.0,
         retry_for_s: float | None = 60.0,
-    ) -> AsyncIterator[StreamEvent | Gap]:
+    ) -> AsyncGenerator[StreamEvent | Gap, None]:
         """Iterate over changepoints as they are raised, for ever, across disconnects.
 
         after: the `cursor` of an event to go on from; "0": everything retained; None: only new

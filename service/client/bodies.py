@@ -11,9 +11,8 @@ import msgspec
 
 from service.client.errors import InvalidRequest
 
-# A whole observation, or its label alone.
-Observed = Mapping[str, Any] | float
-ITEM_ONLY = frozenset({"stream", "key"})
+# A whole observation, or its label alone; None: the label is missing.
+Observed = Mapping[str, Any] | float | None
 _encode = msgspec.json.Encoder(enc_hook=lambda value: _plain(value)).encode
 
 

@@ -222,14 +222,15 @@ def run_length(stream: str) -> Call[documents.RunLength]:
 
 def put_run_length(
     stream: str, belief: Mapping[int, float] | None, changepoint: float | None, seq: int | None
-) -> Call[dict[str, Any]]:
+) -> Call[documents.RunLength]:
     """Override the belief; repeated only where `seq` pins the place it is meant for."""
     body: dict[str, Any] = {}
     if belief is not None:
-        body["belief"] = [{"run_length": r, "probability": p} for r, p in belief.items()]
+        # Those not named get none: a zero that is named is refused the second time.
+        body["belief"] = [{"run_length": r, "probability": p} for r, p in belief.items() if p > 0]
     body |= {n: v for n, v in (("changepoint", changepoint), ("seq", seq)) if v is not None}
     repeat = Repeat.UNSAFE if seq is None else Repeat.HARMLESS
-    return _change("PUT", path_of(stream, "/run-length"), body, _object, repeat)
+    return _change("PUT", path_of(stream, "/run-length"), body, _run_length, repeat)
 
 
 def what_if(stream: str, body: Mapping[str, Any]) -> Call[dict[str, Any]]:
@@ -260,10 +261,12 @@ def snapshot(stream: str) -> Call[documents.Snapshot]:
     return _get(path_of(stream, "/snapshot"), read)
 
 
-def put_snapshot(stream: str, snapshot: documents.Snapshot, replace: bool) -> Call[dict[str, Any]]:
+def put_snapshot(
+    stream: str, snapshot: documents.Snapshot, replace: bool
+) -> Call[documents.StreamState]:
     """Make the stream what the snapshot says. A late repeat could undo what came since."""
     params = _params({"replace": replace or None})
-    call = _change("PUT", path_of(stream, "/snapshot"), None, _object, Repeat.UNSAFE, None, params)
+    call = _change("PUT", path_of(stream, "/snapshot"), None, _state, Repeat.UNSAFE, None, params)
     headers = {**call.request.headers, "Content-Type": snapshot.content_type}
     request = call.request._replace(headers=headers, content=snapshot.content)
     return call._replace(request=request)

@@ -101,7 +101,7 @@ class Driver:
         while pages.call is not None:
             yield from pages.take(self.call(pages.call))
 
-    def _events(self, feed: Feed) -> Iterator[StreamEvent | Gap]:
+    def _events(self, feed: Feed) -> Generator[StreamEvent | Gap, None, None]:
         while True:
             ended: Exception | None = None
             try:
@@ -201,7 +201,7 @@ class AsyncDriver:
             for each in pages.take(await self.call(pages.call)):
                 yield each
 
-    async def _events(self, feed: Feed) -> AsyncIterator[StreamEvent | Gap]:
+    async def _events(self, feed: Feed) -> AsyncGenerator[StreamEvent | Gap, None]:
         while True:
             ended: Exception | None = None
             try:

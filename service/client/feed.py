@@ -49,7 +49,7 @@ class Feed:
         self._retry_for_s = retry_for_s
         self._timeout = httpx.Timeout(timeout_s, connect=min(5.0, timeout_s), read=silence_s)
         self._failing_since: float | None = None
-        self._pause_s = FIRST_PAUSE_S
+        self._first_pause_s = self._pause_s = FIRST_PAUSE_S
 
     def request(self) -> dict[str, Any]:
         """Return the arguments of the next connection."""
@@ -73,15 +73,17 @@ class Feed:
             raise _Again(str(problem), problem.retry_after_s)
         if not response.is_success:
             raise problem_in(response)
-        self._failing_since, self._pause_s = None, FIRST_PAUSE_S
+        self._failing_since, self._pause_s = None, self._first_pause_s
 
     def message(self, message: ServerSentEvent) -> StreamEvent | Gap | None:
         """Read a message; None for one that says nothing."""
         if message.retry is not None:
-            self._pause_s = max(FIRST_PAUSE_S, message.retry / 1000)
+            self._first_pause_s = self._pause_s = min(message.retry / 1000, LONGEST_PAUSE_S)
         found = self._read(message)
-        if found is not None and message.id:
-            self.cursor = found.cursor = message.id
+        if message.id:
+            self.cursor = message.id  # also of a heartbeat: what came before it was not wanted
+            if found is not None:
+                found.cursor = message.id
         return found
 
     def _read(self, message: ServerSentEvent) -> StreamEvent | Gap | None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Generator, Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, overload
 
 from service.client import base, bodies, calls
@@ -165,7 +165,7 @@ class Client(Driver):
         *,
         changepoint: float | None = None,
         seq: int | None = None,
-    ) -> dict[str, Any]:
+    ) -> RunLength:
         """Override the belief: probabilities by run length, or that of a change coming next.
 
         With the position `seq` it is meant for it is safe to retry, and is retried.
@@ -194,7 +194,7 @@ class Client(Driver):
 
     def put_snapshot(
         self, stream: str, snapshot: Snapshot, *, replace: bool = False
-    ) -> dict[str, Any]:
+    ) -> StreamState:
         """Make the stream what the snapshot says; `replace` one that is there."""
         return self.call(calls.put_snapshot(stream, snapshot, replace))
 
@@ -220,7 +220,7 @@ class Client(Driver):
         after: str | None = None,
         silence_s: float = 60.0,
         retry_for_s: float | None = 60.0,
-    ) -> Iterator[StreamEvent | Gap]:
+    ) -> Generator[StreamEvent | Gap, None, None]:
         """Iterate over changepoints as they are raised, for ever, across disconnects.
 
         after: the `cursor` of an event to go on from; "0": everything retained; None: only new

@@ -82,4 +82,4 @@ def import_(
     if as_json:
         print_json(found)
     else:
-        typer.echo(f"imported {stream}" + (f", seq {found['seq']}" if "seq" in found else ""))
+        typer.echo(f"imported {stream}, {found.seq} observations")

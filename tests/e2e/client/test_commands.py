@@ -1,6 +1,7 @@
 """The commands that talk to a service, against the running one."""
 
 import json
+import signal
 import subprocess
 import sys
 import uuid
@@ -95,22 +96,32 @@ def test_changepoints(moca, stream, service_url):
     assert found["events"][0]["start"] == 30
 
 
-def test_following_changepoints(moca):
+@pytest.mark.parametrize("options", [["--json"], []])
+def test_following_changepoints(options):
     with running(Feed) as feed:
-        feed.seen, feed.refusals, feed.gap = [], [], True
+        feed.seen, feed.refusals, feed.gap, feed.beats = [], [], True, []
         feed.total, feed.cut, feed.kind, feed.hang_s = 8, 3, "text/event-stream", 0
         command = [sys.executable, "-m", "service.cli", "changepoints", "s", "--follow"]
         with subprocess.Popen(
-            [*command, "--after", "0", "--url", feed.url, "--json"],
+            [*command, "--after", "0", "--url", feed.url, *options],
             stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
             text=True,
         ) as process:
             assert process.stdout is not None
-            lines = [json.loads(process.stdout.readline()) for _ in range(8)]
-            process.terminate()
-        assert lines[0]["known"] == {"kept_from": 1}
-        assert [line["event"]["start"] for line in lines[1:]] == list(range(1, 8))
+            lines = [process.stdout.readline() for _ in range(8 if options else 7)]
+            process.send_signal(signal.SIGINT)
+            _, noise = process.communicate(timeout=20)
+        assert process.returncode == 130
         assert feed.seen[0][0]["stream"] == ["s"]
+    if options:
+        gap, *events = map(json.loads, lines)
+        assert gap["known"] == {"kept_from": 1}
+        assert [each["event"]["start"] for each in events] == list(range(1, 8))
+        assert noise == ""
+    else:
+        assert lines[0] == "confirmed  event 1, start 1\n"
+        assert noise == "some events are not kept any more\n"
 
 
 def test_nobody_there(moca):

@@ -37,7 +37,10 @@ class Feed(BaseHTTPRequestHandler):
         self.end_headers()
         after = self.headers.get("Last-Event-ID")
         first = server.total if after is None else int(after) + 1
-        self._write(": hello\n\n")
+        self._write("retry: 50\n: hello\n\n")
+        if server.beats:
+            self._write(f":\nid: {server.beats.pop(0)}\n\n")
+            return
         if server.gap and after == "0":
             self._write('id: 0\nevent: gap\ndata: {"kept_from": 1}\n\n')
         try:
@@ -67,7 +70,7 @@ class Feed(BaseHTTPRequestHandler):
 @pytest.fixture
 def feed():
     with running(Feed) as server:
-        server.seen, server.refusals, server.gap = [], [], False
+        server.seen, server.refusals, server.gap, server.beats = [], [], False, []
         server.total, server.cut, server.kind, server.hang_s = 30, 3, "text/event-stream", 0
         yield server
 
@@ -118,6 +121,13 @@ def test_filters_are_asked_for_each_time(feed, take):
         assert query["prefix"] == ["pump-"]
         assert query["state"] == ["confirmed", "withdrawn"]
         assert headers["Accept"] == "text/event-stream"
+
+
+def test_it_goes_on_after_a_heartbeat_too(feed, take):
+    """Without it, what is raised while a connection that had no message is cut would be missed."""
+    feed.beats = [7, 12]
+    assert [message.event.id for message in take(2)] == [13, 14]
+    assert [headers["Last-Event-ID"] for _, headers in feed.seen] == [None, "7", "12"]
 
 
 def test_a_gap_is_told(feed, take):

@@ -40,7 +40,7 @@ CALLS = {
         {**ANSWER, "strategy": "thompson", "chosen": 0, "candidate": [1.0]},
     ),
     "what_if": (lambda c: c.what_if("s", {"hazard": 0.1}), {}),
-    "put_run_length at seq": (lambda c: c.put_run_length("s", changepoint=1.0, seq=3), {}),
+    "put_run_length at seq": (lambda c: c.put_run_length("s", changepoint=1.0, seq=3), STATE),
     "stream": (lambda c: c.stream("s"), STATE),
     "run_length": (lambda c: c.run_length("s"), STATE),
     "changepoints": (lambda c: c.changepoints("s"), STATE),
@@ -249,8 +249,8 @@ def test_an_address_that_is_none():
 
 
 def test_bodies_of_calls_to_come(ask):
-    script = Scripted(ok({"seq": 3}))
-    ask(script, lambda c: c.put_run_length("a/b", {0: 0.25, 4: 0.75}, seq=3))
+    script = Scripted(ok(STATE))
+    ask(script, lambda c: c.put_run_length("a/b", {0: 0.25, 4: 0.75, 5: 0.0}, seq=3))
     ask(script, lambda c: c.put_snapshot("s", Snapshot(b"\x00\x01", "application/x"), replace=True))
     ask(script, lambda c: c.move_model("s", "gaussian@1"))
     belief, snapshot, move = script.requests

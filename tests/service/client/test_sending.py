@@ -141,7 +141,7 @@ def test_nothing_is_lost_or_doubled_whatever_happens(tmp_path, seed, history):
     service.wreck, service.refuse = 0.25, 0.1
     driver = Driver(service, tmp_path / "box", batch=rng.choice([1, 3, 8, 40]))
     added: dict[str, list] = {f"s{i}": [] for i in range(4)}
-    for i in range(300):
+    for i in range(200):
         stream = rng.choice(list(added))
         y = "bad" if rng.random() < 0.03 else rng.choice([float(i), 1.0])
         driver.add(stream, y)
