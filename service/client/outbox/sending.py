@@ -225,6 +225,7 @@ class Sender:
         yield Failed(item.id, item.stream, msgspec.json.decode(item.body), problem)
         kept = {"status": problem.status, "document": problem.document}
         self._store.set_aside(item, {**kept, "request_id": problem.request_id})
+        self._pauses.work(item.stream)
 
 
 def _by_stream(items: Sequence[Any]) -> list[list[Any]]:

@@ -7,7 +7,9 @@ import sys
 import uuid
 
 import pytest
+from typer.testing import CliRunner
 
+from service.cli import app
 from service.client import Client
 from tests.service.client.conftest import running
 from tests.service.client.test_feed import Feed
@@ -19,20 +21,13 @@ def stream():
 
 
 @pytest.fixture
-def moca(service_url, tmp_path):
-    """Run `moca` as a user does; returns the finished process."""
+def moca(service_url):
+    """Run `moca`; returns what it said."""
 
     def run(*arguments, stdin="", url=service_url, status=0):
-        found = subprocess.run(
-            [sys.executable, "-m", "service.cli", *arguments],
-            input=stdin,
-            capture_output=True,
-            text=True,
-            timeout=60,
-            check=False,
-            env={"MOCA_URL": url, "COLUMNS": "120", "PYTHONPATH": ":".join(sys.path)},
-        )
-        assert found.returncode == status, found.stdout + found.stderr
+        environment = {"MOCA_URL": url, "COLUMNS": "120", "TERMINAL_WIDTH": "120"}
+        found = CliRunner().invoke(app, arguments, input=stdin, env=environment)
+        assert found.exit_code == status, found.output
         return found
 
     return run
