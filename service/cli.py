@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from service.commands import demo, keys, run, tools
+from service.commands import demo, keys, observing, run, snapshots, streams, tools
 
 app = typer.Typer(
     name="moca",
@@ -19,6 +19,11 @@ app.command()(run.serve)
 app.command()(run.api)
 app.command()(run.worker)
 app.command()(demo.demo)
+app.add_typer(streams.app, name="streams")
+app.command(context_settings=observing.NEGATIVE)(observing.observe)
+app.command()(observing.predict)
+app.command()(observing.changepoints)
+app.add_typer(snapshots.app, name="snapshot")
 app.command()(tools.replay)
 app.command()(tools.models)
 app.command()(tools.settings)

@@ -24,6 +24,7 @@ class RunLengthSummary(Struct):
     hypotheses: int = 0
     pruned_mass: float = 0.0
     belief: Belief | None = None
+    quantiles: dict[str, int] | None = None
 
 
 class Predictive(Struct):
@@ -69,6 +70,12 @@ class Changepoints(Struct):
     events: list[Event] = []
     segmentation: list[Segment] = []
 
+    def to_frame(self, backend: str | None = None) -> Any:
+        """Return a row for each event; see `service.frames.to_frame`."""
+        from service.frames import to_frame
+
+        return to_frame(self.events, backend)
+
 
 class StreamState(Struct):
     """Summary of one stream."""
@@ -81,6 +88,14 @@ class StreamState(Struct):
     x_dim: int | None = None
     y_dim: int | None = None
     changed_probability: float | None = None
+    created: str | None = None
+    updated: str | None = None
+    regime_start: int | None = None
+    last: list[float] | None = None
+    event: Event | None = None
+    last_event: Event | None = None
+    mean_log_score: float | None = None
+    pruned_mass: float = 0.0
 
 
 class Hypothesis(Struct):
@@ -98,6 +113,7 @@ class RunLength(Struct):
     seq: int | None
     model: str
     warming_up: bool = False
+    run_length: RunLengthSummary | None = None
     changed_probability: float | None = None
     changepoint_probability: float | None = None
     recent_change_probability: float | None = None
@@ -109,3 +125,139 @@ class StreamPage(Struct):
 
     streams: list[Any]
     cursor: str | None = None
+
+
+class Component(Struct):
+    """One component of a predictive mixture."""
+
+    weight: float
+    run_length: int | None = None
+    mean: list[float] | None = None
+    variance: list[float | None] | None = None
+    probabilities: list[float] | None = None
+
+
+class Prediction(Struct):
+    """Predictive distribution of a label to come."""
+
+    x: list[float] | None = None
+    predictive: Predictive | None = None
+    components: list[Component] | None = None
+    samples: list[list[float]] | None = None
+
+
+class Predictions(Struct):
+    """Predictive distributions of what comes next."""
+
+    stream: str
+    seq: int
+    model: str
+    predictions: list[Prediction]
+    warming_up: bool = False
+
+
+class Action(Struct):
+    """The candidate chosen among several inputs, and what each was worth."""
+
+    stream: str
+    seq: int
+    model: str
+    strategy: str
+    chosen: int
+    candidate: list[float]
+    values: list[float] = []
+    seed: int | None = None
+
+
+class Supervision(Struct):
+    """What a client said of a switch just before an observation."""
+
+    changepoint: float | None = None
+
+
+class MostProbable(Struct):
+    """What the history keeps of a run-length belief."""
+
+    map: int
+
+
+class Recorded(Struct):
+    """One observation of the history, as it was posted, with its compact answer."""
+
+    seq: int
+    y: float | list[float] | None = None
+    x: list[float] | None = None
+    time: str | None = None
+    elapsed: float = 1.0
+    supervision: Supervision | None = None
+    hazard: Any = None
+    outlier_rate: float | None = None
+    predictive: Predictive | None = None
+    log_score: float | None = None
+    changed_probability: float | None = None
+    changepoint_probability: float | None = None
+    recent_change_probability: float | None = None
+    run_length: MostProbable | None = None
+
+
+class HistoryPage(Struct):
+    """A page of the history, oldest first; `next` is the start of the next one, if any."""
+
+    stream: str
+    seq: int
+    model: str
+    first: int
+    observations: list[Recorded]
+    next: int | None = None
+
+    def to_frame(self, backend: str | None = None) -> Any:
+        """Return a row for each observation; see `service.frames.to_frame`."""
+        from service.frames import to_frame
+
+        return to_frame(self.observations, backend)
+
+
+class ModelInfo(Struct):
+    """A model that streams can use. `versions` are names, of one model whole descriptions."""
+
+    name: str
+    kind: str
+    default: str | None = None
+    description: str = ""
+    x_dim: int | None = None
+    y_dim: int | None = None
+    hazard: Any = None
+    built_in: bool = False
+    error: str | None = None
+    versions: list[Any] = []
+
+
+class Models(Struct):
+    """All models."""
+
+    models: list[ModelInfo]
+
+
+class Snapshot(Struct):
+    """A stream's whole state, for this service to read: bytes of a content type."""
+
+    content: bytes
+    content_type: str = "application/octet-stream"
+
+
+class StreamEvent(Struct):
+    """A changepoint as it is raised. `cursor` resumes after it; `at` is the service's clock."""
+
+    stream: str
+    event: Event
+    model: str = ""
+    time: str | None = None
+    at: Any = None
+    cursor: str = ""
+
+
+class Gap(Struct):
+    """Some events before `cursor` are not kept any more; `known` is what the service says."""
+
+    known: dict[str, Any]
+    cursor: str = ""

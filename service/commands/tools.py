@@ -2,22 +2,20 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated
 
 import typer
 from rich.box import SIMPLE_HEAD
 from rich.console import Console
 from rich.table import Table
 
+from service.commands.connection import DEFAULT_URL, Url
+from service.commands.connection import setting as _setting
 from service.commands.options import fail, settings_markdown, with_settings
 from service.settings import Settings
 
 bench = typer.Typer(no_args_is_help=True, help="Measure the service on this machine.")
-
-Url = Annotated[str, typer.Option("--url", envvar="MOCA_URL", help="Address of the service.")]
-DEFAULT_URL = "http://127.0.0.1:8000"
 
 
 @with_settings({"models_dir"})
@@ -221,14 +219,3 @@ def settings() -> None:
 
 def _names(text: str | None) -> list[str] | None:
     return None if text is None else [name.strip() for name in text.split(",") if name.strip()]
-
-
-def _setting(text: str) -> tuple[str, Any]:
-    """Split NAME=VALUE; the value is JSON if it reads as such, else a text."""
-    name, equals, value = text.partition("=")
-    if not (name and equals):
-        fail(f"--set: expected NAME=VALUE, got {text!r}")
-    try:
-        return name, json.loads(value)
-    except ValueError:
-        return name, value

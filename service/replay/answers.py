@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from service.documents import Answer, Segment
+from service.documents import Answer, Recorded, Segment
 from service.replay.series import Series
 from service.wire import Event
 
@@ -80,7 +80,13 @@ def to_columns(replayed: Replayed) -> dict[str, list[Any]]:
         columns[name] = [x[place] for x in (series.x or [])[:rows]]
     for place, name in enumerate(series.y_names):
         columns[name] = [None if y is None else y[place] for y in series.y[:rows]]
-    columns.update(_predictive_columns(answers))
+    columns.update(answer_columns(answers))
+    return columns
+
+
+def answer_columns(answers: Sequence[Answer]) -> dict[str, list[Any]]:
+    """Lay out what was answered, without what was posted, as columns."""
+    columns = predictive_columns(answers)
     for name in ("log_score", "changed_probability", "changepoint_probability"):
         columns[name] = [getattr(answer, name) for answer in answers]
     columns["recent_change_probability"] = [a.recent_change_probability for a in answers]
@@ -97,7 +103,8 @@ def to_columns(replayed: Replayed) -> dict[str, list[Any]]:
     return columns
 
 
-def _predictive_columns(answers: Sequence[Answer]) -> dict[str, list[Any]]:
+def predictive_columns(answers: Sequence[Answer | Recorded]) -> dict[str, list[Any]]:
+    """Lay out predictive distributions; one of several dimensions gets numbered columns."""
     said = [answer.predictive for answer in answers]
     one = next((p for p in said if p is not None), None)
     if one is None:

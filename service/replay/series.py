@@ -67,15 +67,35 @@ def read_series(
     labels must have exactly one numeric column besides time and inputs: that is the label.
     """
     table = _read_parquet(file) if file.suffix.lower() in {".parquet", ".pq"} else _read_csv(file)
+    return _series(str(file), table, y_columns, x_columns, time_column)
+
+
+def series_of(
+    columns: dict[str, list[Any]],
+    y_columns: Sequence[str] | None = None,
+    x_columns: Sequence[str] | None = None,
+    time_column: str | None = None,
+) -> Series:
+    """Read a series from columns in memory, as `read_series` does from those of a file."""
+    return _series("the frame", _Table(columns, None), y_columns, x_columns, time_column)
+
+
+def _series(
+    source: str,
+    table: _Table,
+    y_columns: Sequence[str] | None,
+    x_columns: Sequence[str] | None,
+    time_column: str | None,
+) -> Series:
     if not table.columns or not len(next(iter(table.columns.values()))):
-        raise SeriesError(f"{file} has no rows")
+        raise SeriesError(f"{source} has no rows")
     for name in [*(y_columns or []), *(x_columns or []), *([time_column] if time_column else [])]:
         if name not in table.columns:
-            raise SeriesError(f"{file} has no column {name!r}; it has {_listed(table.columns)}")
+            raise SeriesError(f"{source} has no column {name!r}; it has {_listed(table.columns)}")
     x_names = list(x_columns) if x_columns is not None else _numbered(table.columns, "x")
     if time_column is None:
         time_column = _find_time(table.columns, taken={*(y_columns or []), *x_names})
-    y_names = list(y_columns) if y_columns else _find_labels(file, table, {*x_names, time_column})
+    y_names = list(y_columns) if y_columns else _find_labels(source, table, {*x_names, time_column})
     return Series(
         y=_labels(table, y_names),
         x=_inputs(table, x_names) if x_names else None,
@@ -216,7 +236,7 @@ def _numbered(columns: dict[str, Any], letter: str) -> list[str]:
     return sorted(found, key=lambda name: int(re.sub(r"\D", "", name) or "0"))
 
 
-def _find_labels(file: Path, table: _Table, taken: set[str | None]) -> list[str]:
+def _find_labels(source: str, table: _Table, taken: set[str | None]) -> list[str]:
     if names := [name for name in _numbered(table.columns, "y") if name not in taken]:
         return names
     numeric = [
@@ -227,7 +247,9 @@ def _find_labels(file: Path, table: _Table, taken: set[str | None]) -> list[str]
     if len(numeric) == 1:
         return numeric
     found = "no numeric column" if not numeric else f"several numeric columns: {_listed(numeric)}"
-    raise SeriesError(f"{file} has no column y or y1, y2, ... and {found}; name the label columns")
+    raise SeriesError(
+        f"{source} has no column y or y1, y2, ... and {found}; name the label columns"
+    )
 
 
 def _listed(names: Sequence[str] | dict[str, Any]) -> str:

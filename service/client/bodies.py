@@ -1,0 +1,76 @@
+"""From what people pass to request bodies. Numbers that JSON cannot hold are refused by name."""
+
+from __future__ import annotations
+
+import math
+import secrets
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+import msgspec
+
+from service.client.errors import InvalidRequest
+
+# A whole observation, or its label alone; None: the label is missing.
+Observed = Mapping[str, Any] | float | None
+_encode = msgspec.json.Encoder(enc_hook=lambda value: _plain(value)).encode
+
+
+def new_key() -> str:
+    """Return an idempotency key that nobody had before."""
+    return secrets.token_hex(16)
+
+
+def encode(body: Any) -> bytes:
+    """Return JSON; InvalidRequest for what JSON cannot hold, such as NaN."""
+    check_finite(body, "body")
+    try:
+        return _encode(body)
+    except (TypeError, ValueError, OverflowError) as error:
+        raise InvalidRequest(f"cannot be sent as JSON: {error}") from error
+
+
+def observation(given: Observed) -> dict[str, Any]:
+    """Return an observation as an object; a plain number, or None, is its label."""
+    if isinstance(given, Mapping):
+        return dict(given)
+    return {"y": given}
+
+
+def observations(given: Iterable[Observed]) -> list[dict[str, Any]]:
+    """Return a list of observations as objects."""
+    if isinstance(given, str | bytes):
+        raise InvalidRequest("expected observations, got a text")
+    return [observation(each) for each in given]
+
+
+def items(given: Iterable[Mapping[str, Any]]) -> list[dict[str, Any]]:
+    """Return items of many streams, each with a key; one without a stream is refused."""
+    found = []
+    for i, each in enumerate(given):
+        if not isinstance(each.get("stream"), str):
+            raise InvalidRequest(f"items[{i}]: expected a `stream`, got {each.get('stream')!r}")
+        found.append({**each, "key": each.get("key") or new_key()})
+    return found
+
+
+def check_finite(value: Any, where: str) -> None:
+    """Refuse NaN and infinities: written as JSON they would silently become a missing label."""
+    if isinstance(value, float):
+        if not math.isfinite(value):
+            raise InvalidRequest(f"{where}: {value} is not finite; a missing label is None")
+    elif isinstance(value, Mapping):
+        for name, each in value.items():
+            check_finite(each, f"{where}.{name}")
+    elif isinstance(value, Sequence) and not isinstance(value, str | bytes):
+        for i, each in enumerate(value):
+            check_finite(each, f"{where}[{i}]")
+    elif hasattr(value, "tolist"):
+        check_finite(value.tolist(), where)
+
+
+def _plain(value: Any) -> Any:
+    """Numbers and arrays of numpy and its like, as Python has them."""
+    if hasattr(value, "tolist"):
+        return value.tolist()
+    raise TypeError(f"{type(value).__name__} is not JSON")

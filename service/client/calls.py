@@ -1,0 +1,295 @@
+"""Every call of the REST interface, described once: request, answer, what a repeat may do."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any, NamedTuple, TypeVar
+from urllib.parse import quote
+
+import httpx
+import msgspec
+
+from service import documents
+from service.client import bodies
+from service.client.bodies import Observed, encode
+from service.client.errors import InvalidRequest, Problem, UnexpectedAnswer
+from service.client.problems import problem_of
+from service.client.retry import Call, Repeat, Request
+
+JSON = {"Content-Type": "application/json"}
+T = TypeVar("T")
+
+
+def as_type(kind: type[T]) -> Callable[[httpx.Response], T]:
+    """Return a reader of JSON answers."""
+    decoder = msgspec.json.Decoder(kind)
+
+    def read(response: httpx.Response) -> T:
+        try:
+            return decoder.decode(response.content)
+        except (msgspec.DecodeError, UnicodeDecodeError) as error:
+            raise _unexpected(response, str(error)) from error
+
+    return read
+
+
+def _unexpected(response: httpx.Response, why: str) -> UnexpectedAnswer:
+    asked = response.request
+    return UnexpectedAnswer(f"{asked.method} {asked.url.path}: unexpected answer: {why}")
+
+
+def _nothing(response: httpx.Response) -> None:
+    """There is nothing to read."""
+
+
+_state = as_type(documents.StreamState)
+_page = as_type(documents.StreamPage)
+_answer = as_type(documents.Answer)
+_answers = as_type(list[documents.Answer])
+_items = as_type(list[dict[str, Any]])
+_predictions = as_type(documents.Predictions)
+_action = as_type(documents.Action)
+_run_length = as_type(documents.RunLength)
+_any = as_type(dict[str, Any])
+_changepoints = as_type(documents.Changepoints)
+_history = as_type(documents.HistoryPage)
+_models = as_type(documents.Models)
+_model = as_type(documents.ModelInfo)
+
+
+def path_of(stream: str, rest: str = "") -> str:
+    """Return the path of a stream, or of what is under it."""
+    if not stream:
+        raise InvalidRequest("expected the id of a stream, got ''")
+    return f"/v1/streams/{quote(stream, safe='')}{rest}"
+
+
+def _get(path: str, read: Callable[[httpx.Response], T], **params: Any) -> Call[T]:
+    return Call(Request("GET", path, _params(params)), read)
+
+
+def _ask(path: str, body: Any, read: Callable[[httpx.Response], T]) -> Call[T]:
+    """Return a POST that changes nothing."""
+    return Call(Request("POST", path, [], JSON, encode(body)), read)
+
+
+def _change(
+    method: str,
+    path: str,
+    body: Any,
+    read: Callable[[httpx.Response], T],
+    repeat: Repeat,
+    key: str | None = None,
+    params: Sequence[tuple[str, str]] = (),
+) -> Call[T]:
+    headers = {"Idempotency-Key": key or bodies.new_key()}
+    content = None if body is None else encode(body)
+    headers |= {} if content is None else JSON
+    return Call(Request(method, path, list(params), headers, content), read, repeat, changes=True)
+
+
+def _params(given: Mapping[str, Any]) -> list[tuple[str, str]]:
+    """Return query parameters; those that are None are left out, lists repeated."""
+    found: list[tuple[str, str]] = []
+    for name, value in given.items():
+        several = value if isinstance(value, list | tuple) else [value]
+        found += [(name, _text(each)) for each in several if each is not None]
+    return found
+
+
+def _text(value: Any) -> str:
+    return str(value).lower() if isinstance(value, bool) else str(value)
+
+
+# --- streams ---------------------------------------------------------------------------------
+
+
+def ready() -> Call[None]:
+    """Whether every stream is served."""
+    return _get("/readyz", _nothing)
+
+
+def put_stream(stream: str, settings: Mapping[str, Any]) -> Call[documents.StreamState]:
+    """Create a stream, or change the named settings."""
+    return _change("PUT", path_of(stream), dict(settings), _state, Repeat.HARMLESS)
+
+
+def stream(stream: str) -> Call[documents.StreamState]:
+    """Summary of a stream."""
+    return _get(path_of(stream), _state)
+
+
+def streams(prefix: str, limit: int, cursor: str | None = None) -> Call[documents.StreamPage]:
+    """One page of the list of streams."""
+    return _get("/v1/streams", _page, prefix=prefix, limit=limit, cursor=cursor)
+
+
+def delete_stream(stream: str) -> Call[None]:
+    """Delete a stream; a repeat that finds none has done it."""
+    call = _change("DELETE", path_of(stream), None, _nothing, Repeat.HARMLESS)
+    return call._replace(gone_is_done=True)
+
+
+# --- observations ----------------------------------------------------------------------------
+
+
+def observe_one(
+    stream: str, given: Observed, belief: bool, key: str | None
+) -> Call[documents.Answer]:
+    """Post one observation."""
+    body, path = bodies.observation(given), path_of(stream, "/observations")
+    params = _params({"belief": belief or None})
+    return _change("POST", path, body, _answer, Repeat.KEYED, key, params)
+
+
+def observe_list(
+    stream: str, given: Iterable[Observed], belief: bool, key: str | None
+) -> Call[list[documents.Answer]]:
+    """Post a list of observations in order."""
+    body, path = bodies.observations(given), path_of(stream, "/observations")
+    params = _params({"belief": belief or None})
+    return _change("POST", path, body, _answers, Repeat.KEYED, key, params)
+
+
+def observe_many(
+    keyed: Sequence[Mapping[str, Any]], belief: bool = False
+) -> Call[list[documents.Answer | Problem]]:
+    """Post observations of many streams, each of which has a key already."""
+
+    def read(response: httpx.Response) -> list[documents.Answer | Problem]:
+        found = _items(response)
+        if len(found) != len(keyed):
+            raise _unexpected(response, f"{len(found)} answers to {len(keyed)} items")
+        try:
+            return [_item(each) for each in found]
+        except msgspec.ValidationError as error:
+            raise _unexpected(response, str(error)) from error
+
+    # The header would promise what the keys of the items do: it is refused here.
+    request = Request("POST", "/v1/observations", _params({"belief": belief or None}), JSON)
+    content = encode(list(keyed))
+    return Call(request._replace(content=content), read, Repeat.KEYED, changes=True)
+
+
+def _item(found: dict[str, Any]) -> documents.Answer | Problem:
+    status = found.get("status")
+    if status == 200:
+        return msgspec.convert(found, documents.Answer)
+    if not isinstance(status, int):
+        raise msgspec.ValidationError("an item without a status")
+    return problem_of(status, found)
+
+
+# --- reads -----------------------------------------------------------------------------------
+
+
+class Asked(NamedTuple):
+    """What to predict, as POST predictions takes it."""
+
+    x: Sequence[Sequence[float]] | None = None
+    quantiles: Sequence[float] | None = None
+    samples: int = 0
+    components: bool = False
+    elapsed: float | None = None
+    seed: int | None = None
+    horizon: int | None = None
+
+
+def predict(stream: str, asked: Asked) -> Call[documents.Predictions]:
+    """Predict the next label at each input."""
+    given = asked._asdict().items()
+    body = {name: value for name, value in given if value is not None and value is not False}
+    return _ask(path_of(stream, "/predictions"), body, _predictions)
+
+
+def act(
+    stream: str,
+    candidates: Sequence[Sequence[float]],
+    strategy: str,
+    samples: int | None,
+    elapsed: float | None,
+) -> Call[documents.Action]:
+    """Choose among candidate inputs. The draws' seed is made here: a repeat draws the same."""
+    body = {"candidates": candidates, "strategy": strategy, "seed": int(bodies.new_key()[:12], 16)}
+    body |= {n: v for n, v in (("samples", samples), ("elapsed", elapsed)) if v is not None}
+    return _ask(path_of(stream, "/actions"), body, _action)
+
+
+def run_length(stream: str) -> Call[documents.RunLength]:
+    """The whole run-length belief."""
+    return _get(path_of(stream, "/run-length"), _run_length)
+
+
+def put_run_length(
+    stream: str, belief: Mapping[int, float] | None, changepoint: float | None, seq: int | None
+) -> Call[documents.RunLength]:
+    """Override the belief; repeated only where `seq` pins the place it is meant for."""
+    body: dict[str, Any] = {}
+    if belief is not None:
+        # Those not named get none: a zero that is named is refused the second time.
+        body["belief"] = [{"run_length": r, "probability": p} for r, p in belief.items() if p > 0]
+    body |= {n: v for n, v in (("changepoint", changepoint), ("seq", seq)) if v is not None}
+    repeat = Repeat.UNSAFE if seq is None else Repeat.HARMLESS
+    return _change("PUT", path_of(stream, "/run-length"), body, _run_length, repeat)
+
+
+def what_if(stream: str, body: Mapping[str, Any]) -> Call[dict[str, Any]]:
+    """Rerun the retained history with other settings or another model; changes nothing."""
+    return _ask(path_of(stream, "/what-if"), dict(body), _any)
+
+
+def changepoints(stream: str) -> Call[documents.Changepoints]:
+    """Events so far, and the segmentation."""
+    return _get(path_of(stream, "/changepoints"), _changepoints)
+
+
+def history(stream: str, start: int | None, limit: int) -> Call[documents.HistoryPage]:
+    """One page of the history."""
+    return _get(path_of(stream, "/history"), _history, start=start, limit=limit)
+
+
+# --- snapshots, models -----------------------------------------------------------------------
+
+
+def snapshot(stream: str) -> Call[documents.Snapshot]:
+    """The whole state, as it is served."""
+
+    def read(response: httpx.Response) -> documents.Snapshot:
+        kind = response.headers.get("content-type", "application/octet-stream")
+        return documents.Snapshot(response.content, kind)
+
+    return _get(path_of(stream, "/snapshot"), read)
+
+
+def put_snapshot(
+    stream: str, snapshot: documents.Snapshot, replace: bool
+) -> Call[documents.StreamState]:
+    """Make the stream what the snapshot says. A late repeat could undo what came since."""
+    params = _params({"replace": replace or None})
+    call = _change("PUT", path_of(stream, "/snapshot"), None, _state, Repeat.UNSAFE, None, params)
+    headers = {**call.request.headers, "Content-Type": snapshot.content_type}
+    request = call.request._replace(headers=headers, content=snapshot.content)
+    return call._replace(request=request)
+
+
+def models() -> Call[documents.Models]:
+    """All models."""
+    return _get("/v1/models", _models)
+
+
+def model(name: str) -> Call[documents.ModelInfo]:
+    """One model with its versions."""
+    if not name:
+        raise InvalidRequest("expected the name of a model, got ''")
+    return _get(f"/v1/models/{quote(name, safe='')}", _model)
+
+
+def move_model(stream: str, model: str) -> Call[dict[str, Any]]:
+    """Move a stream to another model by replay."""
+    body = {"model": model}
+    return _change("POST", path_of(stream, "/model"), body, _object, Repeat.UNSAFE)
+
+
+def _object(response: httpx.Response) -> dict[str, Any]:
+    """Read an answer that may have no body."""
+    return _any(response) if response.content else {}

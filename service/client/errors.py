@@ -1,0 +1,265 @@
+"""What the client raises, as one exception tree.
+
+* ClientError
+  * InvalidRequest: what was asked for cannot be sent at all
+  * UnexpectedAnswer: something answered that is not this service
+  * Unavailable: no usable answer within the bounds of retrying; `problem` is the last refusal
+    * OutcomeUnknown: the same, and the request may have been applied, or not
+  * PartlyObserved: a frame was applied up to a row; `answers` has what was answered
+  * Problem: the service refused the request, with an RFC 9457 document
+    * Invalid (400, 413, 415, 422): the request is wrong, or does not fit its stream
+      * MalformedBody, InvalidField, BodyTooLarge, UnsupportedMediaType, UnknownModel,
+        DimensionMismatch, LabelOutOfRange, UnfitSettings, UnfitModel, UnfitBelief,
+        UnfitSnapshot, KeyReused
+    * Unauthorized (401), Forbidden (403)
+    * NotFound (404)
+      * UnknownStream
+    * Conflict (409)
+      * SeqConflict (`seq` is where the stream is), SettingsConflict, StreamExists, WarmingUp
+    * EarlierItemFailed (424): not attempted, as an earlier item of the same stream failed
+    * Temporary (429, 503, 504): the same request may do later; of items of a batch, otherwise
+      the client has tried again and raises Unavailable
+    * Fault (500): the service's own
+      * NumericalFault, Quarantined, CorruptState
+
+A problem of a type that this version does not know gets the class of its status.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from functools import cached_property
+from typing import Any, ClassVar, NamedTuple
+
+import msgspec
+
+from service.documents import Answer
+
+
+class ClientError(Exception):
+    """Base of everything the client raises."""
+
+
+class InvalidRequest(ClientError, ValueError):
+    """The request cannot be sent as it is; nothing was sent."""
+
+
+class UnexpectedAnswer(ClientError):
+    """The answer is not what this service would say; perhaps something else has the address."""
+
+
+class WrongField(NamedTuple):
+    """What is wrong with one part of a request, as the service names it."""
+
+    loc: str
+    detail: str
+
+
+class Problem(ClientError):
+    """A refusal: `status` and the problem document as the service sent it."""
+
+    types: ClassVar[dict[str, type[Problem]]] = {}
+    statuses: ClassVar[dict[int, type[Problem]]] = {}
+
+    def __init_subclass__(cls, slug: str = "", status: Sequence[int] = ()) -> None:
+        if slug:
+            Problem.types[slug] = cls
+        Problem.statuses |= dict.fromkeys(status, cls)
+
+    def __init__(
+        self,
+        status: int,
+        document: dict[str, Any],
+        *,
+        request_id: str | None = None,
+        retry_after_s: float | None = None,
+    ):
+        self.status = status
+        self.document = document
+        self.request_id = request_id
+        self.retry_after_s = retry_after_s
+        applied = document.get("applied")
+        text = f"{status} {self.title}" + (f": {self.detail}" if self.detail else "")
+        super().__init__(text + (f" ({applied} observations were applied)" if applied else ""))
+
+    @property
+    def type(self) -> str:
+        """Return the last part of the problem's type, such as `unknown-stream`; may be empty."""
+        return str(self.document.get("type") or "").rpartition("/")[2]
+
+    @property
+    def title(self) -> str:
+        """Return the short title."""
+        return str(self.document.get("title") or "request refused")
+
+    @property
+    def detail(self) -> str:
+        """Return what exactly is wrong; may be empty."""
+        return str(self.document.get("detail") or "")
+
+    @property
+    def errors(self) -> list[WrongField]:
+        """Return every wrong field; none where the problem is not one of fields."""
+        found = self.document.get("errors")
+        return [
+            WrongField(str(each.get("loc", "")), str(each.get("detail", "")))
+            for each in (found if isinstance(found, list) else [])
+            if isinstance(each, dict)
+        ]
+
+    @cached_property
+    def answers(self) -> list[Answer]:
+        """Return the answers to the part of a list that was applied before the refusal."""
+        return msgspec.convert(self.document.get("answers") or [], list[Answer])
+
+
+class Invalid(Problem, status=(400, 405, 413, 414, 415, 422, 431)):
+    """The request is wrong, or does not fit its stream; the stream stays as it was."""
+
+
+class MalformedBody(Invalid, slug="malformed-body"):
+    """The body is not what its media type says."""
+
+
+class InvalidField(Invalid, slug="invalid-field"):
+    """One or more fields have a wrong value; `errors` names all."""
+
+
+class BodyTooLarge(Invalid, slug="body-too-large"):
+    """The body is larger than the service takes."""
+
+
+class UnsupportedMediaType(Invalid, slug="unsupported-media-type"):
+    """The body has a content type that this call does not read."""
+
+
+class UnknownModel(Invalid, slug="unknown-model"):
+    """There is no such model or version."""
+
+
+class DimensionMismatch(Invalid, slug="dimension-mismatch"):
+    """`x` or `y` has another length than the stream's."""
+
+
+class LabelOutOfRange(Invalid, slug="label-out-of-range"):
+    """`y` is not a value that the stream's model knows."""
+
+
+class UnfitSettings(Invalid, slug="unfit-settings"):
+    """Settings that the stream's model cannot work with."""
+
+
+class UnfitModel(Invalid, slug="unfit-model"):
+    """The stream's model cannot do what is asked."""
+
+
+class UnfitBelief(Invalid, slug="unfit-belief"):
+    """An override that names what the stream has no hypothesis of."""
+
+
+class UnfitSnapshot(Invalid, slug="unfit-snapshot"):
+    """A snapshot that cannot be read, or not by this deployment."""
+
+
+class KeyReused(Invalid, slug="key-reused"):
+    """The idempotency key was used before, with another body."""
+
+
+class Unauthorized(Problem, status=(401,)):
+    """No API key, or a wrong one."""
+
+
+class Forbidden(Problem, status=(403,)):
+    """The API key does not allow this."""
+
+
+class NotFound(Problem, slug="not-found", status=(404,)):
+    """There is no such thing."""
+
+
+class UnknownStream(NotFound, slug="unknown-stream"):
+    """There is no such stream."""
+
+
+class Conflict(Problem, status=(409,)):
+    """The request does not fit what the stream is now."""
+
+
+class SeqConflict(Conflict, slug="seq-conflict"):
+    """The stream is not at the expected position."""
+
+    @property
+    def seq(self) -> int:
+        """Return the position that the stream was at."""
+        return int(self.document["seq"])
+
+
+class SettingsConflict(Conflict, slug="settings-conflict"):
+    """A setting cannot be changed on a stream that has observations."""
+
+
+class StreamExists(Conflict, slug="stream-exists"):
+    """There is a stream of this name already."""
+
+
+class WarmingUp(Conflict, slug="warming-up"):
+    """The stream has no belief yet."""
+
+
+class EarlierItemFailed(Problem, slug="earlier-item-failed", status=(424,)):
+    """Not attempted, because an earlier item of the same stream failed."""
+
+
+class Temporary(Problem, status=(429, 502, 503, 504)):
+    """The same request may do later; `retry_after_s` says when, if the service said so."""
+
+
+class Fault(Problem, status=(500,)):
+    """The service's own fault."""
+
+
+class NumericalFault(Fault, slug="numerical-fault"):
+    """The filter produced a non-finite number; the observation was not applied."""
+
+
+class Quarantined(Fault, slug="quarantined"):
+    """The command brought down its worker repeatedly and was set aside."""
+
+
+class CorruptState(Fault, slug="corrupt-state"):
+    """What is stored of the stream cannot be read."""
+
+
+class Unavailable(ClientError):
+    """No usable answer in time. `problem` is the last refusal; None: there was no answer."""
+
+    def __init__(self, message: str, problem: Problem | None = None):
+        super().__init__(message)
+        self.problem = problem
+
+    @property
+    def status(self) -> int | None:
+        """Return the last status; None when there was no answer."""
+        return None if self.problem is None else self.problem.status
+
+    @property
+    def request_id(self) -> str | None:
+        """Return the id of the last refusal, to be found in the service's log."""
+        return None if self.problem is None else self.problem.request_id
+
+    @property
+    def retry_after_s(self) -> float | None:
+        """Return the seconds after which the service wants to be asked again, if it said so."""
+        return None if self.problem is None else self.problem.retry_after_s
+
+
+class OutcomeUnknown(Unavailable):
+    """No answer in time to a request that may have been applied, or not."""
+
+
+class PartlyObserved(ClientError):
+    """A frame was not applied to its end: `answers` are those to its first rows, in order."""
+
+    def __init__(self, message: str, answers: list[Answer]):
+        super().__init__(message)
+        self.answers = answers

@@ -1,0 +1,160 @@
+"""What both outboxes have in common: taking observations, and what was set aside."""
+
+from __future__ import annotations
+
+import logging
+from collections import deque
+from collections.abc import Callable, Collection, Generator, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import msgspec
+
+from service.client import bodies
+from service.client.bodies import Observed
+from service.client.errors import InvalidRequest
+from service.client.outbox.sending import Delivered, Failed, Notice, Sender, Step
+from service.client.outbox.store import OutboxError, Store
+from service.client.problems import problem_of
+
+log = logging.getLogger("service.client.outbox")
+RESERVED = ("stream", "key", "seq")
+
+
+class Bounds(NamedTuple):
+    """Bounds of an outbox.
+
+    max_items: observations that wait or were set aside. batch: in one request. keep_answers:
+    kept for `answers()`; the oldest go first.
+    """
+
+    max_items: int = 100_000
+    batch: int = 256
+    keep_answers: int = 0
+
+
+class Done(NamedTuple):
+    """A round ended; seconds to wait before the next, None: until something is added."""
+
+    wait_s: float | None
+
+
+class Box:
+    """An outbox without its sender's thread or task."""
+
+    def __init__(
+        self, path: str | Path | None, exclusive: bool, bounds: Bounds, notify: Callable[[], None]
+    ) -> None:
+        if min(bounds.max_items, bounds.batch) < 1 or bounds.keep_answers < 0:
+            raise InvalidRequest(f"expected max_items, batch >= 1, keep_answers >= 0; got {bounds}")
+        self._in_memory = path is None
+        self._store = Store(path, bounds.max_items)
+        self._sender = Sender(self._store, bounds.batch, exclusive)
+        self._answers: deque[Delivered] = deque(maxlen=bounds.keep_answers)
+        self._notify = notify
+        self._closed = False
+        self._broken: BaseException | None = None
+
+    def add(self, stream: str, observation: Observed) -> int:
+        """Take an observation, to be sent soon; returns its ticket at once.
+
+        With a file it is kept from now on, whatever happens to this process. Raises OutboxFull,
+        and InvalidRequest for what can never be sent.
+        """
+        self._check_open()
+        body = bodies.observation(observation)
+        if not stream:
+            raise InvalidRequest("expected the id of a stream, got ''")
+        if taken := [name for name in RESERVED if name in body]:
+            raise InvalidRequest(f"{taken[0]}: not in an observation; the outbox has its own")
+        ticket = self._store.add(stream, bodies.encode(body))
+        self._notify()
+        return ticket
+
+    @property
+    def pending(self) -> int:
+        """Return how many observations wait to be sent or answered."""
+        count: int = self._store.waiting_count
+        return count
+
+    @property
+    def error(self) -> str | None:
+        """Return why the service takes nothing at the moment; None: nothing is wrong."""
+        return str(self._broken) if self._broken is not None else self._sender.error
+
+    def failed(self) -> list[Failed]:
+        """Return what was refused and set aside, oldest first; it stays until it is dealt with."""
+        self._check_open()
+        return [
+            Failed(
+                each.id,
+                each.stream,
+                msgspec.json.decode(each.body),
+                problem_of(
+                    each.problem["status"],
+                    each.problem["document"],
+                    {"x-request-id": each.problem["request_id"]},
+                ),
+            )
+            for each in self._store.aside()
+        ]
+
+    def retry_failed(self, tickets: Collection[int]) -> list[int]:
+        """Send what was set aside again, as new observations; returns their new tickets."""
+        self._check_open()
+        made = self._store.put_back(tickets)
+        self._notify()
+        return made
+
+    def discard_failed(self, tickets: Collection[int]) -> int:
+        """Forget what was set aside; returns how many were."""
+        self._check_open()
+        return self._store.discard(tickets)
+
+    def answers(self) -> list[Delivered]:
+        """Take the answers that came since the last time; `keep_answers` bounds them."""
+        found: list[Delivered] = []
+        while self._answers:
+            found.append(self._answers.popleft())
+        return found
+
+    @contextmanager
+    def _contained(self, what: str, fatal: bool = False) -> Iterator[None]:
+        """Log what goes wrong in a callback, or in the sender; a fatal one is raised by `add`."""
+        try:
+            yield
+        except Exception as error:
+            log.exception("%s", what)
+            if fatal:
+                self._broken = error
+
+    def _check_open(self) -> None:
+        if self._broken is not None:
+            raise OutboxError(f"the outbox stopped sending: {self._broken}") from self._broken
+        if self._closed:
+            raise OutboxError("the outbox is closed")
+
+    def _kept(self, notice: Notice) -> None:
+        if isinstance(notice, Delivered):
+            self._answers.append(notice)
+        else:
+            log.warning("set aside, %s: %s", notice.stream, notice.problem)
+
+    def _left(self) -> None:
+        """Say what is lost, or waits for another time."""
+        if not self.pending:
+            return
+        if self._in_memory:
+            raise OutboxError(f"{self.pending} observations were not sent and are lost")
+        log.warning("%d observations wait in the file for the next time", self.pending)
+
+
+def advance(
+    plan: Generator[Step, Any, float | None], value: Any, error: Exception | None
+) -> Step | Done:
+    """Go on to a round's next step. An end is a value: StopIteration does not cross threads."""
+    try:
+        return plan.send(value) if error is None else plan.throw(error)
+    except StopIteration as end:
+        return Done(end.value)

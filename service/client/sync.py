@@ -1,0 +1,240 @@
+"""The synchronous client."""
+
+from __future__ import annotations
+
+from collections.abc import Generator, Iterable, Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, overload
+
+from service.client import base, bodies, calls
+from service.client.base import Result
+from service.client.bodies import Observed
+from service.client.driver import Driver
+from service.client.feed import Feed
+from service.client.retry import Policy
+from service.documents import (
+    Action,
+    Answer,
+    Changepoints,
+    Gap,
+    HistoryPage,
+    ModelInfo,
+    Predictions,
+    RunLength,
+    Snapshot,
+    StreamEvent,
+    StreamState,
+)
+
+if TYPE_CHECKING:
+    from service.frames import Answers
+
+
+class Client(Driver):
+    """Synchronous client of one service; use it as a context manager.
+
+    url: address of the service. api_key: sent as `Authorization: Bearer`; default: the variable
+    MOCA_API_KEY. timeout_s: longest wait for an answer. retries, retry_for_s: at most so many
+    tries after the first, and none that begins so many seconds after it; 0 for either: no retry.
+
+    What fails raises ClientError; `service.client.errors` has the tree.
+    """
+
+    def wait_ready(self, wait_s: float) -> None:
+        """Wait until the service says that it is ready; `Unavailable` when it does not in time."""
+        self.call(calls.ready(), Policy(1_000_000, wait_s))
+
+    # --- streams -----------------------------------------------------------------------------
+
+    def put_stream(self, stream: str, settings: Mapping[str, Any] | None = None) -> StreamState:
+        """Create the stream, or change the named settings of an existing one."""
+        return self.call(calls.put_stream(stream, settings or {}))
+
+    def stream(self, stream: str) -> StreamState:
+        """Return the stream's summary; `UnknownStream` when there is none."""
+        return self.call(calls.stream(stream))
+
+    def streams(self, prefix: str = "", limit: int = 100) -> Iterator[str]:
+        """Iterate over the ids of all streams that start with `prefix`, `limit` in a request."""
+        return self._pages(base.StreamPages(prefix, limit))
+
+    def delete_stream(self, stream: str) -> None:
+        """Delete the stream."""
+        self.call(calls.delete_stream(stream))
+
+    # --- observations ------------------------------------------------------------------------
+
+    @overload
+    def observe(
+        self, stream: str, observations: Observed, *, belief: bool = ..., key: str | None = ...
+    ) -> Answer: ...
+
+    @overload
+    def observe(
+        self,
+        stream: str,
+        observations: Sequence[Observed],
+        *,
+        belief: bool = ...,
+        key: str | None = ...,
+    ) -> list[Answer]: ...
+
+    def observe(
+        self,
+        stream: str,
+        observations: Observed | Sequence[Observed],
+        *,
+        belief: bool = False,
+        key: str | None = None,
+    ) -> Answer | list[Answer]:
+        """Post one observation, or a list of them in order; a plain number is a label.
+
+        The same `key` and body sent again have no second effect; by default a new key is made,
+        so only this call's own retries are recognised. `belief`: answers carry the whole belief.
+        """
+        if isinstance(observations, Sequence):
+            return self.call(calls.observe_list(stream, observations, belief, key))
+        return self.call(calls.observe_one(stream, observations, belief, key))
+
+    def observe_many(
+        self, items: Iterable[Mapping[str, Any]], *, belief: bool = False
+    ) -> list[Result]:
+        """Post observations of many streams, each item with its `stream`, and a `key` if wanted.
+
+        The result has an answer or a Problem at each item's place; it does not raise for items.
+        """
+        policy = self._core.policy
+        return self.run(base.observe_many(bodies.items(items), belief, policy))
+
+    def observe_frame(
+        self,
+        frame: Any,
+        *,
+        stream: str,
+        y: str | Sequence[str] | None = None,
+        x: str | Sequence[str] | None = None,
+        time: str | None = None,
+        belief: bool = False,
+        batch: int = 1000,
+    ) -> Answers:
+        """Post the rows of a pandas or polars frame in order, `batch` in a request.
+
+        Columns not named are found as `moca replay` finds them: `y`, or `y1, y2, ...`; `x`; `time`.
+        """
+        from service.frames import observe_frame
+
+        return self.run(observe_frame(frame, stream, y, x, time, belief, batch))
+
+    # --- reads -------------------------------------------------------------------------------
+
+    def predict(
+        self,
+        stream: str,
+        x: Sequence[Sequence[float]] | None = None,
+        *,
+        quantiles: Sequence[float] | None = None,
+        samples: int = 0,
+        components: bool = False,
+        elapsed: float | None = None,
+        seed: int | None = None,
+        horizon: int | None = None,
+    ) -> Predictions:
+        """Predict the next label, at each input if the model has any; changes nothing."""
+        asked = calls.Asked(x, quantiles, samples, components, elapsed, seed, horizon)
+        return self.call(calls.predict(stream, asked))
+
+    def act(
+        self,
+        stream: str,
+        candidates: Sequence[Sequence[float]],
+        *,
+        strategy: str = "thompson",
+        samples: int | None = None,
+        elapsed: float | None = None,
+    ) -> Action:
+        """Choose one of the candidate inputs; changes nothing."""
+        return self.call(calls.act(stream, candidates, strategy, samples, elapsed))
+
+    def run_length(self, stream: str) -> RunLength:
+        """Return the stream's whole run-length belief."""
+        return self.call(calls.run_length(stream))
+
+    def put_run_length(
+        self,
+        stream: str,
+        belief: Mapping[int, float] | None = None,
+        *,
+        changepoint: float | None = None,
+        seq: int | None = None,
+    ) -> RunLength:
+        """Override the belief: probabilities by run length, or that of a change coming next.
+
+        With the position `seq` it is meant for it is safe to retry, and is retried.
+        """
+        return self.call(calls.put_run_length(stream, belief, changepoint, seq))
+
+    def what_if(self, stream: str, body: Mapping[str, Any]) -> dict[str, Any]:
+        """Rerun the retained history with other settings or another model; changes nothing."""
+        return self.call(calls.what_if(stream, body))
+
+    def changepoints(self, stream: str) -> Changepoints:
+        """Return the stream's events and its retrospective segmentation."""
+        return self.call(calls.changepoints(stream))
+
+    def history(
+        self, stream: str, *, start: int | None = 0, limit: int = 500
+    ) -> Iterator[HistoryPage]:
+        """Iterate over the pages of the history, oldest first; `start` None: the latest page."""
+        return self._pages(base.HistoryPages(stream, start, limit))
+
+    # --- snapshots, models, events -----------------------------------------------------------
+
+    def snapshot(self, stream: str) -> Snapshot:
+        """Return the stream's whole state, for `put_snapshot`."""
+        return self.call(calls.snapshot(stream))
+
+    def put_snapshot(
+        self, stream: str, snapshot: Snapshot, *, replace: bool = False
+    ) -> StreamState:
+        """Make the stream what the snapshot says; `replace` one that is there."""
+        return self.call(calls.put_snapshot(stream, snapshot, replace))
+
+    def models(self) -> list[ModelInfo]:
+        """Return the models there are."""
+        return self.call(calls.models()).models
+
+    def model(self, name: str) -> ModelInfo:
+        """Return one model with all its versions."""
+        return self.call(calls.model(name))
+
+    def move_model(self, stream: str, model: str) -> dict[str, Any]:
+        """Move the stream to another model, or version, by replay."""
+        return self.call(calls.move_model(stream, model))
+
+    def events(
+        self,
+        *,
+        stream: str | None = None,
+        prefix: str | None = None,
+        model: str | None = None,
+        states: Sequence[str] = (),
+        after: str | None = None,
+        silence_s: float = 60.0,
+        retry_for_s: float | None = 60.0,
+    ) -> Generator[StreamEvent | Gap, None, None]:
+        """Iterate over changepoints as they are raised, for ever, across disconnects.
+
+        after: the `cursor` of an event to go on from; "0": everything retained; None: only new
+        ones. silence_s: a connection on which not even a heartbeat came for so long is given up.
+        retry_for_s: `Unavailable` when none came about for so long; None: try for ever.
+        """
+        feed = Feed(
+            stream=stream,
+            prefix=prefix,
+            model=model,
+            states=states,
+            after=after,
+            silence_s=silence_s,
+            retry_for_s=retry_for_s,
+            timeout_s=self._core.timeout_s,
+        )
+        return self._events(feed)

@@ -1,0 +1,97 @@
+"""What commands that talk to a running service have in common: options, errors, output."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+from rich.box import SIMPLE_HEAD
+from rich.table import Table
+
+from service.commands.options import fail
+
+if TYPE_CHECKING:
+    from service.client import Client
+
+DEFAULT_URL = "http://127.0.0.1:8000"
+Url = Annotated[str, typer.Option("--url", envvar="MOCA_URL", help="Address of the service.")]
+ApiKey = Annotated[
+    str | None,
+    typer.Option(
+        "--api-key",
+        envvar="MOCA_API_KEY",
+        help="Key of the service; the variable keeps it out of the list of processes.",
+        show_default=False,
+    ),
+]
+Json = Annotated[
+    bool, typer.Option("--json", envvar="MOCA_JSON", help="Print JSON, as the service says it.")
+]
+Wait = Annotated[
+    float,
+    typer.Option(
+        "--retry-for", envvar="MOCA_RETRY_FOR", min=0, help="Seconds to try again for, if need be."
+    ),
+]
+Stream = Annotated[str, typer.Argument(help="Id of the stream.", show_default=False)]
+
+
+@contextmanager
+def connected(url: str, api_key: str | None, retry_for_s: float = 10.0) -> Iterator[Client]:
+    """Connect to a service; what fails there ends the command with status 1 and one line."""
+    from service.client import Client, ClientError
+
+    try:
+        with Client(url, api_key=api_key, retry_for_s=retry_for_s) as client:
+            yield client
+    except ClientError as error:
+        fail(str(error), 1)
+    except KeyboardInterrupt:
+        raise typer.Exit(130) from None
+    except BrokenPipeError:  # of `| head`
+        raise typer.Exit(0) from None
+
+
+def print_json(document: Any, lines: bool = False) -> None:
+    """Print a document; with `lines` on one line, for those that come one after the other."""
+    import msgspec
+
+    text = msgspec.json.encode(document)
+    typer.echo(text if lines else msgspec.json.format(text))
+
+
+def table(*headings: str, title: str | None = None) -> Table:
+    """Return an empty table; columns after the first are numbers."""
+    made = Table(title=title, title_justify="left", box=SIMPLE_HEAD, pad_edge=False)
+    for i, heading in enumerate(headings):
+        made.add_column(heading, justify="right" if i else "left", no_wrap=True)
+    return made
+
+
+def number(value: float | list[float] | None, digits: int = 4) -> str:
+    """Return how people read a number, or several."""
+    if isinstance(value, list):
+        return ", ".join(number(each, digits) for each in value)
+    return "" if value is None else f"{value:.{digits}g}"
+
+
+def setting(text: str) -> tuple[str, Any]:
+    """Split NAME=VALUE; the value is JSON if it reads as such, else a text."""
+    name, equals, value = text.partition("=")
+    if not (name and equals):
+        fail(f"expected NAME=VALUE, got {text!r}")
+    try:
+        return name, json.loads(value)
+    except ValueError:
+        return name, value
+
+
+def numbers(text: str, what: str) -> list[float]:
+    """Read numbers between commas."""
+    try:
+        return [float(each) for each in text.split(",")]
+    except ValueError:
+        fail(f"{what}: expected numbers between commas, got {text!r}")

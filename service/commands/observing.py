@@ -1,0 +1,263 @@
+"""`moca observe`, `moca predict` and `moca changepoints`: a stream from the command line."""
+
+from __future__ import annotations
+
+import json
+import os
+import stat
+import sys
+from collections.abc import Iterable, Iterator
+from itertools import islice
+from typing import Annotated, Any
+
+import typer
+from rich.console import Console
+
+from service.commands.connection import (
+    DEFAULT_URL,
+    ApiKey,
+    Json,
+    Stream,
+    Url,
+    Wait,
+    connected,
+    number,
+    numbers,
+    print_json,
+    table,
+)
+from service.commands.options import fail
+from service.documents import Answer, Gap, Prediction, StreamEvent
+from service.wire import Event
+
+NEGATIVE = {"ignore_unknown_options": True}  # -1.5 is a value
+FILE_BATCH = 500
+_LINE = "{:>8}  {:>12}  {:>10}  {:>10}  {}"
+
+
+def observe(
+    stream: Stream,
+    values: Annotated[
+        list[str] | None,
+        typer.Argument(
+            metavar="[VALUE...]",
+            help="Labels, one observation each: a number, several between commas, or null. "
+            "Without any: standard input, one JSON number, list or observation a line.",
+            show_default=False,
+        ),
+    ] = None,
+    x: Annotated[
+        str | None,
+        typer.Option(
+            envvar="MOCA_X", help="Input of each VALUE: numbers between commas.", show_default=False
+        ),
+    ] = None,
+    batch: Annotated[
+        int | None,
+        typer.Option(
+            envvar="MOCA_BATCH",
+            min=1,
+            help="Lines in one request.",
+            show_default=f"{FILE_BATCH} of a file, 1 of a pipe",
+        ),
+    ] = None,
+    retry_for: Wait = 60.0,
+    url: Url = DEFAULT_URL,
+    api_key: ApiKey = None,
+    as_json: Json = False,
+) -> None:
+    """Post observations and print an answer to each, one a line.
+
+    What was sent twice, because an answer was lost, is applied once.
+    """
+    if values:
+        given: Iterator[dict[str, Any]] = (
+            _observation(_value(text), f"VALUE {text!r}", x) for text in values
+        )
+        size = batch or len(values)
+    else:
+        given = _lines(sys.stdin, x)
+        size = batch or (FILE_BATCH if _is_file(sys.stdin) else 1)
+    with connected(url, api_key, retry_for) as client:
+        if not as_json:
+            typer.echo(_LINE.format("seq", "expected", "log score", "changed", "event").rstrip())
+        while some := list(islice(given, size)):
+            for answer in client.observe(stream, some):
+                _tell(answer, as_json)
+
+
+def predict(
+    stream: Stream,
+    x: Annotated[
+        list[str] | None,
+        typer.Option(
+            envvar="MOCA_X",
+            help="Input, numbers between commas; may be given several times.",
+            show_default=False,
+        ),
+    ] = None,
+    quantile: Annotated[
+        list[float] | None,
+        typer.Option(
+            envvar="MOCA_QUANTILE",
+            help="Level of a quantile; may be given several times.",
+            show_default="0.05, 0.5, 0.95",
+        ),
+    ] = None,
+    samples: Annotated[
+        int, typer.Option(envvar="MOCA_SAMPLES", min=0, help="Draws at each input.")
+    ] = 0,
+    seed: Annotated[
+        int | None,
+        typer.Option(envvar="MOCA_SEED", help="Seed of the draws.", show_default="a new one"),
+    ] = None,
+    elapsed: Annotated[
+        float | None,
+        typer.Option(
+            envvar="MOCA_ELAPSED", help="Time since the last observation.", show_default="1"
+        ),
+    ] = None,
+    url: Url = DEFAULT_URL,
+    api_key: ApiKey = None,
+    as_json: Json = False,
+) -> None:
+    """Print the predictive distribution of the next label; changes nothing."""
+    inputs = [numbers(text, "--x") for text in x] if x else None
+    with connected(url, api_key) as client:
+        found = client.predict(
+            stream, inputs, quantiles=quantile, samples=samples, seed=seed, elapsed=elapsed
+        )
+    if as_json:
+        print_json(found)
+        return
+    warming = ", warming up" if found.warming_up else ""
+    title = f"{found.stream} ({found.model}), seq {found.seq}{warming}"
+    made = table("x", "distribution", title=title)
+    made.columns[1].justify, made.columns[1].no_wrap = "left", False
+    for each in found.predictions:
+        made.add_row(number(each.x), "\n".join(_described(each)))
+    Console().print(made)
+
+
+def changepoints(
+    stream: Stream,
+    follow: Annotated[
+        bool,
+        typer.Option("--follow", "-f", envvar="MOCA_FOLLOW", help="Go on, with each new event."),
+    ] = False,
+    after: Annotated[
+        str | None,
+        typer.Option(
+            envvar="MOCA_AFTER",
+            help="With --follow: the cursor to go on from; 0: all that is kept.",
+            show_default="new events only",
+        ),
+    ] = None,
+    url: Url = DEFAULT_URL,
+    api_key: ApiKey = None,
+    as_json: Json = False,
+) -> None:
+    """Print a stream's changes so far and its segmentation, or each change as it comes."""
+    with connected(url, api_key) as client:
+        if follow:
+            for message in client.events(stream=stream, after=after, retry_for_s=None):
+                _follow(message, as_json)
+            return
+        found = client.changepoints(stream)
+    if as_json:
+        print_json(found)
+        return
+    headings = ("id", "state", "start", "suspected", "confirmed", "prob.", "size (sd)", "time")
+    made = table(*headings, title=f"{found.stream} ({found.model}), {found.seq} observations")
+    for event in found.events:
+        made.add_row(*_row(event))
+    Console().print(made)
+    regimes = ", ".join(f"{each.start}-{each.end - 1}" for each in found.segmentation)
+    typer.echo(f"regimes in hindsight, by seq: {regimes or 'not known yet'}")
+
+
+def _row(event: Event) -> list[str]:
+    confirmed = "" if event.confirmed_at is None else str(event.confirmed_at)
+    size, probability = number(event.size, 3), number(event.probability, 3)
+    return [
+        str(event.id),
+        event.state,
+        str(event.start),
+        str(event.suspected_at),
+        confirmed,
+        probability,
+        size,
+        event.time or "",
+    ]
+
+
+def _follow(message: StreamEvent | Gap, as_json: bool) -> None:
+    if as_json:
+        print_json(message, lines=True)
+    elif isinstance(message, Gap):
+        typer.secho("some events are not kept any more", err=True, fg="yellow")
+    else:
+        event = message.event
+        when = f" at {message.time}" if message.time else ""
+        size = f", size {number(event.size, 3)} sd" if event.size is not None else ""
+        typer.echo(f"{event.state:>9}  event {event.id}, start {event.start}{when}{size}")
+    sys.stdout.flush()
+
+
+def _tell(answer: Answer, as_json: bool) -> None:
+    if as_json:
+        print_json(answer, lines=True)
+        return
+    said = answer.predictive
+    expected = "" if said is None else number(said.mean or said.probabilities)  # type: ignore[arg-type]
+    event = "" if answer.event is None else f"{answer.event.state} (start {answer.event.start})"
+    note = "warming up" if answer.warming_up else event
+    score, changed = number(answer.log_score), number(answer.changed_probability)
+    typer.echo(_LINE.format(answer.seq, expected, score, changed, note).rstrip())
+
+
+def _described(found: Prediction) -> Iterator[str]:
+    said = found.predictive
+    if said is None:
+        yield "not known yet"
+    elif said.probabilities is not None:
+        yield f"probabilities {number(said.probabilities)}"
+    else:
+        yield f"mean {number(said.mean)}"  # type: ignore[arg-type]
+        for level, value in (said.quantiles or {}).items():
+            yield f"{level} quantile {number(value)}"  # type: ignore[arg-type]
+    for i, sample in enumerate(found.samples or [], 1):
+        yield f"draw {i} {number(sample)}"
+
+
+def _lines(source: Iterable[str], x: str | None) -> Iterator[dict[str, Any]]:
+    for place, line in enumerate(source, 1):
+        if line.strip():
+            try:
+                value = json.loads(line)
+            except ValueError as error:
+                fail(f"line {place}: not JSON: {error}", 1)
+            yield _observation(value, f"line {place}", x)
+
+
+def _value(text: str) -> Any:
+    if text.lower() in {"null", "none", "nan", "na"}:
+        return None
+    found = numbers(text, "VALUE")
+    return found[0] if len(found) == 1 else found
+
+
+def _observation(value: Any, where: str, x: str | None) -> dict[str, Any]:
+    inputs = {} if x is None else {"x": numbers(x, "--x")}
+    if isinstance(value, dict):
+        return inputs | value
+    if isinstance(value, bool | str):
+        fail(f"{where}: expected a number, a list, null or an object, got {value!r}", 1)
+    return {"y": value} | inputs
+
+
+def _is_file(source: Any) -> bool:
+    try:
+        return stat.S_ISREG(os.fstat(source.fileno()).st_mode)
+    except (OSError, ValueError):  # not a real file
+        return False

@@ -1,0 +1,158 @@
+"""`moca streams`: list, show, make, change and delete streams."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any
+
+import typer
+from rich.console import Console
+
+from service.commands.connection import (
+    DEFAULT_URL,
+    ApiKey,
+    Json,
+    Stream,
+    Url,
+    connected,
+    number,
+    print_json,
+    setting,
+    table,
+)
+from service.commands.options import fail
+from service.documents import StreamState
+
+app = typer.Typer(no_args_is_help=True, help="List, show, make, change and delete streams.")
+
+
+@app.command("list")
+def list_streams(
+    prefix: Annotated[
+        str, typer.Option(envvar="MOCA_PREFIX", help="Only ids that start with it.")
+    ] = "",
+    url: Url = DEFAULT_URL,
+    api_key: ApiKey = None,
+    as_json: Json = False,
+) -> None:
+    """Print the ids of all streams, one a line."""
+    with connected(url, api_key) as client:
+        found = client.streams(prefix, limit=1000)
+        if as_json:
+            print_json([{"stream": name} for name in found])
+            return
+        for name in found:
+            typer.echo(name)
+
+
+@app.command()
+def show(
+    stream: Stream, url: Url = DEFAULT_URL, api_key: ApiKey = None, as_json: Json = False
+) -> None:
+    """Show what a stream is, and where it stands."""
+    with connected(url, api_key) as client:
+        _show(client.stream(stream), as_json)
+
+
+@app.command()
+def create(
+    stream: Stream,
+    model: Annotated[
+        str | None,
+        typer.Option(
+            envvar="MOCA_MODEL",
+            help="NAME or NAME@VERSION, see `moca models`.",
+            show_default="the service's default",
+        ),
+    ] = None,
+    given: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--set",
+            envvar="MOCA_SET",
+            metavar="NAME=VALUE",
+            help="Stream setting such as hazard=0.01; may be given several times.",
+        ),
+    ] = None,
+    url: Url = DEFAULT_URL,
+    api_key: ApiKey = None,
+    as_json: Json = False,
+) -> None:
+    """Make a stream; one that is there already is left alone."""
+    from service.client.errors import UnknownStream
+
+    settings: dict[str, Any] = {"model": model} if model else {}
+    settings |= dict(setting(text) for text in given or [])
+    with connected(url, api_key) as client:
+        try:
+            seq = client.stream(stream).seq
+        except UnknownStream:
+            _show(
+                client.put_stream(stream, settings | ({"model": model} if model else {})), as_json
+            )
+            return
+    fail(f"stream {stream!r} exists, with {seq} observations: moca streams set, or delete", 1)
+
+
+@app.command("set")
+def change(
+    stream: Stream,
+    given: Annotated[
+        list[str],
+        typer.Argument(
+            metavar="NAME=VALUE...", help="Settings such as hazard=0.01.", show_default=False
+        ),
+    ],
+    url: Url = DEFAULT_URL,
+    api_key: ApiKey = None,
+    as_json: Json = False,
+) -> None:
+    """Change settings of a stream that is there."""
+    settings = dict(setting(text) for text in given)
+    with connected(url, api_key) as client:
+        client.stream(stream)  # a wrong id must not make a stream
+        _show(client.put_stream(stream, settings), as_json)
+
+
+@app.command()
+def delete(
+    stream: Stream,
+    yes: Annotated[
+        bool, typer.Option("--yes", envvar="MOCA_YES", help="Do not ask first.")
+    ] = False,
+    url: Url = DEFAULT_URL,
+    api_key: ApiKey = None,
+) -> None:
+    """Delete a stream with all that was learned."""
+    with connected(url, api_key) as client:
+        state = client.stream(stream)
+        if not yes:
+            typer.confirm(f"Delete {stream!r} with its {state.seq} observations?", abort=True)
+        client.delete_stream(stream)
+    typer.echo(f"deleted {stream}")
+
+
+def _show(state: StreamState, as_json: bool) -> None:
+    if as_json:
+        print_json(state)
+        return
+    rows = {
+        "stream": state.stream,
+        "model": state.model,
+        "observations": f"{state.seq}" + (", warming up" if state.warming_up else ""),
+        "regime since": "" if state.regime_start is None else f"seq {state.regime_start}",
+        "changed": number(state.changed_probability),
+        "last label": number(state.last),
+        "mean log score": number(state.mean_log_score),
+    }
+    for name in ("event", "last_event"):
+        if (event := getattr(state, name)) is not None:
+            rows[name.replace("_", " ")] = f"{event.state}, start {event.start}"
+    settings = {n: v for n, v in state.settings.items() if v is not None and n != "model"}
+    rows["settings"] = ", ".join(f"{name}={value}" for name, value in settings.items())
+    made = table("", "")
+    made.show_header = False
+    for name, text in rows.items():
+        if text:
+            made.add_row(name, text)
+    made.columns[1].justify, made.columns[1].no_wrap = "left", False
+    Console().print(made)

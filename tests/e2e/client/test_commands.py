@@ -1,0 +1,125 @@
+"""The commands that talk to a service, against the running one."""
+
+import json
+import signal
+import subprocess
+import sys
+import uuid
+
+import pytest
+from typer.testing import CliRunner
+
+from service.cli import app
+from service.client import Client
+from tests.service.client.conftest import running
+from tests.service.client.test_feed import Feed
+
+
+@pytest.fixture
+def stream():
+    return f"c-{uuid.uuid4().hex[:8]}"
+
+
+@pytest.fixture
+def moca(service_url):
+    """Run `moca`; returns what it said."""
+
+    def run(*arguments, stdin="", url=service_url, status=0):
+        environment = {"MOCA_URL": url, "COLUMNS": "120", "TERMINAL_WIDTH": "120"}
+        found = CliRunner().invoke(app, arguments, input=stdin, env=environment)
+        assert found.exit_code == status, found.output
+        return found
+
+    return run
+
+
+def test_a_stream_from_its_making_to_its_end(moca, stream):
+    made = moca("streams", "create", stream, "--model", "gaussian", "--set", "hazard=0.05")
+    assert "gaussian@1" in made.stdout
+    assert "hazard=0.05" in made.stdout
+    again = moca("streams", "create", stream, status=1)
+    assert again.stderr.strip().endswith("exists, with 0 observations: moca streams set, or delete")
+    said = json.loads(moca("streams", "set", stream, "outlier_rate=0.01", "--json").stdout)
+    assert said["settings"]["outlier_rate"] == 0.01
+    assert moca("streams", "list", "--prefix", stream).stdout == f"{stream}\n"
+    assert json.loads(moca("streams", "list", "--prefix", stream, "--json").stdout) == [
+        {"stream": stream}
+    ]
+    assert "Delete" in moca("streams", "delete", stream, stdin="n\n", status=1).stdout
+    assert moca("streams", "delete", stream, "--yes").stdout == f"deleted {stream}\n"
+    gone = moca("streams", "show", stream, status=1)
+    assert gone.stderr.startswith("moca: 404 Unknown stream")
+    moca("streams", "set", stream, "hazard=0.1", status=1)
+    assert moca("streams", "list", "--prefix", stream).stdout == ""
+
+
+def test_observing_and_reading(moca, stream, service_url):
+    said = moca("observe", stream, "1.5", "-2", "null", "--retry-for", "5").stdout.splitlines()
+    assert [line.split()[0] for line in said] == ["seq", "0", "1", "2"]
+    lines = "".join(f"{json.dumps(value)}\n" for value in (1, [2.0], {"y": 3}, None)) + "\n"
+    answers = moca("observe", stream, "--json", stdin=lines).stdout.splitlines()
+    assert [json.loads(line)["seq"] for line in answers] == [3, 4, 5, 6]
+    bad = moca("observe", stream, stdin="1\noops\n", status=1)
+    assert "line 2: not JSON" in bad.stderr
+    assert "'high'" in moca("observe", stream, stdin='"high"\n', status=1).stderr
+    assert "numbers between commas" in moca("observe", stream, "tall", status=2).stderr
+    with Client(service_url) as client:
+        assert client.stream(stream).seq == 8
+    text = moca("predict", stream, "--quantile", "0.1", "--samples", "2", "--seed", "1").stdout
+    assert "0.1 quantile" in text
+    assert "draw 2" in text
+    predicted = json.loads(moca("predict", stream, "--json", "--samples", "2").stdout)
+    assert len(predicted["predictions"][0]["samples"]) == 2
+
+
+def test_vectors_and_inputs(moca, stream):
+    moca("streams", "create", stream, "--model", "linear")
+    moca("observe", stream, "1,2", "--x", "0.5,-1")
+    assert moca("streams", "show", stream, "--json").stdout.count('"x_dim": 2') == 1
+    said = moca("predict", stream, "--x", "0,1", "--x", "1,0", "--json").stdout
+    assert [each["x"] for each in json.loads(said)["predictions"]] == [[0.0, 1.0], [1.0, 0.0]]
+
+
+def test_changepoints(moca, stream, service_url):
+    with Client(service_url) as client:
+        client.put_stream(stream, {"model": "gaussian", "location": 0, "scale": 1})
+        client.observe(stream, [(0.5, -0.5)[i % 2] + (6.0 if i >= 30 else 0) for i in range(60)])
+    said = moca("changepoints", stream).stdout
+    assert "confirmed" in said
+    assert "regimes in hindsight, by seq: 0-29, 30-59" in said
+    found = json.loads(moca("changepoints", stream, "--json").stdout)
+    assert found["events"][0]["start"] == 30
+
+
+@pytest.mark.parametrize("options", [["--json"], []])
+def test_following_changepoints(options):
+    with running(Feed) as feed:
+        feed.seen, feed.refusals, feed.gap, feed.beats = [], [], True, []
+        feed.total, feed.cut, feed.kind, feed.hang_s = 8, 3, "text/event-stream", 0
+        command = [sys.executable, "-m", "service.cli", "changepoints", "s", "--follow"]
+        with subprocess.Popen(
+            [*command, "--after", "0", "--url", feed.url, *options],
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+        ) as process:
+            assert process.stdout is not None
+            lines = [process.stdout.readline() for _ in range(8 if options else 7)]
+            process.send_signal(signal.SIGINT)
+            _, noise = process.communicate(timeout=20)
+        assert process.returncode == 130
+        assert feed.seen[0][0]["stream"] == ["s"]
+    if options:
+        gap, *events = map(json.loads, lines)
+        assert gap["known"] == {"kept_from": 1}
+        assert [each["event"]["start"] for each in events] == list(range(1, 8))
+        assert noise == ""
+    else:
+        assert lines[0] == "confirmed  event 1, start 1\n"
+        assert noise == "some events are not kept any more\n"
+
+
+def test_nobody_there(moca):
+    found = moca("observe", "s", "1", "--retry-for", "0.2", url="http://127.0.0.1:1", status=1)
+    assert "ConnectError" in found.stderr
+    assert len(found.stderr.splitlines()) == 1
