@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from service.commands import demo, run, tools
+from service.commands import calibrate, demo, run, tools
 
 app = typer.Typer(
     name="moca",
@@ -21,6 +21,7 @@ app.command()(run.worker)
 app.command()(demo.demo)
 app.command()(tools.replay)
 app.command()(tools.models)
+app.command()(calibrate.calibrate)
 app.command()(tools.settings)
 app.add_typer(tools.bench, name="bench")
 for _measure in sorted(entry_points(group="moca.bench"), key=lambda each: each.name):

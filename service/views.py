@@ -20,12 +20,14 @@ def event(found: Event | None) -> dict[str, Any] | None:
 def summary(name: str, head: Head) -> dict[str, Any]:
     """Return the answer to GET stream."""
     settings = {field: getattr(head.settings, field) for field in head.settings.__struct_fields__}
-    settings["hazard"] = msgspec.to_builtins(head.settings.hazard)
+    for nested in ("hazard", "sensitivity"):
+        settings[nested] = msgspec.to_builtins(settings[nested])
     return {
         "stream": name,
         "model": head.settings.model,
         "seq": head.seq,
         "settings": settings,
+        "sensitivity": _sensitivity(head),
         "warming_up": not head.warm,
         "x_dim": head.x_dim,
         "y_dim": head.y_dim,
@@ -39,6 +41,19 @@ def summary(name: str, head: Head) -> dict[str, Any]:
         "last_event": event(head.last_event),
         "mean_log_score": head.log_score_sum / head.scored if head.scored else None,
         "pruned_mass": head.pruned_mass_sum,
+    }
+
+
+def _sensitivity(head: Head) -> dict[str, Any] | None:
+    """What was asked for, and what it comes to."""
+    asked, alarm = head.settings.sensitivity, head.alarm
+    if asked is None or alarm is None:
+        return None
+    return {
+        "false_alarms_per_1000": asked.false_alarms_per_1000,
+        "threshold": alarm.threshold,
+        "expected_delay": alarm.delays,
+        "differs": alarm.differs,
     }
 
 

@@ -116,6 +116,12 @@ class Durations(Struct):
 Hazard = float | Durations | tuple[float, ...]  # the last: a table by run length
 
 
+class Sensitivity(Struct):
+    """How sensitive a stream is, in false alarms per 1,000 observations of one regime."""
+
+    false_alarms_per_1000: float
+
+
 class StreamSettings(Struct, omit_defaults=True):
     """Settings of one stream; None means the model's or the service's default."""
 
@@ -132,6 +138,19 @@ class StreamSettings(Struct, omit_defaults=True):
     order: int = 1  # of an autoregressive model
     trend: bool = False
     season: int | None = None
+    sensitivity: Sensitivity | None = None
+
+
+class Alarm(Struct, omit_defaults=True):
+    """What a stream's sensitivity comes to.
+
+    threshold: of `changed_probability`, at which a change is confirmed. delays: to expect, by the
+    size of a shift. differs: settings that its false alarms were not simulated with.
+    """
+
+    threshold: float
+    delays: list[dict[str, float | None]] = []
+    differs: list[str] = []
 
 
 class Event(Struct, omit_defaults=True):
@@ -182,6 +201,7 @@ class Head(Struct, omit_defaults=True):
     pruned_mass_sum: float = 0.0
     last: list[float] | None = None  # last label
     x_dim: int | None = None  # known from settings or the first input
+    alarm: Alarm | None = None  # what `sensitivity` comes to
 
 
 class Record(Struct, array_like=True, omit_defaults=True):

@@ -110,6 +110,22 @@ class ItemAnswer(Answer):
     status: int
 
 
+class Sensitivity(Document):
+    """What a stream's setting `sensitivity` comes to."""
+
+    false_alarms_per_1000: float = Field(description="as asked for")
+    threshold: float = Field(
+        description="`changed_probability` at which a change is confirmed, at once"
+    )
+    expected_delay: list[dict[str, float | None]] = Field(
+        description="observations of the new regime until then, for a `shift` of 1, 2 and 3 "
+        "standard deviations: `median` and `mean` of those changes that are `detected` in time"
+    )
+    differs: list[str] = Field(
+        description="settings other than those of the simulation, so that the rate is not certain"
+    )
+
+
 class StreamSummary(Document):
     """What is known of a stream."""
 
@@ -117,6 +133,7 @@ class StreamSummary(Document):
     model: str
     seq: int = Field(description="observations applied: position of the next one")
     settings: dict[str, Any]
+    sensitivity: Sensitivity | None = Field(description="null: `confirm_after` confirms")
     warming_up: bool
     x_dim: int | None
     y_dim: int | None
@@ -252,7 +269,8 @@ class ModelDetail(ModelSummary):
 
     versions: list[dict[str, Any]] = Field(  # type: ignore[assignment]
         description="each as its `model.json` says, with `training`, a summary, and `report`, the "
-        "numbers of its training report; null: none"
+        "numbers of its training report, and `sensitivity`, its false alarms and delays by "
+        "threshold; null: none"
     )
 
 

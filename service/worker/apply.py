@@ -8,6 +8,7 @@ from collections.abc import Callable
 from typing import Any
 
 import msgspec
+from msgspec.structs import replace
 
 from service import metrics, views
 from service.errors import (
@@ -32,7 +33,7 @@ from service.wire import (
     RunLength,
     StreamSettings,
 )
-from service.worker import answers, hazards, reads
+from service.worker import alarms, answers, hazards, reads
 from service.worker.answers import Answer, Filling
 from service.worker.checks import (
     Known,
@@ -233,7 +234,10 @@ class Batch:
             if size > head.settings.max_hypotheses:
                 known = Known(head.x_dim, head.y_dim)
                 check_sizes(self.engine, head, known, size)
-            head.settings = _settings({**msgspec.to_builtins(head.settings), **given})
+            new = _settings({**msgspec.to_builtins(head.settings), **given})
+            told = self.engine.settings.models_dir, self.engine.catalogue.of(head), head
+            head.alarm = alarms.after(*told, replace(new, max_hypotheses=size))
+            head.settings = new
             if size != head.settings.max_hypotheses:
                 self.engine.resize(stream, size)
         stream.touch(task.envelope.time_ms)
@@ -251,6 +255,7 @@ class Batch:
         known = check_prior(settings, catalogue.of(head), Known(head.x_dim, head.y_dim))
         check_sizes(self.engine, head, known, settings.max_hypotheses)
         head.x_dim, head.y_dim = known
+        head.alarm = alarms.of(self.engine.settings.models_dir, catalogue.of(head), settings)
         return head
 
     def _refuse(self, lane: Lane, refusal: ServiceError) -> None:
