@@ -88,6 +88,7 @@ def calibrate(
         "outlier_rate": model.outlier_rate,
         "max_hypotheses": defaults.max_hypotheses,
         "warmup": defaults.warmup if model.needs_scale else None,
+        "classes": model.classes or None,
         "inputs": (about or "standard normal, scaled as the model's") if model.x_dim else None,
     }
     return {

@@ -10,13 +10,14 @@ from __future__ import annotations
 import math
 from bisect import bisect_left
 from collections.abc import Sequence
+from operator import le
 from typing import Any, NamedTuple
 
 from model_core.errors import OutOfRange
 
 PRIOR_COUNT = 10.0  # alarms that the straight line counts for beside those that were counted
 FITTED = 50.0  # per 1,000: rates beyond it have no part in the line
-SPARE = 6  # alarms beyond twice what the line says, from which on it does not hold
+BEYOND, SPREAD = 1.5, 3.0  # times what the line says, and deviations: there it does not hold
 FEWEST = 3  # alarms counted at the quietest threshold of a curve
 RATES = ("false_alarms_per_1000", "low", "high")
 NORMAL = 1.96  # of a 95 % interval
@@ -89,20 +90,24 @@ def rates(
     """Rate per 1,000 and its interval at each threshold; never rising, from sensitive to quiet.
 
     Each is the mean of a gamma posterior: the counts, and `PRIOR_COUNT` alarms at the rate of a
-    straight line through all counts. Few alarms at a quiet threshold so gain from the many at
-    sensitive ones.
+    straight line through all counts, if that holds. Few alarms at a quiet threshold so gain from
+    the many at sensitive ones.
     """
     thousands = observations / 1000
     line = _line([log_odds(each) for each in thresholds], counts, thousands)
-    found, exposures, holds = [], [], True
-    for fitted, count in zip(line, counts, strict=True):
-        # A few series may alarm at any threshold: what is counted then leaves the line for good.
-        holds = holds and fitted > 0 and count <= 2 * fitted * thousands + SPARE
-        exposure = thousands + (PRIOR_COUNT / fitted if holds else 0.0)
-        found.append((count + PRIOR_COUNT * holds) / exposure)
-        exposures.append(exposure)
+    used = usable(counts)
+    share = PRIOR_COUNT * _holds(line[:used], counts[:used], thousands)
+    exposures = [thousands + (share / each if share else 0.0) for each in line]
+    found = [(count + share) / each for count, each in zip(counts, exposures, strict=True)]
     pairs = zip(_falling(found, exposures), exposures, strict=True)
     return [(each, *_interval(each * exposure, exposure)) for each, exposure in pairs]
+
+
+def _holds(line: Sequence[float], counts: Sequence[int], thousands: float) -> bool:
+    """Whether a line is not far below what is counted: a few series may alarm at any threshold."""
+    expected = [each * thousands for each in line]
+    most = [1 + BEYOND * each + SPREAD * math.sqrt(each) for each in expected]
+    return min(line, default=0.0) > 0 and all(map(le, counts, most))
 
 
 def usable(counts: Sequence[int]) -> int:
