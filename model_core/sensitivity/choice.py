@@ -28,14 +28,18 @@ def choose(curves: Sequence[Curve], rate: float, hazard: float | None) -> Choice
 
     Between two hazards that were simulated the log odds of the threshold are linear in the log
     hazard. Below all of them they move with the log odds of the hazard, for so does the belief.
-    The first curve is that of the model's own hazard. Raises OutOfRange.
+    So they do, too, where the curve of a hazard below the model's own ends before the rate. The
+    first curve is that of the model's own hazard. Raises OutOfRange.
     """
     own = curves[0].hazard
     if hazard is None or hazard == own:
         return _on(curves[0], rate)
     if own is None:
         raise OutOfRange("hazard: its false alarms are known at the model's own hazard only")
-    known = sorted(curves, key=lambda each: each.hazard or 0.0)
+    known = sorted(
+        (each for each in curves if (each.hazard or 0.0) >= own or _reaches(each, rate)),
+        key=lambda each: each.hazard or 0.0,
+    )
     places = [each.hazard or 0.0 for each in known]
     if hazard in places:
         return _on(known[places.index(hazard)], rate)
@@ -51,6 +55,11 @@ def choose(curves: Sequence[Curve], rate: float, hazard: float | None) -> Choice
     first, second = known[above - 1].at(rate), known[above].at(rate)
     nearer = (first if share < 0.5 else second)[1]
     return Choice(probability_of(first[0] + (second[0] - first[0]) * share), nearer, False)
+
+
+def _reaches(curve: Curve, rate: float) -> bool:
+    least, most = curve.range
+    return least <= rate <= most
 
 
 def _on(curve: Curve, rate: float) -> Choice:

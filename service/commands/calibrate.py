@@ -60,6 +60,8 @@ def calibrate(
 
     if any(not 0 < each < 1 for each in hazard or []):
         fail("--hazard: expected numbers between 0 and 1")
+    if out is not None:
+        _kept(out)  # before the work
     plan = Plan(observations, shifted=shifted, hazards=tuple(hazard or ()), seed=seed)
     for name in names:
         _one(settings, name, plan, out)
@@ -104,17 +106,23 @@ def _simulated(model: UnderlyingModel, plan: Plan, reference: str) -> dict[str, 
         return simulate(model, plan, tick=lambda done: progress.advance(task, done))
 
 
-def _entered(out: Path, reference: str, found: dict[str, Any]) -> None:
-    """Enter curves in a file of several models'."""
+def _kept(out: Path) -> dict[str, Any]:
+    """What a file of several models' curves holds by now."""
     import msgspec
 
     try:
-        kept = msgspec.json.decode(out.read_bytes(), type=dict[str, Any])
+        return msgspec.json.decode(out.read_bytes(), type=dict[str, Any])
     except FileNotFoundError:
-        kept = {}
-    except msgspec.MsgspecError as error:
-        fail(f"{out}: {error}")
-    text = msgspec.json.encode(dict(sorted({**kept, reference: found}.items())))
+        return {}
+    except (OSError, msgspec.MsgspecError) as error:
+        fail(f"--out {out}: {error}")
+
+
+def _entered(out: Path, reference: str, found: dict[str, Any]) -> None:
+    """Enter a model's curves in such a file, a point to a line."""
+    import msgspec
+
+    text = msgspec.json.encode(dict(sorted({**_kept(out), reference: found}.items())))
     out.write_bytes(text.replace(b'{"threshold"', b'\n{"threshold"') + b"\n")
 
 

@@ -260,9 +260,13 @@ def test_other_hazards_are_read_between_and_below():
     assert log_odds(between.threshold) == pytest.approx(odds + math.log(3))
     assert not between.exact
     below = choose(many, 0.1, 0.0005)
-    assert log_odds(below.threshold) == pytest.approx(
-        math.log(1.0) + log_odds(0.0005) - log_odds(0.001)
-    )
+    moved = log_odds(0.0005) - log_odds(0.001)
+    assert log_odds(below.threshold) == pytest.approx(moved)
+    # That of 0.001 has no rate above 2.01; that of 0.01 has.
+    beside = choose(many, 10.0, 0.001)
+    moved = log_odds(0.001) - log_odds(0.01)
+    assert log_odds(beside.threshold) == pytest.approx(-math.log(10) + moved)
+    assert not beside.exact
     assert choose(many, 1.0, 0.2).exact is False
     with pytest.raises(OutOfRange, match=r"hazard: false alarms are known up to 0\.2, got 0\.3"):
         choose(many, 1.0, 0.3)
