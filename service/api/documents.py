@@ -6,6 +6,8 @@ from typing import Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field
 
+from service.api.documents_sensitivity import Sensitivity
+
 Numbers = list[float]
 
 
@@ -108,22 +110,6 @@ class ItemAnswer(Answer):
     """Answer to one item: an answer with `status` 200, or a problem document."""
 
     status: int
-
-
-class Sensitivity(Document):
-    """What a stream's setting `sensitivity` comes to."""
-
-    false_alarms_per_1000: float = Field(description="as asked for")
-    threshold: float = Field(
-        description="`changed_probability` at which a change is confirmed, at once"
-    )
-    expected_delay: list[dict[str, float | None]] = Field(
-        description="observations of the new regime until then, for a `shift` of 1, 2 and 3 "
-        "standard deviations: `median` and `mean` of those changes that are `detected` in time"
-    )
-    differs: list[str] = Field(
-        description="settings other than those of the simulation, so that the rate is not certain"
-    )
 
 
 class StreamSummary(Document):
