@@ -134,3 +134,16 @@ def mass_below(belief: Belief, run_length: Tensor) -> Tensor:
     """Probability (B,) that the run length is below `run_length` (B,)."""
     inside = belief.run_length < run_length.unsqueeze(-1)
     return (belief.log_prob.exp() * inside).sum(-1).clamp(max=1.0)
+
+
+def suspected(belief: Belief, below: Tensor, threshold: Tensor) -> tuple[Tensor, Tensor]:
+    """What events are about: the mass (B,) on run lengths below `below`, and a slot (B,).
+
+    The slot is the most probable one; where that mass reaches a threshold (B,) above 0, the most
+    probable of those it is made of.
+    """
+    mass = mass_below(belief, below)
+    inside = belief.run_length < below.unsqueeze(-1)
+    later = belief.log_prob.masked_fill(~inside, NEG_INF).argmax(-1)
+    alarm = (threshold > 0) & (mass >= threshold)
+    return mass, torch.where(alarm, later, belief.log_prob.argmax(-1))

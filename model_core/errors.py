@@ -2,7 +2,9 @@
 
 ModelCoreError
 ├── CorruptState     bytes that are not a state of this model
-└── BadArtifact      a model folder that cannot be loaded
+├── BadArtifact      a model folder that cannot be loaded
+├── CannotSimulate   a model that no quiet data can be drawn from
+└── OutOfRange       a sensitivity that a model's curve does not reach
 """
 
 
@@ -16,3 +18,11 @@ class CorruptState(ModelCoreError):
 
 class BadArtifact(ModelCoreError):
     """A model artifact is missing a part, has a wrong shape or a number that is not finite."""
+
+
+class CannotSimulate(ModelCoreError):
+    """Series of one regime cannot be drawn from a model alone."""
+
+
+class OutOfRange(ModelCoreError):
+    """A rate of false alarms, or a hazard, beyond what a model was calibrated for."""

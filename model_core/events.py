@@ -1,8 +1,9 @@
 """The life of changepoint events: suspected, confirmed, withdrawn, relocated (DESIGN, section 2).
 
 An event is suspected when the MAP run start moves past the last confirmed one, confirmed when it
-has stayed there for `confirm_after` observations, withdrawn when it does not. Meanwhile the start
-may move: that is a better estimate of it, unless it moves past the suspicion itself.
+has stayed there for `confirm_after` observations and a change is as probable as a threshold asks,
+withdrawn when it does not. Meanwhile the start may move: that is a better estimate of it, unless it
+moves past the suspicion itself.
 """
 
 from __future__ import annotations
@@ -57,7 +58,8 @@ class Reading(NamedTuple):
 
     start: MAP run start, with its `probability`. previous_start: where the best path before it
     starts. totals: count, sums and sums of squares of all labels; start_totals: those before
-    `start`; both None where labels are no quantities.
+    `start`; both None where labels are no quantities. changed_probability: mass on run starts later
+    than the last confirmed one.
     """
 
     seq: int
@@ -67,15 +69,22 @@ class Reading(NamedTuple):
     previous_start: int
     totals: list[float] | None
     start_totals: list[float] | None
+    changed_probability: float = 1.0
 
 
-def track(state: Track, reading: Reading, confirm_after: int) -> tuple[Track, list[Event]]:
-    """Move the event state by one observation; returns it and the events that changed."""
+def track(
+    state: Track, reading: Reading, confirm_after: int, threshold: float = 0.0
+) -> tuple[Track, list[Event]]:
+    """Move the event state by one observation; returns it and the events that changed.
+
+    threshold: of `changed_probability`, below which nothing is confirmed; 0 asks for nothing.
+    """
     if reading.start <= state.confirmed_start:
         return _withdraw(state, reading)
     state, changed = _suspect(state, reading)
     event = state.event
-    if event is not None and reading.seq - event.suspected_at >= confirm_after:
+    kept = event is not None and reading.seq - event.suspected_at >= confirm_after
+    if kept and reading.changed_probability >= threshold:
         state, more = _confirm(state, reading)
         changed = [*changed, *more]
     return state, changed

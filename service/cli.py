@@ -7,7 +7,16 @@ from typing import Annotated
 
 import typer
 
-from service.commands import demo, keys, observing, run, snapshots, streams, tools
+from service.commands import (
+    calibrate,
+    demo,
+    keys,
+    observing,
+    run,
+    snapshots,
+    streams,
+    tools,
+)
 
 app = typer.Typer(
     name="moca",
@@ -26,6 +35,7 @@ app.command()(observing.changepoints)
 app.add_typer(snapshots.app, name="snapshot")
 app.command()(tools.replay)
 app.command()(tools.models)
+app.command()(calibrate.calibrate)
 app.command()(tools.settings)
 app.add_typer(tools.bench, name="bench")
 app.add_typer(keys.app, name="keys")

@@ -20,7 +20,9 @@ def track(head: Head, reading: Reading) -> list[Event]:
         _read(head.last_event),
         head.next_event,
     )
-    after, changed = events.track(before, reading, head.settings.confirm_after)
+    alarm = head.alarm
+    rule = (head.settings.confirm_after, 0.0) if alarm is None else (0, alarm.threshold)
+    after, changed = events.track(before, reading, *rule)
     if after is not before:
         _keep(head, after)
     return [_kept(event, head) for event in changed]

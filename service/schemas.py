@@ -127,6 +127,14 @@ class Durations(Form):
     )
 
 
+class Sensitivity(Form):
+    """How many false alarms a stream may have."""
+
+    false_alarms_per_1000: Annotated[Number, Field(gt=0, le=1000)] = Field(
+        description="changes confirmed in 1,000 observations without any, on average"
+    )
+
+
 class StreamForm(Form):
     """Settings of a stream; only those that are named change, `null` means the default."""
 
@@ -197,6 +205,11 @@ class StreamForm(Form):
     trend: StrictBool = Field(False, description="whether an `autoregressive` stream has a trend")
     season: Annotated[StrictInt, Field(ge=2, le=MAX_SEASON)] | None = Field(
         None, description="period of an `autoregressive` stream's season, in observations"
+    )
+    sensitivity: Sensitivity | None = Field(
+        None,
+        description="confirm a change once its probability is so high that false ones are as rare "
+        "as asked, instead of after `confirm_after` observations",
     )
 
 

@@ -20,7 +20,8 @@ def event(found: Event | None) -> dict[str, Any] | None:
 def settings(found: StreamSettings) -> dict[str, Any]:
     """Return a stream's settings, with every field."""
     shown = {field: getattr(found, field) for field in found.__struct_fields__}
-    shown["hazard"] = msgspec.to_builtins(found.hazard)
+    for nested in ("hazard", "sensitivity"):
+        shown[nested] = msgspec.to_builtins(shown[nested])
     return shown
 
 
@@ -31,6 +32,7 @@ def summary(name: str, head: Head) -> dict[str, Any]:
         "model": head.settings.model,
         "seq": head.seq,
         "settings": settings(head.settings),
+        "sensitivity": _sensitivity(head),
         "warming_up": not head.warm,
         "x_dim": head.x_dim,
         "y_dim": head.y_dim,
@@ -44,6 +46,19 @@ def summary(name: str, head: Head) -> dict[str, Any]:
         "last_event": event(head.last_event),
         "mean_log_score": head.log_score_sum / head.scored if head.scored else None,
         "pruned_mass": head.pruned_mass_sum,
+    }
+
+
+def _sensitivity(head: Head) -> dict[str, Any] | None:
+    """What was asked for, and what it comes to."""
+    asked, alarm = head.settings.sensitivity, head.alarm
+    if asked is None or alarm is None:
+        return None
+    return {
+        "false_alarms_per_1000": asked.false_alarms_per_1000,
+        "threshold": alarm.threshold,
+        "expected_delay": alarm.delays,
+        "differs": alarm.differs,
     }
 
 

@@ -19,6 +19,7 @@ from model_core.segments import Changes, Sequences
 from model_core.upm.base import UnderlyingModel
 from model_core.upm.builtin import NEWEST
 from training import experiments, publish_report, report_files
+from training import publish_alarms as alarms
 from training.config import OWN, Config
 from training.data.base import Batch, Splits
 from training.errors import BadConfig, BadRun
@@ -38,7 +39,8 @@ class Wanted(NamedTuple):
     """What to publish, and as what.
 
     version: a whole number, or `auto` for the next. data: where a user's data are now, if not
-    where they were. page: whether there is a report.html. date: kept only if given.
+    where they were. page: whether there is a report.html. date: kept only if given. simulated:
+    observations from which false alarms are known at each threshold; 0: they are not.
     """
 
     run: Path
@@ -50,12 +52,14 @@ class Wanted(NamedTuple):
     description: str = ""
     date: str | None = None
     page: bool = True
+    simulated: int = 0
 
 
-def publish(wanted: Wanted) -> Path:
+def publish(wanted: Wanted, said: alarms.Said = alarms.silent) -> Path:
     """Write the artifact and its report; the folder, which appears at once and complete.
 
     What is written is loaded again first, and must give the scores that the run's parameters give.
+    `said` is told of simulated observations: how many more, and of how many.
     Raises BadConfig for a name or version that cannot be had, BadRun for a run that cannot be used.
     """
     folder = wanted.models_dir / _checked_name(wanted.name)
@@ -70,6 +74,7 @@ def publish(wanted: Wanted) -> Path:
     try:
         _write(temporary, wanted, each, splits, found)
         _check(temporary, load(each, splits).model(), _first(batch))
+        alarms.simulate(temporary, wanted.simulated, batch, said)
         return _placed(temporary, folder, wanted.version)
     finally:
         shutil.rmtree(temporary, ignore_errors=True)

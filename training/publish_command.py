@@ -41,6 +41,14 @@ def publish(
             show_default="as in training",
         ),
     ] = None,
+    sensitivity: Annotated[
+        int,
+        typer.Option(
+            envvar="MOCA_SENSITIVITY",
+            min=0,
+            help="Observations simulated for the stream setting `sensitivity`; 0: it is refused.",
+        ),
+    ] = 100_000,
     datasets: Annotated[
         Path | None,
         typer.Option(envvar="MOCA_DATASETS", help="Folder of the data sets.", show_default=False),
@@ -51,17 +59,26 @@ def publish(
     The artifact is checked against the run and appears at once and complete; a version is never
     overwritten. A running service offers it from then on.
     """
-    from model_core.errors import BadArtifact
+    from rich.progress import Progress
+
+    from model_core.errors import ModelCoreError
     from training.errors import TrainingError
     from training.experiments import Place
     from training.publish import Wanted
     from training.publish import publish as run_publish
 
     place = Place(datasets, run / "cache")
-    wanted = Wanted(run, name, models_dir, version, place, data, description, date, page)
+    about = data, description, date, page, sensitivity
+    wanted = Wanted(run, name, models_dir, version, place, *about)
     try:
-        folder = run_publish(wanted)
-    except (TrainingError, BadArtifact, OSError) as error:
+        with Progress(transient=True) as progress:
+            task = progress.add_task("false alarms", total=None, visible=False)
+
+            def said(done: int, total: int) -> None:
+                progress.update(task, advance=done, total=total, visible=True)
+
+            folder = run_publish(wanted, said)
+    except (TrainingError, ModelCoreError, OSError) as error:
         fail(str(error))
     size = sum(file.stat().st_size for file in folder.iterdir())
     typer.echo(f"{name}@{folder.name} in {folder}, {size / 1000:.0f} kB")

@@ -6,7 +6,7 @@
 """
 
 from model_core.artifact.encoders import encoder
-from model_core.artifact.files import FORMAT, Builder, kinds, load, register, save
+from model_core.artifact.files import FORMAT, Builder, amend, kinds, load, register, save
 from model_core.artifact.parts import DESCRIPTION, TENSORS, Parts
 
 __all__ = [
@@ -15,6 +15,7 @@ __all__ = [
     "TENSORS",
     "Builder",
     "Parts",
+    "amend",
     "encoder",
     "kinds",
     "load",

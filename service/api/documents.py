@@ -6,6 +6,8 @@ from typing import Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field
 
+from service.api.documents_sensitivity import Sensitivity
+
 Numbers = list[float]
 
 
@@ -118,6 +120,7 @@ class StreamSummary(Document):
     model: str
     seq: int = Field(description="observations applied: position of the next one")
     settings: dict[str, Any]
+    sensitivity: Sensitivity | None = Field(description="null: `confirm_after` confirms")
     warming_up: bool
     x_dim: int | None
     y_dim: int | None
@@ -202,7 +205,8 @@ class ModelDetail(ModelSummary):
 
     versions: list[dict[str, Any]] = Field(  # type: ignore[assignment]
         description="each as its `model.json` says, with `training`, a summary, and `report`, the "
-        "numbers of its training report; null: none"
+        "numbers of its training report, and `sensitivity`, its false alarms and delays by "
+        "threshold; null: none"
     )
 
 

@@ -9,7 +9,7 @@ import msgspec
 from starlette.requests import Request
 from starlette.responses import Response
 
-from service import metrics
+from service import metrics, sensitivities
 from service.api.http import Context, context_of, json_response
 from service.errors import InternalError, NotFound, NotReady, UnknownModel
 from service.models import Model
@@ -36,9 +36,13 @@ async def get_model(request: Request) -> Response:
     except UnknownModel as error:
         raise NotFound(error.detail) from None
     reports = await asyncio.to_thread(lambda: [catalogue.report(each) for each in versions])
+    models_dir = context_of(request).settings.models_dir
+    curves = await asyncio.to_thread(
+        lambda: [sensitivities.of(models_dir, each.reference) for each in versions]
+    )
     full = [
-        {**msgspec.structs.asdict(version), "report": report}
-        for version, report in zip(versions, reports, strict=True)
+        {**msgspec.structs.asdict(version), "report": report, "sensitivity": curve}
+        for version, report, curve in zip(versions, reports, curves, strict=True)
     ]
     return json_response(_encode({**_summary(versions), "versions": full}))
 

@@ -30,6 +30,7 @@ from service.wire.commands import (
     WhatIf,
 )
 from service.wire.kept import (
+    Alarm,
     Change,
     Durations,
     Event,
@@ -37,10 +38,13 @@ from service.wire.kept import (
     Head,
     IdempotencyRecord,
     Record,
+    Sensitivity,
     StreamSettings,
 )
 
 __all__ = [
+    "Sensitivity",
+    "Alarm",
     "Act",
     "Batch",
     "Change",

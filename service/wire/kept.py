@@ -17,6 +17,12 @@ class Durations(Struct):
 Hazard = float | Durations | tuple[float, ...]  # the last: a table by run length
 
 
+class Sensitivity(Struct):
+    """How sensitive a stream is, in false alarms per 1,000 observations of one regime."""
+
+    false_alarms_per_1000: float
+
+
 class StreamSettings(Struct, omit_defaults=True):
     """Settings of one stream; None means the model's or the service's default."""
 
@@ -36,6 +42,7 @@ class StreamSettings(Struct, omit_defaults=True):
     interval: float | None = None  # seconds in a step of the hazard
     ttl: float | None = None  # seconds
     pinned: bool = False
+    sensitivity: Sensitivity | None = None
 
 
 class Change(Struct, array_like=True):
@@ -44,6 +51,18 @@ class Change(Struct, array_like=True):
     seq: int
     time_ms: int
     settings: dict[str, Any]
+
+
+class Alarm(Struct, omit_defaults=True):
+    """What a stream's sensitivity comes to.
+
+    threshold: of `changed_probability`, at which a change is confirmed. delays: to expect, by the
+    size of a shift. differs: settings that its false alarms were not simulated with.
+    """
+
+    threshold: float
+    delays: list[dict[str, float | None]] = []
+    differs: list[str] = []
 
 
 class Event(Struct, omit_defaults=True):
@@ -97,6 +116,7 @@ class Head(Struct, omit_defaults=True):
     x_dim: int | None = None  # known from settings or the first input
     told: float | None = None  # supervision of the next observation, of an override
     last_time: float | None = None  # of the last observation, where times count; since 1970
+    alarm: Alarm | None = None  # what `sensitivity` comes to
 
 
 class Record(Struct, array_like=True, omit_defaults=True):

@@ -7,6 +7,7 @@ from collections.abc import Callable
 from typing import Any
 
 import msgspec
+from msgspec.structs import replace
 
 from service import metrics, views
 from service.errors import CorruptState, ReadTimeout, UnknownStream
@@ -27,7 +28,7 @@ from service.wire import (
     Verdict,
     WhatIf,
 )
-from service.worker import ahead, choices, corrections, overrides, reads, snapshots
+from service.worker import ahead, alarms, choices, corrections, overrides, reads, snapshots
 from service.worker.checks import Known, check_options, check_prior, check_settings, same_model
 from service.worker.engine import Engine
 from service.worker.sizes import check_sizes
@@ -68,6 +69,7 @@ def fresh(engine: Engine, stream: Stream, envelope: Envelope, given: dict[str, A
     known = check_prior(settings, catalogue.of(head), Known(head.x_dim, head.y_dim))
     check_sizes(engine, head, known, settings.max_hypotheses)
     head.x_dim, head.y_dim = known
+    head.alarm = alarms.of(engine.settings.models_dir, catalogue.of(head), settings)
     return head
 
 
@@ -103,7 +105,10 @@ def _change(engine: Engine, stream: Stream, given: dict[str, Any]) -> None:
     size = given.pop("max_hypotheses", head.settings.max_hypotheses)
     if size > head.settings.max_hypotheses:
         check_sizes(engine, head, Known(head.x_dim, head.y_dim), size)
-    head.settings = _settings({**msgspec.to_builtins(head.settings), **given})
+    new = _settings({**msgspec.to_builtins(head.settings), **given})
+    told = engine.settings.models_dir, engine.catalogue.of(head), head
+    head.alarm = alarms.after(*told, replace(new, max_hypotheses=size))
+    head.settings = new
     if size != head.settings.max_hypotheses:
         engine.resize(stream, size)
 

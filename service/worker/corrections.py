@@ -10,7 +10,7 @@ from msgspec.structs import replace
 from service import views
 from service.unfit import NotRetained, UnknownEvent, WarmingUp
 from service.wire import Event, Head, Move, Record, StreamSettings, Verdict, WhatIf
-from service.worker import rerun
+from service.worker import alarms, rerun
 from service.worker.checks import (
     Known,
     check_label,
@@ -163,4 +163,5 @@ def _prepared(engine: Engine, stream: Stream, given: dict[str, Any]) -> tuple[He
         check_observation(record, where, known.x_dim, known.y_dim)
         check_label(record, where, model)
     shaped.x_dim, shaped.y_dim = known
+    shaped.alarm = alarms.of(engine.settings.models_dir, model, settings)
     return shaped, records

@@ -12,7 +12,7 @@ from service import clock, metrics
 from service.errors import NumericalFault, ServiceError
 from service.events import Reading, track
 from service.wire import Event, Head, Record, numbers
-from service.worker import warmup
+from service.worker import alarms, warmup
 from service.worker.answers import Answer, Place
 from service.worker.engine import Engine, by_slab
 from service.worker.resident import Readout, Slab
@@ -37,8 +37,8 @@ def observe(engine: Engine, work: Sequence[tuple[Stream, Answer]]) -> list[Servi
 
 def _advance(slab: Slab, group: list[tuple[Stream, Answer]]) -> list[tuple[Answer, ServiceError]]:
     rows = [stream.row for stream, _ in group]
-    confirmed = [stream.live().confirmed_start for stream, _ in group]
-    mixture, readouts = slab.step(rows, [a.record for _, a in group], confirmed)
+    watched = alarms.watched([stream.live() for stream, _ in group])
+    mixture, readouts = slab.step(rows, [a.record for _, a in group], *watched)
     faults: list[tuple[Answer, ServiceError]] = []
     for i, ((stream, answer), readout) in enumerate(zip(group, readouts, strict=True)):
         if not readout.ok:
@@ -85,9 +85,9 @@ def _begin(engine: Engine, streams: list[Stream]) -> None:
         now = [(s, s.buffer[i]) for s in streams if i < len(s.buffer)]
         metrics.REPLAYED.inc(len(now))
         for slab, group in by_slab(now):
-            confirmed = [s.live().confirmed_start for s, _ in group]
+            watched = alarms.watched([s.live() for s, _ in group])
             records = [record for _, record in group]
-            readouts = slab.replay([s.row for s, _ in group], records, confirmed)
+            readouts = slab.replay([s.row for s, _ in group], records, *watched)
             for (stream, record), readout in zip(group, readouts, strict=True):
                 # The record stays as it was answered.
                 record.previous_start = readout.born_previous_start
@@ -160,11 +160,16 @@ def raised(stream: Stream, events: list[Event]) -> Event | None:
 def follow(stream: Stream, record: Record, readout: Readout) -> list[Event]:
     """Enter a step's numbers into the head, and follow the events; returns those that moved."""
     head, seq = stream.live(), record.seq
-    start = seq - readout.map_run_length
     quantity = stream.slab is not None and stream.slab.model.label != "class"
-    totals = (readout.totals, readout.start_totals) if quantity else (None, None)
     reading = Reading(
-        seq, record.time, start, readout.map_probability, readout.map_previous_start, *totals
+        seq,
+        record.time,
+        seq - readout.event_run_length,
+        readout.event_probability,
+        readout.event_previous_start,
+        readout.totals if quantity else None,
+        readout.start_totals if quantity else None,
+        readout.changed_probability,
     )
     events = track(head, reading)
     head.best_start = readout.best_start

@@ -15,7 +15,7 @@ from model_core.upm.base import UnderlyingModel
 from service import metrics
 from service.redis.store import Stored
 from service.wire import Event, Head, Record, StreamSettings, numbers
-from service.worker import hazards, warmup
+from service.worker import alarms, hazards, warmup
 from service.worker.engine import Engine
 from service.worker.observing import follow, raised
 from service.worker.stream import Stream
@@ -61,7 +61,7 @@ def under(engine: Engine, stream: Stream, head: Head, records: list[Record]) -> 
 def corrected(engine: Engine, stream: Stream, records: list[Record]) -> Rerun:
     """Rerun records, in which only what is told was changed, in the stream's own units."""
     old = stream.live()
-    head = Head(1, old.settings, x_dim=old.x_dim, y_dim=old.y_dim)
+    head = Head(1, old.settings, x_dim=old.x_dim, y_dim=old.y_dim, alarm=old.alarm)
     made = _begun(stream, head, records)
     return _run(engine, made, records, (old.location or [], old.scale or []))
 
@@ -105,7 +105,7 @@ def _run(
     for i, record in enumerate(records):
         if i % TICK == 0:
             engine.tick()
-        (readout,) = slab.replay([made.row], [record], [head.confirmed_start])
+        (readout,) = slab.replay([made.row], [record], *alarms.watched([head]))
         if i == 0 and record.seq:
             _placed(made, record.seq)
             readout = readout._replace(best_start=record.seq)

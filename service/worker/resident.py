@@ -20,7 +20,11 @@ FIRST_ROWS, FIRST_BYTES = 16, 64 << 20  # of a slab; of large states there are f
 
 
 class Readout(NamedTuple):
-    """One stream's numbers after a step, on the host."""
+    """One stream's numbers after a step, on the host.
+
+    event_*, start_totals: of the start that events are about, the most probable one unless
+    `changed_probability` has reached the stream's threshold.
+    """
 
     log_score: float
     changepoint_probability: float
@@ -30,8 +34,9 @@ class Readout(NamedTuple):
     changed_probability: float
     recent_change_probability: float
     map_run_length: int
-    map_probability: float
-    map_previous_start: int
+    event_run_length: int
+    event_probability: float
+    event_previous_start: int
     mean_run_length: float
     hypotheses: int
     best_start: int
@@ -97,24 +102,42 @@ class Slab:
         return _prior_rows(self._prior, torch.tensor([row], device=self.device))
 
     def step(
-        self, rows: list[int], records: list[Record], confirmed: list[int]
+        self,
+        rows: list[int],
+        records: list[Record],
+        confirmed: list[int],
+        thresholds: list[float] | None = None,
     ) -> tuple[Mixture, list[Readout]]:
-        """Step distinct rows by one observation each; reads out what the host needs, at once."""
+        """Step distinct rows by one observation each; reads out what the host needs, at once.
+
+        confirmed: start of the last confirmed event of each. thresholds: of `changed_probability`,
+        at which one is; 0 where it takes time.
+        """
         at = torch.tensor(rows, device=self.device)
         state, prior = _rows_of(self._state, at), _prior_rows(self._prior, at)
         state, info = moca.step(self.model, state, prior, self.inputs(records))
         self._write(at, state)
-        table = self._read(state, info, torch.tensor(confirmed, device=self.device)).tolist()
+        asked = self._tensor([thresholds or [0.0] * len(rows)]).squeeze(0)
+        told = torch.tensor(confirmed, device=self.device), asked
+        table = self._read(state, info, *told).tolist()
         width = 1 + 2 * self.model.y_dim
         return info.predictive, [_readout(line, width) for line in table]
 
-    def replay(self, rows: list[int], records: list[Record], confirmed: list[int]) -> list[Readout]:
+    def replay(
+        self,
+        rows: list[int],
+        records: list[Record],
+        confirmed: list[int],
+        thresholds: list[float] | None = None,
+    ) -> list[Readout]:
         """Step through what counts as applied; a label that breaks the step, as a missing one."""
-        _, readouts = self.step(rows, records, confirmed)
+        _, readouts = self.step(rows, records, confirmed, thresholds)
         broken = [i for i, readout in enumerate(readouts) if not readout.ok]
         if broken:
             blank = [replace(records[i], y=None) for i in broken]
-            _, again = self.step([rows[i] for i in broken], blank, [confirmed[i] for i in broken])
+            asked = [thresholds[i] for i in broken] if thresholds else None
+            told = [rows[i] for i in broken], blank, [confirmed[i] for i in broken]
+            _, again = self.step(*told, asked)
             for i, readout in zip(broken, again, strict=True):
                 readouts[i] = readout
         return readouts
@@ -139,14 +162,17 @@ class Slab:
     def _tensor(self, values: list[list[float]]) -> Tensor:
         return torch.tensor(values, dtype=torch.float64, device=self.device)
 
-    def _read(self, state: FilterState, info: moca.Info, confirmed: Tensor) -> Tensor:
+    def _read(
+        self, state: FilterState, info: moca.Info, confirmed: Tensor, thresholds: Tensor
+    ) -> Tensor:
         belief, seq = state.belief, state.seq - 1
-        best, slot = belief.log_prob.max(-1)
-        at = slot.unsqueeze(-1)
-        path = belief.score.argmax(-1, keepdim=True)
-        probability = belief.log_prob.exp()
         # The newest start is after the confirmed one: run lengths below seq - confirmed.
         below = seq - confirmed
+        changed, slot = beliefs.suspected(belief, below, thresholds)
+        rows = torch.arange(len(slot), device=self.device)
+        likeliest = belief.log_prob.argmax(-1)
+        path = belief.score.argmax(-1)
+        probability = belief.log_prob.exp()
         recent = torch.full_like(below, self.recent_window)
         columns = [
             info.log_score,
@@ -154,18 +180,18 @@ class Slab:
             info.pruned_mass,
             info.born_previous_start,
             info.ok,
-            beliefs.mass_below(belief, below),
+            changed,
             beliefs.mass_below(belief, recent),
-            belief.run_length.gather(-1, at).squeeze(-1),
-            best.exp(),
-            belief.previous_start.gather(-1, at).squeeze(-1),
+            belief.run_length[rows, likeliest],
+            belief.run_length[rows, slot],
+            probability[rows, slot],
+            belief.previous_start[rows, slot],
             (probability * belief.run_length).sum(-1),
             torch.isfinite(belief.log_prob).sum(-1),
-            seq - belief.run_length.gather(-1, path).squeeze(-1),
+            seq - belief.run_length[rows, path],
         ]
         head = torch.stack([each.double() for each in columns], 1)
-        started = state.totals_at_start[torch.arange(len(slot), device=self.device), slot]
-        return torch.cat((head, state.totals, started), 1)
+        return torch.cat((head, state.totals, state.totals_at_start[rows, slot]), 1)
 
     def _write(self, at: Tensor, state: FilterState) -> None:
         for own, each in zip(moca.leaves(self._state), moca.leaves(state), strict=True):
@@ -186,12 +212,11 @@ class Slab:
 
 
 def _readout(line: list[float], width: int) -> Readout:
-    score, change, pruned, born, ok, changed, recent, map_r, map_p, previous, mean, count, best = (
-        line[:13]
-    )
+    score, change, pruned, born, ok, changed, recent, map_r, *event, mean, count, best = line[:14]
     return Readout(
-        score, change, pruned, int(born), bool(ok), changed, recent, int(map_r), map_p,
-        int(previous), mean, int(count), int(best), line[13 : 13 + width], line[13 + width :],
+        score, change, pruned, int(born), bool(ok), changed, recent, int(map_r),
+        int(event[0]), event[1], int(event[2]), mean, int(count), int(best),
+        line[14 : 14 + width], line[14 + width :],
     )  # fmt: skip
 
 

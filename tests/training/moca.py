@@ -7,7 +7,7 @@ from training.command import train
 from training.evaluation.command import app as evaluate
 from training.publish_command import publish
 
-WIDE = {"COLUMNS": "250", "TERMINAL_WIDTH": "250", "NO_COLOR": "1"}
+WIDE = {"COLUMNS": "250", "TERMINAL_WIDTH": "250", "NO_COLOR": "1", "MOCA_SENSITIVITY": "0"}
 SMALL = {
     "optimiser.iterations": 6,
     "optimiser.batch": 4,

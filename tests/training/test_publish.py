@@ -5,7 +5,7 @@ import json
 import pytest
 import torch
 
-from model_core import artifact
+from model_core import artifact, sensitivity
 from tests.training.moca import moca, small
 from training import publish as publishing
 from training.data.regime_series import RegimeSeries
@@ -52,6 +52,23 @@ def test_the_artifact_is_what_was_trained(wanted, tmp_path):
     batch = publishing.Batch(None, y)
     ours, theirs = (publishing._scores(model, batch) for model in (learner.model(), written))
     torch.testing.assert_close(ours, theirs, atol=1e-5, rtol=0)
+
+
+def test_false_alarms_are_simulated_unless_they_are_not_wanted(wanted, tmp_path):
+    said = moca(
+        "publish", wanted.run, "--name", "pumps", "--models-dir", tmp_path / "models", "--no-page",
+        "--sensitivity", 10_000,
+    )  # fmt: skip
+    assert said.exit_code == 0, said.stderr
+    folder = tmp_path / "models" / "pumps" / "1"
+    assert len({path.stat().st_mode for path in folder.iterdir()}) == 1
+    described = json.loads((folder / "model.json").read_text())
+    assert described["sensitivity"]["simulated"]["observations"] == 10_000
+    curve = sensitivity.read(described["sensitivity"]["curves"][0])
+    assert curve.hazard == described["hazard"] == artifact.load(folder).hazard
+    assert all(len(point.delays) == 3 for point in curve.points)
+    plain = publish(wanted)
+    assert "sensitivity" not in json.loads((plain / "model.json").read_text())
 
 
 def test_what_is_said_of_it(wanted, runs):

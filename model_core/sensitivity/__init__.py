@@ -1,0 +1,21 @@
+"""How sensitive a stream is, in false alarms: curves by simulation, and thresholds from them.
+
+An alarm is an event that is confirmed as soon as `changed_probability` reaches a threshold. A false
+one is confirmed in a series that has one regime.
+"""
+
+from model_core.sensitivity.calibrate import FORMAT, Plan, calibrate
+from model_core.sensitivity.choice import Choice, choose
+from model_core.sensitivity.curve import Curve, Delay, Point, read
+
+__all__ = [
+    "FORMAT",
+    "Choice",
+    "Curve",
+    "Delay",
+    "Plan",
+    "Point",
+    "calibrate",
+    "choose",
+    "read",
+]

@@ -1,0 +1,183 @@
+"""The curves of a model, by simulation."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any, NamedTuple
+
+import torch
+
+from model_core import filter as moca
+from model_core.sensitivity import curve as curves
+from model_core.sensitivity.alarms import Streams, watch
+from model_core.sensitivity.curve import Curve, Delay, Point, log_odds, probability_of
+from model_core.sensitivity.regimes import Inputs, check, draw, shifted
+from model_core.upm.base import UnderlyingModel
+
+SHIFTS = (1.0, 2.0, 3.0)  # predictive standard deviations
+LOWEST, HIGHEST, STEP = 2.5, 14.0, 1.0  # log odds of thresholds; the lowest beside the hazard's
+BATCH_BYTES, MOST_SERIES = 24 << 20, 256  # of what is filtered at once
+UNORDERED = ("class", "binary")  # labels that cannot be moved up
+FORMAT = 1
+
+
+class Part(NamedTuple):
+    """One curve: its hazard (None: the model's own table), and how much is simulated for it."""
+
+    hazard: float | None
+    observations: int
+    shifted: int
+
+
+class Plan(NamedTuple):
+    """How much is simulated.
+
+    observations: without a change, in series of `length`. shifted: series for each size of shift,
+    which comes after `before` observations and is waited for during `horizon`. hazards: beside the
+    model's own, with half as much of both.
+    """
+
+    observations: int = 400_000
+    length: int = 500
+    shifted: int = 200
+    before: int = 100
+    horizon: int = 150
+    hazards: tuple[float, ...] = ()
+    seed: int = 0
+
+    def parts(self, model: UnderlyingModel) -> list[Part]:
+        """The curves, that of the model's own hazard first."""
+        own = model.hazard if isinstance(model.hazard, float) else None
+        half = self.observations // 2, self.shifted // 2
+        others = [Part(each, *half) for each in self.hazards if each != own]
+        return [Part(own, self.observations, self.shifted), *others]
+
+    def amount(self, model: UnderlyingModel) -> int:
+        """Observations that are filtered altogether, about."""
+        each = len(SHIFTS) * (self.before + self.horizon) * (model.label not in UNORDERED)
+        return sum(part.observations + part.shifted * each for part in self.parts(model))
+
+
+Tick = Callable[[int], None]
+
+
+def _silent(observations: int) -> None:
+    pass
+
+
+def calibrate(
+    model: UnderlyingModel,
+    plan: Plan,
+    inputs: Inputs | None = None,
+    tick: Tick = _silent,
+    about: str | None = None,
+) -> dict[str, Any]:
+    """Curves of a model as JSON has them, the first that of its own hazard.
+
+    inputs: where a model that takes some has them from, and `about` says what they are. `tick` is
+    told of observations as they are done. Raises CannotSimulate.
+    """
+    check(model)
+    found = [_curve(model, plan, part, inputs, tick) for part in plan.parts(model)]
+    defaults = Streams()
+    simulated = {
+        "observations": plan.observations,
+        "length": plan.length,
+        "shifted": plan.shifted,
+        "seed": plan.seed,
+        "outlier_rate": model.outlier_rate,
+        "max_hypotheses": defaults.max_hypotheses,
+        "warmup": defaults.warmup if model.needs_scale else None,
+        "classes": model.classes or None,
+        "inputs": (about or "standard normal, scaled as the model's") if model.x_dim else None,
+    }
+    return {
+        "format": FORMAT,
+        "simulated": simulated,
+        "curves": [curves.written(each) for each in found],
+    }
+
+
+def _curve(
+    model: UnderlyingModel,
+    plan: Plan,
+    part: Part,
+    inputs: Inputs | None,
+    tick: Tick,
+) -> Curve:
+    streams, thresholds = Streams(hazard=part.hazard), _thresholds(model, part.hazard)
+    generator = torch.Generator().manual_seed(plan.seed)
+    counts = [0] * len(thresholds)
+    series = max(1, part.observations // plan.length)
+    for size in _batches(model, series):
+        drawn = draw(model, size, plan.length, generator, inputs)
+        for i, each in enumerate(watch(model, drawn, streams, thresholds, tick)):
+            counts[i] += sum(map(len, each))
+    used = curves.usable(counts)
+    delays = _delays(
+        model, plan._replace(shifted=part.shifted), streams, thresholds[:used], inputs, tick
+    )
+    told = curves.rates(thresholds, counts, series * plan.length)[:used]
+    points: list[Point] = []
+    for threshold, rate, late in zip(thresholds, told, delays, strict=False):
+        # Of thresholds that are alike in their alarms the first is the quickest.
+        if not points or rate[0] < points[-1].false_alarms_per_1000:
+            points.append(Point(threshold, *rate, late))
+    return Curve(part.hazard, tuple(points))
+
+
+def _delays(
+    model: UnderlyingModel,
+    plan: Plan,
+    streams: Streams,
+    thresholds: Sequence[float],
+    inputs: Inputs | None,
+    tick: Tick,
+) -> list[tuple[Delay, ...]]:
+    """Delays at each threshold; none for labels that are no quantities."""
+    if model.label in UNORDERED:
+        return [() for _ in thresholds]
+    generator = torch.Generator().manual_seed(plan.seed + 1)
+    waits: list[list[list[int | None]]] = [[[] for _ in SHIFTS] for _ in thresholds]
+    for size in _batches(model, plan.shifted):
+        drawn = draw(model, size, plan.before + plan.horizon, generator, inputs)
+        for s, shift in enumerate(SHIFTS):
+            moved = shifted(drawn, model.label, plan.before, shift, generator)
+            for i, each in enumerate(watch(model, moved, streams, thresholds, tick)):
+                waits[i][s] += [_wait(found, plan.before) for found in each]
+    return [
+        tuple(_delay(shift, each) for shift, each in zip(SHIFTS, by_shift, strict=True))
+        for by_shift in waits
+    ]
+
+
+def _wait(confirmed: Sequence[int], at: int) -> int | None:
+    """Observations of the new regime seen at the first alarm in it; None where there was none."""
+    return next((t - at + 1 for t in confirmed if t >= at), None)
+
+
+def _delay(shift: float, waits: Sequence[int | None]) -> Delay:
+    found = sorted(each for each in waits if each is not None)
+    half = (len(waits) + 1) // 2
+    median = float(found[half - 1]) if len(found) >= half else None
+    mean = sum(found) / len(found) if found else None
+    return Delay(shift, median, mean, len(found) / len(waits))
+
+
+def _thresholds(model: UnderlyingModel, hazard: float | None) -> list[float]:
+    typical = hazard
+    if typical is None:
+        table = model.hazard
+        typical = table if isinstance(table, float) else sum(table) / len(table)
+    lowest = log_odds(typical) + LOWEST
+    steps = int((HIGHEST - lowest) / STEP)
+    return [probability_of(lowest + STEP * i) for i in range(steps + 1)]
+
+
+def _batches(model: UnderlyingModel, series: int) -> list[int]:
+    """Series that are filtered at once, as many as a processor's memory is quick with."""
+    one = torch.ones(1, model.scaled, dtype=torch.float64)
+    state = moca.init(moca.make_prior(model, one, one), Streams().max_hypotheses)
+    fit = BATCH_BYTES // sum(each.nbytes for each in moca.leaves(state))
+    size = max(1, min(MOST_SERIES, fit))
+    return [min(size, series - i) for i in range(0, series, size)]

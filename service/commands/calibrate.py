@@ -1,0 +1,141 @@
+"""`moca calibrate`: how many false alarms a model has at each threshold, by simulation."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+from rich.box import SIMPLE_HEAD
+from rich.console import Console
+from rich.progress import Progress
+from rich.table import Table
+
+from service.commands.options import fail, with_settings
+from service.settings import Settings
+
+if TYPE_CHECKING:
+    from model_core.sensitivity import Curve, Plan
+    from model_core.upm.base import UnderlyingModel
+
+OWN_OBSERVATIONS = 100_000
+SHAPES = {"multivariate": (2, 0, 0), "linear": (1, 1, 0), "categorical": (1, 0, 4)}
+
+
+@with_settings({"models_dir"})
+def calibrate(
+    settings: Settings,
+    names: Annotated[list[str], typer.Argument(help="Models, as NAME or NAME@VERSION.")],
+    observations: Annotated[
+        int,
+        typer.Option(envvar="MOCA_OBSERVATIONS", min=10_000, help="Observations without a change."),
+    ] = OWN_OBSERVATIONS,
+    shifted: Annotated[
+        int, typer.Option(envvar="MOCA_SHIFTED", min=8, help="Series for each size of shift.")
+    ] = 64,
+    hazard: Annotated[
+        list[float] | None,
+        typer.Option(
+            envvar="MOCA_HAZARD",
+            help="A hazard beside the model's own; may be given several times.",
+            show_default="none",
+        ),
+    ] = None,
+    seed: Annotated[int, typer.Option(envvar="MOCA_SEED", min=0, help="Of the simulation.")] = 0,
+    out: Annotated[
+        Path | None,
+        typer.Option(
+            envvar="MOCA_OUT",
+            help="JSON file to enter the curves in, by NAME@VERSION; built-in models need one.",
+            show_default="the model's own model.json",
+        ),
+    ] = None,
+) -> None:
+    """Simulate quiet data and shifts, for the stream setting `sensitivity`.
+
+    The curves go into the `model.json` of an artifact, where a running service finds them at once.
+    Inputs are standard normal, scaled as the model's: `moca publish` takes those of the data.
+    """
+    from model_core.sensitivity import Plan
+
+    if any(not 0 < each < 1 for each in hazard or []):
+        fail("--hazard: expected numbers between 0 and 1")
+    if out is not None:
+        _kept(out)  # before the work
+    plan = Plan(observations, shifted=shifted, hazards=tuple(hazard or ()), seed=seed)
+    for name in names:
+        _one(settings, name, plan, out)
+
+
+def _one(settings: Settings, name: str, plan: Plan, out: Path | None) -> None:
+    from model_core import artifact
+    from model_core.errors import ModelCoreError
+    from model_core.sensitivity import read
+    from model_core.upm.builtin import BUILTIN, Options
+    from service import models
+    from service.errors import ServiceError
+    from service.worker.catalogue import Catalogue
+
+    catalogue = Catalogue(settings.models_dir, "cpu")
+    try:
+        reference = catalogue.resolve(name)
+        base, _, version = reference.partition("@")
+        if reference in BUILTIN and out is None:
+            fail(f"{reference} is built in: --out FILE says where its curves go")
+        found = _simulated(
+            catalogue.get(reference, Options(*SHAPES.get(base, ()))), plan, reference
+        )
+        if out is not None:
+            _entered(out, reference, found)
+        else:
+            folder = models.place(settings.models_dir, base) / version
+            artifact.amend(folder, sensitivity=found)
+    except (ModelCoreError, ServiceError, OSError) as error:
+        fail(f"{name}: {error}", 1)
+    Console().print(_table(reference, read(found["curves"][0])))
+
+
+def _simulated(model: UnderlyingModel, plan: Plan, reference: str) -> dict[str, Any]:
+    import torch
+
+    from model_core.sensitivity import calibrate as simulate
+
+    torch.set_num_threads(1)
+    with Progress(transient=True) as progress:
+        task = progress.add_task(reference, total=plan.amount(model))
+        return simulate(model, plan, tick=lambda done: progress.advance(task, done))
+
+
+def _kept(out: Path) -> dict[str, Any]:
+    """What a file of several models' curves holds by now."""
+    import msgspec
+
+    try:
+        return msgspec.json.decode(out.read_bytes(), type=dict[str, Any])
+    except FileNotFoundError:
+        return {}
+    except (OSError, msgspec.MsgspecError) as error:
+        fail(f"--out {out}: {error}")
+
+
+def _entered(out: Path, reference: str, found: dict[str, Any]) -> None:
+    """Enter a model's curves in such a file, a point to a line."""
+    import msgspec
+
+    text = msgspec.json.encode(dict(sorted({**_kept(out), reference: found}.items())))
+    out.write_bytes(text.replace(b'{"threshold"', b'\n{"threshold"') + b"\n")
+
+
+def _table(reference: str, curve: Curve) -> Table:
+    hazard = "its own" if curve.hazard is None else f"{curve.hazard:g}"
+    table = Table("threshold", box=SIMPLE_HEAD, title=f"{reference}, hazard {hazard}")
+    table.add_column("false per 1,000", justify="right")
+    table.add_column("95 %", justify="right")
+    for delay in curve.points[0].delays:
+        table.add_column(f"delay at\n{delay.shift:g} sd", justify="right")
+    for point in curve.points:
+        medians = ("" if d.median is None else f"{d.median:g}" for d in point.delays)
+        between = f"{point.low:.3g} to {point.high:.3g}"
+        rate = f"{point.false_alarms_per_1000:.3g}"
+        table.add_row(f"{point.threshold:.6f}", rate, between, *medians)
+    return table

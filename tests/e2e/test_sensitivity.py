@@ -1,0 +1,57 @@
+"""Sensitivity through real processes: asked for over HTTP, seen in summaries, events and curves."""
+
+import random
+import subprocess
+import sys
+
+import httpx
+
+ASKED = {"sensitivity": {"false_alarms_per_1000": 0.1}}
+
+
+def test_from_the_setting_to_the_event(serve, processes):
+    url = serve()
+    rng = random.Random(11)
+    y = [rng.gauss(50, 4) for _ in range(120)] + [rng.gauss(62, 4) for _ in range(30)]
+    with httpx.Client(base_url=url, timeout=60) as client:
+        made = client.put("/v1/streams/pump", json={"model": "gaussian", **ASKED})
+        assert made.status_code == 201, made.text
+        found = made.json()["sensitivity"]
+        assert client.get("/v1/streams/pump").json()["sensitivity"] == found
+        posted = client.post("/v1/streams/pump/observations", json=[{"y": each} for each in y])
+        answers = posted.json()
+        high = [a["seq"] for a in answers if (a["changed_probability"] or 0) >= found["threshold"]]
+        events = client.get("/v1/streams/pump/changepoints").json()["events"]
+        (event,) = [each for each in events if each["state"] == "confirmed"]
+        assert event["confirmed_at"] == high[0] < 130
+        assert abs(event["start"] - 120) <= 2
+        detail = client.get("/v1/models/gaussian").json()["versions"][0]
+        points = detail["sensitivity"]["curves"][0]["points"]
+        assert points[0]["false_alarms_per_1000"] > 10 > 0.1 > points[-1]["false_alarms_per_1000"]
+        refused = client.put("/v1/streams/pump", json={**ASKED, "hazard": 0.7})
+        assert (refused.status_code, refused.json()["field"]) == (422, "sensitivity")
+        assert client.get("/v1/streams/pump").json()["sensitivity"] == found
+    processes.stop_all()
+    with httpx.Client(base_url=serve(), timeout=60) as client:
+        assert client.get("/v1/streams/pump").json()["sensitivity"] == found
+
+
+def test_a_model_is_calibrated_while_it_is_served(serve, processes):
+    url = serve()
+    folder = processes.folder / "models" / "level" / "1"
+    folder.mkdir(parents=True)
+    (folder / "model.json").write_text(
+        '{"format": 1, "kind": "lstm", "x_dim": 1, "y_dim": 1, "feature_dim": 1, "hazard": 0.1,'
+        ' "encoder": {"type": "identity"}}'
+    )
+    with httpx.Client(base_url=url, timeout=60) as client:
+        refused = client.put("/v1/streams/a", json={"model": "regimes", "hazard": 0.9, **ASKED})
+        assert refused.status_code == 422
+        broken = client.put("/v1/streams/a", json={"model": "level", **ASKED})
+        assert (broken.status_code, "cannot be loaded" in broken.text) == (422, True)
+    command = [sys.executable, "-m", "service.cli", "calibrate", "level"]
+    said = subprocess.run(
+        command, env=processes.environment, capture_output=True, text=True, timeout=120
+    )
+    assert said.returncode == 1
+    assert "level" in said.stderr
