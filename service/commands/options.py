@@ -30,6 +30,10 @@ API = STORE | {
     "max_points",
     "max_samples",
     "memory_shed_fraction",
+    "max_event_streams",
+    "event_buffer",
+    "events_heartbeat_s",
+    "events_send_timeout_s",
 }
 WORKER = STORE | {
     "models_dir",
@@ -45,10 +49,19 @@ WORKER = STORE | {
     "idempotency_keep_s",
     "idempotency_keep_requests",
     "recent_window",
+    "feed_events",
+}
+WEBHOOKS = STORE | {
+    "metrics_port",
+    "lease_ttl_ms",
+    *(name for name in Settings.model_fields if name.startswith("webhook")),
 }
 # Several workers cannot share a port: their metrics are on the API's page.
 SERVE = set(Settings.model_fields) - {"metrics_port"}
-LIMITS = ("max_", "memory_", "read_", "checkpoint_", "resident_", "idempotency_", "lease_")
+LIMITS = (
+    *("max_", "memory_", "read_", "checkpoint_", "resident_", "idempotency_", "lease_"),
+    *("feed_", "event", "webhook_"),
+)
 
 
 def variable(name: str) -> str:

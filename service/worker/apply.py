@@ -32,7 +32,7 @@ from service.wire import (
     RunLength,
     StreamSettings,
 )
-from service.worker import answers, hazards, reads
+from service.worker import answers, feeding, hazards, reads
 from service.worker.answers import Answer, Filling
 from service.worker.checks import (
     Known,
@@ -99,6 +99,7 @@ class Batch:
         failed = observe(self.engine, [(lane.stream, answer) for lane, answer in work])
         for (lane, answer), refusal in zip(work, failed, strict=True):
             task = lane.tasks[0]
+            feeding.publish(lane.stream, task)
             if refusal is not None:
                 self._refuse(lane, refusal)
                 continue
@@ -125,6 +126,7 @@ class Batch:
                         continue
                     return self._observation(lane, task, task.command)
                 self._other(lane.stream, task)
+                feeding.publish(lane.stream, task)
                 self._done(lane)
             except ServiceError as refusal:
                 self._refuse(lane, refusal)

@@ -160,7 +160,7 @@ def follow(stream: Stream, record: Record, readout: Readout) -> Event | None:
         seq, record.time, start, readout.map_probability, readout.map_previous_start, *totals
     )
     events = track(head, reading)
-    stream.raise_events(events)
+    stream.raise_events(events, record.time)
     for event in events:
         metrics.CHANGEPOINTS.labels(head.settings.model, event.state).inc()
     head.best_start = readout.best_start

@@ -8,6 +8,7 @@ from zlib import crc32
 import msgspec
 
 from service import wire
+from service.feed import Id
 from service.redis import keys
 from service.redis.script import Argument
 from service.redis.store import CHUNK, Stored, phase_of, seal
@@ -37,6 +38,8 @@ class Stream:
         self._effects: list[Effect] = []
         self._new: dict[int, Record] = {}  # encoded when the answers are complete
         self._events: dict[int, Event] = {}
+        self._raised: list[tuple[Event, str | None]] = []
+        self.feed: list[tuple[Id, bytes]] = []  # id and entry, for the next commit
         self._touched = False
 
     @property
@@ -108,9 +111,15 @@ class Stream:
         """Keep a record that is new or was changed."""
         self._new[record.seq] = record
 
-    def raise_events(self, events: list[Event]) -> None:
-        """Have events written with the next commit."""
+    def raise_events(self, events: list[Event], time: str | None) -> None:
+        """Have events written with the next commit; `time` is the observation's."""
         self._events.update((event.id, event) for event in events)
+        self._raised += [(event, time) for event in events]
+
+    def take_raised(self) -> list[tuple[Event, str | None]]:
+        """Return the events raised since the last call, in order."""
+        found, self._raised = self._raised, []
+        return found
 
     def remember(
         self, field: bytes, record: IdempotencyRecord, keep_s: float, keep_requests: int
