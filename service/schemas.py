@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import re
 from datetime import datetime
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
 from pydantic import (
     AfterValidator,
@@ -247,6 +247,26 @@ class HistoryQuery(Form):
         None, description="`seq` of the first record; default: such that the page is the latest"
     )
     limit: Annotated[int, Field(ge=1, le=1000)] = Field(100, description="records in a page")
+
+
+class EventsQuery(Form):
+    """Query of the events; each filter may be given several times."""
+
+    stream: Annotated[list[StreamId], Field(max_length=100)] = Field([], description="stream id")
+    prefix: Annotated[
+        list[Annotated[str, Field(min_length=1, max_length=200)]], Field(max_length=100)
+    ] = Field([], description="what stream ids start with")
+    model: Annotated[list[Annotated[str, Field(pattern=REFERENCE)]], Field(max_length=100)] = Field(
+        [], description="NAME or NAME@VERSION"
+    )
+    state: list[Literal["suspected", "confirmed", "withdrawn"]] = Field(
+        [], description="states that events enter"
+    )
+    after: str | None = Field(
+        None,
+        description="`id` of a message: go on right after it; 0: everything retained; default: "
+        "only what comes. The header `Last-Event-ID` wins",
+    )
 
 
 class NoQuery(Form):

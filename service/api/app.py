@@ -21,6 +21,7 @@ from service.api.edge import Edge
 from service.api.forms import Forms
 from service.api.gateway import Gateway
 from service.api.http import Context, checked_stream, problem
+from service.api.hub import Hub
 from service.api.lane import Access
 from service.api.monitor import Monitor
 from service.api.replies import Replies, bounded
@@ -35,6 +36,7 @@ from service.redis.connection import (
     connect_async,
     fix_partitions,
 )
+from service.redis.feed import Feeds
 from service.redis.store import AsyncStore
 from service.settings import Settings
 
@@ -97,7 +99,19 @@ async def _start(settings: Settings, stack: AsyncExitStack) -> Context:
     with suppress(TimeoutError):  # not fatal: outcomes are also read from the store
         await bounded(replies.subscribed.wait(), START_WAIT_S)
     catalogue = Catalogue(settings.models_dir)
-    return Context(settings, Forms(settings), gateway, replies, store, monitor, catalogue)
+    hub = _follow_events(settings, stack)
+    return Context(settings, Forms(settings), gateway, replies, store, monitor, catalogue, hub)
+
+
+def _follow_events(settings: Settings, stack: AsyncExitStack) -> Hub:
+    """Start the reader of events, with connections of its own: it waits on one of them."""
+    waiting, reading = (connect_async(settings.redis_url or "") for _ in range(2))
+    for client in (waiting, reading):
+        stack.push_async_callback(client.aclose)
+    hub = Hub(Feeds(waiting, reading, settings.partitions), settings)
+    stack.push_async_callback(hub.close)
+    hub.start()
+    return hub
 
 
 def _check_store(url: str, partitions: int) -> None:

@@ -50,7 +50,9 @@ class Edge:
         try:
             await self._next(scope)(scope, receive, answer)
         finally:
-            self._measure(scope, status, time.perf_counter() - began)
+            # Of an answer that has no end, the time to its beginning.
+            ended = scope["state"].get("answered_s") or time.perf_counter()
+            self._measure(scope, status, ended - began)
 
     def _next(self, scope: Scope) -> ASGIApp:
         """Take posted observations straight to their route.

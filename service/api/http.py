@@ -13,6 +13,7 @@ from starlette.types import Receive, Scope, Send
 
 from service.api.forms import Forms
 from service.api.gateway import Gateway
+from service.api.hub import Hub
 from service.api.monitor import Monitor
 from service.api.replies import Replies
 from service.errors import (
@@ -48,6 +49,7 @@ class Context(NamedTuple):
     store: AsyncStore
     monitor: Monitor
     catalogue: Catalogue
+    hub: Hub
 
 
 class RawRoute(APIRoute):

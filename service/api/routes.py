@@ -8,12 +8,21 @@ from typing import Any, NamedTuple
 from fastapi import FastAPI
 from pydantic import BaseModel
 from starlette.requests import Request
-from starlette.responses import Response
+from starlette.responses import JSONResponse, Response
 
-from service.api import documents, openapi, routes_observations, routes_reads, routes_service
+from service.api import (
+    documents,
+    openapi,
+    routes_events,
+    routes_observations,
+    routes_reads,
+    routes_service,
+)
 from service.api import routes_streams as streams
+from service.api.event_stream import EventStream
 from service.api.http import RawRoute
 from service.schemas import (
+    EventsQuery,
     HistoryQuery,
     Item,
     NoQuery,
@@ -42,9 +51,12 @@ class Call(NamedTuple):
     body: dict[str, Any] | None = None
     tag: str = "streams"
     status: int = 200
+    response: type[Response] = JSONResponse
+    described: dict[str, Any] | None = None
 
 
 STREAM = "/v1/streams/{stream}"
+EVENTS = "/v1/events"
 _here = (openapi.STREAM,)
 CALLS = (
     Call(
@@ -125,6 +137,18 @@ CALLS = (
         HistoryQuery,
         tag="reads",
     ),
+    Call(
+        "GET",
+        EVENTS,
+        routes_events.events,
+        None,
+        (422, 429, 503),
+        (openapi.LAST_EVENT_ID,),
+        EventsQuery,
+        tag="events",
+        response=EventStream,
+        described=openapi.EVENT_MESSAGES,
+    ),
     Call("GET", "/v1/models", routes_service.list_models, documents.Models, tag="models"),
     Call(
         "GET",
@@ -156,6 +180,8 @@ def _add(app: FastAPI, call: Call) -> None:
     responses = openapi.problems(call.problems)
     if call.method == "PUT":
         responses[201] = {"description": "created", "model": call.answer}
+    if call.described is not None:
+        responses[200] = call.described
     app.add_api_route(
         call.path,
         call.endpoint,
@@ -168,4 +194,5 @@ def _add(app: FastAPI, call: Call) -> None:
         operation_id=call.endpoint.__name__,
         responses=responses,
         openapi_extra=extra,
+        response_class=call.response,
     )

@@ -47,6 +47,7 @@ def api(settings: Settings, parent_fd: ParentFd = None, listen_fd: ListenFd = No
     import uvicorn
 
     from service.api.app import create_app
+    from service.api.server import Server
 
     try:
         app = create_app(settings)
@@ -63,7 +64,7 @@ def api(settings: Settings, parent_fd: ParentFd = None, listen_fd: ListenFd = No
         timeout_graceful_shutdown=int(settings.request_deadline_s) + 1,
     )
     with listener:
-        uvicorn.Server(config).run(sockets=[listener])
+        Server(config, app).run(sockets=[listener])
     if app.state.refused is not None:
         fail(str(app.state.refused), EXIT_REFUSED)
 

@@ -23,9 +23,7 @@ def publish(stream: Stream, task: Task) -> None:
         stream.feed.append((id_, feed.encode(raised)))
 
 
-def effects(
-    partition: int, streams: Sequence[Stream], most: int
-) -> list[tuple[Argument, ...]]:
+def effects(partition: int, streams: Sequence[Stream], most: int) -> list[tuple[Argument, ...]]:
     """What the streams raised, in the order of the log; at most about `most` entries stay."""
     entries = sorted(entry for stream in streams for entry in stream.feed)
     for stream in streams:
