@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from service.commands import demo, run, tools
+from service.commands import demo, run, tools, webhooks
 
 app = typer.Typer(
     name="moca",
@@ -18,6 +18,7 @@ app = typer.Typer(
 app.command()(run.serve)
 app.command()(run.api)
 app.command()(run.worker)
+app.command()(webhooks.webhooks)
 app.command()(demo.demo)
 app.command()(tools.replay)
 app.command()(tools.models)

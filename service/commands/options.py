@@ -52,6 +52,7 @@ WORKER = STORE | {
     "feed_events",
 }
 WEBHOOKS = STORE | {
+    "data_dir",
     "metrics_port",
     "lease_ttl_ms",
     *(name for name in Settings.model_fields if name.startswith("webhook")),

@@ -35,15 +35,20 @@ def serve(settings: Settings) -> None:
     Without --redis-url the store is an embedded Valkey that keeps its data in --data-dir.
     """
     from service.supervisor import Supervisor
+    from service.webhooks.config import hooks_of
 
     log_to_stderr("serve")
+    try:
+        hooks_of(settings, os.environ)  # refused before anything has begun
+    except Refused as error:
+        fail(str(error), EXIT_REFUSED)
     raise typer.Exit(Supervisor(settings, os.environ).run())
 
 
 @with_settings(API)
 def api(settings: Settings, parent_fd: ParentFd = None, listen_fd: ListenFd = None) -> None:
     """Run one API process beside a Redis or Valkey that is already there."""
-    _begin("api", settings, parent_fd)
+    begin("api", settings, parent_fd)
     import uvicorn
 
     from service.api.app import create_app
@@ -87,7 +92,7 @@ def worker(
     chosen = worker_id or f"worker-{secrets.token_hex(4)}"
     if "/" in chosen:
         fail(f"--worker-id: expected a name without '/', got {chosen!r}")
-    _begin("worker" if parent_fd is None else chosen.partition("-")[0], settings, parent_fd)
+    begin("worker" if parent_fd is None else chosen.partition("-")[0], settings, parent_fd)
     from service.worker.loop import Worker  # torch: a second or more
 
     try:
@@ -102,7 +107,8 @@ def worker(
         fail(str(error), EXIT_REFUSED)
 
 
-def _begin(role: str, settings: Settings, parent_fd: int | None) -> None:
+def begin(role: str, settings: Settings, parent_fd: int | None) -> None:
+    """Begin a process that works beside a store: its log, its parent, its settings."""
     log_to_stderr(role)
     if parent_fd is not None:
         follow_parent(parent_fd)
