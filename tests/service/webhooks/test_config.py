@@ -2,7 +2,9 @@
 
 import base64
 import ipaddress
+import re
 from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
 
 import pytest
 
@@ -10,6 +12,7 @@ from service.process import Refused
 from service.settings import Settings
 from service.webhooks.allow import Allowed, NotAllowed
 from service.webhooks.config import hooks_of
+from service.webhooks.message import headers_of
 
 KEY = bytes(range(32))
 SECRET = "whsec_" + base64.b64encode(KEY).decode()
@@ -145,3 +148,14 @@ async def test_a_listed_name_at_a_private_address_is_not_called():
         host, address, port = await allowed.resolve("http://localhost:9/", resolvers)
         assert (host, port) == ("localhost", 9)
         assert ipaddress.ip_address(address).is_loopback
+
+
+def test_the_check_in_the_documents_accepts_what_is_sent_and_nothing_else():
+    page = (Path(__file__).parents[3] / "docs" / "events.md").read_text()
+    (code,) = re.findall(r"```python\n(.*?)```", page, re.DOTALL)
+    found = {}
+    exec(code, found)  # what readers copy
+    headers = headers_of(KEY, "evt_1", 1_700_000_000, b"{}")
+    assert found["genuine"](headers, b"{}", SECRET)
+    assert not found["genuine"](headers, b"{ }", SECRET)
+    assert not found["genuine"]({**headers, "webhook-id": "evt_2"}, b"{}", SECRET)
