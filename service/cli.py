@@ -16,6 +16,7 @@ from service.commands import (
     snapshots,
     streams,
     tools,
+    webhooks,
 )
 
 app = typer.Typer(
@@ -27,6 +28,7 @@ app = typer.Typer(
 app.command()(run.serve)
 app.command()(run.api)
 app.command()(run.worker)
+app.command()(webhooks.webhooks)
 app.command()(demo.demo)
 app.add_typer(streams.app, name="streams")
 app.command(context_settings=observing.NEGATIVE)(observing.observe)

@@ -9,7 +9,7 @@
     * `service.unfit`: UnfitModel, UnfitBelief, UnfitSnapshot, WarmingUp, StreamExists,
       UnknownEvent, NotRetained, TimeBackwards
   * Overloaded: nothing was accepted, try again later
-    * PartitionFull, TooManyWaiting, MemoryShort
+    * PartitionFull, TooManyWaiting, TooManyEventStreams, MemoryShort
   * Unavailable: the store is away
     * RedisUnavailable (nothing was accepted), OutcomeUnknown (nobody knows yet), NotReady
   * NoAnswer: accepted, and will be applied once, but the answer did not come in time
@@ -203,6 +203,13 @@ class TooManyWaiting(Overloaded):
     """Too many requests wait in this API process."""
 
     slug, title, reason = "too-many-waiting", "Too many requests waiting", "too_many_waiting"
+
+
+class TooManyEventStreams(Overloaded):
+    """Too many connections follow the events of this API process."""
+
+    slug, title = "too-many-event-streams", "Too many event streams"
+    reason, retry_after_s = "event_streams", 5
 
 
 class MemoryShort(Overloaded):

@@ -6,7 +6,7 @@ the request's place in the log. Bounds that are settings are checked in `service
 
 from __future__ import annotations
 
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
 from pydantic import (
     AfterValidator,
@@ -244,6 +244,26 @@ class SnapshotQuery(Form):
     """Query of an import."""
 
     replace: bool = Field(False, description="whether to put it in place of a stream there is")
+
+
+class EventsQuery(Form):
+    """Query of the events; each filter may be given several times."""
+
+    stream: Annotated[list[StreamId], Field(max_length=100)] = Field([], description="stream id")
+    prefix: Annotated[
+        list[Annotated[str, Field(min_length=1, max_length=200)]], Field(max_length=100)
+    ] = Field([], description="what stream ids start with")
+    model: Annotated[list[Annotated[str, Field(pattern=REFERENCE)]], Field(max_length=100)] = Field(
+        [], description="NAME or NAME@VERSION"
+    )
+    state: list[Literal["suspected", "confirmed", "withdrawn"]] = Field(
+        [], description="states that events enter"
+    )
+    after: str | None = Field(
+        None,
+        description="`id` of a message: go on right after it; 0: everything retained; default: "
+        "only what comes. The header `Last-Event-ID` wins",
+    )
 
 
 class NoQuery(Form):

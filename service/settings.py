@@ -82,7 +82,38 @@ class Settings(BaseSettings):
     resident_bytes: int = Field(1 << 30, ge=1 << 20, description="stream state kept on the device")
     idempotency_keep_s: float = Field(600.0, ge=0, description="time a key is remembered at least")
     idempotency_keep_requests: int = Field(64, ge=0, description="keys remembered at least")
+    feed_events: int = Field(
+        2000, ge=1, description="changepoint events kept for readers, per partition (about)"
+    )
     recent_window: int = Field(5, ge=1, description="run lengths that count as a recent change")
+
+    max_event_streams: int = Field(
+        100, ge=0, description="connections to /v1/events of one API process"
+    )
+    event_buffer: int = Field(
+        4096, ge=1, description="newest events kept in an API process for its connections"
+    )
+    events_heartbeat_s: float = Field(
+        15.0, gt=0, description="time between comments on a quiet connection to /v1/events"
+    )
+    events_send_timeout_s: float = Field(
+        30.0, gt=0, description="time after which a consumer that takes nothing is disconnected"
+    )
+
+    webhooks_file: Path | None = Field(None, description="TOML file of webhooks; none: no webhooks")
+    webhook_hosts: str = Field(
+        "", description="hosts that webhooks may call, between commas: see docs/events.md"
+    )
+    webhook_attempts: int = Field(10, ge=1, description="attempts before a delivery is given up")
+    webhook_timeout_s: float = Field(10.0, gt=0, description="longest time of one attempt")
+    webhook_backoff_s: float = Field(
+        1.0, gt=0, description="pause after the first failed attempt; it doubles"
+    )
+    webhook_backoff_max_s: float = Field(300.0, gt=0, description="longest pause between attempts")
+    webhook_in_flight: int = Field(
+        8, ge=1, description="deliveries of one webhook at a time; those of a stream go in order"
+    )
+    webhook_dead: int = Field(1000, ge=1, description="deliveries given up that are kept")
 
     @field_validator("key_rate")
     @classmethod

@@ -1,4 +1,4 @@
-"""`moca serve`: the store, the API and the workers as supervised child processes.
+"""`moca serve`: the store, the API, the workers and webhooks as supervised child processes.
 
 A child that dies is started again, after a pause that doubles while it keeps dying. A dead
 worker's leases are released at once, so that another takes its partitions over. On SIGTERM or
@@ -88,6 +88,7 @@ class Supervisor:
         self._stopping = threading.Event()
         self._api = Child("api", "api")
         self._workers = [Child(f"worker {n}", "worker") for n in range(1, settings.workers + 1)]
+        self._readers = [Child("webhooks", "webhooks")] if settings.webhooks_file else []
 
     def stop(self, why: str = "asked to stop") -> None:
         """Make `run` stop everything and return; may be called from any thread or handler."""
@@ -113,7 +114,7 @@ class Supervisor:
 
     def _supervise(self) -> int:
         while True:
-            for child in (self._api, *self._workers):
+            for child in (self._api, *self._workers, *self._readers):
                 if child.process is None and child.due <= time.monotonic():
                     self._start(child)
             self._store.mind()
@@ -132,7 +133,7 @@ class Supervisor:
         if child.command == "api":
             descriptors.append(self._socket.fileno())
             command += ["--listen-fd", str(self._socket.fileno())]
-        else:
+        elif child.command == "worker":
             # A new id with each start: a stopped predecessor must not be taken for this one.
             child.worker_id = f"{child.name.replace(' ', '')}-{secrets.token_hex(4)}"
             command += ["--worker-id", child.worker_id]
@@ -189,6 +190,7 @@ class Supervisor:
         self._socket.close()  # new connections are refused while the API drains
         self._end([self._api], self.settings.request_deadline_s + 5.0)
         self._end(self._workers, WORKER_STOP_S)
+        self._end(self._readers, self.settings.webhook_timeout_s + 5.0)
 
     def _end(self, children: Sequence[Child], wait_s: float) -> None:
         """Ask for a clean stop and wait; kill when it takes too long or on a second signal."""

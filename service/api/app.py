@@ -25,6 +25,7 @@ from service.api.forms import Forms
 from service.api.gateway import Gateway
 from service.api.guard import Guard
 from service.api.http import Context, checked_stream, problem
+from service.api.hub import Hub
 from service.api.lane import Access
 from service.api.monitor import Monitor
 from service.api.rates import Rates
@@ -42,6 +43,7 @@ from service.redis.connection import (
     connect_async,
     fix_partitions,
 )
+from service.redis.feed import Feeds
 from service.redis.keyring import AsyncKeyring, Keyring
 from service.redis.store import AsyncStore
 from service.settings import Settings
@@ -135,7 +137,19 @@ async def _start(settings: Settings, stack: AsyncExitStack) -> Context:
     catalogue = Catalogue(settings.models_dir)
     forms = Forms(settings)
     asked = Asked(settings, forms)
-    return Context(settings, forms, asked, gateway, replies, store, monitor, catalogue, guard)
+    hub = _follow_events(settings, stack)
+    return Context(settings, forms, asked, gateway, replies, store, monitor, catalogue, guard, hub)
+
+
+def _follow_events(settings: Settings, stack: AsyncExitStack) -> Hub:
+    """Start the reader of events, with connections of its own: it waits on one of them."""
+    waiting, reading = (connect_async(settings.redis_url or "") for _ in range(2))
+    for client in (waiting, reading):
+        stack.push_async_callback(client.aclose)
+    hub = Hub(Feeds(waiting, reading, settings.partitions), settings)
+    stack.push_async_callback(hub.close)
+    hub.start()
+    return hub
 
 
 def check_store(settings: Settings) -> bool:

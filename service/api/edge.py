@@ -56,7 +56,9 @@ class Edge:
         try:
             await self._next(scope)(scope, receive, answer)
         finally:
-            seconds = time.perf_counter() - began
+            # Of an answer that has no end, the time to its beginning.
+            ended = scope["state"].get("answered_s") or time.perf_counter()
+            seconds = ended - began
             self._measure(scope, status, seconds)
             if self._log is not None and traffic is not None:
                 self._log.write(scope, status, seconds, traffic)

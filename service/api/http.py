@@ -17,6 +17,7 @@ from service.api.forms import Forms
 from service.api.gateway import Gateway
 from service.api.guard import Guard
 from service.api.headers import header
+from service.api.hub import Hub
 from service.api.monitor import Monitor
 from service.api.replies import Replies
 from service.errors import (
@@ -54,6 +55,7 @@ class Context(NamedTuple):
     monitor: Monitor
     catalogue: Catalogue
     guard: Guard
+    hub: Hub
 
 
 class RawRoute(APIRoute):

@@ -106,6 +106,27 @@ _BYTES = {BYTES: {"schema": {"type": "string", "format": "binary"}}}
 BLOB: dict[str, Any] = {"description": "the snapshot", "content": _BYTES}
 BLOB_BODY: dict[str, Any] = {"required": True, "content": _BYTES}
 
+LAST_EVENT_ID = {
+    "name": "Last-Event-ID",
+    "in": "header",
+    "required": False,
+    "description": "`id` of the last message seen: go on right after it",
+    "schema": {"type": "string"},
+}
+EVENT_MESSAGES: dict[str, Any] = {
+    "description": "messages for as long as the connection lasts",
+    "content": {
+        "text/event-stream": {
+            "schema": {"type": "string"},
+            "example": "id: AUAFisz8xuIyAMrWCyk\nevent: changepoint\n"
+            'data: {"stream":"pump-7","model":"gaussian@1","event":{"id":1,"state":"confirmed",'
+            '"start":28,"suspected_at":33,"confirmed_at":43,"delay":5,"probability":0.98,'
+            '"direction":"down","size":-1.9,"time":null},"time":null,'
+            '"at":"2024-05-01T12:00:00.000+00:00"}\n\n',
+        }
+    },
+}
+
 
 def ref(model: type[BaseModel]) -> dict[str, Any]:
     """Return a reference to a model's schema."""

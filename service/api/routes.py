@@ -8,17 +8,19 @@ from typing import Any, NamedTuple
 from fastapi import FastAPI
 from pydantic import BaseModel
 from starlette.requests import Request
-from starlette.responses import Response
+from starlette.responses import JSONResponse, Response
 
 from service.api import (
     documents,
     documents_reads,
     openapi,
+    routes_events,
     routes_observations,
     routes_reads,
     routes_service,
 )
 from service.api import routes_streams as streams
+from service.api.event_stream import EventStream
 from service.api.http import RawRoute
 from service.keys import OPEN
 from service.questions import (
@@ -31,6 +33,7 @@ from service.questions import (
     WhatIfForm,
 )
 from service.schemas import (
+    EventsQuery,
     HistoryQuery,
     Item,
     NoQuery,
@@ -62,6 +65,8 @@ class Call(NamedTuple):
     status: int = 200
     makes: bool = False  # whether it may answer 201
     scope: str = ""  # that a key must have; empty: read for GET, else write
+    response: type[Response] = JSONResponse
+    described: dict[str, Any] | None = None
 
     @property
     def needs(self) -> str:
@@ -70,6 +75,7 @@ class Call(NamedTuple):
 
 
 STREAM = "/v1/streams/{stream}"
+EVENTS = "/v1/events"
 _here = (openapi.STREAM,)
 CALLS = (
     Call(
@@ -230,6 +236,18 @@ CALLS = (
         HistoryQuery,
         tag="reads",
     ),
+    Call(
+        "GET",
+        EVENTS,
+        routes_events.events,
+        None,
+        (422, 429, 503),
+        (openapi.LAST_EVENT_ID,),
+        EventsQuery,
+        tag="events",
+        response=EventStream,
+        described=openapi.EVENT_MESSAGES,
+    ),
     Call("GET", "/v1/models", routes_service.list_models, documents.Models, tag="models"),
     Call(
         "GET",
@@ -279,6 +297,8 @@ def _add(app: FastAPI, call: Call) -> None:
         responses[200] = openapi.BLOB
     if call.makes:
         responses[201] = {"description": "created", "model": call.answer}
+    if call.described is not None:
+        responses[200] = call.described
     app.add_api_route(
         call.path,
         call.endpoint,
@@ -291,4 +311,5 @@ def _add(app: FastAPI, call: Call) -> None:
         operation_id=call.endpoint.__name__,
         responses=responses,
         openapi_extra=extra,
+        response_class=call.response,
     )

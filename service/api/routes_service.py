@@ -49,7 +49,8 @@ async def get_model(request: Request) -> Response:
 
 async def livez(request: Request) -> Response:
     """Say that the process runs and that nothing of it has stopped working."""
-    failure = context_of(request).gateway.failure
+    context = context_of(request)
+    failure = context.gateway.failure or context.hub.failure
     if failure is not None:
         raise InternalError(f"a task of this process ended: {failure!r}")
     return json_response(b'{"status":"alive"}')

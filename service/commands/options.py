@@ -42,6 +42,10 @@ API = STORE | {
     "head_timeout_s",
     "max_head_bytes",
     "max_headers",
+    "max_event_streams",
+    "event_buffer",
+    "events_heartbeat_s",
+    "events_send_timeout_s",
 }
 WORKER = STORE | {
     "models_dir",
@@ -57,20 +61,20 @@ WORKER = STORE | {
     "idempotency_keep_s",
     "idempotency_keep_requests",
     "recent_window",
+    "feed_events",
+}
+WEBHOOKS = STORE | {
+    "data_dir",
+    "metrics_port",
+    "lease_ttl_ms",
+    *(name for name in Settings.model_fields if name.startswith("webhook")),
 }
 # Several workers cannot share a port: their metrics are on the API's page.
 SERVE = set(Settings.model_fields) - {"metrics_port"}
 SHORT = {"open_access": ("--open",)}
 LIMITS = (
-    "max_",
-    "memory_",
-    "read_",
-    "checkpoint_",
-    "resident_",
-    "idempotency_",
-    "lease_",
-    "body_",
-    "head_",
+    *("max_", "memory_", "read_", "checkpoint_", "resident_", "idempotency_", "lease_"),
+    *("body_", "head_", "feed_", "event", "webhook_"),
 )
 
 

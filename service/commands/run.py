@@ -39,19 +39,25 @@ def serve(settings: Settings) -> None:
     Without --redis-url the store is an embedded Valkey that keeps its data in --data-dir.
     """
     from service.supervisor import Supervisor
+    from service.webhooks.config import hooks_of
 
     log_to_stderr("serve")
+    try:
+        hooks_of(settings, os.environ)  # refused before anything has begun
+    except Refused as error:
+        fail(str(error), EXIT_REFUSED)
     raise typer.Exit(Supervisor(settings, os.environ).run())
 
 
 @with_settings(API)
 def api(settings: Settings, parent_fd: ParentFd = None, listen_fd: ListenFd = None) -> None:
     """Run one API process beside a Redis or Valkey that is already there."""
-    _begin("api", settings, parent_fd)
+    begin("api", settings, parent_fd)
     import uvicorn
 
     from service.api.app import check_store, create_app
     from service.api.protocol import protocol
+    from service.api.server import Server
 
     try:
         app = create_app(settings)
@@ -75,7 +81,7 @@ def api(settings: Settings, parent_fd: ParentFd = None, listen_fd: ListenFd = No
     # A refusal to start is said below, in one line and without a traceback.
     logging.getLogger("uvicorn.error").addFilter(lambda _: app.state.refused is None)
     with listener, contextlib.suppress(SystemExit):  # raised when the start fails
-        uvicorn.Server(config).run(sockets=[listener])
+        Server(config, app).run(sockets=[listener])
         return
     if app.state.refused is not None:
         fail(str(app.state.refused), EXIT_REFUSED)
@@ -100,7 +106,7 @@ def worker(
     chosen = worker_id or f"worker-{secrets.token_hex(4)}"
     if "/" in chosen:
         fail(f"--worker-id: expected a name without '/', got {chosen!r}")
-    _begin("worker" if parent_fd is None else chosen.partition("-")[0], settings, parent_fd)
+    begin("worker" if parent_fd is None else chosen.partition("-")[0], settings, parent_fd)
     from service.worker.loop import Worker  # torch: a second or more
 
     try:
@@ -115,7 +121,8 @@ def worker(
         fail(str(error), EXIT_REFUSED)
 
 
-def _begin(role: str, settings: Settings, parent_fd: int | None) -> None:
+def begin(role: str, settings: Settings, parent_fd: int | None) -> None:
+    """Begin a process that works beside a store: its log, its parent, its settings."""
     log_to_stderr(role)
     if parent_fd is not None:
         follow_parent(parent_fd)

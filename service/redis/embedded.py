@@ -241,6 +241,15 @@ class Embedded:
             self._process.wait()
 
 
+def running_url(data_dir: Path) -> str | None:
+    """Return the address of the server recorded as running on a folder, if any."""
+    try:
+        blob = (data_dir.resolve() / "server.json").read_bytes()
+        return f"unix://{msgspec.json.decode(blob, type=Running).socket}"
+    except (OSError, msgspec.DecodeError):
+        return None
+
+
 def _try_lock(handle: IO[bytes]) -> bool:
     try:
         fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)

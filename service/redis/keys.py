@@ -6,6 +6,8 @@ from zlib import crc32
 
 CONFIG = "moca:config"
 WORKERS = "moca:workers"
+WEBHOOKS = "moca:webhooks"  # hash: when each webhook was first there, in ms
+DEAD_LETTERS = "moca:webhooks:dead"  # stream of deliveries given up
 
 
 def partition_of(stream: str, partitions: int) -> int:
@@ -83,6 +85,11 @@ def pinned(p: int) -> str:
     return f"moca:{{{p}}}:pinned"
 
 
+def feed(p: int) -> str:
+    """Return the stream of changepoint events of all streams, in the order of the log."""
+    return f"moca:{{{p}}}:feed"
+
+
 def idempotency(p: int, stream: str) -> str:
     """Return the hash of idempotency records by `key`, NUL, position of the part in its list."""
     return f"moca:{{{p}}}:idempotency:{stream}"
@@ -101,3 +108,13 @@ def quarantine(p: int) -> str:
 def reply_channel(incarnation: str) -> str:
     """Return the channel on which one API process hears of its outcomes."""
     return f"moca:reply:{incarnation}"
+
+
+def webhook_again(hook: str) -> str:
+    """Return the stream of dead letters that one webhook is to try again."""
+    return f"moca:webhooks:again:{hook}"
+
+
+def webhook_lock(hook: str) -> str:
+    """Return the lock of the process that delivers for one webhook."""
+    return f"moca:webhooks:lock:{hook}"

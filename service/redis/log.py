@@ -61,8 +61,9 @@ class Commit(NamedTuple):
     """What one partition commits at once.
 
     An effect is (HSET, key, field, value...), (HDEL, key, field...), (ZADD, key, score,
-    member...), (ZREM, key, member...), (DEL | UNLINK, key) or (PEXPIRE, key, ms). `new` may
-    equal `expected`: effects without progress. `publish` holds (channel, message).
+    member...), (ZREM, key, member...), (DEL | UNLINK, key), (PEXPIRE, key, ms) or (FEED, key,
+    most entries, id, entry...) with rising ids. `new` may equal `expected`: effects without
+    progress. `publish` holds (channel, message).
     """
 
     partition: int

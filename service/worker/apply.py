@@ -8,7 +8,7 @@ from collections.abc import Callable
 from service import metrics
 from service.errors import Defect, KeyReused, ServiceError, UnknownModel
 from service.wire import Head, IdempotencyRecord, Observation, Observe, Record
-from service.worker import answers, hazards, reads, times
+from service.worker import answers, feeding, hazards, reads, times
 from service.worker.answers import Answer, Filling
 from service.worker.checks import Known, check_label, check_observation, check_position
 from service.worker.controls import control, fresh, usable
@@ -68,6 +68,7 @@ class Batch:
         failed = observe(self.engine, [(lane.stream, answer) for lane, answer in work])
         for (lane, answer), refusal in zip(work, failed, strict=True):
             task = lane.tasks[0]
+            feeding.publish(lane.stream, task)
             if refusal is not None:
                 self._refuse(lane, refusal)
                 continue
@@ -94,6 +95,7 @@ class Batch:
                         continue
                     return self._observation(lane, task, task.command)
                 control(self.engine, lane.stream, task)
+                feeding.publish(lane.stream, task)
                 self._done(lane)
             except ServiceError as refusal:
                 self._refuse(lane, refusal)

@@ -12,6 +12,7 @@ from service.redis import keys
 from service.redis.log import Commit, Lease, Offset
 from service.redis.script import Argument
 from service.wire import Outcome
+from service.worker import feeding
 from service.worker.stream import Stream
 from service.worker.task import Item, Task
 
@@ -19,11 +20,17 @@ logger = logging.getLogger(__name__)
 
 
 def commit_of(
-    lease: Lease, expected: Offset, items: Sequence[Item], streams: Iterable[Stream], keep_ms: int
+    lease: Lease,
+    expected: Offset,
+    items: Sequence[Item],
+    streams: Sequence[Stream],
+    keep_ms: int,
+    feed_events: int,
 ) -> Commit:
     """Commit of a partition's items, applied, and of the streams they touched.
 
-    Outcomes are kept for `keep_ms`. What has a payload is set aside.
+    Outcomes are kept for `keep_ms`, the newest `feed_events` in the feed. What has a payload is
+    set aside.
     """
     tasks = [item.task for item in items if item.task]
     effects, messages = _outcomes(tasks, lease.partition, keep_ms)
@@ -35,6 +42,7 @@ def commit_of(
             effects.append(aside)
     for stream in streams:
         effects += stream.effects()
+    effects += feeding.effects(lease.partition, streams, feed_events)
     done = sum(wire.units(task.command) for task in tasks)
     new = items[-1].offset
     return Commit(lease.partition, lease.token, expected, new, done, effects, messages)

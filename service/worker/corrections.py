@@ -53,7 +53,7 @@ def judge(engine: Engine, stream: Stream, command: Verdict, now_ms: int) -> byte
     ]
     found = rerun.corrected(engine, stream, records)
     if event is not None and not command.change:
-        stream.raise_events([replace(event, state="withdrawn", verdict=False)])
+        stream.raise_events([replace(event, state="withdrawn", verdict=False)], None)
     rerun.adopt(engine, stream, found, now_ms, also=start)
     kept = _judged(engine, stream, command, event, start)
     return msgspec.json.encode(
@@ -91,7 +91,7 @@ def _judged(
     head.event = now if head.event is not None and head.event.id == now.id else head.event
     last = head.last_event
     head.last_event = now if last is not None and last.id == now.id else last
-    stream.raise_events([now])
+    stream.raise_events([now], None)
     return now
 
 

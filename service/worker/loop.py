@@ -139,8 +139,8 @@ class Worker:
         self._busy = set()
 
     def _commit_of(self, lease: Lease, items: list[Item], streams: list[Stream]) -> Commit:
-        keep_ms = int(2000 * self.settings.request_deadline_s)
-        return commit_of(lease, self.offsets[lease.partition], items, streams, keep_ms)
+        keep_ms, most = int(2000 * self.settings.request_deadline_s), self.settings.feed_events
+        return commit_of(lease, self.offsets[lease.partition], items, streams, keep_ms, most)
 
     def _commit(self, commits: list[Commit]) -> None:
         """Commit, and wait for it."""

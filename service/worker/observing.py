@@ -47,7 +47,7 @@ def _advance(slab: Slab, group: list[tuple[Stream, Answer]]) -> list[tuple[Answe
             continue
         answer.readout, answer.place = readout, Place(mixture, i)
         _enter(answer.record, readout)
-        answer.event = raised(stream, follow(stream, answer.record, readout))
+        answer.event = raised(stream, follow(stream, answer.record, readout), answer.record.time)
         _count(stream.live(), answer.record)
         stream.put(answer.record)
     _measure([answer for _, answer in group])
@@ -92,7 +92,7 @@ def _begin(engine: Engine, streams: list[Stream]) -> None:
                 # The record stays as it was answered.
                 record.previous_start = readout.born_previous_start
                 stream.put(record)
-                raised(stream, follow(stream, record, readout))
+                raised(stream, follow(stream, record, readout), record.time)
     for stream in streams:
         stream.buffer = []
 
@@ -149,9 +149,9 @@ def _enter(record: Record, readout: Readout) -> None:
     record.previous_start = readout.born_previous_start
 
 
-def raised(stream: Stream, events: list[Event]) -> Event | None:
-    """Have events written and counted; returns the last of them."""
-    stream.raise_events(events)
+def raised(stream: Stream, events: list[Event], time: str | None) -> Event | None:
+    """Have events written and counted; returns the last of them. time: of the observation."""
+    stream.raise_events(events, time)
     for event in events:
         metrics.CHANGEPOINTS.labels(stream.live().settings.model, event.state).inc()
     return events[-1] if events else None

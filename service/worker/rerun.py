@@ -162,7 +162,7 @@ def adopt(
     if stream.slab is None:
         stream.buffer = list(found.records)
     stream.relay(found.records)
-    raised(stream, changed)
+    raised(stream, changed, None)
     stream.touch(now_ms)
     if stream.slab is not None and head.seq:
         engine.replace(stream, stream.slab.state(stream.row))

@@ -31,7 +31,7 @@ def take(engine: Engine, stream: Stream, command: Import, now_ms: int) -> None:
     stream.slab, stream.row, stream.buffer = made.slab, made.row, made.buffer
     for record in found.records:
         stream.put(record)
-    stream.raise_events(found.events)
+    stream.keep_events(found.events)
     stream.recall(found.idempotency)
     stream.keep_remembered()
     stream.touch(now_ms)

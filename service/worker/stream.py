@@ -8,6 +8,7 @@ from typing import Any
 import msgspec
 
 from service import wire
+from service.feed import Id
 from service.redis import keys
 from service.redis.store import CHUNK, Store, Stored, phase_of, seal, unseal
 from service.wire import Event, Head, IdempotencyRecord, Record
@@ -35,7 +36,9 @@ class Stream:
         self._effects: list[Effect] = []
         self._new: dict[int, Record] = {}  # encoded when the answers are complete
         self._events: dict[int, Event] = {}
-        self._raised: dict[int, Event] = {}  # since it was loaded: not all committed yet
+        self._known: dict[int, Event] = {}  # since it was loaded: not all committed yet
+        self._raised: list[tuple[Event, str | None]] = []
+        self.feed: list[tuple[Id, bytes]] = []  # id and entry, for the next commit
         self._touched = False
         self._was = wire.StreamSettings()  # settings when they were last written
         self._sealing: dict[int, bytes] = {}  # chunks that the last commit may still be writing
@@ -74,7 +77,7 @@ class Stream:
     def create(self, head: Head) -> None:
         """Begin a new life of the stream."""
         self.head, self.tail, self.buffer, self._new, self._events = head, {}, [], {}, {}
-        self._raised, self._was = {}, wire.StreamSettings()
+        self._known, self._was = {}, wire.StreamSettings()
         self._effects.append(("ZADD", keys.names(self.partition), 0, self.name))
         self._touched = True
 
@@ -123,15 +126,26 @@ class Stream:
         """Keep a record that is new or was changed."""
         self._new[record.seq] = record
 
-    def raise_events(self, events: list[Event]) -> None:
-        """Have events written with the next commit."""
+    def keep_events(self, events: list[Event]) -> None:
+        """Have events written with the next commit, and told to nobody: they are old."""
         self._events.update((event.id, event) for event in events)
-        self._raised.update(self._events)
+        self._known.update(self._events)
+
+    def raise_events(self, events: list[Event], time: str | None) -> None:
+        """Have events written with the next commit; `time` is the observation's."""
+        self._events.update((event.id, event) for event in events)
+        self._known.update(self._events)
+        self._raised += [(event, time) for event in events]
 
     def events(self, store: Store) -> dict[int, Event]:
         """All events of this life, by id."""
-        found = store.events(self.partition, self.name) | self._raised
+        found = store.events(self.partition, self.name) | self._known
         return dict(sorted(found.items()))
+
+    def take_raised(self) -> list[tuple[Event, str | None]]:
+        """Return the events raised since the last call, in order."""
+        found, self._raised = self._raised, []
+        return found
 
     def remember(
         self, field: bytes, record: IdempotencyRecord, keep_s: float, keep_requests: int

@@ -20,8 +20,12 @@ REACH = 128  # observations of one stream in a batch: they are applied one after
 class Task:
     """One command on its way from the log to its outcome."""
 
-    def __init__(self, partition: int, incarnation: str, envelope: Envelope) -> None:
+    def __init__(
+        self, partition: int, incarnation: str, envelope: Envelope, entry: str, index: int
+    ) -> None:
         self.partition, self.incarnation, self.envelope = partition, incarnation, envelope
+        self.entry, self.index = entry, index  # its place in the log
+        self.raised = 0  # events so far
         self.status = 200
         self.body: list[bytes] = []
         self.answers: list[Answer] = []
@@ -75,7 +79,8 @@ def items_of(partition: int, at: Offset, entries: list[Entry]) -> list[Item]:
             if entry.id == at.entry and i <= at.index:
                 continue
             offset = Offset(entry.id, DONE if i == last else i)
-            items.append(Item(Task(partition, batch.incarnation, envelope), offset))
+            task = Task(partition, batch.incarnation, envelope, entry.id, i)
+            items.append(Item(task, offset))
     return items
 
 

@@ -57,6 +57,7 @@ def stop(*_):
 
 refusal = Path(folder) / f"refuse-{command}"
 if refusal.exists():
+    say("refused")
     sys.exit(int(refusal.read_text()))
 if (Path(folder) / f"deaf-{command}").exists():
     signal.signal(signal.SIGTERM, signal.SIG_IGN)
@@ -277,7 +278,7 @@ def test_a_child_that_refuses_to_run_ends_the_service(running):
 def test_a_child_that_keeps_dying_is_started_again_ever_more_slowly(running):
     (running.folder / "refuse-worker").write_text("3")
     process = running.start()
-    time.sleep(1.5)
+    wait_for(lambda: sum(what == "refused" for _, _, what in running.events()) >= 2)
     (running.folder / "refuse-worker").unlink()
     wait_for(lambda: running.started("worker"))
     process.terminate()

@@ -26,7 +26,63 @@ local function one(n) return n == 1 end
 local OPERATIONS = {
   HSET = {'hash', couples}, HDEL = {'hash', some}, ZADD = {'zset', couples},
   ZREM = {'zset', some}, DEL = {nil, none}, UNLINK = {nil, none}, PEXPIRE = {nil, one},
+  FEED = {'stream', function(n) return n >= 3 and n % 2 == 1 end}, -- bound, then id, entry
 }
+local NO_ID = '0-0'
+
+-- Ids are compared as text: their numbers may be too long for a double.
+local function less(a, b)
+  if #a ~= #b then return #a < #b end
+  return a < b
+end
+
+local function before(a, b)
+  local a_ms, a_seq = string.match(a, '^(%d+)%-(%d+)$')
+  local b_ms, b_seq = string.match(b, '^(%d+)%-(%d+)$')
+  if a_ms ~= b_ms then return less(a_ms, b_ms) end
+  return less(a_seq, b_seq)
+end
+
+local function is_id(text)
+  for part in string.gmatch(text, '%d+') do
+    if less('18446744073709551615', part) or (#part > 1 and part:sub(1, 1) == '0') then
+      return false
+    end
+  end
+  return string.match(text, '^%d+%-%d+$') ~= nil
+end
+
+-- A feed's bound on its length, and ids that rise.
+local function bad_feed(first, last)
+  if not string.match(ARGV[first], '^[1-9]%d*$') or #ARGV[first] > 15 then return true end
+  local newest = NO_ID
+  for i = first + 1, last, 2 do
+    if not is_id(ARGV[i]) or not before(newest, ARGV[i]) then return true end
+    newest = ARGV[i]
+  end
+  return false
+end
+
+local function newest_of(key)
+  if redis.call('EXISTS', key) == 0 then return NO_ID end
+  local info = redis.call('XINFO', 'STREAM', key)
+  for i = 1, #info, 2 do
+    if info[i] == 'last-generated-id' then return info[i + 1] end
+  end
+end
+
+-- Each entry names the one before it, so that a reader sees what was trimmed away. One that is
+-- not newer than the newest is there already: a repeated effect.
+local function feed(key, first, last)
+  local newest = newest_of(key)
+  for i = first + 1, last, 2 do
+    local id = ARGV[i]
+    if before(newest, id) then
+      redis.call('XADD', key, 'MAXLEN', '~', ARGV[first], id, 'e', ARGV[i + 1], 'b', newest)
+      newest = id
+    end
+  end
+end
 
 local function bad_number(operation, first, last)
   if operation == 'PEXPIRE' then
@@ -49,6 +105,9 @@ local function fault(operation, key, first, last)
   end
   if (operation == 'PEXPIRE' or operation == 'ZADD') and bad_number(operation, first, last) then
     return operation .. ' ' .. key .. ' with a bad number'
+  end
+  if operation == 'FEED' and bad_feed(first, last) then
+    return 'FEED ' .. key .. ' with a bad bound or id'
   end
   if key == lease or key == meta or key == log then return operation .. ' on ' .. key end
   local kind = types[key] or redis.call('TYPE', key).ok
@@ -84,11 +143,14 @@ at = effects
 while at <= #ARGV do
   local operation, key, n = ARGV[at], KEYS[3 + tonumber(ARGV[at + 1])], tonumber(ARGV[at + 2])
   local first, last = at + 3, at + 2 + n
-  if n == 0 then
+  if operation == 'FEED' then
+    feed(key, first, last)
+  elseif n == 0 then
     redis.call(operation, key)
-  end
-  for i = first, last, MOST do
-    redis.call(operation, key, unpack(ARGV, i, math.min(i + MOST - 1, last)))
+  else
+    for i = first, last, MOST do
+      redis.call(operation, key, unpack(ARGV, i, math.min(i + MOST - 1, last)))
+    end
   end
   at = last + 1
 end

@@ -158,6 +158,15 @@ BAD = [
     ("DEL", keys.lease(P)),
     ("HSET", keys.meta(P), "offset", "0-0:-1"),
     ("DEL", keys.log(P)),
+    ("FEED", keys.feed(P), 10, "5-1"),
+    ("FEED", keys.feed(P), 0, "5-1", b"e"),
+    ("FEED", keys.feed(P), 10, "5-1", b"e", "5-1", b"f"),
+    ("FEED", keys.feed(P), 10, "5-10", b"e", "5-9", b"f"),
+    ("FEED", keys.feed(P), 10, "0-0", b"e"),
+    ("FEED", keys.feed(P), 10, "5-*", b"e"),
+    ("FEED", keys.feed(P), 10, "5-01", b"e"),
+    ("FEED", keys.feed(P), 10, "5-18446744073709551616", b"e"),
+    ("FEED", HEADS, 10, "5-1", b"e"),
 ]
 
 
@@ -176,6 +185,32 @@ def test_a_bad_effect_leaves_everything_unwritten(redis_client, log, bad, add, m
     after = dump(redis_client)
     del after[keys.meta(0).encode()], before[keys.meta(0).encode()]
     assert after == before
+
+
+def test_a_feed_takes_each_entry_once_and_names_the_one_before(redis_client, log, make):
+    lease, feed = log.acquire(P), keys.feed(P)
+    big = f"9-{2**63}"
+    first = ("FEED", feed, 10, "5-7", b"a", "5-10", b"b", big, b"\x00")
+    assert log.commit([make(lease, START, first)]) == ["OK"]
+    # The same effect again, whole and in part: an id says what is there already.
+    again = ("FEED", feed, 10, "5-10", b"b", big, b"\x00", f"9-{2**63 + 1}", b"d")
+    assert log.commit([make(lease, START, first), make(lease, START, again)]) == ["OK", "OK"]
+    found = [(id_.decode(), f[b"e"], f[b"b"].decode()) for id_, f in redis_client.xrange(feed)]
+    assert found == [
+        ("5-7", b"a", "0-0"),
+        ("5-10", b"b", "5-7"),
+        (big, b"\x00", "5-10"),
+        (f"9-{2**63 + 1}", b"d", big),
+    ]
+
+
+def test_a_feed_is_bounded(redis_client, log, make):
+    lease, feed = log.acquire(P), keys.feed(P)
+    parts = [part for i in range(1, 2001) for part in (f"{i}-0", b"x")]
+    assert log.commit([make(lease, START, ("FEED", feed, 100, *parts))]) == ["OK"]
+    assert 100 <= redis_client.xlen(feed) <= 300  # whole nodes of a stream go at a time
+    ((last, fields),) = redis_client.xrevrange(feed, count=1)
+    assert (last, fields[b"b"]) == (b"2000-0", b"1999-0")
 
 
 def test_deleting_a_key_allows_another_type(redis_client, log, make):

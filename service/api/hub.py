@@ -1,0 +1,136 @@
+"""One reader of the feeds per API process; its connections take what it has read."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+from collections import deque
+from itertools import islice
+
+import redis
+
+from service import metrics_feed as metrics
+from service.api.replies import bounded
+from service.errors import RedisUnavailable, TooManyEventStreams
+from service.feed import Entry, Id
+from service.metrics import LOAD_SHED
+from service.redis.feed import Feeds
+from service.settings import Settings
+
+log = logging.getLogger(__name__)
+
+READ_AT_ONCE = 64  # entries per partition
+BLOCK_MS = 1000
+PAUSE_S = 0.2
+READY_WAIT_S = 5.0
+CLOSE_WAIT_S = 1.0
+
+
+class Hub:
+    """The newest entries of all partitions, in the order they were read."""
+
+    def __init__(self, feeds: Feeds, settings: Settings) -> None:
+        self.feeds, self._settings = feeds, settings
+        self.positions: dict[int, Id] = {}  # read so far
+        self.count = 0  # entries read by this process
+        self.closing = False
+        self.failure: BaseException | None = None
+        self._recent: deque[Entry] = deque(maxlen=settings.event_buffer)
+        self._ready, self._moved, self._empty = (asyncio.Event() for _ in range(3))
+        self._open = 0
+        self._task: asyncio.Task[None] | None = None
+
+    def start(self) -> None:
+        """Begin to read."""
+        self._task = asyncio.get_running_loop().create_task(self._run())
+        self._task.add_done_callback(self._report)
+
+    async def ready(self) -> None:
+        """Wait until it is known where the feeds end."""
+        with contextlib.suppress(TimeoutError):
+            await bounded(self._ready.wait(), READY_WAIT_S)
+        if not self._ready.is_set():
+            raise RedisUnavailable("the store cannot be reached: there is nothing to follow")
+
+    def enter(self) -> None:
+        """Count one connection more; TooManyEventStreams beyond the bound."""
+        if self.closing:
+            raise RedisUnavailable("the service is stopping")
+        if self._open >= self._settings.max_event_streams:
+            LOAD_SHED.labels(TooManyEventStreams.reason).inc()
+            raise TooManyEventStreams(f"{self._open} connections follow the events already")
+        self._count(1)
+
+    def leave(self) -> None:
+        """Count one connection less."""
+        self._count(-1)
+
+    def since(self, number: int, most: int) -> list[Entry] | None:
+        """Entries after the first `number` read, at most `most`; None: some are kept no more."""
+        waiting = self.count - number
+        if waiting > len(self._recent):
+            return None
+        first = len(self._recent) - waiting
+        return list(islice(self._recent, first, first + most))
+
+    async def moved(self, number: int, timeout_s: float) -> None:
+        """Wait until more than `number` entries were read, at most this long."""
+        if self.count == number and not self.closing:
+            with contextlib.suppress(TimeoutError):
+                await asyncio.wait_for(self._moved.wait(), timeout_s)
+
+    async def drain(self) -> None:
+        """End every connection; returns when they have ended, or after a while."""
+        self.closing = True
+        self._empty.clear()
+        self._wake()
+        if self._open:
+            with contextlib.suppress(TimeoutError):
+                await asyncio.wait_for(self._empty.wait(), CLOSE_WAIT_S)
+
+    async def close(self) -> None:
+        """Stop reading."""
+        await self.drain()
+        if self._task is not None:
+            self._task.cancel()
+            await asyncio.gather(self._task, return_exceptions=True)
+
+    async def _run(self) -> None:
+        reached = True
+        while not self.closing:  # a cancellation may come out of the library as another error
+            try:
+                await self._read()
+                reached = True
+            except (redis.RedisError, OSError) as error:
+                if reached and not self.closing:
+                    log.warning("events: connection lost: %s", error)
+                reached = False
+                await asyncio.sleep(PAUSE_S)
+
+    async def _read(self) -> None:
+        if not self._ready.is_set():
+            self.positions = await self.feeds.newest()
+            self._ready.set()
+        entries = await self.feeds.follow(self.positions, READ_AT_ONCE, BLOCK_MS)
+        for entry in entries:
+            self.positions[entry.partition] = entry.id
+            self._recent.append(entry)
+        self.count += len(entries)
+        if entries:
+            self._wake()
+
+    def _wake(self) -> None:
+        moved, self._moved = self._moved, asyncio.Event()
+        moved.set()
+
+    def _count(self, change: int) -> None:
+        self._open += change
+        metrics.EVENT_STREAMS.set(self._open)
+        if not self._open:
+            self._empty.set()
+
+    def _report(self, task: asyncio.Task[None]) -> None:
+        if not task.cancelled() and task.exception() is not None:
+            self.failure = task.exception()
+            log.error("the reader of events ended", exc_info=self.failure)

@@ -1,0 +1,32 @@
+"""The HTTP server, which ends connections that have no end of their own before it drains."""
+
+from __future__ import annotations
+
+import socket
+
+import uvicorn
+from fastapi import FastAPI
+
+from service.api.http import Context
+from service.api.routes import EVENTS
+
+
+class Server(uvicorn.Server):
+    """Uvicorn, waiting for requests at its stop but not for those who follow the events."""
+
+    def __init__(self, config: uvicorn.Config, app: FastAPI) -> None:
+        super().__init__(config)
+        self._app = app
+
+    async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
+        """End event streams, then stop as usual."""
+        context: Context | None = getattr(self._app.state, "context", None)
+        if context is not None:
+            await context.hub.drain()
+        for connection in list(self.server_state.connections):
+            # What is left of them belongs to consumers that take nothing, and would be waited for.
+            scope, transport = getattr(connection, "scope", None), connection.transport
+            held = transport.get_write_buffer_size() if transport is not None else 0
+            if held and scope is not None and scope.get("path") == EVENTS:
+                transport.abort()
+        await super().shutdown(sockets)

@@ -1,0 +1,1 @@
+"""Webhooks: events of the feed, posted to other services, signed, at least once."""

@@ -1,0 +1,142 @@
+"""Which addresses webhooks may call: only what is listed, and nothing private by accident."""
+
+from __future__ import annotations
+
+import asyncio
+import ipaddress
+import socket
+from concurrent.futures import Executor
+from typing import Any, NamedTuple
+from urllib.parse import SplitResult, urlsplit
+
+from service.process import Refused
+
+Address = ipaddress.IPv4Address | ipaddress.IPv6Address
+Network = ipaddress.IPv4Network | ipaddress.IPv6Network
+PORTS = {"https": 443, "http": 80}
+
+
+class NotAllowed(ValueError):
+    """An address that may not be called; the message says why."""
+
+
+class Rule(NamedTuple):
+    """One entry of the list: `[scheme://]host[:port]`; without a scheme it is https."""
+
+    scheme: str
+    host: str  # a name, or `*.` and a suffix; empty for networks
+    port: int | None  # None: any
+    network: Network | None
+
+    def fits(self, scheme: str, host: str, port: int) -> bool:
+        """Whether a URL's scheme, host and port are allowed by this entry."""
+        if scheme != self.scheme or self.port not in (None, port):
+            return False
+        address = _address(host)
+        if self.network is not None or address is not None:
+            return self.network is not None and address is not None and address in self.network
+        if self.host.startswith("*."):
+            return host.endswith(self.host[1:])
+        return host == self.host
+
+
+class Allowed(NamedTuple):
+    """The whole list."""
+
+    rules: tuple[Rule, ...]
+
+    @classmethod
+    def parse(cls, text: str) -> Allowed:
+        """Read the setting; Refused when an entry is malformed."""
+        return cls(tuple(_rule(each) for each in filter(None, map(str.strip, text.split(",")))))
+
+    def check_url(self, url: str) -> None:
+        """Raise NotAllowed for a URL that no entry fits."""
+        parts, port = _split(url)
+        host = (parts.hostname or "").lower()
+        if not any(rule.fits(parts.scheme, host, port) for rule in self.rules):
+            where = f"{parts.scheme}://{host}:{port}"
+            raise NotAllowed(
+                f"{where} is not in the list of hosts that may be called;"
+                " add it to --webhook-hosts (MOCA_WEBHOOK_HOSTS)"
+            )
+
+    def lets(self, address: Address) -> bool:
+        """Whether a resolved address may be called: a public one, or one that is listed."""
+        mapped = getattr(address, "ipv4_mapped", None) or address
+        if mapped.is_global and not mapped.is_multicast:
+            return True
+        return any(rule.network is not None and mapped in rule.network for rule in self.rules)
+
+    async def resolve(self, url: str, resolvers: Executor) -> tuple[str, str, int]:
+        """Return host, an address of it that may be called, and port; else NotAllowed.
+
+        The address is what has to be called: a name may mean another one a moment later.
+        """
+        self.check_url(url)
+        parts, port = _split(url)
+        host = parts.hostname or ""
+        loop = asyncio.get_running_loop()
+        try:
+            found = await loop.run_in_executor(resolvers, _look_up, host, port)
+        except OSError as error:
+            raise NotAllowed(f"{host} has no address: {error}") from None
+        addresses = [ipaddress.ip_address(str(each[4][0]).partition("%")[0]) for each in found]
+        for address in addresses:
+            if self.lets(address):
+                return host, str(address), port
+        raise NotAllowed(
+            f"{host} is at {addresses[0]}, which is not public; list that address to allow it"
+        )
+
+
+def _look_up(host: str, port: int) -> list[Any]:
+    return socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)
+
+
+def _rule(text: str) -> Rule:
+    scheme, found, rest = text.partition("://")
+    if not found:
+        scheme, rest = "https", text
+    network = _network(rest)
+    if network is not None and scheme in PORTS:
+        return Rule(scheme, "", None, network)
+    try:
+        place = urlsplit(f"//{rest}")
+        host, port = (place.hostname or "").lower(), place.port
+    except ValueError:
+        host, port = "", None
+    network = _network(host)
+    name = host.removeprefix("*.")
+    odd = network is None and ("*" in name or not name or place.path or "@" in rest)
+    if scheme not in PORTS or odd:
+        raise Refused(
+            f"--webhook-hosts (MOCA_WEBHOOK_HOSTS): {text!r} is no host such as example.com,"
+            " *.example.com, http://10.1.2.3:8080 or http://10.0.0.0/8"
+        )
+    return Rule(scheme, "" if network is not None else host, port, network)
+
+
+def _split(url: str) -> tuple[SplitResult, int]:
+    try:
+        parts = urlsplit(url)
+        port = parts.port or PORTS.get(parts.scheme, 0)
+    except ValueError:
+        raise NotAllowed("its url cannot be read") from None
+    if parts.scheme not in PORTS or not parts.hostname or parts.username or parts.password:
+        raise NotAllowed("expected a url such as https://example.com/hook, without a user in it")
+    return parts, port
+
+
+def _address(host: str) -> Address | None:
+    try:
+        return ipaddress.ip_address(host)
+    except ValueError:
+        return None
+
+
+def _network(text: str) -> Network | None:
+    try:
+        return ipaddress.ip_network(text.strip("[]"))
+    except ValueError:
+        return None

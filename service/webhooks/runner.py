@@ -1,0 +1,193 @@
+"""Delivery for one hook: its letters in lanes, each in order, until they are settled.
+
+One process at a time delivers for a hook: the one that holds its lock. What it has read and not
+acknowledged when it dies is claimed by the next, so that every event is delivered at least once.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import random
+import secrets
+import time
+from collections.abc import Awaitable, Iterable
+from typing import Any
+
+import redis
+import redis.asyncio
+from redis.asyncio.lock import Lock
+
+from service import metrics_feed as metrics
+from service.feed import START, Id
+from service.redis import keys
+from service.settings import Settings
+from service.webhooks.allow import Allowed
+from service.webhooks.config import Hook
+from service.webhooks.letters import Letter, Letters
+from service.webhooks.message import body_of
+from service.webhooks.sender import Sender
+
+log = logging.getLogger(__name__)
+
+POLL_S = 0.2
+PAUSE_S = 1.0  # after trouble with the store
+ROOM = 16  # a lane that holds fewer letters is filled up
+END = "0-0"
+
+
+class Runner:
+    """Delivers the events of one hook until it is cancelled."""
+
+    def __init__(self, hook: Hook, client: redis.asyncio.Redis, settings: Settings) -> None:
+        self._hook, self._client, self._settings = hook, client, settings
+        self._sender = Sender(
+            hook, Allowed.parse(settings.webhook_hosts), settings.webhook_timeout_s
+        )
+        consumer = f"webhooks-{secrets.token_hex(6)}"
+        self._letters = Letters(client, hook.name, consumer, settings.partitions)
+        self._lanes: list[asyncio.Queue[Letter]] = []
+        self._read_to: dict[str, Id] = {}
+        self._held: dict[tuple[str, str], int] = {}  # letters in hand, and when they were accepted
+        self._attempts: set[asyncio.Task[Any]] = set()
+        metrics.WEBHOOK_LAG.labels(hook.name).set(0)
+
+    async def run(self) -> None:
+        """Deliver whenever the lock can be had; ends by cancellation, attempts under way first."""
+        try:
+            while True:
+                try:
+                    await self._turn()
+                except* (redis.RedisError, OSError) as group:
+                    log.warning("webhook %s: starting over: %s", self._hook.name, group.exceptions)
+                await asyncio.sleep(PAUSE_S)
+        finally:
+            await self._sender.close()
+
+    async def _turn(self) -> None:
+        ttl_s = self._settings.lease_ttl_ms / 1000
+        name = keys.webhook_lock(self._hook.name)
+        lock = Lock(self._client, name, timeout=ttl_s, thread_local=False)
+        if not await lock.acquire(blocking=False):
+            return
+        log.info("webhook %s: delivering", self._hook.name)
+        self._lanes = [asyncio.Queue() for _ in range(self._settings.webhook_in_flight)]
+        self._held = {}
+        try:
+            async with asyncio.TaskGroup() as group:
+                group.create_task(self._renew(lock, ttl_s))
+                group.create_task(self._read())
+                for lane in self._lanes:
+                    group.create_task(self._work(lane))
+        finally:
+            await self._finish(lock)
+
+    async def _finish(self, lock: Lock) -> None:
+        """Let attempts under way end, then let the next one begin."""
+        if self._attempts:
+            await asyncio.wait(self._attempts, timeout=self._settings.webhook_timeout_s + PAUSE_S)
+        try:
+            await lock.release()
+        except redis.RedisError as error:
+            log.info("webhook %s: its lock will expire: %s", self._hook.name, error)
+
+    async def _renew(self, lock: Lock, ttl_s: float) -> None:
+        while True:
+            await asyncio.sleep(ttl_s / 4)
+            await lock.reacquire()
+            oldest_ms = min(self._held.values(), default=None)
+            lag_s = 0.0 if oldest_ms is None else max(0.0, time.time() - oldest_ms / 1000)
+            metrics.WEBHOOK_LAG.labels(self._hook.name).set(lag_s)
+
+    async def _read(self) -> None:
+        """Fill the lanes: first with what another process left, then with what is new."""
+        letters = self._letters
+        self._read_to = await letters.open()
+        for source in letters.sources:
+            cursor, first = END, True
+            while first or cursor != END:
+                cursor, found, gone = await letters.claim(source, cursor)
+                if gone:
+                    self._miss(f"{gone} events were trimmed away before they were delivered")
+                await self._take(found, claimed=True)
+                first = False
+        await letters.forget_others()
+        while True:
+            room = [s for s in letters.sources if self._lane(s).qsize() < ROOM]
+            found = await letters.read(room, ROOM) if room else []
+            await self._take(found, claimed=False)
+            if not found:
+                await asyncio.sleep(POLL_S)
+
+    async def _take(self, letters: Iterable[Letter], claimed: bool) -> None:
+        unwanted = []
+        for letter in letters:
+            if not claimed:
+                self._look_for_gap(letter)
+            again = letter.source == self._letters.again
+            raised = letter.raised
+            if raised is None or not (again or self._hook.wanted.lets(raised)):
+                unwanted.append(letter)
+                continue
+            self._held[letter.source, letter.id] = raised.at_ms
+            self._lane(letter.source).put_nowait(letter)
+        if unwanted:
+            await self._letters.done(unwanted)
+
+    def _look_for_gap(self, letter: Letter) -> None:
+        if letter.before > self._read_to.get(letter.source, START):
+            self._miss("events were trimmed away before they were read")
+        self._read_to[letter.source] = Id.parse(letter.id)
+
+    def _miss(self, what: str) -> None:
+        metrics.WEBHOOK_GAPS.labels(self._hook.name).inc()
+        log.error("webhook %s: %s", self._hook.name, what)
+
+    def _lane(self, source: str) -> asyncio.Queue[Letter]:
+        return self._lanes[self._letters.sources.index(source) % len(self._lanes)]
+
+    async def _work(self, lane: asyncio.Queue[Letter]) -> None:
+        while True:
+            letter = await lane.get()
+            await self._deliver(letter)
+            self._held.pop((letter.source, letter.id), None)
+
+    async def _deliver(self, letter: Letter) -> None:
+        settings = self._settings
+        for attempt in range(1, settings.webhook_attempts + 1):
+            if await self._unhurt(self._attempt(letter, attempt)):
+                return
+            pause_s = settings.webhook_backoff_s * 2.0 ** min(attempt - 1, 60)
+            pause_s = min(pause_s, settings.webhook_backoff_max_s)
+            # Receivers that fail together should not be called together again.
+            await asyncio.sleep(pause_s * random.uniform(0.5, 1.0))
+
+    async def _unhurt(self, attempt: Awaitable[bool]) -> bool:
+        """Have an attempt end even when we are cancelled: it may have reached the receiver."""
+        task = asyncio.ensure_future(attempt)
+        self._attempts.add(task)
+        task.add_done_callback(self._ended)
+        return await asyncio.shield(task)
+
+    def _ended(self, task: asyncio.Task[bool]) -> None:
+        self._attempts.discard(task)
+        if not task.cancelled():
+            task.exception()  # looked at: nobody else may be there to do so
+
+    async def _attempt(self, letter: Letter, attempt: int) -> bool:
+        """Try once; whether the letter is settled, delivered or given up."""
+        hook, settings = self._hook.name, self._settings
+        assert letter.raised is not None
+        error = await self._sender.attempt(letter.number, body_of(letter.raised))
+        if not error:
+            await self._letters.done([letter])
+            metrics.WEBHOOK_DELIVERED.labels(hook).inc()
+            return True
+        metrics.WEBHOOK_FAILED.labels(hook).inc()
+        if attempt < settings.webhook_attempts:
+            log.info("webhook %s: attempt %d at %s: %s", hook, attempt, letter.number, error)
+            return False
+        log.warning("webhook %s: %s is given up: %s", hook, letter.number, error)
+        await self._letters.bury(letter, error, attempt, settings.webhook_dead)
+        metrics.WEBHOOK_DEAD.labels(hook).inc()
+        return True

@@ -1,0 +1,71 @@
+"""One attempt at a delivery: bounded in time, to an address that may be called, no redirects."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from concurrent.futures import ThreadPoolExecutor
+
+import httpx
+
+from service.webhooks.allow import Allowed, NotAllowed
+from service.webhooks.config import Hook
+from service.webhooks.message import headers_of
+
+MOST_READ = 65_536  # bytes of an answer; it is read so that the connection can be used again
+RESOLVERS = 2
+
+
+class Sender:
+    """Posts for one hook, with connections and name look-ups of its own."""
+
+    def __init__(self, hook: Hook, allowed: Allowed, timeout_s: float) -> None:
+        self._hook, self._allowed, self._timeout_s = hook, allowed, timeout_s
+        # A proxy of the environment would be a way around the list of hosts.
+        self._http = httpx.AsyncClient(
+            trust_env=False, follow_redirects=False, timeout=httpx.Timeout(timeout_s)
+        )
+        self._resolvers = ThreadPoolExecutor(RESOLVERS, thread_name_prefix="resolve")
+
+    async def close(self) -> None:
+        """Close the connections."""
+        await self._http.aclose()
+        self._resolvers.shutdown(wait=False, cancel_futures=True)
+
+    async def attempt(self, number: str, body: bytes) -> str:
+        """Post once; returns why it failed, empty when the receiver accepted it."""
+        try:
+            async with asyncio.timeout(self._timeout_s):
+                status = await self._post(number, body)
+        except TimeoutError:
+            return f"no answer within {self._timeout_s:g} s"
+        except NotAllowed as error:
+            return str(error)
+        except (httpx.HTTPError, OSError) as error:
+            # Not the text of every error: it may hold the address, and that a token.
+            return f"the call failed: {type(error).__name__}"
+        if 200 <= status < 300:
+            return ""
+        return f"answered with status {status}"
+
+    async def _post(self, number: str, body: bytes) -> int:
+        url = httpx.URL(self._hook.url)
+        host, address, _ = await self._allowed.resolve(self._hook.url, self._resolvers)
+        headers = headers_of(self._hook.secret, number, int(time.time()), body)
+        request = self._http.build_request(
+            "POST",
+            url.copy_with(host=address),
+            headers={**headers, "Host": url.netloc.decode()},
+            content=body,
+            extensions={"sni_hostname": host},  # whose certificate it has to be
+        )
+        response = await self._http.send(request, stream=True)
+        try:
+            read = 0
+            async for chunk in response.aiter_raw():
+                read += len(chunk)
+                if read > MOST_READ:
+                    break
+        finally:
+            await response.aclose()
+        return response.status_code

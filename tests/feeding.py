@@ -1,0 +1,111 @@
+"""A writer of feeds, as workers write them, and a consumer of /v1/events over real HTTP."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+
+import httpx
+
+from service import feed
+from service.redis import keys
+from service.redis.connection import connect
+from service.redis.log import DONE, Commit, Log, Offset
+from service.wire import Event
+
+MS = 1_700_000_000_000
+
+
+class Writer:
+    """Owns every partition, and commits events by the script that workers use."""
+
+    def __init__(self, url, partitions, most=10_000):
+        self._client, self.partitions, self._most = connect(url), partitions, most
+        self._log = Log(self._client, "writer", 600_000, partitions)
+        self._leases = {p: self._log.acquire(p) for p in range(partitions)}
+        self._offsets = {p: lease.offset for p, lease in self._leases.items()}
+        self.ms, self.clock = MS, lambda: 0
+        self.written = []  # (stream, event id, state)
+
+    def raise_(self, stream, id_, state="confirmed", model="gaussian@1", pad=None):
+        """Commit one event state of a stream."""
+        self.ms = max(self.ms + 1, self.clock())
+        p = keys.partition_of(stream, self.partitions)
+        event = Event(id_, state, 10 * id_, 10 * id_ + 3, size=pad)
+        raised = feed.Raised(stream, model, 1, event, "2024-05-01T12:00:00Z", self.ms)
+        entry = f"{self.ms}-0"
+        effect = ("FEED", keys.feed(p), self._most, f"{self.ms}-0", feed.encode(raised))
+        new, lease = Offset(entry, DONE), self._leases[p]
+        commit = Commit(p, lease.token, self._offsets[p], new, 0, [effect], [])
+        assert self._log.commit([commit]) == ["OK"]
+        self._offsets[p] = new
+        self.written.append((stream, id_, state))
+
+    def close(self):
+        self._client.close()
+
+
+class Message:
+    """One block of a stream of events; `event` is empty for one that only has an id."""
+
+    def __init__(self, lines):
+        fields = [line.partition(":") for line in lines]
+        found = {name: value.removeprefix(" ") for name, _, value in fields if name}
+        self.id, self.event = found.get("id"), found.get("event", "")
+        self.data = json.loads(found["data"]) if "data" in found else None
+        self.comment = any(not name for name, _, _ in fields)
+
+    @property
+    def key(self):
+        return self.data["stream"], self.data["event"]["id"], self.data["event"]["state"]
+
+
+class Consumer:
+    """Reads messages, remembers the last id, and connects again with it."""
+
+    def __init__(self, url, **query):
+        self.url, self.query = url, query
+        self.last, self.seen, self.gaps = None, [], []
+
+    @contextlib.contextmanager
+    def connected(self, timeout=10.0):
+        """Open a connection; yields its messages as they come."""
+        headers = {} if self.last is None else {"Last-Event-ID": self.last}
+        stream = httpx.stream(
+            "GET", f"{self.url}/v1/events", params=self.query, headers=headers, timeout=timeout
+        )
+        with stream as response:
+            if response.status_code != 200:
+                response.read()
+            response.raise_for_status()
+            assert response.headers["content-type"].startswith("text/event-stream")
+            yield self._messages(response)
+
+    def _messages(self, response):
+        block = []
+        for line in response.iter_lines():
+            if line:
+                block.append(line)
+            elif block:
+                message, block = Message(block), []
+                self.last = message.id or self.last
+                if message.event == "changepoint":
+                    self.seen.append(message.key)
+                elif message.event == "gap":
+                    self.gaps.append(message.data)
+                yield message
+
+    def read(self, count, timeout=10.0):
+        """Connect, and leave after so many events."""
+        first = len(self.seen)
+        with self.connected(timeout) as messages:
+            while len(self.seen) - first < count:
+                next(messages)
+
+
+def by_stream(seen):
+    """Events of each stream, in the order they came."""
+    found = {}
+    for stream, *rest in seen:
+        found.setdefault(stream, []).append(tuple(rest))
+    return found

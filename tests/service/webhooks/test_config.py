@@ -1,0 +1,161 @@
+"""What may be called: the file of webhooks, secrets, the list of hosts."""
+
+import base64
+import ipaddress
+import re
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import pytest
+
+from service.process import Refused
+from service.settings import Settings
+from service.webhooks.allow import Allowed, NotAllowed
+from service.webhooks.config import hooks_of
+from service.webhooks.message import headers_of
+
+KEY = bytes(range(32))
+SECRET = "whsec_" + base64.b64encode(KEY).decode()
+HOOK = f"""
+[[hook]]
+name = "pager"
+url = "https://hooks.example.org/a?token=t0ken"
+secret = "{SECRET}"
+"""
+
+
+@pytest.fixture
+def read(tmp_path):
+    """Read a file of webhooks."""
+
+    def read(text, hosts="hooks.example.org", **environ):
+        path = tmp_path / "hooks.toml"
+        path.write_text(text)
+        return hooks_of(Settings(webhooks_file=path, webhook_hosts=hosts), environ)
+
+    return read
+
+
+def test_secrets_come_from_three_places(read, tmp_path):
+    (tmp_path / "key").write_text(SECRET + "\n")
+    plain = HOOK.replace(f'secret = "{SECRET}"', "{}")
+    (given,) = read(HOOK)
+    (from_file,) = read(plain.format('secret_file = "key"'))
+    (from_env,) = read(plain.format('secret_env = "PAGER"'), PAGER=SECRET)
+    assert given.secret == from_file.secret == from_env.secret == KEY
+    assert given.wanted.states == {"confirmed"}
+    assert "0001" not in repr(given)
+    assert "token" not in repr(given)
+    assert hooks_of(Settings(), {}) == []
+
+
+@pytest.mark.parametrize(
+    ("change", "said"),
+    [
+        (
+            ("https://hooks.example.org", "https://evil.org"),
+            "evil.org:443 is not in",
+        ),
+        (("https://hooks", "http://hooks"), "http://hooks.example.org:80 is not in the list"),
+        (("https://hooks", "https://user:pw@hooks"), "without a user"),
+        (("https://hooks.example.org", "ftp://hooks.example.org"), "expected a url"),
+        (('name = "pager"\n', ""), "hook.0.name: Field required"),
+        (('name = "pager"', 'name = "a b"'), "hook.0.name"),
+        (("[[hook]]", "[[hook]]\nretries = 3"), "hook.0.retries: Extra inputs"),
+        (("[[hook]]", '[[hook]]\nstates = ["new"]'), "hook.0.states.0"),
+        (("[[hook]]", '[[hook]]\nsecret_env = "A"'), "one of secret, secret_env and secret_file"),
+        ((SECRET, "short"), "expected a secret of 24 to 64 bytes, got 5"),
+        ((SECRET, "whsec_!!"), "not base64"),
+        ((f'secret = "{SECRET}"', 'secret_env = "NONE"'), "variable NONE of secret_env is not set"),
+        ((f'secret = "{SECRET}"', 'secret_file = "none"'), "secret_file cannot be read"),
+        (("[[hook]]", "[[hook"), "is not TOML"),
+        (("[[hook]]", "[[hooks]]"), "hooks: Extra inputs"),
+    ],
+)
+def test_a_file_that_cannot_be_used_is_refused(read, change, said):
+    with pytest.raises(Refused) as refused:
+        read(HOOK.replace(*change))
+    assert said in str(refused.value)
+    assert SECRET not in str(refused.value)
+    assert "t0ken" not in str(refused.value)
+
+
+def test_two_hooks_of_one_name_are_refused(read):
+    with pytest.raises(Refused, match="more than one hook is named 'pager'"):
+        read(HOOK + HOOK)
+
+
+@pytest.mark.parametrize(
+    ("hosts", "url", "allowed"),
+    [
+        ("", "https://a.example.com/", False),
+        ("a.example.com", "https://a.example.com/x", True),
+        ("a.example.com", "https://A.Example.com:8443/x", True),
+        ("a.example.com", "http://a.example.com/x", False),
+        ("a.example.com:443", "https://a.example.com:8443/x", False),
+        ("http://a.example.com", "http://a.example.com/x", True),
+        ("http://a.example.com", "https://a.example.com/x", False),
+        ("*.example.com", "https://a.b.example.com/x", True),
+        ("*.example.com", "https://example.com/x", False),
+        ("*.example.com", "https://badexample.com/x", False),
+        ("b.org, http://127.0.0.1:9", "http://127.0.0.1:9/", True),
+        ("http://127.0.0.1:9", "http://127.0.0.1:10/", False),
+        ("http://10.0.0.0/8", "http://10.3.4.5:80/", True),
+        ("http://10.0.0.0/8", "http://11.3.4.5:80/", False),
+        ("http://[::1]:80", "http://[::1]/", True),
+        ("*.0.0.1", "https://127.0.0.1/", False),
+    ],
+)
+def test_the_list_of_hosts(hosts, url, allowed):
+    found = Allowed.parse(hosts)
+    if allowed:
+        found.check_url(url)
+    else:
+        with pytest.raises(NotAllowed, match="webhook-hosts"):
+            found.check_url(url)
+
+
+@pytest.mark.parametrize("hosts", ["*", "a.*.com", "ftp://a.com", "a.com/path", "u@a.com", "a:b"])
+def test_a_malformed_list_is_refused(hosts):
+    with pytest.raises(Refused, match="webhook-hosts"):
+        Allowed.parse(hosts)
+
+
+@pytest.mark.parametrize(
+    ("address", "hosts", "allowed"),
+    [
+        ("127.0.0.1", "localhost", False),
+        ("::ffff:127.0.0.1", "localhost", False),
+        ("10.0.0.1", "*.corp", False),
+        ("169.254.169.254", "*.corp", False),
+        ("fd00::1", "*.corp", False),
+        ("100.64.0.1", "*.corp", False),
+        ("0.0.0.0", "*.corp", False),
+        ("10.0.0.1", "*.corp,10.0.0.0/24", True),
+        ("::ffff:10.0.0.1", "*.corp,10.0.0.0/24", True),
+        ("8.8.8.8", "*.corp", True),
+    ],
+)
+def test_private_addresses_have_to_be_listed_themselves(address, hosts, allowed):
+    assert Allowed.parse(hosts).lets(ipaddress.ip_address(address)) == allowed
+
+
+async def test_a_listed_name_at_a_private_address_is_not_called():
+    with ThreadPoolExecutor() as resolvers:
+        with pytest.raises(NotAllowed, match="which is not public"):
+            await Allowed.parse("http://localhost").resolve("http://localhost:9/", resolvers)
+        allowed = Allowed.parse("http://localhost,127.0.0.1,::1")
+        host, address, port = await allowed.resolve("http://localhost:9/", resolvers)
+        assert (host, port) == ("localhost", 9)
+        assert ipaddress.ip_address(address).is_loopback
+
+
+def test_the_check_in_the_documents_accepts_what_is_sent_and_nothing_else():
+    page = (Path(__file__).parents[3] / "docs" / "events.md").read_text()
+    (code,) = re.findall(r"```python\n(.*?)```", page, re.DOTALL)
+    found = {}
+    exec(code, found)  # what readers copy
+    headers = headers_of(KEY, "evt_1", 1_700_000_000, b"{}")
+    assert found["genuine"](headers, b"{}", SECRET)
+    assert not found["genuine"](headers, b"{ }", SECRET)
+    assert not found["genuine"]({**headers, "webhook-id": "evt_2"}, b"{}", SECRET)
