@@ -5,7 +5,7 @@
     * MalformedBody, InvalidField, BodyTooLarge, UnsupportedMediaType, NotFound, MethodNotAllowed
   * Refused: the request does not fit the stream as it is at its place in the log
     * UnknownStream, UnknownModel, DimensionMismatch, LabelOutOfRange, SeqConflict,
-      UnfitSettings, SettingsConflict, KeyReused, EarlierItemFailed
+      UnfitSettings, SettingsConflict, TooManyPinned, KeyReused, EarlierItemFailed
     * `service.unfit`: UnfitModel, UnfitBelief, UnfitSnapshot, WarmingUp, StreamExists,
       UnknownEvent, NotRetained, TimeBackwards
   * Overloaded: nothing was accepted, try again later
@@ -171,6 +171,12 @@ class SettingsConflict(Refused):
     """A setting cannot be changed on a stream that has observations."""
 
     status, slug, title = 409, "settings-conflict", "Settings conflict"
+
+
+class TooManyPinned(Refused):
+    """As many streams are pinned as may be."""
+
+    status, slug, title = 409, "too-many-pinned", "Too many pinned streams"
 
 
 class KeyReused(Refused):

@@ -45,6 +45,7 @@ class Settings(BaseSettings):
     horizon_paths: int = Field(
         256, ge=2, description="paths drawn for a horizon of a model that feeds labels back"
     )
+    max_pinned: int = Field(100, ge=0, description="streams with metrics of their own")
     max_replay: int = Field(
         5000, ge=1, description="observations rerun at once, by a verdict, what-if or move"
     )

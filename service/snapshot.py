@@ -13,7 +13,7 @@ from zlib import crc32
 import msgspec
 from msgspec import Struct
 
-from service.wire import Event, Head, Record, encode
+from service.wire import Change, Event, Head, Record, encode
 
 MAGIC, VERSION = b"MOCASNAP", 1
 GROWTH = 16  # decompressed bytes for each that is stored, at most, beyond the first megabytes
@@ -41,6 +41,7 @@ class Snapshot(Struct):
     records: list[Record]
     events: list[Event]
     idempotency: dict[bytes, bytes]
+    changes: list[Change] = []
 
 
 _decode = msgspec.msgpack.Decoder(Snapshot).decode

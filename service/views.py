@@ -7,7 +7,7 @@ from typing import Any
 
 import msgspec
 
-from service.wire import Event, Head, Record, StreamSettings
+from service.wire import Change, Event, Head, Record, StreamSettings
 
 
 def event(found: Event | None) -> dict[str, Any] | None:
@@ -23,6 +23,11 @@ def settings(found: StreamSettings) -> dict[str, Any]:
     for nested in ("hazard", "sensitivity"):
         shown[nested] = msgspec.to_builtins(shown[nested])
     return shown
+
+
+def change(found: Change) -> dict[str, Any]:
+    """Return settings that were changed."""
+    return {"seq": found.seq, "at": _time(found.time_ms), "settings": found.settings}
 
 
 def summary(name: str, head: Head) -> dict[str, Any]:

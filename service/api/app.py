@@ -21,6 +21,7 @@ from service.api import openapi
 from service.api.accesslog import open_log
 from service.api.asked import Asked
 from service.api.edge import Edge
+from service.api.expiry import Expiry
 from service.api.forms import Forms
 from service.api.gateway import Gateway
 from service.api.guard import Guard
@@ -28,6 +29,7 @@ from service.api.http import Context, checked_stream, problem
 from service.api.hub import Hub
 from service.api.lane import Access
 from service.api.monitor import Monitor
+from service.api.pinned import Pinned
 from service.api.rates import Rates
 from service.api.replies import Replies, bounded
 from service.api.routes import add_routes
@@ -36,6 +38,7 @@ from service.exposure import describe, keys_required
 from service.models import Catalogue
 from service.process import Refused
 from service.redis.append import Appender
+from service.redis.committed import AsyncStore
 from service.redis.connection import (
     UnusableServer,
     check_server,
@@ -45,7 +48,6 @@ from service.redis.connection import (
 )
 from service.redis.feed import Feeds
 from service.redis.keyring import AsyncKeyring, Keyring
-from service.redis.store import AsyncStore
 from service.settings import Settings
 
 log = logging.getLogger(__name__)
@@ -131,14 +133,17 @@ async def _start(settings: Settings, stack: AsyncExitStack) -> Context:
     gateway = Gateway(Access(appender, incarnation, settings), replies, monitor)
     guard = Guard(AsyncKeyring(reads), Rates(counting, settings.key_rate), settings, required)
     stack.push_async_callback(gateway.close)
-    gateway.start(guard.watch())
+    gateway.start(guard.watch(), Expiry(store, gateway).watch())
     with suppress(TimeoutError):  # not fatal: outcomes are also read from the store
         await bounded(replies.subscribed.wait(), START_WAIT_S)
     catalogue = Catalogue(settings.models_dir)
     forms = Forms(settings)
     asked = Asked(settings, forms)
     hub = _follow_events(settings, stack)
-    return Context(settings, forms, asked, gateway, replies, store, monitor, catalogue, guard, hub)
+    pinned = Pinned(store, settings.partitions, settings.max_pinned)
+    return Context(
+        settings, forms, asked, gateway, replies, store, monitor, catalogue, guard, hub, pinned
+    )
 
 
 def _follow_events(settings: Settings, stack: AsyncExitStack) -> Hub:

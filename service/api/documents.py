@@ -166,6 +166,14 @@ class Changepoints(Document):
     segmentation: list[Segment]
 
 
+class Change(Document):
+    """Settings that were changed before the observation at `seq`; `model`: it was moved."""
+
+    seq: int
+    at: str
+    settings: dict[str, Any]
+
+
 class HistoryPage(Document):
     """A page of observations with their compact answers, oldest first."""
 
@@ -174,6 +182,7 @@ class HistoryPage(Document):
     model: str
     first: int = Field(description="the oldest `seq` that is kept")
     observations: list[dict[str, Any]]
+    changes: list[Change]
     next: int | None = Field(description="`start` of the next page; null on the last")
 
 

@@ -19,6 +19,7 @@ from service.api.guard import Guard
 from service.api.headers import header
 from service.api.hub import Hub
 from service.api.monitor import Monitor
+from service.api.pinned import Pinned
 from service.api.replies import Replies
 from service.errors import (
     PROBLEM_JSON,
@@ -28,7 +29,7 @@ from service.errors import (
     UnsupportedMediaType,
 )
 from service.models import Catalogue
-from service.redis.store import AsyncStore
+from service.redis.committed import AsyncStore
 from service.schemas import KEY, STREAM_ID
 from service.settings import Settings
 from service.wire import Outcome
@@ -56,6 +57,7 @@ class Context(NamedTuple):
     catalogue: Catalogue
     guard: Guard
     hub: Hub
+    pinned: Pinned
 
 
 class RawRoute(APIRoute):

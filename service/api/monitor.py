@@ -10,7 +10,7 @@ import redis
 
 from service import metrics
 from service.api.replies import bounded
-from service.redis.store import AsyncStore, Health
+from service.redis.committed import AsyncStore, Health
 from service.settings import Settings
 
 log = logging.getLogger(__name__)

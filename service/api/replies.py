@@ -19,7 +19,8 @@ import redis.asyncio
 from service import metrics, wire
 from service.api.lane import Pending
 from service.redis import keys
-from service.redis.store import AsyncStore, CorruptState
+from service.redis.committed import AsyncStore
+from service.redis.store import CorruptState
 
 log = logging.getLogger(__name__)
 

@@ -84,9 +84,16 @@ async def history(request: Request) -> Response:
         "model": head.settings.model,
         "first": first,
         "observations": [_shown(record) for record in records],
+        "changes": [views.change(each) for each in await _changes(context, stream, start, stop)],
         "next": stop if stop < head.seq else None,
     }
     return json_response(_encode(answer))
+
+
+async def _changes(context: Context, stream: str, start: int, stop: int) -> list[wire.Change]:
+    """Return what was changed before an observation of the page, or after the last one there is."""
+    partition = context.gateway.partition(stream)
+    return await from_store(context.store.changes(partition, stream, start, stop + 1))
 
 
 async def _records(

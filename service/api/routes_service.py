@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from contextlib import suppress
 from typing import Any
 
 import msgspec
@@ -11,9 +12,17 @@ from starlette.responses import Response
 
 from service import metrics, sensitivities
 from service.api.http import Context, context_of, json_response
-from service.errors import InternalError, NotFound, NotReady, UnknownModel
+from service.api.store import from_store
+from service.errors import (
+    CorruptState,
+    InternalError,
+    NotFound,
+    NotReady,
+    RedisUnavailable,
+    UnknownModel,
+)
 from service.models import Model
-from service.redis.store import Health
+from service.redis.committed import Health
 
 NAMED = 10  # partitions named in a reason
 _encode = msgspec.json.Encoder().encode
@@ -68,6 +77,8 @@ async def readyz(request: Request) -> Response:
 async def show_metrics(request: Request) -> Response:
     """Return the metrics of all processes of the service in Prometheus's text format."""
     content = await asyncio.to_thread(metrics.exposition)
+    with suppress(RedisUnavailable, CorruptState):  # those of the processes matter most just then
+        content += await from_store(context_of(request).pinned.exposition())
     return Response(content, headers={"Content-Type": metrics.CONTENT_TYPE})
 
 

@@ -35,6 +35,8 @@ async def put_stream(request: Request) -> Response:
     """Create a stream, or change the named settings of one."""
     context, stream = context_of(request), stream_of(request)
     settings = context.forms.settings(await read_json(request, required=False))
+    if settings.get("pinned"):
+        await from_store(context.pinned.admit(stream))
     return outcome_response(await context.gateway.submit(wire.Configure(stream, settings)))
 
 

@@ -30,6 +30,9 @@ API = STORE | {
     "max_history",
     "max_points",
     "max_samples",
+    "max_horizon",
+    "max_snapshot_bytes",
+    "max_pinned",
     "memory_shed_fraction",
     "require_keys",
     "open_access",
@@ -58,6 +61,8 @@ WORKER = STORE | {
     "read_entries",
     "checkpoint_every",
     "resident_bytes",
+    "max_replay",
+    "horizon_paths",
     "idempotency_keep_s",
     "idempotency_keep_requests",
     "recent_window",
@@ -74,7 +79,7 @@ SERVE = set(Settings.model_fields) - {"metrics_port"}
 SHORT = {"open_access": ("--open",)}
 LIMITS = (
     *("max_", "memory_", "read_", "checkpoint_", "resident_", "idempotency_", "lease_"),
-    *("body_", "head_", "feed_", "event", "webhook_"),
+    *("body_", "head_", "horizon_", "feed_", "event", "webhook_"),
 )
 
 

@@ -11,7 +11,7 @@ from service import wire
 from service.feed import Id
 from service.redis import keys
 from service.redis.store import CHUNK, Store, Stored, phase_of, seal, unseal
-from service.wire import Event, Head, IdempotencyRecord, Record
+from service.wire import Change, Event, Head, IdempotencyRecord, Record
 from service.worker.effects import Effect, aside, listed
 from service.worker.resident import Slab
 
@@ -118,9 +118,14 @@ class Stream:
 
     def changed(self, given: dict[str, Any], now_ms: int) -> None:
         """Keep that settings were changed here."""
-        head, key = self.live(), keys.changes(self.partition, self.name)
-        change = wire.encode(wire.Change(head.seq, now_ms, given))
-        self._effects.append(("HSET", key, f"{head.seq}:{now_ms}", change))
+        self.keep_changes([Change(self.live().seq, now_ms, given)])
+
+    def keep_changes(self, changes: list[Change]) -> None:
+        """Have changes of settings written with the next commit."""
+        key = keys.changes(self.partition, self.name)
+        for each in changes:
+            field = f"{each.seq}:{each.time_ms}"
+            self._effects.append(("HSET", key, field, wire.encode(each)))
 
     def put(self, record: Record) -> None:
         """Keep a record that is new or was changed."""

@@ -32,17 +32,20 @@ def separate(processes):
 
 @pytest.fixture
 def serve(processes, tmp_path):
-    """Start `moca serve` on one folder and port; may be called again after a kill."""
-    port = free_port()
+    """Start `moca serve` on one folder and port each; may be called again after a kill."""
+    ports = {}
 
-    def start() -> str:
-        processes.start("serve", "serve", "--data-dir", str(tmp_path / "data"), "--port", str(port))
+    def start(folder: str = "data") -> str:
+        port = ports.setdefault(folder, free_port())
+        name = "serve" if folder == "data" else f"serve {folder}"
+        processes.start(name, "serve", "--data-dir", str(tmp_path / folder), "--port", str(port))
         wait_ready(f"http://127.0.0.1:{port}")
         return f"http://127.0.0.1:{port}"
 
     yield start
     processes.stop_all()
-    if (tmp_path / "data").exists():  # a test that failed may have left its store an orphan
-        store = Embedded(tmp_path / "data")
-        store.start()
-        store.stop()
+    for folder in ports:  # a test that failed may have left its store an orphan
+        if (tmp_path / folder).exists():
+            store = Embedded(tmp_path / folder)
+            store.start()
+            store.stop()

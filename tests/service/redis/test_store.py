@@ -6,18 +6,9 @@ import pytest
 
 from service import wire
 from service.redis import keys
+from service.redis.committed import AsyncStore, Health
 from service.redis.connection import connect_async
-from service.redis.store import (
-    CHUNK,
-    AsyncStore,
-    CorruptState,
-    Health,
-    Store,
-    chunk_of,
-    phase_of,
-    seal,
-    unseal,
-)
+from service.redis.store import CHUNK, CorruptState, Store, chunk_of, phase_of, seal, unseal
 
 pytestmark = pytest.mark.redis
 P = 2

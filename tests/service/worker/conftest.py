@@ -12,9 +12,10 @@ import torch
 from model_core import artifact
 from service import wire
 from service.redis import keys
+from service.redis.committed import AsyncStore
 from service.redis.connection import connect, connect_async
 from service.redis.script import Call, Script
-from service.redis.store import AsyncStore, unseal
+from service.redis.store import unseal
 from service.settings import Settings
 from service.wire import Observation, Observe
 from service.worker import loop

@@ -8,8 +8,8 @@ import msgspec
 import pytest
 
 from service import models, snapshot
+from service.redis.committed import AsyncStore
 from service.redis.connection import connect_async
-from service.redis.store import AsyncStore
 from service.wire import Delete, Import, Observation, Observe, Predict, RunLength
 from tests.service.worker.test_reload import MODELS, configure, series
 

@@ -1,0 +1,74 @@
+"""Pinned streams: few enough that each has metrics of its own, read off what is committed."""
+
+from __future__ import annotations
+
+from prometheus_client import CollectorRegistry, Gauge, generate_latest
+
+from service import wire
+from service.errors import TooManyPinned
+from service.redis.committed import AsyncStore
+from service.redis.keys import partition_of
+
+GAUGES = {
+    "observations": "Observations applied.",
+    "last": "The last label.",
+    "mean": "Mean of the predictive held before it.",
+    "lower": "5 % quantile of that predictive.",
+    "upper": "95 % quantile of that predictive.",
+    "log_score": "Log predictive density of the last label.",
+    "changed_probability": "Probability that the regime has changed since the last confirmed one.",
+    "run_length": "Most probable run length.",
+    "confirmed_start": "Position at which the last confirmed regime began.",
+}
+
+
+class Pinned:
+    """Reads them from the store: no process keeps numbers of a stream that it does not own."""
+
+    def __init__(self, store: AsyncStore, partitions: int, most: int) -> None:
+        self._store, self._partitions, self._most = store, partitions, most
+
+    async def admit(self, stream: str) -> None:
+        """Raise TooManyPinned where one more would be too many."""
+        pinned = await self._store.pinned()
+        if stream not in pinned and len(pinned) >= self._most:
+            raise TooManyPinned(f"pinned: {len(pinned)} streams are, which is the most")
+
+    async def exposition(self) -> bytes:
+        """Return their metrics in Prometheus's text format."""
+        registry = CollectorRegistry()
+        gauges = {
+            name: Gauge(f"moca_stream_{name}", about, ["stream", "model"], registry=registry)
+            for name, about in GAUGES.items()
+        }
+        for stream in (await self._store.pinned())[: self._most]:
+            partition = partition_of(stream, self._partitions)
+            head = await self._store.head(partition, stream)
+            if head is None:
+                continue
+            seq = head.seq
+            records = await self._store.records(partition, stream, head, seq - 1, seq)
+            for name, value in _numbers(head, records[-1] if records else None).items():
+                if value is not None:
+                    gauges[name].labels(stream, head.settings.model).set(value)
+        return generate_latest(registry)
+
+
+def _numbers(head: wire.Head, record: wire.Record | None) -> dict[str, float | None]:
+    """Of labels of several numbers, the first."""
+    found: dict[str, float | None] = {
+        "observations": head.seq,
+        "last": head.last[0] if head.last else None,
+        "changed_probability": head.changed_probability,
+        "run_length": head.map_run_length,
+        "confirmed_start": head.confirmed_start,
+    }
+    if record is not None:
+        quantiles = record.quantiles or {}
+        found |= {
+            "log_score": record.log_score,
+            "mean": record.mean[0] if record.mean else None,
+            "lower": quantiles.get("0.05", [None])[0],
+            "upper": quantiles.get("0.95", [None])[0],
+        }
+    return found

@@ -1,0 +1,202 @@
+"""What streams keep in Redis, as the API reads it: committed state only."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, NamedTuple, cast
+
+import redis.asyncio
+
+from service import wire
+from service.redis import keys
+from service.redis.store import chunk_of, decoded, unseal
+
+STAGED_MS = 600_000  # longer than any request waits
+
+
+class Parts(NamedTuple):
+    """All that is kept of a stream: records in order, idempotency by field, as stored."""
+
+    head: wire.Head
+    checkpoint: bytes | None
+    records: list[wire.Record]
+    events: list[wire.Event]
+    idempotency: dict[bytes, bytes]
+    changes: list[wire.Change]
+
+
+class Health(NamedTuple):
+    """State of the store; lists are by partition."""
+
+    unowned: list[int]  # partitions without a lease
+    pending: list[int]  # observations appended and not yet done
+    used_memory: int
+    maxmemory: int  # 0: no limit
+
+
+class AsyncStore:
+    """The API's reads of committed state."""
+
+    def __init__(self, client: redis.asyncio.Redis, partitions: int) -> None:
+        self._client = client
+        self._partitions = partitions
+
+    async def head(self, partition: int, stream: str) -> wire.Head | None:
+        """Return a stream's head, or None when there is no such stream (any more)."""
+        blob = await cast(Any, self._client.hget(keys.heads(partition), stream))
+        if blob is None:
+            return None
+        head: wire.Head = decoded(wire.decode_head, blob, f"the head of {stream!r}")
+        return None if head.deleted else head
+
+    async def events(self, partition: int, stream: str) -> list[wire.Event]:
+        """Return a stream's events by id."""
+        blobs = await cast(Any, self._client.hvals(keys.events(partition, stream)))
+        found = [decoded(wire.decode_event, blob, f"an event of {stream!r}") for blob in blobs]
+        return sorted(found, key=lambda event: event.id)
+
+    async def stage(self, partition: int, token: str, blob: bytes) -> None:
+        """Leave a snapshot for a partition's worker, for a while."""
+        await self._client.set(keys.staged(partition, token), blob, px=STAGED_MS)
+
+    async def parts(self, partition: int, stream: str) -> Parts | None:
+        """Return all that is kept of a stream, as of one commit; None when there is no stream."""
+        hashes = (
+            keys.checkpoint,
+            keys.tail,
+            keys.history,
+            keys.events,
+            keys.idempotency,
+            keys.changes,
+        )
+        async with self._client.pipeline(transaction=True) as pipe:
+            pipe.hget(keys.heads(partition), stream)
+            for key in hashes:
+                pipe.hgetall(key(partition, stream))
+            blob, states, tail, history, events, idempotency, changes = await pipe.execute()
+        if blob is None:
+            return None
+        head: wire.Head = decoded(wire.decode_head, blob, f"the head of {stream!r}")
+        if head.deleted:
+            return None
+        records = [record for chunk in history.values() for record in unseal(chunk)]
+        records += [
+            decoded(wire.decode_record, r, f"a record of {stream!r}") for r in tail.values()
+        ]
+        by_seq = {record.seq: record for record in records if record.seq < head.seq}
+        return Parts(
+            head,
+            states.get(f"{head.generation}:{head.checkpoint}".encode()),
+            [by_seq[seq] for seq in sorted(by_seq)],
+            [decoded(wire.decode_event, e, f"an event of {stream!r}") for e in events.values()],
+            idempotency,
+            [decoded(wire.decode_change, c, f"a change of {stream!r}") for c in changes.values()],
+        )
+
+    async def records(
+        self, partition: int, stream: str, head: wire.Head, start: int, stop: int
+    ) -> list[wire.Record]:
+        """Return the retained records with seq in [start, stop), ascending."""
+        start, stop = max(start, head.seq - head.settings.history, 0), min(stop, head.seq)
+        if start >= stop:
+            return []
+        numbers = range(chunk_of(stream, start), chunk_of(stream, stop - 1) + 1)
+        seqs = range(max(start, head.sealed), stop)
+        # In one transaction, and chunks up to the end: a commit after `head` was read may have
+        # sealed what was then in the tail.
+        async with self._client.pipeline(transaction=True) as pipe:
+            pipe.hmget(keys.history(partition, stream), [str(number) for number in numbers])
+            if seqs:
+                pipe.hmget(keys.tail(partition, stream), [str(seq) for seq in seqs])
+            chunks, *tails = await pipe.execute()
+        records = [record for blob in chunks if blob for record in unseal(blob)]
+        records += [
+            decoded(wire.decode_record, blob, f"a record of {stream!r}")
+            for tail in tails
+            for blob in tail
+            if blob
+        ]
+        by_seq = {record.seq: record for record in records if start <= record.seq < stop}
+        return [by_seq[seq] for seq in sorted(by_seq)]
+
+    async def names(
+        self, prefix: str, cursor: str | None, limit: int
+    ) -> tuple[list[str], str | None]:
+        """Return up to `limit` ids of living streams after `cursor`, and the next cursor.
+
+        Sorted by code point over all partitions. The cursor is None on the last page.
+        """
+        low, high = b"[" + prefix.encode(), b"(" + prefix.encode() + b"\xff"
+        if cursor is not None and cursor >= prefix:
+            low = b"(" + cursor.encode()
+        share = limit // self._partitions + 8  # ids are spread evenly: rarely a second round
+        page: list[bytes] = []
+        while len(page) <= limit:
+            rows = await self._names_between(low, high if prefix else b"+", share)
+            # A partition whose row is full may have more ids beyond its last one.
+            horizon = min((row[-1] for row in rows if len(row) == share), default=None)
+            page += sorted(id_ for row in rows for id_ in row if horizon is None or id_ <= horizon)
+            if horizon is None:
+                break
+            low = b"(" + horizon
+        ids = [id_.decode() for id_ in page[:limit]]
+        return ids, ids[-1] if len(page) > limit and ids else None
+
+    async def _names_between(self, low: bytes, high: bytes, count: int) -> list[list[bytes]]:
+        async with self._client.pipeline(transaction=False) as pipe:
+            for partition in range(self._partitions):
+                pipe.zrangebylex(keys.names(partition), cast(Any, low), cast(Any, high), 0, count)
+            return cast(list[list[bytes]], await pipe.execute())
+
+    async def changes(
+        self, partition: int, stream: str, start: int, stop: int
+    ) -> list[wire.Change]:
+        """Return the settings changed at positions in [start, stop), in order."""
+        found = await cast(Any, self._client.hgetall(keys.changes(partition, stream)))
+        what = f"a change of {stream!r}"
+        every = [decoded(wire.decode_change, blob, what) for blob in found.values()]
+        inside = [each for each in every if start <= each.seq < stop]
+        return sorted(inside, key=lambda each: (each.seq, each.time_ms))
+
+    async def expired(self, now_ms: int, most: int) -> list[str]:
+        """Return up to `most` streams of each partition whose time to live is over."""
+        async with self._client.pipeline(transaction=False) as pipe:
+            for partition in range(self._partitions):
+                pipe.zrangebyscore(keys.due(partition), "-inf", now_ms, 0, most)
+            return [name.decode() for row in await pipe.execute() for name in row]
+
+    async def pinned(self) -> list[str]:
+        """Return all pinned streams, in order."""
+        async with self._client.pipeline(transaction=False) as pipe:
+            for partition in range(self._partitions):
+                pipe.zrange(keys.pinned(partition), 0, -1)
+            return sorted(name.decode() for row in await pipe.execute() for name in row)
+
+    async def outcomes(
+        self, partition: int, incarnation: str, numbers: Sequence[int]
+    ) -> list[wire.Outcome | None]:
+        """Return the committed outcome of each command, None where there is none yet."""
+        async with self._client.pipeline(transaction=False) as pipe:
+            for number in numbers:
+                pipe.hget(keys.outcomes(partition, incarnation, number), str(number))
+            blobs = await pipe.execute() if numbers else []
+        return [
+            None if blob is None else decoded(wire.decode_outcome, blob, "an outcome")
+            for blob in blobs
+        ]
+
+    async def health(self) -> Health:
+        """Ask the store how it is; raises a RedisError when it does not answer."""
+        every = range(self._partitions)
+        async with self._client.pipeline(transaction=False) as pipe:
+            pipe.info("memory")
+            for partition in every:
+                pipe.exists(keys.lease(partition))
+                pipe.hmget(keys.meta(partition), ["in", "done"])
+            memory, *rest = await pipe.execute()
+        return Health(
+            unowned=[partition for partition in every if not rest[2 * partition]],
+            pending=[int(appended or 0) - int(done or 0) for appended, done in rest[1::2]],
+            used_memory=int(memory["used_memory"]),
+            maxmemory=int(memory["maxmemory"]),
+        )
