@@ -32,6 +32,7 @@ MIN_SHAPE, MAX_SHAPE = 1e-3, 1000.0
 MAX_CLASSES = 1000
 MAX_ORDER = 32
 MAX_SEASON = 10_000
+MAX_WINDOW = 1000
 
 
 def _check_time(text: str) -> str:
@@ -100,8 +101,13 @@ class Observation(Form):
         "`time` where the stream has an `interval`, else 1",
     )
     supervision: Supervision | None = None
+    pending: StrictBool = Field(
+        False, description="whether the label is to come later, under this observation's `seq`"
+    )
     seq: Seq | None = Field(
-        None, description="expected position; refused with 409 when the stream is elsewhere"
+        None,
+        description="expected position; refused with 409 when the stream is elsewhere. Of an "
+        "observation whose label was to come: this is that label",
     )
 
 
@@ -198,6 +204,11 @@ class StreamForm(Form):
     )
     ttl: Annotated[Number, Field(ge=1)] | None = Field(
         None, description="seconds without an observation or a change after which it is deleted"
+    )
+    label_window: Annotated[StrictInt, Field(ge=0, le=MAX_WINDOW)] = Field(
+        100,
+        description="observations that may wait behind a label to come; the oldest such label "
+        "then counts as missing",
     )
     pinned: StrictBool = Field(
         False, description="whether its numbers are metrics of their own, under its id"

@@ -51,3 +51,9 @@ class TimeBackwards(Refused):
     """An observation from before the one before it, in a stream whose times count."""
 
     status, slug, title = 422, "time-backwards", "Time goes backwards"
+
+
+class NotAwaited(Refused):
+    """A label that is not to come, or that cannot be waited for."""
+
+    status, slug, title = 409, "not-awaited", "Label not awaited"

@@ -35,7 +35,8 @@ def summary(name: str, head: Head) -> dict[str, Any]:
     return {
         "stream": name,
         "model": head.settings.model,
-        "seq": head.seq,
+        "seq": head.seq + len(head.pending),
+        "awaited": [head.seq + i for i, each in enumerate(head.pending) if each.pending],
         "settings": settings(head.settings),
         "sensitivity": _sensitivity(head),
         "warming_up": not head.warm,

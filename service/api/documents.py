@@ -105,6 +105,9 @@ class Answer(Document):
     duplicate: bool = Field(description="answered from memory: it had been applied before")
     warming_up: bool = Field(description="location and scale are not known yet")
     time: str | None = None
+    provisional: bool | None = Field(
+        None, description="true: computed without labels before it that are to come"
+    )
 
 
 class ItemAnswer(Answer):
@@ -118,7 +121,8 @@ class StreamSummary(Document):
 
     stream: str
     model: str
-    seq: int = Field(description="observations applied: position of the next one")
+    seq: int = Field(description="position of the next observation")
+    awaited: list[int] = Field(description="positions whose label is to come")
     settings: dict[str, Any]
     sensitivity: Sensitivity | None = Field(description="null: `confirm_after` confirms")
     warming_up: bool

@@ -236,6 +236,7 @@ def _observation(form: Observed) -> wire.Observation:
         form.time,
         form.elapsed,
         None if form.supervision is None else form.supervision.changepoint,
+        form.pending,
     )
 
 

@@ -16,6 +16,7 @@ class Observation(Struct, omit_defaults=True):
     time: str | None = None
     elapsed: float | None = None
     changepoint: float | None = None  # supervision: P(regime changed just before this one)
+    pending: bool = False  # its label is to come
 
 
 class Observe(Struct, tag="observe", omit_defaults=True):

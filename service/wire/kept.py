@@ -6,6 +6,8 @@ from typing import Any
 
 from msgspec import Struct
 
+from service.wire.commands import Observation
+
 
 class Durations(Struct):
     """Hazard of regimes whose durations are negative binomial, in observations."""
@@ -42,6 +44,7 @@ class StreamSettings(Struct, omit_defaults=True):
     interval: float | None = None  # seconds in a step of the hazard
     ttl: float | None = None  # seconds
     pinned: bool = False
+    label_window: int = 100  # observations that may wait behind a label to come
     sensitivity: Sensitivity | None = None
 
 
@@ -115,6 +118,7 @@ class Head(Struct, omit_defaults=True):
     last: list[float] | None = None  # last label
     x_dim: int | None = None  # known from settings or the first input
     told: float | None = None  # supervision of the next observation, of an override
+    pending: list[Observation] = []  # from `seq` on: the first waits for its label, if any does
     last_time: float | None = None  # of the last observation, where times count; since 1970
     alarm: Alarm | None = None  # what `sensitivity` comes to
 

@@ -13,7 +13,7 @@ from model_core import horizon
 from model_core.upm.base import UnderlyingModel
 from service.unfit import UnfitModel, WarmingUp
 from service.wire import Predict, Record
-from service.worker import hazards
+from service.worker import delayed, hazards
 from service.worker.answers import summarise
 from service.worker.engine import Engine
 from service.worker.observing import wake
@@ -37,9 +37,9 @@ def predictions(engine: Engine, stream: Stream, command: Predict) -> bytes:
         detail = f"horizon: the stream is still warming up at seq {head.seq}"
         raise WarmingUp(detail, seq=head.seq)
     count = max(command.samples, 0 if model.exchangeable else engine.settings.horizon_paths)
-    drawn = _paths(stream, command, count) if count else None
+    drawn = _paths(engine, stream, command, count) if count else None
     if model.exchangeable:
-        found = _exact(stream, command)
+        found = _exact(engine, stream, command)
     else:
         assert drawn is not None
         found = [_summary(model, drawn[:, i], command.quantiles) for i in range(command.horizon)]
@@ -51,7 +51,7 @@ def predictions(engine: Engine, stream: Stream, command: Predict) -> bytes:
             each["samples"] = drawn[: command.samples, i].tolist()
     answer = {
         "stream": stream.name,
-        "seq": head.seq,
+        "seq": delayed.position(head),
         "model": head.settings.model,
         "warming_up": False,
         "predictions": named,
@@ -66,20 +66,22 @@ def _coming(stream: Stream, command: Predict) -> Record:
     return Record(head.seq, None, None, None, command.elapsed, head.told, *met)
 
 
-def _exact(stream: Stream, command: Predict) -> list[dict[str, Any]]:
+def _exact(engine: Engine, stream: Stream, command: Predict) -> list[dict[str, Any]]:
     slab = stream.slab
     assert slab is not None
-    state, prior = slab.state(stream.row), slab.row_prior(stream.row)
+    state, prior = slab.state(delayed.newest(engine, stream)), slab.row_prior(stream.row)
     inputs = slab.inputs([_coming(stream, command)])
     found = horizon.mixtures(slab.model, state, prior, inputs, command.horizon)
     return [summarise(each, command.quantiles)[0] for each in found]
 
 
-def _paths(stream: Stream, command: Predict, count: int) -> Tensor:
+def _paths(engine: Engine, stream: Stream, command: Predict, count: int) -> Tensor:
     """Labels (count, horizon, d)."""
     slab = stream.slab
     assert slab is not None
-    rows = horizon.repeated(slab.state(stream.row), slab.row_prior(stream.row), count)
+    rows = horizon.repeated(
+        slab.state(delayed.newest(engine, stream)), slab.row_prior(stream.row), count
+    )
     inputs = slab.inputs([_coming(stream, command)] * count)
     generator = torch.Generator(slab.device).manual_seed(command.seed)
     return horizon.paths(slab.model, *rows, inputs, command.horizon, generator)

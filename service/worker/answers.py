@@ -36,7 +36,17 @@ class Place(NamedTuple):
 class Answer:
     """What one observation will be answered with; the predictive is filled in per batch."""
 
-    __slots__ = ("belief", "event", "model", "place", "predictive", "readout", "record", "stream")
+    __slots__ = (
+        "belief",
+        "event",
+        "model",
+        "place",
+        "predictive",
+        "provisional",
+        "readout",
+        "record",
+        "stream",
+    )
 
     def __init__(self, stream: str, model: str, record: Record) -> None:
         self.stream, self.model, self.record = stream, model, record
@@ -45,6 +55,7 @@ class Answer:
         self.predictive: dict[str, Any] | None = None
         self.event: Event | None = None
         self.belief: list[tuple[int, float]] | None = None
+        self.provisional = False  # labels before it are to come
 
     def render(self) -> bytes:
         """JSON text, as DESIGN section 5 has it."""
@@ -65,6 +76,8 @@ class Answer:
         }
         if record.time is not None:
             answer["time"] = record.time
+        if self.provisional:
+            answer["provisional"] = True
         return msgspec.json.encode(answer)
 
     def _run_length(self, readout: Readout) -> dict[str, Any]:

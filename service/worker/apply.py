@@ -5,10 +5,12 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Callable
 
+from msgspec.structs import replace
+
 from service import metrics
 from service.errors import Defect, KeyReused, ServiceError, UnknownModel
 from service.wire import Head, IdempotencyRecord, Observation, Observe, Record
-from service.worker import answers, feeding, hazards, reads, times
+from service.worker import answers, delayed, feeding, hazards, reads, times
 from service.worker.answers import Answer, Filling
 from service.worker.checks import Known, check_label, check_observation, check_position
 from service.worker.controls import control, fresh, usable
@@ -93,6 +95,9 @@ class Batch:
                     if empty or (lane.at == 0 and self._known(lane, task, task.command)):
                         self._done(lane)
                         continue
+                    if lane.at == 0 and delayed.concerned(lane.stream, task.command):
+                        self._delayed(lane, task, task.command)
+                        continue
                     return self._observation(lane, task, task.command)
                 control(self.engine, lane.stream, task)
                 feeding.publish(lane.stream, task)
@@ -123,17 +128,51 @@ class Batch:
             task.status, task.body = stored.status, answers.repeat(stored.body)
         return True
 
+    def _delayed(self, lane: Lane, task: Task, command: Observe) -> None:
+        """Apply a list where labels are to come, on its own: answers depend on one another."""
+        stream, head = lane.stream, self._begun(lane, task)
+        at, seen_now = delayed.awaited(head, command), command.observations
+        if at is None:
+            check_position(command.seq, delayed.position(head))
+        else:  # its input and time were checked when they came
+            seen_now = [replace(seen_now[0], x=head.pending[at].x, time=None)]
+        self._check(head, seen_now, command.first)
+        self._create(stream, head, task)
+        stream.touch(task.envelope.time_ms)
+        for seen in command.observations:
+            head.x_dim, head.y_dim = Known(head.x_dim, head.y_dim).after(seen)
+            if at is None:
+                told = delayed.append(self.engine, stream, seen, self.filling.add)
+            else:
+                told = delayed.label(self.engine, stream, at, seen, self.filling.add)
+            answer, refusal = told
+            feeding.publish(stream, task)
+            if refusal is not None:
+                raise refusal
+            task.answers.append(answer)
+            if answer.provisional:
+                self.filling.add(answer)
+        self._done(lane)
+
+    def _begun(self, lane: Lane, task: Task) -> Head:
+        """Head of a stream that can be observed, which may have to be created yet."""
+        usable(lane.stream)
+        if lane.stream.alive:
+            return lane.stream.live()
+        return fresh(self.engine, lane.stream, task.envelope, {})
+
+    def _create(self, stream: Stream, head: Head, task: Task) -> None:
+        if not stream.alive:
+            stream.create(head)
+            stream.touch(task.envelope.time_ms)
+
     def _observation(self, lane: Lane, task: Task, command: Observe) -> Answer:
         """The lane's next observation, checked against its stream as it is now."""
-        stream = lane.stream
-        usable(stream)
+        stream, head = lane.stream, self._begun(lane, task)
         if lane.at == 0:
-            check_position(command.seq, stream.live().seq if stream.alive else 0)
-            head = stream.live() if stream.alive else fresh(self.engine, stream, task.envelope, {})
+            check_position(command.seq, head.seq)
             self._check(head, command.observations, command.first)
-            if not stream.alive:
-                stream.create(head)
-                stream.touch(task.envelope.time_ms)
+            self._create(stream, head, task)
         head = stream.live()
         known = Known(head.x_dim, head.y_dim).after(command.observations[lane.at])
         head.x_dim, head.y_dim = known

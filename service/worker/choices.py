@@ -10,7 +10,7 @@ from model_core import filter as moca
 from model_core.actions import Strategy
 from service.unfit import UnfitModel, WarmingUp
 from service.wire import Act, Record
-from service.worker import hazards
+from service.worker import delayed, hazards
 from service.worker.checks import check_inputs
 from service.worker.engine import Engine
 from service.worker.observing import wake
@@ -35,7 +35,8 @@ def act(engine: Engine, stream: Stream, command: Act) -> bytes:
         )
     slab, met = stream.slab, hazards.met(model, head.settings)
     coming = Record(head.seq, None, command.candidates[0], None, command.elapsed, head.told, *met)
-    grown, _ = moca.grow(slab.state(stream.row), slab.row_prior(stream.row), slab.inputs([coming]))
+    state, prior = slab.state(delayed.newest(engine, stream)), slab.row_prior(stream.row)
+    grown, _ = moca.grow(state, prior, slab.inputs([coming]))
     candidates = torch.tensor([command.candidates], dtype=torch.float64, device=slab.device)
     strategy = Strategy(command.strategy, command.samples)  # type: ignore[arg-type]
     generators = actions.seeded([command.seed], slab.device)
@@ -44,7 +45,7 @@ def act(engine: Engine, stream: Stream, command: Act) -> bytes:
     chosen = int(choice.chosen[0])
     answer = {
         "stream": stream.name,
-        "seq": head.seq,
+        "seq": delayed.position(head),
         "model": head.settings.model,
         "strategy": command.strategy,
         "chosen": chosen,

@@ -46,7 +46,7 @@ def _advance(slab: Slab, group: list[tuple[Stream, Answer]]) -> list[tuple[Answe
             faults.append((answer, _fault(answer.record)))
             continue
         answer.readout, answer.place = readout, Place(mixture, i)
-        _enter(answer.record, readout)
+        entered(answer.record, readout)
         answer.event = raised(stream, follow(stream, answer.record, readout), answer.record.time)
         _count(stream.live(), answer.record)
         stream.put(answer.record)
@@ -139,7 +139,7 @@ def _provisional(
             answer.record.log_score = score
 
 
-def _enter(record: Record, readout: Readout) -> None:
+def entered(record: Record, readout: Readout) -> None:
     """Enter a step's numbers into its record."""
     record.log_score = None if math.isnan(readout.log_score) else readout.log_score
     record.changed_probability = readout.changed_probability

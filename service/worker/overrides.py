@@ -7,7 +7,7 @@ import math
 import torch
 
 from model_core import belief as beliefs
-from service.unfit import UnfitBelief, WarmingUp
+from service.unfit import NotAwaited, UnfitBelief, WarmingUp
 from service.wire import SetBelief
 from service.worker.checks import check_position
 from service.worker.engine import Engine
@@ -21,6 +21,8 @@ def set_belief(engine: Engine, stream: Stream, command: SetBelief) -> None:
     statistics. What is known of the observation to come is kept as its supervision.
     """
     head = stream.live()
+    if head.pending:
+        raise NotAwaited(f"labels are to come from seq {head.seq} on: the belief is not settled")
     check_position(command.seq, head.seq)
     if command.belief is not None:
         _replace(engine, stream, command.belief)

@@ -12,7 +12,7 @@ from model_core import filter as moca
 from model_core import horizon
 from model_core.predictive import Mixture
 from service.wire import Predict, Record
-from service.worker import hazards, warmup
+from service.worker import delayed, hazards, warmup
 from service.worker.answers import LEVELS, summarise
 from service.worker.checks import check_inputs
 from service.worker.engine import Engine
@@ -78,7 +78,7 @@ def predictions(engine: Engine, stream: Stream, command: Predict) -> bytes:
     wake(engine, [stream])
     found: list[dict[str, Any]] = [{"predictive": None} for _ in inputs]
     if stream.slab is not None:
-        mixture, run_lengths = _mixture(stream, command, inputs)
+        mixture, run_lengths = _mixture(engine, stream, command, inputs)
         found = _described(mixture, run_lengths, command)
     else:
         if warmup.varied(warmup.values_of(stream.buffer, model), model.y_dim):
@@ -87,7 +87,7 @@ def predictions(engine: Engine, stream: Stream, command: Predict) -> bytes:
     named = [{"x": x or None, **each} for x, each in zip(inputs, found, strict=True)]
     answer = {
         "stream": stream.name,
-        "seq": head.seq,
+        "seq": delayed.position(head),
         "model": head.settings.model,
         "warming_up": stream.slab is None,
         "predictions": named,
@@ -102,7 +102,7 @@ def _provisional(engine: Engine, stream: Stream, points: list[list[float]]) -> M
 
 
 def _mixture(
-    stream: Stream, command: Predict, points: list[list[float]]
+    engine: Engine, stream: Stream, command: Predict, points: list[list[float]]
 ) -> tuple[Mixture, list[int | None]]:
     """Mixture at each input (batch: the inputs), and the run length of each component.
 
@@ -115,7 +115,7 @@ def _mixture(
         Record(head.seq, None, x or None, None, command.elapsed, head.told, *met) for x in points
     ]
     inputs = slab.inputs(records)
-    state, prior = slab.state(stream.row), slab.row_prior(stream.row)
+    state, prior = slab.state(delayed.newest(engine, stream)), slab.row_prior(stream.row)
     grown, _ = moca.grow(state, prior, slab.inputs(records[:1]))
     mixture = moca.predict(slab.model, *horizon.repeated(grown, prior, count), inputs).mixture
     found = grown.belief.run_length[0].tolist()

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import OrderedDict
-from typing import Any
+from typing import Any, NamedTuple
 
 import msgspec
 
@@ -14,6 +14,13 @@ from service.redis.store import CHUNK, Store, Stored, phase_of, seal, unseal
 from service.wire import Change, Event, Head, IdempotencyRecord, Record
 from service.worker.effects import Effect, aside, listed
 from service.worker.resident import Slab
+
+
+class Ahead(NamedTuple):
+    """Row of a state that is `count` observations ahead of the stream's, which wait for labels."""
+
+    row: int
+    count: int  # type: ignore[assignment]
 
 
 class Stream:
@@ -27,6 +34,7 @@ class Stream:
         self.remembered: OrderedDict[bytes, IdempotencyRecord] = OrderedDict()
         self.unreadable: dict[bytes, bytes] = {}  # idempotency records
         self.slab: Slab | None = None
+        self.ahead: Ahead | None = None
         self.row = -1
         self.broken: str | None = None
         self.reborn = False  # the next commit drops an earlier life
@@ -107,9 +115,16 @@ class Stream:
 
     def leave(self) -> None:
         """Give the row on the device back."""
+        self.come_back()
         if self.slab is not None:
             self.slab.remove(self.row)
         self.slab, self.row = None, -1
+
+    def come_back(self) -> None:
+        """Forget the state that ran ahead of labels to come."""
+        if self.slab is not None and self.ahead is not None:
+            self.slab.remove(self.ahead.row)
+        self.ahead = None
 
     def touch(self, now_ms: int) -> None:
         """Have the head written with the next commit."""

@@ -1,0 +1,153 @@
+"""Labels that come later: their inputs wait for them, and what follows waits behind them.
+
+A stream's own state stands before the first observation whose label is to come. What follows is
+kept in the head, and answered from a second state that ran ahead without those labels: such an
+answer is provisional. A label that comes in, or is given up because too many wait, moves the
+stream's own state on, in order of `seq`, as far as labels are known.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from msgspec.structs import replace
+
+from service import clock
+from service.errors import ServiceError
+from service.unfit import NotAwaited
+from service.wire import Head, Observation, Observe, Record
+from service.worker import alarms, hazards, times
+from service.worker.answers import Answer, Place
+from service.worker.engine import Engine
+from service.worker.observing import entered, observe
+from service.worker.stream import Ahead, Stream
+
+Settled = Callable[[Answer], None]
+
+
+def concerned(stream: Stream, command: Observe) -> bool:
+    """Whether a label to come has to do with it."""
+    waiting = stream.alive and bool(stream.live().pending)
+    return waiting or any(seen.pending for seen in command.observations)
+
+
+def position(head: Head) -> int:
+    """Position of the next observation."""
+    return head.seq + len(head.pending)
+
+
+def awaited(head: Head, command: Observe) -> int | None:
+    """Index among those pending of what a late label is for; None where it is a new observation.
+
+    Raises NotAwaited.
+    """
+    seq = command.seq
+    if seq is None or seq >= position(head) or len(command.observations) != 1:
+        return None
+    index, seen = seq - head.seq, command.observations[0]
+    if index < 0 or not head.pending[index].pending:
+        raise NotAwaited(f"no label is to come at seq {seq}", seq=position(head))
+    if seen.pending or (seen.x is not None and seen.x != head.pending[index].x):
+        raise NotAwaited(f"seq {seq} waits for its label, its input is known", field="x")
+    return index
+
+
+def label(
+    engine: Engine, stream: Stream, index: int, seen: Observation, settled: Settled
+) -> tuple[Answer, ServiceError | None]:
+    """Take a late label in; answers for its observation, provisionally if others are before it."""
+    head = stream.live()
+    known = head.pending[index]
+    told = known.changepoint if seen.changepoint is None else seen.changepoint
+    head.pending[index] = replace(known, y=seen.y, changepoint=told, pending=False)
+    stream.come_back()
+    if index:
+        return _run_ahead(engine, stream, index + 1), None
+    done = _settle(engine, stream, settled)
+    return done[0]
+
+
+def append(
+    engine: Engine, stream: Stream, seen: Observation, settled: Settled
+) -> tuple[Answer, ServiceError | None]:
+    """Take a new observation in; answers for it."""
+    head = stream.live()
+    if seen.pending and not head.settings.label_window:
+        raise NotAwaited("with a `label_window` of 0 every label comes with its observation")
+    head.pending.append(seen)
+    if len(head.pending) > head.settings.label_window and head.pending[0].pending:
+        head.pending[0] = replace(head.pending[0], pending=False)
+        stream.come_back()
+    done = _settle(engine, stream, settled)
+    if not head.pending:
+        return done[-1]
+    return _run_ahead(engine, stream, len(head.pending)), None
+
+
+def newest(engine: Engine, stream: Stream) -> int:
+    """Row of the state after everything that was posted."""
+    count = len(stream.live().pending)
+    if not count or stream.slab is None:
+        return stream.row
+    if stream.ahead is None or stream.ahead.count < count:
+        _run_ahead(engine, stream, count)
+    assert stream.ahead is not None
+    return stream.ahead.row
+
+
+def _settle(
+    engine: Engine, stream: Stream, settled: Settled
+) -> list[tuple[Answer, ServiceError | None]]:
+    """Apply what waits for no label, in order; one that cannot be applied counts as missing."""
+    head, found = stream.live(), list[tuple[Answer, ServiceError | None]]()
+    while head.pending and not head.pending[0].pending:
+        seen = head.pending.pop(0)
+        answer = Answer(stream.name, head.settings.model, _record(engine, stream, head.seq, seen))
+        (refusal,) = observe(engine, [(stream, answer)])
+        if refusal is not None:
+            answer.record.y = None
+            observe(engine, [(stream, answer)])
+        settled(answer)
+        found.append((answer, refusal))
+        if stream.ahead is not None:
+            # What ran ahead went through the same observation: nothing waited before it.
+            stream.ahead = stream.ahead._replace(count=stream.ahead.count - 1)
+    return found
+
+
+def _run_ahead(engine: Engine, stream: Stream, count: int) -> Answer:
+    """Bring the state ahead after the first `count` that are pending; answers for the last."""
+    head, slab = stream.live(), stream.slab
+    seq = head.seq + count - 1
+    answer = Answer(stream.name, head.settings.model, _record(engine, stream, seq, None))
+    answer.provisional = True
+    if slab is None:  # in the warm-up there is nothing to say yet
+        return answer
+    if stream.ahead is None or stream.ahead.count >= count:
+        stream.come_back()
+        row = slab.add(slab.state(stream.row), slab.row_prior(stream.row))
+        stream.ahead = Ahead(row, 0)
+    watched = alarms.watched([head])
+    while stream.ahead.count < count:
+        at = stream.ahead.count
+        record = _record(engine, stream, head.seq + at, head.pending[at])
+        mixture, (readout,) = slab.step([stream.ahead.row], [record], *watched)
+        stream.ahead = stream.ahead._replace(count=at + 1)
+        answer.record, answer.readout, answer.place = record, readout, Place(mixture, 0)
+        entered(record, readout)
+    return answer
+
+
+def _record(engine: Engine, stream: Stream, seq: int, seen: Observation | None) -> Record:
+    head = stream.live()
+    seen = head.pending[seq - head.seq] if seen is None else seen
+    met = hazards.met(engine.catalogue.of(head), head.settings)
+    elapsed = times.elapsed(seen, head.settings.interval, _time_before(head, seq))
+    told = head.told if seen.changepoint is None and seq == head.seq else seen.changepoint
+    return Record(seq, seen.y, seen.x, seen.time, elapsed, told, *met)
+
+
+def _time_before(head: Head, seq: int) -> float | None:
+    """When the last observation before a position was."""
+    known = [each.time for each in head.pending[: max(0, seq - head.seq)] if each.time is not None]
+    return clock.seconds(known[-1]) if known else head.last_time
