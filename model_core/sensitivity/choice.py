@@ -9,7 +9,7 @@ from typing import NamedTuple
 from model_core.errors import OutOfRange
 from model_core.sensitivity.curve import Curve, Delay, log_odds, probability_of
 
-REACH = 2.0  # times the largest hazard of the curves that a stream's may be
+REACH = 1.2  # times the largest hazard of the curves that a stream's may be
 
 
 class Choice(NamedTuple):
