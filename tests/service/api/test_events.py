@@ -312,7 +312,7 @@ def test_a_stop_ends_connections_at_once(start, writer, processes):
         time.sleep(0.3)
         began = time.monotonic()
         processes.signal("api", signal.SIGTERM)
-        assert all(m.comment for m in messages)  # to a clean end
+        list(messages)  # to a clean end: one that is cut raises
         assert processes.running["api"].wait(10) == -signal.SIGTERM
     assert time.monotonic() - began < 4
 
