@@ -292,11 +292,12 @@ def test_a_consumer_that_takes_nothing_is_disconnected_and_resumes(start, writer
         taken = b""
         while chunk := stalled.recv(65536):
             taken += chunk
-    blocks = [block for block in taken.split(b"\nid: ")[1:] if b"\n\n" in block]
-    seen = len(blocks) - 1  # the first has the cursor of the beginning, and no event
+    whole = taken.rpartition(b"\n\n")[0].split(b"\n\n")  # the last one may be cut
+    ids = [each.partition(b"id: ")[2].split(b"\n")[0] for each in whole if b"event: " in each]
+    seen = len(ids)
     assert seen < 500
     resumed = Consumer(url)
-    resumed.last = blocks[-1].split(b"\n")[0].decode()
+    resumed.last = ids[-1].decode()
     resumed.read(500 - seen, 30.0)
     assert resumed.seen == healthy.seen[seen:]
 
@@ -311,7 +312,7 @@ def test_a_stop_ends_connections_at_once(start, writer, processes):
         time.sleep(0.3)
         began = time.monotonic()
         processes.signal("api", signal.SIGTERM)
-        assert all(m.comment for m in messages)  # to a clean end
+        list(messages)  # to a clean end: one that is cut raises
         assert processes.running["api"].wait(10) == -signal.SIGTERM
     assert time.monotonic() - began < 4
 
