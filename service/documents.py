@@ -70,12 +70,6 @@ class Changepoints(Struct):
     events: list[Event] = []
     segmentation: list[Segment] = []
 
-    def to_frame(self, backend: str | None = None) -> Any:
-        """Return a row for each event; see `service.frames.to_frame`."""
-        from service.frames import to_frame
-
-        return to_frame(self.events, backend)
-
 
 class StreamState(Struct):
     """Summary of one stream."""
@@ -209,12 +203,6 @@ class HistoryPage(Struct):
     first: int
     observations: list[Recorded]
     next: int | None = None
-
-    def to_frame(self, backend: str | None = None) -> Any:
-        """Return a row for each observation; see `service.frames.to_frame`."""
-        from service.frames import to_frame
-
-        return to_frame(self.observations, backend)
 
 
 class ModelInfo(Struct):

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, cast
 from service.client import calls
 from service.client.base import Calls
 from service.client.errors import ClientError, InvalidRequest, PartlyObserved
-from service.documents import Answer, Recorded
+from service.documents import Answer, Changepoints, HistoryPage, Recorded
 from service.wire import Event
 
 if TYPE_CHECKING:
@@ -32,11 +32,11 @@ class Answers(list[Answer]):
 
 
 def to_frame(
-    rows: Sequence[Answer] | Sequence[Recorded] | Sequence[Event],
+    rows: Sequence[Answer] | Sequence[Recorded] | Sequence[Event] | HistoryPage | Changepoints,
     backend: str | None = None,
     kind: type | None = None,
 ) -> Any:
-    """Return answers, history or events as a frame, one row each.
+    """Return answers, a page of history or changepoints as a frame, one row each.
 
     backend: "pandas", "polars" or "pyarrow"; default: the first of them that is installed.
     kind: what the rows are, where there may be none. Vectors get numbered columns, as in the
@@ -50,6 +50,10 @@ def to_frame(
         raise InvalidRequest(f"no frames without one of {', '.join(BACKENDS)}")
     if chosen not in BACKENDS:
         raise InvalidRequest(f"backend: expected one of {', '.join(BACKENDS)}, got {chosen!r}")
+    if isinstance(rows, HistoryPage):
+        rows, kind = rows.observations, Recorded
+    if isinstance(rows, Changepoints):
+        rows, kind = rows.events, Event
     columns = _columns(list(rows), kind or (type(rows[0]) if rows else Event))
     return nw.from_dict(columns, backend=cast(Any, chosen)).to_native()
 

@@ -7,8 +7,8 @@ import socket
 import uvicorn
 from fastapi import FastAPI
 
+from service.api.calls import EVENTS
 from service.api.http import Context
-from service.api.routes import EVENTS
 
 
 class Server(uvicorn.Server):

@@ -20,6 +20,7 @@ from service.worker.checks import (
     same_model,
 )
 from service.worker.engine import Engine
+from service.worker.retained import retained
 from service.worker.sizes import check_sizes
 from service.worker.stream import Stream
 
@@ -33,7 +34,7 @@ def judge(engine: Engine, stream: Stream, command: Verdict, now_ms: int) -> byte
     head = stream.live()
     if stream.slab is None or head.seq == 0:
         raise WarmingUp(f"the stream has no belief yet at seq {head.seq}", seq=head.seq)
-    records = stream.retained(engine.store, engine.settings.max_replay)
+    records = retained(stream, engine.store, engine.settings.max_replay)
     events = stream.events(engine.store)
     event = None
     if command.event is not None:
@@ -150,7 +151,7 @@ def _prepared(engine: Engine, stream: Stream, given: dict[str, Any]) -> tuple[He
     merged = {**msgspec.to_builtins(head.settings), **given}
     settings = msgspec.convert(merged, StreamSettings)
     check_options(settings)
-    records = stream.retained(engine.store, engine.settings.max_replay)
+    records = retained(stream, engine.store, engine.settings.max_replay)
     known = Known(*catalogue.dimensions(settings.model))
     for record in records:
         known = known.after(record)

@@ -10,7 +10,7 @@ import msgspec
 from service import wire
 from service.feed import Id
 from service.redis import keys
-from service.redis.store import CHUNK, Store, Stored, phase_of, seal, unseal
+from service.redis.store import CHUNK, Store, Stored, phase_of, seal
 from service.wire import Change, Event, Head, IdempotencyRecord, Record
 from service.worker.effects import Effect, aside, listed
 from service.worker.resident import Slab
@@ -220,23 +220,10 @@ class Stream:
         head = self.live()
         return (head.seq + self.phase) // every > (head.checkpoint + self.phase) // every
 
-    def retained(self, store: Store, most: int) -> list[Record]:
-        """The last `most` records, and those before them in the same chunk; ascending."""
-        head = self.live()
-        records = {seq: wire.decode_record(each) for seq, each in self.tail.items()} | self._new
-        first = max(0, head.seq - min(head.settings.history, most))
-        wanted = range((first + self.phase) // CHUNK, (head.sealed - 1 + self.phase) // CHUNK + 1)
-        missing = [number for number in wanted if number not in self._sealing]
-        stored = dict(zip(missing, store.chunks(self.partition, self.name, missing), strict=True))
-        for blob in (stored | self._sealing).values():
-            if blob is not None:
-                records |= {record.seq: record for record in unseal(blob)}
-        found: list[Record] = []
-        for seq in range(head.seq - 1, -1, -1):
-            if seq not in records or seq < wanted.start * CHUNK - self.phase:
-                break
-            found.append(records[seq])
-        return found[::-1]
+    def recent(self) -> tuple[dict[int, Record], dict[int, bytes]]:
+        """Records that are in no chunk yet, and chunks that may not be stored yet."""
+        records = {seq: wire.decode_record(each) for seq, each in self.tail.items()}
+        return records | self._new, self._sealing
 
     def relay(self, records: list[Record]) -> None:
         """Have the last records written anew, in chunks and tail; the first begins a chunk."""

@@ -7,7 +7,7 @@ import time
 import httpx
 import pytest
 
-from service.api.routes import CALLS
+from service.api.calls import CALLS
 from service.keys import OPEN, SCOPES
 from service.redis.connection import connect
 from service.redis.keyring import USED, Keyring

@@ -115,7 +115,7 @@ def test_history_and_changepoints(library):
     name = library.__name__
     said = Predictive(mean=[1.0, 2.0], variance=[[1.0, 0.0], [0.0, 4.0]])
     page = HistoryPage("s", 1, "m", 0, [Recorded(0, y=[1.0, 2.0], x=[3.0], predictive=said)])
-    back = page.to_frame(name)
+    back = to_frame(page, name)
     assert [column(back, n) for n in ("y1", "y2", "x", "mean2", "variance2")] == [
         [1.0],
         [2.0],
@@ -124,10 +124,10 @@ def test_history_and_changepoints(library):
         [4.0],
     ]
     events = [Event(1, "confirmed", 5, 7, size=[1.0, -2.0]), Event(2, "suspected", 9, 9)]
-    back = Changepoints("s", 20, events=events).to_frame(name)
+    back = to_frame(Changepoints("s", 20, events=events), name)
     assert column(back, "start") == [5, 9]
     assert column(back, "size2") == [-2.0, None]
-    assert column(Changepoints("s", 0).to_frame(name), "start") == []
+    assert column(to_frame(Changepoints("s", 0), name), "start") == []
     assert column(Answers().to_frame(name), "log_score") == []
 
 

@@ -16,6 +16,7 @@ from service.wire import (
     Verdict,
     WhatIf,
 )
+from service.worker.retained import retained
 from tests.service.worker.test_reload import MODELS, configure, series
 
 KNOWN = {"location": [0.0], "scale": [1.0], "hazard": 0.01}
@@ -74,9 +75,8 @@ def test_a_move_reruns_what_is_retained(bench, close):
     bench.observe("a", labels)
     first = bench.records("a")[0].seq
     bench.ask(Move("a", "averaged"))
-    kept = bench.worker.engine.streams[bench.partition("a"), "a"].retained(
-        bench.worker.engine.store, 5000
-    )
+    engine = bench.worker.engine
+    kept = retained(engine.streams[bench.partition("a"), "a"], engine.store, 5000)
     assert first - 63 <= kept[0].seq <= first
     configure(bench, "b", "averaged")
     bench.observe("b", labels[kept[0].seq :])
