@@ -58,6 +58,8 @@ def _as_list(value: Any) -> Any:
 
 Number = Annotated[float, Field(strict=True, allow_inf_nan=False)]
 Numbers = Annotated[list[Number], Field(min_length=1)]
+_Scale = Annotated[Number, Field(gt=0)]
+_Scales = Annotated[list[_Scale], Field(min_length=1)]
 Probability = Annotated[Number, Field(ge=0, le=1)]
 Elapsed = Annotated[Number, Field(gt=0)]
 Time = Annotated[StrictStr, Field(max_length=40), AfterValidator(_check_time)]
@@ -178,14 +180,12 @@ class StreamForm(Form):
     warmup: Annotated[StrictInt, Field(ge=0, le=MAX_WARMUP)] = Field(
         20, description="observations from which location and scale are taken"
     )
-    location: Annotated[Numbers, BeforeValidator(_as_list)] | None = Field(
-        None, description="typical label, per dimension; default: from the warm-up"
-    )
+    location: (
+        Annotated[Numbers, BeforeValidator(_as_list, json_schema_input_type=Number | Numbers)]
+        | None
+    ) = Field(None, description="typical label, per dimension; default: from the warm-up")
     scale: (
-        Annotated[
-            Annotated[list[Annotated[Number, Field(gt=0)]], Field(min_length=1)],
-            BeforeValidator(_as_list),
-        ]
+        Annotated[_Scales, BeforeValidator(_as_list, json_schema_input_type=_Scale | _Scales)]
         | None
     ) = Field(None, description="typical spread, per dimension; default: from the warm-up")
     history: Annotated[StrictInt, Field(ge=0)] = Field(

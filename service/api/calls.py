@@ -20,6 +20,7 @@ from service.api import (
 )
 from service.api import routes_streams as streams
 from service.api.event_stream import EventStream
+from service.api.http import Bytes
 from service.keys import OPEN
 from service.questions import (
     ActionForm,
@@ -44,7 +45,7 @@ from service.schemas import (
 
 Endpoint = Callable[[Request], Awaitable[Response]]
 LOGGED = (422, 429, 500, 503, 504)  # what every call that goes through the log can answer
-BODY = (400, 413, 415)
+BODY = (400, 408, 413, 415)
 
 
 class Call(NamedTuple):
@@ -95,6 +96,7 @@ CALLS = (
         query=ObserveQuery,
         body=openapi.body(openapi.list_of(Item), lines=True),
         tag="observations",
+        described=openapi.ANSWERED_LINES,
     ),
     Call(
         "GET",
@@ -121,7 +123,7 @@ CALLS = (
         f"{STREAM}/predictions",
         routes_reads.predict,
         documents_reads.Predictions,
-        (*BODY, 404, *LOGGED),
+        (*BODY, 404, 409, *LOGGED),
         _here,
         body=openapi.body(openapi.ref(PredictionForm), required=False),
         tag="reads",
@@ -163,6 +165,7 @@ CALLS = (
         None,
         (404, 422, 500, 503),
         _here,
+        response=Bytes,
         described=openapi.BLOB,
     ),
     Call(
@@ -170,7 +173,7 @@ CALLS = (
         f"{STREAM}/snapshot",
         streams.put_snapshot,
         documents.StreamSummary,
-        (409, 413, 415, *LOGGED),
+        (*BODY, 409, *LOGGED),
         _here,
         SnapshotQuery,
         openapi.BLOB_BODY,
@@ -260,6 +263,12 @@ CALLS = (
         "GET", "/livez", routes_service.livez, documents.Status, (500,), tag="service", scope=OPEN
     ),
     Call(
-        "GET", "/readyz", routes_service.readyz, documents.Status, (503,), tag="service", scope=OPEN
+        "GET",
+        "/readyz",
+        routes_service.readyz,
+        documents.Status,
+        (500, 503),
+        tag="service",
+        scope=OPEN,
     ),
 )

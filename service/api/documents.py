@@ -60,36 +60,6 @@ class Event(Document):
 class Answer(Document):
     """Answer to one observation."""
 
-    model_config = ConfigDict(
-        json_schema_extra={
-            "examples": [
-                {
-                    "stream": "pump-7",
-                    "seq": 412,
-                    "model": "gaussian@1",
-                    "predictive": {
-                        "mean": [10.2],
-                        "variance": [[0.31]],
-                        "quantiles": {"0.05": [9.3], "0.5": [10.2], "0.95": [11.1]},
-                    },
-                    "log_score": -1.37,
-                    "changed_probability": 0.013,
-                    "changepoint_probability": 0.0021,
-                    "recent_change_probability": 0.011,
-                    "run_length": {
-                        "map": 96,
-                        "mean": 94.8,
-                        "hypotheses": 23,
-                        "pruned_mass": 3.1e-07,
-                    },
-                    "event": None,
-                    "duplicate": False,
-                    "warming_up": False,
-                }
-            ]
-        }
-    )
-
     stream: str
     seq: int = Field(description="this observation's position; the first has 0")
     model: str

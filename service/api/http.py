@@ -44,6 +44,12 @@ _json_type = re.compile(rb"application/([a-z0-9.-]+\+)?json\s*(;.*)?", re.IGNORE
 _ndjson_type = re.compile(rb"application/(x-)?ndjson\s*(;.*)?", re.IGNORECASE).fullmatch
 
 
+class Bytes(Response):
+    """An answer that is no text."""
+
+    media_type = BYTES
+
+
 class Context(NamedTuple):
     """What the routes work with."""
 

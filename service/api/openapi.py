@@ -10,6 +10,7 @@ from fastapi.openapi.utils import get_openapi
 from pydantic import BaseModel
 from pydantic.json_schema import models_json_schema
 
+from service.api import examples
 from service.api.documents import Problem
 from service.api.http import BYTES, JSON, NDJSON
 from service.errors import PROBLEM_JSON
@@ -65,7 +66,7 @@ WORDS = {
     503: "the store is away; `type` says whether nothing was accepted or the outcome is unknown",
     504: "accepted and will be applied once, but the answer did not come in time",
 }
-GUARDED = (401, 403, 429, 503)  # what every call that takes a key can answer
+GUARDED = (401, 403, 429, 500, 503)  # what every call that takes a key can answer
 BEARER = {
     "type": "http",
     "scheme": "bearer",
@@ -103,6 +104,11 @@ IDEMPOTENCY = {
     "schema": {"type": "string", "pattern": KEY},
 }
 _BYTES = {BYTES: {"schema": {"type": "string", "format": "binary"}}}
+LINES = {"type": "string", "description": "an `Item` a line"}
+ANSWERED_LINES: dict[str, Any] = {
+    "description": "an answer or a problem for each item, in order; lines are answered by lines",
+    "content": {NDJSON: {"schema": {"type": "string", "description": "an `ItemAnswer` a line"}}},
+}
 BLOB: dict[str, Any] = {"description": "the snapshot", "content": _BYTES}
 BLOB_BODY: dict[str, Any] = {"required": True, "content": _BYTES}
 
@@ -118,11 +124,6 @@ EVENT_MESSAGES: dict[str, Any] = {
     "content": {
         "text/event-stream": {
             "schema": {"type": "string"},
-            "example": "id: AUAFisz8xuIyAMrWCyk\nevent: changepoint\n"
-            'data: {"stream":"pump-7","model":"gaussian@1","event":{"id":1,"state":"confirmed",'
-            '"start":28,"suspected_at":33,"confirmed_at":43,"delay":5,"probability":0.98,'
-            '"direction":"down","size":-1.9,"time":null},"time":null,'
-            '"at":"2024-05-01T12:00:00.000+00:00"}\n\n',
         }
     },
 }
@@ -163,7 +164,7 @@ def body(schema: dict[str, Any], required: bool = True, lines: bool = False) -> 
     """Return a JSON request body, with `lines` also as NDJSON."""
     content: dict[str, Any] = {JSON: {"schema": schema}}
     if lines:
-        content[NDJSON] = {"schema": ref(Item)}
+        content[NDJSON] = {"schema": LINES}
     return {"required": required, "content": content}
 
 
@@ -188,5 +189,6 @@ def document(app: FastAPI) -> dict[str, Any]:
         _, schemas = models_json_schema(modes, ref_template=REF)  # type: ignore[arg-type]
         found.setdefault("components", {}).setdefault("schemas", {}).update(schemas["$defs"])
         found["components"]["securitySchemes"] = {"key": BEARER}
+        examples.describe(found)
         app.openapi_schema = found
     return app.openapi_schema

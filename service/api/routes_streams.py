@@ -14,7 +14,7 @@ from starlette.responses import Response
 from service import models, snapshot, views, wire
 from service.api.forms import query
 from service.api.http import (
-    BYTES,
+    Bytes,
     Context,
     context_of,
     json_response,
@@ -91,7 +91,7 @@ async def get_snapshot(request: Request) -> Response:
     digest = models.digest(context.settings.models_dir, parts.head.settings.model)
     found = snapshot.Snapshot(stream, time.time_ns() // 1_000_000, digest, *parts)
     blob = await asyncio.to_thread(snapshot.dump, found)
-    return Response(blob, media_type=BYTES)
+    return Bytes(blob)
 
 
 async def put_snapshot(request: Request) -> Response:

@@ -1,0 +1,114 @@
+"""The examples of OpenAPI, sent to a service; `python -m tests.e2e.asking URL` records them.
+
+The service must be a fresh one.
+"""
+
+import json
+import random
+import sys
+
+import httpx
+import msgspec
+
+from service.api.calls import CALLS
+from service.api.examples import FILE, all_examples
+
+BYTES = "application/octet-stream"
+PATHS = {call.endpoint.__name__: (call.method, call.path) for call in CALLS}
+KEPT = 4  # of a long list of objects or numbers
+
+
+def prepare(client):
+    """Make the streams that the examples are about."""
+    rng = random.Random(5)
+    put(client, "pump-7", {"model": "gaussian", "location": 10, "scale": 0.5})
+    post(client, "pump-7", [{"y": 10 - 3 * (i >= 40) + rng.gauss(0, 0.5)} for i in range(70)])
+    put(client, "coin", {"model": "bernoulli"})
+    put(client, "ad", {"model": "linear"})
+    seen = []
+    for i in range(30):
+        x = [float(i % 2), float(i % 3 == 0)]
+        seen.append({"x": x, "y": x[0] - x[1] / 2 + rng.gauss(0, 0.1)})
+    post(client, "ad", seen)
+
+
+def put(client, stream, settings):
+    assert client.put(f"/v1/streams/{stream}", json=settings).status_code == 201
+
+
+def post(client, stream, body):
+    assert client.post(f"/v1/streams/{stream}/observations", json=body).status_code == 200
+
+
+def ask(client, each, blob):
+    """Send one example; `blob` is a snapshot for the one that needs it."""
+    method, path = PATHS[each.call]
+    url = path.format(**each.path) + (f"?{each.query}" if each.query else "")
+    if each.body is msgspec.UNSET:
+        if each.call == "events":
+            return first_message(client, url)
+        return client.request(method, url)
+    content = each.body if isinstance(each.body, str) else json.dumps(each.body)
+    content = blob if each.media == BYTES else content
+    return client.request(method, url, content=content, headers={"Content-Type": each.media})
+
+
+def first_message(client, url):
+    """The first message of an endless answer."""
+    with client.stream("GET", url) as response:
+        text = ""
+        for part in response.iter_text():
+            text += part
+            if "data:" in text and text.endswith("\n\n"):
+                break
+    message = next(block for block in text.split("\n\n") if "data:" in block)
+    return httpx.Response(response.status_code, headers=response.headers, text=message + "\n\n")
+
+
+def answer_of(response):
+    """An answer as an example has it."""
+    if not response.content:
+        return msgspec.UNSET
+    kind = response.headers["content-type"].partition(";")[0]
+    if kind == BYTES:
+        return "(bytes)"
+    return response.json() if kind == "application/json" else response.text
+
+
+def play(client):
+    """Each example with its response, in order."""
+    prepare(client)
+    blob = b""
+    for each in all_examples():
+        response = ask(client, each, blob)
+        blob = response.content if each.call == "get_snapshot" else blob
+        yield each, response
+
+
+def shortened(value):
+    """An answer for the page: long lists cut, numbers to six digits."""
+    if isinstance(value, float):
+        return float(f"{value:.6g}")
+    if isinstance(value, list):
+        return [shortened(each) for each in value[:KEPT]]
+    if isinstance(value, dict):
+        return {name: shortened(each) for name, each in value.items()}
+    return value
+
+
+def record(url):
+    """Write the answers of a service into the file of examples."""
+    found = []
+    with httpx.Client(base_url=url, timeout=60) as client:
+        for each, response in play(client):
+            assert response.is_success, f"{each.summary}: {response.text}"
+            new = msgspec.structs.replace(
+                each, status=response.status_code, answer=shortened(answer_of(response))
+            )
+            found.append(new)
+    lines = ",\n".join(msgspec.json.encode(each).decode() for each in found)
+    FILE.write_text(f"[\n{lines}\n]\n")
+
+
+if __name__ == "__main__":
+    record(sys.argv[1])

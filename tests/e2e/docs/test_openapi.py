@@ -1,0 +1,235 @@
+"""The OpenAPI document is true: its examples fit their schemas and are what the service does."""
+
+import copy
+import re
+
+import httpx
+import jsonschema
+import msgspec
+import pytest
+
+from service import errors, refusals, unfit
+from service.api import problems
+from service.api.app import create_app
+from service.api.calls import CALLS
+from service.api.examples import all_examples
+from service.errors import PROBLEM_JSON, ServiceError
+from service.refusals import RateExceeded
+from service.settings import Settings
+from tests.e2e.asking import BYTES, PATHS, answer_of, play
+
+OPENAPI = create_app(Settings(redis_url="redis://localhost")).openapi()
+BRANCHES = {"FormError", "Refused", "Overloaded", "Unavailable", "Defect"}  # never raised
+OPEN_SCHEMAS = {"Problem"}  # may have further members
+CALL_NAMES = [call.endpoint.__name__ for call in CALLS]
+
+
+def operation(call):
+    method, path = PATHS[call]
+    return OPENAPI["paths"][path][method.lower()]
+
+
+def closed():
+    """The document, with answers that have no more than what is described."""
+    document = copy.deepcopy(OPENAPI)
+    for name, schema in document["components"]["schemas"].items():
+        if schema.get("type") == "object" and name not in OPEN_SCHEMAS:
+            schema.setdefault("additionalProperties", False)
+    return document
+
+
+CLOSED = closed()
+
+
+def check(schema, value, document=OPENAPI):
+    whole = {**schema, "components": document["components"]}
+    jsonschema.Draft202012Validator(whole).validate(value)
+
+
+def contents():
+    """Every media type of every request and answer, with where it is."""
+    for path, operations in OPENAPI["paths"].items():
+        for method, each in operations.items():
+            where = f"{method} {path}"
+            for media, content in each.get("requestBody", {}).get("content", {}).items():
+                yield f"{where} body {media}", content
+            for status, response in each["responses"].items():
+                for media, content in response.get("content", {}).items():
+                    yield f"{where} {status} {media}", content
+
+
+def tree(base):
+    found = [each for child in base.__subclasses__() for each in (child, *tree(child))]
+    ours = (errors.__name__, refusals.__name__, unfit.__name__)
+    return [each for each in found if each.__module__ in ours]
+
+
+@pytest.mark.parametrize(("where", "content"), list(contents()), ids=[w for w, _ in contents()])
+def test_every_body_and_answer_has_examples_that_fit_its_schema(where, content):
+    examples = content.get("examples", {})
+    assert examples, where
+    for example in examples.values():
+        check(content["schema"], example["value"])
+
+
+@pytest.mark.parametrize("name", sorted(OPENAPI["components"]["schemas"]))
+def test_examples_of_schemas_fit_them(name):
+    schema = OPENAPI["components"]["schemas"][name]
+    for example in schema.get("examples", []):
+        check(schema, example)
+
+
+def test_every_error_has_an_example():
+    shown = {type(case.error) for case in problems.CASES}
+    known = {each for each in tree(ServiceError) if each.__name__ not in BRANCHES}
+    assert shown == known
+    assert len(problems.CASES) == len(known)
+
+
+@pytest.mark.parametrize("call", CALL_NAMES)
+def test_the_problems_of_a_call_are_those_of_its_statuses(call):
+    responses = operation(call)["responses"]
+    said = {
+        int(status) for status, each in responses.items() if PROBLEM_JSON in each.get("content", {})
+    }
+    assert said == set(problems.of_call(call))
+
+
+def test_every_call_that_a_problem_names_exists():
+    assert {call for case in problems.CASES for call in case.calls} == set(CALL_NAMES)
+    assert {each.call for each in all_examples()} == set(CALL_NAMES)
+    names = [(each.call, each.name) for each in all_examples()]
+    assert len(set(names)) == len(names)
+
+
+def test_headers_of_refusals_are_described():
+    headers = operation("observe")["responses"]["429"]["headers"]
+    assert set(RateExceeded("", 1, 1, 1).headers()) <= set(headers)
+
+
+@pytest.fixture(scope="module")
+def played(service_url):
+    with httpx.Client(base_url=service_url, timeout=60) as client:
+        yield client, list(play(client))
+
+
+def shape(value):
+    """What kind of thing a value is: names and types, of lists the first."""
+    if isinstance(value, dict):
+        keys = value if not all(re.fullmatch(r"[\d.]+", key) for key in value) else {}
+        return {key: shape(value[key]) for key in keys}
+    if isinstance(value, list):
+        return [shape(each) for each in value[:1]]
+    return "number" if type(value) in (int, float) else type(value).__name__
+
+
+def test_every_example_is_answered_as_described(played):
+    for each, response in played[1]:
+        assert response.status_code == each.status, response.text
+        answer = answer_of(response)
+        if answer is msgspec.UNSET:
+            assert each.answer is msgspec.UNSET
+            continue
+        media = response.headers["content-type"].partition(";")[0]
+        described = operation(each.call)["responses"][str(each.status)]["content"][media]
+        check(described["schema"], answer)
+        closed_operation = CLOSED["paths"][PATHS[each.call][1]][PATHS[each.call][0].lower()]
+        content = closed_operation["responses"][str(each.status)]["content"][media]
+        if each.call != "observe_many":  # an item is one of two kinds, told apart by its status
+            check(content["schema"], answer, CLOSED)
+        if media != BYTES:
+            assert shape(answer) == shape(each.answer), (
+                f"{each.call}: {each.summary}: record anew: python -m tests.e2e.asking URL"
+            )
+
+
+PROVOKED = [
+    ("unknown-stream", "get_stream", {"stream": "nobody"}, {}),
+    ("unknown-stream", "judge", {"stream": "nobody", "event": 1}, {"json": {"change": True}}),
+    ("unknown-stream", "history", {"stream": "nobody"}, {}),
+    ("unknown-event", "judge", {"stream": "pump-7", "event": 99}, {"json": {"change": True}}),
+    ("not-found", "get_model", {"name": "pump"}, {}),
+    ("malformed-body", "observe", {"stream": "pump-7"}, {"content": b'{"y":', "kind": "json"}),
+    (
+        "malformed-body",
+        "put_snapshot",
+        {"stream": "pump-7"},
+        {"content": b"no gzip", "kind": "octet-stream", "headers": {"Content-Encoding": "gzip"}},
+    ),
+    ("unsupported-media-type", "act", {"stream": "ad"}, {"content": b"1", "kind": "pdf"}),
+    (
+        "unsupported-encoding",
+        "what_if",
+        {"stream": "ad"},
+        {"content": b"1", "kind": "json", "headers": {"Content-Encoding": "br"}},
+    ),
+    ("body-too-large", "observe_many", {}, {"content": b" " * 9_000_000, "kind": "json"}),
+    ("invalid-field", "observe", {"stream": "pump-7"}, {"json": {"y": "high"}}),
+    ("invalid-field", "list_streams", {}, {"params": {"limit": 0}}),
+    ("invalid-field", "events", {}, {"params": {"after": "nonsense"}}),
+    ("seq-conflict", "observe", {"stream": "pump-7"}, {"json": {"y": 1, "seq": 999}}),
+    ("seq-conflict", "put_run_length", {"stream": "pump-7"},
+     {"json": {"changepoint": 0.5, "seq": 999}}),
+    ("not-awaited", "observe", {"stream": "strict"}, {"json": {"pending": True}}),
+    ("dimension-mismatch", "observe", {"stream": "pump-7"}, {"json": {"y": [1, 2]}}),
+    ("dimension-mismatch", "act", {"stream": "ad"}, {"json": {"candidates": [[1]]}}),
+    ("dimension-mismatch", "predict", {"stream": "ad"}, {"json": {"x": [[1]]}}),
+    ("label-out-of-range", "observe", {"stream": "coin"}, {"json": {"y": 7}}),
+    ("label-out-of-range", "move_stream", {"stream": "pump-7"}, {"json": {"model": "poisson"}}),
+    ("unknown-model", "put_stream", {"stream": "new"}, {"json": {"model": "pump"}}),
+    ("unknown-model", "what_if", {"stream": "pump-7"}, {"json": {"settings": {"model": "pump"}}}),
+    ("unknown-model", "move_stream", {"stream": "pump-7"}, {"json": {"model": "pump"}}),
+    ("unfit-settings", "put_stream", {"stream": "new"}, {"json": {"model": "categorical"}}),
+    ("settings-conflict", "put_stream", {"stream": "pump-7"}, {"json": {"model": "poisson"}}),
+    ("unfit-model", "act", {"stream": "pump-7"}, {"json": {"candidates": [[1.0]]}}),
+    ("unfit-model", "predict", {"stream": "ad"}, {"json": {"horizon": 2}}),
+    ("warming-up", "act", {"stream": "cold"}, {"json": {"candidates": [[1.0]]}}),
+    ("warming-up", "judge", {"stream": "cold", "event": 1}, {"json": {"change": True}}),
+    ("warming-up", "predict", {"stream": "cool"}, {"json": {"horizon": 2}}),
+    ("warming-up", "put_run_length", {"stream": "cold"},
+     {"json": {"belief": [{"run_length": 0, "probability": 1.0}]}}),
+    ("unfit-belief", "put_run_length", {"stream": "pump-7"},
+     {"json": {"belief": [{"run_length": 999, "probability": 1.0}]}}),
+    ("not-retained", "report_change", {"stream": "pump-7"}, {"json": {"start": 999}}),
+    ("unfit-snapshot", "put_snapshot", {"stream": "new"},
+     {"content": b"no", "kind": "octet-stream"}),
+    ("stream-exists", "put_snapshot", {"stream": "pump-7"}, {"kind": "octet-stream"}),
+    ("time-backwards", "observe", {"stream": "timed"},
+     {"json": [{"y": 1, "time": f"2024-05-01T{hour}:00:00Z"} for hour in (12, 11)]}),
+]  # fmt: skip
+
+
+@pytest.fixture(scope="module")
+def provoking(played):
+    client, answered = played
+    for stream, settings in (
+        ("cold", {"model": "linear"}),
+        ("cool", {"model": "gaussian"}),
+        ("timed", {"model": "gaussian", "interval": 60}),
+        ("strict", {"label_window": 0}),
+    ):
+        client.put(f"/v1/streams/{stream}", json=settings)
+    client.post("/v1/streams/cold/observations", json={"x": [1.0], "y": 1.0})
+    client.post("/v1/streams/cool/observations", json={"y": 1.0})
+    (blob,) = [response.content for each, response in answered if each.call == "get_snapshot"]
+    return client, blob
+
+
+@pytest.mark.parametrize(
+    ("slug", "call", "path", "request_"), PROVOKED, ids=[f"{e[0]} {e[1]}" for e in PROVOKED]
+)
+def test_a_provoked_problem_is_one_that_the_call_is_said_to_have(
+    slug, call, path, request_, provoking
+):
+    client, blob = provoking
+    sent, method = dict(request_), PATHS[call][0]
+    if "kind" in sent:
+        kind = {"Content-Type": f"application/{sent.pop('kind')}"}
+        sent = {"content": blob, **sent, "headers": {**kind, **sent.get("headers", {})}}
+    response = client.request(method, PATHS[call][1].format(**path), **sent)
+    assert response.headers["content-type"] == PROBLEM_JSON, response.text
+    found = response.json()
+    assert found["type"].rpartition("/")[2] == slug, found
+    described = operation(call)["responses"][str(response.status_code)]["content"][PROBLEM_JSON]
+    assert slug in described["examples"]
+    check(described["schema"], found)
