@@ -12,6 +12,7 @@ from service.commands import (
     demo,
     keys,
     observing,
+    reference,
     run,
     snapshots,
     streams,
@@ -39,6 +40,7 @@ app.command()(tools.replay)
 app.command()(tools.models)
 app.command()(calibrate.calibrate)
 app.command()(tools.settings)
+app.command()(reference.reference)
 app.add_typer(tools.bench, name="bench")
 app.add_typer(keys.app, name="keys")
 for _measure in sorted(entry_points(group="moca.bench"), key=lambda each: each.name):

@@ -52,6 +52,7 @@ class Answer(Struct):
     duplicate: bool = False
     warming_up: bool = False
     time: str | None = None
+    provisional: bool = False  # computed without labels before it that are to come
 
 
 class Segment(Struct):
@@ -69,6 +70,14 @@ class Changepoints(Struct):
     model: str = ""
     events: list[Event] = []
     segmentation: list[Segment] = []
+
+
+class Verdict(Struct):
+    """The event that a verdict is on, as it is now."""
+
+    stream: str
+    seq: int
+    event: Event
 
 
 class StreamState(Struct):
@@ -90,6 +99,8 @@ class StreamState(Struct):
     last_event: Event | None = None
     mean_log_score: float | None = None
     pruned_mass: float = 0.0
+    awaited: list[int] = []  # positions whose label is to come
+    sensitivity: dict[str, Any] | None = None
 
 
 class Hypothesis(Struct):
@@ -136,6 +147,7 @@ class Prediction(Struct):
 
     x: list[float] | None = None
     predictive: Predictive | None = None
+    ahead: int | None = None  # with a horizon: 1 is the next label
     components: list[Component] | None = None
     samples: list[list[float]] | None = None
 

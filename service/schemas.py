@@ -135,7 +135,7 @@ class Durations(Form):
     )
 
 
-class Sensitivity(Form):
+class SensitivityForm(Form):
     """How many false alarms a stream may have."""
 
     false_alarms_per_1000: Annotated[Number, Field(gt=0, le=1000)] = Field(
@@ -217,7 +217,7 @@ class StreamForm(Form):
     season: Annotated[StrictInt, Field(ge=2, le=MAX_SEASON)] | None = Field(
         None, description="period of an `autoregressive` stream's season, in observations"
     )
-    sensitivity: Sensitivity | None = Field(
+    sensitivity: SensitivityForm | None = Field(
         None,
         description="confirm a change once its probability is so high that false ones are as rare "
         "as asked, instead of after `confirm_after` observations",

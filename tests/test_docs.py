@@ -8,13 +8,16 @@ import pytest
 
 from model_core import artifact
 from model_core.upm.builtin import BUILTIN, NEWEST
+from service.api import problems
+from service.api.calls import CALLS
+from service.commands import reference_calls, reference_commands
 from service.commands.options import API, SERVE, WORKER, settings_markdown, variable
 from service.schemas import StreamForm
 from service.settings import Settings
 
 ROOT = Path(__file__).parent.parent
 DOCS = ROOT / "docs"
-PAGES = [ROOT / "README.md", ROOT / "CHANGELOG.md", *sorted(DOCS.glob("*.md"))]
+PAGES = [ROOT / "README.md", ROOT / "CHANGELOG.md", *sorted(DOCS.glob("**/*.md"))]
 NAMES = re.findall(r"\bmodel_core(?:\.\w+)+", (DOCS / "mathematics.md").read_text())
 
 
@@ -28,6 +31,21 @@ def test_the_page_of_settings_is_the_one_that_is_made():
     assert (ROOT / "docs" / "settings.md").read_text() == settings_markdown(), (
         "make it anew: moca settings > docs/settings.md"
     )
+
+
+def test_the_reference_is_the_one_that_is_made():
+    made = reference_calls.page()
+    assert (DOCS / "reference.md").read_text() == made, "moca reference > docs/reference.md"
+    assert all(f"### {call.method} {call.path}\n" in made for call in CALLS)
+    assert all(f"### {case.error.slug}\n" in made for case in problems.CASES)
+
+
+def test_the_page_of_commands_is_the_one_that_is_made():
+    made = reference_commands.page()
+    assert (DOCS / "commands.md").read_text() == made, (
+        "moca reference --commands > docs/commands.md"
+    )
+    assert "## moca train\n" in made
 
 
 def test_every_setting_is_an_option_of_some_command():
@@ -87,9 +105,10 @@ def _anchors(page):
     return {re.sub(r"[^\w\- ]", "", each.lower()).replace(" ", "-") for each in headings}
 
 
-@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.relative_to(ROOT).as_posix())
 def test_links_lead_somewhere(page):
-    for target in re.findall(r"\]\(([^)\s]+)\)", page.read_text()):
+    text = re.sub(r"```.*?```", "", page.read_text(), flags=re.DOTALL)
+    for target in re.findall(r"\]\(([^)\s]+)\)", text):
         if "://" in target:
             continue
         path, _, anchor = target.partition("#")

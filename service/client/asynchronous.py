@@ -23,6 +23,7 @@ from service.documents import (
     Snapshot,
     StreamEvent,
     StreamState,
+    Verdict,
 )
 
 if TYPE_CHECKING:
@@ -181,6 +182,14 @@ class AsyncClient(AsyncDriver):
     async def changepoints(self, stream: str) -> Changepoints:
         """Return the stream's events and its retrospective segmentation."""
         return await self.call(calls.changepoints(stream))
+
+    async def judge(self, stream: str, event: int, change: bool) -> Verdict:
+        """Say of an event whether it was a change; the belief is corrected by a rerun."""
+        return await self.call(calls.judge(stream, event, change))
+
+    async def report_change(self, stream: str, start: int) -> Verdict:
+        """Report a change that no event was raised for; `start` is its first observation."""
+        return await self.call(calls.report_change(stream, start))
 
     def history(
         self, stream: str, *, start: int | None = 0, limit: int = 500

@@ -52,6 +52,7 @@ _action = as_type(documents.Action)
 _run_length = as_type(documents.RunLength)
 _any = as_type(dict[str, Any])
 _changepoints = as_type(documents.Changepoints)
+_verdict = as_type(documents.Verdict)
 _history = as_type(documents.HistoryPage)
 _models = as_type(documents.Models)
 _model = as_type(documents.ModelInfo)
@@ -241,6 +242,18 @@ def what_if(stream: str, body: Mapping[str, Any]) -> Call[dict[str, Any]]:
 def changepoints(stream: str) -> Call[documents.Changepoints]:
     """Events so far, and the segmentation."""
     return _get(path_of(stream, "/changepoints"), _changepoints)
+
+
+def judge(stream: str, event: int, change: bool) -> Call[documents.Verdict]:
+    """Say of an event whether it was a change; said again, it changes nothing more."""
+    path = path_of(stream, f"/changepoints/{event}")
+    return _change("PUT", path, {"change": change}, _verdict, Repeat.HARMLESS)
+
+
+def report_change(stream: str, start: int) -> Call[documents.Verdict]:
+    """Report a change that was missed; reported again, it is the same event."""
+    path = path_of(stream, "/changepoints")
+    return _change("POST", path, {"start": start}, _verdict, Repeat.HARMLESS)
 
 
 def history(stream: str, start: int | None, limit: int) -> Call[documents.HistoryPage]:

@@ -7,12 +7,15 @@ import httpx
 import jsonschema
 import msgspec
 import pytest
+from fastapi.openapi.utils import get_openapi
+from pydantic.json_schema import models_json_schema
 
 from service import errors, refusals, unfit
 from service.api import problems
 from service.api.app import create_app
 from service.api.calls import CALLS
 from service.api.examples import all_examples
+from service.api.openapi import BODIES
 from service.errors import PROBLEM_JSON, ServiceError
 from service.refusals import RateExceeded
 from service.settings import Settings
@@ -233,3 +236,11 @@ def test_a_provoked_problem_is_one_that_the_call_is_said_to_have(
     described = operation(call)["responses"][str(response.status_code)]["content"][PROBLEM_JSON]
     assert slug in described["examples"]
     check(described["schema"], found)
+
+
+def test_no_form_has_the_name_of_an_answer():
+    """One would stand in the place of the other."""
+    routes = create_app(Settings(redis_url="redis://localhost")).routes
+    answers = get_openapi(title="", version="", routes=routes)["components"]["schemas"]
+    forms = models_json_schema([(model, "validation") for model in BODIES])[1]["$defs"]
+    assert set(answers) & set(forms) == {"Problem", "FieldProblem"}

@@ -1,0 +1,19 @@
+"""`moca reference`: docs/reference.md and docs/commands.md, made of what the code says itself."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+
+
+def reference(
+    commands: Annotated[
+        bool, typer.Option("--commands", help="The commands of moca in place of the calls.")
+    ] = False,
+) -> None:
+    """Print every call of the REST interface, or every command, as Markdown."""
+    from service.commands import reference_calls, reference_commands
+
+    page = reference_commands.page() if commands else reference_calls.page()
+    typer.echo(page, nl=False)
