@@ -217,7 +217,7 @@ class AsyncClient(AsyncDriver):
         """Return one model with all its versions."""
         return await self.call(calls.model(name))
 
-    async def move_model(self, stream: str, model: str) -> dict[str, Any]:
+    async def move_model(self, stream: str, model: str) -> StreamState:
         """Move the stream to another model, or version, by replay."""
         return await self.call(calls.move_model(stream, model))
 

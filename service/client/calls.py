@@ -38,10 +38,6 @@ def _unexpected(response: httpx.Response, why: str) -> UnexpectedAnswer:
     return UnexpectedAnswer(f"{asked.method} {asked.url.path}: unexpected answer: {why}")
 
 
-def _nothing(response: httpx.Response) -> None:
-    """There is nothing to read."""
-
-
 _state = as_type(documents.StreamState)
 _page = as_type(documents.StreamPage)
 _answer = as_type(documents.Answer)
@@ -107,7 +103,7 @@ def _text(value: Any) -> str:
 
 def ready() -> Call[None]:
     """Whether every stream is served."""
-    return _get("/readyz", _nothing)
+    return _get("/readyz", as_type(Any))
 
 
 def put_stream(stream: str, settings: Mapping[str, Any]) -> Call[documents.StreamState]:
@@ -127,7 +123,7 @@ def streams(prefix: str, limit: int, cursor: str | None = None) -> Call[document
 
 def delete_stream(stream: str) -> Call[None]:
     """Delete a stream; a repeat that finds none has done it."""
-    call = _change("DELETE", path_of(stream), None, _nothing, Repeat.HARMLESS)
+    call = _change("DELETE", path_of(stream), None, lambda _: None, Repeat.HARMLESS)
     return call._replace(gone_is_done=True)
 
 
@@ -246,14 +242,14 @@ def changepoints(stream: str) -> Call[documents.Changepoints]:
 
 def judge(stream: str, event: int, change: bool) -> Call[documents.Verdict]:
     """Say of an event whether it was a change; said again, it changes nothing more."""
-    path = path_of(stream, f"/changepoints/{event}")
-    return _change("PUT", path, {"change": change}, _verdict, Repeat.HARMLESS)
+    path, body = path_of(stream, f"/changepoints/{event}"), {"change": change}
+    return _change("PUT", path, body, _verdict, Repeat.HARMLESS)
 
 
 def report_change(stream: str, start: int) -> Call[documents.Verdict]:
     """Report a change that was missed; reported again, it is the same event."""
-    path = path_of(stream, "/changepoints")
-    return _change("POST", path, {"start": start}, _verdict, Repeat.HARMLESS)
+    path, body = path_of(stream, "/changepoints"), {"start": start}
+    return _change("POST", path, body, _verdict, Repeat.HARMLESS)
 
 
 def history(stream: str, start: int | None, limit: int) -> Call[documents.HistoryPage]:
@@ -297,12 +293,6 @@ def model(name: str) -> Call[documents.ModelInfo]:
     return _get(f"/v1/models/{quote(name, safe='')}", _model)
 
 
-def move_model(stream: str, model: str) -> Call[dict[str, Any]]:
+def move_model(stream: str, model: str) -> Call[documents.StreamState]:
     """Move a stream to another model by replay."""
-    body = {"model": model}
-    return _change("POST", path_of(stream, "/model"), body, _object, Repeat.UNSAFE)
-
-
-def _object(response: httpx.Response) -> dict[str, Any]:
-    """Read an answer that may have no body."""
-    return _any(response) if response.content else {}
+    return _change("POST", path_of(stream, "/model"), {"model": model}, _state, Repeat.UNSAFE)

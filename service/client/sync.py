@@ -215,7 +215,7 @@ class Client(Driver):
         """Return one model with all its versions."""
         return self.call(calls.model(name))
 
-    def move_model(self, stream: str, model: str) -> dict[str, Any]:
+    def move_model(self, stream: str, model: str) -> StreamState:
         """Move the stream to another model, or version, by replay."""
         return self.call(calls.move_model(stream, model))
 

@@ -19,7 +19,7 @@ from service.wire import Head, Observation, Observe, Record
 from service.worker import alarms, hazards, times
 from service.worker.answers import Answer, Place
 from service.worker.engine import Engine
-from service.worker.observing import entered, observe
+from service.worker.observing import entered, observe, wake
 from service.worker.stream import Ahead, Stream
 
 Settled = Callable[[Answer], None]
@@ -117,6 +117,7 @@ def _settle(
 
 def _run_ahead(engine: Engine, stream: Stream, count: int) -> Answer:
     """Bring the state ahead after the first `count` that are pending; answers for the last."""
+    wake(engine, [stream])  # the very first may wait for its label
     head, slab = stream.live(), stream.slab
     seq = head.seq + count - 1
     answer = Answer(stream.name, head.settings.model, _record(engine, stream, seq, None))

@@ -37,6 +37,20 @@ def same(bench, close, one, other):
     assert [e.start for e in bench.events(one)] == [e.start for e in bench.events(other)]
 
 
+def test_the_very_first_observation_may_wait_for_its_label(bench, close):
+    """It is answered from the prior, also after a crash, as if the label had come with it."""
+    for stream in ("a", "b"):
+        bench.ask(Configure(stream, KNOWN), status=201)
+    first = pend(bench, "a")
+    assert first["predictive"]["mean"] == [0.0]
+    bench.crash()
+    assert pend(bench, "a")["predictive"] is not None
+    bench.observe("b", [1.0, 2.0])
+    late(bench, "a", 0, 1.0)
+    late(bench, "a", 1, 2.0)
+    same(bench, close, "a", "b")
+
+
 @pytest.mark.parametrize("seed", range(6))
 def test_in_the_end_it_is_as_if_all_had_come_in_time(bench, close, seed):
     rng, labels = random.Random(seed), values(60)

@@ -1,0 +1,40 @@
+"""The tutorials, done as they stand against a real service."""
+
+from pathlib import Path
+
+import pytest
+
+from tests.e2e.docs.pages import Reader, blocks, play
+
+PAGES = sorted((Path(__file__).parents[3] / "docs" / "tutorials").glob("*.md"))
+LONG = {"fleet", "classifier"}  # train a model
+
+
+@pytest.mark.parametrize(
+    "page",
+    [
+        pytest.param(page, id=page.stem, marks=[pytest.mark.slow] * (page.stem in LONG))
+        for page in PAGES
+    ],
+)
+def test_a_tutorial_runs_and_prints_what_it_says(page, tmp_path):
+    done = 0
+    for said, printed in play(page, tmp_path):
+        done += 1
+        if said is not None:
+            assert printed.split() == said.split(), f"python -m tests.e2e.docs.pages {page}"
+    assert done == len(list(blocks(page))) > 3
+
+
+def test_the_readme_tries_it_with_what_works(tmp_path):
+    readme = Path(__file__).parents[3] / "README.md"
+    tried = [each for each in blocks(readme) if each[0] == "python" or each[1].startswith("curl")]
+    assert len(tried) == 2
+    reader = Reader(tmp_path)
+    try:
+        reader.run("sh", "moca serve")
+        printed = [reader.run(kind, code) for kind, code, _ in tried]
+    finally:
+        reader.close()
+    assert printed[0].split() == tried[0][2].split()
+    assert '"seq":50,' in printed[1]
