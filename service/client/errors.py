@@ -7,7 +7,7 @@
     * OutcomeUnknown: the same, and the request may have been applied, or not
   * PartlyObserved: a frame was applied up to a row; `answers` has what was answered
   * Problem: the service refused the request, with an RFC 9457 document
-    * Invalid (400, 413, 415, 422): the request is wrong, or does not fit its stream
+    * Invalid (400, 408, 413, 415, 422): the request is wrong, or does not fit its stream
       * MalformedBody, InvalidField, BodyTooLarge, UnsupportedMediaType, UnknownModel,
         DimensionMismatch, LabelOutOfRange, UnfitSettings, UnfitModel, UnfitBelief,
         UnfitSnapshot, KeyReused
@@ -113,7 +113,7 @@ class Problem(ClientError):
         return msgspec.convert(self.document.get("answers") or [], list[Answer])
 
 
-class Invalid(Problem, status=(400, 405, 413, 414, 415, 422, 431)):
+class Invalid(Problem, status=(400, 405, 408, 413, 414, 415, 422, 431)):
     """The request is wrong, or does not fit its stream; the stream stays as it was."""
 
 

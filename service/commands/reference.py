@@ -9,7 +9,12 @@ import typer
 
 def reference(
     commands: Annotated[
-        bool, typer.Option("--commands", help="The commands of moca in place of the calls.")
+        bool,
+        typer.Option(
+            "--commands",
+            envvar="MOCA_COMMANDS",
+            help="The commands of moca in place of the calls.",
+        ),
     ] = False,
 ) -> None:
     """Print every call of the REST interface, or every command, as Markdown."""
