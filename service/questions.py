@@ -10,7 +10,7 @@ from typing import Annotated, Literal
 
 from pydantic import AfterValidator, ConfigDict, Field, StrictBool, StrictInt, StrictStr
 
-from service.models import REFERENCE
+from service.models import NAME, REFERENCE
 from service.schemas import Elapsed, Form, Number, Numbers, Probability, Seq, StreamForm
 
 MAX_QUANTILES = 99
@@ -155,3 +155,29 @@ class ChangeForm(Form):
     model_config = ConfigDict(json_schema_extra={"examples": [{"start": 412}]})
 
     start: Seq = Field(description="`seq` of the first observation of the new regime")
+
+
+class CanaryForm(Form):
+    """A version that a share of a model's new streams is made with."""
+
+    model_config = ConfigDict(json_schema_extra={"examples": [{"version": "4", "share": 0.1}]})
+
+    version: Annotated[StrictStr, Field(pattern=f"^{NAME}$")]
+    share: Probability = Field(description="of the new streams whose model is named alone")
+
+
+class MovesForm(Form):
+    """Streams that are to go on under another model, page by page."""
+
+    model_config = ConfigDict(
+        json_schema_extra={"examples": [{"prefix": "pump-", "model": "pump@4"}]}
+    )
+
+    prefix: Annotated[StrictStr, Field(max_length=200)] = Field(
+        description="of the ids of the streams; empty: all"
+    )
+    model: Annotated[StrictStr, Field(pattern=REFERENCE)]
+    cursor: Annotated[StrictStr, Field(max_length=200)] | None = Field(
+        None, description="`cursor` of the answer before"
+    )
+    limit: Annotated[StrictInt, Field(ge=1, le=1000)] = Field(100, description="streams at a time")

@@ -16,8 +16,10 @@ from service.errors import PROBLEM_JSON
 from service.questions import (
     ActionForm,
     BeliefForm,
+    CanaryForm,
     ChangeForm,
     ModelForm,
+    MovesForm,
     PredictionForm,
     VerdictForm,
     WhatIfForm,
@@ -28,9 +30,11 @@ REF = "#/components/schemas/{model}"
 BODIES: tuple[type[BaseModel], ...] = (
     ActionForm,
     BeliefForm,
+    CanaryForm,
     ChangeForm,
     Item,
     ModelForm,
+    MovesForm,
     Observation,
     PredictionForm,
     StreamForm,
