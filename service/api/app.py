@@ -16,6 +16,7 @@ from starlette.exceptions import HTTPException
 from starlette.middleware.cors import CORSMiddleware
 from starlette.requests import Request
 from starlette.responses import Response
+from starlette.routing import Match
 
 from service.api import openapi
 from service.api.accesslog import open_log
@@ -196,7 +197,8 @@ async def _http_error(request: Request, error: Exception) -> Response:
     assert isinstance(error, HTTPException)
     path = request.scope["path"]
     if error.status_code == 405:
-        return problem(MethodNotAllowed(f"{request.method} is not for {path}"), error.headers)
+        allowed = {"Allow": ", ".join(_methods(request))}
+        return problem(MethodNotAllowed(f"{request.method} is not for {path}"), allowed)
     raw: bytes = request.scope.get("raw_path") or b""
     if raw.startswith(b"/v1/streams/") and b"%2f" in raw.lower():
         try:
@@ -204,6 +206,16 @@ async def _http_error(request: Request, error: Exception) -> Response:
         except ServiceError as bad_id:
             return problem(bad_id)
     return problem(NotFound(f"there is nothing at {path}"))
+
+
+def _methods(request: Request) -> list[str]:
+    """Methods of all routes at the request's path; the router knows those of one."""
+    found: set[str] = set()
+    for route in request.app.routes:
+        match, _ = route.matches(request.scope)
+        if match is not Match.NONE:
+            found |= getattr(route, "methods", None) or set()
+    return sorted(found)
 
 
 async def _unexpected(request: Request, error: Exception) -> Response:

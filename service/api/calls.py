@@ -56,7 +56,7 @@ CALLS = (
         list[documents.ItemAnswer | documents.Problem],
         (*BODY, 422),
         query=ObserveQuery,
-        body=openapi.body(openapi.list_of(Item), lines=True),
+        body=openapi.body(openapi.items_of(Item), lines=True),
         tag="observations",
     ),
     Call(
@@ -84,7 +84,7 @@ CALLS = (
         f"{STREAM}/predictions",
         routes_reads.predict,
         documents_reads.Predictions,
-        (*BODY, 404, *LOGGED),
+        (*BODY, 404, 409, *LOGGED),
         _here,
         body=openapi.body(openapi.ref(PredictionForm), required=False),
         tag="reads",

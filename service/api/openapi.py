@@ -142,6 +142,12 @@ def list_of(model: type[BaseModel]) -> dict[str, Any]:
     return {"type": "array", "items": ref(model)}
 
 
+def items_of(model: type[BaseModel]) -> dict[str, Any]:
+    """Return the schema of a list whose items may be of a model: any other is refused alone."""
+    other = {"description": "anything else is answered with a problem of its own"}
+    return {"type": "array", "items": {"anyOf": [ref(model), other]}}
+
+
 def one_or_list(model: type[BaseModel]) -> dict[str, Any]:
     """Return the schema of a model or a list of it."""
     return {"oneOf": [ref(model), list_of(model)]}
