@@ -58,6 +58,7 @@ CALLS = (
         query=ObserveQuery,
         body=openapi.body(openapi.items_of(Item), lines=True),
         tag="observations",
+        described=openapi.LINES,
     ),
     Call(
         "GET",

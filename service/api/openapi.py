@@ -108,6 +108,10 @@ IDEMPOTENCY = {
 }
 _BYTES = {BYTES: {"schema": {"type": "string", "format": "binary"}}}
 BLOB: dict[str, Any] = {"description": "the snapshot", "content": _BYTES}
+LINES: dict[str, Any] = {
+    "description": "a status for each item, in their order; lines for lines",
+    "content": {NDJSON: {"schema": {"type": "string"}}},
+}
 BLOB_BODY: dict[str, Any] = {"required": True, "content": _BYTES}
 
 LAST_EVENT_ID = {
@@ -144,8 +148,12 @@ def list_of(model: type[BaseModel]) -> dict[str, Any]:
 
 def items_of(model: type[BaseModel]) -> dict[str, Any]:
     """Return the schema of a list whose items may be of a model: any other is refused alone."""
+    return {"type": "array", "items": _or_other(model)}
+
+
+def _or_other(model: type[BaseModel]) -> dict[str, Any]:
     other = {"description": "anything else is answered with a problem of its own"}
-    return {"type": "array", "items": {"anyOf": [ref(model), other]}}
+    return {"anyOf": [ref(model), other]}
 
 
 def one_or_list(model: type[BaseModel]) -> dict[str, Any]:
@@ -173,7 +181,7 @@ def body(schema: dict[str, Any], required: bool = True, lines: bool = False) -> 
     """Return a JSON request body, with `lines` also as NDJSON."""
     content: dict[str, Any] = {JSON: {"schema": schema}}
     if lines:
-        content[NDJSON] = {"schema": ref(Item)}
+        content[NDJSON] = {"schema": {"description": "a line of it", **_or_other(Item)}}
     return {"required": required, "content": content}
 
 
