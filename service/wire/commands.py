@@ -146,6 +146,7 @@ class Envelope(Struct, array_like=True):
     deadline_ms: int  # reads are skipped when replayed past it; 0: none
     default_model: str
     command: Command
+    trace: str | None = None  # where it stands in a trace: ids of trace and span; None: in none
 
 
 class Batch(Struct, array_like=True):
