@@ -208,7 +208,7 @@ class _Seldom(logging.Handler):
         if now >= self._next:
             self._next = now + TOLD_EVERY_S
             said = record.getMessage().splitlines()[0][:300]
-            log.warning("traces are not sent, requests are served: %s", said)
+            log.warning("traces: %s", said)
 
 
 def _speak_seldom() -> logging.Handler:

@@ -30,7 +30,6 @@ from service.worker.ownership import Leases
 
 ROUND_BYTES = 4 << 20  # of one commit, about
 PAUSE_S = 0.1
-OVERHEAD = 2  # memory of the store for each stored byte, at most, about
 _HASHES = {
     "checkpoint": keys.checkpoint,
     "tail": keys.tail,
@@ -106,6 +105,7 @@ class Restore:
             self._empty(leases)
             for block in self._reader.streams():
                 leases.tick()
+                self._still_fits()
                 self._write(block.streams)
                 for feed in block.feeds:
                     self._write_feed(feed)
@@ -121,13 +121,17 @@ class Restore:
             raise Unrestorable(f"the service runs here (workers {names}): stop it first")
 
     def _fits(self) -> None:
+        """Refuse what cannot fit: it takes no less than its bytes."""
+        most = cast(Any, self._client.info("memory"))["maxmemory"]
+        needed = self._reader.manifest.stored_bytes
+        if most and needed > most:
+            raise Unrestorable(f"it takes {needed} bytes and more, the store's maxmemory is {most}")
+
+    def _still_fits(self) -> None:
+        """What workers commit is written even to a full store, and so is this: end in time."""
         memory = cast(Any, self._client.info("memory"))
-        needed = OVERHEAD * self._reader.manifest.stored_bytes
-        if memory["maxmemory"] and memory["used_memory"] + needed > memory["maxmemory"]:
-            raise Unrestorable(
-                f"the store's memory is too small: about {needed} bytes are needed beside the"
-                f" {memory['used_memory']} in use, maxmemory is {memory['maxmemory']}"
-            )
+        if memory["maxmemory"] and memory["used_memory"] > memory["maxmemory"]:
+            raise Unrestorable("the store's memory is used up: give it more, and restore again")
 
     @contextmanager
     def _leases(self) -> Iterator[Leases]:
@@ -160,6 +164,7 @@ class Restore:
 
     def _empty(self, leases: Leases) -> None:
         """Remove what an unended restore left, or what is to be replaced."""
+        self._client.unlink(keys.WEBHOOKS)  # hooks begin with events that are still to come
         for partition in self._every:
             names = cast(list[bytes], self._client.hkeys(keys.heads(partition)))
             every = [name.decode() for name in names]

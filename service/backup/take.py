@@ -14,6 +14,7 @@ from service import models, wire
 from service.backup.artifacts import artifact_files, pieces
 from service.backup.file import BLOCK_BYTES, Block, Feed, Kept, Manifest, UsedModel, Writer
 from service.redis import keys
+from service.redis.connection import RESTORING
 from service.redis.keyring import KEYS, USED
 
 FEED_PAGE = 500
@@ -56,6 +57,8 @@ class Backup:
         stored = self._client.hget(keys.CONFIG, "partitions")
         if stored is None:
             raise NothingThere("there is no deployment in this store")
+        if self._client.hexists(keys.CONFIG, RESTORING):
+            raise NothingThere("a restore did not end here: what is there is not a deployment yet")
         partitions = int(cast(bytes, stored))
         waiting = self._waiting(partitions)
         self._take_streams(partitions)

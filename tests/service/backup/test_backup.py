@@ -8,6 +8,7 @@ from typer.testing import CliRunner
 
 from service import keys as access
 from service.backup.file import Reader
+from service.backup.restore import Restore
 from service.cli import app
 from service.redis import keys
 from service.redis.connection import UnusableServer, fix_partitions
@@ -149,6 +150,34 @@ def test_not_before_what_was_accepted_is_applied(file, make_bench):
     assert "accepted observations wait" in result.output
 
 
+def test_not_into_too_little_memory(filled, make_bench, tmp_path, monkeypatch):
+    monkeypatch.setattr("service.backup.take.BLOCK_BYTES", 1)  # a stream in each
+    other, file = make_bench(db=1), tmp_path / "all.moca"
+    done(moca(filled, "backup", file))
+    write = Restore._write
+
+    def fill(self, streams):
+        write(self, streams)
+        other.client.config_set("maxmemory", 1000)
+
+    try:
+        other.client.config_set("maxmemory", 1000)
+        result = moca(other, "restore", file)
+        assert result.exit_code == 1
+        assert "and more, the store's maxmemory is 1000" in result.output
+        other.client.config_set("maxmemory", 0)
+        with monkeypatch.context() as patch:
+            patch.setattr(Restore, "_write", fill)
+            result = moca(other, "restore", file)
+        assert result.exit_code == 1
+        assert "used up: give it more" in result.output
+    finally:
+        other.client.config_set("maxmemory", 0)
+    assert len(everything(other)) == 1
+    done(moca(other, "restore", file))
+    assert len(everything(other)) == len(MODELS) + 1
+
+
 def test_the_number_of_partitions_of_a_store_stays(file, make_bench):
     other = make_bench(db=1, partitions=3)
     fix_partitions(other.client, 3)
@@ -171,6 +200,9 @@ def test_one_that_was_interrupted_is_repeated(file, filled, make_bench, monkeypa
     assert everything(other)
     with pytest.raises(UnusableServer, match="run `moca restore` again"):
         fix_partitions(other.client, 2)
+    half = moca(other, "backup", file.with_name("half"))
+    assert half.exit_code == 1
+    assert "a restore did not end here" in half.output
     with monkeypatch.context() as patch:  # the next one even before its first stream
         patch.setattr("service.backup.restore.Restore._write", cut)
         moca(other, "restore", file)
