@@ -50,6 +50,7 @@ from service.redis.connection import (
 from service.redis.feed import Feeds
 from service.redis.keyring import AsyncKeyring, Keyring
 from service.settings import Settings
+from service.tracing import open_tracer
 
 log = logging.getLogger(__name__)
 
@@ -85,6 +86,8 @@ def create_app(settings: Settings) -> FastAPI:
             yield
         if app.state.access_log is not None:
             app.state.access_log.close()
+        if app.state.tracer is not None:
+            await asyncio.to_thread(app.state.tracer.close)
 
     app = FastAPI(
         title="MOCA service",
@@ -115,7 +118,10 @@ def _add_edge(app: FastAPI, settings: Settings) -> None:
             expose_headers=CORS_SHOWN,
         )
     app.state.access_log = open_log(settings.access_log)
-    app.add_middleware(Edge, log=app.state.access_log, shortcut=not origins)
+    app.state.tracer = open_tracer(settings, "api")
+    app.add_middleware(
+        Edge, log=app.state.access_log, shortcut=not origins, tracer=app.state.tracer
+    )
 
 
 async def _start(settings: Settings, stack: AsyncExitStack) -> Context:

@@ -10,7 +10,7 @@ from typing import Any, NoReturn
 
 import redis
 
-from service import metrics, wire
+from service import metrics, tracing, wire
 from service.api.lane import ENTRY_OVERHEAD, Access, Lane, Pending
 from service.api.monitor import Monitor
 from service.api.replies import Replies, bounded
@@ -81,9 +81,17 @@ class Gateway:
         self._next += 1
         deadline_s, now_ms = settings.request_deadline_s, time.time_ns() // 1_000_000
         deadline_ms = now_ms + int(deadline_s * 1000) if read_only else 0
+        trace = tracing.begin(command, partition)
+        place = None if trace is None else trace.place
         payload = wire.encode(
             wire.Envelope(
-                number, now_ms, deadline_ms, settings.default_model, command, self._chosen(command)
+                number,
+                now_ms,
+                deadline_ms,
+                settings.default_model,
+                command,
+                self._chosen(command),
+                place,
             )
         )
         if len(payload) > settings.max_entry_bytes - ENTRY_OVERHEAD:
@@ -97,6 +105,8 @@ class Gateway:
             return await pending.future
         finally:
             del self._replies.pending[number]
+            if trace is not None:
+                trace.end(pending.acknowledged)
 
     def _chosen(self, command: wire.Command) -> str | None:
         """Return the version that a canary's share comes to, were the stream made by this."""

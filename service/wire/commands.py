@@ -147,6 +147,7 @@ class Envelope(Struct, array_like=True):
     default_model: str
     command: Command
     chosen: str | None = None  # NAME@VERSION for the stream if it is made by this, of a canary
+    trace: str | None = None  # where it stands in a trace: ids of trace and span; None: in none
 
 
 class Batch(Struct, array_like=True):
