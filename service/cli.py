@@ -8,6 +8,7 @@ from typing import Annotated
 import typer
 
 from service.commands import (
+    backup,
     calibrate,
     demo,
     keys,
@@ -43,6 +44,8 @@ app.command()(tools.settings)
 app.command()(reference.reference)
 app.add_typer(tools.bench, name="bench")
 app.add_typer(keys.app, name="keys")
+app.command()(backup.backup)
+app.command()(backup.restore)
 for _measure in sorted(entry_points(group="moca.bench"), key=lambda each: each.name):
     tools.bench.command(_measure.name)(_measure.load())
 # The offline jobs: the service does not import them, they are found as installed.

@@ -147,6 +147,13 @@ class Catalogue:
             raise UnknownModel(f"there is no model {name!r}; GET /v1/models lists those there are")
         return sorted(found, key=lambda model: version_key(model.version))
 
+    def usable(self, name: str) -> list[str]:
+        """Return the versions of one model that can be used, from old to new."""
+        try:
+            return [each.version for each in self.versions(name) if each.error is None]
+        except UnknownModel:
+            return []
+
     def report(self, model: Model) -> dict[str, Any] | None:
         """Return the numbers of a model's training report; None where there is none to be read."""
         file = place(self._models_dir, model.name) / model.version / "report.json"

@@ -10,12 +10,12 @@ from typing import Annotated, Literal
 
 from pydantic import AfterValidator, ConfigDict, Field, StrictBool, StrictInt, StrictStr
 
-from service.models import REFERENCE
-from service.schemas import Elapsed, Form, Number, Numbers, Probability, Seq, StreamForm
+from service.models import NAME, REFERENCE
+from service.schemas import WHOLE, Elapsed, Form, Number, Numbers, Probability, Seq, StreamForm
 
 MAX_QUANTILES = 99
 BELIEF_TOLERANCE = 1e-6  # of a sum of probabilities
-Seed = Annotated[StrictInt, Field(ge=0, lt=2**63)]
+Seed = Annotated[StrictInt, Field(ge=0, lt=2**63), WHOLE]
 
 
 class PredictionForm(Form):
@@ -33,11 +33,11 @@ class PredictionForm(Form):
     quantiles: Annotated[
         list[Annotated[Number, Field(gt=0, lt=1)]], Field(max_length=MAX_QUANTILES)
     ] = Field([0.05, 0.5, 0.95], description="levels of the quantiles to return")
-    samples: Annotated[StrictInt, Field(ge=0)] = Field(0, description="draws at each input")
+    samples: Annotated[StrictInt, Field(ge=0), WHOLE] = Field(0, description="draws at each input")
     seed: Seed | None = Field(None, description="seed of the draws; default: a new one")
     components: StrictBool = Field(False, description="whether to return the mixture itself")
     elapsed: Elapsed = Field(1.0, description="time from the last observation to this one")
-    horizon: Annotated[StrictInt, Field(ge=1)] | None = Field(
+    horizon: Annotated[StrictInt, Field(ge=1), WHOLE] | None = Field(
         None,
         description="how many labels to come to predict, one after the other, for models without "
         "an input",
@@ -61,7 +61,7 @@ class ActionForm(Form):
         description="the best candidate under one function drawn from the mixture, under the "
         "best of several, or by the mixture's mean",
     )
-    samples: Annotated[StrictInt, Field(ge=1)] = Field(
+    samples: Annotated[StrictInt, Field(ge=1), WHOLE] = Field(
         3, description="functions that the optimistic strategy draws"
     )
     seed: Seed | None = Field(
@@ -73,7 +73,7 @@ class ActionForm(Form):
 class HypothesisForm(Form):
     """Probability of one run length."""
 
-    run_length: Annotated[StrictInt, Field(ge=0, le=2**53)] = Field(
+    run_length: Annotated[StrictInt, Field(ge=0, le=2**53), WHOLE] = Field(
         description="0: the last observation started the regime"
     )
     probability: Probability
@@ -155,3 +155,31 @@ class ChangeForm(Form):
     model_config = ConfigDict(json_schema_extra={"examples": [{"start": 412}]})
 
     start: Seq = Field(description="`seq` of the first observation of the new regime")
+
+
+class CanaryForm(Form):
+    """A version that a share of a model's new streams is made with."""
+
+    model_config = ConfigDict(json_schema_extra={"examples": [{"version": "4", "share": 0.1}]})
+
+    version: Annotated[StrictStr, Field(pattern=f"^{NAME}$")]
+    share: Probability = Field(description="of the new streams whose model is named alone")
+
+
+class MovesForm(Form):
+    """Streams that are to go on under another model, page by page."""
+
+    model_config = ConfigDict(
+        json_schema_extra={"examples": [{"prefix": "pump-", "model": "pump@4"}]}
+    )
+
+    prefix: Annotated[StrictStr, Field(max_length=200)] = Field(
+        description="of the ids of the streams; empty: all"
+    )
+    model: Annotated[StrictStr, Field(pattern=REFERENCE)]
+    cursor: Annotated[StrictStr, Field(max_length=200)] | None = Field(
+        None, description="`cursor` of the answer before"
+    )
+    limit: Annotated[StrictInt, Field(ge=1, le=1000), WHOLE] = Field(
+        100, description="streams at a time"
+    )

@@ -52,20 +52,25 @@ def _check_table(table: list[float]) -> list[float]:
     return table
 
 
-def _as_list(value: Any) -> Any:
-    return [value] if isinstance(value, int | float) and not isinstance(value, bool) else value
+def _as_list(value: float | list[float]) -> list[float]:
+    return value if isinstance(value, list) else [value]
+
+
+def _whole(value: Any) -> Any:
+    """In JSON 84.0 is an integer, too."""
+    return int(value) if isinstance(value, float) and value.is_integer() else value
 
 
 Number = Annotated[float, Field(strict=True, allow_inf_nan=False)]
 Numbers = Annotated[list[Number], Field(min_length=1)]
-_Scale = Annotated[Number, Field(gt=0)]
-_Scales = Annotated[list[_Scale], Field(min_length=1)]
+Positive = Annotated[Number, Field(gt=0)]
 Probability = Annotated[Number, Field(ge=0, le=1)]
 Elapsed = Annotated[Number, Field(gt=0)]
 Time = Annotated[StrictStr, Field(max_length=40), AfterValidator(_check_time)]
 StreamId = Annotated[StrictStr, Field(pattern=STREAM_ID), AfterValidator(_check_stream)]
 Key = Annotated[StrictStr, Field(pattern=KEY)]
-Seq = Annotated[StrictInt, Field(ge=0, le=2**53)]
+WHOLE = BeforeValidator(_whole)
+Seq = Annotated[StrictInt, Field(ge=0, le=2**53), WHOLE]
 
 
 class Form(BaseModel):
@@ -168,33 +173,34 @@ class StreamForm(Form):
         "reached: as a table whose last entry holds on, or by how long regimes last; default: "
         "the model's",
     )
-    max_hypotheses: Annotated[StrictInt, Field(ge=2)] = Field(
+    max_hypotheses: Annotated[StrictInt, Field(ge=2), WHOLE] = Field(
         50, description="run lengths kept; nothing is pruned while there are fewer"
     )
     outlier_rate: Annotated[Number, Field(ge=0, lt=1)] | None = Field(
         None, description="share of labels that belong to no regime; default: the model's"
     )
-    confirm_after: Annotated[StrictInt, Field(ge=1, le=100_000)] = Field(
+    confirm_after: Annotated[StrictInt, Field(ge=1, le=100_000), WHOLE] = Field(
         10, description="observations that a change stays suspected before it is confirmed"
     )
-    warmup: Annotated[StrictInt, Field(ge=0, le=MAX_WARMUP)] = Field(
+    warmup: Annotated[StrictInt, Field(ge=0, le=MAX_WARMUP), WHOLE] = Field(
         20, description="observations from which location and scale are taken"
     )
-    location: (
-        Annotated[Numbers, BeforeValidator(_as_list, json_schema_input_type=Number | Numbers)]
-        | None
-    ) = Field(None, description="typical label, per dimension; default: from the warm-up")
+    location: Annotated[Number | Numbers, AfterValidator(_as_list)] | None = Field(
+        None, description="typical label, per dimension; default: from the warm-up"
+    )
     scale: (
-        Annotated[_Scales, BeforeValidator(_as_list, json_schema_input_type=_Scale | _Scales)]
+        Annotated[
+            Positive | Annotated[list[Positive], Field(min_length=1)], AfterValidator(_as_list)
+        ]
         | None
     ) = Field(None, description="typical spread, per dimension; default: from the warm-up")
-    history: Annotated[StrictInt, Field(ge=0)] = Field(
+    history: Annotated[StrictInt, Field(ge=0), WHOLE] = Field(
         2000, description="observations kept with their answers"
     )
-    classes: Annotated[StrictInt, Field(ge=2, le=MAX_CLASSES)] | None = Field(
+    classes: Annotated[StrictInt, Field(ge=2, le=MAX_CLASSES), WHOLE] | None = Field(
         None, description="number of classes of a `categorical` stream, which needs it"
     )
-    order: Annotated[StrictInt, Field(ge=0, le=MAX_ORDER)] = Field(
+    order: Annotated[StrictInt, Field(ge=0, le=MAX_ORDER), WHOLE] = Field(
         1, description="labels that an `autoregressive` stream looks back"
     )
     interval: Annotated[Number, Field(gt=0)] | None = Field(
@@ -205,7 +211,7 @@ class StreamForm(Form):
     ttl: Annotated[Number, Field(ge=1)] | None = Field(
         None, description="seconds without an observation or a change after which it is deleted"
     )
-    label_window: Annotated[StrictInt, Field(ge=0, le=MAX_WINDOW)] = Field(
+    label_window: Annotated[StrictInt, Field(ge=0, le=MAX_WINDOW), WHOLE] = Field(
         100,
         description="observations that may wait behind a label to come; the oldest such label "
         "then counts as missing",
@@ -214,7 +220,7 @@ class StreamForm(Form):
         False, description="whether its numbers are metrics of their own, under its id"
     )
     trend: StrictBool = Field(False, description="whether an `autoregressive` stream has a trend")
-    season: Annotated[StrictInt, Field(ge=2, le=MAX_SEASON)] | None = Field(
+    season: Annotated[StrictInt, Field(ge=2, le=MAX_SEASON), WHOLE] | None = Field(
         None, description="period of an `autoregressive` stream's season, in observations"
     )
     sensitivity: SensitivityForm | None = Field(

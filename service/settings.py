@@ -101,6 +101,11 @@ class Settings(BaseSettings):
         30.0, gt=0, description="time after which a consumer that takes nothing is disconnected"
     )
 
+    trace: bool = Field(False, description="send traces of requests whose traceparent is sampled")
+    trace_share: float = Field(
+        0.0, ge=0, le=1, description="share of the other requests that have a trace, too"
+    )
+
     webhooks_file: Path | None = Field(None, description="TOML file of webhooks; none: no webhooks")
     webhook_hosts: str = Field(
         "", description="hosts that webhooks may call, between commas: see docs/events.md"

@@ -16,6 +16,7 @@ from starlette.exceptions import HTTPException
 from starlette.middleware.cors import CORSMiddleware
 from starlette.requests import Request
 from starlette.responses import Response
+from starlette.routing import Match
 
 from service.api import openapi
 from service.api.accesslog import open_log
@@ -49,6 +50,7 @@ from service.redis.connection import (
 from service.redis.feed import Feeds
 from service.redis.keyring import AsyncKeyring, Keyring
 from service.settings import Settings
+from service.tracing import open_tracer
 
 log = logging.getLogger(__name__)
 
@@ -84,6 +86,8 @@ def create_app(settings: Settings) -> FastAPI:
             yield
         if app.state.access_log is not None:
             app.state.access_log.close()
+        if app.state.tracer is not None:
+            await asyncio.to_thread(app.state.tracer.close)
 
     app = FastAPI(
         title="MOCA service",
@@ -114,7 +118,10 @@ def _add_edge(app: FastAPI, settings: Settings) -> None:
             expose_headers=CORS_SHOWN,
         )
     app.state.access_log = open_log(settings.access_log)
-    app.add_middleware(Edge, log=app.state.access_log, shortcut=not origins)
+    app.state.tracer = open_tracer(settings, "api")
+    app.add_middleware(
+        Edge, log=app.state.access_log, shortcut=not origins, tracer=app.state.tracer
+    )
 
 
 async def _start(settings: Settings, stack: AsyncExitStack) -> Context:
@@ -130,13 +137,13 @@ async def _start(settings: Settings, stack: AsyncExitStack) -> Context:
     replies = Replies(listening, store, incarnation)
     monitor = Monitor(store, settings)
     appender = Appender(appends, incarnation, settings.max_pending)
-    gateway = Gateway(Access(appender, incarnation, settings), replies, monitor)
+    catalogue = Catalogue(settings.models_dir)
+    gateway = Gateway(Access(appender, incarnation, settings), replies, monitor, catalogue)
     guard = Guard(AsyncKeyring(reads), Rates(counting, settings.key_rate), settings, required)
     stack.push_async_callback(gateway.close)
     gateway.start(guard.watch(), Expiry(store, gateway).watch())
     with suppress(TimeoutError):  # not fatal: outcomes are also read from the store
         await bounded(replies.subscribed.wait(), START_WAIT_S)
-    catalogue = Catalogue(settings.models_dir)
     forms = Forms(settings)
     asked = Asked(settings, forms)
     hub = _follow_events(settings, stack)
@@ -196,7 +203,8 @@ async def _http_error(request: Request, error: Exception) -> Response:
     assert isinstance(error, HTTPException)
     path = request.scope["path"]
     if error.status_code == 405:
-        return problem(MethodNotAllowed(f"{request.method} is not for {path}"), error.headers)
+        allowed = {"Allow": ", ".join(_methods(request))}
+        return problem(MethodNotAllowed(f"{request.method} is not for {path}"), allowed)
     raw: bytes = request.scope.get("raw_path") or b""
     if raw.startswith(b"/v1/streams/") and b"%2f" in raw.lower():
         try:
@@ -204,6 +212,16 @@ async def _http_error(request: Request, error: Exception) -> Response:
         except ServiceError as bad_id:
             return problem(bad_id)
     return problem(NotFound(f"there is nothing at {path}"))
+
+
+def _methods(request: Request) -> list[str]:
+    """Methods of all routes at the request's path; the router knows those of one."""
+    found: set[str] = set()
+    for route in request.app.routes:
+        match, _ = route.matches(request.scope)
+        if match is not Match.NONE:
+            found |= getattr(route, "methods", None) or set()
+    return sorted(found)
 
 
 async def _unexpected(request: Request, error: Exception) -> Response:

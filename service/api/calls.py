@@ -2,13 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable
-from typing import Any, NamedTuple
-
-from pydantic import BaseModel
-from starlette.requests import Request
-from starlette.responses import JSONResponse, Response
-
 from service.api import (
     documents,
     documents_reads,
@@ -19,6 +12,8 @@ from service.api import (
     routes_service,
 )
 from service.api import routes_streams as streams
+from service.api.call import BODY, EVENTS, LOGGED, STREAM, Call
+from service.api.calls_models import MODEL_CALLS
 from service.api.event_stream import EventStream
 from service.api.http import Bytes
 from service.keys import OPEN
@@ -35,7 +30,6 @@ from service.schemas import (
     EventsQuery,
     HistoryQuery,
     Item,
-    NoQuery,
     Observation,
     ObserveQuery,
     SnapshotQuery,
@@ -43,37 +37,6 @@ from service.schemas import (
     StreamsQuery,
 )
 
-Endpoint = Callable[[Request], Awaitable[Response]]
-LOGGED = (422, 429, 500, 503, 504)  # what every call that goes through the log can answer
-BODY = (400, 408, 413, 415)
-
-
-class Call(NamedTuple):
-    """One call and how it is documented."""
-
-    method: str
-    path: str
-    endpoint: Endpoint
-    answer: Any
-    problems: tuple[int, ...] = ()
-    parameters: tuple[dict[str, Any], ...] = ()
-    query: type[BaseModel] = NoQuery
-    body: dict[str, Any] | None = None
-    tag: str = "streams"
-    status: int = 200
-    makes: bool = False  # whether it may answer 201
-    scope: str = ""  # that a key must have; empty: read for GET, else write
-    response: type[Response] = JSONResponse
-    described: dict[str, Any] | None = None
-
-    @property
-    def needs(self) -> str:
-        """The scope that a key must have, or `open`."""
-        return self.scope or ("read" if self.method == "GET" else "write")
-
-
-STREAM = "/v1/streams/{stream}"
-EVENTS = "/v1/events"
 _here = (openapi.STREAM,)
 CALLS = (
     Call(
@@ -94,9 +57,9 @@ CALLS = (
         list[documents.ItemAnswer | documents.Problem],
         (*BODY, 422),
         query=ObserveQuery,
-        body=openapi.body(openapi.list_of(Item), lines=True),
+        body=openapi.body(openapi.items_of(Item), lines=True),
         tag="observations",
-        described=openapi.ANSWERED_LINES,
+        described=openapi.LINES,
     ),
     Call(
         "GET",
@@ -249,16 +212,7 @@ CALLS = (
         response=EventStream,
         described=openapi.EVENT_MESSAGES,
     ),
-    Call("GET", "/v1/models", routes_service.list_models, documents.Models, tag="models"),
-    Call(
-        "GET",
-        "/v1/models/{name}",
-        routes_service.get_model,
-        documents.ModelDetail,
-        (404,),
-        (openapi.MODEL,),
-        tag="models",
-    ),
+    *MODEL_CALLS,
     Call(
         "GET", "/livez", routes_service.livez, documents.Status, (500,), tag="service", scope=OPEN
     ),

@@ -6,7 +6,7 @@ from typing import Any, Literal
 
 from pydantic import Field
 
-from service.api.documents import Document, Event, Numbers, Predictive, Segment
+from service.api.documents import Document, Event, Numbers, Predictive, Problem, Segment
 
 
 class Component(Document):
@@ -98,3 +98,18 @@ class WhatIf(Document):
     segmentation: list[Segment]
     log_score: list[float | None] | None = Field(None, description="with `series`")
     changed_probability: list[float | None] | None = Field(None, description="with `series`")
+
+
+class Canary(Document):
+    """A share of a model's new streams is made with this version."""
+
+    version: str
+    share: float
+
+
+class Moves(Document):
+    """What became of a page of streams; those that failed stay as they were."""
+
+    moved: list[str]
+    failed: list[Problem]
+    cursor: str | None = Field(description="to be given for the next page; null on the last")

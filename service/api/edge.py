@@ -12,6 +12,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from service import metrics
 from service.api.accesslog import AccessLog, Traffic
 from service.api.headers import header
+from service.tracing import Tracer
 
 METHODS = frozenset({"GET", "HEAD", "POST", "PUT", "DELETE", "OPTIONS"})
 _observations = re.compile(r"/v1/streams/([^/]+)/observations").fullmatch
@@ -23,11 +24,18 @@ class Edge:
 
     The client's X-Request-Id is kept if it is harmless; the answer carries it. Labels are route
     templates and known methods only, so that no client can make new series. With a log, each
-    request gets a line there. `shortcut` is off where something between must see every request.
+    request gets a line there; with a tracer, some have a trace. `shortcut` is off where something
+    between must see every request.
     """
 
-    def __init__(self, app: ASGIApp, log: AccessLog | None = None, shortcut: bool = True) -> None:
-        self._app, self._log, self._shortcut = app, log, shortcut
+    def __init__(
+        self,
+        app: ASGIApp,
+        log: AccessLog | None = None,
+        shortcut: bool = True,
+        tracer: Tracer | None = None,
+    ) -> None:
+        self._app, self._log, self._shortcut, self._tracer = app, log, shortcut, tracer
         self._observe: Any = None  # the route of the hot path
         self._measures: dict[tuple[str, str, int], Any] = {}
 
@@ -41,7 +49,9 @@ class Edge:
         request_id = given if given and _acceptable(given) else secrets.token_hex(8).encode()
         scope.setdefault("state", {})["request_id"] = request_id.decode()
         status = 500
-        traffic = None
+        traffic = trace = None
+        if self._tracer is not None:
+            trace = self._tracer.request(_method(scope), header(scope, b"traceparent"))
         if self._log is not None:
             traffic = Traffic()
             receive, send = traffic.count(receive, send)
@@ -60,6 +70,8 @@ class Edge:
             ended = scope["state"].get("answered_s") or time.perf_counter()
             seconds = ended - began
             self._measure(scope, status, seconds)
+            if trace is not None:
+                trace.end(_route(scope), status)
             if self._log is not None and traffic is not None:
                 self._log.write(scope, status, seconds, traffic)
 
@@ -81,11 +93,20 @@ class Edge:
         return route
 
     def _measure(self, scope: Scope, status: int, seconds: float) -> None:
-        route = getattr(scope.get("route"), "path", "unmatched")
-        method = scope["method"] if scope["method"] in METHODS else "other"
+        route, method = _route(scope), _method(scope)
         key = (route, method, status)
         measure = self._measures.get(key)
         if measure is None:
             measure = metrics.REQUEST_DURATION.labels(route, method, str(status))
             self._measures[key] = measure
         measure.observe(seconds)
+
+
+def _route(scope: Scope) -> str:
+    found: str = getattr(scope.get("route"), "path", "unmatched")
+    return found
+
+
+def _method(scope: Scope) -> str:
+    found: str = scope["method"]
+    return found if found in METHODS else "other"

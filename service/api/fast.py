@@ -1,10 +1,10 @@
 """Bodies of the hot path, decoded by msgspec under the rules of their pydantic forms.
 
 The form stays the only source: the types here are made from its JSON schema, the one that OpenAPI
-shows, and from its `AfterValidator`s. What is refused here goes to pydantic, which decides and
-says what is wrong; so nothing is accepted that pydantic refuses as long as msgspec is at least as
-strict, which the tests look for. A form with a rule that cannot be carried over raises TypeError
-when it is set up.
+shows, and from its validators, which must leave what is taken as it is. What is refused here goes
+to pydantic, which decides and says what is wrong; so nothing is accepted that pydantic refuses as
+long as msgspec is at least as strict, which the tests look for. A form with a rule that cannot be
+carried over raises TypeError when it is set up.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from types import NoneType, UnionType
 from typing import Annotated, Any, Union, get_args, get_origin, get_type_hints
 
 import msgspec
-from pydantic import AfterValidator, BaseModel
+from pydantic import AfterValidator, BaseModel, BeforeValidator
 from pydantic.fields import FieldInfo
 
 Schema = dict[str, Any]
@@ -142,7 +142,7 @@ def _default(name: str, field: FieldInfo) -> Any:
 
 
 def _checks(form: type[BaseModel]) -> Iterable[tuple[str, Check]]:
-    """Yield the fields of a form with what its `AfterValidator`s say of them."""
+    """Yield the fields of a form with what its validators say of them."""
     for name, hint in get_type_hints(form, include_extras=True).items():
         if name not in form.model_fields:
             continue
@@ -164,7 +164,7 @@ def _validators(hint: Any) -> Iterable[Check]:
     if get_origin(hint) is Annotated:
         inner, *metadata = get_args(hint)
         for each in metadata:
-            if isinstance(each, AfterValidator):
+            if isinstance(each, AfterValidator | BeforeValidator):
                 yield each.func  # type: ignore[misc]
             elif type(each).__name__.endswith("Validator"):
                 raise TypeError(f"{each}: cannot be carried over")

@@ -10,10 +10,11 @@ from typing import Any, NoReturn
 
 import redis
 
-from service import metrics, wire
+from service import metrics, tracing, wire
 from service.api.lane import ENTRY_OVERHEAD, Access, Lane, Pending
 from service.api.monitor import Monitor
 from service.api.replies import Replies, bounded
+from service.canaries import chosen
 from service.errors import (
     BodyTooLarge,
     MemoryShort,
@@ -24,6 +25,7 @@ from service.errors import (
     RedisUnavailable,
     TooManyWaiting,
 )
+from service.models import Catalogue
 from service.redis.keys import partition_of
 
 log = logging.getLogger(__name__)
@@ -37,8 +39,10 @@ LAST_READ_S = 2.0
 class Gateway:
     """Sends commands to the log and waits for their outcomes, for one API process."""
 
-    def __init__(self, access: Access, replies: Replies, monitor: Monitor) -> None:
-        self._settings = access.settings
+    def __init__(
+        self, access: Access, replies: Replies, monitor: Monitor, catalogue: Catalogue
+    ) -> None:
+        self._settings, self._catalogue = access.settings, catalogue
         self._replies, self._monitor = replies, monitor
         self._lanes = [Lane(p, access) for p in range(access.settings.partitions)]
         self._next = 0
@@ -77,8 +81,18 @@ class Gateway:
         self._next += 1
         deadline_s, now_ms = settings.request_deadline_s, time.time_ns() // 1_000_000
         deadline_ms = now_ms + int(deadline_s * 1000) if read_only else 0
+        trace = tracing.begin(command, partition)
+        place = None if trace is None else trace.place
         payload = wire.encode(
-            wire.Envelope(number, now_ms, deadline_ms, settings.default_model, command)
+            wire.Envelope(
+                number,
+                now_ms,
+                deadline_ms,
+                settings.default_model,
+                command,
+                self._chosen(command),
+                place,
+            )
         )
         if len(payload) > settings.max_entry_bytes - ENTRY_OVERHEAD:
             raise BodyTooLarge(
@@ -91,6 +105,20 @@ class Gateway:
             return await pending.future
         finally:
             del self._replies.pending[number]
+            if trace is not None:
+                trace.end(pending.acknowledged)
+
+    def _chosen(self, command: wire.Command) -> str | None:
+        """Return the version that a canary's share comes to, were the stream made by this."""
+        canaries, name = self._monitor.canaries, self._settings.default_model
+        if not canaries or not isinstance(command, wire.Observe | wire.Configure):
+            return None
+        if isinstance(command, wire.Configure):
+            name = command.settings.get("model") or name
+        if name not in canaries:
+            return None
+        versions = self._catalogue.usable(name)
+        return chosen(canaries[name], name, command.stream, versions)
 
     def _admit(self, lane: Lane, command: wire.Command) -> None:
         if len(self._replies.pending) >= self._settings.max_waiting:

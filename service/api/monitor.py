@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
 import time
 
@@ -10,7 +11,9 @@ import redis
 
 from service import metrics
 from service.api.replies import bounded
+from service.canaries import Canary
 from service.redis.committed import AsyncStore, Health
+from service.redis.store import CorruptState
 from service.settings import Settings
 
 log = logging.getLogger(__name__)
@@ -28,12 +31,14 @@ class Monitor:
         self._lag = [metrics.PARTITION_LAG.labels(str(p)) for p in range(settings.partitions)]
         self.down_since = 0.0  # 0: reachable
         self.memory_short = False
+        self.canaries: dict[str, Canary] = {}
 
     async def watch(self) -> None:
         """Look once a second, for ever."""
         while True:
             began = time.monotonic()
-            await self.look()
+            if await self.look() is not None:
+                await self.look_for_canaries()
             # With thousands of partitions a look is not cheap: it gets at most a share.
             await asyncio.sleep(max(PERIOD_S, (time.monotonic() - began) / SHARE))
 
@@ -52,6 +57,11 @@ class Monitor:
         self.down_since = 0.0
         self._note(health)
         return health
+
+    async def look_for_canaries(self) -> None:
+        """Ask which models have a canary; what was known stays where nothing is answered."""
+        with contextlib.suppress(redis.RedisError, OSError, TimeoutError, CorruptState):
+            self.canaries = await bounded(self._store.canaries(), TIMEOUT_S)
 
     def _note(self, health: Health) -> None:
         share = health.used_memory / health.maxmemory if health.maxmemory else 0.0

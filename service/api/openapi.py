@@ -17,8 +17,10 @@ from service.errors import PROBLEM_JSON
 from service.questions import (
     ActionForm,
     BeliefForm,
+    CanaryForm,
     ChangeForm,
     ModelForm,
+    MovesForm,
     PredictionForm,
     VerdictForm,
     WhatIfForm,
@@ -29,9 +31,11 @@ REF = "#/components/schemas/{model}"
 BODIES: tuple[type[BaseModel], ...] = (
     ActionForm,
     BeliefForm,
+    CanaryForm,
     ChangeForm,
     Item,
     ModelForm,
+    MovesForm,
     Observation,
     PredictionForm,
     StreamForm,
@@ -104,12 +108,11 @@ IDEMPOTENCY = {
     "schema": {"type": "string", "pattern": KEY},
 }
 _BYTES = {BYTES: {"schema": {"type": "string", "format": "binary"}}}
-LINES = {"type": "string", "description": "an `Item` a line"}
-ANSWERED_LINES: dict[str, Any] = {
-    "description": "an answer or a problem for each item, in order; lines are answered by lines",
-    "content": {NDJSON: {"schema": {"type": "string", "description": "an `ItemAnswer` a line"}}},
-}
 BLOB: dict[str, Any] = {"description": "the snapshot", "content": _BYTES}
+LINES: dict[str, Any] = {
+    "description": "a status for each item, in their order; lines for lines",
+    "content": {NDJSON: {"schema": {"type": "string"}}},
+}
 BLOB_BODY: dict[str, Any] = {"required": True, "content": _BYTES}
 
 LAST_EVENT_ID = {
@@ -139,6 +142,16 @@ def list_of(model: type[BaseModel]) -> dict[str, Any]:
     return {"type": "array", "items": ref(model)}
 
 
+def items_of(model: type[BaseModel]) -> dict[str, Any]:
+    """Return the schema of a list whose items may be of a model: any other is refused alone."""
+    return {"type": "array", "items": _or_other(model)}
+
+
+def _or_other(model: type[BaseModel]) -> dict[str, Any]:
+    other = {"description": "anything else is answered with a problem of its own"}
+    return {"anyOf": [ref(model), other]}
+
+
 def one_or_list(model: type[BaseModel]) -> dict[str, Any]:
     """Return the schema of a model or a list of it."""
     return {"oneOf": [ref(model), list_of(model)]}
@@ -164,7 +177,7 @@ def body(schema: dict[str, Any], required: bool = True, lines: bool = False) -> 
     """Return a JSON request body, with `lines` also as NDJSON."""
     content: dict[str, Any] = {JSON: {"schema": schema}}
     if lines:
-        content[NDJSON] = {"schema": LINES}
+        content[NDJSON] = {"schema": {"description": "a line of it", **_or_other(Item)}}
     return {"required": required, "content": content}
 
 

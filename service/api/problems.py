@@ -17,10 +17,14 @@ OF_A_STREAM = (*LOGGED, *STORED)
 MAY_MAKE = ("observe", "put_stream", "put_snapshot")
 RERUNS = ("what_if", "move_stream")
 OPEN = ("livez", "readyz")
-GUARDED = (*OF_A_STREAM, "observe_many", "list_streams", "events", "list_models", "get_model")
+CANARIES = ("get_canary", "put_canary", "delete_canary")
+GUARDED = (
+    *(*OF_A_STREAM, *CANARIES, "move_streams", "observe_many", "list_streams", "events"),
+    *("list_models", "get_model"),
+)
 JSON_BODIES = (
     *("observe", "observe_many", "put_stream", "predict", "put_run_length", "act"),
-    *("move_stream", "what_if", "report_change", "judge"),
+    *("move_stream", "what_if", "report_change", "judge", "put_canary", "move_streams"),
 )
 BODIES = (*JSON_BODIES, "put_snapshot")
 ALL = (*GUARDED, *OPEN)
@@ -51,7 +55,7 @@ CASES = (
     Case(unfit.UnknownEvent("the stream has no event 3"), ("judge",)),
     Case(
         errors.NotFound("there is no model 'pump'; GET /v1/models lists those there are"),
-        ("get_model",),
+        ("get_model", *CANARIES),
     ),
     Case(refusals.SlowBody("the body did not arrive within 30 s"), BODIES),
     Case(
@@ -93,7 +97,7 @@ CASES = (
     ),
     Case(
         errors.InvalidField([_FIELD]),
-        (*OF_A_STREAM, "observe_many", "list_streams", "events"),
+        (*OF_A_STREAM, "observe_many", "list_streams", "events", "put_canary", "move_streams"),
     ),
     Case(
         errors.DimensionMismatch("y: expected 1 numbers, got 2", field="y"),
@@ -105,7 +109,7 @@ CASES = (
     ),
     Case(
         errors.UnknownModel("there is no model 'pump'; GET /v1/models lists those there are"),
-        tuple(call for call in LOGGED if call != "delete_stream"),
+        ("put_canary", *(call for call in LOGGED if call != "delete_stream")),
     ),
     Case(
         errors.UnfitSettings("classes: a categorical stream needs their number", field="classes"),

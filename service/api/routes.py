@@ -7,7 +7,8 @@ from typing import Any
 from fastapi import FastAPI
 
 from service.api import openapi, routes_service
-from service.api.calls import CALLS, Call
+from service.api.call import Call
+from service.api.calls import CALLS
 from service.api.http import RawRoute
 from service.keys import OPEN
 from service.settings import Settings

@@ -7,7 +7,7 @@ import socket
 import uvicorn
 from fastapi import FastAPI
 
-from service.api.calls import EVENTS
+from service.api.call import EVENTS
 from service.api.http import Context
 
 

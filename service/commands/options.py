@@ -49,6 +49,8 @@ API = STORE | {
     "event_buffer",
     "events_heartbeat_s",
     "events_send_timeout_s",
+    "trace",
+    "trace_share",
 }
 WORKER = STORE | {
     "models_dir",
@@ -67,6 +69,8 @@ WORKER = STORE | {
     "idempotency_keep_requests",
     "recent_window",
     "feed_events",
+    "trace",
+    "trace_share",
 }
 WEBHOOKS = STORE | {
     "data_dir",

@@ -7,7 +7,8 @@ from typing import Any, NamedTuple, cast
 
 import redis.asyncio
 
-from service import wire
+from service import canaries, wire
+from service.canaries import Canary
 from service.redis import keys
 from service.redis.store import chunk_of, decoded, unseal
 
@@ -164,6 +165,19 @@ class AsyncStore:
             for partition in range(self._partitions):
                 pipe.zrangebyscore(keys.due(partition), "-inf", now_ms, 0, most)
             return [name.decode() for row in await pipe.execute() for name in row]
+
+    async def canaries(self) -> dict[str, Canary]:
+        """Return all canaries by the name of their model."""
+        found = await cast(Any, self._client.hgetall(keys.CANARIES))
+        what = "a canary"
+        return {n.decode(): decoded(canaries.decode, blob, what) for n, blob in found.items()}
+
+    async def put_canary(self, name: str, canary: Canary | None) -> None:
+        """Set a model's canary, or end it."""
+        if canary is None:
+            await cast(Any, self._client.hdel(keys.CANARIES, name))
+        else:
+            await cast(Any, self._client.hset(keys.CANARIES, name, canaries.encode(canary)))
 
     async def pinned(self) -> list[str]:
         """Return all pinned streams, in order."""

@@ -14,6 +14,7 @@ CONNECT_TIMEOUT_S = 5.0
 READ_TIMEOUT_S = 60.0  # a server that is silent for longer counts as lost
 MAX_BLOCK_MS = 30_000  # longest blocking read, well below the read timeout
 OLDEST_SERVER = (7, 0)
+RESTORING = "restoring"  # field of the configuration while a backup is being put in
 
 
 class UnusableServer(RuntimeError):
@@ -64,11 +65,18 @@ def check_server(client: redis.Redis) -> None:
 
 
 def fix_partitions(client: redis.Redis, partitions: int) -> None:
-    """Record the number of partitions on first use; refuse any other number afterwards."""
+    """Record the number of partitions on first use; refuse any other number afterwards.
+
+    Also refuses what a restore that did not end has left.
+    """
     client.hsetnx(keys.CONFIG, "partitions", str(partitions))
     stored = int(client.hget(keys.CONFIG, "partitions") or b"0")
     if stored != partitions:
         raise UnusableServer(
             f"this store was made with {stored} partitions, asked for {partitions}: streams would"
             f" be looked for in the wrong place; start with --partitions {stored}"
+        )
+    if client.hexists(keys.CONFIG, RESTORING):
+        raise UnusableServer(
+            "a backup is being restored here, or a restore did not end: run `moca restore` again"
         )

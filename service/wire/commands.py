@@ -146,6 +146,8 @@ class Envelope(Struct, array_like=True):
     deadline_ms: int  # reads are skipped when replayed past it; 0: none
     default_model: str
     command: Command
+    chosen: str | None = None  # NAME@VERSION for the stream if it is made by this, of a canary
+    trace: str | None = None  # where it stands in a trace: ids of trace and span; None: in none
 
 
 class Batch(Struct, array_like=True):

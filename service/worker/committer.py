@@ -5,8 +5,8 @@ from __future__ import annotations
 import time
 from concurrent.futures import Future, ThreadPoolExecutor, wait
 
-from service import metrics
 from service.redis.log import Commit, Log
+from service.worker.stages import Stages
 
 
 class Committer:
@@ -18,11 +18,11 @@ class Committer:
         self._commits: list[Commit] = []
         self._results: Future[list[str]] | None = None
 
-    def submit(self, commits: list[Commit]) -> None:
-        """Begin to commit; `settle` must have been called since the last time."""
+    def submit(self, commits: list[Commit], stages: Stages) -> None:
+        """Begin to commit what the stages are of; `settle` was called since the last time."""
         assert self._results is None, "a commit is under way"
         self._commits = commits
-        self._results = self._pool.submit(self._run, commits)
+        self._results = self._pool.submit(self._run, commits, stages)
 
     def settle(self) -> list[tuple[Commit, str]]:
         """Wait for what is under way; returns each commit's result, nothing if nothing was.
@@ -52,8 +52,8 @@ class Committer:
         """End the thread."""
         self._pool.shutdown()
 
-    def _run(self, commits: list[Commit]) -> list[str]:
+    def _run(self, commits: list[Commit], stages: Stages) -> list[str]:
         began = time.monotonic()
         results = self._log.commit(commits)
-        metrics.STAGE_DURATION.labels("commit").observe(time.monotonic() - began)
+        stages.committed(began, commits, results)
         return results

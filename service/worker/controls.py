@@ -60,7 +60,10 @@ def usable(stream: Stream) -> None:
 def fresh(engine: Engine, stream: Stream, envelope: Envelope, given: dict[str, Any]) -> Head:
     """Head of a stream's next life, before any observation."""
     catalogue, now = engine.catalogue, envelope.time_ms
-    name = catalogue.resolve(given.get("model") or envelope.default_model)
+    asked = given.get("model") or envelope.default_model
+    if envelope.chosen is not None and same_model(asked, envelope.chosen):
+        asked = envelope.chosen
+    name = catalogue.resolve(asked)
     settings = _settings({**given, "model": name})
     check_options(settings)
     generation = stream.head.generation + 1 if stream.head is not None else 1

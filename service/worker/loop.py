@@ -15,12 +15,14 @@ from service.redis.connection import check_server, connect, fix_partitions
 from service.redis.log import Commit, Lease, Log, Offset
 from service.redis.store import Store
 from service.settings import Settings
+from service.tracing import open_tracer
 from service.worker.apply import Batch
 from service.worker.commits import commit_of, refused
 from service.worker.committer import Committer
 from service.worker.engine import Engine
 from service.worker.ownership import Census, Leases, share
 from service.worker.rehearsal import dummy_step
+from service.worker.stages import Stages
 from service.worker.stream import Stream
 from service.worker.task import Item, in_reach, items_of
 
@@ -38,6 +40,7 @@ class Worker:
         self.id = worker_id or f"worker-{secrets.token_hex(6)}"
         self.client = self._connect()
         self.log = self._log(self.client)
+        self._tracer = open_tracer(settings, "worker")
         self._committer = Committer(self.log)
         self.engine = Engine(settings, Store(self.client))
         self.leases = Leases(lambda: self._log(self._connect()), settings.lease_ttl_ms)
@@ -70,6 +73,8 @@ class Worker:
             self._hand_over()
         self.leases.stop()
         self._committer.close()
+        if self._tracer is not None:
+            self._tracer.close()
 
     def _rehearse(self) -> None:
         """Load and run everything once, so that no lease waits for it."""
@@ -116,15 +121,11 @@ class Worker:
         The commit is under way when this returns; reading goes on from where it will lead.
         """
         self._busy = set(items)
-        started = time.monotonic()
-        now_ms = time.time() * 1000
         tasks = [item.task for found in items.values() for item in found if item.task]
-        waited = [max(0.0, now_ms - task.envelope.time_ms) / 1000 for task in tasks]
-        metrics.observe_all(metrics.STAGE_DURATION.labels("queue"), waited)
+        stages = Stages(tasks, self._tracer)
         batch = Batch(self.engine, tasks, self.leases.tick)
         batch.apply()
-        computed = time.monotonic()
-        metrics.STAGE_DURATION.labels("compute").observe(computed - started)
+        stages.computed()
         self._settle()
         touched: dict[int, list[Stream]] = {p: [] for p in items if p in self.offsets}
         for (partition, _), lane in batch.lanes.items():
@@ -134,7 +135,7 @@ class Worker:
             self.engine.checkpoint_due(partition, streams)
         leases = self.leases.held()
         commits = [self._commit_of(leases[p], items[p], s) for p, s in touched.items() if items[p]]
-        self._submit(commits)
+        self._submit(commits, stages)
         self.engine.drop_broken(batch.lanes)
         self._busy = set()
 
@@ -145,13 +146,14 @@ class Worker:
     def _commit(self, commits: list[Commit]) -> None:
         """Commit, and wait for it."""
         self._settle()
-        self._submit([commit for commit in commits if commit.partition in self.offsets])
+        kept = [commit for commit in commits if commit.partition in self.offsets]
+        self._submit(kept, Stages([], None))
         self._settle()
 
-    def _submit(self, commits: list[Commit]) -> None:
+    def _submit(self, commits: list[Commit], stages: Stages) -> None:
         for commit in commits:
             self.offsets[commit.partition] = commit.new
-        self._committer.submit(commits)
+        self._committer.submit(commits, stages)
 
     def _settle(self) -> None:
         """Wait for the commit under way, if any, and heed its results."""

@@ -12,6 +12,7 @@ from model_core import artifact
 from tests.model_core.test_vectors_pcoc import write_artifact
 
 FOLDER = os.environ.get("MOCA_TEST_VECTORS")
+ASKED = 9  # steps between questions
 FILES = sorted(Path(FOLDER).glob("*.npz")) if FOLDER else []
 
 
@@ -27,7 +28,7 @@ def test_vectors_through_rest(serve, processes):
             with np.load(file, allow_pickle=False) as vector:
                 _, check = kinds[str(vector["kind"])]
                 y = vector["y"] if "y" in vector else vector["y_label"]
-                check(_answers(client, file.stem, vector["x"], y), vector)
+                check(_answers(client, file.stem, vector, y), vector)
                 _check_belief(client, file.stem, vector)
 
 
@@ -54,16 +55,31 @@ def _publish(folder: Path, v) -> None:
     artifact.save(folder, description, as_tensors)
 
 
-def _answers(client: httpx.Client, name: str, x: np.ndarray, y: np.ndarray) -> list[dict]:
-    """Post observations one by one, with room for every hypothesis."""
+def _answers(client: httpx.Client, name: str, v, y: np.ndarray) -> list[dict]:
+    """Post observations one by one, with room for every hypothesis; asks before some of them."""
+    x = v["x"]
     settings = {"model": name, "max_hypotheses": max(2, len(x))}
     assert client.put(f"/v1/streams/{name}", json=settings).status_code == 201
     answers = []
-    for each in zip(x.tolist(), y.tolist(), strict=True):
+    for t, each in enumerate(zip(x.tolist(), y.tolist(), strict=True)):
+        if t % ASKED == 0:
+            log_b = v["log_b_x"] if "log_b_x" in v else v["log_b_prior"]
+            _check_belief_of_input(client, name, each[0], log_b, t)
         body = dict(zip("xy", each, strict=True))
         answers.append(client.post(f"/v1/streams/{name}/observations", json=body).json())
         assert answers[-1]["run_length"]["pruned_mass"] == 0.0
     return answers
+
+
+def _check_belief_of_input(client: httpx.Client, name: str, x: list[float], log_b, t: int) -> None:
+    """The mixture's weights are the belief after the input alone."""
+    body = {"x": [x], "components": True}
+    answer = client.post(f"/v1/streams/{name}/predictions", json=body).json()
+    found = {c["run_length"]: c["weight"] for c in answer["predictions"][0]["components"]}
+    expected = np.exp(log_b[t, : t + 1])
+    weights = [found.pop(r, 0.0) for r in range(t + 1)]
+    np.testing.assert_allclose(weights, expected, rtol=0, atol=1e-6)
+    assert not found
 
 
 def _check_alpaca(answers: list[dict], v) -> None:

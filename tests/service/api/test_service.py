@@ -76,7 +76,7 @@ async def test_openapi_describes_every_call(api):
         for path, operations in document["paths"].items()
         for method, operation in operations.items()
     ]
-    assert len(calls) == 23
+    assert len(calls) == 27
     for path, method, operation in calls:
         assert operation["summary"], (path, method)
         assert operation["description"], (path, method)

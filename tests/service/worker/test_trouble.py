@@ -150,7 +150,8 @@ def test_extremes(make_bench, seen, hazard):
         assert answer["log_score"] is None or math.isfinite(answer["log_score"])
     found = bench.ask(RunLength("a"))
     assert sum(row["probability"] for row in found["belief"]) == pytest.approx(1)
-    bench.ask(Predict("a", elapsed=seen.elapsed, samples=3, components=True))
+    elapsed = 1.0 if seen.elapsed is None else seen.elapsed
+    bench.ask(Predict("a", elapsed=elapsed, samples=3, components=True))
     bench.crash()
     bench.observe("a", calm)
 

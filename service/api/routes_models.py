@@ -1,0 +1,90 @@
+"""Models under way: canaries, and many streams moved at once."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+import msgspec
+from pydantic import TypeAdapter
+from starlette.requests import Request
+from starlette.responses import Response
+
+from service import wire
+from service.api.forms import parsed
+from service.api.http import Context, context_of, json_response, read_json
+from service.api.store import from_store
+from service.canaries import Canary
+from service.errors import FieldError, InvalidField, NotFound, ServiceError, UnknownModel
+from service.questions import CanaryForm, MovesForm
+
+AT_ONCE = 16  # reruns that are asked for; each worker does them one after the other
+_encode = msgspec.json.Encoder().encode
+_canary = TypeAdapter(CanaryForm).validate_json
+_moves = TypeAdapter(MovesForm).validate_json
+
+
+async def get_canary(request: Request) -> Response:
+    """Return the canary of a model."""
+    context, name = _model(request)
+    found = (await from_store(context.store.canaries())).get(name)
+    if found is None:
+        raise NotFound(f"the model {name!r} has no canary")
+    return json_response(_encode(found))
+
+
+async def put_canary(request: Request) -> Response:
+    """Have a share of a model's new streams made with a version; the others keep to another."""
+    context, name = _model(request)
+    form = parsed(_canary, await read_json(request))
+    versions = context.catalogue.usable(name)
+    if form.version not in versions:
+        raise UnknownModel(f"there is no usable {name}@{form.version}; there are {versions}")
+    if len(versions) < 2:
+        detail = "the model has no other usable version for the rest of the streams"
+        raise InvalidField([FieldError("body.version", detail)])
+    canary = Canary(form.version, form.share)
+    await from_store(context.store.put_canary(name, canary))
+    await context.monitor.look_for_canaries()
+    return json_response(_encode(canary))
+
+
+async def delete_canary(request: Request) -> Response:
+    """End a model's canary: its name alone means the highest version again."""
+    context, name = _model(request)
+    await from_store(context.store.put_canary(name, None))
+    await context.monitor.look_for_canaries()
+    return Response(status_code=204)
+
+
+async def move_streams(request: Request) -> Response:
+    """Have streams go on under another model, by the beginning of their ids, page by page."""
+    context, form = context_of(request), parsed(_moves, await read_json(request))
+    names, cursor = await from_store(context.store.names(form.prefix, form.cursor, form.limit))
+    room = asyncio.Semaphore(AT_ONCE)
+
+    async def move(stream: str) -> dict[str, Any] | None:
+        async with room:
+            try:
+                outcome = await context.gateway.submit(wire.Move(stream, form.model))
+            except ServiceError as error:
+                return error.document()
+            return msgspec.json.decode(outcome.body[-1]) if outcome.status >= 400 else None
+
+    problems = await asyncio.gather(*map(move, names))
+    pairs = list(zip(names, problems, strict=True))
+    answer = {
+        "moved": [name for name, problem in pairs if problem is None],
+        "failed": [{**problem, "stream": name} for name, problem in pairs if problem is not None],
+        "cursor": cursor,
+    }
+    return json_response(_encode(answer))
+
+
+def _model(request: Request) -> tuple[Context, str]:
+    context, name = context_of(request), request.path_params["name"]
+    try:
+        context.catalogue.versions(name)
+    except UnknownModel as error:
+        raise NotFound(error.detail) from None
+    return context, name

@@ -1,0 +1,1 @@
+"""The whole deployment in one file: backup and restore."""

@@ -1,0 +1,97 @@
+"""The artifacts of models in a backup: packed, compared, put in place."""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+import tempfile
+from collections.abc import Iterable, Iterator, Mapping
+from pathlib import Path
+
+from service import models
+from service.backup.file import BadBackup, Block, Piece, UsedModel
+
+PIECE_BYTES = 1 << 20
+_file_name = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}").fullmatch
+_reference = re.compile(models.REFERENCE).match
+
+
+class UnfitModels(ValueError):
+    """Models that the streams of a backup need are missing here, or are others."""
+
+
+def artifact_files(models_dir: Path, reference: str) -> list[Path]:
+    """Return the files of an artifact; none of a built-in model, or of one that is not there."""
+    name, _, version = reference.partition("@")
+    folder = models.place(models_dir, name) / version
+    if models.digest(models_dir, reference) is None:
+        return []
+    return sorted(file for file in folder.iterdir() if file.is_file() and _file_name(file.name))
+
+
+def pieces(reference: str, file: Path) -> Iterator[Piece]:
+    """Yield a file piece by piece; an empty one is one empty piece."""
+    with file.open("rb") as source:
+        part = source.read(PIECE_BYTES)
+        while True:
+            yield Piece(reference, file.name, part)
+            part = source.read(PIECE_BYTES)
+            if not part:
+                return
+
+
+def unfit(wanted: Mapping[str, UsedModel], models_dir: Path) -> dict[str, str]:
+    """Return what is wrong with each model that streams need, if anything is."""
+    found = {}
+    for reference, model in wanted.items():
+        here = models.digest(models_dir, reference)
+        if models.resolve(models_dir, reference) is None:
+            if not model.packed:
+                found[reference] = "is not there"
+        elif here != model.digest:
+            found[reference] = "is another one than the streams were made with"
+    return found
+
+
+def install(
+    blocks: Iterable[Block], wanted: Mapping[str, UsedModel], models_dir: Path
+) -> list[str]:
+    """Put packed artifacts that are missing in the models folder; returns which.
+
+    Each is written beside its place and moved there whole. Raises BadBackup and OSError.
+    """
+    models_dir.mkdir(parents=True, exist_ok=True)
+    missing = [each for each in wanted if models.resolve(models_dir, each) is None]
+    draft = Path(tempfile.mkdtemp(prefix=".restore-", dir=models_dir))
+    try:
+        for piece in (piece for block in blocks for piece in block.pieces):
+            if piece.model in missing:
+                _append(draft, piece)
+        return [each for each in missing if _put(draft, each, wanted[each], models_dir)]
+    finally:
+        shutil.rmtree(draft, ignore_errors=True)
+
+
+def _append(draft: Path, piece: Piece) -> None:
+    # Names become paths: those of a file that somebody made up could lead elsewhere.
+    if not (_file_name(piece.file) and _reference(piece.model)):
+        raise BadBackup(f"a packed model is named {piece.model!r}, with the file {piece.file!r}")
+    folder = draft / piece.model
+    folder.mkdir(exist_ok=True)
+    with (folder / piece.file).open("ab") as target:
+        target.write(piece.content)
+
+
+def _put(draft: Path, reference: str, model: UsedModel, models_dir: Path) -> bool:
+    folder = draft / reference
+    if not folder.is_dir():
+        return False
+    name, _, version = reference.partition("@")
+    target = models_dir / name / version
+    target.parent.mkdir(exist_ok=True)
+    os.replace(folder, target)
+    if models.digest(models_dir, reference) != model.digest:
+        shutil.rmtree(target)
+        raise BadBackup(f"the packed model {reference} is not the one that streams were on")
+    return True

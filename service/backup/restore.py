@@ -1,0 +1,247 @@
+"""Restoring a backup: the streams' own bytes put where they belong, while no worker runs.
+
+Not through the import of snapshots: that would rebuild each stream as another life of it, without
+tombstones, and needs every model loaded. Bytes are written by the commit that workers use, under
+leases held here, so that a worker that comes up meanwhile gets no partition, and a restore that
+lost its leases writes nothing. What is written depends on the file alone: a restore that was
+interrupted is repeated from its beginning, and until one has ended no service starts here.
+"""
+
+from __future__ import annotations
+
+import secrets
+import time
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
+from typing import Any, NamedTuple, cast
+
+import msgspec
+import redis
+
+from service import wire
+from service.backup.file import Feed, Fields, Kept, Manifest, Reader
+from service.redis import keys
+from service.redis.connection import RESTORING
+from service.redis.keyring import KEYS, USED, VERSION
+from service.redis.log import Commit, Lease, Log
+from service.redis.script import Argument
+from service.worker.effects import Effect, listed
+from service.worker.ownership import Leases
+
+ROUND_BYTES = 4 << 20  # of one commit, about
+PAUSE_S = 0.1
+_HASHES = {
+    "checkpoint": keys.checkpoint,
+    "tail": keys.tail,
+    "history": keys.history,
+    "events": keys.events,
+    "idempotency": keys.idempotency,
+    "changes": keys.changes,
+}
+_LISTS = (keys.heads, keys.names, keys.due, keys.pinned, keys.feed)
+
+
+class Unrestorable(RuntimeError):
+    """This store cannot take the backup as it is; the message says why and what to do."""
+
+
+class Target(NamedTuple):
+    """Where to. `progress` is told bytes of the file that are done."""
+
+    client: redis.Redis
+    partitions: int
+    lease_ttl_ms: int
+    replace: bool
+    progress: Callable[[int], object]
+
+
+def partitions_for(client: redis.Redis, asked: int | None, manifest: Manifest) -> int:
+    """Return the number of partitions: the store's, or the one asked for, or the backup's."""
+    recorded = client.hget(keys.CONFIG, "partitions")
+    if recorded is None:
+        return asked or manifest.partitions
+    found = int(cast(bytes, recorded))
+    if asked not in (None, found):
+        raise Unrestorable(f"this store was made with {found} partitions, asked for {asked}")
+    return found
+
+
+class Restore:
+    """One restore into one store."""
+
+    def __init__(self, target: Target, reader: Reader) -> None:
+        self._target, self._client, self._reader = target, target.client, reader
+        self._every = range(target.partitions)
+        self._held: dict[int, Lease] = {}
+
+    def check(self) -> None:
+        """Raise Unrestorable where nothing may be written, before anything is."""
+        self._nobody_works()
+        with self._client.pipeline(transaction=False) as pipe:
+            for partition in self._every:
+                pipe.hmget(keys.meta(partition), ["in", "done"])
+                pipe.hlen(keys.heads(partition))
+            found = pipe.execute()
+        waiting = sum(int(into or 0) - int(done or 0) for into, done in found[::2])
+        if waiting:
+            raise Unrestorable(
+                f"{waiting} accepted observations wait in this store's log, and would be applied"
+                " to what is restored: run the service until they are done"
+            )
+        unended = self._client.hexists(keys.CONFIG, RESTORING)
+        if any(found[1::2]) and not (unended or self._target.replace):
+            raise Unrestorable(
+                f"there are {sum(found[1::2])} streams in this store, deleted ones counted;"
+                " --replace puts the backup in their place"
+            )
+        self._fits()
+
+    def run(self) -> None:
+        """Write everything; raises Unrestorable, and RedisError, after which to start again."""
+        config = {RESTORING: "1", "partitions": str(self._target.partitions)}
+        with self._leases() as leases:
+            self._client.hset(keys.CONFIG, mapping=cast(Any, config))
+            self._nobody_works()
+            self._empty(leases)
+            for block in self._reader.streams():
+                leases.tick()
+                self._still_fits()
+                self._write(block.streams)
+                for feed in block.feeds:
+                    self._write_feed(feed)
+                self._target.progress(self._reader.done)
+            self._write_keys()
+            self._client.hdel(keys.CONFIG, RESTORING)
+
+    def _nobody_works(self) -> None:
+        seconds, _ = cast(Any, self._client.time())
+        living = cast(Any, self._client.zrangebyscore(keys.WORKERS, seconds * 1000, "+inf"))
+        if living:
+            names = ", ".join(each.decode() for each in living)
+            raise Unrestorable(f"the service runs here (workers {names}): stop it first")
+
+    def _fits(self) -> None:
+        """Refuse what cannot fit: it takes no less than its bytes."""
+        most = cast(Any, self._client.info("memory"))["maxmemory"]
+        needed = self._reader.manifest.stored_bytes
+        if most and needed > most:
+            raise Unrestorable(f"it takes {needed} bytes and more, the store's maxmemory is {most}")
+
+    def _still_fits(self) -> None:
+        """What workers commit is written even to a full store, and so is this: end in time."""
+        memory = cast(Any, self._client.info("memory"))
+        if memory["maxmemory"] and memory["used_memory"] > memory["maxmemory"]:
+            raise Unrestorable("the store's memory is used up: give it more, and restore again")
+
+    @contextmanager
+    def _leases(self) -> Iterator[Leases]:
+        """Own every partition: no worker can."""
+        target, me = self._target, f"restore-{secrets.token_hex(4)}"
+        log = Log(self._client, me, target.lease_ttl_ms, target.partitions)
+        leases = Leases(lambda: log, target.lease_ttl_ms)
+        leases.tick()
+        leases.start()
+        self._log = log
+        try:
+            self._acquire(log, leases)
+            yield leases
+        finally:
+            leases.stop()
+            for lease in self._held.values():
+                log.release(lease, clean=False)
+
+    def _acquire(self, log: Log, leases: Leases) -> None:
+        # As long as a lease of somebody killed can last.
+        give_up = time.monotonic() + log.ttl_ms / 1000 + 1
+        for partition in self._every:
+            while (lease := log.acquire(partition, blame=False)) is None:
+                leases.tick()
+                if time.monotonic() > give_up:
+                    raise Unrestorable(f"partition {partition} has an owner: stop the service")
+                time.sleep(PAUSE_S)
+            self._held[partition] = lease
+            leases.hold(lease)
+
+    def _empty(self, leases: Leases) -> None:
+        """Remove what an unended restore left, or what is to be replaced."""
+        self._client.unlink(keys.WEBHOOKS)  # hooks begin with events that are still to come
+        for partition in self._every:
+            names = cast(list[bytes], self._client.hkeys(keys.heads(partition)))
+            every = [name.decode() for name in names]
+            for i in range(0, len(every), 1000):
+                leases.tick()
+                each = every[i : i + 1000]
+                self._commit(partition, [e for name in each for e in _without(partition, name)])
+            self._commit(partition, [("UNLINK", key(partition)) for key in _LISTS])
+
+    def _write(self, streams: Iterable[Kept]) -> None:
+        waiting: dict[int, list[Effect]] = {}
+        size = 0
+        for kept in streams:
+            partition = keys.partition_of(kept.stream, self._target.partitions)
+            found = _effects(partition, kept)
+            waiting.setdefault(partition, []).extend(found)
+            size += sum(len(part) for e in found for part in e if isinstance(part, bytes))
+            if size > ROUND_BYTES:
+                self._commit_all(waiting)
+                waiting, size = {}, 0
+        self._commit_all(waiting)
+
+    def _commit_all(self, waiting: dict[int, list[Effect]]) -> None:
+        for partition, effects in waiting.items():
+            self._commit(partition, effects)
+
+    def _commit(self, partition: int, effects: list[Effect]) -> None:
+        """Write effects, if the partition is still ours."""
+        lease = self._held[partition]
+        commit = Commit(partition, lease.token, lease.offset, lease.offset, 0, effects, [])
+        (result,) = self._log.commit([commit])
+        if result not in ("OK", "ALREADY"):
+            raise Unrestorable(f"partition {partition} was taken over ({result}): start again")
+
+    def _write_feed(self, feed: Feed) -> None:
+        """Put a feed in its place where that is the same: its ids are those of its partition."""
+        if self._reader.manifest.partitions != self._target.partitions:
+            return
+        seconds, _ = cast(Any, self._client.time())
+        if int(feed.entries[-1][0].partition(b"-")[0]) >= seconds * 1000:
+            return  # of a clock ahead of this one's: events to come would be taken for old ones
+        with self._client.pipeline(transaction=True) as pipe:
+            for id_, fields in feed.entries:
+                pipe.xadd(keys.feed(feed.partition), cast(Any, fields), id_.decode())
+            pipe.execute()
+
+    def _write_keys(self) -> None:
+        """Add access keys that are not there; those there may have been revoked since."""
+        manifest = self._reader.manifest
+        with self._client.pipeline(transaction=True) as pipe:
+            for target, fields in ((KEYS, manifest.keys), (USED, manifest.keys_used)):
+                for field, value in fields.items():
+                    pipe.hsetnx(target, cast(Any, field), cast(Any, value))
+            if manifest.keys:
+                pipe.incr(VERSION)
+            pipe.execute()
+
+
+def _without(partition: int, name: str) -> list[Effect]:
+    return [("UNLINK", key(partition, name)) for key in _HASHES.values()]
+
+
+def _effects(partition: int, kept: Kept) -> list[Effect]:
+    """Everything of a stream in its new place."""
+    name, found = kept.stream, list[Effect]()
+    for part, key in _HASHES.items():
+        fields: Fields = getattr(kept, part)
+        if fields:
+            pairs: list[Argument] = [each for pair in fields.items() for each in pair]
+            found.append(("HSET", key(partition, name), *pairs))
+    found.append(("HSET", keys.heads(partition), name, kept.head))
+    try:
+        head = wire.decode_head(kept.head)
+    except msgspec.MsgspecError:
+        head = None
+    if head is None or not head.deleted:
+        found.append(("ZADD", keys.names(partition), 0, name))
+    if head is not None and not head.deleted:
+        found += listed(partition, name, head, wire.StreamSettings())
+    return found

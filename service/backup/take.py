@@ -1,0 +1,197 @@
+"""Taking a backup: every stream as of one of its commits, whether the service runs or not."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, NamedTuple, cast
+
+import msgspec
+import redis
+
+from service import models, wire
+from service.backup.artifacts import artifact_files, pieces
+from service.backup.file import BLOCK_BYTES, Block, Feed, Kept, Manifest, UsedModel, Writer
+from service.redis import keys
+from service.redis.connection import RESTORING
+from service.redis.keyring import KEYS, USED
+
+FEED_PAGE = 500
+HASHES = (
+    keys.checkpoint,
+    keys.tail,
+    keys.history,
+    keys.events,
+    keys.idempotency,
+    keys.changes,
+)
+
+
+class NothingThere(ValueError):
+    """The store holds no deployment."""
+
+
+class Request(NamedTuple):
+    """What a backup is made of and with. `progress` is told streams that are done, and of all."""
+
+    client: redis.Redis
+    models_dir: Path
+    service: str
+    with_models: bool
+    progress: Callable[[int, int], object]
+
+
+class Backup:
+    """One backup on its way into its file."""
+
+    def __init__(self, asked: Request, writer: Writer) -> None:
+        self._asked, self._client, self._writer = asked, asked.client, writer
+        self._block, self._size, self._stored = Block(), 0, 0
+        self._models: dict[str, UsedModel] = {}
+        self._skipped: dict[str, str] = {}
+        self._streams = self._tombstones = self._observations = 0
+
+    def run(self) -> Manifest:
+        """Write all there is; raises NothingThere, RedisError and OSError."""
+        stored = self._client.hget(keys.CONFIG, "partitions")
+        if stored is None:
+            raise NothingThere("there is no deployment in this store")
+        if self._client.hexists(keys.CONFIG, RESTORING):
+            raise NothingThere("a restore did not end here: what is there is not a deployment yet")
+        partitions = int(cast(bytes, stored))
+        waiting = self._waiting(partitions)
+        self._take_streams(partitions)
+        for partition in range(partitions):
+            self._take_feed(partition)
+        self._flush()
+        models_at = self._writer.position
+        self._take_models()
+        found = Manifest(
+            made_ms=time.time_ns() // 1_000_000,
+            service=self._asked.service,
+            partitions=partitions,
+            streams=self._streams,
+            tombstones=self._tombstones,
+            observations=self._observations,
+            stored_bytes=self._stored,
+            models=self._models,
+            skipped=self._skipped,
+            waiting=waiting,
+            models_at=models_at,
+            keys=cast(Any, self._client.hgetall(KEYS)),
+            keys_used=cast(Any, self._client.hgetall(USED)),
+        )
+        self._writer.finish(found)
+        return found
+
+    def _waiting(self, partitions: int) -> int:
+        with self._client.pipeline(transaction=False) as pipe:
+            for partition in range(partitions):
+                pipe.hmget(keys.meta(partition), ["in", "done"])
+            return sum(int(into or 0) - int(done or 0) for into, done in pipe.execute())
+
+    def _take_streams(self, partitions: int) -> None:
+        with self._client.pipeline(transaction=False) as pipe:
+            for partition in range(partitions):
+                pipe.hlen(keys.heads(partition))
+            total = sum(pipe.execute())
+        done = 0
+        for partition in range(partitions):
+            # Of one partition at a time: a stream made after this look is not in the backup.
+            names = cast(list[bytes], self._client.hkeys(keys.heads(partition)))
+            for name in names:
+                kept = self._read(partition, name.decode())
+                if kept is not None:
+                    self._add(kept)
+                done += 1
+                self._asked.progress(done, max(total, done))
+
+    def _read(self, partition: int, name: str) -> Kept | None:
+        """Read a stream as of one commit; None where it cannot be read, which is noted."""
+        with self._client.pipeline(transaction=True) as pipe:
+            pipe.hget(keys.heads(partition), name)
+            for key in HASHES:
+                pipe.hgetall(key(partition, name))
+            head, *parts = pipe.execute(raise_on_error=False)
+        wrong = [str(part) for part in (head, *parts) if isinstance(part, Exception)]
+        if wrong or head is None:
+            self._skipped[name] = wrong[0] if wrong else "its head is gone"
+            return None
+        return _kept(name, head, parts)
+
+    def _add(self, kept: Kept) -> None:
+        self._count(kept)
+        size = sum(len(k) + len(v) for part in _hashes(kept) for k, v in part.items())
+        self._block.streams.append(kept)
+        self._grow(size + len(kept.head))
+
+    def _count(self, kept: Kept) -> None:
+        try:
+            head = wire.decode_head(kept.head)
+        except msgspec.MsgspecError:  # kept as it is: whoever mends it needs the bytes
+            return
+        if head.deleted:
+            self._tombstones += 1
+            return
+        self._streams += 1
+        self._observations += head.seq
+        reference = head.settings.model
+        if reference not in self._models:
+            digest = models.digest(self._asked.models_dir, reference)
+            self._models[reference] = UsedModel(0, digest)
+        self._models[reference].streams += 1
+
+    def _take_feed(self, partition: int) -> None:
+        after = "-"
+        while True:
+            rows = cast(Any, self._client.xrange(keys.feed(partition), after, "+", FEED_PAGE))
+            if not rows:
+                return
+            entries = [(id_, dict(fields)) for id_, fields in rows]
+            self._block.feeds.append(Feed(partition, entries))
+            self._grow(sum(len(v) for _, fields in entries for v in fields.values()))
+            after = f"({rows[-1][0].decode()}"
+
+    def _take_models(self) -> None:
+        """Pack the artifacts that streams are on; one that is gone is said in the manifest."""
+        if not self._asked.with_models:
+            return
+        for reference, model in self._models.items():
+            for file in artifact_files(self._asked.models_dir, reference):
+                for piece in pieces(reference, file):
+                    self._writer.add(Block(pieces=[piece]))
+                    model.packed = True
+
+    def _grow(self, size: int) -> None:
+        self._size += size
+        self._stored += size
+        if self._size >= BLOCK_BYTES:
+            self._flush()
+
+    def _flush(self) -> None:
+        if self._block.streams or self._block.feeds:
+            self._writer.add(self._block)
+        self._block, self._size = Block(), 0
+
+
+def _kept(name: str, head: bytes, parts: list[dict[bytes, bytes]]) -> Kept:
+    """A stream with the one state that its head names, where the head can be read."""
+    try:
+        found = wire.decode_head(head)
+    except msgspec.MsgspecError:
+        return Kept(name, head, *parts)
+    named = f"{found.generation}:{found.checkpoint}".encode()
+    states = {field: blob for field, blob in parts[0].items() if field == named}
+    return Kept(name, head, states, *parts[1:])
+
+
+def _hashes(kept: Kept) -> tuple[dict[bytes, bytes], ...]:
+    return (
+        kept.checkpoint,
+        kept.tail,
+        kept.history,
+        kept.events,
+        kept.idempotency,
+        kept.changes,
+    )

@@ -1,0 +1,271 @@
+"""What a backup holds, what a restore makes of it, and what is refused."""
+
+import random
+import shutil
+
+import pytest
+from typer.testing import CliRunner
+
+from service import keys as access
+from service.backup.file import Reader
+from service.backup.restore import Restore
+from service.cli import app
+from service.redis import keys
+from service.redis.connection import UnusableServer, fix_partitions
+from service.redis.keyring import Keyring
+from service.wire import Configure, Delete, Observe
+from tests.service.worker.test_reload import MODELS, configure, series
+
+
+def moca(bench, *arguments, models=None):
+    settings = bench.settings
+    options = ["--redis-url", settings.redis_url, "--models-dir", models or settings.models_dir]
+    return CliRunner().invoke(app, list(map(str, [*arguments, *options])))
+
+
+def done(result):
+    assert result.exit_code == 0, result.output
+    return result.output
+
+
+@pytest.fixture
+def filled(bench, alpaca):
+    """A store with a stream of each kind, changed, deleted, with keyed requests and keys."""
+    labels = {kind: series(kind, 160) for kind in MODELS}
+    for kind in MODELS:
+        configure(bench, kind, kind, history=100)
+        bench.observe(kind, labels[kind][:90])
+    bench.ask(Configure("gaussian", {"confirm_after": 5, "ttl": 1e6, "pinned": True}))
+    bench.ask(Observe("gaussian", labels["gaussian"][90:91], key="k", digest="d"))
+    bench.observe("gone", [1.0, 2.0], key="k", digest="d")
+    bench.ask(Delete("gone"), status=204)
+    Keyring(bench.client).add(access.create("ops", ["read"], "", 0)[0])
+    bench.labels = labels
+    return bench
+
+
+@pytest.fixture
+def file(filled, tmp_path):
+    path = tmp_path / "all.moca"
+    filled.stop()
+    done(moca(filled, "backup", path))
+    return path
+
+
+def everything(bench):
+    """Each stream's hashes by name, whatever its partition."""
+    found = {}
+    for p in range(bench.settings.partitions):
+        for name in map(bytes.decode, bench.client.hkeys(keys.heads(p))):
+            hashes = (keys.tail, keys.history, keys.events, keys.idempotency, keys.changes)
+            found[name] = [bench.client.hgetall(key(p, name)) for key in hashes]
+            found[name].append(bench.client.hget(keys.heads(p), name))
+            found[name].append(bench.client.zscore(keys.names(p), name))
+            found[name].append(bench.client.zscore(keys.due(p), name))
+            found[name].append(bench.client.zscore(keys.pinned(p), name))
+    return found
+
+
+def feeds(bench):
+    return {p: bench.client.xrange(keys.feed(p)) for p in range(bench.settings.partitions)}
+
+
+@pytest.mark.parametrize("partitions", [2, 5])
+def test_streams_go_on_where_they_were(filled, file, make_bench, close, partitions):
+    before, told = everything(filled), feeds(filled)
+    other = make_bench(db=1, partitions=partitions)
+    output = done(moca(other, "restore", file, "--partitions", partitions))
+    assert f"restored {len(MODELS)} streams into {partitions} partitions" in output
+    assert before.keys() == {*MODELS, "gone"}
+    assert everything(other) == before
+    assert any(told.values())
+    assert feeds(other) == (told if partitions == 2 else {p: [] for p in range(partitions)})
+    for kind in MODELS:
+        at = filled.head(kind).seq
+        rest = filled.labels[kind][at:]
+        close(other.observe(kind, rest), filled.observe(kind, rest))
+    again = other.ask(Observe("gaussian", filled.labels["gaussian"][90:91], key="k", digest="d"))
+    assert again["duplicate"]
+    late = other.ask(Observe("gone", filled.labels["gaussian"][:1], key="k", digest="d"))
+    assert late["duplicate"]  # the tombstone remembers it
+    assert [key.name for key, _ in Keyring(other.client).all()] == ["ops"]
+
+
+def test_of_a_store_under_work_each_stream_is_as_of_a_commit(filled, tmp_path, make_bench, close):
+    """Here with its owner alive and states in memory alone."""
+    filled.observe("gaussian", filled.labels["gaussian"][91:100])
+    done(moca(filled, "backup", tmp_path / "b"))
+    other = make_bench(db=1, partitions=3)
+    done(moca(other, "restore", tmp_path / "b", "--partitions", 3))
+    rest = filled.labels["gaussian"][100:]
+    close(other.observe("gaussian", rest), filled.observe("gaussian", rest))
+
+
+def test_every_damage_is_found_before_anything_is_written(file, make_bench, tmp_path):
+    other, rng, good = make_bench(db=1), random.Random(1), file.read_bytes()
+    places = [0, 9, len(good) - 1, *(rng.randrange(len(good)) for _ in range(20))]
+    broken = [
+        good[:at] + bytes([good[at] ^ (1 << rng.randrange(8))]) + good[at + 1 :] for at in places
+    ]
+    broken += [good[: rng.randrange(len(good))] for _ in range(20)]
+    broken += [good + b"\0", b"", good[:5], good[:20]]
+    for blob in broken:
+        (tmp_path / "bad").write_bytes(blob)
+        result = moca(other, "restore", tmp_path / "bad")
+        assert result.exit_code == 1, result.output
+        assert "backup" in result.output
+    assert other.client.dbsize() == 0
+    done(moca(other, "restore", file, "--check"))
+    assert other.client.dbsize() == 0
+
+
+def test_a_store_with_streams_is_replaced_only_when_told(file, filled, make_bench):
+    other = make_bench(db=1)
+    other.observe("mine", [1.0, 2.0])
+    other.stop()
+    result = moca(other, "restore", file)
+    assert result.exit_code == 1
+    assert "--replace" in result.output
+    assert list(everything(other)) == ["mine"]
+    done(moca(other, "restore", file, "--replace"))
+    assert everything(other) == everything(filled)
+    assert not [key for key in other.client.scan_iter() if key.endswith(b":mine")]
+
+
+def test_not_beside_a_worker(file, make_bench):
+    other = make_bench(db=1)
+    other.turn()
+    result = moca(other, "restore", file)
+    assert result.exit_code == 1
+    assert "stop it first" in result.output
+    fix_partitions(other.client, 2)
+
+
+def test_not_before_what_was_accepted_is_applied(file, make_bench):
+    other = make_bench(db=1)
+    fix_partitions(other.client, 2)
+    other.append(Observe("mine", []), Configure("mine", {}))
+    result = moca(other, "restore", file)
+    assert result.exit_code == 1
+    assert "accepted observations wait" in result.output
+
+
+def test_not_into_too_little_memory(filled, make_bench, tmp_path, monkeypatch):
+    monkeypatch.setattr("service.backup.take.BLOCK_BYTES", 1)  # a stream in each
+    other, file = make_bench(db=1), tmp_path / "all.moca"
+    done(moca(filled, "backup", file))
+    write = Restore._write
+
+    def fill(self, streams):
+        write(self, streams)
+        other.client.config_set("maxmemory", 1000)
+
+    try:
+        other.client.config_set("maxmemory", 1000)
+        result = moca(other, "restore", file)
+        assert result.exit_code == 1
+        assert "and more, the store's maxmemory is 1000" in result.output
+        other.client.config_set("maxmemory", 0)
+        with monkeypatch.context() as patch:
+            patch.setattr(Restore, "_write", fill)
+            result = moca(other, "restore", file)
+        assert result.exit_code == 1
+        assert "used up: give it more" in result.output
+    finally:
+        other.client.config_set("maxmemory", 0)
+    assert len(everything(other)) == 1
+    done(moca(other, "restore", file))
+    assert len(everything(other)) == len(MODELS) + 1
+
+
+def test_the_number_of_partitions_of_a_store_stays(file, make_bench):
+    other = make_bench(db=1, partitions=3)
+    fix_partitions(other.client, 3)
+    result = moca(other, "restore", file, "--partitions", 4)
+    assert result.exit_code == 1
+    assert "3 partitions, asked for 4" in result.output
+    assert "into 3 partitions" in done(moca(other, "restore", file))
+
+
+def test_one_that_was_interrupted_is_repeated(file, filled, make_bench, monkeypatch):
+    other, written = make_bench(db=1), []
+
+    def cut(self, streams):
+        written.append(list(streams))
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch:
+        patch.setattr("service.backup.restore.Restore._write_keys", lambda self: 1 / 0)
+        moca(other, "restore", file)
+    assert everything(other)
+    with pytest.raises(UnusableServer, match="run `moca restore` again"):
+        fix_partitions(other.client, 2)
+    half = moca(other, "backup", file.with_name("half"))
+    assert half.exit_code == 1
+    assert "a restore did not end here" in half.output
+    with monkeypatch.context() as patch:  # the next one even before its first stream
+        patch.setattr("service.backup.restore.Restore._write", cut)
+        moca(other, "restore", file)
+    assert written
+    assert not everything(other)
+    done(moca(other, "restore", file))
+    assert everything(other) == everything(filled)
+    fix_partitions(other.client, 2)
+
+
+def test_models_must_be_those_that_streams_are_on(file, filled, make_bench, tmp_path):
+    other, models = make_bench(db=1), tmp_path / "elsewhere"
+    result = moca(other, "restore", file, models=models)
+    assert result.exit_code == 1
+    assert "pump@1 is not there" in result.output
+    shutil.copytree(tmp_path / "models", models)
+    changed = models / "pump" / "1" / "model.json"
+    changed.write_text(changed.read_text() + " ")
+    result = moca(other, "restore", file, models=models)
+    assert result.exit_code == 1
+    assert "pump@1 is another one" in result.output
+    assert other.client.dbsize() == 0
+    done(moca(other, "restore", file, "--ignore-models", models=models))
+    assert "pump" in everything(other)
+
+
+def test_models_are_packed_on_request(filled, make_bench, tmp_path):
+    path, models = tmp_path / "with", tmp_path / "elsewhere"
+    (tmp_path / "models" / "pump" / "1" / "report.json").write_text("")
+    done(moca(filled, "backup", path, "--with-models"))
+    other = make_bench(db=1)
+    assert "put the model pump@1" in done(moca(other, "restore", path, models=models))
+    for file in (tmp_path / "models" / "pump" / "1").iterdir():
+        assert (models / "pump" / "1" / file.name).read_bytes() == file.read_bytes()
+    assert [each.name for each in models.iterdir()] == ["pump"]
+
+
+def test_a_stream_that_cannot_be_read_is_named_and_left_out(filled, tmp_path):
+    filled.stop()
+    key = keys.tail(filled.partition("poisson"), "poisson")
+    filled.client.unlink(key)
+    filled.client.set(key, "x")
+    result = moca(filled, "backup", tmp_path / "b")
+    assert result.exit_code == 1
+    assert "poisson: WRONGTYPE" in result.output
+    with Reader(tmp_path / "b") as reader:
+        assert list(reader.verify().skipped) == ["poisson"]
+        names = {kept.stream for block in reader.streams() for kept in block.streams}
+    assert names == {*MODELS, "gone"} - {"poisson"}
+
+
+def test_a_file_that_is_there_stays(file, filled):
+    good = file.read_bytes()
+    result = moca(filled, "backup", file)
+    assert result.exit_code == 1
+    assert file.read_bytes() == good
+    done(moca(filled, "backup", file, "--force"))
+    assert file.stat().st_mode & 0o077 == 0
+    assert [each.name for each in file.parent.iterdir() if "part" in each.name] == []
+
+
+def test_nothing_to_take(make_bench, tmp_path):
+    result = moca(make_bench(db=1), "backup", tmp_path / "b")
+    assert result.exit_code == 1
+    assert "no deployment" in result.output
+    assert not (tmp_path / "b").exists()
