@@ -203,8 +203,8 @@ class Restore:
         """Put a feed in its place where that is the same: its ids are those of its partition."""
         if self._reader.manifest.partitions != self._target.partitions:
             return
-        seconds, _ = cast(Any, self._client.time())
-        if int(feed.entries[-1][0].partition(b"-")[0]) >= seconds * 1000:
+        seconds, micros = cast(Any, self._client.time())
+        if int(feed.entries[-1][0].partition(b"-")[0]) >= seconds * 1000 + micros // 1000:
             return  # of a clock ahead of this one's: events to come would be taken for old ones
         with self._client.pipeline(transaction=True) as pipe:
             for id_, fields in feed.entries:
