@@ -14,6 +14,7 @@ from service.errors import CorruptState, ReadTimeout, UnknownStream
 from service.wire import (
     READS,
     Act,
+    Change,
     Configure,
     Delete,
     Envelope,
@@ -91,10 +92,15 @@ def _configure(engine: Engine, stream: Stream, task: Task) -> None:
         earlier = msgspec.to_builtins(stream.live().settings)
         stream.restart(fresh(engine, stream, task.envelope, {**earlier, **given}))
     else:
-        stream.changed(dict(given), task.envelope.time_ms)
+        _note(stream, dict(given), task)
         _change(engine, stream, given)
     stream.touch(task.envelope.time_ms)
     _summarised(engine, stream, task)
+
+
+def _note(stream: Stream, given: dict[str, Any], task: Task) -> None:
+    """Keep on record that settings are changed here."""
+    stream.keep_changes([Change(stream.live().seq, task.envelope.time_ms, given)])
 
 
 def _change(engine: Engine, stream: Stream, given: dict[str, Any]) -> None:
@@ -170,7 +176,7 @@ def _what_if(engine: Engine, stream: Stream, task: Task) -> None:
 def _move(engine: Engine, stream: Stream, task: Task) -> None:
     assert isinstance(task.command, Move)
     corrections.move(engine, stream, task.command, task.envelope.time_ms)
-    stream.changed({"model": stream.live().settings.model}, task.envelope.time_ms)
+    _note(stream, {"model": stream.live().settings.model}, task)
     _summarised(engine, stream, task)
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import OrderedDict
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import msgspec
 
@@ -130,10 +130,6 @@ class Stream:
         """Have the head written with the next commit."""
         self.live().updated_ms = now_ms
         self._touched = True
-
-    def changed(self, given: dict[str, Any], now_ms: int) -> None:
-        """Keep that settings were changed here."""
-        self.keep_changes([Change(self.live().seq, now_ms, given)])
 
     def keep_changes(self, changes: list[Change]) -> None:
         """Have changes of settings written with the next commit."""
