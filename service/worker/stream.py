@@ -223,8 +223,7 @@ class Stream:
 
     def relay(self, records: list[Record]) -> None:
         """Have the last records written anew, in chunks and tail; the first begins a chunk."""
-        head = self.live()
-        head.sealed = records[0].seq if records else head.seq
+        self.live().sealed = records[0].seq if records else self.live().seq
         self.tail = {}
         for record in records:
             self.put(record)
