@@ -17,6 +17,8 @@ from service.redis.connection import RESTORING, connect
 from tests.conftest import _binary, running_server
 from tests.e2e.deployment import free_port, wait_ready
 
+pytestmark = pytest.mark.slow  # minutes; tests/service/backup has the same without processes
+
 KINDS = ["gaussian", "averaged", "poisson", "bernoulli", "linear"]
 STREAMS, LENGTH = 60, 40
 
