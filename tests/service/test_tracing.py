@@ -90,7 +90,7 @@ def test_its_place_travels_and_older_processes_read_past_it(opened):
     request = opened(trace=True).request("POST", f"00-{TRACE}-{SPAN}-01".encode())
     place = place_of(request.span)
     request.end("/", 200)
-    made = Batch("i", [Envelope(1, 2, 0, "m", RunLength("a"), t) for t in (place, None)])
+    made = Batch("i", [Envelope(1, 2, 0, "m", RunLength("a"), trace=t) for t in (place, None)])
     read = wire.decode_batch(wire.encode(made))
     assert [each.trace for each in read.envelopes] == [place, None]
     fields = msgspec.structs.fields(Envelope)[:5]

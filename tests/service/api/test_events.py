@@ -87,6 +87,7 @@ def test_a_message_has_the_event_and_where_to_go_on(start, writer):
             "direction": None,
             "size": None,
             "time": None,
+            "verdict": None,
         },
         "time": "2024-05-01T12:00:00Z",
         "at": "2023-11-14T22:13:20.002+00:00",
