@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import random
 import time
+from abc import ABC, abstractmethod
 from collections.abc import Generator, Iterator, Mapping, Sequence
 from typing import Any, Generic, TypeVar
 from urllib.parse import urlsplit
@@ -84,14 +85,14 @@ class Core:
         }
 
 
-class Pages(Generic[P, T]):
+class Pages(ABC, Generic[P, T]):
     """A list that comes page by page: which call is next, and what a page holds."""
 
     call: Call[P] | None
 
+    @abstractmethod
     def take(self, page: P) -> list[T]:
         """Return what a page holds, and go on to the next."""
-        raise NotImplementedError
 
 
 class StreamPages(Pages[documents.StreamPage, str]):

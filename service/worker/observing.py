@@ -48,7 +48,7 @@ def _advance(slab: Slab, group: list[tuple[Stream, Answer]]) -> list[tuple[Answe
         answer.readout, answer.place = readout, Place(mixture, i)
         entered(answer.record, readout)
         answer.event = raised(stream, follow(stream, answer.record, readout), answer.record.time)
-        _count(stream.live(), answer.record)
+        passed(stream.live(), answer.record, answer.record.log_score)
         stream.put(answer.record)
     _measure([answer for _, answer in group])
     return faults
@@ -64,10 +64,7 @@ def _needs_no_warmup(engine: Engine, stream: Stream) -> bool:
     head = stream.live()
     if head.warm or head.y_dim is None:
         return False
-    model = engine.catalogue.of(head)
-    known = warmup.given(head.settings, model)
-    if not model.needs_scale:
-        known = [0.0] * model.scaled, [1.0] * model.scaled
+    known = warmup.given(head.settings, engine.catalogue.of(head))
     if known is not None:
         head.location, head.scale = known
     return known is not None
@@ -109,7 +106,7 @@ def _warm_up(engine: Engine, cold: list[tuple[Stream, Answer]]) -> None:
     warm = []
     for stream, answer in cold:
         head, record = stream.live(), answer.record
-        _pass(head, record)
+        passed(head, record, None)
         stream.buffer.append(record)
         stream.put(record)
         model = engine.catalogue.of(head)
@@ -195,17 +192,13 @@ def _fault(record: Record) -> NumericalFault:
     )
 
 
-def _count(head: Head, record: Record) -> None:
-    _pass(head, record)
-    if record.log_score is not None:
-        head.log_score_sum += record.log_score
-        head.scored += 1
-
-
-def _pass(head: Head, record: Record) -> None:
-    """Move a head on by an observation."""
+def passed(head: Head, record: Record, score: float | None) -> None:
+    """Move a head on by an observation; score: what it counts for, None in the warm-up."""
     head.seq += 1
     head.last = numbers(record.y) or head.last
     head.told = None
     if head.settings.interval is not None and record.time is not None:
         head.last_time = clock.seconds(record.time)
+    if score is not None:
+        head.log_score_sum += score
+        head.scored += 1

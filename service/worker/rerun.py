@@ -14,10 +14,10 @@ from msgspec.structs import replace
 from model_core.upm.base import UnderlyingModel
 from service import metrics
 from service.redis.store import Stored
-from service.wire import Event, Head, Record, StreamSettings, numbers
+from service.wire import Event, Head, Record, StreamSettings
 from service.worker import alarms, hazards, warmup
 from service.worker.engine import Engine
-from service.worker.observing import follow, raised
+from service.worker.observing import follow, passed, raised
 from service.worker.stream import Stream
 
 TICK = 64  # observations between signs of life
@@ -52,10 +52,8 @@ def under(engine: Engine, stream: Stream, head: Head, records: list[Record]) -> 
     made, model, settings = _begun(stream, head, records), engine.catalogue.of(head), head.settings
     met = hazards.met(model, settings)
     records = [replace(record, hazard=met[0], outlier_rate=met[1]) for record in records]
-    known = warmup.given(settings, model)
-    if not model.needs_scale:
-        known = [0.0] * model.scaled, [1.0] * model.scaled
-    return _run(engine, made, records, known or _estimated(model, settings, records))
+    known = warmup.given(settings, model) or _estimated(model, settings, records)
+    return _run(engine, made, records, known)
 
 
 def corrected(engine: Engine, stream: Stream, records: list[Record]) -> Rerun:
@@ -95,7 +93,7 @@ def _run(
     if known is None:
         made.buffer = list(records)
         for record in records:
-            _pass(head, record, None)
+            passed(head, record, None)
         return found
     (head.location, head.scale), head.warm = known, True
     slab = engine.slab(head)
@@ -113,7 +111,7 @@ def _run(
         found.scores[i], found.changed[i] = score, readout.changed_probability
         record.previous_start = readout.born_previous_start
         found.events.update((event.id, event) for event in follow(made, record, readout))
-        _pass(head, record, score)
+        passed(head, record, score)
     return found
 
 
@@ -122,14 +120,6 @@ def _placed(made: Stream, seq: int) -> None:
     assert made.slab is not None
     state = made.slab.state(made.row)
     made.slab.put(made.row, state._replace(seq=torch.full_like(state.seq, seq + 1)))
-
-
-def _pass(head: Head, record: Record, score: float | None) -> None:
-    head.seq += 1
-    head.last = numbers(record.y) or head.last
-    if score is not None:
-        head.log_score_sum += score
-        head.scored += 1
 
 
 def adopt(

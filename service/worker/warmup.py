@@ -20,7 +20,9 @@ __all__ = ["complete", "estimate", "given", "provisional", "values_of", "varied"
 def given(
     settings: StreamSettings, model: UnderlyingModel
 ) -> tuple[list[float], list[float]] | None:
-    """Location and scale that the settings give; counts and durations need no scale."""
+    """Location and scale that need no warm-up, if any: counts and durations need no scale."""
+    if not model.needs_scale:
+        return [0.0] * model.scaled, [1.0] * model.scaled
     if settings.location is None:
         return None
     if settings.scale is not None:
