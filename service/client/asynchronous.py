@@ -153,9 +153,10 @@ class AsyncClient(AsyncDriver):
         strategy: str = "thompson",
         samples: int | None = None,
         elapsed: float | None = None,
+        seed: int | None = None,
     ) -> Action:
-        """Choose one of the candidate inputs; changes nothing."""
-        return await self.call(calls.act(stream, candidates, strategy, samples, elapsed))
+        """Choose one of the candidate inputs; changes nothing. `seed` None: drawn anew."""
+        return await self.call(calls.act(stream, candidates, strategy, samples, elapsed, seed))
 
     async def run_length(self, stream: str) -> RunLength:
         """Return the stream's whole run-length belief."""

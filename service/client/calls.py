@@ -205,9 +205,11 @@ def act(
     strategy: str,
     samples: int | None,
     elapsed: float | None,
+    seed: int | None,
 ) -> Call[documents.Action]:
-    """Choose among candidate inputs. The draws' seed is made here: a repeat draws the same."""
-    body = {"candidates": candidates, "strategy": strategy, "seed": int(bodies.new_key()[:12], 16)}
+    """Choose among candidate inputs. A seed not given is made here: a repeat draws the same."""
+    seed = int(bodies.new_key()[:12], 16) if seed is None else seed
+    body: dict[str, Any] = {"candidates": candidates, "strategy": strategy, "seed": seed}
     body |= {n: v for n, v in (("samples", samples), ("elapsed", elapsed)) if v is not None}
     return _ask(path_of(stream, "/actions"), body, _action)
 

@@ -1,4 +1,4 @@
-"""Every method at every hazard, on the same test sequences: the paper's tables."""
+"""Every method at every hazard, or other setting, on the same test sequences: the paper's tables."""
 
 from __future__ import annotations
 
@@ -12,7 +12,6 @@ from numpy.typing import NDArray
 from rich.box import SIMPLE_HEAD
 from rich.table import Table
 
-from training.ablations import Ablation
 from training.figures import palette
 from training.figures.chart import Chart
 from training.figures.performance import Facet, against, curve
@@ -25,16 +24,18 @@ NO_HAZARD = "all"
 class Comparison(NamedTuple):
     """values: of each (setting, method) the metric of each test sequence, the same for all.
 
-    metric: what it is, with its unit. better: 1 where more is better, else -1.
+    metric: what it is, with its unit. better: 1 where more is better, else -1. axis: what the
+    settings are.
     """
 
     name: str
     metric: str
     better: int
     values: Mapping[tuple[str, str], Values]
+    axis: str = "hazard"
 
     def settings(self) -> list[str]:
-        """Hazards, from low to high."""
+        """From low to high."""
         return sorted({setting for setting, _ in self.values}, key=number)
 
     def methods(self) -> list[str]:
@@ -65,7 +66,7 @@ def tables(found: Comparison) -> list[Table]:
     title = f"{found.name}: {found.metric}, mean and 95 % interval over test sequences"
     table = Table("method", box=SIMPLE_HEAD, title=title)
     for setting in settings:
-        heading = "" if setting == NO_HAZARD else f"hazard {setting}"
+        heading = "" if setting == NO_HAZARD else f"{found.axis} {setting}"
         table.add_column(heading, justify="right", no_wrap=True)
     for method in found.methods():
         each = [found.estimate(setting, method) for setting in settings]
@@ -80,9 +81,9 @@ def tables(found: Comparison) -> list[Table]:
     return [table]
 
 
-def ablation_table(found: Comparison, asked: Ablation) -> Table:
+def ablation_table(found: Comparison, question: str) -> Table:
     """One row for each setting, one column for each method."""
-    table = Table(asked.axis, box=SIMPLE_HEAD, title=f"{asked.question} {found.metric}")
+    table = Table(found.axis, box=SIMPLE_HEAD, title=f"{question} {found.metric}")
     for method in found.methods():
         table.add_column(method, justify="right", no_wrap=True)
     for setting in found.settings():
@@ -108,7 +109,7 @@ def as_json(found: Comparison, about: Mapping[tuple[str, str], Mapping[str, Any]
         mean, low, high, count = estimate(values)
         rows.append(
             {
-                "hazard": None if setting == NO_HAZARD else float(setting),
+                found.axis: None if setting == NO_HAZARD else float(setting),
                 "method": method,
                 "metric": found.metric,
                 "mean": mean,
@@ -124,8 +125,9 @@ def as_json(found: Comparison, about: Mapping[tuple[str, str], Mapping[str, Any]
 def markdown(found: Comparison) -> str:
     """The table for a page of results."""
     settings = found.settings()
-    heads = ["" if each == NO_HAZARD else f"hazard {each}" for each in settings]
-    lines = [f"| {found.metric} | {' | '.join(heads)} |", "|---" * (len(heads) + 1) + "|"]
+    heads = ["" if each == NO_HAZARD else each for each in settings]
+    what = found.metric if settings == [NO_HAZARD] else f"{found.metric} by {found.axis}"
+    lines = [f"| {what} | {' | '.join(heads)} |", "|---" * (len(heads) + 1) + "|"]
     for method in found.methods():
         each = [found.estimate(setting, method) for setting in settings]
         cells = " | ".join("" if e is None else formatted(e) for e in each)

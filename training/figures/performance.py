@@ -66,8 +66,12 @@ def against(
 
 def _settings(facet: Facet, setting: str) -> Panel:
     found = sorted({float(x) for each in facet.curves for x in each.x})
-    ticks = tuple((x, f"{x:g}") for x in found)
-    step = min(np.diff(np.log(found)), default=1.0)
+    # A logarithm has no place for nothing: it stands a step below the smallest.
+    above = [x for x in found if x > 0]
+    ratio = above[1] / above[0] if len(above) > 1 else 10.0
+    place = {x: x or above[0] / ratio for x in found}
+    ticks = tuple((place[x], f"{x:g}") for x in found)
+    step = min(np.diff(np.log(list(place.values()))), default=1.0)
     names, layers = [each.method for each in facet.curves], []
     for one in _in_order(facet.curves):
         look = palette.look(one.method)
@@ -75,7 +79,7 @@ def _settings(facet: Facet, setting: str) -> Panel:
         aside = (names.index(one.method) - (len(names) - 1) / 2) * FLAT * step / len(names)
         layers.append(
             Line(
-                one.x * np.exp(aside),
+                np.array([place[float(x)] for x in one.x]) * np.exp(aside),
                 one.mean,
                 one.method,
                 look.colour,

@@ -140,6 +140,15 @@ def test_performance_has_the_numbers_in_the_methods_order(tmp_path):
     assert layout["yaxis"]["title"]["text"] == "test NLL (nats)"
 
 
+def test_a_setting_of_nothing_stands_below_the_smallest(tmp_path):
+    mean = np.arange(3.0)
+    each = performance.Curve("MOCA", np.array([0, 1e-16, 1e-8]), mean, mean, mean)
+    chosen = performance.against([performance.Facet("oracle", "NLL", [each])])
+    traces, layout = read(save(chosen, tmp_path / "a")[0])
+    np.testing.assert_allclose(numbers(traces[0]["x"]), [1e-24, 1e-16, 1e-8])
+    assert layout["xaxis"]["ticktext"] == ["0", "1e-16", "1e-08"]
+
+
 def test_the_belief_has_the_probabilities_and_the_switches(tmp_path):
     traces, layout = read(save(belief.heat_map(beliefs(), SWITCH), tmp_path / "b")[0])
     shown, given = numbers(traces[0]["customdata"]), beliefs().T
