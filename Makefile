@@ -1,9 +1,13 @@
 .PHONY: help install run test test-all check bench clean
 
 PYTHON ?= python3
+# Tests wait more than they compute, so more of them at once than there are cores of a small machine.
+TESTS_AT_ONCE ?= 3
 VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
+# Files keep their order: the long ones, of whole processes, begin first.
+PYTEST := $(BIN)/python -m pytest -n $(TESTS_AT_ONCE) --dist loadfile --no-loadscope-reorder
 
 # Every target runs the tools of $(VENV); nothing is installed elsewhere.
 help:  ## list the targets
@@ -21,10 +25,10 @@ run: install  ## start the service, stream both samples through it, keep serving
 	$(BIN)/moca demo
 
 test: install  ## the tests that take seconds
-	$(BIN)/python -m pytest -m "not slow"
+	$(PYTEST) -m "not slow"
 
-test-all: install  ## every test, minutes
-	$(BIN)/python -m pytest
+test-all: install  ## every test, an hour or so
+	$(PYTEST)
 
 check: install  ## what CI checks besides the tests
 	$(BIN)/ruff check .

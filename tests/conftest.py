@@ -2,6 +2,7 @@
 
 import contextlib
 import shutil
+import signal
 import subprocess
 import tempfile
 import time
@@ -11,6 +12,9 @@ import pytest
 from redis.exceptions import ConnectionError as Unreachable
 
 from service.redis.connection import connect
+
+# A shell makes its background jobs ignore SIGINT, and their children would inherit that.
+signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 def _binary(kind: str) -> str | None:

@@ -1,4 +1,4 @@
-"""Every method at every hazard, or other setting, on the same test sequences: the paper's tables."""
+"""Every method at every hazard or other setting, on the same sequences: the paper's tables."""
 
 from __future__ import annotations
 

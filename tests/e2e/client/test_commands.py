@@ -106,7 +106,10 @@ def test_following_changepoints(options):
             assert process.stdout is not None
             lines = [process.stdout.readline() for _ in range(8 if options else 7)]
             process.send_signal(signal.SIGINT)
-            _, noise = process.communicate(timeout=20)
+            try:
+                _, noise = process.communicate(timeout=20)
+            finally:
+                process.kill()
         assert process.returncode == 130
         assert feed.seen[0][0]["stream"] == ["s"]
     if options:
