@@ -303,7 +303,7 @@ def test_a_second_process_waits_and_takes_over(webhooks, receiver, writer):
     webhooks.processes.signal("webhooks", signal.SIGTERM)
     for i in range(50, 100):
         writer.raise_("a", i)
-    assert webhooks.processes.running["webhooks"].wait(10) == 0
+    assert webhooks.processes.running["webhooks"].wait(40) == 0
     until(lambda: len(receiver.got("/h")) >= 99)
     assert receiver.got("/h") == [("a", i) for i in range(1, 100)]
 
