@@ -1,4 +1,4 @@
-.PHONY: help install run test test-all check bench clean
+.PHONY: help install run test test-all check bench docs clean
 
 PYTHON ?= python3
 # Tests wait more than they compute, so more of them at once than there are cores of a small machine.
@@ -18,7 +18,7 @@ install: $(STAMP)  ## make .venv with the pinned versions of constraints.txt
 $(STAMP): pyproject.toml constraints.txt
 	$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "Python >= 3.11 is needed")'
 	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
-	$(BIN)/python -m pip install --quiet -c constraints.txt -e '.[plots,train,test,dev]'
+	$(BIN)/python -m pip install --quiet -c constraints.txt -e '.[plots,train,test,docs,dev]'
 	touch $@
 
 run: install  ## start the service, stream both samples through it, keep serving
@@ -39,6 +39,9 @@ check: install  ## what CI checks besides the tests
 bench: install  ## step time early and late; throughput beside a bare echo endpoint
 	$(BIN)/moca bench step
 	$(BIN)/moca bench serve
+
+docs: install  ## the documents as a site in build/site, every link checked
+	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build
 
 clean:  ## remove .venv and caches; data folders stay
 	rm -rf $(VENV) .mypy_cache .pytest_cache .ruff_cache

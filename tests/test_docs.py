@@ -52,7 +52,7 @@ def test_every_setting_is_an_option_of_some_command():
     assert set(Settings.model_fields) == API | WORKER | SERVE
 
 
-@pytest.mark.parametrize("target", ["run", "test", "test-all", "check", "bench"])
+@pytest.mark.parametrize("target", ["run", "test", "test-all", "check", "bench", "docs"])
 def test_the_readme_names_the_targets_that_the_makefile_has(target):
     assert f"\n{target}: " in (ROOT / "Makefile").read_text()
     assert f"make {target}" in (ROOT / "README.md").read_text()
