@@ -33,6 +33,7 @@ from service.wire import Event
 NEGATIVE = {"ignore_unknown_options": True}  # -1.5 is a value
 FILE_BATCH = 500
 _LINE = "{:>8}  {:>12}  {:>10}  {:>10}  {}"
+_HEAD = _LINE.format("seq", "expected", "log score", "changed", "event")
 
 
 def observe(
@@ -40,7 +41,7 @@ def observe(
     values: Annotated[
         list[str] | None,
         typer.Argument(
-            metavar="[VALUE...]",
+            metavar="VALUE",
             help="Labels, one observation each: a number, several between commas, or null. "
             "Without any: standard input, one JSON number, list or observation a line.",
             show_default=False,
@@ -79,10 +80,12 @@ def observe(
         given = _lines(sys.stdin, x)
         size = batch or (FILE_BATCH if _is_file(sys.stdin) else 1)
     with connected(url, api_key, retry_for) as client:
-        if not as_json:
-            typer.echo(_LINE.format("seq", "expected", "log score", "changed", "event").rstrip())
+        headed = as_json
         while some := list(islice(given, size)):
             for answer in client.observe(stream, some):
+                if not headed:
+                    typer.echo(_HEAD)
+                    headed = True
                 _tell(answer, as_json)
 
 
@@ -131,8 +134,8 @@ def predict(
         print_json(found)
         return
     warming = ", warming up" if found.warming_up else ""
-    title = f"{found.stream} ({found.model}), seq {found.seq}{warming}"
-    made = table("x", "distribution", title=title)
+    typer.echo(f"{found.stream} ({found.model}), seq {found.seq}{warming}")
+    made = table("x", "distribution")
     made.columns[1].justify, made.columns[1].no_wrap = "left", False
     for each in found.predictions:
         made.add_row(number(each.x), "\n".join(_described(each)))

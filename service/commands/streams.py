@@ -77,7 +77,7 @@ def create(
     api_key: ApiKey = None,
     as_json: Json = False,
 ) -> None:
-    """Make a stream; one that is there already is left alone."""
+    """Make a stream; one that is there already is left alone, and the status is 1."""
     from service.client.errors import UnknownStream
 
     settings: dict[str, Any] = {"model": model} if model else {}
@@ -99,7 +99,7 @@ def change(
     given: Annotated[
         list[str],
         typer.Argument(
-            metavar="NAME=VALUE...", help="Settings such as hazard=0.01.", show_default=False
+            metavar="NAME=VALUE", help="Settings such as hazard=0.01.", show_default=False
         ),
     ],
     url: Url = DEFAULT_URL,

@@ -1,6 +1,7 @@
 """Models, probes, metrics, OpenAPI, and what the router refuses."""
 
 import json
+import re
 import subprocess
 import sys
 
@@ -91,7 +92,16 @@ async def test_openapi_describes_every_call(api):
     text = json.dumps(document)
     used = {part.split('"')[0] for part in text.split("#/components/schemas/")[1:]}
     assert used <= set(schemas)
-    assert (await api.get("/docs")).status_code == 200
+
+
+@pytest.mark.parametrize("page", ["/docs", "/redoc"])
+async def test_the_pages_of_the_interface_need_no_other_server(api, page):
+    text = (await api.get(page)).text
+    loaded = re.findall(r"(?:src|href|url)[=:] *[\"']([^\"']+)", text)
+    assert len(loaded) >= 2
+    for each in loaded:
+        assert each.startswith("/"), each
+        assert (await api.get(each)).status_code == 200
 
 
 async def test_what_the_router_refuses(api):
