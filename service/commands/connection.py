@@ -44,6 +44,7 @@ Stream = Annotated[str, typer.Argument(help="Id of the stream.", show_default=Fa
 def connected(url: str, api_key: str | None, retry_for_s: float = 10.0) -> Iterator[Client]:
     """Connect to a service; what fails there ends the command with status 1 and one line."""
     from service.client import Client, ClientError, Unavailable
+    from service.client.errors import Unauthorized
 
     try:
         with Client(url, api_key=api_key, retry_for_s=retry_for_s) as client:
@@ -52,7 +53,8 @@ def connected(url: str, api_key: str | None, retry_for_s: float = 10.0) -> Itera
         hint = "" if error.problem else f". Does `moca serve` run at {url}? --url gives another"
         fail(f"{error}{hint}", 1)
     except ClientError as error:
-        fail(str(error), 1)
+        keyless = isinstance(error, Unauthorized) and api_key is None
+        fail(str(error) + ("; --api-key or MOCA_API_KEY gives one" if keyless else ""), 1)
     except KeyboardInterrupt:
         raise typer.Exit(130) from None
     except BrokenPipeError:  # of `| head`

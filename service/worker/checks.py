@@ -76,7 +76,7 @@ def check_input(x: list[float] | None, where: str, x_dim: int | None) -> None:
     if got == x_dim or (x_dim is None and got):
         return
     if x_dim == 0:
-        detail = f"{where}: the stream's model takes no input, got {_count(got)}"
+        detail = f"{where}: the stream's model takes no input, got {_count(got)}; `linear` does"
     else:
         expected = "at least one number" if x_dim is None else _count(x_dim)
         detail = f"{where}: expected {expected}, got {got or 'none'}"

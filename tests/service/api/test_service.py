@@ -10,6 +10,7 @@ import pytest
 from model_core.upm.builtin import NEWEST
 from service.models import Catalogue
 from service.redis.connection import UnusableServer
+from tests.service.api.conftest import running
 
 
 def put_model(folder, name, version, **changes):
@@ -149,3 +150,11 @@ async def test_a_store_with_another_number_of_partitions_is_refused(settings, st
 def test_the_api_does_not_import_torch():
     code = "import service.api.app, sys; sys.exit('torch' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
+
+
+async def test_a_default_model_that_is_not_there_is_said_at_the_start(settings, caplog):
+    async with running(settings.model_copy(update={"default_model": "nope"})):
+        assert "no usable model 'nope'" in caplog.text
+    caplog.clear()
+    async with running(settings.model_copy(update={"default_model": "poisson@1"})):
+        assert "no usable model" not in caplog.text
