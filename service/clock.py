@@ -12,7 +12,7 @@ def parse(text: str) -> tuple[datetime, float]:
     """Return a time to the second, and its fraction of one; ValueError says what is wrong."""
     found = _TIME.fullmatch(text)
     if not found:
-        raise ValueError("expected an RFC 3339 time such as 2024-05-01T12:00:00Z")
+        raise ValueError("expected an RFC 3339 time with its zone, such as 2024-05-01T12:00:00Z")
     # Leap seconds are valid in RFC 3339, and datetime does not know them.
     stem = text[:19].replace("t", "T").replace(" ", "T")
     stem = stem[:17] + "59" if stem[17:] == "60" else stem

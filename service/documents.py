@@ -80,6 +80,12 @@ class Verdict(Struct):
     event: Event
 
 
+class MostProbable(Struct):
+    """What the history and a stream's summary keep of a run-length belief."""
+
+    map: int
+
+
 class StreamState(Struct):
     """Summary of one stream."""
 
@@ -93,6 +99,7 @@ class StreamState(Struct):
     changed_probability: float | None = None
     created: str | None = None
     updated: str | None = None
+    run_length: MostProbable | None = None
     regime_start: int | None = None
     last: list[float] | None = None
     event: Event | None = None
@@ -179,12 +186,6 @@ class Supervision(Struct):
     """What a client said of a switch just before an observation."""
 
     changepoint: float | None = None
-
-
-class MostProbable(Struct):
-    """What the history keeps of a run-length belief."""
-
-    map: int
 
 
 class Recorded(Struct):

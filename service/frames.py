@@ -5,7 +5,7 @@ Needs narwhals: `pip install 'moca-service[frames]'`.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any, cast
 
@@ -32,11 +32,11 @@ class Answers(list[Answer]):
 
 
 def to_frame(
-    rows: Sequence[Answer] | Sequence[Recorded] | Sequence[Event] | HistoryPage | Changepoints,
+    rows: Iterable[Answer | Recorded | Event | HistoryPage] | HistoryPage | Changepoints,
     backend: str | None = None,
     kind: type | None = None,
 ) -> Any:
-    """Return answers, a page of history or changepoints as a frame, one row each.
+    """Return answers, history (a page, or all that `history` gives) or changepoints, a row each.
 
     backend: "pandas", "polars" or "pyarrow"; default: the first of them that is installed.
     kind: what the rows are, where there may be none. Vectors get numbered columns, as in the
@@ -50,12 +50,27 @@ def to_frame(
         raise InvalidRequest(f"no frames without one of {', '.join(BACKENDS)}")
     if chosen not in BACKENDS:
         raise InvalidRequest(f"backend: expected one of {', '.join(BACKENDS)}, got {chosen!r}")
-    if isinstance(rows, HistoryPage):
-        rows, kind = rows.observations, Recorded
-    if isinstance(rows, Changepoints):
-        rows, kind = rows.events, Event
-    columns = _columns(list(rows), kind or (type(rows[0]) if rows else Event))
+    found, known = _rows(rows)
+    columns = _columns(found, kind or known)
     return nw.from_dict(columns, backend=cast(Any, chosen)).to_native()
+
+
+def _rows(given: Any) -> tuple[list[Any], type]:
+    """Return what the rows are made of, and its type."""
+    if isinstance(given, Changepoints):
+        return given.events, Event
+    if isinstance(given, HistoryPage):
+        given = [given]
+    try:
+        rows = list(given)
+    except TypeError:
+        rows = [given]
+    if any(isinstance(each, HistoryPage) for each in rows):
+        return [observed for page in rows for observed in page.observations], Recorded
+    kind = type(rows[0]) if rows else Event
+    if not issubclass(kind, Answer | Recorded | Event):
+        raise InvalidRequest(f"expected answers, history or changepoints, got {kind.__name__}")
+    return rows, kind
 
 
 def import_narwhals() -> None:

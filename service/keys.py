@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 SCOPES = {
     "read": "all that changes nothing, predictions and actions included",
     "write": "observations, streams and their beliefs",
-    "admin": "whole snapshots, moves of many streams, what was set aside",
+    "admin": "snapshots put in, canaries, moves of many streams",
 }
 OPEN = "open"  # of a call: needs no key
 UNLIMITED = "none"  # as a rate

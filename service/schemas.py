@@ -23,6 +23,7 @@ from service import clock
 from service.models import REFERENCE
 
 STREAM_ID = r"^[A-Za-z0-9._:@~-]{1,200}$"
+STREAM_ID_SAID = "1 to 200 of the characters A-Z a-z 0-9 . _ : @ ~ - (and not '.' or '..')"
 KEY = r"^[!-~]{1,200}$"  # printable ASCII without spaces
 COMMAND_OBSERVATIONS = 32  # most observations in one command
 MAX_WARMUP = 200

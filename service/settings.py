@@ -21,7 +21,7 @@ class Settings(BaseSettings):
     host: str = Field("127.0.0.1", description="address the API listens on")
     port: int = Field(8000, ge=0, le=65535, description="port the API listens on")
     partitions: int = Field(64, ge=1, le=4096, description="partitions of a new deployment")
-    workers: int = Field(1, ge=0, description="worker processes of `moca serve`")
+    workers: int = Field(1, ge=1, description="worker processes of `moca serve`")
     device: str = Field("cpu", description="torch device of a worker")
     metrics_port: int = Field(0, ge=0, le=65535, description="port of a worker's /metrics; 0: none")
     plugins: str = Field(

@@ -91,6 +91,8 @@ class Run:
 
     def config(self) -> Config:
         """What was asked; raises BadRun."""
+        if not (self.folder / CONFIG).is_file():
+            raise BadRun(f"{self.folder}: not the folder of a run: there is no {CONFIG} in it")
         try:
             return Config.model_validate_json((self.folder / CONFIG).read_text())
         except (OSError, ValidationError) as error:

@@ -12,6 +12,7 @@ from importlib.metadata import PackageNotFoundError, version
 
 import redis
 from fastapi import FastAPI
+from fastapi_offline import FastAPIOffline
 from starlette.exceptions import HTTPException
 from starlette.middleware.cors import CORSMiddleware
 from starlette.requests import Request
@@ -89,7 +90,8 @@ def create_app(settings: Settings) -> FastAPI:
         if app.state.tracer is not None:
             await asyncio.to_thread(app.state.tracer.close)
 
-    app = FastAPI(
+    app = FastAPIOffline(  # /docs and /redoc need no other server
+        static_url="/docs/static",
         title="MOCA service",
         version=_version(),
         lifespan=lifespan,
@@ -124,6 +126,18 @@ def _add_edge(app: FastAPI, settings: Settings) -> None:
     )
 
 
+def _warn_of_default(settings: Settings, catalogue: Catalogue) -> None:
+    """Say that streams cannot be made by observing; the model may still come, so go on."""
+    name, _, version = settings.default_model.partition("@")
+    usable = catalogue.usable(name)
+    if not usable or (version and version not in usable):
+        log.warning(
+            "--default-model: there is no usable model %r; until there is one, streams must be"
+            " made with a `model` of their own",
+            settings.default_model,
+        )
+
+
 async def _start(settings: Settings, stack: AsyncExitStack) -> Context:
     """Connect, check the store, and start what runs beside the requests."""
     url = settings.redis_url or ""
@@ -138,6 +152,7 @@ async def _start(settings: Settings, stack: AsyncExitStack) -> Context:
     monitor = Monitor(store, settings)
     appender = Appender(appends, incarnation, settings.max_pending)
     catalogue = Catalogue(settings.models_dir)
+    _warn_of_default(settings, catalogue)
     gateway = Gateway(Access(appender, incarnation, settings), replies, monitor, catalogue)
     guard = Guard(AsyncKeyring(reads), Rates(counting, settings.key_rate), settings, required)
     stack.push_async_callback(gateway.close)

@@ -8,6 +8,7 @@ from collections.abc import Iterable
 from pydantic import ValidationError
 
 from service.errors import FieldError
+from service.schemas import STREAM_ID_SAID
 
 MAX_ERRORS = 20
 OTHER_BRANCH = ("list_type", "model_type")  # of a union: what was not meant
@@ -25,6 +26,8 @@ def field_errors(error: ValidationError, root: str) -> list[FieldError]:
         if in_union and (kind in OTHER_BRANCH or (kind == "float_type" and nested)):
             continue
         detail = each["msg"].removeprefix("Value error, ")
+        if kind == "string_pattern_mismatch" and loc[-1] == "stream":
+            detail = f"expected {STREAM_ID_SAID}"
         found.append(FieldError(_loc(root, loc), _DETAILS.get(kind, detail)))
     if not found:  # of no branch at all, such as an object for a number or a list
         found = [FieldError(_loc(root, errors[0]["loc"]), "has a wrong type")]

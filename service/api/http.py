@@ -30,7 +30,7 @@ from service.errors import (
 )
 from service.models import Catalogue
 from service.redis.committed import AsyncStore
-from service.schemas import KEY, STREAM_ID
+from service.schemas import KEY, STREAM_ID, STREAM_ID_SAID
 from service.settings import Settings
 from service.wire import Outcome
 
@@ -106,8 +106,7 @@ def stream_of(request: Request) -> str:
 def checked_stream(stream: str) -> str:
     """Return a stream id if its characters are allowed."""
     if _stream_id(stream) is None or stream in {".", ".."}:
-        detail = "1 to 200 of the characters A-Z a-z 0-9 . _ : @ ~ - (and not '.' or '..')"
-        raise InvalidField([FieldError("path.stream", f"expected {detail}")])
+        raise InvalidField([FieldError("path.stream", f"expected {STREAM_ID_SAID}")])
     return stream
 
 

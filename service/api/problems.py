@@ -67,7 +67,8 @@ CASES = (
     ),
     Case(
         errors.SettingsConflict(
-            "model cannot change on a stream with observations; delete the stream first",
+            "model cannot change on a stream with observations; "
+            "POST /v1/streams/{id}/model moves it to another model",
             field="model",
         ),
         ("put_stream",),
@@ -100,7 +101,7 @@ CASES = (
         (*OF_A_STREAM, "observe_many", "list_streams", "events", "put_canary", "move_streams"),
     ),
     Case(
-        errors.DimensionMismatch("y: expected 1 numbers, got 2", field="y"),
+        errors.DimensionMismatch("y: expected 1 number, got 2", field="y"),
         ("observe", "put_stream", "predict", "act", *RERUNS),
     ),
     Case(

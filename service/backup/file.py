@@ -170,7 +170,7 @@ class Reader:
         """Read it all and return the manifest; raises BadBackup. `progress` is told bytes."""
         prefix = self._file.read(_PREFIX.size)
         if not prefix.startswith(MAGIC):
-            raise BadBackup("this is not a backup")
+            raise BadBackup("this file is not one that `moca backup` wrote")
         if len(prefix) < _PREFIX.size or self.size < _PREFIX.size + _TRAILER.size:
             raise BadBackup("the backup is cut short")
         _, version = _PREFIX.unpack(prefix)

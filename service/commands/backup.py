@@ -63,7 +63,16 @@ def backup(
 @with_settings(STORE | {"lease_ttl_ms"})
 def restore(
     settings: Settings,
-    file: Annotated[Path, typer.Argument(help="What `moca backup` wrote.", show_default=False)],
+    file: Annotated[
+        Path,
+        typer.Argument(
+            exists=True,
+            dir_okay=False,
+            readable=True,
+            help="What `moca backup` wrote.",
+            show_default=False,
+        ),
+    ],
     partitions: Annotated[
         int | None,
         typer.Option(
@@ -115,7 +124,7 @@ def restore(
         if check:
             return
         _models(manifest, settings.models_dir, ignore_models)
-        with reach(settings) as client:
+        with reach(settings, make=True) as client:
             check_server(client)
             number = partitions_for(client, partitions, manifest)
             with _bar("bytes") as advance:

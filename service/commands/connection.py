@@ -28,7 +28,8 @@ ApiKey = Annotated[
     ),
 ]
 Json = Annotated[
-    bool, typer.Option("--json", envvar="MOCA_JSON", help="Print JSON, as the service says it.")
+    bool,
+    typer.Option("--json", envvar="MOCA_JSON", help="Print the answer as JSON, all fields."),
 ]
 Wait = Annotated[
     float,
@@ -42,13 +43,18 @@ Stream = Annotated[str, typer.Argument(help="Id of the stream.", show_default=Fa
 @contextmanager
 def connected(url: str, api_key: str | None, retry_for_s: float = 10.0) -> Iterator[Client]:
     """Connect to a service; what fails there ends the command with status 1 and one line."""
-    from service.client import Client, ClientError
+    from service.client import Client, ClientError, Unavailable
+    from service.client.errors import Unauthorized
 
     try:
         with Client(url, api_key=api_key, retry_for_s=retry_for_s) as client:
             yield client
+    except Unavailable as error:
+        hint = "" if error.problem else f". Does `moca serve` run at {url}? --url gives another"
+        fail(f"{error}{hint}", 1)
     except ClientError as error:
-        fail(str(error), 1)
+        keyless = isinstance(error, Unauthorized) and api_key is None
+        fail(str(error) + ("; --api-key or MOCA_API_KEY gives one" if keyless else ""), 1)
     except KeyboardInterrupt:
         raise typer.Exit(130) from None
     except BrokenPipeError:  # of `| head`
@@ -59,8 +65,19 @@ def print_json(document: Any, lines: bool = False) -> None:
     """Print a document; with `lines` on one line, for those that come one after the other."""
     import msgspec
 
-    text = msgspec.json.encode(document)
+    text = msgspec.json.encode(_whole(document))
     typer.echo(text if lines else msgspec.json.format(text))
+
+
+def _whole(document: Any) -> Any:
+    """Return a document with all its fields; some structs leave out those of default value."""
+    from msgspec import Struct
+
+    if isinstance(document, Struct):
+        return {name: _whole(getattr(document, name)) for name in document.__struct_fields__}
+    if isinstance(document, list):
+        return [_whole(each) for each in document]
+    return document
 
 
 def table(*headings: str, title: str | None = None) -> Table:

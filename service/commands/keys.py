@@ -62,7 +62,7 @@ def create(
     ] = "",
 ) -> None:
     """Make a key and print it, this once; from then on every call needs a key."""
-    with _keyring(settings) as ring:
+    with _keyring(settings, make=True) as ring:
         until_ms = keys.parse_expiry(expires, time.time_ns() // 1_000_000) if expires else 0
         key, token = keys.create(name, scope, rate, until_ms)
         first = not ring.any()
@@ -80,6 +80,9 @@ def list_keys(settings: Settings) -> None:
     """List all keys, revoked and expired ones too."""
     with _keyring(settings) as ring:
         found = ring.all()
+    if not found:
+        typer.secho("there are no keys", err=True, dim=True)
+        return
     table = Table(box=SIMPLE_HEAD)
     for heading in ("name", "id", "state", "scopes", "rate", "created", "expires", "last used"):
         table.add_column(heading, no_wrap=heading in {"name", "id"})
@@ -102,10 +105,10 @@ def revoke(settings: Settings, name: Name) -> None:
 
 
 @contextlib.contextmanager
-def _keyring(settings: Settings) -> Iterator[Keyring]:
+def _keyring(settings: Settings, make: bool = False) -> Iterator[Keyring]:
     """Open the store; what goes wrong is said in one line."""
     try:
-        with reach(settings) as client:
+        with reach(settings, make) as client:
             yield Keyring(client)
     except ValueError as error:
         fail(str(error))

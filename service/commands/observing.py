@@ -33,6 +33,7 @@ from service.wire import Event
 NEGATIVE = {"ignore_unknown_options": True}  # -1.5 is a value
 FILE_BATCH = 500
 _LINE = "{:>8}  {:>12}  {:>10}  {:>10}  {}"
+_HEAD = _LINE.format("seq", "expected", "log score", "changed", "event")
 
 
 def observe(
@@ -40,7 +41,7 @@ def observe(
     values: Annotated[
         list[str] | None,
         typer.Argument(
-            metavar="[VALUE...]",
+            metavar="VALUE",
             help="Labels, one observation each: a number, several between commas, or null. "
             "Without any: standard input, one JSON number, list or observation a line.",
             show_default=False,
@@ -79,10 +80,12 @@ def observe(
         given = _lines(sys.stdin, x)
         size = batch or (FILE_BATCH if _is_file(sys.stdin) else 1)
     with connected(url, api_key, retry_for) as client:
-        if not as_json:
-            typer.echo(_LINE.format("seq", "expected", "log score", "changed", "event").rstrip())
+        headed = as_json
         while some := list(islice(given, size)):
             for answer in client.observe(stream, some):
+                if not headed:
+                    typer.echo(_HEAD)
+                    headed = True
                 _tell(answer, as_json)
 
 
@@ -117,25 +120,41 @@ def predict(
             envvar="MOCA_ELAPSED", help="Time since the last observation.", show_default="1"
         ),
     ] = None,
+    horizon: Annotated[
+        int | None,
+        typer.Option(
+            envvar="MOCA_HORIZON",
+            min=1,
+            help="So many labels to come, of a model that takes no input.",
+            show_default="the next one",
+        ),
+    ] = None,
     url: Url = DEFAULT_URL,
     api_key: ApiKey = None,
     as_json: Json = False,
 ) -> None:
-    """Print the predictive distribution of the next label; changes nothing."""
+    """Print the predictive distribution of the labels to come; changes nothing."""
     inputs = [numbers(text, "--x") for text in x] if x else None
     with connected(url, api_key) as client:
         found = client.predict(
-            stream, inputs, quantiles=quantile, samples=samples, seed=seed, elapsed=elapsed
+            stream,
+            inputs,
+            quantiles=quantile,
+            samples=samples,
+            seed=seed,
+            elapsed=elapsed,
+            horizon=horizon,
         )
     if as_json:
         print_json(found)
         return
     warming = ", warming up" if found.warming_up else ""
-    title = f"{found.stream} ({found.model}), seq {found.seq}{warming}"
-    made = table("x", "distribution", title=title)
+    typer.echo(f"{found.stream} ({found.model}), seq {found.seq}{warming}")
+    made = table("x" if horizon is None else "ahead", "distribution")
     made.columns[1].justify, made.columns[1].no_wrap = "left", False
     for each in found.predictions:
-        made.add_row(number(each.x), "\n".join(_described(each)))
+        place = number(each.x) if each.ahead is None else str(each.ahead)
+        made.add_row(place, "\n".join(_described(each)))
     Console().print(made)
 
 

@@ -152,7 +152,7 @@ def _option(name: str) -> inspect.Parameter:
         *SHORT.get(name, ()),
         help=f"{field.description}.",
         envvar=variable(name),
-        show_default=False if field.default is None else str(field.default),
+        show_default=False if field.default in (None, "") else str(field.default),
         rich_help_panel="Limits and tuning" if name.startswith(LIMITS) else "Options",
     )
     return inspect.Parameter(

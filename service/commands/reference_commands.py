@@ -17,6 +17,16 @@ HEAD = """\
 
 Made by `moca reference --commands`. An option with a variable can also be set in the environment;
 the option wins. Settings of the service are named here, and explained in [settings](settings.md).
+
+Every command ends with one of these statuses:
+
+| status | meaning |
+|---|---|
+| 0 | done, or stopped as it was asked to |
+| 1 | refused by the service or the store, not reached, or not all done; standard error says what |
+| 2 | wrong arguments, options or variables |
+| 78 | a process of the service, or its store, cannot run like this; starting it again cannot help |
+| 130 | Ctrl-C |
 """
 
 
@@ -91,6 +101,8 @@ def _default(parameter: Any) -> str:
     value = parameter.default
     if parameter.required:
         return "required"
-    if value is None or value is False or callable(value) or value in ([], ()):
+    if value is True and parameter.secondary_opts:
+        return f"`{parameter.opts[0]}`"
+    if value is None or value is False or callable(value) or value in ([], (), ""):
         return ""
     return f"`{value}`"

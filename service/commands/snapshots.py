@@ -54,7 +54,14 @@ def export(
 def import_(
     stream: Stream,
     file: Annotated[
-        Path, typer.Argument(help="What `moca snapshot export` wrote.", show_default=False)
+        Path,
+        typer.Argument(
+            exists=True,
+            dir_okay=False,
+            readable=True,
+            help="What `moca snapshot export` wrote.",
+            show_default=False,
+        ),
     ],
     replace: Annotated[
         bool,
@@ -73,12 +80,10 @@ def import_(
     """Make a stream what a snapshot says."""
     from service.documents import Snapshot
 
-    try:
-        content = file.read_bytes()
-    except OSError as error:
-        fail(str(error), 1)
     with connected(url, api_key) as client:
-        found = client.put_snapshot(stream, Snapshot(content, content_type), replace=replace)
+        found = client.put_snapshot(
+            stream, Snapshot(file.read_bytes(), content_type), replace=replace
+        )
     if as_json:
         print_json(found)
     else:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from typing import Annotated, Any
 
 import typer
@@ -77,7 +78,7 @@ def create(
     api_key: ApiKey = None,
     as_json: Json = False,
 ) -> None:
-    """Make a stream; one that is there already is left alone."""
+    """Make a stream; one that is there already is left alone, and the status is 1."""
     from service.client.errors import UnknownStream
 
     settings: dict[str, Any] = {"model": model} if model else {}
@@ -99,7 +100,7 @@ def change(
     given: Annotated[
         list[str],
         typer.Argument(
-            metavar="NAME=VALUE...", help="Settings such as hazard=0.01.", show_default=False
+            metavar="NAME=VALUE", help="Settings such as hazard=0.01.", show_default=False
         ),
     ],
     url: Url = DEFAULT_URL,
@@ -138,7 +139,7 @@ def _show(state: StreamState, as_json: bool) -> None:
     rows = {
         "stream": state.stream,
         "model": state.model,
-        "observations": f"{state.seq}" + (", warming up" if state.warming_up else ""),
+        "observations": f"{state.seq}" + (", warming up" if state.warming_up and state.seq else ""),
         "regime since": "" if state.regime_start is None else f"seq {state.regime_start}",
         "changed": number(state.changed_probability),
         "last label": number(state.last),
@@ -148,7 +149,9 @@ def _show(state: StreamState, as_json: bool) -> None:
         if (event := getattr(state, name)) is not None:
             rows[name.replace("_", " ")] = f"{event.state}, start {event.start}"
     settings = {n: v for n, v in state.settings.items() if v is not None and n != "model"}
-    rows["settings"] = ", ".join(f"{name}={value}" for name, value in settings.items())
+    rows["settings"] = ", ".join(f"{name}={json.dumps(value)}" for name, value in settings.items())
+    if state.sensitivity is not None:
+        rows["alarms at"] = _alarms(state.sensitivity)
     made = table("", "")
     made.show_header = False
     for name, text in rows.items():
@@ -156,3 +159,12 @@ def _show(state: StreamState, as_json: bool) -> None:
             made.add_row(name, text)
     made.columns[1].justify, made.columns[1].no_wrap = "left", False
     Console().print(made)
+
+
+def _alarms(found: dict[str, Any]) -> str:
+    """Say at which probability a stream alarms, and after how long."""
+    delays = ", ".join(
+        f"{each['shift']:g} sd after {number(each['median'], 3) or 'too long'}"
+        for each in found.get("expected_delay") or []
+    )
+    return f"changed {number(found['threshold'])}" + (f"; shifts found: {delays}" if delays else "")

@@ -47,7 +47,15 @@ def models(
 
 
 def replay(
-    file: Annotated[Path, typer.Argument(help="CSV or Parquet file, one observation per row.")],
+    file: Annotated[
+        Path,
+        typer.Argument(
+            exists=True,
+            dir_okay=False,
+            readable=True,
+            help="CSV or Parquet file, one observation per row.",
+        ),
+    ],
     url: Url = DEFAULT_URL,
     stream: Annotated[
         str | None,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import sys
 from typing import Annotated
 
 import redis
@@ -75,11 +76,14 @@ def _look_after(settings: Settings, again: bool, hook: str | None) -> None:
     try:
         with connect(url) as client:
             if again:
-                typer.echo(f"{redeliver(client, hook)} to be delivered again")
+                typer.echo(f"{redeliver(client, hook)} to be delivered again{_of(hook)}")
                 return
             found = dead_letters(client, hook)
     except redis.RedisError as error:
         fail(f"the store cannot be reached: {error}", 1)
+    if not found:
+        typer.secho(f"nothing was given up{_of(hook)}", err=True, dim=True)
+        return
     table = Table("hook", "webhook-id", "stream", "event", "at", "attempts", "why", box=SIMPLE_HEAD)
     for letter in found:
         raised = letter.raised
@@ -87,4 +91,9 @@ def _look_after(settings: Settings, again: bool, hook: str | None) -> None:
         stream, at = ("", "") if raised is None else (raised.stream, instant(raised.at_ms))
         row = (letter.hook, letter.number, stream, event, at, str(letter.attempts), letter.error)
         table.add_row(*row)
-    Console().print(table)
+    # What is piped elsewhere is not to be cut to the width of a terminal that is not there.
+    Console(width=None if sys.stdout.isatty() else 200).print(table)
+
+
+def _of(hook: str | None) -> str:
+    return "" if hook is None else f" of hook {hook!r}"

@@ -19,16 +19,19 @@ PAUSE_S = 0.05
 
 
 @contextlib.contextmanager
-def reach(settings: Settings) -> Iterator[redis.Redis]:
+def reach(settings: Settings, make: bool = False) -> Iterator[redis.Redis]:
     """Yield a client of the service's store, whether the service runs or not.
 
-    An embedded store that does not run is started for as long as it is needed. Raises Refused
-    when it cannot be used, and RedisError when a configured one does not answer.
+    An embedded store that does not run is started for as long as it is needed; one that is not
+    there is made only with `make`. Raises Refused when it cannot be used, and RedisError when a
+    configured one does not answer.
     """
     if settings.redis_url is not None:
         with connect(settings.redis_url) as client:
             yield client
         return
+    if not (make or settings.data_dir.is_dir()):
+        raise Refused(f"there is no folder {settings.data_dir}: --data-dir says where the store is")
     store = Embedded(settings.data_dir)
     client = _embedded(store)
     try:

@@ -123,8 +123,8 @@ def _prepare(client: Client, stream: str, settings: Mapping[str, Any], existing:
             client.delete_stream(stream)
         elif existing == "refuse" and seq > 0:
             raise ReplayError(
-                f"stream {stream!r} already has {seq} observations; give another name, "
-                "or say whether to append to it or to replace it"
+                f"stream {stream!r} already has {seq} observations; give another name (--stream), "
+                "go on with it (--append), or delete it first (--replace)"
             )
     except Problem as problem:
         if problem.status != 404:

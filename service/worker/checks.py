@@ -17,6 +17,8 @@ from service.wire import Head, Observation, Record, StreamSettings, numbers
 # Squares and sums of squares of anything smaller stay finite, whatever the model does with them.
 LARGEST = 1e100
 LARGEST_COUNT = 1e12  # exact in a float, with room for sums of them
+REMEDY = {"model": "POST /v1/streams/{id}/model moves it to another model"}
+DELETE = "delete the stream first"
 FIXED = ("model", "warmup", "location", "scale", "classes", "order", "trend", "season")
 
 
@@ -49,7 +51,7 @@ def check_observation(
     """Raise DimensionMismatch or LabelOutOfRange, naming the field after `where`."""
     y = numbers(seen.y)
     if seen.y is not None and len(y) != y_dim:
-        raise DimensionMismatch(f"{where}y: expected {y_dim} numbers, got {len(y)}", field="y")
+        raise DimensionMismatch(f"{where}y: expected {_count(y_dim)}, got {len(y)}", field="y")
     check_input(seen.x, f"{where}x", x_dim)
     for field, values in (("y", y), ("x", seen.x or [])):
         if any(not abs(value) <= LARGEST for value in values):
@@ -73,8 +75,16 @@ def check_input(x: list[float] | None, where: str, x_dim: int | None) -> None:
     got = len(x) if x is not None else 0
     if got == x_dim or (x_dim is None and got):
         return
-    expected = "at least one number" if x_dim is None else f"{x_dim} numbers"
-    raise DimensionMismatch(f"{where}: expected {expected}, got {got}", field="x")
+    if x_dim == 0:
+        detail = f"{where}: the stream's model takes no input, got {_count(got)}; `linear` does"
+    else:
+        expected = "at least one number" if x_dim is None else _count(x_dim)
+        detail = f"{where}: expected {expected}, got {got or 'none'}"
+    raise DimensionMismatch(detail, field="x")
+
+
+def _count(count: int | None) -> str:
+    return "1 number" if count == 1 else f"{count} numbers"
 
 
 def check_label(seen: Observation | Record, where: str, model: UnderlyingModel) -> None:
@@ -109,7 +119,7 @@ def check_prior(settings: StreamSettings, model: UnderlyingModel, known: Known) 
             detail = f"{field}: a {model.kind} stream takes it from its warm-up, of inputs too"
             raise UnfitSettings(detail, field=field)
         if known.y_dim not in (None, len(values)):
-            raise DimensionMismatch(f"{field}: expected {known.y_dim} numbers", field=field)
+            raise DimensionMismatch(f"{field}: expected {_count(known.y_dim)}", field=field)
         known = known._replace(y_dim=len(values))
         positive = field == "scale" or model.label in ("count", "positive")
         least = 1 / LARGEST if positive else -LARGEST
@@ -138,6 +148,6 @@ def check_settings(head: Head, given: dict[str, Any]) -> None:
     for name in FIXED:
         if name in given and given[name] != getattr(head.settings, name):
             raise SettingsConflict(
-                f"{name} cannot change on a stream with observations; delete the stream first",
+                f"{name} cannot change on a stream with observations; {REMEDY.get(name, DELETE)}",
                 field=name,
             )

@@ -20,7 +20,8 @@ from service.worker.stream import Stream
 def act(engine: Engine, stream: Stream, command: Act) -> bytes:
     """Answer to POST actions: the candidate chosen, and the values it was the best of."""
     head, model = stream.live(), engine.catalogue.of(stream.live())
-    if model.x_dim == 0 or model.label == "class" or model.y_dim != 1:
+    takes_none = model.x_dim == 0 and head.x_dim is not None  # None: no input has come yet
+    if takes_none or model.label == "class" or model.y_dim != 1:
         raise UnfitModel(
             f"actions need a model with inputs and one numeric label; {head.settings.model} has "
             f"x_dim {model.x_dim}, y_dim {model.y_dim} and labels of kind {model.label!r}"
@@ -28,9 +29,9 @@ def act(engine: Engine, stream: Stream, command: Act) -> bytes:
     check_inputs(command.candidates, "candidates", head.x_dim)
     wake(engine, [stream])
     if stream.slab is None:
+        other = "" if model.scales_inputs else ", or make it with `location` and `scale`"
         raise WarmingUp(
-            f"the stream is still warming up at seq {head.seq}: post observations first, or make "
-            "it with `location` and `scale`",
+            f"the stream is still warming up at seq {head.seq}: post observations first{other}",
             seq=head.seq,
         )
     slab, met = stream.slab, hazards.met(model, head.settings)

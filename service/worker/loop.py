@@ -21,7 +21,7 @@ from service.worker.commits import commit_of, refused
 from service.worker.committer import Committer
 from service.worker.engine import Engine
 from service.worker.ownership import Census, Leases, share
-from service.worker.rehearsal import dummy_step
+from service.worker.rehearsal import check_device, dummy_step
 from service.worker.stages import Stages
 from service.worker.stream import Stream
 from service.worker.task import Item, in_reach, items_of
@@ -81,6 +81,7 @@ class Worker:
         check_server(self.client)
         fix_partitions(self.client, self.settings.partitions)
         torch.set_num_threads(1)
+        check_device(self.settings.device)
         dummy_step(self.settings)
 
     # --- one turn -----------------------------------------------------------------------------

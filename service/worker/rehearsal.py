@@ -2,12 +2,31 @@
 
 from __future__ import annotations
 
+import torch
+
+from service.process import Refused
 from service.settings import Settings
 from service.wire import Record, StreamSettings
 from service.worker import hazards
 from service.worker.answers import LEVELS, summarise
 from service.worker.catalogue import Catalogue
 from service.worker.resident import Slab
+
+
+def check_device(name: str) -> None:
+    """Raise Refused for a device that this machine, or this build of torch, does not have."""
+    try:
+        device = torch.device(name)
+        there = device.type != "cuda" or (device.index or 0) < torch.cuda.device_count()
+        if there and device.type != "cuda":
+            torch.ones(1, dtype=torch.float64, device=device)
+    except (RuntimeError, TypeError, AssertionError, NotImplementedError) as error:
+        raise Refused(f"--device {name!r} cannot be used: {str(error).splitlines()[0]}") from error
+    if not there:
+        raise Refused(
+            f"--device {name!r} is not there: torch {torch.__version__} finds "
+            f"{torch.cuda.device_count()} CUDA devices on this machine"
+        )
 
 
 def dummy_step(settings: Settings) -> None:

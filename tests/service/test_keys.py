@@ -159,3 +159,12 @@ def test_settings_that_exclude_each_other():
     said = moca("serve", "--open", "--require-keys", **os.environ)
     assert said.returncode == 2
     assert said.stderr.strip() == "moca: require_keys and open_access exclude each other"
+
+
+def test_looking_makes_no_store(tmp_path):
+    data = ["--data-dir", str(tmp_path / "typo")]
+    for words in (["keys", "list"], ["keys", "revoke", "a"], ["backup", str(tmp_path / "b")]):
+        said = moca(*words, *data, **os.environ)
+        assert said.returncode == EXIT_REFUSED
+        assert "--data-dir says where the store is" in said.stderr
+    assert list(tmp_path.iterdir()) == []

@@ -6,6 +6,7 @@ import subprocess
 import sys
 import uuid
 
+import httpx
 import pytest
 from typer.testing import CliRunner
 
@@ -62,7 +63,9 @@ def test_observing_and_reading(moca, stream, service_url):
     bad = moca("observe", stream, stdin="1\noops\n", status=1)
     assert "line 2: not JSON" in bad.stderr
     assert "'high'" in moca("observe", stream, stdin='"high"\n', status=1).stderr
-    assert "numbers between commas" in moca("observe", stream, "tall", status=2).stderr
+    tall = moca("observe", stream, "tall", status=2)
+    assert "numbers between commas" in tall.stderr
+    assert tall.stdout == ""  # no heading over nothing
     with Client(service_url) as client:
         assert client.stream(stream).seq == 8
     text = moca("predict", stream, "--quantile", "0.1", "--samples", "2", "--seed", "1").stdout
@@ -70,6 +73,29 @@ def test_observing_and_reading(moca, stream, service_url):
     assert "draw 2" in text
     predicted = json.loads(moca("predict", stream, "--json", "--samples", "2").stdout)
     assert len(predicted["predictions"][0]["samples"]) == 2
+
+
+def test_json_has_all_fields_of_the_service(moca, stream, service_url):
+    with Client(service_url) as client:
+        client.put_stream(stream, {"model": "gaussian", "location": 0, "scale": 1})
+        client.observe(stream, [(0.5, -0.5)[i % 2] + (6.0 if i >= 30 else 0) for i in range(60)])
+    for words, path in ((["streams", "show"], ""), (["changepoints"], "/changepoints")):
+        said = json.loads(moca(*words, stream, "--json").stdout)
+        answered = httpx.get(f"{service_url}/v1/streams/{stream}{path}").json()
+        assert said == answered
+
+
+def test_labels_ahead_and_settings_as_they_are_typed(moca, stream):
+    wish = 'sensitivity={"false_alarms_per_1000": 0.5}'
+    made = moca("streams", "create", stream, "--model", "gaussian", "--set", wish).stdout
+    assert wish in made
+    assert "shifts found: 1 sd after" in made
+    assert "warming up" not in made
+    moca("observe", stream, *(str(i % 3) for i in range(25)))
+    ahead = json.loads(moca("predict", stream, "--horizon", "3", "--json").stdout)["predictions"]
+    assert [each["ahead"] for each in ahead] == [1, 2, 3]
+    said = moca("predict", stream, "--horizon", "3").stdout.splitlines()
+    assert said[0] == f"{stream} (gaussian@1), seq 25"
 
 
 def test_vectors_and_inputs(moca, stream):
@@ -125,4 +151,5 @@ def test_following_changepoints(options):
 def test_nobody_there(moca):
     found = moca("observe", "s", "1", "--retry-for", "0.2", url="http://127.0.0.1:1", status=1)
     assert "ConnectError" in found.stderr
+    assert "Does `moca serve` run at http://127.0.0.1:1?" in found.stderr
     assert len(found.stderr.splitlines()) == 1

@@ -1,6 +1,7 @@
 """Models, probes, metrics, OpenAPI, and what the router refuses."""
 
 import json
+import re
 import subprocess
 import sys
 
@@ -9,6 +10,7 @@ import pytest
 from model_core.upm.builtin import NEWEST
 from service.models import Catalogue
 from service.redis.connection import UnusableServer
+from tests.service.api.conftest import running
 
 
 def put_model(folder, name, version, **changes):
@@ -91,7 +93,16 @@ async def test_openapi_describes_every_call(api):
     text = json.dumps(document)
     used = {part.split('"')[0] for part in text.split("#/components/schemas/")[1:]}
     assert used <= set(schemas)
-    assert (await api.get("/docs")).status_code == 200
+
+
+@pytest.mark.parametrize("page", ["/docs", "/redoc"])
+async def test_the_pages_of_the_interface_need_no_other_server(api, page):
+    text = (await api.get(page)).text
+    loaded = re.findall(r"(?:src|href|url)[=:] *[\"']([^\"']+)", text)
+    assert len(loaded) >= 2
+    for each in loaded:
+        assert each.startswith("/"), each
+        assert (await api.get(each)).status_code == 200
 
 
 async def test_what_the_router_refuses(api):
@@ -139,3 +150,11 @@ async def test_a_store_with_another_number_of_partitions_is_refused(settings, st
 def test_the_api_does_not_import_torch():
     code = "import service.api.app, sys; sys.exit('torch' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
+
+
+async def test_a_default_model_that_is_not_there_is_said_at_the_start(settings, caplog):
+    async with running(settings.model_copy(update={"default_model": "nope"})):
+        assert "no usable model 'nope'" in caplog.text
+    caplog.clear()
+    async with running(settings.model_copy(update={"default_model": "poisson@1"})):
+        assert "no usable model" not in caplog.text

@@ -138,3 +138,13 @@ def test_a_frame_without_a_library_to_make_it(monkeypatch):
     monkeypatch.setattr(frames, "find_spec", lambda name: None)
     with pytest.raises(InvalidRequest, match=r"pip install 'moca-service\[frames\]'"):
         to_frame(answers)
+
+
+def test_all_pages_of_a_history_are_one_frame():
+    pages = (HistoryPage("s", 4, "m", 0, [Recorded(i, y=1.0), Recorded(i + 1)]) for i in (0, 2))
+    assert column(to_frame(pages, "pandas"), "seq") == [0, 1, 2, 3]
+    assert column(to_frame(iter([Answer("s", 7, "m")]), "pandas"), "seq") == [7]
+    with pytest.raises(InvalidRequest, match="expected answers, history or changepoints, got str"):
+        to_frame("text", "pandas")
+    with pytest.raises(InvalidRequest, match="got Predictive"):
+        to_frame(Predictive(), "pandas")

@@ -86,3 +86,10 @@ def test_a_label_of_several_numbers_has_no_best(bench):
     bench.observe("b", seen)
     answer = bench.ask(Act("b", [[1.0]], "greedy"), status=422)
     assert answer["type"].endswith("/unfit-model")
+
+
+def test_before_any_input_the_stream_waits_for_observations(bench):
+    bench.ask(Configure("d", {"model": "linear"}), status=201)
+    (outcome,) = bench.send(Act("d", [[1.0, 2.0]], "thompson"))
+    assert outcome.status == 409
+    assert json.loads(outcome.body[0])["detail"].endswith("post observations first")

@@ -150,7 +150,7 @@ def test_the_first_input_decides(bench):
     assert bench.head("a").x_dim is None
     several = [Observation(y=1.0, x=[1.0]), Observation(y=1.0, x=[1.0, 2.0])]
     answer = bench.ask(Observe("a", several), status=422)
-    assert answer["detail"].startswith("observations[1].x: expected 1 numbers, got 2")
+    assert answer["detail"].startswith("observations[1].x: expected 1 number, got 2")
     assert bench.head("a").x_dim is None
     bench.observe("a", [Observation(x=[1.0, 2.0])])
     assert (bench.head("a").x_dim, bench.head("a").y_dim) == (2, None)
