@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import NamedTuple
 
-from prometheus_client import Histogram
+from prometheus_client import Counter, Histogram
 
 from service.metrics import CHANGEPOINTS, LOG_SCORE, REGISTRY, observe_all
 
@@ -20,6 +20,19 @@ PIT = Histogram(
     "Probability that the predictive gave to values up to each label; uniform if calibrated.",
     ["model"],
     buckets=_SHARES,
+    registry=REGISTRY,
+)
+# The sum of log scores falls and rises, so a rate of it would be wrong: two sums that only rise.
+SCORE_ABOVE = Counter(
+    "moca_log_score_positive_nats_total",
+    "Sum of the log predictive densities above 0.",
+    ["model"],
+    registry=REGISTRY,
+)
+SCORE_BELOW = Counter(
+    "moca_log_score_negative_nats_total",
+    "Sum of the log predictive densities below 0, without their sign.",
+    ["model"],
     registry=REGISTRY,
 )
 PRUNED_MASS = Histogram(
@@ -55,5 +68,7 @@ def known(model: str) -> None:
 def stepped(model: str, steps: Steps) -> None:
     """Enter some steps of one model."""
     observe_all(LOG_SCORE.labels(model), steps.scores)
+    SCORE_ABOVE.labels(model).inc(sum(score for score in steps.scores if score > 0))
+    SCORE_BELOW.labels(model).inc(-sum(score for score in steps.scores if score < 0))
     observe_all(PRUNED_MASS.labels(model), steps.pruned)
     observe_all(RUN_LENGTH.labels(model), steps.run_lengths)

@@ -80,6 +80,20 @@ def test_every_output_counts_alone(bench):
     assert PIT.labels("gaussian@1")._upper_bounds[:-1] == list(EDGES)
 
 
+def test_the_mean_log_score_comes_from_sums_that_only_rise(bench):
+    """Tight labels have densities above 1, and one far away has one below."""
+    sides = ("moca_log_score_positive_nats_total", "moca_log_score_negative_nats_total")
+    before = [value(each, "gaussian@1") for each in sides]
+    bench.ask(Configure("sums", {"location": [0.0], "scale": [0.01], "warmup": 0}), 201)
+    answers = bench.observe("sums", [0.0, 0.001, -0.001, 5.0])
+    scores = [answer["log_score"] for answer in answers]
+    above, below = (value(each, "gaussian@1") - b for each, b in zip(sides, before, strict=True))
+    assert above == pytest.approx(sum(each for each in scores if each > 0))
+    assert below == pytest.approx(-sum(each for each in scores if each < 0))
+    assert above > 0
+    assert below > 0
+
+
 def test_pruned_mass_is_measured(bench):
     model, name = "averaged@1", "moca_pruned_mass"
     before = value(f"{name}_count", model), value(f"{name}_sum", model)
