@@ -44,7 +44,7 @@ def _now() -> list[Panel]:
         "Pruned mass, mean",
         "Mean of a step within 30 minutes, of the worst model.",
         "none",
-        above(1e-4, 0.01),
+        above(2e-3, 0.02),
     )
     faults = What(
         "Numerical faults", "Steps undone within an hour; each is a defect.", "short", above(1, 2)
@@ -139,7 +139,7 @@ def _belief() -> list[Panel]:
         "Probability of the hypotheses dropped in a step, mean and 99 %. Much: raise"
         " max_hypotheses.",
         "none",
-        above(1e-4, 0.01),
+        above(2e-3, 0.02),
     )
     length = What(
         "Most probable run length",

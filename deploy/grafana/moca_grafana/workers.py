@@ -39,7 +39,7 @@ def _now() -> list[Panel]:
     )
     redis = What("Redis", "1 while every API reaches it.", "short", below(1, 1))
     append = What(
-        "Append-only file", "1: written; 0: off or failing. Alerts.", "short", below(1, 1)
+        "Append-only file kept", "1: written; 0: off or failing. Alerts.", "short", below(1, 1)
     )
     memory = What(
         "Redis memory",
