@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any, NamedTuple, cast
 
 import redis.asyncio
+from redis.asyncio.cluster import RedisCluster
 
 from service.redis import keys
 from service.redis.script import Call, Script
@@ -14,7 +15,7 @@ class Condition(NamedTuple):
     """State of the log and of what keeps it."""
 
     oldest_pending_s: float  # 0: nothing waits
-    append_only: bool
+    append_only: bool  # on every server
     append_only_failing: bool  # the last write or rewrite of the file failed
 
 
@@ -31,8 +32,27 @@ class Look:
         """
         calls = [Call([keys.log(partition)], []) for partition in range(partitions)]
         ages = await self._oldest.run_all_async(client, calls)
-        found: dict[str, Any] = await cast(Any, client.info("persistence"))
         oldest_ms = max((age for age in ages if isinstance(age, int)), default=0)
-        said = (found.get("aof_last_write_status"), found.get("aof_last_bgrewrite_status"))
-        on = bool(int(found.get("aof_enabled", 0)))
-        return Condition(oldest_ms / 1000, on, on and any(each != "ok" for each in said))
+        servers = await _persistence(client)
+        kept = all(_kept(each) for each in servers)
+        return Condition(oldest_ms / 1000, kept, any(_failing(each) for each in servers))
+
+
+async def _persistence(client: Any) -> list[dict[str, Any]]:
+    """INFO's persistence of the server, or of each primary of a cluster."""
+    if not isinstance(client, RedisCluster):
+        return [await client.info("persistence")]
+    await client.initialize()
+    nodes = client.get_primaries()
+    ask = cast(Any, client.execute_command)
+    found = await ask("INFO", "persistence", target_nodes=nodes)
+    return [found] if len(nodes) == 1 else list(found.values())
+
+
+def _kept(server: dict[str, Any]) -> bool:
+    return bool(int(server.get("aof_enabled", 0)))
+
+
+def _failing(server: dict[str, Any]) -> bool:
+    said = (server.get("aof_last_write_status"), server.get("aof_last_bgrewrite_status"))
+    return _kept(server) and any(each != "ok" for each in said)
