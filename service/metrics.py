@@ -72,7 +72,7 @@ REQUESTS_WAITING = Gauge(
 REDIS_UP = Gauge(
     "moca_redis_up",
     "1 while the API reaches Redis, else 0.",
-    multiprocess_mode="livemin",
+    multiprocess_mode="livemostrecent",  # workers, which know nothing of it, have a 0 there
     registry=REGISTRY,
 )
 REDIS_MEMORY_RATIO = Gauge(
@@ -96,6 +96,30 @@ PARTITION_LAG = Gauge(
     "moca_partition_lag_observations",
     "Observations accepted and not yet applied, by partition.",
     ["partition"],
+    multiprocess_mode="livemostrecent",
+    registry=REGISTRY,
+)
+OLDEST_PENDING = Gauge(
+    "moca_oldest_pending_seconds",
+    "Age of the oldest accepted command that is not applied; 0: none waits.",
+    multiprocess_mode="livemostrecent",
+    registry=REGISTRY,
+)
+REDIS_USED_MEMORY = Gauge(
+    "moca_redis_used_memory_bytes",
+    "Memory used by Redis.",
+    multiprocess_mode="livemostrecent",
+    registry=REGISTRY,
+)
+REDIS_APPEND_ONLY = Gauge(
+    "moca_redis_append_only",
+    "1 while Redis keeps an append-only file, else 0.",
+    multiprocess_mode="livemostrecent",
+    registry=REGISTRY,
+)
+REDIS_APPEND_ONLY_FAILING = Gauge(
+    "moca_redis_append_only_failing",
+    "1 while Redis's last write or rewrite of its append-only file failed, else 0.",
     multiprocess_mode="livemostrecent",
     registry=REGISTRY,
 )
@@ -164,6 +188,12 @@ CHECKPOINT_AGE = Gauge(
     multiprocess_mode="livemax",
     registry=REGISTRY,
 )
+CHECKPOINT_LAG = Gauge(
+    "moca_checkpoint_lag_observations",
+    "Most observations applied to a resident stream since its checkpoint.",
+    multiprocess_mode="livemax",
+    registry=REGISTRY,
+)
 CHECKPOINT_BYTES = Histogram(
     "moca_checkpoint_bytes",
     "Size of a written checkpoint.",
@@ -184,6 +214,7 @@ CHANGEPOINTS = Counter(
 LOG_SCORE = Histogram(
     "moca_log_score_nats",
     "Log predictive density of each label.",
+    ["model"],
     buckets=_NATS,
     registry=REGISTRY,
 )
@@ -203,6 +234,13 @@ NUMERICAL_FAULTS = Counter(
     "Steps that gave a non-finite number and were undone.",
     registry=REGISTRY,
 )
+
+
+# Counters that are there from the start: a rate does not miss the first increment.
+for _reason in ("partition_full", "too_many_waiting", "memory_short", "event_streams"):
+    LOAD_SHED.labels(_reason)
+for _outcome in ("applied", "duplicate", "refused", "fault", "quarantined"):
+    OBSERVATIONS.labels(_outcome)
 
 
 def observe_all(histogram: Histogram, values: Sequence[float]) -> None:
@@ -235,6 +273,7 @@ def exposition() -> bytes:
 
 def serve(port: int) -> None:
     """Expose this process's metrics on a port of their own, for a worker that stands alone."""
+    ProcessCollector(registry=REGISTRY)
     start_http_server(port, registry=REGISTRY)
 
 

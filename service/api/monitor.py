@@ -39,6 +39,7 @@ class Monitor:
             began = time.monotonic()
             if await self.look() is not None:
                 await self.look_for_canaries()
+                await self.look_closer()
             # With thousands of partitions a look is not cheap: it gets at most a share.
             await asyncio.sleep(max(PERIOD_S, (time.monotonic() - began) / SHARE))
 
@@ -63,11 +64,20 @@ class Monitor:
         with contextlib.suppress(redis.RedisError, OSError, TimeoutError, CorruptState):
             self.canaries = await bounded(self._store.canaries(), TIMEOUT_S)
 
+    async def look_closer(self) -> None:
+        """Ask for what only metrics show; what was known stays where nothing is answered."""
+        with contextlib.suppress(redis.RedisError, OSError, TimeoutError):
+            found = await bounded(self._store.condition(), TIMEOUT_S)
+            metrics.OLDEST_PENDING.set(found.oldest_pending_s)
+            metrics.REDIS_APPEND_ONLY.set(found.append_only)
+            metrics.REDIS_APPEND_ONLY_FAILING.set(found.append_only_failing)
+
     def _note(self, health: Health) -> None:
         share = health.used_memory / health.maxmemory if health.maxmemory else 0.0
         self.memory_short = share > self._settings.memory_shed_fraction
         metrics.REDIS_UP.set(1)
         metrics.REDIS_MEMORY_RATIO.set(share)
+        metrics.REDIS_USED_MEMORY.set(health.used_memory)
         metrics.UNOWNED_PARTITIONS.set(len(health.unowned))
         for gauge, pending in zip(self._lag, health.pending, strict=True):
             gauge.set(pending)

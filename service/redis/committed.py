@@ -10,6 +10,7 @@ import redis.asyncio
 from service import canaries, wire
 from service.canaries import Canary
 from service.redis import keys
+from service.redis.condition import Condition, Look
 from service.redis.store import chunk_of, decoded, unseal
 
 STAGED_MS = 600_000  # longer than any request waits
@@ -41,6 +42,7 @@ class AsyncStore:
     def __init__(self, client: redis.asyncio.Redis, partitions: int) -> None:
         self._client = client
         self._partitions = partitions
+        self._look = Look()
 
     async def head(self, partition: int, stream: str) -> wire.Head | None:
         """Return a stream's head, or None when there is no such stream (any more)."""
@@ -198,6 +200,10 @@ class AsyncStore:
             None if blob is None else decoded(wire.decode_outcome, blob, "an outcome")
             for blob in blobs
         ]
+
+    async def condition(self) -> Condition:
+        """Say what else there is to watch; raises a RedisError when the store does not answer."""
+        return await self._look.at(self._client, self._partitions)
 
     async def health(self) -> Health:
         """Ask the store how it is; raises a RedisError when it does not answer."""

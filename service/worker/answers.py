@@ -11,6 +11,7 @@ import torch
 from model_core.predictive import Mixture
 from service import views
 from service.wire import Event, Record
+from service.worker import calibration
 from service.worker.resident import Readout
 
 LEVELS = (0.05, 0.5, 0.95)
@@ -133,7 +134,10 @@ def fill(answers: list[Answer]) -> None:
             shape = components.parameters()[0].shape
             kinds.setdefault((components.family, *shape[1:]), []).append(answer)
     for alike in kinds.values():
-        for answer, found in zip(alike, summarise(_gather(alike), LEVELS), strict=True):
+        mixture = _gather(alike)
+        filtered = [a.model if a.readout is not None else None for a in alike]
+        calibration.measure(mixture, [a.record.y for a in alike], filtered)
+        for answer, found in zip(alike, summarise(mixture, LEVELS), strict=True):
             answer.predictive = found
             record = answer.record
             record.mean, variance = found.get("mean"), found.get("variance")

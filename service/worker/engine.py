@@ -14,7 +14,7 @@ from model_core import filter as moca
 from model_core.errors import CorruptState
 from model_core.filter import FilterState
 from model_core.upm.builtin import Options
-from service import metrics, wire
+from service import metrics, metrics_quality, wire
 from service.errors import ServiceError
 from service.redis.store import Store, Stored
 from service.settings import Settings
@@ -146,6 +146,7 @@ class Engine:
         if key not in self._slabs:
             device, window = self.settings.device, self.settings.recent_window
             model = self.catalogue.of(head)
+            metrics_quality.known(settings.model)
             self._slabs[key] = Slab(model, settings.max_hypotheses, device, window)
         return self._slabs[key]
 
@@ -238,6 +239,11 @@ class Engine:
         """Age of the oldest checkpoint among streams that have moved on since, in seconds."""
         marks = [s.checkpoint_ms for s in self.streams.values() if s.behind_checkpoint]
         return max(0.0, now_s - min(marks) / 1000) if marks else 0.0
+
+    def checkpoint_lag(self) -> int:
+        """Most observations that a stream on the device is ahead of its checkpoint."""
+        ahead = (s.live() for s in self.streams.values() if s.behind_checkpoint)
+        return max((head.seq - head.checkpoint for head in ahead), default=0)
 
     def evict(self, stream: Stream) -> None:
         """Forget a stream whose state is safe in Redis."""

@@ -201,6 +201,7 @@ class Worker:
         self._make_room()
         metrics.RESIDENT_STREAMS.set(self.engine.resident())
         metrics.CHECKPOINT_AGE.set(self.engine.oldest_checkpoint_s(time.time()))
+        metrics.CHECKPOINT_LAG.set(self.engine.checkpoint_lag())
 
     def _take(self, lease: Lease) -> None:
         self.leases.hold(lease)

@@ -8,7 +8,7 @@ from collections.abc import Iterable, Sequence
 import torch
 
 from model_core.upm.base import UnderlyingModel
-from service import clock, metrics
+from service import clock, metrics, metrics_quality
 from service.errors import NumericalFault, ServiceError
 from service.events import Reading, track
 from service.wire import Event, Head, Record, numbers
@@ -50,7 +50,7 @@ def _advance(slab: Slab, group: list[tuple[Stream, Answer]]) -> list[tuple[Answe
         answer.event = raised(stream, follow(stream, answer.record, readout), answer.record.time)
         passed(stream.live(), answer.record, answer.record.log_score)
         stream.put(answer.record)
-    _measure([answer for _, answer in group])
+    _measure(group[0][1].model, [answer for _, answer in group])
     return faults
 
 
@@ -177,11 +177,17 @@ def follow(stream: Stream, record: Record, readout: Readout) -> list[Event]:
     return events
 
 
-def _measure(answers: list[Answer]) -> None:
-    changes = [a.readout.changepoint_probability for a in answers if a.readout is not None]
-    scores = [a.record.log_score for a in answers if a.record.log_score is not None]
+def _measure(model: str, answers: list[Answer]) -> None:
+    """Count what a step of one slab gave; its streams share their model."""
+    readouts = [a.readout for a in answers if a.readout is not None]
+    changes = [each.changepoint_probability for each in readouts]
     metrics.observe_all(metrics.CHANGEPOINT_PROBABILITY, changes)
-    metrics.observe_all(metrics.LOG_SCORE, scores)
+    steps = metrics_quality.Steps(
+        [a.record.log_score for a in answers if a.record.log_score is not None],
+        [each.pruned_mass for each in readouts],
+        [each.map_run_length for each in readouts],
+    )
+    metrics_quality.stepped(model, steps)
 
 
 def _fault(record: Record) -> NumericalFault:

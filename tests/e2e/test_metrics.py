@@ -7,6 +7,8 @@ import httpx
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
+from tests.deploy.dashboards import DASHBOARDS, load, names, queries, rules
+
 PROMTOOL = shutil.which("promtool")
 
 
@@ -30,10 +32,28 @@ def test_metrics_tell_what_happened(exposition):
     assert samples["moca_observations_total", "applied"] == 80
     assert samples["moca_changepoints_total", "averaged@1", "confirmed"] == 1
     assert samples["moca_owned_partitions",] == 16
+    assert samples["moca_redis_up",] == samples["moca_redis_append_only",] == 1
+    assert samples["moca_pit_count", "averaged@1"] == 60
     for stage in ("ingest", "queue", "compute", "commit", "reply"):
         assert samples["moca_stage_duration_seconds_count", stage] > 0
-    assert samples["moca_log_score_nats_count",] == 60  # not while warming up
+    assert samples["moca_log_score_nats_count", "averaged@1"] == 60  # not while warming up
     assert "a-stream" not in exposition
+
+
+def test_dashboards_and_rules_find_what_they_ask_for(serve):
+    """All processes of `moca serve` on one page; those alone are asked in tests/deploy."""
+    with httpx.Client(base_url=serve(), timeout=60) as client:
+        client.put("/v1/streams/pinned", json={"pinned": True}).raise_for_status()
+        labels = [{"y": float(i % 7)} for i in range(60)]
+        client.post("/v1/streams/pinned/observations", json=labels).raise_for_status()
+        text = client.get("/metrics").text
+    found = {
+        sample.name for family in text_string_to_metric_families(text) for sample in family.samples
+    }
+    asked = {rule["expr"] for rule in rules("record") + rules("alert")}
+    asked |= {query.expr for path in DASHBOARDS for query in queries(load(path))}
+    needed = {name for name in set().union(*map(names, asked)) if name.startswith("moca_")}
+    assert {name for name in needed - found if "webhook" not in name} == set()
 
 
 @pytest.mark.skipif(PROMTOOL is None, reason="no promtool on this machine")

@@ -10,7 +10,7 @@ import pytest
 
 CODE = """
 import sys
-from service import metrics, metrics_feed
+from service import metrics, metrics_feed, metrics_quality
 metrics.OBSERVATIONS.labels("applied").inc(2)
 metrics.changepoint("gaussian@1", "confirmed")
 metrics.OWNED_PARTITIONS.set(3)

@@ -1,0 +1,1 @@
+"""The dashboards as code: `python deploy/grafana/generate.py` writes their JSON."""

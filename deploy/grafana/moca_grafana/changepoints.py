@@ -1,0 +1,183 @@
+"""What changed: changepoints by model and state, and the pinned streams one by one."""
+
+from __future__ import annotations
+
+from moca_grafana.limits import above, below, none
+from moca_grafana.page import Page
+from moca_grafana.panels import (
+    CONSOLE_STREAM,
+    Panel,
+    Query,
+    What,
+    band,
+    buckets_over_time,
+    lines,
+    link,
+    note,
+    number,
+    rows,
+)
+
+MODEL = 'model=~"$model"'
+STREAM = 'stream=~"$stream"'
+INTRO = (
+    "Every changepoint with its start, size and state is in [the console](${console}/#/);"
+    " Prometheus only counts them by model. Pinned streams have series of their own, below."
+)
+
+
+def page() -> Page:
+    """Return the dashboard."""
+    return Page(
+        "moca-changepoints",
+        "MOCA: changepoints",
+        "Changepoints by model, suspected, confirmed and withdrawn, and pinned streams.",
+        {"Now": _now(), "Over time": _course(), "Pinned streams": _pinned(), "$stream": _stream()},
+        by_model=True,
+        by_stream=True,
+    )
+
+
+def _entered(state: str, window: str) -> str:
+    return f'sum(increase(moca_changepoints_total{{state="{state}",{MODEL}}}[{window}]))'
+
+
+def _now() -> list[Panel]:
+    confirmed = What(
+        "Confirmed, last hour",
+        "Changepoints confirmed within the last hour, relocated ones counted again.",
+        "short",
+        above(1000, 10000),
+    )
+    suspected = What(
+        "Suspected, last hour", "Changepoints suspected in the last hour.", "short", above(5e3, 5e4)
+    )
+    withdrawn = What(
+        "Withdrawn, last hour",
+        "Share of the suspected that were not kept. Many: outliers, or confirm_after is long.",
+        "percentunit",
+        above(0.8, 0.95),
+    )
+    often = What(
+        "Confirmed per 1,000",
+        "Confirmed changepoints per 1,000 observations within 10 minutes, of the model with most.",
+        "short",
+        above(20, 50),
+    )
+    watched = What("Pinned streams", "Streams with series of their own.", "short", above(90, 100))
+    changed = What(
+        "Pinned and changed",
+        "Pinned streams whose regime has changed with a probability above 0.9.",
+        "short",
+        above(1, 10),
+    )
+    unit = "max by (stream) (moca_stream_changed_probability) > 0.9"
+    share = f"{_entered('withdrawn', '1h')} / ({_entered('suspected', '1h')} > 0) or vector(0)"
+    return [
+        number(confirmed, f"{_entered('confirmed', '1h')} or vector(0)", 0),
+        number(suspected, f"{_entered('suspected', '1h')} or vector(0)", 0),
+        number(withdrawn, share, 0),
+        number(often, f"max(moca:confirmed:per1000_10m{{{MODEL}}}) or vector(0)", 1),
+        number(watched, "count(max by (stream) (moca_stream_observations)) or vector(0)", 0),
+        number(changed, f"count({unit}) or vector(0)", 0),
+    ]
+
+
+def _course() -> list[Panel]:
+    by_model = What(
+        "Confirmed per minute, by model",
+        "Rate at which changepoints are confirmed.",
+        "cpm",
+        above(100, 1000),
+    )
+    by_state = What(
+        "Per minute, by state",
+        "What is suspected is confirmed or withdrawn a little later.",
+        "cpm",
+        above(500, 5000),
+    )
+    per_1000 = What(
+        "Confirmed per 1,000 observations",
+        "Within 10 minutes, and over the last day: alerts MocaChangepointStorm and Silence.",
+        "short",
+        above(20, 50),
+    )
+    belief = What(
+        "Probability of a change at each observation",
+        "How often each observation began a regime, by probability; most lie near the hazard.",
+        "percentunit",
+        above(0.5, 0.9),
+    )
+    rate = f"60 * moca:changepoints:rate5m{{{MODEL},state="
+    day = Query(f"moca:confirmed:per1000_1d{{{MODEL}}}", "{{model}} (day)")
+    sum_of = f"60 * sum by (state) (moca:changepoints:rate5m{{{MODEL}}})"
+    each = "sum by (le) (increase(moca_changepoint_probability_bucket[$__rate_interval]))"
+    return [
+        lines(by_model, Query(f'{rate}"confirmed"}}', "{{model}}")),
+        lines(by_state, Query(sum_of, "{{state}}")),
+        lines(per_1000, Query(f"moca:confirmed:per1000_10m{{{MODEL}}}", "{{model}}"), day),
+        buckets_over_time(belief, each),
+    ]
+
+
+def _pinned() -> list[Panel]:
+    table = What(
+        "Last changes of pinned streams",
+        "Pinned streams with a confirmed change, the latest first. A stream's name opens it.",
+        "short",
+        above(0.5, 0.9),
+    )
+    by = "max by (stream, model)"
+    columns = {
+        "Observations since": f"{by} (moca_stream_observations - moca_stream_confirmed_start)",
+        "Began at": f"{by} (moca_stream_confirmed_start)",
+        "P(changed since)": f"{by} (moca_stream_changed_probability)",
+        "Run length": f"{by} (moca_stream_run_length)",
+        "Last label": f"{by} (moca_stream_last)",
+    }
+    confirmed = f"and ({by} (moca_stream_confirmed_start) > 0)"
+    queries = {title: Query(f"{expr} {confirmed}") for title, expr in columns.items()}
+    return [note("Recent events", INTRO), rows(table, queries)]
+
+
+def _one(name: str) -> str:
+    return f"max by (stream) (moca_stream_{name}{{{STREAM}}})"
+
+
+def _stream() -> list[Panel]:
+    predicted = What(
+        "Labels and what was predicted",
+        "Last label, and mean and 5 % to 95 % band of the predictive that was held before it.",
+        "short",
+        none(),
+    )
+    changed = What(
+        "Probability that the regime changed",
+        "Since the last confirmed change: the number to alarm on.",
+        "percentunit",
+        above(0.5, 0.9),
+    )
+    length = What(
+        "Run length",
+        "Most probable run length, and observations since the last confirmed change.",
+        "short",
+        below(5, 1),
+    )
+    score = What(
+        "Log score of the last label",
+        "Log predictive density: surprising labels have low ones.",
+        "suffix: nats",
+        below(-5, -10),
+    )
+    since = f"{_one('observations')} - {_one('confirmed_start')}"
+    series = [Query(_one("last"), "label"), Query(_one("mean"), "mean")]
+    ends = [Query(_one("lower"), "5 %"), Query(_one("upper"), "95 %")]
+    open_it = link("Open in the console", CONSOLE_STREAM + "${stream:percentencode}")
+    labels = band(lines(predicted, *series, *ends, span=24), "5 %", "95 %")
+    found: list[Panel] = [
+        labels.links([open_it]),
+        lines(changed, Query(_one("changed_probability"), "changed"), span=8).min(0).max(1),
+        lines(length, Query(_one("run_length"), "run length"), Query(since, "since"), span=8),
+        lines(score, Query(_one("log_score"), "log score"), span=8),
+    ]
+    return found

@@ -1,0 +1,97 @@
+"""What all dashboards have in common: variables, links, alerts as annotations."""
+
+from __future__ import annotations
+
+import json
+from typing import Any, NamedTuple
+
+from grafana_foundation_sdk.builders import dashboard as builders
+from grafana_foundation_sdk.cog.encoder import JSONEncoder
+from grafana_foundation_sdk.models.dashboard import (
+    DashboardCursorSync,
+    DashboardLinkType,
+    VariableOption,
+    VariableRefresh,
+    VariableSort,
+)
+
+from moca_grafana.panels import SOURCE, Panel
+
+TAG = "moca"
+ALERTS = 'ALERTS{alertstate="firing",alertname=~"Moca.*"}'
+CONFIRMED = 'max by (stream) (changes(moca_stream_confirmed_start{stream=~"$stream"}[1m])) > 0'
+
+
+class Page(NamedTuple):
+    """One dashboard. Rows by title; the first is always open."""
+
+    uid: str
+    title: str
+    about: str
+    rows: dict[str, list[Panel]]
+    by_model: bool = False
+    by_stream: bool = False
+
+
+def document(page: Page) -> str:
+    """Return a dashboard's JSON."""
+    made = builders.Dashboard(page.title).uid(page.uid).description(page.about).tags([TAG])
+    made = made.editable().tooltip(DashboardCursorSync.CROSSHAIR).refresh("10s")
+    made = made.time("now-1h", "now").timezone("browser")
+    for variable in _variables(page):
+        made = made.with_variable(variable)
+    for link in _links():
+        made = made.link(link)
+    for title, panels in page.rows.items():
+        made = made.with_row(builders.Row(title))
+        for panel in panels:
+            made = made.with_panel(panel)
+    made = made.annotation(_annotation("Alerts", ALERTS, "red"))
+    if page.by_stream:
+        made = made.annotation(_annotation("Confirmed change of the stream", CONFIRMED, "purple"))
+    found: dict[str, Any] = json.loads(json.dumps(made.build(), cls=JSONEncoder))
+    for number, panel in enumerate(found["panels"], 1):
+        panel["id"] = number
+    titles = "{{alertname}} {{instance}}{{model}}", "{{stream}} changed"
+    for each, title in zip(found["annotations"]["list"], titles, strict=False):
+        each["titleFormat"] = title
+    return json.dumps(found, indent=1, sort_keys=True, ensure_ascii=False) + "\n"
+
+
+def _variables(page: Page) -> list[Any]:
+    console = builders.TextBoxVariable("console").label("Console")
+    found: list[Any] = [
+        builders.DatasourceVariable("datasource").label("Data source").type("prometheus"),
+        console.description("Address of the console").default_value("http://localhost:8000"),
+    ]
+    if page.by_model:
+        every = VariableOption(True, "All", "$__all")
+        models = _values("model", "label_values(moca_run_length_observations_count, model)")
+        found.append(
+            models.label("Model").multi(True).include_all(True).all_value(".*").current(every)
+        )
+    if page.by_stream:
+        streams = _values("stream", "label_values(moca_stream_observations, stream)")
+        found.append(streams.label("Pinned stream"))
+    return found
+
+
+def _values(name: str, query: str) -> builders.QueryVariable:
+    asked = {"qryType": 1, "query": query, "refId": "PrometheusVariableQueryEditor-VariableQuery"}
+    found = builders.QueryVariable(name).query(asked).datasource(SOURCE)
+    found = found.refresh(VariableRefresh.ON_TIME_RANGE_CHANGED)
+    return found.sort(VariableSort.ALPHABETICAL_ASC)
+
+
+def _links() -> list[builders.DashboardLink]:
+    others = builders.DashboardLink("Dashboards").type(DashboardLinkType.DASHBOARDS).tags([TAG])
+    console = builders.DashboardLink("Console").type(DashboardLinkType.LINK).url("${console}/")
+    return [
+        others.as_dropdown(False).include_vars(True).keep_time(True),
+        console.icon("external link").target_blank(True).tooltip("Streams, events, models"),
+    ]
+
+
+def _annotation(name: str, expr: str, color: str) -> builders.AnnotationQuery:
+    found = builders.AnnotationQuery().name(name).datasource(SOURCE).expr(expr)
+    return found.enable(True).icon_color(color)

@@ -1,0 +1,216 @@
+"""The service as its users see it: rates, latency by stage, errors, backpressure."""
+
+from __future__ import annotations
+
+from moca_grafana.limits import above, below
+from moca_grafana.page import Page
+from moca_grafana.panels import Panel, Query, What, buckets_over_time, lines, number
+
+OBSERVE = 'route="/v1/streams/{stream}/observations",method="POST"'
+SHED = 'moca_load_shed_total{reason!="event_streams"}'
+
+
+def page() -> Page:
+    """Return the dashboard."""
+    return Page(
+        "moca-service",
+        "MOCA: service",
+        "Rates, latency by stage, errors and backpressure of the API.",
+        {
+            "Now": _now(),
+            "Rates": _rates(),
+            "Latency": _latency(),
+            "Errors and backpressure": _errors() + _pressure(),
+            "Events": _events(),
+        },
+    )
+
+
+def _now() -> list[Panel]:
+    rate = What("Observations", "Applied in a second.", "suffix: /s", below(0.01, 0.001))
+    requests = What("Requests", "Answered in a second.", "reqps", above(5000, 20000))
+    errors = What(
+        "Server errors",
+        "Share of calls answered with a 5xx within 5 minutes; alert MocaServerErrors.",
+        "percentunit",
+        above(0.001, 0.01),
+    )
+    shed = What(
+        "Load shed",
+        "Share of commands refused to protect the service; alert MocaLoadShed.",
+        "percentunit",
+        above(0.001, 0.01),
+    )
+    oldest = What(
+        "Oldest pending",
+        "Age of the oldest accepted command that is not applied; alert MocaOldestPending.",
+        "s",
+        above(0.5, 2),
+    )
+    unowned = What(
+        "Unowned partitions",
+        "Partitions that no worker owns; alert MocaPartitionUnowned.",
+        "short",
+        above(1, 2),
+    )
+    applied = 'sum(moca:observations:rate1m{outcome="applied"}) or vector(0)'
+    return [
+        number(rate, applied),
+        number(requests, "sum(moca:requests:rate1m) or vector(0)"),
+        number(errors, "moca:server_errors:ratio5m", 2),
+        number(shed, "moca:load_shed:ratio5m", 2),
+        number(oldest, "max(moca_oldest_pending_seconds)", 2),
+        number(unowned, 'max(moca_unowned_partitions{job="api"})', 0),
+    ]
+
+
+def _rates() -> list[Panel]:
+    outcomes = What(
+        "Observations by outcome",
+        "Applied, answered again (duplicate), refused, undone (fault) or quarantined.",
+        "suffix: /s",
+        above(5000, 10000),
+    )
+    routes = What("Requests by route", "Answered in a second.", "reqps", above(5000, 20000))
+    by_route = "sum by (method, route) (moca:requests:rate1m)"
+    return [
+        lines(outcomes, Query("moca:observations:rate1m", "{{outcome}}")),
+        lines(routes, Query(by_route, "{{method}} {{route}}"), stacked=True),
+    ]
+
+
+def _latency() -> list[Panel]:
+    observe = What(
+        "Time of posting observations to a stream",
+        "From a request's first byte to its answer's last.",
+        "s",
+        above(0.25, 1),
+    )
+    spread = What(
+        "Time of posting observations, distribution",
+        "Requests by how long they took.",
+        "s",
+        above(0.25, 1),
+    )
+    routes = What("99 % of requests, by route", "Within 5 minutes.", "s", above(1, 5))
+    stage = What(
+        "99 % of each stage",
+        "ingest: accepted to append acknowledged; queue: to read by the worker; compute; commit;"
+        " reply: append acknowledged to outcome heard.",
+        "s",
+        above(0.25, 1),
+    )
+    half = stage._replace(title="Half of each stage", limits=above(0.05, 0.25))
+    name = "moca_http_request_duration_seconds_bucket"
+    by_le = f"sum by (le) (rate({name}{{{OBSERVE}}}[$__rate_interval]))"
+    shares = (("0.5", "50 %"), ("0.9", "90 %"), ("0.99", "99 %"))
+    curves = [Query(f"histogram_quantile({q}, {by_le})", name) for q, name in shares]
+    count = f"sum by (le) (increase({name}{{{OBSERVE}}}[$__rate_interval]))"
+    return [
+        lines(observe, *curves),
+        buckets_over_time(spread, count),
+        lines(stage, Query("moca:stage_duration_seconds:p99_5m", "{{stage}}"), span=8),
+        lines(half, Query("moca:stage_duration_seconds:p50_5m", "{{stage}}"), span=8),
+        lines(routes, Query("moca:request_duration_seconds:p99_5m", "{{route}}"), span=8),
+    ]
+
+
+def _errors() -> list[Panel]:
+    status = What(
+        "Errors by status",
+        "Answers with 4xx and 5xx: 409 a position that was taken, 422 bad input, 429 load shed,"
+        " 503 not accepted, 504 accepted and not yet answered.",
+        "reqps",
+        above(1, 10),
+    )
+    shed = What(
+        "Commands refused to protect the service", "By reason.", "suffix: /s", above(0.1, 10)
+    )
+    repeated = What(
+        "Outcomes that had to be asked for",
+        "Appends sent again because their outcome was unknown, and outcomes read from the store"
+        " because their message was missed.",
+        "suffix: /s",
+        above(1, 10),
+    )
+    wrong = 'sum by (status) (moca:requests:rate1m{status=~"[45].."}) or on () '
+    reason = "sum by (reason) (rate(moca_load_shed_total[$__rate_interval]))"
+    again = "sum(rate(moca_repeated_appends_total[$__rate_interval]))"
+    missed = "sum(rate(moca_recovered_replies_total[$__rate_interval]))"
+    none = 'label_replace(vector(0), "status", "none", "", "")'
+    return [
+        lines(status, Query(wrong + none, "{{status}}"), span=8),
+        lines(shed, Query(reason, "{{reason}}"), span=8),
+        lines(repeated, Query(again, "appended again"), Query(missed, "read again"), span=8),
+    ]
+
+
+def _pressure() -> list[Panel]:
+    pending = What(
+        "Observations waiting",
+        "Accepted and not yet applied, in all partitions and in the fullest one, which refuses more"
+        " at MOCA_MAX_PENDING (10,000).",
+        "short",
+        above(5000, 10000),
+    )
+    oldest = What("Oldest command waiting", "How long it has waited; 0: none.", "s", above(0.5, 2))
+    waiting = What(
+        "Requests waiting in an API",
+        "Commands without an outcome, by API process; more are refused at MOCA_MAX_WAITING"
+        " (20,000).",
+        "short",
+        above(10000, 20000),
+    )
+    together = What(
+        "Commands in one append",
+        "More go together as load grows: one append of a partition is in flight.",
+        "short",
+        above(64, 256),
+    )
+    fullest = Query("max(moca_partition_lag_observations)", "fullest partition")
+    mean = (
+        "sum(rate(moca_append_commands_sum[$__rate_interval]))"
+        " / (sum(rate(moca_append_commands_count[$__rate_interval])) > 0) or vector(0)"
+    )
+    by_api = Query('moca_requests_waiting{job="api"}', "{{instance}}")
+    return [
+        lines(pending, Query("moca:pending_observations", "all"), fullest, span=6),
+        lines(oldest, Query("max(moca_oldest_pending_seconds)", "oldest"), span=6),
+        lines(waiting, by_api, span=6),
+        lines(together, Query(mean, "mean"), span=6),
+    ]
+
+
+def _events() -> list[Panel]:
+    readers = What(
+        "Connections to /v1/events", "Open ones, by API process.", "short", above(80, 100)
+    )
+    sent = What(
+        "Events sent and lost",
+        "Sent to connections; gaps told; connections closed because they took nothing.",
+        "suffix: /s",
+        above(1000, 10000),
+    )
+    hooks = What(
+        "Webhooks: deliveries that failed",
+        "Failed attempts, and deliveries given up after the last one. 0 without webhooks.",
+        "suffix: /s",
+        above(0.1, 1),
+    )
+    lag = What(
+        "Webhooks: oldest event on its way", "By webhook; 0 without webhooks.", "s", above(60, 600)
+    )
+    rates = {"sent": "events_sent", "gaps": "event_gaps", "closed": "event_streams_dropped"}
+    failed = "sum(rate(moca_webhook_failed_attempts_total[$__rate_interval])) or vector(0)"
+    dead = "sum(rate(moca_webhook_dead_total[$__rate_interval])) or vector(0)"
+    lines_of = [
+        Query(f"sum(rate(moca_{name}_total[$__rate_interval]))", title)
+        for title, name in rates.items()
+    ]
+    late = "max by (hook) (moca_webhook_lag_seconds) or on () vector(0)"
+    return [
+        lines(readers, Query('moca_event_streams{job="api"}', "{{instance}}"), span=6),
+        lines(sent, *lines_of, span=6),
+        lines(hooks, Query(failed, "failed attempts"), Query(dead, "given up"), span=6),
+        lines(lag, Query(late, "{{hook}}"), span=6),
+    ]

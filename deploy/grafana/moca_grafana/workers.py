@@ -1,0 +1,200 @@
+"""Workers and Redis: ownership, batches, checkpoints, trouble, memory, the append-only file."""
+
+from __future__ import annotations
+
+from moca_grafana.limits import above, below
+from moca_grafana.page import Page
+from moca_grafana.panels import Panel, Query, What, lines, number
+
+OURS = 'job=~"api|worker"'
+EACH = "{{job}} {{instance}}"
+
+
+def page() -> Page:
+    """Return the dashboard."""
+    return Page(
+        "moca-workers",
+        "MOCA: workers and Redis",
+        "Ownership, batches, checkpoints, what was set aside, and the store.",
+        {
+            "Now": _now(),
+            "Ownership and work": _ownership() + _work(),
+            "State": _state(),
+            "Trouble": _trouble(),
+            "Redis": _redis(),
+        },
+    )
+
+
+def _now() -> list[Panel]:
+    up = What(
+        "Targets up",
+        "APIs and workers that answer Prometheus; alert MocaTargetDown.",
+        "short",
+        below(1, 1),
+    )
+    owned = What("Owned partitions", "Partitions with a worker.", "short", below(1, 1))
+    commits = What(
+        "Commits", "In a second; alert MocaCommitsStopped.", "suffix: /s", below(0.01, 0.001)
+    )
+    redis = What("Redis", "1 while every API reaches it.", "short", below(1, 1))
+    append = What(
+        "Append-only file kept", "1: written; 0: off or failing. Alerts.", "short", below(1, 1)
+    )
+    memory = What(
+        "Redis memory",
+        "Share of maxmemory, 0 without a limit; load is shed at 85 %. Alert MocaRedisMemory.",
+        "percentunit",
+        above(0.75, 0.85),
+    )
+    kept = 'min(moca_redis_append_only{job="api"}) - max(moca_redis_append_only_failing{job="api"})'
+    return [
+        number(up, f"sum(up{{{OURS}}})", 0),
+        number(owned, "sum(moca_owned_partitions)", 0),
+        number(commits, "moca:commits:rate1m"),
+        number(redis, 'min(moca_redis_up{job="api"})', 0),
+        number(append, kept, 0),
+        number(memory, "max(moca_redis_memory_ratio)", 1),
+    ]
+
+
+def _ownership() -> list[Panel]:
+    owned = What(
+        "Partitions by worker",
+        "Workers share them evenly. Under `moca serve` one series for all workers.",
+        "short",
+        above(4096, 16384),
+    )
+    unowned = What(
+        "Partitions without a worker",
+        "A takeover takes up to lease_ttl_ms (5 s); alert MocaPartitionUnowned.",
+        "short",
+        above(1, 2),
+    )
+    resident = What(
+        "Resident streams", "Streams whose state is on the device.", "short", above(1e5, 1e6)
+    )
+    by_worker = "sum by (job, instance) (moca_owned_partitions) > 0"
+    return [
+        lines(owned, Query(by_worker, EACH), span=8),
+        lines(unowned, Query('max(moca_unowned_partitions{job="api"})', "unowned"), span=8),
+        lines(resident, Query("sum(moca_resident_streams)", "resident"), span=8),
+    ]
+
+
+def _work() -> list[Panel]:
+    batch = What(
+        "Observations in one step",
+        "Mean and 99 %: workers take more together as load grows.",
+        "short",
+        above(512, 2048),
+    )
+    busy = What(
+        "Time in compute and commit",
+        "Seconds of work in a second, of all workers: near their number, they are full.",
+        "suffix: s/s",
+        above(1, 8),
+    )
+    cpu = What(
+        "Processor time of processes",
+        "Of APIs and workers that run alone; `moca serve` does not report it (0).",
+        "suffix: cores",
+        above(0.8, 0.95),
+    )
+    name = "moca_batch_size_observations"
+    mean = (
+        f"sum(rate({name}_sum[$__rate_interval]))"
+        f" / (sum(rate({name}_count[$__rate_interval])) > 0) or vector(0)"
+    )
+    high = f"histogram_quantile(0.99, sum by (le) (rate({name}_bucket[$__rate_interval])))"
+    stages = (
+        "sum by (stage) (rate("
+        'moca_stage_duration_seconds_sum{stage=~"compute|commit"}[$__rate_interval]))'
+    )
+    process = f"rate(process_cpu_seconds_total{{{OURS}}}[$__rate_interval]) or on () vector(0)"
+    return [
+        lines(batch, Query(mean, "mean"), Query(high, "99 %"), span=8),
+        lines(busy, Query(stages, "{{stage}}"), span=8),
+        lines(cpu, Query(process, EACH), span=8),
+    ]
+
+
+def _state() -> list[Panel]:
+    age = What(
+        "Oldest checkpoint",
+        "Of resident streams that have moved on since. Streams with rare observations have old"
+        " ones, rightly; alert MocaCheckpointOld looks at both panels.",
+        "s",
+        above(3600, 86400),
+    )
+    lag = What(
+        "Observations since a checkpoint",
+        "Most of any resident stream; written every MOCA_CHECKPOINT_EVERY (64).",
+        "short",
+        above(128, 256),
+    )
+    size = What("Checkpoints written", "Bytes in a second.", "Bps", above(10e6, 100e6))
+    replayed = What(
+        "Observations replayed",
+        "To rebuild states: after a takeover, a start, a move to another model.",
+        "suffix: /s",
+        above(1000, 10000),
+    )
+    written = "sum(rate(moca_checkpoint_bytes_sum[$__rate_interval]))"
+    again = "sum(rate(moca_replayed_observations_total[$__rate_interval]))"
+    return [
+        lines(age, Query("max(moca_checkpoint_age_seconds)", "oldest"), span=6),
+        lines(lag, Query("max(moca_checkpoint_lag_observations)", "furthest"), span=6),
+        lines(size, Query(written, "written"), span=6),
+        lines(replayed, Query(again, "replayed"), span=6),
+    ]
+
+
+def _trouble() -> list[Panel]:
+    fenced = What(
+        "Fenced commits, 10 minutes",
+        "Commits refused because the partition was no longer the worker's: nothing was written"
+        " twice. Alert MocaFencedCommitSurge.",
+        "short",
+        above(1, 10),
+    )
+    aside = What(
+        "Set aside or undone, an hour",
+        "Commands in quarantine, unreadable states, repaired logs, non-finite steps.",
+        "short",
+        above(1, 2),
+    )
+    up = What("Targets", "1 while a process answers Prometheus.", "short", below(1, 1))
+    kinds = {
+        "quarantined": "quarantined_commands",
+        "unreadable": "corrupt_states",
+        "rolled back": "log_rollbacks",
+        "non-finite": "numerical_faults",
+    }
+    sums = [Query(f"sum(increase(moca_{name}_total[1h]))", title) for title, name in kinds.items()]
+    return [
+        lines(fenced, Query("moca:fenced_commits:increase10m", "fenced"), span=8),
+        lines(aside, *sums, span=8),
+        lines(up, Query(f"up{{{OURS}}}", EACH), span=8),
+    ]
+
+
+def _redis() -> list[Panel]:
+    memory = What("Memory", "Used by Redis.", "bytes", above(8e9, 32e9))
+    share = What("Share of maxmemory", "0 without a limit.", "percentunit", above(0.75, 0.85))
+    reached = What("Reached", "1 while an API reaches Redis.", "short", below(1, 1))
+    append = What(
+        "Append-only file",
+        "Kept: 1 while there is one. Failing: 1 while it cannot be written; Redis refuses writes"
+        " soon after.",
+        "short",
+        above(1.1, 1.2),
+    )
+    kept = Query('min(moca_redis_append_only{job="api"})', "kept")
+    failing = Query('max(moca_redis_append_only_failing{job="api"})', "failing")
+    return [
+        lines(memory, Query("max(moca_redis_used_memory_bytes)", "used"), span=6),
+        lines(share, Query("max(moca_redis_memory_ratio)", "used"), span=6),
+        lines(reached, Query('moca_redis_up{job="api"}', "{{instance}}"), span=6),
+        lines(append, kept, failing, span=6),
+    ]
