@@ -197,7 +197,7 @@ def passed(head: Head, record: Record, score: float | None) -> None:
     head.seq += 1
     head.last = numbers(record.y) or head.last
     head.told = None
-    if head.settings.interval is not None and record.time is not None:
+    if record.time is not None:  # also where times do not count yet
         head.last_time = clock.seconds(record.time)
     if score is not None:
         head.log_score_sum += score
