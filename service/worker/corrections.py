@@ -160,7 +160,8 @@ def _prepared(
     check_options(settings)
     records = retained(stream, engine.store, engine.settings.max_replay)
     known = Known(*catalogue.dimensions(settings.model))
-    all_seen = [*((each.seq, each) for each in records), *enumerate(pending, head.seq)]
+    all_seen: list[tuple[int, Record | Observation]] = [(each.seq, each) for each in records]
+    all_seen += enumerate(pending, head.seq)
     for _, seen in all_seen:
         known = known.after(seen)
     shaped = Head(1, settings, x_dim=known.x_dim, y_dim=known.y_dim)
