@@ -23,6 +23,7 @@ REFERENCE = rf"^{NAME}(@{NAME})?$"
 FORMAT = 1
 SHIPPED = Path(__file__).parent / "samples" / "models"
 LARGEST_REPORT = 1 << 20  # bytes
+LARGEST_DESCRIPTION = 16 << 20  # bytes of a model.json, with tables of sensitivity
 _name = re.compile(NAME)
 
 
@@ -196,7 +197,11 @@ def digest(models_dir: Path, reference: str) -> str | None:
         return None
     try:
         for file in ("model.json", "model.safetensors"):
-            found.update((folder / file).read_bytes())
+            if not (folder / file).is_file():
+                return None
+            with (folder / file).open("rb") as opened:
+                while part := opened.read(1 << 20):
+                    found.update(part)
     except OSError:
         return None
     return found.hexdigest()
@@ -211,17 +216,38 @@ def version_key(version: str) -> tuple[tuple[int, int, str], ...]:
 def _folders(parent: Path) -> list[Path]:
     try:
         found = sorted(parent.iterdir())
-    except (FileNotFoundError, NotADirectoryError):
+        # A publisher writes to a hidden folder and renames it: such a name is not a model.
+        return [path for path in found if _name.fullmatch(path.name) and path.is_dir()]
+    except OSError:  # not there, no folder, a loop of links, not to be read
         return []
-    # A publisher writes to a hidden folder and renames it: such a name is not a model.
-    return [path for path in found if _name.fullmatch(path.name) and path.is_dir()]
+
+
+def check_files(folder: Path, largest: int) -> None:
+    """Raise OSError for an artifact whose files are none, or larger than `largest` bytes.
+
+    What they declare is looked at only once they are in memory.
+    """
+    for name, most in (("model.json", LARGEST_DESCRIPTION), ("model.safetensors", largest)):
+        file = folder / name
+        if not file.exists():
+            continue  # some kinds need no tensors; what is missing is said elsewhere
+        if not file.is_file():
+            raise OSError(f"{name}: not a plain file")
+        if file.stat().st_size > most:
+            raise OSError(f"{name}: {file.stat().st_size} bytes, at most {most}")
+
+
+def _described(file: Path) -> bytes:
+    if file.exists():
+        check_files(file.parent, 1 << 62)
+    return file.read_bytes()
 
 
 def _read(folder: Path) -> Model:
     name, version = folder.parent.name, folder.name
     try:
-        file = _decode((folder / "model.json").read_bytes())
-    except (OSError, msgspec.MsgspecError) as error:
+        file = _decode(_described(folder / "model.json"))
+    except (OSError, RecursionError, msgspec.MsgspecError) as error:
         return Model(name, version, "unknown", error=f"model.json: {error}")
     described = {field: getattr(file, field) for field in _ModelFile.__struct_fields__[1:]}
     unknown = f"model.json: format {file.format}, expected {FORMAT}"

@@ -34,6 +34,7 @@ MAX_CLASSES = 1000
 MAX_ORDER = 32
 MAX_SEASON = 10_000
 MAX_WINDOW = 1000
+MAX_TTL = 1e9  # seconds, some 30 years
 
 
 def _check_time(text: str) -> str:
@@ -209,7 +210,7 @@ class StreamForm(Form):
         description="seconds that a step of the hazard lasts: the time elapsed between "
         "observations is then taken from their `time`",
     )
-    ttl: Annotated[Number, Field(ge=1)] | None = Field(
+    ttl: Annotated[Number, Field(ge=1, le=MAX_TTL)] | None = Field(
         None, description="seconds without an observation or a change after which it is deleted"
     )
     label_window: Annotated[StrictInt, Field(ge=0, le=MAX_WINDOW), WHOLE] = Field(

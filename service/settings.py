@@ -49,6 +49,15 @@ class Settings(BaseSettings):
     max_replay: int = Field(
         5000, ge=1, description="observations rerun at once, by a verdict, what-if or move"
     )
+    max_read_work: int = Field(
+        2_000_000,
+        ge=1,
+        description="evaluations in one predictions call, about 1 us each: inputs x hypotheses x "
+        "outputs x quantiles",
+    )
+    max_model_bytes: int = Field(
+        1 << 30, ge=1024, description="size of an artifact's tensors; a larger one is not loaded"
+    )
     max_snapshot_bytes: int = Field(64 << 20, ge=1024, description="size of an imported snapshot")
     memory_shed_fraction: float = Field(
         0.85, gt=0, le=1, description="share of Redis maxmemory above which load is shed"

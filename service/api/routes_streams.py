@@ -88,7 +88,8 @@ async def get_snapshot(request: Request) -> Response:
     parts = await from_store(context.store.parts(context.gateway.partition(stream), stream))
     if parts is None:
         raise UnknownStream(f"there is no stream {stream!r}")
-    digest = models.digest(context.settings.models_dir, parts.head.settings.model)
+    place = context.settings.models_dir, parts.head.settings.model
+    digest = await asyncio.to_thread(models.digest, *place)
     found = snapshot.Snapshot(stream, time.time_ns() // 1_000_000, digest, *parts)
     blob = await asyncio.to_thread(snapshot.dump, found)
     return Bytes(blob)

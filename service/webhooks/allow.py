@@ -14,6 +14,9 @@ from service.process import Refused
 Address = ipaddress.IPv4Address | ipaddress.IPv6Address
 Network = ipaddress.IPv4Network | ipaddress.IPv6Network
 PORTS = {"https": 443, "http": 80}
+# Whose last 32 bits are an address of IPv4: by translation (RFC 6052, 7915), or of old.
+TRANSLATED = [ipaddress.IPv6Network(each) for each in ("64:ff9b::/96", "::ffff:0:0:0/96", "::/96")]
+LOCAL_USE = ipaddress.IPv6Network("64:ff9b:1::/48")  # of translation (RFC 8215)
 
 
 class NotAllowed(ValueError):
@@ -63,10 +66,14 @@ class Allowed(NamedTuple):
 
     def lets(self, address: Address) -> bool:
         """Whether a resolved address may be called: a public one, or one that is listed."""
-        mapped = getattr(address, "ipv4_mapped", None) or address
-        if mapped.is_global and not mapped.is_multicast:
-            return True
-        return any(rule.network is not None and mapped in rule.network for rule in self.rules)
+        networks = [rule.network for rule in self.rules if rule.network is not None]
+
+        def may(each: Address) -> bool:
+            public = each.is_global and not each.is_multicast
+            return public or any(each in network for network in networks)
+
+        listed = any(address in network for network in networks)
+        return listed or all(map(may, _meant(address)))
 
     async def resolve(self, url: str, resolvers: Executor) -> tuple[str, str, int]:
         """Return host, an address of it that may be called, and port; else NotAllowed.
@@ -79,7 +86,7 @@ class Allowed(NamedTuple):
         loop = asyncio.get_running_loop()
         try:
             found = await loop.run_in_executor(resolvers, _look_up, host, port)
-        except OSError as error:
+        except (OSError, UnicodeError) as error:  # the latter: labels that no name can have
             raise NotAllowed(f"{host} has no address: {error}") from None
         addresses = [ipaddress.ip_address(str(each[4][0]).partition("%")[0]) for each in found]
         for address in addresses:
@@ -88,6 +95,19 @@ class Allowed(NamedTuple):
         raise NotAllowed(
             f"{host} is at {addresses[0]}, which is not public; list that address to allow it"
         )
+
+
+def _meant(address: Address) -> list[Address]:
+    """Return what is reached in the end by an address, that of IPv4 within one of IPv6."""
+    if isinstance(address, ipaddress.IPv4Address):
+        return [address]
+    if address.ipv4_mapped is not None:
+        return [address.ipv4_mapped]
+    if any(address in network for network in TRANSLATED):
+        return [address, ipaddress.IPv4Address(int(address) & 0xFFFF_FFFF)]
+    if address.is_site_local or address in LOCAL_USE:
+        return [ipaddress.IPv6Address("fc00::")]  # as private as this one
+    return [address, *filter(None, [address.sixtofour])]
 
 
 def _look_up(host: str, port: int) -> list[Any]:

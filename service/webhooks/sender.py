@@ -41,7 +41,8 @@ class Sender:
             return f"no answer within {self._timeout_s:g} s"
         except NotAllowed as error:
             return str(error)
-        except (httpx.HTTPError, OSError) as error:
+        # InvalidURL is of a redirect's address: httpx looks at it, though it is not followed.
+        except (httpx.HTTPError, httpx.InvalidURL, OSError) as error:
             # Not the text of every error: it may hold the address, and that a token.
             return f"the call failed: {type(error).__name__}"
         if 200 <= status < 300:

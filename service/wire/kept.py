@@ -56,6 +56,15 @@ class Change(Struct, array_like=True):
     settings: dict[str, Any]
 
 
+class Met(Struct, array_like=True):
+    """Settings that observations before `until` came under, while labels before them wait."""
+
+    until: int
+    hazard: Hazard | None
+    outlier_rate: float
+    interval: float | None
+
+
 class Alarm(Struct, omit_defaults=True):
     """What a stream's sensitivity comes to.
 
@@ -119,7 +128,8 @@ class Head(Struct, omit_defaults=True):
     x_dim: int | None = None  # known from settings or the first input
     told: float | None = None  # supervision of the next observation, of an override
     pending: list[Observation] = []  # from `seq` on: the first waits for its label, if any does
-    last_time: float | None = None  # of the last observation, where times count; since 1970
+    met: list[Met] = []  # settings of those pending that came before they changed
+    last_time: float | None = None  # of the last observation that had one; seconds since 1970
     alarm: Alarm | None = None  # what `sensitivity` comes to
 
 

@@ -13,7 +13,7 @@ from model_core import horizon
 from model_core.upm.base import UnderlyingModel
 from service.unfit import UnfitModel, WarmingUp
 from service.wire import Predict, Record
-from service.worker import delayed, hazards
+from service.worker import delayed, hazards, workload
 from service.worker.answers import summarise
 from service.worker.engine import Engine
 from service.worker.observing import wake
@@ -37,6 +37,9 @@ def predictions(engine: Engine, stream: Stream, command: Predict) -> bytes:
         detail = f"horizon: the stream is still warming up at seq {head.seq}"
         raise WarmingUp(detail, seq=head.seq)
     count = max(command.samples, 0 if model.exchangeable else engine.settings.horizon_paths)
+    workload.check_predictions(engine, stream, command, command.horizon)
+    if count:
+        workload.check_paths(engine, stream, command, count)
     drawn = _paths(engine, stream, command, count) if count else None
     if model.exchangeable:
         found = _exact(engine, stream, command)

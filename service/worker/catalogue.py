@@ -19,8 +19,8 @@ from service.wire import Head
 class Catalogue:
     """Underlying models by `NAME@VERSION`."""
 
-    def __init__(self, models_dir: Path, device: str) -> None:
-        self._folder, self._device = models_dir, device
+    def __init__(self, models_dir: Path, device: str, largest: int = 1 << 30) -> None:
+        self._folder, self._device, self._largest = models_dir, device, largest
         self._built: dict[tuple[str, Options], UnderlyingModel] = {}
         self._artifacts: dict[str, UnderlyingModel] = {}
         self._bytes: dict[int, int] = {}  # of a hypothesis, by the model's id: they are all kept
@@ -65,8 +65,9 @@ class Catalogue:
             base, _, version = self.resolve(name).partition("@")
             try:
                 folder = models.place(self._folder, base) / version
+                models.check_files(folder, self._largest)
                 self._artifacts[name] = artifact.load(folder, self._device)
-            except BadArtifact as error:
+            except (BadArtifact, OSError) as error:
                 raise UnknownModel(f"model {name} cannot be loaded: {error}") from error
         return self._artifacts[name]
 

@@ -29,7 +29,7 @@ from service.wire import (
     Verdict,
     WhatIf,
 )
-from service.worker import ahead, alarms, choices, corrections, overrides, reads, snapshots
+from service.worker import ahead, alarms, choices, corrections, delayed, overrides, reads, snapshots
 from service.worker.checks import Known, check_options, check_prior, check_settings, same_model
 from service.worker.engine import Engine
 from service.worker.sizes import check_sizes
@@ -87,7 +87,7 @@ def _configure(engine: Engine, stream: Stream, task: Task) -> None:
     task.status = 200 if stream.alive else 201
     if not stream.alive:
         stream.create(fresh(engine, stream, task.envelope, given))
-    elif stream.live().seq == 0:
+    elif delayed.position(stream.live()) == 0:
         # Nothing was learned yet: begin again, whatever changes.
         earlier = msgspec.to_builtins(stream.live().settings)
         stream.restart(fresh(engine, stream, task.envelope, {**earlier, **given}))
@@ -100,7 +100,8 @@ def _configure(engine: Engine, stream: Stream, task: Task) -> None:
 
 def _note(stream: Stream, given: dict[str, Any], task: Task) -> None:
     """Keep on record that settings are changed here."""
-    stream.keep_changes([Change(stream.live().seq, task.envelope.time_ms, given)])
+    seq = delayed.position(stream.live())
+    stream.keep_changes([Change(seq, task.envelope.time_ms, given)])
 
 
 def _change(engine: Engine, stream: Stream, given: dict[str, Any]) -> None:
@@ -117,6 +118,7 @@ def _change(engine: Engine, stream: Stream, given: dict[str, Any]) -> None:
     new = _settings({**msgspec.to_builtins(head.settings), **given})
     told = engine.settings.models_dir, engine.catalogue.of(head), head
     head.alarm = alarms.after(*told, replace(new, max_hypotheses=size))
+    delayed.keep_met(engine, head)
     head.settings = new
     if size != head.settings.max_hypotheses:
         engine.resize(stream, size)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import msgspec
@@ -9,7 +10,7 @@ from msgspec.structs import replace
 
 from service import views
 from service.unfit import NotRetained, UnknownEvent, WarmingUp
-from service.wire import Event, Head, Move, Record, StreamSettings, Verdict, WhatIf
+from service.wire import Event, Head, Move, Observation, Record, StreamSettings, Verdict, WhatIf
 from service.worker import alarms, rerun
 from service.worker.checks import (
     Known,
@@ -137,12 +138,18 @@ def move(engine: Engine, stream: Stream, command: Move, now_ms: int) -> None:
     """Have a stream go on under another model, as if it had been there for all that is retained."""
     if command.model == stream.live().settings.model:
         return
-    head, records = _prepared(engine, stream, {"model": command.model})
+    head, records = _prepared(engine, stream, {"model": command.model}, stream.live().pending)
     rerun.adopt(engine, stream, rerun.under(engine, stream, head, records), now_ms)
+    stream.live().met = []  # what waits counts under the new model, as what is retained does
 
 
-def _prepared(engine: Engine, stream: Stream, given: dict[str, Any]) -> tuple[Head, list[Record]]:
-    """Head of a new stream with the settings, and records; raises Refused where they do not fit."""
+def _prepared(
+    engine: Engine, stream: Stream, given: dict[str, Any], pending: Sequence[Observation] = ()
+) -> tuple[Head, list[Record]]:
+    """Head of a new stream with the settings, and records; raises Refused where they do not fit.
+
+    pending: what waits for labels, which is to fit, too.
+    """
     head, catalogue = stream.live(), engine.catalogue
     if "model" in given and not same_model(given["model"], head.settings.model):
         given = {**given, "model": catalogue.resolve(given["model"])}
@@ -153,16 +160,18 @@ def _prepared(engine: Engine, stream: Stream, given: dict[str, Any]) -> tuple[He
     check_options(settings)
     records = retained(stream, engine.store, engine.settings.max_replay)
     known = Known(*catalogue.dimensions(settings.model))
-    for record in records:
-        known = known.after(record)
+    all_seen: list[tuple[int, Record | Observation]] = [(each.seq, each) for each in records]
+    all_seen += enumerate(pending, head.seq)
+    for _, seen in all_seen:
+        known = known.after(seen)
     shaped = Head(1, settings, x_dim=known.x_dim, y_dim=known.y_dim)
     model = catalogue.of(shaped)
     known = check_prior(settings, model, known)
     check_sizes(engine, shaped, known, settings.max_hypotheses)
-    for record in records:
-        where = f"observation {record.seq}: "
-        check_observation(record, where, known.x_dim, known.y_dim)
-        check_label(record, where, model)
+    for seq, seen in all_seen:
+        where = f"observation {seq}: "
+        check_observation(seen, where, known.x_dim, known.y_dim)
+        check_label(seen, where, model)
     shaped.x_dim, shaped.y_dim = known
     shaped.alarm = alarms.of(engine.settings.models_dir, model, settings)
     return shaped, records

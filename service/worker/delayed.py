@@ -15,7 +15,7 @@ from msgspec.structs import replace
 from service import clock
 from service.errors import ServiceError
 from service.unfit import NotAwaited
-from service.wire import Head, Observation, Observe, Record
+from service.wire import Head, Met, Observation, Observe, Record
 from service.worker import alarms, hazards, times
 from service.worker.answers import Answer, Place
 from service.worker.engine import Engine
@@ -112,6 +112,7 @@ def _settle(
         if stream.ahead is not None:
             # What ran ahead went through the same observation: nothing waited before it.
             stream.ahead = stream.ahead._replace(count=stream.ahead.count - 1)
+    head.met = [each for each in head.met if each.until > head.seq] if head.pending else []
     return found
 
 
@@ -142,10 +143,21 @@ def _run_ahead(engine: Engine, stream: Stream, count: int) -> Answer:
 def _record(engine: Engine, stream: Stream, seq: int, seen: Observation | None) -> Record:
     head = stream.live()
     seen = head.pending[seq - head.seq] if seen is None else seen
-    met = hazards.met(engine.catalogue.of(head), head.settings)
-    elapsed = times.elapsed(seen, head.settings.interval, _time_before(head, seq))
+    met = next((each for each in head.met if seq < each.until), None) or _now(engine, head)
+    elapsed = times.elapsed(seen, met.interval, _time_before(head, seq))
     told = head.told if seen.changepoint is None and seq == head.seq else seen.changepoint
-    return Record(seq, seen.y, seen.x, seen.time, elapsed, told, *met)
+    return Record(seq, seen.y, seen.x, seen.time, elapsed, told, met.hazard, met.outlier_rate)
+
+
+def keep_met(engine: Engine, head: Head) -> None:
+    """Before settings change: what waits came under those there are, and counts under them."""
+    if head.pending and (not head.met or head.met[-1].until < position(head)):
+        head.met.append(_now(engine, head))
+
+
+def _now(engine: Engine, head: Head) -> Met:
+    met = hazards.met(engine.catalogue.of(head), head.settings)
+    return Met(position(head), *met, head.settings.interval)
 
 
 def _time_before(head: Head, seq: int) -> float | None:

@@ -33,7 +33,7 @@ class Engine:
 
     def __init__(self, settings: Settings, store: Store) -> None:
         self.settings, self.store = settings, store
-        self.catalogue = Catalogue(settings.models_dir, settings.device)
+        self.catalogue = Catalogue(settings.models_dir, settings.device, settings.max_model_bytes)
         self.streams: OrderedDict[tuple[int, str], Stream] = OrderedDict()
         self._slabs: dict[tuple[str, int, Options], Slab] = {}
         self.tick: Callable[[], None] = lambda: None  # a sign of life, in long work

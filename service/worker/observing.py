@@ -9,11 +9,12 @@ import torch
 
 from model_core.upm.base import UnderlyingModel
 from service import clock, metrics, metrics_quality
-from service.errors import NumericalFault, ServiceError
+from service.errors import LabelOutOfRange, NumericalFault, ServiceError
 from service.events import Reading, track
 from service.wire import Event, Head, Record, numbers
 from service.worker import alarms, warmup
 from service.worker.answers import Answer, Place
+from service.worker.checks import LARGEST
 from service.worker.engine import Engine, by_slab
 from service.worker.resident import Readout, Slab
 from service.worker.stream import Stream
@@ -42,8 +43,7 @@ def _advance(slab: Slab, group: list[tuple[Stream, Answer]]) -> list[tuple[Answe
     faults: list[tuple[Answer, ServiceError]] = []
     for i, ((stream, answer), readout) in enumerate(zip(group, readouts, strict=True)):
         if not readout.ok:
-            metrics.NUMERICAL_FAULTS.inc()
-            faults.append((answer, _fault(answer.record)))
+            faults.append((answer, _fault(stream.live(), answer.record)))
             continue
         answer.readout, answer.place = readout, Place(mixture, i)
         entered(answer.record, readout)
@@ -190,7 +190,13 @@ def _measure(model: str, answers: list[Answer]) -> None:
     metrics_quality.stepped(model, steps)
 
 
-def _fault(record: Record) -> NumericalFault:
+def _fault(head: Head, record: Record) -> ServiceError:
+    scaling = zip(numbers(record.y), head.location or [], head.scale or [], strict=False)
+    if any(abs(y - location) > LARGEST * scale for y, location, scale in scaling):
+        return LabelOutOfRange(
+            f"y: more than {LARGEST:g} scales from the stream's location", field="y"
+        )
+    metrics.NUMERICAL_FAULTS.inc()
     return NumericalFault(
         f"the filter's step at seq {record.seq} did not stay finite; "
         "the observation was not applied",
@@ -203,7 +209,7 @@ def passed(head: Head, record: Record, score: float | None) -> None:
     head.seq += 1
     head.last = numbers(record.y) or head.last
     head.told = None
-    if head.settings.interval is not None and record.time is not None:
+    if record.time is not None:  # also where times do not count yet
         head.last_time = clock.seconds(record.time)
     if score is not None:
         head.log_score_sum += score

@@ -12,7 +12,7 @@ from model_core import filter as moca
 from model_core import horizon
 from model_core.predictive import Mixture
 from service.wire import Predict, Record
-from service.worker import delayed, hazards, warmup
+from service.worker import delayed, hazards, warmup, workload
 from service.worker.answers import LEVELS, summarise
 from service.worker.checks import check_inputs
 from service.worker.engine import Engine
@@ -75,6 +75,7 @@ def predictions(engine: Engine, stream: Stream, command: Predict) -> bytes:
     model = engine.catalogue.of(head)
     inputs = command.x if command.x is not None else [[]]
     check_inputs(inputs, "x", head.x_dim)
+    workload.check_predictions(engine, stream, command, len(inputs))
     wake(engine, [stream])
     found: list[dict[str, Any]] = [{"predictive": None} for _ in inputs]
     if stream.slab is not None:

@@ -141,7 +141,7 @@ def adopt(
     head.event = new.get(head.event.id) if head.event is not None else None
     head.last_event = new.get(head.last_event.id) if head.last_event is not None else None
     head.created_ms, head.told, head.oldest = old.created_ms, old.told, old.oldest
-    head.last_time, head.pending = old.last_time, old.pending
+    head.last_time, head.pending, head.met = old.last_time, old.pending, old.met
     head.pruned_mass_sum += old.pruned_mass_sum
     changed = [each for each in new.values() if known.get(each.id) != each]
     if gone is not None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import msgspec
+import torch
 
 from model_core.errors import CorruptState
 from service import models, snapshot, wire
@@ -10,9 +11,8 @@ from service.redis.store import CHUNK, Stored
 from service.snapshot import BadSnapshot, Snapshot
 from service.unfit import StreamExists, UnfitSnapshot
 from service.wire import Import
-from service.worker.checks import Known, check_options
+from service.worker import vetting
 from service.worker.engine import Engine
-from service.worker.sizes import check_sizes
 from service.worker.stream import Stream
 
 
@@ -60,8 +60,10 @@ def _read(engine: Engine, stream: Stream, command: Import) -> Snapshot:
 def _restored(engine: Engine, stream: Stream, found: Snapshot) -> Stream:
     """The stream beside the one there is, its state on the device."""
     head = found.head
-    check_options(head.settings)
-    check_sizes(engine, head, Known(head.x_dim, head.y_dim), head.settings.max_hypotheses)
+    try:
+        vetting.check(engine, found)
+    except BadSnapshot as error:
+        raise UnfitSnapshot(f"the snapshot's stream cannot be: {error}") from error
     first = found.records[0].seq if found.records else head.seq
     made = Stream(stream.partition, stream.name, Stored(None, None, {}, {}))
     # Chunks are cut anew: where they end depends on the stream's name.
@@ -70,7 +72,9 @@ def _restored(engine: Engine, stream: Stream, found: Snapshot) -> Stream:
     made.tail = {record.seq: wire.encode(record) for record in found.records}
     try:
         engine.restore(made, found.checkpoint)
-    except (CorruptState, msgspec.MsgspecError, ValueError) as error:
+    except torch.OutOfMemoryError:
+        raise  # no fault of the snapshot
+    except (CorruptState, msgspec.MsgspecError, ValueError, RuntimeError) as error:
         made.leave()
         raise UnfitSnapshot(f"the snapshot's state cannot be used: {error}") from error
     return made

@@ -133,7 +133,7 @@ def altered(blob, change):
         (lambda s: setattr(s, "checkpoint", None), "does not belong"),
         (lambda s: setattr(s, "checkpoint", s.checkpoint[:-9] + bytes(9)), "cannot be used"),
         (lambda s: setattr(s.head.settings, "max_hypotheses", 3), "cannot be used"),
-        (lambda s: setattr(s.head.settings, "model", "poisson@1"), "cannot be used"),
+        (lambda s: setattr(s.head.settings, "model", "poisson@1"), "expected a count"),
         (lambda s: setattr(s, "model_digest", "0" * 32), "is not the one"),
     ],
 )
