@@ -19,7 +19,7 @@ export class EventList {
     this.does = does;
     this.shown = "";
     this.trouble = h("div", {});
-    this.body = h("tbody", {});
+    this.body = h("tbody", { role: "rowgroup" });
     this.none = h("p", { class: "empty" }, "No change yet.");
     this.cut = h("p", { class: "note", hidden: true }, `The newest ${SHOWN} are shown.`);
     this.input = h("input", {
@@ -36,18 +36,18 @@ export class EventList {
       this.trouble,
       h(
         "div",
-        { class: "scroll", role: "region", "aria-label": "Changepoints", tabindex: "0" },
+        { class: "scroll", role: "region", "aria-label": "List of changepoints", tabindex: "0" },
         h(
           "table",
-          { class: "events" },
+          { class: "events", role: "table" },
           h("caption", { class: "unseen" }, "Changepoints, the newest first"),
           h(
             "thead",
-            {},
+            { role: "rowgroup" },
             h(
               "tr",
-              {},
-              HEADS.map((head) => h("th", { scope: "col" }, head)),
+              { role: "row" },
+              HEADS.map((head) => h("th", { scope: "col", role: "columnheader" }, head)),
             ),
           ),
           this.body,
@@ -117,19 +117,19 @@ export class EventList {
     );
     return h(
       "tr",
-      { "data-event": event.id },
-      h("td", { "data-label": HEADS[0] }, badge(event.state)),
+      { role: "row", "data-event": event.id },
+      h("td", { role: "cell", "data-label": HEADS[0] }, badge(event.state)),
       h(
         "td",
         { "data-label": HEADS[1] },
         begun,
         h("span", { class: "note block" }, timeAt(event.start)),
       ),
-      h("td", { "data-label": HEADS[2] }, at(event.suspected_at)),
-      h("td", { "data-label": HEADS[3] }, at(event.confirmed_at)),
-      h("td", { "data-label": HEADS[4] }, direction(event) || "–"),
-      h("td", { "data-label": HEADS[5] }, percent(event.probability)),
-      h("td", { "data-label": HEADS[6] }, this.verdict(event)),
+      h("td", { role: "cell", "data-label": HEADS[2] }, at(event.suspected_at)),
+      h("td", { role: "cell", "data-label": HEADS[3] }, at(event.confirmed_at)),
+      h("td", { role: "cell", "data-label": HEADS[4] }, direction(event) || "–"),
+      h("td", { role: "cell", "data-label": HEADS[5] }, percent(event.probability)),
+      h("td", { role: "cell", "data-label": HEADS[6] }, this.verdict(event)),
     );
   }
 

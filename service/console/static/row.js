@@ -32,9 +32,14 @@ export function badge(state) {
 export class Row {
   /** @param {string} stream */
   constructor(stream) {
-    this.cells = HEADS.slice(1).map((head) => h("td", { "data-label": head }));
-    const name = h("th", { scope: "row" }, h("a", { href: linkTo(stream) }, stream));
-    this.element = h("tr", {}, name, this.cells);
+    this.cells = HEADS.slice(1).map((head) => h("td", { role: "cell", "data-label": head }));
+    const name = h(
+      "th",
+      { scope: "row", role: "rowheader" },
+      h("a", { href: linkTo(stream) }, stream),
+    );
+    // Roles are said: laid out as cards, elements of tables would lose theirs.
+    this.element = h("tr", { role: "row" }, name, this.cells);
     this.shown = "";
     this.labels = "";
   }

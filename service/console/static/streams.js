@@ -38,7 +38,7 @@ export function showStreams(main, query, feed) {
   });
   const counted = h("p", { id: "count", class: "note", role: "status" });
   const trouble = h("div", {});
-  const body = h("tbody", {});
+  const body = h("tbody", { role: "rowgroup" });
   const empty = h("div", { class: "empty", hidden: true });
   const back = h("button", { type: "button", click: () => turn(-1) }, "← Previous");
   const on = h("button", { type: "button", click: () => turn(1) }, "Next →");
@@ -73,15 +73,15 @@ export function showStreams(main, query, feed) {
         { class: "card flush", "aria-label": "List of streams" },
         h(
           "table",
-          { class: "streams" },
+          { class: "streams", role: "table" },
           h("caption", { class: "unseen" }, "Streams by id; a page is refreshed every few seconds"),
           h(
             "thead",
-            {},
+            { role: "rowgroup" },
             h(
               "tr",
-              {},
-              HEADS.map((head) => h("th", { scope: "col" }, head)),
+              { role: "row" },
+              HEADS.map((head) => h("th", { scope: "col", role: "columnheader" }, head)),
             ),
           ),
           body,

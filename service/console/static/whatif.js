@@ -26,7 +26,7 @@ class Control {
         ...scale,
         "aria-label": `${label}, slider`,
         "aria-describedby": said,
-        input: () => (this.value = how.from(Number(this.slider.value))),
+        input: () => this.choose(how.from(Number(this.slider.value))),
       })
     );
     this.number = /** @type {HTMLInputElement} */ (
@@ -38,10 +38,11 @@ class Control {
         step: "any",
         required: true,
         "aria-describedby": said,
-        input: () => this.place(),
+        input: () => this.choose(null),
       })
     );
     this.how = how;
+    this.chosen = false;
     this.element = h(
       "div",
       { class: "control" },
@@ -56,7 +57,20 @@ class Control {
     return Number(this.number.value);
   }
 
-  set value(value) {
+  /** Take what somebody chose. @param {number|null} value null: what the number says */
+  choose(value) {
+    this.chosen = true;
+    if (value === null) this.place();
+    else this.show(value);
+  }
+
+  /** Say what is so, unless somebody chose otherwise meanwhile. @param {number} value */
+  suggest(value) {
+    if (!this.chosen) this.show(value);
+  }
+
+  /** @param {number} value */
+  show(value) {
     this.number.value = String(Number(value.toPrecision(3)));
     this.place();
   }
@@ -133,14 +147,15 @@ export class WhatIf {
       )?.hazard;
       hazard = typeof stated === "number" && hazard === null ? stated : 0.01;
     }
-    this.hazard.value = hazard;
-    this.outliers.value = last?.outlier_rate ?? settings.outlier_rate ?? 0.01;
+    this.hazard.suggest(hazard);
+    this.outliers.suggest(last?.outlier_rate ?? settings.outlier_rate ?? 0.01);
   }
 
   reset() {
     this.tried = null;
     this.overlay(null);
     fill(this.result);
+    this.hazard.chosen = this.outliers.chosen = false;
     this.begin();
   }
 
