@@ -22,7 +22,7 @@ def add_routes(app: FastAPI, settings: Settings) -> None:
         _guard(app, call.needs)
     app.add_api_route("/metrics", routes_service.show_metrics, include_in_schema=False)
     _guard(app, "read" if settings.metrics_key_required else OPEN)
-    if settings.console:
+    if not settings.no_console:
         for path, endpoint in console.ROUTES:
             app.add_api_route(path, endpoint, include_in_schema=False)
             _guard(app, OPEN)  # the page has no data: it asks for a key, and calls with it

@@ -34,7 +34,7 @@ async def read(
     async with client.pipeline(transaction=False) as pipe:
         for partition, stream, head in heads:
             # What a commit seals after `head` was read is missing from the tail, and then there.
-            first = max(0, head.seq - min(labels, head.settings.history))
+            first = _first(head, labels)
             seqs = [str(seq) for seq in range(max(first, head.sealed), head.seq)]
             pipe.hmget(keys.tail(partition, stream), seqs or [""])
             last = max(first, head.seq - 1)
@@ -95,9 +95,15 @@ def _labels(
     records = [record for blob in chunks if blob for record in unseal(blob)]
     what = f"a record of {stream!r}"
     records += [decoded(wire.decode_record, blob, what) for blob in tail if blob]
-    by_seq = {record.seq: record for record in records if record.seq < head.seq}
-    return [_first(by_seq[seq].y) for seq in sorted(by_seq)[-labels:]]
+    first = _first(head, labels)
+    by_seq = {record.seq: record for record in records if first <= record.seq < head.seq}
+    return [_one(by_seq[seq].y) for seq in sorted(by_seq)]
 
 
-def _first(label: float | list[float] | None) -> Label:
+def _first(head: wire.Head, labels: int) -> int:
+    """Position of the first of the last labels."""
+    return max(0, head.seq - min(labels, head.settings.history))
+
+
+def _one(label: float | list[float] | None) -> Label:
     return label[0] if isinstance(label, list) else label

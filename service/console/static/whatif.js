@@ -64,9 +64,9 @@ class Control {
     else this.show(value);
   }
 
-  /** Say what is so, unless somebody chose otherwise meanwhile. @param {number} value */
+  /** Say what is so, unless somebody chooses otherwise meanwhile. @param {number} value */
   suggest(value) {
-    if (!this.chosen) this.show(value);
+    if (!this.chosen && document.activeElement !== this.number) this.show(value);
   }
 
   /** @param {number} value */
