@@ -157,8 +157,8 @@ export function showStreams(main, query, feed) {
     if (step > 0 && next !== null) cursors.push(next);
     else if (step < 0 && cursors.length > 1) cursors.pop();
     else return;
-    polling.now();
     asked.abort();
+    polling.now();
   }
 
   function typed() {

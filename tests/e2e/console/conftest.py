@@ -121,8 +121,7 @@ def stream(client, request):
     name = request.node.name.partition("[")[0]
     settings = {"model": "gaussian", "location": 10.0, "scale": 1.0}
     assert client.put(f"/v1/streams/{name}", json=settings).status_code == 201
-    yield name
-    client.delete(f"/v1/streams/{name}")
+    return name
 
 
 def post(client, stream, level, count, seed=1):
