@@ -139,6 +139,30 @@ class StreamPage(Struct):
     cursor: str | None = None
 
 
+class Glance(Struct):
+    """One stream at a glance; `labels`: the first number of each of the last ones."""
+
+    stream: str
+    model: str
+    seq: int
+    warming_up: bool = False
+    updated: str | None = None
+    regime_start: int | None = None
+    regime_length: int | None = None
+    changed_probability: float | None = None
+    event: Event | None = None
+    last_event: Event | None = None
+    labels: list[float | None] = []
+
+
+class Overview(Struct):
+    """A page of streams at a glance, and how many there are in all."""
+
+    streams: list[Glance]
+    total: int = 0
+    cursor: str | None = None
+
+
 class Component(Struct):
     """One component of a predictive mixture."""
 

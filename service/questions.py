@@ -14,6 +14,7 @@ from service.models import NAME, REFERENCE
 from service.schemas import WHOLE, Elapsed, Form, Number, Numbers, Probability, Seq, StreamForm
 
 MAX_QUANTILES = 99
+MAX_BELIEFS = 500
 BELIEF_TOLERANCE = 1e-6  # of a sum of probabilities
 Seed = Annotated[StrictInt, Field(ge=0, lt=2**63), WHOLE]
 
@@ -129,6 +130,9 @@ class WhatIfForm(Form):
     series: StrictBool = Field(
         False, description="whether to answer the scores of each observation"
     )
+    beliefs: Annotated[StrictInt, Field(ge=0, le=MAX_BELIEFS), WHOLE] = Field(
+        0, description="observations, the last ones, after which to answer the run-length belief"
+    )
 
 
 class ModelForm(Form):
@@ -155,6 +159,19 @@ class ChangeForm(Form):
     model_config = ConfigDict(json_schema_extra={"examples": [{"start": 412}]})
 
     start: Seq = Field(description="`seq` of the first observation of the new regime")
+
+
+class OverviewQuery(Form):
+    """Query of streams at a glance."""
+
+    prefix: Annotated[str, Field(max_length=200)] = Field(
+        "", description="only ids that start with it"
+    )
+    cursor: Annotated[str, Field(max_length=200)] | None = Field(
+        None, description="`cursor` of the page before"
+    )
+    limit: Annotated[int, Field(ge=1, le=100)] = Field(50, description="streams in a page")
+    labels: Annotated[int, Field(ge=0, le=64)] = Field(40, description="last labels of each")
 
 
 class CanaryForm(Form):

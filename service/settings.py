@@ -79,6 +79,7 @@ class Settings(BaseSettings):
     cors_origins: str = Field(
         "", description="origins whose pages may call, between commas; *: all, none: no page"
     )
+    no_console: bool = Field(False, description="do not serve the console, a web page, at /")
     access_log: str = Field("off", description="off, stderr, or a file: one JSON line per request")
     body_timeout_s: float = Field(30.0, gt=0, description="longest wait for a request's body")
     head_timeout_s: float = Field(10.0, gt=0, description="longest wait for a request's head")

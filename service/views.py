@@ -55,6 +55,24 @@ def summary(name: str, head: Head) -> dict[str, Any]:
     }
 
 
+def glance(name: str, head: Head, labels: list[float | None]) -> dict[str, Any]:
+    """Return a stream as a list shows it."""
+    at = head.map_run_length
+    return {
+        "stream": name,
+        "model": head.settings.model,
+        "seq": head.seq + len(head.pending),
+        "warming_up": not head.warm,
+        "updated": _time(head.updated_ms),
+        "regime_start": None if at is None else head.seq - 1 - at,
+        "regime_length": None if at is None else at + 1,
+        "changed_probability": head.changed_probability,
+        "event": event(head.event),
+        "last_event": event(head.last_event),
+        "labels": labels,
+    }
+
+
 def _sensitivity(head: Head) -> dict[str, Any] | None:
     """What was asked for, and what it comes to."""
     asked, alarm = head.settings.sensitivity, head.alarm

@@ -88,7 +88,7 @@ class Asked:
         """Read the settings to try."""
         form = parsed(_what_if, body or b"{}")
         settings = self._forms.named(form.settings, "body.settings")
-        return wire.WhatIf(stream, settings, form.series)
+        return wire.WhatIf(stream, settings, form.series, form.beliefs)
 
     def move(self, stream: str, body: bytes) -> wire.Move:
         """Read the model to go on under."""

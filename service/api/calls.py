@@ -4,10 +4,12 @@ from __future__ import annotations
 
 from service.api import (
     documents,
+    documents_overview,
     documents_reads,
     openapi,
     routes_events,
     routes_observations,
+    routes_overview,
     routes_reads,
     routes_service,
 )
@@ -22,6 +24,7 @@ from service.questions import (
     BeliefForm,
     ChangeForm,
     ModelForm,
+    OverviewQuery,
     PredictionForm,
     VerdictForm,
     WhatIfForm,
@@ -68,6 +71,14 @@ CALLS = (
         documents.StreamPage,
         (422, 503),
         query=StreamsQuery,
+    ),
+    Call(
+        "GET",
+        "/v1/overview",
+        routes_overview.overview,
+        documents_overview.Overview,
+        (422, 503),
+        query=OverviewQuery,
     ),
     Call(
         "PUT",

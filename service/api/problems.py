@@ -19,7 +19,15 @@ RERUNS = ("what_if", "move_stream")
 OPEN = ("livez", "readyz")
 CANARIES = ("get_canary", "put_canary", "delete_canary")
 GUARDED = (
-    *(*OF_A_STREAM, *CANARIES, "move_streams", "observe_many", "list_streams", "events"),
+    *(
+        *OF_A_STREAM,
+        *CANARIES,
+        "move_streams",
+        "observe_many",
+        "list_streams",
+        "overview",
+        "events",
+    ),
     *("list_models", "get_model"),
 )
 JSON_BODIES = (
@@ -98,7 +106,15 @@ CASES = (
     ),
     Case(
         errors.InvalidField([_FIELD]),
-        (*OF_A_STREAM, "observe_many", "list_streams", "events", "put_canary", "move_streams"),
+        (
+            *OF_A_STREAM,
+            "observe_many",
+            "list_streams",
+            "overview",
+            "events",
+            "put_canary",
+            "move_streams",
+        ),
     ),
     Case(
         errors.DimensionMismatch("y: expected 1 number, got 2", field="y"),

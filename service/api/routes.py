@@ -6,7 +6,7 @@ from typing import Any
 
 from fastapi import FastAPI
 
-from service.api import openapi, routes_service
+from service.api import console, openapi, routes_service
 from service.api.call import Call
 from service.api.calls import CALLS
 from service.api.http import RawRoute
@@ -22,6 +22,10 @@ def add_routes(app: FastAPI, settings: Settings) -> None:
         _guard(app, call.needs)
     app.add_api_route("/metrics", routes_service.show_metrics, include_in_schema=False)
     _guard(app, "read" if settings.metrics_key_required else OPEN)
+    if not settings.no_console:
+        for path, endpoint in console.ROUTES:
+            app.add_api_route(path, endpoint, include_in_schema=False)
+            _guard(app, OPEN)  # the page has no data: it asks for a key, and calls with it
 
 
 def _guard(app: FastAPI, needs: str) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import AsyncGenerator, AsyncIterator, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, overload
 
-from service.client import base, bodies, calls
+from service.client import base, bodies, calls, calls_overview
 from service.client.base import Result
 from service.client.bodies import Observed
 from service.client.driver import AsyncDriver
@@ -18,6 +18,7 @@ from service.documents import (
     Gap,
     HistoryPage,
     ModelInfo,
+    Overview,
     Predictions,
     RunLength,
     Snapshot,
@@ -59,6 +60,13 @@ class AsyncClient(AsyncDriver):
     def streams(self, prefix: str = "", limit: int = 100) -> AsyncIterator[str]:
         """Iterate over the ids of all streams that start with `prefix`, `limit` in a request."""
         return self._pages(base.StreamPages(prefix, limit))
+
+    async def overview(
+        self, prefix: str = "", *, limit: int = 50, labels: int = 40, cursor: str | None = None
+    ) -> Overview:
+        """Return one page of streams at a glance; its `cursor` leads to the next."""
+        wanted = calls_overview.Wanted(prefix, limit, labels, cursor)
+        return await self.call(calls_overview.overview(wanted))
 
     async def delete_stream(self, stream: str) -> None:
         """Delete the stream."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Generator, Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, overload
 
-from service.client import base, bodies, calls
+from service.client import base, bodies, calls, calls_overview
 from service.client.base import Result
 from service.client.bodies import Observed
 from service.client.driver import Driver
@@ -18,6 +18,7 @@ from service.documents import (
     Gap,
     HistoryPage,
     ModelInfo,
+    Overview,
     Predictions,
     RunLength,
     Snapshot,
@@ -57,6 +58,13 @@ class Client(Driver):
     def streams(self, prefix: str = "", limit: int = 100) -> Iterator[str]:
         """Iterate over the ids of all streams that start with `prefix`, `limit` in a request."""
         return self._pages(base.StreamPages(prefix, limit))
+
+    def overview(
+        self, prefix: str = "", *, limit: int = 50, labels: int = 40, cursor: str | None = None
+    ) -> Overview:
+        """Return one page of streams at a glance; its `cursor` leads to the next."""
+        wanted = calls_overview.Wanted(prefix, limit, labels, cursor)
+        return self.call(calls_overview.overview(wanted))
 
     def delete_stream(self, stream: str) -> None:
         """Delete the stream."""

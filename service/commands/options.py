@@ -40,6 +40,7 @@ API = STORE | {
     "key_rate",
     "key_cache_s",
     "cors_origins",
+    "no_console",
     "access_log",
     "body_timeout_s",
     "head_timeout_s",

@@ -9,8 +9,9 @@ import redis.asyncio
 
 from service import canaries, wire
 from service.canaries import Canary
-from service.redis import keys
+from service.redis import keys, overview
 from service.redis.condition import Condition, Look
+from service.redis.overview import Row
 from service.redis.store import chunk_of, decoded, unseal
 
 STAGED_MS = 600_000  # longer than any request waits
@@ -144,6 +145,15 @@ class AsyncStore:
             low = b"(" + horizon
         ids = [id_.decode() for id_ in page[:limit]]
         return ids, ids[-1] if len(page) > limit and ids else None
+
+    async def count(self, prefix: str) -> int:
+        """Return how many living streams have an id that starts with `prefix`."""
+        low, high = b"[" + prefix.encode(), b"(" + prefix.encode() + b"\xff"
+        return await overview.count(self._client, self._partitions, low, high if prefix else b"+")
+
+    async def overview(self, streams: Sequence[tuple[int, str]], labels: int) -> list[Row]:
+        """Return heads and last labels of those (partition, stream) that are there."""
+        return await overview.read(self._client, streams, labels)
 
     async def _names_between(self, low: bytes, high: bytes, count: int) -> list[list[bytes]]:
         async with self._client.pipeline(transaction=False) as pipe:

@@ -104,6 +104,7 @@ class WhatIf(Struct, tag="what_if", omit_defaults=True):
     stream: str
     settings: dict[str, Any]
     series: bool = False  # whether to answer the scores of each observation
+    beliefs: int = 0  # observations, the last ones, after which to answer the belief
 
 
 class Move(Struct, tag="move", omit_defaults=True):

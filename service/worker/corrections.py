@@ -25,6 +25,8 @@ from service.worker.retained import retained
 from service.worker.sizes import check_sizes
 from service.worker.stream import Stream
 
+SHOWN, BELIEVED = 64, 1e-4  # run lengths of a belief in an answer, and how probable at least
+
 
 def judge(engine: Engine, stream: Stream, command: Verdict, now_ms: int) -> bytes:
     """Correct the belief by a person's word, and keep it: answer to the verdict.
@@ -100,11 +102,25 @@ def _judged(
 def what_if(engine: Engine, stream: Stream, command: WhatIf) -> bytes:
     """Answer to POST what-if: the retained history under other settings."""
     head, records = _prepared(engine, stream, command.settings)
-    found = rerun.under(engine, stream, head, records)
+    found = rerun.under(engine, stream, head, records, command.beliefs)
     try:
-        return msgspec.json.encode(_compared(stream, found, records, command.series))
+        answer = _compared(stream, found, records, command.series)
+        if command.beliefs:
+            answer["beliefs"] = [_shown(seq, each) for seq, each in found.beliefs.items()]
+        return msgspec.json.encode(answer)
     finally:
         found.close()
+
+
+def _shown(seq: int, belief: list[tuple[int, float]]) -> dict[str, Any]:
+    """A belief without what is hardly believed: whole ones of many observations are megabytes."""
+    top = sorted(belief, key=lambda pair: -pair[1])[:SHOWN]
+    kept = sorted(pair for pair in top if pair[1] >= BELIEVED)
+    return {
+        "seq": seq,
+        "run_length": [run_length for run_length, _ in kept],
+        "probability": [round(probability, 6) for _, probability in kept],
+    }
 
 
 def _compared(

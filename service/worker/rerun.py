@@ -15,7 +15,7 @@ from model_core.upm.base import UnderlyingModel
 from service import metrics
 from service.redis.store import Stored
 from service.wire import Event, Head, Record, StreamSettings
-from service.worker import alarms, hazards, warmup
+from service.worker import alarms, hazards, reads, warmup
 from service.worker.engine import Engine
 from service.worker.observing import follow, passed, raised
 from service.worker.stream import Stream
@@ -29,6 +29,7 @@ class Rerun:
 
     records: as given, with where the best path before each one comes from. scores: log score of
     each, None in the warm-up and without a label. changed: the number to alarm on, likewise.
+    beliefs: (run length, probability) after each of the last observations, as many as asked for.
     """
 
     def __init__(self, stream: Stream, records: list[Record]) -> None:
@@ -36,6 +37,7 @@ class Rerun:
         self.events: dict[int, Event] = {}
         self.scores: list[float | None] = [None] * len(records)
         self.changed: list[float | None] = [None] * len(records)
+        self.beliefs: dict[int, list[tuple[int, float]]] = {}
 
     @property
     def head(self) -> Head:
@@ -47,13 +49,15 @@ class Rerun:
         self.stream.leave()
 
 
-def under(engine: Engine, stream: Stream, head: Head, records: list[Record]) -> Rerun:
+def under(
+    engine: Engine, stream: Stream, head: Head, records: list[Record], beliefs: int = 0
+) -> Rerun:
     """Rerun records as a new stream would have seen them; head: its settings and dimensions."""
     made, model, settings = _begun(stream, head, records), engine.catalogue.of(head), head.settings
     met = hazards.met(model, settings)
     records = [replace(record, hazard=met[0], outlier_rate=met[1]) for record in records]
     known = warmup.given(settings, model) or _estimated(model, settings, records)
-    return _run(engine, made, records, known)
+    return _run(engine, made, records, known, beliefs)
 
 
 def corrected(engine: Engine, stream: Stream, records: list[Record]) -> Rerun:
@@ -88,6 +92,7 @@ def _run(
     made: Stream,
     records: list[Record],
     known: tuple[list[float], list[float]] | None,
+    beliefs: int = 0,
 ) -> Rerun:
     found, head = Rerun(made, records), made.live()
     if known is None:
@@ -109,6 +114,8 @@ def _run(
             readout = readout._replace(best_start=record.seq)
         score = None if readout.log_score != readout.log_score else readout.log_score
         found.scores[i], found.changed[i] = score, readout.changed_probability
+        if i >= len(records) - beliefs:
+            found.beliefs[record.seq] = reads.belief(made)
         record.previous_start = readout.born_previous_start
         found.events.update((event.id, event) for event in follow(made, record, readout))
         passed(head, record, score)

@@ -258,6 +258,33 @@ def test_under_others_it_is_as_if_they_had_been_given(bench, close):
     assert answer["settings"]["hazard"] == 0.2
 
 
+@pytest.mark.parametrize("kind", MODELS)
+def test_beliefs_of_a_rerun_are_those_after_each_observation(bench, alpaca, kind, close):
+    configure(bench, "a", kind)
+    bench.observe("a", series(kind, 150))
+    answer = bench.ask(WhatIf("a", {}, beliefs=20))
+    assert [each["seq"] for each in answer["beliefs"]] == list(range(130, 150))
+    now = [
+        (each["run_length"], each["probability"])
+        for each in bench.ask(RunLength("a"))["belief"]
+        if each["probability"] >= 1e-4
+    ]
+    last = answer["beliefs"][-1]
+    assert last["run_length"] == [run_length for run_length, _ in now]
+    assert last["probability"] == pytest.approx([p for _, p in now], abs=1e-6)
+    for each in answer["beliefs"]:
+        assert 0.99 < sum(each["probability"]) < 1.0001
+    assert "beliefs" not in bench.ask(WhatIf("a", {}))
+
+
+def test_beliefs_of_a_rerun_are_few(bench):
+    bench.ask(Configure("a", {**KNOWN, "max_hypotheses": 500}), status=201)
+    bench.observe("a", [Observation(y=0.0)] * 300)
+    answer = bench.ask(WhatIf("a", {"hazard": 0.3}, beliefs=500))
+    assert len(answer["beliefs"]) == 300
+    assert max(len(each["run_length"]) for each in answer["beliefs"]) <= 64
+
+
 def test_what_if_is_bounded(make_bench):
     bench = make_bench(max_replay=70)
     bench.ask(Configure("a", KNOWN), status=201)

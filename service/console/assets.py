@@ -1,0 +1,83 @@
+"""The console's files as they are sent: with their types, tags and packed forms."""
+
+from __future__ import annotations
+
+import gzip
+from collections.abc import Iterator
+from functools import lru_cache
+from hashlib import blake2b
+from importlib.metadata import PackageNotFoundError, version
+from importlib.util import find_spec
+from pathlib import Path
+from typing import NamedTuple
+
+STATIC = Path(__file__).with_name("static")
+PAGE = "index.html"
+TYPES = {
+    ".html": "text/html; charset=utf-8",
+    ".css": "text/css; charset=utf-8",
+    ".js": "text/javascript; charset=utf-8",
+    ".svg": "image/svg+xml",
+}
+KEPT = "public, max-age=31536000, immutable"  # its name has its version
+ASKED_AGAIN = "no-cache"  # an unchanged file costs a 304
+PLOTLY_PLACE, PLOTLY_VERSION = "{{plotly}}", "{{version}}"
+
+
+class Asset(NamedTuple):
+    """One file. etag: of its content; the packed form has it with a suffix."""
+
+    content: bytes
+    packed: bytes
+    kind: str
+    etag: str
+    cache: str
+
+
+def names() -> Iterator[str]:
+    """Yield the names of the console's own files."""
+    return (each.name for each in sorted(STATIC.iterdir()) if each.suffix in TYPES)
+
+
+@lru_cache(maxsize=64)
+def asset(name: str) -> Asset | None:
+    """Return a file by its name, made once; None when there is none."""
+    if name == plotly_name():
+        return _made(_plotly_file().read_bytes(), ".js", KEPT)
+    if name not in set(names()):
+        return None
+    content = (STATIC / name).read_bytes()
+    if name == PAGE:
+        content = content.replace(PLOTLY_PLACE.encode(), (plotly_name() or "").encode())
+        content = content.replace(PLOTLY_VERSION.encode(), _service_version().encode())
+    return _made(content, Path(name).suffix, ASKED_AGAIN)
+
+
+@lru_cache(maxsize=1)
+def plotly_name() -> str | None:
+    """Return the name of the plotting code with its version; None: not installed."""
+    try:
+        found = version("plotly")
+    except PackageNotFoundError:
+        return None
+    return f"plotly-{found}.min.js" if _plotly_file().is_file() else None
+
+
+def _plotly_file() -> Path:
+    """Where the package has it; the package itself is not imported, which takes a while."""
+    spec = find_spec("plotly")
+    places = list(spec.submodule_search_locations or []) if spec is not None else []
+    return Path(places[0] if places else "") / "package_data" / "plotly.min.js"
+
+
+def _service_version() -> str:
+    try:
+        return version("moca-service")
+    except PackageNotFoundError:  # run from a checkout that is not installed
+        return ""
+
+
+def _made(content: bytes, suffix: str, cache: str) -> Asset:
+    etag = blake2b(content, digest_size=12).hexdigest()
+    packed = gzip.compress(content, 6, mtime=0)
+    return Asset(content, packed, TYPES[suffix], etag, cache)

@@ -1,0 +1,140 @@
+// Elements, and what is said to those who do not see them.
+
+const SVG = "http://www.w3.org/2000/svg";
+
+/**
+ * Make an element. Text is always text: nothing here reads markup.
+ * @param {string} tag
+ * @param {Record<string, any>} [props] attributes; functions listen to the event of that name
+ * @param {...(Node|string|number|null|undefined|false|Array<any>)} children
+ * @returns {HTMLElement}
+ */
+export function h(tag, props = {}, ...children) {
+  return filled(document.createElement(tag), props, children);
+}
+
+/**
+ * Make an SVG element.
+ * @param {string} tag
+ * @param {Record<string, any>} [props]
+ * @param {...any} children
+ * @returns {any}
+ */
+export function svg(tag, props = {}, ...children) {
+  return filled(document.createElementNS(SVG, tag), props, children);
+}
+
+/** @param {any} element @param {Record<string, any>} props @param {any[]} children */
+function filled(element, props, children) {
+  for (const [name, value] of Object.entries(props)) {
+    if (value === null || value === undefined || value === false) continue;
+    if (typeof value === "function") element.addEventListener(name, value);
+    else if (name === "value") element.value = value;
+    else element.setAttribute(name, value === true ? "" : String(value));
+  }
+  element.append(...children.flat(3).filter(shown).map(asNode));
+  return element;
+}
+
+const shown = (/** @type {any} */ child) =>
+  child !== null && child !== undefined && child !== false;
+const asNode = (/** @type {any} */ child) => (child instanceof Node ? child : String(child));
+
+/** @param {Element} element @param {...any} children */
+export function fill(element, ...children) {
+  element.replaceChildren(...children.flat(3).filter(shown).map(asNode));
+}
+
+/** @param {string} id @returns {any} */
+export const byId = (id) => document.getElementById(id);
+
+const PAUSE_MS = 2500; // between announcements: a burst must not talk for minutes
+let waiting = /** @type {string[]} */ ([]);
+let timer = 0;
+
+/**
+ * Say something to screen readers; much at once is summed up.
+ * @param {string} text
+ */
+export function announce(text) {
+  waiting.push(text);
+  if (timer) return;
+  speak();
+  timer = window.setTimeout(function next() {
+    timer = waiting.length ? window.setTimeout(next, PAUSE_MS) : 0;
+    speak();
+  }, PAUSE_MS);
+}
+
+function speak() {
+  if (!waiting.length) return;
+  const more = waiting.length > 1 ? ` And ${waiting.length - 1} more.` : "";
+  const said = h("p", {}, waiting[waiting.length - 1] + more);
+  waiting = [];
+  const region = byId("announce");
+  region.append(said);
+  while (region.childElementCount > 5) region.firstElementChild.remove();
+}
+
+/**
+ * A table with a caption.
+ * @param {string} caption @param {any[]} heads @param {any[][]} rows
+ * @param {{unseenCaption?: boolean, numbers?: number[]}} [how] numbers: columns to the right
+ */
+export function table(caption, heads, rows, how = {}) {
+  const kind = (/** @type {number} */ i) => (how.numbers?.includes(i) ? "number" : null);
+  return h(
+    "div",
+    { class: "scroll", role: "region", "aria-label": caption, tabindex: "0" },
+    h(
+      "table",
+      {},
+      h("caption", { class: how.unseenCaption ? "unseen" : null }, caption),
+      h(
+        "thead",
+        {},
+        h(
+          "tr",
+          {},
+          heads.map((each, i) => h("th", { scope: "col", class: kind(i) }, each)),
+        ),
+      ),
+      h(
+        "tbody",
+        {},
+        rows.map((row) =>
+          h(
+            "tr",
+            {},
+            row.map((cell, i) => h("td", { class: kind(i) }, cell)),
+          ),
+        ),
+      ),
+    ),
+  );
+}
+
+/** Names and what they stand for. @param {any[][]} rows */
+export function pairs(rows) {
+  return h(
+    "dl",
+    { class: "pairs" },
+    rows.map(([name, value]) => h("div", {}, h("dt", {}, name), h("dd", {}, value))),
+  );
+}
+
+/** Text in which `names` are marked. @param {string} text */
+export function marked(text) {
+  return text.split("`").map((part, i) => (i % 2 ? h("code", {}, part) : part));
+}
+
+/** @param {string} title @param {...any} children */
+export function card(title, ...children) {
+  const id = `card-${title.toLowerCase().replace(/[^a-z]+/g, "-")}`;
+  return h(
+    "section",
+    { class: "card", "aria-labelledby": id },
+    h("h2", { id }, title),
+    ...children,
+  );
+}

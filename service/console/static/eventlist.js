@@ -1,0 +1,174 @@
+// Changepoints of one stream, with a person's word on them.
+
+import { pathOf, send } from "./api.js";
+import { announce, fill, h } from "./dom.js";
+import { brief, count, direction, percent, sentence } from "./format.js";
+import { problem } from "./problems.js";
+import { badge } from "./row.js";
+
+const HEADS = ["State", "Began at", "Suspected", "Confirmed", "Size", "Probability", "Verdict"];
+const SHOWN = 100;
+
+export class EventList {
+  /**
+   * @param {string} stream
+   * @param {{show: (at: number) => void, judged: () => Promise<void>}} does
+   */
+  constructor(stream, does) {
+    this.stream = stream;
+    this.does = does;
+    this.shown = "";
+    this.trouble = h("div", {});
+    this.body = h("tbody", { role: "rowgroup" });
+    this.none = h("p", { class: "empty" }, "No change yet.");
+    this.cut = h("p", { class: "note", hidden: true }, `The newest ${SHOWN} are shown.`);
+    this.input = h("input", {
+      id: "missed",
+      type: "number",
+      min: "1",
+      step: "1",
+      required: true,
+      inputmode: "numeric",
+    });
+    this.element = h(
+      "div",
+      {},
+      this.trouble,
+      h(
+        "div",
+        { class: "scroll", role: "region", "aria-label": "List of changepoints", tabindex: "0" },
+        h(
+          "table",
+          { class: "events", role: "table" },
+          h("caption", { class: "unseen" }, "Changepoints, the newest first"),
+          h(
+            "thead",
+            { role: "rowgroup" },
+            h(
+              "tr",
+              { role: "row" },
+              HEADS.map((head) => h("th", { scope: "col", role: "columnheader" }, head)),
+            ),
+          ),
+          this.body,
+        ),
+      ),
+      this.none,
+      this.cut,
+      this.form(),
+    );
+  }
+
+  form() {
+    return h(
+      "form",
+      {
+        class: "inline",
+        submit: (/** @type {Event} */ event) => {
+          event.preventDefault();
+          const start = Number(/** @type {HTMLInputElement} */ (this.input).value);
+          this.say("POST", "/changepoints", { start }, `change at ${start} reported`);
+        },
+      },
+      h("label", { for: "missed" }, "A change that was missed began at observation"),
+      this.input,
+      h("button", { type: "submit" }, "Report it"),
+    );
+  }
+
+  /** @param {any[]} events @param {any[]} observations @param {number} seq */
+  draw(events, observations, seq) {
+    this.input.setAttribute("max", String(Math.max(1, seq - 1)));
+    const text = JSON.stringify(events) + (observations[0]?.seq ?? "");
+    if (text === this.shown) return; // buttons keep the focus
+    this.shown = text;
+    const focused = document.activeElement?.getAttribute("data-focus");
+    this.none.hidden = events.length > 0;
+    this.cut.hidden = events.length <= SHOWN;
+    const first = observations[0]?.seq ?? 0;
+    const timeAt = (/** @type {number} */ at) => brief(observations[at - first]?.time);
+    fill(
+      this.body,
+      [...events]
+        .reverse()
+        .slice(0, SHOWN)
+        .map((event) => this.row(event, timeAt)),
+    );
+    if (focused)
+      /** @type {HTMLElement|null} */ (
+        this.body.querySelector(`[data-focus="${focused}"]`)
+      )?.focus();
+  }
+
+  /** @param {any} event @param {(at: number) => string} timeAt */
+  row(event, timeAt) {
+    const at = (/** @type {number|null} */ seq) =>
+      seq === null ? "–" : [count(seq), h("span", { class: "note block" }, timeAt(seq))];
+    const begun = h(
+      "button",
+      {
+        type: "button",
+        class: "link",
+        "data-focus": `show-${event.id}`,
+        title: "Show it in the chart",
+        click: () => this.does.show(event.start),
+      },
+      `#${event.id} at ${count(event.start)}`,
+    );
+    return h(
+      "tr",
+      { role: "row", "data-event": event.id },
+      h("td", { role: "cell", "data-label": HEADS[0] }, badge(event.state)),
+      h(
+        "td",
+        { "data-label": HEADS[1] },
+        begun,
+        h("span", { class: "note block" }, timeAt(event.start)),
+      ),
+      h("td", { role: "cell", "data-label": HEADS[2] }, at(event.suspected_at)),
+      h("td", { role: "cell", "data-label": HEADS[3] }, at(event.confirmed_at)),
+      h("td", { role: "cell", "data-label": HEADS[4] }, direction(event) || "–"),
+      h("td", { role: "cell", "data-label": HEADS[5] }, percent(event.probability)),
+      h("td", { role: "cell", "data-label": HEADS[6] }, this.verdict(event)),
+    );
+  }
+
+  /** @param {any} event */
+  verdict(event) {
+    const button = (/** @type {boolean} */ change, /** @type {string} */ word) =>
+      h(
+        "button",
+        {
+          type: "button",
+          class: "small",
+          "data-focus": `${change ? "yes" : "no"}-${event.id}`,
+          "aria-pressed": String(event.verdict === change),
+          "aria-label": `${word}: event ${event.id}, ${sentence(event)}`,
+          click: () =>
+            this.say("PUT", `/changepoints/${event.id}`, { change }, `event ${event.id}: ${word}`),
+        },
+        event.verdict === change ? `✓ ${word}` : word,
+      );
+    return h(
+      "span",
+      { class: "pair stacked" },
+      button(true, "A change"),
+      button(false, "Not a change"),
+    );
+  }
+
+  /** @param {string} method @param {string} path @param {any} body @param {string} done */
+  async say(method, path, body, done) {
+    this.element.setAttribute("aria-busy", "true");
+    try {
+      await send(method, pathOf(this.stream, path), body);
+      fill(this.trouble);
+      announce(`Kept: ${done}.`);
+      await this.does.judged();
+    } catch (error) {
+      fill(this.trouble, problem(error));
+    } finally {
+      this.element.removeAttribute("aria-busy");
+    }
+  }
+}

@@ -1,0 +1,28 @@
+// A stream in a line of facts.
+
+import { h } from "./dom.js";
+import { ago, count, number, percent, plural } from "./format.js";
+import { badge, probability } from "./row.js";
+
+/** @param {any} summary @param {any} belief as of now */
+export function factsOf(summary, belief) {
+  const regime =
+    summary.regime_start === null
+      ? "–"
+      : plural(summary.seq - summary.awaited.length - summary.regime_start, "observation");
+  const state = summary.event ? badge("suspected") : summary.warming_up ? "warming up" : "steady";
+  const recent = belief?.recent_change_probability;
+  return [
+    fact("Present regime", regime),
+    fact("P(changed)", probability(summary.changed_probability)),
+    fact("P(changed lately)", percent(recent)),
+    fact("State", state),
+    fact("Observations", count(summary.seq)),
+    fact("Mean log score", number(summary.mean_log_score, 3)),
+    fact("Model", h("a", { href: `#/models/${summary.model.split("@")[0]}` }, summary.model)),
+    fact("Updated", ago(summary.updated)),
+  ];
+}
+
+/** @param {string} name @param {any} value */
+const fact = (name, value) => h("div", {}, h("dt", {}, name), h("dd", {}, value));

@@ -1,0 +1,93 @@
+// Numbers, times and events in words.
+
+const MIDNIGHT = /T00:00:00(\.0+)?(Z|\+00:00)$/;
+const WAYS = { up: "▲ up", down: "▼ down" };
+export const STATES = { suspected: "suspected", confirmed: "confirmed", withdrawn: "withdrawn" };
+const SIGNS = { suspected: "?", confirmed: "✓", withdrawn: "✕" };
+
+/** @param {number|null|undefined} value @param {number} [digits] significant ones */
+export function number(value, digits = 4) {
+  if (value === null || value === undefined || !Number.isFinite(value)) return "–";
+  const size = Math.abs(value);
+  if (size !== 0 && (size >= 1e7 || size < 1e-4)) return value.toExponential(2).replace("-", "−");
+  return value.toLocaleString("en", { maximumSignificantDigits: digits }).replace("-", "−");
+}
+
+/** @param {number|null|undefined} value */
+export const count = (value) => (value ?? 0).toLocaleString("en");
+
+/** @param {number|null|undefined} value a probability */
+export function percent(value) {
+  if (value === null || value === undefined) return "–";
+  if (value === 0) return "0 %";
+  if (value < 0.001) return "< 0.1 %";
+  if (value < 1 && value > 0.999) return "> 99.9 %";
+  return `${(100 * value).toFixed(value < 0.0995 ? 1 : 0)} %`;
+}
+
+/** @param {string|null|undefined} time RFC 3339 */
+export function moment(time) {
+  if (!time) return "";
+  if (MIDNIGHT.test(time)) return time.slice(0, 10);
+  const at = new Date(time);
+  if (Number.isNaN(at.getTime())) return time;
+  const pad = (/** @type {number} */ n) => String(n).padStart(2, "0");
+  const day = `${at.getFullYear()}-${pad(at.getMonth() + 1)}-${pad(at.getDate())}`;
+  return `${day} ${pad(at.getHours())}:${pad(at.getMinutes())}:${pad(at.getSeconds())}`;
+}
+
+/** A moment without its day, if that is today. @param {string|null|undefined} time */
+export function brief(time) {
+  const whole = moment(time),
+    today = moment(new Date().toISOString()).slice(0, 10);
+  return whole.startsWith(`${today} `) ? whole.slice(11) : whole;
+}
+
+/** @param {string|null|undefined} time */
+export function ago(time) {
+  const seconds = time ? (Date.now() - Date.parse(time)) / 1000 : NaN;
+  if (!Number.isFinite(seconds)) return "–";
+  for (const [unit, size] of /** @type {[string, number][]} */ ([
+    ["d", 86400],
+    ["h", 3600],
+    ["min", 60],
+  ])) {
+    if (seconds >= size) return `${Math.floor(seconds / size)} ${unit} ago`;
+  }
+  return seconds < 3 ? "just now" : `${Math.floor(seconds)} s ago`;
+}
+
+/** @param {any} event @returns {string} "▼ down by 1.9 sd" */
+export function direction(event) {
+  if (!event.direction) return "";
+  const way = WAYS[/** @type {"up"|"down"} */ (event.direction)];
+  const size = typeof event.size === "number" ? ` by ${number(Math.abs(event.size), 2)} sd` : "";
+  return way + size;
+}
+
+/** @param {string} state */
+export const sign = (state) => SIGNS[/** @type {keyof typeof SIGNS} */ (state)] ?? "";
+
+/** @param {any} event */
+export function sentence(event) {
+  const way = event.direction ? `, ${event.direction}` : "";
+  return `change ${event.state} at observation ${event.start}${way}`;
+}
+
+/** @param {number} n @param {string} one @param {string} [many] */
+export const plural = (n, one, many) => `${count(n)} ${n === 1 ? one : (many ?? `${one}s`)}`;
+
+const ABSENT = {
+  hazard: "the model’s",
+  outlier_rate: "the model’s",
+  location: "from the warm-up",
+  scale: "from the warm-up",
+};
+
+/** @param {any} value of any type @param {string} [name] of a stream's setting */
+export function setting(value, name = "") {
+  if (value === null || value === undefined)
+    return ABSENT[/** @type {keyof typeof ABSENT} */ (name)] ?? "none";
+  if (typeof value === "object") return JSON.stringify(value);
+  return typeof value === "number" ? number(value, 6) : String(value);
+}

@@ -1,0 +1,217 @@
+// The chart of one stream: labels with their forecast, probability of a change, run-length belief.
+
+import { layout } from "./chart.js";
+import { count, direction, moment, number, percent, plural } from "./format.js";
+import { heat } from "./heat.js";
+import { lines, notes, ticks } from "./marks.js";
+import { colour } from "./theme.js";
+
+const FAR = 4; // standard deviations from the forecast at which a label counts as an outlier
+const EXTREME = 0.03; // share of forecasts at each end that may be out of sight
+const NARROW = 560; // pixels
+const SD_OF_90 = 2 * 1.645; // how many of them the band from 5 % to 95 % is wide
+
+/** What the chart is drawn from. @typedef {{
+ *   observations: any[], events: any[], beliefs: Map<number, any>, output: number,
+ *   tried: {answer: any, beliefs: Map<number, any>}|null, regimeStart: number|null}} Shown */
+
+/** @param {any} value @param {number} output @returns {number|null} */
+export const one = (value, output) =>
+  Array.isArray(value) ? (value[output] ?? null) : (value ?? null);
+
+/** Forecast of an observation: low, middle, high. @param {any} seen @param {number} output */
+export function forecast(seen, output) {
+  const held = seen.predictive;
+  if (!held) return [null, null, null];
+  if (held.probabilities) {
+    const p = held.probabilities;
+    return [null, p.length === 2 ? p[1] : p.indexOf(Math.max(...p)), null];
+  }
+  const of = (/** @type {string} */ level) => one(held.quantiles?.[level], output);
+  return [of("0.05"), of("0.5") ?? one(held.mean, output), of("0.95")];
+}
+
+/** Labels far from their forecast where no regime began. @param {Shown} shown */
+export function outliers(shown) {
+  const spans = shown.events
+    .filter((each) => each.state !== "withdrawn")
+    .map((each) => [each.start, Math.max(each.suspected_at, each.start)]);
+  return shown.observations.filter((seen) => {
+    const y = one(seen.y, shown.output),
+      [low, middle, high] = forecast(seen, shown.output);
+    if (y === null || low === null || high === null || !(high > low)) return false;
+    if (seen.changed_probability === null) return false; // a forecast of the warm-up
+    if (spans.some(([from, to]) => seen.seq >= from && seen.seq <= to)) return false;
+    return Math.abs(y - (middle ?? (low + high) / 2)) > (FAR * (high - low)) / SD_OF_90;
+  });
+}
+
+/** Of the labels, and of the forecast where it is not much wider. @param {Shown} shown */
+function span(shown) {
+  const known = (/** @type {(number|null)[]} */ all) =>
+    /** @type {number[]} */ (all.filter((each) => each !== null)).sort((a, b) => a - b);
+  const y = known(shown.observations.map((each) => one(each.y, shown.output)));
+  const low = known(shown.observations.map((each) => forecast(each, shown.output)[0]));
+  const high = known(shown.observations.map((each) => forecast(each, shown.output)[2]));
+  if (!y.length) return null;
+  const from = Math.min(y[0], low[Math.floor(EXTREME * low.length)] ?? y[0]);
+  const to = Math.max(y[y.length - 1], high[Math.ceil((1 - EXTREME) * high.length) - 1] ?? y[0]);
+  const edge = 0.08 * (to - from) || 1;
+  return [from - edge, to + edge];
+}
+
+/**
+ * @param {Shown} shown @param {[number, number]|null} range
+ * @param {number} width of the page's chart, in pixels
+ */
+export function drawing(shown, range, width) {
+  const narrow = width < NARROW;
+  const seqs = shown.observations.map((each) => each.seq);
+  const data = [
+    ...labels(shown, seqs),
+    ...probabilities(shown, seqs),
+    heat(shown.beliefs, seqs, "y3", !narrow),
+  ];
+  if (shown.tried) data.push(heat(shown.tried.beliefs, seqs, "y4", false));
+  const panels = shown.tried
+    ? [
+        [0.62, 1],
+        [0.46, 0.56],
+        [0.24, 0.4],
+        [0, 0.17],
+      ]
+    : [
+        [0.52, 1],
+        [0.34, 0.46],
+        [0, 0.27],
+      ];
+  const said = /** @type {any} */ ({
+    height: shown.tried ? 780 : 640,
+    hovermode: "x unified",
+    uirevision: "kept",
+    dragmode: "zoom",
+    showlegend: !narrow,
+    margin: { l: narrow ? 44 : 58, r: 16, t: 34, b: 40 },
+    xaxis: {
+      domain: [0, 1],
+      anchor: panels.length > 3 ? "y4" : "y3",
+      hoverformat: ",d",
+      ...ticks(shown.observations, range, narrow),
+    },
+    yaxis: { domain: panels[0], range: span(shown), autorange: false },
+    yaxis2: {
+      domain: panels[1],
+      range: [-0.03, 1.03],
+      tickformat: ".0%",
+      nticks: 3,
+      fixedrange: true,
+    },
+    yaxis3: { domain: panels[2], rangemode: "tozero", fixedrange: true },
+    shapes: lines(shown, seqs),
+    annotations: notes(shown, seqs, panels),
+  });
+  if (shown.tried) said.yaxis4 = { domain: panels[3], rangemode: "tozero", fixedrange: true };
+  return { data, layout: layout(said), says: words(shown) };
+}
+
+/** @param {Shown} shown @param {number[]} seqs */
+function labels(shown, seqs) {
+  const bands = shown.observations.map((each) => forecast(each, shown.output));
+  const y = shown.observations.map((each) => one(each.y, shown.output));
+  const far = outliers(shown);
+  const times = shown.observations.map((each) => moment(each.time));
+  const edge = { x: seqs, mode: "lines", line: { width: 0 }, hoverinfo: "skip", showlegend: false };
+  const many = seqs.length > 400;
+  return [
+    { ...edge, y: bands.map((b) => b[0]) },
+    {
+      ...edge,
+      y: bands.map((b) => b[2]),
+      fill: "tonexty",
+      fillcolor: colour("band"),
+      name: "forecast, 90 %",
+      showlegend: bands.some((b) => b[0] !== null),
+    },
+    {
+      x: seqs,
+      y: bands.map((b) => b[1]),
+      mode: "lines",
+      name: "forecast",
+      line: { color: colour("forecast"), width: 1.4, dash: "dot" },
+      hovertemplate: "%{y:.5~g}",
+    },
+    {
+      x: seqs,
+      y,
+      customdata: times,
+      mode: "lines+markers",
+      name: "label",
+      line: { color: colour("label"), width: many ? 0.8 : 1.3 },
+      marker: { size: many ? 2.5 : 4.5, color: colour("label") },
+      hovertemplate: "%{y:.6~g}  %{customdata}",
+    },
+    {
+      x: far.map((each) => each.seq),
+      y: far.map((each) => one(each.y, shown.output)),
+      mode: "markers",
+      name: "outlier",
+      showlegend: far.length > 0,
+      hoverinfo: "skip",
+      marker: { symbol: "diamond-open", size: 12, color: colour("outlier"), line: { width: 2 } },
+    },
+  ];
+}
+
+/** @param {Shown} shown @param {number[]} seqs */
+function probabilities(shown, seqs) {
+  const was = shown.observations.map((each) => each.changed_probability);
+  const found = /** @type {any[]} */ ([
+    {
+      x: seqs,
+      y: was,
+      yaxis: "y2",
+      mode: "lines",
+      name: "P(changed)",
+      fill: "tozeroy",
+      fillcolor: colour("changed-fill"),
+      line: { color: colour("changed"), width: 1.5 },
+      showlegend: false,
+      hovertemplate: "%{y:.1%}",
+    },
+  ]);
+  if (!shown.tried) return found;
+  const { first, changed_probability: series } = shown.tried.answer;
+  found.push({
+    x: seqs,
+    y: seqs.map((seq) => series?.[seq - first] ?? null),
+    yaxis: "y2",
+    mode: "lines",
+    name: "P(changed), what if",
+    line: { color: colour("tried"), width: 2, dash: "dash" },
+    hovertemplate: "%{y:.1%}",
+  });
+  return found;
+}
+
+/** The chart in words. @param {Shown} shown */
+export function words(shown) {
+  const { observations: seen, events, regimeStart } = shown;
+  if (!seen.length) return "No observations yet.";
+  const last = seen[seen.length - 1],
+    [low, , high] = forecast(last, shown.output);
+  const changes = events.filter((each) => each.state === "confirmed");
+  const parts = [
+    `Observations ${count(seen[0].seq)} to ${count(last.seq)}.`,
+    `Last label ${number(one(last.y, shown.output))}` +
+      (low === null ? "." : `, forecast ${number(low)} to ${number(high)}.`),
+    `${plural(changes.length, "confirmed change")}` +
+      (changes.length
+        ? `, the last at ${count(changes[changes.length - 1].start)} ${direction(changes[changes.length - 1])}.`
+        : "."),
+    `Probability that the regime has changed since: ${percent(last.changed_probability)}.`,
+  ];
+  if (regimeStart !== null)
+    parts.push(`The present regime most probably began at ${count(regimeStart)}.`);
+  const far = outliers(shown).length;
+  return parts.join(" ") + (far ? ` ${plural(far, "outlier")}.` : "");
+}

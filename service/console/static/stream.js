@@ -1,0 +1,290 @@
+// One stream: its chart, its events, what if, its settings.
+
+import { pathOf, send } from "./api.js";
+import { Chart } from "./chart.js";
+import { announce, card, fill, h, pairs } from "./dom.js";
+import { EventList } from "./eventlist.js";
+import { factsOf } from "./facts.js";
+import { Followed } from "./follow.js";
+import { count, plural, sentence, setting } from "./format.js";
+import { poll, problem } from "./problems.js";
+import { drawing } from "./series.js";
+import { beliefTable, observationTable } from "./tables.js";
+import { WhatIf } from "./whatif.js";
+
+const EVERY_MS = 1000;
+const WINDOWS = [100, 200, 500, 1000, 2000];
+const RERUN_UNASKED = 600; // retained observations up to which the belief of before is computed at once
+
+/**
+ * @param {HTMLElement} main @param {string} name @param {URLSearchParams} query
+ * @param {import("./events.js").Feed} feed @returns {import("./main.js").View}
+ */
+export function showStream(main, name, query, feed) {
+  const page = new StreamPage(main, name, Number(query.get("window")) || 500);
+  feed.follow(
+    { stream: name },
+    (raised) => page.raised(raised),
+    () => page.refresh(),
+  );
+  return { title: name, nav: "streams", close: () => page.close() };
+}
+
+class StreamPage {
+  /** @param {HTMLElement} main @param {string} name @param {number} wanted */
+  constructor(main, name, wanted) {
+    this.name = name;
+    this.data = new Followed(name, WINDOWS.includes(wanted) ? wanted : 500);
+    this.tried = /** @type {any} */ (null);
+    this.output = 0;
+    this.following = true;
+    this.begun = false;
+    this.chart = new Chart(name, () => this.drawn());
+    this.chart.onZoom = () => this.chart.draw();
+    this.events = new EventList(name, { show: (at) => this.show(at), judged: () => this.judged() });
+    this.whatIf = new WhatIf(
+      this.data,
+      (tried) => this.overlay(tried),
+      () => this.refresh(),
+    );
+    this.facts = h("dl", { class: "facts" });
+    this.trouble = h("div", {});
+    this.note = h("div", { class: "note", id: "belief-note" });
+    this.tables = h("div", { class: "tables" });
+    this.settings = h("div", {});
+    this.outputs = h("span", {});
+    fill(main, ...this.parts());
+    this.polling = poll(
+      () => this.step(),
+      EVERY_MS,
+      (error) => fill(this.trouble, error ? problem(error, () => this.polling.now()) : null),
+    );
+  }
+
+  parts() {
+    return [
+      h(
+        "div",
+        { class: "headline" },
+        h("p", { class: "crumb" }, h("a", { href: "#/" }, "Streams"), " /"),
+        h("h1", {}, this.name),
+        this.facts,
+      ),
+      this.trouble,
+      h(
+        "section",
+        { class: "card", "aria-label": "Chart" },
+        this.toolbar(),
+        this.chart.element,
+        this.note,
+        h(
+          "details",
+          { class: "alternative", toggle: () => this.drawTables() },
+          h("summary", {}, "The same as tables"),
+          this.tables,
+        ),
+      ),
+      h(
+        "div",
+        { class: "uneven" },
+        card("Changepoints", this.events.element),
+        card("What if", this.whatIf.element),
+      ),
+      card("Settings", this.settings),
+    ];
+  }
+
+  toolbar() {
+    const shown = h(
+      "select",
+      {
+        id: "window",
+        change: () => this.resize(Number(/** @type {HTMLSelectElement} */ (shown).value)),
+      },
+      WINDOWS.map((n) =>
+        h("option", { value: String(n), selected: n === this.data.wanted }, `last ${count(n)}`),
+      ),
+    );
+    const follow = h(
+      "button",
+      {
+        type: "button",
+        id: "follow",
+        click: () => {
+          this.following = !this.following;
+          follow.textContent = this.following ? "Pause" : "Follow";
+          if (this.following) this.polling.now();
+        },
+      },
+      "Pause",
+    );
+    return h(
+      "div",
+      { class: "toolbar" },
+      h("label", { for: "window" }, "Show"),
+      shown,
+      this.outputs,
+      follow,
+      h("button", { type: "button", click: () => this.chart.reset() }, "Whole range"),
+    );
+  }
+
+  async step() {
+    if (this.begun && !this.following) return;
+    const news = await this.data.step();
+    if (!this.begun) this.begin();
+    if (news) this.draw();
+    else this.drawFacts();
+  }
+
+  begin() {
+    this.begun = true;
+    this.whatIf.begin();
+    this.chooseOutput(this.data.summary.y_dim ?? 1);
+    const retained = Math.min(this.data.summary.seq, this.data.summary.settings.history);
+    if (retained && retained <= RERUN_UNASKED) this.computeBeliefs();
+    else this.offerBeliefs(retained);
+  }
+
+  /** @param {number} outputs */
+  chooseOutput(outputs) {
+    if (outputs < 2) return;
+    const choice = h(
+      "select",
+      {
+        id: "output",
+        change: () => {
+          this.output = Number(/** @type {HTMLSelectElement} */ (choice).value);
+          this.chart.draw();
+        },
+      },
+      Array.from({ length: outputs }, (_, i) => h("option", { value: String(i) }, String(i))),
+    );
+    fill(this.outputs, h("label", { for: "output" }, "Label number "), choice);
+  }
+
+  /** @param {number} retained */
+  offerBeliefs(retained) {
+    if (!retained) return;
+    fill(
+      this.note,
+      "The belief is shown from when this page was opened. ",
+      h(
+        "button",
+        { type: "button", class: "quiet", click: () => this.computeBeliefs() },
+        `Compute it for before (reruns ${plural(retained, "observation")})`,
+      ),
+    );
+  }
+
+  async computeBeliefs() {
+    fill(this.note, "Computing the belief of before.");
+    try {
+      const answer = await send("POST", pathOf(this.name, "/what-if"), {
+        beliefs: this.data.wantedBeliefs,
+      });
+      this.data.fillBeliefs(answer);
+      fill(
+        this.note,
+        "Beliefs from before this page was opened are those of a rerun under the present settings.",
+      );
+      this.chart.draw();
+    } catch (error) {
+      fill(
+        this.note,
+        problem(error, () => this.computeBeliefs()),
+      );
+    }
+  }
+
+  draw() {
+    this.drawFacts();
+    this.chart.draw();
+    this.events.draw(this.data.events, this.data.observations, this.data.summary.seq);
+    this.drawTables();
+    const rows = Object.entries(this.data.summary.settings).map(([key, value]) => [
+      key,
+      setting(value, key),
+    ]);
+    const text = JSON.stringify(this.data.summary.settings);
+    if (this.settings.dataset.shown !== text) fill(this.settings, pairs(rows));
+    this.settings.dataset.shown = text;
+  }
+
+  drawFacts() {
+    fill(this.facts, factsOf(this.data.summary, this.data.belief));
+  }
+
+  drawTables() {
+    if (!this.tables.closest("details")?.hasAttribute("open") || !this.data.summary) return;
+    fill(
+      this.tables,
+      observationTable(this.data.observations, this.output),
+      beliefTable(this.data.belief),
+    );
+  }
+
+  drawn() {
+    const { observations, events, beliefs, summary } = this.data;
+    const shown = {
+      observations,
+      events,
+      beliefs,
+      output: this.output,
+      tried: this.tried,
+      regimeStart: summary?.regime_start ?? null,
+    };
+    return drawing(shown, this.chart.range(), this.chart.width);
+  }
+
+  /** @param {any} tried */
+  overlay(tried) {
+    this.tried = tried;
+    this.chart.draw();
+  }
+
+  /** @param {number} at */
+  show(at) {
+    const first = this.data.observations[0]?.seq ?? 0;
+    const size = Math.max(20, Math.min(60, this.data.end - at));
+    if (at >= first)
+      this.chart.zoom(Math.max(first, at - size), Math.min(this.data.end, at + size));
+    this.chart.element.scrollIntoView({ block: "center" });
+  }
+
+  /** @param {import("./events.js").Raised} raised */
+  raised(raised) {
+    announce(`${this.name}: ${sentence(raised.event)}`);
+    this.data.stale = true;
+    this.polling.now();
+  }
+
+  /** A verdict corrects the belief by a rerun: what is shown of it is no more. */
+  async judged() {
+    this.data.beliefs = new Map();
+    this.data.belief = null;
+    await this.refresh();
+    const retained = Math.min(this.data.summary.seq, this.data.summary.settings.history);
+    this.offerBeliefs(retained);
+  }
+
+  async refresh() {
+    this.data.stale = true;
+    await this.data.step();
+    this.draw();
+  }
+
+  /** @param {number} wanted */
+  async resize(wanted) {
+    await this.data.resize(wanted);
+    this.draw();
+    this.chart.reset();
+    this.offerBeliefs(Math.min(this.data.summary.seq, this.data.summary.settings.history));
+    if (this.data.summary.seq <= RERUN_UNASKED) this.computeBeliefs();
+  }
+
+  close() {
+    this.polling.stop();
+    this.chart.close();
+  }
+}

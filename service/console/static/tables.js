@@ -1,0 +1,63 @@
+// What the chart shows, as tables.
+
+import { h, table } from "./dom.js";
+import { count, moment, number, percent } from "./format.js";
+import { forecast, one } from "./series.js";
+
+const NEWEST = 50;
+const BELIEVED = 12;
+
+/** @param {any[]} observations @param {number} output */
+export function observationTable(observations, output) {
+  const rows = observations
+    .slice(-NEWEST)
+    .reverse()
+    .map((seen) => {
+      const [low, middle, high] = forecast(seen, output);
+      return [
+        count(seen.seq),
+        moment(seen.time),
+        number(one(seen.y, output), 6),
+        number(low),
+        number(middle),
+        number(high),
+        number(seen.log_score, 3),
+        percent(seen.changed_probability),
+        seen.run_length ? count(seen.run_length.map) : "–",
+      ];
+    });
+  const heads = [
+    "Observation",
+    "Time",
+    "Label",
+    "5 %",
+    "50 %",
+    "95 %",
+    "Log score",
+    "Changed",
+    "Run length",
+  ];
+  return table(
+    `The newest ${Math.min(NEWEST, observations.length)} observations, newest first`,
+    heads,
+    rows,
+    { numbers: [0, 2, 3, 4, 5, 6, 7, 8] },
+  );
+}
+
+/** @param {any} belief */
+export function beliefTable(belief) {
+  if (!belief?.belief.length) return h("p", { class: "note" }, "There is no belief yet.");
+  const top = [...belief.belief].sort((a, b) => b.probability - a.probability).slice(0, BELIEVED);
+  const rows = top.map((each) => [
+    count(each.run_length),
+    count(each.start),
+    percent(each.probability),
+  ]);
+  return table(
+    `The ${rows.length} most probable run lengths now`,
+    ["Run length", "Regime began at", "Probability"],
+    rows,
+    { numbers: [0, 1, 2] },
+  );
+}

@@ -1,0 +1,248 @@
+// Other settings tried on what is retained, and shown beside what was.
+
+import { get, pathOf, send } from "./api.js";
+import { announce, fill, h, table } from "./dom.js";
+import { beliefsOf } from "./follow.js";
+import { count, number, percent, plural } from "./format.js";
+import { problem } from "./problems.js";
+import { badge } from "./row.js";
+
+const HAZARD = { min: -4, max: -0.3, step: 0.01 }; // log10
+const OUTLIERS = { min: 0, max: 0.3, step: 0.001 };
+
+/** A slider with its number; `value` is what both say. */
+class Control {
+  /**
+   * @param {string} id @param {string} label @param {string} about
+   * @param {{min: number, max: number, step: number}} scale of the slider
+   * @param {{to: (value: number) => number, from: (at: number) => number}} how values to slider places and back
+   */
+  constructor(id, label, about, scale, how) {
+    const said = `${id}-about`;
+    this.slider = /** @type {HTMLInputElement} */ (
+      h("input", {
+        type: "range",
+        id: `${id}-slider`,
+        ...scale,
+        "aria-label": `${label}, slider`,
+        "aria-describedby": said,
+        input: () => this.choose(how.from(Number(this.slider.value))),
+      })
+    );
+    this.number = /** @type {HTMLInputElement} */ (
+      h("input", {
+        type: "number",
+        id,
+        min: "0",
+        max: "1",
+        step: "any",
+        required: true,
+        "aria-describedby": said,
+        input: () => this.choose(null),
+      })
+    );
+    this.how = how;
+    this.chosen = false;
+    this.element = h(
+      "div",
+      { class: "control" },
+      h("label", { for: id }, label),
+      this.slider,
+      this.number,
+      h("p", { class: "note", id: said }, about),
+    );
+  }
+
+  get value() {
+    return Number(this.number.value);
+  }
+
+  /** Take what somebody chose. @param {number|null} value null: what the number says */
+  choose(value) {
+    this.chosen = true;
+    if (value === null) this.place();
+    else this.show(value);
+  }
+
+  /** Say what is so, unless somebody chooses otherwise meanwhile. @param {number} value */
+  suggest(value) {
+    if (!this.chosen && document.activeElement !== this.number) this.show(value);
+  }
+
+  /** @param {number} value */
+  show(value) {
+    this.number.value = String(Number(value.toPrecision(3)));
+    this.place();
+  }
+
+  place() {
+    this.slider.value = String(this.how.to(this.value));
+    this.slider.setAttribute("aria-valuetext", this.number.value);
+  }
+}
+
+export class WhatIf {
+  /**
+   * @param {import("./follow.js").Followed} data
+   * @param {(tried: any) => void} overlay null: nothing @param {() => void} applied
+   */
+  constructor(data, overlay, applied) {
+    this.data = data;
+    this.overlay = overlay;
+    this.applied = applied;
+    this.tried = /** @type {any} */ (null);
+    this.hazard = new Control(
+      "hazard",
+      "Hazard",
+      "Probability that the regime changes at a step: 0.01 is once in 100.",
+      HAZARD,
+      { to: (value) => Math.log10(Math.max(value, 1e-9)), from: (at) => 10 ** at },
+    );
+    this.outliers = new Control(
+      "outlier-rate",
+      "Outlier rate",
+      "Share of labels that belong to no regime.",
+      OUTLIERS,
+      { to: (value) => value, from: (at) => at },
+    );
+    this.result = h("div", { "aria-live": "polite", id: "what-if-result" });
+    this.run = h("button", { type: "submit", class: "primary" }, "Rerun");
+    this.element = h(
+      "div",
+      {},
+      h(
+        "p",
+        { class: "note" },
+        "Runs the retained history again under other settings and shows it beside what was. The stream is not touched.",
+      ),
+      h(
+        "form",
+        {
+          id: "what-if",
+          submit: (/** @type {Event} */ event) => (event.preventDefault(), this.ask()),
+        },
+        this.hazard.element,
+        this.outliers.element,
+        h(
+          "div",
+          { class: "buttons" },
+          this.run,
+          h("button", { type: "button", click: () => this.reset() }, "As it is"),
+        ),
+      ),
+      this.result,
+    );
+  }
+
+  /** Begin with what the last observation met. */
+  async begin() {
+    const { settings, model } = this.data.summary;
+    const last = this.data.observations[this.data.observations.length - 1];
+    let hazard = last?.hazard ?? settings.hazard;
+    if (typeof hazard !== "number") {
+      const [name, version] = model.split("@");
+      const found = await get(`v1/models/${encodeURIComponent(name)}`).catch(() => null);
+      const stated = found?.versions.find(
+        (/** @type {any} */ each) => each.version === version,
+      )?.hazard;
+      hazard = typeof stated === "number" && hazard === null ? stated : 0.01;
+    }
+    this.hazard.suggest(hazard);
+    this.outliers.suggest(last?.outlier_rate ?? settings.outlier_rate ?? 0.01);
+  }
+
+  reset() {
+    this.tried = null;
+    this.overlay(null);
+    fill(this.result);
+    this.hazard.chosen = this.outliers.chosen = false;
+    this.begin();
+  }
+
+  get settings() {
+    return { hazard: this.hazard.value, outlier_rate: this.outliers.value };
+  }
+
+  async ask() {
+    this.run.setAttribute("aria-disabled", "true");
+    try {
+      const body = { settings: this.settings, series: true, beliefs: this.data.wantedBeliefs };
+      const answer = await send("POST", pathOf(this.data.stream, "/what-if"), body);
+      this.tried = { answer, beliefs: beliefsOf(answer) };
+      this.overlay(this.tried);
+      fill(this.result, this.compared(answer));
+    } catch (error) {
+      fill(this.result, problem(error));
+    } finally {
+      this.run.removeAttribute("aria-disabled");
+    }
+  }
+
+  /** @param {any} answer */
+  compared(answer) {
+    const better = (answer.mean_log_score ?? NaN) - (answer.present_mean_log_score ?? NaN);
+    const verdict = !Number.isFinite(better)
+      ? ""
+      : Math.abs(better) < 5e-4
+        ? "no difference"
+        : `${better > 0 ? "better" : "worse"} by ${number(Math.abs(better), 2)} nats each`;
+    const kept = answer.events.filter((/** @type {any} */ each) => each.state !== "withdrawn");
+    const was = this.data.events.filter(
+      (each) => each.state !== "withdrawn" && each.start >= answer.first,
+    );
+    const rows = kept.map((/** @type {any} */ each) => [
+      badge(each.state),
+      count(each.start),
+      count(each.suspected_at),
+      percent(each.probability),
+    ]);
+    return [
+      h(
+        "p",
+        {},
+        h(
+          "strong",
+          {},
+          `Mean log score ${number(answer.mean_log_score)}, was ${number(answer.present_mean_log_score)}`,
+        ),
+        verdict ? `: ${verdict}, over ${plural(answer.compared, "observation")}.` : ".",
+      ),
+      h(
+        "p",
+        {},
+        `${plural(kept.length, "change")} where there ${was.length === 1 ? "was" : "were"} ${was.length}.`,
+      ),
+      rows.length
+        ? table(
+            "Changes under these settings",
+            ["State", "Began at", "Suspected", "Probability"],
+            rows,
+            { numbers: [1, 2, 3] },
+          )
+        : null,
+      h(
+        "div",
+        { class: "buttons" },
+        h(
+          "button",
+          { type: "button", click: () => this.apply() },
+          "Use these settings from now on",
+        ),
+      ),
+    ];
+  }
+
+  async apply() {
+    try {
+      await send("PUT", pathOf(this.data.stream), this.settings);
+      announce("The settings were changed.");
+      fill(
+        this.result,
+        h("p", {}, "The stream goes on with these settings. What it was answered before stays."),
+      );
+      this.applied();
+    } catch (error) {
+      fill(this.result, problem(error));
+    }
+  }
+}
