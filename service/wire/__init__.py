@@ -11,6 +11,7 @@ import msgspec
 
 from service.wire.commands import (
     READS,
+    RERUNS,
     Act,
     Batch,
     Command,
@@ -67,6 +68,7 @@ __all__ = [
     "Outcome",
     "Predict",
     "READS",
+    "RERUNS",
     "Record",
     "RunLength",
     "SetBelief",

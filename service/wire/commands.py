@@ -136,6 +136,7 @@ Command = (
     | Move
     | Import
 )
+RERUNS = (Verdict, WhatIf, Move)  # go through all that is retained
 READS = (Predict, Act, RunLength, WhatIf)  # change nothing, and need no answer past their deadline
 
 

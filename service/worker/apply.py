@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable
 
 from msgspec.structs import replace
 
@@ -34,8 +33,8 @@ class Lane:
 class Batch:
     """Commands of several partitions that are applied and committed together."""
 
-    def __init__(self, engine: Engine, tasks: list[Task], tick: Callable[[], None]) -> None:
-        self.engine, self.tasks, self.tick = engine, tasks, tick
+    def __init__(self, engine: Engine, tasks: list[Task]) -> None:
+        self.engine, self.tasks = engine, tasks
         self.lanes: dict[tuple[int, str], Lane] = {}
         self.filling = Filling()
 
@@ -50,13 +49,17 @@ class Batch:
                 self.lanes[key] = Lane(self.engine.streams[key])
             self.lanes[key].tasks.append(task)
         while any(lane.tasks for lane in self.lanes.values()):
-            self.tick()
+            self.engine.tick()
             self._round()
         metrics.OBSERVATIONS.labels("applied").inc(self.filling.count)
         self.filling.fill()
         for task in self.tasks:
             task.finish()
         self._remember()
+
+    def streams(self, partition: int) -> list[Stream]:
+        """Those of a partition that the commands are for."""
+        return [lane.stream for (p, _), lane in self.lanes.items() if p == partition]
 
     def _round(self) -> None:
         work = []

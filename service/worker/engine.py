@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import time
 from collections import OrderedDict
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Container, Iterable
 from typing import TypeVar
 
 import msgspec
@@ -209,15 +210,18 @@ class Engine:
         stream.slab.put(stream.row, state)
         stream.commit_checkpoint(codec.encode(stream.slab.model, state))
 
-    def crowded(self) -> list[Stream]:
-        """Idle streams used longest ago, as many as must go to keep within `resident_bytes`."""
+    def crowded(self, busy: Container[int]) -> dict[int, list[str]]:
+        """Idle streams used longest ago, as many as must go to keep within `resident_bytes`.
+
+        busy: partitions that are not to be touched.
+        """
         excess = sum(map(_size, self.streams.values())) - self.settings.resident_bytes
-        going = []
+        going: dict[int, list[str]] = {}
         for stream in self.streams.values():
             if excess <= 0:
                 break
-            if stream.idle:
-                going.append(stream)
+            if stream.idle and stream.partition not in busy:
+                going.setdefault(stream.partition, []).append(stream.name)
                 excess -= _size(stream)
         return going
 
@@ -231,19 +235,15 @@ class Engine:
         """Free the memory of slabs that hold no stream."""
         self._slabs = {key: slab for key, slab in self._slabs.items() if not slab.empty}
 
-    def resident(self) -> int:
-        """Number of streams whose state is on the device."""
-        return sum(stream.slab is not None for stream in self.streams.values())
-
-    def oldest_checkpoint_s(self, now_s: float) -> float:
-        """Age of the oldest checkpoint among streams that have moved on since, in seconds."""
-        marks = [s.checkpoint_ms for s in self.streams.values() if s.behind_checkpoint]
-        return max(0.0, now_s - min(marks) / 1000) if marks else 0.0
-
-    def checkpoint_lag(self) -> int:
-        """Most observations that a stream on the device is ahead of its checkpoint."""
-        ahead = (s.live() for s in self.streams.values() if s.behind_checkpoint)
-        return max((head.seq - head.checkpoint for head in ahead), default=0)
+    def measure(self) -> None:
+        """Set the gauges of what is on the device, and of how far checkpoints are behind."""
+        behind = [s for s in self.streams.values() if s.behind_checkpoint]
+        oldest_ms = min((s.checkpoint_ms for s in behind), default=None)
+        age_s = 0.0 if oldest_ms is None else max(0.0, time.time() - oldest_ms / 1000)
+        ahead = (s.live().seq - s.live().checkpoint for s in behind)
+        metrics.RESIDENT_STREAMS.set(sum(s.slab is not None for s in self.streams.values()))
+        metrics.CHECKPOINT_AGE.set(age_s)
+        metrics.CHECKPOINT_LAG.set(max(ahead, default=0))
 
     def evict(self, stream: Stream) -> None:
         """Forget a stream whose state is safe in Redis."""

@@ -11,7 +11,7 @@ import redis
 import torch
 
 from service import metrics
-from service.redis.connection import check_server, connect, fix_partitions
+from service.redis.connection import connect
 from service.redis.log import Commit, Lease, Log, Offset
 from service.redis.store import Store
 from service.settings import Settings
@@ -20,8 +20,9 @@ from service.worker.apply import Batch
 from service.worker.commits import commit_of, refused
 from service.worker.committer import Committer
 from service.worker.engine import Engine
+from service.worker.jobs import Jobs, takes_long
 from service.worker.ownership import Census, Leases, share
-from service.worker.rehearsal import check_device, dummy_step
+from service.worker.rehearsal import rehearse
 from service.worker.stages import Stages
 from service.worker.stream import Stream
 from service.worker.task import Item, in_reach, items_of
@@ -44,7 +45,7 @@ class Worker:
         self._committer = Committer(self.log)
         self.engine = Engine(settings, Store(self.client))
         self.leases = Leases(lambda: self._log(self._connect()), settings.lease_ttl_ms)
-        self.engine.tick = self.leases.tick
+        self._jobs = Jobs(self.engine, self._tracer, self.leases.tick)
         self._census = Census()
         self.offsets: dict[int, Offset] = {}
         self._blame = True
@@ -66,7 +67,7 @@ class Worker:
     def run(self) -> None:
         """Work until stopped."""
         with torch.inference_mode():
-            self._rehearse()
+            rehearse(self.client, self.settings)
             self.leases.start()
             while not self._stopping:
                 self._turn()
@@ -75,14 +76,6 @@ class Worker:
         self._committer.close()
         if self._tracer is not None:
             self._tracer.close()
-
-    def _rehearse(self) -> None:
-        """Load and run everything once, so that no lease waits for it."""
-        check_server(self.client)
-        fix_partitions(self.client, self.settings.partitions)
-        torch.set_num_threads(1)
-        check_device(self.settings.device)
-        dummy_step(self.settings)
 
     # --- one turn -----------------------------------------------------------------------------
 
@@ -109,29 +102,42 @@ class Worker:
         if not self.offsets:
             time.sleep(IDLE_MS / 1000)
             return
-        entries = self.log.read(self.offsets, self.settings.read_entries, IDLE_MS)
-        if not entries:
-            self._settle()
+        at = {p: offset for p, offset in self.offsets.items() if p not in self._jobs}
+        entries = self.log.read(at, self.settings.read_entries, 0 if self._jobs else IDLE_MS)
+        found = {p: in_reach(items_of(p, at[p], e), takes_long) for p, e in entries.items()}
+        self._jobs.take(found)
+        if found:
+            self._work(found)
         else:
-            at = self.offsets
-            self._work({p: in_reach(items_of(p, at[p], e)) for p, e in entries.items()})
+            self._settle()
+        if self._jobs:
+            self._advance()
 
     def _work(self, items: dict[int, list[Item]]) -> None:
-        """Apply commands of several partitions, and begin to commit each partition.
+        """Apply commands of several partitions, and begin to commit each partition."""
+        self._busy = set(items)
+        tasks = [item.task for found in items.values() for item in found if item.task]
+        stages, batch = Stages(tasks, self._tracer), Batch(self.engine, tasks)
+        batch.apply()
+        self._applied(items, batch, stages)
+
+    def _advance(self) -> None:
+        """Work a little at one of the jobs."""
+        partition, job = self._jobs.next()
+        self._busy = {partition}
+        if job.advance():
+            self._jobs.end(partition)
+            self._applied({partition: [job.item]}, job.batch, job.stages)
+        self._busy = set()
+
+    def _applied(self, items: dict[int, list[Item]], batch: Batch, stages: Stages) -> None:
+        """Begin to commit what was applied.
 
         The commit is under way when this returns; reading goes on from where it will lead.
         """
-        self._busy = set(items)
-        tasks = [item.task for found in items.values() for item in found if item.task]
-        stages = Stages(tasks, self._tracer)
-        batch = Batch(self.engine, tasks, self.leases.tick)
-        batch.apply()
         stages.computed()
         self._settle()
-        touched: dict[int, list[Stream]] = {p: [] for p in items if p in self.offsets}
-        for (partition, _), lane in batch.lanes.items():
-            if partition in touched:
-                touched[partition].append(lane.stream)
+        touched = {p: batch.streams(p) for p in items if p in self.offsets}
         for partition, streams in touched.items():
             self.engine.checkpoint_due(partition, streams)
         leases = self.leases.held()
@@ -199,9 +205,7 @@ class Worker:
                 self._take(lease)
         self._blame = True
         self._make_room()
-        metrics.RESIDENT_STREAMS.set(self.engine.resident())
-        metrics.CHECKPOINT_AGE.set(self.engine.oldest_checkpoint_s(time.time()))
-        metrics.CHECKPOINT_LAG.set(self.engine.checkpoint_lag())
+        self.engine.measure()
 
     def _take(self, lease: Lease) -> None:
         self.leases.hold(lease)
@@ -217,19 +221,16 @@ class Worker:
         found = self.log.read({p: lease.offset}, self.settings.read_entries, 0).get(p, [])
         items = items_of(p, lease.offset, found)
         if items and items[0].task and lease.attempts >= HOPELESS:
-            self._quarantine(p, items.pop(0))
+            self._commit([self._commit_of(lease, [refused(items.pop(0))], [])])
         for item in items:
             self.leases.tick()
             if p in self.offsets:
                 self._work({p: [item]})
                 self._settle()
 
-    def _quarantine(self, partition: int, item: Item) -> None:
-        lease = self.leases.held()[partition]
-        self._commit([self._commit_of(lease, [refused(item)], [])])
-
     def _forget(self, partition: int) -> None:
         """Drop a partition that is not ours any more, and all that was not committed."""
+        self._jobs.end(partition)
         self.offsets.pop(partition, None)
         self.leases.drop(partition)
         self.engine.forget(partition)
@@ -253,6 +254,7 @@ class Worker:
 
     def _release(self, partition: int) -> None:
         """Hand a partition over: its states are written first."""
+        self._jobs.end(partition)
         self._settle()
         streams = [s for (p, _), s in self.engine.streams.items() if p == partition]
         self._keep(partition, [s.name for s in streams if s.alive and s.slab is not None])
@@ -275,10 +277,7 @@ class Worker:
 
     def _make_room(self) -> None:
         """Evict the streams used longest ago where there are too many."""
-        going: dict[int, list[str]] = {}
-        for stream in self.engine.crowded():
-            going.setdefault(stream.partition, []).append(stream.name)
-        for partition, names in going.items():
+        for partition, names in self.engine.crowded(self._jobs).items():
             self._keep(partition, [n for n in names if self.engine.streams[partition, n].slab])
             for name in names:
                 if (partition, name) in self.engine.streams:

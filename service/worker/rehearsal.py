@@ -2,15 +2,26 @@
 
 from __future__ import annotations
 
+import redis
 import torch
 
 from service.process import Refused
+from service.redis.connection import check_server, fix_partitions
 from service.settings import Settings
 from service.wire import Record, StreamSettings
 from service.worker import hazards
 from service.worker.answers import LEVELS, summarise
 from service.worker.catalogue import Catalogue
 from service.worker.resident import Slab
+
+
+def rehearse(client: redis.Redis, settings: Settings) -> None:
+    """Load and run everything once, so that no lease waits for it; raises Refused."""
+    check_server(client)
+    fix_partitions(client, settings.partitions)
+    torch.set_num_threads(1)
+    check_device(settings.device)
+    dummy_step(settings)
 
 
 def check_device(name: str) -> None:

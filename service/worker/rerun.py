@@ -20,7 +20,7 @@ from service.worker.engine import Engine
 from service.worker.observing import follow, passed, raised
 from service.worker.stream import Stream
 
-TICK = 64  # observations between signs of life
+TICK = 16  # observations between signs of life; others of the worker go on then
 NEAR = 10  # observations between the starts of what counts as the same change
 
 
@@ -104,6 +104,18 @@ def _run(
     slab = engine.slab(head)
     prior = slab.prior(head.location, head.scale)
     made.slab, made.row = slab, slab.add(slab.start(prior), prior)
+    try:
+        _step(engine, found, beliefs)
+    except BaseException:  # given up on the way, too
+        found.close()
+        raise
+    return found
+
+
+def _step(engine: Engine, found: Rerun, beliefs: int) -> None:
+    made, head, records = found.stream, found.head, found.records
+    slab = made.slab
+    assert slab is not None
     metrics.REPLAYED.inc(len(records))
     for i, record in enumerate(records):
         if i % TICK == 0:
@@ -119,7 +131,6 @@ def _run(
         record.previous_start = readout.born_previous_start
         found.events.update((event.id, event) for event in follow(made, record, readout))
         passed(head, record, score)
-    return found
 
 
 def _placed(made: Stream, seq: int) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Callable
 from typing import NamedTuple
 
 import msgspec
@@ -84,10 +85,15 @@ def items_of(partition: int, at: Offset, entries: list[Entry]) -> list[Item]:
     return items
 
 
-def in_reach(items: list[Item]) -> list[Item]:
-    """The first items, so many that no stream has more than REACH observations; one at least."""
+def in_reach(items: list[Item], alone: Callable[[Item], bool]) -> list[Item]:
+    """The first items, so many that no stream has more than REACH observations; one at least.
+
+    alone: whether an item has to be the only one.
+    """
     counts: Counter[str] = Counter()
     for i, item in enumerate(items):
+        if alone(item):
+            return items[: max(1, i)]
         if item.task is not None:
             command = item.task.command
             counts[command.stream] += wire.units(command)

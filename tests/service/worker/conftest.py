@@ -20,6 +20,7 @@ from service.settings import Settings
 from service.wire import Observation, Observe
 from service.worker import loop
 from service.worker.loop import Worker
+from service.worker.rehearsal import rehearse
 
 INCARNATION = "api0"
 TURNS = 400
@@ -47,7 +48,7 @@ class Bench:
     def new_worker(self) -> Worker:
         worker = Worker(self.settings)
         with torch.inference_mode():
-            worker._rehearse()
+            rehearse(worker.client, worker.settings)
         self._workers.append(worker)
         return worker
 
