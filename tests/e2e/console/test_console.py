@@ -247,3 +247,40 @@ def test_a_flood_of_changes_is_summed_up(page, demo, client):
     assert page.locator(".recent li").count() == 12
     expect(page.locator("#announce")).to_contain_text(re.compile(r"And \d+ more"))
     expect(page.locator(".streams tbody tr").first).to_contain_text("up by")
+
+
+KINDS = {
+    "empty": ({}, []),
+    "new": ({}, [{"y": 1.0}, {"y": 2.0}, {"y": None}]),
+    "constant": ({}, [{"y": 3.0}] * 30),
+    "forgetful": ({"history": 0}, [{"y": float(i % 5)} for i in range(40)]),
+    "classes": ({"model": "categorical", "classes": 4}, [{"y": i % 4} for i in range(40)]),
+    "bits": ({"model": "bernoulli"}, [{"y": i % 2} for i in range(40)]),
+    "several": ({}, [{"y": [float(i % 5), float(i % 3)]} for i in range(40)]),
+    "waits": (
+        {"model": "linear"},
+        [
+            *({"x": [i % 7 / 7], "y": i % 7 + i % 2 / 9} for i in range(40)),
+            {"x": [1], "pending": True},
+        ],
+    ),
+    "durations": ({"hazard": {"mean": 50, "shape": 5}}, [{"y": float(i % 5)} for i in range(40)]),
+}
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_every_kind_of_stream_is_drawn(page, demo, client, kind):
+    settings, observations = KINDS[kind]
+    client.put(f"/v1/streams/kind-{kind}", json=settings)
+    if observations:
+        path = f"/v1/streams/kind-{kind}/observations"
+        assert client.post(path, json=observations).status_code == 200
+    page.goto(f"{demo}/#/streams/kind-{kind}")
+    found = drawn(page)
+    shown = 0 if kind == "forgetful" else sum("pending" not in each for each in observations)
+    assert len(trace(found, "label")["x"]) == shown
+    page.get_by_text("The same as tables").click()
+    expect(page.locator(".tables table").first).to_be_visible()
+    assert page.input_value("#hazard") != ""
+    page.goto(f"{demo}/#/?prefix=kind-{kind}")
+    expect(page.get_by_role("row", name=kind)).to_be_visible()
