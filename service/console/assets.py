@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import gzip
 from collections.abc import Iterator
-from functools import lru_cache
+from functools import cache
 from hashlib import blake2b
 from importlib.metadata import PackageNotFoundError, version
 from importlib.util import find_spec
@@ -39,13 +39,20 @@ def names() -> Iterator[str]:
     return (each.name for each in sorted(STATIC.iterdir()) if each.suffix in TYPES)
 
 
-@lru_cache(maxsize=64)
 def asset(name: str) -> Asset | None:
-    """Return a file by its name, made once; None when there is none."""
+    """Return a file by its name; None when there is none."""
+    return _asset(name) if name == plotly_name() or name in _own() else None
+
+
+@cache
+def _own() -> frozenset[str]:
+    return frozenset(names())
+
+
+@cache  # one for each file there is
+def _asset(name: str) -> Asset:
     if name == plotly_name():
         return _made(_plotly_file().read_bytes(), ".js", KEPT)
-    if name not in set(names()):
-        return None
     content = (STATIC / name).read_bytes()
     if name == PAGE:
         content = content.replace(PLOTLY_PLACE.encode(), (plotly_name() or "").encode())
@@ -53,7 +60,7 @@ def asset(name: str) -> Asset | None:
     return _made(content, Path(name).suffix, ASKED_AGAIN)
 
 
-@lru_cache(maxsize=1)
+@cache
 def plotly_name() -> str | None:
     """Return the name of the plotting code with its version; None: not installed."""
     try:

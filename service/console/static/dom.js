@@ -49,7 +49,8 @@ export function fill(element, ...children) {
 export const byId = (id) => document.getElementById(id);
 
 const PAUSE_MS = 2500; // between announcements: a burst must not talk for minutes
-let waiting = /** @type {string[]} */ ([]);
+let newest = "", // what is to be said next, and how much else there was
+  more = 0;
 let timer = 0;
 
 /**
@@ -57,20 +58,21 @@ let timer = 0;
  * @param {string} text
  */
 export function announce(text) {
-  waiting.push(text);
+  more += newest ? 1 : 0;
+  newest = text;
   if (timer) return;
   speak();
   timer = window.setTimeout(function next() {
-    timer = waiting.length ? window.setTimeout(next, PAUSE_MS) : 0;
+    timer = newest ? window.setTimeout(next, PAUSE_MS) : 0;
     speak();
   }, PAUSE_MS);
 }
 
 function speak() {
-  if (!waiting.length) return;
-  const more = waiting.length > 1 ? ` And ${waiting.length - 1} more.` : "";
-  const said = h("p", {}, waiting[waiting.length - 1] + more);
-  waiting = [];
+  if (!newest) return;
+  const said = h("p", {}, newest + (more ? ` And ${more} more.` : ""));
+  newest = "";
+  more = 0;
   const region = byId("announce");
   region.append(said);
   while (region.childElementCount > 5) region.firstElementChild.remove();

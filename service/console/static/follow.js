@@ -17,8 +17,8 @@ export class Followed {
     this.segmentation = /** @type {any[]} */ ([]);
     this.beliefs = /** @type {Map<number, any>} */ (new Map());
     this.belief = /** @type {any} */ (null); // as of now, whole
-    this.rerun = false; // whether the beliefs before the page was opened were computed
     this.stale = true; // whether events are to be read again
+    this.turn = /** @type {Promise<boolean>} */ (Promise.resolve(false));
   }
 
   /** Position of the observation to come, of those shown. */
@@ -27,28 +27,52 @@ export class Followed {
     return last ? last.seq + 1 : 0;
   }
 
-  /** Read everything anew. */
-  async load() {
+  /** Everything is to be read anew. */
+  forget() {
     this.observations = [];
     this.beliefs = new Map();
-    this.rerun = false;
+    this.belief = null;
     this.stale = true;
-    await this.step();
   }
 
   /** Show more, or fewer. @param {number} wanted */
   resize(wanted) {
-    this.wanted = wanted;
-    return this.load();
+    return this.inTurn(() => {
+      this.wanted = wanted;
+      this.forget();
+      return this.read();
+    });
+  }
+
+  /** Forget what was believed, and read it again: somebody corrected it. */
+  corrected() {
+    return this.inTurn(() => {
+      this.beliefs = new Map();
+      this.belief = null;
+      this.stale = true;
+      return this.read();
+    });
   }
 
   /** Read what came since; whether anything did. @returns {Promise<boolean>} */
-  async step() {
+  step() {
+    return this.inTurn(() => this.read());
+  }
+
+  /** One reading at a time: two would add the same observations. @param {() => Promise<boolean>} ask */
+  inTurn(ask) {
+    const asked = this.turn.then(ask);
+    this.turn = asked.catch(() => false);
+    return asked;
+  }
+
+  /** @returns {Promise<boolean>} */
+  async read() {
     const summary = await get(pathOf(this.stream));
     const before = this.summary;
     this.summary = summary;
     const applied = summary.seq - summary.awaited.length;
-    if (applied < this.end) return this.load().then(() => true); // made anew under the same id
+    if (applied < this.end) this.forget(); // made anew under the same id
     const came = await this.more();
     const event = JSON.stringify([summary.event, summary.last_event]);
     const changed = !before || event !== JSON.stringify([before.event, before.last_event]);
@@ -102,7 +126,6 @@ export class Followed {
   /** Take in beliefs that a rerun found; those that were seen live stay. @param {any} answer */
   fillBeliefs(answer) {
     const found = beliefsOf(answer);
-    this.rerun = true;
     this.beliefs = new Map([...new Map([...found, ...this.beliefs])].sort((a, b) => a[0] - b[0]));
   }
 

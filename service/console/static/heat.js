@@ -27,15 +27,37 @@ function columns(beliefs, seqs) {
   });
 }
 
+/** @param {Map<number, any>} beliefs @param {number[]} seqs */
+const longestOf = (beliefs, seqs) =>
+  Math.max(1, ...seqs.flatMap((seq) => beliefs.get(seq)?.run_length.slice(-1) ?? []));
+
+/**
+ * What keeps the axis there: the plotting code fails on a map without a single number.
+ * @param {number[]} seqs @param {string} axis
+ */
+const nothing = (seqs, axis) => ({
+  x: seqs,
+  y: seqs.map(() => -1), // below what the axis shows
+  yaxis: axis,
+  mode: "lines",
+  hoverinfo: "skip",
+  showlegend: false,
+});
+
+/** The axis of run lengths. @param {Map<number, any>} beliefs @param {number[]} seqs */
+export const depth = (beliefs, seqs) => ({
+  range: [-0.5, 1.02 * longestOf(beliefs, seqs) + 1],
+  autorange: false,
+  fixedrange: true,
+});
+
 /**
  * @param {Map<number, any>} beliefs @param {number[]} seqs @param {string} axis
  * @param {boolean} scale whether it has the scale of colours beside it
  */
 export function heat(beliefs, seqs, axis, scale) {
-  const longest = Math.max(
-    1,
-    ...seqs.flatMap((seq) => beliefs.get(seq)?.run_length.slice(-1) ?? []),
-  );
+  if (!seqs.some((seq) => beliefs.has(seq))) return nothing(seqs, axis);
+  const longest = longestOf(beliefs, seqs);
   const step = Math.max(1, Math.ceil((longest + 1) / ROWS)),
     rows = Math.ceil((longest + 1) / step);
   const z = Array.from({ length: rows }, () => new Array(seqs.length).fill(null));

@@ -2,7 +2,7 @@
 
 import { layout } from "./chart.js";
 import { count, direction, moment, number, percent, plural } from "./format.js";
-import { heat } from "./heat.js";
+import { depth, heat } from "./heat.js";
 import { lines, notes, ticks } from "./marks.js";
 import { colour } from "./theme.js";
 
@@ -106,11 +106,11 @@ export function drawing(shown, range, width) {
       nticks: 3,
       fixedrange: true,
     },
-    yaxis3: { domain: panels[2], rangemode: "tozero", fixedrange: true },
+    yaxis3: { domain: panels[2], ...depth(shown.beliefs, seqs) },
     shapes: lines(shown, seqs),
     annotations: notes(shown, seqs, panels),
   });
-  if (shown.tried) said.yaxis4 = { domain: panels[3], rangemode: "tozero", fixedrange: true };
+  if (shown.tried) said.yaxis4 = { domain: panels[3], ...depth(shown.tried.beliefs, seqs) };
   return { data, layout: layout(said), says: words(shown) };
 }
 
@@ -121,7 +121,9 @@ function labels(shown, seqs) {
   const far = outliers(shown);
   const times = shown.observations.map((each) => moment(each.time));
   const edge = { x: seqs, mode: "lines", line: { width: 0 }, hoverinfo: "skip", showlegend: false };
-  const many = seqs.length > 400;
+  const many = seqs.length > 400,
+    chances = shown.observations.find((each) => each.predictive)?.predictive.probabilities;
+  const expected = !chances ? "forecast" : chances.length === 2 ? "P(1)" : "most probable class";
   return [
     { ...edge, y: bands.map((b) => b[0]) },
     {
@@ -136,7 +138,7 @@ function labels(shown, seqs) {
       x: seqs,
       y: bands.map((b) => b[1]),
       mode: "lines",
-      name: "forecast",
+      name: expected,
       line: { color: colour("forecast"), width: 1.4, dash: "dot" },
       hovertemplate: "%{y:.5~g}",
     },
@@ -144,7 +146,7 @@ function labels(shown, seqs) {
       x: seqs,
       y,
       customdata: times,
-      mode: "lines+markers",
+      mode: chances ? "markers" : "lines+markers",
       name: "label",
       line: { color: colour("label"), width: many ? 0.8 : 1.3 },
       marker: { size: many ? 2.5 : 4.5, color: colour("label") },
@@ -196,7 +198,7 @@ function probabilities(shown, seqs) {
 /** The chart in words. @param {Shown} shown */
 export function words(shown) {
   const { observations: seen, events, regimeStart } = shown;
-  if (!seen.length) return "No observations yet.";
+  if (!seen.length) return "There are no observations to show.";
   const last = seen[seen.length - 1],
     [low, , high] = forecast(last, shown.output);
   const changes = events.filter((each) => each.state === "confirmed");
@@ -206,7 +208,8 @@ export function words(shown) {
       (low === null ? "." : `, forecast ${number(low)} to ${number(high)}.`),
     `${plural(changes.length, "confirmed change")}` +
       (changes.length
-        ? `, the last at ${count(changes[changes.length - 1].start)} ${direction(changes[changes.length - 1])}.`
+        ? `, the last at ${count(changes[changes.length - 1].start)} ${direction(changes[changes.length - 1])}`.trim() +
+          "."
         : "."),
     `Probability that the regime has changed since: ${percent(last.changed_probability)}.`,
   ];

@@ -141,6 +141,11 @@ class StreamPage {
     this.begun = true;
     this.whatIf.begin();
     this.chooseOutput(this.data.summary.y_dim ?? 1);
+    this.beliefsOfBefore();
+  }
+
+  /** Have them computed where that takes a moment, and offered where it takes longer. */
+  beliefsOfBefore() {
     const retained = Math.min(this.data.summary.seq, this.data.summary.settings.history);
     if (retained && retained <= RERUN_UNASKED) this.computeBeliefs();
     else this.offerBeliefs(retained);
@@ -261,26 +266,29 @@ class StreamPage {
 
   /** A verdict corrects the belief by a rerun: what is shown of it is no more. */
   async judged() {
-    this.data.beliefs = new Map();
-    this.data.belief = null;
-    await this.refresh();
-    const retained = Math.min(this.data.summary.seq, this.data.summary.settings.history);
-    this.offerBeliefs(retained);
+    await this.data.corrected();
+    this.draw();
+    this.beliefsOfBefore();
   }
 
-  async refresh() {
+  refresh() {
     this.data.stale = true;
-    await this.data.step();
-    this.draw();
+    this.polling.now();
   }
 
   /** @param {number} wanted */
   async resize(wanted) {
-    await this.data.resize(wanted);
-    this.draw();
-    this.chart.reset();
-    this.offerBeliefs(Math.min(this.data.summary.seq, this.data.summary.settings.history));
-    if (this.data.summary.seq <= RERUN_UNASKED) this.computeBeliefs();
+    try {
+      await this.data.resize(wanted);
+      this.draw();
+      this.chart.reset();
+      this.beliefsOfBefore();
+    } catch (error) {
+      fill(
+        this.trouble,
+        problem(error, () => this.resize(wanted)),
+      );
+    }
   }
 
   close() {

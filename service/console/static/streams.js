@@ -1,15 +1,15 @@
 // The list of streams: one page of it is read and kept up to date.
 
 import { get } from "./api.js";
-import { announce, fill, h } from "./dom.js";
-import { brief, count, direction, plural, sentence } from "./format.js";
+import { fill, h } from "./dom.js";
+import { count, plural } from "./format.js";
 import { poll, problem } from "./problems.js";
-import { HEADS, Row, badge, linkTo } from "./row.js";
+import { Recent } from "./recent.js";
+import { HEADS, Row } from "./row.js";
 
 const PAGE = 25;
 const EVERY_MS = 4000;
 const TYPING_MS = 250;
-const SHOWN_EVENTS = 12;
 const SOON_MS = 700; // an event is followed by a look at the page, many by one
 
 /**
@@ -43,12 +43,7 @@ export function showStreams(main, query, feed) {
   const back = h("button", { type: "button", click: () => turn(-1) }, "← Previous");
   const on = h("button", { type: "button", click: () => turn(1) }, "Next →");
   const where = h("span", {});
-  const recent = h("ol", { class: "recent" });
-  const none = h(
-    "p",
-    { class: "note" },
-    `None since this page was opened at ${new Date().toLocaleTimeString()}.`,
-  );
+  const recent = new Recent();
 
   fill(
     main,
@@ -89,13 +84,7 @@ export function showStreams(main, query, feed) {
         empty,
         h("nav", { class: "pager", "aria-label": "Pages of streams" }, back, where, on),
       ),
-      h(
-        "aside",
-        { class: "card", "aria-labelledby": "recent-title" },
-        h("h2", { id: "recent-title" }, "Changes as they come"),
-        none,
-        recent,
-      ),
+      recent.element,
     ),
   );
 
@@ -185,26 +174,10 @@ export function showStreams(main, query, feed) {
 
   /** @param {import("./events.js").Raised} found */
   function raised(found) {
-    none.hidden = true;
-    recent.prepend(
-      h(
-        "li",
-        {},
-        badge(found.event.state),
-        " ",
-        h("a", { href: linkTo(found.stream) }, found.stream),
-        h(
-          "span",
-          { class: "note" },
-          ` at ${count(found.event.start)} ${direction(found.event)} · ${brief(found.time ?? found.at)}`,
-        ),
-      ),
-    );
-    while (recent.childElementCount > SHOWN_EVENTS) recent.lastElementChild?.remove();
-    if (found.event.state === "confirmed") announce(`${found.stream}: ${sentence(found.event)}`);
+    recent.add(found);
     const row = rows.get(found.stream);
     if (!row) return;
-    row.flash();
+    if (!soon) row.flash(); // one at a time: many at once are no help to the eye
     soon ||= window.setTimeout(() => ((soon = 0), polling.now()), SOON_MS);
   }
 
@@ -216,6 +189,7 @@ export function showStreams(main, query, feed) {
       asked.abort();
       window.clearTimeout(typing);
       window.clearTimeout(soon);
+      recent.close();
       document.removeEventListener("keydown", toSearch);
     },
   };

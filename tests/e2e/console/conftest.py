@@ -21,8 +21,9 @@ CHROMIUM = next(
 WAIT_MS = 30_000  # on a busy machine; most things take a tenth of a second
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="module")
 def chromium():
+    """A browser. Not for the session: what drives it keeps an event loop running in this thread."""
     if not CHROMIUM:
         pytest.skip("no Chromium on this machine")
     playwright = pytest.importorskip("playwright.sync_api")

@@ -209,3 +209,78 @@ def test_the_page_says_when_the_service_is_away_and_comes_back(watched, demo):
     expect(page.get_by_role("alert")).to_contain_text("cannot be reached")
     page.unroute("**/v1/**")
     expect(page.get_by_role("alert")).to_have_count(0)
+
+
+def test_without_plotting_code_there_are_tables(page, demo):
+    def without(route):
+        answer = route.fetch()
+        text = re.sub(r'(name="moca-plotly" content=")[^"]+', r"\1", answer.text())
+        route.fulfill(response=answer, body=text)
+
+    page.route(f"{demo}/", without)
+    page.goto(f"{demo}/#/streams/nile")
+    expect(page.locator(".plot")).to_contain_text("moca-service[console]")
+    page.get_by_text("The same as tables").click()
+    expect(page.locator(".tables table").first).to_contain_text("1970-01-01")
+    expect(page.locator("[data-event='1']")).to_contain_text("#1 at 28")
+    page.get_by_role("button", name="Rerun").click()
+    expect(page.locator("#what-if-result")).to_contain_text("Mean log score")
+
+
+def test_a_flood_of_changes_is_summed_up(page, demo, client):
+    prefix = "flood-"
+    settings = {"model": "gaussian", "location": 0.0, "scale": 1.0, "confirm_after": 3}
+    names = [f"{prefix}{i:03d}" for i in range(100)]
+    for name in names:
+        client.put(f"/v1/streams/{name}", json=settings)
+    page.goto(f"{demo}/#/?prefix={prefix}")
+    expect(page.locator("#feed")).to_have_text("live")
+    expect(page.locator(".streams tbody tr")).to_have_count(25)
+    for level in (0.0, 9.0):
+        for k in range(8):
+            items = [{"stream": name, "y": level + (k % 3) / 9} for name in names]
+            assert all(
+                e["status"] == 200 for e in client.post("/v1/observations", json=items).json()
+            )
+    confirmed = "document.querySelectorAll(\".recent .badge[data-state='confirmed']\").length"
+    until(page, f"{confirmed} === 12")
+    assert page.locator(".recent li").count() == 12
+    expect(page.locator("#announce")).to_contain_text(re.compile(r"And \d+ more"))
+    expect(page.locator(".streams tbody tr").first).to_contain_text("up by")
+
+
+KINDS = {
+    "empty": ({}, []),
+    "new": ({}, [{"y": 1.0}, {"y": 2.0}, {"y": None}]),
+    "constant": ({}, [{"y": 3.0}] * 30),
+    "forgetful": ({"history": 0}, [{"y": float(i % 5)} for i in range(40)]),
+    "classes": ({"model": "categorical", "classes": 4}, [{"y": i % 4} for i in range(40)]),
+    "bits": ({"model": "bernoulli"}, [{"y": i % 2} for i in range(40)]),
+    "several": ({}, [{"y": [float(i % 5), float(i % 3)]} for i in range(40)]),
+    "waits": (
+        {"model": "linear"},
+        [
+            *({"x": [i % 7 / 7], "y": i % 7 + i % 2 / 9} for i in range(40)),
+            {"x": [1], "pending": True},
+        ],
+    ),
+    "durations": ({"hazard": {"mean": 50, "shape": 5}}, [{"y": float(i % 5)} for i in range(40)]),
+}
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_every_kind_of_stream_is_drawn(page, demo, client, kind):
+    settings, observations = KINDS[kind]
+    client.put(f"/v1/streams/kind-{kind}", json=settings)
+    if observations:
+        path = f"/v1/streams/kind-{kind}/observations"
+        assert client.post(path, json=observations).status_code == 200
+    page.goto(f"{demo}/#/streams/kind-{kind}")
+    found = drawn(page)
+    shown = 0 if kind == "forgetful" else sum("pending" not in each for each in observations)
+    assert len(trace(found, "label")["x"]) == shown
+    page.get_by_text("The same as tables").click()
+    expect(page.locator(".tables table").first).to_be_visible()
+    assert page.input_value("#hazard") != ""
+    page.goto(f"{demo}/#/?prefix=kind-{kind}")
+    expect(page.get_by_role("row", name=kind)).to_be_visible()

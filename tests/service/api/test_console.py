@@ -14,10 +14,10 @@ EVERY = [name for name in assets.names() if name != assets.PAGE]
 @pytest.fixture
 def fresh():
     """Files are made once: not for a test that changes what they are made of."""
-    for cached in (assets.asset, assets.plotly_name):
+    for cached in (assets._asset, assets.plotly_name):
         cached.cache_clear()
     yield
-    for cached in (assets.asset, assets.plotly_name):
+    for cached in (assets._asset, assets.plotly_name):
         cached.cache_clear()
 
 
@@ -114,7 +114,7 @@ async def test_it_can_be_left_out(start, settings, worker):
 
 def test_packing_is_the_same_each_time(fresh):
     first = assets.asset("main.js")
-    assets.asset.cache_clear()
+    assets._asset.cache_clear()
     assert assets.asset("main.js") == first
     assert gzip.decompress(first.packed) == first.content
 

@@ -42,6 +42,7 @@ CALLS = {
     "what_if": (lambda c: c.what_if("s", {"hazard": 0.1}), {}),
     "put_run_length at seq": (lambda c: c.put_run_length("s", changepoint=1.0, seq=3), STATE),
     "stream": (lambda c: c.stream("s"), STATE),
+    "overview": (lambda c: c.overview("s"), {"streams": []}),
     "run_length": (lambda c: c.run_length("s"), STATE),
     "changepoints": (lambda c: c.changepoints("s"), STATE),
     "snapshot": (lambda c: c.snapshot("s"), {}),
