@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import random
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, cast
 
 import redis
-from redis.asyncio.cluster import ClusterNode, ClusterPipeline, RedisCluster
+from redis.asyncio.cluster import ClusterNode, ClusterPipeline, ClusterPubSub, RedisCluster
 from redis.asyncio.retry import Retry
 from redis.backoff import NoBackoff
 from redis.exceptions import ClusterDownError, RedisClusterException, ResponseError
@@ -43,6 +44,12 @@ def _as_lost() -> Iterator[None]:
 class Pipeline(ClusterPipeline):
     """Commands of any slots; what is lost makes the client look where the slots are now."""
 
+    def execute_command(self, *args: Any, **kwargs: Any) -> Any:
+        """Queue a command."""
+        # Names the keys for a cache that is off; in a transaction the library trips over it.
+        kwargs.pop("keys", None)
+        return super().execute_command(*args, **kwargs)
+
     async def execute(
         self, raise_on_error: bool = True, allow_redirections: bool = True
     ) -> list[Any]:
@@ -52,6 +59,21 @@ class Pipeline(ClusterPipeline):
             with _as_lost():
                 return await super().execute(raise_on_error, allow_redirections)
         except (*LOST, ClusterDownError):
+            await client.look_again()
+            raise
+
+
+class PubSub(ClusterPubSub):
+    """A subscription at one node: each hears what any node publishes."""
+
+    async def execute_command(self, *args: Any, **kwargs: Any) -> Any:
+        """Send a command."""
+        client = cast(AsyncCluster, self.cluster)
+        await client.initialize()
+        try:
+            with _as_lost():
+                return await super().execute_command(*args, **kwargs)
+        except LOST:
             await client.look_again()
             raise
 
@@ -82,6 +104,11 @@ class AsyncCluster(RedisCluster):
     def pipeline(self, transaction: Any = None, shard_hint: Any = None) -> Pipeline:
         """Return a pipeline, of one slot with `transaction`."""
         return cast(Any, Pipeline)(self, transaction)  # type: ignore[no-any-return]
+
+    def pubsub(self, *_: Any, **kwargs: Any) -> PubSub:
+        """Return a subscription, at any node: one that is lost is made again elsewhere."""
+        nodes = self.get_nodes()
+        return cast(Any, PubSub)(self, random.choice(nodes) if nodes else None, **kwargs)  # type: ignore[no-any-return]
 
     async def aclose(self) -> None:
         """Close every connection; blocking reads are given up."""

@@ -1,0 +1,2 @@
+from tests.service.api.conftest import *
+from tests.service.api.test_keys import *
