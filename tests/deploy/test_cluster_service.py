@@ -1,2 +1,0 @@
-from tests.service.api.conftest import *
-from tests.service.api.test_keys import *
