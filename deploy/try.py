@@ -29,6 +29,7 @@ class Load:
         self.run_id = f"{time.time_ns():x}"
         self.sent = self.repeated = self.applied = 0
         self.wrong, self.longest_s = [], 0.0
+        self.marks = []  # how many sent observations somebody waits for, and what to tell them
 
     async def run(self):
         """Post everything."""
@@ -38,7 +39,7 @@ class Load:
         async with httpx.AsyncClient(timeout=60, headers=headers) as client:
             began = time.monotonic()
             posts = (self._stream(client, i, each) for i in range(options.streams))
-            await asyncio.gather(*posts, *self._kills())
+            await asyncio.gather(*self._kills(), *posts)
             self.seconds = time.monotonic() - began
             await asyncio.gather(*(self._check(client, i, each) for i in range(options.streams)))
 
@@ -48,8 +49,8 @@ class Load:
             yield self._kill(container, share * self.options.observations)
 
     async def _kill(self, container, at):
-        while self.sent < at:
-            await asyncio.sleep(PAUSE_S / 4)
+        self.marks.append((at, reached := asyncio.Event()))
+        await reached.wait()
         command = self.options.engine.split()
         await asyncio.to_thread(self._engine, [*command, "kill", "--signal", "KILL", container])
         print(f"killed {container} after {self.sent} observations", flush=True)
@@ -69,6 +70,9 @@ class Load:
             answer = await self._post(client, i, at)
             self.longest_s = max(self.longest_s, time.monotonic() - began)
             self.sent += 1
+            for mark, reached in self.marks:
+                if self.sent >= mark:
+                    reached.set()
             if answer.get("seq") != at:
                 self.wrong.append(f"{self._name(i)}: observation {at} answered {answer}")
 

@@ -1,5 +1,6 @@
 """A store behind sentinels: who is the master is asked anew when it is another one."""
 
+import asyncio
 import time
 
 import pytest
@@ -58,7 +59,7 @@ async def test_the_new_master_is_found(watched):
                     break
                 except redis.RedisError:
                     assert time.monotonic() < end
-                    time.sleep(0.1)
+                    await asyncio.sleep(0.1)
             assert client.info("server")["tcp_port"] == replica
             assert client.get("a") == b"1"
             with pytest.raises(redis.ConnectionError):  # of the old one
