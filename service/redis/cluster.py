@@ -7,6 +7,7 @@ many partitions) is sent node by node, each node's part in one round trip.
 from __future__ import annotations
 
 import contextlib
+import functools
 import select
 import time
 from collections.abc import Iterator, Mapping, Sequence
@@ -29,6 +30,7 @@ from service.redis.routing import (
     entries_of,
     fullest,
     packed,
+    pairs_of,
     read_of,
     redirected,
 )
@@ -75,6 +77,13 @@ class Cluster(_Library):  # type: ignore[misc]
         """Return the clock of one node, the same for all who ask: that of the workers' names."""
         node = self.get_node_from_key(keys.WORKERS)
         return cast("tuple[int, int]", super().execute_command("TIME", target_nodes=node))
+
+    def pipeline(self, transaction: Any = None, shard_hint: Any = None) -> Any:
+        """Return a pipeline, of one slot with `transaction`."""
+        pipe: Any = super().pipeline(transaction, shard_hint)
+        if transaction:
+            pipe.execute = functools.partial(_execute, pipe, pipe.execute)
+        return pipe
 
     def infos(self, *sections: str) -> list[dict[str, Any]]:
         """Return INFO of each primary."""
@@ -166,6 +175,15 @@ class Cluster(_Library):  # type: ignore[misc]
         if found or not block or not self._waits.wait(streams, block):
             return found
         return entries_of(self.run([read_of(k, str(id_), count) for k, id_ in streams.items()]))
+
+
+def _execute(pipe: Any, execute: Any, raise_on_error: bool = True) -> list[Any]:
+    """Run a transaction; the library leaves what HGETALL answers in it as it came."""
+    names = [command.args[0] for command in pipe._execution_strategy.command_queue]
+    return [
+        pairs_of(result) if name == "HGETALL" and isinstance(result, list) else result
+        for name, result in zip(names, execute(raise_on_error), strict=True)
+    ]
 
 
 class Wait(NamedTuple):

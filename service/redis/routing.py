@@ -78,11 +78,12 @@ def entries_of(replies: Iterable[Any]) -> list[Any]:
         if isinstance(reply, RedisError):
             raise reply
         for name, entries in reply or []:
-            found.append([name, [(id_, _fields(flat)) for id_, flat in entries]])
+            found.append([name, [(id_, pairs_of(flat)) for id_, flat in entries]])
     return found
 
 
-def _fields(flat: Sequence[bytes] | None) -> dict[bytes, bytes]:
+def pairs_of(flat: Sequence[bytes] | None) -> dict[bytes, bytes]:
+    """Return fields and values that came one after the other as a dictionary."""
     pairs = iter(flat or ())
     return dict(zip(pairs, pairs, strict=True))
 
