@@ -76,8 +76,6 @@ def _one_place(text: str, kind: str) -> tuple[str, int]:
 def with_password(url: str, password: str) -> str:
     """Return an address with a password put in; ValueError where it has one already."""
     parts = urlsplit(url)
-    if parts.scheme == "unix":
-        raise ValueError("a unix:// address takes no password from a file")
     user, _, hosts = parts.netloc.rpartition("@")
     name, colon, _ = user.partition(":")
     if colon:

@@ -13,6 +13,7 @@ from tests.e2e.deployment import (
     series,
     wait_ready,
 )
+from tests.e2e.test_backup import test_a_restore_that_is_killed_is_run_again  # noqa: F401
 from tests.e2e.test_calls import *  # noqa: F403
 from tests.e2e.test_events import *  # noqa: F403
 from tests.e2e.test_kill import *  # noqa: F403
