@@ -16,6 +16,9 @@ class Settings(BaseSettings):
     model_config = SettingsConfigDict(env_prefix="MOCA_", frozen=True, extra="ignore")
 
     redis_url: str | None = Field(None, description="Redis >= 7.0 or Valkey; none: embedded")
+    redis_password_file: Path | None = Field(
+        None, description="file with the password of Redis, instead of one in the URL"
+    )
     data_dir: Path = Field(Path("moca-data"), description="folder of the embedded store")
     models_dir: Path = Field(Path("models"), description="folder of model artifacts")
     host: str = Field("127.0.0.1", description="address the API listens on")

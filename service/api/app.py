@@ -185,20 +185,17 @@ def check_store(settings: Settings) -> bool:
     Raises UnusableServer, and RedisError when it cannot be reached.
     """
     give_up = time.monotonic() + START_WAIT_S
-    client = connect(settings.redis_url or "")
-    try:
-        while True:
-            try:
+    while True:
+        try:
+            with connect(settings.redis_url or "") as client:
                 check_server(client)
                 fix_partitions(client, settings.partitions)
                 return Keyring(client).any()
-            except redis.RedisError as error:
-                if time.monotonic() > give_up:
-                    raise
-                log.warning("waiting for the store: %s", error)
-                time.sleep(START_PAUSE_S)
-    finally:
-        client.close()
+        except redis.RedisError as error:
+            if time.monotonic() > give_up:
+                raise
+            log.warning("waiting for the store: %s", error)
+            time.sleep(START_PAUSE_S)
 
 
 def _version() -> str:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import time
 from functools import lru_cache
+from typing import Any
 
 import redis
 import redis.asyncio
@@ -14,6 +15,7 @@ from limits.aio.strategies import SlidingWindowCounterRateLimiter
 
 from service.api.store import from_store
 from service.keys import Key, parse_rate
+from service.redis.cluster_async import AsyncCluster
 from service.refusals import RateExceeded
 
 PREFIX = "moca:rate"
@@ -26,12 +28,15 @@ class Rates:
     def __init__(self, client: redis.asyncio.Redis, default: str) -> None:
         # The address is only looked at for its form: the connections are the client's, which
         # never repeat a command by themselves.
+        clustered = isinstance(client, AsyncCluster)
+        pool: Any = {} if clustered else {"connection_pool": client.connection_pool}
         storage = RedisStorage(
-            "async+redis://localhost:6379",
-            implementation="redispy",
-            key_prefix=PREFIX,
-            connection_pool=client.connection_pool,  # type: ignore[arg-type]
+            "async+redis://localhost:6379", implementation="redispy", key_prefix=PREFIX, **pool
         )
+        if clustered:  # both counters of a key are in one slot
+            bridge: Any = storage.bridge
+            bridge.storage, bridge.connection_getter = client, lambda _: client
+            bridge.register_scripts()
         self._windows = SlidingWindowCounterRateLimiter(storage)
         self._default = default
 

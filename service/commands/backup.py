@@ -24,7 +24,7 @@ from service.redis.connection import UnusableServer, check_server
 from service.redis.reach import reach
 from service.settings import Settings
 
-STORE = {"redis_url", "data_dir", "models_dir"}
+STORE = {"redis_url", "redis_password_file", "data_dir", "models_dir"}
 
 
 @with_settings(STORE)

@@ -26,7 +26,7 @@ app = typer.Typer(
     no_args_is_help=True,
     help="Make, list and revoke API keys, in --redis-url or the embedded store of --data-dir.",
 )
-STORE = {"redis_url", "data_dir"}
+STORE = {"redis_url", "redis_password_file", "data_dir"}
 Name = Annotated[str, typer.Argument(help="Name of the key, as people call its holder.")]
 
 

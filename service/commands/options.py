@@ -11,9 +11,10 @@ import typer
 from pydantic import ValidationError
 from pydantic_core import ErrorDetails
 
+from service.redis.address import with_password
 from service.settings import Settings
 
-STORE = {"redis_url", "partitions"}
+STORE = {"redis_url", "redis_password_file", "partitions"}
 API = STORE | {
     "models_dir",
     "host",
@@ -137,9 +138,27 @@ def with_settings(
 def read_settings(chosen: dict[str, Any]) -> Settings:
     """Settings from options, and from the environment where an option is not given."""
     try:
-        return Settings(**{name: value for name, value in chosen.items() if value is not None})
+        found = Settings(**{name: value for name, value in chosen.items() if value is not None})
     except ValidationError as error:
         fail("; ".join(_wrong(each) for each in error.errors()))
+    return _with_password(found)
+
+
+def _with_password(settings: Settings) -> Settings:
+    """Put the password of a file into the URL; processes that this one starts find it there."""
+    file, url = settings.redis_password_file, settings.redis_url
+    if file is None:
+        return settings
+    try:
+        if url is None:
+            raise ValueError("a password of Redis needs --redis-url")
+        password = file.read_text().strip()
+        if not password:
+            raise ValueError("the file is empty")
+        change = {"redis_url": with_password(url, password), "redis_password_file": None}
+        return settings.model_copy(update=change)
+    except (OSError, ValueError) as error:
+        fail(f"--redis-password-file {file}: {error}")
 
 
 def _wrong(error: ErrorDetails) -> str:

@@ -119,6 +119,8 @@ def worker(
         found.run()
     except (Refused, UnusableServer) as error:
         fail(str(error), EXIT_REFUSED)
+    except redis.RedisError as error:  # at the start: later ones are lived through
+        fail(f"the store cannot be reached: {error}", 1)
 
 
 def begin(role: str, settings: Settings, parent_fd: int | None) -> None:

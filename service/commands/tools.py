@@ -10,7 +10,7 @@ from rich.box import SIMPLE_HEAD
 from rich.console import Console
 from rich.table import Table
 
-from service.commands.connection import DEFAULT_URL, Url
+from service.commands.connection import DEFAULT_URL, ApiKey, Url
 from service.commands.connection import setting as _setting
 from service.commands.options import fail, settings_markdown, with_settings
 from service.settings import Settings
@@ -57,6 +57,7 @@ def replay(
         ),
     ],
     url: Url = DEFAULT_URL,
+    api_key: ApiKey = None,
     stream: Annotated[
         str | None,
         typer.Option(
@@ -125,6 +126,7 @@ def replay(
         run(
             file,
             url=url,
+            api_key=api_key,
             stream=stream,
             model=model,
             settings=dict(_setting(text) for text in setting or []),

@@ -10,6 +10,7 @@ import redis.asyncio
 from service import canaries, wire
 from service.canaries import Canary
 from service.redis import keys, overview
+from service.redis.cluster_async import AsyncCluster
 from service.redis.condition import Condition, Look
 from service.redis.overview import Row
 from service.redis.store import chunk_of, decoded, unseal
@@ -218,12 +219,15 @@ class AsyncStore:
     async def health(self) -> Health:
         """Ask the store how it is; raises a RedisError when it does not answer."""
         every = range(self._partitions)
+        cluster = self._client if isinstance(self._client, AsyncCluster) else None
         async with self._client.pipeline(transaction=False) as pipe:
-            pipe.info("memory")
             for partition in every:
                 pipe.exists(keys.lease(partition))
                 pipe.hmget(keys.meta(partition), ["in", "done"])
-            memory, *rest = await pipe.execute()
+            if cluster is None:
+                pipe.info("memory")
+            rest = await pipe.execute()
+        memory = rest.pop() if cluster is None else await cluster.memory()
         return Health(
             unowned=[partition for partition in every if not rest[2 * partition]],
             pending=[int(appended or 0) - int(done or 0) for appended, done in rest[1::2]],

@@ -2,18 +2,31 @@
 
 from __future__ import annotations
 
+from typing import Any, cast
+
 import redis
 import redis.asyncio
 from redis.asyncio.retry import Retry as AsyncRetry
+from redis.asyncio.sentinel import Sentinel as AsyncSentinel
 from redis.backoff import NoBackoff
 from redis.retry import Retry
+from redis.sentinel import Sentinel
 
-from service.redis import keys
+from service.redis import address, keys
+from service.redis.cluster import Cluster
+from service.redis.cluster_async import AsyncCluster
 
 CONNECT_TIMEOUT_S = 5.0
 READ_TIMEOUT_S = 60.0  # a server that is silent for longer counts as lost
 MAX_BLOCK_MS = 30_000  # longest blocking read, well below the read timeout
 OLDEST_SERVER = (7, 0)
+SENTINEL_TIMEOUT_S = 1.0
+_OPTIONS: dict[str, Any] = {
+    "decode_responses": False,
+    "protocol": 2,
+    "socket_connect_timeout": CONNECT_TIMEOUT_S,
+    "socket_timeout": READ_TIMEOUT_S,
+}
 RESTORING = "restoring"  # field of the configuration while a backup is being put in
 
 
@@ -25,33 +38,46 @@ def connect(url: str) -> redis.Redis:
     """Return a client that never repeats a command by itself.
 
     A library's retry after a cut reply appends or commits twice; whoever calls knows whether
-    a repeat is safe. `url` is redis://, rediss:// or unix://.
+    a repeat is safe. `url` is one of those of `service.redis.address`; that of a cluster is
+    looked at right away, and raises a RedisError where no node answers.
     """
-    return redis.Redis.from_url(
-        url,
-        retry=Retry(NoBackoff(), 0),
-        decode_responses=False,
-        protocol=2,
-        socket_connect_timeout=CONNECT_TIMEOUT_S,
-        socket_timeout=READ_TIMEOUT_S,
-    )
+    kind, retry = address.kind_of(url), Retry(NoBackoff(), 0)
+    if kind == "cluster":  # with the calls that the service makes of one server
+        return cast(redis.Redis, Cluster(address.parse(url), **_OPTIONS))
+    if kind == "sentinel":
+        found = address.parse(url)
+        watchers = _sentinels(Sentinel, found)
+        client = watchers.master_for(found.name, retry=retry, **{**found.options, **_OPTIONS})
+        return cast(redis.Redis, client)
+    return redis.Redis.from_url(url, retry=retry, **_OPTIONS)
 
 
 def connect_async(url: str) -> redis.asyncio.Redis:
-    """Return the asyncio counterpart of `connect`."""
-    return redis.asyncio.Redis.from_url(
-        url,
-        retry=AsyncRetry(NoBackoff(), 0),
-        decode_responses=False,
-        protocol=2,
-        socket_connect_timeout=CONNECT_TIMEOUT_S,
-        socket_timeout=READ_TIMEOUT_S,
-    )
+    """Return the asyncio counterpart of `connect`; it connects when it is first used."""
+    kind, retry = address.kind_of(url), AsyncRetry(NoBackoff(), 0)
+    if kind == "cluster":
+        return cast(redis.asyncio.Redis, AsyncCluster(address.parse(url), **_OPTIONS))
+    if kind == "sentinel":
+        found = address.parse(url)
+        watchers = _sentinels(AsyncSentinel, found)
+        client = watchers.master_for(found.name, retry=retry, **{**found.options, **_OPTIONS})
+        return cast(redis.asyncio.Redis, client)
+    return redis.asyncio.Redis.from_url(url, retry=retry, **_OPTIONS)
+
+
+def _sentinels(kind: Any, found: address.Address) -> Any:
+    # One that does not answer must not keep the next from being asked.
+    timeouts = {"socket_connect_timeout": SENTINEL_TIMEOUT_S, "socket_timeout": SENTINEL_TIMEOUT_S}
+    return kind(found.places, sentinel_kwargs={**timeouts, **found.sentinel_options})
 
 
 def check_server(client: redis.Redis) -> None:
     """Refuse a server that is too old or that may evict what we stored."""
-    info = client.info()
+    for info in client.infos() if isinstance(client, Cluster) else [client.info()]:
+        _check(info)
+
+
+def _check(info: dict[str, Any]) -> None:
     if "valkey_version" not in info:
         version = str(info["redis_version"])
         if tuple(int(part) for part in version.split(".")[:2]) < OLDEST_SERVER:

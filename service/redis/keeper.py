@@ -11,13 +11,13 @@ import tempfile
 import time
 from pathlib import Path
 from typing import cast
-from urllib.parse import urlsplit
 
 import redis
 
 from service.exposure import keys_required
 from service.process import Backoff, Refused
 from service.redis import keys
+from service.redis.address import shown
 from service.redis.connection import UnusableServer, check_server, connect, fix_partitions
 from service.redis.embedded import Embedded, EmbeddedError
 from service.redis.keyring import Keyring
@@ -57,7 +57,7 @@ class StoreKeeper:
         except (EmbeddedError, UnusableServer) as error:
             raise Refused(str(error)) from error
         except (redis.RedisError, ValueError) as error:
-            raise Refused(f"the store at {self._shown()} cannot be used: {error}") from error
+            raise Refused(f"the store at {shown(self.url)} cannot be used: {error}") from error
 
     def close(self) -> None:
         """Shut the embedded server down; a configured one stays as it is."""
@@ -108,8 +108,3 @@ class StoreKeeper:
         dead.leave()
         if released := dead.release_worker(worker_id):
             log.info("released %d partitions of dead %s", released, worker_id)
-
-    def _shown(self) -> str:
-        """Return the address without user and password."""
-        place = urlsplit(self.url)
-        return f"{place.hostname}:{place.port or 6379}" if place.hostname else place.path

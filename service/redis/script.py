@@ -11,6 +11,11 @@ import redis
 import redis.asyncio
 from redis.exceptions import NoScriptError, ResponseError
 
+from service.redis.cluster import Cluster, reply_of
+from service.redis.cluster_async import AsyncCluster
+from service.redis.cluster_async import reply_of as reply_of_async
+from service.redis.routing import Routed
+
 Argument = str | bytes | int | float
 
 
@@ -41,21 +46,26 @@ class Script:
         A lost connection raises: then nobody knows which of the calls took place.
         """
         results = self._pipeline(client, calls)
-        unknown = [i for i, result in enumerate(results) if isinstance(result, NoScriptError)]
-        if unknown:
-            client.script_load(self.source)
-            again = self._pipeline(client, [calls[i] for i in unknown])
+        if unknown := _unknown(results):
+            text = isinstance(client, Cluster)  # each node learns from what is sent to it
+            if not text:
+                client.script_load(self.source)
+            again = self._pipeline(client, [calls[i] for i in unknown], text)
             for i, result in zip(unknown, again, strict=True):
                 results[i] = result
         return results
 
     async def run_all_async(self, client: redis.asyncio.Redis, calls: Sequence[Call]) -> list[Any]:
-        """Run each call in one pipeline, as `run_all` does."""
+        """Run each call in one pipeline, as `run_all` does.
+
+        On a cluster a lost connection is the result of the calls that went over it.
+        """
         results = await self._pipeline_async(client, calls)
-        unknown = [i for i, result in enumerate(results) if isinstance(result, NoScriptError)]
-        if unknown:
-            await client.script_load(self.source)
-            again = await self._pipeline_async(client, [calls[i] for i in unknown])
+        if unknown := _unknown(results):
+            text = isinstance(client, AsyncCluster)
+            if not text:
+                await client.script_load(self.source)
+            again = await self._pipeline_async(client, [calls[i] for i in unknown], text)
             for i, result in zip(unknown, again, strict=True):
                 results[i] = result
         return results
@@ -63,43 +73,43 @@ class Script:
     # Both talk to a connection themselves: a pipeline of the library does the same with several
     # times the work for each command.
 
-    def _pipeline(self, client: redis.Redis, calls: Sequence[Call]) -> list[Any]:
+    def _pipeline(
+        self, client: redis.Redis, calls: Sequence[Call], text: bool = False
+    ) -> list[Any]:
         if not calls:
             return []
+        if isinstance(client, Cluster):
+            return client.run(self._routed(calls, text))
         pool: Any = client.connection_pool
         connection = pool.get_connection()
         try:
             connection.send_packed_command(connection.pack_commands(self._commands(calls)))
-            return [_result(connection) for _ in calls]
+            return [reply_of(connection) for _ in calls]
         finally:
             pool.release(connection)
 
     async def _pipeline_async(
-        self, client: redis.asyncio.Redis, calls: Sequence[Call]
+        self, client: redis.asyncio.Redis, calls: Sequence[Call], text: bool = False
     ) -> list[Any]:
         if not calls:
             return []
+        if isinstance(client, AsyncCluster):
+            return await client.run(self._routed(calls, text))
         pool: Any = client.connection_pool
         connection = await pool.get_connection()
         try:
             await connection.send_packed_command(connection.pack_commands(self._commands(calls)))
-            return [await _result_async(connection) for _ in calls]
+            return [await reply_of_async(connection) for _ in calls]
         finally:
             await pool.release(connection)
 
     def _commands(self, calls: Sequence[Call]) -> list[tuple[Argument, ...]]:
         return [("EVALSHA", self.digest, len(c.keys), *c.keys, *c.arguments) for c in calls]
 
-
-def _result(connection: Any) -> Any:
-    try:
-        return connection.read_response()
-    except ResponseError as error:
-        return error
+    def _routed(self, calls: Sequence[Call], text: bool) -> list[Routed]:
+        how: tuple[Argument, ...] = ("EVAL", self.source) if text else ("EVALSHA", self.digest)
+        return [Routed(c.keys[0], (*how, len(c.keys), *c.keys, *c.arguments)) for c in calls]
 
 
-async def _result_async(connection: Any) -> Any:
-    try:
-        return await connection.read_response()
-    except ResponseError as error:
-        return error
+def _unknown(results: Sequence[Any]) -> list[int]:
+    return [i for i, result in enumerate(results) if isinstance(result, NoScriptError)]

@@ -29,6 +29,7 @@ def replay(
     file: Path,
     *,
     url: str = "http://127.0.0.1:8000",
+    api_key: str | None = None,
     stream: str | None = None,
     model: str | None = None,
     settings: Mapping[str, Any] | None = None,
@@ -58,7 +59,7 @@ def replay(
         raise ReplayError(f"the answers would overwrite {file}; choose another output")
     replayed = Replayed(stream, read_series(file, y_columns, x_columns, time_column))
     wanted = {**({"model": model} if model else {}), **(settings or {})}
-    with Client(url) as client:
+    with Client(url, api_key=api_key) as client:
         client.wait_ready(READY_WAIT_S)
         _prepare(client, stream, wanted, existing)
         try:

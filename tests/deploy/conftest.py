@@ -1,0 +1,72 @@
+"""A cluster of three masters where the other tests have one server."""
+
+import pytest
+
+from service.redis.connection import connect
+from tests.clusters import running_cluster
+from tests.e2e.deployment import Processes, free_port, wait_ready
+from tests.service.redis.conftest import add, log, make, other  # noqa: F401  # fixtures
+
+
+@pytest.fixture(scope="session")
+def shared_cluster():
+    """Address and nodes of a cluster, not emptied between tests."""
+    with running_cluster() as found:
+        yield found
+
+
+@pytest.fixture
+def redis_url(shared_cluster):
+    url, nodes = shared_cluster
+    for port in nodes.running:
+        nodes.client(port).flushall()
+        nodes.client(port).script_flush()
+    return url
+
+
+@pytest.fixture
+def redis_client(redis_url):
+    with connect(redis_url) as client:
+        yield client
+
+
+@pytest.fixture
+def processes(tmp_path):
+    found = Processes(tmp_path, {"MOCA_PARTITIONS": "16"})
+    yield found
+    found.stop_all()
+
+
+@pytest.fixture
+def separate(processes, redis_url):
+    """URL of an API with two workers."""
+    processes.environment["MOCA_REDIS_URL"] = redis_url
+    processes.redis_url = redis_url
+    port = free_port()
+    for name in ("worker-a", "worker-b"):
+        processes.start(name, "worker", "--worker-id", name)
+    processes.start("api", "api", "--port", str(port))
+    url = f"http://127.0.0.1:{port}"
+    wait_ready(url)
+    yield url
+    processes.stop_all()
+
+
+@pytest.fixture
+def serve(processes, redis_url):
+    """Start `moca serve` beside the cluster; may be called again after a kill."""
+    processes.environment["MOCA_REDIS_URL"] = redis_url
+    port = free_port()
+
+    def start() -> str:
+        processes.start("serve", "serve", "--port", str(port))
+        wait_ready(f"http://127.0.0.1:{port}")
+        return f"http://127.0.0.1:{port}"
+
+    yield start
+    processes.stop_all()
+
+
+@pytest.fixture
+def valkey_url(redis_url):
+    return redis_url

@@ -1,0 +1,7 @@
+"""Webhooks, unchanged, on a cluster of three masters."""
+
+import pytest
+
+from tests.service.webhooks.test_delivery import *  # noqa: F403
+
+pytestmark = pytest.mark.slow

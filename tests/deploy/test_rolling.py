@@ -1,0 +1,111 @@
+"""Every API and every worker is restarted under load, one after the other: no request fails.
+
+As behind a load balancer: an API gets no new requests once it is told to stop, and has to answer
+those that it has.
+"""
+
+import asyncio
+import signal
+
+import httpx
+import pytest
+
+from tests.conftest import _binary, running_server
+from tests.e2e.deployment import (
+    Load,
+    Processes,
+    check_as_uninterrupted,
+    create_streams,
+    free_port,
+    series,
+    wait_ready,
+)
+
+pytestmark = pytest.mark.slow
+STREAMS, LENGTH, PER_SECOND = 40, 60, 80
+SPREAD_S = 0.5  # until no balancer sends anything to an API that stops
+
+
+class Balanced(Load):
+    """Posts to each API in turn that is in rotation; nothing is sent twice."""
+
+    def __init__(self, urls, labels, per_second):
+        super().__init__(urls[0], labels, per_second)
+        self.rotation, self.turn = list(urls), 0
+
+    async def _one(self, client, i, at, y):
+        self.turn += 1
+        client = self.clients[self.rotation[self.turn % len(self.rotation)]]
+        await super()._one(client, i, at, y)
+
+    async def run(self):
+        limits = httpx.Limits(max_connections=None)
+        self.clients = {
+            u: httpx.AsyncClient(base_url=u, timeout=60, limits=limits) for u in self.rotation
+        }
+        try:
+            await super().run()
+        finally:
+            for client in self.clients.values():
+                await client.aclose()
+
+
+@pytest.fixture
+def deployment(tmp_path):
+    """Two APIs and two workers; yields the processes and the APIs' addresses by name."""
+    with running_server(str(_binary("valkey")), "--appendonly", "yes") as redis_url:
+        processes = Processes(tmp_path, {"MOCA_PARTITIONS": "16", "MOCA_REDIS_URL": redis_url})
+        ports = {name: free_port() for name in ("api-a", "api-b")}
+        try:
+            for name in ("worker-a", "worker-b"):
+                processes.start(name, "worker")
+            for name, port in ports.items():
+                processes.start(name, "api", "--port", str(port))
+            urls = {name: f"http://127.0.0.1:{port}" for name, port in ports.items()}
+            for url in urls.values():
+                wait_ready(url)
+            yield processes, urls
+        finally:
+            processes.stop_all()
+
+
+def restart(processes, name, *command):
+    process = processes.running[name]
+    process.send_signal(signal.SIGTERM)
+    # The server raises the signal again once everything is answered.
+    assert process.wait(45) in (0, -signal.SIGTERM), processes.log_of(name)
+    processes.start(name, *command)
+
+
+async def roll(processes, urls, load):
+    """Restart everything, one after the other."""
+    await asyncio.sleep(2)
+    for name, url in urls.items():
+        load.rotation.remove(url)
+        await asyncio.sleep(SPREAD_S)
+        await asyncio.to_thread(restart, processes, name, "api", "--port", url.rpartition(":")[2])
+        await asyncio.to_thread(wait_ready, url)
+        load.rotation.append(url)
+    (any_url, *_) = urls.values()
+    for name in ("worker-a", "worker-b"):
+        await asyncio.to_thread(restart, processes, name, "worker")
+        await asyncio.sleep(4)  # it loads, and takes its share
+        await asyncio.to_thread(wait_ready, any_url)
+
+
+async def test_a_rolling_restart_fails_no_request(deployment, capsys):
+    processes, urls = deployment
+    (first, *_) = urls.values()
+    create_streams(first, "load", STREAMS)
+    load = Balanced(list(urls.values()), series(STREAMS, LENGTH), PER_SECOND)
+    running = asyncio.ensure_future(load.run())
+    await roll(processes, urls, load)
+    assert not running.done(), "the load ended before the last restart: nothing was shown"
+    await running
+    with capsys.disabled():
+        print(
+            f"\nrolling restart: {len(load.answers)} requests, {len(load.failures)} failed,"
+            f" longest {max(load.seconds):.2f} s",
+            flush=True,
+        )
+    check_as_uninterrupted(first, load)
