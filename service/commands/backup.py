@@ -18,7 +18,7 @@ from service.backup.artifacts import UnfitModels, install, unfit
 from service.backup.file import BadBackup, Manifest, Reader, Writer
 from service.backup.restore import Restore, Target, Unrestorable, partitions_for
 from service.backup.take import Backup, NothingThere, Request
-from service.commands.options import fail, with_settings
+from service.commands.options import fail, input_file, with_settings
 from service.process import EXIT_REFUSED, Refused
 from service.redis.connection import UnusableServer, check_server
 from service.redis.reach import reach
@@ -63,16 +63,7 @@ def backup(
 @with_settings(STORE | {"lease_ttl_ms"})
 def restore(
     settings: Settings,
-    file: Annotated[
-        Path,
-        typer.Argument(
-            exists=True,
-            dir_okay=False,
-            readable=True,
-            help="What `moca backup` wrote.",
-            show_default=False,
-        ),
-    ],
+    file: Annotated[Path, input_file("What `moca backup` wrote.")],
     partitions: Annotated[
         int | None,
         typer.Option(

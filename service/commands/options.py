@@ -103,6 +103,11 @@ def flag(name: str) -> str:
     return "--" + name.replace("_", "-")
 
 
+def input_file(help: str) -> Any:
+    """Return the argument for a file that a command reads."""
+    return typer.Argument(exists=True, dir_okay=False, readable=True, help=help, show_default=False)
+
+
 def fail(message: str, status: int = 2) -> NoReturn:
     """Say on standard error why the command cannot run, and end."""
     typer.secho(f"moca: {message}", err=True, fg="red")

@@ -16,7 +16,7 @@ from service.commands.connection import (
     connected,
     print_json,
 )
-from service.commands.options import fail
+from service.commands.options import fail, input_file
 
 app = typer.Typer(no_args_is_help=True, help="Take a stream's whole state out, and put it in.")
 
@@ -53,16 +53,7 @@ def export(
 @app.command("import")
 def import_(
     stream: Stream,
-    file: Annotated[
-        Path,
-        typer.Argument(
-            exists=True,
-            dir_okay=False,
-            readable=True,
-            help="What `moca snapshot export` wrote.",
-            show_default=False,
-        ),
-    ],
+    file: Annotated[Path, input_file("What `moca snapshot export` wrote.")],
     replace: Annotated[
         bool,
         typer.Option(

@@ -12,7 +12,7 @@ from rich.table import Table
 
 from service.commands.connection import DEFAULT_URL, ApiKey, Url
 from service.commands.connection import setting as _setting
-from service.commands.options import fail, settings_markdown, with_settings
+from service.commands.options import fail, input_file, settings_markdown, with_settings
 from service.settings import Settings
 
 bench = typer.Typer(no_args_is_help=True, help="Measure the service on this machine.")
@@ -47,15 +47,7 @@ def models(
 
 
 def replay(
-    file: Annotated[
-        Path,
-        typer.Argument(
-            exists=True,
-            dir_okay=False,
-            readable=True,
-            help="CSV or Parquet file, one observation per row.",
-        ),
-    ],
+    file: Annotated[Path, input_file("CSV or Parquet file, one observation per row.")],
     url: Url = DEFAULT_URL,
     api_key: ApiKey = None,
     stream: Annotated[

@@ -40,15 +40,7 @@ def processes(tmp_path):
 @pytest.fixture
 def separate(processes, redis_url):
     """URL of an API with two workers."""
-    processes.environment["MOCA_REDIS_URL"] = redis_url
-    processes.redis_url = redis_url
-    port = free_port()
-    for name in ("worker-a", "worker-b"):
-        processes.start(name, "worker", "--worker-id", name)
-    processes.start("api", "api", "--port", str(port))
-    url = f"http://127.0.0.1:{port}"
-    wait_ready(url)
-    yield url
+    yield processes.start_separate(redis_url)
     processes.stop_all()
 
 

@@ -18,15 +18,7 @@ def processes(tmp_path):
 def separate(processes):
     """URL of an API with two workers on a server that appends to disk."""
     with running_server(str(_binary("valkey")), "--appendonly", "yes") as redis_url:
-        processes.environment["MOCA_REDIS_URL"] = redis_url
-        processes.redis_url = redis_url
-        port = free_port()
-        for name in ("worker-a", "worker-b"):
-            processes.start(name, "worker", "--worker-id", name)
-        processes.start("api", "api", "--port", str(port))
-        url = f"http://127.0.0.1:{port}"
-        wait_ready(url)
-        yield url
+        yield processes.start_separate(redis_url)
         processes.stop_all()
 
 

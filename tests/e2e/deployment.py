@@ -38,6 +38,17 @@ class Processes:
                 stderr=subprocess.STDOUT,
             )
 
+    def start_separate(self, redis_url: str) -> str:
+        """Start two workers and an API on a store; returns the API's URL once it is ready."""
+        self.redis_url = self.environment["MOCA_REDIS_URL"] = redis_url
+        port = free_port()
+        for name in ("worker-a", "worker-b"):
+            self.start(name, "worker", "--worker-id", name)
+        self.start("api", "api", "--port", str(port))
+        url = f"http://127.0.0.1:{port}"
+        wait_ready(url)
+        return url
+
     def signal(self, name: str, number: signal.Signals) -> None:
         self.running[name].send_signal(number)
 
