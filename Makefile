@@ -24,7 +24,7 @@ $(STAMP): pyproject.toml constraints.txt
 run: install  ## start the service, stream both samples through it, keep serving
 	$(BIN)/moca demo
 
-test: install  ## the tests that take seconds
+test: install  ## the tests, but for the slow ones: minutes
 	$(PYTEST) -m "not slow"
 
 test-all: install  ## every test, an hour or so

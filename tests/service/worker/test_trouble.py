@@ -175,7 +175,7 @@ def test_the_loop_ticks_during_a_long_batch(make_bench):
     bench = make_bench(partitions=1)
     bench.turn()
     ticks = []
-    bench.worker.leases.tick = lambda: ticks.append(1)
+    bench.worker._jobs._tick = lambda: ticks.append(1)
     bench.observe("a", [1.0] * 32)
     assert len(ticks) >= 32
 
