@@ -1,6 +1,6 @@
 """Many machines, simulated: does a plan of workers and shards of the store hold its latency?
 
-    python deploy/scale/simulate.py --rate 1000000 --workers 160 --shards 16
+    python deploy/scale/simulate.py --rate 1000000 --workers 256 --shards 64
 
 Each worker takes what waits in its partitions, a batch of it at most, computes, and commits each
 partition to its shard of the store, which serves one commit after the other. Observations come as
@@ -199,18 +199,18 @@ def table(plan: Plan, found: Outcome) -> Table:
 
 def main(
     rate: Annotated[float, typer.Option(help="Observations a second.")] = 1e6,
-    workers: Annotated[int, typer.Option(min=1, help="Worker processes, a core each.")] = 160,
-    shards: Annotated[int, typer.Option(min=1, help="Primaries of the Redis Cluster.")] = 16,
+    workers: Annotated[int, typer.Option(min=1, help="Worker processes, a core each.")] = 256,
+    shards: Annotated[int, typer.Option(min=1, help="Primaries of the Redis Cluster.")] = 64,
     partitions: Annotated[int, typer.Option(min=1, help="Partitions of the deployment.")] = 1024,
     streams: Annotated[int, typer.Option(min=1, help="Streams.")] = 1_000_000,
     zipf: Annotated[float, typer.Option(min=0, help="How unequal streams are.")] = 0.5,
     batch: Annotated[int, typer.Option(min=1, help="Observations in a batch at most.")] = 512,
     compute_us: Annotated[
         tuple[float, float], typer.Option(help="Of a batch, and of each observation.")
-    ] = (3000.0, 90.0),
+    ] = (1900.0, 150.0),
     commit_us: Annotated[
         tuple[float, float], typer.Option(help="Of a commit in a shard, and of each observation.")
-    ] = (60.0, 12.0),
+    ] = (100.0, 35.0),
     kill: Annotated[int, typer.Option(min=0, help="Workers that die.")] = 0,
     kill_at: Annotated[float, typer.Option(help="When they do, in seconds.")] = 3.0,
     lease: Annotated[float, typer.Option(help="Seconds until their partitions move.")] = 5.0,
