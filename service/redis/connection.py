@@ -60,9 +60,20 @@ def connect_async(url: str) -> redis.asyncio.Redis:
     if kind == "sentinel":
         found = address.parse(url)
         watchers = _sentinels(AsyncSentinel, found)
-        client = watchers.master_for(found.name, retry=retry, **{**found.options, **_OPTIONS})
+        options = {**found.options, **_OPTIONS}
+        client = watchers.master_for(found.name, _Watched, retry=retry, **options)
         return cast(redis.asyncio.Redis, client)
     return redis.asyncio.Redis.from_url(url, retry=retry, **_OPTIONS)
+
+
+class _Watched(redis.asyncio.Redis):
+    """A client of whoever is the master; closes its connections to the sentinels, too."""
+
+    async def aclose(self, close_connection_pool: bool | None = None) -> None:
+        watchers = cast(Any, self.connection_pool).sentinel_manager.sentinels
+        await super().aclose(close_connection_pool)
+        for each in watchers:
+            await each.aclose()
 
 
 def _sentinels(kind: Any, found: address.Address) -> Any:
