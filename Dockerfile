@@ -7,8 +7,9 @@ ARG PYTHON_IMAGE=python:3.11-slim-bookworm
 
 FROM ${PYTHON_IMAGE} AS build
 SHELL ["/bin/bash", "-o", "pipefail", "-c"]
-# Folder of torch's own index: cpu, cu130, ... An empty TORCH_INDEX takes what pip finds elsewhere.
+# cpu, cu130, ...: what the image is called, and what torch is to be.
 ARG VARIANT=cpu
+# Package index with torch's builds of that variant; empty: wherever pip looks by itself.
 ARG TORCH_INDEX=
 # Optional parts of the service, such as "otel,plots".
 ARG EXTRAS=

@@ -14,7 +14,7 @@ Build the image of moca-service and print its size.
   --variant NAME   cpu, or torch's name of a CUDA version such as cu130   [cpu]
   --extras NAMES   optional parts between commas, such as otel,plots      [none]
   --base IMAGE     image to build on           [python:3.11-slim-bookworm]
-  --torch-index U  package index that has torch; '' for the configured one
+  --torch-index U  package index with torch's builds of the variant   [where pip looks by itself]
   --help           this text
 
 What follows -- goes to the tool as it is, such as --isolation chroot, or volumes with wheels
