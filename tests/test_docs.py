@@ -5,11 +5,13 @@ from pathlib import Path
 from pkgutil import resolve_name
 
 import pytest
+import typer
 
 from model_core import artifact
 from model_core.upm.builtin import BUILTIN, NEWEST
 from service.api import problems
 from service.api.calls import CALLS
+from service.cli import app
 from service.commands import reference_calls, reference_commands
 from service.commands.options import API, SERVE, WORKER, settings_markdown, variable
 from service.schemas import StreamForm
@@ -41,7 +43,7 @@ def test_the_reference_is_the_one_that_is_made():
 
 
 def test_the_page_of_commands_is_the_one_that_is_made():
-    made = reference_commands.page()
+    made = reference_commands.page(typer.main.get_command(app))
     assert (DOCS / "commands.md").read_text() == made, (
         "moca reference --commands > docs/commands.md"
     )

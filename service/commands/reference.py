@@ -8,6 +8,7 @@ import typer
 
 
 def reference(
+    context: typer.Context,
     commands: Annotated[
         bool,
         typer.Option(
@@ -20,5 +21,6 @@ def reference(
     """Print every call of the REST interface, or every command, as Markdown."""
     from service.commands import reference_calls, reference_commands
 
-    page = reference_commands.page() if commands else reference_calls.page()
+    root = context.find_root().command
+    page = reference_commands.page(root) if commands else reference_calls.page()
     typer.echo(page, nl=False)

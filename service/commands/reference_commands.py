@@ -6,8 +6,6 @@ from collections.abc import Iterator
 from textwrap import fill
 from typing import Any
 
-import typer
-
 from service.settings import Settings
 
 WIDTH = 100
@@ -30,11 +28,9 @@ Every command ends with one of these statuses:
 """
 
 
-def page() -> str:
-    """Return the page."""
-    from service.cli import app
-
-    found = list(_commands(typer.main.get_command(app), "moca"))
+def page(root: Any) -> str:
+    """Return the page of a command line, given its outermost command."""
+    found = list(_commands(root, "moca"))
     names = "\n".join(f"* [`{name}`](#{name.replace(' ', '-')})" for name, _ in found)
     return "\n".join([HEAD, names + "\n", *(_section(*each) for each in found)])
 
