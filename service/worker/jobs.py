@@ -31,9 +31,10 @@ def takes_long(item: Item) -> bool:
 class Job:
     """One command under way."""
 
-    def __init__(self, item: Item, batch: Batch, stages: Stages) -> None:
-        self.item, self.batch, self.stages = item, batch, stages
-        self._greenlet = greenlet(batch.apply)
+    def __init__(self, item: Item, engine: Engine, tracer: Tracer | None) -> None:
+        tasks = [item.task] if item.task else []
+        self.item, self.batch, self.stages = item, Batch(engine, tasks), Stages(tasks, tracer)
+        self._greenlet = greenlet(self.batch.apply)
 
     def advance(self) -> bool:
         """Work for a slice; True when the command is applied. Raises what it raises."""
@@ -70,9 +71,8 @@ class Jobs:
     def take(self, found: dict[int, list[Item]]) -> None:
         """Make jobs of what takes long in `found`, of commands by partition; they go from it."""
         for partition, items in list(found.items()):
-            if items and (task := items[0].task) is not None and takes_long(items[0]):
-                batch, stages = Batch(self._engine, [task]), Stages([task], self._tracer)
-                self._jobs[partition] = Job(items[0], batch, stages)
+            if items and takes_long(items[0]):
+                self._jobs[partition] = Job(items[0], self._engine, self._tracer)
                 del found[partition]
 
     def next(self) -> tuple[int, Job]:

@@ -14,8 +14,7 @@ LABELS = [0.1 * (i % 7) + (4.0 if i >= 150 else 0.0) for i in range(300)]
 
 @pytest.fixture
 def names(bench, monkeypatch):
-    """A stream with a history, and one of another partition; slices are of one tick."""
-    monkeypatch.setattr(jobs, "SLICE_S", 0.0)
+    """A stream with a history, and one of another partition; a slice is one tick."""
     monkeypatch.setattr(jobs.Job, "advance", _one_tick)
     long = "long"
     other = next(n for n in map(str, range(99)) if bench.partition(n) != bench.partition(long))
