@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import logging
 import secrets
+import time
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, NamedTuple, cast
 
@@ -89,6 +90,7 @@ class Log:
         self.ttl_ms = ttl_ms
         self.partitions = partitions
         self.rollbacks = 0  # logs found to end below their offset, and repaired
+        self.ahead_ms = 0.0  # how far the store's clock is ahead of ours, as of the last heartbeat
         self.declined: set[int] = set()  # partitions that only a later version can work on
         self._acquire, self._renew = Script("acquire"), Script("renew")
         self._release, self._commit = Script("release"), Script("commit")
@@ -179,6 +181,7 @@ class Log:
         """
         seconds, micros = self.client.time()
         now_ms = seconds * 1000 + micros // 1000
+        self.ahead_ms = now_ms - time.time() * 1000
         with self.client.pipeline(transaction=True) as pipe:
             if self.declined:
                 pipe.zrem(keys.WORKERS, self.worker_id)

@@ -37,6 +37,7 @@ class Engine:
         self.catalogue = Catalogue(settings.models_dir, settings.device, settings.max_model_bytes)
         self.streams: OrderedDict[tuple[int, str], Stream] = OrderedDict()
         self._slabs: dict[tuple[str, int, Options], Slab] = {}
+        self.ahead_ms = 0.0  # how far the store's clock is ahead of this machine's
         self.tick: Callable[[], None] = lambda: None  # a sign of life, in long work
 
     # --- loading and forgetting ---------------------------------------------------------------

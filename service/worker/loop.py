@@ -191,6 +191,7 @@ class Worker:
         """Keep an even share of the partitions."""
         self._settle()
         most = share(self.settings.partitions, self._census.count(self.log))
+        self.engine.ahead_ms = self.log.ahead_ms
         for partition in list(self.offsets)[most:]:
             self._release(partition)
         free = [p for p in range(self.settings.partitions) if p not in self.offsets]
