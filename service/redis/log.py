@@ -91,6 +91,7 @@ class Log:
         self.partitions = partitions
         self.rollbacks = 0  # logs found to end below their offset, and repaired
         self.ahead_ms = 0.0  # how far the store's clock is ahead of ours, as of the last heartbeat
+        self._owed: dict[int, Lease] = {}  # ours no longer, and not yet given back
         self.declined: set[int] = set()  # partitions that only a later version can work on
         self._acquire, self._renew = Script("acquire"), Script("renew")
         self._release, self._commit = Script("release"), Script("commit")
@@ -103,6 +104,7 @@ class Log:
         """
         if partition in self.declined:
             return None
+        self._give_back(partition)
         token = f"{self.worker_id}/{secrets.token_hex(16)}"
         call = Call(_keys(partition), [token, self.ttl_ms, int(blame), formats.STORE])
         found = self._acquire.run(self.client, call)
@@ -129,6 +131,20 @@ class Log:
     def release(self, lease: Lease, clean: bool = True) -> bool:
         """Give a lease back; False if it was lost before. `clean` forgets the attempts."""
         return self._release_tokens([(lease.partition, lease.token)], clean) == 1
+
+    def give_up(self, leases: Iterable[Lease]) -> None:
+        """Give leases back after a failure, now or, while the store is away, before the next."""
+        self._owed.update((lease.partition, lease) for lease in leases)
+        try:
+            for partition in list(self._owed):
+                self._give_back(partition)
+        except redis.RedisError as error:
+            logger.info("leases are given back later, or expire: %s", error)
+
+    def _give_back(self, partition: int) -> None:
+        if (lease := self._owed.get(partition)) is not None:
+            self.release(lease, clean=False)
+            del self._owed[partition]
 
     def release_worker(self, worker_id: str) -> int:
         """Drop every lease of a dead worker and return how many; its attempts stay counted."""

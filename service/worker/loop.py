@@ -244,12 +244,7 @@ class Worker:
         leases = [self.leases.drop(partition) for partition in partitions]
         for partition in partitions:
             self._forget(partition)
-        try:
-            for lease in leases:
-                if lease is not None:
-                    self.log.release(lease, clean=False)
-        except redis.RedisError:
-            logger.info("leases could not be given back; they will expire")
+        self.log.give_up(lease for lease in leases if lease is not None)
         time.sleep(BACKOFF_S)
 
     def _release(self, partition: int) -> None:
