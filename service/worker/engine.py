@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import time
 from collections import OrderedDict
 from collections.abc import Callable, Container, Iterable
@@ -24,6 +25,7 @@ from service.worker.catalogue import Catalogue, options_of
 from service.worker.resident import Slab
 from service.worker.stream import Stream
 
+logger = logging.getLogger(__name__)
 HOST_BYTES, RECORD_BYTES = 2000, 400  # of a stream and of a record in its tail, about
 STEP_BYTES = 128 << 20  # of the states that are stepped at once
 T = TypeVar("T")
@@ -91,6 +93,7 @@ class Engine:
         stream.leave()
         stream.broken = f"stream {stream.name!r}: {reason}"
         stream.set_aside(stored)
+        logger.warning("%s; its bytes are kept aside", stream.broken)
         metrics.CORRUPT_STATES.inc()
 
     def _restore(self, stream: Stream, checkpoint: bytes | None) -> None:

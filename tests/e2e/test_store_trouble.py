@@ -151,6 +151,10 @@ def test_the_memory_of_the_store_is_short(url, server):
             assert (slug(refused), refused.headers["Retry-After"]) == ("memory-short", "5")
             assert client.get("/v1/streams/a").status_code == 200
         assert client.get("/v1/streams/b/history").status_code == 200
+        # Beyond all there is, the log takes nothing: not even what would make room.
+        for call in (client.delete, client.get):
+            refused = call("/v1/streams/b/run-length" if call == client.get else "/v1/streams/b")
+            assert (refused.status_code, slug(refused)) == (429, "memory-short")
         store.config_set("maxmemory", int(used / 0.9))
         until(lambda: client.post("/v1/streams/a/predictions", json={}).status_code == 200)
         assert client.delete("/v1/streams/b").status_code == 204
