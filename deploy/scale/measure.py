@@ -5,13 +5,14 @@
 
 Posts one observation to each of many streams, a list of them in a request, in lists of several
 sizes; reads from /metrics how long the worker computed and committed, and fits straight lines. Also
-the store's memory for each stream, and with --pid the processor time of each process. On a machine
-that does nothing else.
+the store's memory for each stream, once the answers are gone that it keeps for a minute, and with
+--pid the processor time of each process for an observation. On a machine that does nothing else.
 """
 
 from __future__ import annotations
 
 import random
+import time
 import uuid
 from typing import Annotated, NamedTuple
 
@@ -81,7 +82,7 @@ def cost(server: Server, names: list[str], rounds: int, rng: random.Random) -> C
 def show(console: Console, found: list[Cost]) -> None:
     """Print what the sizes cost, and the straight lines."""
     roles = sorted(found[-1].cpu)
-    columns = ("observations in a batch", "compute ms", "commit ms", *(f"{r} us" for r in roles))
+    columns = ("batch", "compute ms", "commit ms", *(f"{role} us" for role in roles))
     table = Table(*columns, box=SIMPLE_HEAD)
     for each in found:
         used = (f"{each.cpu.get(role, 0.0):.0f}" for role in roles)
@@ -100,6 +101,7 @@ def main(
     rounds: Annotated[int, typer.Option(min=1, help="Requests of each size.")] = 200,
     history: Annotated[int, typer.Option(min=40, help="Observations of a stream before.")] = 200,
     seed: Annotated[int, typer.Option(help="Of the labels.")] = 0,
+    settle_s: Annotated[float, typer.Option(help="Twice the deadline of requests, and more.")] = 65,
     pid: Annotated[int | None, typer.Option(help="Of `moca serve`, on this machine.")] = None,
 ) -> None:
     """Measure and print; the streams are deleted again."""
@@ -112,6 +114,8 @@ def main(
                 client.put(f"/v1/streams/{name}", json={"model": model}).raise_for_status()
                 body = [{"y": rng.gauss(0, 1)} for _ in range(history)]
                 client.post(f"/v1/streams/{name}/observations", json=body).raise_for_status()
+            at_once = (read(client)[BYTES] - empty) / len(names)
+            time.sleep(settle_s)
             stored = (read(client)[BYTES] - empty) / len(names)
             found = [
                 cost(server, names[:size], rounds, rng) for size in track(SIZES, console=console)
@@ -120,7 +124,10 @@ def main(
             for name in names:
                 client.delete(f"/v1/streams/{name}")
     show(console, found)
-    console.print(f"in the store: {stored / 1000:.1f} kB a stream after {history} observations")
+    console.print(
+        f"in the store: {stored / 1000:.1f} kB a stream after {history} observations,"
+        f" {at_once / 1000:.1f} kB with the answers that are kept for a while"
+    )
 
 
 if __name__ == "__main__":
