@@ -22,7 +22,7 @@ from service.api.store import from_store
 from service.errors import CorruptState, RedisUnavailable
 from service.redis.committed import AsyncStore
 from service.redis.keys import partition_of
-from service.redis.store import decoded
+from service.redis.store import decoded, first_of
 from service.settings import Settings
 
 log = logging.getLogger(__name__)
@@ -103,8 +103,10 @@ class Watched:
     async def _read(self, start: int) -> Page:
         head = self.head
         assert head is not None
-        stop = min(head.seq, start + PAGE)
-        read = self._store.following(self.partition, self.stream, head, start, stop)
+        # What is gone for good is one gap, however long.
+        first = max(start, min(first_of(self.stream, head.oldest), head.seq - 1))
+        stop = min(head.seq, first + PAGE)
+        read = self._store.following(self.partition, self.stream, head, first, stop)
         blob, records = await from_store(read)
         self.saw(blob)
         if self.head is None or self.head.deleted or self.head.generation != head.generation:
