@@ -201,14 +201,19 @@ def test_narrow_screens_need_no_scrolling_sideways(watched, demo):
         assert page.evaluate("document.documentElement.scrollWidth") <= 360, place
 
 
-def test_the_page_says_when_the_service_is_away_and_comes_back(watched, demo):
+def test_the_page_says_when_the_service_is_away_and_comes_back(watched, demo, client, stream):
+    post(client, stream, 10, 30)
     page = watched(demo, errors=("ERR_",)).page
-    page.goto(f"{demo}/#/streams/nile")
+    page.goto(f"{demo}/#/streams/{stream}")
     drawn(page)
-    page.route("**/v1/**", lambda route: route.abort())
+    expect(page.locator("#feed")).to_have_text("live")
+    page.context.set_offline(True)
     expect(page.get_by_role("alert")).to_contain_text("cannot be reached")
-    page.unroute("**/v1/**")
+    expect(page.locator("#feed")).to_have_text("connection lost, trying again")
+    post(client, stream, 10, 10, seed=2)
+    page.context.set_offline(False)
     expect(page.get_by_role("alert")).to_have_count(0)
+    until(page, "document.querySelector('.plot').data[2].x.length === 40")
 
 
 def test_without_plotting_code_there_are_tables(page, demo):
