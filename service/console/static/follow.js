@@ -69,7 +69,7 @@ export class Followed {
   corrected() {
     return this.inTurn(async () => {
       this.beliefs = new Map();
-      await Promise.all([this.readEvents(), this.readBelief()]);
+      await Promise.all([this.readEvents(true), this.readBelief()]);
       return true;
     });
   }
@@ -155,7 +155,8 @@ export class Followed {
     this.observations = found;
   }
 
-  async readEvents() {
+  /** @param {boolean} [expected] whether whoever looks knows of what changed */
+  async readEvents(expected = false) {
     const found = await get(pathOf(this.stream, "/changepoints"));
     const known = new Map(this.events.map((each) => [each.id, stateOf(each)]));
     const changed = found.events.filter(
@@ -163,7 +164,7 @@ export class Followed {
     );
     this.events = found.events;
     this.segmentation = found.segmentation;
-    if (this.loaded) changed.forEach(this.onChange);
+    if (this.loaded && !expected) changed.forEach(this.onChange);
   }
 
   async readBelief() {
