@@ -7,7 +7,7 @@
     * UnknownStream, UnknownModel, DimensionMismatch, LabelOutOfRange, SeqConflict,
       UnfitSettings, SettingsConflict, TooManyPinned, KeyReused, EarlierItemFailed
     * `service.unfit`: UnfitModel, UnfitBelief, UnfitSnapshot, WarmingUp, StreamExists,
-      UnknownEvent, NotRetained, TimeBackwards, NotAwaited
+      UnknownEvent, NotRetained, StreamReplaced, TimeBackwards, NotAwaited
   * Overloaded: nothing was accepted, try again later
     * PartitionFull, TooManyWaiting, TooManyEventStreams, MemoryShort
   * Unavailable: the store is away
