@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import ipaddress
 import socket
+from functools import lru_cache
+from urllib.parse import urlsplit
 
 from service.process import Refused
 from service.settings import Settings
@@ -20,6 +22,26 @@ def is_loopback(host: str) -> bool:
     except OSError:
         return False  # the attempt to listen there says what is wrong
     return bool(found) and all(ipaddress.ip_address(each).is_loopback for each in found)
+
+
+@lru_cache(256)
+def is_own_name(host: bytes) -> bool:
+    """Whether a Host header is one that a page of somebody else's cannot make its own.
+
+    A page may have its name lead to this machine once it is loaded (DNS rebinding): then a browser
+    takes the service for a part of it. Such a name has a dot, and is no address.
+    """
+    try:
+        name = (urlsplit(f"//{host.decode('latin-1')}").hostname or "").rstrip(".")
+    except ValueError:
+        return False
+    if "." not in name or name.endswith(".localhost"):
+        return True
+    try:
+        ipaddress.ip_address(name)
+    except ValueError:
+        return False
+    return True
 
 
 def keys_required(settings: Settings, any_keys: bool) -> bool:

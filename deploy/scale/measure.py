@@ -1,11 +1,12 @@
 """What batches cost a running service: the lines that deploy/scale/simulate.py is given.
 
     moca serve &
-    python deploy/scale/measure.py --url http://127.0.0.1:8000
+    python deploy/scale/measure.py --url http://127.0.0.1:8000 --pid $!
 
 Posts one observation to each of many streams, a list of them in a request, in lists of several
 sizes; reads from /metrics how long the worker computed and committed, and fits straight lines. Also
-the store's memory for each stream. On a machine that does nothing else.
+the store's memory for each stream, and with --pid the processor time of each process. On a machine
+that does nothing else.
 """
 
 from __future__ import annotations
@@ -23,16 +24,19 @@ from rich.console import Console
 from rich.progress import track
 from rich.table import Table
 
+from service.bench.processes import Server, cpu_seconds
+
 SIZES = (1, 8, 32, 128, 512)
 BYTES = "moca_redis_used_memory_bytes"
 
 
 class Cost(NamedTuple):
-    """Means over the batches of one size; milliseconds."""
+    """Means over the batches of one size; milliseconds. cpu: by process, microseconds each."""
 
     size: float
     compute: float
     commit: float
+    cpu: dict[str, float]
 
 
 def read(client: httpx.Client) -> dict[str, float]:
@@ -54,12 +58,13 @@ def post(client: httpx.Client, names: list[str], rng: random.Random) -> None:
             raise RuntimeError(f"not answered: {answer}")
 
 
-def cost(client: httpx.Client, names: list[str], rounds: int, rng: random.Random) -> Cost:
+def cost(server: Server, names: list[str], rounds: int, rng: random.Random) -> Cost:
     """Post lists of all the streams so many times."""
-    before = read(client)
-    for _ in range(rounds):
-        post(client, names, rng)
-    after = read(client)
+    with httpx.Client(base_url=server.url, timeout=60) as client:
+        before, used = read(client), cpu_seconds(server)
+        for _ in range(rounds):
+            post(client, names, rng)
+        after, spent = read(client), cpu_seconds(server)
 
     def mean(name: str, stage: str = "") -> float:
         count = f"{name}_count{stage}"
@@ -68,7 +73,25 @@ def cost(client: httpx.Client, names: list[str], rounds: int, rng: random.Random
 
     stage = "moca_stage_duration_seconds"
     size = mean("moca_batch_size_observations")
-    return Cost(size, 1e3 * mean(stage, "compute"), 1e3 * mean(stage, "commit"))
+    each = 1e6 / (rounds * len(names))
+    cpu = {role: each * (spent[role] - used.get(role, 0.0)) for role in sorted(spent)}
+    return Cost(size, 1e3 * mean(stage, "compute"), 1e3 * mean(stage, "commit"), cpu)
+
+
+def show(console: Console, found: list[Cost]) -> None:
+    """Print what the sizes cost, and the straight lines."""
+    roles = sorted(found[-1].cpu)
+    columns = ("observations in a batch", "compute ms", "commit ms", *(f"{r} us" for r in roles))
+    table = Table(*columns, box=SIMPLE_HEAD)
+    for each in found:
+        used = (f"{each.cpu.get(role, 0.0):.0f}" for role in roles)
+        table.add_row(f"{each.size:.1f}", f"{each.compute:.2f}", f"{each.commit:.2f}", *used)
+    console.print(table)
+    sizes = [each.size for each in found]
+    for name in ("compute", "commit"):
+        times = np.array([getattr(each, name) for each in found])
+        slope, start = np.polyfit(sizes, times, 1, w=1 / times)  # as exact for small batches
+        console.print(f"{name}: {1e3 * start:.0f} us, and {1e3 * slope:.1f} us an observation")
 
 
 def main(
@@ -77,9 +100,10 @@ def main(
     rounds: Annotated[int, typer.Option(min=1, help="Requests of each size.")] = 200,
     history: Annotated[int, typer.Option(min=40, help="Observations of a stream before.")] = 200,
     seed: Annotated[int, typer.Option(help="Of the labels.")] = 0,
+    pid: Annotated[int | None, typer.Option(help="Of `moca serve`, on this machine.")] = None,
 ) -> None:
     """Measure and print; the streams are deleted again."""
-    console, rng = Console(), random.Random(seed)
+    console, rng, server = Console(), random.Random(seed), Server(url, pid)
     names = [f"measure-{uuid.uuid4().hex[:8]}-{i}" for i in range(max(SIZES))]
     with httpx.Client(base_url=url, timeout=60) as client:
         empty = read(client)[BYTES]
@@ -90,20 +114,12 @@ def main(
                 client.post(f"/v1/streams/{name}/observations", json=body).raise_for_status()
             stored = (read(client)[BYTES] - empty) / len(names)
             found = [
-                cost(client, names[:size], rounds, rng) for size in track(SIZES, console=console)
+                cost(server, names[:size], rounds, rng) for size in track(SIZES, console=console)
             ]
         finally:
             for name in names:
                 client.delete(f"/v1/streams/{name}")
-    table = Table("observations in a batch", "compute ms", "commit ms", box=SIMPLE_HEAD)
-    for each in found:
-        table.add_row(f"{each.size:.1f}", f"{each.compute:.2f}", f"{each.commit:.2f}")
-    console.print(table)
-    sizes = [each.size for each in found]
-    for name in ("compute", "commit"):
-        times = np.array([getattr(each, name) for each in found])
-        slope, start = np.polyfit(sizes, times, 1, w=1 / times)  # as exact for small batches
-        console.print(f"{name}: {1e3 * start:.0f} us, and {1e3 * slope:.1f} us an observation")
+    show(console, found)
     console.print(f"in the store: {stored / 1000:.1f} kB a stream after {history} observations")
 
 

@@ -17,6 +17,7 @@ from service.api.headers import header
 from service.api.rates import Rates
 from service.api.replies import bounded
 from service.errors import RedisUnavailable
+from service.exposure import is_own_name
 from service.keys import OPEN, Key, parse_token
 from service.redis.keyring import AsyncKeyring
 from service.refusals import MissingScope, Unauthorized
@@ -25,6 +26,10 @@ from service.settings import Settings
 log = logging.getLogger(__name__)
 
 TIMEOUT_S = 2.0
+OTHER_NAME = (
+    "without a key this service answers to localhost, addresses and names without a dot: call it"
+    " by one of them, or make a key"
+)
 USED_EVERY_S = 60  # how coarsely the time of last use is kept
 _SCHEME = b"bearer "
 
@@ -55,6 +60,8 @@ class Guard:
             return
         sent = header(scope, b"authorization")
         if sent is None and not self._required:
+            if not (self._open_access or is_own_name(header(scope, b"host") or b"")):
+                raise Unauthorized(OTHER_NAME)
             return
         if time.monotonic() > self._fresh_until:
             await self._renew()

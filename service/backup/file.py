@@ -19,6 +19,8 @@ from typing import IO, TypeVar
 import msgspec
 from msgspec import Struct
 
+from service import formats
+
 MAGIC, VERSION = b"MOCABACK", 1
 BLOCK_BYTES = 1 << 20  # of a block before it is packed, about: a larger stream has one alone
 READ_BYTES = 1 << 20
@@ -93,6 +95,7 @@ class Manifest(Struct):
     models_at: int
     keys: Fields  # access keys, as stored
     keys_used: Fields
+    format: int = 1  # of what is stored, see `service.formats`
 
 
 _encode = msgspec.msgpack.Encoder().encode
@@ -181,7 +184,12 @@ class Reader:
         if self._digest(progress) != digest:
             raise BadBackup("the backup is damaged or cut short: its checksum does not fit")
         self._end = at
-        self.manifest = self._decoded(_manifest, self._read(at)[0])
+        self.manifest = found = self._decoded(_manifest, self._read(at)[0])
+        if found.format > formats.STORE:
+            raise BadBackup(
+                f"version {found.service} made the backup, in format {found.format}; this version"
+                f" reads formats up to {formats.STORE}"
+            )
         return self.manifest
 
     def streams(self) -> Iterator[Block]:

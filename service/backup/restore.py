@@ -156,6 +156,8 @@ class Restore:
         for partition in self._every:
             while (lease := log.acquire(partition, blame=False)) is None:
                 leases.tick()
+                if log.declined:
+                    raise Unrestorable("this store was used by a later version: use that one")
                 if time.monotonic() > give_up:
                     raise Unrestorable(f"partition {partition} has an owner: stop the service")
                 time.sleep(PAUSE_S)

@@ -10,11 +10,11 @@ from typing import Any, NamedTuple, cast
 import msgspec
 import redis
 
-from service import models, wire
+from service import formats, models, wire
 from service.backup.artifacts import artifact_files, pieces
 from service.backup.file import BLOCK_BYTES, Block, Feed, Kept, Manifest, UsedModel, Writer
 from service.redis import keys
-from service.redis.connection import RESTORING
+from service.redis.connection import RESTORING, check_formats
 from service.redis.keyring import KEYS, USED
 
 FEED_PAGE = 500
@@ -60,6 +60,7 @@ class Backup:
         if self._client.hexists(keys.CONFIG, RESTORING):
             raise NothingThere("a restore did not end here: what is there is not a deployment yet")
         partitions = int(cast(bytes, stored))
+        check_formats(self._client, partitions)
         waiting = self._waiting(partitions)
         self._take_streams(partitions)
         for partition in range(partitions):
@@ -81,6 +82,7 @@ class Backup:
             models_at=models_at,
             keys=cast(Any, self._client.hgetall(KEYS)),
             keys_used=cast(Any, self._client.hgetall(USED)),
+            format=formats.STORE,
         )
         self._writer.finish(found)
         return found

@@ -12,6 +12,7 @@ from redis.backoff import NoBackoff
 from redis.retry import Retry
 from redis.sentinel import Sentinel
 
+from service import formats
 from service.redis import address, keys
 from service.redis.cluster import Cluster
 from service.redis.cluster_async import AsyncCluster
@@ -98,6 +99,19 @@ def _check(info: dict[str, Any]) -> None:
         raise UnusableServer(
             f"maxmemory-policy is {policy!r}: it would evict streams and accepted observations;"
             " set it to 'noeviction'"
+        )
+
+
+def check_formats(client: redis.Redis, partitions: int) -> None:
+    """Refuse a store that workers of a later version have worked on."""
+    with client.pipeline(transaction=False) as pipe:
+        for partition in range(partitions):
+            pipe.hget(keys.meta(partition), "format")
+        latest = max(int(each or 1) for each in pipe.execute())
+    if latest > formats.STORE:
+        raise UnusableServer(
+            f"a later version has worked on this store, in format {latest}; this version knows"
+            f" formats up to {formats.STORE}: use the later one, or restore a backup from before"
         )
 
 

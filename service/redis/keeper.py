@@ -18,7 +18,13 @@ from service.exposure import keys_required
 from service.process import Backoff, Refused
 from service.redis import keys
 from service.redis.address import shown
-from service.redis.connection import UnusableServer, check_server, connect, fix_partitions
+from service.redis.connection import (
+    UnusableServer,
+    check_formats,
+    check_server,
+    connect,
+    fix_partitions,
+)
 from service.redis.embedded import Embedded, EmbeddedError
 from service.redis.keyring import Keyring
 from service.redis.log import Log
@@ -53,6 +59,7 @@ class StoreKeeper:
                 fix_partitions(client, self._settings.partitions)
                 keys_required(self._settings, Keyring(client).any())  # Refused before the rest
                 if self._embedded is not None:
+                    check_formats(client, self._settings.partitions)  # beside no other version
                     self._bury_all(client)
         except (EmbeddedError, UnusableServer) as error:
             raise Refused(str(error)) from error

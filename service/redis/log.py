@@ -7,17 +7,21 @@ checks token and offset. Whatever dies, each command takes effect once, in order
 
 from __future__ import annotations
 
+import logging
 import secrets
+import time
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, NamedTuple, cast
 
 import redis
 from redis.exceptions import ResponseError
 
+from service import formats, metrics
 from service.redis import keys
 from service.redis.connection import MAX_BLOCK_MS
 from service.redis.script import Argument, Call, Script
 
+logger = logging.getLogger(__name__)
 DONE = -1  # index of an offset: the whole entry is applied
 
 
@@ -86,23 +90,38 @@ class Log:
         self.ttl_ms = ttl_ms
         self.partitions = partitions
         self.rollbacks = 0  # logs found to end below their offset, and repaired
+        self.ahead_ms = 0.0  # how far the store's clock is ahead of ours, as of the last heartbeat
+        self._owed: dict[int, Lease] = {}  # ours no longer, and not yet given back
+        self.declined: set[int] = set()  # partitions that only a later version can work on
         self._acquire, self._renew = Script("acquire"), Script("renew")
         self._release, self._commit = Script("release"), Script("commit")
 
     def acquire(self, partition: int, blame: bool = True) -> Lease | None:
-        """Take a partition's lease, or None when someone holds it.
+        """Take a partition's lease, or None when someone holds it, or it is of a later version.
 
         With `blame` it counts as an attempt at the offset if anything waits there. Pass False
         after a fault that no command can be guilty of, such as a lost connection.
         """
+        if partition in self.declined:
+            return None
+        self._give_back(partition)
         token = f"{self.worker_id}/{secrets.token_hex(16)}"
-        call = Call(_keys(partition), [token, self.ttl_ms, int(blame)])
+        call = Call(_keys(partition), [token, self.ttl_ms, int(blame), formats.STORE])
         found = self._acquire.run(self.client, call)
         if found is None:
             return None
+        if len(found) == 1:
+            self.decline(partition, f"format {found[0]}, this version knows {formats.STORE}")
+            return None
         epoch, offset, attempts, rolled_back = found
         self.rollbacks += rolled_back
+        metrics.LOG_ROLLBACKS.inc(rolled_back)
         return Lease(partition, token, epoch, Offset.parse(offset), attempts)
+
+    def decline(self, partition: int, why: str) -> None:
+        """Leave a partition to later versions for as long as this process lives."""
+        logger.error("partition %d is left to a worker of a later version: %s", partition, why)
+        self.declined.add(partition)
 
     def renew(self, leases: Iterable[Lease]) -> list[bool]:
         """Prolong each lease; False for one that is ours no more."""
@@ -112,6 +131,20 @@ class Log:
     def release(self, lease: Lease, clean: bool = True) -> bool:
         """Give a lease back; False if it was lost before. `clean` forgets the attempts."""
         return self._release_tokens([(lease.partition, lease.token)], clean) == 1
+
+    def give_up(self, leases: Iterable[Lease]) -> None:
+        """Give leases back after a failure, now or, while the store is away, before the next."""
+        self._owed.update((lease.partition, lease) for lease in leases)
+        try:
+            for partition in list(self._owed):
+                self._give_back(partition)
+        except redis.RedisError as error:
+            logger.info("leases are given back later, or expire: %s", error)
+
+    def _give_back(self, partition: int) -> None:
+        if (lease := self._owed.get(partition)) is not None:
+            self.release(lease, clean=False)
+            del self._owed[partition]
 
     def release_worker(self, worker_id: str) -> int:
         """Drop every lease of a dead worker and return how many; its attempts stay counted."""
@@ -158,15 +191,22 @@ class Log:
         return [result.decode() for result in results]
 
     def heartbeat(self, ttl_ms: int) -> list[str]:
-        """Say that this worker lives for another `ttl_ms`; return the ids of all that live."""
+        """Say that this worker lives for another `ttl_ms`; return the ids of all that live.
+
+        One that declined a partition does not say so: the others have to make room for all.
+        """
         seconds, micros = self.client.time()
         now_ms = seconds * 1000 + micros // 1000
+        self.ahead_ms = now_ms - time.time() * 1000
         with self.client.pipeline(transaction=True) as pipe:
-            pipe.zadd(keys.WORKERS, {self.worker_id: now_ms + ttl_ms})
+            if self.declined:
+                pipe.zrem(keys.WORKERS, self.worker_id)
+            else:
+                pipe.zadd(keys.WORKERS, {self.worker_id: now_ms + ttl_ms})
             pipe.zremrangebyscore(keys.WORKERS, "-inf", now_ms)
             pipe.zrange(keys.WORKERS, 0, -1)
             living = pipe.execute()[2]
-        return sorted(worker.decode() for worker in living)
+        return sorted({self.worker_id, *(worker.decode() for worker in living)})
 
     def leave(self) -> None:
         """Stop being counted among the living workers."""

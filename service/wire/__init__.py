@@ -12,6 +12,7 @@ import msgspec
 from service.wire.commands import (
     READS,
     RERUNS,
+    TAGS,
     Act,
     Batch,
     Command,
@@ -69,6 +70,7 @@ __all__ = [
     "Predict",
     "READS",
     "RERUNS",
+    "TAGS",
     "Record",
     "RunLength",
     "SetBelief",

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, get_args
 
 import msgspec
 from msgspec import Struct
@@ -136,6 +136,7 @@ Command = (
     | Move
     | Import
 )
+TAGS = frozenset(each.__struct_config__.tag for each in get_args(Command))
 RERUNS = (Verdict, WhatIf, Move)  # go through all that is retained
 READS = (Predict, Act, RunLength, WhatIf)  # change nothing, and need no answer past their deadline
 
@@ -157,6 +158,7 @@ class Batch(Struct, array_like=True):
 
     incarnation: str
     envelopes: list[Envelope]
+    format: int = 1  # see `service.formats`
 
 
 class Outcome(Struct, array_like=True):

@@ -37,7 +37,8 @@ def commit_of(
     for item in items:
         if item.payload is not None:
             metrics.QUARANTINED_COMMANDS.inc()
-            logger.error("set aside: %s of partition %d", item.offset, lease.partition)
+            whose = f"a command for {item.task.command.stream!r}" if item.task else "an entry"
+            logger.error("set aside: %s, %s of partition %d", whose, item.offset, lease.partition)
             aside = ("HSET", keys.quarantine(lease.partition), str(item.offset), item.payload)
             effects.append(aside)
     for stream in streams:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import time
 from collections import OrderedDict
 from collections.abc import Callable, Container, Iterable
@@ -24,6 +25,7 @@ from service.worker.catalogue import Catalogue, options_of
 from service.worker.resident import Slab
 from service.worker.stream import Stream
 
+logger = logging.getLogger(__name__)
 HOST_BYTES, RECORD_BYTES = 2000, 400  # of a stream and of a record in its tail, about
 STEP_BYTES = 128 << 20  # of the states that are stepped at once
 T = TypeVar("T")
@@ -37,6 +39,7 @@ class Engine:
         self.catalogue = Catalogue(settings.models_dir, settings.device, settings.max_model_bytes)
         self.streams: OrderedDict[tuple[int, str], Stream] = OrderedDict()
         self._slabs: dict[tuple[str, int, Options], Slab] = {}
+        self.ahead_ms = 0.0  # how far the store's clock is ahead of this machine's
         self.tick: Callable[[], None] = lambda: None  # a sign of life, in long work
 
     # --- loading and forgetting ---------------------------------------------------------------
@@ -90,6 +93,7 @@ class Engine:
         stream.leave()
         stream.broken = f"stream {stream.name!r}: {reason}"
         stream.set_aside(stored)
+        logger.warning("%s; its bytes are kept aside", stream.broken)
         metrics.CORRUPT_STATES.inc()
 
     def _restore(self, stream: Stream, checkpoint: bytes | None) -> None:

@@ -39,12 +39,12 @@ class Worker:
     def __init__(self, settings: Settings, worker_id: str | None = None) -> None:
         self.settings = settings
         self.id = worker_id or f"worker-{secrets.token_hex(6)}"
-        self.client = self._connect()
-        self.log = self._log(self.client)
+        self.log = self._log()
+        self.client = self.log.client
         self._tracer = open_tracer(settings, "worker")
         self._committer = Committer(self.log)
         self.engine = Engine(settings, Store(self.client))
-        self.leases = Leases(lambda: self._log(self._connect()), settings.lease_ttl_ms)
+        self.leases = Leases(self._log, settings.lease_ttl_ms)
         self._jobs = Jobs(self.engine, self._tracer, self.leases.tick)
         self._census = Census()
         self.offsets: dict[int, Offset] = {}
@@ -53,11 +53,9 @@ class Worker:
         self._stopping = False
         self._maintained = 0.0
 
-    def _connect(self) -> redis.Redis:
+    def _log(self) -> Log:
         assert self.settings.redis_url is not None, "a worker needs a Redis URL"
-        return connect(self.settings.redis_url)
-
-    def _log(self, client: redis.Redis) -> Log:
+        client = connect(self.settings.redis_url)
         return Log(client, self.id, self.settings.lease_ttl_ms, self.settings.partitions)
 
     def stop(self, *_: object) -> None:
@@ -105,6 +103,9 @@ class Worker:
         at = {p: offset for p, offset in self.offsets.items() if p not in self._jobs}
         entries = self.log.read(at, self.settings.read_entries, 0 if self._jobs else IDLE_MS)
         found = {p: in_reach(items_of(p, at[p], e), takes_long) for p, e in entries.items()}
+        for partition in [p for p, items in found.items() if not items]:
+            self.log.decline(partition, f"what follows {at[partition]} in its log")
+            self._release(partition)
         self._jobs.take(found)
         if found:
             self._work(found)
@@ -190,6 +191,7 @@ class Worker:
         """Keep an even share of the partitions."""
         self._settle()
         most = share(self.settings.partitions, self._census.count(self.log))
+        self.engine.ahead_ms = self.log.ahead_ms
         for partition in list(self.offsets)[most:]:
             self._release(partition)
         free = [p for p in range(self.settings.partitions) if p not in self.offsets]
@@ -198,9 +200,7 @@ class Worker:
         for partition in free:
             if len(self.offsets) >= most:
                 break
-            before = self.log.rollbacks
             lease = self.log.acquire(partition, self._blame)
-            metrics.LOG_ROLLBACKS.inc(self.log.rollbacks - before)
             if lease is not None:
                 self._take(lease)
         self._blame = True
@@ -244,12 +244,7 @@ class Worker:
         leases = [self.leases.drop(partition) for partition in partitions]
         for partition in partitions:
             self._forget(partition)
-        try:
-            for lease in leases:
-                if lease is not None:
-                    self.log.release(lease, clean=False)
-        except redis.RedisError:
-            logger.info("leases could not be given back; they will expire")
+        self.log.give_up(lease for lease in leases if lease is not None)
         time.sleep(BACKOFF_S)
 
     def _release(self, partition: int) -> None:

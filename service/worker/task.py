@@ -8,7 +8,7 @@ from typing import NamedTuple
 
 import msgspec
 
-from service import wire
+from service import formats, wire
 from service.errors import ServiceError
 from service.redis.log import DONE, Entry, Offset
 from service.wire import Command, Envelope, Observe, Outcome
@@ -69,10 +69,15 @@ class Item(NamedTuple):
 
 
 def items_of(partition: int, at: Offset, entries: list[Entry]) -> list[Item]:
-    """Commands of a partition's entries that are beyond its offset."""
+    """Commands of a partition's entries that are beyond its offset.
+
+    They end before the first entry of a later version: none at all where that comes next.
+    """
     items = []
     for entry in entries:
         batch = _decoded(entry.payload)
+        if batch is None:
+            break
         if not batch.envelopes:
             items.append(Item(None, Offset(entry.id, DONE), entry.payload))
         last = len(batch.envelopes) - 1
@@ -102,8 +107,21 @@ def in_reach(items: list[Item], alone: Callable[[Item], bool]) -> list[Item]:
     return items
 
 
-def _decoded(payload: bytes) -> wire.Batch:
+def _decoded(payload: bytes) -> wire.Batch | None:
+    """Read an entry: an empty batch if it cannot be read, None if only later versions can."""
     try:
-        return wire.decode_batch(payload)
+        batch = wire.decode_batch(payload)
     except msgspec.MsgspecError:
-        return wire.Batch("", [])
+        return None if _later(payload) else wire.Batch("", [])
+    return None if batch.format > formats.ENTRY else batch
+
+
+def _later(payload: bytes) -> bool:
+    """Whether an entry that cannot be read says that it is of a later version."""
+    try:
+        _, envelopes, *rest = msgspec.msgpack.decode(payload)
+        tags = {envelope[4]["type"] for envelope in envelopes}
+    except (msgspec.MsgspecError, ValueError, TypeError, LookupError):
+        return False
+    said = rest[0] if rest and isinstance(rest[0], int) else 1
+    return said > formats.ENTRY or not tags <= wire.TAGS

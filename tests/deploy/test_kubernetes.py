@@ -1,17 +1,41 @@
 """The manifests are valid under the schemas of Kubernetes, also as kustomize makes them."""
 
+import copy
+import os
 import shutil
 import subprocess
+import sys
 from pathlib import Path
 
+import jsonschema
 import kubernetes_validate
 import pytest
 import yaml
+from cloudcoil.models.keda.v1alpha1 import ScaledObject
 
 FOLDER = Path(__file__).parents[2] / "deploy" / "kubernetes"
 VERSIONS = ("1.29", "1.33", "1.37")
-OWN = {"ScaledObject"}  # KEDA's, unknown to Kubernetes
+KUBECTL = shutil.which("kubectl", path=f"{Path(sys.executable).parent}:{os.environ['PATH']}")
 FILES = [file for file in FOLDER.glob("base/*.yaml") if file.name != "kustomization.yaml"]
+
+
+def _strict(schema):
+    """Refuse fields that a schema does not have."""
+    for each in (schema, *schema["$defs"].values()):
+        if "properties" in each:
+            each["additionalProperties"] = False
+    return schema
+
+
+KEDA = _strict(ScaledObject.model_json_schema())
+
+
+def check(document, version):
+    """Against the schema of its kind: KEDA's for a ScaledObject, which Kubernetes does not know."""
+    if document["kind"] == "ScaledObject":
+        jsonschema.validate(document, KEDA, cls=jsonschema.Draft202012Validator)
+    else:
+        kubernetes_validate.validate(document, version, strict=True)
 
 
 def documents(text):
@@ -34,15 +58,14 @@ def test_a_misspelt_field_is_refused():
 
 @pytest.mark.parametrize("overlay", ["base", "overlays/keda", "overlays/gpu"])
 def test_what_kustomize_makes_is_valid_and_complete(overlay):
-    if shutil.which("kubectl") is None:
-        pytest.skip("no kubectl on this machine")
+    if KUBECTL is None:
+        pytest.skip("no kubectl for this platform")
     made = subprocess.run(
-        ["kubectl", "kustomize", str(FOLDER / overlay)], capture_output=True, text=True, check=True
+        [KUBECTL, "kustomize", str(FOLDER / overlay)], capture_output=True, text=True, check=True
     )
     found = documents(made.stdout)
     for document in found:
-        if document["kind"] not in OWN:
-            kubernetes_validate.validate(document, VERSIONS[-1], strict=True)
+        check(document, VERSIONS[-1])
     kinds = [document["kind"] for document in found]
     assert kinds.count("Deployment") == 2
     assert kinds.count("PodDisruptionBudget") == 2
@@ -66,6 +89,21 @@ def _settings_lead_somewhere(found):
         assert pod["securityContext"]["runAsUser"] == 10001
         assert container["securityContext"]["readOnlyRootFilesystem"] is True
         assert {"startupProbe", "livenessProbe", "readinessProbe"} <= container.keys()
+
+
+def test_the_scaler_is_valid_and_what_is_wrong_in_it_is_refused():
+    (scaled,) = documents((FOLDER / "overlays" / "keda" / "worker.yaml").read_text())
+    check(scaled, "KEDA")
+    for change in (
+        lambda spec: spec.update(pollInterval=15),
+        lambda spec: spec["fallback"].pop("replicas"),
+        lambda spec: spec["triggers"][0]["metadata"].update(threshold=500),
+        lambda spec: spec.pop("scaleTargetRef"),
+    ):
+        wrong = copy.deepcopy(scaled)
+        change(wrong["spec"])
+        with pytest.raises(jsonschema.ValidationError):
+            check(wrong, "KEDA")
 
 
 def test_the_worker_scales_on_a_metric_that_there_is():

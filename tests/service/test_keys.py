@@ -8,7 +8,7 @@ import msgspec
 import pytest
 
 from service import keys
-from service.exposure import describe, is_loopback, keys_required
+from service.exposure import describe, is_loopback, is_own_name, keys_required
 from service.process import EXIT_REFUSED, Refused
 from service.redis.connection import connect
 from service.redis.embedded import Embedded
@@ -168,3 +168,17 @@ def test_looking_makes_no_store(tmp_path):
         assert said.returncode == EXIT_REFUSED
         assert "--data-dir says where the store is" in said.stderr
     assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize(
+    ("host", "own"),
+    [
+        (b"localhost", True), (b"127.0.0.1:8000", True), (b"[::1]:8000", True), (b"api:8000", True),
+        (b"", True), (b"moca.localhost:80", True), (b"LOCALHOST.", True), (b"10.0.0.7", True),
+        (b"evil.example", False), (b"evil.example:8000", False), (b"127.0.0.1.evil.example", False),
+        (b"localhost.evil.example.", False), (b"u@evil.example", False), (b"[::1", False),
+        (b"\xff.example", False), (b"0x7f.1", False), (b"evil.example/localhost", False),
+    ],
+)  # fmt: skip
+def test_names_that_only_this_machine_has(host, own):
+    assert is_own_name(host) is own

@@ -1,8 +1,9 @@
 #!lua flags=allow-oom
 -- Take the lease of a partition if nobody holds it, and say where to go on.
 -- KEYS: lease, meta, log
--- ARGV: token, lease ms, '1' when this acquisition counts as an attempt
--- Answers false when held, else {epoch, offset, earlier attempts, 1 if the log was rolled back}.
+-- ARGV: token, lease ms, '1' when this acquisition counts as an attempt, format of this version
+-- Answers false when held, {format} when that of the partition is later than this version's,
+-- else {epoch, offset, earlier attempts, 1 if the log was rolled back}.
 local lease, meta, log = KEYS[1], KEYS[2], KEYS[3]
 if redis.call('EXISTS', lease) == 1 then
   return false
@@ -25,7 +26,12 @@ local function last_id()
   end
 end
 
-local fields = redis.call('HMGET', meta, 'offset', 'attempts', 'attempt_offset', 'in', 'done')
+local fields =
+  redis.call('HMGET', meta, 'offset', 'attempts', 'attempt_offset', 'in', 'done', 'format')
+local format = tonumber(fields[6] or '1')
+if format > tonumber(ARGV[4]) then
+  return {format}
+end
 local offset = fields[1] or '0-0:-1'
 local entry, index = string.match(offset, '^(%d+%-%d+):(%-?%d+)$')
 local appended, done = tonumber(fields[4] or '0'), tonumber(fields[5] or '0')
@@ -62,7 +68,8 @@ elseif appended ~= done then
   redis.call('HSET', meta, 'in', most, 'done', most)
 end
 
-redis.call('HSET', meta, 'offset', offset, 'attempts', attempts, 'attempt_offset', offset)
+redis.call('HSET', meta, 'offset', offset, 'attempts', attempts, 'attempt_offset', offset,
+  'format', ARGV[4])
 local epoch = redis.call('HINCRBY', meta, 'epoch', 1)
 redis.call('SET', lease, ARGV[1], 'PX', ARGV[2])
 return {epoch, offset, earlier, rolled_back}

@@ -261,3 +261,24 @@ def test_a_rate_that_is_none_is_refused(key_rate):
     said = moca("serve", MOCA_KEY_RATE=key_rate, PATH=os.environ["PATH"])
     assert said.returncode == 2
     assert "--key-rate (MOCA_KEY_RATE)" in said.stderr
+
+
+def test_a_page_that_has_its_name_lead_here_needs_a_key(real_api):
+    """DNS rebinding: to a browser the service is then a part of that page's site."""
+    page = {"Host": "evil.example:8000"}
+    api = real_api(key_cache_s=0.2)
+    with api.client() as client:
+        refused = problem(client.get("/v1/streams", headers=page), 401, "unauthorized")
+        assert "names without a dot" in refused.json()["detail"]
+        problem(client.post(POST, json={"y": 1.0}, headers=page), 401, "unauthorized")
+        assert client.get("/v1/streams").json()["streams"] == []
+        assert client.get("/livez", headers=page).status_code == 200
+        token = make_key(api.redis_url, "behind-a-proxy", "read")
+        time.sleep(0.6)
+        named = {**page, "Authorization": f"Bearer {token}"}
+        assert client.get("/v1/streams", headers=named).status_code == 200
+
+
+def test_an_open_service_answers_to_every_name(real_api):
+    with real_api(open_access=1).client() as client:
+        assert client.get("/v1/streams", headers={"Host": "moca.example"}).status_code == 200

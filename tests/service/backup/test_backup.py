@@ -1,11 +1,15 @@
 """What a backup holds, what a restore makes of it, and what is refused."""
 
 import random
+import resource
 import shutil
+import subprocess
+import sys
 
 import pytest
 from typer.testing import CliRunner
 
+from service import formats
 from service import keys as access
 from service.backup.file import Reader
 from service.backup.restore import Restore
@@ -269,3 +273,28 @@ def test_nothing_to_take(make_bench, tmp_path):
     assert result.exit_code == 1
     assert "no deployment" in result.output
     assert not (tmp_path / "b").exists()
+
+
+def test_a_full_disk_leaves_no_file(filled, tmp_path):
+    """A limit on the size of its files stands for a full disk."""
+    path, settings = tmp_path / "all.moca", filled.settings
+    command = [sys.executable, "-m", "service.cli", "backup", str(path)]
+    command += ["--redis-url", settings.redis_url, "--models-dir", str(settings.models_dir)]
+
+    def limit():
+        resource.setrlimit(resource.RLIMIT_FSIZE, (2000, 2000))
+
+    made = subprocess.run(command, preexec_fn=limit, capture_output=True, text=True)
+    assert (made.returncode, "Traceback" in made.stderr) == (1, False)
+    assert "File too large" in made.stderr
+    assert not list(tmp_path.glob("*.moca*")) + list(tmp_path.glob(".*.part"))
+    done(moca(filled, "backup", path))
+
+
+def test_one_of_a_later_version_is_refused(file, make_bench, monkeypatch):
+    other = make_bench(db=1)
+    monkeypatch.setattr(formats, "STORE", 0)  # as it looks to a version before this one
+    result = moca(other, "restore", file)
+    assert result.exit_code == 1
+    assert "in format 1; this version reads formats up to 0" in result.output
+    assert other.client.dbsize() == 0

@@ -4,6 +4,7 @@ import threading
 import time
 
 import pytest
+from redis.exceptions import ConnectionError as Unreachable
 
 from service.redis import keys
 from service.redis.connection import connect
@@ -181,3 +182,26 @@ def test_counters_that_drifted_are_put_right_when_nothing_waits(redis_client, lo
         b"50",
         b"50",
     )
+
+
+def test_a_lease_that_could_not_be_given_back_is_no_hindrance(log, other, add, monkeypatch):
+    """Its worker need not wait for its end once the store is back; another one has to."""
+    add()
+    lease, second = log.acquire(P), log.acquire(0)
+    with monkeypatch.context() as patch:
+        patch.setattr(log, "release", _away)
+        log.give_up([lease, second])
+        with pytest.raises(Unreachable):
+            log.acquire(P)
+    assert other.acquire(P) is None
+    again = log.acquire(P, blame=False)
+    assert (again.epoch, again.attempts) == (2, 1)  # the first attempt alone counts
+    assert log.renew([lease, again]) == [False, True]
+    log.give_up([])  # the other one, too
+    assert other.acquire(0).epoch == 2
+    assert log.acquire(0) is None
+    assert log.renew([again]) == [True]
+
+
+def _away(*_, **__):
+    raise Unreachable("gone")

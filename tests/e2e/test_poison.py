@@ -1,0 +1,54 @@
+"""An observation that ends its worker's process each time: it is set aside, all else is applied."""
+
+import os
+import time
+
+import httpx
+
+from service.redis.connection import connect
+from service.redis.embedded import running_url
+
+DEADLY = """
+import os
+from model_core.upm.conjugate import Gaussian
+
+update = Gaussian.update
+
+def deadly(self, stats, phi, y, weight):
+    if (y == 13.0).any():
+        os._exit(9)
+    return update(self, stats, phi, y, weight)
+
+Gaussian.update = deadly
+"""
+
+
+def test_it_is_set_aside_and_everything_else_is_applied(serve, processes, tmp_path, capsys):
+    (tmp_path / "deadly.py").write_text(DEADLY)
+    known = os.environ.get("PYTHONPATH")
+    path = os.pathsep.join([str(tmp_path), *([known] if known else [])])
+    processes.environment |= {"PYTHONPATH": path, "MOCA_PLUGINS": "deadly"}
+    processes.environment["MOCA_REQUEST_DEADLINE_S"] = "120"  # its worker begins again four times
+    url = serve()
+    names = [f"s{i}" for i in range(8)]
+    with httpx.Client(base_url=url, timeout=150) as client:
+        for name in names:
+            body = {"model": "gaussian", "location": 0.0, "scale": 1.0}
+            client.put(f"/v1/streams/{name}", json=body).raise_for_status()
+        items = [{"stream": name, "y": 13.0 if name == "s3" else 1.0} for name in names]
+        began = time.monotonic()
+        answers = client.post("/v1/observations", json=items).json()
+        took = time.monotonic() - began
+        (bad,) = (each for each in answers if "seq" not in each)
+        assert (bad["stream"], bad["status"]) == ("s3", 500)
+        assert bad["type"].endswith("/quarantined")
+        assert [each["seq"] for each in answers if "seq" in each] == [0] * 7
+        after = client.post("/v1/observations", json=[{"stream": n, "y": 0.5} for n in names])
+        expected = [0 if name == "s3" else 1 for name in names]
+        assert [each["seq"] for each in after.json()] == expected
+        with connect(str(running_url(tmp_path / "data"))) as store:
+            (kept,) = store.scan_iter("moca:*:quarantine")
+            assert store.hlen(kept) == 1
+        assert "moca_quarantined_commands_total 1.0" in client.get("/metrics").text
+    with capsys.disabled():
+        print(f"\nan observation that ends its worker: set aside after {took:.1f} s", flush=True)
