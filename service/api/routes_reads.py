@@ -143,6 +143,9 @@ def _shown(record: wire.Record) -> dict[str, Any]:
             "quantiles": record.quantiles,
         }
     supervision = None if record.changepoint is None else {"changepoint": record.changepoint}
+    belief = None
+    if record.believed is not None:
+        belief = [{"run_length": r, "probability": p} for r, p in record.believed]
     run_length = None if record.map_run_length is None else {"map": record.map_run_length}
     return {
         "seq": record.seq,
@@ -151,6 +154,7 @@ def _shown(record: wire.Record) -> dict[str, Any]:
         "time": record.time,
         "elapsed": record.elapsed,
         "supervision": supervision,
+        "belief": belief,
         "hazard": record.hazard,
         "outlier_rate": record.outlier_rate,
         "predictive": predictive,

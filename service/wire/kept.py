@@ -127,6 +127,7 @@ class Head(Struct, omit_defaults=True):
     last: list[float] | None = None  # last label
     x_dim: int | None = None  # known from settings or the first input
     told: float | None = None  # supervision of the next observation, of an override
+    believed: list[tuple[int, float]] | None = None  # override since the last observation
     pending: list[Observation] = []  # from `seq` on: the first waits for its label, if any does
     met: list[Met] = []  # settings of those pending that came before they changed
     last_time: float | None = None  # of the last observation that had one; seconds since 1970
@@ -154,6 +155,7 @@ class Record(Struct, array_like=True, omit_defaults=True):
     probabilities: list[float] | None = None
     previous_start: int = -1  # where the best path before a regime starting here starts; -1: none
     variance: list[list[float]] | None = None
+    believed: list[tuple[int, float]] | None = None  # override of the belief before this one
 
 
 class IdempotencyRecord(Struct, array_like=True):

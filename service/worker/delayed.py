@@ -146,7 +146,9 @@ def _record(engine: Engine, stream: Stream, seq: int, seen: Observation | None) 
     met = next((each for each in head.met if seq < each.until), None) or _now(engine, head)
     elapsed = times.elapsed(seen, met.interval, _time_before(head, seq))
     told = head.told if seen.changepoint is None and seq == head.seq else seen.changepoint
-    return Record(seq, seen.y, seen.x, seen.time, elapsed, told, met.hazard, met.outlier_rate)
+    record = Record(seq, seen.y, seen.x, seen.time, elapsed, told, met.hazard, met.outlier_rate)
+    record.believed = head.believed if seq == head.seq else None
+    return record
 
 
 def keep_met(engine: Engine, head: Head) -> None:

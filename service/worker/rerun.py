@@ -15,7 +15,7 @@ from model_core.upm.base import UnderlyingModel
 from service import metrics
 from service.redis.store import Stored
 from service.wire import Event, Head, Record, StreamSettings
-from service.worker import alarms, hazards, reads, warmup
+from service.worker import alarms, hazards, overrides, reads, warmup
 from service.worker.engine import Engine
 from service.worker.observing import follow, passed, raised
 from service.worker.stream import Stream
@@ -53,19 +53,18 @@ def under(
     engine: Engine, stream: Stream, head: Head, records: list[Record], beliefs: int = 0
 ) -> Rerun:
     """Rerun records as a new stream would have seen them; head: its settings and dimensions."""
-    made, model, settings = _begun(stream, head, records), engine.catalogue.of(head), head.settings
+    model, settings = engine.catalogue.of(head), head.settings
     met = hazards.met(model, settings)
     records = [replace(record, hazard=met[0], outlier_rate=met[1]) for record in records]
     known = warmup.given(settings, model) or _estimated(model, settings, records)
-    return _run(engine, made, records, known, beliefs)
+    return _run(engine, stream, head, records, known, beliefs)
 
 
 def corrected(engine: Engine, stream: Stream, records: list[Record]) -> Rerun:
     """Rerun records, in which only what is told was changed, in the stream's own units."""
     old = stream.live()
     head = Head(1, old.settings, x_dim=old.x_dim, y_dim=old.y_dim, alarm=old.alarm)
-    made = _begun(stream, head, records)
-    return _run(engine, made, records, (old.location or [], old.scale or []))
+    return _run(engine, stream, head, records, (old.location or [], old.scale or []))
 
 
 def _begun(stream: Stream, head: Head, records: list[Record]) -> Stream:
@@ -89,16 +88,19 @@ def _estimated(
 
 def _run(
     engine: Engine,
-    made: Stream,
+    stream: Stream,
+    head: Head,
     records: list[Record],
     known: tuple[list[float], list[float]] | None,
     beliefs: int = 0,
 ) -> Rerun:
-    found, head = Rerun(made, records), made.live()
+    made, believed = _begun(stream, head, records), stream.live().believed
+    found = Rerun(made, records)
     if known is None:
         made.buffer = list(records)
         for record in records:
             passed(head, record, None)
+        head.believed = believed
         return found
     (head.location, head.scale), head.warm = known, True
     slab = engine.slab(head)
@@ -109,6 +111,9 @@ def _run(
     except BaseException:  # given up on the way, too
         found.close()
         raise
+    if believed and records:  # after the last of them
+        overrides.believe(made, believed)
+    head.believed = believed
     return found
 
 

@@ -111,6 +111,7 @@ def _check_head(head: Head) -> None:
     sums = [head.log_score_sum, head.pruned_mass, head.pruned_mass_sum, head.last_time or 0.0]
     if not all(map(math.isfinite, [*totals, *sums])):
         raise BadSnapshot("a sum, or the last time, is not finite")
+    _check_believed(head.believed, head.seq)
     for each in head.met:
         _check_met(each)
 
@@ -128,7 +129,16 @@ def _check_record(record: Record) -> None:
     _check_met(Met(record.seq + 1, record.hazard, record.outlier_rate, None))
     _range("elapsed", record.elapsed, 0, math.inf)
     _range("supervision", record.changepoint or 0.0, 0, 1)
+    _check_believed(record.believed, record.seq)
     _check_time(record.time)
+
+
+def _check_believed(stated: list[tuple[int, float]] | None, seq: int) -> None:
+    for run_length, probability in stated or []:
+        _range("belief: run length", run_length, 0, seq)
+        _range("belief", probability, 0, 1)
+    if stated is not None:
+        _range("belief: sum", math.fsum(each for _, each in stated), 0.5, 2)
 
 
 def _check_pending(seen: Observation) -> None:
