@@ -54,6 +54,7 @@ class Change(Struct, array_like=True):
     seq: int
     time_ms: int
     settings: dict[str, Any]
+    number: int = 0  # counts the stream's changes from 1; 0: kept before they were counted
 
 
 class Met(Struct, array_like=True):
@@ -117,6 +118,7 @@ class Head(Struct, omit_defaults=True):
     event: Event | None = None  # the event under suspicion
     last_event: Event | None = None  # the last confirmed one
     next_event: int = 1
+    changes: int = 0  # of settings, so far
     best_start: int = 0  # last start of the best (max-product) path
     map_run_length: int | None = None
     changed_probability: float | None = None

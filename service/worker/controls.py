@@ -92,16 +92,18 @@ def _configure(engine: Engine, stream: Stream, task: Task) -> None:
         earlier = msgspec.to_builtins(stream.live().settings)
         stream.restart(fresh(engine, stream, task.envelope, {**earlier, **given}))
     else:
-        _note(stream, dict(given), task)
-        _change(engine, stream, given)
+        _change(engine, stream, dict(given))
+        _note(stream, given, task)
     stream.touch(task.envelope.time_ms)
     _summarised(engine, stream, task)
 
 
 def _note(stream: Stream, given: dict[str, Any], task: Task) -> None:
-    """Keep on record that settings are changed here."""
-    seq = delayed.position(stream.live())
-    stream.keep_changes([Change(seq, task.envelope.time_ms, given)])
+    """Keep on record that settings were changed here."""
+    head = stream.live()
+    head.changes += 1
+    seq = delayed.position(head)
+    stream.keep_changes([Change(seq, task.envelope.time_ms, given, head.changes)])
 
 
 def _change(engine: Engine, stream: Stream, given: dict[str, Any]) -> None:

@@ -159,6 +159,7 @@ def adopt(
     known = stream.events(engine.store)
     needed = {each.id for each in (head.event, head.last_event) if each is not None}
     new = _reconciled(found.events.values(), known, needed, old.next_event, also)
+    head.changes = old.changes
     head.next_event = max([old.next_event, *(each.id + 1 for each in new.values())])
     gone = old.event if old.event and old.event.id not in {e.id for e in new.values()} else None
     head.event = new.get(head.event.id) if head.event is not None else None

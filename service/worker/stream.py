@@ -135,7 +135,7 @@ class Stream:
         """Have changes of settings written with the next commit."""
         key = keys.changes(self.partition, self.name)
         for each in changes:
-            field = f"{each.seq}:{each.time_ms}"
+            field = f"{each.seq}:{each.time_ms}:{each.number}"
             self._effects.append(("HSET", key, field, wire.encode(each)))
 
     def put(self, record: Record) -> None:

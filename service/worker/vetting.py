@@ -54,6 +54,7 @@ def _check_kept(found: Snapshot) -> None:
     for change in found.changes:
         _range("changes: a time", change.time_ms, 0, LAST_MS)
         _range("changes: seq", change.seq, 0, MOST)
+        _range("changes: number", change.number, 0, head.changes)
     _check_events([*found.events, *filter(None, (head.event, head.last_event))])
     for record in found.records:
         _check_record(record)
@@ -100,7 +101,7 @@ def _known(engine: Engine, head: Head, limits: Settings) -> Known:
 
 
 def _check_head(head: Head) -> None:
-    for name in ("seq", "next_event", "scored"):
+    for name in ("seq", "next_event", "scored", "changes"):
         _range(name, getattr(head, name), 0, MOST)
     for name in ("checkpoint", "confirmed_start", "before_start", "best_start"):
         _range(name, getattr(head, name), 0, head.seq)

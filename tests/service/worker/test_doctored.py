@@ -109,6 +109,7 @@ def test_what_no_stream_can_be_is_refused(bench, blob, place, field, value):
 def test_changes_and_events_of_another_age_are_refused(bench, blob):
     for change in (
         lambda s: setattr(s, "changes", [Change(5, HUGE, {})]),
+        lambda s: setattr(s, "changes", [Change(5, 1, {}, 1)]),
         lambda s: setattr(s, "events", [Event(1, "\0", 3, 3)]),
         lambda s: setattr(s, "events", [Event(1, "confirmed", -HUGE, 3)]),
     ):
