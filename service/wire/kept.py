@@ -134,6 +134,7 @@ class Head(Struct, omit_defaults=True):
     met: list[Met] = []  # settings of those pending that came before they changed
     last_time: float | None = None  # of the last observation that had one; seconds since 1970
     alarm: Alarm | None = None  # what `sensitivity` comes to
+    digest: str | None = None  # of the model's artifact; None: built in, or not recorded yet
 
 
 class Record(Struct, array_like=True, omit_defaults=True):

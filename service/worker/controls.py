@@ -10,7 +10,7 @@ import msgspec
 from msgspec.structs import replace
 
 from service import metrics, views
-from service.errors import CorruptState, ReadTimeout, UnknownStream
+from service.errors import CorruptState, ModelChanged, ReadTimeout, UnknownStream
 from service.wire import (
     READS,
     Act,
@@ -46,16 +46,22 @@ def control(engine: Engine, stream: Stream, task: Task) -> None:
     if isinstance(command, READS) and late:
         raise ReadTimeout("its deadline passed before this read was reached")
     if not isinstance(command, Delete):
-        usable(stream)
+        usable(stream, moved=isinstance(command, Move))
     if not (isinstance(command, MAKERS) or stream.alive or stream.broken is not None):
         raise UnknownStream(f"there is no stream {stream.name!r}")
     _RUN[type(command)](engine, stream, task)
 
 
-def usable(stream: Stream) -> None:
-    """Raise CorruptState for a stream that could not be read."""
+def usable(stream: Stream, moved: bool = False) -> None:
+    """Raise CorruptState for a stream that could not be read, or has no model; or ModelChanged.
+
+    moved: the model does not matter, it is to get another one.
+    """
     if stream.broken is not None:
         raise CorruptState(stream.broken)
+    if stream.unserved is not None and not moved:
+        changed = isinstance(stream.unserved, ModelChanged)
+        raise (ModelChanged if changed else CorruptState)(str(stream.unserved))
 
 
 def fresh(engine: Engine, stream: Stream, envelope: Envelope, given: dict[str, Any]) -> Head:
@@ -68,7 +74,7 @@ def fresh(engine: Engine, stream: Stream, envelope: Envelope, given: dict[str, A
     settings = _settings({**given, "model": name})
     check_options(settings)
     generation = stream.head.generation + 1 if stream.head is not None else 1
-    head = Head(generation, settings, created_ms=now)
+    head = Head(generation, settings, created_ms=now, digest=catalogue.digest(name))
     head.x_dim, head.y_dim = catalogue.dimensions(name)
     known = check_prior(settings, catalogue.of(head), Known(head.x_dim, head.y_dim))
     check_sizes(engine, head, known, settings.max_hypotheses)

@@ -64,6 +64,7 @@ def corrected(engine: Engine, stream: Stream, records: list[Record]) -> Rerun:
     """Rerun records, in which only what is told was changed, in the stream's own units."""
     old = stream.live()
     head = Head(1, old.settings, x_dim=old.x_dim, y_dim=old.y_dim, alarm=old.alarm)
+    head.digest = old.digest
     return _run(engine, stream, head, records, (old.location or [], old.scale or []))
 
 
@@ -171,7 +172,7 @@ def adopt(
     if gone is not None:
         changed.append(replace(gone, state="withdrawn"))
     stream.leave()
-    stream.head = head
+    stream.head, stream.unserved = head, None
     stream.slab, stream.row, stream.buffer = found.stream.slab, found.stream.row, []
     if stream.slab is None:
         stream.buffer = list(found.records)

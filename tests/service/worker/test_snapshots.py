@@ -28,7 +28,8 @@ def export(bench, stream):
             await client.aclose()
 
     parts = asyncio.run(read())
-    digest = models.digest(bench.settings.models_dir, parts.head.settings.model)
+    place = bench.settings.models_dir, parts.head.settings.model
+    digest = parts.head.digest or models.digest(*place)
     return snapshot.dump(snapshot.Snapshot(stream, bench.now_ms, digest, *parts))
 
 
