@@ -58,6 +58,12 @@ class Settings(BaseSettings):
         description="evaluations in one predictions call, about 1 us each: inputs x hypotheses x "
         "outputs x quantiles",
     )
+    max_step_work: int = Field(
+        500_000,
+        ge=1000,
+        description="evaluations for the quantiles of one observation's answer, about 0.4 us each: "
+        "hypotheses x outputs x 3, of `averaged` x 9",
+    )
     max_model_bytes: int = Field(
         1 << 30, ge=1024, description="size of an artifact's tensors; a larger one is not loaded"
     )

@@ -42,6 +42,9 @@ def record(found: Record) -> dict[str, Any]:
             "quantiles": found.quantiles,
         }
     supervision = None if found.changepoint is None else {"changepoint": found.changepoint}
+    belief = None
+    if found.believed is not None:
+        belief = [{"run_length": r, "probability": p} for r, p in found.believed]
     run_length = None if found.map_run_length is None else {"map": found.map_run_length}
     return {
         "seq": found.seq,
@@ -50,6 +53,7 @@ def record(found: Record) -> dict[str, Any]:
         "time": found.time,
         "elapsed": found.elapsed,
         "supervision": supervision,
+        "belief": belief,
         "hazard": found.hazard,
         "outlier_rate": found.outlier_rate,
         "predictive": predictive,

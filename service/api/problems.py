@@ -185,6 +185,13 @@ CASES = (
     ),
     Case(errors.Quarantined("it stopped its worker three times; it was not applied"), LOGGED),
     Case(errors.CorruptState("its checkpoint at seq 384 is gone"), OF_A_STREAM),
+    Case(
+        errors.ModelChanged(
+            "the files of pump@1 are not those that the stream was made with: put these back, or "
+            "move it by POST /v1/streams/{id}/model"
+        ),
+        LOGGED,
+    ),
     Case(errors.RedisUnavailable("the store cannot be reached; nothing was accepted"), GUARDED),
     Case(
         errors.OutcomeUnknown(

@@ -194,7 +194,7 @@ class AsyncStore:
         what = f"a change of {stream!r}"
         every = [decoded(wire.decode_change, blob, what) for blob in found.values()]
         inside = [each for each in every if start <= each.seq < stop]
-        return sorted(inside, key=lambda each: (each.seq, each.time_ms))
+        return sorted(inside, key=lambda each: (each.seq, each.number, each.time_ms))
 
     async def expired(self, now_ms: int, most: int) -> list[str]:
         """Return up to `most` streams of each partition whose time to live is over."""
