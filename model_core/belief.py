@@ -6,6 +6,7 @@ Shapes: `B` streams, `S = max_hypotheses + 1` slots. A `log_prob` of -inf is an 
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import NamedTuple
 
 import torch
@@ -101,6 +102,25 @@ def override(belief: Belief, log_prob: Tensor) -> Belief:
     gone = torch.isneginf(log_prob)
     moved = (log_prob - belief.log_prob).masked_fill(gone, NEG_INF)
     return belief._replace(log_prob=log_prob, score=belief.score + moved)
+
+
+def restate(belief: Belief, stated: Sequence[tuple[int, float]]) -> Belief:
+    """Override the belief (1, S) of one stream by probabilities of distinct run lengths.
+
+    A run length that has no hypothesis counts as the next longer one there is, or as the longest:
+    such are those that were pruned, and regimes from before the first observation that is known.
+    A belief without any hypothesis stays as it is.
+    """
+    (alive,) = torch.isfinite(belief.log_prob[0]).nonzero(as_tuple=True)
+    if not len(alive):
+        return belief
+    lengths, order = belief.run_length[0, alive].sort()
+    asked, probability = zip(*stated, strict=True)
+    place = torch.searchsorted(lengths, torch.tensor(asked, device=lengths.device))
+    slot = alive[order][place.clamp(max=len(alive) - 1)]
+    mass = torch.zeros_like(belief.log_prob[0])
+    mass.index_add_(0, slot, torch.tensor(probability, dtype=mass.dtype, device=mass.device))
+    return override(belief, mass.log().unsqueeze(0))
 
 
 def prune(belief: Belief) -> tuple[Belief, Tensor]:

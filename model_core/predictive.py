@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import NamedTuple
 
 import torch
@@ -9,6 +10,9 @@ from torch import Tensor
 
 from model_core import quantiles
 from model_core.components import Components, average
+
+LARGE = 4096  # outputs of all components of a row, from which on it is worth to leave some out
+NEGLIGIBLE = 1e-16  # weight of a component, as a share of the lesser tail that is asked for
 
 
 class Mixture(NamedTuple):
@@ -32,11 +36,16 @@ class Mixture(NamedTuple):
         centred = means - average(self.log_weight, means).unsqueeze(1)
         weight = self.log_weight.exp().unsqueeze(-1)
         between = torch.einsum("bmi,bmj->bij", weight * centred, centred)
-        within = average(self.log_weight, self.components.covariance().flatten(2))
-        return between + within.reshape(between.shape)
+        return between + self.components.within(self.log_weight)
 
     def cdf(self, value: Tensor) -> Tensor:
         """Marginal cumulative probabilities (B, d) at values (B, d)."""
+        if self._large:
+            rows = zip(self._heavy(NEGLIGIBLE), value.unsqueeze(1), strict=True)
+            return torch.cat([each._cdf(at) for each, at in rows])
+        return self._cdf(value)
+
+    def _cdf(self, value: Tensor) -> Tensor:
         return average(self.log_weight, self.components.cdf(value.unsqueeze(1)))
 
     def quantile(self, levels: Tensor, tolerance: float = quantiles.TOLERANCE) -> Tensor:
@@ -47,10 +56,31 @@ class Mixture(NamedTuple):
         """
         if self.components.support == "class":
             raise ValueError("classes have no order, hence no quantiles")
+        if self._large:
+            least = NEGLIGIBLE * float(torch.minimum(levels, 1 - levels).min())
+            rows = [each._quantile(levels, tolerance) for each in self._heavy(least)]
+            return torch.cat(rows)
+        return self._quantile(levels, tolerance)
+
+    def _quantile(self, levels: Tensor, tolerance: float) -> Tensor:
         weight, alone = self.components.marginals(self.log_weight.exp())
         if alone.support in ("real", "positive"):
             return quantiles.continuous(weight, alone, levels, tolerance)
         return quantiles.count(weight, alone, levels)
+
+    @property
+    def _large(self) -> bool:
+        return self.components.mean()[0].numel() > LARGE
+
+    def _heavy(self, least: float) -> Iterator[Mixture]:
+        """Each row alone, without the components of less weight than `least`.
+
+        Most hypotheses of many have next to no weight, and each costs as much as any other.
+        """
+        for row, log_weight in enumerate(self.log_weight):
+            at = (log_weight.exp() > least).nonzero().squeeze(-1)
+            kept = (each[row : row + 1, at] for each in self.components.parameters())
+            yield Mixture(log_weight[at].unsqueeze(0), self.components.rebuilt(*kept))
 
     def sample(self, draws: int, generator: torch.Generator | None = None) -> Tensor:
         """Draws (B, draws, d)."""

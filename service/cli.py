@@ -11,6 +11,7 @@ from service.commands import (
     backup,
     calibrate,
     demo,
+    following,
     keys,
     observing,
     reference,
@@ -34,6 +35,7 @@ app.command()(webhooks.webhooks)
 app.command()(demo.demo)
 app.add_typer(streams.app, name="streams")
 app.command(context_settings=observing.NEGATIVE)(observing.observe)
+app.command()(following.follow)
 app.command()(observing.predict)
 app.command()(observing.changepoints)
 app.add_typer(snapshots.app, name="snapshot")

@@ -7,7 +7,7 @@
     * UnknownStream, UnknownModel, DimensionMismatch, LabelOutOfRange, SeqConflict,
       UnfitSettings, SettingsConflict, TooManyPinned, KeyReused, EarlierItemFailed
     * `service.unfit`: UnfitModel, UnfitBelief, UnfitSnapshot, WarmingUp, StreamExists,
-      UnknownEvent, NotRetained, TimeBackwards, NotAwaited
+      UnknownEvent, NotRetained, StreamReplaced, TimeBackwards, NotAwaited
   * Overloaded: nothing was accepted, try again later
     * PartitionFull, TooManyWaiting, TooManyEventStreams, MemoryShort
   * Unavailable: the store is away
@@ -17,7 +17,7 @@
   * `service.refusals`, at the edge: Unauthorized, MissingScope, RateExceeded, SlowBody, SlowHead,
     UnsupportedEncoding, HeadTooLarge, UrlTooLong
   * Defect: the service's own fault
-    * NumericalFault, Quarantined, CorruptState, InternalError
+    * NumericalFault, Quarantined, CorruptState, ModelChanged, InternalError
 """
 
 from __future__ import annotations
@@ -288,3 +288,9 @@ class CorruptState(Defect):
     """What is stored of the stream cannot be read; the bytes are kept aside."""
 
     slug, title = "corrupt-state", "Corrupt state"
+
+
+class ModelChanged(Defect):
+    """The artifact of the stream's model is not the one that the stream was made with."""
+
+    slug, title = "model-changed", "Model changed"

@@ -229,6 +229,17 @@ CORRUPT_STATES = Counter(
     "Streams whose stored state could not be read; the bytes are kept aside.",
     registry=REGISTRY,
 )
+MODEL_CHANGED = Counter(
+    "moca_model_changed_total",
+    "Streams not served when asked for, because their model's artifact was changed in place.",
+    registry=REGISTRY,
+)
+CHANGED_MODELS = Gauge(
+    "moca_changed_models",
+    "Artifacts that a worker has loaded and that are no longer what lies in the models folder.",
+    multiprocess_mode="livemax",
+    registry=REGISTRY,
+)
 NUMERICAL_FAULTS = Counter(
     "moca_numerical_faults_total",
     "Steps that gave a non-finite number and were undone.",

@@ -1,4 +1,4 @@
-"""Metrics of the readers of the feed: event connections and webhooks."""
+"""Metrics of those who follow: connections to events and observations, and webhooks."""
 
 from __future__ import annotations
 
@@ -25,6 +25,27 @@ EVENT_STREAMS_DROPPED = Counter(
 EVENT_GAPS = Counter(
     "moca_event_gaps_total",
     "Gaps told to consumers of /v1/events: what they had not read was trimmed away.",
+    registry=REGISTRY,
+)
+LIVE_STREAMS = Gauge(
+    "moca_live_streams",
+    "Open connections that follow the observations of a stream.",
+    multiprocess_mode="livesum",
+    registry=REGISTRY,
+)
+LIVE_OBSERVATIONS = Counter(
+    "moca_live_observations_sent_total",
+    "Observations sent on connections that follow them.",
+    registry=REGISTRY,
+)
+LIVE_DROPPED = Counter(
+    "moca_live_streams_dropped_total",
+    "Connections that follow observations closed because their consumer took nothing for too long.",
+    registry=REGISTRY,
+)
+LIVE_GAPS = Counter(
+    "moca_live_gaps_total",
+    "Gaps told to those who follow observations: what they had not read is not retained.",
     registry=REGISTRY,
 )
 WEBHOOK_DELIVERED = Counter(

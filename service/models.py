@@ -9,6 +9,7 @@ No torch here: the API lists models with it, the worker finds the folder to load
 from __future__ import annotations
 
 import re
+from collections.abc import Callable
 from hashlib import blake2b
 from pathlib import Path
 from typing import Any
@@ -22,6 +23,8 @@ NAME = r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}"
 REFERENCE = rf"^{NAME}(@{NAME})?$"
 FORMAT = 1
 SHIPPED = Path(__file__).parent / "samples" / "models"
+FILES = ("model.json", "model.safetensors")
+SAID = {"description", "sensitivity", "training"}  # about a model, in its model.json
 LARGEST_REPORT = 1 << 20  # bytes
 LARGEST_DESCRIPTION = 16 << 20  # bytes of a model.json, with tables of sensitivity
 _name = re.compile(NAME)
@@ -190,21 +193,55 @@ def resolve(models_dir: Path, reference: str) -> str | None:
 
 
 def digest(models_dir: Path, reference: str) -> str | None:
-    """Return what tells an artifact from another of the same name; None: built in, or not there."""
+    """Return what tells an artifact from another of the same name; None: built in, or not there.
+
+    What is only said about a model does not count.
+    """
+    return _digest(models_dir, reference, _essential)
+
+
+def same(models_dir: Path, reference: str, known: str | None) -> bool:
+    """Whether the model here has a digest; those of before counted a `model.json` to the byte."""
+    return known in (digest(models_dir, reference), _digest(models_dir, reference, bytes))
+
+
+def stamp(folder: Path) -> list[tuple[int, ...] | None]:
+    """Return what changes whenever a file of an artifact does, without reading it."""
+    found: list[tuple[int, ...] | None] = []
+    for name in FILES:
+        try:
+            stat = (folder / name).stat()
+            found.append((stat.st_ino, stat.st_size, stat.st_mtime_ns, stat.st_ctime_ns))
+        except OSError:
+            found.append(None)
+    return found
+
+
+def _digest(models_dir: Path, reference: str, told: Callable[[bytes], bytes]) -> str | None:
+    """Of what is `told` of the description, and of the tensors, where the kind has any."""
     name, _, version = reference.partition("@")
     folder, found = place(models_dir, name) / version, blake2b(digest_size=16)
     if any(model.reference == reference for model in BUILT_IN):
         return None
+    description, tensors = (folder / name for name in FILES)
     try:
-        for file in ("model.json", "model.safetensors"):
-            if not (folder / file).is_file():
-                return None
-            with (folder / file).open("rb") as opened:
-                while part := opened.read(1 << 20):
-                    found.update(part)
-    except OSError:
+        if not description.is_file() or description.stat().st_size > LARGEST_DESCRIPTION:
+            return None
+        found.update(told(description.read_bytes()))
+        if not tensors.is_file():
+            return None if tensors.exists() or tensors.is_symlink() else found.hexdigest()
+        with tensors.open("rb") as opened:
+            while part := opened.read(1 << 20):
+                found.update(part)
+    except (OSError, RecursionError, msgspec.MsgspecError):
         return None
     return found.hexdigest()
+
+
+def _essential(description: bytes) -> bytes:
+    stated = msgspec.json.decode(description, type=dict[str, msgspec.Raw])
+    kept = {name: msgspec.json.decode(stated[name]) for name in stated.keys() - SAID}
+    return msgspec.json.encode(kept, order="deterministic")
 
 
 def version_key(version: str) -> tuple[tuple[int, int, str], ...]:
@@ -227,7 +264,7 @@ def check_files(folder: Path, largest: int) -> None:
 
     What they declare is looked at only once they are in memory.
     """
-    for name, most in (("model.json", LARGEST_DESCRIPTION), ("model.safetensors", largest)):
+    for name, most in zip(FILES, (LARGEST_DESCRIPTION, largest), strict=True):
         file = folder / name
         if not file.exists():
             continue  # some kinds need no tensors; what is missing is said elsewhere

@@ -259,6 +259,17 @@ class HistoryQuery(Form):
     limit: Annotated[int, Field(ge=1, le=1000)] = Field(100, description="records in a page")
 
 
+class LiveQuery(Form):
+    """Query of the observations as they come."""
+
+    after: str | None = Field(
+        None,
+        description="`id` of a message, or a `seq`: go on right after it; -1: everything "
+        "retained; default: only what comes. The header `Last-Event-ID` wins",
+    )
+    state: bool = Field(False, description="whether the stream's summary comes, too")
+
+
 class SnapshotQuery(Form):
     """Query of an import."""
 

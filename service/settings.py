@@ -58,6 +58,12 @@ class Settings(BaseSettings):
         description="evaluations in one predictions call, about 1 us each: inputs x hypotheses x "
         "outputs x quantiles",
     )
+    max_step_work: int = Field(
+        500_000,
+        ge=1000,
+        description="evaluations for the quantiles of one observation's answer, about 0.4 us each: "
+        "hypotheses x outputs x 3, of `averaged` x 9",
+    )
     max_model_bytes: int = Field(
         1 << 30, ge=1024, description="size of an artifact's tensors; a larger one is not loaded"
     )
@@ -108,10 +114,18 @@ class Settings(BaseSettings):
         4096, ge=1, description="newest events kept in an API process for its connections"
     )
     events_heartbeat_s: float = Field(
-        15.0, gt=0, description="time between comments on a quiet connection to /v1/events"
+        15.0, gt=0, description="time between comments on a quiet connection that has no end"
     )
     events_send_timeout_s: float = Field(
         30.0, gt=0, description="time after which a consumer that takes nothing is disconnected"
+    )
+    max_live_streams: int = Field(
+        100, ge=0, description="connections of one API process that follow observations"
+    )
+    live_interval_s: float = Field(
+        0.2,
+        ge=0.01,
+        description="time between looks at the streams whose observations are followed",
     )
 
     trace: bool = Field(False, description="send traces of requests whose traceparent is sampled")

@@ -47,6 +47,12 @@ class NotRetained(Refused):
     status, slug, title = 409, "not-retained", "Not retained"
 
 
+class StreamReplaced(Refused):
+    """What was followed is not the present stream; `seq` says where that is."""
+
+    status, slug, title = 409, "stream-replaced", "Stream replaced"
+
+
 class TimeBackwards(Refused):
     """An observation from before the one before it, in a stream whose times count."""
 

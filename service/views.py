@@ -30,6 +30,41 @@ def change(found: Change) -> dict[str, Any]:
     return {"seq": found.seq, "at": _time(found.time_ms), "settings": found.settings}
 
 
+def record(found: Record) -> dict[str, Any]:
+    """Return an observation as it was posted, with its compact answer."""
+    predictive: dict[str, Any] | None = None
+    if found.probabilities is not None:
+        predictive = {"probabilities": found.probabilities}
+    elif found.mean is not None:
+        predictive = {
+            "mean": found.mean,
+            "variance": found.variance,
+            "quantiles": found.quantiles,
+        }
+    supervision = None if found.changepoint is None else {"changepoint": found.changepoint}
+    belief = None
+    if found.believed is not None:
+        belief = [{"run_length": r, "probability": p} for r, p in found.believed]
+    run_length = None if found.map_run_length is None else {"map": found.map_run_length}
+    return {
+        "seq": found.seq,
+        "y": found.y,
+        "x": found.x,
+        "time": found.time,
+        "elapsed": found.elapsed,
+        "supervision": supervision,
+        "belief": belief,
+        "hazard": found.hazard,
+        "outlier_rate": found.outlier_rate,
+        "predictive": predictive,
+        "log_score": found.log_score,
+        "changed_probability": found.changed_probability,
+        "changepoint_probability": found.changepoint_probability,
+        "recent_change_probability": found.recent_change_probability,
+        "run_length": run_length,
+    }
+
+
 def summary(name: str, head: Head) -> dict[str, Any]:
     """Return the answer to GET stream."""
     return {

@@ -1,4 +1,4 @@
-"""A writer of feeds, as workers write them, and a consumer of /v1/events over real HTTP."""
+"""A writer of feeds, as workers write them, and consumers of what has no end over real HTTP."""
 
 from __future__ import annotations
 
@@ -63,6 +63,8 @@ class Message:
 class Consumer:
     """Reads messages, remembers the last id, and connects again with it."""
 
+    path = "/v1/events"
+
     def __init__(self, url, **query):
         self.url, self.query = url, query
         self.last, self.seen, self.gaps = None, [], []
@@ -72,7 +74,7 @@ class Consumer:
         """Open a connection; yields its messages as they come."""
         headers = {} if self.last is None else {"Last-Event-ID": self.last}
         stream = httpx.stream(
-            "GET", f"{self.url}/v1/events", params=self.query, headers=headers, timeout=timeout
+            "GET", f"{self.url}{self.path}", params=self.query, headers=headers, timeout=timeout
         )
         with stream as response:
             if response.status_code != 200:
@@ -89,11 +91,14 @@ class Consumer:
             elif block:
                 message, block = Message(block), []
                 self.last = message.id or self.last
-                if message.event == "changepoint":
-                    self.seen.append(message.key)
-                elif message.event == "gap":
-                    self.gaps.append(message.data)
+                self._take(message)
                 yield message
+
+    def _take(self, message):
+        if message.event == "changepoint":
+            self.seen.append(message.key)
+        elif message.event == "gap":
+            self.gaps.append(message.data)
 
     def read(self, count, timeout=10.0):
         """Connect, and leave after so many events."""
@@ -101,6 +106,26 @@ class Consumer:
         with self.connected(timeout) as messages:
             while len(self.seen) - first < count:
                 next(messages)
+
+
+class Follower(Consumer):
+    """The same of a stream's observations; what it has seen is their `seq` and label."""
+
+    def __init__(self, url, stream, **query):
+        super().__init__(url, **query)
+        self.path = f"/v1/streams/{stream}/observations/live"
+        self.states, self.ends, self.data = [], [], []
+
+    def _take(self, message):
+        if message.event == "observation":
+            self.seen.append((message.data["seq"], message.data["y"]))
+            self.data.append(message.data)
+        elif message.event == "gap":
+            self.gaps.append((message.data["start"], message.data["end"]))
+        elif message.event == "state":
+            self.states.append(message.data)
+        elif message.event == "end":
+            self.ends.append(message.data["reason"])
 
 
 def by_stream(seen):

@@ -49,6 +49,10 @@ class Components(Protocol):
         """Covariance (B, M, d, d); inf on the diagonal where a variance does not exist."""
         ...
 
+    def within(self, log_weight: Tensor) -> Tensor:
+        """Average covariance (B, d, d) with weights (B, M), without one for each component."""
+        ...
+
     def sample(self, generator: torch.Generator | None = None) -> Tensor:
         """One draw (B, M, d) of each."""
         ...
@@ -107,6 +111,11 @@ class Family:
         """Diagonal."""
         own: Any = self
         return torch.diag_embed(own.variance())
+
+    def within(self, log_weight: Tensor) -> Tensor:
+        """Diagonal: that of many outputs and components would not fit into memory."""
+        own: Any = self
+        return torch.diag_embed(average(log_weight, own.variance()))
 
     def mapped(self, change: Callable[[Tensor], Tensor]) -> Self:
         """With what was computed of its tensors and kept."""

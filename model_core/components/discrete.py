@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from model_core import special
-from model_core.components.base import Family
+from model_core.components.base import Family, average
 
 
 class _NegativeBinomial(NamedTuple):
@@ -111,6 +111,12 @@ class Categorical(_Categorical, Family):
         """Of the indicators (B, M, J, J)."""
         p = self.log_probability.exp()
         return torch.diag_embed(p) - p.unsqueeze(-1) * p.unsqueeze(-2)
+
+    def within(self, log_weight: Tensor) -> Tensor:
+        """With what is beside the diagonal."""
+        p = self.log_probability.exp()
+        between = torch.einsum("bm,bmi,bmj->bij", log_weight.exp(), p, p)
+        return torch.diag_embed(average(log_weight, p)) - between
 
     def sample(self, generator: torch.Generator | None = None) -> Tensor:
         """Class indices (B, M, 1)."""

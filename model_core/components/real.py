@@ -124,6 +124,15 @@ class MultivariateStudentT(_MultivariateStudentT, Family):
         full = self.factor @ self.factor.mT * (df / (df - 2))
         return torch.where(df > 2, full, torch.diag_embed(self.variance()))
 
+    def within(self, log_weight: Tensor) -> Tensor:
+        """One product of all factors; inf on the diagonal where one does not exist."""
+        exists, weight = self.df > 2, log_weight.exp().unsqueeze(-1)
+        share = torch.where(exists, weight * self.df / (self.df - 2), 0.0).sqrt()
+        scaled = (self.factor * share.unsqueeze(-1)).transpose(1, 2).flatten(2)
+        missing = (~exists & (weight > 0)).any(1)
+        infinite = torch.where(missing, torch.inf, 0.0).expand_as(self.loc[:, 0])
+        return scaled @ scaled.mT + torch.diag_embed(infinite)
+
     def sample(self, generator: torch.Generator | None = None) -> Tensor:
         """Normal over the root of a chi-square that the outputs share."""
         chi2 = 2 * torch._standard_gamma(0.5 * self.df, generator=generator)

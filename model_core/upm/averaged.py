@@ -71,6 +71,7 @@ class Averaged(UnderlyingModel):
     beta: float = 0.7
     hazard: float = 0.01
     outlier_rate: float = 0.01
+    parts = KINDS
     kind: str = "averaged"
     needs_scale: bool = True
 

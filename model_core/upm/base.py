@@ -60,6 +60,7 @@ class UnderlyingModel(ABC):
     scales_inputs: bool = False  # whether those are of the inputs too, after the labels'
     hazard: float | tuple[float, ...] = 0.01  # default hazard, or a table by run length
     outlier_rate: float = 0.0  # default
+    parts: int = 1  # distributions of each output that one hypothesis's predictive is made of
     exchangeable: bool = False  # whether only parameters carry from a regime's label to the next
     symmetric: tuple[str, ...] = ()  # statistics whose last two axes are a symmetric matrix
 

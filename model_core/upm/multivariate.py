@@ -61,9 +61,8 @@ class Multivariate(UnderlyingModel):
         df = nu - (self.y_dim - 1)
         factor, failed = torch.linalg.cholesky_ex(psi)
         # A row that is not positive definite is nan, so that its step is refused and no other's.
-        factor = torch.where(failed[..., None, None] > 0, torch.nan, factor)
-        spread = ((kappa + 1) / (kappa * df)).sqrt().unsqueeze(-1)
-        return MultivariateStudentT(df, mean, factor * spread)
+        spread = torch.where(failed.unsqueeze(-1) > 0, torch.nan, (kappa + 1) / (kappa * df))
+        return MultivariateStudentT(df, mean, factor * spread.sqrt().unsqueeze(-1))
 
     def outlier(self, prior: MultivariateStats, phi: Tensor | None) -> MultivariateStudentT:
         """The prior predictive with ten times its scale matrix."""
@@ -83,12 +82,10 @@ class Multivariate(UnderlyingModel):
         w = weight.unsqueeze(-1)
         error = y.unsqueeze(1) - mean
         gain = w / (kappa + w)
-        grown = psi + (kappa * gain).unsqueeze(-1) * (error.unsqueeze(-1) * error.unsqueeze(-2))
+        # In place: psi is large, and passes over it are what a step of many outputs costs.
+        grown = error.unsqueeze(-1) * error.unsqueeze(-2)
+        grown.mul_((kappa * gain).unsqueeze(-1)).add_(psi)
         rounding = self.y_dim * (self.y_dim + 3) * sys.float_info.epsilon
-        diagonal = grown.diagonal(dim1=-2, dim2=-1) * (w > 0)
-        return MultivariateStats(
-            mean + gain * error,
-            kappa + w,
-            nu + w,
-            grown + torch.diag_embed(diagonal * rounding),
-        )
+        diagonal = grown.diagonal(dim1=-2, dim2=-1)
+        diagonal.add_(diagonal * (w > 0) * rounding)
+        return MultivariateStats(mean + gain * error, kappa + w, nu + w, grown)

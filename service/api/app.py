@@ -30,6 +30,7 @@ from service.api.guard import Guard
 from service.api.http import Context, checked_stream, problem
 from service.api.hub import Hub
 from service.api.lane import Access
+from service.api.live import Live
 from service.api.monitor import Monitor
 from service.api.pinned import Pinned
 from service.api.rates import Rates
@@ -156,7 +157,8 @@ async def _start(settings: Settings, stack: AsyncExitStack) -> Context:
     gateway = Gateway(Access(appender, incarnation, settings), replies, monitor, catalogue)
     guard = Guard(AsyncKeyring(reads), Rates(counting, settings.key_rate), settings, required)
     stack.push_async_callback(gateway.close)
-    gateway.start(guard.watch(), Expiry(store, gateway).watch())
+    live = Live(store, settings)
+    gateway.start(guard.watch(), Expiry(store, gateway).watch(), live.watch())
     with suppress(TimeoutError):  # not fatal: outcomes are also read from the store
         await bounded(replies.subscribed.wait(), START_WAIT_S)
     forms = Forms(settings)
@@ -164,7 +166,8 @@ async def _start(settings: Settings, stack: AsyncExitStack) -> Context:
     hub = _follow_events(settings, stack)
     pinned = Pinned(store, settings.partitions, settings.max_pinned)
     return Context(
-        settings, forms, asked, gateway, replies, store, monitor, catalogue, guard, hub, pinned
+        *(settings, forms, asked, gateway, replies, store),
+        *(monitor, catalogue, guard, hub, live, pinned),
     )
 
 

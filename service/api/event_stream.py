@@ -1,18 +1,23 @@
-"""One connection to the events: catching up from the store, then following the hub."""
+"""One connection to the events: catching up from the store, then following the hub.
+
+And the response that any connection without an end is.
+"""
 
 from __future__ import annotations
 
 import asyncio
 import logging
 import time
-from collections.abc import AsyncGenerator, Iterable, Mapping
+from collections.abc import AsyncGenerator, Callable, Iterable, Mapping
 from typing import Any
 
 import msgspec
+from prometheus_client import Counter
 from starlette.responses import StreamingResponse
 from starlette.types import Message, Receive, Scope, Send
 
 from service import metrics_feed as metrics
+from service.api.guard import Guard
 from service.api.hub import Hub
 from service.api.store import from_store
 from service.cursor import Positions
@@ -126,29 +131,45 @@ class Subscription:
 
 
 class EventStream(StreamingResponse):
-    """The response; the caller has entered the hub, which is left at its end.
+    """The response, of chunks that have no end; `leave` is called at its end.
 
-    A consumer that takes nothing for `send_timeout_s` is disconnected. All that waits for it is
-    what the server's connection holds: what it has not seen is in the store.
+    A consumer that takes nothing for `send_timeout_s` is disconnected, which `dropped` counts. All
+    that waits for it is what the server's connection holds: what it has not seen is in the store.
+    One whose key counts no longer is disconnected before it is sent anything more.
     """
 
     media_type = "text/event-stream"
 
     def __init__(
-        self, hub: Hub, subscription: Subscription, heartbeat_s: float, send_timeout_s: float
+        self,
+        chunks: AsyncGenerator[bytes],
+        leave: Callable[[], None],
+        send_timeout_s: float,
+        dropped: Counter,
     ) -> None:
-        self._hub, self._send_timeout_s = hub, send_timeout_s
-        self._chunks = subscription.chunks(heartbeat_s)
-        super().__init__(self._chunks, headers=HEADERS)
+        self._chunks, self._leave = chunks, leave
+        self._send_timeout_s, self._dropped = send_timeout_s, dropped
+        super().__init__(chunks, headers=HEADERS)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Send until one side ends it."""
         scope["state"]["answered_s"] = time.perf_counter()
+        self.body_iterator = admitted = self._admitted(scope)
         try:
             await super().__call__(scope, receive, send)
         finally:
-            self._hub.leave()
+            self._leave()
+            await admitted.aclose()
             await self._chunks.aclose()
+
+    async def _admitted(self, scope: Scope) -> AsyncGenerator[bytes]:
+        """Yield the chunks for as long as the request's key counts."""
+        guard: Guard = scope["app"].state.context.guard
+        async for chunk in self._chunks:
+            if not guard.still(scope):
+                log.info("a connection ends: its key counts no longer")
+                return
+            yield chunk
 
     async def stream_response(self, send: Send) -> None:
         """Send the chunks, each within its time."""
@@ -160,9 +181,9 @@ class EventStream(StreamingResponse):
         try:
             await super().stream_response(timed)
         except TimeoutError:
-            metrics.EVENT_STREAMS_DROPPED.inc()
-            log.warning("a consumer of events took nothing for %g s", self._send_timeout_s)
+            self._dropped.inc()
+            log.warning("a consumer took nothing for %g s", self._send_timeout_s)
         except ServiceError as error:
             # The answer has begun: its consumer connects again, and is told then.
-            log.warning("a connection to the events ends: %s", error.detail)
+            log.warning("a connection without an end ends: %s", error.detail)
             await timed({"type": "http.response.body", "body": b"", "more_body": False})

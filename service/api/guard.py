@@ -73,6 +73,14 @@ class Guard:
         if rate is not None:
             await self._rates.spend(key, rate)
 
+    def still(self, scope: Scope) -> bool:
+        """Whether a request that was let pass would be so now, as far as the table knows."""
+        id_ = scope["state"].get("key")
+        if id_ is None:
+            return not self._required
+        key = self._keys.get(id_)
+        return key is not None and key.state(time.time() * 1000) == "active"
+
     async def watch(self) -> None:
         """Renew the table for ever, in half the time for which it counts."""
         while True:

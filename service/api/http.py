@@ -18,6 +18,7 @@ from service.api.gateway import Gateway
 from service.api.guard import Guard
 from service.api.headers import header
 from service.api.hub import Hub
+from service.api.live import Live
 from service.api.monitor import Monitor
 from service.api.pinned import Pinned
 from service.api.replies import Replies
@@ -63,6 +64,7 @@ class Context(NamedTuple):
     catalogue: Catalogue
     guard: Guard
     hub: Hub
+    live: Live
     pinned: Pinned
 
 

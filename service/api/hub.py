@@ -11,10 +11,10 @@ from itertools import islice
 import redis
 
 from service import metrics_feed as metrics
+from service.api.connections import Connections
 from service.api.replies import bounded
-from service.errors import RedisUnavailable, TooManyEventStreams
+from service.errors import RedisUnavailable
 from service.feed import Entry, Id
-from service.metrics import LOAD_SHED
 from service.redis.feed import Feeds
 from service.settings import Settings
 
@@ -24,21 +24,21 @@ READ_AT_ONCE = 64  # entries per partition
 BLOCK_MS = 1000
 PAUSE_S = 0.2
 READY_WAIT_S = 5.0
-CLOSE_WAIT_S = 1.0
 
 
 class Hub:
     """The newest entries of all partitions, in the order they were read."""
 
     def __init__(self, feeds: Feeds, settings: Settings) -> None:
-        self.feeds, self._settings = feeds, settings
+        self.feeds = feeds
         self.positions: dict[int, Id] = {}  # read so far
         self.count = 0  # entries read by this process
-        self.closing = False
         self.failure: BaseException | None = None
         self._recent: deque[Entry] = deque(maxlen=settings.event_buffer)
-        self._ready, self._moved, self._empty = (asyncio.Event() for _ in range(3))
-        self._open = 0
+        self._ready, self._moved = asyncio.Event(), asyncio.Event()
+        self.connections = Connections(
+            metrics.EVENT_STREAMS, settings.max_event_streams, "the events"
+        )
         self._task: asyncio.Task[None] | None = None
 
     def start(self) -> None:
@@ -53,18 +53,10 @@ class Hub:
         if not self._ready.is_set():
             raise RedisUnavailable("the store cannot be reached: there is nothing to follow")
 
-    def enter(self) -> None:
-        """Count one connection more; TooManyEventStreams beyond the bound."""
-        if self.closing:
-            raise RedisUnavailable("the service is stopping")
-        if self._open >= self._settings.max_event_streams:
-            LOAD_SHED.labels(TooManyEventStreams.reason).inc()
-            raise TooManyEventStreams(f"{self._open} connections follow the events already")
-        self._count(1)
-
-    def leave(self) -> None:
-        """Count one connection less."""
-        self._count(-1)
+    @property
+    def closing(self) -> bool:
+        """Whether every connection is to end."""
+        return self.connections.closing
 
     def since(self, number: int, most: int) -> list[Entry] | None:
         """Entries after the first `number` read, at most `most`; None: some are kept no more."""
@@ -82,12 +74,9 @@ class Hub:
 
     async def drain(self) -> None:
         """End every connection; returns when they have ended, or after a while."""
-        self.closing = True
-        self._empty.clear()
+        self.connections.closing = True
         self._wake()
-        if self._open:
-            with contextlib.suppress(TimeoutError):
-                await asyncio.wait_for(self._empty.wait(), CLOSE_WAIT_S)
+        await self.connections.ended()
 
     async def close(self) -> None:
         """Stop reading."""
@@ -123,12 +112,6 @@ class Hub:
     def _wake(self) -> None:
         moved, self._moved = self._moved, asyncio.Event()
         moved.set()
-
-    def _count(self, change: int) -> None:
-        self._open += change
-        metrics.EVENT_STREAMS.set(self._open)
-        if not self._open:
-            self._empty.set()
 
     def _report(self, task: asyncio.Task[None]) -> None:
         if not task.cancelled() and task.exception() is not None:

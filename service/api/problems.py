@@ -12,7 +12,10 @@ from service.errors import PROBLEM_JSON, FieldError, ServiceError
 READS = ("predict", "run_length", "act", "what_if")
 CHANGES = ("put_stream", "delete_stream", "put_run_length", "move_stream", "report_change", "judge")
 LOGGED = ("observe", "put_snapshot", *READS, *CHANGES)  # go through the log
-STORED = ("get_stream", "get_snapshot", "changepoints", "history")  # read what is committed
+STORED = (
+    *("get_stream", "get_snapshot", "changepoints", "history"),
+    "follow_observations",
+)  # read what is committed
 OF_A_STREAM = (*LOGGED, *STORED)
 MAY_MAKE = ("observe", "put_stream", "put_snapshot")
 RERUNS = ("what_if", "move_stream")
@@ -96,6 +99,10 @@ CASES = (
         unfit.NotRetained("start 12: only observations 101 to 411 can be judged still", first=100),
         ("report_change", "judge"),
     ),
+    Case(
+        unfit.StreamReplaced("the stream 'pump-7' has no observation 411 of that life", seq=3),
+        ("follow_observations",),
+    ),
     Case(errors.BodyTooLarge("the body has 9000000 bytes; at most 8388608"), BODIES),
     Case(
         errors.UnsupportedMediaType("Content-Type: expected application/json, got 'text/plain'"),
@@ -164,7 +171,10 @@ CASES = (
     Case(
         errors.MemoryShort("the store's memory is nearly used up; reads and deletes work"), LOGGED
     ),
-    Case(errors.TooManyEventStreams("100 connections follow the events already"), ("events",)),
+    Case(
+        errors.TooManyEventStreams("100 connections follow the events already"),
+        ("events", "follow_observations"),
+    ),
     Case(errors.InternalError("an unexpected error", request_id="0b7c41d2a9e84f60"), ALL),
     Case(
         errors.NumericalFault(
@@ -175,6 +185,13 @@ CASES = (
     ),
     Case(errors.Quarantined("it stopped its worker three times; it was not applied"), LOGGED),
     Case(errors.CorruptState("its checkpoint at seq 384 is gone"), OF_A_STREAM),
+    Case(
+        errors.ModelChanged(
+            "the files of pump@1 are not those that the stream was made with: put these back, or "
+            "move it by POST /v1/streams/{id}/model"
+        ),
+        LOGGED,
+    ),
     Case(errors.RedisUnavailable("the store cannot be reached; nothing was accepted"), GUARDED),
     Case(
         errors.OutcomeUnknown(

@@ -120,11 +120,12 @@ async def bounded(read: Awaitable[Any], timeout_s: float) -> Any:
     task = asyncio.ensure_future(read)
     done, _ = await asyncio.wait([task], timeout=timeout_s)
     if not done:
-        task.add_done_callback(_forget)
+        task.add_done_callback(forget)
         raise TimeoutError(f"no answer within {timeout_s:g} s")
     return task.result()
 
 
-def _forget(task: asyncio.Future[Any]) -> None:
+def forget(task: asyncio.Future[Any]) -> None:
+    """Look at how a task ended that nobody waits for, so that asyncio does not report it lost."""
     if not task.cancelled():
-        task.exception()  # looked at, so that asyncio does not report it as lost
+        task.exception()

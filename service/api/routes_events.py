@@ -10,6 +10,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from service import cursor
+from service import metrics_feed as metrics
 from service.api.event_stream import EventStream, Subscription
 from service.api.field_errors import field_errors
 from service.api.headers import header
@@ -41,12 +42,13 @@ async def events(request: Request) -> Response:
     known, whole = _resume(request, form.after, context)
     hub, settings, total = context.hub, context.settings, context.settings.partitions
     await hub.ready()
-    hub.enter()
+    hub.connections.enter()
     partitions = {partition_of(each, total) for each in form.stream} or range(total)
     positions = Positions(partitions, total, hub.positions if known is None else known)
     subscription = Subscription(hub, wanted, positions, whole)
     beat_s, send_s = settings.events_heartbeat_s, settings.events_send_timeout_s
-    return EventStream(hub, subscription, beat_s, send_s)
+    chunks = subscription.chunks(beat_s)
+    return EventStream(chunks, hub.connections.leave, send_s, metrics.EVENT_STREAMS_DROPPED)
 
 
 def events_query(given: Iterable[tuple[str, str]]) -> EventsQuery:

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import msgspec
 from starlette.requests import Request
 from starlette.responses import Response
@@ -83,7 +81,7 @@ async def history(request: Request) -> Response:
         "seq": head.seq,
         "model": head.settings.model,
         "first": first,
-        "observations": [_shown(record) for record in records],
+        "observations": [views.record(record) for record in records],
         "changes": [views.change(each) for each in await _changes(context, stream, start, stop)],
         "next": stop if stop < head.seq else None,
     }
@@ -129,34 +127,3 @@ async def _path(context: Context, stream: str, head: wire.Head) -> list[wire.Rec
 
 async def _one(context: Context, stream: str, head: wire.Head, seq: int) -> dict[int, wire.Record]:
     return {record.seq: record for record in await _records(context, stream, head, seq, seq + 1)}
-
-
-def _shown(record: wire.Record) -> dict[str, Any]:
-    """Return an observation as it was posted, with its compact answer."""
-    predictive: dict[str, Any] | None = None
-    if record.probabilities is not None:
-        predictive = {"probabilities": record.probabilities}
-    elif record.mean is not None:
-        predictive = {
-            "mean": record.mean,
-            "variance": record.variance,
-            "quantiles": record.quantiles,
-        }
-    supervision = None if record.changepoint is None else {"changepoint": record.changepoint}
-    run_length = None if record.map_run_length is None else {"map": record.map_run_length}
-    return {
-        "seq": record.seq,
-        "y": record.y,
-        "x": record.x,
-        "time": record.time,
-        "elapsed": record.elapsed,
-        "supervision": supervision,
-        "hazard": record.hazard,
-        "outlier_rate": record.outlier_rate,
-        "predictive": predictive,
-        "log_score": record.log_score,
-        "changed_probability": record.changed_probability,
-        "changepoint_probability": record.changepoint_probability,
-        "recent_change_probability": record.recent_change_probability,
-        "run_length": run_length,
-    }

@@ -89,7 +89,7 @@ async def get_snapshot(request: Request) -> Response:
     if parts is None:
         raise UnknownStream(f"there is no stream {stream!r}")
     place = context.settings.models_dir, parts.head.settings.model
-    digest = await asyncio.to_thread(models.digest, *place)
+    digest = parts.head.digest or await asyncio.to_thread(models.digest, *place)
     found = snapshot.Snapshot(stream, time.time_ns() // 1_000_000, digest, *parts)
     blob = await asyncio.to_thread(snapshot.dump, found)
     return Bytes(blob)

@@ -2,17 +2,17 @@
 
 from __future__ import annotations
 
+import asyncio
 import socket
 
 import uvicorn
 from fastapi import FastAPI
 
-from service.api.call import EVENTS
 from service.api.http import Context
 
 
 class Server(uvicorn.Server):
-    """Uvicorn, waiting for requests at its stop but not for those who follow the events."""
+    """Uvicorn, waiting for requests at its stop but not for those who follow."""
 
     def __init__(self, config: uvicorn.Config, app: FastAPI) -> None:
         super().__init__(config)
@@ -22,11 +22,11 @@ class Server(uvicorn.Server):
         """End event streams, then stop as usual."""
         context: Context | None = getattr(self._app.state, "context", None)
         if context is not None:
-            await context.hub.drain()
+            await asyncio.gather(context.hub.drain(), context.live.drain())
         for connection in list(self.server_state.connections):
             # What is left of them belongs to consumers that take nothing, and would be waited for.
             scope, transport = getattr(connection, "scope", None), connection.transport
             held = transport.get_write_buffer_size() if transport is not None else 0
-            if held and scope is not None and scope.get("path") == EVENTS:
+            if held and scope is not None and "answered_s" in scope.get("state", {}):
                 transport.abort()
         await super().shutdown(sockets)

@@ -45,11 +45,10 @@ def unfit(wanted: Mapping[str, UsedModel], models_dir: Path) -> dict[str, str]:
     """Return what is wrong with each model that streams need, if anything is."""
     found = {}
     for reference, model in wanted.items():
-        here = models.digest(models_dir, reference)
         if models.resolve(models_dir, reference) is None:
             if not model.packed:
                 found[reference] = "is not there"
-        elif here != model.digest:
+        elif not models.same(models_dir, reference, model.digest):
             found[reference] = "is another one than the streams were made with"
     return found
 
@@ -91,7 +90,7 @@ def _put(draft: Path, reference: str, model: UsedModel, models_dir: Path) -> boo
     target = models_dir / name / version
     target.parent.mkdir(exist_ok=True)
     os.replace(folder, target)
-    if models.digest(models_dir, reference) != model.digest:
+    if not models.same(models_dir, reference, model.digest):
         shutil.rmtree(target)
         raise BadBackup(f"the packed model {reference} is not the one that streams were on")
     return True

@@ -11,6 +11,7 @@ from service.client.errors import (
     Unavailable,
     UnexpectedAnswer,
 )
+from service.client.follow import Ended, Followed, Missed
 from service.client.outbox import AsyncOutbox, Bounds, Outbox, OutboxError, OutboxFull
 from service.client.sync import Client
 
@@ -21,7 +22,10 @@ __all__ = [
     "Bounds",
     "Client",
     "ClientError",
+    "Ended",
+    "Followed",
     "InvalidRequest",
+    "Missed",
     "Outbox",
     "OutboxError",
     "OutboxFull",

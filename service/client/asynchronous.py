@@ -9,7 +9,8 @@ from service.client import base, bodies, calls, calls_overview
 from service.client.base import Result
 from service.client.bodies import Observed
 from service.client.driver import AsyncDriver
-from service.client.feed import Feed
+from service.client.feed import Events, Patience
+from service.client.follow import Ended, Follow, Followed, Missed
 from service.client.retry import Policy
 from service.documents import (
     Action,
@@ -247,14 +248,25 @@ class AsyncClient(AsyncDriver):
         ones. silence_s: a connection on which not even a heartbeat came for so long is given up.
         retry_for_s: `Unavailable` when none came about for so long; None: try for ever.
         """
-        feed = Feed(
-            stream=stream,
-            prefix=prefix,
-            model=model,
-            states=states,
-            after=after,
-            silence_s=silence_s,
-            retry_for_s=retry_for_s,
-            timeout_s=self._core.timeout_s,
+        patience = Patience(silence_s, retry_for_s, self._core.timeout_s)
+        feed = Events(
+            stream=stream, prefix=prefix, model=model, states=states, after=after, patience=patience
         )
-        return self._events(feed)
+        return self._messages(feed)
+
+    def follow(
+        self,
+        stream: str,
+        *,
+        after: int | str | None = None,
+        silence_s: float = 60.0,
+        retry_for_s: float | None = 60.0,
+    ) -> AsyncGenerator[Followed | Missed | Ended, None]:
+        """Iterate over the stream's observations as they are applied, across disconnects.
+
+        after: a `seq`, or the `cursor` of what came before, to go on from; -1: everything retained;
+        None: only new ones. Ends with an `Ended` when the stream is deleted or replaced. silence_s,
+        retry_for_s: as of `events`.
+        """
+        patience = Patience(silence_s, retry_for_s, self._core.timeout_s)
+        return self._messages(Follow(stream, after, patience))

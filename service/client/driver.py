@@ -17,7 +17,6 @@ from service.client.base import DEFAULT_URL, Calls, Core, Pages
 from service.client.errors import ClientError
 from service.client.feed import ENDS, Feed
 from service.client.retry import Call, Policy
-from service.documents import Gap, StreamEvent
 
 T = TypeVar("T")
 P = TypeVar("P")
@@ -101,21 +100,25 @@ class Driver:
         while pages.call is not None:
             yield from pages.take(self.call(pages.call))
 
-    def _events(self, feed: Feed) -> Generator[StreamEvent | Gap, None, None]:
-        while True:
+    def _messages(self, feed: Feed[T]) -> Generator[T, None, None]:
+        while not feed.over:
             ended: Exception | None = None
             try:
                 with closing(self._connection(feed)) as messages:
                     yield from messages
             except ENDS as error:
                 ended = error
-            time.sleep(feed.ended(ended))
+            if not feed.over:
+                time.sleep(feed.ended(ended))
 
-    def _connection(self, feed: Feed) -> Generator[StreamEvent | Gap, None, None]:
+    def _connection(self, feed: Feed[T]) -> Generator[T, None, None]:
         with self._http.stream(**feed.request()) as response:
             if not response.is_success:
                 response.read()
-            feed.opened(response)
+            found = feed.opened(response)
+            if found is not None:
+                yield found
+                return
             for message in EventSource(response).iter_sse():
                 found = feed.message(message)
                 if found is not None:
@@ -201,8 +204,8 @@ class AsyncDriver:
             for each in pages.take(await self.call(pages.call)):
                 yield each
 
-    async def _events(self, feed: Feed) -> AsyncGenerator[StreamEvent | Gap, None]:
-        while True:
+    async def _messages(self, feed: Feed[T]) -> AsyncGenerator[T, None]:
+        while not feed.over:
             ended: Exception | None = None
             try:
                 async with aclosing(self._connection(feed)) as messages:
@@ -210,13 +213,17 @@ class AsyncDriver:
                         yield message
             except ENDS as error:
                 ended = error
-            await asyncio.sleep(feed.ended(ended))
+            if not feed.over:
+                await asyncio.sleep(feed.ended(ended))
 
-    async def _connection(self, feed: Feed) -> AsyncGenerator[StreamEvent | Gap, None]:
+    async def _connection(self, feed: Feed[T]) -> AsyncGenerator[T, None]:
         async with self._http.stream(**feed.request()) as response:
             if not response.is_success:
                 await response.aread()
-            feed.opened(response)
+            found = feed.opened(response)
+            if found is not None:
+                yield found
+                return
             async with aclosing(EventSource(response).aiter_sse()) as messages:
                 async for message in messages:
                     found = feed.message(message)

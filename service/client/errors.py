@@ -20,7 +20,7 @@
     * Temporary (429, 503, 504): the same request may do later; of items of a batch, otherwise
       the client has tried again and raises Unavailable
     * Fault (500): the service's own
-      * NumericalFault, Quarantined, CorruptState
+      * NumericalFault, Quarantined, CorruptState, ModelChanged
 
 A problem of a type that this version does not know gets the class of its status.
 """
@@ -228,6 +228,10 @@ class Quarantined(Fault, slug="quarantined"):
 
 class CorruptState(Fault, slug="corrupt-state"):
     """What is stored of the stream cannot be read."""
+
+
+class ModelChanged(Fault, slug="model-changed"):
+    """The artifact of the stream's model is not the one that the stream was made with."""
 
 
 class Unavailable(ClientError):

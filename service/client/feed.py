@@ -1,11 +1,12 @@
-"""The feed of changepoints: what is asked for, what a message says, when to connect again."""
+"""What has no end: what is asked for, what a message says, when to connect again."""
 
 from __future__ import annotations
 
 import random
 import time
-from collections.abc import Sequence
-from typing import Any
+from abc import ABC, abstractmethod
+from collections.abc import Mapping, Sequence
+from typing import Any, Generic, NamedTuple, TypeVar
 
 import httpx
 import msgspec
@@ -17,16 +18,110 @@ from service.client.problems import problem_in
 from service.client.retry import FIRST_PAUSE_S, LONGEST_PAUSE_S, RETRIED
 from service.documents import Gap, StreamEvent
 
-PATH = "/v1/events"
+T = TypeVar("T")
 _event = msgspec.json.Decoder(StreamEvent).decode
 _gap = msgspec.json.Decoder(dict[str, Any]).decode
 
 
-class Feed:
-    """One reading of the feed, across as many connections as it takes.
+class Patience(NamedTuple):
+    """How long a silent connection, and a service that is away, are borne."""
+
+    silence_s: float
+    retry_for_s: float | None
+    timeout_s: float
+
+
+class Feed(ABC, Generic[T]):
+    """One reading of messages, across as many connections as it takes.
 
     Each message's id is where the next connection goes on: nothing is missed or seen twice.
     """
+
+    def __init__(
+        self, path: str, asked: Mapping[str, Any], after: str | None, patience: Patience
+    ) -> None:
+        self._path, self._asked, self.cursor = path, _params(asked), after
+        self.over = False  # whether the service has said that there is no more to come
+        self._retry_for_s = patience.retry_for_s
+        timeout_s = patience.timeout_s
+        connect_s = min(5.0, timeout_s)
+        self._timeout = httpx.Timeout(timeout_s, connect=connect_s, read=patience.silence_s)
+        self._failing_since: float | None = None
+        self._first_pause_s = self._pause_s = FIRST_PAUSE_S
+
+    @abstractmethod
+    def read(self, message: ServerSentEvent) -> T | None:
+        """Return what a message says; None for one of a kind that later versions may have."""
+
+    @abstractmethod
+    def mark(self, found: T, cursor: str) -> None:
+        """Give what a message said its place."""
+
+    def request(self) -> dict[str, Any]:
+        """Return the arguments of the next connection."""
+        headers = {"Accept": "text/event-stream", "Cache-Control": "no-store"}
+        params = list(self._asked)
+        if self.cursor is not None:
+            headers["Last-Event-ID"] = self.cursor
+            params.append(("after", self.cursor))
+        return {
+            "method": "GET",
+            "url": self._path,
+            "params": params,
+            "headers": headers,
+            "timeout": self._timeout,
+        }
+
+    def opened(self, response: httpx.Response) -> T | None:
+        """Check the head of a response whose refusal, if it is one, was read.
+
+        Returns what it says by itself, if anything: nothing comes after that.
+        """
+        if response.status_code in RETRIED:
+            problem = problem_in(response)
+            raise _Again(str(problem), problem.retry_after_s)
+        if not response.is_success:
+            raise problem_in(response)
+        self._failing_since, self._pause_s = None, self._first_pause_s
+        return None
+
+    def message(self, message: ServerSentEvent) -> T | None:
+        """Read a message; None for one that says nothing."""
+        if message.retry is not None:
+            self._first_pause_s = self._pause_s = min(message.retry / 1000, LONGEST_PAUSE_S)
+        try:
+            found = self.read(message)
+        except msgspec.DecodeError as error:
+            raise UnexpectedAnswer(f"GET {self._path}: unexpected message: {error}") from error
+        if message.id:
+            self.cursor = message.id  # also of a heartbeat: what came before it was not wanted
+            if found is not None:
+                self.mark(found, message.id)
+        return found
+
+    def ended(self, error: Exception | None) -> float:
+        """Return the seconds to wait after a connection that ended, before the next.
+
+        Raises Unavailable when none came about for too long.
+        """
+        if isinstance(error, httpx.UnsupportedProtocol | SSEError):
+            raise UnexpectedAnswer(f"GET {self._path}: {error}") from error
+        now = time.monotonic()
+        self._failing_since = self._failing_since or now
+        wait_s = self._pause_s * random.uniform(0.8, 1.2)
+        if isinstance(error, _Again) and error.retry_after_s is not None:
+            wait_s = max(wait_s, error.retry_after_s)
+        self._pause_s = min(2 * self._pause_s, LONGEST_PAUSE_S)
+        limit_s = self._retry_for_s
+        if limit_s is not None and now + wait_s - self._failing_since > limit_s:
+            raise Unavailable(
+                f"GET {self._path}: {error or 'the connection was closed'}"
+            ) from error
+        return wait_s
+
+
+class Events(Feed[StreamEvent | Gap]):
+    """Changepoints as they are raised."""
 
     def __init__(
         self,
@@ -36,87 +131,26 @@ class Feed:
         model: str | None,
         states: Sequence[str],
         after: str | None,
-        silence_s: float,
-        retry_for_s: float | None,
-        timeout_s: float,
+        patience: Patience,
     ) -> None:
         if isinstance(states, str):
             raise InvalidRequest("expected a list of states, got a text")
-        self._filters = _params(
-            {"stream": stream, "prefix": prefix, "model": model, "state": list(states)}
-        )
-        self.cursor = after
-        self._retry_for_s = retry_for_s
-        self._timeout = httpx.Timeout(timeout_s, connect=min(5.0, timeout_s), read=silence_s)
-        self._failing_since: float | None = None
-        self._first_pause_s = self._pause_s = FIRST_PAUSE_S
+        asked = {"stream": stream, "prefix": prefix, "model": model, "state": list(states)}
+        super().__init__("/v1/events", asked, after, patience)
 
-    def request(self) -> dict[str, Any]:
-        """Return the arguments of the next connection."""
-        headers = {"Accept": "text/event-stream", "Cache-Control": "no-store"}
-        params = list(self._filters)
-        if self.cursor is not None:
-            headers["Last-Event-ID"] = self.cursor
-            params.append(("after", self.cursor))
-        return {
-            "method": "GET",
-            "url": PATH,
-            "params": params,
-            "headers": headers,
-            "timeout": self._timeout,
-        }
+    def read(self, message: ServerSentEvent) -> StreamEvent | Gap | None:
+        """Return an event, or what is not kept any more."""
+        if message.event == "changepoint":
+            return _event(message.data)
+        return Gap(_gap(message.data or "{}")) if message.event == "gap" else None
 
-    def opened(self, response: httpx.Response) -> None:
-        """Check the head of a response whose refusal, if it is one, was read."""
-        if response.status_code in RETRIED:
-            problem = problem_in(response)
-            raise _Again(str(problem), problem.retry_after_s)
-        if not response.is_success:
-            raise problem_in(response)
-        self._failing_since, self._pause_s = None, self._first_pause_s
-
-    def message(self, message: ServerSentEvent) -> StreamEvent | Gap | None:
-        """Read a message; None for one that says nothing."""
-        if message.retry is not None:
-            self._first_pause_s = self._pause_s = min(message.retry / 1000, LONGEST_PAUSE_S)
-        found = self._read(message)
-        if message.id:
-            self.cursor = message.id  # also of a heartbeat: what came before it was not wanted
-            if found is not None:
-                found.cursor = message.id
-        return found
-
-    def _read(self, message: ServerSentEvent) -> StreamEvent | Gap | None:
-        try:
-            if message.event == "changepoint":
-                return _event(message.data)
-            if message.event == "gap":
-                return Gap(_gap(message.data or "{}"))
-        except msgspec.DecodeError as error:
-            raise UnexpectedAnswer(f"GET {PATH}: unexpected message: {error}") from error
-        return None  # of a kind that later versions may have
-
-    def ended(self, error: Exception | None) -> float:
-        """Return the seconds to wait after a connection that ended, before the next.
-
-        Raises Unavailable when none came about for too long.
-        """
-        if isinstance(error, httpx.UnsupportedProtocol | SSEError):
-            raise UnexpectedAnswer(f"GET {PATH}: {error}") from error
-        now = time.monotonic()
-        self._failing_since = self._failing_since or now
-        wait_s = self._pause_s * random.uniform(0.8, 1.2)
-        if isinstance(error, _Again) and error.retry_after_s is not None:
-            wait_s = max(wait_s, error.retry_after_s)
-        self._pause_s = min(2 * self._pause_s, LONGEST_PAUSE_S)
-        limit_s = self._retry_for_s
-        if limit_s is not None and now + wait_s - self._failing_since > limit_s:
-            raise Unavailable(f"GET {PATH}: {error or 'the connection was closed'}") from error
-        return wait_s
+    def mark(self, found: StreamEvent | Gap, cursor: str) -> None:
+        """Note the cursor."""
+        found.cursor = cursor
 
 
 class _Again(Exception):
-    """The service refuses the feed for the time being."""
+    """The service refuses for the time being."""
 
     def __init__(self, reason: str, retry_after_s: float | None) -> None:
         super().__init__(reason)

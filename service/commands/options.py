@@ -51,6 +51,8 @@ API = STORE | {
     "event_buffer",
     "events_heartbeat_s",
     "events_send_timeout_s",
+    "max_live_streams",
+    "live_interval_s",
     "trace",
     "trace_share",
 }
@@ -89,7 +91,7 @@ SERVE = set(Settings.model_fields) - {"metrics_port"}
 SHORT = {"open_access": ("--open",)}
 LIMITS = (
     *("max_", "memory_", "read_", "checkpoint_", "resident_", "idempotency_", "lease_"),
-    *("body_", "head_", "horizon_", "feed_", "event", "webhook_"),
+    *("body_", "head_", "horizon_", "feed_", "event", "live_", "webhook_"),
 )
 
 

@@ -27,6 +27,8 @@ from service.process import (
 from service.redis.connection import UnusableServer
 from service.settings import Settings
 
+log = logging.getLogger(__name__)
+
 # How the supervisor tells a child what it inherits; nobody types these.
 ParentFd = Annotated[int | None, typer.Option("--parent-fd", hidden=True)]
 ListenFd = Annotated[int | None, typer.Option("--listen-fd", hidden=True)]
@@ -65,6 +67,8 @@ def api(settings: Settings, parent_fd: ParentFd = None, listen_fd: ListenFd = No
             keys_required(settings, check_store(settings))
         inherited = None if listen_fd is None else socket.socket(fileno=listen_fd)
         listener = inherited or listen(settings.host, settings.port)
+        if inherited is None:
+            log.info("listening on %s port %d", settings.host, settings.port)
     except (Refused, UnusableServer) as error:
         fail(str(error), EXIT_REFUSED)
     except redis.RedisError as error:
@@ -116,6 +120,7 @@ def worker(
         signal.signal(signal.SIGINT, found.stop)
         if settings.metrics_port:
             metrics.serve(settings.metrics_port)
+        log.info("%s computes on %s", chosen, settings.device)
         found.run()
     except (Refused, UnusableServer) as error:
         fail(str(error), EXIT_REFUSED)

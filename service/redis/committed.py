@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections import defaultdict
+from collections.abc import Iterable, Sequence
 from typing import Any, NamedTuple, cast
 
 import redis.asyncio
@@ -105,24 +106,47 @@ class AsyncStore:
         start, stop = max(start, head.seq - head.settings.history, 0), min(stop, head.seq)
         if start >= stop:
             return []
+        return (await self.following(partition, stream, head, start, stop))[1]
+
+    async def following(
+        self, partition: int, stream: str, head: wire.Head, start: int, stop: int
+    ) -> tuple[bytes | None, list[wire.Record]]:
+        """Return the head as stored, and with it the records with seq in [start, stop).
+
+        `head` says where to look for them. They are those that are stored: some may lie before
+        what the stream retains, and go with the next commit.
+        """
         numbers = range(chunk_of(stream, start), chunk_of(stream, stop - 1) + 1)
         seqs = range(max(start, head.sealed), stop)
         # In one transaction, and chunks up to the end: a commit after `head` was read may have
         # sealed what was then in the tail.
         async with self._client.pipeline(transaction=True) as pipe:
+            pipe.hget(keys.heads(partition), stream)
             pipe.hmget(keys.history(partition, stream), [str(number) for number in numbers])
             if seqs:
                 pipe.hmget(keys.tail(partition, stream), [str(seq) for seq in seqs])
-            chunks, *tails = await pipe.execute()
-        records = [record for blob in chunks if blob for record in unseal(blob)]
+            blob, chunks, *tails = await pipe.execute()
+        records = [record for chunk in chunks if chunk for record in unseal(chunk)]
         records += [
-            decoded(wire.decode_record, blob, f"a record of {stream!r}")
+            decoded(wire.decode_record, each, f"a record of {stream!r}")
             for tail in tails
-            for blob in tail
-            if blob
+            for each in tail
+            if each
         ]
         by_seq = {record.seq: record for record in records if start <= record.seq < stop}
-        return [by_seq[seq] for seq in sorted(by_seq)]
+        return blob, [by_seq[seq] for seq in sorted(by_seq)]
+
+    async def heads(self, streams: Iterable[tuple[int, str]]) -> dict[str, bytes | None]:
+        """Return the heads of (partition, stream) as stored, tombstones included."""
+        names: defaultdict[int, list[str]] = defaultdict(list)
+        for partition, stream in streams:
+            names[partition].append(stream)
+        async with self._client.pipeline(transaction=False) as pipe:
+            for partition, some in names.items():
+                pipe.hmget(keys.heads(partition), some)
+            rows = await pipe.execute()
+        every = zip(names.values(), rows, strict=True)
+        return {s: blob for some, row in every for s, blob in zip(some, row, strict=True)}
 
     async def names(
         self, prefix: str, cursor: str | None, limit: int
@@ -170,7 +194,7 @@ class AsyncStore:
         what = f"a change of {stream!r}"
         every = [decoded(wire.decode_change, blob, what) for blob in found.values()]
         inside = [each for each in every if start <= each.seq < stop]
-        return sorted(inside, key=lambda each: (each.seq, each.time_ms))
+        return sorted(inside, key=lambda each: (each.seq, each.number, each.time_ms))
 
     async def expired(self, now_ms: int, most: int) -> list[str]:
         """Return up to `most` streams of each partition whose time to live is over."""

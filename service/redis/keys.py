@@ -72,7 +72,7 @@ def events(p: int, stream: str) -> str:
 
 
 def changes(p: int, stream: str) -> str:
-    """Return the hash of changed settings by `seq:milliseconds`."""
+    """Return the hash of changed settings by `seq:milliseconds:number`, older ones without it."""
     return f"moca:{{{p}}}:changes:{stream}"
 
 

@@ -30,6 +30,11 @@ def chunk_of(stream: str, seq: int) -> int:
     return (seq + phase_of(stream)) // CHUNK
 
 
+def first_of(stream: str, chunk: int) -> int:
+    """Return the seq of the first record that a chunk can hold."""
+    return max(0, chunk * CHUNK - phase_of(stream))
+
+
 def seal(records: Sequence[wire.Record | msgspec.Raw]) -> bytes:
     """Encode the records of one chunk; Raw: encoded already."""
     return zlib.compress(wire.encode(records))

@@ -54,6 +54,7 @@ class Change(Struct, array_like=True):
     seq: int
     time_ms: int
     settings: dict[str, Any]
+    number: int = 0  # counts the stream's changes from 1; 0: kept before they were counted
 
 
 class Met(Struct, array_like=True):
@@ -117,6 +118,7 @@ class Head(Struct, omit_defaults=True):
     event: Event | None = None  # the event under suspicion
     last_event: Event | None = None  # the last confirmed one
     next_event: int = 1
+    changes: int = 0  # of settings, so far
     best_start: int = 0  # last start of the best (max-product) path
     map_run_length: int | None = None
     changed_probability: float | None = None
@@ -127,10 +129,12 @@ class Head(Struct, omit_defaults=True):
     last: list[float] | None = None  # last label
     x_dim: int | None = None  # known from settings or the first input
     told: float | None = None  # supervision of the next observation, of an override
+    believed: list[tuple[int, float]] | None = None  # override since the last observation
     pending: list[Observation] = []  # from `seq` on: the first waits for its label, if any does
     met: list[Met] = []  # settings of those pending that came before they changed
     last_time: float | None = None  # of the last observation that had one; seconds since 1970
     alarm: Alarm | None = None  # what `sensitivity` comes to
+    digest: str | None = None  # of the model's artifact; None: built in, or not recorded yet
 
 
 class Record(Struct, array_like=True, omit_defaults=True):
@@ -154,6 +158,7 @@ class Record(Struct, array_like=True, omit_defaults=True):
     probabilities: list[float] | None = None
     previous_start: int = -1  # where the best path before a regime starting here starts; -1: none
     variance: list[list[float]] | None = None
+    believed: list[tuple[int, float]] | None = None  # override of the belief before this one
 
 
 class IdempotencyRecord(Struct, array_like=True):

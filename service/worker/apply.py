@@ -186,7 +186,8 @@ class Batch:
         told = head.told if seen.changepoint is None else seen.changepoint
         met = hazards.met(model, head.settings)
         elapsed = times.elapsed(seen, head.settings.interval, head.last_time)
-        return Record(head.seq, seen.y, seen.x, seen.time, elapsed, told, *met)
+        rest = (elapsed, told, *met)
+        return Record(head.seq, seen.y, seen.x, seen.time, *rest, believed=head.believed)
 
     def _check(self, head: Head, observations: list[Observation], first: int) -> None:
         """Check a whole command first, so that a refusal leaves nothing of it applied."""

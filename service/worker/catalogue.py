@@ -1,7 +1,12 @@
-"""Models as the worker holds them: built-in ones, and artifacts loaded once per device."""
+"""Models as the worker holds them: built-in ones, and artifacts loaded once per device.
+
+A stream is served by the very artifact that it was made with, known by its digest. One that is
+edited under its name is another one: new streams, and streams that are moved, come to it.
+"""
 
 from __future__ import annotations
 
+import logging
 from pathlib import Path
 
 import torch
@@ -11,18 +16,23 @@ from model_core import filter as moca
 from model_core.errors import BadArtifact
 from model_core.upm.base import UnderlyingModel
 from model_core.upm.builtin import BUILTIN, Options
-from service import models
-from service.errors import UnknownModel
+from service import metrics, models
+from service.errors import ModelChanged, UnknownModel
 from service.wire import Head
+
+logger = logging.getLogger(__name__)
 
 
 class Catalogue:
-    """Underlying models by `NAME@VERSION`."""
+    """Underlying models by `NAME@VERSION` and, of artifacts, by their digest."""
 
     def __init__(self, models_dir: Path, device: str, largest: int = 1 << 30) -> None:
         self._folder, self._device, self._largest = models_dir, device, largest
         self._built: dict[tuple[str, Options], UnderlyingModel] = {}
-        self._artifacts: dict[str, UnderlyingModel] = {}
+        self._artifacts: dict[tuple[str, str | None], UnderlyingModel] = {}
+        self._there: dict[str, tuple[object, str | None]] = {}  # stamp and digest, as last seen
+        self._changed: set[str] = set()
+        self._refused: set[tuple[str, str | None]] = set()
         self._bytes: dict[int, int] = {}  # of a hypothesis, by the model's id: they are all kept
 
     def resolve(self, name: str) -> str:
@@ -34,22 +44,31 @@ class Catalogue:
 
     def of(self, head: Head) -> UnderlyingModel:
         """Model of a stream as far as its shape is known; raises UnknownModel."""
-        return self.get(head.settings.model, options_of(head))
+        return self.get(head.settings.model, options_of(head), head.digest)
 
-    def get(self, name: str, options: Options = Options()) -> UnderlyingModel:  # noqa: B008
-        """Model of a full name, a built-in one in the shape of `options`; raises UnknownModel."""
+    def get(
+        self,
+        name: str,
+        options: Options = Options(),  # noqa: B008
+        digest: str | None = None,
+    ) -> UnderlyingModel:
+        """Model of a full name, a built-in one in the shape of `options`.
+
+        digest: of an artifact, None for the one that lies there. Raises UnknownModel, and
+        ModelChanged where that is not the one wanted.
+        """
         if name not in BUILTIN:
-            return self._load(name)
+            return self._artifact(name, digest)
         if (name, options) not in self._built:
             self._built[name, options] = BUILTIN[name](options)
         return self._built[name, options]
 
-    def dimensions(self, name: str) -> tuple[int | None, int | None]:
+    def dimensions(self, name: str, digest: str | None = None) -> tuple[int | None, int | None]:
         """Numbers in an input and in a label; None where a stream's first one decides."""
         for model in models.BUILT_IN:
             if model.reference == name:
                 return model.x_dim, model.y_dim
-        found = self._load(name)
+        found = self._artifact(name, digest)
         return found.x_dim, found.y_dim
 
     def hypothesis_bytes(self, model: UnderlyingModel) -> int:
@@ -60,16 +79,74 @@ class Catalogue:
             self._bytes[id(model)] = sum(each.nbytes for each in moca.leaves(state)) // 2
         return self._bytes[id(model)]
 
-    def _load(self, name: str) -> UnderlyingModel:
-        if name not in self._artifacts:
-            base, _, version = self.resolve(name).partition("@")
-            try:
-                folder = models.place(self._folder, base) / version
-                models.check_files(folder, self._largest)
-                self._artifacts[name] = artifact.load(folder, self._device)
-            except (BadArtifact, OSError) as error:
-                raise UnknownModel(f"model {name} cannot be loaded: {error}") from error
-        return self._artifacts[name]
+    def digest(self, name: str) -> str | None:
+        """Digest of the artifact that lies there now; None of a built-in model.
+
+        Raises UnknownModel where there is none that can be loaded.
+        """
+        if name in BUILTIN:
+            return None
+        folder = self._place(self.resolve(name))
+        try:
+            models.check_files(folder, self._largest)
+        except OSError as error:
+            raise _unloadable(name, error) from error
+        stamp = models.stamp(folder)
+        if name not in self._there or self._there[name][0] != stamp:
+            self._there[name] = stamp, models.digest(self._folder, name)
+        return self._there[name][1]
+
+    def notice(self) -> int:
+        """Look at what was loaded: how much of it is not what lies there any more."""
+        loaded = {name for name, _ in self._artifacts}
+        changed = {name for name in loaded if not self._is_there(name)}
+        for name in changed - self._changed:
+            logger.warning(
+                "the files of %s were changed or removed: streams that were made with them are "
+                "answered from memory until this worker ends, and by no other one",
+                name,
+            )
+        self._changed = changed
+        return len(changed)
+
+    def _is_there(self, name: str) -> bool:
+        try:
+            return all(self.digest(name) == each for n, each in self._artifacts if n == name)
+        except UnknownModel:
+            return False
+
+    def _artifact(self, name: str, digest: str | None) -> UnderlyingModel:
+        wanted = self.digest(name) if digest is None else digest
+        if (name, wanted) not in self._artifacts:
+            self._artifacts[name, wanted] = self._load(name, wanted)
+        return self._artifacts[name, wanted]
+
+    def _load(self, name: str, wanted: str | None) -> UnderlyingModel:
+        if self.digest(name) != wanted:
+            raise self._other(name, wanted)
+        try:
+            found = artifact.load(self._place(name), self._device)
+        except (BadArtifact, OSError) as error:
+            raise _unloadable(name, error) from error
+        if self.digest(name) != wanted:
+            raise _unloadable(name, "its files are being changed")
+        return found
+
+    def _other(self, name: str, wanted: str | None) -> ModelChanged:
+        metrics.MODEL_CHANGED.inc()
+        detail = f"the files of {name} are not those that the stream was made with: put these back"
+        if (name, wanted) not in self._refused:
+            self._refused.add((name, wanted))
+            logger.error("%s (digest %s), or move its streams", detail, wanted)
+        return ModelChanged(f"{detail}, or move it by POST /v1/streams/{{id}}/model")
+
+    def _place(self, name: str) -> Path:
+        base, _, version = name.partition("@")
+        return models.place(self._folder, base) / version
+
+
+def _unloadable(name: str, why: object) -> UnknownModel:
+    return UnknownModel(f"model {name} cannot be loaded: {why}")
 
 
 def options_of(head: Head) -> Options:

@@ -10,7 +10,7 @@ import msgspec
 from msgspec.structs import replace
 
 from service import metrics, views
-from service.errors import CorruptState, ReadTimeout, UnknownStream
+from service.errors import CorruptState, ModelChanged, ReadTimeout, UnknownStream
 from service.wire import (
     READS,
     Act,
@@ -45,7 +45,7 @@ def control(engine: Engine, stream: Stream, task: Task) -> None:
     if isinstance(command, READS) and _late(engine, task):
         raise ReadTimeout("its deadline passed before this read was reached")
     if not isinstance(command, Delete):
-        usable(stream)
+        usable(stream, moved=isinstance(command, Move))
     if not (isinstance(command, MAKERS) or stream.alive or stream.broken is not None):
         raise UnknownStream(f"there is no stream {stream.name!r}")
     _RUN[type(command)](engine, stream, task)
@@ -61,10 +61,16 @@ def _late(engine: Engine, task: Task) -> bool:
     return accepted_ms + allowed_ms < time.time() * 1000 + engine.ahead_ms
 
 
-def usable(stream: Stream) -> None:
-    """Raise CorruptState for a stream that could not be read."""
+def usable(stream: Stream, moved: bool = False) -> None:
+    """Raise CorruptState for a stream that could not be read, or has no model; or ModelChanged.
+
+    moved: the model does not matter, it is to get another one.
+    """
     if stream.broken is not None:
         raise CorruptState(stream.broken)
+    if stream.unserved is not None and not moved:
+        changed = isinstance(stream.unserved, ModelChanged)
+        raise (ModelChanged if changed else CorruptState)(str(stream.unserved))
 
 
 def fresh(engine: Engine, stream: Stream, envelope: Envelope, given: dict[str, Any]) -> Head:
@@ -77,7 +83,7 @@ def fresh(engine: Engine, stream: Stream, envelope: Envelope, given: dict[str, A
     settings = _settings({**given, "model": name})
     check_options(settings)
     generation = stream.head.generation + 1 if stream.head is not None else 1
-    head = Head(generation, settings, created_ms=now)
+    head = Head(generation, settings, created_ms=now, digest=catalogue.digest(name))
     head.x_dim, head.y_dim = catalogue.dimensions(name)
     known = check_prior(settings, catalogue.of(head), Known(head.x_dim, head.y_dim))
     check_sizes(engine, head, known, settings.max_hypotheses)
@@ -101,16 +107,18 @@ def _configure(engine: Engine, stream: Stream, task: Task) -> None:
         earlier = msgspec.to_builtins(stream.live().settings)
         stream.restart(fresh(engine, stream, task.envelope, {**earlier, **given}))
     else:
-        _note(stream, dict(given), task)
-        _change(engine, stream, given)
+        _change(engine, stream, dict(given))
+        _note(stream, given, task)
     stream.touch(task.envelope.time_ms)
     _summarised(engine, stream, task)
 
 
 def _note(stream: Stream, given: dict[str, Any], task: Task) -> None:
-    """Keep on record that settings are changed here."""
-    seq = delayed.position(stream.live())
-    stream.keep_changes([Change(seq, task.envelope.time_ms, given)])
+    """Keep on record that settings were changed here."""
+    head = stream.live()
+    head.changes += 1
+    seq = delayed.position(head)
+    stream.keep_changes([Change(seq, task.envelope.time_ms, given, head.changes)])
 
 
 def _change(engine: Engine, stream: Stream, given: dict[str, Any]) -> None:

@@ -152,19 +152,25 @@ def _compared(
 
 def move(engine: Engine, stream: Stream, command: Move, now_ms: int) -> None:
     """Have a stream go on under another model, as if it had been there for all that is retained."""
-    if command.model == stream.live().settings.model:
+    old, name = stream.live(), engine.catalogue.resolve(command.model)
+    if (name, engine.catalogue.digest(name)) == (old.settings.model, old.digest):
         return
-    head, records = _prepared(engine, stream, {"model": command.model}, stream.live().pending)
+    head, records = _prepared(engine, stream, {"model": name}, old.pending, anew=True)
     rerun.adopt(engine, stream, rerun.under(engine, stream, head, records), now_ms)
     stream.live().met = []  # what waits counts under the new model, as what is retained does
 
 
 def _prepared(
-    engine: Engine, stream: Stream, given: dict[str, Any], pending: Sequence[Observation] = ()
+    engine: Engine,
+    stream: Stream,
+    given: dict[str, Any],
+    pending: Sequence[Observation] = (),
+    anew: bool = False,
 ) -> tuple[Head, list[Record]]:
     """Head of a new stream with the settings, and records; raises Refused where they do not fit.
 
-    pending: what waits for labels, which is to fit, too.
+    pending: what waits for labels, which is to fit, too. anew: the artifact of a model that stays
+    is the one that lies there now, not the stream's.
     """
     head, catalogue = stream.live(), engine.catalogue
     if "model" in given and not same_model(given["model"], head.settings.model):
@@ -175,12 +181,14 @@ def _prepared(
     settings = msgspec.convert(merged, StreamSettings)
     check_options(settings)
     records = retained(stream, engine.store, engine.settings.max_replay)
-    known = Known(*catalogue.dimensions(settings.model))
+    stays = settings.model == head.settings.model and not anew
+    digest = head.digest if stays else catalogue.digest(settings.model)
+    known = Known(*catalogue.dimensions(settings.model, digest))
     all_seen: list[tuple[int, Record | Observation]] = [(each.seq, each) for each in records]
     all_seen += enumerate(pending, head.seq)
     for _, seen in all_seen:
         known = known.after(seen)
-    shaped = Head(1, settings, x_dim=known.x_dim, y_dim=known.y_dim)
+    shaped = Head(1, settings, x_dim=known.x_dim, y_dim=known.y_dim, digest=digest)
     model = catalogue.of(shaped)
     known = check_prior(settings, model, known)
     check_sizes(engine, shaped, known, settings.max_hypotheses)

@@ -60,7 +60,8 @@ def label(
     known = head.pending[index]
     told = known.changepoint if seen.changepoint is None else seen.changepoint
     head.pending[index] = replace(known, y=seen.y, changepoint=told, pending=False)
-    stream.come_back()
+    if stream.ahead is not None and stream.ahead.count > index:
+        stream.come_back()  # it went past without the label
     if index:
         return _run_ahead(engine, stream, index + 1), None
     done = _settle(engine, stream, settled)
@@ -76,8 +77,7 @@ def append(
         raise NotAwaited("with a `label_window` of 0 every label comes with its observation")
     head.pending.append(seen)
     if len(head.pending) > head.settings.label_window and head.pending[0].pending:
-        head.pending[0] = replace(head.pending[0], pending=False)
-        stream.come_back()
+        head.pending[0] = replace(head.pending[0], pending=False)  # as what ran ahead has it
     done = _settle(engine, stream, settled)
     if not head.pending:
         return done[-1]
@@ -146,7 +146,9 @@ def _record(engine: Engine, stream: Stream, seq: int, seen: Observation | None) 
     met = next((each for each in head.met if seq < each.until), None) or _now(engine, head)
     elapsed = times.elapsed(seen, met.interval, _time_before(head, seq))
     told = head.told if seen.changepoint is None and seq == head.seq else seen.changepoint
-    return Record(seq, seen.y, seen.x, seen.time, elapsed, told, met.hazard, met.outlier_rate)
+    record = Record(seq, seen.y, seen.x, seen.time, elapsed, told, met.hazard, met.outlier_rate)
+    record.believed = head.believed if seq == head.seq else None
+    return record
 
 
 def keep_met(engine: Engine, head: Head) -> None:

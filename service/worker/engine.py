@@ -38,7 +38,7 @@ class Engine:
         self.settings, self.store = settings, store
         self.catalogue = Catalogue(settings.models_dir, settings.device, settings.max_model_bytes)
         self.streams: OrderedDict[tuple[int, str], Stream] = OrderedDict()
-        self._slabs: dict[tuple[str, int, Options], Slab] = {}
+        self._slabs: dict[tuple[str, str | None, int, Options], Slab] = {}
         self.ahead_ms = 0.0  # how far the store's clock is ahead of this machine's
         self.tick: Callable[[], None] = lambda: None  # a sign of life, in long work
 
@@ -60,21 +60,25 @@ class Engine:
                 if wrong:
                     raise CorruptState(wrong)
                 stream.recall(each.idempotency)
-                stream.begin_with(None if each.head is None else self._head(each.head))
+                stream.begin_with(None if each.head is None else wire.decode_head(each.head))
+                self._know(stream)
                 self._restore(stream, each.checkpoint)
                 loaded.append(stream)
             except (CorruptState, msgspec.MsgspecError) as error:
                 self._break(stream, each, str(error))
             except ServiceError as refusal:  # its model is missing: again at the next command
-                stream.broken = refusal.detail
+                stream.unserved = refusal
         self._replay([s for s in loaded if s.slab is not None])
 
-    def _head(self, stored: bytes) -> Head:
-        head = wire.decode_head(stored)
-        if head.x_dim is None and not head.deleted:
-            # Of an older version, perhaps, where the model alone decided.
-            head.x_dim, _ = self.catalogue.dimensions(head.settings.model)
-        return head
+    def _know(self, stream: Stream) -> None:
+        """Fill in what an older version did not keep of a stream: the model alone decided."""
+        if not stream.alive:
+            return
+        head = stream.live()
+        if head.digest is None:
+            head.digest = self.catalogue.digest(head.settings.model)
+        if head.x_dim is None:
+            head.x_dim, _ = self.catalogue.dimensions(head.settings.model, head.digest)
 
     def _fetch(self, partition: int, names: list[str]) -> list[tuple[str, Stored, str | None]]:
         """Load streams; with what is wrong where a key of one is of a type it cannot have."""
@@ -147,7 +151,7 @@ class Engine:
     def slab(self, head: Head) -> Slab:
         """Slab of the streams that share this one's model and shape."""
         settings = head.settings
-        key = (settings.model, settings.max_hypotheses, options_of(head))
+        key = (settings.model, head.digest, settings.max_hypotheses, options_of(head))
         if key not in self._slabs:
             device, window = self.settings.device, self.settings.recent_window
             model = self.catalogue.of(head)
@@ -230,17 +234,18 @@ class Engine:
         return going
 
     def drop_broken(self, keys: Iterable[tuple[int, str]]) -> None:
-        """Forget streams that could not be read: what is wrong may be mended meanwhile."""
+        """Forget streams that cannot be used: what is wrong may be mended meanwhile."""
         for key in keys:
-            if key in self.streams and self.streams[key].broken is not None:
-                self.evict(self.streams[key])
+            found = self.streams.get(key)
+            if found is not None and (found.broken or found.unserved) is not None:
+                self.evict(found)
 
     def drop_empty_slabs(self) -> None:
         """Free the memory of slabs that hold no stream."""
         self._slabs = {key: slab for key, slab in self._slabs.items() if not slab.empty}
 
     def measure(self) -> None:
-        """Set the gauges of what is on the device, and of how far checkpoints are behind."""
+        """Set the gauges of what is held, and of how far checkpoints are behind."""
         behind = [s for s in self.streams.values() if s.behind_checkpoint]
         oldest_ms = min((s.checkpoint_ms for s in behind), default=None)
         age_s = 0.0 if oldest_ms is None else max(0.0, time.time() - oldest_ms / 1000)
@@ -248,6 +253,7 @@ class Engine:
         metrics.RESIDENT_STREAMS.set(sum(s.slab is not None for s in self.streams.values()))
         metrics.CHECKPOINT_AGE.set(age_s)
         metrics.CHECKPOINT_LAG.set(max(ahead, default=0))
+        metrics.CHANGED_MODELS.set(self.catalogue.notice())
 
     def evict(self, stream: Stream) -> None:
         """Forget a stream whose state is safe in Redis."""

@@ -208,7 +208,7 @@ def passed(head: Head, record: Record, score: float | None) -> None:
     """Move a head on by an observation; score: what it counts for, None in the warm-up."""
     head.seq += 1
     head.last = numbers(record.y) or head.last
-    head.told = None
+    head.told = head.believed = None
     if record.time is not None:  # also where times do not count yet
         head.last_time = clock.seconds(record.time)
     if score is not None:

@@ -1,8 +1,11 @@
-"""Overrides of a stream's run-length belief: supervision by whoever knows better."""
+"""Overrides of a stream's run-length belief: supervision by whoever knows better.
+
+An override is kept with the observation that follows it, so that a rerun makes it again.
+"""
 
 from __future__ import annotations
 
-import math
+from collections.abc import Sequence
 
 import torch
 
@@ -34,22 +37,27 @@ def _replace(engine: Engine, stream: Stream, stated: list[tuple[int, float]]) ->
     head, slab = stream.live(), stream.slab
     if slab is None or head.seq == 0:
         raise WarmingUp(f"the stream has no belief yet at seq {head.seq}", seq=head.seq)
-    state = slab.state(stream.row)
-    found = state.belief.run_length[0].tolist()
-    alive = torch.isfinite(state.belief.log_prob[0]).tolist()
-    slots = {r: i for i, (r, there) in enumerate(zip(found, alive, strict=True)) if there}
-    log_prob = torch.full_like(state.belief.log_prob, beliefs.NEG_INF)
-    for run_length, probability in stated:
-        if run_length not in slots:
-            kept = ", ".join(map(str, sorted(slots)[:20]))
+    belief = slab.state(stream.row).belief
+    alive = torch.isfinite(belief.log_prob[0])
+    kept = sorted(belief.run_length[0, alive].tolist())
+    for run_length, _ in stated:
+        if run_length not in kept:
             raise UnfitBelief(
-                f"belief: no hypothesis has run length {run_length}; there are {kept}"
-                + (", ..." if len(slots) > 20 else ""),
+                f"belief: no hypothesis has run length {run_length}; there are "
+                + ", ".join(map(str, kept[:20]))
+                + (", ..." if len(kept) > 20 else ""),
                 field="belief",
             )
-        log_prob[0, slots[run_length]] = math.log(probability) if probability else beliefs.NEG_INF
-    belief = beliefs.override(state.belief, log_prob)
-    engine.replace(stream, state._replace(belief=belief))
+    head.believed = [(run_length, probability) for run_length, probability in stated if probability]
+    believe(stream, head.believed)
+    engine.replace(stream, slab.state(stream.row))
+
+
+def believe(stream: Stream, stated: Sequence[tuple[int, float]]) -> None:
+    """Have a stream that has observations believe what is stated, and its head say so."""
+    head, slab = stream.live(), stream.slab
+    assert slab is not None
+    belief = slab.restate(stream.row, stated)
     last, lengths = head.seq - 1, belief.run_length[0]
     head.map_run_length = int(lengths[belief.log_prob[0].argmax()])
     head.best_start = last - int(lengths[belief.score[0].argmax()])

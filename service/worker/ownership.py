@@ -25,6 +25,7 @@ class Leases:
         self._lock = threading.Lock()
         self._held: dict[int, Lease] = {}
         self._lost: set[int] = set()
+        self._said = 0  # how many are held, as last logged
         self._ticked = time.monotonic()
         self._stop = threading.Event()
         self._thread = threading.Thread(target=self._renew_for_ever, name="renew", daemon=True)
@@ -37,6 +38,7 @@ class Leases:
         """Renew no more."""
         self._stop.set()
         self._thread.join()
+        self._say()
 
     def tick(self) -> None:
         """Say that the worker's loop is alive."""
@@ -70,6 +72,7 @@ class Leases:
     def _renew_for_ever(self) -> None:
         log: Log | None = None
         while not self._stop.wait(self._ttl_s / 4):
+            self._say()
             # A loop that hangs must lose its partitions: others can do its work, it cannot.
             if time.monotonic() - self._ticked > self._ttl_s:
                 continue
@@ -84,6 +87,11 @@ class Leases:
             gone = {lease for lease, ok in zip(leases, kept, strict=True) if not ok}
             with self._lock:
                 self._lost |= {x.partition for x in gone if self._held.get(x.partition) == x}
+
+    def _say(self) -> None:
+        if (held := len(self.held())) != self._said:
+            logger.info("owns %d partitions", held)
+            self._said = held
 
 
 class Census:

@@ -15,7 +15,7 @@ from model_core.upm.base import UnderlyingModel
 from service import metrics
 from service.redis.store import Stored
 from service.wire import Event, Head, Record, StreamSettings
-from service.worker import alarms, hazards, reads, warmup
+from service.worker import alarms, hazards, overrides, reads, warmup
 from service.worker.engine import Engine
 from service.worker.observing import follow, passed, raised
 from service.worker.stream import Stream
@@ -53,19 +53,19 @@ def under(
     engine: Engine, stream: Stream, head: Head, records: list[Record], beliefs: int = 0
 ) -> Rerun:
     """Rerun records as a new stream would have seen them; head: its settings and dimensions."""
-    made, model, settings = _begun(stream, head, records), engine.catalogue.of(head), head.settings
+    model, settings = engine.catalogue.of(head), head.settings
     met = hazards.met(model, settings)
     records = [replace(record, hazard=met[0], outlier_rate=met[1]) for record in records]
     known = warmup.given(settings, model) or _estimated(model, settings, records)
-    return _run(engine, made, records, known, beliefs)
+    return _run(engine, stream, head, records, known, beliefs)
 
 
 def corrected(engine: Engine, stream: Stream, records: list[Record]) -> Rerun:
     """Rerun records, in which only what is told was changed, in the stream's own units."""
     old = stream.live()
     head = Head(1, old.settings, x_dim=old.x_dim, y_dim=old.y_dim, alarm=old.alarm)
-    made = _begun(stream, head, records)
-    return _run(engine, made, records, (old.location or [], old.scale or []))
+    head.digest = old.digest
+    return _run(engine, stream, head, records, (old.location or [], old.scale or []))
 
 
 def _begun(stream: Stream, head: Head, records: list[Record]) -> Stream:
@@ -89,16 +89,19 @@ def _estimated(
 
 def _run(
     engine: Engine,
-    made: Stream,
+    stream: Stream,
+    head: Head,
     records: list[Record],
     known: tuple[list[float], list[float]] | None,
     beliefs: int = 0,
 ) -> Rerun:
-    found, head = Rerun(made, records), made.live()
+    made, believed = _begun(stream, head, records), stream.live().believed
+    found = Rerun(made, records)
     if known is None:
         made.buffer = list(records)
         for record in records:
             passed(head, record, None)
+        head.believed = believed
         return found
     (head.location, head.scale), head.warm = known, True
     slab = engine.slab(head)
@@ -109,6 +112,9 @@ def _run(
     except BaseException:  # given up on the way, too
         found.close()
         raise
+    if believed and records:  # after the last of them
+        overrides.believe(made, believed)
+    head.believed = believed
     return found
 
 
@@ -154,6 +160,7 @@ def adopt(
     known = stream.events(engine.store)
     needed = {each.id for each in (head.event, head.last_event) if each is not None}
     new = _reconciled(found.events.values(), known, needed, old.next_event, also)
+    head.changes = old.changes
     head.next_event = max([old.next_event, *(each.id + 1 for each in new.values())])
     gone = old.event if old.event and old.event.id not in {e.id for e in new.values()} else None
     head.event = new.get(head.event.id) if head.event is not None else None
@@ -165,7 +172,7 @@ def adopt(
     if gone is not None:
         changed.append(replace(gone, state="withdrawn"))
     stream.leave()
-    stream.head = head
+    stream.head, stream.unserved = head, None
     stream.slab, stream.row, stream.buffer = found.stream.slab, found.stream.row, []
     if stream.slab is None:
         stream.buffer = list(found.records)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import NamedTuple
 
 import torch
@@ -10,6 +11,7 @@ from torch import Tensor
 
 from model_core import belief as beliefs
 from model_core import filter as moca
+from model_core.belief import Belief
 from model_core.filter import FilterState, Inputs, Prior
 from model_core.predictive import Mixture
 from model_core.upm.base import UnderlyingModel, tree_map
@@ -97,6 +99,13 @@ class Slab:
         """Put a state (batch 1) in place of a row's."""
         self._write(torch.tensor([row], device=self.device), state)
 
+    def restate(self, row: int, stated: Sequence[tuple[int, float]]) -> Belief:
+        """Override a row's belief by probabilities of run lengths; returns it."""
+        state = self.state(row)
+        belief = beliefs.restate(state.belief, stated)
+        self.put(row, state._replace(belief=belief))
+        return belief
+
     def row_prior(self, row: int) -> Prior:
         """Prior of one stream (batch 1)."""
         return _prior_rows(self._prior, torch.tensor([row], device=self.device))
@@ -130,7 +139,14 @@ class Slab:
         confirmed: list[int],
         thresholds: list[float] | None = None,
     ) -> list[Readout]:
-        """Step through what counts as applied; a label that breaks the step, as a missing one."""
+        """Step through what counts as applied; a label that breaks the step, as a missing one.
+
+        Overrides before an observation are made first. Where the state has them already, that
+        changes nothing.
+        """
+        for row, record in zip(rows, records, strict=True):
+            if record.believed:
+                self.restate(row, record.believed)
         _, readouts = self.step(rows, records, confirmed, thresholds)
         broken = [i for i, readout in enumerate(readouts) if not readout.ok]
         if broken:

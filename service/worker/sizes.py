@@ -4,8 +4,10 @@ from __future__ import annotations
 
 from msgspec.structs import replace
 
+from model_core.upm.base import UnderlyingModel
 from service.errors import UnfitSettings
 from service.wire import Head
+from service.worker.answers import LEVELS
 from service.worker.checks import Known
 from service.worker.engine import Engine
 
@@ -20,12 +22,21 @@ def check_sizes(engine: Engine, head: Head, known: Known, max_hypotheses: int) -
     if settings.model.partition("@")[0] == "autoregressive" and lags > limit:
         detail = f"{settings.order} labels of {outputs} numbers are {lags} inputs"
         raise UnfitSettings(f"order: {detail}, at most {limit} are taken", field="order")
-    each = engine.catalogue.hypothesis_bytes(engine.catalogue.of(shaped))
-    most = STATE_BYTES // each - 1  # there is a slot for the one that is born
+    model = engine.catalogue.of(shaped)
+    each, work = engine.catalogue.hypothesis_bytes(model), _work(model)
+    # In memory there is a slot for the one that is born.
+    most = min(STATE_BYTES // each - 1, engine.settings.max_step_work // max(work, 1))
     if max_hypotheses > most:
         fit = f"at most {most} fit" if most > 1 else "not even 2 fit"
         raise UnfitSettings(
-            f"max_hypotheses: {max_hypotheses} of {each} bytes each, with so many numbers"
-            f" in x and y; {fit}",
+            f"max_hypotheses: {max_hypotheses} of {each} bytes and {work} evaluations each, with so"
+            f" many numbers in x and y; {fit}",
             field="max_hypotheses",
         )
+
+
+def _work(model: UnderlyingModel) -> int:
+    """Evaluations for the quantiles of an answer, of one hypothesis."""
+    if model.label in ("class", "binary"):
+        return 0
+    return len(LEVELS) * model.y_dim * model.parts

@@ -52,8 +52,9 @@ def _read(engine: Engine, stream: Stream, command: Import) -> Snapshot:
     name = engine.catalogue.resolve(settings.model)
     if name != settings.model:
         raise UnfitSnapshot(f"the snapshot names no version of its model {settings.model!r}")
-    if found.model_digest != models.digest(engine.settings.models_dir, name):
+    if not models.same(engine.settings.models_dir, name, found.model_digest):
         raise UnfitSnapshot(f"the model {name} here is not the one that the stream was made with")
+    found.head.digest = engine.catalogue.digest(name)
     return found
 
 

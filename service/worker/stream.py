@@ -36,7 +36,8 @@ class Stream:
         self.slab: Slab | None = None
         self.ahead: Ahead | None = None
         self.row = -1
-        self.broken: str | None = None
+        self.broken: str | None = None  # why what is stored cannot be read
+        self.unserved: Exception | None = None  # why there is no model for what is stored
         self.reborn = False  # the next commit drops an earlier life
         self.phase = phase_of(name)
         self._stale = set(stored.stale)
@@ -101,7 +102,7 @@ class Stream:
         p, name = self.partition, self.name
         head = self.head or Head(1, wire.StreamSettings())  # it could not be read
         self.head = Head(head.generation, head.settings, deleted=True, updated_ms=now_ms)
-        self.broken, self.reborn = None, True
+        self.broken, self.unserved, self.reborn = None, None, True
         self.tail, self.buffer, self._new, self._events = {}, [], {}, {}
         self.leave()
         for list_of in (keys.names, keys.due, keys.pinned):
@@ -135,7 +136,7 @@ class Stream:
         """Have changes of settings written with the next commit."""
         key = keys.changes(self.partition, self.name)
         for each in changes:
-            field = f"{each.seq}:{each.time_ms}"
+            field = f"{each.seq}:{each.time_ms}:{each.number}"
             self._effects.append(("HSET", key, field, wire.encode(each)))
 
     def put(self, record: Record) -> None:
@@ -149,8 +150,7 @@ class Stream:
 
     def raise_events(self, events: list[Event], time: str | None) -> None:
         """Have events written with the next commit; `time` is the observation's."""
-        self._events.update((event.id, event) for event in events)
-        self._known.update(self._events)
+        self.keep_events(events)
         self._raised += [(event, time) for event in events]
 
     def events(self, store: Store) -> dict[int, Event]:
@@ -237,7 +237,7 @@ class Stream:
         p, name = self.partition, self.name
         self.tail.update((seq, wire.encode(record)) for seq, record in self._new.items())
         self._sealing = {}
-        if self.alive and self.broken is None:
+        if self.alive and self.broken is None and self.unserved is None:
             self._drop_stale()
             if self.live().warm:
                 self._seal()

@@ -54,6 +54,7 @@ def _check_kept(found: Snapshot) -> None:
     for change in found.changes:
         _range("changes: a time", change.time_ms, 0, LAST_MS)
         _range("changes: seq", change.seq, 0, MOST)
+        _range("changes: number", change.number, 0, head.changes)
     _check_events([*found.events, *filter(None, (head.event, head.last_event))])
     for record in found.records:
         _check_record(record)
@@ -100,7 +101,7 @@ def _known(engine: Engine, head: Head, limits: Settings) -> Known:
 
 
 def _check_head(head: Head) -> None:
-    for name in ("seq", "next_event", "scored"):
+    for name in ("seq", "next_event", "scored", "changes"):
         _range(name, getattr(head, name), 0, MOST)
     for name in ("checkpoint", "confirmed_start", "before_start", "best_start"):
         _range(name, getattr(head, name), 0, head.seq)
@@ -111,6 +112,7 @@ def _check_head(head: Head) -> None:
     sums = [head.log_score_sum, head.pruned_mass, head.pruned_mass_sum, head.last_time or 0.0]
     if not all(map(math.isfinite, [*totals, *sums])):
         raise BadSnapshot("a sum, or the last time, is not finite")
+    _check_believed(head.believed, head.seq)
     for each in head.met:
         _check_met(each)
 
@@ -128,7 +130,16 @@ def _check_record(record: Record) -> None:
     _check_met(Met(record.seq + 1, record.hazard, record.outlier_rate, None))
     _range("elapsed", record.elapsed, 0, math.inf)
     _range("supervision", record.changepoint or 0.0, 0, 1)
+    _check_believed(record.believed, record.seq)
     _check_time(record.time)
+
+
+def _check_believed(stated: list[tuple[int, float]] | None, seq: int) -> None:
+    for run_length, probability in stated or []:
+        _range("belief: run length", run_length, 0, seq)
+        _range("belief", probability, 0, 1)
+    if stated is not None:
+        _range("belief: sum", math.fsum(each for _, each in stated), 0.5, 2)
 
 
 def _check_pending(seen: Observation) -> None:

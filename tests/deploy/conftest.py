@@ -45,13 +45,19 @@ def separate(processes, redis_url):
 
 
 @pytest.fixture
-def serve(processes, redis_url):
-    """Start `moca serve` beside the cluster; may be called again after a kill."""
-    processes.environment["MOCA_REDIS_URL"] = redis_url
-    port = free_port()
+def serve(processes, redis_url, tmp_path):
+    """Start `moca serve` beside the cluster, or on a folder; may be called again after a kill."""
+    ports = {}
 
-    def start() -> str:
-        processes.start("serve", "serve", "--port", str(port))
+    def start(folder: str = "") -> str:
+        port = ports.setdefault(folder, free_port())
+        if folder:
+            processes.environment.pop("MOCA_REDIS_URL", None)
+            command = ["--data-dir", str(tmp_path / folder)]
+        else:
+            processes.environment["MOCA_REDIS_URL"] = redis_url
+            command = []
+        processes.start(f"serve {folder}".strip(), "serve", "--port", str(port), *command)
         wait_ready(f"http://127.0.0.1:{port}")
         return f"http://127.0.0.1:{port}"
 

@@ -19,10 +19,6 @@ from tests.e2e.test_events import *  # noqa: F403
 from tests.e2e.test_kill import *  # noqa: F403
 from tests.e2e.test_kill import _meanwhile
 
-# About the embedded store, or two deployments beside each other.
-del test_the_store_survives_a_kill_of_everything_but_itself  # noqa: F821
-del test_a_stream_moves_to_another_deployment_in_the_middle_of_a_series  # noqa: F821
-
 pytestmark = pytest.mark.slow
 
 

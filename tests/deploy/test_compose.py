@@ -1,11 +1,17 @@
 """docker-compose.yml is valid under the Compose specification, and says what it has to."""
 
+import os
 import re
+import signal
+import subprocess
+import sys
 from pathlib import Path
 
 import compose_spec
 import pytest
 import yaml
+
+from tests.conftest import _binary, _wait_until_up
 
 ROOT = Path(__file__).parents[2]
 
@@ -66,3 +72,50 @@ def test_no_password_is_in_the_file(composed):
 def test_redis_keeps_what_it_accepted(line):
     for place in ("redis", "kubernetes/base"):
         assert line in (ROOT / "deploy" / place / "redis.conf").read_text().splitlines()
+
+
+def redis_commands():
+    """What starts Redis, as a shell gets it: by compose and by Kubernetes."""
+    composed = yaml.safe_load((ROOT / "docker-compose.yml").read_text())
+    yield "compose", composed["services"]["redis"]["command"][-1].replace("$$", "$")
+    manifest = next(
+        yaml.safe_load_all((ROOT / "deploy" / "kubernetes" / "base" / "redis.yaml").read_text())
+    )
+    yield "kubernetes", manifest["spec"]["template"]["spec"]["containers"][0]["command"][-1]
+
+
+@pytest.mark.parametrize("command", [pytest.param(c, id=name) for name, c in redis_commands()])
+def test_redis_ends_when_it_is_told_to(command, tmp_path):
+    """The first process of the container is Redis itself: a shell there would keep SIGTERM."""
+    binary = _binary("redis")
+    if binary is None:
+        pytest.skip("no redis-server on this machine")
+    (tmp_path / "given.conf").write_text(f"port 0\nunixsocket {tmp_path}/s\ndir {tmp_path}\n")
+    (tmp_path / "password").write_text("of-a-test")
+    for place, here in (
+        (r"/tmp/redis\.conf", "made.conf"),
+        (r"/etc/moca/redis\.conf", "given.conf"),
+        (r"/run/(secrets/)?moca/redis_password", "password"),
+    ):
+        command = re.sub(place, f"{tmp_path}/{here}", command)
+    process = subprocess.Popen(["sh", "-c", command], stdout=subprocess.DEVNULL)
+    try:
+        _wait_until_up(f"unix://:of-a-test@{tmp_path}/s", process)
+        process.send_signal(signal.SIGTERM)
+        assert process.wait(10) == 0
+    finally:
+        process.kill()
+        process.wait()
+
+
+@pytest.mark.slow
+def test_the_trial_finds_nothing_wrong():
+    """With MOCA_TEST_IMAGE; MOCA_TEST_ENGINE is docker, or podman on the network of the host."""
+    image, engine = os.environ.get("MOCA_TEST_IMAGE"), os.environ.get("MOCA_TEST_ENGINE", "docker")
+    if image is None:
+        pytest.skip("MOCA_TEST_IMAGE names no image")
+    command = [sys.executable, str(ROOT / "deploy" / "trial" / "run.py"), "--engine", engine]
+    command += ["--image", image, *(["--host-network"] if engine == "podman" else [])]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=900)
+    assert done.returncode == 0, done.stderr
+    assert "10000 applied" in done.stdout

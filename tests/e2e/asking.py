@@ -16,6 +16,7 @@ from service.api.examples import FILE, all_examples
 BYTES = "application/octet-stream"
 PATHS = {call.endpoint.__name__: (call.method, call.path) for call in CALLS}
 KEPT = 4  # of a long list of objects or numbers
+ENDLESS = ("events", "follow_observations")
 
 
 def prepare(client):
@@ -45,7 +46,7 @@ def ask(client, each, blob):
     method, path = PATHS[each.call]
     url = path.format(**each.path) + (f"?{each.query}" if each.query else "")
     if each.body is msgspec.UNSET:
-        if each.call == "events":
+        if each.call in ENDLESS:
             return first_message(client, url)
         return client.request(method, url)
     content = each.body if isinstance(each.body, str) else json.dumps(each.body)

@@ -124,6 +124,11 @@ def test_a_verdict_what_if_and_the_history_of_settings(client):
     assert reported["event"]["verdict"] is True
     ask(client, "PUT", "a/changepoints/x", 422, json={"change": False})
     ask(client, "PUT", "a/changepoints/99", 404, json={"change": False})
+    stated = [{"run_length": 59, "probability": 1.0}]
+    ask(client, "PUT", "a/run-length", json={"belief": stated})
+    post(client, "a", labels(1))
+    seen = ask(client, "GET", "a/history")["observations"]
+    assert [each["belief"] for each in seen[-2:]] == [None, stated]
 
 
 def test_a_model_moves_while_observations_come(client):

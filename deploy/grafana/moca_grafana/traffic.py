@@ -183,11 +183,15 @@ def _pressure() -> list[Panel]:
 
 def _events() -> list[Panel]:
     readers = What(
-        "Connections to /v1/events", "Open ones, by API process.", "short", above(80, 100)
+        "Connections that follow",
+        "Open ones to /v1/events and to observations as they come, by API process.",
+        "short",
+        above(80, 100),
     )
     sent = What(
-        "Events sent and lost",
-        "Sent to connections; gaps told; connections closed because they took nothing.",
+        "Followed: sent and lost",
+        "Events and observations sent to connections; gaps told; connections closed because they"
+        " took nothing.",
         "suffix: /s",
         above(1000, 10000),
     )
@@ -200,7 +204,16 @@ def _events() -> list[Panel]:
     lag = What(
         "Webhooks: oldest event on its way", "By webhook; 0 without webhooks.", "s", above(60, 600)
     )
-    rates = {"sent": "events_sent", "gaps": "event_gaps", "closed": "event_streams_dropped"}
+    rates = {
+        "events": "events_sent",
+        "events, gaps": "event_gaps",
+        "events, closed": "event_streams_dropped",
+        "observations": "live_observations_sent",
+        "observations, gaps": "live_gaps",
+        "observations, closed": "live_streams_dropped",
+    }
+    of_events = Query('moca_event_streams{job="api"}', "events, {{instance}}")
+    of_streams = Query('moca_live_streams{job="api"}', "observations, {{instance}}")
     failed = "sum(rate(moca_webhook_failed_attempts_total[$__rate_interval])) or vector(0)"
     dead = "sum(rate(moca_webhook_dead_total[$__rate_interval])) or vector(0)"
     lines_of = [
@@ -209,7 +222,7 @@ def _events() -> list[Panel]:
     ]
     late = "max by (hook) (moca_webhook_lag_seconds) or on () vector(0)"
     return [
-        lines(readers, Query('moca_event_streams{job="api"}', "{{instance}}"), span=6),
+        lines(readers, of_events, of_streams, span=6),
         lines(sent, *lines_of, span=6),
         lines(hooks, Query(failed, "failed attempts"), Query(dead, "given up"), span=6),
         lines(lag, Query(late, "{{hook}}"), span=6),

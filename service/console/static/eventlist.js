@@ -163,8 +163,8 @@ export class EventList {
     try {
       await send(method, pathOf(this.stream, path), body);
       fill(this.trouble);
-      announce(`Kept: ${done}.`);
       await this.does.judged();
+      announce(`Kept: ${done}.`);
     } catch (error) {
       fill(this.trouble, problem(error));
     } finally {

@@ -17,14 +17,29 @@ export class Followed {
     this.segmentation = /** @type {any[]} */ ([]);
     this.beliefs = /** @type {Map<number, any>} */ (new Map());
     this.belief = /** @type {any} */ (null); // as of now, whole
-    this.stale = true; // whether events are to be read again
+    this.loaded = false; // whether everything was read; what comes then is added
+    this.next = 0; // position of the observation to come
+    this.came = /** @type {{kind: string, data: any}[]} */ ([]); // and is to be taken in
+    this.told = ""; // of events, when they were last read
+    this.more = false; // observations that came since the belief was read
+    this.onChange = (/** @type {any} */ _) => {}; // of an event that is new, or in another state
     this.turn = /** @type {Promise<boolean>} */ (Promise.resolve(false));
   }
 
-  /** Position of the observation to come, of those shown. */
+  /** Position after the last observation shown. */
   get end() {
     const last = this.observations[this.observations.length - 1];
     return last ? last.seq + 1 : 0;
+  }
+
+  /** Whether there is something to read that messages do not say. */
+  get behind() {
+    return this.more || this.told !== this.said;
+  }
+
+  /** What the summary says of events. */
+  get said() {
+    return JSON.stringify([this.summary?.event, this.summary?.last_event]);
   }
 
   /** Everything is to be read anew. */
@@ -32,7 +47,13 @@ export class Followed {
     this.observations = [];
     this.beliefs = new Map();
     this.belief = null;
-    this.stale = true;
+    this.loaded = false;
+  }
+
+  /** Messages begin anew: what came before is not of them. */
+  begin() {
+    this.came = [];
+    this.loaded = false;
   }
 
   /** Show more, or fewer. @param {number} wanted */
@@ -40,23 +61,42 @@ export class Followed {
     return this.inTurn(() => {
       this.wanted = wanted;
       this.forget();
-      return this.read();
+      return this.merge();
     });
   }
 
   /** Forget what was believed, and read it again: somebody corrected it. */
   corrected() {
-    return this.inTurn(() => {
+    return this.inTurn(async () => {
       this.beliefs = new Map();
-      this.belief = null;
-      this.stale = true;
-      return this.read();
+      await Promise.all([this.readEvents(true), this.readBelief()]);
+      return true;
     });
   }
 
-  /** Read what came since; whether anything did. @returns {Promise<boolean>} */
+  /** A message came. @param {string} kind @param {any} data */
+  take(kind, data) {
+    this.came.push({ kind, data });
+  }
+
+  /** Take in what came, and read what was never read; whether anything is new. */
   step() {
-    return this.inTurn(() => this.read());
+    return this.inTurn(() => this.merge());
+  }
+
+  /** Read what messages do not say; observations are taken in meanwhile. */
+  async details() {
+    const { more, said } = this;
+    if (this.told !== said) await this.readEvents();
+    this.told = said;
+    if (!more) return;
+    this.more = false; // until another comes
+    try {
+      await this.readBelief();
+    } catch (error) {
+      this.more = true;
+      throw error;
+    }
   }
 
   /** One reading at a time: two would add the same observations. @param {() => Promise<boolean>} ask */
@@ -67,46 +107,64 @@ export class Followed {
   }
 
   /** @returns {Promise<boolean>} */
-  async read() {
-    const summary = await get(pathOf(this.stream));
-    const before = this.summary;
-    this.summary = summary;
-    const applied = summary.seq - summary.awaited.length;
-    if (applied < this.end) this.forget(); // made anew under the same id
-    const came = await this.more();
-    const event = JSON.stringify([summary.event, summary.last_event]);
-    const changed = !before || event !== JSON.stringify([before.event, before.last_event]);
-    if (this.stale || changed) await this.readEvents();
-    if (came || !this.belief) await this.readBelief();
-    return came || changed || JSON.stringify(before) !== JSON.stringify(summary);
+  async merge() {
+    let news = !this.loaded;
+    if (!this.loaded) await this.load();
+    for (const { kind, data } of this.came.splice(0)) news = this.one(kind, data) || news;
+    this.observations.splice(0, Math.max(0, this.observations.length - this.wanted));
+    return news;
   }
 
-  /** @returns {Promise<boolean>} */
-  async more() {
-    const path = pathOf(this.stream, "/history");
-    let came = false;
-    let start = this.observations.length ? this.end : Math.max(0, this.summary.seq - this.wanted);
-    if (this.summary.seq - start > this.wanted) {
-      // far behind: a gap is not filled
-      this.observations = [];
-      start = this.summary.seq - this.wanted;
+  /** @param {string} kind @param {any} data @returns {boolean} */
+  one(kind, data) {
+    if (kind === "state") {
+      this.summary = data;
+      return true;
     }
+    const at = kind === "gap" ? data.end : data.seq;
+    if (at < this.next || (kind === "gap" && at === this.next)) return false; // known already
+    if (at > this.next) this.observations = []; // a gap is not filled
+    if (kind === "observation") this.observations.push(data);
+    this.next = kind === "gap" ? at : at + 1;
+    this.more = true;
+    return true;
+  }
+
+  async load() {
+    const summary = await get(pathOf(this.stream));
+    if (this.summary && summary.created !== this.summary.created) this.forget(); // made anew
+    this.summary = summary;
+    await this.readObservations();
+    await Promise.all([this.readEvents(), this.readBelief()]);
+    this.told = this.said;
+    this.more = false;
+    this.loaded = true;
+  }
+
+  async readObservations() {
+    const path = pathOf(this.stream, "/history");
+    const found = [];
+    let start = Math.max(0, this.summary.seq - this.wanted);
     for (;;) {
       const page = await get(path, { start, limit: Math.min(PAGE, this.wanted) });
-      came ||= page.observations.length > 0;
-      this.observations.push(...page.observations);
+      found.push(...page.observations);
+      this.next = page.seq;
       if (page.next === null || !page.observations.length) break;
       start = page.next;
     }
-    this.observations.splice(0, Math.max(0, this.observations.length - this.wanted));
-    return came;
+    this.observations = found;
   }
 
-  async readEvents() {
+  /** @param {boolean} [expected] whether whoever looks knows of what changed */
+  async readEvents(expected = false) {
     const found = await get(pathOf(this.stream, "/changepoints"));
+    const known = new Map(this.events.map((each) => [each.id, stateOf(each)]));
+    const changed = found.events.filter(
+      (/** @type {any} */ each) => known.get(each.id) !== stateOf(each),
+    );
     this.events = found.events;
     this.segmentation = found.segmentation;
-    this.stale = false;
+    if (this.loaded && !expected) changed.forEach(this.onChange);
   }
 
   async readBelief() {
@@ -134,6 +192,9 @@ export class Followed {
     return Math.min(BELIEFS, this.wanted);
   }
 }
+
+/** @param {any} event */
+const stateOf = (event) => `${event.state} ${event.start}`;
 
 /** @param {any} answer of what-if @returns {Map<number, any>} */
 export function beliefsOf(answer) {

@@ -4,6 +4,7 @@ import { brief, sign } from "./format.js";
 import { colour } from "./theme.js";
 
 const TICKS = 8;
+const ROOM = 8; // an eighth of what is shown holds "✓ #16 confirmed"
 const DASHES = { confirmed: "solid", suspected: "dash", withdrawn: "dot" };
 
 /** @param {import("./series.js").Shown} shown @param {number[]} seqs */
@@ -41,6 +42,11 @@ export function lines(shown, seqs) {
 const within = (events, seqs) =>
   events.filter((each) => each.start > seqs[0] && each.start <= seqs[seqs.length - 1]);
 
+/** Whether another change follows too soon for the whole text beside the line.
+ * @param {any} event @param {any[]} all @param {number[]} seqs */
+const crowded = (event, all, seqs) =>
+  all.some((each) => each.start > event.start && each.start < event.start + seqs.length / ROOM);
+
 /** @param {import("./series.js").Shown} shown @param {number[]} seqs @param {number[][]} panels */
 export function notes(shown, seqs, panels) {
   const titles = [
@@ -64,8 +70,8 @@ export function notes(shown, seqs, panels) {
     .slice(1);
   const marks = within(shown.events, seqs)
     .filter((each) => each.state !== "withdrawn")
-    .map((each) => ({
-      text: `${sign(each.state)} #${each.id} ${each.state}`,
+    .map((each, i, all) => ({
+      text: `${sign(each.state)} #${each.id}${crowded(each, all, seqs) ? "" : ` ${each.state}`}`,
       x: each.start - 0.5,
       xanchor: "left",
       xshift: 3,

@@ -7,12 +7,13 @@ import { EventList } from "./eventlist.js";
 import { factsOf } from "./facts.js";
 import { Followed } from "./follow.js";
 import { count, plural, sentence, setting } from "./format.js";
-import { poll, problem } from "./problems.js";
+import { Live } from "./live.js";
+import { problem } from "./problems.js";
 import { drawing } from "./series.js";
 import { beliefTable, observationTable } from "./tables.js";
 import { WhatIf } from "./whatif.js";
 
-const EVERY_MS = 1000;
+const CLOCK_MS = 1000; // how long ago something was is said anew
 const WINDOWS = [100, 200, 500, 1000, 2000];
 const RERUN_UNASKED = 600; // retained observations up to which the belief of before is computed at once
 
@@ -21,18 +22,16 @@ const RERUN_UNASKED = 600; // retained observations up to which the belief of be
  * @param {import("./events.js").Feed} feed @returns {import("./main.js").View}
  */
 export function showStream(main, name, query, feed) {
-  const page = new StreamPage(main, name, Number(query.get("window")) || 500);
-  feed.follow(
-    { stream: name },
-    (raised) => page.raised(raised),
-    () => page.refresh(),
-  );
+  const page = new StreamPage(main, name, Number(query.get("window")) || 500, feed);
   return { title: name, nav: "streams", close: () => page.close() };
 }
 
 class StreamPage {
-  /** @param {HTMLElement} main @param {string} name @param {number} wanted */
-  constructor(main, name, wanted) {
+  /**
+   * @param {HTMLElement} main @param {string} name @param {number} wanted
+   * @param {import("./events.js").Feed} feed
+   */
+  constructor(main, name, wanted, feed) {
     this.name = name;
     this.data = new Followed(name, WINDOWS.includes(wanted) ? wanted : 500);
     this.tried = /** @type {any} */ (null);
@@ -45,7 +44,7 @@ class StreamPage {
     this.whatIf = new WhatIf(
       this.data,
       (tried) => this.overlay(tried),
-      () => this.refresh(),
+      () => this.live.refresh(),
     );
     this.facts = h("dl", { class: "facts" });
     this.trouble = h("div", {});
@@ -54,11 +53,13 @@ class StreamPage {
     this.settings = h("div", {});
     this.outputs = h("span", {});
     fill(main, ...this.parts());
-    this.polling = poll(
-      () => this.step(),
-      EVERY_MS,
-      (error) => fill(this.trouble, error ? problem(error, () => this.polling.now()) : null),
-    );
+    this.data.onChange = (event) => announce(`${name}: ${sentence(event)}`);
+    this.live = new Live(this.data, feed, {
+      drawn: () => this.shown(),
+      trouble: (error) =>
+        fill(this.trouble, error ? problem(error, () => this.live.resume()) : null),
+    });
+    this.clock = window.setInterval(() => this.begun && this.drawFacts(), CLOCK_MS);
   }
 
   parts() {
@@ -113,7 +114,8 @@ class StreamPage {
         click: () => {
           this.following = !this.following;
           follow.textContent = this.following ? "Pause" : "Follow";
-          if (this.following) this.polling.now();
+          if (this.following) this.live.resume();
+          else this.live.pause();
         },
       },
       "Pause",
@@ -129,12 +131,10 @@ class StreamPage {
     );
   }
 
-  async step() {
-    if (this.begun && !this.following) return;
-    const news = await this.data.step();
+  /** There is something new. */
+  shown() {
     if (!this.begun) this.begin();
-    if (news) this.draw();
-    else this.drawFacts();
+    this.draw();
   }
 
   begin() {
@@ -257,23 +257,11 @@ class StreamPage {
     this.chart.element.scrollIntoView({ block: "center" });
   }
 
-  /** @param {import("./events.js").Raised} raised */
-  raised(raised) {
-    announce(`${this.name}: ${sentence(raised.event)}`);
-    this.data.stale = true;
-    this.polling.now();
-  }
-
   /** A verdict corrects the belief by a rerun: what is shown of it is no more. */
   async judged() {
     await this.data.corrected();
     this.draw();
     this.beliefsOfBefore();
-  }
-
-  refresh() {
-    this.data.stale = true;
-    this.polling.now();
   }
 
   /** @param {number} wanted */
@@ -292,7 +280,8 @@ class StreamPage {
   }
 
   close() {
-    this.polling.stop();
+    this.live.close();
+    window.clearInterval(this.clock);
     this.chart.close();
   }
 }

@@ -91,8 +91,13 @@ export function showStreams(main, query, feed) {
   const polling = poll(read, EVERY_MS, (error) =>
     fill(trouble, error ? problem(error, () => polling.now()) : null),
   );
-  feed.follow(prefix ? { prefix } : {}, raised, () => polling.now());
+  follow();
   document.addEventListener("keydown", toSearch);
+
+  function follow() {
+    const on = { changepoint: raised, gap: () => polling.now() };
+    feed.follow({ path: "v1/events", query: prefix ? { prefix } : {}, on });
+  }
 
   async function read() {
     asked.abort();
@@ -158,7 +163,7 @@ export function showStreams(main, query, feed) {
       history.replaceState(null, "", prefix ? `#/?prefix=${encodeURIComponent(prefix)}` : "#/");
       asked.abort();
       polling.now();
-      feed.follow(prefix ? { prefix } : {}, raised, () => polling.now());
+      follow();
     }, TYPING_MS);
   }
 

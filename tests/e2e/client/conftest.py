@@ -33,7 +33,12 @@ class Awaitable:
         method = getattr(self.client, name)
 
         def called(*args, **kwargs):
-            if inspect.isgeneratorfunction(method) or name in ("streams", "history", "events"):
+            if inspect.isgeneratorfunction(method) or name in (
+                "streams",
+                "history",
+                "events",
+                "follow",
+            ):
                 return self._iterated(method(*args, **kwargs))
             return asyncio.to_thread(method, *args, **kwargs)
 

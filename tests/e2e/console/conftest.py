@@ -1,10 +1,12 @@
 """Chromium on the console of a real service; skipped where there is no Chromium."""
 
+import asyncio
 import json
 import random
 import shutil
 import subprocess
 import tarfile
+import threading
 import time
 from urllib.parse import urlsplit
 
@@ -72,6 +74,68 @@ def demo(start, tmp_path_factory):
 def client(demo):
     with httpx.Client(base_url=demo, timeout=60) as made:
         yield made
+
+
+class Cable:
+    """What lies between a browser and a service, and can be cut."""
+
+    def __init__(self, url):
+        self._behind = httpx.URL(url)
+        self._port, self._open = free_port(), set()
+        self.url = f"http://127.0.0.1:{self._port}"
+        self._loop = asyncio.new_event_loop()
+        self._thread = threading.Thread(target=self._loop.run_forever)
+        self._thread.start()
+        self.mend()
+
+    def mend(self):
+        self._listener = self._do(asyncio.start_server(self._accept, "127.0.0.1", self._port))
+
+    def cut(self):
+        self._do(self._cut())
+
+    def close(self):
+        self.cut()
+        self._loop.call_soon_threadsafe(self._loop.stop)
+        self._thread.join()
+        self._loop.close()
+
+    def _do(self, wanted):
+        return asyncio.run_coroutine_threadsafe(wanted, self._loop).result(10)
+
+    async def _cut(self):
+        self._listener.close()
+        for task in list(self._open):
+            task.cancel()
+        await asyncio.gather(*self._open, return_exceptions=True)
+
+    async def _accept(self, reader, writer):
+        task = asyncio.current_task()
+        self._open.add(task)
+        ends = [writer]
+        try:
+            there, back = await asyncio.open_connection(self._behind.host, self._behind.port)
+            ends.append(back)
+            await asyncio.gather(self._pump(reader, back), self._pump(there, writer))
+        except (OSError, asyncio.CancelledError):
+            pass
+        finally:
+            self._open.discard(task)
+            for end in ends:
+                end.transport.abort()
+
+    async def _pump(self, reader, writer):
+        while data := await reader.read(65536):
+            writer.write(data)
+            await writer.drain()
+        writer.close()
+
+
+@pytest.fixture
+def cable(demo):
+    made = Cable(demo)
+    yield made
+    made.close()
 
 
 class Watched:

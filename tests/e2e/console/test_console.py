@@ -201,14 +201,19 @@ def test_narrow_screens_need_no_scrolling_sideways(watched, demo):
         assert page.evaluate("document.documentElement.scrollWidth") <= 360, place
 
 
-def test_the_page_says_when_the_service_is_away_and_comes_back(watched, demo):
-    page = watched(demo, errors=("ERR_",)).page
-    page.goto(f"{demo}/#/streams/nile")
+def test_the_page_says_when_the_service_is_away_and_comes_back(watched, cable, client, stream):
+    post(client, stream, 10, 30)
+    page = watched(cable.url, errors=("ERR_",)).page
+    page.goto(f"{cable.url}/#/streams/{stream}")
     drawn(page)
-    page.route("**/v1/**", lambda route: route.abort())
+    expect(page.locator("#feed")).to_have_text("live")
+    cable.cut()
     expect(page.get_by_role("alert")).to_contain_text("cannot be reached")
-    page.unroute("**/v1/**")
+    expect(page.locator("#feed")).to_have_text("connection lost, trying again")
+    post(client, stream, 10, 10, seed=2)
+    cable.mend()
     expect(page.get_by_role("alert")).to_have_count(0)
+    until(page, "document.querySelector('.plot').data[2].x.length === 40")
 
 
 def test_without_plotting_code_there_are_tables(page, demo):

@@ -6,6 +6,7 @@ import random
 import pytest
 
 from service.wire import Act, Configure, Move, Observation, Observe, Predict, RunLength, SetBelief
+from service.worker.resident import Slab
 
 KNOWN = {"location": [0.0], "scale": [1.0], "hazard": 0.03}
 
@@ -210,3 +211,46 @@ def test_a_key_covers_a_late_label(bench):
     (first,), (again,) = bench.send(command), bench.send(command)
     assert json.loads(again.body[0]) == {**json.loads(first.body[0]), "duplicate": True}
     assert bench.head("a").seq == 1
+
+
+@pytest.fixture
+def steps(monkeypatch):
+    """How many observations were stepped through."""
+    counted, step = [], Slab.step
+
+    def counting(slab, rows, *rest):
+        counted.extend(rows)
+        return step(slab, rows, *rest)
+
+    monkeypatch.setattr(Slab, "step", counting)
+    return counted
+
+
+def test_labels_that_come_in_order_go_through_what_waits_once(bench, close, steps):
+    labels = values(60)
+    for stream in ("a", "b"):
+        bench.ask(Configure(stream, KNOWN), status=201)
+    bench.observe("b", labels)
+    for _ in labels:
+        pend(bench, "a")
+    steps.clear()
+    for seq in range(1, 60):
+        late(bench, "a", seq, labels[seq])
+    assert len(steps) <= 2 * 60
+    late(bench, "a", 0, labels[0])
+    same(bench, close, "a", "b")
+
+
+def test_a_label_that_never_comes_costs_no_rerun(bench, close, steps):
+    labels = values(60)
+    for stream in ("a", "b"):
+        bench.ask(Configure(stream, {**KNOWN, "label_window": 20}), status=201)
+    answers = []
+    for _ in labels[:40]:
+        steps.clear()
+        answers.append(pend(bench, "a"))
+        assert len(steps) <= 2
+    for seq in range(20, 40):
+        late(bench, "a", seq, labels[seq])
+    bench.observe("b", [Observation()] * 20 + labels[20:40])
+    same(bench, close, "a", "b")

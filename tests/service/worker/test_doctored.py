@@ -45,6 +45,7 @@ HEAD = {
     "confirmed_start": [HUGE, -HUGE],
     "best_start": [HUGE],
     "told": [7.0, NAN],
+    "believed": [[], [(HUGE, 1.0)], [(-1, 1.0)], [(3, NAN)], [(3, 0.0)], [(1, 0.9)] * 9],
     "last_time": [NAN],
     "log_score_sum": [INF],
     "created_ms": [HUGE],
@@ -69,6 +70,7 @@ RECORD = {
     "changepoint": [7.0, NAN],
     "hazard": [9.0, (), (NAN,), Durations(0.0, 0.0)],
     "outlier_rate": [5.0, NAN],
+    "believed": [[], [(HUGE, 1.0)], [(-1, 1.0)], [(3, NAN)], [(3, 0.0)], [(1, 0.9)] * 9],
 }
 
 
@@ -107,6 +109,7 @@ def test_what_no_stream_can_be_is_refused(bench, blob, place, field, value):
 def test_changes_and_events_of_another_age_are_refused(bench, blob):
     for change in (
         lambda s: setattr(s, "changes", [Change(5, HUGE, {})]),
+        lambda s: setattr(s, "changes", [Change(5, 1, {}, 1)]),
         lambda s: setattr(s, "events", [Event(1, "\0", 3, 3)]),
         lambda s: setattr(s, "events", [Event(1, "confirmed", -HUGE, 3)]),
     ):
@@ -120,6 +123,9 @@ def test_changes_and_events_of_another_age_are_refused(bench, blob):
         (lambda s: setattr(s.head, "next_event", 2**53), 201),
         (lambda s: setattr(s.head, "confirmed_totals", [1.0]), 201),
         (lambda s: setattr(s.head, "warm", False), 201),
+        (lambda s: setattr(s.head, "believed", [(80, 1.0)]), 201),
+        (lambda s: setattr(s.records[0], "believed", [(0, 1.0)]), 201),
+        (lambda s: setattr(s.records[-1], "believed", [(5, 0.5), (5, 0.5)]), 201),
     ],
 )
 def test_what_is_taken_never_fails_its_worker(bench, blob, change, status):

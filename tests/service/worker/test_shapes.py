@@ -85,6 +85,10 @@ def test_a_refusal_names_the_field_and_changes_nothing(bench):
          "location"),
         ({"model": "gaussian", "location": [0.0] * 256, "scale": [1.0] * 256,
           "max_hypotheses": 10**5}, "unfit-settings", "max_hypotheses"),
+        ({"model": "gaussian", "location": [0.0] * 256, "scale": [1.0] * 256,
+          "max_hypotheses": 652}, "unfit-settings", "max_hypotheses"),
+        ({"model": "averaged", "location": [0.0] * 256, "scale": [1.0] * 256,
+          "max_hypotheses": 218}, "unfit-settings", "max_hypotheses"),
         ({"model": "multivariate", "location": [0.0] * 256, "max_hypotheses": 2000},
          "unfit-settings", "max_hypotheses"),
         ({"model": "autoregressive", "location": [0.0] * 9, "order": 32}, "unfit-settings",
@@ -181,3 +185,14 @@ def test_wide_answers_are_whole_and_their_records_short(bench):
     (*_, record) = bench.records("a")
     assert record.variance is None
     assert record.mean == answers[-1]["predictive"]["mean"]
+
+
+@pytest.mark.parametrize(("model", "most"), [("gaussian", 651), ("averaged", 217)])
+def test_the_work_of_an_answer_is_bounded_by_a_setting(make_bench, model, most):
+    bench = make_bench()
+    told = {"model": model, "location": [0.0] * 256, "scale": [1.0] * 256}
+    bench.ask(Configure("a", {**told, "max_hypotheses": most}), status=201)
+    refused = bench.ask(Configure("a", {**told, "max_hypotheses": most + 1}), status=422)
+    assert f"at most {most} fit" in refused["detail"]
+    wide = make_bench(db=1, max_step_work=1_000_000)
+    wide.ask(Configure("a", {**told, "max_hypotheses": most + 1}), status=201)

@@ -1,6 +1,6 @@
 """Send observations to a running deployment, kill containers under way, and look for losses.
 
-    python deploy/try.py --url http://127.0.0.1:8000 --url http://127.0.0.1:8001 \\
+    python deploy/trial/load.py --url http://127.0.0.1:8000 --url http://127.0.0.1:8001 \\
         --kill moca_worker_1 --kill moca_api_1 --kill moca_redis_1
 
 Each stream's observations are posted in order, each with an idempotency key of its own; what

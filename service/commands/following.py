@@ -1,0 +1,72 @@
+"""`moca follow`: a stream's observations as they come."""
+
+from __future__ import annotations
+
+import sys
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from service.commands.connection import (
+    DEFAULT_URL,
+    ApiKey,
+    Json,
+    Stream,
+    Url,
+    connected,
+    number,
+    print_json,
+)
+
+if TYPE_CHECKING:
+    from service.client.follow import Followed, Message
+
+_LINE = "{:>8}  {:>12}  {:>12}  {:>10}  {:>10}  {}"
+_HEAD = _LINE.format("seq", "label", "expected", "log score", "changed", "time")
+
+
+def follow(
+    stream: Stream,
+    after: Annotated[
+        str | None,
+        typer.Option(
+            envvar="MOCA_AFTER",
+            help="Position, or cursor, to go on right after; -1: all that is retained.",
+            show_default="new ones only",
+        ),
+    ] = None,
+    url: Url = DEFAULT_URL,
+    api_key: ApiKey = None,
+    as_json: Json = False,
+) -> None:
+    """Print a stream's observations as they are applied, until the stream is deleted."""
+    with connected(url, api_key) as client:
+        if not as_json:
+            typer.echo(_HEAD)
+        for message in client.follow(stream, after=after, retry_for_s=None):
+            if as_json:
+                print_json(message, lines=True)
+            else:
+                _tell(message)
+            sys.stdout.flush()
+
+
+def _tell(message: Message) -> None:
+    from service.client import Ended, Missed
+
+    if isinstance(message, Missed):
+        what = f"{message.start} to {message.end - 1} are not retained any more"
+        typer.secho(what, err=True, fg="yellow")
+    elif isinstance(message, Ended):
+        typer.secho(message.detail or message.reason, err=True, fg="yellow")
+    else:
+        typer.echo(_observation(message))
+
+
+def _observation(seen: Followed) -> str:
+    said = seen.predictive
+    expected = "" if said is None else number(said.mean or said.probabilities)  # type: ignore[arg-type]
+    score, changed = number(seen.log_score), number(seen.changed_probability)
+    return _LINE.format(
+        seen.seq, number(seen.y), expected, score, changed, seen.time or ""
+    ).rstrip()
