@@ -33,6 +33,12 @@ class Settings(BaseSettings):
     default_model: str = Field("averaged", description="model of streams made by observing")
 
     lease_ttl_ms: int = Field(5000, ge=100, description="time an owner keeps a partition unseen")
+    worker_hang_s: float = Field(
+        60.0,
+        ge=1,
+        description="a worker that gets nowhere for so long ends, to be started again; at least"
+        " the longest step of a batch",
+    )
     request_deadline_s: float = Field(30.0, gt=0, description="longest wait for an outcome")
     max_pending: int = Field(10_000, ge=1, description="observations waiting in one partition")
     max_waiting: int = Field(20_000, ge=1, description="requests waiting in one API process")

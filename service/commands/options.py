@@ -58,6 +58,7 @@ API = STORE | {
 }
 WORKER = STORE | {
     "models_dir",
+    "worker_hang_s",
     "device",
     "plugins",
     "metrics_port",

@@ -44,7 +44,7 @@ class Worker:
         self._tracer = open_tracer(settings, "worker")
         self._committer = Committer(self.log)
         self.engine = Engine(settings, Store(self.client))
-        self.leases = Leases(self._log, settings.lease_ttl_ms)
+        self.leases = Leases(self._log, settings.lease_ttl_ms, settings.worker_hang_s)
         self._jobs = Jobs(self.engine, self._tracer, self.leases.tick)
         self._census = Census()
         self.offsets: dict[int, Offset] = {}

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import faulthandler
 import logging
 import threading
 import time
@@ -15,13 +16,19 @@ from service import metrics
 from service.redis.log import Lease, Log
 
 logger = logging.getLogger(__name__)
+REARM_S = 1.0
 
 
 class Leases:
-    """Leases of one worker, renewed by a thread of its own while the worker's loop ticks."""
+    """Leases of one worker, renewed by a thread of its own while the worker's loop ticks.
 
-    def __init__(self, connect: Callable[[], Log], ttl_ms: int) -> None:
-        self._connect, self._ttl_s = connect, ttl_ms / 1000
+    hang_s: the process ends where the loop has not ticked for so long, with the place where it
+    hangs on standard error and status 1, so that whoever minds it starts another; 0: it never does.
+    """
+
+    def __init__(self, connect: Callable[[], Log], ttl_ms: int, hang_s: float = 0.0) -> None:
+        self._connect, self._ttl_s, self._hang_s = connect, ttl_ms / 1000, hang_s
+        self._rearm = float("inf")
         self._lock = threading.Lock()
         self._held: dict[int, Lease] = {}
         self._lost: set[int] = set()
@@ -32,10 +39,15 @@ class Leases:
 
     def start(self) -> None:
         """Begin to renew."""
+        if self._hang_s:
+            self._rearm = 0.0
+            self.tick()
         self._thread.start()
 
     def stop(self) -> None:
         """Renew no more."""
+        if self._hang_s:
+            faulthandler.cancel_dump_traceback_later()
         self._stop.set()
         self._thread.join()
         self._say()
@@ -43,6 +55,10 @@ class Leases:
     def tick(self) -> None:
         """Say that the worker's loop is alive."""
         self._ticked = time.monotonic()
+        if self._ticked > self._rearm:
+            self._rearm = self._ticked + REARM_S
+            # In a thread of its own that needs nothing of Python: it ends a loop that hangs in C.
+            faulthandler.dump_traceback_later(self._hang_s, exit=True)
 
     def hold(self, lease: Lease) -> None:
         """Renew a lease from now on."""

@@ -1,9 +1,10 @@
-"""An observation that ends its worker's process each time: it is set aside, all else is applied."""
+"""An observation that ends or hangs its worker each time: it is set aside, all else is applied."""
 
 import os
 import time
 
 import httpx
+import pytest
 
 from service.redis.connection import connect
 from service.redis.embedded import running_url
@@ -16,19 +17,21 @@ update = Gaussian.update
 
 def deadly(self, stats, phi, y, weight):
     if (y == 13.0).any():
-        os._exit(9)
+        {what}
     return update(self, stats, phi, y, weight)
 
 Gaussian.update = deadly
 """
 
 
-def test_it_is_set_aside_and_everything_else_is_applied(serve, processes, tmp_path, capsys):
-    (tmp_path / "deadly.py").write_text(DEADLY)
+@pytest.mark.parametrize("what", ["os._exit(9)", "while True: pass"])
+def test_it_is_set_aside_and_everything_else_is_applied(serve, processes, tmp_path, capsys, what):
+    (tmp_path / "deadly.py").write_text(DEADLY.format(what=what))
     known = os.environ.get("PYTHONPATH")
     path = os.pathsep.join([str(tmp_path), *([known] if known else [])])
     processes.environment |= {"PYTHONPATH": path, "MOCA_PLUGINS": "deadly"}
     processes.environment["MOCA_REQUEST_DEADLINE_S"] = "120"  # its worker begins again four times
+    processes.environment["MOCA_WORKER_HANG_S"] = "3"
     url = serve()
     names = [f"s{i}" for i in range(8)]
     with httpx.Client(base_url=url, timeout=150) as client:
@@ -50,5 +53,7 @@ def test_it_is_set_aside_and_everything_else_is_applied(serve, processes, tmp_pa
             (kept,) = store.scan_iter("moca:*:quarantine")
             assert store.hlen(kept) == 1
         assert "moca_quarantined_commands_total 1.0" in client.get("/metrics").text
+    if "while" in what:  # its place is in the log
+        assert "in deadly\n" in processes.log_of("serve")
     with capsys.disabled():
-        print(f"\nan observation that ends its worker: set aside after {took:.1f} s", flush=True)
+        print(f"\nan observation with {what}: set aside after {took:.1f} s", flush=True)
