@@ -145,6 +145,13 @@ def test_redis_has_the_password_that_the_service_reads(commands, password, tmp_p
         assert wrong.returncode != 0
 
 
+@each_way
+@pytest.mark.parametrize("password", ["", " \n"])
+def test_redis_does_not_start_without_a_password(commands, password, tmp_path):
+    with redis_of(commands, tmp_path, password) as (process, _):
+        assert process.wait(10) != 0
+
+
 @pytest.mark.slow
 def test_the_trial_finds_nothing_wrong():
     """With MOCA_TEST_IMAGE; MOCA_TEST_ENGINE is docker, or podman on the network of the host."""

@@ -105,6 +105,39 @@ def test_secrets_are_made_once(tmp_path):
     assert {name: again[name] for name in first} == first
 
 
+def test_secrets_are_made_once_by_runs_at_once_and_after_one_that_was_killed(tmp_path):
+    command = [sys.executable, "-I", str(ROOT / "deploy" / "make_secrets.py"), str(tmp_path)]
+    names = [f"n{i}" for i in range(200)]
+    (tmp_path / ".n0.part").touch(0o444)  # of a run that was killed
+    runs = [
+        subprocess.Popen([*command, *names], stdout=subprocess.PIPE, text=True) for _ in range(4)
+    ]
+    made = [line for run in runs for line in run.communicate(timeout=60)[0].splitlines()]
+    assert [run.returncode for run in runs] == [0] * 4
+    assert sorted(made) == sorted(f"made {name}" for name in names)
+    assert {path.name for path in tmp_path.iterdir()} == {".n0.part", *names}
+    assert {path.stat().st_mode & 0o777 for path in tmp_path.glob("n*")} == {0o444}
+
+
+@pytest.mark.parametrize("names", [[], ["../out"], [""], ["a/b"], ["a", ".."]])
+def test_secrets_are_made_in_the_folder_only(tmp_path, names):
+    folder = tmp_path / "in"
+    (folder / "a").mkdir(parents=True)
+    command = [sys.executable, "-I", str(ROOT / "deploy" / "make_secrets.py"), str(folder), *names]
+    done = subprocess.run(command, capture_output=True, text=True)
+    assert done.returncode == 1
+    assert "FOLDER NAME" in done.stderr
+    assert [path.name for path in tmp_path.iterdir()] == ["in"]
+
+
+def test_secrets_that_cannot_be_written_are_named(tmp_path):
+    command = [sys.executable, "-I", str(ROOT / "deploy" / "make_secrets.py")]
+    done = subprocess.run([*command, str(tmp_path / "none"), "a"], capture_output=True, text=True)
+    assert done.returncode == 1
+    assert done.stderr.startswith("make_secrets: ")
+    assert "No such file" in done.stderr
+
+
 def test_the_build_script_says_what_it_takes():
     script = str(ROOT / "deploy" / "build.sh")
     shown = subprocess.run([script, "--help"], capture_output=True, text=True, check=True).stdout
