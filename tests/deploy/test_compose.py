@@ -63,6 +63,13 @@ def test_only_this_machine_reaches_what_is_published(composed):
             assert where.startswith("127.0.0.1"), name
 
 
+def test_pages_in_browsers_of_this_machine_do_not(composed):
+    """By a name of theirs that leads here; whoever else is here needs no key."""
+    environment = composed["services"]["api"]["environment"]
+    assert environment["MOCA_OPEN_ACCESS"]
+    assert environment["MOCA_HOST_NAMES"] == "localhost"
+
+
 def test_no_password_is_in_the_file(composed):
     """Passwords are files of a volume that containers read."""
     services = composed["services"]
