@@ -4,6 +4,7 @@ import json
 import os
 import re
 import shutil
+import socket
 import subprocess
 import sys
 import threading
@@ -84,11 +85,34 @@ def test_health_is_asked_where_the_process_answers(answering, variable, path):
     assert set(handler.asked) == {path}
 
 
-def test_nobody_there_is_not_healthy():
+@pytest.mark.parametrize("port", ["1", "eight"])
+def test_nobody_there_is_not_healthy(port):
     command = [sys.executable, "-I", str(ROOT / "deploy" / "healthcheck.py")]
-    done = subprocess.run(command, env={"MOCA_PORT": "1"}, capture_output=True, text=True)
+    done = subprocess.run(command, env={"MOCA_PORT": port}, capture_output=True, text=True)
     assert done.returncode == 1
-    assert "/livez" in done.stderr
+    assert done.stderr.startswith(f"http://127.0.0.1:{port}/livez: ")
+
+
+@pytest.mark.parametrize("host", ["::", "::1", "0.0.0.0", "127.0.0.2", "localhost"])
+def test_whoever_listens_elsewhere_is_asked_there(host):
+    command = [sys.executable, "-I", str(ROOT / "deploy" / "healthcheck.py")]
+    family = socket.AF_INET6 if ":" in host else socket.AF_INET
+    try:
+        listening = socket.create_server((host, 0), family=family)
+    except OSError as error:
+        pytest.skip(f"no {host} on this machine: {error}")
+    with listening as at:
+        threading.Thread(target=answer_once, args=(at,), daemon=True).start()
+        given = {"MOCA_HOST": host, "MOCA_PORT": str(at.getsockname()[1])}
+        done = subprocess.run(command, env=given, capture_output=True, text=True)
+    assert (done.returncode, done.stderr) == (0, "")
+
+
+def answer_once(listening):
+    connection, _ = listening.accept()
+    with connection:
+        connection.recv(4096)
+        connection.sendall(b"HTTP/1.0 200 OK\r\n\r\n")
 
 
 def test_secrets_are_made_once(tmp_path):
