@@ -1,15 +1,17 @@
 """Whether the service's process in this container lives; exit status 0: it does.
 
-A worker is asked for its metrics at MOCA_METRICS_PORT, anything else for /livez at MOCA_PORT.
+A worker is asked for its metrics at MOCA_METRICS_PORT, anything else for /livez at MOCA_HOST and
+MOCA_PORT.
 Alive is not ready: a container must not be restarted because the store is away.
 """
 
+import http.client
 import os
 import sys
-import urllib.error
 import urllib.request
 
 TIMEOUT_S = 4.0
+EVERYWHERE = {"": "127.0.0.1", "0.0.0.0": "127.0.0.1", "::": "::1"}  # what listens there, is here
 
 
 def address(environ):
@@ -17,7 +19,10 @@ def address(environ):
     port = environ.get("MOCA_METRICS_PORT", "0")
     if port != "0":
         return f"http://127.0.0.1:{port}/metrics"
-    return f"http://127.0.0.1:{environ.get('MOCA_PORT', '8000')}/livez"
+    host = environ.get("MOCA_HOST", "")
+    host = EVERYWHERE.get(host, host)
+    place = f"[{host}]" if ":" in host else host
+    return f"http://{place}:{environ.get('MOCA_PORT', '8000')}/livez"
 
 
 def main():
@@ -27,7 +32,7 @@ def main():
     try:
         with opener.open(url, timeout=TIMEOUT_S) as answer:
             return int(answer.status != 200)
-    except (OSError, urllib.error.HTTPError) as error:
+    except (OSError, http.client.HTTPException) as error:
         print(f"{url}: {error}", file=sys.stderr)
         return 1
 

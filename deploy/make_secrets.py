@@ -20,19 +20,30 @@ def make(folder, names):
         path = Path(folder) / name
         if path.exists():
             continue
-        part = path.with_name(f".{name}.part")
-        part.write_text(secrets.token_urlsafe(BYTES))
-        part.chmod(0o444)
-        os.replace(part, path)
-        made.append(name)
+        # Of this run alone: one that was killed here leaves a file that nobody may write to.
+        part = path.with_name(f".{name}.{secrets.token_hex(8)}.part")
+        try:
+            part.write_text(secrets.token_urlsafe(BYTES))
+            part.chmod(0o444)
+            os.link(part, path)  # not over one that another run has made meanwhile
+            made.append(name)
+        except FileExistsError:
+            pass
+        finally:
+            part.unlink(missing_ok=True)
     return made
 
 
 def main():
     """Run from a command line."""
-    if len(sys.argv) < 3:
+    folder, *names = sys.argv[1:] or [""]
+    if not names or any(name in ("", "..") or Path(name).name != name for name in names):
         sys.exit(__doc__)
-    for name in make(sys.argv[1], sys.argv[2:]):
+    try:
+        made = make(folder, names)
+    except OSError as error:
+        sys.exit(f"make_secrets: {error}")
+    for name in made:
         print(f"made {name}")
 
 

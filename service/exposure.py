@@ -24,18 +24,29 @@ def is_loopback(host: str) -> bool:
     return bool(found) and all(ipaddress.ip_address(each).is_loopback for each in found)
 
 
+ANY = "*"
+
+
+def names_of(settings: Settings) -> frozenset[str]:
+    """Return the names that the service answers to without a key, beside its own; ANY: any."""
+    said = settings.host_names or (ANY if settings.open_access else "")
+    return frozenset(name.strip().rstrip(".").lower() for name in said.split(",")) - {""}
+
+
 @lru_cache(256)
-def is_own_name(host: bytes) -> bool:
+def is_own_name(host: bytes, more: frozenset[str] = frozenset()) -> bool:
     """Whether a Host header is one that a page of somebody else's cannot make its own.
 
     A page may have its name lead to this machine once it is loaded (DNS rebinding): then a browser
-    takes the service for a part of it. Such a name has a dot, and is no address.
+    takes the service for a part of it. Such a name has a dot, is no address, and is not in `more`.
     """
+    if ANY in more:
+        return True
     try:
         name = (urlsplit(f"//{host.decode('latin-1')}").hostname or "").rstrip(".")
     except ValueError:
         return False
-    if "." not in name or name.endswith(".localhost"):
+    if "." not in name or name.endswith(".localhost") or name in more:
         return True
     try:
         ipaddress.ip_address(name)

@@ -82,6 +82,11 @@ class Settings(BaseSettings):
     open_access: bool = Field(
         False, description="everyone who reaches the service may call everything without a key"
     )
+    host_names: str = Field(
+        "",
+        description="names, between commas, that the service answers to without a key, beside"
+        " localhost, addresses and names without a dot; *: any, as with --open where none is said",
+    )
     metrics_key_required: bool = Field(
         False, description="/metrics, too, needs a key, with the scope read"
     )

@@ -100,12 +100,19 @@ class Load:
             self.wrong.append(f"{self._name(i)}: {found} instead of {each} observations")
 
 
+def positive(text):
+    """Read a number from 1 on."""
+    if (number := int(text)) < 1:
+        raise ValueError(text)
+    return number
+
+
 def parsed():
     """Read the command line."""
     parser = argparse.ArgumentParser(description=__doc__.split("\n", 1)[0])
     parser.add_argument("--url", action="append", help="address of an API; may be given again")
-    parser.add_argument("--observations", type=int, default=10_000, help="in all (10000)")
-    parser.add_argument("--streams", type=int, default=50, help="at once (50)")
+    parser.add_argument("--observations", type=positive, default=10_000, help="in all (10000)")
+    parser.add_argument("--streams", type=positive, default=50, help="at once (50)")
     parser.add_argument("--kill", action="append", default=[], help="container to kill and start")
     parser.add_argument("--away-s", type=float, default=1.0, help="until it is started (1 s)")
     parser.add_argument("--engine", default="docker", help="docker, podman or one with options")

@@ -20,6 +20,8 @@ import urllib.parse
 import urllib.request
 from pathlib import Path
 
+import load
+
 ROOT = Path(__file__).parents[2]
 HERE = Path(__file__).parent
 PROJECT = "moca-trial"
@@ -156,7 +158,7 @@ def parsed():
     parser.add_argument("--image", default="moca-service:cpu", help="to run (moca-service:cpu)")
     parser.add_argument("--build", action="store_true", help="build it first")
     parser.add_argument("--host-network", action="store_true", help="put all on the host's network")
-    parser.add_argument("--observations", type=int, default=10_000, help="in all (10000)")
+    parser.add_argument("--observations", type=load.positive, default=10_000, help="in all (10000)")
     parser.add_argument("--keep", action="store_true", help="leave the containers running")
     parser.add_argument("arguments", nargs="*", help="for deploy/build.sh, after --")
     return parser.parse_args()

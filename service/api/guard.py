@@ -17,7 +17,7 @@ from service.api.headers import header
 from service.api.rates import Rates
 from service.api.replies import bounded
 from service.errors import RedisUnavailable
-from service.exposure import is_own_name
+from service.exposure import is_own_name, names_of
 from service.keys import OPEN, Key, parse_token
 from service.redis.keyring import AsyncKeyring
 from service.refusals import MissingScope, Unauthorized
@@ -27,8 +27,8 @@ log = logging.getLogger(__name__)
 
 TIMEOUT_S = 2.0
 OTHER_NAME = (
-    "without a key this service answers to localhost, addresses and names without a dot: call it"
-    " by one of them, or make a key"
+    "without a key this service answers to localhost, addresses, names without a dot and those of"
+    " --host-names (MOCA_HOST_NAMES): call it by one of them, or make a key"
 )
 USED_EVERY_S = 60  # how coarsely the time of last use is kept
 _SCHEME = b"bearer "
@@ -42,7 +42,7 @@ class Guard:
     ) -> None:
         self._keyring, self._rates = keyring, rates
         self._open_access, self._cache_s = settings.open_access, settings.key_cache_s
-        self._required = required
+        self._required, self._names = required, names_of(settings)
         self._keys: dict[str, Key] = {}
         self._version: bytes | None = None
         self._fresh_until = 0.0
@@ -60,7 +60,7 @@ class Guard:
             return
         sent = header(scope, b"authorization")
         if sent is None and not self._required:
-            if not (self._open_access or is_own_name(header(scope, b"host") or b"")):
+            if not is_own_name(header(scope, b"host") or b"", self._names):
                 raise Unauthorized(OTHER_NAME)
             return
         if time.monotonic() > self._fresh_until:

@@ -39,6 +39,20 @@ class Follower:
         self._told: wire.Head | None = None  # the head that was last summed up
         self._sent_s = 0.0
 
+    async def ready(self) -> None:
+        """Read what comes first: where that fails there is still an answer to say why.
+
+        Else whoever comes back for what cannot be read would never be told. Raises
+        RedisUnavailable and CorruptState, and follows no longer then.
+        """
+        try:
+            head = self._watched.head
+            if not differs(head, self._generation, self._at) and head and self._at < head.seq:
+                await self._watched.page(self._at)
+        except BaseException:
+            self.leave()
+            raise
+
     async def chunks(self, heartbeat_s: float) -> AsyncGenerator[bytes]:
         """Yield messages until the stream ends, or the service stops.
 

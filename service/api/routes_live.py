@@ -20,7 +20,7 @@ from service.schemas import LiveQuery
 from service.unfit import StreamReplaced
 
 EVERYTHING = "-1"
-_cursor = re.compile(r"(-1|\d{1,16})(?:@(\d{1,10}))?").fullmatch
+_cursor = re.compile(r"(-1|[0-9]{1,16})(?:@([0-9]{1,10}))?").fullmatch
 
 
 async def follow_observations(request: Request) -> Response:
@@ -39,6 +39,7 @@ async def follow_observations(request: Request) -> Response:
     at = _start(stream, head, place)
     live, settings = context.live, context.settings
     follower = Follower(live, live.enter(stream, head), head.generation, at, form.state)
+    await follower.ready()
     return EventStream(
         follower.chunks(settings.events_heartbeat_s),
         follower.leave,

@@ -37,6 +37,7 @@ API = STORE | {
     "memory_shed_fraction",
     "require_keys",
     "open_access",
+    "host_names",
     "metrics_key_required",
     "key_rate",
     "key_cache_s",

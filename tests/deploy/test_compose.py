@@ -1,7 +1,9 @@
 """docker-compose.yml is valid under the Compose specification, and says what it has to."""
 
+import contextlib
 import os
 import re
+import shutil
 import signal
 import subprocess
 import sys
@@ -11,6 +13,7 @@ import compose_spec
 import pytest
 import yaml
 
+from service.commands.options import read_settings
 from tests.conftest import _binary, _wait_until_up
 
 ROOT = Path(__file__).parents[2]
@@ -60,11 +63,18 @@ def test_only_this_machine_reaches_what_is_published(composed):
             assert where.startswith("127.0.0.1"), name
 
 
+def test_pages_in_browsers_of_this_machine_do_not(composed):
+    """By a name of theirs that leads here; whoever else is here needs no key."""
+    environment = composed["services"]["api"]["environment"]
+    assert environment["MOCA_OPEN_ACCESS"]
+    assert environment["MOCA_HOST_NAMES"] == "localhost"
+
+
 def test_no_password_is_in_the_file(composed):
     """Passwords are files of a volume that containers read."""
     services = composed["services"]
     assert services["api"]["environment"]["MOCA_REDIS_PASSWORD_FILE"].startswith("/run/moca/")
-    assert "requirepass %s" in services["redis"]["command"][-1]
+    assert "/run/moca/redis_password" in services["redis"]["command"][-1]
     assert "@" not in services["api"]["environment"]["MOCA_REDIS_URL"]
 
 
@@ -75,37 +85,78 @@ def test_redis_keeps_what_it_accepted(line):
 
 
 def redis_commands():
-    """What starts Redis, as a shell gets it: by compose and by Kubernetes."""
-    composed = yaml.safe_load((ROOT / "docker-compose.yml").read_text())
-    yield "compose", composed["services"]["redis"]["command"][-1].replace("$$", "$")
+    """What starts Redis and asks how it is, as a shell gets it: by compose and by Kubernetes."""
+    redis = yaml.safe_load((ROOT / "docker-compose.yml").read_text())["services"]["redis"]
+    commands = redis["command"][-1], redis["healthcheck"]["test"][-1]
+    yield "compose", [each.replace("$$", "$") for each in commands]
     manifest = next(
         yaml.safe_load_all((ROOT / "deploy" / "kubernetes" / "base" / "redis.yaml").read_text())
     )
-    yield "kubernetes", manifest["spec"]["template"]["spec"]["containers"][0]["command"][-1]
+    container = manifest["spec"]["template"]["spec"]["containers"][0]
+    probe = container["readinessProbe"]["exec"]["command"][-1]
+    yield "kubernetes", [container["command"][-1], probe]
 
 
-@pytest.mark.parametrize("command", [pytest.param(c, id=name) for name, c in redis_commands()])
-def test_redis_ends_when_it_is_told_to(command, tmp_path):
-    """The first process of the container is Redis itself: a shell there would keep SIGTERM."""
-    binary = _binary("redis")
-    if binary is None:
+@contextlib.contextmanager
+def redis_of(commands, folder, password):
+    """Start Redis as it is started there; yields its process, and what asks how it is."""
+    if _binary("redis") is None:
         pytest.skip("no redis-server on this machine")
-    (tmp_path / "given.conf").write_text(f"port 0\nunixsocket {tmp_path}/s\ndir {tmp_path}\n")
-    (tmp_path / "password").write_text("of-a-test")
-    for place, here in (
+    (folder / "given.conf").write_text(f"port 0\nunixsocket {folder}/s\ndir {folder}\n")
+    (folder / "password").write_bytes(password.encode())
+    places = (
         (r"/tmp/redis\.conf", "made.conf"),
         (r"/etc/moca/redis\.conf", "given.conf"),
         (r"/run/(secrets/)?moca/redis_password", "password"),
-    ):
-        command = re.sub(place, f"{tmp_path}/{here}", command)
-    process = subprocess.Popen(["sh", "-c", command], stdout=subprocess.DEVNULL)
+    )
+    for place, here in places:
+        commands = [re.sub(place, f"{folder}/{here}", each) for each in commands]
+    start, ask = commands
+    process = subprocess.Popen(["sh", "-c", start], stdout=subprocess.DEVNULL)
     try:
-        _wait_until_up(f"unix://:of-a-test@{tmp_path}/s", process)
-        process.send_signal(signal.SIGTERM)
-        assert process.wait(10) == 0
+        yield process, ask.replace("redis-cli", f"redis-cli -s {folder}/s")
     finally:
         process.kill()
         process.wait()
+
+
+each_way = pytest.mark.parametrize("commands", [pytest.param(c, id=n) for n, c in redis_commands()])
+
+
+@each_way
+def test_redis_ends_when_it_is_told_to(commands, tmp_path):
+    """The first process of the container is Redis itself: a shell there would keep SIGTERM."""
+    with redis_of(commands, tmp_path, "of-a-test") as (process, _):
+        _wait_until_up(f"unix://:of-a-test@{tmp_path}/s", process)
+        process.send_signal(signal.SIGTERM)
+        assert process.wait(10) == 0
+
+
+@each_way
+@pytest.mark.parametrize(
+    "password",
+    ["with space", "a'b", '"both"', "'a' 'b'", 'b\\"\\x41', "#a#", "$(id)%s", "&/", "\t ends \r\n"],
+)
+def test_redis_has_the_password_that_the_service_reads(commands, password, tmp_path, monkeypatch):
+    with redis_of(commands, tmp_path, password) as (process, ask):
+        for name in list(os.environ):
+            if name.startswith("MOCA_"):
+                monkeypatch.delenv(name)
+        given = {"redis_url": f"unix://{tmp_path}/s", "redis_password_file": tmp_path / "password"}
+        url = read_settings(given).redis_url
+        _wait_until_up(url, process)
+        assert shutil.which("redis-cli") is None or subprocess.call(["sh", "-c", ask]) == 0
+        wrong = subprocess.run(
+            ["sh", "-c", ask.replace("/password", "/given.conf")], capture_output=True
+        )
+        assert wrong.returncode != 0
+
+
+@each_way
+@pytest.mark.parametrize("password", ["", " \n"])
+def test_redis_does_not_start_without_a_password(commands, password, tmp_path):
+    with redis_of(commands, tmp_path, password) as (process, _):
+        assert process.wait(10) != 0
 
 
 @pytest.mark.slow

@@ -4,6 +4,7 @@ import json
 import os
 import re
 import shutil
+import socket
 import subprocess
 import sys
 import threading
@@ -84,11 +85,34 @@ def test_health_is_asked_where_the_process_answers(answering, variable, path):
     assert set(handler.asked) == {path}
 
 
-def test_nobody_there_is_not_healthy():
+@pytest.mark.parametrize("port", ["1", "eight"])
+def test_nobody_there_is_not_healthy(port):
     command = [sys.executable, "-I", str(ROOT / "deploy" / "healthcheck.py")]
-    done = subprocess.run(command, env={"MOCA_PORT": "1"}, capture_output=True, text=True)
+    done = subprocess.run(command, env={"MOCA_PORT": port}, capture_output=True, text=True)
     assert done.returncode == 1
-    assert "/livez" in done.stderr
+    assert done.stderr.startswith(f"http://127.0.0.1:{port}/livez: ")
+
+
+@pytest.mark.parametrize("host", ["::", "::1", "0.0.0.0", "127.0.0.2", "localhost"])
+def test_whoever_listens_elsewhere_is_asked_there(host):
+    command = [sys.executable, "-I", str(ROOT / "deploy" / "healthcheck.py")]
+    family = socket.AF_INET6 if ":" in host else socket.AF_INET
+    try:
+        listening = socket.create_server((host, 0), family=family)
+    except OSError as error:
+        pytest.skip(f"no {host} on this machine: {error}")
+    with listening as at:
+        threading.Thread(target=answer_once, args=(at,), daemon=True).start()
+        given = {"MOCA_HOST": host, "MOCA_PORT": str(at.getsockname()[1])}
+        done = subprocess.run(command, env=given, capture_output=True, text=True)
+    assert (done.returncode, done.stderr) == (0, "")
+
+
+def answer_once(listening):
+    connection, _ = listening.accept()
+    with connection:
+        connection.recv(4096)
+        connection.sendall(b"HTTP/1.0 200 OK\r\n\r\n")
 
 
 def test_secrets_are_made_once(tmp_path):
@@ -103,6 +127,39 @@ def test_secrets_are_made_once(tmp_path):
     again = {path.name: path.read_text() for path in tmp_path.iterdir()}
     assert again.keys() == {"a", "b", "c"}
     assert {name: again[name] for name in first} == first
+
+
+def test_secrets_are_made_once_by_runs_at_once_and_after_one_that_was_killed(tmp_path):
+    command = [sys.executable, "-I", str(ROOT / "deploy" / "make_secrets.py"), str(tmp_path)]
+    names = [f"n{i}" for i in range(200)]
+    (tmp_path / ".n0.part").touch(0o444)  # of a run that was killed
+    runs = [
+        subprocess.Popen([*command, *names], stdout=subprocess.PIPE, text=True) for _ in range(4)
+    ]
+    made = [line for run in runs for line in run.communicate(timeout=60)[0].splitlines()]
+    assert [run.returncode for run in runs] == [0] * 4
+    assert sorted(made) == sorted(f"made {name}" for name in names)
+    assert {path.name for path in tmp_path.iterdir()} == {".n0.part", *names}
+    assert {path.stat().st_mode & 0o777 for path in tmp_path.glob("n*")} == {0o444}
+
+
+@pytest.mark.parametrize("names", [[], ["../out"], [""], ["a/b"], ["a", ".."]])
+def test_secrets_are_made_in_the_folder_only(tmp_path, names):
+    folder = tmp_path / "in"
+    (folder / "a").mkdir(parents=True)
+    command = [sys.executable, "-I", str(ROOT / "deploy" / "make_secrets.py"), str(folder), *names]
+    done = subprocess.run(command, capture_output=True, text=True)
+    assert done.returncode == 1
+    assert "FOLDER NAME" in done.stderr
+    assert [path.name for path in tmp_path.iterdir()] == ["in"]
+
+
+def test_secrets_that_cannot_be_written_are_named(tmp_path):
+    command = [sys.executable, "-I", str(ROOT / "deploy" / "make_secrets.py")]
+    done = subprocess.run([*command, str(tmp_path / "none"), "a"], capture_output=True, text=True)
+    assert done.returncode == 1
+    assert done.stderr.startswith("make_secrets: ")
+    assert "No such file" in done.stderr
 
 
 def test_the_build_script_says_what_it_takes():

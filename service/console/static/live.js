@@ -6,7 +6,7 @@ import { soon } from "./soon.js";
 const MERGE_MS = 100; // observations that come one by one are drawn ten times a second at most
 const DETAILS_MS = 1000; // what they do not say, the belief and the list of changes, is asked for
 const RESUME_MS = 60000; // after a longer absence the page is read anew: much may have come
-const REFUSED = [0, 401, 403, 404]; // a read would be refused as well
+const REFUSED = [0, 401, 403, 404, 422]; // a read would be refused as well
 
 export class Live {
   /**

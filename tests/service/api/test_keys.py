@@ -8,9 +8,11 @@ import httpx
 import pytest
 
 from service.api.calls import CALLS
+from service.exposure import ANY, names_of
 from service.keys import OPEN, SCOPES
 from service.redis.connection import connect
 from service.redis.keyring import USED, Keyring
+from service.settings import Settings
 from tests.service.api.real import make_key, moca
 
 STREAM = "/v1/streams/s"
@@ -282,3 +284,17 @@ def test_a_page_that_has_its_name_lead_here_needs_a_key(real_api):
 def test_an_open_service_answers_to_every_name(real_api):
     with real_api(open_access=1).client() as client:
         assert client.get("/v1/streams", headers={"Host": "moca.example"}).status_code == 200
+
+
+def test_names_that_are_said_are_answered_to_and_no_others(real_api):
+    """Also by an open service, whose own machine's browsers may reach it."""
+    names = "moca.example, Host.Docker.internal."
+    with real_api(open_access=1, host_names=names).client() as client:
+        for name in ("moca.example:80", "HOST.docker.internal:8000", "localhost", "api:8000"):
+            assert client.get("/v1/streams", headers={"Host": name}).status_code == 200, name
+        for name in ("evil.example", "a.moca.example", "internal.", "moca.example.evil"):
+            said = client.get("/v1/streams", headers={"Host": name})
+            assert said.status_code == (200 if "." not in name.rstrip(".") else 401), name
+    assert names_of(Settings(host_names=names)) == {"moca.example", "host.docker.internal"}
+    assert names_of(Settings(open_access=True)) == names_of(Settings(host_names="*")) == {ANY}
+    assert names_of(Settings()) == set()

@@ -7,6 +7,8 @@ import time
 import httpx
 import pytest
 
+from service.client import Client as MocaClient
+from service.client.errors import Problem
 from service.redis import keys
 from service.redis.connection import connect
 from service.redis.keyring import Keyring
@@ -104,7 +106,7 @@ def test_one_that_had_nothing_yet_resumes_too(api):
 @pytest.mark.parametrize("where", ["header", "query"])
 def test_bad_places_are_refused_by_name(api, where):
     post(api, [0.0])
-    for place in ("x", "-2", "1@", "@1", "1@x", "1.5", "9" * 17, "é", "1@1@1"):
+    for place in ("x", "-2", "1@", "@1", "1@x", "1.5", "9" * 17, "é", "1@1@1", "٣"):
         raw = place.encode()
         given = {"headers": {b"Last-Event-ID": raw}} if where == "header" else {}
         params = {"after": place} if where == "query" else {}
@@ -290,6 +292,25 @@ def test_a_head_that_cannot_be_read_ends_its_connections_only(api, settings):
         while not other.seen:
             next(others)
     assert other.seen == [(1, 1.0)]
+
+
+def test_an_observation_that_cannot_be_read_is_said_to_who_comes_back_for_it(api, settings):
+    post(api, range(40))
+    with connect(settings.redis_url) as store:
+        p = keys.partition_of("a", settings.partitions)
+        store.hset(keys.tail(p, "a"), "35", b"nonsense")
+    follower = Follower(api.url, "a", after="-1")
+    with follower.connected() as messages:
+        list(messages)
+    assert [seq for seq, _ in follower.seen] == list(range(32))
+    with MocaClient(api.url) as client, pytest.raises(Problem, match="35|record") as raised:
+        list(client.follow("a", after=follower.last, retry_for_s=None))
+    assert (raised.value.status, raised.value.type) == (500, "corrupt-state")
+    until(lambda: metric(api.url, "moca_live_streams") == 0)
+    post(api, [40.0])
+    follower = Follower(api.url, "a", after="39")
+    follower.read(1)
+    assert follower.seen == [(40, 40.0)]
 
 
 def test_openapi_describes_the_call(api):
