@@ -61,10 +61,8 @@ def webhooks(
         if settings.metrics_port:
             metrics.serve(settings.metrics_port)
         deliver(settings, hooks)
-    except (Refused, UnusableServer) as error:
-        fail(str(error), EXIT_REFUSED)
-    except redis.RedisError as error:
-        fail(f"the store cannot be reached: {error}", 1)
+    except (Refused, UnusableServer, redis.RedisError) as error:
+        end(error)
 
 
 def _look_after(settings: Settings, again: bool, hook: str | None) -> None:
