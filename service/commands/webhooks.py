@@ -14,9 +14,9 @@ from rich.table import Table
 
 from service import metrics
 from service.commands.options import WEBHOOKS, fail, with_settings
-from service.commands.run import ParentFd, begin
+from service.commands.run import ParentFd, begin, end
 from service.feed import instant
-from service.process import EXIT_REFUSED, Refused
+from service.process import Refused
 from service.redis.connection import UnusableServer, connect
 from service.redis.embedded import running_url
 from service.settings import Settings
