@@ -24,6 +24,8 @@ from prometheus_client import (
     start_http_server,
 )
 
+from service.process import Refused
+
 CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
 MULTIPROCESS_DIR = "PROMETHEUS_MULTIPROC_DIR"
 STAGES = ("ingest", "queue", "compute", "commit", "reply")
@@ -283,9 +285,15 @@ def exposition() -> bytes:
 
 
 def serve(port: int) -> None:
-    """Expose this process's metrics on a port of their own, for a worker that stands alone."""
+    """Expose this process's metrics on a port of their own, for a worker that stands alone.
+
+    Raises Refused when the port cannot be had.
+    """
     ProcessCollector(registry=REGISTRY)
-    start_http_server(port, registry=REGISTRY)
+    try:
+        start_http_server(port, registry=REGISTRY)
+    except OSError as error:
+        raise Refused(f"--metrics-port {port} cannot be listened on: {error.strerror}") from error
 
 
 def forget_process(pid: int) -> None:

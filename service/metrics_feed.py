@@ -79,3 +79,12 @@ WEBHOOK_LAG = Gauge(
     multiprocess_mode="livemax",
     registry=REGISTRY,
 )
+
+
+def know_hook(hook: str) -> None:
+    """Show a hook's metrics from the start: a counter that appears with its first count at 1
+    has no increase for Prometheus, and an alert would miss it.
+    """
+    for counter in (WEBHOOK_DELIVERED, WEBHOOK_FAILED, WEBHOOK_DEAD, WEBHOOK_GAPS):
+        counter.labels(hook)
+    WEBHOOK_LAG.labels(hook).set(0)

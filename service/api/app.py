@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import logging
 import secrets
-import time
 from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack, asynccontextmanager, suppress
 from importlib.metadata import PackageNotFoundError, version
@@ -51,13 +50,12 @@ from service.redis.connection import (
 )
 from service.redis.feed import Feeds
 from service.redis.keyring import AsyncKeyring, Keyring
+from service.redis.waiting import START_WAIT_S, patiently
 from service.settings import Settings
 from service.tracing import open_tracer
 
 log = logging.getLogger(__name__)
 
-START_WAIT_S = 30.0
-START_PAUSE_S = 0.25
 CORS_ASKED = [
     "Authorization",
     "Content-Encoding",
@@ -72,7 +70,7 @@ CORS_SHOWN = ["RateLimit", "RateLimit-Policy", "Retry-After", "WWW-Authenticate"
 def create_app(settings: Settings) -> FastAPI:
     """Return the application; it connects to `settings.redis_url` when it is started.
 
-    A server it cannot run on ends the start; `app.state.refused` then has the reason.
+    A store that it cannot reach or run on ends the start; `app.state.refused` then has the reason.
     """
     if settings.redis_url is None:
         raise ValueError("redis_url is not set")
@@ -82,7 +80,7 @@ def create_app(settings: Settings) -> FastAPI:
         async with AsyncExitStack() as stack:
             try:
                 app.state.context = await _start(settings, stack)
-            except (UnusableServer, Refused) as error:
+            except (UnusableServer, Refused, redis.RedisError) as error:
                 app.state.refused = error
                 raise
             yield
@@ -187,18 +185,14 @@ def check_store(settings: Settings) -> bool:
 
     Raises UnusableServer, and RedisError when it cannot be reached.
     """
-    give_up = time.monotonic() + START_WAIT_S
-    while True:
-        try:
-            with connect(settings.redis_url or "") as client:
-                check_server(client)
-                fix_partitions(client, settings.partitions)
-                return Keyring(client).any()
-        except redis.RedisError as error:
-            if time.monotonic() > give_up:
-                raise
-            log.warning("waiting for the store: %s", error)
-            time.sleep(START_PAUSE_S)
+
+    def ask() -> bool:
+        with connect(settings.redis_url or "") as client:
+            check_server(client)
+            fix_partitions(client, settings.partitions)
+            return Keyring(client).any()
+
+    return patiently(ask)
 
 
 def _version() -> str:

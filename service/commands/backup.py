@@ -189,13 +189,21 @@ def _bar(what: str) -> Iterator[Callable[[int, int], None]]:
         yield advance
 
 
+def _place(error: OSError) -> str:
+    """Return what could not be used: of a draft, whose name nobody gave, its folder."""
+    path = Path(str(error.filename or "file"))
+    return str(path.parent if path.suffix == ".part" else path)
+
+
 @contextlib.contextmanager
 def _told() -> Iterator[None]:
     """Say what goes wrong in one line."""
     try:
         yield
-    except (BadBackup, NothingThere, UnfitModels, Unrestorable, OSError) as error:
+    except (BadBackup, NothingThere, UnfitModels, Unrestorable) as error:
         fail(str(error), 1)
+    except OSError as error:
+        fail(f"{_place(error)}: {error.strerror or error}", 1)
     except (Refused, UnusableServer) as error:
         fail(str(error), EXIT_REFUSED)
     except redis.RedisError as error:

@@ -8,7 +8,7 @@ import os
 import secrets
 import signal
 import socket
-from typing import Annotated
+from typing import Annotated, NoReturn
 
 import redis
 import typer
@@ -24,7 +24,8 @@ from service.process import (
     listen,
     log_to_stderr,
 )
-from service.redis.connection import UnusableServer
+from service.redis.connection import UnusableServer, connect
+from service.redis.waiting import patiently
 from service.settings import Settings
 
 log = logging.getLogger(__name__)
@@ -69,10 +70,8 @@ def api(settings: Settings, parent_fd: ParentFd = None, listen_fd: ListenFd = No
         listener = inherited or listen(settings.host, settings.port)
         if inherited is None:
             log.info("listening on %s port %d", settings.host, settings.port)
-    except (Refused, UnusableServer) as error:
-        fail(str(error), EXIT_REFUSED)
-    except redis.RedisError as error:
-        fail(f"the store cannot be reached: {error}", 1)
+    except (Refused, UnusableServer, redis.RedisError) as error:
+        end(error)
     config = uvicorn.Config(
         app,
         http=protocol(settings),
@@ -88,7 +87,7 @@ def api(settings: Settings, parent_fd: ParentFd = None, listen_fd: ListenFd = No
         Server(config, app).run(sockets=[listener])
         return
     if app.state.refused is not None:
-        fail(str(app.state.refused), EXIT_REFUSED)
+        end(app.state.refused)
     raise typer.Exit(1)
 
 
@@ -115,6 +114,8 @@ def worker(
 
     try:
         import_plugins(settings.plugins)
+        with connect(settings.redis_url or "") as client:
+            patiently(client.ping)
         found = Worker(settings, chosen)
         signal.signal(signal.SIGTERM, found.stop)
         signal.signal(signal.SIGINT, found.stop)
@@ -122,10 +123,15 @@ def worker(
             metrics.serve(settings.metrics_port)
         log.info("%s computes on %s", chosen, settings.device)
         found.run()
-    except (Refused, UnusableServer) as error:
-        fail(str(error), EXIT_REFUSED)
-    except redis.RedisError as error:  # at the start: later ones are lived through
+    except (Refused, UnusableServer, redis.RedisError) as error:  # later ones are lived through
+        end(error)
+
+
+def end(error: Exception) -> NoReturn:
+    """End a process that cannot start, with one line that says why."""
+    if isinstance(error, redis.RedisError):
         fail(f"the store cannot be reached: {error}", 1)
+    fail(str(error), EXIT_REFUSED)
 
 
 def begin(role: str, settings: Settings, parent_fd: int | None) -> None:

@@ -14,9 +14,9 @@ from rich.table import Table
 
 from service import metrics
 from service.commands.options import WEBHOOKS, fail, with_settings
-from service.commands.run import ParentFd, begin
+from service.commands.run import ParentFd, begin, end
 from service.feed import instant
-from service.process import EXIT_REFUSED, Refused
+from service.process import Refused
 from service.redis.connection import UnusableServer, connect
 from service.redis.embedded import running_url
 from service.settings import Settings
@@ -61,10 +61,8 @@ def webhooks(
         if settings.metrics_port:
             metrics.serve(settings.metrics_port)
         deliver(settings, hooks)
-    except (Refused, UnusableServer) as error:
-        fail(str(error), EXIT_REFUSED)
-    except redis.RedisError as error:
-        fail(f"the store cannot be reached: {error}", 1)
+    except (Refused, UnusableServer, redis.RedisError) as error:
+        end(error)
 
 
 def _look_after(settings: Settings, again: bool, hook: str | None) -> None:

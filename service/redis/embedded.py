@@ -75,7 +75,10 @@ class Embedded:
         another living owner or the server does not come up.
         """
         try:
-            (self.data_dir / "store").mkdir(parents=True, exist_ok=True)
+            self.data_dir.mkdir(parents=True, exist_ok=True)
+            # All data of all streams, and hashes of keys: not for other users of this machine.
+            (self.data_dir / "store").mkdir(exist_ok=True)
+            (self.data_dir / "store").chmod(0o700)
             self._own()
         except OSError as error:
             raise EmbeddedError(f"data folder {self.data_dir}: {error}") from error

@@ -50,7 +50,7 @@ class Runner:
         self._read_to: dict[str, Id] = {}
         self._held: dict[tuple[str, str], int] = {}  # letters in hand, and when they were accepted
         self._attempts: set[asyncio.Task[Any]] = set()
-        metrics.WEBHOOK_LAG.labels(hook.name).set(0)
+        metrics.know_hook(hook.name)
 
     async def run(self) -> None:
         """Deliver whenever the lock can be had; ends by cancellation, attempts under way first."""

@@ -74,7 +74,10 @@ def test_what_kustomize_makes_is_valid_and_complete(overlay):
     _settings_lead_somewhere(found)
     by_name = {d["metadata"]["name"]: d for d in found if d["kind"] == "Deployment"}
     (worker,) = by_name["worker"]["spec"]["template"]["spec"]["containers"]
+    # KEDA's number must not be put back by each `apply`.
+    assert ("replicas" in by_name["worker"]["spec"]) == (overlay != "overlays/keda")
     on_gpu = {"name": "MOCA_DEVICE", "value": "cuda:0"} in worker["env"]
+    assert on_gpu == (by_name["worker"]["spec"]["strategy"]["rollingUpdate"]["maxSurge"] == 0)
     assert on_gpu == ("nvidia.com/gpu" in worker["resources"]["limits"]) == (overlay[-3:] == "gpu")
 
 
@@ -87,6 +90,7 @@ def _settings_lead_somewhere(found):
         (container,) = pod["containers"]
         assert {each["configMapRef"]["name"] for each in container["envFrom"]} <= maps
         assert pod["securityContext"]["runAsUser"] == 10001
+        assert pod["enableServiceLinks"] is False  # $MOCA_PORT of a Service is no port
         assert container["securityContext"]["readOnlyRootFilesystem"] is True
         assert {"startupProbe", "livenessProbe", "readinessProbe"} <= container.keys()
 

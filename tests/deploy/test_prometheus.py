@@ -34,8 +34,25 @@ def promtool(*arguments):
 
 @needs_promtool
 def test_the_configuration_and_the_rules_are_valid():
-    promtool("check", "config", PROMETHEUS / "prometheus.yml")
+    for name in ("prometheus.yml", "kubernetes.yml"):
+        promtool("check", "config", PROMETHEUS / name)
     promtool("check", "rules", "--lint=all", *sorted((PROMETHEUS / "rules").glob("*.yml")))
+
+
+def test_pods_are_found_by_what_the_manifests_call_them():
+    """And get the labels that the rules and the scaler of workers ask for."""
+    config = yaml.safe_load((PROMETHEUS / "kubernetes.yml").read_text())
+    (keep, *rest) = config["scrape_configs"][0]["relabel_configs"]
+    wanted = set(keep["regex"].split("|"))
+    found = set()
+    for file in ("api.yaml", "worker.yaml"):
+        documents = yaml.safe_load_all((ROOT / "deploy/kubernetes/base" / file).read_text())
+        pod = next(each for each in documents if each["kind"] == "Deployment")["spec"]["template"]
+        name = pod["metadata"]["labels"]["app.kubernetes.io/name"]
+        (container,) = pod["spec"]["containers"]
+        found |= {f"{name};{port['name']}" for port in container["ports"]}
+    assert wanted == found
+    assert {"job", "namespace"} <= {each.get("target_label") for each in rest}
 
 
 @needs_promtool

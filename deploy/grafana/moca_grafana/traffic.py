@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from moca_grafana.limits import above, below
+from moca_grafana.limits import above, none
 from moca_grafana.page import Page
 from moca_grafana.panels import Panel, Query, What, buckets_over_time, lines, number
 
@@ -27,8 +27,8 @@ def page() -> Page:
 
 
 def _now() -> list[Panel]:
-    rate = What("Observations", "Applied in a second.", "suffix: /s", below(0.01, 0.001))
-    requests = What("Requests", "Answered in a second.", "reqps", above(5000, 20000))
+    rate = What("Observations", "Applied in a second.", "suffix: /s", none())
+    requests = What("Requests", "Answered in a second.", "reqps", none())
     errors = What(
         "Server errors",
         "Share of calls answered with a 5xx within 5 minutes; alert MocaServerErrors.",
@@ -69,9 +69,9 @@ def _rates() -> list[Panel]:
         "Observations by outcome",
         "Applied, answered again (duplicate), refused, undone (fault) or quarantined.",
         "suffix: /s",
-        above(5000, 10000),
+        none(),
     )
-    routes = What("Requests by route", "Answered in a second.", "reqps", above(5000, 20000))
+    routes = What("Requests by route", "Answered in a second.", "reqps", none())
     by_route = "sum by (method, route) (moca:requests:rate1m)"
     return [
         lines(outcomes, Query("moca:observations:rate1m", "{{outcome}}")),

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from moca_grafana.limits import above, below
+from moca_grafana.limits import above, below, none
 from moca_grafana.page import Page
 from moca_grafana.panels import Panel, Query, What, lines, number
 
@@ -28,12 +28,17 @@ def page() -> Page:
 
 def _now() -> list[Panel]:
     up = What(
-        "Targets up",
-        "APIs and workers that answer Prometheus; alert MocaTargetDown.",
-        "short",
-        below(1, 1),
+        "Targets that answer",
+        "Share of the APIs and workers that Prometheus knows; alert MocaTargetDown.",
+        "percentunit",
+        below(1, 0.5),
     )
-    owned = What("Owned partitions", "Partitions with a worker.", "short", below(1, 1))
+    owned = What(
+        "Owned partitions",
+        "Share of the partitions that have a worker; alert MocaPartitionUnowned.",
+        "percentunit",
+        below(1, 0.99),
+    )
     commits = What(
         "Commits", "In a second; alert MocaCommitsStopped.", "suffix: /s", below(0.01, 0.001)
     )
@@ -48,9 +53,11 @@ def _now() -> list[Panel]:
         above(0.75, 0.85),
     )
     kept = 'min(moca_redis_append_only{job="api"}) - max(moca_redis_append_only_failing{job="api"})'
+    unowned = 'max(moca_unowned_partitions{job="api"})'
+    has_worker = f"sum(moca_owned_partitions) / (sum(moca_owned_partitions) + {unowned} > 0)"
     return [
-        number(up, f"sum(up{{{OURS}}})", 0),
-        number(owned, "sum(moca_owned_partitions)", 0),
+        number(up, f"avg(up{{{OURS}}})", 0),
+        number(owned, has_worker, 0),
         number(commits, "moca:commits:rate1m"),
         number(redis, 'min(moca_redis_up{job="api"})', 0),
         number(append, kept, 0),
@@ -180,7 +187,7 @@ def _trouble() -> list[Panel]:
 
 
 def _redis() -> list[Panel]:
-    memory = What("Memory", "Used by Redis.", "bytes", above(8e9, 32e9))
+    memory = What("Memory", "Used by Redis.", "bytes", none())
     share = What("Share of maxmemory", "0 without a limit.", "percentunit", above(0.75, 0.85))
     reached = What("Reached", "1 while an API reaches Redis.", "short", below(1, 1))
     append = What(

@@ -20,7 +20,7 @@ const SILENCE_MS = 60000; // without even a heartbeat: the other end is gone
 
 /** One connection at a time, resumed where it was lost. A browser has six for one service. */
 export class Feed {
-  /** @param {(state: string) => void} onState connecting, live, paused, lost */
+  /** @param {(state: string) => void} onState connecting, live, paused, lost, refused, none */
   constructor(onState) {
     this.onState = onState;
     this.wanted = /** @type {Wanted|null} */ (null);
@@ -52,6 +52,7 @@ export class Feed {
   pause() {
     this.wanted = null;
     this.rest();
+    this.onState("none");
   }
 
   /** Give the connection back for now. @param {boolean} [held] until `connect` is called */
@@ -77,6 +78,7 @@ export class Feed {
   /** @param {Wanted} wanted @param {AbortSignal} signal @param {number} round */
   async run(wanted, signal, round) {
     let pause = FIRST_MS;
+    let failure = "lost";
     while (round === this.round && !signal.aborted) {
       this.onState("connecting");
       try {
@@ -87,18 +89,20 @@ export class Feed {
           signal,
         });
         this.onState("live");
+        failure = "lost";
         pause = FIRST_MS;
         this.wanted?.opened?.(this.cursor !== "");
         await this.read(response, signal);
       } catch (error) {
         if (signal.aborted) return;
         const { status } = /** @type {any} */ (error);
+        failure = status > 0 ? "refused" : "lost"; // 0: there was no answer
         if (status === 409) this.cursor = ""; // of what is there no more
         pause = Math.max(pause, retryMs(error));
         if (status !== undefined) this.wanted?.failed?.(error);
       }
       if (signal.aborted) return;
-      this.onState("lost");
+      this.onState(failure);
       await new Promise((resolve) => setTimeout(resolve, pause * (0.75 + Math.random() / 2)));
       pause = Math.min(2 * pause, LONGEST_MS);
     }

@@ -16,10 +16,13 @@ const FEED_WORDS = {
   live: "live",
   paused: "paused",
   lost: "connection lost, trying again",
+  refused: "refused, trying again",
+  none: "", // a page that follows nothing
 };
 const feed = new Feed((state) => {
   const shown = byId("feed");
   shown.dataset.state = state;
+  shown.hidden = state === "none";
   shown.textContent = FEED_WORDS[/** @type {keyof typeof FEED_WORDS} */ (state)];
 });
 let view = /** @type {View|null} */ (null);

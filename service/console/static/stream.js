@@ -52,26 +52,28 @@ class StreamPage {
     this.tables = h("div", { class: "tables" });
     this.settings = h("div", {});
     this.outputs = h("span", {});
-    fill(main, ...this.parts());
+    this.body = h("div", {}, ...this.parts());
+    fill(main, this.headline(), this.trouble, this.body);
     this.data.onChange = (event) => announce(`${name}: ${sentence(event)}`);
     this.live = new Live(this.data, feed, {
       drawn: () => this.shown(),
-      trouble: (error) =>
-        fill(this.trouble, error ? problem(error, () => this.live.resume()) : null),
+      trouble: (error) => this.inTrouble(error),
     });
     this.clock = window.setInterval(() => this.begun && this.drawFacts(), CLOCK_MS);
   }
 
+  headline() {
+    return h(
+      "div",
+      { class: "headline" },
+      h("p", { class: "crumb" }, h("a", { href: "#/" }, "Streams"), " /"),
+      h("h1", {}, this.name),
+      this.facts,
+    );
+  }
+
   parts() {
     return [
-      h(
-        "div",
-        { class: "headline" },
-        h("p", { class: "crumb" }, h("a", { href: "#/" }, "Streams"), " /"),
-        h("h1", {}, this.name),
-        this.facts,
-      ),
-      this.trouble,
       h(
         "section",
         { class: "card", "aria-label": "Chart" },
@@ -131,6 +133,12 @@ class StreamPage {
     );
   }
 
+  /** Where nothing is known of the stream there is nothing but why. @param {any|null} error */
+  inTrouble(error) {
+    fill(this.trouble, error ? problem(error, () => this.live.resume()) : null);
+    this.body.hidden = Boolean(error) && !this.begun;
+  }
+
   /** There is something new. */
   shown() {
     if (!this.begun) this.begin();
@@ -139,6 +147,7 @@ class StreamPage {
 
   begin() {
     this.begun = true;
+    this.body.hidden = false;
     this.whatIf.begin();
     this.chooseOutput(this.data.summary.y_dim ?? 1);
     this.beliefsOfBefore();

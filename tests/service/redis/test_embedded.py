@@ -78,6 +78,7 @@ def test_it_is_fit_to_run_on_and_private(store, tmp_path):
     assert (config["appendonly"], config["appendfsync"]) == ("yes", "everysec")
     assert store.socket.parent.stat().st_mode & 0o777 == 0o700
     assert str(tmp_path) not in str(store.socket)
+    assert (tmp_path / "data" / "store").stat().st_mode & 0o777 == 0o700
 
 
 def test_what_was_written_is_there_after_stop_and_start(store):
