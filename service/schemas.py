@@ -270,6 +270,16 @@ class LiveQuery(Form):
     state: bool = Field(False, description="whether the stream's summary comes, too")
 
 
+class ReadyQuery(Form):
+    """Query of the readiness."""
+
+    partitions: Literal["all", "any"] = Field(
+        "all",
+        description="`any`: ready as long as one partition has a worker, for a load balancer, which"
+        " cannot help the others by taking this process out",
+    )
+
+
 class SnapshotQuery(Form):
     """Query of an import."""
 

@@ -11,6 +11,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from service import metrics, sensitivities
+from service.api.forms import query
 from service.api.http import Context, context_of, json_response
 from service.api.store import from_store
 from service.errors import (
@@ -23,6 +24,7 @@ from service.errors import (
 )
 from service.models import Model
 from service.redis.committed import Health
+from service.schemas import ReadyQuery
 
 NAMED = 10  # partitions named in a reason
 _encode = msgspec.json.Encoder().encode
@@ -67,8 +69,9 @@ async def livez(request: Request) -> Response:
 
 async def readyz(request: Request) -> Response:
     """Say whether every stream can be served, or what stands in the way."""
-    context = context_of(request)
-    reasons = _reasons(context, await context.monitor.look())
+    context, form = context_of(request), query(ReadyQuery, request.query_params.multi_items())
+    bearable = context.settings.partitions - 1 if form.partitions == "any" else 0
+    reasons = _reasons(context, await context.monitor.look(), bearable)
     if reasons:
         raise NotReady("; ".join(reasons), reasons=reasons)
     return json_response(b'{"status":"ready"}')
@@ -82,11 +85,11 @@ async def show_metrics(request: Request) -> Response:
     return Response(content, headers={"Content-Type": metrics.CONTENT_TYPE})
 
 
-def _reasons(context: Context, health: Health | None) -> list[str]:
+def _reasons(context: Context, health: Health | None, bearable: int) -> list[str]:
     if health is None:
         return ["Redis cannot be reached"]
     reasons = []
-    if health.unowned:
+    if len(health.unowned) > bearable:
         some = ", ".join(map(str, health.unowned[:NAMED]))
         more = ", ..." if len(health.unowned) > NAMED else ""
         total = context.settings.partitions

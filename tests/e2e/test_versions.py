@@ -80,6 +80,7 @@ def test_workers_are_upgraded_and_the_later_one_dies_on_the_way(mixed, processes
         until(lambda: "later version" in processes.log_of("old"))
         until(lambda: owners(redis_url).count("") == 8)
         assert client.get("/readyz").status_code == 503
+        assert client.get("/readyz?partitions=any").status_code == 200
         start("again", "worker", "--worker-id", "again", later=True)
         assert post(client, 3.0) == [2] * STREAMS  # what came before it was there has waited
         assert owners(redis_url).count("old") == 8

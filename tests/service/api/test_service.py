@@ -52,6 +52,8 @@ async def test_readiness_names_what_is_missing(settings, start, request):
         assert response.status_code == 503
         assert response.headers["retry-after"] == "1"
         assert response.json()["reasons"] == ["4 of 4 partitions have no worker: 0, 1, 2, 3"]
+        assert (await api.get("/readyz?partitions=any")).status_code == 503
+        assert (await api.get("/readyz?partitions=none")).status_code == 422
         request.getfixturevalue("worker")
         assert (await api.get("/readyz")).json() == {"status": "ready"}
 
