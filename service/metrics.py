@@ -269,11 +269,6 @@ def observe_all(histogram: Histogram, values: Sequence[float]) -> None:
         histogram._sum.inc(sum(values))
 
 
-def changepoint(model: str, state: str) -> None:
-    """Count a changepoint event that entered `state`."""
-    CHANGEPOINTS.labels(model, state).inc()
-
-
 def exposition() -> bytes:
     """Return all metrics in the text format, of all processes in multiprocess mode."""
     if MULTIPROCESS_DIR not in os.environ:
@@ -294,9 +289,3 @@ def serve(port: int) -> None:
         start_http_server(port, registry=REGISTRY)
     except OSError as error:
         raise Refused(f"--metrics-port {port} cannot be listened on: {error.strerror}") from error
-
-
-def forget_process(pid: int) -> None:
-    """Drop the gauges of a dead process; the supervisor calls it."""
-    if MULTIPROCESS_DIR in os.environ:
-        multiprocess.mark_process_dead(pid)  # type: ignore[no-untyped-call]

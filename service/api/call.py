@@ -9,7 +9,7 @@ from pydantic import BaseModel
 from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 
-from service.schemas import NoQuery
+from service.queries import NoQuery
 
 Endpoint = Callable[[Request], Awaitable[Response]]
 LOGGED = (422, 429, 500, 503, 504)  # what every call that goes through the log can answer

@@ -20,6 +20,15 @@ from service.api.calls_models import MODEL_CALLS
 from service.api.event_stream import EventStream
 from service.api.http import Bytes
 from service.keys import OPEN
+from service.queries import (
+    EventsQuery,
+    HistoryQuery,
+    LiveQuery,
+    ObserveQuery,
+    ReadyQuery,
+    SnapshotQuery,
+    StreamsQuery,
+)
 from service.questions import (
     ActionForm,
     BeliefForm,
@@ -30,18 +39,7 @@ from service.questions import (
     VerdictForm,
     WhatIfForm,
 )
-from service.schemas import (
-    EventsQuery,
-    HistoryQuery,
-    Item,
-    LiveQuery,
-    Observation,
-    ObserveQuery,
-    ReadyQuery,
-    SnapshotQuery,
-    StreamForm,
-    StreamsQuery,
-)
+from service.schemas import Item, Observation, StreamForm
 
 _here = (openapi.STREAM,)
 CALLS = (

@@ -18,8 +18,8 @@ from service.api.http import Context, context_of
 from service.cursor import BadCursor, Positions
 from service.errors import FieldError, InvalidField
 from service.feed import Filter, Id
+from service.queries import EventsQuery
 from service.redis.keys import partition_of
-from service.schemas import EventsQuery
 
 EVERYTHING = "0"
 REPEATED = frozenset(("stream", "prefix", "model", "state"))

@@ -16,7 +16,7 @@ from service.api.http import context_of, stream_of
 from service.api.live_stream import Follower, differs
 from service.api.routes_streams import head_of
 from service.errors import FieldError, InvalidField
-from service.schemas import LiveQuery
+from service.queries import LiveQuery
 from service.unfit import StreamReplaced
 
 EVERYTHING = "-1"

@@ -25,7 +25,7 @@ from service.api.http import (
     stream_of,
 )
 from service.errors import PROBLEM_JSON, FieldError, InvalidField, ServiceError
-from service.schemas import ObserveQuery
+from service.queries import ObserveQuery
 
 _encode = msgspec.json.Encoder().encode
 

@@ -18,8 +18,8 @@ from service.api.http import (
 )
 from service.api.routes_streams import head_of
 from service.api.store import from_store
+from service.queries import HistoryQuery
 from service.redis.store import CHUNK
-from service.schemas import HistoryQuery
 
 _encode = msgspec.json.Encoder().encode
 

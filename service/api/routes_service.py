@@ -23,8 +23,8 @@ from service.errors import (
     UnknownModel,
 )
 from service.models import Model
+from service.queries import ReadyQuery
 from service.redis.committed import Health
-from service.schemas import ReadyQuery
 
 NAMED = 10  # partitions named in a reason
 _encode = msgspec.json.Encoder().encode

@@ -25,7 +25,7 @@ from service.api.http import (
 )
 from service.api.store import from_store
 from service.errors import UnknownStream
-from service.schemas import SnapshotQuery, StreamsQuery
+from service.queries import SnapshotQuery, StreamsQuery
 from service.unfit import UnfitSnapshot
 
 _encode = msgspec.json.Encoder().encode

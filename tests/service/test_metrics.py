@@ -12,7 +12,7 @@ CODE = """
 import sys
 from service import metrics, metrics_feed, metrics_quality
 metrics.OBSERVATIONS.labels("applied").inc(2)
-metrics.changepoint("gaussian@1", "confirmed")
+metrics.CHANGEPOINTS.labels("gaussian@1", "confirmed").inc()
 metrics.OWNED_PARTITIONS.set(3)
 for stage in metrics.STAGES:
     metrics.STAGE_DURATION.labels(stage).observe(0.01)
