@@ -44,7 +44,7 @@ _PROBABILITIES = (1e-4, 1e-3, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 0.8, 0.9, 
 
 REQUEST_DURATION = Histogram(
     "moca_http_request_duration_seconds",
-    "Time from a request's first byte to its answer's last, by route template.",
+    "Time from a request's first byte to its answer's last, or first without an end; by route.",
     ["route", "method", "status"],
     buckets=_SECONDS,
     registry=REGISTRY,
