@@ -121,6 +121,7 @@ CASES = (
             "events",
             "put_canary",
             "move_streams",
+            "readyz",
         ),
     ),
     Case(
