@@ -19,6 +19,8 @@ def client(separate):
         body = {"model": "gaussian", "location": 0.0, "scale": 1.0}
         found.put("/v1/streams/good", json=body).raise_for_status()
         found.post(LIST, json=[{"y": float(i % 3)} for i in range(40)]).raise_for_status()
+        # A partition that changes hands afterwards would have its states written.
+        processes.wait_for("owns 8 partitions", "worker-a", "worker-b")
         yield found
 
 

@@ -43,20 +43,13 @@ def test_a_worker_is_killed_under_load(separate, processes, capsys):
 
 def test_the_log_says_who_owns_how_much(separate, processes):
     """Of 16 partitions; at the start one worker may have had all of them."""
-    _wait_for("owns 8 partitions", processes, "worker-a", "worker-b")
+    processes.wait_for("owns 8 partitions", "worker-a", "worker-b")
     assert "worker-a computes on cpu" in processes.log_of("worker-a")
     assert "listening on 127.0.0.1 port" in processes.log_of("api")
     processes.signal("worker-a", signal.SIGTERM)
     assert processes.running.pop("worker-a").wait(20) == 0
     assert processes.log_of("worker-a").splitlines()[-1].endswith("owns 0 partitions")
-    _wait_for("owns 16 partitions", processes, "worker-b")
-
-
-def _wait_for(text, processes, *names):
-    deadline = time.monotonic() + 20
-    while not all(text in processes.log_of(name) for name in names):
-        assert time.monotonic() < deadline, [processes.log_of(name) for name in names]
-        time.sleep(0.1)
+    processes.wait_for("owns 16 partitions", "worker-b")
 
 
 def test_a_stopped_worker_comes_back_too_late(separate, processes):

@@ -24,6 +24,7 @@ Gaussian.update = deadly
 """
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("what", ["os._exit(9)", "while True: pass"])
 def test_it_is_set_aside_and_everything_else_is_applied(serve, processes, tmp_path, capsys, what):
     (tmp_path / "deadly.py").write_text(DEADLY.format(what=what))

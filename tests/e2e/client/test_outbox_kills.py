@@ -96,6 +96,7 @@ def test_the_service_is_killed_five_times_async(killed, tmp_path):
     check(url)
 
 
+@pytest.mark.slow
 def test_its_own_process_is_killed_and_so_is_the_service(killed, tmp_path):
     """A process may die between adding and saying so: each start asks the file how far it came."""
     url, over = killed

@@ -89,6 +89,7 @@ def test_a_stream_that_is_made_anew_is_shown_anew(watched, demo, client, stream)
     until(page, shown(7))
 
 
+@pytest.mark.slow
 def test_without_a_place_to_follow_there_is_what_can_be_read(watched, start):
     url, _ = start("serve", MOCA_MAX_LIVE_STREAMS="1")
     with httpx.Client(base_url=url, timeout=60) as client:
