@@ -14,7 +14,7 @@ JSON = {"Content-Type": "application/json"}
 
 
 @pytest.fixture
-def client(separate):
+def client(separate, processes):
     with httpx.Client(base_url=separate, timeout=60) as found:
         body = {"model": "gaussian", "location": 0.0, "scale": 1.0}
         found.put("/v1/streams/good", json=body).raise_for_status()
