@@ -72,6 +72,7 @@ export class Chart {
     this.unfollow = onTheme(() => this.draw());
     this.plotly = /** @type {any} */ (null);
     this.onZoom = () => {};
+    this.asked = /** @type {any} */ (null); // what is to be shown, once nothing is being drawn
   }
 
   /** @param {string} title */
@@ -91,7 +92,15 @@ export class Chart {
       fill(this.box, h("p", { class: "empty" }, missing(error)));
     }
     this.busy = false;
+    this.settle();
     if (this.again) this.draw();
+  }
+
+  /** Show what was asked for: while something is being drawn it would be lost. */
+  settle() {
+    if (this.busy || !this.plotly || !this.asked) return;
+    this.plotly.relayout(this.box, this.asked);
+    this.asked = null;
   }
 
   async render() {
@@ -115,11 +124,13 @@ export class Chart {
 
   /** @param {number} from @param {number} to */
   zoom(from, to) {
-    this.plotly?.relayout(this.box, { "xaxis.range": [from, to] });
+    this.asked = { "xaxis.range": [from, to] };
+    this.settle();
   }
 
   reset() {
-    this.plotly?.relayout(this.box, { "xaxis.autorange": true });
+    this.asked = { "xaxis.autorange": true };
+    this.settle();
   }
 
   close() {

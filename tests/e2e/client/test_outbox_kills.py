@@ -52,6 +52,7 @@ def observation(at: int) -> dict:
     return {"y": at * 0.25, "time": stamp(at)}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("where", [pytest.param("memory", marks=pytest.mark.slow), "file"])
 def test_the_service_is_killed_five_times(killed, where, tmp_path, capsys):
     url, over = killed
