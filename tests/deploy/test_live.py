@@ -125,6 +125,9 @@ def test_every_query_of_every_dashboard_returns_data(watched):
     assert empty == []
 
 
+WITH_WEBHOOKS = {"moca:webhook_lost:increase15m"}  # by webhook; here are none
+
+
 def test_every_recorded_rule_has_data_now(watched):
     prometheus, _, _ = watched
     missing = [
@@ -132,7 +135,7 @@ def test_every_recorded_rule_has_data_now(watched):
         for rule in rules("record")
         if not any(finite(each["value"][1]) for each in prometheus.now(rule["record"]))
     ]
-    assert missing == []
+    assert set(missing) == WITH_WEBHOOKS
 
 
 def test_what_alerts_look_at_is_there(watched):
