@@ -117,7 +117,7 @@ class Subscription:
 
     def _message(self, kind: str, data: dict[str, Any]) -> bytes:
         self._said = self._positions.text()
-        return f"id: {self._said}\nevent: {kind}\ndata: {_encode(data).decode()}\n\n".encode()
+        return message(kind, data, self._said)
 
     def _beat(self) -> str:
         """A comment; with the cursor where it moved past events that are not wanted."""
@@ -128,6 +128,12 @@ class Subscription:
     def _noted(self, chunk: bytes) -> bytes:
         self._sent_s = time.monotonic()
         return chunk
+
+
+def message(kind: str, data: dict[str, Any], id_: str = "") -> bytes:
+    """Return a message of a stream of events."""
+    place = f"id: {id_}\n" if id_ else ""
+    return f"{place}event: {kind}\ndata: {_encode(data).decode()}\n\n".encode()
 
 
 class EventStream(StreamingResponse):

@@ -10,13 +10,12 @@ import asyncio
 import contextlib
 import logging
 from collections.abc import Sequence
-from typing import Any, NamedTuple
-
-import msgspec
+from typing import NamedTuple
 
 from service import metrics_feed as metrics
 from service import views, wire
 from service.api.connections import Connections
+from service.api.event_stream import message
 from service.api.replies import forget
 from service.api.store import from_store
 from service.errors import CorruptState, RedisUnavailable
@@ -28,7 +27,6 @@ from service.settings import Settings
 log = logging.getLogger(__name__)
 
 PAGE, PAGE_BYTES = 32, 262_144  # of what is read and kept at a time: observations, about
-_encode = msgspec.json.Encoder().encode
 
 
 class Page(NamedTuple):
@@ -174,12 +172,6 @@ class Live:
             watched = self._watched.get(stream)
             if watched is not None:
                 watched.saw(blob)
-
-
-def message(kind: str, data: dict[str, Any], id_: str = "") -> bytes:
-    """Return a message of a stream of events."""
-    place = f"id: {id_}\n" if id_ else ""
-    return f"{place}event: {kind}\ndata: {_encode(data).decode()}\n\n".encode()
 
 
 def cursor_of(seq: int, generation: int) -> str:

@@ -7,8 +7,8 @@ from collections.abc import AsyncGenerator
 
 from service import metrics_feed as metrics
 from service import views, wire
-from service.api.event_stream import RETRY_MS
-from service.api.live import Live, Watched, cursor_of, message
+from service.api.event_stream import RETRY_MS, message
+from service.api.live import Live, Watched, cursor_of
 
 ENDS = {
     "deleted": "the stream was deleted, or has expired",

@@ -14,13 +14,18 @@ def shown(count):
     return f"document.querySelector('.plot').data[2].x.length === {count}"
 
 
+def following(page, url, stream):
+    """The page of a stream, drawn and live."""
+    page.goto(f"{url}/#/streams/{stream}")
+    drawn(page)
+    expect(page.locator("#feed")).to_have_text("live")
+    return page
+
+
 def test_what_is_posted_is_drawn_without_asking(watched, demo, client, stream):
     post(client, stream, 10, 40)
     found = watched(demo)
-    page = found.page
-    page.goto(f"{demo}/#/streams/{stream}")
-    drawn(page)
-    expect(page.locator("#feed")).to_have_text("live")
+    page = following(found.page, demo, stream)
     expect(page.locator("#belief-note")).to_contain_text("those of a rerun")
     live = f"/v1/streams/{stream}/observations/live?state=true"
     assert found.paths.count(live) == 1
@@ -57,10 +62,7 @@ def test_changes_of_all_kinds_are_told(page, demo, client, stream):
 def test_pause_gives_the_connection_back_and_goes_on(watched, demo, client, stream):
     post(client, stream, 10, 40)
     found = watched(demo)
-    page = found.page
-    page.goto(f"{demo}/#/streams/{stream}")
-    drawn(page)
-    expect(page.locator("#feed")).to_have_text("live")
+    page = following(found.page, demo, stream)
     page.get_by_role("button", name="Pause").click()
     expect(page.locator("#feed")).to_have_text("paused")
     before = len(found.paths)
@@ -76,10 +78,7 @@ def test_pause_gives_the_connection_back_and_goes_on(watched, demo, client, stre
 
 def test_a_stream_that_is_made_anew_is_shown_anew(watched, demo, client, stream):
     post(client, stream, 10, 40)
-    page = watched(demo, errors=("404",)).page
-    page.goto(f"{demo}/#/streams/{stream}")
-    drawn(page)
-    expect(page.locator("#feed")).to_have_text("live")
+    page = following(watched(demo, errors=("404",)).page, demo, stream)
     client.delete(f"/v1/streams/{stream}")
     expect(page.get_by_role("alert")).to_contain_text("there is no stream")
     post(client, stream, 3, 5)
