@@ -36,6 +36,18 @@ class Predictive(Struct):
     probabilities: list[float] | None = None
 
 
+class Component(Struct):
+    """One component of a predictive mixture."""
+
+    weight: float
+    run_length: int | None = None
+    mean: list[float] | None = None
+    variance: list[float | None] | None = None
+    probabilities: list[float] | None = None
+    family: str | None = None
+    parameters: dict[str, Any] = {}
+
+
 class Answer(Struct):
     """The service's answer to one observation."""
 
@@ -51,6 +63,7 @@ class Answer(Struct):
     event: Event | None = None
     duplicate: bool = False
     warming_up: bool = False
+    components: list[Component] | None = None
     time: str | None = None
     provisional: bool = False  # computed without labels before it that are to come
 
@@ -161,16 +174,6 @@ class Overview(Struct):
     streams: list[Glance]
     total: int = 0
     cursor: str | None = None
-
-
-class Component(Struct):
-    """One component of a predictive mixture."""
-
-    weight: float
-    run_length: int | None = None
-    mean: list[float] | None = None
-    variance: list[float | None] | None = None
-    probabilities: list[float] | None = None
 
 
 class Prediction(Struct):

@@ -97,7 +97,7 @@ def observe_frame(
     for start in range(0, len(series.y), batch):
         rows = series.observations(start, start + batch)
         try:
-            found += yield calls.observe_list(stream, rows, belief, None)
+            found += yield calls.observe_list(stream, rows, calls.Shown(belief), None)
         except ClientError as error:
             found += getattr(error, "answers", [])
             where = f"rows {start + 1} to {start + len(rows)}"

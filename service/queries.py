@@ -2,18 +2,39 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Literal
+from typing import Annotated, Any, ClassVar, Literal
 
-from pydantic import Field
+from pydantic import BeforeValidator, Field
 
 from service.models import REFERENCE
+from service.questions import MAX_QUANTILES
 from service.schemas import Form, StreamId
+
+
+def _split(given: Any) -> Any:
+    """Values given several times, or separated by commas."""
+    if not isinstance(given, list):
+        return given
+    return [part for text in given for part in text.split(",") if part]
+
+
+Level = Annotated[float, Field(gt=0, lt=1)]
 
 
 class ObserveQuery(Form):
     """Query of a post of observations."""
 
+    several: ClassVar[frozenset[str]] = frozenset(("quantiles",))
+
     belief: bool = Field(False, description="whether answers carry the whole run-length belief")
+    components: bool = Field(False, description="whether answers carry the mixture itself")
+    quantiles: (
+        Annotated[list[Level], BeforeValidator(_split), Field(max_length=MAX_QUANTILES)] | None
+    ) = Field(
+        None,
+        description="levels of the quantiles to answer, several times or comma-separated; "
+        "default: 0.05, 0.5 and 0.95",
+    )
 
 
 class StreamsQuery(Form):
@@ -66,6 +87,8 @@ class SnapshotQuery(Form):
 
 class EventsQuery(Form):
     """Query of the events; each filter may be given several times."""
+
+    several: ClassVar[frozenset[str]] = frozenset(("stream", "prefix", "model", "state"))
 
     stream: Annotated[list[StreamId], Field(max_length=100)] = Field([], description="stream id")
     prefix: Annotated[

@@ -6,7 +6,7 @@ the request's place in the log. Bounds that are settings are checked in `service
 
 from __future__ import annotations
 
-from typing import Annotated, Any
+from typing import Annotated, Any, ClassVar
 
 from pydantic import (
     AfterValidator,
@@ -76,9 +76,10 @@ Seq = Annotated[StrictInt, Field(ge=0, le=2**53), WHOLE]
 
 
 class Form(BaseModel):
-    """Base of all request bodies: an unknown field is refused by its name."""
+    """Base of all request bodies and queries: an unknown field is refused by its name."""
 
     model_config = ConfigDict(extra="forbid", frozen=True)
+    several: ClassVar[frozenset[str]] = frozenset()  # of a query: what may be given several times
 
 
 class Supervision(Form):

@@ -60,6 +60,6 @@ class TimeBackwards(Refused):
 
 
 class NotAwaited(Refused):
-    """A label that is not to come, or that cannot be waited for."""
+    """A label that does not fit the observation that awaits it, or that cannot be awaited."""
 
     status, slug, title = 409, "not-awaited", "Label not awaited"

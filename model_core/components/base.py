@@ -84,6 +84,10 @@ class Components(Protocol):
         """The same family with other tensors."""
         ...
 
+    def named(self) -> dict[str, Tensor]:
+        """Parameters (B, M, ...) by name, from which a client can rebuild each component."""
+        ...
+
 
 class Family:
     """What every NamedTuple of parameters shares; outputs are independent unless it says so."""
@@ -100,6 +104,12 @@ class Family:
     def rebuilt(self, *parameters: Tensor) -> Self:
         """The same family with other tensors."""
         return type(self)(*parameters)
+
+    def named(self) -> dict[str, Tensor]:
+        """The fields of the tuple."""
+        own: Any = self
+        found: dict[str, Tensor] = own._asdict()
+        return found
 
     def joint_log_density(self, value: Tensor) -> Tensor:
         """Sum over independent outputs."""

@@ -40,6 +40,12 @@ class Blend(_Blend, Family):
         """The same family with other tensors."""
         return type(self)(self.each.rebuilt(*parameters[:-1]), parameters[-1])
 
+    def named(self) -> dict[str, Tensor]:
+        """Those of the family, of the shape of the weights, and the weights."""
+        shape = self.log_weight.shape
+        each = {name: value.expand(shape) for name, value in self.each.named().items()}
+        return {**each, "weight": self.log_weight.exp()}
+
     def log_density(self, value: Tensor) -> Tensor:
         """Log density or mass of each dimension."""
         return torch.logsumexp(self.log_weight + self.each.log_density(value.unsqueeze(-1)), -1)

@@ -6,6 +6,7 @@ import asyncio
 from collections.abc import Iterator, Sequence
 
 import msgspec
+from msgspec.structs import replace
 
 from service import wire
 from service.api.forms import BadItem, GoodItem, digest
@@ -19,8 +20,11 @@ _STATUS_200 = b'{"status":200,'
 class Bulk:
     """One request's items and what becomes of each."""
 
-    def __init__(self, context: Context, items: Sequence[GoodItem | BadItem], belief: bool) -> None:
-        self._context, self._items, self._belief = context, items, belief
+    def __init__(
+        self, context: Context, items: Sequence[GoodItem | BadItem], shown: wire.Observe
+    ) -> None:
+        self._context, self._items = context, items
+        self._shown = shown  # a command without observations, of what answers carry
         self._rendered: list[bytes] = [b""] * len(items)
 
     async def run(self) -> list[bytes]:
@@ -102,8 +106,13 @@ class Bulk:
         items = [item for item in map(self._items.__getitem__, group) if isinstance(item, GoodItem)]
         observations = [item.observation for item in items]
         digested = digest(wire.encode(first.observation)) if first.key is not None else None
-        return wire.Observe(
-            first.stream, observations, first.key, digested, 0, first.seq, self._belief
+        return replace(
+            self._shown,
+            stream=first.stream,
+            observations=observations,
+            key=first.key,
+            digest=digested,
+            seq=first.seq,
         )
 
     def _refuse(self, places: list[int], error: ServiceError) -> None:

@@ -24,6 +24,18 @@ class Predictive(Document):
     probabilities: Numbers | None = Field(None, description="of each class")
 
 
+class Component(Document):
+    """One component of a predictive mixture."""
+
+    weight: float
+    run_length: int | None
+    mean: Numbers | None = None
+    variance: list[float | None] | None = None
+    probabilities: Numbers | None = Field(None, description="of each class")
+    family: str | None = Field(None, description="of distributions, such as StudentT")
+    parameters: dict[str, Any] | None = Field(None, description="of the family, by name")
+
+
 class BeliefColumns(Document):
     """Run lengths that have a hypothesis, and their probabilities."""
 
@@ -74,6 +86,7 @@ class Answer(Document):
     event: Event | None = Field(description="the changepoint that this observation moved on")
     duplicate: bool = Field(description="answered from memory: it had been applied before")
     warming_up: bool = Field(description="location and scale are not known yet")
+    components: list[Component] | None = Field(None, description="with `?components=true`")
     time: str | None = None
     provisional: bool | None = Field(
         None, description="true: computed without labels before it that are to come"

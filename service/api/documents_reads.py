@@ -8,6 +8,7 @@ from pydantic import Field
 
 from service.api.documents import (
     BeliefColumns,
+    Component,
     Document,
     Event,
     Numbers,
@@ -15,16 +16,6 @@ from service.api.documents import (
     Problem,
     Segment,
 )
-
-
-class Component(Document):
-    """One component of a predictive mixture."""
-
-    weight: float
-    run_length: int | None
-    mean: Numbers | None = None
-    variance: list[float | None] | None = None
-    probabilities: Numbers | None = Field(None, description="of each class")
 
 
 class Prediction(Document):

@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from hashlib import blake2b
 from typing import Any, NamedTuple, TypeVar
 
-from pydantic import BaseModel, TypeAdapter, ValidationError
+from pydantic import TypeAdapter, ValidationError
 from pydantic_core import from_json
 
 from service import wire
@@ -19,6 +19,7 @@ from service.api.field_errors import field_errors
 from service.errors import FieldError, InvalidField, MalformedBody
 from service.schemas import (
     COMMAND_OBSERVATIONS,
+    Form,
     Item,
     Observation,
     StreamForm,
@@ -73,16 +74,16 @@ class Forms:
         """Read one observation or a list of them."""
         if not _is_list(body):
             form: Observed = _fast.one(body) or parsed(_one, body)
-            if self._is_wide(form):
-                raise self._wide(form, "body")
+            if self._is_bad(form):
+                raise self._bad(form, "body")
             return Observations([_observation(form)], form.seq, False)
         forms: Sequence[Observed] | None = _fast.many(body)
         if forms is None:
             forms = parsed(_many, body)
         self._check_count(len(forms))
         for i, form in enumerate(forms):
-            if self._is_wide(form):
-                raise self._wide(form, f"body[{i}]")
+            if self._is_bad(form):
+                raise self._bad(form, f"body[{i}]")
         return Observations([_observation(form) for form in forms], _expected(forms), True)
 
     def items(self, body: bytes, lines: bool) -> list[GoodItem | BadItem]:
@@ -151,21 +152,27 @@ class Forms:
         try:
             if not isinstance(form, Item | _fast_item.struct):
                 form = Item.model_validate(form)
-            if self._is_wide(form):
-                raise self._wide(form, loc)
+            if self._is_bad(form):
+                raise self._bad(form, loc)
         except ValidationError as error:
             return BadItem(_stream_of(form), InvalidField(field_errors(error, loc)))
         except InvalidField as error:
             return BadItem(form.stream, error)
         return GoodItem(form.stream, form.key, form.seq, _observation(form))
 
-    def _is_wide(self, form: Observed) -> bool:
+    def _is_bad(self, form: Observed) -> bool:
         limit, x, y = self._settings.max_dimension, form.x, form.y
-        return (x is not None and len(x) > limit) or (isinstance(y, list) and len(y) > limit)
+        wide = (x is not None and len(x) > limit) or (isinstance(y, list) and len(y) > limit)
+        return wide or (form.pending and y is not None)
 
-    def _wide(self, form: Observed, loc: str) -> InvalidField:
+    def _bad(self, form: Observed, loc: str) -> InvalidField:
         y = form.y if isinstance(form.y, list) else None
-        return InvalidField([*self.too_long(form.x, f"{loc}.x"), *self.too_long(y, f"{loc}.y")])
+        errors = [*self.too_long(form.x, f"{loc}.x"), *self.too_long(y, f"{loc}.y")]
+        if form.pending and form.y is not None:
+            errors.append(
+                FieldError(f"{loc}.pending", "expected no `y` where the label is pending")
+            )
+        return InvalidField(errors)
 
     def _check_count(self, count: int) -> None:
         limit = self._settings.max_observations
@@ -188,9 +195,15 @@ def digest(body: bytes) -> str:
 
 def query(form: type[T], given: Iterable[tuple[str, str]]) -> T:
     """Read query parameters into a form."""
-    assert issubclass(form, BaseModel)
+    assert issubclass(form, Form)
+    read: dict[str, Any] = {}
+    for name, value in given:
+        if name in form.several:
+            read.setdefault(name, []).append(value)
+        else:
+            read[name] = value
     try:
-        return form.model_validate(dict(given))
+        return form.model_validate(read)
     except ValidationError as error:
         raise InvalidField(field_errors(error, "query")) from None
 

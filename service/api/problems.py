@@ -74,7 +74,8 @@ CASES = (
         ("observe", "put_run_length"),
     ),
     Case(
-        unfit.NotAwaited("no label is to come at seq 411", seq=412), ("observe", "put_run_length")
+        unfit.NotAwaited("seq 411 waits for its label, its input is known", field="x"),
+        ("observe", "put_run_length"),
     ),
     Case(
         errors.SettingsConflict(

@@ -64,6 +64,8 @@ class BoundedHead(HttpToolsProtocol):
         limit = settings.max_head_bytes
         if size > limit or 2 * url > limit or len(self.headers) > settings.max_headers:
             self._refuse(self._too_large())
+        elif (detail := self._host_error()) is not None:
+            self._refuse(FormError(detail))
         if not self.transport.is_closing():
             super().on_headers_complete()
 
@@ -76,6 +78,21 @@ class BoundedHead(HttpToolsProtocol):
         """The request is complete, unless it was refused."""
         if not self.transport.is_closing():
             super().on_message_complete()
+
+    def _host_error(self) -> str | None:
+        """What is wrong with the host the request names, by which access without keys is decided.
+
+        RFC 9112, 3.2: one Host header, and a URI with a host of its own names the same one.
+        """
+        hosts = [value for name, value in self.headers if name == b"host"]
+        if len(hosts) > 1 or (not hosts and self.parser.get_http_version() == "1.1"):
+            return f"expected one Host header, got {len(hosts)}"
+        if self.url.startswith(b"/") or self.url == b"*":
+            return None
+        _, _, rest = self.url.partition(b"://")
+        if not hosts or rest.partition(b"/")[0].lower() != hosts[0].strip().lower():
+            return "expected a URI of the host that the Host header names, or a path"
+        return None
 
     def _expect_head(self) -> None:
         self._impatience = self.loop.call_later(self.settings.head_timeout_s, self._too_slow)
@@ -97,10 +114,16 @@ class BoundedHead(HttpToolsProtocol):
             return UrlTooLong(f"the URL has more than {limit // 2} bytes")
         return HeadTooLarge(f"at most {most} headers, and {limit} bytes with the URL")
 
+    @property
+    def _is_broken_body(self) -> bool:
+        """Whether what cannot be read is the body of the only request that is not answered."""
+        cycle = self.cycle
+        return cycle.more_body and not cycle.response_started and not self.pipeline
+
     def _refuse(self, error: FormError) -> None:
         """Answer before there is a request that could be answered, and end the connection."""
         body = error.render()
-        if self.cycle is not None and not self.cycle.response_complete:
+        if self.cycle is not None and not self.cycle.response_complete and not self._is_broken_body:
             self.transport.close()  # an earlier request waits: this would be taken for its answer
             return
         self.transport.write(

@@ -2,17 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from typing import Any
-
-from pydantic import ValidationError
 from starlette.requests import Request
 from starlette.responses import Response
 
 from service import cursor
 from service import metrics_feed as metrics
 from service.api.event_stream import EventStream, Subscription
-from service.api.field_errors import field_errors
+from service.api.forms import query
 from service.api.headers import header
 from service.api.http import Context, context_of
 from service.cursor import BadCursor, Positions
@@ -22,7 +18,6 @@ from service.queries import EventsQuery
 from service.redis.keys import partition_of
 
 EVERYTHING = "0"
-REPEATED = frozenset(("stream", "prefix", "model", "state"))
 
 
 async def events(request: Request) -> Response:
@@ -35,7 +30,7 @@ async def events(request: Request) -> Response:
     one that is given several times, any.
     """
     context = context_of(request)
-    form = events_query(request.query_params.multi_items())
+    form = query(EventsQuery, request.query_params.multi_items())
     wanted = Filter(
         frozenset(form.stream), tuple(form.prefix), frozenset(form.model), frozenset(form.state)
     )
@@ -49,20 +44,6 @@ async def events(request: Request) -> Response:
     beat_s, send_s = settings.events_heartbeat_s, settings.events_send_timeout_s
     chunks = subscription.chunks(beat_s)
     return EventStream(chunks, hub.connections.leave, send_s, metrics.EVENT_STREAMS_DROPPED)
-
-
-def events_query(given: Iterable[tuple[str, str]]) -> EventsQuery:
-    """Read the query, in which filters may be given several times."""
-    read: dict[str, Any] = {}
-    for name, value in given:
-        if name in REPEATED:
-            read.setdefault(name, []).append(value)
-        else:
-            read[name] = value
-    try:
-        return EventsQuery.model_validate(read)
-    except ValidationError as error:
-        raise InvalidField(field_errors(error, "query")) from None
 
 
 def _resume(

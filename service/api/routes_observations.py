@@ -7,6 +7,7 @@ from collections.abc import Iterable
 from typing import Any
 
 import msgspec
+from msgspec.structs import replace
 from starlette.requests import Request
 from starlette.responses import Response
 
@@ -33,13 +34,12 @@ _encode = msgspec.json.Encoder().encode
 async def observe(request: Request) -> Response:
     """Post one observation, or a list of them in order."""
     context, stream = context_of(request), stream_of(request)
-    belief = _belief(request)
+    shown = _shown(request)
     key = key_of(request)
     body = await read_json(request)
     form = context.forms.observations(body)
-    template = wire.Observe(
-        stream, [], key, digest(body) if key is not None else None, seq=form.seq, belief=belief
-    )
+    digested = digest(body) if key is not None else None
+    template = replace(shown, stream=stream, key=key, digest=digested, seq=form.seq)
     if form.many:
         return await _observe_list(context, template, form)
     template.observations = form.observations
@@ -54,19 +54,23 @@ async def observe_many(request: Request) -> Response:
         # Ignored, it would promise a safe retry that is none.
         detail = "not for many streams: give each item its own `key`"
         raise InvalidField([FieldError("header.idempotency-key", detail)])
-    belief = _belief(request)
+    shown = _shown(request)
     body, lines = await read_items(request)
-    bulk = Bulk(context, context.forms.items(body, lines), belief)
+    bulk = Bulk(context, context.forms.items(body, lines), shown)
     rendered = await bulk.run()
     if lines:
         return Response(b"".join(item + b"\n" for item in rendered), media_type=NDJSON)
     return json_response(b"[" + b",".join(rendered) + b"]")
 
 
-def _belief(request: Request) -> bool:
+def _shown(request: Request) -> wire.Observe:
+    """Return a command without observations, of what the query has answers carry."""
     if not request.scope["query_string"]:
-        return False
-    return query(ObserveQuery, request.query_params.multi_items()).belief
+        return wire.Observe("", [])
+    form = query(ObserveQuery, request.query_params.multi_items())
+    return wire.Observe(
+        "", [], belief=form.belief, components=form.components, quantiles=form.quantiles
+    )
 
 
 async def _observe_list(context: Context, template: wire.Observe, form: Observations) -> Response:
@@ -75,7 +79,7 @@ async def _observe_list(context: Context, template: wire.Observe, form: Observat
     size = context.forms.parts(form.observations)
     for first in range(0, len(form.observations), size):
         part = form.observations[first : first + size]
-        command = msgspec.structs.replace(
+        command = replace(
             template,
             observations=part,
             first=first,

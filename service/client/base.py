@@ -130,7 +130,7 @@ Result = documents.Answer | Problem
 
 
 def observe_many(
-    given: Sequence[Mapping[str, Any]], belief: bool, policy: Policy
+    given: Sequence[Mapping[str, Any]], shown: calls.Shown, policy: Policy
 ) -> Calls[list[Result]]:
     """Post items, and again those that were refused only for the time being.
 
@@ -141,7 +141,7 @@ def observe_many(
     end = time.monotonic() + min(policy.retry_for_s, KEY_MEMORY_S)
     for _ in range(policy.retries + 1):
         try:
-            results = yield calls.observe_many([given[i] for i in left], belief)
+            results = yield calls.observe_many([given[i] for i in left], shown)
         except Unavailable as error:
             if not found:
                 raise

@@ -5,11 +5,14 @@ from __future__ import annotations
 import math
 import secrets
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import msgspec
 
 from service.client.errors import InvalidRequest
+
+if TYPE_CHECKING:
+    from typing_extensions import TypeIs
 
 # A whole observation, or its label alone; None: the label is missing.
 Observed = Mapping[str, Any] | float | None
@@ -37,11 +40,20 @@ def observation(given: Observed) -> dict[str, Any]:
     return {"y": given}
 
 
+def is_list(given: Observed | Sequence[Observed]) -> TypeIs[Sequence[Observed]]:
+    """Whether several observations are given: a sequence, an array or a column of a frame."""
+    several = isinstance(given, Sequence) or getattr(given, "ndim", 0) > 0
+    return several or hasattr(given, "to_list") or hasattr(given, "columns")
+
+
 def observations(given: Iterable[Observed]) -> list[dict[str, Any]]:
     """Return a list of observations as objects."""
     if isinstance(given, str | bytes):
         raise InvalidRequest("expected observations, got a text")
-    return [observation(each) for each in given]
+    if hasattr(given, "columns"):
+        raise InvalidRequest("expected observations, got a frame: use `observe_frame`")
+    rows = given.tolist() if hasattr(given, "tolist") else given
+    return [observation(each) for each in rows]
 
 
 def items(given: Iterable[Mapping[str, Any]]) -> list[dict[str, Any]]:

@@ -130,26 +130,38 @@ def delete_stream(stream: str) -> Call[None]:
 # --- observations ----------------------------------------------------------------------------
 
 
+class Shown(NamedTuple):
+    """What answers to observations carry beside the usual."""
+
+    belief: bool = False
+    components: bool = False
+    quantiles: Sequence[float] | None = None
+
+    def params(self) -> list[tuple[str, str]]:
+        """Query parameters."""
+        levels = None if self.quantiles is None else ",".join(map(str, self.quantiles))
+        named = {"belief": self.belief or None, "components": self.components or None}
+        return _params({**named, "quantiles": levels})
+
+
 def observe_one(
-    stream: str, given: Observed, belief: bool, key: str | None
+    stream: str, given: Observed, shown: Shown, key: str | None
 ) -> Call[documents.Answer]:
     """Post one observation."""
     body, path = bodies.observation(given), path_of(stream, "/observations")
-    params = _params({"belief": belief or None})
-    return _change("POST", path, body, _answer, Repeat.KEYED, key, params)
+    return _change("POST", path, body, _answer, Repeat.KEYED, key, shown.params())
 
 
 def observe_list(
-    stream: str, given: Iterable[Observed], belief: bool, key: str | None
+    stream: str, given: Iterable[Observed], shown: Shown, key: str | None
 ) -> Call[list[documents.Answer]]:
     """Post a list of observations in order."""
     body, path = bodies.observations(given), path_of(stream, "/observations")
-    params = _params({"belief": belief or None})
-    return _change("POST", path, body, _answers, Repeat.KEYED, key, params)
+    return _change("POST", path, body, _answers, Repeat.KEYED, key, shown.params())
 
 
 def observe_many(
-    keyed: Sequence[Mapping[str, Any]], belief: bool = False
+    keyed: Sequence[Mapping[str, Any]], shown: Shown
 ) -> Call[list[documents.Answer | Problem]]:
     """Post observations of many streams, each of which has a key already."""
 
@@ -163,7 +175,7 @@ def observe_many(
             raise _unexpected(response, str(error)) from error
 
     # The header would promise what the keys of the items do: it is refused here.
-    request = Request("POST", "/v1/observations", _params({"belief": belief or None}), JSON)
+    request = Request("POST", "/v1/observations", shown.params(), JSON)
     content = encode(list(keyed))
     return Call(request._replace(content=content), read, Repeat.KEYED, changes=True)
 

@@ -75,7 +75,14 @@ class Client(Driver):
 
     @overload
     def observe(
-        self, stream: str, observations: Observed, *, belief: bool = ..., key: str | None = ...
+        self,
+        stream: str,
+        observations: Observed,
+        *,
+        belief: bool = ...,
+        components: bool = ...,
+        quantiles: Sequence[float] | None = ...,
+        key: str | None = ...,
     ) -> Answer: ...
 
     @overload
@@ -85,6 +92,8 @@ class Client(Driver):
         observations: Sequence[Observed],
         *,
         belief: bool = ...,
+        components: bool = ...,
+        quantiles: Sequence[float] | None = ...,
         key: str | None = ...,
     ) -> list[Answer]: ...
 
@@ -94,26 +103,37 @@ class Client(Driver):
         observations: Observed | Sequence[Observed],
         *,
         belief: bool = False,
+        components: bool = False,
+        quantiles: Sequence[float] | None = None,
         key: str | None = None,
     ) -> Answer | list[Answer]:
         """Post one observation, or a list of them in order; a plain number is a label.
 
+        An array or a column of a frame is a list, too: of labels, or of rows of several outputs.
+
         The same `key` and body sent again have no second effect; by default a new key is made,
-        so only this call's own retries are recognised. `belief`: answers carry the whole belief.
+        so only this call's own retries are recognised. `belief`, `components`: answers carry the
+        whole belief, the mixture itself. `quantiles`: levels to answer.
         """
-        if isinstance(observations, Sequence):
-            return self.call(calls.observe_list(stream, observations, belief, key))
-        return self.call(calls.observe_one(stream, observations, belief, key))
+        shown = calls.Shown(belief, components, quantiles)
+        if bodies.is_list(observations):
+            return self.call(calls.observe_list(stream, observations, shown, key))
+        return self.call(calls.observe_one(stream, observations, shown, key))
 
     def observe_many(
-        self, items: Iterable[Mapping[str, Any]], *, belief: bool = False
+        self,
+        items: Iterable[Mapping[str, Any]],
+        *,
+        belief: bool = False,
+        components: bool = False,
+        quantiles: Sequence[float] | None = None,
     ) -> list[Result]:
         """Post observations of many streams, each item with its `stream`, and a `key` if wanted.
 
         The result has an answer or a Problem at each item's place; it does not raise for items.
         """
-        policy = self._core.policy
-        return self.run(base.observe_many(bodies.items(items), belief, policy))
+        shown = calls.Shown(belief, components, quantiles)
+        return self.run(base.observe_many(bodies.items(items), shown, self._core.policy))
 
     def observe_frame(
         self,

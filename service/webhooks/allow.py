@@ -16,6 +16,12 @@ Network = ipaddress.IPv4Network | ipaddress.IPv6Network
 PORTS = {"https": 443, "http": 80}
 # Whose last 32 bits are an address of IPv4: by translation (RFC 6052, 7915), or of old.
 TRANSLATED = [ipaddress.IPv6Network(each) for each in ("64:ff9b::/96", "::ffff:0:0:0/96", "::/96")]
+# Registered as not globally reachable, which the standard library does not know of these: relays of
+# 6to4 (RFC 7526), segment routing (RFC 9602), documentation (RFC 9637), dummy prefix (RFC 9780).
+NOT_GLOBAL: list[Network] = [
+    ipaddress.ip_network(each)
+    for each in ("192.88.99.0/24", "5f00::/16", "3fff::/20", "100:0:0:1::/64")
+]
 LOCAL_USE = ipaddress.IPv6Network("64:ff9b:1::/48")  # of translation (RFC 8215)
 
 
@@ -64,16 +70,13 @@ class Allowed(NamedTuple):
                 " add it to --webhook-hosts (MOCA_WEBHOOK_HOSTS)"
             )
 
-    def lets(self, address: Address) -> bool:
-        """Whether a resolved address may be called: a public one, or one that is listed."""
-        networks = [rule.network for rule in self.rules if rule.network is not None]
+    def lets(self, address: Address, scheme: str, port: int) -> bool:
+        """Whether a resolved address may be called: a public one, or one listed for this use."""
 
-        def may(each: Address) -> bool:
-            public = each.is_global and not each.is_multicast
-            return public or any(each in network for network in networks)
+        def listed(each: Address) -> bool:
+            return any(rule.network and rule.fits(scheme, str(each), port) for rule in self.rules)
 
-        listed = any(address in network for network in networks)
-        return listed or all(map(may, _meant(address)))
+        return listed(address) or all(_is_public(each) or listed(each) for each in _meant(address))
 
     async def resolve(self, url: str, resolvers: Executor) -> tuple[str, str, int]:
         """Return host, an address of it that may be called, and port; else NotAllowed.
@@ -90,11 +93,21 @@ class Allowed(NamedTuple):
             raise NotAllowed(f"{host} has no address: {error}") from None
         addresses = [ipaddress.ip_address(str(each[4][0]).partition("%")[0]) for each in found]
         for address in addresses:
-            if self.lets(address):
+            if self.lets(address, parts.scheme, port):
                 return host, str(address), port
         raise NotAllowed(
-            f"{host} is at {addresses[0]}, which is not public; list that address to allow it"
+            f"{host} is at {addresses[0]}, which is not public; to allow it, list"
+            f" {parts.scheme}://{_bracketed(addresses[0])}:{port}"
         )
+
+
+def _is_public(address: Address) -> bool:
+    known = any(address in network for network in NOT_GLOBAL)
+    return address.is_global and not address.is_multicast and not known
+
+
+def _bracketed(address: Address) -> str:
+    return f"[{address}]" if address.version == 6 else str(address)
 
 
 def _meant(address: Address) -> list[Address]:

@@ -29,6 +29,8 @@ class Observe(Struct, tag="observe", omit_defaults=True):
     first: int = 0  # position of this part within the request's list
     seq: int | None = None  # expected position of the first observation
     belief: bool = False  # answers carry the whole run-length belief
+    components: bool = False  # answers carry the mixture itself
+    quantiles: list[float] | None = None  # levels to answer; None: the usual ones
 
 
 class Configure(Struct, tag="configure", omit_defaults=True):

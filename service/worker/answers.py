@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 import msgspec
 import torch
+from torch import Tensor
 
 from model_core.predictive import Mixture
 from service import views
-from service.wire import Event, Record
+from service.wire import Event, Observe, Record
 from service.worker import calibration
 from service.worker.resident import Readout
 
@@ -22,10 +24,15 @@ PRECISION = 1e-4  # of a quantile's last step, in standard deviations: an error 
 
 
 class Place(NamedTuple):
-    """One row of a batch's mixture."""
+    """One row of a batch's mixture.
+
+    run_length: (B, S) of its components, of which one beyond S is the outliers'; None in the
+    warm-up, which is one regime.
+    """
 
     mixture: Mixture
     row: int
+    run_length: Tensor | None = None
 
     @property
     def nbytes(self) -> int:
@@ -39,6 +46,7 @@ class Answer:
 
     __slots__ = (
         "belief",
+        "components",
         "event",
         "model",
         "place",
@@ -46,16 +54,21 @@ class Answer:
         "provisional",
         "readout",
         "record",
+        "request",
         "stream",
     )
 
-    def __init__(self, stream: str, model: str, record: Record) -> None:
+    def __init__(
+        self, stream: str, model: str, record: Record, request: Observe | None = None
+    ) -> None:
         self.stream, self.model, self.record = stream, model, record
+        self.request = request  # which parts of the predictive it names
         self.readout: Readout | None = None
         self.place: Place | None = None
         self.predictive: dict[str, Any] | None = None
         self.event: Event | None = None
         self.belief: list[tuple[int, float]] | None = None
+        self.components: list[dict[str, Any]] | None = None
         self.provisional = False  # labels before it are to come
 
     def render(self) -> bytes:
@@ -75,6 +88,8 @@ class Answer:
             "warming_up": readout is None,
             "duplicate": False,
         }
+        if self.components is not None:
+            answer["components"] = self.components
         if record.time is not None:
             answer["time"] = record.time
         if self.provisional:
@@ -137,14 +152,31 @@ def fill(answers: list[Answer]) -> None:
         mixture = _gather(alike)
         filtered = [a.model if a.readout is not None else None for a in alike]
         calibration.measure(mixture, [a.record.y for a in alike], filtered)
-        for answer, found in zip(alike, summarise(mixture, LEVELS), strict=True):
+        summaries = summarise(mixture, LEVELS)
+        for row, (answer, found) in enumerate(zip(alike, summaries, strict=True)):
             answer.predictive = found
             record = answer.record
             record.mean, variance = found.get("mean"), found.get("variance")
             record.variance = variance if len(variance or []) <= KEPT_OUTPUTS else None
             record.quantiles = found.get("quantiles")
             record.probabilities = found.get("probabilities")
+            _add_details(answer, mixture, row)
             answer.place = None
+
+
+def _add_details(answer: Answer, mixture: Mixture, row: int) -> None:
+    """Add what the request names beside the usual: other quantiles, the mixture's components."""
+    request, place, summary = answer.request, answer.place, answer.predictive
+    if request is None or place is None or summary is None:
+        return
+    alone = _rows(mixture, row, row + 1)
+    if request.quantiles is not None and "quantiles" in summary:
+        (values,) = _quantiles(alone, request.quantiles)
+        named = zip(map(str, request.quantiles), values, strict=True)
+        answer.predictive = {**summary, "quantiles": dict(named)}
+    if request.components:
+        known = None if place.run_length is None else place.run_length[place.row].tolist()
+        (answer.components,) = components(alone, known or [answer.record.seq])
 
 
 def _gather(answers: list[Answer]) -> Mixture:
@@ -190,6 +222,43 @@ def summarise(mixture: Mixture, levels: Sequence[float]) -> list[dict[str, Any]]
             "quantiles": dict(zip(names, each, strict=True)),
         }
         for mean, variance, known, each in rows
+    ]
+
+
+def components(mixture: Mixture, run_lengths: Sequence[int | None]) -> list[list[dict[str, Any]]]:
+    """The components of each row that have a weight, the shortest run length first.
+
+    run_lengths: of the components, the same in all rows; the outliers' may be left out.
+    """
+    weights = mixture.log_weight.exp().tolist()
+    moments = _moments(mixture)
+    lengths = [*run_lengths, *[None] * (len(weights[0]) - len(run_lengths))]
+    order = sorted(range(len(lengths)), key=lambda i: (lengths[i] is None, lengths[i] or 0))
+    return [
+        [{"weight": row[i], "run_length": lengths[i], **described[i]} for i in order if row[i] > 0]
+        for row, described in zip(weights, moments, strict=True)
+    ]
+
+
+def _moments(mixture: Mixture) -> list[list[dict[str, Any]]]:
+    """Each component's mean, variance, family and parameters, or its classes' probabilities."""
+    parts = mixture.components
+    means = parts.mean().tolist()
+    if parts.support == "class":
+        return [[{"probabilities": each} for each in row] for row in means]
+    variances = parts.variance().tolist()
+    named = {name: value.tolist() for name, value in parts.named().items()}
+    return [
+        [
+            {
+                "mean": mean,
+                "variance": [value if math.isfinite(value) else None for value in variances[b][m]],
+                "family": parts.family,
+                "parameters": {name: values[b][m] for name, values in named.items()},
+            }
+            for m, mean in enumerate(row)
+        ]
+        for b, row in enumerate(means)
     ]
 
 

@@ -18,6 +18,7 @@ from service.worker.observing import observe
 from service.worker.sizes import check_sizes
 from service.worker.stream import Stream
 from service.worker.task import Task
+from service.worker.workload import check_details
 
 
 class Lane:
@@ -140,14 +141,15 @@ class Batch:
         else:  # its input and time were checked when they came
             seen_now = [replace(seen_now[0], x=head.pending[at].x, time=None)]
         self._check(head, seen_now, command.first)
+        check_details(self.engine, head, command)
         self._create(stream, head, task)
         stream.touch(task.envelope.time_ms)
         for seen in command.observations:
             head.x_dim, head.y_dim = Known(head.x_dim, head.y_dim).after(seen)
             if at is None:
-                told = delayed.append(self.engine, stream, seen, self.filling.add)
+                told = delayed.append(self.engine, stream, seen, self.filling.add, command)
             else:
-                told = delayed.label(self.engine, stream, at, seen, self.filling.add)
+                told = delayed.label(self.engine, stream, at, seen, self.filling.add, command)
             answer, refusal = told
             feeding.publish(stream, task)
             if refusal is not None:
@@ -175,11 +177,13 @@ class Batch:
         if lane.at == 0:
             check_position(command.seq, head.seq)
             self._check(head, command.observations, command.first)
+            check_details(self.engine, head, command)
             self._create(stream, head, task)
         head = stream.live()
         known = Known(head.x_dim, head.y_dim).after(command.observations[lane.at])
         head.x_dim, head.y_dim = known
-        return Answer(stream.name, head.settings.model, self._record(head, command, lane.at))
+        record = self._record(head, command, lane.at)
+        return Answer(stream.name, head.settings.model, record, command)
 
     def _record(self, head: Head, command: Observe, at: int) -> Record:
         seen, model = command.observations[at], self.engine.catalogue.of(head)

@@ -42,6 +42,8 @@ def check_position(expected: int | None, current: int) -> None:
     """Raise SeqConflict where a command expects its stream at another position."""
     if expected is not None and expected != current:
         detail = f"seq is {expected}, but the next observation is {current}"
+        if expected < current:
+            detail += f", and no label is awaited at {expected}"
         raise SeqConflict(detail, seq=current)
 
 

@@ -18,6 +18,7 @@ from service.unfit import NotAwaited
 from service.wire import Head, Met, Observation, Observe, Record
 from service.worker import alarms, hazards, times
 from service.worker.answers import Answer, Place
+from service.worker.checks import check_position
 from service.worker.engine import Engine
 from service.worker.observing import entered, observe, wake
 from service.worker.stream import Ahead, Stream
@@ -39,21 +40,26 @@ def position(head: Head) -> int:
 def awaited(head: Head, command: Observe) -> int | None:
     """Index among those pending of what a late label is for; None where it is a new observation.
 
-    Raises NotAwaited.
+    Raises SeqConflict, also of a label that was given up, and NotAwaited.
     """
     seq = command.seq
     if seq is None or seq >= position(head) or len(command.observations) != 1:
         return None
     index, seen = seq - head.seq, command.observations[0]
     if index < 0 or not head.pending[index].pending:
-        raise NotAwaited(f"no label is to come at seq {seq}", seq=position(head))
+        check_position(seq, position(head))
     if seen.pending or (seen.x is not None and seen.x != head.pending[index].x):
         raise NotAwaited(f"seq {seq} waits for its label, its input is known", field="x")
     return index
 
 
 def label(
-    engine: Engine, stream: Stream, index: int, seen: Observation, settled: Settled
+    engine: Engine,
+    stream: Stream,
+    index: int,
+    seen: Observation,
+    settled: Settled,
+    request: Observe,
 ) -> tuple[Answer, ServiceError | None]:
     """Take a late label in; answers for its observation, provisionally if others are before it."""
     head = stream.live()
@@ -63,13 +69,13 @@ def label(
     if stream.ahead is not None and stream.ahead.count > index:
         stream.come_back()  # it went past without the label
     if index:
-        return _run_ahead(engine, stream, index + 1), None
-    done = _settle(engine, stream, settled)
+        return _run_ahead(engine, stream, index + 1, request), None
+    done = _settle(engine, stream, settled, request)
     return done[0]
 
 
 def append(
-    engine: Engine, stream: Stream, seen: Observation, settled: Settled
+    engine: Engine, stream: Stream, seen: Observation, settled: Settled, request: Observe
 ) -> tuple[Answer, ServiceError | None]:
     """Take a new observation in; answers for it."""
     head = stream.live()
@@ -78,10 +84,10 @@ def append(
     head.pending.append(seen)
     if len(head.pending) > head.settings.label_window and head.pending[0].pending:
         head.pending[0] = replace(head.pending[0], pending=False)  # as what ran ahead has it
-    done = _settle(engine, stream, settled)
+    done = _settle(engine, stream, settled, request)
     if not head.pending:
         return done[-1]
-    return _run_ahead(engine, stream, len(head.pending)), None
+    return _run_ahead(engine, stream, len(head.pending), request), None
 
 
 def newest(engine: Engine, stream: Stream) -> int:
@@ -96,13 +102,14 @@ def newest(engine: Engine, stream: Stream) -> int:
 
 
 def _settle(
-    engine: Engine, stream: Stream, settled: Settled
+    engine: Engine, stream: Stream, settled: Settled, request: Observe
 ) -> list[tuple[Answer, ServiceError | None]]:
     """Apply what waits for no label, in order; one that cannot be applied counts as missing."""
     head, found = stream.live(), list[tuple[Answer, ServiceError | None]]()
     while head.pending and not head.pending[0].pending:
         seen = head.pending.pop(0)
-        answer = Answer(stream.name, head.settings.model, _record(engine, stream, head.seq, seen))
+        record = _record(engine, stream, head.seq, seen)
+        answer = Answer(stream.name, head.settings.model, record, request)
         (refusal,) = observe(engine, [(stream, answer)])
         if refusal is not None:
             answer.record.y = None
@@ -116,12 +123,15 @@ def _settle(
     return found
 
 
-def _run_ahead(engine: Engine, stream: Stream, count: int) -> Answer:
+def _run_ahead(
+    engine: Engine, stream: Stream, count: int, request: Observe | None = None
+) -> Answer:
     """Bring the state ahead after the first `count` that are pending; answers for the last."""
     wake(engine, [stream])  # the very first may wait for its label
     head, slab = stream.live(), stream.slab
     seq = head.seq + count - 1
-    answer = Answer(stream.name, head.settings.model, _record(engine, stream, seq, None))
+    record = _record(engine, stream, seq, None)
+    answer = Answer(stream.name, head.settings.model, record, request)
     answer.provisional = True
     if slab is None:  # in the warm-up there is nothing to say yet
         return answer
@@ -133,9 +143,11 @@ def _run_ahead(engine: Engine, stream: Stream, count: int) -> Answer:
     while stream.ahead.count < count:
         at = stream.ahead.count
         record = _record(engine, stream, head.seq + at, head.pending[at])
-        mixture, (readout,) = slab.step([stream.ahead.row], [record], *watched)
+        step = slab.step([stream.ahead.row], [record], *watched)
+        (readout,) = step.readouts
         stream.ahead = stream.ahead._replace(count=at + 1)
-        answer.record, answer.readout, answer.place = record, readout, Place(mixture, 0)
+        answer.record, answer.readout = record, readout
+        answer.place = Place(step.predictive, 0, step.run_length)
         entered(record, readout)
     return answer
 

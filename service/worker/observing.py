@@ -39,13 +39,13 @@ def observe(engine: Engine, work: Sequence[tuple[Stream, Answer]]) -> list[Servi
 def _advance(slab: Slab, group: list[tuple[Stream, Answer]]) -> list[tuple[Answer, ServiceError]]:
     rows = [stream.row for stream, _ in group]
     watched = alarms.watched([stream.live() for stream, _ in group])
-    mixture, readouts = slab.step(rows, [a.record for _, a in group], *watched)
+    step = slab.step(rows, [a.record for _, a in group], *watched)
     faults: list[tuple[Answer, ServiceError]] = []
-    for i, ((stream, answer), readout) in enumerate(zip(group, readouts, strict=True)):
+    for i, ((stream, answer), readout) in enumerate(zip(group, step.readouts, strict=True)):
         if not readout.ok:
             faults.append((answer, _fault(stream.live(), answer.record)))
             continue
-        answer.readout, answer.place = readout, Place(mixture, i)
+        answer.readout, answer.place = readout, Place(step.predictive, i, step.run_length)
         entered(answer.record, readout)
         answer.event = raised(stream, follow(stream, answer.record, readout), answer.record.time)
         passed(stream.live(), answer.record, answer.record.log_score)

@@ -13,7 +13,7 @@ from model_core import horizon
 from model_core.predictive import Mixture
 from service.wire import Predict, Record
 from service.worker import delayed, hazards, warmup, workload
-from service.worker.answers import LEVELS, summarise
+from service.worker.answers import LEVELS, components, summarise
 from service.worker.checks import check_inputs
 from service.worker.engine import Engine
 from service.worker.observing import wake
@@ -133,31 +133,11 @@ def _described(mixture: Mixture, run_lengths: list[Any], command: Predict) -> li
     summaries = summarise(mixture, command.quantiles)
     found: list[dict[str, Any]] = [{"predictive": each} for each in summaries]
     if command.components:
-        weights = mixture.log_weight.exp().tolist()
-        for each, weight, moments in zip(found, weights, _moments(mixture), strict=True):
-            rows = zip(weight, run_lengths, moments, strict=True)
-            each["components"] = [
-                {"weight": w, "run_length": r, **said} for w, r, said in rows if w > 0
-            ]
+        for each, parts in zip(found, components(mixture, run_lengths), strict=True):
+            each["components"] = parts
     if command.samples:
         generator = torch.Generator(mixture.log_weight.device).manual_seed(command.seed)
         draws = mixture.sample(command.samples, generator).tolist()
         for each, drawn in zip(found, draws, strict=True):
             each["samples"] = drawn
     return found
-
-
-def _moments(mixture: Mixture) -> list[list[dict[str, Any]]]:
-    """Mean and variance of each component, or the probabilities of its classes."""
-    means = mixture.components.mean().tolist()
-    if mixture.components.support == "class":
-        return [[{"probabilities": each} for each in row] for row in means]
-    variances = mixture.components.variance().tolist()
-    return [
-        [{"mean": m, "variance": _known(v)} for m, v in zip(*row, strict=True)]
-        for row in zip(means, variances, strict=True)
-    ]
-
-
-def _known(variance: list[float]) -> list[float | None]:
-    return [value if math.isfinite(value) else None for value in variance]

@@ -48,5 +48,5 @@ def dummy_step(settings: Settings) -> None:
     row = slab.add(slab.start(prior), prior)
     met = hazards.met(model, StreamSettings())
     record = Record(0, 0.0, None, None, 1.0, None, *met)
-    mixture, _ = slab.step([row], [record], [0])
+    mixture = slab.step([row], [record], [0]).predictive
     summarise(mixture, LEVELS)

@@ -46,6 +46,17 @@ class Readout(NamedTuple):
     start_totals: list[float]
 
 
+class Step(NamedTuple):
+    """A step's predictive mixture, the run lengths (B, S) of its components, and the readouts.
+
+    A component beyond the S run lengths is the outliers'.
+    """
+
+    predictive: Mixture
+    run_length: Tensor
+    readouts: list[Readout]
+
+
 class Slab:
     """Fixed-size states of many streams, a row each; grows by doubling."""
 
@@ -116,7 +127,7 @@ class Slab:
         records: list[Record],
         confirmed: list[int],
         thresholds: list[float] | None = None,
-    ) -> tuple[Mixture, list[Readout]]:
+    ) -> Step:
         """Step distinct rows by one observation each; reads out what the host needs, at once.
 
         confirmed: start of the last confirmed event of each. thresholds: of `changed_probability`,
@@ -130,7 +141,9 @@ class Slab:
         told = torch.tensor(confirmed, device=self.device), asked
         table = self._read(state, info, *told).tolist()
         width = 1 + 2 * self.model.y_dim
-        return info.predictive, [_readout(line, width) for line in table]
+        readouts = [_readout(line, width) for line in table]
+        # Growth gave each slot the run length it has here: pruning only empties slots.
+        return Step(info.predictive, state.belief.run_length, readouts)
 
     def replay(
         self,
@@ -147,13 +160,13 @@ class Slab:
         for row, record in zip(rows, records, strict=True):
             if record.believed:
                 self.restate(row, record.believed)
-        _, readouts = self.step(rows, records, confirmed, thresholds)
+        readouts = self.step(rows, records, confirmed, thresholds).readouts
         broken = [i for i, readout in enumerate(readouts) if not readout.ok]
         if broken:
             blank = [replace(records[i], y=None) for i in broken]
             asked = [thresholds[i] for i in broken] if thresholds else None
             told = [rows[i] for i in broken], blank, [confirmed[i] for i in broken]
-            _, again = self.step(*told, asked)
+            again = self.step(*told, asked).readouts
             for i, readout in zip(broken, again, strict=True):
                 readouts[i] = readout
         return readouts

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 from service.unfit import UnfitModel
-from service.wire import Predict
+from service.wire import Head, Observe, Predict
 from service.worker.engine import Engine
 from service.worker.stream import Stream
 
 # In evaluations of a quantile of one component, about 1 us each on one core.
 COVARIANCE = 1 / 32  # of an entry, for each component
 NUMBER = 4  # in the answer
-COMPONENT = 16  # two numbers in the answer, each under a name
+COMPONENT = 64  # its moments and its family's parameters in the answer
 PATH = 1 / 4  # of a step of one component on a path
 PATH_BYTES = 1 << 30  # of the states of all paths
 
@@ -23,6 +23,14 @@ def check_predictions(engine: Engine, stream: Stream, command: Predict, points: 
     each = hypotheses * levels + outputs * (hypotheses * COVARIANCE + NUMBER)
     work = points * outputs * (each + NUMBER * command.samples)
     _check(engine, work, f"{points} predictions of {outputs} numbers")
+
+
+def check_details(engine: Engine, head: Head, command: Observe) -> None:
+    """Raise UnfitModel for quantiles or components of observations that would take too long."""
+    levels = len(command.quantiles or ()) + COMPONENT * command.components
+    count = len(command.observations)
+    work = count * (head.y_dim or 1) * head.settings.max_hypotheses * levels
+    _check(engine, work, f"quantiles or components of {count} observations")
 
 
 def check_paths(engine: Engine, stream: Stream, command: Predict, count: int) -> None:

@@ -3,6 +3,10 @@
 import inspect
 import uuid
 
+import httpx
+import numpy
+import pandas
+import polars
 import pytest
 
 from service.client import AsyncClient, Client, InvalidRequest, errors
@@ -185,3 +189,50 @@ async def test_nobody_there(connect):
     assert not isinstance(caught.value, errors.OutcomeUnknown)  # nothing was ever sent
     with pytest.raises(InvalidRequest, match="http"):
         await connect("localhost:8000").stream("a")
+
+
+async def test_the_mixture_and_levels_of_ones_own(client, stream):
+    await client.put_stream(stream, KNOWN)
+    await client.observe(stream, [0.1, -0.3, 5.0])
+    (expected,) = (await client.predict(stream, quantiles=[0.1, 0.9], components=True)).predictions
+    answer = await client.observe(stream, 0.5, components=True, quantiles=[0.1, 0.9])
+    assert answer.components == expected.components
+    assert answer.components[0].family == "StudentT"
+    assert list(answer.predictive.quantiles) == ["0.1", "0.9"]
+    items = [{"stream": stream, "y": 0.5}]
+    (one,) = await client.observe_many(items, components=True, quantiles=[0.5])
+    assert len(one.components) == 6
+    assert list(one.predictive.quantiles) == ["0.5"]
+    plain = await client.observe(stream, 0.5)
+    assert plain.components is None
+    assert list(plain.predictive.quantiles) == ["0.05", "0.5", "0.95"]
+
+
+@pytest.mark.parametrize("levels", ["quantiles=1", "quantiles=0.5,x", "quantiles=nan"])
+def test_levels_that_are_none(stream, levels, service_url):
+    answer = httpx.post(f"{service_url}/v1/streams/{stream}/observations?{levels}", json={"y": 1.0})
+    assert answer.status_code == 422
+    assert answer.json()["errors"][0]["loc"].startswith("query.quantiles")
+
+
+@pytest.mark.parametrize("several", [numpy.array, pandas.Series, polars.Series, list, tuple])
+async def test_several_labels_are_several_observations(client, stream, several):
+    answers = await client.observe(stream, several([1.0, 2.0, 3.0]))
+    assert [answer.seq for answer in answers] == [0, 1, 2]
+
+
+async def test_rows_of_an_array_are_observations_of_several_outputs(client, stream):
+    answers = await client.observe(stream, numpy.array([[1.0, 2.0], [3.0, 4.0]]))
+    assert [answer.seq for answer in answers] == [0, 1]
+    assert (await client.stream(stream)).y_dim == 2
+
+
+async def test_numbers_of_numpy_are_labels(client, stream):
+    assert isinstance(await client.observe(stream, numpy.float64(1.5)), Answer)
+    assert isinstance(await client.observe(stream, numpy.array(1.5)), Answer)
+    assert isinstance(await client.observe(stream, {"y": numpy.array([1.0])}), Answer)
+
+
+async def test_a_frame_is_refused_by_name(client, stream):
+    with pytest.raises(InvalidRequest, match="observe_frame"):
+        await client.observe(stream, pandas.DataFrame({"y": [1.0]}))

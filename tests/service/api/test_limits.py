@@ -162,13 +162,59 @@ def test_a_head_without_end(api):
     assert b"application/problem+json" in said
 
 
+HEAD = b"POST %s HTTP/1.1\r\nHost: a\r\nContent-Type: application/json\r\n" % POST.encode()
+
+
+@pytest.mark.parametrize(
+    ("target", "hosts", "status"),
+    [
+        (b"/livez", [b"a"], 200),
+        (b"/livez", [b"a", b"b"], 400),
+        (b"/livez", [b"a", b"a"], 400),
+        (b"/livez", [], 400),
+        (b"http://localhost:80/livez", [b"LocalHost:80"], 200),
+        (b"http://evil.example/livez", [b"localhost"], 400),
+        (b"http://localhost@evil.example/livez", [b"localhost"], 400),
+    ],
+)
+def test_one_host_is_named(api, target, hosts, status):
+    head = b"".join(b"Host: %s\r\n" % host for host in hosts)
+    request = b"GET %s HTTP/1.1\r\n%sConnection: close\r\n\r\n" % (target, head)
+    answer = answer_to(api.port, request)
+    assert answer.startswith(b"HTTP/1.1 %d " % status)
+    assert (b"application/problem+json" in answer) == (status == 400)
+
+
+def test_a_host_of_http_1_0_may_be_missing(api):
+    assert answer_to(api.port, b"GET /livez HTTP/1.0\r\n\r\n").startswith(b"HTTP/1.1 200 ")
+
+
+@pytest.mark.parametrize(
+    "chunk", [b"zz\r\n", b"-1\r\n", b"ffffffffffffffffff\r\n", b"3\r\nabcd\r\n"]
+)
+def test_bad_chunks_are_answered(api, client, chunk):
+    head = HEAD + b"Transfer-Encoding: chunked\r\n\r\n"
+    for pieces in ([head + chunk], [head, chunk], [head + b"1\r\n{\r\n", chunk]):
+        answer = answer_to(api.port, *pieces, pause_s=0.05)
+        assert answer.startswith(b"HTTP/1.1 400 "), pieces
+        assert answer.count(b"HTTP/1.1") == 1
+        assert b"application/problem+json" in answer
+    assert client.get("/livez").status_code == 200
+
+
+def test_bad_chunks_behind_a_request_that_waits_end_the_connection(api):
+    """An answer to the second request would be taken for that to the first."""
+    first = HEAD + b"Content-Length: 8\r\n\r\n" + b'{"y": 1}'
+    second = HEAD + b"Transfer-Encoding: chunked\r\n\r\nzz\r\n"
+    assert b"HTTP/1.1 400" not in answer_to(api.port, first + second)
+
+
 def test_slow_clients(real_api):
     api = real_api(head_timeout_s=0.5, body_timeout_s=0.5)
     began = time.monotonic()
     assert answer_to(api.port) == b""  # connected, and nothing more
-    assert answer_to(api.port, b"GET /livez HTTP/1.1\r\nX").startswith(b"HTTP/1.1 408 ")
-    head = b"POST %s HTTP/1.1\r\nContent-Type: application/json\r\n" % POST.encode()
-    said = answer_to(api.port, head + b"Content-Length: 8\r\n\r\n", *(b"{" for _ in range(4)))
+    assert answer_to(api.port, b"GET /livez HTTP/1.1\r\nHost: a\r\nX").startswith(b"HTTP/1.1 408 ")
+    said = answer_to(api.port, HEAD + b"Content-Length: 8\r\n\r\n", *(b"{" for _ in range(4)))
     assert said.startswith(b"HTTP/1.1 408 ")
     assert b"/slow-body" in said
     assert 1.5 <= time.monotonic() - began < 10

@@ -131,20 +131,42 @@ def test_a_malformed_list_is_refused(hosts):
         ("fd00::1", "*.corp", False),
         ("100.64.0.1", "*.corp", False),
         ("0.0.0.0", "*.corp", False),
+        ("192.88.99.1", "*.corp", False),
+        ("5f00::1", "*.corp", False),
+        ("3fff::1", "*.corp", False),
+        ("100:0:0:1::1", "*.corp", False),
+        ("192.88.99.1", "*.corp,192.88.99.0/24", True),
         ("10.0.0.1", "*.corp,10.0.0.0/24", True),
         ("::ffff:10.0.0.1", "*.corp,10.0.0.0/24", True),
         ("8.8.8.8", "*.corp", True),
     ],
 )
 def test_private_addresses_have_to_be_listed_themselves(address, hosts, allowed):
-    assert Allowed.parse(hosts).lets(ipaddress.ip_address(address)) == allowed
+    assert Allowed.parse(hosts).lets(ipaddress.ip_address(address), "https", 443) == allowed
+
+
+@pytest.mark.parametrize(
+    ("hosts", "scheme", "port", "allowed"),
+    [
+        ("http://10.0.0.1:8080", "http", 8080, True),
+        ("http://10.0.0.1:8080", "http", 6379, False),
+        ("http://10.0.0.1:8080", "https", 8080, False),
+        ("10.0.0.0/8", "https", 8443, True),
+        ("10.0.0.0/8", "http", 80, False),
+        ("http://10.0.0.0/8", "http", 80, True),
+    ],
+)
+def test_a_private_address_is_listed_for_its_scheme_and_port(hosts, scheme, port, allowed):
+    """Also where a name, allowed by another rule, resolves to it."""
+    rules = Allowed.parse(f"*.corp, http://*.corp, {hosts}")
+    assert rules.lets(ipaddress.ip_address("10.0.0.1"), scheme, port) == allowed
 
 
 async def test_a_listed_name_at_a_private_address_is_not_called():
     with ThreadPoolExecutor() as resolvers:
         with pytest.raises(NotAllowed, match="which is not public"):
             await Allowed.parse("http://localhost").resolve("http://localhost:9/", resolvers)
-        allowed = Allowed.parse("http://localhost,127.0.0.1,::1")
+        allowed = Allowed.parse("http://localhost,http://127.0.0.1,http://[::1]")
         host, address, port = await allowed.resolve("http://localhost:9/", resolvers)
         assert (host, port) == ("localhost", 9)
         assert ipaddress.ip_address(address).is_loopback

@@ -86,11 +86,11 @@ async def test_a_name_that_cannot_be_looked_up_is_not_called(url):
 )
 def test_private_addresses_in_other_words_have_to_be_listed(address):
     found = ipaddress.ip_address(address)
-    assert not Allowed.parse("*.example.org").lets(found)
-    assert Allowed.parse(f"http://[{address}]").lets(found)
+    assert not Allowed.parse("*.example.org").lets(found, "http", 80)
+    assert Allowed.parse(f"http://[{address}]").lets(found, "http", 80)
 
 
 def test_public_addresses_in_other_words_may_be_called():
     allowed = Allowed.parse("*.example.org")
     for address in ("64:ff9b::808:808", "2002:808:808::", "2606:4700::1111", "::ffff:8.8.8.8"):
-        assert allowed.lets(ipaddress.ip_address(address)), address
+        assert allowed.lets(ipaddress.ip_address(address), "https", 443), address

@@ -153,15 +153,32 @@ def test_inputs_wait_and_choose(bench):
 
 
 @pytest.mark.parametrize(
-    ("seq", "status", "slug"), [(3, 409, "not-awaited"), (9, 409, "seq-conflict")]
+    ("seq", "detail"), [(3, "no label is awaited at 3"), (9, "the next observation is 6")]
 )
-def test_labels_nobody_waits_for(bench, seq, status, slug):
+def test_labels_nobody_waits_for(bench, seq, detail):
     bench.ask(Configure("a", KNOWN), status=201)
     bench.observe("a", values(5))
     pend(bench, "a")
     before = bench.stored("a")
-    assert late(bench, "a", seq, 1.0, status=status)["type"].endswith(slug)
+    answer = late(bench, "a", seq, 1.0, status=409)
+    assert answer["type"].endswith("/seq-conflict")
+    assert detail in answer["detail"]
+    assert answer["seq"] == 6
     assert bench.stored("a") == before
+
+
+@pytest.mark.parametrize("others", [0, 1])
+def test_a_label_that_was_given_up_has_one_answer(bench, others):
+    """Whether or not the stream awaits the labels of other observations."""
+    bench.ask(Configure("a", {**KNOWN, "label_window": 2}), status=201)
+    for _ in range(3):
+        pend(bench, "a")
+    for seq in range(1, 3 - others):
+        late(bench, "a", seq, 1.0)
+    answer = late(bench, "a", 0, 1.0, status=409)
+    assert answer["type"].endswith("/seq-conflict")
+    assert "no label is awaited at 0" in answer["detail"]
+    assert answer["seq"] == 3
 
 
 def test_a_window_of_none(bench):
