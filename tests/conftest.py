@@ -12,6 +12,11 @@ import pytest
 from redis.exceptions import ConnectionError as Unreachable
 
 from service.redis.connection import connect
+from tests.limits import (  # noqa: F401 (hooks)
+    pytest_collection_modifyitems,
+    pytest_runtest_protocol,
+    pytest_timeout_set_timer,
+)
 
 # A shell makes its background jobs ignore SIGINT, and their children would inherit that.
 signal.signal(signal.SIGINT, signal.default_int_handler)
