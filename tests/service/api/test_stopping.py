@@ -75,7 +75,7 @@ async def test_a_gateway_closes_after_its_loop_was_busy(settings, worker, start,
     monkeypatch.setattr(replies, "IDLE_S", 0.1)
     async with start(settings) as client:
         await asyncio.sleep(0.05)
-        time.sleep(0.2)  # such as to make /openapi.json
+        time.sleep(0.2)  # noqa: ASYNC251 (such as to make /openapi.json)
         await turns(turn)
         gateway = client.app.state.context.gateway
         async with asyncio.timeout(STOP_S):
@@ -114,7 +114,7 @@ async def test_an_application_stops_while_the_store_is_away(settings, lonely_sto
 
 
 async def test_a_start_that_waits_for_a_store_that_hangs_can_be_ended(
-    settings, lonely_store, caplog
+    settings, lonely_store, until
 ):
     app = create_app(settings.model_copy(update={"redis_url": lonely_store.url}))
 
@@ -124,8 +124,7 @@ async def test_a_start_that_waits_for_a_store_that_hangs_can_be_ended(
 
     with hanging(lonely_store):
         task = asyncio.create_task(run())
-        while app.state.starting is None:
-            await asyncio.sleep(0.01)
+        await until(lambda: app.state.starting is not None)
         await asyncio.sleep(0.2)
         app.state.starting.cancel()
         done, _ = await asyncio.wait([task], timeout=STOP_S)
