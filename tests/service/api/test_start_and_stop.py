@@ -6,6 +6,7 @@ test_stopping.py has each of these faults by itself.
 import asyncio
 import collections
 import contextlib
+import json
 import os
 import random
 import signal
@@ -21,7 +22,9 @@ from tests.e2e.deployment import Processes, free_port
 from tests.service.api.conftest import PARTITIONS
 
 STOP_S = 10.0  # of an application; what waits for a store that hangs is given up before
+SERVE_S = 90.0  # API, workers and store, one after the other, and each killed
 PROCESS_S = 20.0  # of a process: a look at the store at the start, and the interpreter's own end
+UP_S = {"api": 8.0, "worker": 16.0, "webhooks": 8.0}  # about twice a start
 FATES = ["stays", "stays", "hangs", "is killed"]
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(900)]
@@ -125,7 +128,7 @@ def test_a_process_ends_whenever_it_is_stopped(settings, lonely_store, tmp_path,
         processes.start(name, command, *options[command])
         process = processes.running.pop(name)
         try:
-            moments = sorted([rng.uniform(0, 6), rng.uniform(0, 6)])
+            moments = sorted([rng.uniform(0, UP_S[command]), rng.uniform(0, UP_S[command])])
             time.sleep(moments[0])
             fate.strike()
             time.sleep(moments[1] - moments[0])
@@ -145,6 +148,7 @@ def test_a_process_ends_whenever_it_is_stopped(settings, lonely_store, tmp_path,
 
 
 def test_the_whole_service_ends_whenever_it_is_stopped(tmp_path, capsys):
+    """In the last rounds its own store hangs, and is killed in the end."""
     rng, longest = random.Random(1), 0.0
     processes = Processes(tmp_path, {"MOCA_PARTITIONS": str(PARTITIONS)})
     processes.environment["MOCA_REQUEST_DEADLINE_S"] = "25"
@@ -154,10 +158,15 @@ def test_the_whole_service_ends_whenever_it_is_stopped(tmp_path, capsys):
         processes.start(name, "serve", "--data-dir", data, "--port", str(free_port()))
         process = processes.running.pop(name)
         time.sleep(rng.uniform(0.0, 12.0))
+        if turn >= 4:
+            processes.wait_for("ready: ", name)
+            server = json.loads((tmp_path / "data" / "server.json").read_bytes())
+            os.kill(server["pid"], signal.SIGSTOP)
+            time.sleep(1.0)
         process.terminate()
         began = time.monotonic()
         with contextlib.suppress(subprocess.TimeoutExpired):
-            process.wait(3 * PROCESS_S)
+            process.wait(SERVE_S)
         ended = process.poll() is not None
         process.kill()
         process.wait()
