@@ -38,7 +38,14 @@ def test_a_test_that_hangs_fails_with_its_tasks_and_the_next_one_runs(tmp_path, 
     (tmp_path / "pytest.ini").write_text("[pytest]\nasyncio_mode = auto\nmarkers = slow\n")
     command = [sys.executable, "-m", "pytest", "-n", "1", "--timeout", "2", "--timeout-method"]
     command += ["signal", "-p", "no:cacheprovider", "-k", f"{name} or comes_after", str(tmp_path)]
-    environment = {**os.environ, "MOCA_TEST_LAST_S": "2", "PYTHONPATH": os.getcwd()}
+    for plugin in ("xdist.plugin", "pytest_timeout", "pytest_asyncio.plugin"):
+        command += ["-p", plugin]
+    environment = {
+        **os.environ,
+        "PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1",
+        "MOCA_TEST_LAST_S": "2",
+        "PYTHONPATH": os.getcwd(),
+    }
     done = subprocess.run(
         command, cwd=tmp_path, env=environment, capture_output=True, text=True, timeout=120
     )
