@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import asyncio
+import contextlib
 import errno
+import faulthandler
 import importlib
 import logging
 import os
@@ -12,10 +15,16 @@ import sys
 import threading
 import time
 
+from service.tasks import described
+
 EXIT_REFUSED = 78  # sysexits.h EX_CONFIG: starting again cannot help
 ORPHAN_GRACE_S = 3.0
 PORT_WAIT_S = 3.0  # an API process whose supervisor was killed gives the port up within this
 BACKLOG = 2048
+# Longest stops: of a process that answers requests or delivers, beside what is under way; of a
+# worker, which writes states. Both are within what docker-compose.yml and deploy/ leave them.
+STOP_WAIT_S = 8.0
+WORKER_STOP_S = 20.0
 FIRST_PAUSE_S = 0.1
 LONGEST_PAUSE_S = 30.0
 
@@ -68,6 +77,28 @@ def follow_parent(life: int) -> None:
         os._exit(1)
 
     threading.Thread(target=watch, name="follow-parent", daemon=True).start()
+
+
+def limit_stop(wait_s: float) -> None:
+    """End this process, from now on stopping, if it still runs after `wait_s`.
+
+    What it waits for is then on standard error. Called by a handler of the signal to stop, in
+    the thread of the event loop, if there is a loop.
+    """
+    loop: asyncio.AbstractEventLoop | None = None
+    with contextlib.suppress(RuntimeError):
+        loop = asyncio.get_running_loop()
+
+    def watch() -> None:
+        time.sleep(wait_s)
+        log.error("the stop takes over %g s: ending; these tasks and threads still run", wait_s)
+        for task in asyncio.all_tasks(loop) if loop is not None else ():
+            sys.stderr.write(f"{described(task)}\n")
+        sys.stderr.flush()
+        faulthandler.dump_traceback(all_threads=True)
+        os._exit(1)
+
+    threading.Thread(target=watch, name="limit-stop", daemon=True).start()
 
 
 def import_plugins(names: str) -> None:

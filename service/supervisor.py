@@ -27,14 +27,22 @@ from urllib.parse import urlsplit
 
 from prometheus_client.multiprocess import mark_process_dead
 
-from service.process import EXIT_REFUSED, Backoff, Refused, listen, url_of
+from service.process import (
+    EXIT_REFUSED,
+    STOP_WAIT_S,
+    WORKER_STOP_S,
+    Backoff,
+    Refused,
+    listen,
+    url_of,
+)
 from service.redis.keeper import StoreKeeper
 from service.settings import Settings
 
 log = logging.getLogger(__name__)
 
 TICK_S = 0.1
-WORKER_STOP_S = 20.0
+KILL_AFTER_S = 2.0  # a child ends a stop that takes too long by itself, and says what it waits for
 READY_TIMEOUT_S = 2.0
 
 
@@ -188,13 +196,13 @@ class Supervisor:
     def _stop_children(self) -> None:
         self._stopping.set()
         self._socket.close()  # new connections are refused while the API drains
-        self._end([self._api], self.settings.request_deadline_s + 5.0)
+        self._end([self._api], self.settings.request_deadline_s + STOP_WAIT_S)
         self._end(self._workers, WORKER_STOP_S)
-        self._end(self._readers, self.settings.webhook_timeout_s + 5.0)
+        self._end(self._readers, self.settings.webhook_timeout_s + STOP_WAIT_S)
 
     def _end(self, children: Sequence[Child], wait_s: float) -> None:
         """Ask for a clean stop and wait; kill when it takes too long or on a second signal."""
-        give_up = time.monotonic() + wait_s
+        give_up = time.monotonic() + wait_s + KILL_AFTER_S
         for child in children:
             if child.process is not None:
                 child.process.terminate()

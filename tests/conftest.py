@@ -12,6 +12,11 @@ import pytest
 from redis.exceptions import ConnectionError as Unreachable
 
 from service.redis.connection import connect
+from tests.limits import (  # noqa: F401 (hooks)
+    pytest_collection_modifyitems,
+    pytest_runtest_protocol,
+    pytest_timeout_set_timer,
+)
 
 # A shell makes its background jobs ignore SIGINT, and their children would inherit that.
 signal.signal(signal.SIGINT, signal.default_int_handler)
@@ -44,13 +49,14 @@ def running_server(binary: str, *options: str):
 
 def _wait_until_up(url: str, process: subprocess.Popen) -> None:
     with connect(url) as client:
-        for _ in range(500):
+        give_up = time.monotonic() + 60
+        while time.monotonic() < give_up:
             with contextlib.suppress(Unreachable):
                 if client.ping():
                     return
             assert process.poll() is None, f"the server stopped with {process.returncode}"
             time.sleep(0.02)
-    raise AssertionError("the server did not come up in 10 s")
+    raise AssertionError("the server did not come up in 60 s")
 
 
 @pytest.fixture(scope="session", params=["valkey", "redis"])

@@ -5,11 +5,13 @@ from __future__ import annotations
 import asyncio
 import logging
 import secrets
+import threading
 from collections.abc import AsyncIterator
-from contextlib import AsyncExitStack, asynccontextmanager, suppress
+from contextlib import AsyncExitStack, asynccontextmanager
 from importlib.metadata import PackageNotFoundError, version
 
 import redis
+import redis.asyncio
 from fastapi import FastAPI
 from fastapi_offline import FastAPIOffline
 from starlette.exceptions import HTTPException
@@ -42,6 +44,7 @@ from service.process import Refused
 from service.redis.append import Appender
 from service.redis.committed import AsyncStore
 from service.redis.connection import (
+    START_TIMEOUT_S,
     UnusableServer,
     check_server,
     connect,
@@ -56,6 +59,7 @@ from service.tracing import open_tracer
 
 log = logging.getLogger(__name__)
 
+CLOSE_WAIT_S = 2.0
 CORS_ASKED = [
     "Authorization",
     "Content-Encoding",
@@ -78,16 +82,16 @@ def create_app(settings: Settings) -> FastAPI:
     @asynccontextmanager
     async def lifespan(app: FastAPI) -> AsyncIterator[None]:
         async with AsyncExitStack() as stack:
+            stack.push_async_callback(_close_logs, app)
+            app.state.starting = asyncio.current_task()
             try:
                 app.state.context = await _start(settings, stack)
             except (UnusableServer, Refused, redis.RedisError) as error:
                 app.state.refused = error
                 raise
+            finally:
+                app.state.starting = None
             yield
-        if app.state.access_log is not None:
-            app.state.access_log.close()
-        if app.state.tracer is not None:
-            await asyncio.to_thread(app.state.tracer.close)
 
     app = FastAPIOffline(  # /docs and /redoc need no other server
         static_url="/docs/static",
@@ -101,6 +105,7 @@ def create_app(settings: Settings) -> FastAPI:
         },
     )
     app.state.refused = None
+    app.state.starting = None  # the task that starts it, to be ended by a stop that comes meanwhile
     app.openapi = lambda: openapi.document(app)  # type: ignore[method-assign]
     _add_edge(app, settings)
     add_routes(app, settings)
@@ -140,11 +145,10 @@ def _warn_of_default(settings: Settings, catalogue: Catalogue) -> None:
 async def _start(settings: Settings, stack: AsyncExitStack) -> Context:
     """Connect, check the store, and start what runs beside the requests."""
     url = settings.redis_url or ""
-    required = keys_required(settings, await asyncio.to_thread(check_store, settings))
+    required = keys_required(settings, await _checked(settings))
     log.info("%s", describe(settings, required))
     appends, reads, listening, counting = (connect_async(url) for _ in range(4))
-    for client in (appends, reads, listening, counting):
-        stack.push_async_callback(client.aclose)
+    stack.push_async_callback(_disconnect, appends, reads, listening, counting)
     incarnation = secrets.token_hex(8)
     store = AsyncStore(reads, settings.partitions)
     replies = Replies(listening, store, incarnation)
@@ -157,8 +161,11 @@ async def _start(settings: Settings, stack: AsyncExitStack) -> Context:
     stack.push_async_callback(gateway.close)
     live = Live(store, settings)
     gateway.start(guard.watch(), Expiry(store, gateway).watch(), live.watch())
-    with suppress(TimeoutError):  # not fatal: outcomes are also read from the store
-        await bounded(replies.subscribed.wait(), START_WAIT_S)
+    try:
+        async with asyncio.timeout(START_WAIT_S):
+            await replies.subscribed.wait()
+    except TimeoutError:  # not fatal: outcomes are also read from the store
+        log.warning("replies: no subscription within %g s; starting without", START_WAIT_S)
     forms = Forms(settings)
     asked = Asked(settings, forms)
     hub = _follow_events(settings, stack)
@@ -172,27 +179,53 @@ async def _start(settings: Settings, stack: AsyncExitStack) -> Context:
 def _follow_events(settings: Settings, stack: AsyncExitStack) -> Hub:
     """Start the reader of events, with connections of its own: it waits on one of them."""
     waiting, reading = (connect_async(settings.redis_url or "") for _ in range(2))
-    for client in (waiting, reading):
-        stack.push_async_callback(client.aclose)
+    stack.push_async_callback(_disconnect, waiting, reading)
     hub = Hub(Feeds(waiting, reading, settings.partitions), settings)
     stack.push_async_callback(hub.close)
     hub.start()
     return hub
 
 
-def check_store(settings: Settings) -> bool:
+async def _disconnect(*clients: redis.asyncio.Redis) -> None:
+    """Close connections to the store; what cannot be closed in time is left."""
+    closing = asyncio.gather(*(client.aclose() for client in clients), return_exceptions=True)
+    try:
+        failed = [each for each in await bounded(closing, CLOSE_WAIT_S) if each is not None]
+    except TimeoutError as error:
+        failed = [error]
+    for each in failed:
+        log.warning("a connection to the store was not closed: %s", each)
+
+
+async def _close_logs(app: FastAPI) -> None:
+    if app.state.access_log is not None:
+        app.state.access_log.close()
+    if app.state.tracer is not None:
+        await asyncio.to_thread(app.state.tracer.close)
+
+
+async def _checked(settings: Settings) -> bool:
+    """Check the store in a thread, which a stop that comes meanwhile does not wait for long."""
+    stopped = threading.Event()
+    try:
+        return await asyncio.to_thread(check_store, settings, stopped)
+    finally:
+        stopped.set()
+
+
+def check_store(settings: Settings, stopped: threading.Event | None = None) -> bool:
     """Check the store, waiting a while for one that is still starting; whether it has keys.
 
     Raises UnusableServer, and RedisError when it cannot be reached.
     """
 
     def ask() -> bool:
-        with connect(settings.redis_url or "") as client:
+        with connect(settings.redis_url or "", START_TIMEOUT_S) as client:
             check_server(client)
             fix_partitions(client, settings.partitions)
             return Keyring(client).any()
 
-    return patiently(ask)
+    return patiently(ask, START_WAIT_S, stopped)
 
 
 def _version() -> str:

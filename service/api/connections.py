@@ -40,7 +40,8 @@ class Connections:
         self._empty.clear()
         if self._open:
             with contextlib.suppress(TimeoutError):
-                await asyncio.wait_for(self._empty.wait(), CLOSE_WAIT_S)
+                async with asyncio.timeout(CLOSE_WAIT_S):
+                    await self._empty.wait()
 
     def _count(self, change: int) -> None:
         self._open += change

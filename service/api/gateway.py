@@ -10,7 +10,7 @@ from typing import Any, NoReturn
 
 import redis
 
-from service import metrics, tracing, wire
+from service import metrics, tasks, tracing, wire
 from service.api.lane import ENTRY_OVERHEAD, Access, Lane, Pending
 from service.api.monitor import Monitor
 from service.api.replies import Replies, bounded
@@ -54,16 +54,13 @@ class Gateway:
 
         None of these tasks ever ends by itself; `/livez` says so if one does.
         """
-        tasks = (self._replies.listen(), self._sweep(), self._monitor.watch(), *others)
-        self._tasks = [self._start(task) for task in tasks]
+        runs = (self._replies.listen(), self._sweep(), self._monitor.watch(), *others)
+        self._tasks = [self._start(run) for run in runs]
 
     async def close(self) -> None:
         """Stop; what still waits is answered."""
-        for task in self._tasks:
-            task.cancel()
-        await asyncio.gather(*self._tasks, return_exceptions=True)
-        for lane in self._lanes:
-            await lane.close()
+        await tasks.end(*self._tasks)
+        await asyncio.gather(*(lane.close() for lane in self._lanes))
         for pending in list(self._replies.pending.values()):
             pending.fail(_unanswered(pending, "the service is stopping"))
 

@@ -11,6 +11,7 @@ from itertools import islice
 import redis
 
 from service import metrics_feed as metrics
+from service import tasks
 from service.api.connections import Connections
 from service.api.replies import bounded
 from service.errors import RedisUnavailable
@@ -70,7 +71,8 @@ class Hub:
         """Wait until more than `number` entries were read, at most this long."""
         if self.count == number and not self.closing:
             with contextlib.suppress(TimeoutError):
-                await asyncio.wait_for(self._moved.wait(), timeout_s)
+                async with asyncio.timeout(timeout_s):
+                    await self._moved.wait()
 
     async def drain(self) -> None:
         """End every connection; returns when they have ended, or after a while."""
@@ -81,13 +83,11 @@ class Hub:
     async def close(self) -> None:
         """Stop reading."""
         await self.drain()
-        if self._task is not None:
-            self._task.cancel()
-            await asyncio.gather(self._task, return_exceptions=True)
+        await tasks.end(self._task)
 
     async def _run(self) -> None:
         reached = True
-        while not self.closing:  # a cancellation may come out of the library as another error
+        while not self.closing and not tasks.is_cancelled():
             try:
                 await self._read()
                 reached = True

@@ -16,7 +16,7 @@ from typing import Any, NamedTuple, cast
 import msgspec
 import redis
 
-from service import metrics, wire
+from service import metrics, tasks, wire
 from service.errors import MemoryShort, OutcomeUnknown, PartitionFull, RedisUnavailable
 from service.redis.append import Appended, Appender
 from service.settings import Settings
@@ -104,9 +104,7 @@ class Lane:
     async def close(self) -> None:
         """Stop; whatever is not acknowledged is answered as unknown."""
         self.give_up("the service is stopping")
-        if self._task is not None:
-            self._task.cancel()
-            await asyncio.wait([self._task])
+        await tasks.end(self._task)
 
     def _begin(self) -> None:
         self._task = asyncio.get_running_loop().create_task(self._run())

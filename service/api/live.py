@@ -74,7 +74,8 @@ class Watched:
         """Wait until there is something new since `count`, at most this long."""
         if self.count == count:
             with contextlib.suppress(TimeoutError):
-                await asyncio.wait_for(self._moved.wait(), timeout_s)
+                async with asyncio.timeout(timeout_s):
+                    await self._moved.wait()
 
     async def look(self) -> None:
         """Read the head now; raises RedisUnavailable."""

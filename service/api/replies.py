@@ -21,6 +21,7 @@ from service.api.lane import Pending
 from service.redis import keys
 from service.redis.committed import AsyncStore
 from service.redis.store import CorruptState
+from service.tasks import is_cancelled
 
 log = logging.getLogger(__name__)
 
@@ -69,8 +70,8 @@ class Replies:
                 metrics.RECOVERED_REPLIES.inc()
 
     async def listen(self) -> None:
-        """Listen for ever, subscribing again whenever the connection is lost."""
-        while True:
+        """Listen until cancelled, subscribing again whenever the connection is lost."""
+        while not is_cancelled():
             try:
                 await self._listen()
             except (redis.RedisError, OSError) as error:
@@ -84,7 +85,7 @@ class Replies:
         try:
             await pubsub.subscribe(keys.reply_channel(self._incarnation))
             asked = False
-            while True:
+            while not is_cancelled():
                 message = await pubsub.get_message(timeout=IDLE_S)
                 if message is not None:
                     asked = False

@@ -1,14 +1,23 @@
-"""The HTTP server, which ends connections that have no end of their own before it drains."""
+"""The HTTP server: a signal ends its start as well, and a stop has a bound.
+
+At a stop it ends connections that have no end of their own before it drains.
+"""
 
 from __future__ import annotations
 
 import asyncio
+import logging
 import socket
+from types import FrameType
 
 import uvicorn
 from fastapi import FastAPI
 
 from service.api.http import Context
+from service.process import STOP_WAIT_S, limit_stop
+from service.tasks import end
+
+log = logging.getLogger(__name__)
 
 
 class Server(uvicorn.Server):
@@ -17,6 +26,26 @@ class Server(uvicorn.Server):
     def __init__(self, config: uvicorn.Config, app: FastAPI) -> None:
         super().__init__(config)
         self._app = app
+        self.stop_wait_s = (config.timeout_graceful_shutdown or 0) + STOP_WAIT_S
+
+    def handle_exit(self, sig: int, frame: FrameType | None) -> None:
+        """Begin to stop."""
+        if not self.should_exit:
+            limit_stop(self.stop_wait_s)
+            self._give_up()
+        super().handle_exit(sig, frame)
+
+    async def startup(self, sockets: list[socket.socket] | None = None) -> None:
+        """Start, unless a signal came first."""
+        if not self.should_exit:
+            await super().startup(sockets)
+
+    def _give_up(self) -> None:
+        """End a start that is under way: it may wait for the store for long."""
+        starting: asyncio.Task[None] | None = self._app.state.starting
+        if starting is not None:
+            log.info("stopped before it had started")
+            starting.get_loop().call_soon_threadsafe(starting.cancel)
 
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
         """End event streams, then stop as usual."""
@@ -30,3 +59,5 @@ class Server(uvicorn.Server):
             if held and scope is not None and "answered_s" in scope.get("state", {}):
                 transport.abort()
         await super().shutdown(sockets)
+        # Requests that were given up: nothing else would wait for their end, and end it.
+        await end(*(asyncio.all_tasks() - {asyncio.current_task()}))

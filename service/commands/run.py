@@ -8,7 +8,7 @@ import os
 import secrets
 import signal
 import socket
-from typing import Annotated, NoReturn
+from typing import TYPE_CHECKING, Annotated, NoReturn
 
 import redis
 import typer
@@ -18,15 +18,20 @@ from service.commands.options import API, SERVE, WORKER, fail, with_settings
 from service.exposure import depends_on_keys, keys_required
 from service.process import (
     EXIT_REFUSED,
+    WORKER_STOP_S,
     Refused,
     follow_parent,
     import_plugins,
+    limit_stop,
     listen,
     log_to_stderr,
 )
-from service.redis.connection import UnusableServer, connect
+from service.redis.connection import START_TIMEOUT_S, UnusableServer, connect
 from service.redis.waiting import patiently
 from service.settings import Settings
+
+if TYPE_CHECKING:
+    from service.worker.loop import Worker
 
 log = logging.getLogger(__name__)
 
@@ -81,10 +86,15 @@ def api(settings: Settings, parent_fd: ParentFd = None, listen_fd: ListenFd = No
         ws="none",
         timeout_graceful_shutdown=int(settings.request_deadline_s) + 1,
     )
-    # A refusal to start is said below, in one line and without a traceback.
-    logging.getLogger("uvicorn.error").addFilter(lambda _: app.state.refused is None)
+    server = Server(config, app)
+    # A refusal to start is said below, in one line and without a traceback; a stop is no error.
+    logging.getLogger("uvicorn.error").addFilter(
+        lambda _: app.state.refused is None and (server.started or not server.should_exit)
+    )
     with listener, contextlib.suppress(SystemExit):  # raised when the start fails
-        Server(config, app).run(sockets=[listener])
+        server.run(sockets=[listener])
+        return
+    if server.should_exit:  # asked to stop meanwhile
         return
     if app.state.refused is not None:
         end(app.state.refused)
@@ -114,17 +124,25 @@ def worker(
 
     try:
         import_plugins(settings.plugins)
-        with connect(settings.redis_url or "") as client:
+        with connect(settings.redis_url or "", START_TIMEOUT_S) as client:
             patiently(client.ping)
         found = Worker(settings, chosen)
-        signal.signal(signal.SIGTERM, found.stop)
-        signal.signal(signal.SIGINT, found.stop)
+        _stop_on_signals(found)
         if settings.metrics_port:
             metrics.serve(settings.metrics_port)
         log.info("%s computes on %s", chosen, settings.device)
         found.run()
     except (Refused, UnusableServer, redis.RedisError) as error:  # later ones are lived through
         end(error)
+
+
+def _stop_on_signals(worker: Worker) -> None:
+    def stop(*_: object) -> None:
+        limit_stop(WORKER_STOP_S)
+        worker.stop()
+
+    signal.signal(signal.SIGTERM, stop)
+    signal.signal(signal.SIGINT, stop)
 
 
 def end(error: Exception) -> NoReturn:

@@ -28,6 +28,7 @@ from service.redis.routing import (
     read_of,
     redirected,
 )
+from service.tasks import end
 
 MANY = 2**31 - 1  # connections: one waits for each partition
 
@@ -113,9 +114,7 @@ class AsyncCluster(RedisCluster):
     async def aclose(self) -> None:
         """Close every connection; blocking reads are given up."""
         waiting, self._waiting = self._waiting, {}
-        for _, task in waiting.values():
-            task.cancel()
-        await asyncio.gather(*(task for _, task in waiting.values()), return_exceptions=True)
+        await end(*(task for _, task in waiting.values()))
         await super().aclose()
 
     async def time(self, **_: Any) -> tuple[int, int]:

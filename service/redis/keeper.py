@@ -19,6 +19,7 @@ from service.process import Backoff, Refused
 from service.redis import keys
 from service.redis.address import shown
 from service.redis.connection import (
+    START_TIMEOUT_S,
     UnusableServer,
     check_formats,
     check_server,
@@ -31,6 +32,8 @@ from service.redis.log import Log
 from service.settings import Settings
 
 log = logging.getLogger(__name__)
+
+BURY_TIMEOUT_S = 1.0  # meanwhile the supervisor does nothing else
 
 
 class StoreKeeper:
@@ -54,7 +57,7 @@ class StoreKeeper:
                 self._embedded.start()
                 folder, pid = self._embedded.data_dir, self._embedded.pid
                 log.info("embedded store in %s, process %d", folder, pid)
-            with connect(self.url) as client:
+            with connect(self.url, START_TIMEOUT_S) as client:
                 check_server(client)
                 fix_partitions(client, self._settings.partitions)
                 keys_required(self._settings, Keyring(client).any())  # Refused before the rest
@@ -99,7 +102,7 @@ class StoreKeeper:
     def bury(self, worker_id: str) -> None:
         """Release a dead worker's leases and stop counting it among the living."""
         try:
-            with connect(self.url) as client:
+            with connect(self.url, BURY_TIMEOUT_S) as client:
                 self._bury(client, worker_id)
         except redis.RedisError as error:
             log.warning("%s keeps its leases until they expire: %s", worker_id, error)

@@ -22,6 +22,7 @@ from service import metrics_feed as metrics
 from service.feed import START, Id
 from service.redis import keys
 from service.settings import Settings
+from service.tasks import end, is_cancelled
 from service.webhooks.allow import Allowed
 from service.webhooks.config import Hook
 from service.webhooks.letters import Letter, Letters
@@ -55,11 +56,11 @@ class Runner:
     async def run(self) -> None:
         """Deliver whenever the lock can be had; ends by cancellation, attempts under way first."""
         try:
-            while True:
+            while not is_cancelled():
                 try:
                     await self._turn()
-                except* (redis.RedisError, OSError) as group:
-                    log.warning("webhook %s: starting over: %s", self._hook.name, group.exceptions)
+                except (redis.RedisError, OSError) as error:
+                    log.warning("webhook %s: starting over: %r", self._hook.name, error)
                 await asyncio.sleep(PAUSE_S)
         finally:
             await self._sender.close()
@@ -73,13 +74,16 @@ class Runner:
         log.info("webhook %s: delivering", self._hook.name)
         self._lanes = [asyncio.Queue() for _ in range(self._settings.webhook_in_flight)]
         self._held = {}
-        try:
-            async with asyncio.TaskGroup() as group:
-                group.create_task(self._renew(lock, ttl_s))
-                group.create_task(self._read())
-                for lane in self._lanes:
-                    group.create_task(self._work(lane))
+        works = (self._renew(lock, ttl_s), self._read(), *map(self._work, self._lanes))
+        tasks = [asyncio.create_task(work) for work in works]
+        try:  # no TaskGroup: it cancels only once
+            if is_cancelled():
+                return
+            done, _ = await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
+            for task in done:
+                task.result()
         finally:
+            await end(*tasks)
             await self._finish(lock)
 
     async def _finish(self, lock: Lock) -> None:

@@ -17,6 +17,7 @@ from service.redis.log import Lease, Log
 
 logger = logging.getLogger(__name__)
 REARM_S = 1.0
+STOP_WAIT_S = 2.0
 
 
 class Leases:
@@ -49,7 +50,7 @@ class Leases:
         if self._hang_s:
             faulthandler.cancel_dump_traceback_later()
         self._stop.set()
-        self._thread.join()
+        self._thread.join(STOP_WAIT_S)  # it may wait for a store that hangs
         self._say()
 
     def tick(self) -> None:

@@ -1,5 +1,6 @@
 """A deployment of separate processes beside a server of its own, and one of `moca serve`."""
 
+import httpx
 import pytest
 
 from service.redis.embedded import Embedded
@@ -20,6 +21,31 @@ def separate(processes):
     with running_server(str(_binary("valkey")), "--appendonly", "yes") as redis_url:
         yield processes.start_separate(redis_url)
         processes.stop_all()
+
+
+@pytest.fixture(scope="module")
+def shared(tmp_path_factory):
+    """Processes and URL of a `moca serve` for a module whose tests leave it whole."""
+    folder = tmp_path_factory.mktemp("shared")
+    found, port = Processes(folder, {"MOCA_PARTITIONS": "16"}), free_port()
+    url = f"http://127.0.0.1:{port}"
+    found.start("serve", "serve", "--data-dir", str(folder / "data"), "--port", str(port))
+    try:
+        wait_ready(url)
+        yield found, url
+    finally:
+        found.stop_all()
+
+
+@pytest.fixture
+def emptied(shared):
+    """URL of that service without streams: those of the tests before are deleted."""
+    _, url = shared
+    with httpx.Client(base_url=url, timeout=60) as client:
+        while names := client.get("/v1/streams").raise_for_status().json()["streams"]:
+            for each in names:
+                client.delete(f"/v1/streams/{each['stream']}").raise_for_status()
+    return url
 
 
 @pytest.fixture

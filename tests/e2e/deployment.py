@@ -14,6 +14,8 @@ from pathlib import Path
 import httpx
 import numpy as np
 
+PATIENCE_S = 120  # with what is certain to come, however busy the machine
+
 
 def free_port() -> int:
     with socket.socket() as probe:
@@ -71,7 +73,7 @@ class Processes:
 
     def wait_for(self, text: str, *names: str) -> None:
         """Wait until the logs of some processes have a text."""
-        deadline = time.monotonic() + 20
+        deadline = time.monotonic() + PATIENCE_S
         while not all(text in self.log_of(name) for name in names):
             assert time.monotonic() < deadline, [self.log_of(name) for name in names]
             time.sleep(0.1)
@@ -80,7 +82,7 @@ class Processes:
         return (self.folder / f"{name}.log").read_text()
 
 
-def wait_ready(url: str, seconds: float = 40) -> None:
+def wait_ready(url: str, seconds: float = PATIENCE_S) -> None:
     end = time.monotonic() + seconds
     while time.monotonic() < end:
         try:

@@ -8,19 +8,38 @@ import pytest
 from model_core import artifact
 from service.redis import keys
 from service.redis.connection import connect
+from tests.conftest import _binary, running_server
+from tests.e2e.deployment import Processes
 
 LIST = "/v1/streams/good/observations"
 JSON = {"Content-Type": "application/json"}
 
 
+@pytest.fixture(scope="module")
+def processes(tmp_path_factory):
+    found = Processes(tmp_path_factory.mktemp("bad"), {"MOCA_PARTITIONS": "16"})
+    yield found
+    found.stop_all()
+
+
+@pytest.fixture(scope="module")
+def separate(processes):
+    """As in conftest.py, for all tests here: most leave it as it was."""
+    with running_server(str(_binary("valkey")), "--appendonly", "yes") as redis_url:
+        yield processes.start_separate(redis_url)
+        processes.stop_all()
+
+
 @pytest.fixture
 def client(separate, processes):
     with httpx.Client(base_url=separate, timeout=60) as found:
+        for name in ("good", "count", "keyed", "torn", "fine"):
+            found.delete(f"/v1/streams/{name}")
         body = {"model": "gaussian", "location": 0.0, "scale": 1.0}
         found.put("/v1/streams/good", json=body).raise_for_status()
         found.post(LIST, json=[{"y": float(i % 3)} for i in range(40)]).raise_for_status()
         # A partition that changes hands afterwards would have its states written.
-        processes.wait_for("owns 8 partitions", "worker-a", "worker-b")
+        processes.wait_for("owns 8 partitions", *(set(processes.running) - {"api"}))
         yield found
 
 
@@ -142,13 +161,14 @@ def test_a_corrupt_checkpoint_and_a_broken_model_hurt_their_stream_alone(
     torn = client.put("/v1/streams/torn", json={"model": "torn"})
     assert torn.status_code == 422
     assert "torn" in torn.json()["detail"]
-    for name in ("worker-a", "worker-b"):
+    for name in set(processes.running) - {"api"}:
         processes.kill(name)
     with connect(processes.redis_url) as redis:
         key = keys.checkpoint(partition, "good")
         (field, blob) = next(iter(redis.hgetall(key).items()))
         redis.hset(key, field, blob[:-1] + bytes([blob[-1] ^ 1]))
-        processes.start("worker-c", "worker")
+        for name in ("worker-c", "worker-d"):
+            processes.start(name, "worker", "--worker-id", name)
         broken = client.post(LIST, json={"y": 1.0})
         assert broken.status_code == 500
         assert broken.json()["type"].endswith("/corrupt-state")

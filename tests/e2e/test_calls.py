@@ -11,8 +11,8 @@ BYTES = {"Content-Type": "application/octet-stream"}
 
 
 @pytest.fixture
-def client(serve):
-    with httpx.Client(base_url=serve(), timeout=60) as made:
+def client(emptied):
+    with httpx.Client(base_url=emptied, timeout=60) as made:
         yield made
 
 
@@ -50,10 +50,10 @@ def close(found, expected):
         assert found == expected
 
 
-def test_a_stream_moves_to_another_deployment_in_the_middle_of_a_series(serve, processes):
+def test_a_stream_moves_to_another_deployment_in_the_middle_of_a_series(emptied, serve):
     """Remaining answers are those of the uninterrupted one to 1e-9."""
     seen = labels(300)
-    with httpx.Client(base_url=serve(), timeout=60) as client:
+    with httpx.Client(base_url=emptied, timeout=60) as client:
         post(client, "pump", seen[:170])
         exported = client.get("/v1/streams/pump/snapshot")
         assert exported.headers["content-type"] == BYTES["Content-Type"]
@@ -160,7 +160,7 @@ def test_streams_expire_and_pinned_ones_have_metrics(client):
     ask(client, "PUT", "brief", 201, json={"ttl": 1})
     ask(client, "PUT", "dial", 201, json={"pinned": True})
     post(client, "dial", labels(60))
-    deadline = time.monotonic() + 20
+    deadline = time.monotonic() + 60
     while client.get("/v1/streams/brief").status_code != 404:
         assert time.monotonic() < deadline
         time.sleep(0.2)

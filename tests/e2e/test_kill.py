@@ -11,6 +11,7 @@ import pytest
 
 from service.redis.connection import connect
 from tests.e2e.deployment import (
+    PATIENCE_S,
     Load,
     check_as_uninterrupted,
     create_streams,
@@ -32,6 +33,7 @@ async def _meanwhile(load: Load, *steps: tuple[float, object]) -> None:
 
 
 def test_a_worker_is_killed_under_load(separate, processes, capsys):
+    processes.wait_for("owns 8 partitions", "worker-a", "worker-b")
     create_streams(separate, "load", STREAMS)
     load = Load(separate, series(STREAMS, LENGTH), PER_SECOND)
     asyncio.run(_meanwhile(load, (1.5, lambda: processes.kill("worker-a"))))
@@ -53,13 +55,14 @@ def test_the_log_says_who_owns_how_much(separate, processes):
 
 
 def test_a_stopped_worker_comes_back_too_late(separate, processes):
+    processes.wait_for("owns 8 partitions", "worker-a", "worker-b")
     create_streams(separate, "load", STREAMS)
     load = Load(separate, series(STREAMS, LENGTH), PER_SECOND)
     stop = (1.5, lambda: processes.signal("worker-a", signal.SIGSTOP))
     resume = (9.0, lambda: processes.signal("worker-a", signal.SIGCONT))
     asyncio.run(_meanwhile(load, stop, resume))
     check_as_uninterrupted(separate, load)
-    deadline, log = time.monotonic() + 20, ""
+    deadline, log = time.monotonic() + PATIENCE_S, ""
     while time.monotonic() < deadline and not noticed(log):
         time.sleep(0.1)
         log = processes.log_of("worker-a")

@@ -9,8 +9,8 @@ from service.client import Client
 
 
 @pytest.fixture
-def url(serve):
-    return serve()
+def url(emptied):
+    return emptied
 
 
 def post(client, stream, labels):

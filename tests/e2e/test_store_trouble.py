@@ -77,7 +77,7 @@ def slug(response):
     return response.json().get("type", "").rpartition("/")[2]
 
 
-def until(condition, seconds=20.0):
+def until(condition, seconds=60.0):
     end = time.monotonic() + seconds
     while not condition():
         assert time.monotonic() < end, f"not within {seconds} s"

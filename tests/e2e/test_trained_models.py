@@ -13,14 +13,19 @@ from training.online import observed
 HYPOTHESES, LENGTH = 20, 120
 
 
+@pytest.fixture(scope="module")
+def models(shared):
+    processes, _ = shared
+    publish(processes.folder / "models")
+    return processes.folder / "models"
+
+
 @pytest.mark.parametrize("name", ["lstm", "pcoc", "alpaca"])
-def test_answers_are_those_of_the_filter(serve, processes, name):
+def test_answers_are_those_of_the_filter(emptied, models, name):
     kind = KINDS[name]
-    models = processes.folder / "models"
-    publish(models)
     seen = series(kind, LENGTH, plain=True)
     expected = _filtered(artifact.load(models / kind.model / "1"), seen)
-    with httpx.Client(base_url=serve(), timeout=60) as client:
+    with httpx.Client(base_url=emptied, timeout=60) as client:
         settings = {"model": kind.model, "max_hypotheses": HYPOTHESES, "outlier_rate": 0.0}
         assert client.put("/v1/streams/s", json=settings).status_code == 201
         body = [{"x": each.x, "y": each.y} for each in seen]

@@ -10,8 +10,8 @@ import pytest
 
 
 @pytest.fixture
-def client(serve):
-    with httpx.Client(base_url=serve(), timeout=60) as found:
+def client(emptied):
+    with httpx.Client(base_url=emptied, timeout=60) as found:
         yield found
 
 
@@ -46,7 +46,8 @@ def test_a_list_is_sent_again_after_its_answer_was_lost(client):
     url = client.base_url
     connection = http.client.HTTPConnection(url.host, url.port)
     connection.request("POST", "/v1/streams/list/observations", body, headers)
-    time.sleep(0.2)  # a part of it is applied by now
+    while not client.get("/v1/streams/list").json().get("seq"):
+        time.sleep(0.01)  # until a part of it is applied
     connection.close()
     again = client.post("/v1/streams/list/observations", content=body, headers=headers)
     assert again.status_code == 200

@@ -9,6 +9,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
 
+from service import tasks
 from service.client.asynchronous import AsyncClient
 from service.client.errors import ClientError
 from service.client.outbox.box import Bounds, Box, Done, advance
@@ -78,8 +79,7 @@ class AsyncOutbox(Box):
             self._store.close()
             return self.pending
         await asyncio.wait([self._task], timeout=timeout_s)
-        self._task.cancel()  # what is under way stays, and is sent again the next time
-        await asyncio.wait([self._task])
+        await tasks.end(self._task)  # what is under way stays, and is sent again the next time
         return self.pending
 
     async def _run(self) -> None:

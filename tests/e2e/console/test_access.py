@@ -32,15 +32,15 @@ def test_a_walk_by_keyboard_only(page, demo):
     page.keyboard.press("Tab")
     assert focused(page) == "Skip to the content"
     page.keyboard.press("Enter")
-    assert page.evaluate("document.activeElement.id") == "main"
+    until(page, "document.activeElement.id === 'main'")
     page.keyboard.press("/")
-    assert focused(page) == "search"
+    until(page, "document.activeElement.id === 'search'")
     page.keyboard.type("nil")
     expect(page.get_by_role("row")).to_have_count(2)
     tab_to(page, "e.textContent === 'nile'")
     page.keyboard.press("Enter")
     drawn(page)
-    assert page.evaluate("document.activeElement.id") == "main"
+    until(page, "document.activeElement.id === 'main'")
     tab_to(page, "e.id === 'window'")
     page.keyboard.press("ArrowUp")
     expect(page.locator("#window")).to_have_value("200")

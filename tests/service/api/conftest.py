@@ -59,7 +59,8 @@ class FakeWorker:
     def stop(self):
         self._stop.set()
         self.running.set()
-        self._thread.join()
+        self._thread.join(30)
+        assert not self._thread.is_alive(), "the fake worker waits for its store"
         with contextlib.suppress(redis.RedisError):
             for lease in self._leases.values():
                 self._log.release(lease)
@@ -319,7 +320,8 @@ class LonelyStore:
         command += ["--dir", self._folder, "--appendonly", "yes", "--appendfsync", "always"]
         self._process = subprocess.Popen(command, stdout=subprocess.DEVNULL)
         with connect(self.url) as client:
-            for _ in range(500):
+            give_up = time.monotonic() + 60
+            while time.monotonic() < give_up:
                 with contextlib.suppress(redis.RedisError):
                     if client.ping():
                         return
@@ -357,7 +359,7 @@ def lonely_store():
 def until():
     """Wait until something holds."""
 
-    async def until(holds, within_s=5.0):
+    async def until(holds, within_s=30.0):
         give_up = time.monotonic() + within_s
         while not holds():
             assert time.monotonic() < give_up, "it did not come to hold"

@@ -12,7 +12,7 @@ import httpx
 from service import keys
 from service.redis.connection import connect
 from service.redis.keyring import Keyring
-from tests.e2e.deployment import Processes, free_port
+from tests.e2e.deployment import PATIENCE_S, Processes, free_port
 
 
 class RealApi:
@@ -30,7 +30,8 @@ class RealApi:
         self._wait()
 
     def _wait(self) -> None:
-        for _ in range(1000):
+        give_up = time.monotonic() + PATIENCE_S
+        while time.monotonic() < give_up:
             try:
                 httpx.get(f"{self.url}/livez", timeout=5)
                 return

@@ -243,8 +243,8 @@ def test_a_stop_ends_connections_at_once(api):
         began = time.monotonic()
         api.process.send_signal(signal.SIGTERM)
         to_the_end(messages)
-        assert api.process.wait(10) == -signal.SIGTERM
-    assert time.monotonic() - began < 4
+        assert api.process.wait(30) == -signal.SIGTERM
+    assert time.monotonic() - began < 15  # requests would be waited for twice as long
     assert follower.ends == []  # the stream goes on
 
 

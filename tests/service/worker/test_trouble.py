@@ -107,7 +107,7 @@ def test_a_restarted_store_loses_and_quarantines_nothing(durable, make_bench, mo
             kill()
             time.sleep(0.3)
             start()
-        limit = time.monotonic() + 15
+        limit = time.monotonic() + 60
         while any(bench.outcome(*number) is None for number in numbers):
             assert time.monotonic() < limit
             time.sleep(0.01)

@@ -1,0 +1,50 @@
+"""The end of asyncio tasks: cancelled as often as it takes, and waited for up to a bound."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import time
+from typing import Any
+
+log = logging.getLogger(__name__)
+
+END_WAIT_S = 2.0
+AGAIN_S = 0.1
+
+
+async def end(*tasks: asyncio.Task[Any] | None, again_s: float = AGAIN_S) -> None:
+    """Cancel tasks and wait until they are done, cancelling again every `again_s`.
+
+    One cancellation is not enough. In Python 3.11 `asyncio.wait_for`, through which the redis
+    client sends each command, drops a cancellation that comes in the same turn of the event loop
+    as its result. What has not ended END_WAIT_S after the second is logged, and left.
+    """
+    give_up = time.monotonic() + again_s + END_WAIT_S
+    all_ = [task for task in tasks if task is not None]
+    left = set(all_)
+    while left and time.monotonic() < give_up:
+        for task in left:
+            task.cancel()
+        _, left = await asyncio.wait(left, timeout=again_s)
+    for task in all_:
+        if task.done() and not task.cancelled():
+            task.exception()  # looked at, so that asyncio does not report it as lost
+    for task in left:
+        log.error("a task does not end, however often it is cancelled:\n%s", described(task))
+
+
+def is_cancelled() -> bool:
+    """Whether the current task was cancelled, even where a library has dropped the cancellation."""
+    task = asyncio.current_task()
+    return task is not None and task.cancelling() > 0
+
+
+def described(task: asyncio.Task[Any]) -> str:
+    """Return a task's name and the places where it waits, outermost first."""
+    lines = [f"{task.get_name()}: {task.get_coro()!r}"]
+    waits: Any = task.get_coro()
+    while (frame := getattr(waits, "cr_frame", None)) is not None:
+        lines.append(f"  {frame.f_code.co_filename}:{frame.f_lineno} {frame.f_code.co_name}")
+        waits = waits.cr_await
+    return "\n".join(lines)
