@@ -103,6 +103,12 @@ class Settings(BaseSettings):
     access_log: str = Field("off", description="off, stderr, or a file: one JSON line per request")
     body_timeout_s: float = Field(30.0, gt=0, description="longest wait for a request's body")
     head_timeout_s: float = Field(10.0, gt=0, description="longest wait for a request's head")
+    keep_alive_s: int = Field(
+        75,
+        ge=1,
+        description="time an idle connection stays open; longer than proxies before the API keep"
+        " theirs, commonly 60 s",
+    )
     max_head_bytes: int = Field(
         32_768, ge=1024, description="size of a request's URL and headers; the URL: half of it"
     )

@@ -46,6 +46,7 @@ API = STORE | {
     "access_log",
     "body_timeout_s",
     "head_timeout_s",
+    "keep_alive_s",
     "max_head_bytes",
     "max_headers",
     "max_event_streams",
@@ -93,7 +94,7 @@ SERVE = set(Settings.model_fields) - {"metrics_port"}
 SHORT = {"open_access": ("--open",)}
 LIMITS = (
     *("max_", "memory_", "read_", "checkpoint_", "resident_", "idempotency_", "lease_"),
-    *("body_", "head_", "horizon_", "feed_", "event", "live_", "webhook_"),
+    *("body_", "head_", "keep_", "horizon_", "feed_", "event", "live_", "webhook_"),
 )
 
 

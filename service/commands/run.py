@@ -84,6 +84,7 @@ def api(settings: Settings, parent_fd: ParentFd = None, listen_fd: ListenFd = No
         access_log=False,
         server_header=False,
         ws="none",
+        timeout_keep_alive=settings.keep_alive_s,
         timeout_graceful_shutdown=int(settings.request_deadline_s) + 1,
     )
     server = Server(config, app)

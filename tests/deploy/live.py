@@ -21,6 +21,7 @@ VARIABLES = {
     "$__rate_interval": "30s",
     "$__range": "5m",
     "$__interval": "10s",
+    "$namespace": ".*",
     "$model": ".*",
     "$stream": "load-0",
 }
@@ -72,7 +73,7 @@ def configured(folder: Path, api: list[int], workers: list[int]) -> Path:
     """Write the project's configuration, with these ports in place of names and a quick pace."""
     config = yaml.safe_load((PROMETHEUS / "prometheus.yml").read_text())
     config["global"] = dict.fromkeys(config["global"], f"{SCRAPE_S}s")
-    ports = {"api": api, "worker": workers}
+    ports = {"moca-api": api, "moca-worker": workers}
     for job in config["scrape_configs"]:
         if job.pop("dns_sd_configs", None):
             targets = [f"127.0.0.1:{port}" for port in ports[job["job_name"]]]

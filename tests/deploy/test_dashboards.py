@@ -7,7 +7,7 @@ import sys
 import pytest
 import yaml
 
-from tests.deploy.dashboards import DASHBOARDS, DEPLOY, SHOWN, load, panels, queries
+from tests.deploy.dashboards import DASHBOARDS, DEPLOY, SHOWN, load, names, panels, queries
 
 pytest.importorskip("grafana_foundation_sdk")
 GRAFANA = DEPLOY / "grafana"
@@ -60,6 +60,14 @@ def test_variables_are_defined_and_used(path):
     defined = {variable["name"] for variable in dashboard["templating"]["list"]}
     used = set(re.findall(r"\$\{?(\w+)", text)) - OWN
     assert used == defined
+
+
+@each
+def test_every_query_is_of_the_chosen_deployment(path):
+    for query in queries(load(path)):
+        for name in names(query.expr):
+            selected = query.expr.count(f'{name}{{namespace=~"$namespace"')
+            assert selected == len(re.findall(rf"\b{name}\b", query.expr)), query.where
 
 
 @each

@@ -1,10 +1,13 @@
 """The manifests are valid under the schemas of Kubernetes, also as kustomize makes them."""
 
 import copy
+import json
 import os
+import re
 import shutil
 import subprocess
 import sys
+import tomllib
 from pathlib import Path
 
 import jsonschema
@@ -12,11 +15,24 @@ import kubernetes_validate
 import pytest
 import yaml
 from cloudcoil.models.keda.v1alpha1 import ScaledObject
+from cloudcoil.models.prometheus_operator.v1 import PodMonitor, PrometheusRule
 
-FOLDER = Path(__file__).parents[2] / "deploy" / "kubernetes"
+from service.redis import address
+from service.settings import Settings
+
+ROOT = Path(__file__).parents[2]
+FOLDER = ROOT / "deploy" / "kubernetes"
 VERSIONS = ("1.29", "1.33", "1.37")
 KUBECTL = shutil.which("kubectl", path=f"{Path(sys.executable).parent}:{os.environ['PATH']}")
-FILES = [file for file in FOLDER.glob("base/*.yaml") if file.name != "kustomization.yaml"]
+PATCHES = {FOLDER / "components/redis-sentinel" / name for name in ("redis.yaml", "service.yaml")}
+FILES = [
+    file
+    for folder in ("base", "components/*")
+    for file in sorted(FOLDER.glob(f"{folder}/*.yaml"))
+    if file.name != "kustomization.yaml" and file not in PATCHES
+]
+OVERLAYS = ["base", "overlays/keda", "overlays/gpu", "overlays/production"]
+VERSION = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["version"]
 
 
 def _strict(schema):
@@ -27,13 +43,20 @@ def _strict(schema):
     return schema
 
 
-KEDA = _strict(ScaledObject.model_json_schema())
+def _schema(kind):
+    """Of a custom resource; a flag of Go's expressions is put where Python's have it."""
+    text = json.dumps(kind.model_json_schema()).replace('"^(?i)', '"(?i)^')
+    return _strict(json.loads(text))
+
+
+CUSTOM = {kind.__name__: _schema(kind) for kind in (ScaledObject, PodMonitor, PrometheusRule)}
 
 
 def check(document, version):
-    """Against the schema of its kind: KEDA's for a ScaledObject, which Kubernetes does not know."""
-    if document["kind"] == "ScaledObject":
-        jsonschema.validate(document, KEDA, cls=jsonschema.Draft202012Validator)
+    """Against the schema of its kind, of KEDA or the Prometheus Operator where it is theirs."""
+    if document["kind"] in CUSTOM:
+        schema = CUSTOM[document["kind"]]
+        jsonschema.validate(document, schema, cls=jsonschema.Draft202012Validator)
     else:
         kubernetes_validate.validate(document, version, strict=True)
 
@@ -43,10 +66,10 @@ def documents(text):
 
 
 @pytest.mark.parametrize("version", VERSIONS)
-@pytest.mark.parametrize("file", FILES, ids=lambda file: file.stem)
+@pytest.mark.parametrize("file", FILES, ids=lambda file: f"{file.parent.name}-{file.stem}")
 def test_each_manifest_is_valid(file, version):
     for document in documents(file.read_text()):
-        kubernetes_validate.validate(document, version, strict=True)
+        check(document, version)
 
 
 def test_a_misspelt_field_is_refused():
@@ -56,29 +79,154 @@ def test_a_misspelt_field_is_refused():
         kubernetes_validate.validate(deployment, VERSIONS[-1], strict=True)
 
 
-@pytest.mark.parametrize("overlay", ["base", "overlays/keda", "overlays/gpu"])
-def test_what_kustomize_makes_is_valid_and_complete(overlay):
+def made(overlay):
+    """Documents that kustomize makes."""
     if KUBECTL is None:
         pytest.skip("no kubectl for this platform")
-    made = subprocess.run(
-        [KUBECTL, "kustomize", str(FOLDER / overlay)], capture_output=True, text=True, check=True
-    )
-    found = documents(made.stdout)
+    command = [KUBECTL, "kustomize", str(FOLDER / overlay)]
+    return documents(subprocess.run(command, capture_output=True, text=True, check=True).stdout)
+
+
+def of_kind(found, kind):
+    return {each["metadata"]["name"]: each for each in found if each["kind"] == kind}
+
+
+@pytest.fixture(scope="module")
+def production():
+    return made("overlays/production")
+
+
+@pytest.mark.parametrize("overlay", OVERLAYS)
+def test_what_kustomize_makes_is_valid_and_complete(overlay):
+    found = made(overlay)
     for document in found:
         check(document, VERSIONS[-1])
-    kinds = [document["kind"] for document in found]
-    assert kinds.count("Deployment") == 2
-    assert kinds.count("PodDisruptionBudget") == 2
-    assert "NetworkPolicy" in kinds
-    assert ("ScaledObject" in kinds) == (overlay == "overlays/keda")
+    deployments = of_kind(found, "Deployment")
+    everything = overlay == "overlays/production"
+    assert set(deployments) == {"api", "worker"} | ({"webhooks"} if everything else set())
+    budgets = {"api", "worker"} | ({"webhooks", "redis"} if everything else set())
+    assert set(of_kind(found, "PodDisruptionBudget")) == budgets
+    assert of_kind(found, "NetworkPolicy")
+    assert bool(of_kind(found, "ScaledObject")) == (overlay == "overlays/keda")
+    assert {each["metadata"].get("namespace", "moca") for each in found} == {"moca"}
     _settings_lead_somewhere(found)
-    by_name = {d["metadata"]["name"]: d for d in found if d["kind"] == "Deployment"}
-    (worker,) = by_name["worker"]["spec"]["template"]["spec"]["containers"]
+    (worker,) = deployments["worker"]["spec"]["template"]["spec"]["containers"]
     # KEDA's number must not be put back by each `apply`.
-    assert ("replicas" in by_name["worker"]["spec"]) == (overlay != "overlays/keda")
+    assert ("replicas" in deployments["worker"]["spec"]) == (overlay != "overlays/keda")
     on_gpu = {"name": "MOCA_DEVICE", "value": "cuda:0"} in worker["env"]
-    assert on_gpu == (by_name["worker"]["spec"]["strategy"]["rollingUpdate"]["maxSurge"] == 0)
+    assert on_gpu == (deployments["worker"]["spec"]["strategy"]["rollingUpdate"]["maxSurge"] == 0)
     assert on_gpu == ("nvidia.com/gpu" in worker["resources"]["limits"]) == (overlay[-3:] == "gpu")
+
+
+@pytest.mark.parametrize("overlay", OVERLAYS)
+def test_every_image_has_this_version(overlay):
+    pods = [
+        each["spec"]["template"]["spec"]
+        for each in made(overlay)
+        if each["kind"] in ("Deployment", "StatefulSet")
+    ]
+    images = {
+        container["image"]
+        for pod in pods
+        for container in (*pod["containers"], *pod.get("initContainers", []))
+    }
+    own = {image for image in images if image.startswith("moca-service")}
+    variants = {"cpu", "cu130"} if overlay == "overlays/gpu" else {"cpu"}
+    assert own == {f"moca-service:{VERSION}-{variant}" for variant in variants}
+    assert all(re.search(r":\d+\.\d+", image) for image in images)
+
+
+@pytest.mark.parametrize("overlay", OVERLAYS)
+def test_trained_models_have_a_way_to_each_pod(overlay):
+    found = made(overlay)
+    deployments = of_kind(found, "Deployment")
+    for name in ("api", "worker"):
+        pod = deployments[name]["spec"]["template"]["spec"]
+        (volume,) = (each for each in pod["volumes"] if each["name"] == "models")
+        if overlay == "overlays/production":
+            assert volume["persistentVolumeClaim"]["claimName"] in of_kind(
+                found, "PersistentVolumeClaim"
+            )
+            assert volume.keys() == {"name", "persistentVolumeClaim"}
+            assert not pod.get("initContainers")
+        else:
+            (copy_models,) = pod["initContainers"]
+            (mount,) = copy_models["volumeMounts"]
+            assert mount["name"] == "models"
+            assert copy_models["command"] == ["cp", "-R", "/models/.", mount["mountPath"]]
+
+
+def test_the_rules_of_the_operator_are_those_of_prometheus(production):
+    files = [ROOT / "deploy/prometheus/rules" / f"{name}.yml" for name in ("recording", "alerts")]
+    expected = [group for file in files for group in yaml.safe_load(file.read_text())["groups"]]
+    (rule,) = documents((FOLDER / "components/monitoring/rules.yaml").read_text())
+    assert rule["spec"]["groups"] == expected
+    (rule,) = of_kind(production, "PrometheusRule").values()
+    assert _flat(rule["spec"]["groups"]) == _flat(expected)
+
+
+def _flat(groups):
+    """As text without line breaks, which kustomize puts elsewhere."""
+    text = json.dumps(groups, sort_keys=True).replace("\\n", " ")
+    return re.sub(" +", " ", text)
+
+
+def test_the_operator_scrapes_each_port_with_metrics(production):
+    """Under the jobs that the rules ask for."""
+    (monitor,) = of_kind(production, "PodMonitor").values()
+    (wanted,) = monitor["spec"]["selector"]["matchExpressions"]
+    ports = {each["port"] for each in monitor["spec"]["podMetricsEndpoints"]}
+    for name, deployment in of_kind(production, "Deployment").items():
+        template = deployment["spec"]["template"]
+        assert template["metadata"]["labels"][wanted["key"]] in wanted["values"]
+        (container,) = template["spec"]["containers"]
+        (port,) = container["ports"]
+        assert port["name"] in ports, name
+    for each in monitor["spec"]["podMetricsEndpoints"]:
+        (job,) = (rule for rule in each["relabelings"] if rule["targetLabel"] == "job")
+        assert job["replacement"] == "moca-$1"
+
+
+def test_the_ingress_lets_through_what_the_service_takes(production):
+    (ingress,) = of_kind(production, "Ingress").values()
+    prefix, defaults = "nginx.ingress.kubernetes.io/", Settings()
+    said = {key.removeprefix(prefix): v for key, v in ingress["metadata"]["annotations"].items()}
+    largest = max(defaults.max_snapshot_bytes, defaults.max_body_bytes)
+    assert int(said["proxy-body-size"].removesuffix("m")) << 20 >= largest
+    quiet_s = max(defaults.request_deadline_s, defaults.events_heartbeat_s)
+    assert int(said["proxy-read-timeout"]) > quiet_s + 5
+    assert said["proxy-buffering"] == said["proxy-next-upstream"] == "off"
+    (rule,) = ingress["spec"]["rules"]
+    (path,) = rule["http"]["paths"]
+    service = of_kind(production, "Service")[path["backend"]["service"]["name"]]
+    assert path["backend"]["service"]["port"]["name"] in {
+        port["name"] for port in service["spec"]["ports"]
+    }
+    assert ingress["spec"]["tls"][0]["hosts"] == [rule["host"]]
+
+
+def test_redis_behind_sentinels_survives_a_node(production):
+    redis = of_kind(production, "StatefulSet")["redis"]["spec"]
+    (settings,) = (
+        each["data"]
+        for each in of_kind(production, "ConfigMap").values()
+        if "MOCA_REDIS_URL" in each["data"]
+    )
+    found = address.parse(settings["MOCA_REDIS_URL"])
+    assert (found.kind, found.name) == ("sentinel", "moca")
+    assert found.places == [(f"redis-{i}.redis", 26379) for i in range(redis["replicas"])]
+    assert settings["MOCA_REQUIRE_KEYS"] == "true"
+    pod = redis["template"]["spec"]
+    (apart,) = pod["affinity"]["podAntiAffinity"]["requiredDuringSchedulingIgnoredDuringExecution"]
+    assert apart["topologyKey"] == "kubernetes.io/hostname"
+    assert [each["name"] for each in pod["containers"]] == ["redis", "sentinel"]
+    assert of_kind(production, "PodDisruptionBudget")["redis"]["spec"]["maxUnavailable"] == 1
+    service = of_kind(production, "Service")["redis"]["spec"]
+    assert service["publishNotReadyAddresses"] is True
+    assert {each["port"] for each in service["ports"]} == {6379, 26379}
+    (config,) = (each for each in pod["volumes"] if each["name"] == "config")
+    script = of_kind(production, "ConfigMap")[config["configMap"]["name"]]["data"]
+    assert script.keys() == {"redis.conf", "start.sh"}
 
 
 def _settings_lead_somewhere(found):
@@ -93,6 +241,18 @@ def _settings_lead_somewhere(found):
         assert pod["enableServiceLinks"] is False  # $MOCA_PORT of a Service is no port
         assert container["securityContext"]["readOnlyRootFilesystem"] is True
         assert {"startupProbe", "livenessProbe", "readinessProbe"} <= container.keys()
+
+
+def test_what_is_wrong_for_the_operator_is_refused():
+    for name, wrong in (
+        ("podmonitor", lambda spec: spec["podMetricsEndpoints"][0].update(intervall="1s")),
+        ("rules", lambda spec: spec["groups"][0]["rules"][0].update(expression="up")),
+        ("rules", lambda spec: spec["groups"][0].pop("name")),
+    ):
+        (document,) = documents((FOLDER / "components/monitoring" / f"{name}.yaml").read_text())
+        wrong(document["spec"])
+        with pytest.raises(jsonschema.ValidationError):
+            check(document, VERSIONS[-1])
 
 
 def test_the_scaler_is_valid_and_what_is_wrong_in_it_is_refused():

@@ -165,11 +165,11 @@ def test_numbers_agree_with_what_was_sent(watched):
     assert _value(prometheus, 'sum(moca_observations_total{outcome="applied"})') > 0
     assert _value(prometheus, "moca:pending_observations") == 0
     assert _value(prometheus, "min(moca_redis_append_only)") in (0, 1)
-    assert _value(prometheus, 'min(moca_redis_append_only{job="api"})') == 1
+    assert _value(prometheus, 'min(moca_redis_append_only{job="moca-api"})') == 1
     assert _value(prometheus, "sum(moca_owned_partitions)") == 8
     assert _value(prometheus, "moca:fenced_commits:increase10m") > 0
     assert _value(prometheus, "max(max_over_time(moca_oldest_pending_seconds[10m]))") > 0.5
-    assert len(prometheus.now('process_cpu_seconds_total{job="worker"}')) == 2
+    assert len(prometheus.now('process_cpu_seconds_total{job="moca-worker"}')) == 2
     for model in ("averaged@1", "gaussian@1"):
         assert 0.8 < _value(prometheus, f'moca:pit:coverage90_1h{{model="{model}"}}') < 1
 

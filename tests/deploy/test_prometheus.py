@@ -58,14 +58,16 @@ def test_pods_are_found_by_what_the_manifests_call_them():
     (keep, *rest) = config["scrape_configs"][0]["relabel_configs"]
     wanted = set(keep["regex"].split("|"))
     found = set()
-    for file in ("api.yaml", "worker.yaml"):
-        documents = yaml.safe_load_all((ROOT / "deploy/kubernetes/base" / file).read_text())
+    for file in ("base/api.yaml", "base/worker.yaml", "components/webhooks/webhooks.yaml"):
+        documents = yaml.safe_load_all((ROOT / "deploy/kubernetes" / file).read_text())
         pod = next(each for each in documents if each["kind"] == "Deployment")["spec"]["template"]
         name = pod["metadata"]["labels"]["app.kubernetes.io/name"]
         (container,) = pod["spec"]["containers"]
         found |= {f"{name};{port['name']}" for port in container["ports"]}
     assert wanted == found
     assert {"job", "namespace"} <= {each.get("target_label") for each in rest}
+    (job,) = (each for each in rest if each.get("target_label") == "job")
+    assert job["replacement"] == "moca-$1"
 
 
 @needs_promtool
@@ -91,8 +93,41 @@ def test_every_alert_has_its_section_and_says_how_bad_it_is():
         assert section, f"{rule['alert']} is not in docs/alerts.md"
         for said in ("Means", "Users see", "Do"):
             assert f"**{said}**" in section[1], f"{rule['alert']}: {said}"
-        assert rule["annotations"]["runbook"] == f"docs/alerts.md#{rule['alert'].lower()}"
+        address = f"{{{{ $externalURL }}}}/consoles/moca-alerts.html#{rule['alert'].lower()}"
+        assert rule["annotations"]["runbook_url"] == address
         assert rule["labels"]["severity"] in ("critical", "warning")
+
+
+def test_every_alert_is_told_apart_by_deployment():
+    """In deployments.yml each fires for the broken deployment alone."""
+    path = PROMETHEUS / "tests" / "deployments.yml"
+    fired = {}
+    for test in yaml.safe_load(path.read_text())["tests"]:
+        series = (each["series"] for each in test["input_series"])
+        spaces = {re.search('namespace="(.*?)"', each)[1] for each in series}
+        assert spaces == {"broken", "well"}
+        for case in test["alert_rule_test"]:
+            (alert,) = case["exp_alerts"]
+            fired[case["alertname"]] = alert["exp_labels"]["namespace"]
+    assert fired == dict.fromkeys((rule["alert"] for rule in rules("alert")), "broken")
+
+
+def test_generated_files_are_up_to_date():
+    pytest.importorskip("markdown")
+    command = [sys.executable, str(PROMETHEUS / "generate.py"), "--check"]
+    found = subprocess.run(command, capture_output=True, text=True)
+    assert found.returncode == 0, found.stderr
+
+
+def test_every_runbook_address_is_a_place_on_the_page_that_prometheus_shows():
+    page = (PROMETHEUS / "consoles" / "moca-alerts.html").read_text()
+    assert "{{" not in page, "Prometheus would evaluate it"
+    for rule in rules("alert"):
+        assert f'id="{rule["alert"].lower()}"' in page
+    compose = yaml.safe_load((ROOT / "docker-compose.yml").read_text())["services"]["prometheus"]
+    assert "--web.console.templates=/etc/prometheus/consoles" in compose["command"]
+    assert any(":/etc/prometheus/consoles:" in each for each in compose["volumes"])
+    assert any(each.startswith("--web.external-url=") for each in compose["command"])
 
 
 def test_only_what_is_measured_is_asked_for():

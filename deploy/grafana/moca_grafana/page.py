@@ -15,11 +15,14 @@ from grafana_foundation_sdk.models.dashboard import (
     VariableSort,
 )
 
-from moca_grafana.panels import SOURCE, Panel
+from moca_grafana.panels import SOURCE, Panel, of_deployment
 
 TAG = "moca"
 ALERTS = 'ALERTS{alertstate="firing",alertname=~"Moca.*"}'
 CONFIRMED = 'max by (stream) (changes(moca_stream_confirmed_start{stream=~"$stream"}[1m])) > 0'
+
+STEPS = of_deployment("moca_run_length_observations_count")
+PINNED = of_deployment("moca_stream_observations")
 
 
 class Page(NamedTuple):
@@ -64,14 +67,17 @@ def _variables(page: Page) -> list[Any]:
         builders.DatasourceVariable("datasource").label("Data source").type("prometheus"),
         console.description("Address of the console").default_value("http://localhost:8000"),
     ]
+    every = VariableOption(True, "All", "$__all")
+    # Of a Prometheus with one deployment there is no such label, and all is shown.
+    namespaces = _values("namespace", 'label_values(up{job=~"moca-.*"}, namespace)')
+    found.append(namespaces.label("Namespace").include_all(True).all_value(".*").current(every))
     if page.by_model:
-        every = VariableOption(True, "All", "$__all")
-        models = _values("model", "label_values(moca_run_length_observations_count, model)")
+        models = _values("model", f"label_values({STEPS}, model)")
         found.append(
             models.label("Model").multi(True).include_all(True).all_value(".*").current(every)
         )
     if page.by_stream:
-        streams = _values("stream", "label_values(moca_stream_observations, stream)")
+        streams = _values("stream", f"label_values({PINNED}, stream)")
         found.append(streams.label("Pinned stream"))
     return found
 
@@ -93,5 +99,5 @@ def _links() -> list[builders.DashboardLink]:
 
 
 def _annotation(name: str, expr: str, color: str) -> builders.AnnotationQuery:
-    found = builders.AnnotationQuery().name(name).datasource(SOURCE).expr(expr)
+    found = builders.AnnotationQuery().name(name).datasource(SOURCE).expr(of_deployment(expr))
     return found.enable(True).icon_color(color)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from typing import NamedTuple, TypeVar
 
 from grafana_foundation_sdk.builders import (
@@ -28,6 +29,8 @@ from grafana_foundation_sdk.models.text import TextMode
 
 SOURCE = DataSourceRef("prometheus", "${datasource}")
 CONSOLE_STREAM = "${console}/#/streams/"
+CHOSEN = 'namespace=~"$namespace"'
+_SELECTOR = re.compile(r"\b(moca[_:][a-z0-9_:]+|process_[a-z_]+|up|ALERTS)\b(\{)?")
 
 Panel = bargauge.Panel | heatmap.Panel | stat.Panel | table.Panel | text.Panel | timeseries.Panel
 Kind = TypeVar("Kind", bargauge.Panel, heatmap.Panel, stat.Panel, table.Panel, timeseries.Panel)
@@ -47,6 +50,11 @@ class Query(NamedTuple):
 
     expr: str
     legend: str = ""
+
+
+def of_deployment(expr: str) -> str:
+    """Return an expression with every selector limited to the deployment chosen on the page."""
+    return _SELECTOR.sub(lambda found: found[1] + ("{" + CHOSEN + ("," if found[2] else "}")), expr)
 
 
 def number(what: What, expr: str, decimals: int | None = None) -> stat.Panel:
@@ -147,7 +155,8 @@ def _dressed(panel: Kind, what: What) -> Kind:
 
 
 def _query(i: int, query: Query) -> prometheus.Dataquery:
-    return prometheus.Dataquery().expr(query.expr).legend_format(query.legend).ref_id(_ref(i))
+    found = prometheus.Dataquery().expr(of_deployment(query.expr))
+    return found.legend_format(query.legend).ref_id(_ref(i))
 
 
 def _ref(i: int) -> str:

@@ -60,7 +60,7 @@ def _now() -> list[Panel]:
         number(errors, "moca:server_errors:ratio5m", 2),
         number(shed, "moca:load_shed:ratio5m", 2),
         number(oldest, "max(moca_oldest_pending_seconds)", 2),
-        number(unowned, 'max(moca_unowned_partitions{job="api"})', 0),
+        number(unowned, 'max(moca_unowned_partitions{job="moca-api"})', 0),
     ]
 
 
@@ -172,7 +172,7 @@ def _pressure() -> list[Panel]:
         "sum(rate(moca_append_commands_sum[$__rate_interval]))"
         " / (sum(rate(moca_append_commands_count[$__rate_interval])) > 0) or vector(0)"
     )
-    by_api = Query('moca_requests_waiting{job="api"}', "{{instance}}")
+    by_api = Query('moca_requests_waiting{job="moca-api"}', "{{instance}}")
     return [
         lines(pending, Query("moca:pending_observations", "all"), fullest, span=6),
         lines(oldest, Query("max(moca_oldest_pending_seconds)", "oldest"), span=6),
@@ -212,8 +212,8 @@ def _events() -> list[Panel]:
         "observations, gaps": "live_gaps",
         "observations, closed": "live_streams_dropped",
     }
-    of_events = Query('moca_event_streams{job="api"}', "events, {{instance}}")
-    of_streams = Query('moca_live_streams{job="api"}', "observations, {{instance}}")
+    of_events = Query('moca_event_streams{job="moca-api"}', "events, {{instance}}")
+    of_streams = Query('moca_live_streams{job="moca-api"}', "observations, {{instance}}")
     failed = "sum(rate(moca_webhook_failed_attempts_total[$__rate_interval])) or vector(0)"
     dead = "sum(rate(moca_webhook_dead_total[$__rate_interval])) or vector(0)"
     lines_of = [

@@ -6,7 +6,7 @@ from moca_grafana.limits import above, below, none
 from moca_grafana.page import Page
 from moca_grafana.panels import Panel, Query, What, lines, number
 
-OURS = 'job=~"api|worker"'
+OURS = 'job=~"moca-api|moca-worker"'
 EACH = "{{job}} {{instance}}"
 
 
@@ -52,14 +52,17 @@ def _now() -> list[Panel]:
         "percentunit",
         above(0.75, 0.85),
     )
-    kept = 'min(moca_redis_append_only{job="api"}) - max(moca_redis_append_only_failing{job="api"})'
-    unowned = 'max(moca_unowned_partitions{job="api"})'
+    kept = (
+        'min(moca_redis_append_only{job="moca-api"})'
+        ' - max(moca_redis_append_only_failing{job="moca-api"})'
+    )
+    unowned = 'max(moca_unowned_partitions{job="moca-api"})'
     has_worker = f"sum(moca_owned_partitions) / (sum(moca_owned_partitions) + {unowned} > 0)"
     return [
         number(up, f"avg(up{{{OURS}}})", 0),
         number(owned, has_worker, 0),
         number(commits, "moca:commits:rate1m"),
-        number(redis, 'min(moca_redis_up{job="api"})', 0),
+        number(redis, 'min(moca_redis_up{job="moca-api"})', 0),
         number(append, kept, 0),
         number(memory, "max(moca_redis_memory_ratio)", 1),
     ]
@@ -84,7 +87,7 @@ def _ownership() -> list[Panel]:
     by_worker = "sum by (job, instance) (moca_owned_partitions) > 0"
     return [
         lines(owned, Query(by_worker, EACH), span=8),
-        lines(unowned, Query('max(moca_unowned_partitions{job="api"})', "unowned"), span=8),
+        lines(unowned, Query('max(moca_unowned_partitions{job="moca-api"})', "unowned"), span=8),
         lines(resident, Query("sum(moca_resident_streams)", "resident"), span=8),
     ]
 
@@ -197,11 +200,11 @@ def _redis() -> list[Panel]:
         "short",
         above(1.1, 1.2),
     )
-    kept = Query('min(moca_redis_append_only{job="api"})', "kept")
-    failing = Query('max(moca_redis_append_only_failing{job="api"})', "failing")
+    kept = Query('min(moca_redis_append_only{job="moca-api"})', "kept")
+    failing = Query('max(moca_redis_append_only_failing{job="moca-api"})', "failing")
     return [
         lines(memory, Query("max(moca_redis_used_memory_bytes)", "used"), span=6),
         lines(share, Query("max(moca_redis_memory_ratio)", "used"), span=6),
-        lines(reached, Query('moca_redis_up{job="api"}', "{{instance}}"), span=6),
+        lines(reached, Query('moca_redis_up{job="moca-api"}', "{{instance}}"), span=6),
         lines(append, kept, failing, span=6),
     ]

@@ -1,11 +1,13 @@
 """Hostile requests against a real API process: the right refusal each, and bounded memory."""
 
+import contextlib
 import gzip
 import json
 import socket
 import sys
 import time
 import zlib
+from http.client import HTTPConnection
 from pathlib import Path
 
 import httpx
@@ -222,6 +224,49 @@ def test_slow_clients(real_api):
         for _ in range(3):
             assert client.get("/livez").status_code == 200
             time.sleep(0.7)
+
+
+@pytest.fixture
+def connected():
+    """Connect to an API and return the connection once its first request has been answered."""
+    with contextlib.ExitStack() as connections:
+
+        def connect(api):
+            connection = HTTPConnection("127.0.0.1", api.port, timeout=20)
+            connections.callback(connection.close)
+            get_livez(connection)
+            return connection
+
+        yield connect
+
+
+def get_livez(connection):
+    connection.request("GET", "/livez")
+    with connection.getresponse() as response:
+        assert response.status == 200
+        response.read()
+
+
+def test_a_connection_is_reused_after_idle_seconds(api, connected):
+    connection = connected(api)
+    time.sleep(6)  # uvicorn's own bound is 5 s
+    get_livez(connection)
+
+
+def test_an_idle_connection_is_closed_after_the_keep_alive(real_api, connected):
+    connection = connected(real_api(keep_alive_s=2))
+    began = time.monotonic()
+    assert connection.sock.recv(1) == b""
+    assert 1.5 <= time.monotonic() - began < 15
+
+
+def test_an_idle_connection_does_not_delay_the_stop(api, connected):
+    connection = connected(api)
+    began = time.monotonic()
+    api.process.terminate()
+    assert connection.sock.recv(1) == b""
+    api.process.wait(20)
+    assert time.monotonic() - began < 15  # far below keep_alive_s
 
 
 def test_cors_is_off_by_default(client):

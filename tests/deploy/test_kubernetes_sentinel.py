@@ -1,0 +1,170 @@
+"""components/redis-sentinel: its script, as in three pods at loopback addresses of their own."""
+
+import os
+import re
+import secrets
+import shutil
+import subprocess
+import time
+from pathlib import Path
+
+import pytest
+import redis
+
+from service.redis.address import with_password
+from service.redis.connection import check_server, connect
+from tests.clusters import free_ports, server_or_skip
+
+pytestmark = pytest.mark.slow
+KUBERNETES = Path(__file__).parents[2] / "deploy" / "kubernetes"
+SCRIPT = KUBERNETES / "components" / "redis-sentinel" / "start.sh"
+PASSWORD = 'of "a\\ test'
+PODS = (0, 1, 2)
+
+
+class Pods:
+    """Redis and sentinel processes by pod, whose volumes outlive them."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self.net = f"127.{secrets.randbelow(200) + 20}.{secrets.randbelow(250)}"
+        self.port, self.sentinel_port = free_ports(2)
+        self.running: dict[int, list[subprocess.Popen]] = {}
+        for pod in PODS:
+            self._prepare(pod)
+
+    @property
+    def url(self) -> str:
+        places = ",".join(f"{self.net}.{pod + 1}:{self.sentinel_port}" for pod in PODS)
+        return with_password(f"redis+sentinel://{places}/moca/0", PASSWORD)
+
+    def _prepare(self, pod: int) -> None:
+        """Write the script with this pod's folders, ports and address in place of a container's."""
+        home = self.folder / str(pod)
+        for name in ("data", "tmp", "etc", "secrets"):
+            (home / name).mkdir(parents=True)
+        (home / "secrets" / "redis_password").write_text(f" {PASSWORD}\n")
+        config = (KUBERNETES / "base" / "redis.conf").read_text()
+        config = config.replace("bind * -::*", f"bind {self.net}.{pod + 1}")
+        config = f"{config.replace('dir /data', f'dir {home}/data')}\nport {self.port}\n"
+        (home / "etc" / "redis.conf").write_text(config)
+        text = SCRIPT.read_text()
+        for i in PODS:
+            text = text.replace(f"redis-{i}.redis", f"{self.net}.{i + 1}")
+        for pattern, here in (
+            (r"\$\(hostname\)\.redis", f"{self.net}.{pod + 1}"),
+            (r"redis-\[0-9\]\*\\\.redis", r"127\.[0-9.]*"),
+            (r"\b26379\b", str(self.sentinel_port)),
+            (r"\b6379\b", str(self.port)),
+            (r"(?<=[= ])/tmp\b", f"{home}/tmp"),
+            (r"(?<=[= ])/data\b", f"{home}/data"),
+            (r"/etc/moca/", f"{home}/etc/"),
+            (r"/run/secrets/moca/", f"{home}/secrets/"),
+            (r"--sentinel$", f"--sentinel --bind {self.net}.{pod + 1}"),
+        ):
+            text, found = re.subn(pattern, here.replace("\\", "\\\\"), text, flags=re.MULTILINE)
+            assert found, pattern
+        (home / "start.sh").write_text(text)
+
+    def start(self, pod: int) -> None:
+        home = self.folder / str(pod)
+        for file in (home / "tmp").iterdir():  # as after a restart of the container
+            file.unlink()
+        started = []
+        for kind in ("redis", "sentinel"):
+            with (home / f"{kind}.log").open("ab") as log:
+                command = ["sh", str(home / "start.sh"), kind]
+                started.append(subprocess.Popen(command, stdout=log, stderr=subprocess.STDOUT))
+        self.running[pod] = started
+
+    def kill(self, pod: int) -> None:
+        for process in self.running.pop(pod):
+            process.kill()
+            process.wait()
+
+    def client(self, pod: int) -> redis.Redis:
+        host = f"{self.net}.{pod + 1}"
+        return redis.Redis(host, self.port, password=PASSWORD, decode_responses=True)
+
+    def role(self, pod: int) -> str:
+        with self.client(pod) as client:
+            return client.info("replication")["role"]
+
+    def known_replicas(self, pod: int) -> int:
+        """Replicas that a sentinel knows of, which it looks for every 10 s."""
+        host = f"{self.net}.{pod + 1}"
+        with redis.Redis(host, self.sentinel_port, decode_responses=True) as client:
+            return client.sentinel_master("moca")["num-slaves"]
+
+    def master(self) -> int:
+        (found,) = (pod for pod in self.running if self.role(pod) == "master")
+        return found
+
+
+@pytest.fixture
+def pods(tmp_path):
+    server_or_skip()
+    if os.uname().sysname != "Linux" or shutil.which("redis-cli") is None:
+        pytest.skip("needs redis-cli, and every address of 127.0.0.0/8")
+    found = Pods(tmp_path)
+    yield found
+    for pod in list(found.running):
+        found.kill(pod)
+
+
+def until(check, seconds: float = 60) -> float:
+    """Wait until a call succeeds and is true; returns how long that took."""
+    began = time.monotonic()
+    while True:
+        try:
+            if check():
+                return time.monotonic() - began
+        except (redis.RedisError, ValueError) as error:
+            last = repr(error)
+        else:
+            last = "false"
+        assert time.monotonic() - began < seconds, last
+        time.sleep(0.1)
+
+
+def test_a_replica_takes_over_and_the_old_master_follows_it(pods, capsys):
+    for pod in PODS:
+        pods.start(pod)
+    with connect(pods.url) as client:
+        until(lambda: client.set("a", "1"))
+        until(lambda: all(pods.known_replicas(pod) == 2 for pod in PODS))
+        check_server(client)
+        assert pods.master() == 0
+        until(lambda: client.wait(2, 1000) == 2)
+
+        pods.kill(0)  # its node is gone: Redis and sentinel at once
+        took_s = until(lambda: client.set("b", "2"))
+        with capsys.disabled():
+            print(f"\nfailover: writable after {took_s:.1f} s", flush=True)
+        new = pods.master()
+        assert new != 0
+        assert client.get("a") == b"1"
+
+        pods.start(0)
+        until(lambda: pods.role(0) == "slave")
+        until(lambda: pods.client(0).get("b") == "2")
+        assert pods.master() == new
+
+    for pod in PODS:  # all nodes at once: the volumes have who was the master
+        pods.kill(pod)
+    for pod in PODS:
+        pods.start(pod)
+    with connect(pods.url) as client:
+        until(lambda: client.set("c", "3"))
+        assert client.get("b") == b"2"
+        assert pods.master() == new
+
+
+def test_a_master_that_no_replica_follows_accepts_nothing(pods):
+    pods.start(0)
+    until(lambda: pods.role(0) == "master")
+    with (
+        pods.client(0) as client,
+        pytest.raises(redis.exceptions.ResponseError, match="NOREPLICAS"),
+    ):
+        client.set("a", "1")
