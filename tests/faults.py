@@ -10,9 +10,11 @@ import asyncio
 import contextlib
 import os
 import signal
+import socket
 import subprocess
 import threading
 import time
+from urllib.parse import urlsplit
 
 import httpx
 
@@ -21,7 +23,7 @@ from service.redis.keys import partition_of
 REQUESTS, REPLIES = "requests", "replies"  # directions: to the store, from the store
 BOTH = (REQUESTS, REPLIES)
 CHUNK = 4096
-QUEUED = 8  # chunks on their way: beyond, the sender feels that the link is slow
+QUEUED = 4  # chunks on their way: beyond, the sender feels that the link is slow
 STEP_S = 0.02
 
 
@@ -74,14 +76,17 @@ class Proxy:
     then. Of those in `lost` every byte is lost, and all that follows on the same connection.
     """
 
-    def __init__(self, host: str, port: int) -> None:
-        self._target = host, port
+    def __init__(self, store_url: str) -> None:
+        self._target = urlsplit(store_url)
         self.heal()
         self._free_at = dict.fromkeys(BOTH, 0.0)
         self._connections: set[_Connection] = set()
         self._loop = asyncio.new_event_loop()
+        listener = socket.socket()
+        listener.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, CHUNK)  # or the kernel hides much
+        listener.bind(("127.0.0.1", 0))
         self._server = self._loop.run_until_complete(
-            asyncio.start_server(self._serve, "127.0.0.1", 0)
+            asyncio.start_server(self._serve, sock=listener, limit=CHUNK)
         )
         self.url = f"redis://127.0.0.1:{self._server.sockets[0].getsockname()[1]}/0"
         self._thread = threading.Thread(target=self._loop.run_forever, daemon=True)
@@ -144,12 +149,18 @@ class Proxy:
         for connection in list(self._connections):
             connection.abort()
 
+    async def _open(self):
+        at = self._target
+        if at.scheme == "unix":
+            return await asyncio.open_unix_connection(at.path)
+        return await asyncio.open_connection(at.hostname, at.port)
+
     async def _serve(self, reader, writer) -> None:
         if self.refusing:
             writer.transport.abort()
             return
         try:
-            up_reader, up_writer = await asyncio.open_connection(*self._target)
+            up_reader, up_writer = await self._open()
         except OSError:
             writer.transport.abort()
             return

@@ -59,7 +59,7 @@ class Cluster(_Library):  # type: ignore[misc]
             super().__init__(
                 startup_nodes=nodes,
                 retry=Retry(NoBackoff(), 0),
-                **{**address.options, **options},
+                **{**options, **address.options},
             )
         self._waits = Waits(self)
 

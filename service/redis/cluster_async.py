@@ -87,7 +87,7 @@ class AsyncCluster(RedisCluster):
             startup_nodes=[ClusterNode(host, port) for host, port in address.places],
             retry=Retry(NoBackoff(), 0),
             max_connections=MANY,
-            **{**address.options, **options},
+            **{**options, **address.options},
         )
         self._waiting: dict[Any, tuple[str, asyncio.Task[bool]]] = {}
 

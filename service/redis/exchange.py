@@ -41,7 +41,7 @@ def reply_of(connection: Any, untaken: int = 0) -> Any:
             return error
         except redis.TimeoutError:
             before, untaken = untaken, _untaken(connection._sock)
-            if not 0 < untaken < before:
+            if untaken >= before:
                 raise
 
 
@@ -65,7 +65,7 @@ async def reply_of_async(connection: Any, untaken: int = 0, wait_s: float = 0.0)
             return error
         except redis.TimeoutError:
             before, untaken = untaken, _untaken_async(connection)
-            if not 0 < untaken < before:
+            if untaken >= before:
                 raise
 
 

@@ -63,7 +63,7 @@ def proxied(tmp_path_factory):
     store_url, proxies, deployment = f"redis://127.0.0.1:{port}/0", {}, None
     try:
         _wait_until_up(store_url, process)
-        proxies |= {name: Proxy("127.0.0.1", port) for name in EVERYONE}
+        proxies |= {name: Proxy(store_url) for name in EVERYONE}
         paths = {name: proxy.url for name, proxy in proxies.items()}
         deployment = Deployment(folder, process.pid, store_url, paths)
         deployment.start()
