@@ -279,8 +279,11 @@ class Writers:
     thread from `start` to `stop`, which waits until what is on its way has been answered.
     """
 
-    def __init__(self, streams: dict[str, str], pause_s: float = 0.2) -> None:
+    def __init__(
+        self, streams: dict[str, str], tokens: dict[str, str], pause_s: float = 0.2
+    ) -> None:
         self.streams, self._pause_s = streams, pause_s  # URL of the API by stream
+        self._headers = {url: {"Authorization": f"Bearer {key}"} for url, key in tokens.items()}
         self.answers: dict[str, list[dict]] = {stream: [] for stream in streams}
         self.posts: list[Post] = []
         self._stopping = threading.Event()
@@ -295,7 +298,9 @@ class Writers:
     def start(self) -> None:
         for stream, url in self.streams.items():
             body = {"model": "gaussian", "location": 0.0, "scale": 1.0, "hazard": 0.02}
-            httpx.put(f"{url}/v1/streams/{stream}", json=body, timeout=60).raise_for_status()
+            path = f"{url}/v1/streams/{stream}"
+            headers = self._headers.get(url)
+            httpx.put(path, json=body, headers=headers, timeout=60).raise_for_status()
         self._thread.start()
 
     def stop(self) -> None:
@@ -324,12 +329,13 @@ class Writers:
         answers = self.answers[stream]
         while not self._stopping.is_set():
             at = len(answers)
-            body, key = {"y": self.label(stream, at)}, {"Idempotency-Key": f"k{at}"}
+            body = {"y": self.label(stream, at)}
+            headers = {"Idempotency-Key": f"k{at}", **self._headers.get(url, {})}
             while len(answers) == at:
                 began, status = time.monotonic(), 0
                 with contextlib.suppress(httpx.TransportError):
                     path = f"{url}/v1/streams/{stream}/observations"
-                    response = await client.post(path, json=body, headers=key)
+                    response = await client.post(path, json=body, headers=headers)
                     status = response.status_code
                 self.posts.append(Post(stream, began, time.monotonic(), status))
                 assert status in (0, 200, 503, 504), response.text
@@ -354,7 +360,8 @@ class Writers:
 
     def check(self, url: str) -> None:
         """Each observation was applied once, in order, and as in a stream never interrupted."""
-        with httpx.Client(base_url=url, timeout=60) as client:
+        headers = self._headers.get(url)
+        with httpx.Client(base_url=url, headers=headers, timeout=60) as client:
             for stream, answers in self.answers.items():
                 labels = [self.label(stream, at) for at in range(len(answers))]
                 assert [answer["seq"] for answer in answers] == list(range(len(labels)))

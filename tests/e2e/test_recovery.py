@@ -10,17 +10,21 @@ import time
 
 import pytest
 
+from service.keys import create
 from service.redis.connection import connect
+from service.redis.keyring import Keyring
 from tests.conftest import _wait_until_up
 from tests.e2e.deployment import Processes, free_port, wait_ready
 from tests.faults import REPLIES, REQUESTS, Network, Proxy, Stopped, Writers, one_in_each
 
 PARTITIONS = 8
 WITHIN_S = 3.0
+RATE = "1000/second"  # never reached: it makes each request count itself in the store
 BEFORE_S, AFTER_S = 1.5, 3.0
 UNASKED_S = 2.0  # no look at /readyz before: it asks the store itself, and posts go on from there
 APIS, WORKERS = ("api-a", "api-b"), ("worker-a", "worker-b")
 EVERYONE = APIS + WORKERS
+WHOSE = {"apis": APIS, "workers": WORKERS, "all": EVERYONE, "one of each": ("api-a", "worker-b")}
 
 
 class Deployment:
@@ -29,17 +33,22 @@ class Deployment:
     def __init__(self, folder, pid, store_url, paths):
         self.store, self.store_url, self.paths = Stopped(pid), store_url, paths
         self.processes = Processes(folder, {"MOCA_PARTITIONS": str(PARTITIONS)})
-        self.urls = []
+        self.urls, self.tokens = [], {}
 
     def start(self):
+        with connect(self.store_url) as client:
+            key, token = create("writer", ("read", "write"), rate=RATE)
+            Keyring(client).add(key)
         for name in WORKERS:
             command = ["worker", "--worker-id", name, "--redis-url", self.paths[name]]
             self.processes.start(name, *command)
-        for name in APIS:
+        # One of them asks the store about keys and rates; of the other every post goes to the log.
+        for name, how in zip(APIS, ("--require-keys", "--open"), strict=True):
             port = free_port()
-            command = ["api", "--port", str(port), "--redis-url", self.paths[name]]
+            command = ["api", "--port", str(port), "--redis-url", self.paths[name], how]
             self.processes.start(name, *command)
             self.urls.append(f"http://127.0.0.1:{port}")
+        self.tokens = {self.urls[0]: token}
         for url in self.urls:
             wait_ready(url)
         self.processes.wait_for(f"owns {PARTITIONS // 2} partitions", *WORKERS)
@@ -85,7 +94,7 @@ def measured(capsys, request):
         names = one_in_each(PARTITIONS, f"{time.time_ns()}-a")
         names += one_in_each(PARTITIONS, f"{time.time_ns()}-b")
         urls = [url for url in deployment.urls for _ in range(PARTITIONS)]
-        writers = Writers(dict(zip(names, urls, strict=True)))
+        writers = Writers(dict(zip(names, urls, strict=True)), deployment.tokens)
         writers.start()
         time.sleep(BEFORE_S)
         try:
@@ -129,17 +138,17 @@ def test_the_store_hangs(proxied, measured, seconds):
 
 
 LOSSES = [
-    pytest.param("lose", REQUESTS, APIS, marks=slow),
-    pytest.param("lose", REPLIES, APIS),
-    pytest.param("lose", REQUESTS, WORKERS),
-    pytest.param("lose", REPLIES, WORKERS, marks=slow),
-    pytest.param("lose", REPLIES, EVERYONE, marks=slow),
-    pytest.param("lose", REPLIES, ("api-a", "worker-b"), marks=slow),
-    pytest.param("hold", REQUESTS, APIS, marks=slow),
-    pytest.param("hold", REPLIES, APIS, marks=slow),
-    pytest.param("hold", REQUESTS, WORKERS, marks=slow),
-    pytest.param("hold", REPLIES, WORKERS, marks=slow),
-    pytest.param("hold", REQUESTS, EVERYONE, marks=slow),
+    pytest.param("lose", REQUESTS, "apis", marks=slow),
+    pytest.param("lose", REPLIES, "apis"),
+    pytest.param("lose", REQUESTS, "workers"),
+    pytest.param("lose", REPLIES, "workers", marks=slow),
+    pytest.param("lose", REPLIES, "all", marks=slow),
+    pytest.param("lose", REPLIES, "one of each", marks=slow),
+    pytest.param("hold", REQUESTS, "apis", marks=slow),
+    pytest.param("hold", REPLIES, "apis", marks=slow),
+    pytest.param("hold", REQUESTS, "workers", marks=slow),
+    pytest.param("hold", REPLIES, "workers", marks=slow),
+    pytest.param("hold", REQUESTS, "all", marks=slow),
 ]
 
 
@@ -147,7 +156,7 @@ LOSSES = [
 def test_one_direction_passes_nothing(proxied, measured, how, direction, whose):
     """`lose`: for ever, as where a firewall forgot them; `hold`: all of it comes late."""
     deployment, proxies = proxied
-    cut_off = [proxies[name] for name in whose]
+    cut_off = [proxies[name] for name in WHOSE[whose]]
     measured(
         deployment,
         lambda: [getattr(proxy, how)(direction) for proxy in cut_off],
@@ -159,10 +168,10 @@ def test_one_direction_passes_nothing(proxied, measured, how, direction, whose):
 @pytest.mark.parametrize(
     ("how", "arguments"),
     [
-        ("cut", ()),
-        pytest.param("refuse", (), marks=slow),
-        pytest.param("slow", (0.1, 50_000), marks=slow),
-        pytest.param("slow", (0.3, 50_000), marks=slow),
+        pytest.param("cut", (), id="cut"),
+        pytest.param("refuse", (), id="refuse", marks=slow),
+        pytest.param("slow", (0.1, 50_000), id="100 ms", marks=slow),
+        pytest.param("slow", (0.3, 50_000), id="300 ms", marks=slow),
     ],
 )
 def test_every_path_is_bad(proxied, measured, how, arguments):
@@ -202,10 +211,10 @@ def networked(tmp_path_factory):
 
 
 @slow
-@pytest.mark.parametrize("whose", [APIS, WORKERS, EVERYONE])
+@pytest.mark.parametrize("whose", ["apis", "workers", "all"])
 @pytest.mark.parametrize("direction", [REQUESTS, REPLIES])
 def test_packets_of_one_direction_are_dropped(networked, measured, direction, whose):
     """As the kernels see it: they send again later and later, so that old connections wait."""
     deployment, network, addresses = networked
-    cut_off = [addresses[name] for name in whose]
+    cut_off = [addresses[name] for name in WHOSE[whose]]
     measured(deployment, lambda: network.drop(direction, *cut_off), 6, network.heal)
