@@ -25,7 +25,7 @@ log = logging.getLogger(__name__)
 
 ENTRY_OVERHEAD = 64  # incarnation and array headers of an entry
 FIRST_PAUSE_S = 0.02
-LONGEST_PAUSE_S = 0.5
+LONGEST_PAUSE_S = 0.2  # many repeats go together in one pipeline
 _ingest = metrics.STAGE_DURATION.labels("ingest")
 
 

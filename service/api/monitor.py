@@ -21,6 +21,8 @@ log = logging.getLogger(__name__)
 PERIOD_S = 1.0
 TIMEOUT_S = 2.0
 SHARE = 0.1
+LONGEST_S = 5.0
+AGAIN_S = 0.2  # after a look that was not answered: until the next one, requests are refused
 
 
 class Monitor:
@@ -37,11 +39,15 @@ class Monitor:
         """Look once a second, for ever."""
         while True:
             began = time.monotonic()
-            if await self.look() is not None:
-                await self.look_for_canaries()
-                await self.look_closer()
-            # With thousands of partitions a look is not cheap: it gets at most a share.
-            await asyncio.sleep(max(PERIOD_S, (time.monotonic() - began) / SHARE))
+            if await self.look() is None:
+                await asyncio.sleep(AGAIN_S)
+                continue
+            await self.look_for_canaries()
+            await self.look_closer()
+            # With thousands of partitions a look is not cheap: it gets at most a share. One that
+            # took very long had to wait, and says nothing of its cost.
+            pause_s = (time.monotonic() - began) / SHARE
+            await asyncio.sleep(min(max(PERIOD_S, pause_s), LONGEST_S))
 
     async def look(self) -> Health | None:
         """Ask the store how it is; None when it does not answer."""

@@ -25,7 +25,7 @@ from service.tasks import is_cancelled
 
 log = logging.getLogger(__name__)
 
-IDLE_S = 2.0  # a silent connection is asked whether it lives, and given up after as long again
+IDLE_S = 1.0  # a silent connection is asked whether it lives, and given up after as long again
 PAUSE_S = 0.1
 READ_AT_ONCE = 500
 _reply = metrics.STAGE_DURATION.labels("reply")
@@ -84,14 +84,14 @@ class Replies:
         pubsub: Any = self._client.pubsub()
         try:
             await pubsub.subscribe(keys.reply_channel(self._incarnation))
-            asked = False
+            asked = True  # that there is a subscription is to be said as soon
             while not is_cancelled():
                 message = await pubsub.get_message(timeout=IDLE_S)
                 if message is not None:
                     asked = False
                     await self._hear(message)
                 elif asked:
-                    raise redis.ConnectionError(f"no sign of life for {2 * IDLE_S:g} s")
+                    raise redis.ConnectionError(f"no sign of life within {IDLE_S:g} s")
                 else:
                     asked = True
                     await pubsub.ping()

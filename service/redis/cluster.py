@@ -21,6 +21,7 @@ from redis.retry import Retry
 
 from service.redis import keys
 from service.redis.address import Address
+from service.redis.exchange import reply_of, send
 from service.redis.routing import (
     AGAIN_PAUSE_S,
     LOST,
@@ -58,7 +59,7 @@ class Cluster(_Library):  # type: ignore[misc]
             super().__init__(
                 startup_nodes=nodes,
                 retry=Retry(NoBackoff(), 0),
-                **{**address.options, **options},
+                **{**options, **address.options},
             )
         self._waits = Waits(self)
 
@@ -135,14 +136,12 @@ class Cluster(_Library):  # type: ignore[misc]
     def _once(self, todo: Mapping[int, Routed]) -> dict[int, Any]:
         replies: dict[int, Any] = {}
         with self._opened(self._by_node(todo)) as opened:
-            for connection, part in opened:
-                sent = connection.pack_commands(packed(part.values()))
-                connection.send_packed_command(sent)
-            for connection, part in opened:
+            untaken = [send(connection, packed(part.values())) for connection, part in opened]
+            for (connection, part), left in zip(opened, untaken, strict=True):
                 for i, routed in part.items():
                     if routed.asking:
-                        reply_of(connection)
-                    replies[i] = reply_of(connection)
+                        reply_of(connection, left)
+                    replies[i] = reply_of(connection, left)
         return replies
 
     @contextlib.contextmanager
@@ -157,8 +156,9 @@ class Cluster(_Library):  # type: ignore[misc]
                 lent.append((pool, pool.get_connection()))
             yield [(lent[at][1], part) for at, (_, part) in enumerate(parts)]
         except BaseException as error:
-            for _, connection in lent:  # answers that nobody waits for are on their way
+            for pool, connection in lent:  # answers that nobody waits for are on their way
                 connection.disconnect()
+                pool.disconnect(inuse_connections=False)  # what is idle went the same way
             if isinstance(error, LOST):
                 with contextlib.suppress(redis.RedisError, OSError):
                     self.look_again()
@@ -260,11 +260,3 @@ class Waits:
         wait = self._open.pop(key)
         wait.connection.disconnect()
         wait.pool.release(wait.connection)
-
-
-def reply_of(connection: Any) -> Any:
-    """Read one reply; an error of the server is a reply as well."""
-    try:
-        return connection.read_response()
-    except ResponseError as error:
-        return error

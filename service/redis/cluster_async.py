@@ -12,10 +12,11 @@ import redis
 from redis.asyncio.cluster import ClusterNode, ClusterPipeline, ClusterPubSub, RedisCluster
 from redis.asyncio.retry import Retry
 from redis.backoff import NoBackoff
-from redis.exceptions import ClusterDownError, RedisClusterException, ResponseError
+from redis.exceptions import ClusterDownError, RedisClusterException
 
 from service.redis import keys
 from service.redis.address import Address
+from service.redis.exchange import reply_of_async, send_async
 from service.redis.routing import (
     AGAIN_PAUSE_S,
     LOST,
@@ -87,7 +88,7 @@ class AsyncCluster(RedisCluster):
             startup_nodes=[ClusterNode(host, port) for host, port in address.places],
             retry=Retry(NoBackoff(), 0),
             max_connections=MANY,
-            **{**address.options, **options},
+            **{**options, **address.options},
         )
         self._waiting: dict[Any, tuple[str, asyncio.Task[bool]]] = {}
 
@@ -170,22 +171,27 @@ class AsyncCluster(RedisCluster):
         parts = await asyncio.gather(*(self._part(*each) for each in by_node.values()))
         return {i: reply for part in parts for i, reply in part.items()}
 
-    async def _part(self, node: ClusterNode, part: Mapping[int, Routed]) -> dict[int, Any]:
+    async def _part(
+        self, node: ClusterNode, part: Mapping[int, Routed], wait_s: float = 0.0
+    ) -> dict[int, Any]:
         replies: dict[int, Any] = {}
         connection: Any = node.acquire_connection()
         try:
             await node.disconnect_if_needed(connection)
-            sent = connection.pack_commands(packed(part.values()))
-            await connection.send_packed_command(sent)
+            untaken = await send_async(connection, packed(part.values()))
             for i, routed in part.items():
                 if routed.asking:
-                    await reply_of(connection)
-                replies[i] = await reply_of(connection)
+                    await reply_of_async(connection, untaken)
+                replies[i] = await reply_of_async(connection, untaken, wait_s)
         except LOST as error:
-            await connection.disconnect()
+            await connection.disconnect(nowait=True)
+            idle: Any
+            for idle in node._free:  # it went the same way
+                idle.mark_for_reconnect()
             return {i: replies.get(i, error) for i in part}
         except BaseException:
-            await connection.disconnect()  # answers that nobody waits for are on their way
+            # Answers that nobody waits for are on their way.
+            await connection.disconnect(nowait=True)
             raise
         finally:
             node.release(connection)
@@ -228,15 +234,7 @@ class AsyncCluster(RedisCluster):
         await self.initialize()
         with _as_lost():
             node = self.nodes_manager.get_node_from_slot(routed.slot)
-        (reply,) = (await self._part(node, {0: routed})).values()
+        (reply,) = (await self._part(node, {0: routed}, WAIT_MS / 1000)).values()
         if isinstance(reply, LOST):
             raise reply
         return reply is not None  # of a slot that moved as well: the read that follows is sent on
-
-
-async def reply_of(connection: Any) -> Any:
-    """Read one reply; an error of the server is a reply as well."""
-    try:
-        return await connection.read_response()
-    except ResponseError as error:
-        return error

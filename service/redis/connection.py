@@ -2,33 +2,36 @@
 
 from __future__ import annotations
 
+import socket
 from typing import Any, cast
 
 import redis
 import redis.asyncio
 from redis.asyncio.retry import Retry as AsyncRetry
 from redis.asyncio.sentinel import Sentinel as AsyncSentinel
+from redis.asyncio.sentinel import SentinelConnectionPool as AsyncSentinelPool
 from redis.backoff import NoBackoff
 from redis.retry import Retry
 from redis.sentinel import Sentinel
+from redis.sentinel import SentinelConnectionPool as SentinelPool
 
 from service import formats
 from service.redis import address, keys
 from service.redis.cluster import Cluster
 from service.redis.cluster_async import AsyncCluster
 
-CONNECT_TIMEOUT_S = 5.0
-READ_TIMEOUT_S = 60.0  # a server that is silent for longer counts as lost
+# A call that got no answer leaves its connection: it may be one that never answers again, and the
+# kernel sends again ever later what a broken network dropped. So this bounds the recovery.
+CONNECT_TIMEOUT_S = 2.0
+READ_TIMEOUT_S = 2.0
 START_TIMEOUT_S = 5.0  # of each look at the store while a process starts or stops
-MAX_BLOCK_MS = 30_000  # longest blocking read, well below the read timeout
+LONG_TIMEOUT_S = 60.0  # of commands that wait for nothing but the work of the server
+MAX_BLOCK_MS = 1000  # longest blocking read, well below the read timeout
 OLDEST_SERVER = (7, 0)
 SENTINEL_TIMEOUT_S = 1.0
-_OPTIONS: dict[str, Any] = {
-    "decode_responses": False,
-    "protocol": 2,
-    "socket_connect_timeout": CONNECT_TIMEOUT_S,
-    "socket_timeout": READ_TIMEOUT_S,
-}
+# Seconds, but for the last: milliseconds for which what was sent may stay unacknowledged, so that
+# the kernel ends what it cannot deliver. Not every system has all of them.
+_KEEPALIVE = {"TCP_KEEPIDLE": 1, "TCP_KEEPINTVL": 1, "TCP_KEEPCNT": 3, "TCP_USER_TIMEOUT": 3000}
 RESTORING = "restoring"  # field of the configuration while a backup is being put in
 
 
@@ -44,29 +47,86 @@ def connect(url: str, timeout_s: float = READ_TIMEOUT_S) -> redis.Redis:
     looked at right away, and raises a RedisError where no node answers.
     """
     kind, retry = address.kind_of(url), Retry(NoBackoff(), 0)
-    given = {**_OPTIONS, "socket_timeout": timeout_s}
+    options = _options(url, timeout_s)
     if kind == "cluster":  # with the calls that the service makes of one server
-        return cast(redis.Redis, Cluster(address.parse(url), **given))
+        return cast(redis.Redis, Cluster(address.parse(url), **options))
     if kind == "sentinel":
         found = address.parse(url)
         watchers = _sentinels(Sentinel, found)
-        client = watchers.master_for(found.name, retry=retry, **{**found.options, **given})
-        return cast(redis.Redis, client)
-    return redis.Redis.from_url(url, retry=retry, **given)
+        options = {"connection_pool_class": _MasterPool, **options, **found.options}
+        return cast(redis.Redis, watchers.master_for(found.name, retry=retry, **options))
+    return redis.Redis.from_pool(_Pool.from_url(url, retry=retry, **options))
 
 
 def connect_async(url: str) -> redis.asyncio.Redis:
     """Return the asyncio counterpart of `connect`; it connects when it is first used."""
     kind, retry = address.kind_of(url), AsyncRetry(NoBackoff(), 0)
+    options = _options(url, READ_TIMEOUT_S)
     if kind == "cluster":
-        return cast(redis.asyncio.Redis, AsyncCluster(address.parse(url), **_OPTIONS))
+        return cast(redis.asyncio.Redis, AsyncCluster(address.parse(url), **options))
     if kind == "sentinel":
         found = address.parse(url)
         watchers = _sentinels(AsyncSentinel, found)
-        options = {**found.options, **_OPTIONS}
+        options = {"connection_pool_class": _AsyncMasterPool, **options, **found.options}
         client = watchers.master_for(found.name, _Watched, retry=retry, **options)
         return cast(redis.asyncio.Redis, client)
-    return redis.asyncio.Redis.from_url(url, retry=retry, **_OPTIONS)
+    return redis.asyncio.Redis.from_pool(_AsyncPool.from_url(url, retry=retry, **options))
+
+
+def _options(url: str, timeout_s: float) -> dict[str, Any]:
+    options: dict[str, Any] = {
+        "decode_responses": False,
+        "protocol": 2,
+        "socket_connect_timeout": CONNECT_TIMEOUT_S,
+        "socket_timeout": timeout_s,
+    }
+    if not url.startswith("unix:"):
+        known = {getattr(socket, name, None): value for name, value in _KEEPALIVE.items()}
+        known.pop(None, None)
+        options |= {"socket_keepalive": True, "socket_keepalive_options": known}
+    return options
+
+
+class _Forgetful:
+    """A pool that closes what lies idle when a connection is lost: it went the same way."""
+
+    def release(self, connection: Any) -> None:
+        lost = not connection.is_connected
+        pool = cast(Any, super())
+        pool.release(connection)
+        if lost:
+            pool.disconnect(inuse_connections=False)
+
+
+class _AsyncForgetful:
+    """The same for asyncio."""
+
+    _available_connections: list[Any]
+
+    async def release(self, connection: Any) -> None:
+        lost = not connection.is_connected
+        await cast(Any, super()).release(connection)
+        if lost:
+            # Taken out first: nobody else gets one while it is being closed.
+            idle, self._available_connections = self._available_connections, []
+            for each in idle:
+                await each.disconnect(nowait=True)
+
+
+class _Pool(_Forgetful, redis.ConnectionPool):
+    pass
+
+
+class _MasterPool(_Forgetful, SentinelPool):
+    pass
+
+
+class _AsyncPool(_AsyncForgetful, redis.asyncio.ConnectionPool):
+    pass
+
+
+class _AsyncMasterPool(_AsyncForgetful, AsyncSentinelPool):
+    pass
 
 
 class _Watched(redis.asyncio.Redis):

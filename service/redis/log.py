@@ -92,6 +92,9 @@ class Log:
         self.rollbacks = 0  # logs found to end below their offset, and repaired
         self.ahead_ms = 0.0  # how far the store's clock is ahead of ours, as of the last heartbeat
         self._owed: dict[int, Lease] = {}  # ours no longer, and not yet given back
+        # Tokens of acquisitions without an answer: the store may still carry one out, as a server
+        # does that was stopped when it comes to what a closed connection had sent.
+        self._unsure: dict[int, set[str]] = {}
         self.declined: set[int] = set()  # partitions that only a later version can work on
         self._acquire, self._renew = Script("acquire"), Script("renew")
         self._release, self._commit = Script("release"), Script("commit")
@@ -107,9 +110,13 @@ class Log:
         self._give_back(partition)
         token = f"{self.worker_id}/{secrets.token_hex(16)}"
         call = Call(_keys(partition), [token, self.ttl_ms, int(blame), formats.STORE])
+        unsure = self._unsure.setdefault(partition, set())
+        unsure.add(token)
         found = self._acquire.run(self.client, call)
+        unsure.discard(token)
         if found is None:
             return None
+        unsure.clear()  # while this lease lasts, no other comes to be
         if len(found) == 1:
             self.decline(partition, f"format {found[0]}, this version knows {formats.STORE}")
             return None
@@ -135,9 +142,10 @@ class Log:
     def give_up(self, leases: Iterable[Lease]) -> None:
         """Give leases back after a failure, now or, while the store is away, before the next."""
         self._owed.update((lease.partition, lease) for lease in leases)
+        held = [(lease.partition, lease.token) for lease in self._owed.values()]
         try:
-            for partition in list(self._owed):
-                self._give_back(partition)
+            self._release_tokens(held, clean=False)
+            self._owed.clear()
         except redis.RedisError as error:
             logger.info("leases are given back later, or expire: %s", error)
 
@@ -145,6 +153,9 @@ class Log:
         if (lease := self._owed.get(partition)) is not None:
             self.release(lease, clean=False)
             del self._owed[partition]
+        for token in list(self._unsure.get(partition, ())):
+            if self._release_tokens([(partition, token)], clean=False):
+                self._unsure[partition].discard(token)
 
     def release_worker(self, worker_id: str) -> int:
         """Drop every lease of a dead worker and return how many; its attempts stay counted."""

@@ -10,7 +10,7 @@ import msgspec
 import redis
 
 from service.process import Refused
-from service.redis.connection import connect
+from service.redis.connection import LONG_TIMEOUT_S, connect
 from service.redis.embedded import Embedded, EmbeddedError, Running
 from service.settings import Settings
 
@@ -27,7 +27,7 @@ def reach(settings: Settings, make: bool = False) -> Iterator[redis.Redis]:
     configured one does not answer.
     """
     if settings.redis_url is not None:
-        with connect(settings.redis_url) as client:
+        with connect(settings.redis_url, LONG_TIMEOUT_S) as client:
             yield client
         return
     if not (make or settings.data_dir.is_dir()):
@@ -55,7 +55,7 @@ def _embedded(store: Embedded) -> redis.Redis:
                 raise Refused(str(error)) from error
             time.sleep(PAUSE_S)
         else:
-            return connect(store.url)
+            return connect(store.url, LONG_TIMEOUT_S)
 
 
 def _running(store: Embedded) -> redis.Redis | None:
@@ -64,7 +64,7 @@ def _running(store: Embedded) -> redis.Redis | None:
         recorded = msgspec.json.decode((store.data_dir / "server.json").read_bytes(), type=Running)
     except (OSError, msgspec.MsgspecError):
         return None
-    client = connect(f"unix://{recorded.socket}")
+    client = connect(f"unix://{recorded.socket}", LONG_TIMEOUT_S)
     try:
         # Another folder's server may have the socket's place by now.
         if recorded.run_id and str(client.info("server")["run_id"]) == recorded.run_id:

@@ -21,7 +21,7 @@ from redis.exceptions import (
 
 REDIRECTIONS = 16  # of one command: more is a cluster that does not know itself
 AGAIN_PAUSE_S = 0.05  # before a command whose keys are on their way between nodes
-WAIT_MS = 20_000  # longest blocking read, well below the read timeout
+WAIT_MS = 20_000  # longest blocking read; its connection gets as much longer
 LOST = (ConnectionError, TimeoutError, OSError)
 
 

@@ -11,9 +11,9 @@ import redis
 import redis.asyncio
 from redis.exceptions import NoScriptError, ResponseError
 
-from service.redis.cluster import Cluster, reply_of
+from service.redis.cluster import Cluster
 from service.redis.cluster_async import AsyncCluster
-from service.redis.cluster_async import reply_of as reply_of_async
+from service.redis.exchange import reply_of, reply_of_async, send, send_async
 from service.redis.routing import Routed
 
 Argument = str | bytes | int | float
@@ -83,8 +83,11 @@ class Script:
         pool: Any = client.connection_pool
         connection = pool.get_connection()
         try:
-            connection.send_packed_command(connection.pack_commands(self._commands(calls)))
-            return [reply_of(connection) for _ in calls]
+            untaken = send(connection, self._commands(calls))
+            return [reply_of(connection, untaken) for _ in calls]
+        except BaseException:
+            connection.disconnect()  # answers that nobody waits for are on their way
+            raise
         finally:
             pool.release(connection)
 
@@ -98,8 +101,11 @@ class Script:
         pool: Any = client.connection_pool
         connection = await pool.get_connection()
         try:
-            await connection.send_packed_command(connection.pack_commands(self._commands(calls)))
-            return [await reply_of_async(connection) for _ in calls]
+            untaken = await send_async(connection, self._commands(calls))
+            return [await reply_of_async(connection, untaken) for _ in calls]
+        except BaseException:
+            await connection.disconnect(nowait=True)
+            raise
         finally:
             await pool.release(connection)
 

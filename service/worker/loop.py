@@ -31,6 +31,8 @@ logger = logging.getLogger(__name__)
 CAREFUL, HOPELESS = 2, 3  # failed attempts: then one by one; then set the command aside
 IDLE_MS = 100  # longest wait for work, so that leases and signals are looked at
 BACKOFF_S = 0.2
+MAINTAIN_S = 1.0  # longest time between looks at who has which partitions
+HURRY_S = 5.0  # for so long after partitions were lost it is BACKOFF_S: others lost theirs as well
 
 
 class Worker:
@@ -52,6 +54,7 @@ class Worker:
         self._busy: set[int] = set()  # partitions of the batch under way
         self._stopping = False
         self._maintained = 0.0
+        self._hurry_until = 0.0
 
     def _log(self) -> Log:
         assert self.settings.redis_url is not None, "a worker needs a Redis URL"
@@ -93,9 +96,11 @@ class Worker:
         for partition in self.leases.lost():
             logger.warning("partition %d was taken over", partition)
             self._forget(partition)
-        every = min(1.0, self.settings.lease_ttl_ms / 4000)
-        if time.monotonic() - self._maintained > every:
-            self._maintained = time.monotonic()
+            self._hurry()  # unless somebody has it by now: leases end while a store hangs
+        now = time.monotonic()
+        every_s = MAINTAIN_S if now > self._hurry_until else BACKOFF_S
+        if now - self._maintained > min(every_s, self.settings.lease_ttl_ms / 4000):
+            self._maintained = now
             self._maintain()
         if not self.offsets:
             time.sleep(IDLE_MS / 1000)
@@ -181,6 +186,7 @@ class Worker:
             logger.warning("partition %d is no longer ours (%s)", p, result)
             self.log.release(self.leases.held()[p], clean=False)
             self._forget(p)
+            self._hurry()
         if invalid:  # after every result was heeded: the other partitions have moved on
             self._busy |= set(invalid)  # beside those that have moved on in memory alone
             raise RuntimeError(f"commits that cannot succeed, by partition: {invalid}")
@@ -206,6 +212,11 @@ class Worker:
         self._blame = True
         self._make_room()
         self.engine.measure()
+
+    def _hurry(self) -> None:
+        """Share the partitions anew at once, and soon again until all workers are back."""
+        self._maintained = 0.0
+        self._hurry_until = time.monotonic() + HURRY_S
 
     def _take(self, lease: Lease) -> None:
         self.leases.hold(lease)
@@ -240,7 +251,7 @@ class Worker:
         partitions = partitions | self._committer.abandon()
         self._blame = blame
         self._busy = set()
-        self._maintained = 0.0
+        self._hurry()
         leases = [self.leases.drop(partition) for partition in partitions]
         for partition in partitions:
             self._forget(partition)

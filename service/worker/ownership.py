@@ -18,6 +18,7 @@ from service.redis.log import Lease, Log
 logger = logging.getLogger(__name__)
 REARM_S = 1.0
 STOP_WAIT_S = 2.0
+AGAIN_S = 0.2  # after a renewal that failed
 
 
 class Leases:
@@ -88,7 +89,9 @@ class Leases:
 
     def _renew_for_ever(self) -> None:
         log: Log | None = None
-        while not self._stop.wait(self._ttl_s / 4):
+        every_s = pause_s = self._ttl_s / 4
+        while not self._stop.wait(pause_s):
+            pause_s = every_s
             self._say()
             # A loop that hangs must lose its partitions: others can do its work, it cannot.
             if time.monotonic() - self._ticked > self._ttl_s:
@@ -100,6 +103,7 @@ class Leases:
             except redis.RedisError as error:
                 logger.warning("leases could not be renewed: %s", error)
                 log = None
+                pause_s = min(AGAIN_S, every_s)
                 continue
             gone = {lease for lease, ok in zip(leases, kept, strict=True) if not ok}
             with self._lock:

@@ -7,6 +7,7 @@ import torch
 
 from service.process import Refused
 from service.redis.connection import check_server, fix_partitions
+from service.redis.waiting import patiently
 from service.settings import Settings
 from service.wire import Record, StreamSettings
 from service.worker import hazards
@@ -17,8 +18,8 @@ from service.worker.resident import Slab
 
 def rehearse(client: redis.Redis, settings: Settings) -> None:
     """Load and run everything once, so that no lease waits for it; raises Refused."""
-    check_server(client)
-    fix_partitions(client, settings.partitions)
+    patiently(lambda: check_server(client))
+    patiently(lambda: fix_partitions(client, settings.partitions))
     torch.set_num_threads(1)
     check_device(settings.device)
     dummy_step(settings)

@@ -8,7 +8,8 @@ import redis
 
 from service.redis import keys
 from service.redis.append import Appender
-from service.redis.connection import connect, connect_async
+from service.redis.connection import READ_TIMEOUT_S, connect, connect_async
+from service.redis.feed import Feeds
 from service.redis.log import DONE, Log, Offset
 from service.redis.routing import slot_of
 from tests.clusters import running_cluster
@@ -134,3 +135,22 @@ def test_a_master_that_dies_is_a_lost_connection(cluster):
 def test_no_node_at_all_is_a_lost_connection():
     with pytest.raises(redis.ConnectionError, match="cluster cannot be reached"):
         connect("redis+cluster://127.0.0.1:1,127.0.0.1:2")
+
+
+async def test_a_quiet_wait_is_not_a_lost_connection(cluster):
+    """It lasts longer than an answer may take; and ends with the first entry."""
+    url, _ = cluster
+    waiting, reading = connect_async(url), connect_async(url)
+    feeds = Feeds(waiting, reading, 8)
+    try:
+        end = time.monotonic() + READ_TIMEOUT_S + 1.5
+        while time.monotonic() < end:
+            assert await feeds.follow({}, 10, 1000) == []
+        following = asyncio.create_task(feeds.follow({}, 10, 5000))
+        await asyncio.sleep(0.2)
+        await reading.xadd(keys.feed(P), {"e": b"", "b": b"0-0"})
+        (entry,) = await asyncio.wait_for(following, 1)
+        assert entry.partition == P
+    finally:
+        await waiting.aclose()
+        await reading.aclose()

@@ -48,7 +48,7 @@ async def test_the_new_master_is_found(watched):
             check_server(client)
             assert client.info("server")["tcp_port"] == master
             client.set("a", "1")
-            assert client.wait(1, 5000) == 1
+            _until(lambda: client.wait(1, 500) == 1, "the replica, with what was written")
             assert await waiting.get("a") == b"1"
             nodes.kill(master)
             with pytest.raises(redis.ConnectionError):

@@ -120,3 +120,11 @@ async def test_a_cut_answer_is_never_repeated_asyncio(breaker):
 
 def test_no_blocking_read_outlasts_the_read_timeout():
     assert MAX_BLOCK_MS / 1000 < READ_TIMEOUT_S
+
+
+@pytest.mark.parametrize("url", ["redis://h", "redis+sentinel://h/main", "unix:///s"])
+def test_the_address_may_say_another_timeout(url):
+    for client in (connect(f"{url}?socket_timeout=5"), connect_async(f"{url}?socket_timeout=5")):
+        assert client.connection_pool.connection_kwargs["socket_timeout"] == 5.0
+    plain = connect(url)
+    assert plain.connection_pool.connection_kwargs["socket_timeout"] == READ_TIMEOUT_S

@@ -189,7 +189,7 @@ def test_a_lease_that_could_not_be_given_back_is_no_hindrance(log, other, add, m
     add()
     lease, second = log.acquire(P), log.acquire(0)
     with monkeypatch.context() as patch:
-        patch.setattr(log, "release", _away)
+        patch.setattr(log, "_release_tokens", _away)
         log.give_up([lease, second])
         with pytest.raises(Unreachable):
             log.acquire(P)
@@ -201,6 +201,42 @@ def test_a_lease_that_could_not_be_given_back_is_no_hindrance(log, other, add, m
     assert other.acquire(0).epoch == 2
     assert log.acquire(0) is None
     assert log.renew([again]) == [True]
+
+
+def test_a_lease_that_came_without_an_answer_is_given_back(log, other, add, monkeypatch):
+    """A server that was stopped takes it when it comes to it: after the next try, even."""
+    add()
+    with monkeypatch.context() as patch:
+        patch.setattr(log._acquire, "run", _away)
+        with pytest.raises(Unreachable):
+            log.acquire(P)
+    (token,) = log._unsure[P]
+    log.client.set(keys.lease(P), token, px=60_000)
+    assert other.acquire(P) is None
+    lease = log.acquire(P)
+    assert lease is not None
+    assert lease.token != token
+    assert log.renew([lease]) == [True]
+    assert not log._unsure[P]
+
+
+def test_an_acquisition_without_an_answer_may_come_late(log, other, monkeypatch):
+    with monkeypatch.context() as patch:
+        patch.setattr(log._acquire, "run", _away)
+        with pytest.raises(Unreachable):
+            log.acquire(P)
+    (token,) = log._unsure[P]
+    with monkeypatch.context() as patch:  # it is carried out between release and acquisition
+        run = log._acquire.run
+
+        def late(client, call):
+            client.set(keys.lease(P), token, px=60_000)
+            return run(client, call)
+
+        patch.setattr(log._acquire, "run", late)
+        assert log.acquire(P) is None
+    assert log._unsure[P] == {token}
+    assert log.acquire(P) is not None  # the next turn
 
 
 def _away(*_, **__):

@@ -1,0 +1,132 @@
+"""Connections that are lost without a word: left soon, and not used again."""
+
+import asyncio
+import time
+
+import pytest
+import redis
+
+from service.api import monitor
+from service.api.monitor import Monitor
+from service.redis.append import Appender
+from service.redis.committed import Health
+from service.redis.connection import READ_TIMEOUT_S, connect, connect_async
+from service.redis.log import DONE, START, Commit, Log, Offset
+from service.settings import Settings
+from tests.faults import REPLIES, REQUESTS, Proxy
+
+pytestmark = pytest.mark.redis
+P = 3
+IDLE = 4
+SLACK_S = 1.5  # of a busy machine
+
+
+@pytest.fixture
+def proxy(valkey_url):
+    found = Proxy(valkey_url)
+    yield found
+    found.close()
+
+
+@pytest.mark.parametrize("direction", [REQUESTS, REPLIES])
+def test_one_call_finds_out_for_all_connections(proxy, direction):
+    with connect(proxy.url) as client:
+        pool = client.connection_pool
+        idle = [pool.get_connection() for _ in range(IDLE)]
+        for connection in idle:
+            pool.release(connection)
+        # Bytes that are lost silence a connection for ever; each of these had some.
+        proxy.lose(direction)
+        for connection in idle:
+            connection.send_command("PING")
+        for connection in idle:
+            assert not connection.can_read(0.1)
+        began = time.monotonic()
+        with pytest.raises(redis.TimeoutError):
+            client.set("a", "1")
+        assert time.monotonic() - began < READ_TIMEOUT_S + SLACK_S
+        proxy.heal()
+        began = time.monotonic()
+        client.set("a", "2")
+        assert time.monotonic() - began < SLACK_S
+        assert client.get("a") == b"2"
+
+
+@pytest.mark.parametrize("direction", [REQUESTS, REPLIES])
+async def test_one_call_finds_out_for_all_connections_asyncio(proxy, direction):
+    async with connect_async(proxy.url) as client:
+        pool = client.connection_pool
+        idle = [await pool.get_connection() for _ in range(IDLE)]
+        for connection in idle:
+            await pool.release(connection)
+        proxy.lose(direction)
+        for connection in idle:
+            await connection.send_command("PING")
+        await asyncio.sleep(0.1)
+        began = time.monotonic()
+        with pytest.raises(redis.TimeoutError):
+            await client.set("a", "1")
+        assert time.monotonic() - began < READ_TIMEOUT_S + SLACK_S
+        proxy.heal()
+        began = time.monotonic()
+        await client.set("a", "2")
+        assert time.monotonic() - began < SLACK_S
+        assert await client.get("a") == b"2"
+
+
+async def test_many_bytes_over_a_slow_link_are_not_a_lost_connection(proxy):
+    """An append that takes longer than the timeout goes through, at the first attempt."""
+    payload = bytes(250_000)
+    async with connect_async(proxy.url) as client:
+        appender = Appender(client, "i1", max_pending=10)
+        await appender.append(P, 0, 1, b"the script is there")
+        proxy.slow(0.1, 60_000)
+        began = time.monotonic()
+        await appender.append(P, 1, 1, payload)
+    assert time.monotonic() - began > READ_TIMEOUT_S
+
+
+def test_a_large_commit_over_a_slow_link_is_not_a_lost_connection(proxy):
+    with connect(proxy.url) as client:
+        log = Log(client, "w1", 60_000, 4)
+        lease = log.acquire(P)
+        effect = ("HSET", f"moca:{{{P}}}:x", "a", bytes(250_000))
+        first, second = Offset("1-0", DONE), Offset("2-0", DONE)
+        assert log.commit([Commit(P, lease.token, START, first, 0, [], [])]) == ["OK"]
+        proxy.slow(0.1, 60_000)
+        began = time.monotonic()
+        assert log.commit([Commit(P, lease.token, first, second, 0, [effect], [])]) == ["OK"]
+    assert time.monotonic() - began > READ_TIMEOUT_S
+
+
+class Store:
+    """Answers after it was silent for a while, once."""
+
+    def __init__(self, silent_s):
+        self.silent_s = silent_s
+
+    async def health(self):
+        silent_s, self.silent_s = self.silent_s, 0.0
+        await asyncio.sleep(silent_s)
+        return Health([], [0], 0, 0)
+
+    async def canaries(self):
+        return {}
+
+    async def condition(self):
+        raise redis.ConnectionError("not looked at here")
+
+
+async def test_a_look_without_an_answer_is_soon_followed_by_another(monkeypatch):
+    """It waited ten times as long as the look that was not answered: 20 s of 503."""
+    monkeypatch.setattr(monitor, "TIMEOUT_S", 0.5)
+    watched = Monitor(Store(1.0), Settings(partitions=1))
+    watching = asyncio.create_task(watched.watch())
+    try:
+        await asyncio.sleep(0.6)
+        assert watched.down_since
+        await asyncio.sleep(monitor.AGAIN_S + 0.5)
+        assert not watched.down_since
+    finally:
+        watching.cancel()
+        await asyncio.gather(watching, return_exceptions=True)
