@@ -17,6 +17,7 @@ from service.redis.log import Lease, Log
 
 logger = logging.getLogger(__name__)
 REARM_S = 1.0
+HANGING = 4  # looks in a row, a lease's time in all, that tell a loop that hangs from a pause
 
 
 class Leases:
@@ -32,6 +33,8 @@ class Leases:
         self._lock = threading.Lock()
         self._held: dict[int, Lease] = {}
         self._lost: set[int] = set()
+        self.trial: Lease | None = None  # under which a command is applied alone
+        self._silent = 0  # looks at a loop without a tick for longer than a lease
         self._said = 0  # how many are held, as last logged
         self._ticked = time.monotonic()
         self._stop = threading.Event()
@@ -89,20 +92,40 @@ class Leases:
         log: Log | None = None
         while not self._stop.wait(self._ttl_s / 4):
             self._say()
-            # A loop that hangs must lose its partitions: others can do its work, it cannot.
-            if time.monotonic() - self._ticked > self._ttl_s:
-                continue
-            leases = list(self.held().values())
             try:
                 log = log or self._connect()
-                kept = log.renew(leases)
+                self._look(log)
             except redis.RedisError as error:
                 logger.warning("leases could not be renewed: %s", error)
-                log = None
-                continue
-            gone = {lease for lease, ok in zip(leases, kept, strict=True) if not ok}
-            with self._lock:
-                self._lost |= {x.partition for x in gone if self._held.get(x.partition) == x}
+                log, self._silent = None, 0
+
+    def _look(self, log: Log) -> None:
+        """Renew what is held, unless the loop hangs.
+
+        Such a one must lose its partitions: others can do its work, it cannot.
+        """
+        if time.monotonic() - self._ticked > self._ttl_s:
+            self._hangs(log)
+            return
+        self._silent = 0
+        leases = list(self.held().values())
+        kept = log.renew(leases)
+        gone = {lease for lease, ok in zip(leases, kept, strict=True) if not ok}
+        with self._lock:
+            self._lost |= {x.partition for x in gone if self._held.get(x.partition) == x}
+
+    def _hangs(self, log: Log) -> None:
+        """Report that the command on trial hangs, once that is certain.
+
+        After a pause of the whole process the loop looks silent, too, but ticks soon; and one
+        that waits for the store is no evidence, so the store has to answer here.
+        """
+        log.client.ping()
+        self._silent += 1
+        trial = self.trial
+        if self._silent == HANGING and trial is not None:
+            logger.error("the command on trial in partition %d hangs", trial.partition)
+            log.release(trial, clean=False, verdict="failed")
 
     def _say(self) -> None:
         if (held := len(self.held())) != self._said:
