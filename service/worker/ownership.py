@@ -8,6 +8,7 @@ import threading
 import time
 from collections.abc import Callable
 from math import ceil
+from typing import NamedTuple
 
 import redis
 from redis.exceptions import OutOfMemoryError
@@ -18,6 +19,14 @@ from service.redis.log import Lease, Log
 logger = logging.getLogger(__name__)
 REARM_S = 1.0
 HANGING = 4  # looks in a row, a lease's time in all, that tell a loop that hangs from a pause
+
+
+class Silence(NamedTuple):
+    """Looks in a row that found the loop's last tick older than a lease lasts; the last, `at`."""
+
+    looks: int
+    ticked: float
+    at: float
 
 
 class Leases:
@@ -34,7 +43,7 @@ class Leases:
         self._held: dict[int, Lease] = {}
         self._lost: set[int] = set()
         self.trial: Lease | None = None  # under which a command is applied alone
-        self._silent = 0  # looks at a loop without a tick for longer than a lease
+        self._silent = Silence(0, 0.0, 0.0)
         self._said = 0  # how many are held, as last logged
         self._ticked = time.monotonic()
         self._stop = threading.Event()
@@ -97,7 +106,8 @@ class Leases:
                 self._look(log)
             except redis.RedisError as error:
                 logger.warning("leases could not be renewed: %s", error)
-                log, self._silent = None, 0
+                log = None
+                self._silent = Silence(0, 0.0, 0.0)
 
     def _look(self, log: Log) -> None:
         """Renew what is held, unless the loop hangs.
@@ -107,7 +117,6 @@ class Leases:
         if time.monotonic() - self._ticked > self._ttl_s:
             self._hangs(log)
             return
-        self._silent = 0
         leases = list(self.held().values())
         kept = log.renew(leases)
         gone = {lease for lease, ok in zip(leases, kept, strict=True) if not ok}
@@ -117,13 +126,16 @@ class Leases:
     def _hangs(self, log: Log) -> None:
         """Report that the command on trial hangs, once that is certain.
 
-        After a pause of the whole process the loop looks silent, too, but ticks soon; and one
-        that waits for the store is no evidence, so the store has to answer here.
+        A loop is silent after a pause of the whole process, too, but then these looks paused as
+        well. One that waits for the store is no evidence, so the store has to answer here.
         """
         log.client.ping()
-        self._silent += 1
+        now = time.monotonic()
+        before = self._silent
+        same = before.ticked == self._ticked and now - before.at < self._ttl_s / 2
+        self._silent = Silence(before.looks + 1 if same else 1, self._ticked, now)
         trial = self.trial
-        if self._silent == HANGING and trial is not None:
+        if self._silent.looks == HANGING and trial is not None:
             logger.error("the command on trial in partition %d hangs", trial.partition)
             log.release(trial, clean=False, verdict="failed")
 
