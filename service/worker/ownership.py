@@ -18,11 +18,12 @@ from service.redis.log import Lease, Log
 
 logger = logging.getLogger(__name__)
 REARM_S = 1.0
-HANGING = 4  # looks in a row, a lease's time in all, that tell a loop that hangs from a pause
+LOOKS = 4  # of the thread that renews, in the time that a lease lasts
+HANGING = 7  # looks in a row without a tick: a loop that hangs until its leases end
 
 
 class Silence(NamedTuple):
-    """Looks in a row that found the loop's last tick older than a lease lasts; the last, `at`."""
+    """Looks in a row since the loop ticked, at `ticked`; the last of them, `at`."""
 
     looks: int
     ticked: float
@@ -99,7 +100,7 @@ class Leases:
 
     def _renew_for_ever(self) -> None:
         log: Log | None = None
-        while not self._stop.wait(self._ttl_s / 4):
+        while not self._stop.wait(self._ttl_s / LOOKS):
             self._say()
             try:
                 log = log or self._connect()
@@ -114,7 +115,11 @@ class Leases:
 
         Such a one must lose its partitions: others can do its work, it cannot.
         """
-        if time.monotonic() - self._ticked > self._ttl_s:
+        now = time.monotonic()
+        before = self._silent
+        same = before.ticked == self._ticked and now - before.at < 2 * self._ttl_s / LOOKS
+        self._silent = Silence(before.looks + 1 if same else 1, self._ticked, now)
+        if now - self._ticked > self._ttl_s:
             self._hangs(log)
             return
         leases = list(self.held().values())
@@ -130,10 +135,6 @@ class Leases:
         well. One that waits for the store is no evidence, so the store has to answer here.
         """
         log.client.ping()
-        now = time.monotonic()
-        before = self._silent
-        same = before.ticked == self._ticked and now - before.at < self._ttl_s / 2
-        self._silent = Silence(before.looks + 1 if same else 1, self._ticked, now)
         trial = self.trial
         if self._silent.looks == HANGING and trial is not None:
             logger.error("the command on trial in partition %d hangs", trial.partition)

@@ -171,7 +171,7 @@ def test_stopped_past_its_lease_again_and_again(make_bench, live, monkeypatch, w
     monkeypatch.setattr(log_module, "UNCERTAIN_MS", 0)
     bench = make_bench(partitions=1, lease_ttl_ms=TTL_MS, request_deadline_s=20.0)
     numbers, stops = innocent(bench), 6
-    life = live(bench, Stalls(where, stops, 1.0))
+    life = live(bench, Stalls(where, stops, 0.5))
     for stop in range(stops):
         life.wait_until_there()
         life.signal(signal.SIGSTOP)
@@ -187,13 +187,13 @@ def test_two_workers_are_stopped_past_their_leases_in_turn(make_bench, live, mon
     monkeypatch.setattr(log_module, "UNCERTAIN_MS", 0)
     bench = make_bench(partitions=1, lease_ttl_ms=TTL_MS, request_deadline_s=20.0)
     numbers, stops = innocent(bench), 3
-    lives = [live(bench, Stalls("computing", stops, 1.0))]
+    lives = [live(bench, Stalls("computing", stops, 0.5))]
     for turn in range(2 * stops):
         lives[turn % 2].wait_until_there()
         lives[turn % 2].signal(signal.SIGSTOP)
         assert len(tries(bench)) <= 2
         if turn == 0:
-            lives.append(live(bench, Stalls("computing", stops, 1.0)))
+            lives.append(live(bench, Stalls("computing", stops, 0.5)))
         else:  # finds its lease gone, and waits for the end of this one's
             lives[1 - turn % 2].signal(signal.SIGCONT)
     lives[1].signal(signal.SIGCONT)
