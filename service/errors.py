@@ -12,7 +12,7 @@
     * PartitionFull, TooManyWaiting, TooManyEventStreams, MemoryShort
   * Unavailable: the store is away
     * RedisUnavailable (nothing was accepted), OutcomeUnknown (nobody knows yet), NotReady
-  * NoAnswer: accepted, and will be applied once, but the answer did not come in time
+  * NoAnswer: accepted, but the answer did not come in time; it is applied at most once
   * ReadTimeout: a read got no answer in time; it changes nothing
   * `service.refusals`, at the edge: Unauthorized, MissingScope, RateExceeded, SlowBody, SlowHead,
     UnsupportedEncoding, HeadTooLarge, UrlTooLong
@@ -251,7 +251,7 @@ class NotReady(Unavailable):
 
 
 class NoAnswer(ServiceError):
-    """Accepted and durable: it will be applied once. The answer did not come in time."""
+    """Accepted and durable, but not answered in time: it is applied at most once."""
 
     status, slug, title = 504, "no-answer", "Accepted, no answer yet"
     retry_after_s = 1
@@ -279,7 +279,7 @@ class NumericalFault(Defect):
 
 
 class Quarantined(Defect):
-    """The command brought down its worker repeatedly and was set aside."""
+    """The command stopped its worker each time it was applied alone; it was set aside."""
 
     slug, title = "quarantined", "Command quarantined"
 

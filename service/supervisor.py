@@ -44,6 +44,8 @@ log = logging.getLogger(__name__)
 TICK_S = 0.1
 KILL_AFTER_S = 2.0  # a child ends a stop that takes too long by itself, and says what it waits for
 READY_TIMEOUT_S = 2.0
+# Signals for what a process did itself; SIGKILL may come from anyone, and where memory is short.
+FATAL = (signal.SIGSEGV, signal.SIGBUS, signal.SIGFPE, signal.SIGILL, signal.SIGABRT, signal.SIGSYS)
 
 
 @dataclass
@@ -181,9 +183,10 @@ class Supervisor:
     def _clean_up(self, child: Child) -> None:
         assert child.process is not None
         mark_process_dead(child.process.pid, self._metrics_dir)  # type: ignore[no-untyped-call]
+        itself = _by_itself(child.process.returncode)
         child.process = None
         if child.command == "worker":
-            self._store.bury(child.worker_id)
+            self._store.bury(child.worker_id, "failed" if itself else "unknown")
 
     def _announce(self) -> None:
         while not self._stopping.wait(TICK_S):
@@ -242,6 +245,14 @@ def _pipe() -> Iterator[int]:
     finally:
         os.close(read_end)
         os.close(write_end)
+
+
+def _by_itself(status: int) -> bool:
+    """Whether a process died of what it did, not of a signal that others send.
+
+    1 may be its watchdog's, which also ends one that was stopped for long and goes on.
+    """
+    return status > 1 or -status in FATAL
 
 
 def _ended(status: int) -> str:

@@ -69,7 +69,7 @@ class Gateway:
         return partition_of(stream, self._settings.partitions)
 
     async def submit(self, command: wire.Command) -> wire.Outcome:
-        """Have a command applied once, and return its outcome."""
+        """Have a command applied at most once, and return its outcome."""
         partition = self.partition(command.stream)
         lane = self._lanes[partition]
         read_only = isinstance(command, wire.READS)
@@ -171,8 +171,8 @@ def _unanswered(pending: Pending, why: str) -> Exception:
         return ReadTimeout(f"{why}; nothing was changed")
     if pending.acknowledged:
         return NoAnswer(
-            f"{why}; it was accepted and will be applied once: sending it again with the same "
-            "Idempotency-Key returns its answer"
+            f"{why}; it was accepted, its outcome is not known yet, and it is applied at most "
+            "once: send it again with the same Idempotency-Key for its answer"
         )
     return OutcomeUnknown(f"{why}; send it again with the same Idempotency-Key")
 

@@ -68,7 +68,7 @@ WORDS = {
     "seconds",
     500: "the service's own fault; the stream stays as it was",
     503: "the store is away; `type` says whether nothing was accepted or the outcome is unknown",
-    504: "accepted and will be applied once, but the answer did not come in time",
+    504: "accepted, but not answered in time: it is applied at most once",
 }
 GUARDED = (401, 403, 429, 500, 503)  # what every call that takes a key can answer
 BEARER = {

@@ -185,7 +185,7 @@ CASES = (
         ),
         ("observe",),
     ),
-    Case(errors.Quarantined("it stopped its worker three times; it was not applied"), LOGGED),
+    Case(errors.Quarantined("it stopped its worker each time; it was not applied"), LOGGED),
     Case(errors.CorruptState("its checkpoint at seq 384 is gone"), OF_A_STREAM),
     Case(
         errors.ModelChanged(
@@ -210,8 +210,8 @@ CASES = (
     ),
     Case(
         errors.NoAnswer(
-            "no answer within 30 s; it was accepted and will be applied once: sending it again "
-            "with the same Idempotency-Key returns its answer"
+            "no answer within 30 s; it was accepted, its outcome is not known yet, and it is "
+            "applied at most once: send it again with the same Idempotency-Key for its answer"
         ),
         tuple(call for call in LOGGED if call not in READS),
     ),

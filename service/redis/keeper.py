@@ -28,7 +28,7 @@ from service.redis.connection import (
 )
 from service.redis.embedded import Embedded, EmbeddedError
 from service.redis.keyring import Keyring
-from service.redis.log import Log
+from service.redis.log import Log, Verdict
 from service.settings import Settings
 
 log = logging.getLogger(__name__)
@@ -99,22 +99,22 @@ class StoreKeeper:
         else:
             log.info("the embedded store is back, process %d", store.pid)
 
-    def bury(self, worker_id: str) -> None:
+    def bury(self, worker_id: str, verdict: Verdict) -> None:
         """Release a dead worker's leases and stop counting it among the living."""
         try:
             with connect(self.url, BURY_TIMEOUT_S) as client:
-                self._bury(client, worker_id)
+                self._bury(client, worker_id, verdict)
         except redis.RedisError as error:
             log.warning("%s keeps its leases until they expire: %s", worker_id, error)
 
     def _bury_all(self, client: redis.Redis) -> None:
         """An embedded store has no workers but ours: those it knows died with their supervisor."""
         for worker_id in cast(list[bytes], client.zrange(keys.WORKERS, 0, -1)):
-            self._bury(client, worker_id.decode())
+            self._bury(client, worker_id.decode(), "unknown")
 
-    def _bury(self, client: redis.Redis, worker_id: str) -> None:
+    def _bury(self, client: redis.Redis, worker_id: str, verdict: Verdict) -> None:
         settings = self._settings
         dead = Log(client, worker_id, settings.lease_ttl_ms, settings.partitions)
         dead.leave()
-        if released := dead.release_worker(worker_id):
+        if released := dead.release_worker(worker_id, verdict):
             log.info("released %d partitions of dead %s", released, worker_id)

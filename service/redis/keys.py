@@ -22,7 +22,7 @@ def log(p: int) -> str:
 
 
 def meta(p: int) -> str:
-    """Return the hash with offset, epoch, in, done, attempts."""
+    """Return the hash with offset, epoch, in, done, attempts, trying, tries."""
     return f"moca:{{{p}}}:meta"
 
 

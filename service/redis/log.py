@@ -11,7 +11,7 @@ import logging
 import secrets
 import time
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Any, NamedTuple, cast
+from typing import Any, Literal, NamedTuple, cast
 
 import redis
 from redis.exceptions import ResponseError
@@ -23,6 +23,12 @@ from service.redis.script import Argument, Call, Script
 
 logger = logging.getLogger(__name__)
 DONE = -1  # index of an offset: the whole entry is applied
+# A command is set aside after so many failures of it alone: certain ones, or workers that did not
+# come back. Those may have been killed by others, so the first must be this long ago: no storm of
+# kills lasts as long without letting one worker through.
+FAILURES, UNCERTAIN_MS = 3, 60_000
+# What a worker's trial of a command came to: "unknown" where it died of what may not be its fault.
+Verdict = Literal["innocent", "failed", "unknown"]
 
 
 class Offset(NamedTuple):
@@ -45,13 +51,19 @@ START = Offset("0-0", DONE)
 
 
 class Lease(NamedTuple):
-    """Ownership of a partition. `attempts`: earlier attempts at this unmoved offset."""
+    """Ownership of a partition.
+
+    `attempts`: earlier attempts at this unmoved offset; `trials`: of these, how many applied its
+    first command alone and did not end well; `guilty`: whether they suffice to set it aside.
+    """
 
     partition: int
     token: str
     epoch: int
     offset: Offset
     attempts: int
+    trials: int
+    guilty: bool
 
 
 class Entry(NamedTuple):
@@ -91,13 +103,14 @@ class Log:
         self.partitions = partitions
         self.rollbacks = 0  # logs found to end below their offset, and repaired
         self.ahead_ms = 0.0  # how far the store's clock is ahead of ours, as of the last heartbeat
-        self._owed: dict[int, Lease] = {}  # ours no longer, and not yet given back
+        self._owed: dict[int, tuple[Lease, Verdict]] = {}  # ours no longer, and not yet given back
         # Tokens of acquisitions without an answer: the store may still carry one out, as a server
         # does that was stopped when it comes to what a closed connection had sent.
         self._unsure: dict[int, set[str]] = {}
         self.declined: set[int] = set()  # partitions that only a later version can work on
         self._acquire, self._renew = Script("acquire"), Script("renew")
         self._release, self._commit = Script("release"), Script("commit")
+        self._trial = Script("trial")
 
     def acquire(self, partition: int, blame: bool = True) -> Lease | None:
         """Take a partition's lease, or None when someone holds it, or it is of a later version.
@@ -109,7 +122,8 @@ class Log:
             return None
         self._give_back(partition)
         token = f"{self.worker_id}/{secrets.token_hex(16)}"
-        call = Call(_keys(partition), [token, self.ttl_ms, int(blame), formats.STORE])
+        bounds = (FAILURES, UNCERTAIN_MS)
+        call = Call(_keys(partition), [token, self.ttl_ms, int(blame), formats.STORE, *bounds])
         unsure = self._unsure.setdefault(partition, set())
         unsure.add(token)
         found = self._acquire.run(self.client, call)
@@ -120,10 +134,11 @@ class Log:
         if len(found) == 1:
             self.decline(partition, f"format {found[0]}, this version knows {formats.STORE}")
             return None
-        epoch, offset, attempts, rolled_back = found
+        epoch, offset, attempts, rolled_back, trials, guilty = found
         self.rollbacks += rolled_back
         metrics.LOG_ROLLBACKS.inc(rolled_back)
-        return Lease(partition, token, epoch, Offset.parse(offset), attempts)
+        at = Offset.parse(offset)
+        return Lease(partition, token, epoch, at, attempts, trials, bool(guilty))
 
     def decline(self, partition: int, why: str) -> None:
         """Leave a partition to later versions for as long as this process lives."""
@@ -135,14 +150,28 @@ class Log:
         calls = [Call([keys.lease(at.partition)], [at.token, self.ttl_ms]) for at in leases]
         return [result == 1 for result in _raise_first(self._renew.run_all(self.client, calls))]
 
-    def release(self, lease: Lease, clean: bool = True) -> bool:
-        """Give a lease back; False if it was lost before. `clean` forgets the attempts."""
-        return self._release_tokens([(lease.partition, lease.token)], clean) == 1
+    def begin_trial(self, lease: Lease, entry: str, index: int) -> bool:
+        """Name the command that is applied alone next, lest it ends this process.
 
-    def give_up(self, leases: Iterable[Lease]) -> None:
+        False if the lease is lost. A commit ends the trial, and so does giving the lease back.
+        """
+        call = Call(
+            [keys.lease(lease.partition), keys.meta(lease.partition)],
+            [lease.token, f"{entry}:{index}"],
+        )
+        return bool(self._trial.run(self.client, call) == 1)
+
+    def release(self, lease: Lease, clean: bool = True, verdict: Verdict = "innocent") -> bool:
+        """Give a lease back; False if it was lost before. `clean` forgets the attempts.
+
+        verdict: on the command that is applied alone under this lease, if any.
+        """
+        return self._release_tokens([(lease.partition, lease.token, verdict)], clean) == 1
+
+    def give_up(self, leases: Iterable[Lease], verdict: Verdict = "innocent") -> None:
         """Give leases back after a failure, now or, while the store is away, before the next."""
-        self._owed.update((lease.partition, lease) for lease in leases)
-        held = [(lease.partition, lease.token) for lease in self._owed.values()]
+        self._owed.update((lease.partition, (lease, verdict)) for lease in leases)
+        held = [(p, lease.token, how) for p, (lease, how) in self._owed.items()]
         try:
             self._release_tokens(held, clean=False)
             self._owed.clear()
@@ -150,21 +179,28 @@ class Log:
             logger.info("leases are given back later, or expire: %s", error)
 
     def _give_back(self, partition: int) -> None:
-        if (lease := self._owed.get(partition)) is not None:
-            self.release(lease, clean=False)
+        if (owed := self._owed.get(partition)) is not None:
+            self.release(owed[0], clean=False, verdict=owed[1])
             del self._owed[partition]
         for token in list(self._unsure.get(partition, ())):
-            if self._release_tokens([(partition, token)], clean=False):
+            if self._release_tokens([(partition, token, "innocent")], clean=False):
                 self._unsure[partition].discard(token)
 
-    def release_worker(self, worker_id: str) -> int:
-        """Drop every lease of a dead worker and return how many; its attempts stay counted."""
+    def release_worker(self, worker_id: str, verdict: Verdict = "unknown") -> int:
+        """Drop every lease of a dead worker and return how many; its attempts stay counted.
+
+        verdict: "failed" where it died by its own doing.
+        """
         every = range(self.partitions)
         with self.client.pipeline(transaction=False) as pipe:
             for partition in every:
                 pipe.get(keys.lease(partition))
             tokens = [(token or b"").decode() for token in pipe.execute()]
-        held = [(p, t) for p, t in zip(every, tokens, strict=True) if t.startswith(f"{worker_id}/")]
+        held = [
+            (p, token, verdict)
+            for p, token in zip(every, tokens, strict=True)
+            if token.startswith(f"{worker_id}/")
+        ]
         return self._release_tokens(held, clean=False)
 
     def read(
@@ -223,8 +259,11 @@ class Log:
         """Stop being counted among the living workers."""
         self.client.zrem(keys.WORKERS, self.worker_id)
 
-    def _release_tokens(self, held: Sequence[tuple[int, str]], clean: bool) -> int:
-        calls = [Call([keys.lease(p), keys.meta(p)], [token, int(clean)]) for p, token in held]
+    def _release_tokens(self, held: Sequence[tuple[int, str, Verdict]], clean: bool) -> int:
+        calls = [
+            Call([keys.lease(p), keys.meta(p)], [token, int(clean), verdict])
+            for p, token, verdict in held
+        ]
         return sum(_raise_first(self._release.run_all(self.client, calls)))
 
 

@@ -100,6 +100,13 @@ class Store:
         what = f"an event of {stream!r}"
         return {int(i): decoded(wire.decode_event, blob, what) for i, blob in stored.items()}
 
+    def keyed(self, partition: int, stream: str, field: bytes) -> wire.IdempotencyRecord | None:
+        """Read one idempotency record."""
+        key = keys.idempotency(partition, stream)
+        blob = cast(bytes | None, self._client.hget(key, field))
+        what = f"an idempotency record of {stream!r}"
+        return None if blob is None else decoded(wire.decode_idempotency, blob, what)
+
     def staged(self, partition: int, token: str) -> bytes | None:
         """Read a snapshot that the API left for this partition."""
         return cast(bytes | None, self._client.get(keys.staged(partition, token)))

@@ -17,7 +17,7 @@ from service.worker.engine import Engine
 from service.worker.observing import observe
 from service.worker.sizes import check_sizes
 from service.worker.stream import Stream
-from service.worker.task import Task
+from service.worker.task import Task, key_field
 from service.worker.workload import check_details
 
 
@@ -114,7 +114,7 @@ class Batch:
         """Whether this part of a keyed request was applied before."""
         if command.key is None:
             return False
-        field = f"{command.key}\0{command.first}".encode()
+        field = key_field(command)
         earlier, stored = lane.keyed.get(field), lane.stream.remembered.get(field)
         digest = stored.digest if stored is not None else None
         if earlier is not None and isinstance(earlier.command, Observe):

@@ -6,15 +6,19 @@ import logging
 from collections.abc import Iterable, Sequence
 from typing import Any
 
+from redis.exceptions import ResponseError
+
 from service import metrics, wire
 from service.errors import Quarantined
 from service.redis import keys
 from service.redis.log import Commit, Lease, Offset
 from service.redis.script import Argument
-from service.wire import Outcome
-from service.worker import feeding
+from service.redis.store import CorruptState, Store
+from service.wire import IdempotencyRecord, Observe, Outcome
+from service.worker import answers, feeding
+from service.worker.effects import Effect
 from service.worker.stream import Stream
-from service.worker.task import Item, Task
+from service.worker.task import Item, Task, key_field
 
 logger = logging.getLogger(__name__)
 
@@ -49,13 +53,32 @@ def commit_of(
     return Commit(lease.partition, lease.token, expected, new, done, effects, messages)
 
 
-def refused(item: Item) -> Item:
-    """A command that brought its worker down, answered so, and to be set aside."""
+def refused(store: Store, item: Item) -> tuple[Item, list[Effect]]:
+    """A command that stopped its worker, answered so, and to be set aside.
+
+    Also the effect that has repeats with its key answered alike, instead of stopping workers
+    again. A command that is itself a repeat gets the answer of the first.
+    """
     task = item.task
     assert task is not None
-    task.refusal = Quarantined("it stopped its worker three times; it was not applied")
+    aside = item._replace(payload=wire.encode(task.envelope))
+    task.refusal = Quarantined("it stopped its worker each time; it was not applied")
     task.finish()
-    return item._replace(payload=wire.encode(task.envelope))
+    command = task.command
+    if not isinstance(command, Observe) or command.key is None:
+        return aside, []
+    try:
+        earlier = store.keyed(task.partition, command.stream, key_field(command))
+    except (CorruptState, ResponseError) as error:
+        logger.warning("the keys of %r cannot be read: %s", command.stream, error)
+        return aside, []
+    if earlier is not None and earlier.digest == command.digest:
+        task.status, task.body = earlier.status, answers.repeat(earlier.body)
+    if earlier is not None:
+        return aside, []
+    record = IdempotencyRecord(command.digest or "", task.envelope.time_ms, task.status, task.body)
+    key = keys.idempotency(task.partition, command.stream)
+    return aside, [("HSET", key, key_field(command), wire.encode(record))]
 
 
 def _outcomes(

@@ -12,7 +12,7 @@ import torch
 
 from service import metrics
 from service.redis.connection import connect
-from service.redis.log import Commit, Lease, Log, Offset
+from service.redis.log import Commit, Lease, Log, Offset, Verdict
 from service.redis.store import Store
 from service.settings import Settings
 from service.tracing import open_tracer
@@ -28,7 +28,7 @@ from service.worker.stream import Stream
 from service.worker.task import Item, in_reach, items_of
 
 logger = logging.getLogger(__name__)
-CAREFUL, HOPELESS = 2, 3  # failed attempts: then one by one; then set the command aside
+CAREFUL = 2  # failed attempts: then one by one, each on trial
 IDLE_MS = 100  # longest wait for work, so that leases and signals are looked at
 BACKOFF_S = 0.2
 MAINTAIN_S = 1.0  # longest time between looks at who has which partitions
@@ -95,7 +95,7 @@ class Worker:
     def _tick(self) -> None:
         for partition in self.leases.lost():
             logger.warning("partition %d was taken over", partition)
-            self._forget(partition)
+            self._disown(partition)
             self._hurry()  # unless somebody has it by now: leases end while a store hangs
         now = time.monotonic()
         every_s = MAINTAIN_S if now > self._hurry_until else BACKOFF_S
@@ -184,8 +184,7 @@ class Worker:
             # Not ours any more, or done before: what we hold in memory is not to be trusted.
             metrics.FENCED_COMMITS.inc(result == "FENCED")
             logger.warning("partition %d is no longer ours (%s)", p, result)
-            self.log.release(self.leases.held()[p], clean=False)
-            self._forget(p)
+            self._disown(p)
             self._hurry()
         if invalid:  # after every result was heeded: the other partitions have moved on
             self._busy |= set(invalid)  # beside those that have moved on in memory alone
@@ -221,7 +220,7 @@ class Worker:
     def _take(self, lease: Lease) -> None:
         self.leases.hold(lease)
         self.offsets[lease.partition] = lease.offset
-        if lease.attempts >= CAREFUL:
+        if lease.attempts >= CAREFUL or lease.trials:
             self._one_by_one(lease)
 
     def _one_by_one(self, lease: Lease) -> None:
@@ -231,13 +230,36 @@ class Worker:
         self._busy = {p}
         found = self.log.read({p: lease.offset}, self.settings.read_entries, 0).get(p, [])
         items = items_of(p, lease.offset, found)
-        if items and items[0].task and lease.attempts >= HOPELESS:
-            self._commit([self._commit_of(lease, [refused(items.pop(0))], [])])
+        if lease.guilty and items and items[0].task:
+            self._set_aside(lease, items.pop(0))
         for item in items:
             self.leases.tick()
             if p in self.offsets:
-                self._work({p: [item]})
-                self._settle()
+                self._try(lease, item)
+
+    def _try(self, lease: Lease, item: Item) -> None:
+        """Apply one command alone, named in the store meanwhile, in case it ends this process."""
+        p, task = lease.partition, item.task
+        if task is not None and not self.log.begin_trial(lease, task.entry, task.index):
+            self._disown(p)
+            return
+        self.leases.trial = lease if task is not None else None
+        self._work({p: [item]})
+        self.leases.trial = None  # its commit is the store's work
+        self._settle()
+
+    def _set_aside(self, lease: Lease, item: Item) -> None:
+        """Answer a command that is not applied, and its repeats; keep it for an operator."""
+        aside, record = refused(self.engine.store, item)
+        commit = self._commit_of(lease, [aside], [])
+        commit.effects.extend(record)
+        self._commit([commit])
+
+    def _disown(self, partition: int) -> None:
+        """Drop a partition that another worker has; what was on trial here is innocent."""
+        lease = self.leases.drop(partition)
+        self._forget(partition)
+        self.log.give_up([lease] if lease is not None else [])
 
     def _forget(self, partition: int) -> None:
         """Drop a partition that is not ours any more, and all that was not committed."""
@@ -252,10 +274,12 @@ class Worker:
         self._blame = blame
         self._busy = set()
         self._hurry()
+        self.leases.trial = None
         leases = [self.leases.drop(partition) for partition in partitions]
         for partition in partitions:
             self._forget(partition)
-        self.log.give_up(lease for lease in leases if lease is not None)
+        verdict: Verdict = "failed" if blame else "innocent"
+        self.log.give_up((lease for lease in leases if lease is not None), verdict)
         time.sleep(BACKOFF_S)
 
     def _release(self, partition: int) -> None:

@@ -8,6 +8,7 @@ import threading
 import time
 from collections.abc import Callable
 from math import ceil
+from typing import NamedTuple
 
 import redis
 from redis.exceptions import OutOfMemoryError
@@ -19,6 +20,16 @@ logger = logging.getLogger(__name__)
 REARM_S = 1.0
 STOP_WAIT_S = 2.0
 AGAIN_S = 0.2  # after a renewal that failed
+LOOKS = 4  # of the thread that renews, in the time that a lease lasts
+HANGING = 7  # looks in a row without a tick: a loop that hangs until its leases end
+
+
+class Silence(NamedTuple):
+    """Looks in a row since the loop ticked, at `ticked`; the last of them, `at`."""
+
+    looks: int
+    ticked: float
+    at: float
 
 
 class Leases:
@@ -34,6 +45,8 @@ class Leases:
         self._lock = threading.Lock()
         self._held: dict[int, Lease] = {}
         self._lost: set[int] = set()
+        self.trial: Lease | None = None  # under which a command is applied alone
+        self._silent = Silence(0, 0.0, 0.0)
         self._said = 0  # how many are held, as last logged
         self._ticked = time.monotonic()
         self._stop = threading.Event()
@@ -89,25 +102,48 @@ class Leases:
 
     def _renew_for_ever(self) -> None:
         log: Log | None = None
-        every_s = pause_s = self._ttl_s / 4
+        every_s = pause_s = self._ttl_s / LOOKS
         while not self._stop.wait(pause_s):
             pause_s = every_s
             self._say()
-            # A loop that hangs must lose its partitions: others can do its work, it cannot.
-            if time.monotonic() - self._ticked > self._ttl_s:
-                continue
-            leases = list(self.held().values())
             try:
                 log = log or self._connect()
-                kept = log.renew(leases)
+                self._look(log)
             except redis.RedisError as error:
                 logger.warning("leases could not be renewed: %s", error)
                 log = None
                 pause_s = min(AGAIN_S, every_s)
-                continue
-            gone = {lease for lease, ok in zip(leases, kept, strict=True) if not ok}
-            with self._lock:
-                self._lost |= {x.partition for x in gone if self._held.get(x.partition) == x}
+                self._silent = Silence(0, 0.0, 0.0)
+
+    def _look(self, log: Log) -> None:
+        """Renew what is held, unless the loop hangs.
+
+        Such a one must lose its partitions: others can do its work, it cannot.
+        """
+        now = time.monotonic()
+        before = self._silent
+        same = before.ticked == self._ticked and now - before.at < 2 * self._ttl_s / LOOKS
+        self._silent = Silence(before.looks + 1 if same else 1, self._ticked, now)
+        if now - self._ticked > self._ttl_s:
+            self._hangs(log)
+            return
+        leases = list(self.held().values())
+        kept = log.renew(leases)
+        gone = {lease for lease, ok in zip(leases, kept, strict=True) if not ok}
+        with self._lock:
+            self._lost |= {x.partition for x in gone if self._held.get(x.partition) == x}
+
+    def _hangs(self, log: Log) -> None:
+        """Report that the command on trial hangs, once that is certain.
+
+        A loop is silent after a pause of the whole process, too, but then these looks paused as
+        well. One that waits for the store is no evidence, so the store has to answer here.
+        """
+        log.client.ping()
+        trial = self.trial
+        if self._silent.looks == HANGING and trial is not None:
+            logger.error("the command on trial in partition %d hangs", trial.partition)
+            log.release(trial, clean=False, verdict="failed")
 
     def _say(self) -> None:
         if (held := len(self.held())) != self._said:

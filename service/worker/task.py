@@ -56,6 +56,11 @@ class Task:
             self.body.append(self.refusal.render())
 
 
+def key_field(command: Observe) -> bytes:
+    """Field of a keyed command's idempotency record."""
+    return f"{command.key}\0{command.first}".encode()
+
+
 class Item(NamedTuple):
     """One command and the offset that is reached when it is applied.
 

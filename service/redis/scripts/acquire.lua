@@ -1,9 +1,11 @@
 #!lua flags=allow-oom
 -- Take the lease of a partition if nobody holds it, and say where to go on.
 -- KEYS: lease, meta, log
--- ARGV: token, lease ms, '1' when this acquisition counts as an attempt, format of this version
+-- ARGV: token, lease ms, '1' when this acquisition counts as an attempt, format of this version,
+--       failures that set a command aside, ms that they last at least where none is certain
 -- Answers false when held, {format} when that of the partition is later than this version's,
--- else {epoch, offset, earlier attempts, 1 if the log was rolled back}.
+-- else {epoch, offset, earlier attempts, 1 if the log was rolled back, earlier trials of the next
+-- command alone, 1 if it is to be set aside}.
 local lease, meta, log = KEYS[1], KEYS[2], KEYS[3]
 if redis.call('EXISTS', lease) == 1 then
   return false
@@ -27,7 +29,8 @@ local function last_id()
 end
 
 local fields =
-  redis.call('HMGET', meta, 'offset', 'attempts', 'attempt_offset', 'in', 'done', 'format')
+  redis.call('HMGET', meta, 'offset', 'attempts', 'attempt_offset', 'in', 'done', 'format',
+    'trying', 'tries')
 local format = tonumber(fields[6] or '1')
 if format > tonumber(ARGV[4]) then
   return {format}
@@ -54,7 +57,37 @@ end
 
 -- index -1: the whole entry is applied, so what waits comes after it.
 local from = index == '-1' and '(' .. entry or entry
-local waiting = #redis.call('XRANGE', log, from, '+', 'COUNT', 1) > 0
+local first = redis.call('XRANGE', log, from, '+', 'COUNT', 1)[1]
+local waiting = first ~= nil
+
+-- What is left of trials (see trial.lua) of the command that comes next. A failure is certain
+-- where the worker lived to report it, or its supervisor saw what it died of. A worker that did
+-- not come back may as well have been killed by others: such ends count once they go on for long.
+local function judge(tries)
+  local now = redis.call('TIME')
+  local oldest = tonumber(now[1]) * 1000 + math.floor(tonumber(now[2]) / 1000)
+  local long_ago = oldest - tonumber(ARGV[6])
+  local all, certain = 0, 0
+  for _, began in pairs(tries) do
+    all = all + 1
+    if began == 0 then
+      certain = certain + 1
+    else
+      oldest = math.min(oldest, began)
+    end
+  end
+  local limit = tonumber(ARGV[5])
+  local guilty = certain >= limit or (all >= limit and oldest <= long_ago)
+  return all, guilty and 1 or 0
+end
+
+local tried, guilty = 0, 0
+if waiting then
+  local next_index = first[1] == entry and tonumber(index) + 1 or 0
+  if fields[7] == first[1] .. ':' .. next_index then
+    tried, guilty = judge(cjson.decode(fields[8]))
+  end
+end
 
 local earlier, attempts = 0, 0
 if waiting then
@@ -72,4 +105,4 @@ redis.call('HSET', meta, 'offset', offset, 'attempts', attempts, 'attempt_offset
   'format', ARGV[4])
 local epoch = redis.call('HINCRBY', meta, 'epoch', 1)
 redis.call('SET', lease, ARGV[1], 'PX', ARGV[2])
-return {epoch, offset, earlier, rolled_back}
+return {epoch, offset, earlier, rolled_back, tried, guilty}

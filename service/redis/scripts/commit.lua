@@ -166,6 +166,7 @@ end
 redis.call('HSET', meta, 'done', string.format('%.0f', done))
 if moved then
   redis.call('HSET', meta, 'attempts', 0, 'attempt_offset', new, 'offset', new)
+  redis.call('HDEL', meta, 'trying', 'tries') -- see trial.lua
 end
 for i = 6, effects - 1, 2 do
   redis.call('PUBLISH', ARGV[i], ARGV[i + 1])

@@ -24,7 +24,7 @@ def test_offset_text_form():
 
 def test_acquire_starts_at_the_beginning_and_counts_epochs(log):
     first = log.acquire(P)
-    assert first[2:] == (1, START, 0)
+    assert first[2:] == (1, START, 0, 0, False)
     assert first.token.startswith("w1/")
     assert log.acquire(P) is None
     assert log.release(first)

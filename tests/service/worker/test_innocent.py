@@ -1,0 +1,270 @@
+"""Worker processes that end or stop in the middle: only what ends them each time is set aside."""
+
+import contextlib
+import itertools
+import json
+import multiprocessing
+import os
+import random
+import signal
+import time
+
+import pytest
+
+from model_core.upm.conjugate import Gaussian
+from service.redis import keys
+from service.redis import log as log_module
+from service.supervisor import _by_itself
+from service.wire import Configure, Observation, Observe
+from service.worker import engine as engine_module
+from service.worker import loop
+from service.worker.loop import Worker
+
+POISON, TTL_MS = 13.0, 1000
+IDS = itertools.count()
+
+
+def one(stream, y):
+    return Observe(stream, [Observation(y=y)])
+
+
+class Stalls:
+    """Makes a worker tell the test where it is, and wait there, the first few times."""
+
+    def __init__(self, where, times, seconds):
+        self.where, self.left, self.seconds = where, times, seconds
+        context = multiprocessing.get_context("fork")
+        self.hear, self.say = context.Pipe(duplex=False)
+
+    def here(self):
+        if self.left > 0:
+            self.left -= 1
+            self.say.send_bytes(b"here")
+            time.sleep(self.seconds)
+
+    def install(self, worker):
+        """At what it read, but has not named yet; in computing; or before its commit is sent."""
+        read, commit, apply = worker.log.read, worker.log.commit, loop.Batch.apply
+
+        def read_and_wait(*arguments):
+            found = read(*arguments)
+            if found:
+                self.here()
+            return found
+
+        def wait_and_apply(batch):
+            self.here()
+            apply(batch)
+
+        def wait_and_commit(commits):
+            self.here()
+            return commit(commits)
+
+        if self.where == "read":
+            worker.log.read = read_and_wait
+        elif self.where == "computing":
+            loop.Batch.apply = wait_and_apply  # this process is the worker's alone
+        else:
+            worker.log.commit = wait_and_commit
+
+
+def _serve(settings, name, stalls):
+    loop.IDLE_MS = 20
+    loop.BACKOFF_S = 0.05
+    worker = Worker(settings, name)
+    if stalls is not None:
+        stalls.install(worker)
+    worker.run()
+
+
+class Life:
+    """One worker process."""
+
+    def __init__(self, bench, stalls=None):
+        self.bench, self.stalls, self.name = bench, stalls, f"life{next(IDS)}"
+        context = multiprocessing.get_context("fork")
+        arguments = (bench.settings, self.name, stalls)
+        self.process = context.Process(target=_serve, args=arguments, daemon=True)
+        self.process.start()
+
+    def wait_until_there(self):
+        assert self.stalls.hear.poll(20), f"nothing came to {self.stalls.where}"
+        self.stalls.hear.recv_bytes()
+
+    def signal(self, number):
+        os.kill(self.process.pid, number)
+
+    def bury(self):
+        """What its supervisor does."""
+        self.process.join()
+        verdict = "failed" if _by_itself(self.process.exitcode) else "unknown"
+        self.bench.worker.log.release_worker(self.name, verdict)
+        self.bench.client.zrem(keys.WORKERS, self.name)
+
+
+@pytest.fixture
+def live():
+    """Start worker processes; all are killed in the end."""
+    lives = []
+
+    def start(bench, stalls=None):
+        lives.append(Life(bench, stalls))
+        return lives[-1]
+
+    yield start
+    for life in lives:
+        with contextlib.suppress(ProcessLookupError):
+            life.process.kill()
+        life.process.join()
+
+
+def wait(bench, numbers, seconds=30.0):
+    limit = time.monotonic() + seconds
+    while any(bench.outcome(*number) is None for number in numbers):
+        assert time.monotonic() < limit, "no answer"
+        time.sleep(0.01)
+    return [bench.outcome(*number) for number in numbers]
+
+
+def tries(bench):
+    return json.loads(bench.client.hget(keys.meta(0), "tries") or "{}")
+
+
+def check_applied_once(bench, numbers):
+    outcomes = wait(bench, numbers)
+    assert [outcome.status for outcome in outcomes] == [200] * len(numbers)
+    for stream in "ab":
+        assert [record.y for record in bench.records(stream)] == [0.5, 1.5, 2.5]
+    assert not bench.quarantine("a")
+    assert tries(bench) == {}
+
+
+def innocent(bench):
+    return [n for y in (0.5, 1.5, 2.5) for n in bench.append(one("a", y), one("b", y))]
+
+
+@pytest.mark.parametrize(
+    ("kills", "where"),
+    [(3, "any"), (5, "any"), *((8, each) for each in ("read", "computing", "commit", "any"))],
+)
+def test_killed_between_lease_and_commit(make_bench, live, kills, where):
+    bench = make_bench(partitions=1, lease_ttl_ms=60_000)
+    numbers, rng = innocent(bench), random.Random(kills)
+    named = 0
+    for _ in range(kills):
+        place = rng.choice(["read", "computing", "commit"]) if where == "any" else where
+        life = live(bench, Stalls(place, 1, 600.0))
+        life.wait_until_there()
+        life.signal(signal.SIGKILL)
+        life.bury()
+        named = max(named, len(tries(bench)))
+    if where != "any":
+        # The first two with all that waits; then alone, and named unless it came before.
+        assert named == (0 if where == "read" else kills - 2)
+    live(bench)
+    check_applied_once(bench, numbers)
+
+
+@pytest.mark.parametrize("where", ["computing", "commit"])
+def test_stopped_past_its_lease_again_and_again(make_bench, live, monkeypatch, where):
+    """It takes its trial back when it goes on: nothing else keeps the command from quarantine."""
+    monkeypatch.setattr(log_module, "UNCERTAIN_MS", 0)
+    bench = make_bench(partitions=1, lease_ttl_ms=TTL_MS, request_deadline_s=20.0)
+    numbers, stops = innocent(bench), 6
+    life = live(bench, Stalls(where, stops, 0.5))
+    for stop in range(stops):
+        life.wait_until_there()
+        life.signal(signal.SIGSTOP)
+        assert len(tries(bench)) == (stop >= 2)
+        time.sleep(1.3 * TTL_MS / 1000)
+        assert not bench.client.exists(keys.lease(0))
+        life.signal(signal.SIGCONT)
+    check_applied_once(bench, numbers)
+    assert life.process.is_alive()
+
+
+def test_two_workers_are_stopped_past_their_leases_in_turn(make_bench, live, monkeypatch):
+    monkeypatch.setattr(log_module, "UNCERTAIN_MS", 0)
+    bench = make_bench(partitions=1, lease_ttl_ms=TTL_MS, request_deadline_s=20.0)
+    numbers, stops = innocent(bench), 3
+    lives = [live(bench, Stalls("computing", stops, 0.5))]
+    for turn in range(2 * stops):
+        lives[turn % 2].wait_until_there()
+        lives[turn % 2].signal(signal.SIGSTOP)
+        assert len(tries(bench)) <= 2
+        if turn == 0:
+            lives.append(live(bench, Stalls("computing", stops, 0.5)))
+        else:  # finds its lease gone, and waits for the end of this one's
+            lives[1 - turn % 2].signal(signal.SIGCONT)
+    lives[1].signal(signal.SIGCONT)
+    check_applied_once(bench, numbers)
+    assert all(life.process.is_alive() for life in lives)
+
+
+def _spin():
+    while True:
+        pass
+
+
+DEEDS = {
+    "exit": lambda: os._exit(9),
+    "fault": lambda: os.kill(os.getpid(), signal.SIGSEGV),
+    "killed": lambda: os.kill(os.getpid(), signal.SIGKILL),
+    "raise": lambda: [].pop(),
+    "spin": _spin,
+    "sleep": lambda: time.sleep(600),
+}
+
+
+@pytest.mark.parametrize(
+    ("deed", "deaths"), [("exit", 5), ("fault", 5), ("killed", 12), ("raise", 0)]
+)
+def test_a_poison_is_set_aside_alone(make_bench, live, monkeypatch, deed, deaths):
+    _check_poison(make_bench, live, monkeypatch, deed, deaths)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("deed", ["spin", "sleep"])
+def test_a_poison_that_hangs_is_set_aside_alone(make_bench, live, monkeypatch, deed):
+    _check_poison(make_bench, live, monkeypatch, deed, 5)
+
+
+def _check_poison(make_bench, live, monkeypatch, deed, deaths):
+    update = Gaussian.update
+
+    class Poisonous(Gaussian):
+        def update(self, stats, phi, y, weight):
+            if (y == POISON).any():
+                DEEDS[deed]()
+            return update(self, stats, phi, y, weight)
+
+    monkeypatch.setitem(engine_module.Catalogue.__init__.__globals__["BUILTIN"], "gaussian@1",
+                        lambda options: Poisonous(y_dim=options.y_dim))  # fmt: skip
+    hanging = deed in ("spin", "sleep")
+    ended_itself = deed in ("exit", "fault")
+    # Were it certain that a worker that did not come back died of it, this would change nothing.
+    monkeypatch.setattr(log_module, "UNCERTAIN_MS", 10**9 if hanging or ended_itself else 300)
+    bench = make_bench(partitions=1, lease_ttl_ms=500, worker_hang_s=3.0, request_deadline_s=60.0)
+    for stream in "ab":
+        bench.ask(Configure(stream, {"location": [0.0], "scale": [1.0]}), status=201)
+    bench.stop()
+    numbers = [
+        *bench.append(one("a", 1.0), one("b", 1.0), one("a", POISON), one("b", 2.0)),
+        *bench.append(one("a", 3.0)),
+    ]
+    life, died, limit = live(bench), 0, time.monotonic() + 60
+    while any(bench.outcome(*number) is None for number in numbers):
+        assert time.monotonic() < limit, "no answer"
+        if not life.process.is_alive():
+            life.bury()
+            died += 1
+            assert died <= deaths
+            life = live(bench)
+        time.sleep(0.01)
+    outcomes = wait(bench, numbers)
+    assert [outcome.status for outcome in outcomes] == [200, 200, 500, 200, 200]
+    assert json.loads(outcomes[2].body[0])["type"].endswith("quarantined")
+    assert [record.y for record in bench.records("a")] == [1.0, 3.0]
+    assert [record.y for record in bench.records("b")] == [1.0, 2.0]
+    assert len(bench.quarantine("a")) == 1
+    assert tries(bench) == {}
