@@ -70,6 +70,7 @@ class Changepoints(Struct):
     model: str = ""
     events: list[Event] = []
     segmentation: list[Segment] = []
+    unreadable: list[str] = []  # ids of events that are damaged in the store
 
 
 class Verdict(Struct):
@@ -161,6 +162,7 @@ class Overview(Struct):
     streams: list[Glance]
     total: int = 0
     cursor: str | None = None
+    unreadable: list[str] = []  # streams of the page that are damaged in the store
 
 
 class Component(Struct):

@@ -59,6 +59,7 @@ class Entry(NamedTuple):
 
     id: str
     payload: bytes
+    sums: bytes = b""  # see `wire.Sums`; empty: of an earlier version
 
 
 class Commit(NamedTuple):
@@ -92,7 +93,7 @@ class Log:
         self.rollbacks = 0  # logs found to end below their offset, and repaired
         self.ahead_ms = 0.0  # how far the store's clock is ahead of ours, as of the last heartbeat
         self._owed: dict[int, Lease] = {}  # ours no longer, and not yet given back
-        self.declined: set[int] = set()  # partitions that only a later version can work on
+        self.declined: set[int] = set()  # partitions that this version cannot work on
         self._acquire, self._renew = Script("acquire"), Script("renew")
         self._release, self._commit = Script("release"), Script("commit")
 
@@ -109,6 +110,10 @@ class Log:
         call = Call(_keys(partition), [token, self.ttl_ms, int(blame), formats.STORE])
         found = self._acquire.run(self.client, call)
         if found is None:
+            return None
+        if found == [-1]:
+            logger.error("partition %d is not taken: its offset is damaged", partition)
+            self.declined.add(partition)
             return None
         if len(found) == 1:
             self.decline(partition, f"format {found[0]}, this version knows {formats.STORE}")
@@ -172,7 +177,10 @@ class Log:
             # The first of several entries wakes a waiting reader; the others are here by now.
             found = self._xread(after, count)
         return {
-            names[name]: [Entry(id_.decode(), fields.get(b"b", b"")) for id_, fields in entries]
+            names[name]: [
+                Entry(id_.decode(), fields.get(b"b", b""), fields.get(b"c", b""))
+                for id_, fields in entries
+            ]
             for name, entries in found or []
         }
 
