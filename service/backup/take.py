@@ -16,7 +16,7 @@ from service.backup.file import BLOCK_BYTES, Block, Feed, Kept, Manifest, UsedMo
 from service.redis import keys
 from service.redis.connection import RESTORING, check_formats
 from service.redis.keyring import KEYS, USED
-from service.redis.store import CorruptState, chunk, decoded
+from service.redis.store import CorruptState, chunk, decoded, state
 
 FEED_PAGE = 500
 HASHES = (
@@ -215,7 +215,7 @@ def _parts(kept: Kept) -> Iterator[tuple[str, str, Any, bytes]]:
     """Yield kind, field, decoder and bytes of each part; idempotency records know their field."""
     yield "head", "", wire.decode_head, kept.head
     for part, decode, stored in (
-        ("checkpoint", bytes, kept.checkpoint),
+        ("checkpoint", state, kept.checkpoint),
         ("tail", wire.decode_record, kept.tail),
         ("history", chunk, kept.history),
         ("event", wire.decode_event, kept.events),

@@ -14,7 +14,15 @@ from service.redis import keys, overview
 from service.redis.cluster_async import AsyncCluster
 from service.redis.condition import Condition, Look
 from service.redis.overview import Row
-from service.redis.store import CorruptState, chunk_of, decoded, each_decoded, first_of, unseal
+from service.redis.store import (
+    CorruptState,
+    chunk_of,
+    decoded,
+    each_decoded,
+    first_of,
+    state,
+    unseal,
+)
 
 STAGED_MS = 600_000  # longer than any request waits
 
@@ -86,13 +94,15 @@ class AsyncStore:
         if head.deleted:
             return None
         named = f"{head.generation}:{head.checkpoint}"
-        state = states.get(named.encode())
-        records = [r for n, chunk in history.items() for r in unseal(stream, int(n), chunk)]
+        held = states.get(named.encode())
+        if head.checkpoint and held is None:
+            raise CorruptState(f"the checkpoint of {stream!r} at seq {head.checkpoint} is gone")
+        records = [r for n, chunk in history.items() for r in unseal(stream, _text(n), chunk)]
         records += _all(wire.decode_record, tail, "tail", stream)
         by_seq = {record.seq: record for record in records if record.seq < head.seq}
         return Parts(
             head,
-            None if state is None else decoded(bytes, state, "checkpoint", stream, named),
+            None if held is None else decoded(state, held, "checkpoint", stream, named),
             [by_seq[seq] for seq in sorted(by_seq)],
             _all(wire.decode_event, events, "event", stream),
             _outcomes(idempotency, stream),
@@ -289,7 +299,7 @@ class AsyncStore:
 
 def _all(decode: Any, stored: dict[bytes, bytes], part: str, stream: str) -> list[Any]:
     """Decode the values of a hash; raises CorruptState where one of them cannot be read."""
-    return [decoded(decode, blob, part, stream, f.decode()) for f, blob in stored.items()]
+    return [decoded(decode, blob, part, stream, _text(f)) for f, blob in stored.items()]
 
 
 def _outcome(blob: bytes, incarnation: str, number: int) -> wire.Outcome | CorruptState:

@@ -44,7 +44,7 @@ def seal(stream: str, number: int, records: Sequence[wire.Record | msgspec.Raw])
     return wire.checksummed(zlib.compress(wire.encode(records)), "history", stream, number)
 
 
-def unseal(stream: str, number: int, blob: bytes) -> list[wire.Record]:
+def unseal(stream: str, number: int | str, blob: bytes) -> list[wire.Record]:
     """Decode what `seal` made."""
     return cast(list[wire.Record], decoded(chunk, blob, "history", stream, number))
 
@@ -126,6 +126,13 @@ class Store:
             return []
         fields = [str(number) for number in numbers]
         return cast(list[bytes | None], self._client.hmget(keys.history(partition, stream), fields))
+
+
+def state(body: bytes) -> bytes:
+    """Return a checkpoint that has the beginning and the checksum of `model_core.codec`."""
+    if not body.startswith(b"MOCA") or crc32(body[:-4]).to_bytes(4, "little") != body[-4:]:
+        raise wire.Damaged("its checksum does not fit its bytes")
+    return body
 
 
 def checkpoint_field(stream: str, head: bytes | None) -> str:

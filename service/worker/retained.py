@@ -18,6 +18,9 @@ def retained(stream: Stream, store: Store, most: int) -> list[Record]:
     wanted = range((first + phase) // CHUNK, (head.sealed - 1 + phase) // CHUNK + 1)
     missing = [number for number in wanted if number not in sealing]
     stored = dict(zip(missing, store.chunks(stream.partition, stream.name, missing), strict=True))
+    for number, blob in stored.items():
+        if blob is None and head.oldest <= number < (head.sealed + phase) // CHUNK:
+            raise CorruptState(f"chunk {number} of {stream.name!r} is not there any more")
     blobs = {number: blob for number, blob in (stored | sealing).items() if blob is not None}
     chunks = [unseal(stream.name, number, blob) for number, blob in blobs.items()]
     records = {record.seq: record for chunk in chunks for record in chunk} | recent
