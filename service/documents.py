@@ -83,6 +83,7 @@ class Changepoints(Struct):
     model: str = ""
     events: list[Event] = []
     segmentation: list[Segment] = []
+    unreadable: list[str] = []  # ids of events that are damaged in the store
 
 
 class Verdict(Struct):
@@ -174,6 +175,7 @@ class Overview(Struct):
     streams: list[Glance]
     total: int = 0
     cursor: str | None = None
+    unreadable: list[str] = []  # streams of the page that are damaged in the store
 
 
 class Prediction(Struct):

@@ -7,6 +7,8 @@ the same id however often it is tried, and ids rise in the order of the log.
 
 from __future__ import annotations
 
+import hashlib
+import logging
 from collections.abc import Iterable
 from datetime import UTC, datetime
 from typing import Any, NamedTuple
@@ -14,8 +16,10 @@ from typing import Any, NamedTuple
 import msgspec
 from msgspec import Struct
 
-from service import views
-from service.wire import Event
+from service import metrics, views
+from service.wire import Damaged, Event, checked, checksummed
+
+log = logging.getLogger(__name__)
 
 # The second half of an id has 64 bits: the log entry's own, the command's, the event's number.
 SEQ_BITS, INDEX_BITS, EVENT_BITS = 32, 20, 12
@@ -79,7 +83,7 @@ class Filter(Struct, frozen=True):
         )
 
 
-encode = msgspec.msgpack.Encoder().encode
+_encode = msgspec.msgpack.Encoder().encode
 _decode = msgspec.msgpack.Decoder(Raised).decode
 
 
@@ -91,17 +95,46 @@ def id_of(entry: str, index: int, number: int) -> Id:
     return Id(ms, (seq << INDEX_BITS | index) << EVENT_BITS | number)
 
 
+def encode(raised: Raised, number: str) -> bytes:
+    """Encode an entry. number: see `number_of`."""
+    return checksummed(_encode(raised), "feed", number)
+
+
+def number_of(partition: int, id_: Id | str) -> str:
+    """Return the number of an entry, unique among all partitions."""
+    return f"evt_{partition}_{id_}"
+
+
 def entry_of(partition: int, id_: bytes, fields: dict[bytes, bytes]) -> Entry:
-    """Read one entry of a partition's feed."""
-    before = Id.parse(fields.get(b"b", b"0-0"))
-    return Entry(partition, Id.parse(id_), before, readable(fields.get(b"e", b"")))
+    """Read one entry of a partition's feed.
+
+    What is damaged counts as trimmed away: up to this very entry where it cannot be read.
+    """
+    at = Id.parse(id_)
+    raised = readable(fields.get(b"e", b""), number_of(partition, at))
+    before = before_of(id_, fields)
+    return Entry(partition, at, at if raised is None or before is None else before, raised)
 
 
-def readable(blob: bytes) -> Raised | None:
-    """Decode an entry; None if it cannot be read."""
+def before_of(id_: bytes, fields: dict[bytes, bytes]) -> Id | None:
+    """Return the id of the entry before one; None where it is damaged."""
+    before = fields.get(b"b", b"0-0")
+    digest = hashlib.sha1(id_ + b" " + before, usedforsecurity=False).hexdigest()  # by commit.lua
+    if fields.get(b"c", digest[:8].encode()) != digest[:8].encode():
+        return None
     try:
-        return _decode(blob)
-    except msgspec.MsgspecError:
+        return Id.parse(before)
+    except ValueError:
+        return None
+
+
+def readable(blob: bytes, number: str) -> Raised | None:
+    """Decode an entry; None if it cannot be read, which is logged and counted."""
+    try:
+        return _decode(checked(blob, "feed", number))
+    except (Damaged, msgspec.MsgspecError) as error:
+        log.warning("event %s cannot be read: %s", number, error)
+        metrics.CORRUPT_STATES.inc()
         return None
 
 

@@ -12,4 +12,5 @@ from __future__ import annotations
 ENTRY = 1
 # Of all else that workers keep in the store. A partition has that of the newest worker that ever
 # owned it; older ones do not take it.
-STORE = 1
+# 2: parts have checksums.
+STORE = 2

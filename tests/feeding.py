@@ -34,7 +34,8 @@ class Writer:
         event = Event(id_, state, 10 * id_, 10 * id_ + 3, size=pad)
         raised = feed.Raised(stream, model, 1, event, "2024-05-01T12:00:00Z", self.ms)
         entry = f"{self.ms}-0"
-        effect = ("FEED", keys.feed(p), self._most, f"{self.ms}-0", feed.encode(raised))
+        blob = feed.encode(raised, feed.number_of(p, f"{self.ms}-0"))
+        effect = ("FEED", keys.feed(p), self._most, f"{self.ms}-0", blob)
         new, lease = Offset(entry, DONE), self._leases[p]
         commit = Commit(p, lease.token, self._offsets[p], new, 0, [effect], [])
         assert self._log.commit([commit]) == ["OK"]

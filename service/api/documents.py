@@ -151,6 +151,9 @@ class Changepoints(Document):
     model: str
     events: list[Event]
     segmentation: list[Segment]
+    unreadable: list[str] = Field(
+        [], description="ids of events that are damaged in the store; not there: none"
+    )
 
 
 class Change(Document):
@@ -171,6 +174,9 @@ class HistoryPage(Document):
     observations: list[dict[str, Any]]
     changes: list[Change]
     next: int | None = Field(description="`start` of the next page; null on the last")
+    unreadable: list[str] = Field(
+        [], description="changes of settings that are damaged in the store; not there: none"
+    )
 
 
 class ModelSummary(Document):

@@ -11,14 +11,13 @@ import asyncio
 import logging
 import time
 from collections import deque
-from typing import Any, NamedTuple, cast
+from typing import NamedTuple
 
-import msgspec
 import redis
 
 from service import metrics, tasks, wire
 from service.errors import MemoryShort, OutcomeUnknown, PartitionFull, RedisUnavailable
-from service.redis.append import Appended, Appender
+from service.redis.append import Appended, Appender, Queued, entry_of
 from service.settings import Settings
 
 log = logging.getLogger(__name__)
@@ -148,6 +147,9 @@ class Lane:
             if appended.entry is not None:
                 self._acknowledge()
                 return
+            if appended.waiting < 0:
+                self._lose()
+                return
             self._shed(appended.waiting)
 
     async def _append(self) -> Appended | None:
@@ -156,14 +158,15 @@ class Lane:
         self._batch_no += 1  # a number is never used for another batch, whatever happens to it
         for pending in self._batch:
             pending.sent = True
-        raw = cast(Any, [msgspec.Raw(pending.payload) for pending in self._batch])
-        payload = wire.encode(wire.Batch(access.incarnation, raw))
+        commands = [Queued(each.number, each.count, each.payload) for each in self._batch]
+        payload, sums = entry_of(self._partition, access.incarnation, commands)
+        repeated = False
         count = sum(pending.count for pending in self._batch)
         metrics.APPEND_COMMANDS.observe(len(self._batch))
         while True:
             try:
                 appended = await access.appender.append(
-                    self._partition, self._batch_no, count, payload
+                    self._partition, self._batch_no, count, payload, sums, repeated
                 )
                 self.failing_since = 0.0
                 return appended
@@ -175,8 +178,16 @@ class Lane:
                 pass
             self.failing_since = self.failing_since or time.monotonic()
             metrics.REPEATED_APPENDS.inc()
+            repeated = True
             await asyncio.sleep(pause_s)
             pause_s = min(2 * pause_s, LONGEST_PAUSE_S)
+
+    def _lose(self) -> None:
+        """Answer a batch that may have been appended, and can be repeated no more."""
+        log.error("partition %d: the record of appended batches is damaged", self._partition)
+        for pending in self._batch:
+            pending.fail(OutcomeUnknown("send it again with the same Idempotency-Key"))
+        self._batch = []
 
     def _acknowledge(self) -> None:
         now = time.monotonic()

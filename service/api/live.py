@@ -58,8 +58,9 @@ class Watched:
             return
         self._blob, self._corrupt = blob, None
         try:
-            what = f"the head of {self.stream!r}"
-            self.head = None if blob is None else decoded(wire.decode_head, blob, what)
+            self.head = (
+                None if blob is None else decoded(wire.decode_head, blob, "head", self.stream)
+            )
         except ValueError as error:
             self._corrupt = CorruptState(str(error))
         self.wake()

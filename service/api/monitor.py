@@ -13,7 +13,6 @@ from service import metrics
 from service.api.replies import bounded
 from service.canaries import Canary
 from service.redis.committed import AsyncStore, Health
-from service.redis.store import CorruptState
 from service.settings import Settings
 
 log = logging.getLogger(__name__)
@@ -67,8 +66,12 @@ class Monitor:
 
     async def look_for_canaries(self) -> None:
         """Ask which models have a canary; what was known stays where nothing is answered."""
-        with contextlib.suppress(redis.RedisError, OSError, TimeoutError, CorruptState):
-            self.canaries = await bounded(self._store.canaries(), TIMEOUT_S)
+        with contextlib.suppress(redis.RedisError, OSError, TimeoutError):
+            found, unreadable = await bounded(self._store.canaries(), TIMEOUT_S)
+            known = {name: self.canaries[name] for name in unreadable if name in self.canaries}
+            self.canaries = found | known
+            if unreadable:
+                log.error("canaries of %s cannot be read: set them again", ", ".join(unreadable))
 
     async def look_closer(self) -> None:
         """Ask for what only metrics show; what was known stays where nothing is answered."""

@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+import logging
+
 from prometheus_client import CollectorRegistry, Gauge, generate_latest
 
 from service import wire
 from service.errors import TooManyPinned
 from service.redis.committed import AsyncStore
 from service.redis.keys import partition_of
+from service.redis.store import CorruptState
+
+log = logging.getLogger(__name__)
 
 GAUGES = {
     "observations": "Observations applied.",
@@ -42,16 +47,26 @@ class Pinned:
             for name, about in GAUGES.items()
         }
         for stream in (await self._store.pinned())[: self._most]:
-            partition = partition_of(stream, self._partitions)
-            head = await self._store.head(partition, stream)
+            try:
+                head, record = await self._last(stream)
+            except CorruptState as error:
+                log.warning("no metrics of a pinned stream: %s", error)
+                continue
             if head is None:
                 continue
-            seq = head.seq
-            records = await self._store.records(partition, stream, head, seq - 1, seq)
-            for name, value in _numbers(head, records[-1] if records else None).items():
+            for name, value in _numbers(head, record).items():
                 if value is not None:
                     gauges[name].labels(stream, head.settings.model).set(value)
         return generate_latest(registry)
+
+    async def _last(self, stream: str) -> tuple[wire.Head | None, wire.Record | None]:
+        """Return a stream's head and last record, as far as they are there."""
+        partition = partition_of(stream, self._partitions)
+        head = await self._store.head(partition, stream)
+        if head is None:
+            return None, None
+        records = await self._store.records(partition, stream, head, head.seq - 1, head.seq)
+        return head, records[-1] if records else None
 
 
 def _numbers(head: wire.Head, record: wire.Record | None) -> dict[str, float | None]:

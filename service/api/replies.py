@@ -18,9 +18,9 @@ import redis.asyncio
 
 from service import metrics, wire
 from service.api.lane import Pending
-from service.redis import keys
+from service.errors import CorruptState
+from service.redis import keys, store
 from service.redis.committed import AsyncStore
-from service.redis.store import CorruptState
 from service.tasks import is_cancelled
 
 log = logging.getLogger(__name__)
@@ -60,14 +60,20 @@ class Replies:
                 await self._read(partition, numbers[at : at + READ_AT_ONCE])
 
     async def _read(self, partition: int, numbers: list[int]) -> None:
-        try:
-            outcomes = await self._store.outcomes(partition, self._incarnation, numbers)
-        except CorruptState:  # whoever waits for them hears that there is no answer
-            log.exception("replies: stored outcomes cannot be read")
-            return
-        for outcome in outcomes:
-            if outcome is not None and self.resolve(outcome):
+        outcomes = await self._store.outcomes(partition, self._incarnation, numbers)
+        for number, outcome in zip(numbers, outcomes, strict=True):
+            if isinstance(outcome, store.CorruptState):
+                self._lose(number, outcome)
+            elif outcome is not None and self.resolve(outcome):
                 metrics.RECOVERED_REPLIES.inc()
+
+    def _lose(self, number: int, error: store.CorruptState) -> None:
+        """Answer a command whose outcome is committed and cannot be read."""
+        log.error("replies: %s", error)
+        metrics.CORRUPT_STATES.inc()
+        if (pending := self.pending.get(number)) is not None:
+            text = "it was decided, and sent again with the same Idempotency-Key returns its answer"
+            pending.fail(CorruptState(f"{error}; {text}"))
 
     async def listen(self) -> None:
         """Listen until cancelled, subscribing again whenever the connection is lost."""

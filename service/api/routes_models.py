@@ -15,7 +15,14 @@ from service.api.forms import parsed
 from service.api.http import Context, context_of, json_response, read_json
 from service.api.store import from_store
 from service.canaries import Canary
-from service.errors import FieldError, InvalidField, NotFound, ServiceError, UnknownModel
+from service.errors import (
+    CorruptState,
+    FieldError,
+    InvalidField,
+    NotFound,
+    ServiceError,
+    UnknownModel,
+)
 from service.questions import CanaryForm, MovesForm
 
 AT_ONCE = 16  # reruns that are asked for; each worker does them one after the other
@@ -27,7 +34,10 @@ _moves = TypeAdapter(MovesForm).validate_json
 async def get_canary(request: Request) -> Response:
     """Return the canary of a model."""
     context, name = _model(request)
-    found = (await from_store(context.store.canaries())).get(name)
+    every, unreadable = await from_store(context.store.canaries())
+    if name in unreadable:
+        raise CorruptState(f"the canary of {name!r} cannot be read: set it again")
+    found = every.get(name)
     if found is None:
         raise NotFound(f"the model {name!r} has no canary")
     return json_response(_encode(found))

@@ -9,7 +9,7 @@ from starlette.responses import Response
 from service import views
 from service.api.forms import query
 from service.api.http import context_of, json_response
-from service.api.store import from_store
+from service.api.store import from_store, without
 from service.questions import OverviewQuery
 
 _encode = msgspec.json.Encoder().encode
@@ -25,7 +25,8 @@ async def overview(request: Request) -> Response:
     store = context.store
     names, cursor = await from_store(store.names(form.prefix, form.cursor, form.limit))
     pairs = [(context.gateway.partition(name), name) for name in names]
-    rows = await from_store(store.overview(pairs, form.labels))
+    rows, unreadable = await from_store(store.overview(pairs, form.labels))
     total = await from_store(store.count(form.prefix))
     streams = [views.glance(row.stream, row.head, row.labels) for row in rows]
-    return json_response(_encode({"streams": streams, "total": total, "cursor": cursor}))
+    answer = {"streams": streams, "total": total, "cursor": cursor}
+    return json_response(_encode(answer | without(unreadable, "overview")))

@@ -17,7 +17,7 @@ from service.api.http import (
     stream_of,
 )
 from service.api.routes_streams import head_of
-from service.api.store import from_store
+from service.api.store import from_store, without
 from service.queries import HistoryQuery
 from service.redis.store import CHUNK
 
@@ -56,7 +56,7 @@ async def changepoints(request: Request) -> Response:
     context, stream = context_of(request), stream_of(request)
     head = await head_of(context, stream)
     partition = context.gateway.partition(stream)
-    events = await from_store(context.store.events(partition, stream))
+    events, unreadable = await from_store(context.store.events(partition, stream))
     answer = {
         "stream": stream,
         "seq": head.seq,
@@ -64,7 +64,7 @@ async def changepoints(request: Request) -> Response:
         "events": [views.event(event) for event in events],
         "segmentation": views.segmentation(head, await _path(context, stream, head)),
     }
-    return json_response(_encode(answer))
+    return json_response(_encode(answer | without(unreadable, f"events of {stream!r}")))
 
 
 async def history(request: Request) -> Response:
@@ -76,19 +76,22 @@ async def history(request: Request) -> Response:
     start = max(first, head.seq - form.limit if form.start is None else form.start)
     stop = min(head.seq, start + form.limit)
     records = await _records(context, stream, head, start, stop)
+    changes, unreadable = await _changes(context, stream, start, stop)
     answer = {
         "stream": stream,
         "seq": head.seq,
         "model": head.settings.model,
         "first": first,
         "observations": [views.record(record) for record in records],
-        "changes": [views.change(each) for each in await _changes(context, stream, start, stop)],
+        "changes": [views.change(each) for each in changes],
         "next": stop if stop < head.seq else None,
     }
-    return json_response(_encode(answer))
+    return json_response(_encode(answer | without(unreadable, f"changes of {stream!r}")))
 
 
-async def _changes(context: Context, stream: str, start: int, stop: int) -> list[wire.Change]:
+async def _changes(
+    context: Context, stream: str, start: int, stop: int
+) -> tuple[list[wire.Change], list[str]]:
     """Return what was changed before an observation of the page, or after the last one there is."""
     partition = context.gateway.partition(stream)
     return await from_store(context.store.changes(partition, stream, start, stop + 1))

@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Awaitable
 from typing import TypeVar, cast
 
 import redis
 
+from service import metrics
 from service.api.replies import bounded
 from service.errors import CorruptState, RedisUnavailable
 from service.redis import store
 
+log = logging.getLogger(__name__)
 T = TypeVar("T")
 TIMEOUT_S = 5.0
 
@@ -22,4 +25,15 @@ async def from_store(read: Awaitable[T]) -> T:
     except (redis.RedisError, OSError, TimeoutError) as error:
         raise RedisUnavailable(f"the store does not answer: {error}") from error
     except store.CorruptState as error:
+        log.warning("%s", error)
+        metrics.CORRUPT_STATES.inc()
         raise CorruptState(str(error)) from error
+
+
+def without(unreadable: list[str], where: str) -> dict[str, list[str]]:
+    """Members of an answer that does without some stored parts: which, if any."""
+    if not unreadable:
+        return {}
+    log.warning("%s: %s cannot be read", where, ", ".join(unreadable))
+    metrics.CORRUPT_STATES.inc()
+    return {"unreadable": unreadable}

@@ -96,6 +96,7 @@ class Manifest(Struct):
     keys: Fields  # access keys, as stored
     keys_used: Fields
     format: int = 1  # of what is stored, see `service.formats`
+    damaged: dict[str, list[str]] = {}  # parts of streams that cannot be read: in it as they are
 
 
 _encode = msgspec.msgpack.Encoder().encode

@@ -15,7 +15,6 @@ from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from typing import Any, NamedTuple, cast
 
-import msgspec
 import redis
 
 from service import wire
@@ -25,6 +24,7 @@ from service.redis.connection import RESTORING
 from service.redis.keyring import KEYS, USED, VERSION
 from service.redis.log import Commit, Lease, Log
 from service.redis.script import Argument
+from service.redis.store import CorruptState, decoded
 from service.worker.effects import Effect, listed
 from service.worker.ownership import Leases
 
@@ -239,8 +239,8 @@ def _effects(partition: int, kept: Kept) -> list[Effect]:
             found.append(("HSET", key(partition, name), *pairs))
     found.append(("HSET", keys.heads(partition), name, kept.head))
     try:
-        head = wire.decode_head(kept.head)
-    except msgspec.MsgspecError:
+        head = decoded(wire.decode_head, kept.head, "head", name)
+    except CorruptState:
         head = None
     if head is None or not head.deleted:
         found.append(("ZADD", keys.names(partition), 0, name))

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple, cast
 
-import msgspec
 import redis
 
 from service import formats, models, wire
@@ -16,6 +16,7 @@ from service.backup.file import BLOCK_BYTES, Block, Feed, Kept, Manifest, UsedMo
 from service.redis import keys
 from service.redis.connection import RESTORING, check_formats
 from service.redis.keyring import KEYS, USED
+from service.redis.store import CorruptState, chunk, decoded, state
 
 FEED_PAGE = 500
 HASHES = (
@@ -50,6 +51,7 @@ class Backup:
         self._block, self._size, self._stored = Block(), 0, 0
         self._models: dict[str, UsedModel] = {}
         self._skipped: dict[str, str] = {}
+        self._damaged: dict[str, list[str]] = {}
         self._streams = self._tombstones = self._observations = 0
 
     def run(self) -> Manifest:
@@ -83,6 +85,7 @@ class Backup:
             keys=cast(Any, self._client.hgetall(KEYS)),
             keys_used=cast(Any, self._client.hgetall(USED)),
             format=formats.STORE,
+            damaged=self._damaged,
         )
         self._writer.finish(found)
         return found
@@ -103,11 +106,18 @@ class Backup:
             # Of one partition at a time: a stream made after this look is not in the backup.
             names = cast(list[bytes], self._client.hkeys(keys.heads(partition)))
             for name in names:
-                kept = self._read(partition, name.decode())
-                if kept is not None:
-                    self._add(kept)
+                self._take_stream(partition, name)
                 done += 1
                 self._asked.progress(done, max(total, done))
+
+    def _take_stream(self, partition: int, name: bytes) -> None:
+        try:
+            kept = self._read(partition, name.decode())
+        except UnicodeDecodeError:
+            self._skipped[name.decode(errors="backslashreplace")] = "its name is damaged"
+            return
+        if kept is not None:
+            self._add(kept)
 
     def _read(self, partition: int, name: str) -> Kept | None:
         """Read a stream as of one commit; None where it cannot be read, which is noted."""
@@ -129,9 +139,11 @@ class Backup:
         self._grow(size + len(kept.head))
 
     def _count(self, kept: Kept) -> None:
+        if damaged := damage(kept):  # kept as it is: whoever mends it needs the bytes
+            self._damaged[kept.stream] = damaged
         try:
-            head = wire.decode_head(kept.head)
-        except msgspec.MsgspecError:  # kept as it is: whoever mends it needs the bytes
+            head: wire.Head = decoded(wire.decode_head, kept.head, "head", kept.stream)
+        except CorruptState:
             return
         if head.deleted:
             self._tombstones += 1
@@ -180,12 +192,47 @@ class Backup:
 def _kept(name: str, head: bytes, parts: list[dict[bytes, bytes]]) -> Kept:
     """A stream with the one state that its head names, where the head can be read."""
     try:
-        found = wire.decode_head(head)
-    except msgspec.MsgspecError:
+        found: wire.Head = decoded(wire.decode_head, head, "head", name)
+    except CorruptState:
         return Kept(name, head, *parts)
     named = f"{found.generation}:{found.checkpoint}".encode()
     states = {field: blob for field, blob in parts[0].items() if field == named}
     return Kept(name, head, states, *parts[1:])
+
+
+def damage(kept: Kept) -> list[str]:
+    """Return the parts of a stream that cannot be read."""
+    found = []
+    for part, field, decode, blob in _parts(kept):
+        try:
+            decoded(decode, blob, part, kept.stream, field)
+        except CorruptState:
+            found.append(f"{part} {field}".strip())
+    return found
+
+
+def _parts(kept: Kept) -> Iterator[tuple[str, str, Any, bytes]]:
+    """Yield kind, field, decoder and bytes of each part; idempotency records know their field."""
+    yield "head", "", wire.decode_head, kept.head
+    for part, decode, stored in (
+        ("checkpoint", state, kept.checkpoint),
+        ("tail", wire.decode_record, kept.tail),
+        ("history", chunk, kept.history),
+        ("event", wire.decode_event, kept.events),
+        ("change", wire.decode_change, kept.changes),
+    ):
+        for field, blob in stored.items():
+            yield part, field.decode(errors="backslashreplace"), decode, blob
+    for name, blob in kept.idempotency.items():
+        yield "idempotency", "", partial(_outcome, name), blob
+
+
+def _outcome(field: bytes, body: bytes) -> wire.IdempotencyRecord:
+    """Decode a record, which knows its field."""
+    found = wire.decode_idempotency(body)
+    if found.field not in (b"", field):
+        raise wire.Damaged("its field is another")
+    return found
 
 
 def _hashes(kept: Kept) -> tuple[dict[bytes, bytes], ...]:

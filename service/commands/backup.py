@@ -112,6 +112,8 @@ def restore(
 
             manifest = reader.verify(checked)
         typer.echo(f"{file} is whole: {_describe(manifest)}")
+        if manifest.damaged:
+            _warn_of_damage(manifest)
         if check:
             return
         _models(manifest, settings.models_dir, ignore_models)
@@ -170,9 +172,23 @@ def _warn(found: Manifest) -> None:
             err=True,
             fg="yellow",
         )
+    if found.damaged:
+        _warn_of_damage(found)
     if found.skipped:
         some = "; ".join(f"{name}: {why}" for name, why in list(found.skipped.items())[:5])
         fail(f"{len(found.skipped)} streams could not be read and are not in it: {some}", 1)
+    if found.damaged:
+        raise typer.Exit(1)
+
+
+def _warn_of_damage(found: Manifest) -> None:
+    some = [f"{name}: {', '.join(parts[:5])}" for name, parts in list(found.damaged.items())[:5]]
+    typer.secho(
+        f"moca: {len(found.damaged)} streams have damaged parts, which are in it as they are:"
+        f" {'; '.join(some)}",
+        err=True,
+        fg="yellow",
+    )
 
 
 @contextlib.contextmanager

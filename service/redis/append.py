@@ -3,10 +3,14 @@
 from __future__ import annotations
 
 import asyncio
-from typing import Any, NamedTuple
+from collections.abc import Sequence
+from typing import Any, NamedTuple, cast
+from zlib import crc32
 
+import msgspec
 import redis.asyncio
 
+from service import formats, wire
 from service.redis import keys
 from service.redis.script import Argument, Call, Script
 
@@ -14,10 +18,34 @@ REMEMBER_MS = 3_600_000
 
 
 class Appended(NamedTuple):
-    """Where a batch went (`entry` None: refused, full) and how many observations wait."""
+    """Where a batch went (`entry` None: refused, full) and how many observations wait.
+
+    Below 0: the record of what was appended is damaged, and it is not known whether this was.
+    """
 
     entry: str | None
     waiting: int
+
+
+class Queued(NamedTuple):
+    """A command that is to be appended: encoded envelope, and what it counts for."""
+
+    number: int
+    units: int
+    payload: bytes
+
+
+def entry_of(partition: int, incarnation: str, commands: Sequence[Queued]) -> tuple[bytes, bytes]:
+    """Return the payload of a log entry and its checksums."""
+    raw = cast(Any, [msgspec.Raw(each.payload) for each in commands])
+    payload = wire.encode(wire.Batch(incarnation, raw))
+    start = payload.index(commands[0].payload)
+    sums = [
+        wire.CommandSum(each.number, each.units, len(each.payload), crc32(each.payload))
+        for each in commands
+    ]
+    encoded = wire.encode(wire.Sums(incarnation, formats.ENTRY, start, sums))
+    return payload, wire.checksummed(encoded, "entry", partition)
 
 
 class Appender:
@@ -36,8 +64,16 @@ class Appender:
         # Owns the connection; no caller that gives up ever cancels it.
         self._task: asyncio.Task[None] | None = None
 
-    async def append(self, partition: int, batch_no: int, count: int, payload: bytes) -> Appended:
-        """Append a batch of `count` observations as one entry.
+    async def append(
+        self,
+        partition: int,
+        batch_no: int,
+        count: int,
+        payload: bytes,
+        sums: bytes = b"",
+        repeated: bool = False,
+    ) -> Appended:
+        """Append a batch of `count` observations as one entry, with its checksums.
 
         A RedisError or a cancellation leaves the outcome unknown: repeat with the same number
         and payload before any higher number. A number seen before answers its first entry.
@@ -47,7 +83,8 @@ class Appender:
             keys.meta(partition),
             keys.log(partition),
         ]
-        arguments: list[Argument] = [batch_no, count, self._max_pending, payload, REMEMBER_MS]
+        arguments: list[Argument] = [batch_no, count, self._max_pending, payload]
+        arguments += [REMEMBER_MS, sums, int(repeated)]
         loop = asyncio.get_running_loop()
         future: asyncio.Future[Any] = loop.create_future()
         self._waiting.append((Call(names, arguments), future))

@@ -14,13 +14,21 @@ from service.redis import keys, overview
 from service.redis.cluster_async import AsyncCluster
 from service.redis.condition import Condition, Look
 from service.redis.overview import Row
-from service.redis.store import chunk_of, decoded, unseal
+from service.redis.store import (
+    CorruptState,
+    chunk_of,
+    decoded,
+    each_decoded,
+    first_of,
+    state,
+    unseal,
+)
 
 STAGED_MS = 600_000  # longer than any request waits
 
 
 class Parts(NamedTuple):
-    """All that is kept of a stream: records in order, idempotency by field, as stored."""
+    """All that is kept of a stream: records in order, idempotency by field, encoded."""
 
     head: wire.Head
     checkpoint: bytes | None
@@ -52,14 +60,14 @@ class AsyncStore:
         blob = await cast(Any, self._client.hget(keys.heads(partition), stream))
         if blob is None:
             return None
-        head: wire.Head = decoded(wire.decode_head, blob, f"the head of {stream!r}")
+        head: wire.Head = decoded(wire.decode_head, blob, "head", stream)
         return None if head.deleted else head
 
-    async def events(self, partition: int, stream: str) -> list[wire.Event]:
-        """Return a stream's events by id."""
-        blobs = await cast(Any, self._client.hvals(keys.events(partition, stream)))
-        found = [decoded(wire.decode_event, blob, f"an event of {stream!r}") for blob in blobs]
-        return sorted(found, key=lambda event: event.id)
+    async def events(self, partition: int, stream: str) -> tuple[list[wire.Event], list[str]]:
+        """Return a stream's events by id, and the names of those that cannot be read."""
+        blobs = await cast(Any, self._client.hgetall(keys.events(partition, stream)))
+        found, unreadable = each_decoded(wire.decode_event, blobs, "event", stream)
+        return sorted(found, key=lambda event: event.id), sorted(unreadable)
 
     async def stage(self, partition: int, token: str, blob: bytes) -> None:
         """Leave a snapshot for a partition's worker, for a while."""
@@ -82,21 +90,23 @@ class AsyncStore:
             blob, states, tail, history, events, idempotency, changes = await pipe.execute()
         if blob is None:
             return None
-        head: wire.Head = decoded(wire.decode_head, blob, f"the head of {stream!r}")
+        head: wire.Head = decoded(wire.decode_head, blob, "head", stream)
         if head.deleted:
             return None
-        records = [record for chunk in history.values() for record in unseal(chunk)]
-        records += [
-            decoded(wire.decode_record, r, f"a record of {stream!r}") for r in tail.values()
-        ]
+        named = f"{head.generation}:{head.checkpoint}"
+        held = states.get(named.encode())
+        if head.checkpoint and held is None:
+            raise CorruptState(f"the checkpoint of {stream!r} at seq {head.checkpoint} is gone")
+        records = [r for n, chunk in history.items() for r in unseal(stream, _text(n), chunk)]
+        records += _all(wire.decode_record, tail, "tail", stream)
         by_seq = {record.seq: record for record in records if record.seq < head.seq}
         return Parts(
             head,
-            states.get(f"{head.generation}:{head.checkpoint}".encode()),
+            None if held is None else decoded(state, held, "checkpoint", stream, named),
             [by_seq[seq] for seq in sorted(by_seq)],
-            [decoded(wire.decode_event, e, f"an event of {stream!r}") for e in events.values()],
-            idempotency,
-            [decoded(wire.decode_change, c, f"a change of {stream!r}") for c in changes.values()],
+            _all(wire.decode_event, events, "event", stream),
+            _outcomes(idempotency, stream),
+            _all(wire.decode_change, changes, "change", stream),
         )
 
     async def records(
@@ -106,7 +116,12 @@ class AsyncStore:
         start, stop = max(start, head.seq - head.settings.history, 0), min(stop, head.seq)
         if start >= stop:
             return []
-        return (await self.following(partition, stream, head, start, stop))[1]
+        blob, records, absent = await self._retained(partition, stream, head, start, stop)
+        if blob is not None:
+            now: wire.Head = decoded(wire.decode_head, blob, "head", stream)
+            if now.generation == head.generation and not now.deleted:
+                _check_whole(stream, now, records, absent, range(start, stop))
+        return records
 
     async def following(
         self, partition: int, stream: str, head: wire.Head, start: int, stop: int
@@ -116,6 +131,12 @@ class AsyncStore:
         `head` says where to look for them. They are those that are stored: some may lie before
         what the stream retains, and go with the next commit.
         """
+        return (await self._retained(partition, stream, head, start, stop))[:2]
+
+    async def _retained(
+        self, partition: int, stream: str, head: wire.Head, start: int, stop: int
+    ) -> tuple[bytes | None, list[wire.Record], list[int]]:
+        """Return what `following` does, and the numbers of chunks that are not there."""
         numbers = range(chunk_of(stream, start), chunk_of(stream, stop - 1) + 1)
         seqs = range(max(start, head.sealed), stop)
         # In one transaction, and chunks up to the end: a commit after `head` was read may have
@@ -126,15 +147,17 @@ class AsyncStore:
             if seqs:
                 pipe.hmget(keys.tail(partition, stream), [str(seq) for seq in seqs])
             blob, chunks, *tails = await pipe.execute()
-        records = [record for chunk in chunks if chunk for record in unseal(chunk)]
+        both = zip(numbers, chunks, strict=True)
+        records = [record for n, chunk in both if chunk for record in unseal(stream, n, chunk)]
         records += [
-            decoded(wire.decode_record, each, f"a record of {stream!r}")
+            decoded(wire.decode_record, each, "tail", stream, seq)
             for tail in tails
-            for each in tail
+            for seq, each in zip(seqs, tail, strict=True)
             if each
         ]
         by_seq = {record.seq: record for record in records if start <= record.seq < stop}
-        return blob, [by_seq[seq] for seq in sorted(by_seq)]
+        absent = [number for number, chunk in zip(numbers, chunks, strict=True) if chunk is None]
+        return blob, [by_seq[seq] for seq in sorted(by_seq)], absent
 
     async def heads(self, streams: Iterable[tuple[int, str]]) -> dict[str, bytes | None]:
         """Return the heads of (partition, stream) as stored, tombstones included."""
@@ -168,7 +191,7 @@ class AsyncStore:
             if horizon is None:
                 break
             low = b"(" + horizon
-        ids = [id_.decode() for id_ in page[:limit]]
+        ids = [_text(id_) for id_ in page[:limit]]
         return ids, ids[-1] if len(page) > limit and ids else None
 
     async def count(self, prefix: str) -> int:
@@ -176,8 +199,10 @@ class AsyncStore:
         low, high = b"[" + prefix.encode(), b"(" + prefix.encode() + b"\xff"
         return await overview.count(self._client, self._partitions, low, high if prefix else b"+")
 
-    async def overview(self, streams: Sequence[tuple[int, str]], labels: int) -> list[Row]:
-        """Return heads and last labels of those (partition, stream) that are there."""
+    async def overview(
+        self, streams: Sequence[tuple[int, str]], labels: int
+    ) -> tuple[list[Row], list[str]]:
+        """Return heads and last labels of streams that are there, and who cannot be read."""
         return await overview.read(self._client, streams, labels)
 
     async def _names_between(self, low: bytes, high: bytes, count: int) -> list[list[bytes]]:
@@ -188,52 +213,64 @@ class AsyncStore:
 
     async def changes(
         self, partition: int, stream: str, start: int, stop: int
-    ) -> list[wire.Change]:
-        """Return the settings changed at positions in [start, stop), in order."""
+    ) -> tuple[list[wire.Change], list[str]]:
+        """Return the settings changed at positions in [start, stop), in order.
+
+        With them the names of those that cannot be read, wherever they belong.
+        """
         found = await cast(Any, self._client.hgetall(keys.changes(partition, stream)))
-        what = f"a change of {stream!r}"
-        every = [decoded(wire.decode_change, blob, what) for blob in found.values()]
+        every, unreadable = each_decoded(wire.decode_change, found, "change", stream)
         inside = [each for each in every if start <= each.seq < stop]
-        return sorted(inside, key=lambda each: (each.seq, each.number, each.time_ms))
+        inside.sort(key=lambda each: (each.seq, each.number, each.time_ms))
+        return inside, sorted(unreadable)
 
     async def expired(self, now_ms: int, most: int) -> list[str]:
         """Return up to `most` streams of each partition whose time to live is over."""
         async with self._client.pipeline(transaction=False) as pipe:
             for partition in range(self._partitions):
                 pipe.zrangebyscore(keys.due(partition), "-inf", now_ms, 0, most)
-            return [name.decode() for row in await pipe.execute() for name in row]
+            return [_text(name) for row in await pipe.execute() for name in row]
 
-    async def canaries(self) -> dict[str, Canary]:
-        """Return all canaries by the name of their model."""
-        found = await cast(Any, self._client.hgetall(keys.CANARIES))
-        what = "a canary"
-        return {n.decode(): decoded(canaries.decode, blob, what) for n, blob in found.items()}
+    async def canaries(self) -> tuple[dict[str, Canary], list[str]]:
+        """Return all canaries by the name of their model, and those that cannot be read."""
+        found, unreadable = {}, []
+        for name, blob in (await cast(Any, self._client.hgetall(keys.CANARIES))).items():
+            model = _text(name)
+            try:
+                found[model] = decoded(canaries.decode, blob, "canary", model)
+            except CorruptState:
+                unreadable.append(model)
+        return found, unreadable
 
     async def put_canary(self, name: str, canary: Canary | None) -> None:
         """Set a model's canary, or end it."""
         if canary is None:
             await cast(Any, self._client.hdel(keys.CANARIES, name))
         else:
-            await cast(Any, self._client.hset(keys.CANARIES, name, canaries.encode(canary)))
+            blob = wire.checksummed(canaries.encode(canary), "canary", name)
+            await cast(Any, self._client.hset(keys.CANARIES, name, blob))
 
     async def pinned(self) -> list[str]:
         """Return all pinned streams, in order."""
         async with self._client.pipeline(transaction=False) as pipe:
             for partition in range(self._partitions):
                 pipe.zrange(keys.pinned(partition), 0, -1)
-            return sorted(name.decode() for row in await pipe.execute() for name in row)
+            return sorted(_text(name) for row in await pipe.execute() for name in row)
 
     async def outcomes(
         self, partition: int, incarnation: str, numbers: Sequence[int]
-    ) -> list[wire.Outcome | None]:
-        """Return the committed outcome of each command, None where there is none yet."""
+    ) -> list[wire.Outcome | CorruptState | None]:
+        """Return the committed outcome of each command, None where there is none yet.
+
+        One that cannot be read is an error in its place.
+        """
         async with self._client.pipeline(transaction=False) as pipe:
             for number in numbers:
                 pipe.hget(keys.outcomes(partition, incarnation, number), str(number))
             blobs = await pipe.execute() if numbers else []
         return [
-            None if blob is None else decoded(wire.decode_outcome, blob, "an outcome")
-            for blob in blobs
+            None if blob is None else _outcome(blob, incarnation, number)
+            for number, blob in zip(numbers, blobs, strict=True)
         ]
 
     async def condition(self) -> Condition:
@@ -254,7 +291,65 @@ class AsyncStore:
         memory = rest.pop() if cluster is None else await cluster.memory()
         return Health(
             unowned=[partition for partition in every if not rest[2 * partition]],
-            pending=[int(appended or 0) - int(done or 0) for appended, done in rest[1::2]],
+            pending=[_count(appended) - _count(done) for appended, done in rest[1::2]],
             used_memory=int(memory["used_memory"]),
             maxmemory=int(memory["maxmemory"]),
         )
+
+
+def _all(decode: Any, stored: dict[bytes, bytes], part: str, stream: str) -> list[Any]:
+    """Decode the values of a hash; raises CorruptState where one of them cannot be read."""
+    return [decoded(decode, blob, part, stream, _text(f)) for f, blob in stored.items()]
+
+
+def _outcome(blob: bytes, incarnation: str, number: int) -> wire.Outcome | CorruptState:
+    try:
+        found: wire.Outcome = decoded(wire.decode_outcome, blob, "outcome", incarnation, number)
+    except CorruptState as error:
+        return error
+    return found
+
+
+def _outcomes(stored: dict[bytes, bytes], stream: str) -> dict[bytes, bytes]:
+    """Encoded idempotency records by field, without checksums: they may get another stream."""
+    found = {}
+    for field, blob in stored.items():
+        record = decoded(wire.decode_idempotency, blob, "idempotency", stream)
+        if record.field not in (b"", field):
+            raise CorruptState(f"an idempotency record of {stream!r} is under another's name")
+        found[field] = wire.encode(record)
+    return found
+
+
+def _check_whole(
+    stream: str,
+    head: wire.Head,
+    records: Sequence[wire.Record],
+    absent: Sequence[int],
+    wanted: range,
+) -> None:
+    """Raise CorruptState where a wanted record is missing that `head` retains.
+
+    absent: chunks that are not there.
+    """
+    for number in absent:
+        if head.oldest <= number < chunk_of(stream, head.sealed):
+            raise CorruptState(f"chunk {number} of {stream!r} is not there any more")
+    first = max(wanted.start, head.seq - head.settings.history, first_of(stream, head.oldest))
+    if chunk_of(stream, first) == head.oldest and first < head.sealed:
+        # It may begin with an observation that never was here: that of an imported stream.
+        first = min((each.seq for each in records), default=wanted.stop)
+    there = {record.seq for record in records}
+    gone = [seq for seq in range(first, min(wanted.stop, head.seq)) if seq not in there]
+    if gone:
+        raise CorruptState(f"observation {gone[0]} of {stream!r} is not there any more")
+
+
+def _text(name: bytes) -> str:
+    """Return a name of a list; a damaged one is shown as far as it goes."""
+    return name.decode(errors="backslashreplace")
+
+
+def _count(value: bytes | None) -> int:
+    """Return a counter; what is none counts nothing, until its partition is next acquired."""
+    return int(value) if value and value.isdigit() else 0

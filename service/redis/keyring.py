@@ -15,6 +15,7 @@ import redis
 import redis.asyncio
 
 from service.keys import Key
+from service.wire import checked, checksummed
 
 log = logging.getLogger(__name__)
 
@@ -41,7 +42,7 @@ class Keyring:
         found = _table(cast(Any, self._client.hgetall(KEYS)))
         used = cast(dict[bytes, bytes], self._client.hgetall(USED))
         keys = sorted(found.values(), key=lambda key: (key.name, key.created_ms))
-        return [(key, int(used.get(key.id.encode(), 0))) for key in keys]
+        return [(key, _seconds(used.get(key.id.encode(), b"0"))) for key in keys]
 
     def add(self, key: Key) -> None:
         """Add a new key; ValueError when an active one has its name."""
@@ -75,7 +76,7 @@ class Keyring:
 
     def _put(self, pipe: redis.client.Pipeline, *keys: Key) -> None:
         pipe.multi()
-        pipe.hset(KEYS, mapping={key.id: _encode(key) for key in keys})
+        pipe.hset(KEYS, mapping={key.id: checksummed(_encode(key), "key", key.id) for key in keys})
         pipe.incr(VERSION)
 
 
@@ -107,7 +108,12 @@ def _table(blobs: Mapping[bytes, bytes]) -> dict[str, Key]:
     found = {}
     for id_, blob in blobs.items():
         try:
-            found[id_.decode()] = _decode(blob)
+            found[id_.decode()] = _decode(checked(blob, "key", id_.decode()))
         except (msgspec.MsgspecError, ValueError) as error:
             log.warning("key %r cannot be read and is refused: %s", id_, error)
     return found
+
+
+def _seconds(used: bytes) -> int:
+    """Return when a key was last used; of a damaged time, never."""
+    return int(used) if used.isdigit() else 0

@@ -71,6 +71,7 @@ class Entry(NamedTuple):
 
     id: str
     payload: bytes
+    sums: bytes = b""  # see `wire.Sums`; empty: of an earlier version
 
 
 class Commit(NamedTuple):
@@ -107,7 +108,7 @@ class Log:
         # Tokens of acquisitions without an answer: the store may still carry one out, as a server
         # does that was stopped when it comes to what a closed connection had sent.
         self._unsure: dict[int, set[str]] = {}
-        self.declined: set[int] = set()  # partitions that only a later version can work on
+        self.declined: set[int] = set()  # partitions that this version cannot work on
         self._acquire, self._renew = Script("acquire"), Script("renew")
         self._release, self._commit = Script("release"), Script("commit")
         self._trial = Script("trial")
@@ -131,6 +132,10 @@ class Log:
         if found is None:
             return None
         unsure.clear()  # while this lease lasts, no other comes to be
+        if found == [-1]:
+            logger.error("partition %d is not taken: its offset is damaged", partition)
+            self.declined.add(partition)
+            return None
         if len(found) == 1:
             self.decline(partition, f"format {found[0]}, this version knows {formats.STORE}")
             return None
@@ -219,7 +224,10 @@ class Log:
             # The first of several entries wakes a waiting reader; the others are here by now.
             found = self._xread(after, count)
         return {
-            names[name]: [Entry(id_.decode(), fields.get(b"b", b"")) for id_, fields in entries]
+            names[name]: [
+                Entry(id_.decode(), fields.get(b"b", b""), fields.get(b"c", b""))
+                for id_, fields in entries
+            ]
             for name, entries in found or []
         }
 

@@ -5,13 +5,14 @@ from __future__ import annotations
 import asyncio
 from collections import defaultdict
 from collections.abc import Iterable, Sequence
+from itertools import count as count_from
 from typing import Any, NamedTuple, cast
 
 import redis.asyncio
 
 from service import wire
 from service.redis import keys
-from service.redis.store import chunk_of, decoded, unseal
+from service.redis.store import CorruptState, chunk_of, decoded, unseal
 
 Label = float | None
 
@@ -26,11 +27,11 @@ class Row(NamedTuple):
 
 async def read(
     client: redis.asyncio.Redis, streams: Sequence[tuple[int, str]], labels: int
-) -> list[Row]:
-    """Return a row for each (partition, stream) that is there; raises CorruptState."""
-    heads = await _heads(client, streams)
+) -> tuple[list[Row], list[str]]:
+    """Return a row for each (partition, stream) that is there, and who cannot be read."""
+    heads, unreadable = await _heads(client, streams)
     if not labels:
-        return [Row(stream, head, []) for _, stream, head in heads]
+        return [Row(stream, head, []) for _, stream, head in heads], unreadable
     async with client.pipeline(transaction=False) as pipe:
         for partition, stream, head in heads:
             # What a commit seals after `head` was read is missing from the tail, and then there.
@@ -41,7 +42,8 @@ async def read(
             chunks = range(chunk_of(stream, first), chunk_of(stream, last) + 1)
             pipe.hmget(keys.history(partition, stream), [str(number) for number in chunks])
         found = await pipe.execute()
-    return await asyncio.to_thread(_rows, heads, found, labels)
+    rows, more = await asyncio.to_thread(_rows, heads, found, labels)
+    return rows, sorted(unreadable + more)
 
 
 async def count(client: redis.asyncio.Redis, partitions: int, low: bytes, high: bytes) -> int:
@@ -54,8 +56,8 @@ async def count(client: redis.asyncio.Redis, partitions: int, low: bytes, high: 
 
 async def _heads(
     client: redis.asyncio.Redis, streams: Sequence[tuple[int, str]]
-) -> list[tuple[int, str, wire.Head]]:
-    """Return the heads of those that are there, in the order asked for."""
+) -> tuple[list[tuple[int, str, wire.Head]], list[str]]:
+    """Return the heads of those that are there, in the order asked for, and who has none."""
     by_partition: defaultdict[int, list[str]] = defaultdict(list)
     for partition, stream in streams:
         by_partition[partition].append(stream)
@@ -69,20 +71,31 @@ async def _heads(
         for name, blob in zip(names, row, strict=True)
         if blob is not None
     }
-    found = []
+    found, unreadable = [], []
     for partition, stream in streams:
         if stream in blobs:
-            head = decoded(wire.decode_head, blobs[stream], f"the head of {stream!r}")
+            try:
+                head = decoded(wire.decode_head, blobs[stream], "head", stream)
+            except CorruptState:
+                unreadable.append(stream)
+                continue
             if not head.deleted:
                 found.append((partition, stream, head))
-    return found
+    return found, unreadable
 
 
-def _rows(heads: list[tuple[int, str, wire.Head]], found: list[Any], labels: int) -> list[Row]:
-    return [
-        Row(stream, head, _labels(stream, head, found[2 * i], found[2 * i + 1], labels))
-        for i, (_, stream, head) in enumerate(heads)
-    ]
+def _rows(
+    heads: list[tuple[int, str, wire.Head]], found: list[Any], labels: int
+) -> tuple[list[Row], list[str]]:
+    rows, unreadable = [], []
+    for i, (_, stream, head) in enumerate(heads):
+        try:
+            last = _labels(stream, head, found[2 * i], found[2 * i + 1], labels)
+        except CorruptState:
+            unreadable.append(stream)
+            continue
+        rows.append(Row(stream, head, last))
+    return rows, unreadable
 
 
 def _labels(
@@ -92,10 +105,16 @@ def _labels(
     chunks: Iterable[bytes | None],
     labels: int,
 ) -> list[Label]:
-    records = [record for blob in chunks if blob for record in unseal(blob)]
-    what = f"a record of {stream!r}"
-    records += [decoded(wire.decode_record, blob, what) for blob in tail if blob]
     first = _first(head, labels)
+    numbers, seqs = count_from(chunk_of(stream, first)), count_from(max(first, head.sealed))
+    records = [
+        r for n, blob in zip(numbers, chunks, strict=False) if blob for r in unseal(stream, n, blob)
+    ]
+    records += [
+        decoded(wire.decode_record, blob, "tail", stream, seq)
+        for seq, blob in zip(seqs, tail, strict=False)
+        if blob
+    ]
     by_seq = {record.seq: record for record in records if first <= record.seq < head.seq}
     return [_one(by_seq[seq].y) for seq in sorted(by_seq)]
 

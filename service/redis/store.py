@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import zlib
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, NamedTuple, cast
 from zlib import crc32
 
@@ -17,7 +17,11 @@ CHUNK = 64
 
 
 class CorruptState(ValueError):
-    """Stored bytes that cannot be read; the message says whose."""
+    """Stored bytes that cannot be read; the message says whose. blobs: themselves, by part."""
+
+    def __init__(self, message: str, blobs: dict[str, bytes] | None = None) -> None:
+        super().__init__(message)
+        self.blobs = blobs or {}
 
 
 def phase_of(stream: str) -> int:
@@ -35,17 +39,19 @@ def first_of(stream: str, chunk: int) -> int:
     return max(0, chunk * CHUNK - phase_of(stream))
 
 
-def seal(records: Sequence[wire.Record | msgspec.Raw]) -> bytes:
+def seal(stream: str, number: int, records: Sequence[wire.Record | msgspec.Raw]) -> bytes:
     """Encode the records of one chunk; Raw: encoded already."""
-    return zlib.compress(wire.encode(records))
+    return wire.checksummed(zlib.compress(wire.encode(records)), "history", stream, number)
 
 
-def unseal(blob: bytes) -> list[wire.Record]:
+def unseal(stream: str, number: int | str, blob: bytes) -> list[wire.Record]:
     """Decode what `seal` made."""
-    try:
-        return wire.decode_chunk(zlib.decompress(blob))
-    except (zlib.error, msgspec.MsgspecError) as error:
-        raise CorruptState(f"a sealed chunk cannot be read: {error}") from error
+    return cast(list[wire.Record], decoded(chunk, blob, "history", stream, number))
+
+
+def chunk(body: bytes) -> list[wire.Record]:
+    """Decode the records of a chunk without its checksum."""
+    return wire.decode_chunk(zlib.decompress(body))
 
 
 class Stored(NamedTuple):
@@ -56,6 +62,8 @@ class Stored(NamedTuple):
     tail: dict[int, bytes]  # by seq, ascending
     idempotency: dict[bytes, bytes]
     stale: tuple[bytes, ...] = ()  # fields of checkpoints that no commit came to name
+    strays: dict[bytes, bytes] = {}  # of the tail, under fields that are no numbers
+    named: bool = False  # listed as a living stream; only looked at where there is no head
 
 
 class Store:
@@ -71,18 +79,22 @@ class Store:
         heads = cast(list[bytes | None], self._client.hmget(keys.heads(partition), list(streams)))
         with self._client.pipeline(transaction=False) as pipe:
             for stream, head in zip(streams, heads, strict=True):
-                pipe.hget(keys.checkpoint(partition, stream), checkpoint_field(head))
+                pipe.hget(keys.checkpoint(partition, stream), checkpoint_field(stream, head))
                 pipe.hgetall(keys.tail(partition, stream))
                 pipe.hgetall(keys.idempotency(partition, stream))
                 pipe.hkeys(keys.checkpoint(partition, stream))
+                pipe.zscore(keys.names(partition), stream)
             found = pipe.execute()
         loaded = []
-        for i, head in enumerate(heads):
-            checkpoint, tail, idempotency, fields = found[4 * i : 4 * i + 4]
-            named = checkpoint_field(head).encode()
+        for i, (stream, head) in enumerate(zip(streams, heads, strict=True)):
+            checkpoint, records, idempotency, fields, score = found[5 * i : 5 * i + 5]
+            named = checkpoint_field(stream, head).encode()
             stale = tuple(field for field in fields if named and field != named)
-            ordered = {int(seq): tail[seq] for seq in sorted(tail, key=int)}
-            loaded.append(Stored(head, checkpoint, ordered, idempotency, stale))
+            strays = {field: blob for field, blob in records.items() if not field.isdigit()}
+            tail = {int(field): blob for field, blob in records.items() if field not in strays}
+            living = score is not None
+            rest = (idempotency, stale, strays, living)
+            loaded.append(Stored(head, checkpoint, dict(sorted(tail.items())), *rest))
         return loaded
 
     def put_checkpoints(
@@ -91,21 +103,29 @@ class Store:
         """Write (stream, field, state) before the commit that moves the heads' pointers."""
         with self._client.pipeline(transaction=False) as pipe:
             for stream, field, blob in checkpoints:
-                pipe.hset(keys.checkpoint(partition, stream), field, blob)
+                kept = wire.checksummed(blob, "checkpoint", stream, field)
+                pipe.hset(keys.checkpoint(partition, stream), field, kept)
             pipe.execute()
 
     def events(self, partition: int, stream: str) -> dict[int, wire.Event]:
-        """Read the committed events of a stream."""
+        """Read the committed events of a stream; raises CorruptState."""
         stored = cast(dict[bytes, bytes], self._client.hgetall(keys.events(partition, stream)))
-        what = f"an event of {stream!r}"
-        return {int(i): decoded(wire.decode_event, blob, what) for i, blob in stored.items()}
+        found, unreadable = each_decoded(wire.decode_event, stored, "event", stream)
+        if unreadable:
+            text = f"events {', '.join(unreadable)} of {stream!r} cannot be read"
+            raise CorruptState(text, {f"event {id_}": blob for id_, blob in unreadable.items()})
+        return {event.id: event for event in found}
 
     def keyed(self, partition: int, stream: str, field: bytes) -> wire.IdempotencyRecord | None:
         """Read one idempotency record."""
         key = keys.idempotency(partition, stream)
         blob = cast(bytes | None, self._client.hget(key, field))
-        what = f"an idempotency record of {stream!r}"
-        return None if blob is None else decoded(wire.decode_idempotency, blob, what)
+        if blob is None:
+            return None
+        found = decoded(wire.decode_idempotency, blob, "idempotency", stream)
+        if found.field not in (b"", field):
+            raise CorruptState(f"the stored idempotency of {stream!r} is that of another key")
+        return cast(wire.IdempotencyRecord, found)
 
     def staged(self, partition: int, token: str) -> bytes | None:
         """Read a snapshot that the API left for this partition."""
@@ -119,20 +139,44 @@ class Store:
         return cast(list[bytes | None], self._client.hmget(keys.history(partition, stream), fields))
 
 
-def checkpoint_field(head: bytes | None) -> str:
+def state(body: bytes) -> bytes:
+    """Return a checkpoint that has the beginning and the checksum of `model_core.codec`."""
+    if not body.startswith(b"MOCA") or crc32(body[:-4]).to_bytes(4, "little") != body[-4:]:
+        raise wire.Damaged("its checksum does not fit its bytes")
+    return body
+
+
+def checkpoint_field(stream: str, head: bytes | None) -> str:
     """Return the field of the checkpoint a head names; one that never exists without any."""
     if head is None:
         return ""
     try:
-        decoded = wire.decode_head(head)
-    except msgspec.MsgspecError:  # the worker decodes it again, and says whose head is corrupt
+        found: wire.Head = decoded(wire.decode_head, head, "head", stream)
+    except CorruptState:  # the worker decodes it again, and says whose head is corrupt
         return ""
-    return f"{decoded.generation}:{decoded.checkpoint}"
+    return f"{found.generation}:{found.checkpoint}"
 
 
-def decoded(decode: Any, blob: bytes, what: str) -> Any:
-    """Decode stored bytes; raises CorruptState, saying of what they are."""
+def decoded(decode: Any, blob: bytes, part: str, owner: str, field: object = "") -> Any:
+    """Check and decode a stored part; raises CorruptState, naming it."""
     try:
-        return decode(blob)
-    except msgspec.MsgspecError as error:
-        raise CorruptState(f"{what} cannot be read: {error}") from error
+        return decode(wire.checked(blob, part, owner, field))
+    except (wire.Damaged, msgspec.MsgspecError, zlib.error) as error:
+        name = f"{part} {field}".strip()
+        raise CorruptState(
+            f"the stored {name} of {owner!r} cannot be read: {error}", {name: blob}
+        ) from error
+
+
+def each_decoded(
+    decode: Any, stored: Mapping[bytes, bytes], part: str, owner: str
+) -> tuple[list[Any], dict[str, bytes]]:
+    """Decode the values of a hash; returns them, and those that cannot be read by field."""
+    found, unreadable = [], {}
+    for name, blob in stored.items():
+        field = name.decode(errors="backslashreplace")
+        try:
+            found.append(decoded(decode, blob, part, owner, field))
+        except CorruptState:
+            unreadable[field] = blob
+    return found, unreadable

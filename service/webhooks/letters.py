@@ -13,7 +13,7 @@ from typing import Any, NamedTuple, cast
 import redis.asyncio
 from redis.exceptions import ResponseError
 
-from service.feed import START, Id, Raised, readable
+from service.feed import START, Id, Raised, before_of, number_of, readable
 from service.redis import keys
 
 PAGE = 64
@@ -137,20 +137,23 @@ class Letters:
         return [self._letter(source, id_.decode(), fields or {}) for id_, fields in entries if id_]
 
     def _letter(self, source: str, id_: str, fields: dict[bytes, bytes]) -> Letter:
-        blob, before = fields.get(b"e", b""), Id.parse(fields.get(b"b", b"0-0"))
-        number = fields.get(b"number", b"").decode()
-        number = number or f"evt_{self._partitions.get(source, 0)}_{id_}"
-        return Letter(source, id_, number, blob, readable(blob), before)
+        blob = fields.get(b"e", b"")
+        before = before_of(id_.encode(), fields) or Id.parse(id_)
+        number = fields.get(b"number", b"").decode(errors="backslashreplace")
+        number = number or number_of(self._partitions.get(source, 0), id_)
+        return Letter(source, id_, number, blob, readable(blob, number), before)
 
 
 def dead_letters(client: redis.Redis, hook: str | None = None) -> list[Dead]:
     """Return what was given up, oldest first."""
     found = []
     for id_, fields in cast(Any, client.xrange(keys.DEAD_LETTERS)):
-        of, number, error = (fields[name].decode() for name in (b"hook", b"number", b"error"))
+        of, number, error = (_text(fields, name) for name in (b"hook", b"number", b"error"))
         if hook in (None, of):
-            raised = readable(fields[b"e"])
-            found.append(Dead(id_.decode(), of, number, error, int(fields[b"attempts"]), raised))
+            raised = readable(fields.get(b"e", b""), number)
+            attempts = fields.get(b"attempts", b"")
+            tried = int(attempts) if attempts.isdigit() else 0
+            found.append(Dead(id_.decode(), of, number, error, tried, raised))
     return found
 
 
@@ -158,11 +161,16 @@ def redeliver(client: redis.Redis, hook: str | None = None) -> int:
     """Put dead letters back for another round of attempts; returns how many."""
     moved = 0
     for id_, fields in cast(Any, client.xrange(keys.DEAD_LETTERS)):
-        of = fields[b"hook"].decode()
+        of = _text(fields, b"hook")
         if hook in (None, of):
             # Added before it is removed: an interruption delivers twice, and loses nothing.
-            again = {"e": fields[b"e"], "number": fields[b"number"]}
+            again = {"e": fields.get(b"e", b""), "number": fields.get(b"number", b"")}
             client.xadd(keys.webhook_again(of), cast(Any, again))
             client.xdel(keys.DEAD_LETTERS, id_)
             moved += 1
     return moved
+
+
+def _text(fields: dict[bytes, bytes], name: bytes) -> str:
+    """Return a field for people to read, however damaged."""
+    return fields.get(name, b"").decode(errors="backslashreplace")

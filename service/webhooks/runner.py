@@ -130,7 +130,10 @@ class Runner:
                 self._look_for_gap(letter)
             again = letter.source == self._letters.again
             raised = letter.raised
-            if raised is None or not (again or self._hook.wanted.lets(raised)):
+            if raised is None:
+                await self._give_up(letter, "its entry cannot be read", 0)
+                continue
+            if not (again or self._hook.wanted.lets(raised)):
                 unwanted.append(letter)
                 continue
             self._held[letter.source, letter.id] = raised.at_ms
@@ -191,7 +194,11 @@ class Runner:
         if attempt < settings.webhook_attempts:
             log.info("webhook %s: attempt %d at %s: %s", hook, attempt, letter.number, error)
             return False
-        log.warning("webhook %s: %s is given up: %s", hook, letter.number, error)
-        await self._letters.bury(letter, error, attempt, settings.webhook_dead)
-        metrics.WEBHOOK_DEAD.labels(hook).inc()
+        await self._give_up(letter, error, attempt)
         return True
+
+    async def _give_up(self, letter: Letter, error: str, attempts: int) -> None:
+        hook = self._hook.name
+        log.warning("webhook %s: %s is given up: %s", hook, letter.number, error)
+        await self._letters.bury(letter, error, attempts, self._settings.webhook_dead)
+        metrics.WEBHOOK_DEAD.labels(hook).inc()

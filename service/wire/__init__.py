@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import msgspec
 
+from service.wire.checksum import Damaged, checked, checksummed
 from service.wire.commands import (
     READS,
     RERUNS,
@@ -16,6 +17,7 @@ from service.wire.commands import (
     Act,
     Batch,
     Command,
+    CommandSum,
     Configure,
     Delete,
     Envelope,
@@ -28,6 +30,7 @@ from service.wire.commands import (
     Predict,
     RunLength,
     SetBelief,
+    Sums,
     Verdict,
     WhatIf,
 )
@@ -52,7 +55,9 @@ __all__ = [
     "Batch",
     "Change",
     "Command",
+    "CommandSum",
     "Configure",
+    "Damaged",
     "Delete",
     "Durations",
     "Met",
@@ -75,17 +80,22 @@ __all__ = [
     "RunLength",
     "SetBelief",
     "StreamSettings",
+    "Sums",
     "Verdict",
     "WhatIf",
+    "checked",
+    "checksummed",
     "decode_batch",
     "decode_change",
     "decode_chunk",
+    "decode_envelope",
     "decode_event",
     "decode_head",
     "decode_idempotency",
     "decode_outcome",
     "decode_outcomes",
     "decode_record",
+    "decode_sums",
     "encode",
     "numbers",
     "units",
@@ -93,6 +103,8 @@ __all__ = [
 
 encode = msgspec.msgpack.Encoder().encode
 decode_batch = msgspec.msgpack.Decoder(Batch).decode
+decode_envelope = msgspec.msgpack.Decoder(Envelope).decode
+decode_sums = msgspec.msgpack.Decoder(Sums).decode
 decode_outcome = msgspec.msgpack.Decoder(Outcome).decode
 decode_outcomes = msgspec.msgpack.Decoder(list[Outcome]).decode
 decode_head = msgspec.msgpack.Decoder(Head).decode

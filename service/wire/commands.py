@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any, get_args
+from typing import Any, NamedTuple, get_args
 
 import msgspec
 from msgspec import Struct
@@ -161,6 +161,27 @@ class Batch(Struct, array_like=True):
     incarnation: str
     envelopes: list[Envelope]
     format: int = 1  # see `service.formats`
+
+
+class CommandSum(NamedTuple):
+    """Place and checksum of one command in its entry, and who waits for how much of it."""
+
+    number: int
+    units: int
+    length: int
+    crc: int
+
+
+class Sums(Struct, array_like=True):
+    """Checksums of a log entry's commands, which lie one after the other from `start` on.
+
+    With these a damaged command is known by its number, and the others of the entry are not hurt.
+    """
+
+    incarnation: str
+    format: int
+    start: int
+    commands: list[CommandSum]
 
 
 class Outcome(Struct, array_like=True):

@@ -168,3 +168,4 @@ class IdempotencyRecord(Struct, array_like=True):
     time_ms: int
     status: int
     body: list[bytes]
+    field: bytes = b""  # it was stored under, which damage may have changed; empty: not recorded

@@ -7,7 +7,7 @@ from collections import deque
 from msgspec.structs import replace
 
 from service import metrics
-from service.errors import Defect, KeyReused, ServiceError, UnknownModel
+from service.errors import CorruptState, Defect, KeyReused, ServiceError, UnknownModel
 from service.wire import Head, IdempotencyRecord, Observation, Observe, Record
 from service.worker import answers, delayed, feeding, hazards, reads, times
 from service.worker.answers import Answer, Filling
@@ -119,6 +119,11 @@ class Batch:
         digest = stored.digest if stored is not None else None
         if earlier is not None and isinstance(earlier.command, Observe):
             digest = earlier.command.digest
+        elif field in lane.stream.unreadable:
+            raise CorruptState(
+                f"stream {lane.stream.name!r}: what was done under the idempotency key "
+                f"{command.key!r} cannot be read; nothing was done now"
+            )
         elif stored is None:
             task.field = field
             lane.keyed[field] = task

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Iterable, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 from redis.exceptions import ResponseError
 
@@ -18,9 +18,17 @@ from service.wire import IdempotencyRecord, Observe, Outcome
 from service.worker import answers, feeding
 from service.worker.effects import Effect
 from service.worker.stream import Stream
-from service.worker.task import Item, Task, key_field
+from service.worker.task import Item, Lost, key_field
 
 logger = logging.getLogger(__name__)
+
+
+class Answered(NamedTuple):
+    """What one command of an API process came to. checksums: whether that reads such outcomes."""
+
+    incarnation: str
+    outcome: Outcome
+    checksums: bool
 
 
 def commit_of(
@@ -37,18 +45,21 @@ def commit_of(
     set aside.
     """
     tasks = [item.task for item in items if item.task]
-    effects, messages = _outcomes(tasks, lease.partition, keep_ms)
+    answers = [Answered(task.incarnation, task.outcome(), task.checksums) for task in tasks]
+    answers += [_unreadable(item.lost) for item in items if item.lost]
+    p = lease.partition
+    effects, messages = _outcomes(answers, p, keep_ms)
     for item in items:
         if item.payload is not None:
             metrics.QUARANTINED_COMMANDS.inc()
-            whose = f"a command for {item.task.command.stream!r}" if item.task else "an entry"
-            logger.error("set aside: %s, %s of partition %d", whose, item.offset, lease.partition)
-            aside = ("HSET", keys.quarantine(lease.partition), str(item.offset), item.payload)
+            logger.error("set aside: %s, %s of partition %d", _name(item), item.offset, p)
+            aside = ("HSET", keys.quarantine(p), str(item.offset), item.payload)
             effects.append(aside)
     for stream in streams:
         effects += stream.effects()
     effects += feeding.effects(lease.partition, streams, feed_events)
     done = sum(wire.units(task.command) for task in tasks)
+    done += sum(item.lost.units for item in items if item.lost)
     new = items[-1].offset
     return Commit(lease.partition, lease.token, expected, new, done, effects, messages)
 
@@ -76,22 +87,37 @@ def refused(store: Store, item: Item) -> tuple[Item, list[Effect]]:
         task.status, task.body = earlier.status, answers.repeat(earlier.body)
     if earlier is not None:
         return aside, []
-    record = IdempotencyRecord(command.digest or "", task.envelope.time_ms, task.status, task.body)
-    key = keys.idempotency(task.partition, command.stream)
-    return aside, [("HSET", key, key_field(command), wire.encode(record))]
+    field, digest = key_field(command), command.digest or ""
+    record = IdempotencyRecord(digest, task.envelope.time_ms, task.status, task.body, field)
+    blob = wire.checksummed(wire.encode(record), "idempotency", command.stream)
+    return aside, [("HSET", keys.idempotency(task.partition, command.stream), field, blob)]
+
+
+def _name(item: Item) -> str:
+    if item.lost:
+        return f"command {item.lost.number} of {item.lost.incarnation}, damaged in the log"
+    return f"a command for {item.task.command.stream!r}" if item.task else "an entry"
+
+
+def _unreadable(lost: Lost) -> Answered:
+    """Outcome of a command that was damaged in the log."""
+    refusal = Quarantined("its bytes were damaged in the log; it was not applied", applied=0)
+    outcome = Outcome(lost.number, refusal.status, [refusal.render()])
+    return Answered(lost.incarnation, outcome, True)
 
 
 def _outcomes(
-    tasks: Iterable[Task], partition: int, keep_ms: int
+    answers: Iterable[Answered], partition: int, keep_ms: int
 ) -> tuple[list[tuple[Argument, ...]], list[tuple[str, bytes]]]:
-    """Effects that store what the tasks came to, and messages that hint at them."""
+    """Effects that store outcomes, and messages that hint at them."""
     stored: dict[str, list[Any]] = {}
     told: dict[str, list[Outcome]] = {}
-    for task in tasks:
-        outcome = task.outcome()
-        key = keys.outcomes(partition, task.incarnation, outcome.number)
-        stored.setdefault(key, []).extend((str(outcome.number), wire.encode(outcome)))
-        told.setdefault(task.incarnation, []).append(outcome)
+    for incarnation, outcome, checksums in answers:
+        key, blob = keys.outcomes(partition, incarnation, outcome.number), wire.encode(outcome)
+        if checksums:
+            blob = wire.checksummed(blob, "outcome", incarnation, outcome.number)
+        stored.setdefault(key, []).extend((str(outcome.number), blob))
+        told.setdefault(incarnation, []).append(outcome)
     effects: list[tuple[Argument, ...]] = []
     for key, pairs in stored.items():
         effects += [("HSET", key, *pairs), ("PEXPIRE", key, keep_ms)]

@@ -11,6 +11,7 @@ from msgspec.structs import replace
 
 from service import metrics, views
 from service.errors import CorruptState, ModelChanged, ReadTimeout, UnknownStream
+from service.redis.store import CorruptState as Unreadable
 from service.wire import (
     READS,
     Act,
@@ -48,7 +49,11 @@ def control(engine: Engine, stream: Stream, task: Task) -> None:
         usable(stream, moved=isinstance(command, Move))
     if not (isinstance(command, MAKERS) or stream.alive or stream.broken is not None):
         raise UnknownStream(f"there is no stream {stream.name!r}")
-    _RUN[type(command)](engine, stream, task)
+    try:
+        _RUN[type(command)](engine, stream, task)
+    except Unreadable as error:  # a part that only this command needs
+        engine.note(stream, error.blobs, str(error))
+        raise CorruptState(str(error)) from error
 
 
 def _late(engine: Engine, task: Task) -> bool:

@@ -155,6 +155,7 @@ def move(engine: Engine, stream: Stream, command: Move, now_ms: int) -> None:
     old, name = stream.live(), engine.catalogue.resolve(command.model)
     if (name, engine.catalogue.digest(name)) == (old.settings.model, old.digest):
         return
+    stream.events(engine.store)  # needed later: nothing has changed yet where one is damaged
     head, records = _prepared(engine, stream, {"model": name}, old.pending, anew=True)
     rerun.adopt(engine, stream, rerun.under(engine, stream, head, records), now_ms)
     stream.live().met = []  # what waits counts under the new model, as what is retained does

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from zlib import crc32
 
-from service import wire
 from service.redis import keys
 from service.redis.script import Argument
-from service.redis.store import Stored
 from service.wire import Head, StreamSettings
 
 Effect = tuple[Argument, ...]
@@ -28,16 +27,8 @@ def listed(partition: int, name: str, head: Head, was: StreamSettings) -> list[E
     return found
 
 
-def aside(
-    partition: int, name: str, stored: Stored, unreadable: dict[bytes, bytes]
-) -> list[Effect]:
+def aside(partition: int, name: str, parts: Mapping[str, bytes | None]) -> list[Effect]:
     """Keep what cannot be read of a stream where no later commit overwrites it."""
-    parts = {
-        "head": stored.head,
-        "checkpoint": stored.checkpoint,
-        "tail": wire.encode(stored.tail) if stored.tail else None,
-        "idempotency": wire.encode(unreadable) if unreadable else None,
-    }
     return [
         ("HSET", keys.quarantine(partition), f"{part}:{name}:{crc32(blob):08x}", blob)
         for part, blob in parts.items()

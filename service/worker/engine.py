@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import time
 from collections import OrderedDict
-from collections.abc import Callable, Container, Iterable
+from collections.abc import Callable, Container, Iterable, Mapping
 from typing import TypeVar
 
 import msgspec
@@ -18,7 +18,8 @@ from model_core.filter import FilterState
 from model_core.upm.builtin import Options
 from service import metrics, metrics_quality, wire
 from service.errors import ServiceError
-from service.redis.store import Store, Stored
+from service.redis.store import CorruptState as Unreadable
+from service.redis.store import Store, Stored, decoded
 from service.settings import Settings
 from service.wire import Head
 from service.worker.catalogue import Catalogue, options_of
@@ -59,16 +60,44 @@ class Engine:
             try:
                 if wrong:
                     raise CorruptState(wrong)
-                stream.recall(each.idempotency)
-                stream.begin_with(None if each.head is None else wire.decode_head(each.head))
-                self._know(stream)
-                self._restore(stream, each.checkpoint)
+                self._begin(stream, each)
                 loaded.append(stream)
-            except (CorruptState, msgspec.MsgspecError) as error:
+            except (CorruptState, Unreadable, msgspec.MsgspecError) as error:
                 self._break(stream, each, str(error))
             except ServiceError as refusal:  # its model is missing: again at the next command
                 stream.unserved = refusal
         self._replay([s for s in loaded if s.slab is not None])
+
+    def _begin(self, stream: Stream, stored: Stored) -> None:
+        """Take over what is stored; raises where the stream cannot be used as it is."""
+        stream.recall(stored.idempotency)
+        stream.read_tail(stored)
+        if stored.head is not None:
+            head = decoded(wire.decode_head, stored.head, "head", stream.name)
+            stream.begin_with(head)
+        elif stored.named or stored.tail:
+            raise CorruptState("its head is gone")
+        self._know(stream)
+        checkpoint = stored.checkpoint
+        if checkpoint is not None:
+            field = f"{stream.live().generation}:{stream.live().checkpoint}"
+            checkpoint = decoded(bytes, checkpoint, "checkpoint", stream.name, field)
+        self._restore(stream, checkpoint)
+        self._spare(stream)
+
+    def _spare(self, stream: Stream) -> None:
+        """Keep aside what is damaged of a stream that can be used without it."""
+        parts = {f"tail {seq}": blob for seq, blob in stream.damaged.items()}
+        if stream.unreadable:
+            parts["idempotency"] = wire.encode(stream.unreadable)
+        if parts:
+            self.note(stream, parts, f"{', '.join(parts)} cannot be read")
+
+    def note(self, stream: Stream, parts: Mapping[str, bytes | None], reason: str) -> None:
+        """Keep parts that cannot be read aside, in the next commit, and say so."""
+        stream.set_aside(parts)
+        logger.warning("stream %r: %s; its bytes are kept aside", stream.name, reason)
+        metrics.CORRUPT_STATES.inc()
 
     def _know(self, stream: Stream) -> None:
         """Fill in what an older version did not keep of a stream: the model alone decided."""
@@ -96,21 +125,26 @@ class Engine:
         """Keep the bytes that cannot be read aside, and answer with the reason."""
         stream.leave()
         stream.broken = f"stream {stream.name!r}: {reason}"
-        stream.set_aside(stored)
-        logger.warning("%s; its bytes are kept aside", stream.broken)
-        metrics.CORRUPT_STATES.inc()
+        tail = {str(seq): blob for seq, blob in stored.tail.items()} | stored.strays
+        parts = {
+            "head": stored.head,
+            "checkpoint": stored.checkpoint,
+            "tail": wire.encode(tail) if tail else None,
+            "idempotency": wire.encode(stream.unreadable) if stream.unreadable else None,
+        }
+        self.note(stream, parts, reason)
 
     def _restore(self, stream: Stream, checkpoint: bytes | None) -> None:
         """Put the stream's last checkpoint on the device; its tail is replayed later."""
-        if stream.unreadable:
-            count = len(stream.unreadable)
-            raise CorruptState(f"{count} of its idempotency records cannot be read")
         if not stream.alive:
             return
         head = stream.live()
         first = min(head.checkpoint, head.sealed)
         records = {seq: wire.decode_record(each) for seq, each in stream.tail.items()}
-        if any(seq not in records or records[seq].seq != seq for seq in range(first, head.seq)):
+        # Those before the checkpoint are history alone: a damaged one is missing from that.
+        history = {seq for seq in stream.damaged if seq < head.checkpoint}
+        wanted = [seq for seq in range(first, head.seq) if seq not in history]
+        if any(seq not in records or records[seq].seq != seq for seq in wanted):
             raise CorruptState(f"its tail does not lead from seq {first} to its head")
         stream.buffer = [records[seq] for seq in range(head.checkpoint, head.seq)]
         if not head.warm:

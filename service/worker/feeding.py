@@ -20,7 +20,8 @@ def publish(stream: Stream, task: Task) -> None:
         raised = feed.Raised(
             stream.name, head.settings.model, head.generation, event, time, task.envelope.time_ms
         )
-        stream.feed.append((id_, feed.encode(raised)))
+        number = feed.number_of(stream.partition, id_)
+        stream.feed.append((id_, feed.encode(raised, number)))
 
 
 def effects(partition: int, streams: Sequence[Stream], most: int) -> list[tuple[Argument, ...]]:

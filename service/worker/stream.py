@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import OrderedDict
+from collections.abc import Mapping
 from typing import NamedTuple
 
 import msgspec
@@ -10,7 +11,7 @@ import msgspec
 from service import wire
 from service.feed import Id
 from service.redis import keys
-from service.redis.store import CHUNK, Store, Stored, phase_of, seal
+from service.redis.store import CHUNK, CorruptState, Store, Stored, decoded, phase_of, seal
 from service.wire import Change, Event, Head, IdempotencyRecord, Record
 from service.worker.effects import Effect, aside, listed
 from service.worker.resident import Slab
@@ -29,7 +30,8 @@ class Stream:
     def __init__(self, partition: int, name: str, stored: Stored) -> None:
         self.partition, self.name = partition, name
         self.head: Head | None = None
-        self.tail = dict(stored.tail)  # encoded records
+        self.tail: dict[int, bytes] = {}  # encoded records, without their checksums
+        self.damaged: dict[int, bytes] = {}  # records in the tail, as stored
         self.buffer: list[Record] = []  # records while warming up
         self.remembered: OrderedDict[bytes, IdempotencyRecord] = OrderedDict()
         self.unreadable: dict[bytes, bytes] = {}  # idempotency records
@@ -103,7 +105,7 @@ class Stream:
         head = self.head or Head(1, wire.StreamSettings())  # it could not be read
         self.head = Head(head.generation, head.settings, deleted=True, updated_ms=now_ms)
         self.broken, self.unserved, self.reborn = None, None, True
-        self.tail, self.buffer, self._new, self._events = {}, [], {}, {}
+        self.tail, self.damaged, self.buffer, self._new, self._events = {}, {}, [], {}, {}
         self.leave()
         for list_of in (keys.names, keys.due, keys.pinned):
             self._effects.append(("ZREM", list_of(p), name))
@@ -137,7 +139,8 @@ class Stream:
         key = keys.changes(self.partition, self.name)
         for each in changes:
             field = f"{each.seq}:{each.time_ms}:{each.number}"
-            self._effects.append(("HSET", key, field, wire.encode(each)))
+            blob = wire.checksummed(wire.encode(each), "change", self.name, field)
+            self._effects.append(("HSET", key, field, blob))
 
     def put(self, record: Record) -> None:
         """Keep a record that is new or was changed."""
@@ -167,8 +170,9 @@ class Stream:
         self, field: bytes, record: IdempotencyRecord, keep_s: float, keep_requests: int
     ) -> None:
         """Keep a keyed outcome; forget those that are old and not among the newest."""
+        record.field = field
         self.remembered[field] = record
-        self._fresh[field] = wire.encode(record)
+        self._fresh[field] = self._kept(record)
         while len(self.remembered) > max(keep_requests, 1):
             oldest, first = next(iter(self.remembered.items()))
             if record.time_ms - first.time_ms <= 1000 * keep_s:
@@ -178,18 +182,40 @@ class Stream:
             self._effects.append(("HDEL", keys.idempotency(self.partition, self.name), oldest))
 
     def recall(self, stored: dict[bytes, bytes]) -> None:
-        """Load keyed outcomes, oldest first; those that cannot be read are `unreadable`."""
-        records = []
-        for field, each in stored.items():
+        """Load keyed outcomes, oldest first; those that cannot be read are `unreadable`.
+
+        A record has its field in it: where the two differ, the hash's was damaged, and the record
+        is taken under its own. Whatever was stored under the other one is lost.
+        """
+        records: dict[bytes, IdempotencyRecord] = {}
+        for field, blob in stored.items():
             try:
-                records.append((field, wire.decode_idempotency(each)))
-            except msgspec.MsgspecError:
-                self.unreadable[field] = each
-        self.remembered.update(sorted(records, key=lambda pair: pair[1].time_ms))
+                record = decoded(wire.decode_idempotency, blob, "idempotency", self.name)
+            except CorruptState:
+                self.unreadable[field] = blob
+                continue
+            if record.field not in (b"", field):
+                self.unreadable[field] = blob
+            records[record.field or field] = record
+        self.unreadable = {f: blob for f, blob in self.unreadable.items() if f not in records}
+        self.remembered.update(sorted(records.items(), key=lambda pair: pair[1].time_ms))
 
     def keep_remembered(self) -> None:
         """Have all keyed outcomes written with the next commit."""
-        self._fresh.update((field, wire.encode(each)) for field, each in self.remembered.items())
+        for field, record in self.remembered.items():
+            record.field = field
+            self._fresh[field] = self._kept(record)
+
+    def _kept(self, record: IdempotencyRecord) -> bytes:
+        return wire.checksummed(wire.encode(record), "idempotency", self.name)
+
+    def read_tail(self, stored: Stored) -> None:
+        """Take the stored tail over; records that do not fit their checksums are `damaged`."""
+        for seq, blob in stored.tail.items():
+            try:
+                self.tail[seq] = wire.checked(blob, "tail", self.name, seq)
+            except wire.Damaged:
+                self.damaged[seq] = blob
 
     @property
     def checkpoint_field(self) -> str:
@@ -208,8 +234,9 @@ class Stream:
     def commit_checkpoint(self, blob: bytes) -> None:
         """Have the next commit itself write the state at the stream's seq."""
         self.moved_checkpoint()
-        key = keys.checkpoint(self.partition, self.name)
-        self._effects.append(("HSET", key, self.checkpoint_field, blob))
+        key, field = keys.checkpoint(self.partition, self.name), self.checkpoint_field
+        kept = wire.checksummed(blob, "checkpoint", self.name, field)
+        self._effects.append(("HSET", key, field, kept))
 
     def checkpoint_due(self, every: int) -> bool:
         """Whether a boundary of `every` observations was passed since the last checkpoint."""
@@ -228,9 +255,9 @@ class Stream:
         for record in records:
             self.put(record)
 
-    def set_aside(self, stored: Stored) -> None:
-        """Keep what cannot be read, all of it, where no later commit overwrites it."""
-        self._effects += aside(self.partition, self.name, stored, self.unreadable)
+    def set_aside(self, blobs: Mapping[str, bytes | None]) -> None:
+        """Keep parts that cannot be read, by name, where no later commit overwrites them."""
+        self._effects += aside(self.partition, self.name, blobs)
 
     def effects(self) -> list[Effect]:
         """Everything the next commit must write; afterwards nothing waits."""
@@ -243,22 +270,29 @@ class Stream:
                 self._seal()
         found, self._effects = self._effects, []
         if self._new:
-            pairs = [part for seq in self._new for part in (str(seq), self.tail[seq])]
+            pairs = [part for seq in self._new for part in (str(seq), self._record(seq))]
             found.append(("HSET", keys.tail(p, name), *pairs))
         if self._events:
-            pairs = [v for i, e in self._events.items() for v in (str(i), wire.encode(e))]
+            pairs = [v for i, e in self._events.items() for v in (str(i), self._event(e))]
             found.append(("HSET", keys.events(p, name), *pairs))
         if self._fresh:
             records = [part for pair in self._fresh.items() for part in pair]
             found.append(("HSET", keys.idempotency(p, name), *records))
         if self._touched and self.head is not None:
-            found.append(("HSET", keys.heads(p), name, wire.encode(self.head)))
+            head = wire.checksummed(wire.encode(self.head), "head", name)
+            found.append(("HSET", keys.heads(p), name, head))
             if self.alive:
                 found += listed(p, name, self.head, self._was)
                 self._was = self.head.settings
         self._new, self._events, self._fresh, self._touched = {}, {}, {}, False
         self.reborn = False
         return found
+
+    def _record(self, seq: int) -> bytes:
+        return wire.checksummed(self.tail[seq], "tail", self.name, seq)
+
+    def _event(self, event: Event) -> bytes:
+        return wire.checksummed(wire.encode(event), "event", self.name, event.id)
 
     def _drop_stale(self) -> None:
         """Drop states that a worker wrote and did not live to commit."""
@@ -275,8 +309,9 @@ class Stream:
         key = keys.history(p, name)
         while (end := self._chunk_end(head.sealed)) <= head.seq:
             number = (end - 1 + self.phase) // CHUNK
-            blobs = [msgspec.Raw(self.tail[seq]) for seq in range(head.sealed, end)]
-            self._sealing[number] = seal(blobs)
+            seqs = range(head.sealed, end)  # without those that are damaged
+            blobs = [msgspec.Raw(self.tail[seq]) for seq in seqs if seq in self.tail]
+            self._sealing[number] = seal(name, number, blobs)
             self._effects.append(("HSET", key, str(number), self._sealing[number]))
             head.sealed = end
             self._touched = True
@@ -288,12 +323,13 @@ class Stream:
             head.oldest = gone.stop
             self._touched = True
         end = min(head.sealed, head.checkpoint)
-        if next(iter(self.tail), end) < end:
-            done = [seq for seq in self.tail if seq < end]
+        if min((next(iter(self.tail), end), *self.damaged)) < end:
+            done = [seq for seq in (*self.tail, *self.damaged) if seq < end]
             # New ones too: the end of the warm-up puts records that are stored already.
             self._effects.append(("HDEL", keys.tail(p, name), *map(str, done)))
             for seq in done:
-                del self.tail[seq]
+                self.tail.pop(seq, None)
+                self.damaged.pop(seq, None)
                 self._new.pop(seq, None)
 
     def _chunk_end(self, seq: int) -> int:

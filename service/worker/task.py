@@ -5,12 +5,13 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable
 from typing import NamedTuple
+from zlib import crc32
 
 import msgspec
 
 from service import formats, wire
 from service.errors import ServiceError
-from service.redis.log import DONE, Entry, Offset
+from service.redis.log import DONE, START, Entry, Offset
 from service.wire import Command, Envelope, Observe, Outcome
 from service.worker import answers
 from service.worker.answers import Answer
@@ -22,10 +23,17 @@ class Task:
     """One command on its way from the log to its outcome."""
 
     def __init__(
-        self, partition: int, incarnation: str, envelope: Envelope, entry: str, index: int
+        self,
+        partition: int,
+        incarnation: str,
+        envelope: Envelope,
+        entry: str,
+        index: int,
+        checksums: bool = True,
     ) -> None:
         self.partition, self.incarnation, self.envelope = partition, incarnation, envelope
         self.entry, self.index = entry, index  # its place in the log
+        self.checksums = checksums  # whether its API reads outcomes that have them
         self.raised = 0  # events so far
         self.status = 200
         self.body: list[bytes] = []
@@ -61,16 +69,25 @@ def key_field(command: Observe) -> bytes:
     return f"{command.key}\0{command.first}".encode()
 
 
+class Lost(NamedTuple):
+    """A command that was damaged in the log, by its number."""
+
+    incarnation: str
+    number: int
+    units: int
+
+
 class Item(NamedTuple):
     """One command and the offset that is reached when it is applied.
 
-    `payload` is what to set aside: an entry that cannot be read (`task` is None then), or a
-    command that cannot be applied.
+    `payload` is what to set aside: an entry or a command that cannot be read (`task` is None
+    then), or a command that cannot be applied. `lost`: who waits for one that cannot be read.
     """
 
     task: Task | None
     offset: Offset
     payload: bytes | None = None
+    lost: Lost | None = None
 
 
 def items_of(partition: int, at: Offset, entries: list[Entry]) -> list[Item]:
@@ -80,19 +97,58 @@ def items_of(partition: int, at: Offset, entries: list[Entry]) -> list[Item]:
     """
     items = []
     for entry in entries:
+        found = _commands(partition, entry)
+        if found is None:
+            break
+        if not found:
+            items.append(Item(None, Offset(entry.id, DONE), entry.payload))
+        last = len(found) - 1
+        for i, item in enumerate(found):
+            if entry.id != at.entry or i > at.index:
+                items.append(item._replace(offset=Offset(entry.id, DONE if i == last else i)))
+    return items
+
+
+def _commands(partition: int, entry: Entry) -> list[Item] | None:
+    """Commands of an entry: none if it cannot be read, None if only later versions can."""
+    if not entry.sums:
         batch = _decoded(entry.payload)
         if batch is None:
-            break
-        if not batch.envelopes:
-            items.append(Item(None, Offset(entry.id, DONE), entry.payload))
-        last = len(batch.envelopes) - 1
-        for i, envelope in enumerate(batch.envelopes):
-            if entry.id == at.entry and i <= at.index:
-                continue
-            offset = Offset(entry.id, DONE if i == last else i)
-            task = Task(partition, batch.incarnation, envelope, entry.id, i)
-            items.append(Item(task, offset))
-    return items
+            return None
+        tasks = [
+            Task(partition, batch.incarnation, each, entry.id, i, False)
+            for i, each in enumerate(batch.envelopes)
+        ]
+        return [Item(task, START) for task in tasks]
+    try:
+        sums = wire.decode_sums(wire.checked(entry.sums, "entry", partition))
+    except (wire.Damaged, msgspec.MsgspecError):
+        # Nothing of it can be checked: none is applied, and who waits is answered if possible.
+        batch = _decoded(entry.payload) or wire.Batch("", [])
+        every = [
+            (each, Lost(batch.incarnation, each.number, wire.units(each.command)))
+            for each in batch.envelopes
+        ]
+        return [Item(None, START, wire.encode(each), lost) for each, lost in every]
+    return None if sums.format > formats.ENTRY else _checked(partition, entry, sums)
+
+
+def _checked(partition: int, entry: Entry, sums: wire.Sums) -> list[Item] | None:
+    """Commands of an entry, each checked by itself."""
+    found, start = [], sums.start
+    for i, each in enumerate(sums.commands):
+        body = entry.payload[start : start + each.length]
+        start += each.length
+        item = Item(None, START, body, Lost(sums.incarnation, each.number, each.units))
+        if crc32(body) == each.crc:
+            try:
+                task = Task(partition, sums.incarnation, wire.decode_envelope(body), entry.id, i)
+                item = Item(task, START)
+            except msgspec.MsgspecError:
+                if _unknown(body):
+                    return None
+        found.append(item)
+    return found
 
 
 def in_reach(items: list[Item], alone: Callable[[Item], bool]) -> list[Item]:
@@ -130,3 +186,11 @@ def _later(payload: bytes) -> bool:
         return False
     said = rest[0] if rest and isinstance(rest[0], int) else 1
     return said > formats.ENTRY or not tags <= wire.TAGS
+
+
+def _unknown(body: bytes) -> bool:
+    """Whether a command that cannot be read is of a kind that is not known here."""
+    try:
+        return msgspec.msgpack.decode(body)[4]["type"] not in wire.TAGS
+    except (msgspec.MsgspecError, ValueError, TypeError, LookupError):
+        return False

@@ -4,8 +4,8 @@
 -- ARGV: token, lease ms, '1' when this acquisition counts as an attempt, format of this version,
 --       failures that set a command aside, ms that they last at least where none is certain
 -- Answers false when held, {format} when that of the partition is later than this version's,
--- else {epoch, offset, earlier attempts, 1 if the log was rolled back, earlier trials of the next
--- command alone, 1 if it is to be set aside}.
+-- {-1} when the offset is damaged beyond repair, else {epoch, offset, earlier attempts, 1 if the
+-- log was rolled back, earlier trials of the next command alone, 1 if it is to be set aside}.
 local lease, meta, log = KEYS[1], KEYS[2], KEYS[3]
 if redis.call('EXISTS', lease) == 1 then
   return false
@@ -28,16 +28,27 @@ local function last_id()
   end
 end
 
-local fields =
-  redis.call('HMGET', meta, 'offset', 'attempts', 'attempt_offset', 'in', 'done', 'format',
-    'trying', 'tries')
-local format = tonumber(fields[6] or '1')
+-- A number that is none is damaged: it counts as 0.
+local function number(text) return tonumber(text or '0') or 0 end
+
+-- Of the offset there is a copy with a checksum; one that is right is right about the offset.
+local function intact(copy)
+  local text, check = string.match(copy or '', '^(%S+) (%x+)$')
+  return text and redis.sha1hex(text):sub(1, 8) == check and text
+end
+
+local fields = redis.call('HMGET', meta, 'offset', 'attempts', 'attempt_offset', 'in', 'done',
+  'format', 'offset_copy', 'epoch', 'trying', 'tries')
+local format = number(fields[6])
 if format > tonumber(ARGV[4]) then
   return {format}
 end
-local offset = fields[1] or '0-0:-1'
+local offset = intact(fields[7]) or fields[1] or '0-0:-1'
 local entry, index = string.match(offset, '^(%d+%-%d+):(%-?%d+)$')
-local appended, done = tonumber(fields[4] or '0'), tonumber(fields[5] or '0')
+if not entry then
+  return {-1}
+end
+local appended, done = number(fields[4]), number(fields[5])
 
 -- A log that was rolled back (failover, lost file) would give new entries ids below the offset,
 -- where nobody would ever read them: move its clock up to the offset.
@@ -84,15 +95,16 @@ end
 local tried, guilty = 0, 0
 if waiting then
   local next_index = first[1] == entry and tonumber(index) + 1 or 0
-  if fields[7] == first[1] .. ':' .. next_index then
-    tried, guilty = judge(cjson.decode(fields[8]))
+  if fields[9] == first[1] .. ':' .. next_index then
+    local readable, tries = pcall(cjson.decode, fields[10]) -- damaged ones count for nothing
+    if readable then tried, guilty = judge(tries) end
   end
 end
 
 local earlier, attempts = 0, 0
 if waiting then
   if fields[3] == offset then
-    earlier = tonumber(fields[2] or '0')
+    earlier = number(fields[2])
   end
   attempts = ARGV[3] == '1' and earlier + 1 or earlier
 elseif appended ~= done then
@@ -101,8 +113,9 @@ elseif appended ~= done then
   redis.call('HSET', meta, 'in', most, 'done', most)
 end
 
+local epoch = number(fields[8]) + 1
 redis.call('HSET', meta, 'offset', offset, 'attempts', attempts, 'attempt_offset', offset,
-  'format', ARGV[4])
-local epoch = redis.call('HINCRBY', meta, 'epoch', 1)
+  'format', ARGV[4], 'epoch', epoch,
+  'offset_copy', offset .. ' ' .. redis.sha1hex(offset):sub(1, 8))
 redis.call('SET', lease, ARGV[1], 'PX', ARGV[2])
 return {epoch, offset, earlier, rolled_back, tried, guilty}

@@ -2,22 +2,30 @@
 -- Append one batch to the log, once per (incarnation, batch number).
 -- No allow-oom flag: when memory is full the server refuses new work before it is accepted.
 -- KEYS: append (last batch number of this API process, with its entry), meta, log
--- ARGV: batch number, observations in it, bound on observations waiting, payload, ms to remember
--- Answers {entry id or false when full, observations waiting}.
+-- ARGV: batch number, observations in it, bound on observations waiting, payload, ms to remember,
+--       checksums of the payload, '1' where it may have been appended before
+-- Answers {entry id or false when full, observations waiting}; {false, -1} where it is not known
+-- whether it was appended.
 local append, meta, log = KEYS[1], KEYS[2], KEYS[3]
 local number, count, bound = tonumber(ARGV[1]), tonumber(ARGV[2]), tonumber(ARGV[3])
 
+-- Counters that are none would be an error after the first write: they count nothing.
 local counts = redis.call('HMGET', meta, 'in', 'done')
-local waiting = tonumber(counts[1] or '0') - tonumber(counts[2] or '0')
+local done = tonumber(counts[2] or '0') or tonumber(counts[1] or '0') or 0
+local appended = tonumber(counts[1] or '0') or done
+local waiting = appended - done
 
+local function check_of(text) return redis.sha1hex(text):sub(1, 8) end
 local seen = redis.call('GET', append)
 if seen then
-  local last, entry = string.match(seen, '^(%d+) (%S+)$')
-  last = tonumber(last)
-  if last == number then
+  local text, last, entry, check = string.match(seen, '^((%d+) (%S+)) (%x+)$')
+  if not text or check_of(text) ~= check then
+    if ARGV[7] == '1' then
+      return {false, -1}
+    end
+  elseif tonumber(last) == number then
     return {entry, waiting}
-  end
-  if last > number then
+  elseif tonumber(last) > number then
     return redis.error_reply('MOCA batch ' .. ARGV[1] .. ' came after batch ' .. last)
   end
 end
@@ -26,7 +34,12 @@ if waiting + count > bound then
   return {false, waiting}
 end
 
-local entry = redis.call('XADD', log, '*', 'b', ARGV[4])
-redis.call('HINCRBY', meta, 'in', count)
-redis.call('SET', append, ARGV[1] .. ' ' .. entry, 'PX', ARGV[5])
+local fields = {'b', ARGV[4]}
+if (ARGV[6] or '') ~= '' then
+  fields = {'b', ARGV[4], 'c', ARGV[6]}
+end
+local entry = redis.call('XADD', log, '*', unpack(fields))
+redis.call('HSET', meta, 'in', string.format('%.0f', appended + count))
+local text = ARGV[1] .. ' ' .. entry
+redis.call('SET', append, text .. ' ' .. check_of(text), 'PX', ARGV[5])
 return {entry, waiting + count}

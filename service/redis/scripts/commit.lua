@@ -12,7 +12,7 @@ local expected, new = ARGV[2], ARGV[3]
 if redis.call('GET', lease) ~= ARGV[1] then
   return 'FENCED'
 end
-local stored = redis.call('HMGET', meta, 'offset', 'done')
+local stored = redis.call('HMGET', meta, 'offset', 'done', 'in')
 local offset = stored[1] or '0-0:-1'
 if offset ~= expected then
   return offset == new and 'ALREADY' or 'FENCED'
@@ -71,14 +71,17 @@ local function newest_of(key)
   end
 end
 
--- Each entry names the one before it, so that a reader sees what was trimmed away. One that is
--- not newer than the newest is there already: a repeated effect.
+-- Each entry names the one before it, so that a reader sees what was trimmed away; 'c' is the
+-- checksum of both ids, the entry has its own. One that is not newer than the newest is there
+-- already: a repeated effect.
 local function feed(key, first, last)
   local newest = newest_of(key)
   for i = first + 1, last, 2 do
     local id = ARGV[i]
     if before(newest, id) then
-      redis.call('XADD', key, 'MAXLEN', '~', ARGV[first], id, 'e', ARGV[i + 1], 'b', newest)
+      local check = redis.sha1hex(id .. ' ' .. newest):sub(1, 8)
+      redis.call('XADD', key, 'MAXLEN', '~', ARGV[first], id, 'e', ARGV[i + 1], 'b', newest,
+        'c', check)
       newest = id
     end
   end
@@ -121,7 +124,9 @@ local function fault(operation, key, first, last)
   return nil
 end
 
-local done = tonumber(stored[2] or '0') + tonumber(ARGV[4])
+-- A damaged counter stops nobody: as if nothing waited after this.
+local done = tonumber(stored[2] or '0')
+done = done and done + tonumber(ARGV[4]) or tonumber(stored[3] or '0') or 0
 local ms, seq, index = string.match(new, '^(%d+)%-(%d+):(%-?%d+)$')
 if not ms then return 'INVALID: offset ' .. new end
 local log_type = redis.call('TYPE', log).ok
@@ -165,7 +170,8 @@ if moved then
 end
 redis.call('HSET', meta, 'done', string.format('%.0f', done))
 if moved then
-  redis.call('HSET', meta, 'attempts', 0, 'attempt_offset', new, 'offset', new)
+  redis.call('HSET', meta, 'attempts', 0, 'attempt_offset', new, 'offset', new,
+    'offset_copy', new .. ' ' .. redis.sha1hex(new):sub(1, 8))
   redis.call('HDEL', meta, 'trying', 'tries') -- see trial.lua
 end
 for i = 6, effects - 1, 2 do

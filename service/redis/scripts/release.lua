@@ -6,7 +6,8 @@
 -- Answers 1, or 0 when it was not ours.
 local lease, meta, token = KEYS[1], KEYS[2], ARGV[1]
 local text = ARGV[3] ~= 'unknown' and redis.call('HGET', meta, 'tries')
-local tries = text and cjson.decode(text) or {}
+local readable, tries = pcall(cjson.decode, text or '{}')
+if not readable then tries = {} end -- damaged: they count for nothing
 local began = tries[token] or 0 -- a certain failure stays one
 if began ~= 0 then
   tries[token] = ARGV[3] == 'failed' and 0 or nil

@@ -8,7 +8,8 @@ if redis.call('GET', KEYS[1]) ~= ARGV[1] then
 end
 local found = redis.call('HMGET', KEYS[2], 'trying', 'tries')
 -- When each trial of this command began, by the token of its worker, in ms; 0: it failed.
-local tries = found[1] == ARGV[2] and cjson.decode(found[2]) or {}
+local readable, tries = pcall(cjson.decode, found[1] == ARGV[2] and found[2] or '{}')
+if not readable then tries = {} end -- damaged: they count for nothing
 local now = redis.call('TIME')
 tries[ARGV[1]] = tonumber(now[1]) * 1000 + math.floor(tonumber(now[2]) / 1000)
 redis.call('HSET', KEYS[2], 'trying', ARGV[2], 'tries', cjson.encode(tries))

@@ -177,7 +177,7 @@ def put_history(client, stream, head, previous_starts):
     for record in records[max(0, head.seq - head.settings.history) :]:
         chunks.setdefault(chunk_of(stream, record.seq), []).append(record)
     for number, chunk in chunks.items():
-        client.hset(keys.history(p, stream), str(number), seal(chunk))
+        client.hset(keys.history(p, stream), str(number), seal(stream, number, chunk))
     client.hset(keys.heads(p), stream, wire.encode(head))
 
 

@@ -1,6 +1,7 @@
 """What streams keep: chunks, tails, names, outcomes."""
 
 import random
+import zlib
 
 import pytest
 
@@ -8,7 +9,16 @@ from service import wire
 from service.redis import keys
 from service.redis.committed import AsyncStore, Health
 from service.redis.connection import connect_async
-from service.redis.store import CHUNK, CorruptState, Store, chunk_of, phase_of, seal, unseal
+from service.redis.store import (
+    CHUNK,
+    CorruptState,
+    Store,
+    Stored,
+    chunk_of,
+    phase_of,
+    seal,
+    unseal,
+)
 
 pytestmark = pytest.mark.redis
 P = 2
@@ -46,7 +56,7 @@ def write_history(client, stream, seq, sealed):
     for i in range(sealed):
         chunks.setdefault(chunk_of(stream, i), []).append(record(i))
     for number, records in chunks.items():
-        client.hset(keys.history(P, stream), str(number), seal(records))
+        client.hset(keys.history(P, stream), str(number), seal(stream, number, records))
     for i in range(sealed, seq):
         client.hset(keys.tail(P, stream), str(i), wire.encode(record(i)))
 
@@ -62,11 +72,15 @@ def test_chunk_numbers_are_golden():
 
 def test_sealing_and_unsealing_is_the_identity():
     records = [record(i) for i in range(CHUNK)]
-    assert unseal(seal(records)) == records
+    assert unseal("a", 2, seal("a", 2, records)) == records
+    assert unseal("a", 2, zlib.compress(wire.encode(records))) == records  # of an earlier version
     with pytest.raises(CorruptState):
-        unseal(b"garbage")
+        unseal("a", 2, b"garbage")
     with pytest.raises(CorruptState):
-        unseal(seal(records)[:-3])
+        unseal("a", 2, seal("a", 2, records)[:-3])
+    for place in (("a", 3), ("b", 2)):
+        with pytest.raises(CorruptState, match="checksum"):
+            unseal(*place, seal("a", 2, records))
 
 
 # --- the worker's side ----------------------------------------------------------------------
@@ -82,11 +96,12 @@ def test_load_finds_all_parts(redis_client, store):
     redis_client.hset(keys.idempotency(P, "a"), b"k\x000", b"r")
     redis_client.hset(keys.heads(P), "broken", b"\xc1")
     missing, found, broken = store.load(P, ["b", "a", "broken"])
-    assert missing == (None, None, {}, {}, ())
+    assert missing == Stored(None, None, {}, {})
     tail = {128: b"x", 129: b"y", 1000: b"z"}
-    assert found == (head, b"\x00new", tail, {b"k\x000": b"r"}, (b"1:64",))
+    new = wire.checksummed(b"\x00new", "checkpoint", "a", "1:128")
+    assert found == Stored(head, new, tail, {b"k\x000": b"r"}, (b"1:64",))
     assert list(found.tail) == [128, 129, 1000]
-    assert broken == (b"\xc1", None, {}, {}, ())
+    assert broken == Stored(b"\xc1", None, {}, {})
     assert store.load(P, []) == []
 
 
@@ -100,7 +115,8 @@ def test_chunks_as_stored(redis_client, store):
     write_history(redis_client, "a", 200, 200)
     first, none, second = store.chunks(P, "a", [0, 99, 1])
     assert none is None
-    assert [r.seq for r in unseal(first) + unseal(second)] == list(range(len(unseal(first)) + 64))
+    records = unseal("a", 0, first) + unseal("a", 1, second)
+    assert [r.seq for r in records] == list(range(len(unseal("a", 0, first)) + 64))
     assert store.chunks(P, "a", []) == []
 
 
@@ -123,8 +139,9 @@ async def test_events_by_id(client, reader):
     for id_ in (10, 2, 1):
         event = wire.Event(id_, "confirmed", 5 * id_, 6 * id_)
         await client.hset(keys.events(P, "a"), str(id_), wire.encode(event))
-    assert [event.id for event in await reader.events(P, "a")] == [1, 2, 10]
-    assert await reader.events(P, "b") == []
+    events, unreadable = await reader.events(P, "a")
+    assert ([event.id for event in events], unreadable) == ([1, 2, 10], [])
+    assert await reader.events(P, "b") == ([], [])
 
 
 @pytest.mark.parametrize("stream", ["pump-7", "nile", "größe"])

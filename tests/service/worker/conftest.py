@@ -12,10 +12,11 @@ import torch
 from model_core import artifact
 from service import wire
 from service.redis import keys
+from service.redis.append import Queued, entry_of
 from service.redis.committed import AsyncStore
 from service.redis.connection import connect, connect_async
 from service.redis.script import Call, Script
-from service.redis.store import unseal
+from service.redis.store import decoded, each_decoded, unseal
 from service.settings import Settings
 from service.wire import Observation, Observe
 from service.worker import loop
@@ -99,17 +100,21 @@ class Bench:
             wire.Envelope(n, self.now_ms, deadline_ms, self.default_model, command)
             for n, command in zip(numbers, commands, strict=True)
         ]
-        payload = wire.encode(wire.Batch(INCARNATION, envelopes))
+        queued = [
+            Queued(each.number, wire.units(each.command), wire.encode(each)) for each in envelopes
+        ]
+        payload, sums = entry_of(partition, INCARNATION, queued)
         count = sum(wire.units(command) for command in commands)
         names = [keys.append(partition, INCARNATION), keys.meta(partition), keys.log(partition)]
         no = self.batches[partition]
         self.batches[partition] += 1
-        self._script.run(self.client, Call(names, [no, count, 10**9, payload, 3_600_000]))
+        self._script.run(self.client, Call(names, [no, count, 10**9, payload, 3_600_000, sums, 0]))
         return [(partition, n) for n in numbers]
 
     def outcome(self, partition, number):
         blob = self.client.hget(keys.outcomes(partition, INCARNATION, number), str(number))
-        return None if blob is None else wire.decode_outcome(blob)
+        place = ("outcome", INCARNATION, number)
+        return None if blob is None else wire.decode_outcome(wire.checked(blob, *place))
 
     def outcomes(self, numbers):
         """Step the worker until every command is answered."""
@@ -152,21 +157,27 @@ class Bench:
         return found
 
     def head(self, stream):
-        return wire.decode_head(self.client.hget(keys.heads(self.partition(stream)), stream))
+        blob = self.client.hget(keys.heads(self.partition(stream)), stream)
+        return decoded(wire.decode_head, blob, "head", stream)
 
     def events(self, stream):
-        blobs = self.client.hvals(keys.events(self.partition(stream), stream))
-        return sorted(map(wire.decode_event, blobs), key=lambda event: event.id)
+        blobs = self.client.hgetall(keys.events(self.partition(stream), stream))
+        found, unreadable = each_decoded(wire.decode_event, blobs, "event", stream)
+        assert not unreadable
+        return sorted(found, key=lambda event: event.id)
 
     def records(self, stream):
         """Retained records as the API reads them: sealed chunks, then the tail; checked."""
         head, p = self.head(stream), self.partition(stream)
         chunks = self.client.hgetall(keys.history(p, stream))
         tail = self.client.hgetall(keys.tail(p, stream))
-        sealed = [record for blob in chunks.values() for record in unseal(blob)]
+        sealed = [r for n, blob in chunks.items() for r in unseal(stream, int(n), blob)]
         assert len({record.seq for record in sealed}) == len(sealed)
         assert all(record.seq < head.sealed for record in sealed)
-        loose = [wire.decode_record(blob) for blob in tail.values()]
+        loose = [
+            decoded(wire.decode_record, blob, "tail", stream, int(seq))
+            for seq, blob in tail.items()
+        ]
         found = {record.seq: record for record in sealed}
         for record in loose:
             # What is in both is the same.

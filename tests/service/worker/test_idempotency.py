@@ -5,7 +5,7 @@ import json
 import pytest
 
 from service.redis import keys
-from service.wire import Configure, Delete, Observation, Observe, decode_idempotency
+from service.wire import Configure, Delete, Observation, Observe, checked, decode_idempotency
 
 
 def keyed(y, key="k", digest="d", stream="a", **more):
@@ -172,7 +172,7 @@ def test_what_is_stored(bench):
     (outcome,) = bench.send(keyed([1.0, 2.0], first=32))
     stored = bench.client.hgetall(keys.idempotency(bench.partition("a"), "a"))
     ((field, blob),) = stored.items()
-    record = decode_idempotency(blob)
+    record = decode_idempotency(checked(blob, "idempotency", "a"))
     assert field == b"k\x0032"
     assert (record.digest, record.time_ms, record.status) == ("d", bench.now_ms, 200)
     assert record.body == outcome.body

@@ -4,6 +4,7 @@ import pytest
 
 from service import wire
 from service.redis import keys
+from service.redis.store import each_decoded
 from service.wire import Configure, Delete, Expire, Move, Observation, Observe
 
 KNOWN = {"location": [0.0], "scale": [1.0]}
@@ -60,7 +61,9 @@ def test_changed_settings_are_on_record(bench):
     bench.now_ms += 1
     bench.ask(Move("a", "averaged"))
     p = bench.partition("a")
-    found = [wire.decode_change(b) for b in bench.client.hvals(keys.changes(p, "a"))]
+    stored = bench.client.hgetall(keys.changes(p, "a"))
+    found, unreadable = each_decoded(wire.decode_change, stored, "change", "a")
+    assert not unreadable
     assert [(each.seq, each.settings) for each in sorted(found, key=lambda e: e.seq)] == [
         (2, {"hazard": 0.2, "confirm_after": 3}),
         (3, {"model": "averaged@1"}),

@@ -1,5 +1,6 @@
 """What an older version stored must still load. Field lists here are frozen: never change them."""
 
+import zlib
 from typing import Any
 
 import msgspec
@@ -8,7 +9,7 @@ import pytest
 from model_core import codec
 from service import wire
 from service.redis import keys
-from service.redis.store import seal, unseal
+from service.redis.store import decoded, unseal
 from service.wire import Configure, Observation, Predict, RunLength
 from tests.service.worker.kinds import KINDS, publish, series
 
@@ -38,34 +39,38 @@ OBSERVED = {
 }
 
 
-def head_0_1(blob):
+def head_0_1(stream, blob):
     """The head as version 0.1 would have written it."""
-    head = wire.decode_head(blob)
+    head = decoded(wire.decode_head, blob, "head", stream)
     old = {name: getattr(head, name, 3) for name in HEAD_0_1}  # 3: what is no longer kept
     told = SETTINGS(**{name: getattr(head.settings, name) for name in SETTINGS_0_1})
     return wire.encode(HEAD(**{**old, "settings": told}))
 
 
-def record_0_1(blob):
-    record = wire.decode_record(blob)
+def record_0_1(stream, seq, blob):
+    return plain_record(decoded(wire.decode_record, blob, "tail", stream, seq))
+
+
+def plain_record(record):
     assert isinstance(record.hazard, float)
     return wire.encode(RECORD(*(getattr(record, name) for name in RECORD_0_1)))
 
 
-def chunk_0_1(blob):
-    return seal([msgspec.Raw(record_0_1(wire.encode(record))) for record in unseal(blob)])
+def chunk_0_1(stream, number, blob):
+    records = [msgspec.Raw(plain_record(record)) for record in unseal(stream, number, blob)]
+    return zlib.compress(wire.encode(records))
 
 
 def age(bench, stream):
     """Have everything stored of a stream be as version 0.1 wrote it."""
     p, found = bench.partition(stream), bench.stored(stream)
-    bench.client.hset(keys.heads(p), stream, head_0_1(found["head"]))
+    bench.client.hset(keys.heads(p), stream, head_0_1(stream, found["head"]))
     for key, parts, written in (
         (keys.tail, found["tail"], record_0_1),
         (keys.history, found["history"], chunk_0_1),
     ):
         for field, blob in parts.items():
-            bench.client.hset(key(p, stream), field, written(blob))
+            bench.client.hset(key(p, stream), field, written(stream, int(field), blob))
 
 
 @pytest.mark.parametrize("name", OBSERVED)

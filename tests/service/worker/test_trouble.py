@@ -216,6 +216,7 @@ def test_a_new_field_of_a_later_version_is_ignored(bench):
     bench.observe("a", [1.0, 2.0])
     bench.crash()
     p = bench.partition("a")
-    head = wire.msgspec.msgpack.decode(bench.client.hget(keys.heads(p), "a"))
-    bench.client.hset(keys.heads(p), "a", wire.encode({**head, "later": 1}))
+    body = wire.checked(bench.client.hget(keys.heads(p), "a"), "head", "a")
+    later = wire.encode({**wire.msgspec.msgpack.decode(body), "later": 1})
+    bench.client.hset(keys.heads(p), "a", wire.checksummed(later, "head", "a"))
     assert bench.observe("a", [3.0])[0]["seq"] == 2
