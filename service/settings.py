@@ -45,8 +45,8 @@ class Settings(BaseSettings):
     max_wait_s: float = Field(
         1.0,
         ge=0,
-        description="time within which accepted requests are to be answered (99 %): more are"
-        " refused while the estimated wait is longer than half of it; 0: never",
+        description="time within which 99 % of accepted requests are to be answered under"
+        " overload: while the estimated wait is over 40 % of it, new ones get 429; 0: never",
     )
     max_connections: int = Field(
         10_000,

@@ -22,12 +22,14 @@ from service import metrics
 from service.errors import ApiBusy, Overloaded, WaitTooLong
 from service.settings import Settings
 
-ADMIT_SHARE = 0.5  # of max_wait_s: longer estimated waits are refused; the rest is for variance
-LATE_SHARE = 0.125  # of max_wait_s: an answer that took longer is late
+ADMIT_SHARE = 0.4  # of max_wait_s: longer estimated waits are refused; the rest is for variance
+LATE_SHARE = 0.05  # of max_wait_s: an answer that took longer is late
 LATE_IN_A_ROW = 5  # late answers that make a backlog
-PERSIST_S = 0.1  # time that lateness must last
+PERSIST_S = 0.05  # time that lateness must last
+HOLD_S = 1.0  # time for which a backlog goes on to count as one after the last late answer
 SMOOTHING_S = 1.0  # time constant of the completion rate
-STALL_S = 0.5  # longest pause between answers that counts as work in progress
+STALL_S = 0.5  # a pause between answers that is longer, and
+STALL_FACTOR = 3.0  # longer than the work waiting explains, is a stall
 LONGEST_RETRY_S = 30
 
 TICK_S = 0.02  # between looks at the event loop
@@ -45,14 +47,18 @@ class Backlog:
         self._waiting = 0
         self._last_s = 0.0  # time of the last completion, or of the first arrival before any
         self._done = self._elapsed_s = 0.0  # decaying sums: their quotient is the completion rate
+        self._due_s = 0.0  # what the work waiting at the last completion was expected to take
         self._late = 0  # late answers in a row
         self._late_since_s = 0.0
+        self._congested_until_s = 0.0
         self._lenient_until_s = 0.0
 
     def add(self, units: int, now_s: float) -> None:
         """Count accepted work."""
-        if not self._waiting:
-            self._restart(now_s)
+        if not self._waiting:  # idle time says nothing of the rate
+            if now_s - self._last_s > SMOOTHING_S:
+                self._restart(now_s)
+            self._last_s = now_s
         self._waiting += units
 
     def drop(self, units: int) -> None:
@@ -63,7 +69,8 @@ class Backlog:
         """Count work done, after a wait."""
         self._waiting -= units
         gap_s = now_s - self._last_s
-        if gap_s > STALL_S and self._late < LATE_IN_A_ROW:
+        explained_s = max(STALL_S, STALL_FACTOR * self._due_s)
+        if gap_s > explained_s and not self._congested(now_s):
             self._restart(now_s)
             self._lenient_until_s = now_s + gap_s
         else:
@@ -71,26 +78,36 @@ class Backlog:
             self._done = self._done * kept + units
             self._elapsed_s = self._elapsed_s * kept + gap_s
             self._last_s = now_s
+            self._due_s = self._expected_s()
         if waited_s < self._late_s:
             self._late = 0
             return
         if not self._late:
             self._late_since_s = now_s
         self._late += 1
+        if self._congested(now_s):
+            self._congested_until_s = now_s + HOLD_S
 
     def wait_s(self, now_s: float) -> float:
         """Return the estimated wait of a newcomer; 0 while there is no sign of a backlog."""
-        if self._late < LATE_IN_A_ROW or now_s - self._late_since_s < PERSIST_S:
+        if now_s < self._lenient_until_s or not self._congested(now_s):
             return 0.0
-        if now_s < self._lenient_until_s or not self._elapsed_s:
-            return 0.0
-        return self._waiting * self._elapsed_s / self._done
+        return self._expected_s()
+
+    def _congested(self, now_s: float) -> bool:
+        """Whether answers are late again and again, or were until a moment ago."""
+        late = self._late >= LATE_IN_A_ROW and now_s - self._late_since_s >= PERSIST_S
+        return late or now_s < self._congested_until_s
+
+    def _expected_s(self) -> float:
+        """Return the time that what waits will take, by Little's law; 0 while it is unknown."""
+        return self._waiting * self._elapsed_s / self._done if self._elapsed_s else 0.0
 
     def _restart(self, now_s: float) -> None:
-        """Forget the rate: it is only known while there is work."""
+        """Forget the rate and the lateness of former work."""
         self._last_s = now_s
-        self._done = self._elapsed_s = 0.0
-        self._late = 0
+        self._done = self._elapsed_s = self._due_s = 0.0
+        self._late, self._congested_until_s = 0, 0.0
 
 
 class LoopLimit:
