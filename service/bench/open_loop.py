@@ -21,6 +21,7 @@ from msgspec import Struct
 from service.bench.load import Job, content_length, request_bytes, run_fast
 
 STEP_S = 0.001  # between looks at what is due
+IDLE_S = 3.0  # longest time that a connection is kept without a request
 DRAIN_S = 30.0  # longest wait for answers after the last request
 LOST = 0  # status of a request whose connection was cut, or that got no answer at all
 
@@ -78,9 +79,12 @@ class Pool:
     def send(self, due: float) -> None:
         """Send the next request, over a connection that is free."""
         self.tally.open += 1
-        if self.idle:
-            self.idle.pop().send(due)
-            return
+        while self.idle:
+            connection = self.idle.pop()
+            if time.perf_counter() - connection.idle_since < IDLE_S:
+                connection.send(due)
+                return
+            connection.transport.close()  # the server might be about to
         self.queue.append(due)
         if self.count < self.job.connections:
             self.count += 1
@@ -100,6 +104,7 @@ class Pool:
         if self.queue:
             connection.send(self.queue.popleft())
         else:
+            connection.idle_since = time.perf_counter()
             self.idle.append(connection)
 
     def lost(self, due: float) -> None:
@@ -116,16 +121,17 @@ class Connection(asyncio.Protocol):
         self.pool = pool
         self.due = 0.0  # of the request under way; 0: none
         self.buffer = b""
+        self.idle_since = 0.0
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         """Take the first request."""
-        self.transport = transport
+        self.transport: asyncio.Transport = transport  # type: ignore[assignment]
         self.pool.free(self)
 
     def send(self, due: float) -> None:
         """Send a request."""
         self.due = due
-        self.transport.write(next(self.pool.requests))  # type: ignore[attr-defined]
+        self.transport.write(next(self.pool.requests))
 
     def data_received(self, data: bytes) -> None:
         """Collect an answer; requests are not pipelined, so nothing follows it."""
