@@ -9,9 +9,10 @@
     * `service.unfit`: UnfitModel, UnfitBelief, UnfitSnapshot, WarmingUp, StreamExists,
       UnknownEvent, NotRetained, StreamReplaced, TimeBackwards, NotAwaited
   * Overloaded: nothing was accepted, try again later
-    * PartitionFull, TooManyWaiting, TooManyEventStreams, MemoryShort
+    * PartitionFull, TooManyWaiting, WaitTooLong, ApiBusy, TooManyEventStreams, MemoryShort
   * Unavailable: the store is away
-    * RedisUnavailable (nothing was accepted), OutcomeUnknown (nobody knows yet), NotReady
+    * RedisUnavailable (nothing was accepted), OutcomeUnknown (nobody knows yet), NotReady,
+      TooManyConnections
   * NoAnswer: accepted, but the answer did not come in time; it is applied at most once
   * ReadTimeout: a read got no answer in time; it changes nothing
   * `service.refusals`, at the edge: Unauthorized, MissingScope, RateExceeded, SlowBody, SlowHead,
@@ -211,6 +212,22 @@ class TooManyWaiting(Overloaded):
     slug, title, reason = "too-many-waiting", "Too many requests waiting", "too_many_waiting"
 
 
+class WaitTooLong(Overloaded):
+    """Accepted requests would wait for too long for their outcome."""
+
+    slug, title, reason = "wait-too-long", "Wait too long", "wait"
+
+    def __init__(self, detail: str, retry_after_s: int = 1) -> None:
+        super().__init__(detail)
+        self.retry_after_s = retry_after_s
+
+
+class ApiBusy(Overloaded):
+    """This API process has as many requests in flight as it can serve promptly."""
+
+    slug, title, reason = "api-busy", "API process busy", "api_busy"
+
+
 class TooManyEventStreams(Overloaded):
     """Too many connections follow the events of this API process."""
 
@@ -248,6 +265,13 @@ class NotReady(Unavailable):
     """The service cannot serve every stream; `reasons` says why."""
 
     slug, title = "not-ready", "Not ready"
+
+
+class TooManyConnections(Unavailable):
+    """This API process has as many connections as it may."""
+
+    slug, title = "too-many-connections", "Too many connections"
+    reason = "connections"
 
 
 class NoAnswer(ServiceError):

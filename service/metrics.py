@@ -88,6 +88,12 @@ EXPIRED_STREAMS = Counter(
     "Streams deleted because nothing happened to them within their ttl.",
     registry=REGISTRY,
 )
+CONNECTIONS = Gauge(
+    "moca_http_connections",
+    "Open connections to API processes, idle ones included.",
+    multiprocess_mode="livesum",
+    registry=REGISTRY,
+)
 LOAD_SHED = Counter(
     "moca_load_shed_total",
     "Requests refused to protect the service, by reason.",
@@ -250,7 +256,10 @@ NUMERICAL_FAULTS = Counter(
 
 
 # Counters that are there from the start: a rate does not miss the first increment.
-for _reason in ("partition_full", "too_many_waiting", "memory_short", "event_streams"):
+for _reason in (
+    *("partition_full", "too_many_waiting", "wait", "api_busy", "connections"),
+    *("memory_short", "event_streams"),
+):
     LOAD_SHED.labels(_reason)
 for _outcome in ("applied", "duplicate", "refused", "fault", "quarantined"):
     OBSERVATIONS.labels(_outcome)

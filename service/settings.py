@@ -42,6 +42,18 @@ class Settings(BaseSettings):
     request_deadline_s: float = Field(30.0, gt=0, description="longest wait for an outcome")
     max_pending: int = Field(10_000, ge=1, description="observations waiting in one partition")
     max_waiting: int = Field(20_000, ge=1, description="requests waiting in one API process")
+    max_wait_s: float = Field(
+        1.0,
+        ge=0,
+        description="time within which 99 % of accepted requests are to be answered under"
+        " overload: while the estimated wait is over 40 % of it, new ones get 429; 0: never",
+    )
+    max_connections: int = Field(
+        10_000,
+        ge=16,
+        description="connections of one API process, of which idle ones are closed first; at most"
+        " the limit on open files, less 256",
+    )
     max_entry_bytes: int = Field(262_144, ge=4096, description="size of one log entry")
     max_body_bytes: int = Field(8 << 20, ge=1024, description="size of one request body")
     max_observations: int = Field(10_000, ge=1, description="observations in one request")

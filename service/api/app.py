@@ -33,6 +33,7 @@ from service.api.hub import Hub
 from service.api.lane import Access
 from service.api.live import Live
 from service.api.monitor import Monitor
+from service.api.overload import Overload
 from service.api.pinned import Pinned
 from service.api.rates import Rates
 from service.api.replies import Replies, bounded
@@ -85,7 +86,7 @@ def create_app(settings: Settings) -> FastAPI:
             stack.push_async_callback(_close_logs, app)
             app.state.starting = asyncio.current_task()
             try:
-                app.state.context = await _start(settings, stack)
+                app.state.context = await _start(settings, app.state.overload, stack)
             except (UnusableServer, Refused, redis.RedisError) as error:
                 app.state.refused = error
                 raise
@@ -106,6 +107,7 @@ def create_app(settings: Settings) -> FastAPI:
     )
     app.state.refused = None
     app.state.starting = None  # the task that starts it, to be ended by a stop that comes meanwhile
+    app.state.overload = Overload(settings)
     app.openapi = lambda: openapi.document(app)  # type: ignore[method-assign]
     _add_edge(app, settings)
     add_routes(app, settings)
@@ -142,7 +144,7 @@ def _warn_of_default(settings: Settings, catalogue: Catalogue) -> None:
         )
 
 
-async def _start(settings: Settings, stack: AsyncExitStack) -> Context:
+async def _start(settings: Settings, overload: Overload, stack: AsyncExitStack) -> Context:
     """Connect, check the store, and start what runs beside the requests."""
     url = settings.redis_url or ""
     required = keys_required(settings, await _checked(settings))
@@ -156,11 +158,13 @@ async def _start(settings: Settings, stack: AsyncExitStack) -> Context:
     appender = Appender(appends, incarnation, settings.max_pending)
     catalogue = Catalogue(settings.models_dir)
     _warn_of_default(settings, catalogue)
-    gateway = Gateway(Access(appender, incarnation, settings), replies, monitor, catalogue)
+    access = Access(appender, incarnation, settings)
+    gateway = Gateway(access, replies, monitor, catalogue, overload)
     guard = Guard(AsyncKeyring(reads), Rates(counting, settings.key_rate), settings, required)
     stack.push_async_callback(gateway.close)
     live = Live(store, settings)
-    gateway.start(guard.watch(), Expiry(store, gateway).watch(), live.watch())
+    expiry = Expiry(store, gateway)
+    gateway.start(guard.watch(), expiry.watch(), live.watch(), overload.watch())
     try:
         async with asyncio.timeout(START_WAIT_S):
             await replies.subscribed.wait()

@@ -43,8 +43,9 @@ class Bulk:
         """Apply one stream's items; after a failed one nothing more is attempted."""
         done = 0
         for group in self._groups(places):
+            begun = done > 0
             done += len(group)
-            if not await self._apply(group):
+            if not await self._apply(group, begun):
                 break
         self._skip(places[done:])
 
@@ -67,14 +68,14 @@ class Bulk:
         if group:
             yield group
 
-    async def _apply(self, group: list[int]) -> bool:
+    async def _apply(self, group: list[int], begun: bool) -> bool:
         """Apply neighbours as one command; False when not all of it was applied."""
         item = self._items[group[0]]
         if isinstance(item, BadItem):
             self._refuse(group, item.error)
             return False
         try:
-            outcome = await self._context.gateway.submit(self._command(item, group))
+            outcome = await self._context.gateway.submit(self._command(item, group), begun)
         except ServiceError as error:
             self._refuse(group, error)
             return False
@@ -97,7 +98,7 @@ class Bulk:
         A command is refused as a whole where it does not fit its stream.
         """
         for i, place in enumerate(places):
-            if not await self._apply([place]):
+            if not await self._apply([place], begun=True):
                 self._skip(places[i + 1 :])
                 return False
         return True

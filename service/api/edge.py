@@ -7,11 +7,13 @@ import secrets
 import time
 from typing import Any
 
+from fastapi import FastAPI
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from service import metrics
 from service.api.accesslog import AccessLog, Traffic
 from service.api.headers import header
+from service.errors import Overloaded
 from service.tracing import Tracer
 
 METHODS = frozenset({"GET", "HEAD", "POST", "PUT", "DELETE", "OPTIONS"})
@@ -45,9 +47,7 @@ class Edge:
             await self._app(scope, receive, send)
             return
         began = time.perf_counter()
-        given = header(scope, b"x-request-id")
-        request_id = given if given and _acceptable(given) else secrets.token_hex(8).encode()
-        scope.setdefault("state", {})["request_id"] = request_id.decode()
+        request_id = _identify(scope)
         status = 500
         traffic = trace = None
         if self._tracer is not None:
@@ -100,6 +100,32 @@ class Edge:
             measure = metrics.REQUEST_DURATION.labels(route, method, str(status))
             self._measures[key] = measure
         measure.observe(seconds)
+
+
+class Refusals:
+    """Does for requests that are refused before the application has them what `Edge` does."""
+
+    def __init__(self, app: FastAPI) -> None:
+        self._routes = {route.name: route for route in app.routes if hasattr(route, "name")}
+        self._log: AccessLog | None = app.state.access_log
+
+    def note(self, scope: Scope, name: str, error: Overloaded) -> bytes:
+        """Count, measure and log a refusal of the route of that name; return the request's id."""
+        request_id = _identify(scope)
+        scope["route"] = self._routes[name]
+        metrics.LOAD_SHED.labels(error.reason).inc()
+        metrics.REQUEST_DURATION.labels(_route(scope), "POST", str(error.status)).observe(0.0)
+        if self._log is not None:
+            self._log.write(scope, error.status, 0.0, Traffic())
+        return request_id
+
+
+def _identify(scope: Scope) -> bytes:
+    """Give a request an id."""
+    given = header(scope, b"x-request-id")
+    request_id = given if given and _acceptable(given) else secrets.token_hex(8).encode()
+    scope.setdefault("state", {})["request_id"] = request_id.decode()
+    return request_id
 
 
 def _route(scope: Scope) -> str:

@@ -6,13 +6,14 @@ import asyncio
 import logging
 import time
 from collections.abc import Coroutine
-from typing import Any, NoReturn
+from typing import Any
 
 import redis
 
 from service import metrics, tasks, tracing, wire
 from service.api.lane import ENTRY_OVERHEAD, Access, Lane, Pending
 from service.api.monitor import Monitor
+from service.api.overload import Overload, shed
 from service.api.replies import Replies, bounded
 from service.canaries import chosen
 from service.errors import (
@@ -20,7 +21,6 @@ from service.errors import (
     MemoryShort,
     NoAnswer,
     OutcomeUnknown,
-    Overloaded,
     ReadTimeout,
     RedisUnavailable,
     TooManyWaiting,
@@ -40,10 +40,16 @@ class Gateway:
     """Sends commands to the log and waits for their outcomes, for one API process."""
 
     def __init__(
-        self, access: Access, replies: Replies, monitor: Monitor, catalogue: Catalogue
+        self,
+        access: Access,
+        replies: Replies,
+        monitor: Monitor,
+        catalogue: Catalogue,
+        overload: Overload,
     ) -> None:
         self._settings, self._catalogue = access.settings, catalogue
         self._replies, self._monitor = replies, monitor
+        self._overload = overload
         self._lanes = [Lane(p, access) for p in range(access.settings.partitions)]
         self._next = 0
         self._tasks: list[asyncio.Task[None]] = []
@@ -68,12 +74,15 @@ class Gateway:
         """Return a stream's partition."""
         return partition_of(stream, self._settings.partitions)
 
-    async def submit(self, command: wire.Command) -> wire.Outcome:
-        """Have a command applied at most once, and return its outcome."""
+    async def submit(self, command: wire.Command, begun: bool = False) -> wire.Outcome:
+        """Have a command applied at most once, and return its outcome.
+
+        `begun`: it continues a request of which a part was accepted already.
+        """
         partition = self.partition(command.stream)
         lane = self._lanes[partition]
         read_only = isinstance(command, wire.READS)
-        self._admit(lane, command)
+        self._admit(lane, partition, command, begun)
         number, settings = self._next, self._settings
         self._next += 1
         deadline_s, now_ms = settings.request_deadline_s, time.time_ns() // 1_000_000
@@ -99,7 +108,7 @@ class Gateway:
         self._replies.pending[number] = pending
         lane.put(pending)
         try:
-            return await pending.future
+            return await self._counted(pending, command)
         finally:
             del self._replies.pending[number]
             if trace is not None:
@@ -117,14 +126,31 @@ class Gateway:
         versions = self._catalogue.usable(name)
         return chosen(canaries[name], name, command.stream, versions)
 
-    def _admit(self, lane: Lane, command: wire.Command) -> None:
+    async def _counted(self, pending: Pending, command: wire.Command) -> wire.Outcome:
+        """Wait for an outcome as a part of the backlog."""
+        if isinstance(command, wire.RERUNS):  # takes its time, beside all others
+            return await pending.future
+        partition, units = pending.partition, pending.count
+        self._overload.add(partition, units, pending.since)
+        try:
+            outcome = await pending.future
+        except BaseException:
+            self._overload.drop(partition, units)
+            raise
+        now = time.monotonic()
+        self._overload.complete(partition, units, now - pending.since, now)
+        return outcome
+
+    def _admit(self, lane: Lane, partition: int, command: wire.Command, begun: bool) -> None:
         if len(self._replies.pending) >= self._settings.max_waiting:
-            _shed(TooManyWaiting(f"{self._settings.max_waiting} requests wait already"))
+            shed(TooManyWaiting(f"{self._settings.max_waiting} requests wait already"))
         if self._monitor.memory_short and isinstance(command, GROWING):
-            _shed(MemoryShort("the store's memory is nearly used up; reads and deletes work"))
+            shed(MemoryShort("the store's memory is nearly used up; reads and deletes work"))
         since = lane.failing_since or self._monitor.down_since
         if since and time.monotonic() - since > GRACE_S:
             raise RedisUnavailable("the store cannot be reached; nothing was accepted")
+        if not begun:
+            self._overload.admit(partition, time.monotonic())
 
     def _start(self, run: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
         task = asyncio.get_running_loop().create_task(run)
@@ -175,8 +201,3 @@ def _unanswered(pending: Pending, why: str) -> Exception:
             "once: send it again with the same Idempotency-Key for its answer"
         )
     return OutcomeUnknown(f"{why}; send it again with the same Idempotency-Key")
-
-
-def _shed(error: Overloaded) -> NoReturn:
-    metrics.LOAD_SHED.labels(error.reason).inc()
-    raise error

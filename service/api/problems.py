@@ -171,6 +171,11 @@ CASES = (
     ),
     Case(errors.TooManyWaiting("20000 requests wait already"), LOGGED),
     Case(
+        errors.WaitTooLong("the estimated wait is 1.3 s; nothing was accepted", 2),
+        (*LOGGED, "observe_many"),
+    ),
+    Case(errors.ApiBusy("220 requests keep this API process busy"), ("observe", "observe_many")),
+    Case(
         errors.MemoryShort("the store's memory is nearly used up; reads and deletes work"), LOGGED
     ),
     Case(
@@ -219,6 +224,7 @@ CASES = (
     # Of no call: an address that is none, a head that cannot be taken, an item of a list.
     Case(errors.MethodNotAllowed("PATCH is not for /v1/streams/pump-7"), ()),
     Case(refusals.SlowHead("no head within 10 s"), ()),
+    Case(errors.TooManyConnections("this API process has as many connections as it may"), ()),
     Case(refusals.UrlTooLong("the URL has more than 16384 bytes"), ()),
     Case(refusals.HeadTooLarge("at most 100 headers, and 32768 bytes with the URL"), ()),
     Case(

@@ -87,7 +87,7 @@ async def _observe_list(context: Context, template: wire.Observe, form: Observat
         )
         try:
             # Shielded by the lane: a client that goes away does not undo what it sent.
-            outcome = await context.gateway.submit(command)
+            outcome = await context.gateway.submit(command, begun=first > 0)
         except ServiceError as error:
             return _stopped(error.status, error.document(), answers, error.headers())
         if outcome.status >= 400:

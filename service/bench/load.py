@@ -11,13 +11,15 @@ import asyncio
 import sys
 import time
 from array import array
-from collections.abc import Coroutine
+from collections.abc import Coroutine, Sequence
 from functools import partial
 from itertools import cycle
-from typing import Any
+from typing import Any, TypeVar
 
 import msgspec
 from msgspec import Struct
+
+T = TypeVar("T")
 
 
 class Job(Struct):
@@ -181,7 +183,7 @@ async def run(job: Job) -> Report:
     return Report(requests, tally.errors, seconds, cpu_s, latency_ms, time.process_time())
 
 
-def quantiles(latency_s: array[float]) -> dict[str, float]:
+def quantiles(latency_s: Sequence[float]) -> dict[str, float]:
     """Nearest-rank quantiles in milliseconds."""
     ranked = sorted(latency_s)
     if not ranked:
@@ -191,7 +193,7 @@ def quantiles(latency_s: array[float]) -> dict[str, float]:
     return {name: 1e3 * ranked[round(place * last)] for name, place in places.items()}
 
 
-def run_fast(main: Coroutine[Any, Any, Report]) -> Report:
+def run_fast(main: Coroutine[Any, Any, T]) -> T:
     """Run on uvloop where there is one."""
     try:
         import uvloop

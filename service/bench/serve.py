@@ -116,7 +116,7 @@ def bench_serve(
             f"{connections}, {streams}, {rounds} and {seconds:g}"
         )
     if url is not None:
-        _job(Server(url, None), [], connections)  # refuses an address it cannot load
+        job_for(Server(url, None), [], connections)  # refuses an address it cannot load
     console = console or Console()
     prefix = f"bench-{uuid.uuid4().hex[:8]}"
     names = [f"{prefix}-{number}" for number in range(streams)]
@@ -127,7 +127,7 @@ def bench_serve(
             mine = stack.enter_context(moca_server(workers, ["--default-model", model]))
         else:
             mine = Server(url, None)
-            stack.callback(_delete, url, names)
+            stack.callback(delete, url, names)
         result = ServeBench(connections, len(names), model if url is None else "the default model")
         _measure(result, mine, echo, names, rounds, seconds, console)
     for line in report_lines(result):
@@ -148,22 +148,24 @@ def _measure(
     connections = result.connections
     slice_s = seconds / (2 * rounds)
     console.print(f"priming {len(names)} streams with {PRIMING} observations each")
-    _prime(mine, names, connections)
-    echo_job = _job(echo, ["/echo"] * connections, connections)
-    service_job = _job(mine, [_observations(name) for name in names], connections)
+    prime(mine, names, connections)
+    echo_job = job_for(echo, ["/echo"] * connections, connections)
+    service_job = job_for(mine, [observations(name) for name in names], connections)
     for server, job in ((echo, echo_job), (mine, service_job)):
-        _slice(server, job, WARM_S, Side())
+        slice_of(server, job, WARM_S, Side())
     for number in range(rounds):
         console.print(f"round {number + 1} of {rounds}: {slice_s:g} s each")
-        _slice(mine, service_job, slice_s, result.service)
-        _slice(echo, echo_job, slice_s, result.echo)
+        slice_of(mine, service_job, slice_s, result.service)
+        slice_of(echo, echo_job, slice_s, result.echo)
 
 
-def _observations(name: str) -> str:
+def observations(name: str) -> str:
+    """Return the path of a stream's observations."""
     return f"/v1/streams/{name}/observations"
 
 
-def _job(server: Server, targets: list[str], connections: int) -> Job:
+def job_for(server: Server, targets: list[str], connections: int) -> Job:
+    """Return a job of ready-made observations for a server."""
     where = urlsplit(server.url)
     if where.scheme != "http" or where.hostname is None:
         raise BenchError(f"expected an http:// address, got {server.url!r}")
@@ -172,18 +174,22 @@ def _job(server: Server, targets: list[str], connections: int) -> Job:
     return Job(where.hostname, where.port or 80, targets, bodies, connections)
 
 
-def _prime(server: Server, names: list[str], connections: int) -> None:
+def prime(server: Server, names: list[str], connections: int) -> None:
     """Take every stream out of its warm-up; one list each."""
-    job = _job(server, [_observations(name) for name in names], connections)
+    job = job_for(server, [observations(name) for name in names], connections)
     draw = random.Random(2)
     rows = [{"y": round(draw.gauss(10.0, 1.0), 4)} for _ in range(PRIMING)]
     job.bodies, job.seconds = [msgspec.json.encode(rows).decode()], 0.0
     report = _generate(job)
+    while set(report.errors) == {"429"} and job.connections > 1:  # too much at once for it
+        job.connections //= 2
+        report = _generate(job)
     if report.errors:
         raise BenchError(f"priming failed: {report.errors} of {report.requests} requests")
 
 
-def _slice(server: Server, job: Job, seconds: float, side: Side) -> None:
+def slice_of(server: Server, job: Job, seconds: float, side: Side) -> None:
+    """Load a server for a while, and add what came of it to its side."""
     job.seconds = seconds
     before, busy = cpu_seconds(server), machine_busy_s()
     report = _generate(job)
@@ -214,7 +220,7 @@ def _generate(job: Job) -> Report:
     return report
 
 
-def _delete(url: str, names: list[str]) -> None:
+def delete(url: str, names: list[str]) -> None:
     """Leave nothing behind in somebody else's service."""
     with Client(url) as client:
         for name in names:

@@ -27,7 +27,9 @@ RETRIED = frozenset({429, 503, 504})
 KEY_MEMORY_S = 540.0
 FIRST_PAUSE_S, LONGEST_PAUSE_S = 0.1, 5.0
 UNSENT = (httpx.ConnectError, httpx.ConnectTimeout, httpx.PoolTimeout)
-NOT_ACCEPTED = frozenset({"redis-unavailable", "not-ready"})  # of what 503 can mean
+NOT_ACCEPTED = frozenset(
+    {"redis-unavailable", "not-ready", "too-many-connections"}
+)  # of what 503 can mean
 T = TypeVar("T")
 
 

@@ -23,6 +23,8 @@ API = STORE | {
     "request_deadline_s",
     "max_pending",
     "max_waiting",
+    "max_wait_s",
+    "max_connections",
     "max_entry_bytes",
     "max_body_bytes",
     "max_observations",

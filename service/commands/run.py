@@ -79,7 +79,7 @@ def api(settings: Settings, parent_fd: ParentFd = None, listen_fd: ListenFd = No
         end(error)
     config = uvicorn.Config(
         app,
-        http=protocol(settings),
+        http=protocol(settings, app),
         log_config=None,
         access_log=False,
         server_header=False,

@@ -162,13 +162,35 @@ def bench_serve(
     model: Annotated[
         str, typer.Option(envvar="MOCA_MODEL", help="Model of a service started here.")
     ] = "gaussian",
+    overload: Annotated[
+        float | None,
+        typer.Option(
+            "--overload",
+            envvar="MOCA_OVERLOAD",
+            min=0.1,
+            help="Send this many times the capacity for --seconds, then half of it.",
+        ),
+    ] = None,
 ) -> None:
-    """Measure throughput and latency beside a bare FastAPI echo endpoint, as a ratio."""
-    from service.bench import BenchError
+    """Measure throughput and latency beside a bare FastAPI echo endpoint, as a ratio.
+
+    With --overload, measure what the service accepts, refuses and how fast, and how it recovers.
+    """
+    from service.bench import BenchError, bench_overload
     from service.bench import bench_serve as run
     from service.client import ClientError
 
     try:
+        if overload is not None:
+            bench_overload(
+                urls=None if url is None else [url],
+                factor=overload,
+                seconds=seconds,
+                streams=streams,
+                workers=workers,
+                model=model,
+            )
+            return
         run(
             url=url,
             seconds=seconds,

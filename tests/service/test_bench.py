@@ -8,7 +8,8 @@ from contextlib import asynccontextmanager, contextmanager
 import pytest
 from rich.console import Console
 
-from service.bench import BenchError, bench_serve, bench_step
+from service.bench import BenchError, bench_overload, bench_serve, bench_step, open_loop
+from service.bench import overload as overloading
 from service.bench import processes as run_processes
 from service.bench import serve as serving
 from service.bench.load import Job, Report, content_length, quantiles, request_bytes, run
@@ -243,6 +244,75 @@ def test_a_busy_machine_is_told():
         side.reports.append(Report(10, {}, 1.0, 0.0, {}))
         side.other_cores.append(0.6)
     assert any("other processes used 0.6" in str(line) for line in serving.report_lines(result))
+
+
+async def test_open_loop_counts_from_the_time_a_request_was_due():
+    """One connection, 50 ms for each answer, and a request every 20 ms."""
+
+    async def answer(reader, writer):
+        for number in range(10):
+            await reader.readuntil(b'{"y": 1.5}')
+            await asyncio.sleep(0.05)
+            status = b"429 Too" if number % 2 else b"200 OK"
+            writer.write(b"HTTP/1.1 " + status + b"\r\nContent-Length: 2\r\n\r\n{}")
+
+    async with tcp_server(answer) as port:
+        made = Job("127.0.0.1", port, ["/"], ['{"y": 1.5}'], connections=1)
+        found = await open_loop.run(open_loop.OpenJob([made], [(50.0, 0.1), (50.0, 0.1)]))
+    assert found.status == [200, 429] * 5
+    assert found.due_s == pytest.approx([0.02 * number for number in range(10)], abs=0.001)
+    # The last one was due after 0.18 s, and was answered after ten times 0.05 s.
+    assert found.latency_s[-1] > 10 * 0.05 - 0.18 - 0.01
+    assert found.latency_s[-1] > found.latency_s[0]
+
+
+async def test_open_loop_counts_what_is_lost(monkeypatch):
+    monkeypatch.setattr(open_loop, "DRAIN_S", 0.2)
+
+    async def cut(reader, writer):
+        await reader.readuntil(b"\r\n\r\n")
+
+    async with tcp_server(cut) as port:
+        made = Job("127.0.0.1", port, ["/"], ["{}"], connections=3)
+        found = await open_loop.run(open_loop.OpenJob([made], [(100.0, 0.05)]))
+    assert found.status == [open_loop.LOST] * 5
+    made = Job("127.0.0.1", free_port(), ["/"], ["{}"], connections=3)
+    found = await open_loop.run(open_loop.OpenJob([made], [(100.0, 0.05)]))
+    assert found.status == [open_loop.LOST] * 5
+
+
+def test_evaluation_of_an_overload():
+    due = [0.001 * number for number in range(3000)]
+    status = [429 if at < 1.2 and number % 3 else 200 for number, at in enumerate(due)]
+    slow = [0.4 if at < 1.7 else 0.02 for at in due]
+    latency = [0.01 if each == 429 else s for each, s in zip(status, slow, strict=True)]
+    requests = open_loop.Requests(due, latency, status, 0.0, 0.0)
+    found = overloading.evaluate(requests, capacity=400.0, factor=2.5, overload_s=1.0)
+    assert len(found.overload.accepted_s) == 334
+    assert found.overload.latency_ms()["p99"] == 400
+    assert found.overload.latency_ms(shed=True)["p99"] == 10
+    assert found.goodput == pytest.approx(0.5, abs=0.01)  # of which 0.6 s came in time
+    assert found.recovery_s == 1.0
+    lines = "\n".join(overloading.report_lines(found))
+    assert "2.5 x capacity, 1 s: served 200/s, p50 400 ms" in lines
+    assert "recovered 1 s after the overload" in lines
+
+
+def test_bench_overload(monkeypatch):
+    monkeypatch.setattr(overloading, "moca_server", pretender)
+    monkeypatch.setattr(overloading, "CAPACITY_S", 0.6)
+    monkeypatch.setattr(overloading, "CALM_S", 1.0)
+    console = quiet()
+    result = bench_overload(factor=0.2, seconds=1.0, streams=8, console=console)
+    assert result.overload.failed == result.calm.failed == {}
+    assert 0.05 < result.goodput < 0.25
+    assert "goodput: " in console.file.getvalue()
+
+
+@pytest.mark.parametrize("bad", [{"factor": 0}, {"seconds": 0}, {"streams": 0}])
+def test_bench_overload_refuses(bad):
+    with pytest.raises(BenchError, match="expected"):
+        bench_overload(**bad, console=quiet())
 
 
 # --- bench step -----------------------------------------------------------------------------

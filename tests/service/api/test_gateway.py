@@ -7,7 +7,8 @@ import time
 import pytest
 
 from service import metrics
-from service.api import gateway
+from service.api import gateway, overload
+from service.errors import WaitTooLong
 from service.redis import keys
 from service.redis.connection import connect
 from service.redis.keys import partition_of
@@ -200,6 +201,67 @@ async def test_too_many_waiting(settings, worker, start, until):
         assert sorted(response.status_code for response in responses) == [200] * 3 + [429] * 2
         bulk = await api.post("/v1/observations", json=[{"stream": f"s{i}"} for i in range(5)])
         assert sorted(item["status"] for item in bulk.json()) == [200] * 3 + [429] * 2
+
+
+def overloaded(api, monkeypatch, after=0):
+    """Have the estimated wait be too long after some decisions."""
+    control, decisions = api.app.state.overload, []
+
+    def admit(partition, now_s):
+        decisions.append(partition)
+        if len(decisions) > after:
+            overload.shed(WaitTooLong("the estimated wait is 2.2 s; nothing was accepted", 3))
+
+    monkeypatch.setattr(control, "admit", admit)
+
+
+async def test_commands_that_would_wait_for_too_long(api, worker, monkeypatch):
+    await api.put("/v1/streams/s")
+    overloaded(api, monkeypatch)
+    before = shed("wait")
+    for call in (api.post(POST, json={"y": 1}), api.delete("/v1/streams/s"),
+                 api.get("/v1/streams/s/run-length")):  # fmt: skip
+        response = await call
+        assert (response.status_code, slug(response)) == (429, "wait-too-long")
+        assert response.headers["retry-after"] == "3"
+    assert shed("wait") == before + 3
+    for path in ("/v1/streams/s", "/livez", "/readyz", "/metrics", "/v1/models"):
+        assert (await api.get(path)).status_code == 200
+
+
+async def test_a_list_that_has_begun_is_not_refused(api, worker, monkeypatch):
+    overloaded(api, monkeypatch, after=1)
+    answers = await api.post(POST, json=[{"y": i} for i in range(100)])
+    assert answers.status_code == 200
+    assert [answer["seq"] for answer in answers.json()] == list(range(100))
+    refused = await api.post(POST, json=[{"y": i} for i in range(100)])
+    assert (refused.status_code, refused.json()["applied"]) == (429, 0)
+
+
+async def test_items_of_a_bulk_are_refused_by_stream(api, worker, monkeypatch):
+    overloaded(api, monkeypatch, after=2)
+    items = [{"stream": f"s{i % 4}", "y": i, "key": f"k{i}"} for i in range(12)]
+    answers = (await api.post("/v1/observations", json=items)).json()
+    assert [answer["status"] for answer in answers] == [200, 200, 429, 429] + [
+        200,
+        200,
+        424,
+        424,
+    ] * 2
+    assert answers[2]["type"].endswith("/wait-too-long")
+
+
+async def test_what_is_estimated_is_what_waits(api, worker, until):
+    control = api.app.state.overload
+    worker.running.clear()
+    requests = [asyncio.create_task(api.post(POST, json=[{"y": 1}] * 5)) for _ in range(3)]
+    await until(lambda: control._all._waiting == 15)
+    assert control._each[P]._waiting == 15
+    worker.running.set()
+    await asyncio.gather(*requests)
+    assert control._all._waiting == control._each[P]._waiting == 0
+    assert (await api.get("/v1/streams/nowhere/run-length")).status_code == 404
+    assert control._all._waiting == 0
 
 
 async def test_load_is_shed_before_memory_runs_out(api, settings, worker):
