@@ -15,33 +15,50 @@ ARG TORCH_INDEX=
 ARG EXTRAS=
 ENV PIP_NO_CACHE_DIR=1 PIP_DISABLE_PIP_VERSION_CHECK=1
 WORKDIR /src
-COPY constraints.txt pyproject.toml ./
-# pip stays outside of the environment that is copied below.
+# hadolint ignore=DL3008
+RUN apt-get update && apt-get install --yes --no-install-recommends binutils \
+    && rm -rf /var/lib/apt/lists/*
+COPY pyproject.toml ./
+COPY deploy/requirements deploy/requirements
+# Every file has a hash in deploy/requirements. pip stays outside of the environment that is copied below.
 RUN python -m venv /opt/build && python -m venv --without-pip /opt/moca \
-    && /opt/build/bin/pip install -c constraints.txt hatchling \
-    && /opt/build/bin/pip --python /opt/moca/bin/python install --no-deps \
-        ${TORCH_INDEX:+--index-url "${TORCH_INDEX}"} "$(grep '^torch==' constraints.txt)" \
-    && python -c 'import sys, tomllib; p = tomllib.load(open("pyproject.toml", "rb"))["project"]; \
-        print("\n".join(sum((p["optional-dependencies"][e] for e in sys.argv[1].split(",") if e), \
-        p["dependencies"])))' "${EXTRAS}" > requirements.txt \
-    && /opt/build/bin/pip --python /opt/moca/bin/python install -c constraints.txt \
-        -r requirements.txt \
-    # What only building extensions and testing other packages need.
-    && rm -rf /opt/moca/lib/python3*/site-packages/torch/include \
-        /opt/moca/lib/python3*/site-packages/torch/share \
-        /opt/moca/lib/python3*/site-packages/torch/test \
-        /opt/moca/lib/python3*/site-packages/torch/lib/*.a \
-        /opt/moca/lib/python3*/site-packages/sympy/*/tests \
-        /opt/moca/lib/python3*/site-packages/sympy/*/*/tests \
-        /opt/moca/lib/python3*/site-packages/numpy/*/tests \
-        /opt/moca/lib/python3*/site-packages/networkx/*/tests \
-        /opt/moca/lib/python3*/site-packages/networkx/*/*/tests
+    && install="/opt/build/bin/pip --python /opt/moca/bin/python install --require-hashes --no-deps \
+        --no-compile" \
+    && /opt/build/bin/pip install --require-hashes --no-deps -r deploy/requirements/build.txt \
+    && ${install} ${TORCH_INDEX:+--index-url "${TORCH_INDEX}"} -r deploy/requirements/torch.txt \
+    && if [ "${VARIANT}" != cpu ]; then ${install} -r deploy/requirements/cuda.txt; fi \
+    && python deploy/requirements/lock.py select pyproject.toml deploy/requirements/service.txt \
+        "${EXTRAS}" > requirements.txt \
+    && ${install} -r requirements.txt
+# The console draws with one file of plotly; the package is there with the extra `console` alone.
+RUN site="$(echo /opt/moca/lib/python3*/site-packages)" && [ -d "${site}/plotly" ] || { \
+    python deploy/requirements/lock.py only deploy/requirements/service.txt plotly > plotly.txt \
+    && /opt/build/bin/pip install --require-hashes --no-deps --no-compile --target plotly -r plotly.txt \
+    && mkdir -p "${site}/plotly/package_data" \
+    && cp plotly/plotly/package_data/plotly.min.js "${site}/plotly/package_data/" \
+    && cp -R plotly/plotly-*.dist-info "${site}/" \
+    && sed -i '/plotly.min.js\|dist-info/!d' "${site}"/plotly-*.dist-info/RECORD; }
 COPY LICENSE README.md ./
 COPY model_core model_core
 COPY service service
 COPY training training
 RUN /opt/build/bin/pip wheel --no-deps --no-build-isolation -w dist . \
-    && /opt/build/bin/pip --python /opt/moca/bin/python install --no-deps dist/*.whl
+    && /opt/build/bin/pip --python /opt/moca/bin/python install --no-deps --no-compile dist/*.whl \
+    && /opt/build/bin/cyclonedx-py environment --output-reproducible --pyproject pyproject.toml \
+        --mc-type application -o /opt/moca/sbom.cdx.json /opt/moca/bin/python
+# What only building extensions and testing other packages need, and tables of symbols for debuggers.
+# torch refuses to be imported without torch_shm_manager.
+# hadolint ignore=DL3003
+RUN cd /opt/moca/lib/python3*/site-packages \
+    && find torch/bin -mindepth 1 ! -name torch_shm_manager -delete \
+    && rm -rf torch/include torch/share torch/test torch/lib/*.a \
+        torch/lib/lib*test.so torch/lib/libbackend_with_compiler.so torch/lib/libaoti_custom_ops.so \
+    && find numpy sympy networkx mpmath -type d -name tests -prune -exec rm -rf {} + \
+    && strip --strip-unneeded torch/lib/libc10*.so torch/lib/libtorch*.so uvloop/*.so greenlet/*.so \
+        httptools/parser/*.so \
+    # Compiled are the modules that are imported at a start, instead of all.
+    && /opt/moca/bin/python -c 'import service.cli, service.supervisor, service.commands.demo, \
+        service.api.app, service.api.server, service.worker.loop, service.webhooks.process'
 
 FROM ${PYTHON_IMAGE}
 ARG VARIANT=cpu

@@ -7,10 +7,11 @@ usage() {
   cat <<'HELP'
 Usage: deploy/build.sh [OPTION...] [-- ARGUMENT...]
 
-Build the image of moca-service and print its size.
+Build the image of moca-service, print its size, and put its bill of materials (CycloneDX, JSON)
+into build/.
 
   --tool NAME      docker, podman or buildah   [the first that works; MOCA_BUILD_TOOL]
-  --tag NAME       name of the image           [moca-service:VARIANT; MOCA_IMAGE]
+  --tag NAME       name of the image           [moca-service:VERSION-VARIANT; MOCA_IMAGE]
   --variant NAME   cpu, or torch's name of a CUDA version such as cu130   [cpu]
   --extras NAMES   optional parts between commas, such as otel,plots      [none]
   --base IMAGE     image to build on           [python:3.11-slim-bookworm]
@@ -62,9 +63,9 @@ while [ $# -gt 0 ]; do
   shift 2
 done
 [ -n "$tool" ] || tool="$(pick_tool)"
-[ -n "$tag" ] || tag="moca-service:$variant"
-
 version="$(sed -n 's/^version = "\(.*\)"/\1/p' pyproject.toml)"
+[ -n "$tag" ] || tag="moca-service:$version-$variant"
+
 revision="$(git rev-parse HEAD 2>/dev/null || echo unknown)"
 # Of the commit, not of the build: the same source makes the same label.
 created="$(git log -1 --format=%cI 2>/dev/null || echo 1970-01-01T00:00:00Z)"
@@ -81,3 +82,18 @@ case "$tool" in
   *) size="$("$tool" image ls --format '{{.Size}}' "$tag")" ;;
 esac
 echo "$tag: $size"
+
+# What the image is made of, beside it: for scanners that look at files.
+sbom="build/moca-service-$version-$variant.cdx.json"
+mkdir -p build
+container=
+leave() { [ -z "$container" ] || "$tool" rm "$container" >/dev/null; }
+trap leave EXIT
+if [ "$tool" = buildah ]; then
+  container="$(buildah from --pull-never "$tag")"
+  cp "$(buildah mount "$container")/opt/moca/sbom.cdx.json" "$sbom"
+else
+  container="$("$tool" create "$tag")"
+  "$tool" cp "$container:/opt/moca/sbom.cdx.json" "$sbom"
+fi
+echo "$sbom"

@@ -25,6 +25,7 @@ import load
 ROOT = Path(__file__).parents[2]
 HERE = Path(__file__).parent
 PROJECT = "moca-trial"
+IMAGE = "moca-service:0.1.0-cpu"
 USER = "10001"
 APIS = ("http://127.0.0.1:8000", "http://127.0.0.1:8001")
 PROMETHEUS = "http://127.0.0.1:9090"
@@ -155,7 +156,7 @@ def parsed():
     """Read the command line."""
     parser = argparse.ArgumentParser(description=__doc__.split("\n", 1)[0])
     parser.add_argument("--engine", choices=COMPOSE, default="docker", help="docker")
-    parser.add_argument("--image", default="moca-service:cpu", help="to run (moca-service:cpu)")
+    parser.add_argument("--image", default=IMAGE, help=f"to run ({IMAGE})")
     parser.add_argument("--build", action="store_true", help="build it first")
     parser.add_argument("--host-network", action="store_true", help="put all on the host's network")
     parser.add_argument("--observations", type=load.positive, default=10_000, help="in all (10000)")

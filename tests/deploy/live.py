@@ -95,6 +95,8 @@ def running_prometheus(program: str, config: Path) -> Iterator[Prometheus]:
     port, folder = free_port(), config.parent
     command = [program, f"--config.file={config}", f"--storage.tsdb.path={folder / 'data'}"]
     command += [f"--web.listen-address=127.0.0.1:{port}", "--log.level=warn"]
+    command += [f"--web.external-url=http://127.0.0.1:{port}"]
+    command += [f"--web.console.templates={PROMETHEUS / 'consoles'}"]
     with (folder / "prometheus.log").open("wb") as log:
         process = subprocess.Popen(command, stdout=log, stderr=subprocess.STDOUT)
     found = Prometheus(f"http://127.0.0.1:{port}")

@@ -40,7 +40,8 @@ def test_the_specification_refuses_what_is_wrong(composed):
 def test_the_services_are_there(composed):
     services = composed["services"]
     usual = {name for name, service in services.items() if "profiles" not in service}
-    assert usual == {"secrets", "redis", "api", "worker", "prometheus", "grafana"}
+    watching = {"prometheus", "alertmanager", "alert-log", "grafana"}
+    assert usual == {"secrets", "redis", "api", "worker"} | watching
     assert services["worker-gpu"]["profiles"] == ["gpu"]
     assert services["demo"]["profiles"] == ["demo"]
     (device,) = services["worker-gpu"]["deploy"]["resources"]["reservations"]["devices"]

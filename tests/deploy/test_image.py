@@ -1,5 +1,6 @@
 """The image: what its Dockerfile says, and, where a tool can build it, what it is."""
 
+import importlib.util
 import json
 import os
 import re
@@ -8,14 +9,21 @@ import socket
 import subprocess
 import sys
 import threading
+import tomllib
 from http.server import BaseHTTPRequestHandler, HTTPServer
+from importlib import metadata
 from pathlib import Path
 
 import pytest
+from packaging.requirements import Requirement
 
 ROOT = Path(__file__).parents[2]
 TEXT = (ROOT / "Dockerfile").read_text()
 LAST = TEXT[TEXT.rindex("\nFROM ") :]
+REQUIREMENTS = ROOT / "deploy" / "requirements"
+_spec = importlib.util.spec_from_file_location("image_lock", REQUIREMENTS / "lock.py")
+LOCK = importlib.util.module_from_spec(_spec)
+_spec.loader.exec_module(LOCK)
 
 
 def test_hadolint_finds_nothing():
@@ -34,11 +42,92 @@ def test_the_image_runs_without_privileges_and_says_how_it_is():
         assert f"org.opencontainers.image.{label}=" in LAST
 
 
-def test_every_package_comes_from_the_constraints():
-    installs = re.findall(r"pip [^&]*?install[^&]*", TEXT.replace("\\\n", " "))
-    assert len(installs) == 4
-    pinned = [each for each in installs if "-c constraints.txt" in each or "--no-deps" in each]
-    assert pinned == installs
+def test_every_package_that_is_fetched_is_checked_by_its_hash():
+    lines = TEXT.replace("\\\n", " ")
+    installs = re.findall(r"(?:/pip [^&\"]*?install|\$\{install\})[^&;]*", lines)
+    fetched = [each for each in installs if "dist/*.whl" not in each]
+    assert len(fetched) == 6
+    (once,) = re.findall(r'install="([^"]*)"', lines)
+    assert "--require-hashes" in once
+    for each in fetched:
+        assert "--require-hashes" in each or "${install}" in each, each
+
+
+def blocks(name):
+    return LOCK.blocks_of((REQUIREMENTS / f"{name}.txt").read_text())
+
+
+@pytest.mark.parametrize("name", ["service", "torch", "cuda", "build"])
+def test_each_locked_package_has_hashes_and_no_address(name):
+    text = (REQUIREMENTS / f"{name}.txt").read_text()
+    assert "/" not in text
+    for package, block in blocks(name).items():
+        hashes = re.findall(r"--hash=(\S+)", block)
+        assert hashes, package
+        assert all(re.fullmatch("sha256:[0-9a-f]{64}", each) for each in hashes), package
+
+
+def test_the_locked_versions_are_those_of_the_constraints():
+    lines = (ROOT / "constraints.txt").read_text().splitlines()
+    pins = (line.partition("==") for line in lines if "==" in line)
+    versions = {LOCK.normalized(name): version for name, _, version in pins}
+    for name in ("service", "torch"):
+        for package, block in blocks(name).items():
+            version = re.match(r"\S+==(\S+)", block)[1]
+            assert version == versions[package], f"{package}: deploy/requirements/lock.py update"
+
+
+def needs_of(name, found):
+    """Names of all that a package on this machine needs, and its own."""
+    if name in found:
+        return found
+    found.add(name)
+    for each in map(Requirement, metadata.requires(name) or []):
+        if each.marker is None or each.marker.evaluate({"extra": ""}):
+            needs_of(LOCK.normalized(each.name), found)
+    return found
+
+
+@pytest.mark.parametrize("extras", [[], ["otel"], ["console", "plots"], list(LOCK.EXTRAS)])
+def test_what_is_selected_is_complete(extras):
+    """All that the installed packages need, but for torch, which has a file of its own."""
+    project = (ROOT / "pyproject.toml").read_text()
+    roots = LOCK.roots_of(project, extras)
+    selected = set(LOCK.blocks_of(LOCK.select((REQUIREMENTS / "service.txt").read_text(), roots)))
+    needed = set()
+    for root in roots - {"torch"}:
+        needs_of(root, needed)
+    assert needed <= selected
+    assert roots - {"torch"} <= selected
+    assert ("opentelemetry-sdk" in selected) == ("otel" in extras)
+    assert ("tensorboard" in selected) == ("train" in extras)
+
+
+def test_torch_is_checked_by_its_hash_on_the_index_and_as_built_for_the_cpu():
+    (torch,) = blocks("torch").values()
+    assert torch.startswith("torch==")
+    assert torch.count("--hash=") > 20  # every platform, and the build without CUDA
+    cuda = blocks("cuda")
+    assert "triton" in cuda
+    assert any(name.startswith("nvidia-") for name in cuda)
+    assert not cuda.keys() & blocks("service").keys()
+
+
+def test_everything_has_the_version_of_the_project():
+    version = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["version"]
+    assert f"ARG VERSION={version}" in TEXT
+    files = ["docker-compose.yml", "deploy/trial/run.py", "docs/deployment.md"]
+    files += [str(each) for each in (ROOT / "deploy" / "kubernetes").rglob("*.yaml")]
+    found = {
+        (file, tag)
+        for file in files
+        for tag in re.findall(r"moca-service:([\w.-]+)", (ROOT / file).read_text())
+    }
+    assert len({file for file, _ in found}) > 5
+    wrong = {each for each in found if each[1] not in (f"{version}-cpu", f"{version}-cu130")}
+    assert not wrong
+    script = (ROOT / "deploy" / "build.sh").read_text()
+    assert 'tag="moca-service:$version-$variant"' in script
 
 
 def test_what_is_copied_is_not_ignored():
@@ -171,6 +260,25 @@ def test_the_build_script_says_what_it_takes():
     assert (wrong.returncode, "--colour" in wrong.stderr) == (2, True)
 
 
+# The console has its charts with their license, and the bill of materials names what is there.
+LOOK = """
+import json, importlib.metadata as metadata
+from service.console import assets
+name = assets.plotly_name()
+assert name and len(assets.asset(name).content) > 1_000_000, name
+assert name.encode() in assets.asset("index.html").content
+assert any("LICENSE" in str(file) for file in metadata.files("plotly"))
+with open("/opt/moca/sbom.cdx.json") as file:
+    bill = json.load(file)
+assert bill["bomFormat"] == "CycloneDX"
+listed = {each["name"].lower(): each["version"] for each in bill["components"]}
+there = {each.metadata["Name"].lower(): each.version for each in metadata.distributions()}
+del there["moca-service"]  # what the bill is about
+assert listed == there, listed.items() ^ there.items()
+assert bill["metadata"]["component"]["name"] == "moca-service"
+"""
+
+
 @pytest.mark.slow
 def test_the_image_that_was_built_serves_on_a_read_only_root():
     """With MOCA_TEST_IMAGE, the name of an image, and MOCA_TEST_ENGINE (docker)."""
@@ -183,6 +291,9 @@ def test_the_image_that_was_built_serves_on_a_read_only_root():
     )
     (found,) = json.loads(inspected.stdout)
     assert found["Config"]["User"] == "10001:10001"
+    look = [*engine, "run", "--rm", "--entrypoint", "python", image, "-c", LOOK]
+    looked = subprocess.run(look, capture_output=True, text=True, timeout=120)
+    assert looked.returncode == 0, looked.stderr
     command = [
         *engine,
         "run",
