@@ -96,6 +96,7 @@ class Supervisor:
         self._store = StoreKeeper(settings)
         self._events: queue.SimpleQueue[Exited | Stop] = queue.SimpleQueue()
         self._stopping = threading.Event()
+        self._hurry = False  # a second signal came
         self._api = Child("api", "api")
         self._workers = [Child(f"worker {n}", "worker") for n in range(1, settings.workers + 1)]
         self._readers = [Child("webhooks", "webhooks")] if settings.webhooks_file else []
@@ -215,7 +216,8 @@ class Supervisor:
                 event = self._events.get(timeout=TICK_S)
             if isinstance(event, Exited):
                 self._clean_up(event.child)
-            if isinstance(event, Stop) or time.monotonic() > give_up:
+            self._hurry = self._hurry or isinstance(event, Stop)  # those that come later as well
+            if self._hurry or time.monotonic() > give_up:
                 for child in children:
                     if child.process is not None:
                         log.warning("%s did not end: killed", child.name)

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from service.process import EXIT_REFUSED, Backoff, Refused, listen, url_of
+from service.process import EXIT_REFUSED, WORKER_STOP_S, Backoff, Refused, listen, url_of
 from service.redis import keys
 from service.redis.connection import connect
 from service.redis.embedded import Embedded
@@ -256,13 +256,27 @@ def test_the_whole_of_it_killed_and_started_again(running):
         assert client.get("kept") == b"yes"
 
 
+def test_a_second_signal_while_the_api_ends_kills_the_workers_too(running):
+    for deaf in ("deaf-api", "deaf-worker"):
+        (running.folder / deaf).write_text("")
+    process = running.start_ready()
+    process.terminate()
+    time.sleep(0.5)
+    began = time.monotonic()
+    process.terminate()
+    _, said = process.communicate(timeout=60)
+    assert time.monotonic() - began < WORKER_STOP_S
+    for name in ("api", "worker 1"):
+        assert f"{name} did not end: killed" in said
+
+
 def test_a_second_signal_kills_what_does_not_end(running):
     (running.folder / "deaf-worker").write_text("")
     process = running.start_ready()
     process.terminate()
     wait_for(lambda: any(what == "stopped" for _, _, what in running.events()))
     process.terminate()
-    _, said = process.communicate(timeout=10)
+    _, said = process.communicate(timeout=60)
     assert process.returncode == 0
     assert "worker 1 did not end: killed" in said
 
