@@ -47,7 +47,7 @@ def connect(url: str, timeout_s: float = READ_TIMEOUT_S) -> redis.Redis:
     looked at right away, and raises a RedisError where no node answers.
     """
     kind, retry = address.kind_of(url), Retry(NoBackoff(), 0)
-    options = _options(url, timeout_s)
+    options = _options(timeout_s) | _kept_alive(url)
     if kind == "cluster":  # with the calls that the service makes of one server
         return cast(redis.Redis, Cluster(address.parse(url), **options))
     if kind == "sentinel":
@@ -61,7 +61,7 @@ def connect(url: str, timeout_s: float = READ_TIMEOUT_S) -> redis.Redis:
 def connect_async(url: str) -> redis.asyncio.Redis:
     """Return the asyncio counterpart of `connect`; it connects when it is first used."""
     kind, retry = address.kind_of(url), AsyncRetry(NoBackoff(), 0)
-    options = _options(url, READ_TIMEOUT_S)
+    options = _options(READ_TIMEOUT_S)
     if kind == "cluster":
         return cast(redis.asyncio.Redis, AsyncCluster(address.parse(url), **options))
     if kind == "sentinel":
@@ -73,18 +73,22 @@ def connect_async(url: str) -> redis.asyncio.Redis:
     return redis.asyncio.Redis.from_pool(_AsyncPool.from_url(url, retry=retry, **options))
 
 
-def _options(url: str, timeout_s: float) -> dict[str, Any]:
-    options: dict[str, Any] = {
+def _options(timeout_s: float) -> dict[str, Any]:
+    return {
         "decode_responses": False,
         "protocol": 2,
         "socket_connect_timeout": CONNECT_TIMEOUT_S,
         "socket_timeout": timeout_s,
     }
-    if not url.startswith("unix:"):
-        known = {getattr(socket, name, None): value for name, value in _KEEPALIVE.items()}
-        known.pop(None, None)
-        options |= {"socket_keepalive": True, "socket_keepalive_options": known}
-    return options
+
+
+def _kept_alive(url: str) -> dict[str, Any]:
+    """Options by which the kernel soon ends what it cannot deliver."""
+    if url.startswith("unix:"):
+        return {}
+    known = {getattr(socket, name, None): value for name, value in _KEEPALIVE.items()}
+    known.pop(None, None)
+    return {"socket_keepalive": True, "socket_keepalive_options": known}
 
 
 class _Forgetful:
@@ -102,6 +106,12 @@ class _AsyncForgetful:
     """The same for asyncio."""
 
     _available_connections: list[Any]
+
+    async def ensure_connection(self, connection: Any) -> None:
+        # What the kernel closed meanwhile: uvloop raises no OSError where it is written to.
+        if connection.is_connected and connection._writer.is_closing():
+            await connection.disconnect(nowait=True)
+        await cast(Any, super()).ensure_connection(connection)
 
     async def release(self, connection: Any) -> None:
         lost = not connection.is_connected

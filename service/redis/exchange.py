@@ -48,8 +48,11 @@ def reply_of(connection: Any, untaken: int = 0) -> Any:
 async def send_async(connection: Any, commands: Sequence[Any]) -> int:
     """Send commands, as `send` does."""
     parts = list(_parts(connection.pack_commands(commands)))
-    for part in parts:
-        await connection.send_packed_command([part])
+    try:
+        for part in parts:
+            await connection.send_packed_command([part])
+    except RuntimeError as error:  # of uvloop, where the kernel has closed it
+        raise redis.ConnectionError(f"the connection is closed: {error}") from error
     return _untaken_async(connection) if len(parts) > 1 else 0
 
 

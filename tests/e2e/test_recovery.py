@@ -50,7 +50,7 @@ class Deployment:
             self.urls.append(f"http://127.0.0.1:{port}")
         self.tokens = {self.urls[0]: token}
         for url in self.urls:
-            wait_ready(url)
+            wait_ready(url, 100)
         self.processes.wait_for(f"owns {PARTITIONS // 2} partitions", *WORKERS)
 
 

@@ -5,12 +5,14 @@ import time
 
 import pytest
 import redis
+import uvloop
 
 from service.api import monitor
 from service.api.monitor import Monitor
 from service.redis.append import Appender
 from service.redis.committed import Health
 from service.redis.connection import READ_TIMEOUT_S, connect, connect_async
+from service.redis.exchange import send_async
 from service.redis.log import DONE, START, Commit, Log, Offset
 from service.settings import Settings
 from tests.faults import REPLIES, REQUESTS, Proxy
@@ -97,6 +99,31 @@ def test_a_large_commit_over_a_slow_link_is_not_a_lost_connection(proxy):
         began = time.monotonic()
         assert log.commit([Commit(P, lease.token, first, second, 0, [effect], [])]) == ["OK"]
     assert time.monotonic() - began > READ_TIMEOUT_S
+
+
+def test_what_the_kernel_closed_is_made_anew(valkey_url):
+    """Writing to it raises a RuntimeError in uvloop: the task that appends ended by that."""
+
+    async def main():
+        async with connect_async(valkey_url) as client:
+            appender = Appender(client, "i1", max_pending=10)
+            await appender.append(P, 0, 1, b"a")
+            (idle,) = client.connection_pool._available_connections
+            idle._writer.transport.abort()
+            await asyncio.sleep(0.05)
+            await client.get("a")
+            (idle,) = client.connection_pool._available_connections
+            idle._writer.transport.abort()
+            await appender.append(P, 1, 1, b"b")
+            connection = await client.connection_pool.get_connection()
+            connection._writer.transport.abort()
+            await asyncio.sleep(0.05)
+            with pytest.raises(redis.ConnectionError):
+                await send_async(connection, [("PING",)])
+            await client.connection_pool.release(connection)
+
+    with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
+        runner.run(main())
 
 
 class Store:
