@@ -184,7 +184,8 @@ async def _drain(tally: Tally) -> None:
     tally.none_open.clear()
     if tally.open:
         with contextlib.suppress(TimeoutError):
-            await asyncio.wait_for(tally.none_open.wait(), DRAIN_S)
+            async with asyncio.timeout(DRAIN_S):
+                await tally.none_open.wait()
     for _ in range(tally.open):
         tally.note(last_due, LOST)
 
