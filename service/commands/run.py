@@ -32,6 +32,7 @@ log = logging.getLogger(__name__)
 
 # How the supervisor tells a child what it inherits; nobody types these.
 ParentFd = Annotated[int | None, typer.Option("--parent-fd", hidden=True)]
+Sharing = Annotated[int, typer.Option("--sharing", hidden=True)]
 ListenFd = Annotated[int | None, typer.Option("--listen-fd", hidden=True)]
 
 
@@ -104,6 +105,7 @@ def worker(
         ),
     ] = None,
     parent_fd: ParentFd = None,
+    sharing: Sharing = 0,
 ) -> None:
     """Run one worker beside a Redis or Valkey that is already there."""
     chosen = worker_id or f"worker-{secrets.token_hex(4)}"
@@ -116,7 +118,7 @@ def worker(
         import_plugins(settings.plugins)
         with connect(settings.redis_url or "") as client:
             patiently(client.ping)
-        found = Worker(settings, chosen)
+        found = Worker(settings, chosen, sharing)
         signal.signal(signal.SIGTERM, found.stop)
         signal.signal(signal.SIGINT, found.stop)
         if settings.metrics_port:
