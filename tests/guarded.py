@@ -11,13 +11,13 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import Any
+from functools import cache
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
 from torch.overrides import TorchFunctionMode
 from torch.utils._python_dispatch import TorchDispatchMode
-from torch.utils._pytree import tree_flatten, tree_map
 from torch.utils.backend_registration import _setup_privateuseone_for_python_backend
 
 NAME = "guard"
@@ -102,7 +102,8 @@ class _Functions(TorchFunctionMode):
         kwargs = dict(kwargs or {})
         generator, device = kwargs.get("generator"), kwargs.get("device")
         if isinstance(generator, _PLAIN):
-            tensors = [each for each in tree_flatten(args)[0] if isinstance(each, Tensor)]
+            tensors: list[Tensor] = []
+            _inner(args, tensors)
             told = [torch.device(device)] if device is not None else []
             for place in [*told, *(each.device for each in tensors)] or [CPU]:
                 if place.type != generator.device.type:
@@ -127,52 +128,83 @@ def _indices(value: Any) -> Any:
     return torch.tensor(value) if isinstance(value, list) else value
 
 
+class _Operation(NamedTuple):
+    """What the rules need to know of an operation; `arguments` are the names of its parameters."""
+
+    name: str
+    arguments: list[str]
+    mutable: bool
+    elementwise: bool
+
+
+@cache
+def _operation(func: Any) -> _Operation:
+    name = func._schema.name
+    elementwise = torch.Tag.pointwise in func.tags
+    elementwise |= name.startswith(("aten::masked_fill", "aten::fill"))
+    arguments = [each.name for each in func._schema.arguments]
+    return _Operation(name, arguments, func._schema.is_mutable, elementwise)
+
+
 def _dispatched(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     """Check an operation, compute it on the CPU, and place its result."""
-    place = _place(func, args, kwargs)
-    _check(func, args, kwargs)
-    found = func(*tree_map(_inner, args), **tree_map(_inner, kwargs))
-    if func._schema.is_mutable:  # returns what it was given
-        return kwargs["out"] if "out" in kwargs else args[0]
-    if place.type != NAME:
-        return found
-    return tree_map(lambda each: Guarded(each) if isinstance(each, Tensor) else each, found)
+    operation = _operation(func)
+    tensors: list[Tensor] = []
+    inner = [_inner(each, tensors) for each in args]
+    named = {name: _inner(each, tensors) for name, each in kwargs.items()}
+    here = [each for each in tensors if isinstance(each, Guarded)]
+    if here:
+        _check(operation, args, tensors)
+    found = func(*inner, **named)
+    if operation.mutable:  # returns what it was given
+        return kwargs.get("out", args[0])
+    place = _place(operation, args, kwargs, bool(here))
+    return _wrapped(found) if place.type == NAME else found
 
 
-def _inner(value: Any) -> Any:
-    if isinstance(value, Guarded):
-        return value.inner
-    if isinstance(value, torch.device) and value.type == NAME:
-        return CPU
+def _inner(value: Any, tensors: list[Tensor]) -> Any:
+    """A value as it is on the CPU; its tensors are added to `tensors`."""
+    if isinstance(value, Tensor):
+        tensors.append(value)
+        return value.inner if isinstance(value, Guarded) else value
+    if isinstance(value, list | tuple):
+        return type(value)([_inner(each, tensors) for each in value])
+    return CPU if isinstance(value, torch.device) and value.type == NAME else value
+
+
+def _wrapped(value: Any) -> Any:
+    if isinstance(value, Tensor):
+        return Guarded(value)
+    if isinstance(value, list | tuple):
+        return tuple(map(_wrapped, value)) if isinstance(value, tuple) else [*map(_wrapped, value)]
     return value
 
 
-def _place(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> torch.device:
+def _place(
+    operation: _Operation, args: tuple[Any, ...], kwargs: dict[str, Any], guarded: bool
+) -> torch.device:
     """Device of the result: the one named, else that of the operands."""
-    named = dict(zip((each.name for each in func._schema.arguments), args, strict=False)) | kwargs
+    named = dict(zip(operation.arguments, args, strict=False)) | kwargs
     if named.get("device") is not None:
         return torch.device(named["device"])
-    if named.get("other") is not None and func._schema.name in ("aten::to", "aten::type_as"):
+    if named.get("other") is not None and operation.name in ("aten::to", "aten::type_as"):
         return named["other"].device
-    if func._schema.name in COPIES | INDEXED and isinstance(args[0], Tensor):
+    if operation.name in COPIES | INDEXED:
         return args[0].device
-    guarded = any(isinstance(each, Guarded) for each in tree_flatten((args, kwargs))[0])
     return DEVICE if guarded else CPU
 
 
-def _check(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
-    name = func._schema.name
-    tensors = [each for each in tree_flatten((args, kwargs))[0] if isinstance(each, Tensor)]
-    here = [each for each in tensors if isinstance(each, Guarded)]
-    if here and name in PRODUCTS and not all(each.dtype.is_floating_point for each in tensors):
+def _check(operation: _Operation, args: tuple[Any, ...], tensors: list[Tensor]) -> None:
+    name = operation.name
+    if name in PRODUCTS and not all(each.dtype.is_floating_point for each in tensors):
         raise NotImplementedError(f"{name} of {tensors[0].dtype} is not implemented on a GPU")
-    if name in COPIES or not here or len(here) == len(tensors):
+    if name in COPIES:
         return
     strangers = [each for each in tensors if not isinstance(each, Guarded)]
-    if name in INDEXED and isinstance(args[0], Guarded):
-        values = [each for each in args[2:3] if isinstance(each, Tensor) and each.dim()]
-        strangers = [each for each in values if not isinstance(each, Guarded)]
-    elif torch.Tag.pointwise in func.tags or name.startswith(("aten::masked_fill", "aten::fill")):
+    if name in INDEXED and isinstance(args[0], Guarded):  # its indices may be anywhere
+        values = args[2:3]
+        strangers = [e for e in values if isinstance(e, Tensor) and not isinstance(e, Guarded)]
+    if operation.elementwise or name in INDEXED and isinstance(args[0], Guarded):
         strangers = [each for each in strangers if each.dim()]
     if strangers:
         shapes = [f"{list(each.shape)} on {each.device.type}" for each in tensors]

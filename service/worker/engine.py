@@ -70,6 +70,7 @@ class Engine:
                 missing.append(name)
         loaded = []
         for name, each, wrong in self._fetch(partition, missing):
+            self.tick()
             stream = Stream(partition, name, each)
             self.streams[partition, name] = stream
             try:
@@ -185,6 +186,7 @@ class Engine:
         for i in range(max((len(stream.buffer) for stream in streams), default=0)):
             now = [(stream, stream.buffer[i]) for stream in streams if i < len(stream.buffer)]
             for slab, group in by_slab(now):
+                self.tick()
                 slab.replay([s.row for s, _ in group], [r for _, r in group], [0] * len(group))
             metrics.REPLAYED.inc(len(now))
         for stream in streams:

@@ -10,8 +10,7 @@ import torch
 
 USED = 0.85  # of a limit: allocators hold more than is in use
 LEAST = 32 << 20  # however small the limit is
-CGROUP_LIMITS = ("memory.max", "memory/memory.limit_in_bytes")  # versions 2 and 1
-CGROUPS = Path("/sys/fs/cgroup")
+CGROUPS, OWN = Path("/sys/fs/cgroup"), Path("/proc/self/cgroup")
 
 
 class Room(NamedTuple):
@@ -45,17 +44,38 @@ def room(device: str, sharing: int = 0) -> Room:
     return Room(host, max(LEAST, int(USED * min(free, total / max(1, sharing)))))
 
 
-def host_limit(cgroups: Path = CGROUPS) -> int:
+def host_limit(cgroups: Path = CGROUPS, own: Path = OWN) -> int:
     """Memory of the container, or of the machine where none is set or that is less."""
     found = [os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")]
-    for name in CGROUP_LIMITS:
+    for file in _limit_files(cgroups, own):
         try:
-            text = (cgroups / name).read_text().strip()
+            text = file.read_text().strip()
         except OSError:
             continue
         if text.isdigit():  # else "max"
             found.append(int(text))
     return min(found)
+
+
+def _limit_files(cgroups: Path, own: Path) -> list[Path]:
+    """Files of limits on this process's control group and those around it, of both versions.
+
+    Within a container its own group may be mounted as the root.
+    """
+    try:
+        lines = own.read_text().split()
+    except OSError:
+        lines = []
+    found = [cgroups / "memory.max", cgroups / "memory/memory.limit_in_bytes"]
+    for line in lines:
+        _, controllers, path = (line.split(":", 2) + ["", ""])[:3]
+        base, name = cgroups, "memory.max"
+        if controllers:
+            base, name = cgroups / "memory", "memory.limit_in_bytes"
+        if not controllers or "memory" in controllers.split(","):
+            place = Path(path.strip("/"))
+            found += [base / each / name for each in (place, *place.parents)]
+    return found
 
 
 def own_bytes() -> int:
