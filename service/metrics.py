@@ -169,6 +169,12 @@ OWNED_PARTITIONS = Gauge(
     multiprocess_mode="livesum",
     registry=REGISTRY,
 )
+RESIDENT_BYTES = Gauge(
+    "moca_resident_bytes",
+    "Memory held for streams and models, on device and host, with that of a step.",
+    multiprocess_mode="livesum",
+    registry=REGISTRY,
+)
 RESIDENT_STREAMS = Gauge(
     "moca_resident_streams",
     "Streams whose state is on the device.",

@@ -128,7 +128,12 @@ class Settings(BaseSettings):
 
     read_entries: int = Field(64, ge=1, description="log entries read per partition at a time")
     checkpoint_every: int = Field(64, ge=1, description="observations between checkpoints")
-    resident_bytes: int = Field(1 << 30, ge=1 << 20, description="stream state kept on the device")
+    resident_bytes: int | None = Field(
+        None,
+        ge=1 << 20,
+        description="streams kept in a worker's memory, of device and host together; none: 85 % of"
+        " the device, and of the container or machine less the process",
+    )
     idempotency_keep_s: float = Field(600.0, ge=0, description="time a key is remembered at least")
     idempotency_keep_requests: int = Field(64, ge=0, description="keys remembered at least")
     feed_events: int = Field(

@@ -147,7 +147,7 @@ class Supervisor:
         elif child.command == "worker":
             # A new id with each start: a stopped predecessor must not be taken for this one.
             child.worker_id = f"{child.name.replace(' ', '')}-{secrets.token_hex(4)}"
-            command += ["--worker-id", child.worker_id]
+            command += ["--worker-id", child.worker_id, "--sharing", str(len(self._workers))]
         child.process = subprocess.Popen(
             command,
             stdin=subprocess.DEVNULL,

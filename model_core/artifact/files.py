@@ -98,9 +98,10 @@ def load(folder: Path, device: str | torch.device = "cpu") -> UnderlyingModel:
 def _tensors(path: Path, device: str | torch.device) -> dict[str, Tensor]:
     """Tensors of a file; none where there is none, for a kind that needs none."""
     try:
-        return load_file(path, device=str(device)) if path.exists() else {}
+        found = load_file(path) if path.exists() else {}
     except (OSError, ValueError, SafetensorError) as error:
         raise BadArtifact(f"{TENSORS}: {error}") from error
+    return {name: each.to(device) for name, each in found.items()}
 
 
 def _built(kind: str, parts: Parts) -> UnderlyingModel:

@@ -37,6 +37,7 @@ log = logging.getLogger(__name__)
 
 # How the supervisor tells a child what it inherits; nobody types these.
 ParentFd = Annotated[int | None, typer.Option("--parent-fd", hidden=True)]
+Sharing = Annotated[int, typer.Option("--sharing", hidden=True)]
 ListenFd = Annotated[int | None, typer.Option("--listen-fd", hidden=True)]
 
 
@@ -115,6 +116,7 @@ def worker(
         ),
     ] = None,
     parent_fd: ParentFd = None,
+    sharing: Sharing = 0,
 ) -> None:
     """Run one worker beside a Redis or Valkey that is already there."""
     chosen = worker_id or f"worker-{secrets.token_hex(4)}"
@@ -127,7 +129,7 @@ def worker(
         import_plugins(settings.plugins)
         with connect(settings.redis_url or "", START_TIMEOUT_S) as client:
             patiently(client.ping)
-        found = Worker(settings, chosen)
+        found = Worker(settings, chosen, sharing)
         _stop_on_signals(found)
         if settings.metrics_port:
             metrics.serve(settings.metrics_port)

@@ -121,8 +121,9 @@ def repeat(body: list[bytes]) -> list[bytes]:
 class Filling:
     """Answers whose predictives are summarised together, before they are too many to keep."""
 
-    def __init__(self) -> None:
+    def __init__(self, most_bytes: int = WAITING_BYTES) -> None:
         self.count = 0
+        self._most = most_bytes
         self._waiting: list[Answer] = []
         self._bytes = 0
 
@@ -131,7 +132,7 @@ class Filling:
         self.count += 1
         self._waiting.append(answer)
         self._bytes += answer.place.nbytes if answer.place is not None else 0
-        if self._bytes > WAITING_BYTES:
+        if self._bytes > self._most:
             self.fill()
 
     def fill(self) -> None:

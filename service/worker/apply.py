@@ -37,10 +37,11 @@ class Batch:
     def __init__(self, engine: Engine, tasks: list[Task]) -> None:
         self.engine, self.tasks = engine, tasks
         self.lanes: dict[tuple[int, str], Lane] = {}
-        self.filling = Filling()
+        self.filling = Filling(engine.waiting_bytes)
 
     def apply(self) -> None:
         """Run every command; afterwards each task has its outcome and streams their changes."""
+        self.engine.applying = {(task.partition, task.command.stream) for task in self.tasks}
         for partition in {task.partition for task in self.tasks}:
             names = (t.command.stream for t in self.tasks if t.partition == partition)
             self.engine.load(partition, names)

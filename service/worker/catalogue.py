@@ -30,6 +30,7 @@ class Catalogue:
         self._folder, self._device, self._largest = models_dir, device, largest
         self._built: dict[tuple[str, Options], UnderlyingModel] = {}
         self._artifacts: dict[tuple[str, str | None], UnderlyingModel] = {}
+        self._weights: dict[tuple[str, str | None], int] = {}  # bytes
         self._there: dict[str, tuple[object, str | None]] = {}  # stamp and digest, as last seen
         self._changed: set[str] = set()
         self._refused: set[tuple[str, str | None]] = set()
@@ -79,6 +80,11 @@ class Catalogue:
             self._bytes[id(model)] = sum(each.nbytes for each in moca.leaves(state)) // 2
         return self._bytes[id(model)]
 
+    @property
+    def nbytes(self) -> int:
+        """Bytes of the weights of artifacts that are loaded."""
+        return sum(self._weights.values())
+
     def digest(self, name: str) -> str | None:
         """Digest of the artifact that lies there now; None of a built-in model.
 
@@ -119,6 +125,7 @@ class Catalogue:
         wanted = self.digest(name) if digest is None else digest
         if (name, wanted) not in self._artifacts:
             self._artifacts[name, wanted] = self._load(name, wanted)
+            self._weights[name, wanted] = _weight(self._artifacts[name, wanted], set())
         return self._artifacts[name, wanted]
 
     def _load(self, name: str, wanted: str | None) -> UnderlyingModel:
@@ -143,6 +150,20 @@ class Catalogue:
     def _place(self, name: str) -> Path:
         base, _, version = name.partition("@")
         return models.place(self._folder, base) / version
+
+
+def _weight(part: object, seen: set[int]) -> int:
+    """Bytes of the tensors in a model, or in a part of one that is not among those seen."""
+    if id(part) in seen:
+        return 0
+    seen.add(id(part))
+    if isinstance(part, torch.Tensor):
+        return part.nbytes
+    if isinstance(part, dict):
+        return sum(_weight(each, seen) for each in part.values())
+    if isinstance(part, list | tuple):
+        return sum(_weight(each, seen) for each in part)
+    return _weight(vars(part), seen) if hasattr(part, "__dict__") else 0
 
 
 def _unloadable(name: str, why: object) -> UnknownModel:

@@ -5,8 +5,9 @@ from __future__ import annotations
 import logging
 import time
 from collections import OrderedDict
-from collections.abc import Callable, Container, Iterable, Mapping
-from typing import TypeVar
+from collections.abc import Callable, Container, Iterable, Mapping, Sequence
+from functools import cached_property
+from typing import NamedTuple, TypeVar
 
 import msgspec
 import redis
@@ -22,26 +23,41 @@ from service.redis.store import CorruptState as Unreadable
 from service.redis.store import Store, Stored, decoded
 from service.settings import Settings
 from service.wire import Head
+from service.worker.answers import WAITING_BYTES
 from service.worker.catalogue import Catalogue, options_of
-from service.worker.resident import Slab
+from service.worker.memory import Room, room
+from service.worker.resident import CHUNK_BYTES, STEP_BYTES, Slab
 from service.worker.stream import Stream
 
 logger = logging.getLogger(__name__)
-HOST_BYTES, RECORD_BYTES = 2000, 400  # of a stream and of a record in its tail, about
-STEP_BYTES = 128 << 20  # of the states that are stepped at once
+STEP_PARTS = 6  # of the states that are stepped at once, what a step holds at its peak, about
+LOADED = 256  # streams loaded at a time
+NEW_BYTES = 256 << 10  # what a stream that is yet to be made may need
 T = TypeVar("T")
+
+
+class Held(NamedTuple):
+    """Bytes that a worker holds: streams' records on the host; states and models on the device."""
+
+    host: int
+    device: int
 
 
 class Engine:
     """Every stream of the partitions that one worker owns, as far as it is loaded."""
 
-    def __init__(self, settings: Settings, store: Store) -> None:
+    def __init__(self, settings: Settings, store: Store, sharing: int = 0) -> None:
+        """Hold no stream yet; sharing: workers that share the machine with an API and a store."""
         self.settings, self.store = settings, store
+        self._sharing = sharing
         self.catalogue = Catalogue(settings.models_dir, settings.device, settings.max_model_bytes)
         self.streams: OrderedDict[tuple[int, str], Stream] = OrderedDict()
         self._slabs: dict[tuple[str, str | None, int, Options], Slab] = {}
         self.ahead_ms = 0.0  # how far the store's clock is ahead of this machine's
         self.tick: Callable[[], None] = lambda: None  # a sign of life, in long work
+        self.busy: Container[int] = ()  # partitions of jobs under way
+        self.applying: set[tuple[int, str]] = set()  # streams of the batch under way
+        self.committing: set[tuple[int, str]] = set()  # streams that may not be stored yet
 
     # --- loading and forgetting ---------------------------------------------------------------
 
@@ -55,6 +71,7 @@ class Engine:
                 missing.append(name)
         loaded = []
         for name, each, wrong in self._fetch(partition, missing):
+            self.tick()
             stream = Stream(partition, name, each)
             self.streams[partition, name] = stream
             try:
@@ -66,6 +83,7 @@ class Engine:
                 self._break(stream, each, str(error))
             except ServiceError as refusal:  # its model is missing: again at the next command
                 stream.unserved = refusal
+            stream.count()
         self._replay([s for s in loaded if s.slab is not None])
 
     def _begin(self, stream: Stream, stored: Stored) -> None:
@@ -98,6 +116,36 @@ class Engine:
         stream.set_aside(parts)
         logger.warning("stream %r: %s; its bytes are kept aside", stream.name, reason)
         metrics.CORRUPT_STATES.inc()
+
+    def load_first(self, partition: int, names: Sequence[str], most: int) -> int:
+        """Load the first of these streams, one at least, that need `most` bytes together.
+
+        Returns how many. They stay in memory until the batch that they are for is applied.
+        """
+        need, at, count = 0, 0, 16
+        while at < len(names) and (not at or need <= most):
+            self.tick()
+            part = names[at : at + count]
+            self.applying.update((partition, name) for name in part)
+            self.load(partition, part)
+            need += sum(self._need(self.streams[partition, name]) for name in part)
+            at += len(part)
+            # As many as fit, were they like those so far.
+            count = max(1, min(LOADED, (most - need) * at // need))
+        return at
+
+    def _need(self, stream: Stream) -> int:
+        """Bytes that a stream takes, or will take once it is filtered."""
+        if stream.slab is not None:
+            return stream.host_bytes + stream.slab.row_bytes
+        if not stream.alive:
+            return stream.host_bytes + NEW_BYTES
+        head = stream.live()
+        try:
+            each = self.catalogue.hypothesis_bytes(self.catalogue.of(head))
+        except ServiceError:
+            return stream.host_bytes
+        return stream.host_bytes + each * (head.settings.max_hypotheses + 1)
 
     def _know(self, stream: Stream) -> None:
         """Fill in what an older version did not keep of a stream: the model alone decided."""
@@ -172,6 +220,7 @@ class Engine:
         for i in range(max((len(stream.buffer) for stream in streams), default=0)):
             now = [(stream, stream.buffer[i]) for stream in streams if i < len(stream.buffer)]
             for slab, group in by_slab(now):
+                self.tick()
                 slab.replay([s.row for s, _ in group], [r for _, r in group], [0] * len(group))
             metrics.REPLAYED.inc(len(now))
         for stream in streams:
@@ -190,7 +239,10 @@ class Engine:
             device, window = self.settings.device, self.settings.recent_window
             model = self.catalogue.of(head)
             metrics_quality.known(settings.model)
-            self._slabs[key] = Slab(model, settings.max_hypotheses, device, window)
+            sizes = min(CHUNK_BYTES, self._part), min(STEP_BYTES, self._part)
+            self._slabs[key] = Slab(
+                model, settings.max_hypotheses, device, window, *sizes, self._make_room
+            )
         return self._slabs[key]
 
     # --- keeping ------------------------------------------------------------------------------
@@ -252,20 +304,68 @@ class Engine:
         stream.slab.put(stream.row, state)
         stream.commit_checkpoint(codec.encode(stream.slab.model, state))
 
+    @cached_property
+    def _found_room(self) -> Room:
+        return room(self.settings.device, self._sharing)  # first used when all code is loaded
+
+    @property
+    def room(self) -> Room:
+        """Bytes that may be held."""
+        given = self.settings.resident_bytes
+        return self._found_room if given is None else Room(given)
+
+    @property
+    def _part(self) -> int:
+        """Bytes that slabs take, and steps go through, at a time."""
+        return self.room.for_states // 32
+
+    @property
+    def waiting_bytes(self) -> int:
+        """Bytes of predictives that may wait to be summarised together."""
+        return min(WAITING_BYTES, 2 * self._part)
+
+    def held(self) -> Held:
+        """Bytes held on the host and on the device, with those of the largest step."""
+        states = sum(slab.nbytes for slab in self._slabs.values())
+        step = STEP_PARTS * min(STEP_BYTES, self._part) + self.waiting_bytes if states else 0
+        host = sum(stream.host_bytes for stream in self.streams.values())
+        return Held(host, states + step + self.catalogue.nbytes)
+
     def crowded(self, busy: Container[int]) -> dict[int, list[str]]:
-        """Idle streams used longest ago, as many as must go to keep within `resident_bytes`.
+        """Idle streams used longest ago, as many as must go to keep within the room.
 
         busy: partitions that are not to be touched.
         """
-        excess = sum(map(_size, self.streams.values())) - self.settings.resident_bytes
         going: dict[int, list[str]] = {}
+        for stream in self._to_go(0, busy):
+            going.setdefault(stream.partition, []).append(stream.name)
+        return going
+
+    def _to_go(self, coming: int, busy: Container[int]) -> list[Stream]:
+        """Idle streams to evict, used longest ago, for the room to hold `coming` bytes more."""
+        host, device = self.held()
+        device += coming - sum(slab.spare_bytes for slab in self._slabs.values())
+        going: list[Stream] = []
         for stream in self.streams.values():
-            if excess <= 0:
+            if self.room.excess(host, device) <= 0:
                 break
             if stream.idle and stream.partition not in busy:
-                going.setdefault(stream.partition, []).append(stream.name)
-                excess -= _size(stream)
+                going.append(stream)
+                host -= stream.host_bytes
+                device -= stream.slab.row_bytes if stream.slab is not None else 0
         return going
+
+    def _make_room(self, coming: int) -> None:
+        """Evict streams that are stored as they are here, before a slab takes more memory.
+
+        Their last observations are replayed when they are loaded again.
+        """
+        used = self.applying | self.committing
+        for stream in self._to_go(coming, self.busy):
+            if (stream.partition, stream.name) not in used:
+                self.evict(stream)
+        for slab in self._slabs.values():  # also empty ones stay: one of them is being filled
+            slab.trim()
 
     def drop_broken(self, keys: Iterable[tuple[int, str]]) -> None:
         """Forget streams that cannot be used: what is wrong may be mended meanwhile."""
@@ -275,8 +375,10 @@ class Engine:
                 self.evict(found)
 
     def drop_empty_slabs(self) -> None:
-        """Free the memory of slabs that hold no stream."""
+        """Free the memory of slabs that no stream needs."""
         self._slabs = {key: slab for key, slab in self._slabs.items() if not slab.empty}
+        for slab in self._slabs.values():
+            slab.trim()
 
     def measure(self) -> None:
         """Set the gauges of what is held, and of how far checkpoints are behind."""
@@ -284,6 +386,7 @@ class Engine:
         oldest_ms = min((s.checkpoint_ms for s in behind), default=None)
         age_s = 0.0 if oldest_ms is None else max(0.0, time.time() - oldest_ms / 1000)
         ahead = (s.live().seq - s.live().checkpoint for s in behind)
+        metrics.RESIDENT_BYTES.set(sum(self.held()))
         metrics.RESIDENT_STREAMS.set(sum(s.slab is not None for s in self.streams.values()))
         metrics.CHECKPOINT_AGE.set(age_s)
         metrics.CHECKPOINT_LAG.set(max(ahead, default=0))
@@ -295,12 +398,6 @@ class Engine:
         stream.leave()
 
 
-def _size(stream: Stream) -> int:
-    """Rough bytes that a loaded stream takes on the device and the host together."""
-    row = stream.slab.row_bytes if stream.slab is not None else 0
-    return row + HOST_BYTES + RECORD_BYTES * len(stream.tail)
-
-
 def by_slab(work: Iterable[tuple[Stream, T]]) -> list[tuple[Slab, list[tuple[Stream, T]]]]:
     """Group work by the slab that its streams are in, large states a few at a time."""
     groups: dict[int, tuple[Slab, list[tuple[Stream, T]]]] = {}
@@ -309,6 +406,6 @@ def by_slab(work: Iterable[tuple[Stream, T]]) -> list[tuple[Slab, list[tuple[Str
         groups.setdefault(id(stream.slab), (stream.slab, []))[1].append((stream, item))
     found = []
     for slab, group in groups.values():
-        most = max(1, STEP_BYTES // slab.row_bytes)
+        most = slab.step_rows
         found += [(slab, group[i : i + most]) for i in range(0, len(group), most)]
     return found

@@ -38,16 +38,18 @@ HURRY_S = 5.0  # for so long after partitions were lost it is BACKOFF_S: others 
 class Worker:
     """One worker process."""
 
-    def __init__(self, settings: Settings, worker_id: str | None = None) -> None:
+    def __init__(self, settings: Settings, worker_id: str | None = None, sharing: int = 0) -> None:
+        """Connect; sharing: workers of one machine's service, this one among them."""
         self.settings = settings
         self.id = worker_id or f"worker-{secrets.token_hex(6)}"
         self.log = self._log()
         self.client = self.log.client
         self._tracer = open_tracer(settings, "worker")
         self._committer = Committer(self.log)
-        self.engine = Engine(settings, Store(self.client))
+        self.engine = Engine(settings, Store(self.client), sharing)
         self.leases = Leases(self._log, settings.lease_ttl_ms, settings.worker_hang_s)
         self._jobs = Jobs(self.engine, self._tracer, self.leases.tick)
+        self.engine.busy = self._jobs
         self._census = Census()
         self.offsets: dict[int, Offset] = {}
         self._blame = True
@@ -111,6 +113,7 @@ class Worker:
         for partition in [p for p, items in found.items() if not items]:
             self.log.decline(partition, f"what follows {at[partition]} in its log")
             self._release(partition)
+        found = self._in_room(found)
         self._jobs.take(found)
         if found:
             self._work(found)
@@ -118,6 +121,21 @@ class Worker:
             self._settle()
         if self._jobs:
             self._advance()
+
+    def _in_room(self, found: dict[int, list[Item]]) -> dict[int, list[Item]]:
+        """The first items of each partition whose streams fit into memory, which are loaded."""
+        self._busy, self.engine.applying = set(found), set()
+        kept = {}
+        for partition, items in found.items():
+            names = list(dict.fromkeys(i.task.command.stream for i in items if i.task))
+            most = self.engine.room.for_states // (2 * len(found))
+            late = set(names[self.engine.load_first(partition, names, most) :])
+            end = next(
+                (i for i, e in enumerate(items) if e.task and e.task.command.stream in late), None
+            )
+            kept[partition] = items[:end]
+        self._busy = set()
+        return kept
 
     def _work(self, items: dict[int, list[Item]]) -> None:
         """Apply commands of several partitions, and begin to commit each partition."""
@@ -149,6 +167,7 @@ class Worker:
         leases = self.leases.held()
         commits = [self._commit_of(leases[p], items[p], s) for p, s in touched.items() if items[p]]
         self._submit(commits, stages)
+        self.engine.committing = set(batch.lanes)
         self.engine.drop_broken(batch.lanes)
         self._busy = set()
 

@@ -30,6 +30,7 @@ def observe(engine: Engine, work: Sequence[tuple[Stream, Answer]]) -> list[Servi
     for stream, answer in work:
         (cold if stream.slab is None else warm).append((stream, answer))
     for slab, group in by_slab(warm):
+        engine.tick()
         for answer, refusal in _advance(slab, group):
             failed[index[id(answer)]] = refusal
     _warm_up(engine, cold)
@@ -73,6 +74,7 @@ def _needs_no_warmup(engine: Engine, stream: Stream) -> bool:
 def _begin(engine: Engine, streams: list[Stream]) -> None:
     """Start filters with a known location and scale, through what was kept so far."""
     for stream in streams:
+        engine.tick()
         head = stream.live()
         slab = engine.slab(head)
         prior = slab.prior(head.location or [], head.scale or [])

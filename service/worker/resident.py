@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
 import torch
@@ -14,11 +14,13 @@ from model_core import filter as moca
 from model_core.belief import Belief
 from model_core.filter import FilterState, Inputs, Prior
 from model_core.predictive import Mixture
-from model_core.upm.base import UnderlyingModel, tree_map
+from model_core.upm.base import UnderlyingModel
 from service.wire import Record, numbers
 from service.worker import hazards
+from service.worker.chunks import Chunks
 
-FIRST_ROWS, FIRST_BYTES = 16, 64 << 20  # of a slab; of large states there are fewer
+CHUNK_BYTES = 64 << 20  # of a slab's memory that is taken, and given back, at a time
+STEP_BYTES = 128 << 20  # of the states that are stepped at once
 
 
 class Readout(NamedTuple):
@@ -58,26 +60,53 @@ class Step(NamedTuple):
 
 
 class Slab:
-    """Fixed-size states of many streams, a row each; grows by doubling."""
+    """Fixed-size states of many streams, a row each, in chunks of memory."""
 
     def __init__(
-        self, model: UnderlyingModel, max_hypotheses: int, device: str, recent_window: int
+        self,
+        model: UnderlyingModel,
+        max_hypotheses: int,
+        device: str,
+        recent_window: int,
+        chunk_bytes: int = CHUNK_BYTES,
+        step_bytes: int = STEP_BYTES,
+        make_room: Callable[[int], None] | None = None,
     ) -> None:
+        """Hold no stream yet; make_room: called with the bytes of a chunk before it is taken."""
         self.model, self.max_hypotheses, self.device = model, max_hypotheses, device
         self.recent_window = recent_window
-        self._free: list[int] = []
-        self._rows = 0
+        self._make_room = make_room
         unit = torch.ones(1, model.scaled, dtype=torch.float64, device=device)
-        self._blank_prior = moca.make_prior(model, unit * 0 + 1, unit)
-        blank = moca.init(self._blank_prior, max_hypotheses)
-        self.row_bytes = sum(each.nbytes for each in moca.leaves(blank))
-        self._state: FilterState = _rows_of(blank, None)
-        self._prior: Prior = _prior_rows(self._blank_prior, torch.zeros(0, dtype=torch.int64))
+        prior = moca.make_prior(model, unit * 0 + 1, unit)
+        self._blank, self._stats = moca.init(prior, max_hypotheses), type(prior.stats)
+        self._leaves = len(moca.leaves(self._blank))
+        self._chunks = Chunks([*moca.leaves(self._blank), *_tensors(prior)], chunk_bytes)
+        self.row_bytes = self._chunks.row_bytes
+        self.step_rows = max(1, step_bytes // self.row_bytes)
 
     @property
     def empty(self) -> bool:
         """Whether no stream is here."""
-        return len(self._free) == self._rows
+        return not len(self._chunks)
+
+    @property
+    def rows(self) -> int:
+        """Rows that memory is held for."""
+        return self._chunks.rows
+
+    @property
+    def nbytes(self) -> int:
+        """Memory that is held."""
+        return self.rows * self.row_bytes
+
+    @property
+    def spare_bytes(self) -> int:
+        """Memory of rows that no stream has."""
+        return self.nbytes - len(self._chunks) * self.row_bytes
+
+    def trim(self) -> int:
+        """Give back memory that no stream needs; returns its bytes."""
+        return self._chunks.trim()
 
     def prior(self, location: list[float], scale: list[float]) -> Prior:
         """Prior of one stream."""
@@ -89,26 +118,21 @@ class Slab:
 
     def add(self, state: FilterState, prior: Prior) -> int:
         """Make one stream resident; returns its row."""
-        if not self._free:
-            self._grow()
-        row = self._free.pop()
-        at = torch.tensor([row], device=self.device)
-        self._write(at, state)
-        for own, each in zip(_tensors(self._prior), _tensors(prior), strict=True):
-            own.index_copy_(0, at, each)
-        return row
+        if self._chunks.full and self._make_room is not None:
+            self._make_room(self._chunks.next_bytes)
+        return self._chunks.add([*moca.leaves(state), *_tensors(prior)])
 
     def remove(self, row: int) -> None:
         """Forget a row."""
-        self._free.append(row)
+        self._chunks.remove(row)
 
     def state(self, row: int) -> FilterState:
         """State of one stream (batch 1), a copy."""
-        return _rows_of(self._state, torch.tensor([row], device=self.device))
+        return moca.rebuild(self._blank, self._chunks.read([row], slice(self._leaves)))
 
     def put(self, row: int, state: FilterState) -> None:
         """Put a state (batch 1) in place of a row's."""
-        self._write(torch.tensor([row], device=self.device), state)
+        self._chunks.write([row], moca.leaves(state))
 
     def restate(self, row: int, stated: Sequence[tuple[int, float]]) -> Belief:
         """Override a row's belief by probabilities of run lengths; returns it."""
@@ -119,7 +143,7 @@ class Slab:
 
     def row_prior(self, row: int) -> Prior:
         """Prior of one stream (batch 1)."""
-        return _prior_rows(self._prior, torch.tensor([row], device=self.device))
+        return self._prior(self._chunks.read([row], slice(self._leaves, None)))
 
     def step(
         self,
@@ -133,10 +157,11 @@ class Slab:
         confirmed: start of the last confirmed event of each. thresholds: of `changed_probability`,
         at which one is; 0 where it takes time.
         """
-        at = torch.tensor(rows, device=self.device)
-        state, prior = _rows_of(self._state, at), _prior_rows(self._prior, at)
+        found = self._chunks.read(rows)
+        state = moca.rebuild(self._blank, found[: self._leaves])
+        prior = self._prior(found[self._leaves :])
         state, info = moca.step(self.model, state, prior, self.inputs(records))
-        self._write(at, state)
+        self._chunks.write(rows, moca.leaves(state))
         asked = self._tensor([thresholds or [0.0] * len(rows)]).squeeze(0)
         told = torch.tensor(confirmed, device=self.device), asked
         table = self._read(state, info, *told).tolist()
@@ -222,22 +247,8 @@ class Slab:
         head = torch.stack([each.double() for each in columns], 1)
         return torch.cat((head, state.totals, state.totals_at_start[rows, slot]), 1)
 
-    def _write(self, at: Tensor, state: FilterState) -> None:
-        for own, each in zip(moca.leaves(self._state), moca.leaves(state), strict=True):
-            own.index_copy_(0, at, each)
-
-    def _grow(self) -> None:
-        first = max(1, min(FIRST_ROWS, FIRST_BYTES // self.row_bytes))
-        more = max(first, self._rows)
-        blank = torch.zeros(more, dtype=torch.int64, device=self.device)
-        fresh = _rows_of(moca.init(self._blank_prior, self.max_hypotheses), blank)
-        pairs = zip(moca.leaves(self._state), moca.leaves(fresh), strict=True)
-        self._state = moca.rebuild(fresh, [torch.cat(pair) for pair in pairs])
-        prior = _prior_rows(self._blank_prior, blank)
-        stats = tree_map(lambda a, b: torch.cat((a, b)), self._prior.stats, prior.stats)
-        self._prior = Prior(stats, *map(torch.cat, zip(self._prior[1:], prior[1:], strict=True)))
-        self._free += range(self._rows + more - 1, self._rows - 1, -1)
-        self._rows += more
+    def _prior(self, tensors: list[Tensor]) -> Prior:
+        return Prior(self._stats(*tensors[:-2]), *tensors[-2:])
 
 
 def _readout(line: list[float], width: int) -> Readout:
@@ -247,17 +258,6 @@ def _readout(line: list[float], width: int) -> Readout:
         int(event[0]), event[1], int(event[2]), mean, int(count), int(best),
         line[14 : 14 + width], line[14 + width :],
     )  # fmt: skip
-
-
-def _rows_of(state: FilterState, at: Tensor | None) -> FilterState:
-    """Rows of a state, copied; None means none of them."""
-    index = torch.zeros(0, dtype=torch.int64, device=state.seq.device) if at is None else at
-    return moca.rebuild(state, [each.index_select(0, index) for each in moca.leaves(state)])
-
-
-def _prior_rows(prior: Prior, at: Tensor) -> Prior:
-    stats = tree_map(lambda each: each.index_select(0, at), prior.stats)
-    return Prior(stats, *(each.index_select(0, at) for each in prior[1:]))
 
 
 def _tensors(prior: Prior) -> list[Tensor]:

@@ -16,6 +16,9 @@ from service.wire import Change, Event, Head, IdempotencyRecord, Record
 from service.worker.effects import Effect, aside, listed
 from service.worker.resident import Slab
 
+# About, of a stream, of an entry beside its own bytes, and of a struct that is not encoded.
+STREAM_BYTES, ENTRY_BYTES, STRUCT_BYTES = 5000, 150, 800
+
 
 class Ahead(NamedTuple):
     """Row of a state that is `count` observations ahead of the stream's, which wait for labels."""
@@ -53,6 +56,8 @@ class Stream:
         self._touched = False
         self._was = wire.StreamSettings()  # settings when they were last written
         self._sealing: dict[int, bytes] = {}  # chunks that the last commit may still be writing
+        self._remembered_bytes = 0
+        self.host_bytes = STREAM_BYTES  # what all of this takes, as last counted
 
     @property
     def alive(self) -> bool:
@@ -142,6 +147,19 @@ class Stream:
             blob = wire.checksummed(wire.encode(each), "change", self.name, field)
             self._effects.append(("HSET", key, field, blob))
 
+    def count(self) -> None:
+        """Count what the stream takes on the host."""
+        blobs = [*self.tail.values(), *self._sealing.values(), *self.unreadable.values()]
+        pending = len(self.head.pending) if self.head is not None else 0
+        structs = len(self.buffer) + len(self._known) + pending
+        self.host_bytes = (
+            STREAM_BYTES
+            + sum(map(len, blobs))
+            + ENTRY_BYTES * (len(blobs) + len(self.remembered))
+            + STRUCT_BYTES * structs
+            + self._remembered_bytes
+        )
+
     def put(self, record: Record) -> None:
         """Keep a record that is new or was changed."""
         self._new[record.seq] = record
@@ -173,11 +191,13 @@ class Stream:
         record.field = field
         self.remembered[field] = record
         self._fresh[field] = self._kept(record)
+        self._remembered_bytes += _remembered_bytes(field, record)
         while len(self.remembered) > max(keep_requests, 1):
             oldest, first = next(iter(self.remembered.items()))
             if record.time_ms - first.time_ms <= 1000 * keep_s:
                 break
             del self.remembered[oldest]
+            self._remembered_bytes -= _remembered_bytes(oldest, first)
             self._fresh.pop(oldest, None)
             self._effects.append(("HDEL", keys.idempotency(self.partition, self.name), oldest))
 
@@ -199,6 +219,7 @@ class Stream:
             records[record.field or field] = record
         self.unreadable = {f: blob for f, blob in self.unreadable.items() if f not in records}
         self.remembered.update(sorted(records.items(), key=lambda pair: pair[1].time_ms))
+        self._remembered_bytes = sum(_remembered_bytes(*pair) for pair in self.remembered.items())
 
     def keep_remembered(self) -> None:
         """Have all keyed outcomes written with the next commit."""
@@ -286,6 +307,7 @@ class Stream:
                 self._was = self.head.settings
         self._new, self._events, self._fresh, self._touched = {}, {}, {}, False
         self.reborn = False
+        self.count()
         return found
 
     def _record(self, seq: int) -> bytes:
@@ -334,3 +356,7 @@ class Stream:
 
     def _chunk_end(self, seq: int) -> int:
         return ((seq + self.phase) // CHUNK + 1) * CHUNK - self.phase
+
+
+def _remembered_bytes(field: bytes, record: IdempotencyRecord) -> int:
+    return len(field) + len(record.digest) + sum(len(each) + 50 for each in record.body)

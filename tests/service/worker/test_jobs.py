@@ -96,7 +96,7 @@ def test_a_stream_is_not_evicted_under_its_job(bench, names):
     moved = bench.append(wire.Move(long, "averaged"))
     for _ in range(4):
         bench.turn()
-    worker.engine.settings = worker.settings.model_copy(update={"resident_bytes": 0})
+    worker.engine.settings = worker.settings.model_copy(update={"resident_bytes": 1})
     for _ in range(3):
         bench.turn()
         assert (bench.partition(long), long) in worker.engine.streams

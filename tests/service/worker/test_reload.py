@@ -136,11 +136,11 @@ def test_evicted_after_every_batch(make_bench, close):
         close(answers[s], plain.observe(s, observations[s]))
         check_answers(answers[s], bench.records(s), bench, s)
     # Rows are given back: five streams in turn never took more than one slab's first ones.
-    assert all(slab._rows <= 16 for slab in bench.worker.engine._slabs.values())
+    assert all(slab.rows <= 16 for slab in bench.worker.engine._slabs.values())
 
 
 def test_the_least_recently_used_goes_first(make_bench):
-    bench = make_bench(partitions=1, resident_bytes=15_000)
+    bench = make_bench(partitions=1, resident_bytes=50_000)
     for i in range(12):
         bench.observe(f"s{i}", [1.0])
         bench.observe("busy", [1.0])

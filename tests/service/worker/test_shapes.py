@@ -129,7 +129,7 @@ def test_a_state_that_would_be_too_large(bench, model, settings, seen, field):
     for command in (Observe("a", [seen]), Observe("a", [Observation(x=seen.x), seen])):
         assert bench.ask(command, status=422)["field"] == field
         assert bench.stored("a") == before
-    assert not any(slab._rows for slab in bench.worker.engine._slabs.values())
+    assert not any(slab.rows for slab in bench.worker.engine._slabs.values())
 
 
 @pytest.mark.parametrize(

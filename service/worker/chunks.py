@@ -1,0 +1,133 @@
+"""Rows of tensors in chunks: growing copies nothing, and chunks that are not needed go."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor
+
+FIRST_ROWS = 16  # of the first chunk; each later one doubles what there is, up to a bound
+
+
+class Chunk:
+    """Memory of a fixed number of rows, and which of them are free."""
+
+    def __init__(self, like: Sequence[Tensor], rows: int) -> None:
+        self.rows = rows
+        self.free = list(range(rows - 1, -1, -1))
+        # Not filled: a row is written before it is read.
+        self.tensors = [
+            torch.empty((rows, *each.shape[1:]), dtype=each.dtype, device=each.device)
+            for each in like
+        ]
+
+    @property
+    def used(self) -> int:
+        """Rows that are not free."""
+        return self.rows - len(self.free)
+
+
+class Chunks:
+    """Rows known by numbers, which stay theirs wherever they lie; all tensors (rows, ...)."""
+
+    def __init__(self, like: Sequence[Tensor], chunk_bytes: int) -> None:
+        """Hold rows such as those of `like` in chunks of about `chunk_bytes` at most."""
+        self._like = like
+        self.row_bytes = sum(each[:1].nbytes for each in like)
+        self._most = max(1, chunk_bytes // self.row_bytes)
+        self._chunks: list[Chunk] = []
+        self._places: dict[int, tuple[Chunk, int]] = {}
+        self._next = 0
+
+    def __len__(self) -> int:
+        return len(self._places)
+
+    @property
+    def rows(self) -> int:
+        """Rows that memory is held for."""
+        return sum(chunk.rows for chunk in self._chunks)
+
+    @property
+    def full(self) -> bool:
+        """Whether the next row needs a new chunk."""
+        return not any(chunk.free for chunk in self._chunks)
+
+    @property
+    def next_bytes(self) -> int:
+        """Bytes of the next chunk."""
+        return self._next_rows() * self.row_bytes
+
+    def add(self, tensors: Sequence[Tensor]) -> int:
+        """Keep one row; returns its number."""
+        if self.full:
+            self._chunks.append(Chunk(self._like, self._next_rows()))
+        # Into the fullest, so that others empty.
+        chunk = max((each for each in self._chunks if each.free), key=lambda each: each.used)
+        number, self._next = self._next, self._next + 1
+        self._places[number] = chunk, chunk.free.pop()
+        self.write([number], tensors)
+        return number
+
+    def remove(self, number: int) -> None:
+        """Forget a row."""
+        chunk, row = self._places.pop(number)
+        chunk.free.append(row)
+
+    def read(self, numbers: Sequence[int], part: slice = slice(None)) -> list[Tensor]:
+        """Rows as they are numbered, copied; part: of the tensors."""
+        groups = self._grouped(numbers)
+        parts = [
+            [each.index_select(0, rows) for each in chunk.tensors[part]]
+            for chunk, rows, _ in groups
+        ]
+        if len(parts) == 1:
+            return parts[0]
+        order = torch.cat([at for _, _, at in groups]).argsort()
+        return [torch.cat(each).index_select(0, order) for each in zip(*parts, strict=True)]
+
+    def write(self, numbers: Sequence[int], tensors: Sequence[Tensor]) -> None:
+        """Put rows in place of distinct ones; the first tensors of each, as many as are given."""
+        groups = self._grouped(numbers)
+        for chunk, rows, at in groups:
+            for own, each in zip(chunk.tensors, tensors, strict=False):
+                own.index_copy_(0, rows, each if len(groups) == 1 else each.index_select(0, at))
+
+    def trim(self) -> int:
+        """Move rows together, and give back chunks that are not needed; returns their bytes."""
+        before = self.rows
+        spare = before - len(self)
+        for chunk in sorted(self._chunks, key=lambda each: each.used):
+            if chunk.rows <= spare:
+                spare -= chunk.rows
+                self._chunks.remove(chunk)
+                self._move(chunk)
+        return (before - self.rows) * self.row_bytes
+
+    def _next_rows(self) -> int:
+        return min(self._most, max(FIRST_ROWS, self.rows))
+
+    def _move(self, chunk: Chunk) -> None:
+        """Move what is in a chunk that is to go into free rows of others."""
+        moved = [number for number, (place, _) in self._places.items() if place is chunk]
+        if not moved:
+            return
+        tensors = self.read(moved)
+        for number in moved:
+            other = next(each for each in self._chunks if each.free)
+            self._places[number] = other, other.free.pop()
+        self.write(moved, tensors)
+
+    def _grouped(self, numbers: Sequence[int]) -> list[tuple[Chunk, Tensor, Tensor]]:
+        """Chunks that hold them, with their rows there and which of `numbers` these are."""
+        found: dict[int, tuple[Chunk, list[int], list[int]]] = {}
+        for at, number in enumerate(numbers):
+            chunk, row = self._places[number]
+            _, rows, places = found.setdefault(id(chunk), (chunk, [], []))
+            rows.append(row)
+            places.append(at)
+        device = self._like[0].device
+        return [
+            (chunk, torch.tensor(rows, device=device), torch.tensor(places, device=device))
+            for chunk, rows, places in found.values()
+        ]
