@@ -6,6 +6,7 @@ import asyncio
 import logging
 import secrets
 from collections.abc import AsyncIterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import AsyncExitStack, asynccontextmanager, suppress
 from importlib.metadata import PackageNotFoundError, version
 
@@ -159,6 +160,8 @@ async def _start(settings: Settings, stack: AsyncExitStack) -> Context:
     gateway.start(guard.watch(), Expiry(store, gateway).watch(), live.watch())
     with suppress(TimeoutError):  # not fatal: outcomes are also read from the store
         await bounded(replies.subscribed.wait(), START_WAIT_S)
+    thread = ThreadPoolExecutor(1, "bodies")
+    stack.callback(thread.shutdown, wait=False, cancel_futures=True)
     forms = Forms(settings)
     asked = Asked(settings, forms)
     hub = _follow_events(settings, stack)
@@ -166,6 +169,7 @@ async def _start(settings: Settings, stack: AsyncExitStack) -> Context:
     return Context(
         *(settings, forms, asked, gateway, replies, store),
         *(monitor, catalogue, guard, hub, live, pinned),
+        thread,
     )
 
 

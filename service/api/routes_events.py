@@ -13,6 +13,7 @@ from service import cursor
 from service import metrics_feed as metrics
 from service.api.event_stream import EventStream, Subscription
 from service.api.field_errors import field_errors
+from service.api.forms import check_parameters
 from service.api.headers import header
 from service.api.http import Context, context_of
 from service.cursor import BadCursor, Positions
@@ -53,6 +54,8 @@ async def events(request: Request) -> Response:
 
 def events_query(given: Iterable[tuple[str, str]]) -> EventsQuery:
     """Read the query, in which filters may be given several times."""
+    given = list(given)
+    check_parameters(given)
     read: dict[str, Any] = {}
     for name, value in given:
         if name in REPEATED:
