@@ -33,7 +33,7 @@ NUMBER_BYTES = 9
 ANSWER_BYTES, COVARIANCE_BYTES = 1 << 20, 20  # of a command's answers; of each covariance in them
 # A command that an entry has room for: JSON is longer than it, a value in it has 5 bytes or more.
 SENT_BYTES, VALUE_BYTES = 8, 4
-MORE = 1000  # fields and lists beside those that a setting bounds
+MORE = 500  # fields and lists beside those that a setting bounds; and what texts have of them
 MANY_ERRORS = 1000  # named in one answer; after that one of each bad item is
 MAX_PARAMETERS = 500  # of a query; most that a call knows are some 300
 T = TypeVar("T")
@@ -75,7 +75,7 @@ class Forms:
         self._most = Most(
             SENT_BYTES * settings.max_entry_bytes,
             settings.max_entry_bytes // VALUE_BYTES,
-            2 * settings.max_hypotheses + MORE,
+            MORE,
             settings.max_points + MORE,
         )
 
@@ -124,9 +124,14 @@ class Forms:
         """Read the named settings of a stream."""
         return self.named(self.parsed(_stream, body or b"{}"), "body")
 
-    def parsed(self, parse: Callable[[bytes], T], body: bytes, loc: str = "body") -> T:
-        """Read the JSON of one command; raises MalformedBody or InvalidField."""
-        check_command(body, self._most, loc)
+    def parsed(
+        self, parse: Callable[[bytes], T], body: bytes, loc: str = "body", fields: int = 0
+    ) -> T:
+        """Read the JSON of one command, with so many fields that a setting bounds.
+
+        Raises MalformedBody and InvalidField.
+        """
+        check_command(body, self._most._replace(fields=MORE + fields), loc)
         try:
             return parse(body)
         except ValidationError as error:
