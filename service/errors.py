@@ -30,6 +30,7 @@ import msgspec
 
 TYPE_PREFIX = "https://moca-service.dev/problems/"
 PROBLEM_JSON = "application/problem+json"
+MAX_ERRORS = 20  # that one problem document names
 _encode = msgspec.json.Encoder().encode
 
 
@@ -85,17 +86,19 @@ class MalformedBody(FormError):
 
 
 class InvalidField(FormError):
-    """One or more fields have a wrong value; all are named."""
+    """One or more fields have a wrong value; the first `MAX_ERRORS` are named."""
 
     status, slug, title = 422, "invalid-field", "Invalid field"
 
-    def __init__(self, errors: list[FieldError]) -> None:
-        first = errors[0]
-        more = f" (and {len(errors) - 1} more)" if len(errors) > 1 else ""
+    def __init__(self, errors: list[FieldError], most: int = MAX_ERRORS) -> None:
+        self.errors = errors[: min(most, MAX_ERRORS)]
+        first, named = errors[0], len(self.errors)
+        more = f" (and {named - 1} more" if len(errors) > 1 else ""
+        if more:
+            more += ")" if named == len(errors) else " here; there are others)"
         super().__init__(
-            f"{first.loc}: {first.detail}{more}", errors=[error._asdict() for error in errors]
+            f"{first.loc}: {first.detail}{more}", errors=[error._asdict() for error in self.errors]
         )
-        self.errors = errors
 
 
 class BodyTooLarge(FormError):

@@ -11,7 +11,17 @@ from typing import Annotated, Literal
 from pydantic import AfterValidator, ConfigDict, Field, StrictBool, StrictInt, StrictStr
 
 from service.models import NAME, REFERENCE
-from service.schemas import WHOLE, Elapsed, Form, Number, Numbers, Probability, Seq, StreamForm
+from service.schemas import (
+    FIRST,
+    WHOLE,
+    Elapsed,
+    Form,
+    Number,
+    Numbers,
+    Probability,
+    Seq,
+    StreamForm,
+)
 
 MAX_QUANTILES = 99
 MAX_BELIEFS = 500
@@ -28,11 +38,11 @@ class PredictionForm(Form):
         }
     )
 
-    x: Annotated[list[Numbers], Field(min_length=1)] | None = Field(
+    x: Annotated[list[Numbers], Field(min_length=1), FIRST] | None = Field(
         None, description="inputs; left out for models without one"
     )
     quantiles: Annotated[
-        list[Annotated[Number, Field(gt=0, lt=1)]], Field(max_length=MAX_QUANTILES)
+        list[Annotated[Number, Field(gt=0, lt=1)]], Field(max_length=MAX_QUANTILES), FIRST
     ] = Field([0.05, 0.5, 0.95], description="levels of the quantiles to return")
     samples: Annotated[StrictInt, Field(ge=0), WHOLE] = Field(0, description="draws at each input")
     seed: Seed | None = Field(None, description="seed of the draws; default: a new one")
@@ -54,7 +64,7 @@ class ActionForm(Form):
         }
     )
 
-    candidates: Annotated[list[Numbers], Field(min_length=1)] = Field(
+    candidates: Annotated[list[Numbers], Field(min_length=1), FIRST] = Field(
         description="inputs that may be chosen; the larger the label, the better"
     )
     strategy: Literal["thompson", "optimistic", "greedy"] = Field(
@@ -102,7 +112,8 @@ class BeliefForm(Form):
     )
 
     belief: (
-        Annotated[list[HypothesisForm], Field(min_length=1), AfterValidator(_check_belief)] | None
+        Annotated[list[HypothesisForm], Field(min_length=1), FIRST, AfterValidator(_check_belief)]
+        | None
     ) = Field(
         None,
         description="of run lengths that GET run-length shows; those not named get none; "

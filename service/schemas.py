@@ -64,7 +64,9 @@ def _whole(value: Any) -> Any:
 
 
 Number = Annotated[float, Field(strict=True, allow_inf_nan=False)]
-Numbers = Annotated[list[Number], Field(min_length=1)]
+# Of a list only the first wrong element is named: there may be a million.
+FIRST = Field(fail_fast=True)
+Numbers = Annotated[list[Number], Field(min_length=1), FIRST]
 Positive = Annotated[Number, Field(gt=0)]
 Probability = Annotated[Number, Field(ge=0, le=1)]
 Elapsed = Annotated[Number, Field(gt=0)]
@@ -167,6 +169,7 @@ class StreamForm(Form):
         | Annotated[
             list[Probability],
             Field(min_length=1, max_length=MAX_TABLE),
+            FIRST,
             AfterValidator(_check_table),
         ]
         | None
@@ -193,7 +196,8 @@ class StreamForm(Form):
     )
     scale: (
         Annotated[
-            Positive | Annotated[list[Positive], Field(min_length=1)], AfterValidator(_as_list)
+            Positive | Annotated[list[Positive], Field(min_length=1), FIRST],
+            AfterValidator(_as_list),
         ]
         | None
     ) = Field(None, description="typical spread, per dimension; default: from the warm-up")

@@ -7,6 +7,7 @@ import logging
 import secrets
 import threading
 from collections.abc import AsyncIterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import AsyncExitStack, asynccontextmanager
 from importlib.metadata import PackageNotFoundError, version
 
@@ -170,6 +171,8 @@ async def _start(settings: Settings, overload: Overload, stack: AsyncExitStack) 
             await replies.subscribed.wait()
     except TimeoutError:  # not fatal: outcomes are also read from the store
         log.warning("replies: no subscription within %g s; starting without", START_WAIT_S)
+    thread = ThreadPoolExecutor(1, "bodies")
+    stack.callback(thread.shutdown, wait=False, cancel_futures=True)
     forms = Forms(settings)
     asked = Asked(settings, forms)
     hub = _follow_events(settings, stack)
@@ -177,6 +180,7 @@ async def _start(settings: Settings, overload: Overload, stack: AsyncExitStack) 
     return Context(
         *(settings, forms, asked, gateway, replies, store),
         *(monitor, catalogue, guard, hub, live, pinned),
+        thread,
     )
 
 

@@ -7,8 +7,7 @@ import secrets
 from pydantic import TypeAdapter
 
 from service import wire
-from service.api.field_errors import MAX_ERRORS
-from service.api.forms import Forms, parsed
+from service.api.forms import Forms
 from service.errors import FieldError, InvalidField
 from service.questions import (
     ActionForm,
@@ -40,7 +39,7 @@ class Asked:
 
     def prediction(self, stream: str, body: bytes) -> wire.Predict:
         """Read where to predict and what to return."""
-        form = parsed(_prediction, body or b"{}")
+        form = self._forms.parsed(_prediction, body or b"{}")
         points, limits = form.x or [], self._settings
         errors = self._inputs(points, "x", limits.max_points)
         if form.horizon is not None and form.x is not None:
@@ -64,7 +63,7 @@ class Asked:
 
     def action(self, stream: str, body: bytes) -> wire.Act:
         """Read what there is to choose from, and how."""
-        form = parsed(_action, body)
+        form = self._forms.parsed(_action, body)
         errors = self._inputs(form.candidates, "candidates", self._settings.max_points)
         count = {"thompson": 1, "optimistic": form.samples, "greedy": 0}[form.strategy]
         errors += self._draws(count, len(form.candidates))
@@ -74,7 +73,8 @@ class Asked:
 
     def belief(self, stream: str, body: bytes) -> wire.SetBelief:
         """Read an override."""
-        form = parsed(_belief, body)
+        pairs = 2 * self._settings.max_hypotheses
+        form = self._forms.parsed(_belief, body, fields=pairs)
         if form.belief is None and form.changepoint is None:
             _raise([FieldError("body", "expected `belief`, `changepoint` or both")])
         if form.belief is not None and len(form.belief) > self._settings.max_hypotheses:
@@ -86,23 +86,23 @@ class Asked:
 
     def what_if(self, stream: str, body: bytes) -> wire.WhatIf:
         """Read the settings to try."""
-        form = parsed(_what_if, body or b"{}")
+        form = self._forms.parsed(_what_if, body or b"{}")
         settings = self._forms.named(form.settings, "body.settings")
         return wire.WhatIf(stream, settings, form.series, form.beliefs)
 
     def move(self, stream: str, body: bytes) -> wire.Move:
         """Read the model to go on under."""
-        return wire.Move(stream, parsed(_model, body).model)
+        return wire.Move(stream, self._forms.parsed(_model, body).model)
 
     def verdict(self, stream: str, event: str, body: bytes) -> wire.Verdict:
         """Read a verdict on an event, whose id the path has."""
         if not event.isdecimal() or len(event) > MAX_DIGITS:
             raise InvalidField([FieldError("path.event", "expected the id of an event")])
-        return wire.Verdict(stream, parsed(_verdict, body).change, int(event))
+        return wire.Verdict(stream, self._forms.parsed(_verdict, body).change, int(event))
 
     def change(self, stream: str, body: bytes) -> wire.Verdict:
         """Read where a missed change was."""
-        return wire.Verdict(stream, True, start=parsed(_change, body).start)
+        return wire.Verdict(stream, True, start=self._forms.parsed(_change, body).start)
 
     def _inputs(self, inputs: list[list[float]], field: str, most: int) -> list[FieldError]:
         errors = []
@@ -125,4 +125,4 @@ def _seed(given: int | None) -> int:
 
 def _raise(errors: list[FieldError]) -> None:
     if errors:
-        raise InvalidField(errors[:MAX_ERRORS])
+        raise InvalidField(errors)

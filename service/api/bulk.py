@@ -15,6 +15,7 @@ from service.errors import EarlierItemFailed, ServiceError
 
 _encode = msgspec.json.Encoder().encode
 _STATUS_200 = b'{"status":200,'
+AT_ONCE = 100  # streams begun, or items refused, before the event loop does something else
 
 
 class Bulk:
@@ -36,7 +37,14 @@ class Bulk:
                 self._refuse([i], item.error)
             else:
                 by_stream.setdefault(item.stream, []).append(i)
-        await asyncio.gather(*(self._run_stream(places) for places in by_stream.values()))
+            if i % AT_ONCE == AT_ONCE - 1:
+                await asyncio.sleep(0)
+        running = []
+        for i, places in enumerate(by_stream.values(), start=1):
+            running.append(asyncio.ensure_future(self._run_stream(places)))
+            if i % AT_ONCE == 0:
+                await asyncio.sleep(0)
+        await asyncio.gather(*running)
         return self._rendered
 
     async def _run_stream(self, places: list[int]) -> None:
@@ -117,8 +125,10 @@ class Bulk:
         )
 
     def _refuse(self, places: list[int], error: ServiceError) -> None:
+        """Answer items of one stream."""
+        rendered = self._document(places[0], error.document()) if places else b""
         for place in places:
-            self._rendered[place] = self._document(place, error.document())
+            self._rendered[place] = rendered
 
     def _skip(self, places: list[int]) -> None:
         """Answer items that were not attempted."""

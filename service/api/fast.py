@@ -9,7 +9,7 @@ carried over raises TypeError when it is set up.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import reduce
 from operator import or_
 from types import NoneType, UnionType
@@ -39,6 +39,7 @@ _BOUNDS = {
     "maxItems": "max_length",
 }
 _TOLD = {"title", "description", "default", "examples"}  # rules of nothing
+LONGEST, AT_ONCE = 16_384, 64  # bytes of an object, and objects, in one call of msgspec
 REFUSALS = (msgspec.MsgspecError, ValueError, RecursionError)
 
 
@@ -52,8 +53,10 @@ class Fast:
         self._one = msgspec.json.Decoder(self.struct).decode
         self._many = msgspec.json.Decoder(list[self.struct]).decode  # type: ignore[name-defined]
 
-    def one(self, body: bytes) -> Any:
+    def one(self, body: bytes | msgspec.Raw) -> Any:
         """Return one object, or None."""
+        if len(body) > LONGEST:
+            return None
         try:
             found = self._one(body)
             self._check((found,))
@@ -63,12 +66,23 @@ class Fast:
 
     def many(self, body: bytes) -> list[Any] | None:
         """Return a list of objects, or None."""
+        if len(body) > AT_ONCE * LONGEST:
+            return None
         try:
             found: list[Any] = self._many(body)
             self._check(found)
         except REFUSALS:
             return None
         return found
+
+    def each(self, parts: Sequence[msgspec.Raw]) -> Iterator[Any]:
+        """Yield the objects of a list that was cut into its parts, with None for some."""
+        for first in range(0, len(parts), AT_ONCE):
+            some = parts[first : first + AT_ONCE]
+            found = None
+            if max(map(len, some)) <= LONGEST:
+                found = self.many(b"[" + b",".join(some) + b"]")
+            yield from map(self.one, some) if found is None else found
 
     def _check(self, found: Sequence[Any]) -> None:
         for name, check in self._checks:

@@ -7,19 +7,23 @@ from collections.abc import Iterable
 
 from pydantic import ValidationError
 
-from service.errors import FieldError
+from service.errors import MAX_ERRORS, FieldError
 from service.schemas import STREAM_ID_SAID
 
-MAX_ERRORS = 20
 OTHER_BRANCH = ("list_type", "model_type")  # of a union: what was not meant
 _branch = re.compile(r"float|constrained-.*|list\[.*|function-.*|nullable.*|Durations").fullmatch
 
 
 def field_errors(error: ValidationError, root: str) -> list[FieldError]:
-    """Return what is wrong, field by field, without the branches of unions nobody meant."""
-    found = []
+    """Return what is wrong, field by field, without the branches of unions nobody meant.
+
+    One more than a problem document names, at most: it says then that there are others.
+    """
+    found: list[FieldError] = []
     errors = error.errors(include_url=False, include_context=False)
     for each in errors:
+        if len(found) > MAX_ERRORS:
+            break
         loc, kind = each["loc"], each["type"]
         nested = isinstance(each.get("input"), list | dict)
         in_union = bool(loc) and isinstance(loc[-1], str) and _branch(loc[-1]) is not None
@@ -31,7 +35,7 @@ def field_errors(error: ValidationError, root: str) -> list[FieldError]:
         found.append(FieldError(_loc(root, loc), _DETAILS.get(kind, detail)))
     if not found:  # of no branch at all, such as an object for a number or a list
         found = [FieldError(_loc(root, errors[0]["loc"]), "has a wrong type")]
-    return found[:MAX_ERRORS]
+    return found
 
 
 _DETAILS = {

@@ -1,22 +1,25 @@
 """From request bodies to commands: parsed once, with errors that name the field.
 
-Bounds that are settings are checked here, after the form itself.
+Bounds that are settings are checked here, after the form itself. What a body may cost is bounded
+before: see `service.api.bodies`.
 """
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from hashlib import blake2b
+from itertools import islice
 from typing import Any, NamedTuple, TypeVar
 
+import msgspec
 from pydantic import TypeAdapter, ValidationError
 from pydantic_core import from_json
 
 from service import wire
+from service.api.bodies import LIGHT_BYTES, Most, check_command, malformed, split
 from service.api.fast import Fast
 from service.api.field_errors import field_errors
-from service.errors import FieldError, InvalidField, MalformedBody
+from service.errors import MAX_ERRORS, FieldError, InvalidField
 from service.schemas import (
     COMMAND_OBSERVATIONS,
     Form,
@@ -29,14 +32,15 @@ from service.settings import Settings
 OBSERVATION_OVERHEAD = 80  # bytes of an encoded observation beside its numbers
 NUMBER_BYTES = 9
 ANSWER_BYTES, COVARIANCE_BYTES = 1 << 20, 20  # of a command's answers; of each covariance in them
+# A command that an entry has room for: JSON is longer than it, a value in it has 5 bytes or more.
+SENT_BYTES, VALUE_BYTES = 8, 4
+MORE = 500  # fields and lists beside those that a setting bounds; and what texts have of them
+MANY_ERRORS = 1000  # named in one answer; after that one of each bad item is
+MAX_PARAMETERS = 500  # of a query; most that a call knows are some 300
 T = TypeVar("T")
 Observed = Any  # an Observation, or what msgspec made under the same rules
-_is_list = re.compile(rb"\s*\[").match
 _fast, _fast_item = Fast(Observation), Fast(Item)
 _one = TypeAdapter(Observation).validate_json
-_many = TypeAdapter(list[Observation]).validate_json
-_item = TypeAdapter(Item).validate_json
-_items = TypeAdapter(list[Item]).validate_json
 _stream = TypeAdapter(StreamForm).validate_json
 
 
@@ -69,17 +73,23 @@ class Forms:
 
     def __init__(self, settings: Settings) -> None:
         self._settings = settings
+        self._most = Most(
+            SENT_BYTES * settings.max_entry_bytes,
+            settings.max_entry_bytes // VALUE_BYTES,
+            MORE,
+            settings.max_points + MORE,
+        )
 
     def observations(self, body: bytes) -> Observations:
         """Read one observation or a list of them."""
         if not _is_list(body):
-            form: Observed = _fast.one(body) or parsed(_one, body)
+            form: Observed = _fast.one(body) or self.parsed(_one, body)
             if self._is_bad(form):
                 raise self._bad(form, "body")
             return Observations([_observation(form)], form.seq, False)
-        forms: Sequence[Observed] | None = _fast.many(body)
+        forms = _fast.many(body) if len(body) <= LIGHT_BYTES else None
         if forms is None:
-            forms = parsed(_many, body)
+            forms = self._each_observed(self._split(body))
         self._check_count(len(forms))
         for i, form in enumerate(forms):
             if self._is_bad(form):
@@ -91,20 +101,45 @@ class Forms:
 
         An item with a wrong form is refused alone; a body that is not JSON altogether.
         """
+        parts: Sequence[bytes | msgspec.Raw]
+        forms: Iterable[Observed]
         if lines:
-            return self._lines(body)
-        forms: Sequence[Any] | None = _fast_item.many(body)
-        if forms is None:
-            try:
-                forms = _items(body)
-            except ValidationError:
-                forms = _json_list(body)
-        self._check_count(len(forms))
-        return [self._item(form, f"body[{i}]") for i, form in enumerate(forms)]
+            parts = each_line = self._lines(body)
+            forms, name = map(_fast_item.one, each_line), "line {}"
+        else:
+            parts = cut = self._split(body)
+            forms, name = _fast_item.each(cut), "body[{}]"
+        found: list[GoodItem | BadItem] = []
+        room = MANY_ERRORS
+        for i, (part, form) in enumerate(zip(parts, forms, strict=True), start=int(lines)):
+            if form is not None and not self._is_bad(form):
+                found.append(_good_item(form))
+                continue
+            item = self._item(bytes(part), name.format(i), room)
+            if isinstance(item, BadItem):
+                room = max(1, room - len(item.error.errors))
+            found.append(item)
+        return found
 
     def settings(self, body: bytes) -> dict[str, Any]:
         """Read the named settings of a stream."""
-        return self.named(parsed(_stream, body or b"{}"), "body")
+        return self.named(self.parsed(_stream, body or b"{}"), "body")
+
+    def parsed(
+        self, parse: Callable[[bytes], T], body: bytes, loc: str = "body", fields: int = 0
+    ) -> T:
+        """Read the JSON of one command, with so many fields that a setting bounds.
+
+        Raises MalformedBody and InvalidField.
+        """
+        check_command(body, self._most._replace(fields=MORE + fields), loc)
+        try:
+            return parse(body)
+        except ValidationError as error:
+            first = error.errors(include_url=False)[0] if error.error_count() == 1 else None
+            if first is not None and first["type"] == "json_invalid":
+                raise malformed(first["msg"], loc) from None
+            raise InvalidField(field_errors(error, loc)) from None
 
     def named(self, form: StreamForm, loc: str) -> dict[str, Any]:
         """Return the settings that a form names, each within its bounds."""
@@ -133,32 +168,47 @@ class Forms:
         told = ANSWER_BYTES // (COVARIANCE_BYTES * widest**2)
         return max(1, min(COMMAND_OBSERVATIONS, self._settings.max_pending, fit, told))
 
-    def _lines(self, body: bytes) -> list[GoodItem | BadItem]:
-        found: list[GoodItem | BadItem] = []
+    def _split(self, body: bytes) -> list[msgspec.Raw]:
+        parts = split(body, self._settings.max_observations)
+        self._check_count(len(parts))
+        return parts
+
+    def _lines(self, body: bytes) -> list[bytes]:
+        # Half of them may be empty, so that no body is cut into millions.
+        if body.count(b"\n") > 2 * self._settings.max_observations:
+            self._check_count(body.count(b"\n"))
         lines = [line for line in body.split(b"\n") if line.strip()]
         self._check_count(len(lines))
-        for i, line in enumerate(lines):
-            form = _fast_item.one(line)
-            if form is None:
-                try:
-                    form = _item(line)
-                except ValidationError:
-                    form = _json(line, f"line {i + 1}")
-            found.append(self._item(form, f"line {i + 1}"))
-        return found
+        return lines
 
-    def _item(self, form: Any, loc: str) -> GoodItem | BadItem:
-        """Check one item; one that is not an Item yet is what JSON gave."""
+    def _each_observed(self, parts: Sequence[msgspec.Raw]) -> list[Observed]:
+        """Read the observations of a list, until more is wrong than can be named."""
+        forms: list[Observed] = []
+        errors: list[FieldError] = []
+        for i, form in enumerate(_fast.each(parts)):
+            try:
+                forms.append(form or self.parsed(_one, bytes(parts[i]), f"body[{i}]"))
+            except InvalidField as error:
+                errors += error.errors
+            if len(errors) > MAX_ERRORS:
+                break
+        if errors:
+            raise InvalidField(errors)
+        return forms
+
+    def _item(self, part: bytes, loc: str, room: int) -> GoodItem | BadItem:
+        """Read one item that may be bad, naming as many errors as there is room for."""
+        check_command(part, self._most, loc)
+        form = given = _json(part, loc)
         try:
-            if not isinstance(form, Item | _fast_item.struct):
-                form = Item.model_validate(form)
+            form = Item.model_validate(_bounded(given, min(room, MAX_ERRORS) + 1))
             if self._is_bad(form):
                 raise self._bad(form, loc)
         except ValidationError as error:
-            return BadItem(_stream_of(form), InvalidField(field_errors(error, loc)))
+            return BadItem(_stream_of(given), InvalidField(field_errors(error, loc), room))
         except InvalidField as error:
             return BadItem(form.stream, error)
-        return GoodItem(form.stream, form.key, form.seq, _observation(form))
+        return _good_item(form)
 
     def _is_bad(self, form: Observed) -> bool:
         limit, x, y = self._settings.max_dimension, form.x, form.y
@@ -196,6 +246,8 @@ def digest(body: bytes) -> str:
 def query(form: type[T], given: Iterable[tuple[str, str]]) -> T:
     """Read query parameters into a form."""
     assert issubclass(form, Form)
+    given = list(given)
+    check_parameters(given)
     read: dict[str, Any] = {}
     for name, value in given:
         if name in form.several:
@@ -208,38 +260,45 @@ def query(form: type[T], given: Iterable[tuple[str, str]]) -> T:
         raise InvalidField(field_errors(error, "query")) from None
 
 
-def parsed(parse: Callable[[bytes], T], body: bytes) -> T:
-    """Read a body; raises MalformedBody or InvalidField."""
-    try:
-        return parse(body)
-    except ValidationError as error:
-        if error.errors(include_url=False)[0]["type"] == "json_invalid":
-            raise _malformed(error.errors()[0]["msg"], "body") from None
-        raise InvalidField(field_errors(error, "body")) from None
+def check_parameters(given: Sequence[tuple[str, str]]) -> None:
+    """Raise InvalidField for a query with more parameters than any call knows."""
+    if len(given) > MAX_PARAMETERS:
+        detail = f"at most {MAX_PARAMETERS} parameters, got {len(given)}"
+        raise InvalidField([FieldError("query", detail)])
+
+
+def _is_list(body: bytes) -> bool:
+    return (body[:1] if body[:1].strip() else body.lstrip()[:1]) == b"["
 
 
 def _json(text: bytes, loc: str) -> Any:
     try:
         return from_json(text)
     except ValueError as error:
-        raise _malformed(f"Invalid JSON: {error}", loc) from None
+        raise malformed(f"Invalid JSON: {error}", loc) from None
 
 
-def _json_list(body: bytes) -> list[Any]:
-    found = _json(body, "body")
-    if not isinstance(found, list):
-        raise InvalidField([FieldError("body", "expected a list of observations")])
-    return found
+def _bounded(form: Any, most: int) -> Any:
+    """Return what JSON gave for an item, with only so many of the fields that are unknown."""
+    if not isinstance(form, dict):
+        return form
+    known = [name for name in Item.model_fields if name in form]
+    unknown = islice((name for name in form if name not in Item.model_fields), most)
+    return {name: _first(form[name], most) for name in (*known, *unknown)}
 
 
-def _malformed(detail: str, loc: str) -> MalformedBody:
-    return MalformedBody(f"{loc}: {detail}", errors=[{"loc": loc, "detail": detail}])
+def _first(value: Any, most: int) -> Any:
+    return dict(islice(value.items(), most)) if isinstance(value, dict) else value
 
 
 def _stream_of(form: Any) -> str | None:
     """Return the stream a refused item was for, so that later items of it are not applied."""
     stream = form.get("stream") if isinstance(form, Mapping) else None
     return stream if isinstance(stream, str) else None
+
+
+def _good_item(form: Observed) -> GoodItem:
+    return GoodItem(form.stream, form.key, form.seq, _observation(form))
 
 
 def _observation(form: Observed) -> wire.Observation:

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import asyncio
 import re
-from collections.abc import Mapping
-from typing import Any, NamedTuple
+from collections.abc import Callable, Iterator, Mapping
+from concurrent.futures import Executor
+from typing import Any, NamedTuple, TypeVar
 
 from fastapi.routing import APIRoute
 from starlette.requests import ClientDisconnect, Request
@@ -12,7 +14,7 @@ from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
 
 from service.api.asked import Asked
-from service.api.bodies import read_body
+from service.api.bodies import apart, is_light, read_body
 from service.api.forms import Forms
 from service.api.gateway import Gateway
 from service.api.guard import Guard
@@ -39,6 +41,8 @@ JSON = "application/json"
 BYTES = "application/octet-stream"
 NDJSON = "application/x-ndjson"
 CLIENT_LEFT = 499
+AT_ONCE = 32  # answers sent in one piece
+T = TypeVar("T")
 _stream_id = re.compile(STREAM_ID.strip("^$")).fullmatch
 _key = re.compile(KEY.strip("^$")).fullmatch
 _json_type = re.compile(rb"application/([a-z0-9.-]+\+)?json\s*(;.*)?", re.IGNORECASE).fullmatch
@@ -49,6 +53,42 @@ class Bytes(Response):
     """An answer that is no text."""
 
     media_type = BYTES
+
+
+class Listed(Response):
+    """Answers one after the other; sent in pieces, as they can be hundreds of megabytes."""
+
+    def __init__(
+        self,
+        answers: list[bytes],
+        around: tuple[bytes, bytes, bytes] = (b"[", b",", b"]"),
+        status: int = 200,
+        headers: Mapping[str, str] | None = None,
+        media_type: str = JSON,
+    ) -> None:
+        before, between, after = around
+        size = len(before) + sum(map(len, answers)) + len(after)
+        size += len(between) * max(0, len(answers) - 1)
+        told = {**(headers or {}), "Content-Length": str(size)}
+        super().__init__(b"", status, told, media_type)
+        self._answers, self._around = answers, around
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Send the answers, with time for others in between."""
+        head = {"status": self.status_code, "headers": self.raw_headers}
+        await send({"type": "http.response.start", **head})
+        for piece in self._pieces():
+            await send({"type": "http.response.body", "body": piece, "more_body": True})
+            await asyncio.sleep(0)
+        await send({"type": "http.response.body", "body": self._around[2], "more_body": False})
+
+    def _pieces(self) -> Iterator[bytes]:
+        before, between, _ = self._around
+        for first in range(0, len(self._answers), AT_ONCE):
+            yield before + between.join(self._answers[first : first + AT_ONCE])
+            before = between
+        if not self._answers:
+            yield before
 
 
 class Context(NamedTuple):
@@ -66,6 +106,7 @@ class Context(NamedTuple):
     hub: Hub
     live: Live
     pinned: Pinned
+    thread: Executor  # one thread, for bodies that are not light
 
 
 class RawRoute(APIRoute):
@@ -136,8 +177,7 @@ async def read_snapshot(request: Request) -> bytes:
     if kind.partition(b";")[0].strip().lower() != BYTES.encode():
         detail = f"Content-Type: expected {BYTES}, got {kind.decode('latin-1')!r}"
         raise UnsupportedMediaType(detail)
-    settings = context_of(request).settings
-    return await read_body(request, settings.max_snapshot_bytes, settings.body_timeout_s)
+    return await _body(request, context_of(request).settings.max_snapshot_bytes)
 
 
 async def read_items(request: Request) -> tuple[bytes, bool]:
@@ -146,9 +186,8 @@ async def read_items(request: Request) -> tuple[bytes, bool]:
 
 
 async def _read(request: Request, required: bool, lines: bool) -> tuple[bytes, bool]:
-    settings = context_of(request).settings
     kind: bytes = header(request.scope, b"content-type") or b""
-    body = await read_body(request, settings.max_body_bytes, settings.body_timeout_s)
+    body = await _body(request, context_of(request).settings.max_body_bytes)
     if _json_type(kind) or (not body and not required):
         return body, False
     if lines and _ndjson_type(kind):
@@ -156,6 +195,21 @@ async def _read(request: Request, required: bool, lines: bool) -> tuple[bytes, b
     # Also what keeps web pages from posting here: they cannot send JSON to another origin unasked.
     accepted = f"{JSON} or {NDJSON}" if lines else JSON
     raise UnsupportedMediaType(f"Content-Type: expected {accepted}, got {kind.decode('latin-1')!r}")
+
+
+async def _body(request: Request, limit: int) -> bytes:
+    context = context_of(request)
+    return await read_body(request, context.thread, limit, context.settings.body_timeout_s)
+
+
+async def read_form(request: Request, read: Callable[[bytes], T], required: bool = True) -> T:
+    """Return what the body of a JSON request says."""
+    return await formed(context_of(request), read, await read_json(request, required))
+
+
+async def formed(context: Context, read: Callable[[bytes], T], body: bytes) -> T:
+    """Return what a body says; read in the thread if it is not light."""
+    return read(body) if is_light(body) else await apart(context.thread, lambda: read(body))
 
 
 def json_response(content: bytes, status: int = 200) -> Response:

@@ -28,6 +28,7 @@ log = logging.getLogger(__name__)
 IDLE_S = 1.0  # a silent connection is asked whether it lives, and given up after as long again
 PAUSE_S = 0.1
 READ_AT_ONCE = 500
+AT_ONCE = 250  # outcomes handed on before the event loop does something else
 _reply = metrics.STAGE_DURATION.labels("reply")
 
 
@@ -111,8 +112,10 @@ class Replies:
             except msgspec.MsgspecError:
                 log.exception("replies: a message that is not a list of outcomes")
                 return
-            for outcome in outcomes:
+            for i, outcome in enumerate(outcomes, start=1):
                 self.resolve(outcome)
+                if i % AT_ONCE == 0:  # each wakes a request
+                    await asyncio.sleep(0)
         elif message["type"] == "subscribe":
             # Also seen when the library subscribes again by itself after a lost connection.
             await self.recover(list(self.pending.values()))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from functools import partial
 from typing import Any
 
 import msgspec
@@ -11,8 +12,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from service import wire
-from service.api.forms import parsed
-from service.api.http import Context, context_of, json_response, read_json
+from service.api.http import Context, context_of, json_response, read_form
 from service.api.store import from_store
 from service.canaries import Canary
 from service.errors import (
@@ -46,7 +46,7 @@ async def get_canary(request: Request) -> Response:
 async def put_canary(request: Request) -> Response:
     """Have a share of a model's new streams made with a version; the others keep to another."""
     context, name = _model(request)
-    form = parsed(_canary, await read_json(request))
+    form = await read_form(request, partial(context.forms.parsed, _canary))
     versions = context.catalogue.usable(name)
     if form.version not in versions:
         raise UnknownModel(f"there is no usable {name}@{form.version}; there are {versions}")
@@ -69,7 +69,8 @@ async def delete_canary(request: Request) -> Response:
 
 async def move_streams(request: Request) -> Response:
     """Have streams go on under another model, by the beginning of their ids, page by page."""
-    context, form = context_of(request), parsed(_moves, await read_json(request))
+    context = context_of(request)
+    form = await read_form(request, partial(context.forms.parsed, _moves))
     names, cursor = await from_store(context.store.names(form.prefix, form.cursor, form.limit))
     room = asyncio.Semaphore(AT_ONCE)
 

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterable
+from collections.abc import Mapping
+from functools import partial
 from typing import Any
 
 import msgspec
@@ -17,8 +18,9 @@ from service.api.forms import Observations, digest, query
 from service.api.http import (
     NDJSON,
     Context,
+    Listed,
     context_of,
-    json_response,
+    formed,
     key_of,
     outcome_response,
     read_items,
@@ -37,8 +39,8 @@ async def observe(request: Request) -> Response:
     shown = _shown(request)
     key = key_of(request)
     body = await read_json(request)
-    form = context.forms.observations(body)
-    digested = digest(body) if key is not None else None
+    form = await formed(context, context.forms.observations, body)
+    digested = None if key is None else await formed(context, digest, body)
     template = replace(shown, stream=stream, key=key, digest=digested, seq=form.seq)
     if form.many:
         return await _observe_list(context, template, form)
@@ -56,11 +58,11 @@ async def observe_many(request: Request) -> Response:
         raise InvalidField([FieldError("header.idempotency-key", detail)])
     shown = _shown(request)
     body, lines = await read_items(request)
-    bulk = Bulk(context, context.forms.items(body, lines), shown)
-    rendered = await bulk.run()
+    items = await formed(context, partial(context.forms.items, lines=lines), body)
+    rendered = await Bulk(context, items, shown).run()
     if lines:
-        return Response(b"".join(item + b"\n" for item in rendered), media_type=NDJSON)
-    return json_response(b"[" + b",".join(rendered) + b"]")
+        return Listed(rendered, (b"", b"\n", b"\n" if rendered else b""), media_type=NDJSON)
+    return Listed(rendered)
 
 
 def _shown(request: Request) -> wire.Observe:
@@ -95,13 +97,13 @@ async def _observe_list(context: Context, template: wire.Observe, form: Observat
             return _stopped(outcome.status, msgspec.json.decode(outcome.body[-1]), answers, {})
         answers += outcome.body
         await asyncio.sleep(0)
-    return json_response(b"[" + b",".join(answers) + b"]")
+    return Listed(answers)
 
 
 def _stopped(
-    status: int, document: dict[str, Any], answers: list[bytes], headers: Iterable[Any]
+    status: int, document: dict[str, Any], answers: list[bytes], headers: Mapping[str, str]
 ) -> Response:
     """Answer a list that was applied in part: what was applied, and why not the rest."""
     document["applied"] = len(answers)
-    document["answers"] = [msgspec.Raw(answer) for answer in answers]
-    return Response(_encode(document), status, dict(headers), media_type=PROBLEM_JSON)
+    before = _encode(document)[:-1] + b',"answers":['
+    return Listed(answers, (before, b",", b"]}"), status, headers, PROBLEM_JSON)

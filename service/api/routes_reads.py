@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from functools import partial
+
 import msgspec
 from starlette.requests import Request
 from starlette.responses import Response
@@ -13,7 +15,7 @@ from service.api.http import (
     context_of,
     json_response,
     outcome_response,
-    read_json,
+    read_form,
     stream_of,
 )
 from service.api.routes_streams import head_of
@@ -27,21 +29,21 @@ _encode = msgspec.json.Encoder().encode
 async def predict(request: Request) -> Response:
     """Predict the next label at each input."""
     context, stream = context_of(request), stream_of(request)
-    command = context.asked.prediction(stream, await read_json(request, required=False))
+    command = await read_form(request, partial(context.asked.prediction, stream), required=False)
     return outcome_response(await context.gateway.submit(command))
 
 
 async def act(request: Request) -> Response:
     """Choose among candidate inputs: Thompson sampling, optimistic or greedy."""
     context, stream = context_of(request), stream_of(request)
-    command = context.asked.action(stream, await read_json(request))
+    command = await read_form(request, partial(context.asked.action, stream))
     return outcome_response(await context.gateway.submit(command))
 
 
 async def what_if(request: Request) -> Response:
     """Rerun the retained history under other settings or another model; changes nothing."""
     context, stream = context_of(request), stream_of(request)
-    command = context.asked.what_if(stream, await read_json(request, required=False))
+    command = await read_form(request, partial(context.asked.what_if, stream), required=False)
     return outcome_response(await context.gateway.submit(command))
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import secrets
 import time
+from functools import partial
 from typing import Any
 
 import msgspec
@@ -19,7 +20,7 @@ from service.api.http import (
     context_of,
     json_response,
     outcome_response,
-    read_json,
+    read_form,
     read_snapshot,
     stream_of,
 )
@@ -34,7 +35,7 @@ _encode = msgspec.json.Encoder().encode
 async def put_stream(request: Request) -> Response:
     """Create a stream, or change the named settings of one."""
     context, stream = context_of(request), stream_of(request)
-    settings = context.forms.settings(await read_json(request, required=False))
+    settings = await read_form(request, context.forms.settings, required=False)
     if settings.get("pinned"):
         await from_store(context.pinned.admit(stream))
     return outcome_response(await context.gateway.submit(wire.Configure(stream, settings)))
@@ -56,14 +57,14 @@ async def get_stream(request: Request) -> Response:
 async def put_run_length(request: Request) -> Response:
     """Override the run-length belief, or say what is known of the observation to come."""
     context, stream = context_of(request), stream_of(request)
-    command = context.asked.belief(stream, await read_json(request))
+    command = await read_form(request, partial(context.asked.belief, stream))
     return outcome_response(await context.gateway.submit(command))
 
 
 async def move_stream(request: Request) -> Response:
     """Have a stream go on under another model, as if it had been there for all that is retained."""
     context, stream = context_of(request), stream_of(request)
-    command = context.asked.move(stream, await read_json(request))
+    command = await read_form(request, partial(context.asked.move, stream))
     return outcome_response(await context.gateway.submit(command))
 
 
@@ -71,14 +72,14 @@ async def judge(request: Request) -> Response:
     """Say of an event whether it was a change; the belief is corrected by a rerun."""
     context, stream = context_of(request), stream_of(request)
     event = request.scope["path_params"]["event"]
-    command = context.asked.verdict(stream, event, await read_json(request))
+    command = await read_form(request, partial(context.asked.verdict, stream, event))
     return outcome_response(await context.gateway.submit(command))
 
 
 async def report_change(request: Request) -> Response:
     """Report a change that no event was raised for; the belief is corrected by a rerun."""
     context, stream = context_of(request), stream_of(request)
-    command = context.asked.change(stream, await read_json(request))
+    command = await read_form(request, partial(context.asked.change, stream))
     return outcome_response(await context.gateway.submit(command))
 
 
@@ -101,7 +102,7 @@ async def put_snapshot(request: Request) -> Response:
     form = query(SnapshotQuery, request.query_params.multi_items())
     blob = await read_snapshot(request)
     try:
-        snapshot.check(blob)
+        await asyncio.to_thread(snapshot.check, blob)
     except snapshot.BadSnapshot as error:
         raise UnfitSnapshot(str(error)) from error
     token, partition = secrets.token_hex(16), context.gateway.partition(stream)

@@ -7,15 +7,23 @@ import time
 from typing import Annotated
 
 import pytest
-from hypothesis import example, given
+from hypothesis import assume, example, given
 from hypothesis import settings as given_settings
 from hypothesis import strategies as st
-from pydantic import AfterValidator, BaseModel, ConfigDict, Field, field_validator
+from pydantic import (
+    AfterValidator,
+    BaseModel,
+    ConfigDict,
+    Field,
+    TypeAdapter,
+    ValidationError,
+    field_validator,
+)
 
 from service.api import forms
 from service.api.fast import Fast
 from service.api.forms import Forms
-from service.errors import ServiceError
+from service.errors import InvalidField, MalformedBody, ServiceError
 from service.schemas import Form, Item, Observation
 from service.settings import Settings
 
@@ -160,6 +168,9 @@ class Never:
 
     many = one
 
+    def each(self, parts):
+        return [None] * len(parts)
+
 
 EXAMPLES = (
     b'{"y": -0.0}', b'{"y": -0}', b'{"y": 1e400}', b'{"y": NaN}', b'{"y": true}',
@@ -207,6 +218,53 @@ def test_observations_are_read_alike(patches, body):
 def test_items_are_read_alike(patches, body, lines):
     quick, slow = both(lambda: FORMS.items(body, lines), patches)
     assert quick == slow
+
+
+whole_list = TypeAdapter(list[Observation]).validate_json
+CUT = (
+    b'[{"y":NaN}]',
+    b'[{"y":-Infinity},{"time":"NaN"}]',
+    b'[{"y":1}{"y":2}]',
+    b'[{"y":1},]',
+    b"[NaN",
+)
+
+
+def cut_alike(body):
+    """A list that is cut into its parts is taken or refused as it is when read as a whole."""
+    try:
+        expected = [bits(each.y) for each in whole_list(body)]
+    except ValidationError as error:
+        malformed = error.errors()[0]["type"] == "json_invalid"
+        with pytest.raises(MalformedBody if malformed else InvalidField):
+            FORMS.observations(body)
+    else:
+        assert [bits(each.y) for each in FORMS.observations(body).observations] == expected
+
+
+@given_settings(max_examples=1500, deadline=None)
+@given(bent(st.lists(observations, max_size=3).map(lambda parts: f" [{','.join(parts)}]")))
+@example(CUT[0])
+def test_a_list_is_cut_into_its_parts_as_json_has_them(patches, body):
+    assume(body.lstrip()[:1] == b"[" and b'"seq"' not in body)  # which is checked by the form
+    with patches.context() as patch:
+        patch.setattr(forms, "_fast", CutOnly())
+        cut_alike(body)
+
+
+@pytest.mark.parametrize("body", CUT)
+def test_corners_of_cutting(body):
+    cut_alike(body)
+
+
+class CutOnly(Fast):
+    """As if no list were short enough for msgspec to read it as a whole."""
+
+    def __init__(self):
+        super().__init__(Observation)
+
+    def many(self, body):
+        return None
 
 
 @given_settings(max_examples=300, deadline=None)
