@@ -32,6 +32,7 @@ CAREFUL = 2  # failed attempts: then one by one, each on trial
 IDLE_MS = 100  # longest wait for work, so that leases and signals are looked at
 BACKOFF_S = 0.2
 MAINTAIN_S = 1.0  # longest time between looks at who has which partitions
+RETURN_S = 1.0  # for so long after partitions were lost the other workers count as before
 HURRY_S = 5.0  # for so long after partitions were lost it is BACKOFF_S: others lost theirs as well
 
 
@@ -57,6 +58,7 @@ class Worker:
         self._stopping = False
         self._maintained = 0.0
         self._hurry_until = 0.0
+        self._usual = 1  # workers alive, as of the last quiet time
 
     def _log(self) -> Log:
         assert self.settings.redis_url is not None, "a worker needs a Redis URL"
@@ -214,7 +216,7 @@ class Worker:
     def _maintain(self) -> None:
         """Keep an even share of the partitions."""
         self._settle()
-        most = share(self.settings.partitions, self._census.count(self.log))
+        most = share(self.settings.partitions, self._living())
         self.engine.ahead_ms = self.log.ahead_ms
         for partition in list(self.offsets)[most:]:
             self._release(partition)
@@ -235,6 +237,18 @@ class Worker:
         """Share the partitions anew at once, and soon again until all workers are back."""
         self._maintained = 0.0
         self._hurry_until = time.monotonic() + HURRY_S
+
+    def _living(self) -> int:
+        """Workers to share with: those that lost the store as well are back in a moment.
+
+        Without them the first to return would take all partitions, and hand half over at once.
+        """
+        living = self._census.count(self.log)
+        now = time.monotonic()
+        if now > self._hurry_until:
+            self._usual = living
+        recent = now < self._hurry_until - HURRY_S + RETURN_S
+        return max(living, self._usual) if recent else living
 
     def _take(self, lease: Lease) -> None:
         self.leases.hold(lease)
