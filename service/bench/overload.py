@@ -18,7 +18,7 @@ from service.bench.processes import BenchError, Server, moca_server
 from service.bench.serve import Side, delete, job_for, observations, prime, slice_of
 
 CAPACITY_S = 8.0
-CAPACITY_CONNECTIONS = 128
+CAPACITY_CONNECTIONS = 64
 OPEN_CONNECTIONS = 4000  # of the generator, at most; it needs as many as requests are in flight
 CALM_S = 15.0  # time at half the capacity, after the overload
 BIN_S = 0.5
@@ -105,12 +105,15 @@ def bench_overload(
 
 
 def _capacity(server: Server, names: list[str]) -> float:
-    """Return the throughput in closed loop."""
+    """Return the throughput in closed loop, with fewer connections until nothing is shed."""
     job = job_for(server, [observations(name) for name in names], CAPACITY_CONNECTIONS)
-    side = Side()
-    for _ in range(2):  # the first one warms up
-        slice_of(server, job, CAPACITY_S / 2, side)
-    return side.reports[-1].rate
+    slice_of(server, job, CAPACITY_S / 4, Side())  # warms up
+    while True:
+        side = Side()
+        slice_of(server, job, CAPACITY_S, side)
+        if not side.errors() or job.connections == 1:
+            return side.reports[0].rate
+        job.connections //= 2
 
 
 def _generate(
