@@ -25,8 +25,12 @@ RUN python -m venv /opt/build && python -m venv --without-pip /opt/moca \
     && install="/opt/build/bin/pip --python /opt/moca/bin/python install --require-hashes --no-deps \
         --no-compile" \
     && /opt/build/bin/pip install --require-hashes --no-deps -r deploy/requirements/build.txt \
-    && ${install} ${TORCH_INDEX:+--index-url "${TORCH_INDEX}"} -r deploy/requirements/torch.txt \
-    && if [ "${VARIANT}" != cpu ]; then ${install} -r deploy/requirements/cuda.txt; fi \
+    # Torch for the CPU where it can be had, else with CUDA.
+    && { { [ "${VARIANT}" = cpu ] && ${install} ${TORCH_INDEX:+--index-url "${TORCH_INDEX}"} \
+            -r deploy/requirements/cpu.txt; } \
+        || ${install} ${TORCH_INDEX:+--index-url "${TORCH_INDEX}"} -r deploy/requirements/torch.txt; } \
+    && if grep -q '^Requires-Dist: cuda-' /opt/moca/lib/python3*/site-packages/torch-*/METADATA; \
+        then ${install} -r deploy/requirements/cuda.txt; fi \
     && python deploy/requirements/lock.py select pyproject.toml deploy/requirements/service.txt \
         "${EXTRAS}" > requirements.txt \
     && ${install} -r requirements.txt
@@ -54,7 +58,8 @@ RUN cd /opt/moca/lib/python3*/site-packages \
     && rm -rf torch/include torch/share torch/test torch/lib/*.a \
         torch/lib/lib*test.so torch/lib/libbackend_with_compiler.so torch/lib/libaoti_custom_ops.so \
     && find numpy sympy networkx mpmath -type d -name tests -prune -exec rm -rf {} + \
-    && strip --strip-unneeded torch/lib/libc10*.so torch/lib/libtorch*.so uvloop/*.so greenlet/*.so \
+    && strip --strip-unneeded torch/lib/libc10.so torch/lib/libtorch_cpu.so \
+        torch/lib/libtorch_python.so uvloop/*.so greenlet/*.so \
         httptools/parser/*.so \
     # Compiled are the modules that are imported at a start, instead of all.
     && /opt/moca/bin/python -c 'import service.cli, service.supervisor, service.commands.demo, \

@@ -5,9 +5,9 @@
     python lock.py update                              # anew, after a change of constraints.txt
 
 service.txt: all but torch, with every optional part of an image. torch.txt: torch, from the
-index where pip looks by itself and as built for the CPU alone. cuda.txt: what torch with CUDA
-needs beside. build.txt: what builds the image.
-`update` needs pip-tools, and keeps the hashes of torch that it does not find.
+index where pip looks by itself; cuda.txt: what it needs beside. cpu.txt: torch as built for the CPU
+alone, of the builds that lie on this machine or are in the file already. build.txt: what builds the
+image. `update` needs pip-tools.
 """
 
 import os
@@ -70,18 +70,22 @@ def update():
     # Not a build of torch that lies on this machine.
     elsewhere = {"PIP_FIND_LINKS": "", "PIP_CONFIG_FILE": os.devnull}
     torch = blocks_of(_compiled(names=("torch",), environment=elsewhere))
-    path = HERE / "torch.txt"
-    texts = (torch["torch"], service.pop("torch"), path.read_text() if path.exists() else "")
-    path.write_text(_merged(torch["torch"], texts))
+    (HERE / "torch.txt").write_text(_pinned(torch["torch"], torch["torch"]))
+    (HERE / "cpu.txt").write_text(_pinned(torch["torch"], service.pop("torch"), _known("cpu.txt")))
     _write("service.txt", service)
     _write("cuda.txt", {n: text for n, text in torch.items() if n != "torch" and n not in service})
 
 
-def _merged(block, texts):
-    """Return a package with the hashes of several texts that have its version."""
+def _known(name):
+    path = HERE / name
+    return path.read_text() if path.exists() else ""
+
+
+def _pinned(block, *texts):
+    """Return a package with the hashes of those texts that are of its version."""
     pin = block.split()[0]
-    known = (text for text in texts if text.startswith(pin) and text[len(pin)] in " +")
-    hashes = sorted({each for text in known for each in _hash.findall(text)})
+    of_it = (text for text in texts if text.startswith((f"{pin} ", f"{pin}+")))
+    hashes = sorted({each for text in of_it for each in _hash.findall(text)})
     return " \\\n    ".join([pin, *(f"--hash={each}" for each in hashes)]) + "\n"
 
 

@@ -46,7 +46,7 @@ def test_every_package_that_is_fetched_is_checked_by_its_hash():
     lines = TEXT.replace("\\\n", " ")
     installs = re.findall(r"(?:/pip [^&\"]*?install|\$\{install\})[^&;]*", lines)
     fetched = [each for each in installs if "dist/*.whl" not in each]
-    assert len(fetched) == 6
+    assert len(fetched) == 7
     (once,) = re.findall(r'install="([^"]*)"', lines)
     assert "--require-hashes" in once
     for each in fetched:
@@ -57,7 +57,7 @@ def blocks(name):
     return LOCK.blocks_of((REQUIREMENTS / f"{name}.txt").read_text())
 
 
-@pytest.mark.parametrize("name", ["service", "torch", "cuda", "build"])
+@pytest.mark.parametrize("name", ["service", "torch", "cpu", "cuda", "build"])
 def test_each_locked_package_has_hashes_and_no_address(name):
     text = (REQUIREMENTS / f"{name}.txt").read_text()
     assert "/" not in text
@@ -71,7 +71,7 @@ def test_the_locked_versions_are_those_of_the_constraints():
     lines = (ROOT / "constraints.txt").read_text().splitlines()
     pins = (line.partition("==") for line in lines if "==" in line)
     versions = {LOCK.normalized(name): version for name, _, version in pins}
-    for name in ("service", "torch"):
+    for name in ("service", "torch", "cpu"):
         for package, block in blocks(name).items():
             version = re.match(r"\S+==(\S+)", block)[1]
             assert version == versions[package], f"{package}: deploy/requirements/lock.py update"
@@ -103,10 +103,13 @@ def test_what_is_selected_is_complete(extras):
     assert ("tensorboard" in selected) == ("train" in extras)
 
 
-def test_torch_is_checked_by_its_hash_on_the_index_and_as_built_for_the_cpu():
-    (torch,) = blocks("torch").values()
-    assert torch.startswith("torch==")
-    assert torch.count("--hash=") > 20  # every platform, and the build without CUDA
+def test_torch_for_the_cpu_is_another_file_than_torch_with_cuda():
+    """Else pip would take the one with CUDA, whose hash it knows from the index."""
+    (torch,), (cpu,) = blocks("torch").values(), blocks("cpu").values()
+    assert torch.split()[0] == cpu.split()[0]
+    hashes = [set(re.findall(r"--hash=(\S+)", each)) for each in (torch, cpu)]
+    assert not hashes[0] & hashes[1]
+    assert len(hashes[0]) > 20  # every platform
     cuda = blocks("cuda")
     assert "triton" in cuda
     assert any(name.startswith("nvidia-") for name in cuda)
