@@ -24,8 +24,7 @@ from service.redis.script import Argument, Call, Script
 logger = logging.getLogger(__name__)
 DONE = -1  # index of an offset: the whole entry is applied
 # A command is set aside after so many failures of it alone: certain ones, or workers that did not
-# come back. Those may have been killed by others, so the first must be this long ago: no storm of
-# kills lasts as long without letting one worker through.
+# come back. Others may have killed those, so then it must go on for so long since the first one.
 FAILURES, UNCERTAIN_MS = 3, 60_000
 # What a worker's trial of a command came to: "unknown" where it died of what may not be its fault.
 Verdict = Literal["innocent", "failed", "unknown"]

@@ -22,20 +22,26 @@ def deadly(self, stats, phi, y, weight):
 
 Gaussian.update = deadly
 """
+ENDS = ("exited with", "was ended by")
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("what", ["os._exit(9)", "while True: pass"])
+@pytest.mark.parametrize(
+    "what",
+    ["os._exit(9)", "os.kill(os.getpid(), 11)", "os.kill(os.getpid(), 9)", "while True: pass"],
+)
 def test_it_is_set_aside_and_everything_else_is_applied(serve, processes, tmp_path, capsys, what):
     (tmp_path / "deadly.py").write_text(DEADLY.format(what=what))
     known = os.environ.get("PYTHONPATH")
     path = os.pathsep.join([str(tmp_path), *([known] if known else [])])
     processes.environment |= {"PYTHONPATH": path, "MOCA_PLUGINS": "deadly"}
-    processes.environment["MOCA_REQUEST_DEADLINE_S"] = "120"  # its worker begins again four times
+    # Its worker begins again six times; for a minute, where SIGKILL may be anyone's.
+    processes.environment["MOCA_REQUEST_DEADLINE_S"] = "150"
     processes.environment["MOCA_WORKER_HANG_S"] = "3"
+    processes.environment["MOCA_LEASE_TTL_MS"] = "1000"
     url = serve()
     names = [f"s{i}" for i in range(8)]
-    with httpx.Client(base_url=url, timeout=150) as client:
+    with httpx.Client(base_url=url, timeout=170) as client:
         for name in names:
             body = {"model": "gaussian", "location": 0.0, "scale": 1.0}
             client.put(f"/v1/streams/{name}", json=body).raise_for_status()
@@ -54,7 +60,15 @@ def test_it_is_set_aside_and_everything_else_is_applied(serve, processes, tmp_pa
             (kept,) = store.scan_iter("moca:*:quarantine")
             assert store.hlen(kept) == 1
         assert "moca_quarantined_commands_total 1.0" in client.get("/metrics").text
+    said = processes.log_of("serve")
+    deaths = sum(f"worker 1 {end}" in line for line in said.splitlines() for end in ENDS)
+    if "9)" in what and "kill" in what:
+        assert took > 60  # not its own doing, for all that is known
+    else:
+        assert deaths == 6  # one was there before, two with all that waits, three alone
     if "while" in what:  # its place is in the log
-        assert "in deadly\n" in processes.log_of("serve")
+        assert "in deadly\n" in said
     with capsys.disabled():
-        print(f"\nan observation with {what}: set aside after {took:.1f} s", flush=True)
+        print(
+            f"\nan observation with {what}: set aside after {took:.1f} s, {deaths} ends", flush=True
+        )

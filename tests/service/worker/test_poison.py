@@ -94,6 +94,68 @@ def test_a_list_with_poison_in_it_is_not_applied_at_all(make_bench, poisonous):
     assert bench.head("a").seq == 1
 
 
+def keyed(y, key="k"):
+    return Observe("a", [Observation(y=y)], key=key, digest=str(y))
+
+
+def test_a_repeat_of_what_was_set_aside_has_its_answer(make_bench, poisonous):
+    """It would stop its workers again."""
+    bench = make_bench(partitions=1)
+    known(bench, "a")
+    (first,) = bench.send(keyed(POISON))
+    assert json.loads(first.body[0])["type"].endswith("quarantined")
+    tried = poisonous.calls["poison"]
+    for again in (bench.stop, bench.crash, lambda: None):
+        again()
+        (repeat,) = bench.send(keyed(POISON))
+        assert (repeat.status, repeat.body) == (first.status, first.body)
+    assert bench.send(keyed(2.0))[0].status == 422  # another body
+    assert poisonous.calls["poison"] == tried
+    assert len(bench.quarantine("a")) == 1
+    (other,) = bench.send(keyed(POISON, key="other"))
+    assert other.status == 500
+    assert poisonous.calls["poison"] > tried
+    assert bench.send(keyed(2.0, key="third"))[0].status == 200
+    assert bench.head("a").seq == 1
+
+
+def test_repeats_that_wait_behind_the_first_are_tried_no_more(make_bench, poisonous):
+    bench = make_bench(partitions=1)
+    known(bench, "a")
+    outcomes = bench.send(keyed(POISON), one("a", 1.0), keyed(POISON), keyed(POISON))
+    assert [outcome.status for outcome in outcomes] == [500, 200, 500, 500]
+    assert {outcomes[i].body[0] for i in (0, 2, 3)} == set(outcomes[0].body)
+    assert len(bench.quarantine("a")) == 1
+
+
+def test_a_repeat_that_is_set_aside_says_what_the_first_came_to(make_bench, monkeypatch):
+    """What stops its worker now may have been applied then."""
+    bench = make_bench(partitions=1)
+    (first,) = bench.send(keyed(1.0))
+    stored = bench.stored("a")
+    bench.crash()
+    with monkeypatch.context() as patch:
+        patch.setattr(engine_module.Engine, "_restore", _raising(ValueError("a defect")))
+        (repeat,) = bench.send(keyed(1.0))
+    answer = json.loads(repeat.body[0])
+    assert (repeat.status, answer.pop("duplicate")) == (200, True)
+    assert answer.items() <= json.loads(first.body[0]).items()
+    assert bench.stored("a") == stored
+    assert len(bench.quarantine("a")) == 1
+
+
+def test_a_poison_whose_keys_cannot_be_read(make_bench, monkeypatch):
+    bench = make_bench(partitions=1)
+    known(bench, "a")
+    bench.crash()
+    bench.client.set(keys.idempotency(0, "a"), "not a hash")
+    with monkeypatch.context() as patch:
+        patch.setattr(engine_module.Engine, "load", _raising(ValueError("a defect")))
+        (outcome,) = bench.send(keyed(1.0))
+    assert json.loads(outcome.body[0])["type"].endswith("quarantined")
+    assert bench.client.get(keys.idempotency(0, "a")) == b"not a hash"
+
+
 def test_the_trials_outlive_the_worker(make_bench, poisonous, monkeypatch):
     """Each attempt may as well kill its process: the next one goes on counting."""
     monkeypatch.setattr(log_module, "UNCERTAIN_MS", 0)
