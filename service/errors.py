@@ -279,7 +279,7 @@ class NumericalFault(Defect):
 
 
 class Quarantined(Defect):
-    """The command brought down its worker repeatedly and was set aside."""
+    """The command brought its worker down repeatedly or was damaged in the log; it is set aside."""
 
     slug, title = "quarantined", "Command quarantined"
 
