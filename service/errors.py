@@ -306,7 +306,7 @@ class NumericalFault(Defect):
 
 
 class Quarantined(Defect):
-    """The command stopped its worker each time it was applied alone; it was set aside."""
+    """The command stopped its worker each time it was alone, or was damaged: it is set aside."""
 
     slug, title = "quarantined", "Command quarantined"
 

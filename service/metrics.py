@@ -188,7 +188,7 @@ FENCED_COMMITS = Counter(
 )
 QUARANTINED_COMMANDS = Counter(
     "moca_quarantined_commands_total",
-    "Commands set aside because they brought down their worker repeatedly.",
+    "Commands set aside: they brought down their worker repeatedly, or were damaged in the log.",
     registry=REGISTRY,
 )
 LOG_ROLLBACKS = Counter(
@@ -240,7 +240,7 @@ CHANGEPOINT_PROBABILITY = Histogram(
 )
 CORRUPT_STATES = Counter(
     "moca_corrupt_states_total",
-    "Streams whose stored state could not be read; the bytes are kept aside.",
+    "Stored parts found damaged or gone, each time one was read.",
     registry=REGISTRY,
 )
 MODEL_CHANGED = Counter(

@@ -151,9 +151,7 @@ class Changepoints(Document):
     model: str
     events: list[Event]
     segmentation: list[Segment]
-    unreadable: list[str] = Field(
-        [], description="ids of events that are damaged in the store; not there: none"
-    )
+    unreadable: list[str] = Field([], description="ids of events that are damaged in the store")
 
 
 class Change(Document):
@@ -175,7 +173,7 @@ class HistoryPage(Document):
     changes: list[Change]
     next: int | None = Field(description="`start` of the next page; null on the last")
     unreadable: list[str] = Field(
-        [], description="changes of settings that are damaged in the store; not there: none"
+        [], description="changes of settings that are damaged in the store"
     )
 
 

@@ -32,5 +32,5 @@ class Overview(Document):
     total: int = Field(description="streams whose id starts with `prefix`")
     cursor: str | None = Field(description="to be given for the next page; null on the last")
     unreadable: list[str] = Field(
-        [], description="streams of the page that are damaged in the store; not there: none"
+        [], description="streams of the page that are damaged in the store"
     )

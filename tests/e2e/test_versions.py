@@ -7,6 +7,7 @@ import time
 import httpx
 import pytest
 
+from service import formats
 from service.process import EXIT_REFUSED
 from service.redis import keys
 from service.redis.connection import connect
@@ -16,7 +17,7 @@ from tests.e2e.deployment import free_port, wait_ready
 
 LATER = """
 import service.formats
-service.formats.ENTRY = service.formats.STORE = 2
+service.formats.ENTRY = service.formats.STORE = 3
 from service.cli import main
 main()
 """
@@ -98,7 +99,7 @@ def test_an_older_version_refuses_the_store_of_a_later_one(tmp_path):
     store.start()
     try:
         with connect(store.url) as client:
-            client.hset(keys.meta(3), "format", 2)
+            client.hset(keys.meta(3), "format", formats.STORE + 1)
     finally:
         store.stop()
     place = ["--data-dir", str(tmp_path / "data")]

@@ -174,3 +174,46 @@ async def test_a_key_of_the_wrong_type_leaves_nothing_behind(client, appender, w
     with pytest.raises(ResponseError):
         await appender.append(P, 0, 1, b"a")
     assert await client.keys("*") == [which.encode()]
+
+
+# --- damage ---------------------------------------------------------------------------------------
+
+
+def flips(text):
+    for i in range(len(text)):
+        for bit in range(8):
+            yield text[:i] + bytes([text[i] ^ 1 << bit]) + text[i + 1 :]
+
+
+@pytest.mark.parametrize("field", ["in", "done"])
+async def test_every_flipped_bit_of_a_counter_appends_once_or_not_at_all(client, appender, field):
+    """An error after the entry is written would have it written again, with each repeat."""
+    await appender.append(P, 0, 3, b"one")
+    await client.hset(keys.meta(P), "done", "2")
+    stored = await client.hgetall(keys.meta(P))
+    for number, bad in enumerate(flips(stored[field.encode()]), 1):
+        await client.hset(keys.meta(P), mapping={**stored, field: bad})
+        before = await client.xlen(keys.log(P))
+        appended = await appender.append(P, number, 1, b"two")
+        after = await client.xlen(keys.log(P))
+        assert after - before == (appended.entry is not None)
+        assert (await client.hget(keys.meta(P), "in")).isdigit() or appended.entry is None
+    await client.hset(keys.meta(P), mapping={**stored, field: b"\xff"})
+    assert (await appender.append(P, 999, 1, b"three")).entry is not None
+
+
+async def test_every_flipped_bit_of_the_record_of_appends(client, appender):
+    """A new batch is appended; of a repeated one nobody can tell, and it is not appended again."""
+    first = await appender.append(P, 5, 1, b"one")
+    name = keys.append(P, "i1")
+    stored = await client.get(name)
+    for number, bad in enumerate(flips(stored), 6):
+        await client.set(name, bad)
+        count = await client.xlen(keys.log(P))
+        again = await appender.append(P, 5, 1, b"one", repeated=True)
+        # Hexadecimal digits of either case are one number.
+        assert again in ((None, -1), (first.entry, again.waiting))
+        assert await client.xlen(keys.log(P)) == count
+        await client.set(name, bad)
+        await client.hset(keys.meta(P), "done", await client.hget(keys.meta(P), "in"))
+        assert (await appender.append(P, number, 1, b"new")).entry is not None

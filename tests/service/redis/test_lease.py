@@ -1,5 +1,6 @@
 """Offsets, leases, heartbeats, attempts, and repairs made when a lease is taken."""
 
+import itertools
 import threading
 import time
 
@@ -8,7 +9,7 @@ from redis.exceptions import ConnectionError as Unreachable
 
 from service.redis import keys
 from service.redis.connection import connect
-from service.redis.log import DONE, START, Log, Offset
+from service.redis.log import DONE, START, Commit, Log, Offset
 
 pytestmark = pytest.mark.redis
 P = 3
@@ -241,3 +242,57 @@ def test_an_acquisition_without_an_answer_may_come_late(log, other, monkeypatch)
 
 def _away(*_, **__):
     raise Unreachable("gone")
+
+
+# --- damaged bookkeeping --------------------------------------------------------------------------
+
+
+def flips(text):
+    for i, bit in itertools.product(range(len(text)), range(8)):
+        yield text[:i] + bytes([text[i] ^ 1 << bit]) + text[i + 1 :]
+
+
+NUMBERS = ["attempts", "attempt_offset", "in", "done", "epoch"]
+
+
+@pytest.mark.parametrize("field", ["offset", "offset_copy", *NUMBERS])
+def test_every_flipped_bit_of_the_bookkeeping(redis_client, log, add, field):
+    """The offset is repaired; a number that is none stops nobody."""
+    first, _ = add(2)
+    lease = log.acquire(P)
+    new = Offset(first, DONE)
+    assert log.commit([Commit(P, lease.token, START, new, 1, [], [])]) == ["OK"]
+    stored = redis_client.hgetall(keys.meta(P))
+    log.release(lease)
+    for bad in flips(stored[field.encode()]):
+        redis_client.hset(keys.meta(P), mapping={**stored, field: bad})
+        lease = log.acquire(P)
+        assert lease.offset == new
+        assert log.commit([Commit(P, lease.token, new, new, 0, [], [])]) == ["OK"]
+        log.release(lease)
+
+
+def test_an_offset_that_is_damaged_while_a_worker_owns_it(redis_client, log, add):
+    first = add()
+    lease = log.acquire(P)
+    new = Offset(first[0], DONE)
+    assert log.commit([Commit(P, lease.token, START, new, 1, [], [])]) == ["OK"]
+    redis_client.hset(keys.meta(P), "offset", "9" + str(new)[1:])
+    assert log.commit([Commit(P, lease.token, new, new, 0, [], [])]) == ["FENCED"]
+    log.release(lease)
+    assert log.acquire(P).offset == new
+
+
+def test_an_offset_of_an_earlier_version_has_no_copy(redis_client, log, add, caplog):
+    first = add()
+    redis_client.hset(keys.meta(P), "offset", f"{first[0]}:-1")
+    lease = log.acquire(P)
+    assert lease.offset == Offset(first[0], DONE)
+    log.release(lease)
+    redis_client.hset(keys.meta(P), "offset", "nonsense")
+    assert log.acquire(P).offset == Offset(first[0], DONE)
+    redis_client.delete(keys.lease(P))
+    redis_client.hdel(keys.meta(P), "offset_copy")
+    redis_client.hset(keys.meta(P), "offset", "nonsense")
+    assert log.acquire(P) is None
+    assert "offset is damaged" in caplog.text
