@@ -73,8 +73,8 @@ class Asked:
 
     def belief(self, stream: str, body: bytes) -> wire.SetBelief:
         """Read an override."""
-        pairs = 2 * self._settings.max_hypotheses
-        form = self._forms.parsed(_belief, body, fields=pairs)
+        fields = 2 * self._settings.max_hypotheses
+        form = self._forms.parsed(_belief, body, fields=fields)
         if form.belief is None and form.changepoint is None:
             _raise([FieldError("body", "expected `belief`, `changepoint` or both")])
         if form.belief is not None and len(form.belief) > self._settings.max_hypotheses:

@@ -5,9 +5,12 @@ Time is counted as the processor's: what else runs on the machine does not matte
 
 import asyncio
 import gzip
+import json
 import sys
+import threading
 import time
 
+import httpx
 import pytest
 
 from service.api.asked import Asked
@@ -212,3 +215,50 @@ async def test_the_event_loop_is_never_held(api, loop_lag):
         if loop_lag[0] > LONGEST_S or {each.status_code for each in found} != {status}:
             held.append((name, loop_lag[0], [each.text[:300] for each in found]))
     assert held == []
+
+
+async def test_large_lists_are_served_and_hold_nobody_up(api, worker, loop_lag):
+    wide = [{"x": [1.0] * 250, "y": 1.0}] * 1000
+    many = [{"stream": f"s{i}", "y": 1.0} for i in range(5000)]
+    for url, body in ((LIST, wide), (MANY, many), (MANY, [{"stream": "t", "y": 1}] * 1000)):
+        content = await asyncio.to_thread(lambda body=body: json.dumps(body).encode())
+        loop_lag[0] = 0.0
+        answer = await api.post(url, content=content, headers={"Content-Type": JSON})
+        held = loop_lag[0]
+        print(f"{len(content) / MIB:.1f} MiB, {len(body)} observations: {held * 1e3:.1f} ms")
+        assert (answer.status_code, len(answer.json())) == (200, len(body))
+        assert held < LONGEST_S
+
+
+def poll(url, over, waits):
+    """Ask again and again whether the process lives."""
+    with httpx.Client(base_url=url, timeout=60, trust_env=False) as client:
+        while not over.is_set():
+            began = time.monotonic()
+            assert client.get("/livez").status_code == 200
+            waits.append(time.monotonic() - began)
+            time.sleep(0.01)
+
+
+@pytest.mark.parametrize("name", ["fields", "bad candidates", "a list of numbers", "bad items"])
+def test_a_process_lives_through_eight_at_once(real_api, name):
+    """Before there were bounds, each took 5 to 50 s, during which nothing else was answered."""
+    api, over, waits = real_api(), threading.Event(), []
+    request, found = packed(name), []
+
+    def attack():
+        with api.client() as client:
+            found.append(client.request(**request).status_code)
+
+    asking = threading.Thread(target=poll, args=(api.url, over, waits))
+    asking.start()
+    attacks = [threading.Thread(target=attack) for _ in range(8)]
+    for each in attacks:
+        each.start()
+    for each in attacks:
+        each.join()
+    over.set()
+    asking.join()
+    print(f"{name}: longest wait for /livez {max(waits) * 1e3:.0f} ms, of {len(waits)}")
+    assert set(found) == {HOSTILE[name][2]}
+    assert max(waits) < 2.0  # 0.2 on a machine that is not busy
