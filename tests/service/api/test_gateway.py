@@ -355,6 +355,7 @@ async def test_stored_outcomes_that_cannot_be_read(short, worker, start, until, 
         with connect(short.redis_url) as client:
             client.hset(keys.outcomes(P, incarnation, number), str(number), b"\x00")
         response = await request
-        assert (response.status_code, slug(response)) == (504, "no-answer")
+        assert (response.status_code, slug(response)) == (500, "corrupt-state")
+        assert "same Idempotency-Key" in response.json()["detail"]
         assert "cannot be read" in caplog.text
         assert api.app.state.context.gateway.failure is None

@@ -21,7 +21,9 @@ def changes(bench, stream):
         client = connect_async(bench.settings.redis_url)
         try:
             store = AsyncStore(client, bench.settings.partitions)
-            return await store.changes(bench.partition(stream), stream, 0, 1000)
+            found, unreadable = await store.changes(bench.partition(stream), stream, 0, 1000)
+            assert not unreadable
+            return found
         finally:
             await client.aclose()
 
