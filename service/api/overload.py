@@ -28,8 +28,11 @@ LATE_IN_A_ROW = 5  # late answers that make a backlog
 PERSIST_S = 0.05  # time that lateness must last
 HOLD_S = 1.0  # time for which a backlog goes on to count as one after the last late answer
 SMOOTHING_S = 1.0  # time constant of the completion rate
-STALL_S = 0.5  # a pause between answers that is longer, and
-STALL_FACTOR = 3.0  # longer than the work waiting explains, is a stall
+STALL_SHARE = 0.3  # of max_wait_s: a pause between answers that is longer than that, than
+DUE_FACTOR = 3.0  # times what the work waiting explains, and than
+USUAL_FACTOR = 2.0  # times the usual wait, is a stall
+WEIGHT = 0.05  # of one answer in the usual wait
+LOOK_S = 0.1  # between looks for partitions that are stalled
 LONGEST_RETRY_S = 30
 
 TICK_S = 0.02  # between looks at the event loop
@@ -44,6 +47,8 @@ class Backlog:
 
     def __init__(self, max_wait_s: float) -> None:
         self._late_s = max_wait_s * LATE_SHARE
+        self._stall_s = max_wait_s * STALL_SHARE
+        self._limit_s = max_wait_s * ADMIT_SHARE
         self._waiting = 0
         self._last_s = 0.0  # time of the last completion, or of the first arrival before any
         self._done = self._elapsed_s = 0.0  # decaying sums: their quotient is the completion rate
@@ -52,6 +57,8 @@ class Backlog:
         self._late_since_s = 0.0
         self._congested_until_s = 0.0
         self._lenient_until_s = 0.0
+        self._shed_s = -math.inf  # when the estimate was last over the limit
+        self._overloaded = False  # whether it was so before the last completion
 
     def add(self, units: int, now_s: float) -> None:
         """Count accepted work."""
@@ -65,20 +72,40 @@ class Backlog:
         """Count work that ended without being done."""
         self._waiting -= units
 
-    def complete(self, units: int, waited_s: float, now_s: float) -> None:
-        """Count work done, after a wait."""
+    def complete(self, units: int, waited_s: float, now_s: float, usual_s: float) -> float:
+        """Count work done, after a wait; return how long it had been stalled, usually 0."""
         self._waiting -= units
         gap_s = now_s - self._last_s
-        explained_s = max(STALL_S, STALL_FACTOR * self._due_s)
-        if gap_s > explained_s and not self._congested(now_s):
+        usual_s = max(DUE_FACTOR * self._due_s, USUAL_FACTOR * usual_s)
+        if gap_s > max(self._stall_s, usual_s) and not self._overloaded:
             self._restart(now_s)
-            self._lenient_until_s = now_s + gap_s
+            self._overloaded = True  # until known otherwise: one stall is forgiven, not the next
+            self.forgive(now_s + gap_s)
         else:
-            kept = math.exp(-gap_s / SMOOTHING_S)
-            self._done = self._done * kept + units
-            self._elapsed_s = self._elapsed_s * kept + gap_s
-            self._last_s = now_s
-            self._due_s = self._expected_s()
+            self._note_rate(units, gap_s, now_s)
+            gap_s = 0.0
+        self._note_wait(waited_s, now_s)
+        return gap_s
+
+    def forgive(self, until_s: float) -> None:
+        """Shed nothing until a time: clients have waited for a stall to end."""
+        self._lenient_until_s = max(self._lenient_until_s, until_s)
+
+    def stalled(self, now_s: float, usual_s: float) -> int:
+        """Return the work waiting if none of it moves, else 0."""
+        still_s = now_s - self._last_s
+        return self._waiting if still_s > max(self._stall_s, USUAL_FACTOR * usual_s) else 0
+
+    def _note_rate(self, units: int, gap_s: float, now_s: float) -> None:
+        kept = math.exp(-gap_s / SMOOTHING_S)
+        self._done = self._done * kept + units
+        self._elapsed_s = self._elapsed_s * kept + gap_s
+        self._last_s = now_s
+        self._due_s = self._expected_s()
+        if now_s > self._lenient_until_s and self._elapsed_s:
+            self._overloaded = now_s - self._shed_s < HOLD_S
+
+    def _note_wait(self, waited_s: float, now_s: float) -> None:
         if waited_s < self._late_s:
             self._late = 0
             return
@@ -88,20 +115,27 @@ class Backlog:
         if self._congested(now_s):
             self._congested_until_s = now_s + HOLD_S
 
-    def wait_s(self, now_s: float) -> float:
-        """Return the estimated wait of a newcomer; 0 while there is no sign of a backlog."""
+    def wait_s(self, now_s: float, stalled: int = 0) -> float:
+        """Return the estimated wait of a newcomer; 0 while there is no sign of a backlog.
+
+        Work that is stalled waits for a takeover, and keeps no worker busy.
+        """
         if now_s < self._lenient_until_s or not self._congested(now_s):
             return 0.0
-        return self._expected_s()
+        wait_s = self._expected_s(stalled)
+        if wait_s > self._limit_s:
+            self._shed_s = now_s
+        return wait_s
 
     def _congested(self, now_s: float) -> bool:
         """Whether answers are late again and again, or were until a moment ago."""
         late = self._late >= LATE_IN_A_ROW and now_s - self._late_since_s >= PERSIST_S
         return late or now_s < self._congested_until_s
 
-    def _expected_s(self) -> float:
+    def _expected_s(self, stalled: int = 0) -> float:
         """Return the time that what waits will take, by Little's law; 0 while it is unknown."""
-        return self._waiting * self._elapsed_s / self._done if self._elapsed_s else 0.0
+        moving = max(self._waiting - stalled, 0)
+        return moving * self._elapsed_s / self._done if self._elapsed_s else 0.0
 
     def _restart(self, now_s: float) -> None:
         """Forget the rate and the lateness of former work."""
@@ -155,6 +189,8 @@ class Overload:
         self._all = Backlog(settings.max_wait_s)
         self._each = [Backlog(settings.max_wait_s) for _ in range(settings.partitions)]
         self._loop = LoopLimit()
+        self._usual_s = 0.0  # smoothed wait of what was answered
+        self._stalled, self._looked_s = 0, 0.0
 
     def add(self, partition: int, units: int, now_s: float) -> None:
         """Count work accepted for a partition."""
@@ -168,8 +204,12 @@ class Overload:
 
     def complete(self, partition: int, units: int, waited_s: float, now_s: float) -> None:
         """Count an outcome."""
-        self._all.complete(units, waited_s, now_s)
-        self._each[partition].complete(units, waited_s, now_s)
+        usual_s = self._usual_s
+        self._usual_s += (waited_s - usual_s) * WEIGHT
+        self._all.complete(units, waited_s, now_s, usual_s)
+        stall_s = self._each[partition].complete(units, waited_s, now_s, usual_s)
+        if stall_s:  # its worker has a backlog to work off, which is no overload either
+            self._all.forgive(now_s + stall_s)
 
     def early(self, in_flight: int, now_s: float) -> Overloaded | None:
         """Return the refusal of a request of which only the head is read; None: go on."""
@@ -177,13 +217,13 @@ class Overload:
             return None
         if not self._loop.admits(in_flight, now_s):
             return ApiBusy(f"{in_flight} requests keep this API process busy")
-        return self._refusal(self._all.wait_s(now_s))
+        return self._refusal(self._all_wait_s(now_s))
 
     def admit(self, partition: int, now_s: float) -> None:
         """Refuse a command that would wait for too long."""
         if not self.enabled:
             return
-        wait_s = max(self._all.wait_s(now_s), self._each[partition].wait_s(now_s))
+        wait_s = max(self._all_wait_s(now_s), self._each[partition].wait_s(now_s))
         refusal = self._refusal(wait_s)
         if refusal is not None:
             shed(refusal)
@@ -195,6 +235,13 @@ class Overload:
             await asyncio.sleep(TICK_S)
             now_s = time.monotonic()
             self._loop.tick(now_s - due_s, now_s)
+
+    def _all_wait_s(self, now_s: float) -> float:
+        """Return the estimated wait of a newcomer of any partition that is not stalled."""
+        if now_s - self._looked_s > LOOK_S:
+            self._looked_s = now_s
+            self._stalled = sum(each.stalled(now_s, self._usual_s) for each in self._each)
+        return self._all.wait_s(now_s, self._stalled)
 
     def _refusal(self, wait_s: float) -> WaitTooLong | None:
         if wait_s <= self._limit_s:
