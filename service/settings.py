@@ -131,7 +131,7 @@ class Settings(BaseSettings):
     resident_bytes: int | None = Field(
         None,
         ge=1 << 20,
-        description="streams kept in a worker's memory, of device and host together; none: 85 % of"
+        description="streams kept in a worker's memory, of device and host together; none: 80 % of"
         " the device, and of the container or machine less the process",
     )
     idempotency_keep_s: float = Field(600.0, ge=0, description="time a key is remembered at least")

@@ -66,6 +66,7 @@ class Batch:
     def _round(self) -> None:
         work = []
         for lane in self.lanes.values():
+            self.engine.tick()
             answer = self._next(lane)
             if answer is not None:
                 work.append((lane, answer))

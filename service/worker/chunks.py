@@ -7,7 +7,9 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
-FIRST_ROWS = 16  # of the first chunk; each later one doubles what there is, up to a bound
+# Of the first chunk, the larger; each later one doubles what there is, up to a bound. Most slabs
+# have one: steps of rows in several cost more.
+FIRST_ROWS, FIRST_BYTES = 16, 4 << 20
 
 
 class Chunk:
@@ -105,7 +107,8 @@ class Chunks:
         return (before - self.rows) * self.row_bytes
 
     def _next_rows(self) -> int:
-        return min(self._most, max(FIRST_ROWS, self.rows))
+        first = max(FIRST_ROWS, FIRST_BYTES // self.row_bytes)
+        return min(self._most, max(first, self.rows))
 
     def _move(self, chunk: Chunk) -> None:
         """Move what is in a chunk that is to go into free rows of others."""
@@ -120,13 +123,18 @@ class Chunks:
 
     def _grouped(self, numbers: Sequence[int]) -> list[tuple[Chunk, Tensor, Tensor]]:
         """Chunks that hold them, with their rows there and which of `numbers` these are."""
+        device = self._like[0].device
+        first, _ = self._places[numbers[0]]
+        rows = [row for chunk, row in map(self._places.__getitem__, numbers) if chunk is first]
+        if len(rows) == len(numbers):  # as a rule: it has to be quick
+            at = torch.arange(len(rows), device=device)
+            return [(first, torch.tensor(rows, device=device), at)]
         found: dict[int, tuple[Chunk, list[int], list[int]]] = {}
-        for at, number in enumerate(numbers):
+        for place, number in enumerate(numbers):
             chunk, row = self._places[number]
             _, rows, places = found.setdefault(id(chunk), (chunk, [], []))
             rows.append(row)
-            places.append(at)
-        device = self._like[0].device
+            places.append(place)
         return [
             (chunk, torch.tensor(rows, device=device), torch.tensor(places, device=device))
             for chunk, rows, places in found.values()

@@ -25,7 +25,7 @@ from service.settings import Settings
 from service.wire import Head
 from service.worker.answers import WAITING_BYTES
 from service.worker.catalogue import Catalogue, options_of
-from service.worker.memory import Room, room
+from service.worker.memory import Room, give_back, room
 from service.worker.resident import CHUNK_BYTES, STEP_BYTES, Slab
 from service.worker.stream import Stream
 
@@ -364,8 +364,12 @@ class Engine:
         for stream in self._to_go(coming, self.busy):
             if (stream.partition, stream.name) not in used:
                 self.evict(stream)
-        for slab in self._slabs.values():  # also empty ones stay: one of them is being filled
-            slab.trim()
+        self._trim()  # also empty slabs stay: one of them is being filled
+
+    def _trim(self) -> None:
+        """Give back the memory of rows that no stream has."""
+        if sum([slab.trim() for slab in self._slabs.values()]):
+            give_back()
 
     def drop_broken(self, keys: Iterable[tuple[int, str]]) -> None:
         """Forget streams that cannot be used: what is wrong may be mended meanwhile."""
@@ -377,8 +381,7 @@ class Engine:
     def drop_empty_slabs(self) -> None:
         """Free the memory of slabs that no stream needs."""
         self._slabs = {key: slab for key, slab in self._slabs.items() if not slab.empty}
-        for slab in self._slabs.values():
-            slab.trim()
+        self._trim()
 
     def measure(self) -> None:
         """Set the gauges of what is held, and of how far checkpoints are behind."""

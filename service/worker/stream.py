@@ -17,7 +17,7 @@ from service.worker.effects import Effect, aside, listed
 from service.worker.resident import Slab
 
 # About, of a stream, of an entry beside its own bytes, and of a struct that is not encoded.
-STREAM_BYTES, ENTRY_BYTES, STRUCT_BYTES = 5000, 150, 800
+STREAM_BYTES, ENTRY_BYTES, STRUCT_BYTES = 3000, 110, 500
 
 
 class Ahead(NamedTuple):
@@ -155,7 +155,7 @@ class Stream:
         self.host_bytes = (
             STREAM_BYTES
             + sum(map(len, blobs))
-            + ENTRY_BYTES * (len(blobs) + len(self.remembered))
+            + ENTRY_BYTES * len(blobs)
             + STRUCT_BYTES * structs
             + self._remembered_bytes
         )
@@ -359,4 +359,4 @@ class Stream:
 
 
 def _remembered_bytes(field: bytes, record: IdempotencyRecord) -> int:
-    return len(field) + len(record.digest) + sum(len(each) + 50 for each in record.body)
+    return 400 + len(field) + sum(len(each) + 50 for each in record.body)

@@ -153,6 +153,8 @@ def test_a_worker_starts(benches):
 
 
 def test_many_streams_in_several_chunks(benches, both):
+    for bench in benches:
+        bench.worker.engine.settings = bench.settings.model_copy(update={"resident_bytes": 2 << 20})
     names = [f"s{i}" for i in range(20)]
     for p in (0, 1):
         mine = [name for name in names if benches[0].partition(name) == p]
@@ -163,7 +165,7 @@ def test_many_streams_in_several_chunks(benches, both):
         seen = [Observe(n, [Observation(y=0.1 * i)] * 2) for i, n in enumerate(mine)]
         both(lambda bench, seen=seen: [told(each) for each in bench.send(*seen)])
     slab = next(s for s in benches[0].worker.engine._slabs.values() if s.rows)
-    assert slab.rows == 32
+    assert len(slab._chunks._chunks) > 1
     for bench in benches:
         bench.worker.engine.settings = bench.settings.model_copy(update={"resident_bytes": 1})
         bench.turn()
