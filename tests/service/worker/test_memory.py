@@ -155,7 +155,7 @@ def test_streams_on_the_host_are_counted(make_bench):
     before = tracemalloc.get_traced_memory()[0]
     counted = bench.worker.engine.held().host
     post(names, 6)
-    for at in range(2):  # so that the batches that are still held are small ones
+    for _ in range(2):  # so that the batches that are still held are small ones
         bench.send(Observe("warm", [Observation(y=1.0)]))
         bench.turn()
     gc.collect()
