@@ -28,9 +28,10 @@ LATE_IN_A_ROW = 5  # late answers that make a backlog
 PERSIST_S = 0.05  # time that lateness must last
 HOLD_S = 1.0  # time for which a backlog goes on to count as one after the last late answer
 SMOOTHING_S = 1.0  # time constant of the completion rate
-STALL_SHARE = 0.3  # of max_wait_s: a pause between answers that is longer than that, than
-DUE_FACTOR = 3.0  # times what the work waiting explains, and than
-USUAL_FACTOR = 2.0  # times the usual wait, is a stall
+PAUSE_SHARE = 0.1  # of max_wait_s: a pause between answers that is longer than that, than
+DUE_FACTOR = 2.0  # times what the work waiting explains, and than
+USUAL_FACTOR = 1.5  # times the usual wait, is no sign of work; and
+STALL_SHARE = 0.3  # of max_wait_s: one that was longer than that, too, is forgiven
 WEIGHT = 0.05  # of one answer in the usual wait
 LOOK_S = 0.1  # between looks for partitions that are stalled
 LONGEST_RETRY_S = 30
@@ -48,6 +49,7 @@ class Backlog:
     def __init__(self, max_wait_s: float) -> None:
         self._late_s = max_wait_s * LATE_SHARE
         self._stall_s = max_wait_s * STALL_SHARE
+        self._pause_s = max_wait_s * PAUSE_SHARE
         self._limit_s = max_wait_s * ADMIT_SHARE
         self._waiting = 0
         self._last_s = 0.0  # time of the last completion, or of the first arrival before any
@@ -93,8 +95,8 @@ class Backlog:
 
     def stalled(self, now_s: float, usual_s: float) -> int:
         """Return the work waiting if none of it moves, else 0."""
-        still_s = now_s - self._last_s
-        return self._waiting if still_s > max(self._stall_s, USUAL_FACTOR * usual_s) else 0
+        usual_s = max(DUE_FACTOR * self._due_s, USUAL_FACTOR * usual_s)
+        return self._waiting if now_s - self._last_s > max(self._pause_s, usual_s) else 0
 
     def _note_rate(self, units: int, gap_s: float, now_s: float) -> None:
         kept = math.exp(-gap_s / SMOOTHING_S)
@@ -122,6 +124,9 @@ class Backlog:
         """
         if now_s < self._lenient_until_s or not self._congested(now_s):
             return 0.0
+        pause_s = now_s - self._last_s
+        if pause_s > max(self._pause_s, DUE_FACTOR * self._due_s) and not self._overloaded:
+            return 0.0  # nothing moves, and not for the work that there is
         wait_s = self._expected_s(stalled)
         if wait_s > self._limit_s:
             self._shed_s = now_s
