@@ -6,6 +6,7 @@ At a stop it ends connections that have no end of their own before it drains.
 from __future__ import annotations
 
 import asyncio
+import gc
 import logging
 import socket
 from types import FrameType
@@ -36,9 +37,16 @@ class Server(uvicorn.Server):
         super().handle_exit(sig, frame)
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
-        """Start, unless a signal came first."""
-        if not self.should_exit:
-            await super().startup(sockets)
+        """Start, unless a signal came first.
+
+        What is loaded by now stays, and is not looked through for garbage again: it is most of what
+        there is, and a full collection would hold the event loop for 0.1 s.
+        """
+        if self.should_exit:
+            return
+        gc.collect()
+        gc.freeze()
+        await super().startup(sockets)
 
     def _give_up(self) -> None:
         """End a start that is under way: it may wait for the store for long."""

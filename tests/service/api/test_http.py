@@ -2,12 +2,14 @@
 
 import asyncio
 import contextlib
+import gc
 import json
 
 import pytest_asyncio
 import uvicorn
 
 from service.api.app import create_app
+from service.api.server import Server
 
 HEAD = b"POST /v1/streams/s/observations HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\n"
 
@@ -28,6 +30,22 @@ async def address(settings, worker, until):
     yield server.servers[0].sockets[0].getsockname()
     server.should_exit = True
     await task
+
+
+async def test_what_is_loaded_at_the_start_is_not_garbage_to_look_for(settings, worker, until):
+    """A full collection of it takes 0.1 s, in which no request is answered."""
+    app = create_app(settings)
+    server = Server(uvicorn.Config(app, port=0, log_config=None, access_log=False), app)
+    server.capture_signals = contextlib.nullcontext
+    before = gc.get_freeze_count()
+    task = asyncio.create_task(server.serve())
+    try:
+        await until(lambda: server.started)
+        assert gc.get_freeze_count() > before + 10_000
+    finally:
+        server.should_exit = True
+        await task
+        gc.unfreeze()
 
 
 @contextlib.asynccontextmanager
