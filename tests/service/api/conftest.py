@@ -94,7 +94,8 @@ class FakeWorker:
                 effects.append(("HSET", key, str(outcome.number), wire.encode(outcome)))
                 done += wire.units(envelope.command)
             if self.publish:
-                publish.append((keys.reply_channel(batch.incarnation), wire.encode(outcomes)))
+                channel = keys.reply_channel(partition, batch.incarnation)
+                publish.append((channel, wire.encode(outcomes)))
         lease, old = self._leases[partition], self._offsets[partition]
         new = self._offsets[partition] = Offset(entries[-1].id, DONE)
         return Commit(partition, lease.token, old, new, done, effects, publish)
