@@ -125,7 +125,7 @@ def _commands(partition: int, entry: Entry) -> list[Item] | None:
         return [Item(task, START) for task in tasks]
     try:
         sums = wire.decode_sums(wire.checked(entry.sums, "entry", partition))
-    except (wire.Damaged, msgspec.MsgspecError):
+    except (msgspec.MsgspecError, ValueError):  # damaged, or text that is none
         # Nothing of it can be checked: none is applied, and who waits is answered if possible.
         batch = _decoded(entry.payload) or wire.Batch("", [])
         every = [
@@ -178,7 +178,7 @@ def _decoded(payload: bytes) -> wire.Batch | None:
     """Read an entry: an empty batch if it cannot be read, None if only later versions can."""
     try:
         batch = wire.decode_batch(payload)
-    except msgspec.MsgspecError:
+    except (msgspec.MsgspecError, ValueError):
         return None if _later(payload) else wire.Batch("", [])
     return None if batch.format > formats.ENTRY else batch
 
