@@ -7,7 +7,7 @@ import time
 
 import pytest
 
-from service.redis import keys
+from service.redis import keys, subscription
 from service.redis.connection import connect
 from service.redis.log import START, Commit, Log
 from service.redis.routing import slot_of
@@ -89,7 +89,17 @@ async def test_each_master_has_one_connection_with_the_channels_of_its_slots(clu
                 assert int(each["ssub"]) == len(mine) > 0
 
 
-async def test_a_channel_follows_its_slot_and_the_others_stay(cluster, caplog):
+@pytest.fixture(params=["the server says so", "the slots are looked up"])
+def how_known(request, monkeypatch):
+    """How it becomes known that a slot has moved, each without the other."""
+    if request.param == "the server says so":
+        monkeypatch.setattr(subscription, "LOOK_S", 600.0)
+    else:
+        monkeypatch.setattr(subscription, "LOOK_S", 0.2)
+        monkeypatch.setattr(subscription._Link, "_lost", lambda *_: None)
+
+
+async def test_a_channel_follows_its_slot_and_the_others_stay(cluster, how_known, caplog):
     url, nodes = cluster
     move = Move(nodes)
     with connect(url) as client:
@@ -186,7 +196,10 @@ async def under_load(url, tmp_path):
         await asyncio.to_thread(worker.stop)
 
 
-async def test_requests_do_not_wait_for_their_deadline_when_a_slot_moves(cluster, tmp_path):
+async def test_requests_do_not_wait_for_their_deadline_when_a_slot_moves(
+    cluster, tmp_path, monkeypatch
+):
+    monkeypatch.setattr(subscription, "LOOK_S", 600.0)
     url, nodes = cluster
     async with under_load(url, tmp_path) as end:
         for _ in range(3):
