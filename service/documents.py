@@ -245,6 +245,7 @@ class HistoryPage(Struct):
     first: int
     observations: list[Recorded]
     next: int | None = None
+    unreadable: list[str] = []  # changes of settings that are damaged in the store
 
 
 class ModelInfo(Struct):

@@ -17,7 +17,7 @@ import msgspec
 from msgspec import Struct
 
 from service import metrics, views
-from service.wire import Damaged, Event, checked, checksummed
+from service.wire import Event, checked, checksummed
 
 log = logging.getLogger(__name__)
 
@@ -132,7 +132,7 @@ def readable(blob: bytes, number: str) -> Raised | None:
     """Decode an entry; None if it cannot be read, which is logged and counted."""
     try:
         return _decode(checked(blob, "feed", number))
-    except (Damaged, msgspec.MsgspecError) as error:
+    except (msgspec.MsgspecError, ValueError) as error:  # damaged, or text that is none
         log.warning("event %s cannot be read: %s", number, error)
         metrics.CORRUPT_STATES.inc()
         return None

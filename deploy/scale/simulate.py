@@ -1,13 +1,15 @@
 """Many machines, simulated: does a plan of workers and shards of the store hold its latency?
 
-    python deploy/scale/simulate.py --rate 1000000 --workers 256 --shards 64
+    python deploy/scale/simulate.py --rate 1000000 --workers 256 --shards 80
 
 Each worker takes what waits in its partitions, a batch of it at most, computes, and commits each
 partition to its shard of the store, which serves one commit after the other. Observations come as
 a Poisson process, over partitions as streams hash to them; some streams are busier than others.
-Some workers may die: their partitions wait until the lease ends and go to the others. Times of
-compute and commit are straight lines in the number of observations, measured on one machine;
-docs/scale.md has them, and what the plans came to.
+Some workers may die: their partitions wait until the lease ends and go to the others. A commit
+publishes one message to each API process that has an observation in it; with --plain a message goes
+to every other primary over the cluster's bus, else to no other. Times of compute and commit are
+straight lines in the number of observations, measured on one machine; docs/scale.md has them, and
+what the plans came to.
 """
 
 from __future__ import annotations
@@ -41,6 +43,10 @@ class Plan(NamedTuple):
     batch: int  # what a worker takes at most
     compute: tuple[float, float]  # of a batch, and of each observation in it
     commit: tuple[float, float]  # of a partition's commit in the shard, and of each observation
+    apis: int  # processes, each with a share of all observations
+    plain: bool  # whether messages go to every primary
+    publish: float  # of a message, with its delivery to the process that hears it
+    bus: tuple[float, float]  # of a message over the bus, where it is sent and where it arrives
     kill: int  # workers that die
     kill_at: float
     lease: float
@@ -87,12 +93,17 @@ class Partition:
 
 
 class Outcome(NamedTuple):
-    """done: one row (at, delay, count) each. waiting: at the end. Busy: shares of the time."""
+    """done: one row (at, delay, count) each. waiting: at the end. Busy: shares of the time.
+
+    published, bus: messages a second in all, and of those over the bus that arrive at one primary.
+    """
 
     done: Floats
     waiting: int
     worker_busy: float
     shard_busy: float
+    published: float
+    bus: float
 
     def between(self, start: float, end: float) -> Floats:
         """What was answered then."""
@@ -109,6 +120,9 @@ class Simulation:
         self.free = [0.0] * plan.shards  # when each has nothing to do any more
         self.done: list[Done] = []
         self.worker_busy = self.shard_busy = 0.0
+        self.published = 0.0
+        self.heard = 0.0  # messages over the bus so far, and how many of them each shard has taken
+        self.taken = [0.0] * plan.shards
 
     def _shares(self) -> list[float]:
         """Share (partitions,) of the load, of streams that hash anywhere."""
@@ -136,7 +150,8 @@ class Simulation:
         waiting = sum(c for mine in self.owned for p in mine for _, _, c in p.waiting)
         workers, shards = plan.workers * plan.duration, plan.shards * plan.duration
         busy = self.worker_busy / workers, self.shard_busy / shards
-        return Outcome(np.array(self.done).reshape(-1, 3), waiting, *busy)
+        messages = self.published / plan.duration, self.heard / plan.duration
+        return Outcome(np.array(self.done).reshape(-1, 3), waiting, *busy, *messages)
 
     def _turn(self, worker: int, now: float) -> float:
         """One round of a worker; when its next one begins."""
@@ -158,7 +173,8 @@ class Simulation:
     ) -> float:
         """When a partition's commit is done."""
         plan, shard = self.plan, partition.number % self.plan.shards
-        spent = plan.commit[0] + plan.commit[1] * sum(count for _, _, count in taken)
+        count = sum(count for _, _, count in taken)
+        spent = plan.commit[0] + plan.commit[1] * count + self._publish(shard, count)
         self.shard_busy += spent
         end = self.free[shard] = max(self.free[shard], now) + spent
         for first, last, count in taken:
@@ -166,6 +182,19 @@ class Simulation:
                 came = first + (last - first) * at
                 self.done.append(Done(end, end - came, count / len(AT)))
         return end
+
+    def _publish(self, shard: int, count: int) -> float:
+        """Time of a shard for the messages of a commit, and those of others since its last one."""
+        plan = self.plan
+        messages = plan.apis * (1 - (1 - 1 / plan.apis) ** count)
+        self.published += messages
+        spent = plan.publish * messages
+        if not plan.plain or plan.shards == 1:
+            return spent
+        arrived = self.heard - self.taken[shard]
+        self.heard += messages
+        self.taken[shard] = self.heard
+        return spent + plan.bus[0] * messages * (plan.shards - 1) + plan.bus[1] * arrived
 
     def _hand_over(self) -> None:
         """Partitions of the dead go to the living."""
@@ -200,7 +229,7 @@ def table(plan: Plan, found: Outcome) -> Table:
 def main(
     rate: Annotated[float, typer.Option(help="Observations a second.")] = 1e6,
     workers: Annotated[int, typer.Option(min=1, help="Worker processes, a core each.")] = 256,
-    shards: Annotated[int, typer.Option(min=1, help="Primaries of the Redis Cluster.")] = 64,
+    shards: Annotated[int, typer.Option(min=1, help="Primaries of the Redis Cluster.")] = 80,
     partitions: Annotated[int, typer.Option(min=1, help="Partitions of the deployment.")] = 1024,
     streams: Annotated[int, typer.Option(min=1, help="Streams.")] = 1_000_000,
     zipf: Annotated[float, typer.Option(min=0, help="How unequal streams are.")] = 0.5,
@@ -211,6 +240,12 @@ def main(
     commit_us: Annotated[
         tuple[float, float], typer.Option(help="Of a commit in a shard, and of each observation.")
     ] = (100.0, 35.0),
+    apis: Annotated[int, typer.Option(min=1, help="API processes.")] = 90,
+    plain: Annotated[bool, typer.Option(help="Publish to every primary, unsharded.")] = False,
+    publish_us: Annotated[float, typer.Option(help="Of a message and its delivery.")] = 11.0,
+    bus_us: Annotated[
+        tuple[float, float], typer.Option(help="Of a message that is sent over the bus; received.")
+    ] = (1.4, 3.0),
     kill: Annotated[int, typer.Option(min=0, help="Workers that die.")] = 0,
     kill_at: Annotated[float, typer.Option(help="When they do, in seconds.")] = 3.0,
     lease: Annotated[float, typer.Option(help="Seconds until their partitions move.")] = 5.0,
@@ -220,16 +255,20 @@ def main(
     """Simulate a plan and print its course."""
     if kill >= workers or workers > partitions:
         raise typer.BadParameter("some workers must live, and each needs a partition")
-    costs = [(a / 1e6, b / 1e6) for a, b in (compute_us, commit_us)]
+    compute, commit, bus = [(a / 1e6, b / 1e6) for a, b in (compute_us, commit_us, bus_us)]
+    size = rate, partitions, workers, shards, streams, zipf, batch
     died = kill, kill_at, lease
-    plan = Plan(
-        rate, partitions, workers, shards, streams, zipf, batch, *costs, *died, duration, seed
-    )
+    messages = apis, plain, publish_us / 1e6, bus
+    plan = Plan(*size, compute, commit, *messages, *died, duration, seed)
     found, console = Simulation(plan).run(), Console()
     console.print(table(plan, found))
     console.print(
         f"workers {found.worker_busy:.0%} busy, shards {found.shard_busy:.0%}; "
         f"{found.waiting:,} observations wait at the end"
+    )
+    console.print(
+        f"{found.published:,.0f} messages / s; {found.bus:,.0f} / s over the bus to each primary; "
+        f"{apis * partitions // shards:,} subscribed channels at each, over {apis} connections"
     )
 
 

@@ -60,7 +60,8 @@ class Gateway:
 
         None of these tasks ever ends by itself; `/livez` says so if one does.
         """
-        runs = (self._replies.listen(), self._sweep(), self._monitor.watch(), *others)
+        listening = self._replies.listen(), self._replies.fetch()
+        runs = (*listening, self._sweep(), self._monitor.watch(), *others)
         self._tasks = [self._start(run) for run in runs]
 
     async def close(self) -> None:

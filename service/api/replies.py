@@ -1,7 +1,8 @@
 """How one API process hears of its outcomes: a subscription, and the store behind it.
 
 A message is only a hint: a subscriber that is cut off loses messages without an error. So after
-every subscription the outcomes that are missing are read from the store.
+every subscription the outcomes that are missing are read from the store. Messages have small
+outcomes, and of the others the numbers: reading each from the store would cost more than that.
 """
 
 from __future__ import annotations
@@ -9,7 +10,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
-from collections.abc import Awaitable, Iterable
+from collections.abc import Awaitable, Iterable, Sequence
 from typing import Any
 
 import msgspec
@@ -21,24 +22,32 @@ from service.api.lane import Pending
 from service.errors import CorruptState
 from service.redis import keys, store
 from service.redis.committed import AsyncStore
+from service.redis.subscription import Subscriptions
 from service.tasks import is_cancelled
 
 log = logging.getLogger(__name__)
 
-IDLE_S = 1.0  # a silent connection is asked whether it lives, and given up after as long again
-PAUSE_S = 0.1
+PAUSE_S = 0.1  # after a failed read
 READ_AT_ONCE = 500
-AT_ONCE = 250  # outcomes handed on before the event loop does something else
 _reply = metrics.STAGE_DURATION.labels("reply")
 
 
 class Replies:
     """Commands that wait for an outcome, by number."""
 
-    def __init__(self, client: redis.asyncio.Redis, store: AsyncStore, incarnation: str) -> None:
-        self._client, self._store, self._incarnation = client, store, incarnation
+    def __init__(
+        self, client: redis.asyncio.Redis, store: AsyncStore, incarnation: str, partitions: int
+    ) -> None:
+        self._store, self._incarnation = store, incarnation
         self.pending: dict[int, Pending] = {}
-        self.subscribed = asyncio.Event()
+        self._unread: dict[int, Pending] = {}  # their outcomes are there
+        self._some_unread = asyncio.Event()
+        self._partitions = {keys.reply_channel(p, incarnation): p for p in range(partitions)}
+        # Workers of an earlier version publish on one channel for all partitions.
+        self._plain = keys.plain_reply_channel(incarnation)
+        channels = [*self._partitions, self._plain]
+        self._subscriptions = Subscriptions(client, channels, self._hear, self._resume)
+        self.subscribed = self._subscriptions.complete
 
     def resolve(self, outcome: wire.Outcome) -> bool:
         """Hand an outcome to whoever waits for it."""
@@ -51,22 +60,22 @@ class Replies:
         return True
 
     async def recover(self, wanted: Iterable[Pending]) -> None:
-        """Read the outcomes of these commands from the store."""
-        by_partition: dict[int, list[int]] = {}
-        for pending in wanted:
-            if pending.sent and not pending.future.done():
-                by_partition.setdefault(pending.partition, []).append(pending.number)
-        for partition, numbers in by_partition.items():
-            for at in range(0, len(numbers), READ_AT_ONCE):
-                await self._read(partition, numbers[at : at + READ_AT_ONCE])
+        """Read the outcomes of these commands from the store, as their messages may be lost."""
+        metrics.RECOVERED_REPLIES.inc(await self._read(wanted))
 
-    async def _read(self, partition: int, numbers: list[int]) -> None:
-        outcomes = await self._store.outcomes(partition, self._incarnation, numbers)
-        for number, outcome in zip(numbers, outcomes, strict=True):
-            if isinstance(outcome, store.CorruptState):
-                self._lose(number, outcome)
-            elif outcome is not None and self.resolve(outcome):
-                metrics.RECOVERED_REPLIES.inc()
+    async def _read(self, wanted: Iterable[Pending]) -> int:
+        """Resolve what has an outcome in the store; how many that are."""
+        found = 0
+        missing = [each for each in wanted if each.sent and not each.future.done()]
+        for at in range(0, len(missing), READ_AT_ONCE):
+            some = [(each.partition, each.number) for each in missing[at : at + READ_AT_ONCE]]
+            outcomes = await self._store.outcomes(self._incarnation, some)
+            for number, outcome in outcomes.items():
+                if isinstance(outcome, store.CorruptState):
+                    self._lose(number, outcome)
+                else:
+                    found += self.resolve(outcome)
+        return found
 
     def _lose(self, number: int, error: store.CorruptState) -> None:
         """Answer a command whose outcome is committed and cannot be read."""
@@ -77,49 +86,43 @@ class Replies:
             pending.fail(CorruptState(f"{error}; {text}"))
 
     async def listen(self) -> None:
-        """Listen until cancelled, subscribing again whenever the connection is lost."""
+        """Listen until cancelled, subscribing again whenever a connection is lost."""
+        await self._subscriptions.listen()
+
+    async def fetch(self) -> None:
+        """Read outcomes of which only the numbers were published, until cancelled."""
         while not is_cancelled():
+            await self._some_unread.wait()
+            self._some_unread.clear()
+            wanted, self._unread = self._unread, {}
             try:
-                await self._listen()
+                await self._read(wanted.values())
             except (redis.RedisError, OSError) as error:
-                if self.subscribed.is_set():
-                    log.warning("replies: connection lost: %s", error)
-                self.subscribed.clear()
+                log.warning("replies: outcomes cannot be read: %s", error)
                 await asyncio.sleep(PAUSE_S)
+                self._unread.update(wanted)
+                self._some_unread.set()
 
-    async def _listen(self) -> None:
-        pubsub: Any = self._client.pubsub()
+    def _hear(self, message: bytes) -> None:
         try:
-            await pubsub.subscribe(keys.reply_channel(self._incarnation))
-            asked = True  # that there is a subscription is to be said as soon
-            while not is_cancelled():
-                message = await pubsub.get_message(timeout=IDLE_S)
-                if message is not None:
-                    asked = False
-                    await self._hear(message)
-                elif asked:
-                    raise redis.ConnectionError(f"no sign of life within {IDLE_S:g} s")
-                else:
-                    asked = True
-                    await pubsub.ping()
-        finally:
-            await pubsub.aclose()
+            hints = wire.decode_hints(message)
+        except msgspec.MsgspecError:
+            log.exception("replies: a message that is not a list of outcomes and numbers")
+            return
+        for hint in hints:
+            if not isinstance(hint, int):
+                self.resolve(hint)
+            elif (pending := self.pending.get(hint)) is not None:
+                self._unread[hint] = pending
+                self._some_unread.set()
 
-    async def _hear(self, message: dict[str, Any]) -> None:
-        if message["type"] == "message":
-            try:
-                outcomes = wire.decode_outcomes(message["data"])
-            except msgspec.MsgspecError:
-                log.exception("replies: a message that is not a list of outcomes")
-                return
-            for i, outcome in enumerate(outcomes, start=1):
-                self.resolve(outcome)
-                if i % AT_ONCE == 0:  # each wakes a request
-                    await asyncio.sleep(0)
-        elif message["type"] == "subscribe":
-            # Also seen when the library subscribes again by itself after a lost connection.
-            await self.recover(list(self.pending.values()))
-            self.subscribed.set()
+    async def _resume(self, channels: Sequence[str]) -> None:
+        """Recover what may have been published before these channels were subscribed."""
+        some = {self._partitions.get(channel) for channel in channels}
+        every = self._plain in channels
+        await self.recover(
+            [each for each in self.pending.values() if every or each.partition in some]
+        )
 
 
 async def bounded(read: Awaitable[Any], timeout_s: float) -> Any:

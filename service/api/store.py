@@ -31,9 +31,8 @@ async def from_store(read: Awaitable[T]) -> T:
 
 
 def without(unreadable: list[str], where: str) -> dict[str, list[str]]:
-    """Members of an answer that does without some stored parts: which, if any."""
-    if not unreadable:
-        return {}
-    log.warning("%s: %s cannot be read", where, ", ".join(unreadable))
-    metrics.CORRUPT_STATES.inc()
+    """Member of an answer that names the stored parts it had to leave out."""
+    if unreadable:
+        log.warning("%s: %s cannot be read", where, ", ".join(unreadable))
+        metrics.CORRUPT_STATES.inc()
     return {"unreadable": unreadable}

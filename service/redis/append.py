@@ -44,7 +44,7 @@ def entry_of(partition: int, incarnation: str, commands: Sequence[Queued]) -> tu
         wire.CommandSum(each.number, each.units, len(each.payload), crc32(each.payload))
         for each in commands
     ]
-    encoded = wire.encode(wire.Sums(incarnation, formats.ENTRY, start, sums))
+    encoded = wire.encode(wire.Sums(incarnation, formats.ENTRY, start, sums, sharded=True))
     return payload, wire.checksummed(encoded, "entry", partition)
 
 

@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import random
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, cast
 
 import redis
-from redis.asyncio.cluster import ClusterNode, ClusterPipeline, ClusterPubSub, RedisCluster
+from redis.asyncio.cluster import ClusterNode, ClusterPipeline, RedisCluster
 from redis.asyncio.retry import Retry
 from redis.backoff import NoBackoff
 from redis.exceptions import ClusterDownError, RedisClusterException
@@ -65,21 +64,6 @@ class Pipeline(ClusterPipeline):
             raise
 
 
-class PubSub(ClusterPubSub):
-    """A subscription at one node: each hears what any node publishes."""
-
-    async def execute_command(self, *args: Any, **kwargs: Any) -> Any:
-        """Send a command."""
-        client = cast(AsyncCluster, self.cluster)
-        await client.initialize()
-        try:
-            with _as_lost():
-                return await super().execute_command(*args, **kwargs)
-        except LOST:
-            await client.look_again()
-            raise
-
-
 class AsyncCluster(RedisCluster):
     """Client of a cluster; it connects when it is first used."""
 
@@ -106,11 +90,6 @@ class AsyncCluster(RedisCluster):
     def pipeline(self, transaction: Any = None, shard_hint: Any = None) -> Pipeline:
         """Return a pipeline, of one slot with `transaction`."""
         return cast(Any, Pipeline)(self, transaction)  # type: ignore[no-any-return]
-
-    def pubsub(self, *_: Any, **kwargs: Any) -> PubSub:
-        """Return a subscription, at any node: one that is lost is made again elsewhere."""
-        nodes = self.get_nodes()
-        return cast(Any, PubSub)(self, random.choice(nodes) if nodes else None, **kwargs)  # type: ignore[no-any-return]
 
     async def aclose(self) -> None:
         """Close every connection; blocking reads are given up."""

@@ -258,20 +258,25 @@ class AsyncStore:
             return sorted(_text(name) for row in await pipe.execute() for name in row)
 
     async def outcomes(
-        self, partition: int, incarnation: str, numbers: Sequence[int]
-    ) -> list[wire.Outcome | CorruptState | None]:
-        """Return the committed outcome of each command, None where there is none yet.
+        self, incarnation: str, wanted: Iterable[tuple[int, int]]
+    ) -> dict[int, wire.Outcome | CorruptState]:
+        """Return what is committed of commands, given as (partition, number), by number.
 
         One that cannot be read is an error in its place.
         """
+        by_key: defaultdict[str, list[int]] = defaultdict(list)
+        for partition, number in wanted:
+            by_key[keys.outcomes(partition, incarnation, number)].append(number)
         async with self._client.pipeline(transaction=False) as pipe:
-            for number in numbers:
-                pipe.hget(keys.outcomes(partition, incarnation, number), str(number))
-            blobs = await pipe.execute() if numbers else []
-        return [
-            None if blob is None else _outcome(blob, incarnation, number)
-            for number, blob in zip(numbers, blobs, strict=True)
-        ]
+            for key, numbers in by_key.items():
+                pipe.hmget(key, [str(number) for number in numbers])
+            rows = await pipe.execute() if by_key else []
+        return {
+            number: _outcome(blob, incarnation, number)
+            for numbers, row in zip(by_key.values(), rows, strict=True)
+            for number, blob in zip(numbers, row, strict=True)
+            if blob is not None
+        }
 
     async def condition(self) -> Condition:
         """Say what else there is to watch; raises a RedisError when the store does not answer."""

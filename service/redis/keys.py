@@ -106,8 +106,13 @@ def quarantine(p: int) -> str:
     return f"moca:{{{p}}}:quarantine"
 
 
-def reply_channel(incarnation: str) -> str:
-    """Return the channel on which one API process hears of its outcomes."""
+def reply_channel(p: int, incarnation: str) -> str:
+    """Return the sharded channel of one API process for the outcomes of a partition."""
+    return f"moca:{{{p}}}:reply:{incarnation}"
+
+
+def plain_reply_channel(incarnation: str) -> str:
+    """Return the channel of an API process that knows no sharded ones."""
     return f"moca:reply:{incarnation}"
 
 

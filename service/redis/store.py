@@ -161,7 +161,7 @@ def decoded(decode: Any, blob: bytes, part: str, owner: str, field: object = "")
     """Check and decode a stored part; raises CorruptState, naming it."""
     try:
         return decode(wire.checked(blob, part, owner, field))
-    except (wire.Damaged, msgspec.MsgspecError, zlib.error) as error:
+    except (msgspec.MsgspecError, ValueError, zlib.error) as error:  # also text that is none
         name = f"{part} {field}".strip()
         raise CorruptState(
             f"the stored {name} of {owner!r} cannot be read: {error}", {name: blob}

@@ -91,9 +91,9 @@ __all__ = [
     "decode_envelope",
     "decode_event",
     "decode_head",
+    "decode_hints",
     "decode_idempotency",
     "decode_outcome",
-    "decode_outcomes",
     "decode_record",
     "decode_sums",
     "encode",
@@ -106,7 +106,8 @@ decode_batch = msgspec.msgpack.Decoder(Batch).decode
 decode_envelope = msgspec.msgpack.Decoder(Envelope).decode
 decode_sums = msgspec.msgpack.Decoder(Sums).decode
 decode_outcome = msgspec.msgpack.Decoder(Outcome).decode
-decode_outcomes = msgspec.msgpack.Decoder(list[Outcome]).decode
+# What is published of outcomes: small ones, and the numbers of the others.
+decode_hints = msgspec.msgpack.Decoder(list[Outcome | int]).decode
 decode_head = msgspec.msgpack.Decoder(Head).decode
 decode_record = msgspec.msgpack.Decoder(Record).decode
 decode_chunk = msgspec.msgpack.Decoder(list[Record]).decode

@@ -182,6 +182,7 @@ class Sums(Struct, array_like=True):
     format: int
     start: int
     commands: list[CommandSum]
+    sharded: bool = False  # whether outcomes are listened for on channels of the partition
 
 
 class Outcome(Struct, array_like=True):

@@ -23,12 +23,20 @@ from service.worker.task import Item, Lost, key_field
 logger = logging.getLogger(__name__)
 
 
+INLINE_BYTES = 4096  # of an outcome; what is longer is read by the API that gets its number
+
+
 class Answered(NamedTuple):
-    """What one command of an API process came to. checksums: whether that reads such outcomes."""
+    """What one command of an API process came to.
+
+    checksums: whether that reads outcomes that have them. sharded: whether it listens on the
+    partition's channel.
+    """
 
     incarnation: str
     outcome: Outcome
     checksums: bool
+    sharded: bool
 
 
 def commit_of(
@@ -45,7 +53,9 @@ def commit_of(
     set aside.
     """
     tasks = [item.task for item in items if item.task]
-    answers = [Answered(task.incarnation, task.outcome(), task.checksums) for task in tasks]
+    answers = [
+        Answered(task.incarnation, task.outcome(), task.checksums, task.sharded) for task in tasks
+    ]
     answers += [_unreadable(item.lost) for item in items if item.lost]
     p = lease.partition
     effects, messages = _outcomes(answers, p, keep_ms)
@@ -103,7 +113,7 @@ def _unreadable(lost: Lost) -> Answered:
     """Outcome of a command that was damaged in the log."""
     refusal = Quarantined("its bytes were damaged in the log; it was not applied", applied=0)
     outcome = Outcome(lost.number, refusal.status, [refusal.render()])
-    return Answered(lost.incarnation, outcome, True)
+    return Answered(lost.incarnation, outcome, True, lost.sharded)
 
 
 def _outcomes(
@@ -111,14 +121,19 @@ def _outcomes(
 ) -> tuple[list[tuple[Argument, ...]], list[tuple[str, bytes]]]:
     """Effects that store outcomes, and messages that hint at them."""
     stored: dict[str, list[Any]] = {}
-    told: dict[str, list[Outcome]] = {}
-    for incarnation, outcome, checksums in answers:
+    hints: dict[str, list[Outcome | int]] = {}
+    for incarnation, outcome, checksums, sharded in answers:
         key, blob = keys.outcomes(partition, incarnation, outcome.number), wire.encode(outcome)
+        hint: Outcome | int = outcome
+        channel = keys.plain_reply_channel(incarnation)  # of an earlier version
+        if sharded:
+            channel = keys.reply_channel(partition, incarnation)
+            hint = outcome if len(blob) <= INLINE_BYTES else outcome.number
         if checksums:
             blob = wire.checksummed(blob, "outcome", incarnation, outcome.number)
         stored.setdefault(key, []).extend((str(outcome.number), blob))
-        told.setdefault(incarnation, []).append(outcome)
+        hints.setdefault(channel, []).append(hint)
     effects: list[tuple[Argument, ...]] = []
     for key, pairs in stored.items():
         effects += [("HSET", key, *pairs), ("PEXPIRE", key, keep_ms)]
-    return effects, [(keys.reply_channel(i), wire.encode(found)) for i, found in told.items()]
+    return effects, [(channel, wire.encode(some)) for channel, some in hints.items()]

@@ -30,10 +30,12 @@ class Task:
         entry: str,
         index: int,
         checksums: bool = True,
+        sharded: bool = True,
     ) -> None:
         self.partition, self.incarnation, self.envelope = partition, incarnation, envelope
         self.entry, self.index = entry, index  # its place in the log
         self.checksums = checksums  # whether its API reads outcomes that have them
+        self.sharded = sharded  # whether its API listens on the partition's channel
         self.raised = 0  # events so far
         self.status = 200
         self.body: list[bytes] = []
@@ -75,6 +77,7 @@ class Lost(NamedTuple):
     incarnation: str
     number: int
     units: int
+    sharded: bool
 
 
 class Item(NamedTuple):
@@ -116,17 +119,17 @@ def _commands(partition: int, entry: Entry) -> list[Item] | None:
         if batch is None:
             return None
         tasks = [
-            Task(partition, batch.incarnation, each, entry.id, i, False)
+            Task(partition, batch.incarnation, each, entry.id, i, False, False)
             for i, each in enumerate(batch.envelopes)
         ]
         return [Item(task, START) for task in tasks]
     try:
         sums = wire.decode_sums(wire.checked(entry.sums, "entry", partition))
-    except (wire.Damaged, msgspec.MsgspecError):
+    except (msgspec.MsgspecError, ValueError):  # damaged, or text that is none
         # Nothing of it can be checked: none is applied, and who waits is answered if possible.
         batch = _decoded(entry.payload) or wire.Batch("", [])
         every = [
-            (each, Lost(batch.incarnation, each.number, wire.units(each.command)))
+            (each, Lost(batch.incarnation, each.number, wire.units(each.command), True))
             for each in batch.envelopes
         ]
         return [Item(None, START, wire.encode(each), lost) for each, lost in every]
@@ -139,10 +142,13 @@ def _checked(partition: int, entry: Entry, sums: wire.Sums) -> list[Item] | None
     for i, each in enumerate(sums.commands):
         body = entry.payload[start : start + each.length]
         start += each.length
-        item = Item(None, START, body, Lost(sums.incarnation, each.number, each.units))
+        lost = Lost(sums.incarnation, each.number, each.units, sums.sharded)
+        item = Item(None, START, body, lost)
         if crc32(body) == each.crc:
             try:
-                task = Task(partition, sums.incarnation, wire.decode_envelope(body), entry.id, i)
+                envelope = wire.decode_envelope(body)
+                whose = partition, sums.incarnation
+                task = Task(*whose, envelope, entry.id, i, sharded=sums.sharded)
                 item = Item(task, START)
             except msgspec.MsgspecError:
                 if _unknown(body):
@@ -172,7 +178,7 @@ def _decoded(payload: bytes) -> wire.Batch | None:
     """Read an entry: an empty batch if it cannot be read, None if only later versions can."""
     try:
         batch = wire.decode_batch(payload)
-    except msgspec.MsgspecError:
+    except (msgspec.MsgspecError, ValueError):
         return None if _later(payload) else wire.Batch("", [])
     return None if batch.format > formats.ENTRY else batch
 

@@ -174,7 +174,7 @@ if moved then
     'offset_copy', new .. ' ' .. redis.sha1hex(new):sub(1, 8))
   redis.call('HDEL', meta, 'trying', 'tries') -- see trial.lua
 end
-for i = 6, effects - 1, 2 do
-  redis.call('PUBLISH', ARGV[i], ARGV[i + 1])
+for i = 6, effects - 1, 2 do -- with a hash tag it stays in the slot's shard
+  redis.call(ARGV[i]:find('{', 1, true) and 'SPUBLISH' or 'PUBLISH', ARGV[i], ARGV[i + 1])
 end
 return 'OK'

@@ -51,6 +51,8 @@ class FakeWorker:
         self.running = threading.Event()
         self.running.set()
         self.publish = True
+        self.inline = True  # else only the numbers of outcomes are published
+        self.channel = keys.reply_channel
         self.commands, self.envelopes = [], []
         self.batches = []  # commands in each entry of the log
         self._thread = threading.Thread(target=self._run, daemon=True)
@@ -94,7 +96,9 @@ class FakeWorker:
                 effects.append(("HSET", key, str(outcome.number), wire.encode(outcome)))
                 done += wire.units(envelope.command)
             if self.publish:
-                publish.append((keys.reply_channel(batch.incarnation), wire.encode(outcomes)))
+                hints = outcomes if self.inline else [each.number for each in outcomes]
+                channel = self.channel(partition, batch.incarnation)
+                publish.append((channel, wire.encode(hints)))
         lease, old = self._leases[partition], self._offsets[partition]
         new = self._offsets[partition] = Offset(entries[-1].id, DONE)
         return Commit(partition, lease.token, old, new, done, effects, publish)

@@ -5,6 +5,7 @@ import contextlib
 import time
 
 import pytest
+import redis
 
 from service import metrics
 from service.api import gateway, overload
@@ -72,7 +73,8 @@ async def test_a_cut_answer_to_an_append_leaves_one_effect(proxy, worker, start,
 
 
 async def test_replies_that_were_missed_are_read_from_the_store(proxy, worker, start, until):
-    async with start(proxy.settings) as api:
+    """Well before the last look, which comes with the deadline."""
+    async with start(proxy.settings.model_copy(update={"request_deadline_s": 60.0})) as api:
         await api.post(POST, json={"y": 0})
         recovered = metrics.RECOVERED_REPLIES._value.get()
         worker.running.clear()
@@ -84,8 +86,47 @@ async def test_replies_that_were_missed_are_read_from_the_store(proxy, worker, s
         worker.running.set()
         await until(lambda: len(worker.commands) == 2)
         proxy.blocked = False
-        assert (await request).json()["seq"] == 1
+        async with asyncio.timeout(30):
+            assert (await request).json()["seq"] == 1
         assert metrics.RECOVERED_REPLIES._value.get() == recovered + 1
+
+
+async def test_outcomes_of_which_only_numbers_are_published_are_read_at_once(
+    settings, worker, start
+):
+    worker.inline = False
+    recovered = metrics.RECOVERED_REPLIES._value.get()
+    async with start(settings.model_copy(update={"request_deadline_s": 60.0})) as api:
+        began = time.monotonic()
+        posts = [api.post(f"/v1/streams/{i % 9}/observations", json={"y": i}) for i in range(90)]
+        assert {response.status_code for response in await asyncio.gather(*posts)} == {200}
+        assert time.monotonic() - began < 30
+    assert metrics.RECOVERED_REPLIES._value.get() == recovered  # none was missed
+
+
+async def test_a_failed_read_of_outcomes_is_repeated(settings, worker, start, caplog):
+    worker.inline = False
+    async with start(settings.model_copy(update={"request_deadline_s": 60.0})) as api:
+        store = api.app.state.context.replies._store
+        read, failures = store.outcomes, [redis.ConnectionError("gone"), OSError("gone")]
+
+        async def failing(*arguments):
+            if failures:
+                raise failures.pop()
+            return await read(*arguments)
+
+        store.outcomes = failing
+        async with asyncio.timeout(30):
+            assert (await api.post(POST, json={"y": 0})).status_code == 200
+    assert caplog.text.count("outcomes cannot be read: gone") == 2
+
+
+async def test_a_worker_of_an_earlier_version_is_heard(settings, worker, start):
+    """It publishes on one channel for all partitions."""
+    worker.channel = lambda _, incarnation: keys.plain_reply_channel(incarnation)
+    async with start(settings.model_copy(update={"request_deadline_s": 60.0})) as api:
+        async with asyncio.timeout(30):
+            assert (await api.post(POST, json={"y": 0})).status_code == 200
 
 
 async def test_a_last_look_before_giving_up(short, worker, start):

@@ -8,9 +8,10 @@ import time
 
 import pytest
 
-from service.api import hub, replies
+from service.api import hub
 from service.api.app import check_store, create_app
 from service.api.replies import Replies
+from service.redis import subscription
 from service.redis.committed import AsyncStore
 from service.redis.connection import connect_async
 from service.redis.feed import Feeds
@@ -46,9 +47,9 @@ async def turns(count):
 
 async def test_listening_ends_in_whatever_turn_it_is_cancelled(clients, monkeypatch):
     """The library drops a cancellation in the turn in which a command was sent."""
-    monkeypatch.setattr(replies, "IDLE_S", 0.05)
+    monkeypatch.setattr(subscription, "IDLE_S", 0.05)
     for turn in range(TURNS):
-        found = Replies(clients[0], AsyncStore(clients[1], PARTITIONS), f"i{turn}")
+        found = Replies(clients[0], AsyncStore(clients[1], PARTITIONS), f"i{turn}", 4)
         task = asyncio.create_task(found.listen())
         await turns(turn)
         task.cancel()
@@ -72,7 +73,7 @@ async def test_following_the_events_ends_in_whatever_turn_it_is_cancelled(
 @pytest.mark.parametrize("turn", range(12))
 async def test_a_gateway_closes_after_its_loop_was_busy(settings, worker, start, turn, monkeypatch):
     """What is due goes out in the turns after a long computation, which may be those of a stop."""
-    monkeypatch.setattr(replies, "IDLE_S", 0.1)
+    monkeypatch.setattr(subscription, "IDLE_S", 0.1)
     async with start(settings) as client:
         await asyncio.sleep(0.05)
         time.sleep(0.2)  # noqa: ASYNC251 (such as to make /openapi.json)

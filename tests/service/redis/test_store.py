@@ -216,9 +216,9 @@ async def test_names_that_all_lie_in_one_partition(redis_client, reader):
 async def test_outcomes(client, reader):
     outcome = wire.Outcome(1024, 200, [b"{}"])
     await client.hset(keys.outcomes(P, "i", 1024), "1024", wire.encode(outcome))
-    assert await reader.outcomes(P, "i", [0, 1024, 1025]) == [None, outcome, None]
-    assert await reader.outcomes(P, "j", [1024]) == [None]
-    assert await reader.outcomes(P, "i", []) == []
+    assert await reader.outcomes("i", [(P, 0), (P, 1024), (P, 1025)]) == {1024: outcome}
+    assert await reader.outcomes("i", [(0, 1024)]) == await reader.outcomes("j", [(P, 1024)]) == {}
+    assert await reader.outcomes("i", []) == {}
 
 
 async def test_health(client, reader):

@@ -1,13 +1,18 @@
 """Outcomes are stored, published as a hint, and expire; reads past their deadline are skipped."""
 
 import json
+import time
 
+import msgspec
 import pytest
 
 from service import wire
 from service.redis import keys
+from service.redis.append import entry_of
 from service.redis.connection import connect
 from service.wire import Configure, Delete, Observation, Observe, Predict, RunLength
+from service.worker.commits import INLINE_BYTES
+from tests.service.worker import conftest as bench_of
 
 INCARNATION = "api0"
 
@@ -21,15 +26,56 @@ def test_stored_under_their_number_and_expiring(make_bench):
     assert 290_000 < bench.client.pttl(key) <= 300_000
 
 
-def test_published_with_the_commit(bench, valkey_url):
-    with connect(valkey_url) as client, client.pubsub() as listener:
-        listener.subscribe(keys.reply_channel(INCARNATION))
-        assert listener.get_message(timeout=5)["type"] == "subscribe"
-        commands = [Observe("a", [Observation(y=float(i))]) for i in range(3)]
-        stored = bench.send(*commands)
-        told = wire.decode_outcomes(listener.get_message(timeout=5)["data"])
-        assert told == stored
-        assert [outcome.number for outcome in told] == [0, 1, 2]
+@pytest.fixture
+def listener(valkey_url):
+    with connect(valkey_url) as client, client.pubsub() as found:
+        yield found
+
+
+def heard(listener):
+    """Hints of the next message."""
+    end = time.monotonic() + 10
+    while (message := listener.get_message(timeout=1)) is None or "message" not in message["type"]:
+        assert time.monotonic() < end, "no message came"
+    return wire.decode_hints(message["data"])
+
+
+def test_published_with_the_commit(bench, listener):
+    p = bench.partition("a")
+    listener.ssubscribe(keys.reply_channel(p, INCARNATION))
+    assert listener.get_message(timeout=5)["type"] == "ssubscribe"
+    stored = bench.send(*(Observe("a", [Observation(y=float(i))]) for i in range(3)))
+    hints = heard(listener)
+    assert hints == stored
+    assert [outcome.number for outcome in hints] == [0, 1, 2]
+
+
+def test_of_a_long_outcome_only_the_number_is_published(bench, listener):
+    listener.ssubscribe(keys.reply_channel(bench.partition("a"), INCARNATION))
+    many = [Observation(y=0.0) for _ in range(32)]
+    long, short = bench.send(Observe("a", many), Observe("a", many[:1]))
+    assert len(wire.encode(long)) > INLINE_BYTES > len(wire.encode(short))
+    assert heard(listener) == [long.number, short]
+
+
+def test_an_earlier_api_hears_whole_outcomes_on_its_one_channel(bench, listener, monkeypatch):
+    """Its entries do not say that it listens on the channels of partitions."""
+    p = bench.partition("a")
+    listener.ssubscribe(keys.reply_channel(p, INCARNATION))
+    listener.subscribe(keys.plain_reply_channel(INCARNATION))
+    monkeypatch.setattr(bench_of, "entry_of", earlier_entry)
+    (outcome,) = bench.send(Observe("a", [Observation(y=0.0) for _ in range(32)]))
+    assert len(wire.encode(outcome)) > INLINE_BYTES
+    assert heard(listener) == [outcome]
+    assert listener.get_message(timeout=0.1) is None
+
+
+def earlier_entry(partition, incarnation, commands):
+    """An entry as APIs wrote it before there were sharded channels."""
+    payload, sums = entry_of(partition, incarnation, commands)
+    array = msgspec.msgpack.decode(wire.checked(sums, "entry", partition))
+    assert array.pop() is True
+    return payload, wire.checksummed(msgspec.msgpack.encode(array), "entry", partition)
 
 
 def test_the_numbers_of_many_share_keys(bench):

@@ -1,0 +1,46 @@
+"""Subscriptions under test: what they heard and recovered."""
+
+import asyncio
+import contextlib
+import time
+
+import redis
+
+from service.redis.connection import connect_async
+from service.redis.subscription import Subscriptions
+
+
+class Heard:
+    """Messages in order, and channels as they were recovered; the first `failing` times fail."""
+
+    def __init__(self, client, channels, failing):
+        self.messages, self.recovered = [], []
+        self.failing, self.failed = failing, 0
+        self.subscriptions = Subscriptions(client, channels, self.messages.append, self._recover)
+
+    async def _recover(self, channels):
+        if self.failed < self.failing:
+            self.failed += 1
+            raise redis.ConnectionError("on purpose")
+        self.recovered += channels
+
+    async def until(self, check, seconds=30):
+        end = time.monotonic() + seconds
+        while not check():
+            assert time.monotonic() < end, (self.messages[-9:], self.recovered[-9:])
+            await asyncio.sleep(0.01)
+
+
+@contextlib.asynccontextmanager
+async def listening(url, channels, failing=0):
+    client = connect_async(url)
+    found = Heard(client, channels, failing)
+    task = asyncio.create_task(found.subscriptions.listen())
+    try:
+        await found.until(found.subscriptions.complete.is_set)
+        yield found
+    finally:
+        task.cancel()
+        with contextlib.suppress(asyncio.CancelledError):
+            await task
+        await client.aclose()
