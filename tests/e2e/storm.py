@@ -1,0 +1,568 @@
+"""A storm of composed faults, held against a sequential model: `python -m tests.e2e.storm --help`.
+
+Two APIs, two workers and a Redis that appends to disk; between each process and the store a proxy
+of its own. Clients post with idempotency keys, one by one, in lists, in bulk and several to one
+stream, delete and read, and repeat whatever had no definite answer. Afterwards every stream must be
+what its observations, posted once and in order to a calm stream, make of it.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import contextlib
+import itertools
+import random
+import shutil
+import signal
+import subprocess
+import tempfile
+import threading
+import time
+from collections import Counter
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import httpx
+
+from service.redis import keys
+from service.redis.connection import connect
+from service.redis.keys import partition_of
+from tests.conftest import _wait_until_up
+from tests.e2e.deployment import Processes, free_port, wait_ready
+from tests.faults import REPLIES, REQUESTS, Proxy, Stopped
+
+PARTITIONS = 8
+APIS, WORKERS = ("api-a", "api-b"), ("worker-a", "worker-b")
+EVERYONE = APIS + WORKERS
+SETTINGS = {"model": "gaussian", "location": 0.0, "scale": 1.0, "hazard": 0.02}
+AGAIN = {0, 408, 429, 503, 504}  # no definite answer, or refused for the time being
+CORRUPT = 500  # allowed of streams whose stored bytes were flipped, until these are put back
+LONGEST_WAIT_S, HEALED_WITHIN_S = 15.0, 3.0
+CALM_S = 6.0  # posts go on for so long after the last fault
+TOLERANCE = 1e-9
+
+
+class Contradiction(AssertionError):
+    """An answer that no sequential service gives."""
+
+
+class Call(NamedTuple):
+    """One request and its end."""
+
+    stream: str
+    began: float
+    ended: float
+    status: int  # 0: none
+
+
+# --- clients -------------------------------------------------------------------------------------
+
+
+class Clients:
+    """Everything that is posted and read, in a thread of its own."""
+
+    def __init__(self, urls: list[str], seed: int) -> None:
+        self._urls, self._rng = urls, random.Random(seed)
+        self.calls: list[Call] = []
+        self.answers: dict[str, dict[int, dict[str, Any]]] = {}  # by stream, by seq
+        self.labels: dict[str, dict[int, float]] = {}
+        self.posted: Counter[tuple[str, float]] = Counter()
+        self.victims = [f"victim-{i}" for i in range(4)]
+        self.reads = 0
+        self._stopping = False
+        self._failure: BaseException | None = None
+        self._thread = threading.Thread(target=self._run, daemon=True)
+
+    def start(self) -> None:
+        self._thread.start()
+
+    def stop(self) -> None:
+        self._stopping = True
+        self._thread.join(120)
+        assert not self._thread.is_alive(), "calls are still on their way"
+        self.check()
+
+    def check(self) -> None:
+        """Raise what went wrong so far."""
+        if self._failure is not None:
+            raise self._failure
+
+    def _run(self) -> None:
+        try:
+            asyncio.run(self._all())
+        except BaseException as error:  # noqa: BLE001  # raised again by `check`
+            self._failure = error
+
+    async def _all(self) -> None:
+        limits = httpx.Limits(max_connections=None)
+        async with httpx.AsyncClient(timeout=120, limits=limits) as self._http:
+            singles = [f"single-{i}" for i in range(16)]
+            shared, lists = [f"shared-{i}" for i in range(3)], [f"list-{i}" for i in range(3)]
+            bulk, deleted = [f"bulk-{i}" for i in range(5)], ["deleted-0", "deleted-1"]
+            for name in (*singles, *shared, *lists, *bulk, *self.victims):
+                await self._make(name)
+            async with asyncio.TaskGroup() as group:
+                for name in (*singles, *self.victims):
+                    group.create_task(self._singly(name, "k"))
+                for name, writer in itertools.product(shared, ("a", "b")):
+                    group.create_task(self._singly(name, writer))
+                for name in lists:
+                    group.create_task(self._in_lists(name))
+                group.create_task(self._in_bulk(bulk))
+                for name in deleted:
+                    group.create_task(self._again_and_again(name))
+                group.create_task(self._reading([*singles, *lists, *bulk]))
+
+    async def _make(self, name: str) -> None:
+        await self._until(name, "PUT", f"/v1/streams/{name}", {200, 201}, json=SETTINGS)
+        self.answers[name], self.labels[name] = {}, {}
+
+    async def _singly(self, name: str, writer: str) -> None:
+        """Post one observation after the other, each until it is answered."""
+        for at in itertools.count():
+            if self._stopping:
+                return
+            y = self._label(name)
+            headers = {"Idempotency-Key": f"{writer}{at}"}
+            path = f"/v1/streams/{name}/observations"
+            found = await self._until(name, "POST", path, {200}, json={"y": y}, headers=headers)
+            self._note(name, found.json(), y)
+            await asyncio.sleep(0.1)
+
+    async def _in_lists(self, name: str) -> None:
+        for at in itertools.count():
+            if self._stopping:
+                return
+            ys = [self._label(name) for _ in range(40)]  # two commands
+            headers = {"Idempotency-Key": f"k{at}"}
+            path, body = f"/v1/streams/{name}/observations", [{"y": y} for y in ys]
+            found = await self._until(name, "POST", path, {200}, json=body, headers=headers)
+            for answer, y in zip(found.json(), ys, strict=True):
+                self._note(name, answer, y)
+            await asyncio.sleep(0.5)
+
+    async def _in_bulk(self, names: list[str]) -> None:
+        """Post items of several streams; those that failed for the time being again."""
+        for at in itertools.count():
+            if self._stopping:
+                return
+            left = [
+                {"stream": name, "key": f"k{at}-{i}", "y": self._label(name)}
+                for name in names
+                for i in range(3)
+            ]
+            while left:
+                path = "/v1/observations"
+                found = await self._until("bulk", "POST", path, {200}, json=left)
+                again = []
+                for item, answer in zip(left, found.json(), strict=True):
+                    if answer["status"] == 200:
+                        self._note(item["stream"], answer, item["y"])
+                    elif answer["status"] in AGAIN or "earlier-item" in answer["type"]:
+                        again.append(item)
+                    else:
+                        raise Contradiction(f"{item}: {answer}")
+                left = again
+                await asyncio.sleep(0.3)
+
+    async def _again_and_again(self, name: str) -> None:
+        """Make a stream, post to it, delete it; the next life begins at 0."""
+        path = f"/v1/streams/{name}"
+        for life in itertools.count():
+            if self._stopping:
+                return
+            await self._until(name, "PUT", path, {200, 201}, json=SETTINGS)
+            for at in range(5):
+                headers, body = {"Idempotency-Key": f"{life}-{at}"}, {"y": self._label(name)}
+                found = await self._until(
+                    name, "POST", f"{path}/observations", {200}, json=body, headers=headers
+                )
+                if found.json()["seq"] != at:
+                    raise Contradiction(f"{name}, life {life}: {found.json()} is not at {at}")
+            await self._until(name, "DELETE", path, {204, 404})
+            await self._until(name, "GET", path, {404})
+
+    async def _reading(self, names: list[str]) -> None:
+        """A read that begins after an acknowledgement knows of it."""
+        while not self._stopping:
+            name = self._rng.choice(names)
+            known = len(self.answers[name])
+            part = self._rng.choice(["", "/run-length", "/predictions", "/changepoints"])
+            method = "POST" if part == "/predictions" else "GET"
+            more = {"json": {}} if method == "POST" else {}
+            found = await self._call(name, method, f"/v1/streams/{name}{part}", **more)
+            if found is not None and found.status_code == 200:
+                self.reads += 1
+                seq = found.json()["seq"]
+                behind = 1 if part == "/run-length" else 0
+                if (seq if seq is not None else -1) + behind < known:
+                    raise Contradiction(f"{name}{part}: {seq} after {known} were acknowledged")
+            elif found is not None and found.status_code not in AGAIN:
+                raise Contradiction(f"{method} {name}{part}: {found.text}")
+            await asyncio.sleep(0.05)
+
+    def _label(self, name: str) -> float:
+        """A number that no other observation has, at one of two levels."""
+        y = self._rng.gauss(4.0 * (int(time.monotonic()) // 7 % 2), 1.0)
+        self.posted[name, y] += 1
+        return y
+
+    def _note(self, name: str, answer: dict[str, Any], y: float) -> None:
+        seq = answer["seq"]
+        if seq in self.labels[name]:
+            raise Contradiction(f"{name}: {self.labels[name][seq]} and {y} are both at {seq}")
+        self.labels[name][seq], self.answers[name][seq] = y, answer
+
+    async def _until(self, name: str, method: str, path: str, wanted: set[int], **more):
+        """Repeat a call until its answer is definite."""
+        allowed = AGAIN | ({CORRUPT} if name in self.victims else set())
+        while True:
+            found = await self._call(name, method, path, **more)
+            if found is not None and found.status_code in wanted:
+                return found
+            if found is not None and found.status_code not in allowed:
+                raise Contradiction(f"{method} {path}: {found.status_code} {found.text}")
+            await asyncio.sleep(self._rng.uniform(0.05, 0.3))
+
+    async def _call(self, name: str, method: str, path: str, **more) -> httpx.Response | None:
+        url, began, found = self._rng.choice(self._urls), time.monotonic(), None
+        with contextlib.suppress(httpx.TransportError):
+            found = await self._http.request(method, f"{url}{path}", **more)
+        status = 0 if found is None else found.status_code
+        self.calls.append(Call(name, began, time.monotonic(), status))
+        return found
+
+
+# --- faults --------------------------------------------------------------------------------------
+
+
+class Deployment:
+    """The processes, what stands between them and the store, and the store."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder, self.port = folder, free_port()
+        self.store_url = f"redis://127.0.0.1:{self.port}/0"
+        self.start_store()
+        self.proxies = {name: Proxy(self.store_url) for name in EVERYONE}
+        self.processes = Processes(folder, {"MOCA_PARTITIONS": str(PARTITIONS)})
+        self.ports = {name: free_port() for name in APIS}
+        for name in EVERYONE:
+            self.start(name)
+        self.urls = [f"http://127.0.0.1:{port}" for port in self.ports.values()]
+        try:
+            for url in self.urls:
+                wait_ready(url, 120)
+        except BaseException:
+            self.close()
+            raise
+
+    def start_store(self) -> None:
+        command = [shutil.which("redis-server") or "redis-server", "--port", str(self.port)]
+        command += ["--save", "", "--appendonly", "yes", "--dir", str(self.folder)]
+        self.store = subprocess.Popen(command, stdout=subprocess.DEVNULL)
+        _wait_until_up(self.store_url, self.store)
+
+    def start(self, name: str) -> None:
+        path = ["--redis-url", self.proxies[name].url]
+        if name in WORKERS:
+            self.processes.start(name, "worker", "--worker-id", name, *path)
+        else:
+            self.processes.start(name, "api", "--port", str(self.ports[name]), *path)
+
+    def close(self) -> None:
+        self.processes.stop_all()
+        self.store.kill()
+        self.store.wait()
+        for proxy in self.proxies.values():
+            proxy.close()
+
+
+Heal = Callable[[], None]
+_put_back = """
+if redis.call('HGET', KEYS[1], ARGV[1]) == ARGV[2] then
+  return redis.call('HSET', KEYS[1], ARGV[1], ARGV[3])
+end
+"""
+
+
+class Faults:
+    """One fault of each kind: begins it, and returns what ends it."""
+
+    def __init__(self, deployment: Deployment, victims: list[str], rng: random.Random) -> None:
+        self._at, self._victims, self._rng = deployment, victims, rng
+        self.kinds = [
+            self.kill, self.kill_thrice, self.pause, self.stop_store, self.kill_store,
+            self.lose, self.cut, self.slow, self.refuse, self.steal, self.flip,
+        ]  # fmt: skip
+
+    def kill(self) -> tuple[str, Heal]:
+        """SIGKILL a process, and start it again."""
+        name = self._rng.choice([n for n in EVERYONE if n in self._at.processes.running])
+        self._at.processes.kill(name)
+        return f"kill {name}", lambda: self._at.start(name)
+
+    def kill_thrice(self) -> tuple[str, Heal]:
+        """SIGKILL a worker as soon as it has begun, three times."""
+        name = self._rng.choice(WORKERS)
+        if name not in self._at.processes.running:
+            return "nothing", lambda: None
+        for _ in range(3):
+            self._at.processes.kill(name)
+            self._at.start(name)
+            time.sleep(self._rng.uniform(2.5, 4))
+        return f"kill {name} three times", lambda: None
+
+    def pause(self) -> tuple[str, Heal]:
+        """SIGSTOP a process, perhaps past its lease."""
+        name = self._rng.choice([n for n in EVERYONE if n in self._at.processes.running])
+        process = self._at.processes.running[name]
+        process.send_signal(signal.SIGSTOP)
+        return f"pause {name}", lambda: process.send_signal(signal.SIGCONT)
+
+    def stop_store(self) -> tuple[str, Heal]:
+        store = Stopped(self._at.store.pid)
+        store.stop()
+        return "stop the store", store.heal
+
+    def kill_store(self) -> tuple[str, Heal]:
+        """SIGKILL the store: what it acknowledged it has given to the system."""
+        self._at.store.kill()
+        self._at.store.wait()
+        return "kill the store", self._at.start_store
+
+    def lose(self) -> tuple[str, Heal]:
+        """Lose all bytes of one direction."""
+        proxies, names = self._some()
+        direction = self._rng.choice([REQUESTS, REPLIES])
+        for proxy in proxies:
+            proxy.lose(direction)
+        return f"lose {direction} of {names}", lambda: _heal(proxies)
+
+    def cut(self) -> tuple[str, Heal]:
+        proxies, names = self._some()
+        for proxy in proxies:
+            proxy.cut()
+        return f"cut replies to {names}", lambda: _heal(proxies)
+
+    def slow(self) -> tuple[str, Heal]:
+        proxies, names = self._some()
+        for proxy in proxies:
+            proxy.slow(self._rng.uniform(0.02, 0.2), 100_000)
+        return f"slow {names}", lambda: _heal(proxies)
+
+    def refuse(self) -> tuple[str, Heal]:
+        proxies, names = self._some()
+        for proxy in proxies:
+            proxy.refuse()
+        return f"refuse {names}", lambda: _heal(proxies)
+
+    def steal(self) -> tuple[str, Heal]:
+        """Have a lease that nobody knows in place of a worker's."""
+        partition = self._rng.randrange(PARTITIONS)
+        with self._store() as client:
+            client.set(keys.lease(partition), "thief/0", px=self._rng.randrange(50, 3000))
+        return f"steal partition {partition}", lambda: None
+
+    def flip(self) -> tuple[str, Heal]:
+        """Flip a bit of what is stored of a stream, and have it loaded."""
+        name = self._rng.choice(self._victims)
+        partition = partition_of(name, PARTITIONS)
+        with self._store() as client:
+            key = self._rng.choice([
+                keys.tail(partition, name), keys.idempotency(partition, name),
+                keys.events(partition, name), keys.history(partition, name),
+                keys.checkpoint(partition, name), keys.heads(partition),
+            ])  # fmt: skip
+            field = name.encode()
+            if key != keys.heads(partition):
+                fields = client.hkeys(key)
+                if not fields:
+                    return "nothing", lambda: None
+                field = self._rng.choice(fields)
+            good = client.hget(key, field)
+            if not good:
+                return "nothing", lambda: None
+            at = self._rng.randrange(len(good))
+            bad = good[:at] + bytes([good[at] ^ 1 << self._rng.randrange(8)]) + good[at + 1 :]
+            client.eval(_put_back, 1, key, field, good, bad)
+            client.set(keys.lease(partition), "thief/0", px=200)
+
+        def heal() -> None:
+            with self._store() as client:
+                client.eval(_put_back, 1, key, field, bad, good)
+                client.set(keys.lease(partition), "thief/0", px=50)
+
+        return f"flip a bit of {key.rsplit(':', 2)[1]} of {name}", heal
+
+    def _some(self) -> tuple[list[Proxy], str]:
+        """Proxies that have no fault now."""
+        names = self._rng.sample(EVERYONE, self._rng.choice([1, 1, 2]))
+        return [self._at.proxies[name] for name in names], " and ".join(names)
+
+    def _store(self):
+        return connect(self._at.store_url)
+
+
+def _heal(proxies: list[Proxy]) -> None:
+    for proxy in proxies:
+        proxy.heal()
+
+
+def rage(faults: Faults, clients: Clients, seconds: float, rng: random.Random, say) -> Counter[str]:
+    """Begin faults at random, two at a time at most, until the time is over; all are ended."""
+    count: Counter[str] = Counter()
+    end = time.monotonic() + seconds
+    begun: list[tuple[float, str, Heal]] = []
+    store_is_hit = False
+    while time.monotonic() < end:
+        clients.check()
+        kind = rng.choice(faults.kinds)
+        on_store = kind.__name__ in ("stop_store", "kill_store", "flip", "steal")
+        if len(begun) < 2 and not (on_store and store_is_hit):
+            what, heal = kind()
+            count[kind.__name__] += what != "nothing"
+            lasts = rng.choice([0.3, 1, 2, 4, 6, 8])
+            begun.append((time.monotonic() + lasts, what, heal))
+            store_is_hit |= on_store
+            say(f"{what}, for {lasts:g} s")
+        time.sleep(rng.uniform(0.5, 3))
+        for due in [each for each in begun if each[0] < time.monotonic()]:
+            begun.remove(due)
+            due[2]()
+        store_is_hit = any("store" in what or "flip" in what for _, what, _ in begun)
+    for _, _, heal in begun:
+        heal()
+    return count
+
+
+# --- the sequential model ------------------------------------------------------------------------
+
+
+def compare(clients: Clients, url: str) -> tuple[int, float]:
+    """Hold every stream against a calm one; returns answers compared and the worst difference."""
+    compared, worst = 0, 0.0
+    for (name, y), times in clients.posted.items():
+        if times != 1 and not name.startswith("deleted"):
+            raise Contradiction(f"the harness posted {y} twice to {name}")
+    with httpx.Client(base_url=url, timeout=120) as http:
+        for name, labels in clients.labels.items():
+            if sorted(labels) != list(range(len(labels))):
+                raise Contradiction(f"{name}: positions {sorted(labels)[:50]}... of {len(labels)}")
+            ordered = [labels[seq] for seq in range(len(labels))]
+            calm = f"calm-{name}"
+            assert http.put(f"/v1/streams/{calm}", json=SETTINGS).status_code == 201
+            answers = []
+            for i in range(0, len(ordered), 200):
+                body = [{"y": y} for y in ordered[i : i + 200]]
+                found = http.post(f"/v1/streams/{calm}/observations", json=body)
+                found.raise_for_status()
+                answers += found.json()
+            for seq, answer in enumerate(answers):
+                worst = max(worst, difference(clients.answers[name][seq], answer, name))
+                compared += 1
+            worst = max(worst, _compare_state(http, name, calm))
+    return compared, worst
+
+
+def _compare_state(http: httpx.Client, name: str, calm: str) -> float:
+    """What can be read of both streams; what only the one has seen, such as times, aside."""
+    worst = 0.0
+    for part in ("/run-length", "/changepoints", "/history?limit=1000"):
+        mine, other = (http.get(f"/v1/streams/{each}{part}").json() for each in (name, calm))
+        worst = max(worst, difference(mine, other, name + part))
+    return worst
+
+
+def difference(mine: Any, other: Any, where: str) -> float:
+    """Largest difference of numbers, relative above 1; anything else that differs is raised."""
+    if isinstance(mine, dict) and isinstance(other, dict):
+        ignored = {"stream", "duplicate", "at", "status"}
+        if mine.keys() - ignored != other.keys() - ignored:
+            raise Contradiction(f"{where}: {mine} and {other}")
+        each = [difference(mine[k], other[k], f"{where}.{k}") for k in mine.keys() - ignored]
+        return max(each, default=0.0)
+    if isinstance(mine, list) and isinstance(other, list) and len(mine) == len(other):
+        pairs = enumerate(zip(mine, other, strict=True))
+        return max((difference(a, b, f"{where}[{i}]") for i, (a, b) in pairs), default=0.0)
+    if isinstance(mine, float) and isinstance(other, float | int):
+        found = abs(mine - other) / max(1.0, abs(other))
+        if found > TOLERANCE:
+            raise Contradiction(f"{where}: {mine} and {other}")
+        return found
+    if mine != other:
+        raise Contradiction(f"{where}: {mine} and {other}")
+    return 0.0
+
+
+class Result(NamedTuple):
+    """What a storm came to."""
+
+    faults: Counter[str]
+    calls: int
+    again: Counter[int]  # calls that were repeated, by status
+    reads: int
+    answers: int
+    worst: float  # difference from the sequential model
+    longest_wait_s: float
+    healed_s: float  # from the end of the last fault until every stream is served
+
+
+def healed(clients: Clients, moment: float) -> float:
+    """Seconds from a moment until no call is refused any more."""
+    refused = [c.ended for c in clients.calls if c.status in AGAIN | {CORRUPT} and c.ended > moment]
+    waiting = [c.ended for c in clients.calls if c.began <= moment < c.ended]
+    return max((at - moment for at in refused + waiting), default=0.0)
+
+
+def storm(seed: int, seconds: float, folder: Path, say=print) -> Result:
+    """Run one; raises Contradiction."""
+    rng = random.Random(seed)
+    deployment = Deployment(folder)
+    try:
+        clients = Clients(deployment.urls, seed)
+        clients.start()
+        time.sleep(2)
+        faults = Faults(deployment, clients.victims, rng)
+        count = rage(faults, clients, seconds, rng, say)
+        moment = time.monotonic()
+        time.sleep(CALM_S)
+        clients.stop()
+        say("comparing")
+        compared, worst = compare(clients, deployment.urls[0])
+        with connect(deployment.store_url) as client:
+            aside = {p: client.hkeys(keys.quarantine(p)) for p in range(PARTITIONS)}
+        say(f"set aside: { {p: found for p, found in aside.items() if found} }")
+    finally:
+        deployment.close()
+    again = Counter(c.status for c in clients.calls if c.status in AGAIN | {CORRUPT})
+    longest = max(clients.calls, key=lambda c: c.ended - c.began)
+    return Result(
+        count, len(clients.calls), again, clients.reads, compared, worst,
+        longest.ended - longest.began, healed(clients, moment),
+    )  # fmt: skip
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--seed", type=int, default=1)
+    parser.add_argument("--seconds", type=float, default=600)
+    parser.add_argument("--keep", type=Path, help="folder for data and logs, kept afterwards")
+    given = parser.parse_args()
+    began = time.monotonic()
+
+    def say(text: str) -> None:
+        print(f"{time.monotonic() - began:6.1f} s  {text}", flush=True)
+
+    folder = given.keep or Path(tempfile.mkdtemp(prefix="storm-"))
+    folder.mkdir(parents=True, exist_ok=True)
+    result = storm(given.seed, given.seconds, folder, say)
+    for name, value in result._asdict().items():
+        print(f"{name:16} {value}")
+    bad = result.longest_wait_s > LONGEST_WAIT_S or result.healed_s > HEALED_WITHIN_S
+    raise SystemExit(1 if bad else 0)
+
+
+if __name__ == "__main__":
+    main()
