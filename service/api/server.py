@@ -68,4 +68,4 @@ class Server(uvicorn.Server):
                 transport.abort()
         await super().shutdown(sockets)
         # Requests that were given up: nothing else would wait for their end, and end it.
-        await end(*(asyncio.all_tasks() - {asyncio.current_task()}))
+        await end(*self.server_state.tasks)
