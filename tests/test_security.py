@@ -80,7 +80,7 @@ def test_the_manifests_harden_every_pod_and_close_the_network():
     (to_redis,) = policies["redis"]["ingress"]
     (source,) = to_redis["from"]
     (rule,) = source["podSelector"]["matchExpressions"]
-    assert rule["values"] == ["api", "worker"]
+    assert rule["values"] == ["api", "worker", "webhooks"]
 
 
 @pytest.mark.parametrize("option", sorted(set(re.findall(r"`(--[a-z-]+)", DOCUMENT))))

@@ -228,6 +228,7 @@ def overload(api, monkeypatch, seconds, calm_s, capacity=100):
     return requests, bench.evaluate(requests, capacity, 3.0, seconds)
 
 
+@pytest.mark.slow  # needs a quiet machine; test_overload.py has the same on a simulated clock
 def test_overload_is_shed_and_passes(real_api, worker, monkeypatch):
     """On a machine that others use, too: three times the bounds that hold on a quiet one."""
     slow(worker, 0.01)
