@@ -126,7 +126,7 @@ class Backlog:
             return 0.0
         pause_s = now_s - self._last_s
         if pause_s > max(self._pause_s, DUE_FACTOR * self._due_s) and not self._overloaded:
-            return 0.0  # nothing moves, and not for the work that there is
+            return 0.0  # a stall: the backlog does not explain it
         wait_s = self._expected_s(stalled)
         if wait_s > self._limit_s:
             self._shed_s = now_s

@@ -145,7 +145,7 @@ class _Link:
         self.live: set[str] = set()
         self.error: Exception | None = None  # what ended it
         self._unsent: list[str] = []
-        self._asked: deque[str] = deque()  # what was sent, in order, and not answered yet
+        self._asked: deque[str] = deque()  # unanswered requests, in order
         self._fresh: list[str] = []  # subscribed, and not recovered yet
         self._connection: Any = None
         self.task = asyncio.get_running_loop().create_task(self._run())

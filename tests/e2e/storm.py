@@ -359,7 +359,7 @@ class Faults:
         return f"refuse {names}", lambda: _heal(proxies)
 
     def steal(self) -> tuple[str, Heal]:
-        """Have a lease that nobody knows in place of a worker's."""
+        """Replace the lease of a partition by an unknown one."""
         partition = self._rng.randrange(PARTITIONS)
         with self._store() as client:
             client.set(keys.lease(partition), "thief/0", px=self._rng.randrange(50, 3000))
