@@ -138,12 +138,14 @@ class Engine:
         """Bytes that a stream takes, or will take once it is filtered."""
         if stream.slab is not None:
             return stream.host_bytes + stream.slab.row_bytes
+        if stream.unserved is not None:
+            return stream.host_bytes
         if not stream.alive:
             return stream.host_bytes + NEW_BYTES
         head = stream.live()
         try:
             each = self.catalogue.hypothesis_bytes(self.catalogue.of(head))
-        except ServiceError:
+        except ServiceError:  # a model that was removed since
             return stream.host_bytes
         return stream.host_bytes + each * (head.settings.max_hypotheses + 1)
 

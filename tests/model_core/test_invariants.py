@@ -71,6 +71,11 @@ def rows(state: FilterState, index: list[int]) -> FilterState:
     return moca.rebuild(state, [each[index] for each in moca.leaves(state)])
 
 
+def close_to(first: torch.Tensor, second: torch.Tensor) -> None:
+    # Not to the bit: BLAS adds up a product, and log is rounded, by a row's place in the batch.
+    torch.testing.assert_close(first, second, atol=1e-12, rtol=1e-12, equal_nan=True)
+
+
 @quick
 @given(batches(), st.integers(2, 15))
 def test_a_belief_is_a_distribution_over_distinct_starts(both, max_hypotheses):
@@ -99,9 +104,9 @@ def test_permuting_a_batch_permutes_its_answers(both, order, max_hypotheses):
     plain = run(case, batch, max_hypotheses)
     permuted = run(case, [batch[i] for i in order], max_hypotheses)
     for a, b in zip(plain, permuted, strict=True):
-        assert same_bits(rows(a.state, order), b.state)
-        for first, second in zip(a.info[1:], b.info[1:], strict=True):
-            assert first[order].numpy().tobytes() == second.numpy().tobytes()
+        before = [*moca.leaves(a.state), *a.info[1:]]
+        for first, second in zip(before, [*moca.leaves(b.state), *b.info[1:]], strict=True):
+            close_to(first[order], second)
 
 
 @quick
@@ -113,9 +118,8 @@ def test_a_stream_never_sees_its_batch_mates(both, row, max_hypotheses):
     for a, b in zip(together, alone, strict=True):
         pairs = zip(moca.leaves(a.state), moca.leaves(b.state), strict=True)
         for first, second in pairs:
-            torch.testing.assert_close(first[row], second[0], atol=1e-12, rtol=1e-12)
-        mean = a.info.predictive.mean()[row], b.info.predictive.mean()[0]
-        torch.testing.assert_close(*mean, atol=1e-12, rtol=1e-12)
+            close_to(first[row], second[0])
+        close_to(a.info.predictive.mean()[row], b.info.predictive.mean()[0])
 
 
 @quick
@@ -131,7 +135,7 @@ def test_quantiles_and_draws_do_not_depend_on_batch_mates(both):
         one = mix.components.rebuilt(*(p[row : row + 1] for p in mix.components.parameters()))
         alone = mix._replace(log_weight=mix.log_weight[row : row + 1], components=one)
         found = alone.quantile(levels)[0]
-        torch.testing.assert_close(together[row], found, atol=1e-12, rtol=1e-12)
+        close_to(together[row], found)
 
 
 @quick
