@@ -35,6 +35,7 @@ def slug(response):
     return response.json()["type"].rpartition("/")[2]
 
 
+@pytest.mark.slow
 def test_damage_is_answered_where_it_is(deployed, processes):
     api, store = deployed
     body = [{"y": 0.1 * (i % 5) + (8.0 if i >= 40 else 0.0)} for i in range(150)]

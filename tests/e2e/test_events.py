@@ -6,6 +6,7 @@ import threading
 import time
 
 import httpx
+import pytest
 import numpy as np
 
 from service import feed
@@ -76,6 +77,7 @@ async def meanwhile(load, *steps):
     await asyncio.gather(load.run(), *(later(*each) for each in steps))
 
 
+@pytest.mark.slow
 def test_a_consumer_sees_each_event_once_whatever_restarts(separate, processes):
     """A worker is killed, the API is started again, and the consumer comes and goes."""
     create(separate, "load")

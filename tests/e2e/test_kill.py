@@ -19,7 +19,7 @@ from tests.e2e.deployment import (
     wait_ready,
 )
 
-STREAMS, LENGTH, PER_SECOND = 50, 30, 300
+STREAMS, LENGTH, PER_SECOND = 30, 20, 100
 
 
 async def _meanwhile(load: Load, *steps: tuple[float, object]) -> None:
@@ -54,6 +54,7 @@ def test_the_log_says_who_owns_how_much(separate, processes):
     processes.wait_for("owns 16 partitions", "worker-b")
 
 
+@pytest.mark.slow
 def test_a_stopped_worker_comes_back_too_late(separate, processes):
     processes.wait_for("owns 8 partitions", "worker-a", "worker-b")
     create_streams(separate, "load", STREAMS)
@@ -88,6 +89,7 @@ def test_the_whole_service_is_killed_and_started_again(serve, processes):
     check_as_uninterrupted(url, load)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("victim", ["api", "worker"])
 def test_a_child_of_serve_is_killed(serve, processes, victim):
     url = serve()
@@ -103,6 +105,7 @@ def test_a_child_of_serve_is_killed(serve, processes, victim):
     check_as_uninterrupted(url, load)
 
 
+@pytest.mark.slow
 def test_redis_is_away_for_a_while(separate, processes):
     """A server that hangs is not an error of anybody's: nothing is set aside, nothing is lost."""
     create_streams(separate, "load", 10)

@@ -36,6 +36,7 @@ class Restless(threading.Thread):
                 time.sleep(0.05)
 
 
+@pytest.mark.slow
 def test_all_is_seen_once_whatever_restarts(separate, processes):
     """A worker is killed, the API is killed and started again, and those who follow come and go."""
     create_streams(separate, "load", STREAMS)

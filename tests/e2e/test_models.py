@@ -61,6 +61,7 @@ def sensor(count, seed=1):
     return made
 
 
+@pytest.mark.slow
 def test_a_kind_of_ones_own_and_kinds_that_nobody_registered(
     serve, processes, python_path, tmp_path
 ):

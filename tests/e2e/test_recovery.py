@@ -143,7 +143,7 @@ def test_the_store_hangs(proxied, measured, seconds):
 LOSSES = [
     pytest.param("lose", REQUESTS, "apis", marks=slow),
     pytest.param("lose", REPLIES, "apis"),
-    pytest.param("lose", REQUESTS, "workers"),
+    pytest.param("lose", REQUESTS, "workers", marks=slow),
     pytest.param("lose", REPLIES, "workers", marks=slow),
     pytest.param("lose", REPLIES, "all", marks=slow),
     pytest.param("lose", REPLIES, "one of each", marks=slow),
@@ -171,7 +171,7 @@ def test_one_direction_passes_nothing(proxied, measured, how, direction, whose):
 @pytest.mark.parametrize(
     ("how", "arguments"),
     [
-        pytest.param("cut", (), id="cut"),
+        pytest.param("cut", (), id="cut", marks=slow),
         pytest.param("refuse", (), id="refuse", marks=slow),
         pytest.param("slow", (0.1, 50_000), id="100 ms", marks=slow),
         pytest.param("slow", (0.3, 50_000), id="300 ms", marks=slow),

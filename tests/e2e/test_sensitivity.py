@@ -5,6 +5,7 @@ import subprocess
 import sys
 
 import httpx
+import pytest
 
 ASKED = {"sensitivity": {"false_alarms_per_1000": 0.1}}
 
@@ -36,6 +37,7 @@ def test_from_the_setting_to_the_event(serve, processes):
         assert client.get("/v1/streams/pump").json()["sensitivity"] == found
 
 
+@pytest.mark.slow
 def test_a_model_is_calibrated_while_it_is_served(serve, processes):
     url = serve()
     folder = processes.folder / "models" / "level" / "1"

@@ -84,6 +84,7 @@ def until(condition, seconds=60.0):
         time.sleep(0.1)
 
 
+@pytest.mark.slow
 def test_the_store_is_killed_and_started_again(url, server, capsys):
     create_streams(url, "load", 10)
     load = Load(url, series(10, 30), 60, retry=True)

@@ -131,6 +131,7 @@ def test_nothing_is_sent_unless_asked_for(serve, processes, collector):
     assert collector.requests == 0
 
 
+@pytest.mark.slow
 def test_a_collector_that_is_down_costs_no_request(serve, processes):
     down = f"http://127.0.0.1:{free_port()}"
     url = start(

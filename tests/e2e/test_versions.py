@@ -69,6 +69,7 @@ def until(condition, seconds=20.0):
         time.sleep(0.05)
 
 
+@pytest.mark.slow
 def test_workers_are_upgraded_and_the_later_one_dies_on_the_way(mixed, processes):
     url, start = mixed
     redis_url = processes.environment["MOCA_REDIS_URL"]

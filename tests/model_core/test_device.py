@@ -40,7 +40,24 @@ def moved(value: Any, device: str) -> Any:
     return value
 
 
-@pytest.fixture(params=CASES, ids=lambda case: case.name)
+ALIKE = (  # as others here
+    "gaussian-3",
+    "multivariate-2",
+    "poisson",
+    "bernoulli",
+    "exponential",
+    "alpaca-1",
+    "alpaca-2",
+    "alpaca-unknown-2",
+    "alpaca-lags-0",
+    "linear",
+    "autoregressive-all",
+    "averaged-2",
+)
+EACH = [pytest.param(c, marks=[pytest.mark.slow] * (c.name in ALIKE), id=c.name) for c in CASES]
+
+
+@pytest.fixture(params=EACH)
 def case(request):
     return request.param
 

@@ -225,6 +225,7 @@ class Cutting(httpx.BaseTransport):
         self._inner.close()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("history", [2000, 0])
 def test_positions_decide_where_the_service_forgets_keys_at_once(serve, processes, history):
     processes.environment["MOCA_IDEMPOTENCY_KEEP_S"] = "0"

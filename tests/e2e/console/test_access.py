@@ -55,8 +55,15 @@ def test_a_walk_by_keyboard_only(page, demo):
     expect(page.locator("#what-if-result")).to_contain_text("Mean log score")
 
 
-@pytest.mark.parametrize("scheme", ["light", "dark"])
-@pytest.mark.parametrize("width", [1280, 400])
+@pytest.mark.parametrize(
+    ("scheme", "width"),
+    [
+        ("light", 1280),
+        ("dark", 400),
+        pytest.param("light", 400, marks=pytest.mark.slow),
+        pytest.param("dark", 1280, marks=pytest.mark.slow),
+    ],
+)
 def test_axe_finds_nothing(watched, demo, axe, scheme, width):
     page = watched(demo, color_scheme=scheme, viewport={"width": width, "height": 900}).page
     for place in ("#/", "#/streams/nile", "#/models", "#/models/regimes"):

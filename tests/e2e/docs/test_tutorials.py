@@ -7,7 +7,7 @@ import pytest
 from tests.e2e.docs.pages import Reader, blocks, play
 
 PAGES = sorted((Path(__file__).parents[3] / "docs" / "tutorials").glob("*.md"))
-LONG = {"fleet", "classifier"}  # train a model
+LONG = {"fleet", "classifier", "metric", "bandit"}
 
 
 @pytest.mark.parametrize(

@@ -203,7 +203,7 @@ def patches():
         yield found
 
 
-@given_settings(max_examples=1500, deadline=None)
+@given_settings(max_examples=300, deadline=None)
 @given(either(observations))
 @example(b'[{"y":1},{"seq":3}]')
 def test_observations_are_read_alike(patches, body):
@@ -211,7 +211,7 @@ def test_observations_are_read_alike(patches, body):
     assert quick == slow
 
 
-@given_settings(max_examples=800, deadline=None)
+@given_settings(max_examples=200, deadline=None)
 @given(either(items), st.booleans())
 @example(b'[{"stream":"a\\n"}]', False)
 @example(b'{"stream":"a"}\n{"stream":"b","key":"\xc3\xa9"}', True)
@@ -242,7 +242,7 @@ def cut_alike(body):
         assert [bits(each.y) for each in FORMS.observations(body).observations] == expected
 
 
-@given_settings(max_examples=1500, deadline=None)
+@given_settings(max_examples=300, deadline=None)
 @given(bent(st.lists(observations, max_size=3).map(lambda parts: f" [{','.join(parts)}]")))
 @example(CUT[0])
 def test_a_list_is_cut_into_its_parts_as_json_has_them(patches, body):

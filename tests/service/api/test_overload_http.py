@@ -244,6 +244,7 @@ def test_overload_is_shed_and_passes(real_api, worker, monkeypatch):
     assert end.latency_ms()["p50"] < 300
 
 
+@pytest.mark.slow
 def test_without_the_bound_everything_waits(real_api, worker, monkeypatch):
     """What the test above would see if nothing were shed."""
     slow(worker, 0.01)

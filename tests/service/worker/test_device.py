@@ -38,6 +38,7 @@ ENCODED = {  # kinds that other tests leave out: encoders, and noise that is not
     "regimes": Kind("regimes", real),
 }
 ALL = {**KINDS, **ENCODED}
+QUICK = ("categorical", "averaged", "linear", "regimes", "unknown-noise", "conv")
 
 
 def publish_encoded(models):
@@ -99,7 +100,9 @@ def told(outcome):
     return outcome.status, [msgspec.json.decode(each) for each in outcome.body]
 
 
-@pytest.mark.parametrize("name", ALL)
+@pytest.mark.parametrize(
+    "name", [pytest.param(k, marks=[pytest.mark.slow] * (k not in QUICK)) for k in ALL]
+)
 def test_every_command_of_every_kind(benches, both, name):
     kind, asked = ALL[name], []
     observations = series(kind, 40)

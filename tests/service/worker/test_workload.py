@@ -44,6 +44,7 @@ def test_many_quantiles_of_many_hypotheses(bench):
     assert bench.ask(Predict("a", None, ALL, components=True))["predictions"]
 
 
+@pytest.mark.slow
 def test_what_was_allowed_by_other_bounds_still_is(bench):
     """A page of inputs, or of steps ahead, with the settings as they come."""
     bench.ask(Configure("a", {"model": "linear", "warmup": 3}), status=201)
