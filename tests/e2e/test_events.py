@@ -6,8 +6,8 @@ import threading
 import time
 
 import httpx
-import pytest
 import numpy as np
+import pytest
 
 from service import feed
 from service.redis import keys
