@@ -2,7 +2,6 @@
 
 import contextlib
 import shutil
-import socket
 import subprocess
 import tempfile
 import time
@@ -12,25 +11,14 @@ import pytest
 import redis
 from redis.exceptions import RedisError
 
+from tests.ports import free_ports
+
 
 def server_or_skip() -> str:
     binary = shutil.which("redis-server")
     if binary is None:
         pytest.skip("no redis-server on this machine")
     return binary
-
-
-def free_ports(count: int) -> list[int]:
-    """Ports whose bus ports, 10,000 above, are valid as well."""
-    with contextlib.ExitStack() as stack:
-        probes, found = [], []
-        while len(found) < count:
-            probe = stack.enter_context(socket.socket())
-            probe.bind(("127.0.0.1", 0))
-            probes.append(probe)
-            if probe.getsockname()[1] < 55_000:
-                found.append(probe.getsockname()[1])
-        return found
 
 
 class Nodes:

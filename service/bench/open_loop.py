@@ -13,6 +13,7 @@ import sys
 import time
 from array import array
 from collections import deque
+from collections.abc import Iterator
 from itertools import cycle
 
 import msgspec
@@ -152,22 +153,27 @@ class Connection(asyncio.Protocol):
         self.pool.lost(self.due)
 
 
+def schedule(began: float, phases: list[tuple[float, float]]) -> Iterator[float]:
+    """Yield when each request is due."""
+    for rate, seconds in phases:
+        for number in range(round(rate * seconds)):
+            yield began + number / rate
+        began += seconds
+
+
 async def run(job: OpenJob) -> Requests:
     """Run the job."""
     cpu_s = time.process_time()
     tally = Tally()
     pools = cycle([Pool(each, tally) for each in job.jobs])
     late_s = 0.0
-    due = tally.began
-    for rate, seconds in job.phases:
-        end = due + seconds
-        while due < end:
-            now = time.perf_counter()
-            late_s = max(late_s, now - due)
-            while due <= now and due < end:
-                next(pools).send(due)
-                due += 1 / rate
-            await asyncio.sleep(STEP_S)
+    due = deque(schedule(tally.began, job.phases))
+    while due:
+        now = time.perf_counter()
+        late_s = max(late_s, now - due[0])
+        while due and due[0] <= now:
+            next(pools).send(due.popleft())
+        await asyncio.sleep(STEP_S)
     await _drain(tally)
     return Requests(
         tally.due.tolist(),

@@ -14,7 +14,7 @@ import httpx
 import yaml
 
 from tests.deploy.dashboards import PROMETHEUS, Asked
-from tests.e2e.deployment import free_port
+from tests.ports import free_port
 
 SCRAPE_S = 1
 VARIABLES = {

@@ -13,7 +13,7 @@ import yaml
 
 from tests.deploy.dashboards import DEPLOY, PROMETHEUS
 from tests.deploy.live import configured, running_prometheus
-from tests.e2e.deployment import free_port
+from tests.ports import free_port
 
 CONFIG = DEPLOY / "alertmanager" / "alertmanager.yml"
 RECEIVER = DEPLOY / "alertmanager" / "receiver.py"

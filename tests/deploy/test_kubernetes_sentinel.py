@@ -13,7 +13,8 @@ import redis
 
 from service.redis.address import with_password
 from service.redis.connection import check_server, connect
-from tests.clusters import free_ports, server_or_skip
+from tests.clusters import server_or_skip
+from tests.ports import free_ports
 
 pytestmark = pytest.mark.slow
 KUBERNETES = Path(__file__).parents[2] / "deploy" / "kubernetes"

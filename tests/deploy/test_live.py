@@ -18,7 +18,8 @@ from tests.conftest import _binary, running_server
 from tests.deploy import pictures
 from tests.deploy.dashboards import DASHBOARDS, load, names, queries, rules
 from tests.deploy.live import Prometheus, configured, finite, running_prometheus
-from tests.e2e.deployment import Load, Processes, free_port, wait_ready
+from tests.e2e.deployment import Load, Processes, wait_ready
+from tests.ports import free_port
 
 PROGRAM = shutil.which("prometheus")
 pytestmark = [

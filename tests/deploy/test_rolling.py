@@ -16,10 +16,10 @@ from tests.e2e.deployment import (
     Processes,
     check_as_uninterrupted,
     create_streams,
-    free_port,
     series,
     wait_ready,
 )
+from tests.ports import free_port
 
 pytestmark = pytest.mark.slow
 STREAMS, LENGTH, PER_SECOND = 40, 60, 80

@@ -8,7 +8,8 @@ import pytest
 import redis
 
 from service.redis.connection import check_server, connect, connect_async
-from tests.clusters import _until, free_ports, running_nodes
+from tests.clusters import _until, running_nodes
+from tests.ports import free_ports
 
 pytestmark = pytest.mark.slow
 

@@ -5,7 +5,8 @@ import pytest
 
 from service.redis.embedded import Embedded
 from tests.conftest import _binary, running_server
-from tests.e2e.deployment import Processes, free_port, wait_ready
+from tests.e2e.deployment import Processes, wait_ready
+from tests.ports import free_port
 
 
 @pytest.fixture

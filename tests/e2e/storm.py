@@ -30,8 +30,9 @@ from service.redis import keys
 from service.redis.connection import connect
 from service.redis.keys import partition_of
 from tests.conftest import _wait_until_up
-from tests.e2e.deployment import Processes, free_port, wait_ready
+from tests.e2e.deployment import Processes, wait_ready
 from tests.faults import REPLIES, REQUESTS, Proxy, Stopped
+from tests.ports import free_port
 
 PARTITIONS = 8
 APIS, WORKERS = ("api-a", "api-b"), ("worker-a", "worker-b")

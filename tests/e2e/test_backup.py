@@ -15,7 +15,8 @@ import pytest
 from service.redis import keys
 from service.redis.connection import RESTORING, connect
 from tests.conftest import _binary, running_server
-from tests.e2e.deployment import free_port, wait_ready
+from tests.e2e.deployment import wait_ready
+from tests.ports import free_port
 
 pytestmark = pytest.mark.slow  # minutes; tests/service/backup has the same without processes
 

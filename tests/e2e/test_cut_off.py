@@ -11,7 +11,8 @@ import pytest
 from service.redis import keys
 from service.redis.connection import connect
 from tests.conftest import _binary, running_server
-from tests.e2e.deployment import free_port, wait_ready
+from tests.e2e.deployment import wait_ready
+from tests.ports import free_port
 
 STREAMS = 32
 

@@ -13,8 +13,9 @@ from service import feed
 from service.redis import keys
 from service.redis.connection import connect
 from service.redis.embedded import running_url
-from tests.e2e.deployment import Load, free_port, wait_ready
+from tests.e2e.deployment import Load, wait_ready
 from tests.feeding import Consumer, by_stream
+from tests.ports import free_port
 from tests.service.webhooks.test_delivery import SECRET, Receiver, until
 
 STREAMS, EACH, LEVELS = 20, 12, (0.0, 8.0, -8.0, 0.0, 8.0, -8.0)

@@ -15,8 +15,9 @@ from service.keys import create
 from service.redis.connection import connect
 from service.redis.keyring import Keyring
 from tests.conftest import _wait_until_up
-from tests.e2e.deployment import Processes, free_port, wait_ready
+from tests.e2e.deployment import Processes, wait_ready
 from tests.faults import REPLIES, REQUESTS, Network, Proxy, Stopped, Writers, one_in_each
+from tests.ports import free_port
 
 PARTITIONS = 8
 WITHIN_S = 3.0

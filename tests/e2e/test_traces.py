@@ -10,7 +10,7 @@ import httpx
 import pytest
 
 from tests.e2e.collector import Collector
-from tests.e2e.deployment import free_port
+from tests.ports import free_port
 
 BELOW = {"queue", "compute", "commit", "reply"}  # `ingest`
 NAMES = {"POST /v1/streams/{stream}/observations", "ingest", *BELOW}

@@ -17,6 +17,7 @@ from service.redis import keys
 from service.redis.connection import connect
 from service.redis.embedded import Embedded
 from service.redis.log import Log
+from tests.ports import free_port
 
 SUPERVISOR = """
 import os, sys
@@ -95,12 +96,6 @@ def wait_for(condition, seconds=15.0):
         assert time.monotonic() < give_up, "waited in vain"
         time.sleep(0.02)
     return found
-
-
-def free_port():
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return probe.getsockname()[1]
 
 
 def gone(pid):

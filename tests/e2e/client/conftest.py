@@ -6,7 +6,8 @@ import inspect
 import pytest
 
 from service.client import AsyncClient, Client
-from tests.e2e.deployment import Processes, free_port, wait_ready
+from tests.e2e.deployment import Processes, wait_ready
+from tests.ports import free_port
 
 
 @pytest.fixture(scope="session")

@@ -14,7 +14,8 @@ import httpx
 import pytest
 
 from service.redis.embedded import Embedded
-from tests.e2e.deployment import Processes, free_port, wait_ready
+from tests.e2e.deployment import Processes, wait_ready
+from tests.ports import free_port
 
 AXE = "4.14.1"
 CHROMIUM = next(

@@ -4,7 +4,8 @@ import contextlib
 
 import pytest
 
-from tests.e2e.deployment import Processes, free_port, wait_ready
+from tests.e2e.deployment import Processes, wait_ready
+from tests.ports import free_port
 
 
 @contextlib.contextmanager

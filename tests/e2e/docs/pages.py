@@ -18,7 +18,8 @@ from pathlib import Path
 from socketserver import BaseServer
 
 from service.client import Client
-from tests.e2e.deployment import Processes, free_port, wait_ready
+from tests.e2e.deployment import Processes, wait_ready
+from tests.ports import free_port
 
 BLOCK = re.compile(r"^```(sh|python|text)\n(.*?)^```$", re.DOTALL | re.MULTILINE)
 ADDRESS, RECEIVER = "127.0.0.1:8000", "127.0.0.1:9000"

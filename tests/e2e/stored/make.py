@@ -22,7 +22,8 @@ import httpx
 
 from service.redis.connection import connect
 from service.redis.embedded import Embedded
-from tests.e2e.deployment import Processes, free_port, wait_ready
+from tests.e2e.deployment import Processes, wait_ready
+from tests.ports import free_port
 
 FOLDER = Path(__file__).parent
 PARTITIONS = "4"

@@ -12,7 +12,8 @@ import httpx
 from service import keys
 from service.redis.connection import connect
 from service.redis.keyring import Keyring
-from tests.e2e.deployment import PATIENCE_S, Processes, free_port
+from tests.e2e.deployment import PATIENCE_S, Processes
+from tests.ports import free_port
 
 
 class RealApi:

@@ -11,8 +11,9 @@ import pytest
 from service.cursor import Positions
 from service.feed import Id
 from service.redis.connection import connect
-from tests.e2e.deployment import Processes, free_port
+from tests.e2e.deployment import Processes
 from tests.feeding import Consumer, Writer, by_stream
+from tests.ports import free_port
 
 PARTITIONS = 4
 STREAMS = [f"s{i}" for i in range(8)]  # of every partition

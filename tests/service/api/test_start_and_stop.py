@@ -18,7 +18,8 @@ import pytest
 
 from service.api.app import create_app
 from service.tasks import described, end
-from tests.e2e.deployment import Processes, free_port
+from tests.e2e.deployment import Processes
+from tests.ports import free_port
 from tests.service.api.conftest import PARTITIONS
 
 STOP_S = 10.0  # of an application; what waits for a store that hangs is given up before

@@ -20,8 +20,9 @@ from service.process import EXIT_REFUSED
 from service.redis import keys
 from service.redis.connection import connect
 from service.redis.embedded import running_url
-from tests.e2e.deployment import Processes, free_port
+from tests.e2e.deployment import Processes
 from tests.feeding import Writer
+from tests.ports import free_port
 
 PARTITIONS = 4
 KEY = bytes(range(32))
