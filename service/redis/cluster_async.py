@@ -15,7 +15,7 @@ from redis.exceptions import ClusterDownError, RedisClusterException
 
 from service.redis import keys
 from service.redis.address import Address
-from service.redis.exchange import reply_of_async, send_async
+from service.redis.exchange import closing, reply_of_async, send_async
 from service.redis.routing import (
     AGAIN_PAUSE_S,
     LOST,
@@ -73,6 +73,10 @@ class AsyncCluster(RedisCluster):
             retry=Retry(NoBackoff(), 0),
             max_connections=MANY,
             **{**options, **address.options},
+        )
+        # Of every node that is found: the first ones, too, are made again.
+        self.connection_kwargs["connection_class"] = closing(
+            self.connection_kwargs["connection_class"]
         )
         self._waiting: dict[Any, tuple[str, asyncio.Task[bool]]] = {}
 

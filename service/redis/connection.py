@@ -19,6 +19,7 @@ from service import formats
 from service.redis import address, keys
 from service.redis.cluster import Cluster
 from service.redis.cluster_async import AsyncCluster
+from service.redis.exchange import closing
 
 # A call that got no answer leaves its connection: it may be one that never answers again, and the
 # kernel sends again ever later what a broken network dropped. So this bounds the recovery.
@@ -105,7 +106,12 @@ class _Forgetful:
 class _AsyncForgetful:
     """The same for asyncio."""
 
+    connection_class: type[Any]
     _available_connections: list[Any]
+
+    def __init__(self, *args: Any, **options: Any) -> None:
+        super().__init__(*args, **options)
+        self.connection_class = closing(cast(Any, self.connection_class))
 
     async def ensure_connection(self, connection: Any) -> None:
         # What the kernel closed meanwhile: uvloop raises no OSError where it is written to.

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import fcntl
+import functools
 import math
 import struct
 import termios
@@ -19,6 +20,23 @@ import redis
 from redis.exceptions import ResponseError
 
 PART = 32_768  # bytes
+
+
+@functools.cache
+def closing(kind: type[Any]) -> type[Any]:
+    """Return a kind of asyncio connection that raises a redis error wherever it is closed.
+
+    Where the kernel has closed what is written to, uvloop raises a RuntimeError, even while the
+    library is still greeting the server.
+    """
+
+    async def send_packed_command(self: Any, command: Any, check_health: bool = True) -> None:
+        try:
+            await kind.send_packed_command(self, command, check_health)
+        except RuntimeError as error:
+            raise redis.ConnectionError(f"the connection is closed: {error}") from error
+
+    return type(kind.__name__, (kind,), {"send_packed_command": send_packed_command})
 
 
 def send(connection: Any, commands: Sequence[Any]) -> int:
@@ -48,11 +66,8 @@ def reply_of(connection: Any, untaken: int = 0) -> Any:
 async def send_async(connection: Any, commands: Sequence[Any]) -> int:
     """Send commands, as `send` does."""
     parts = list(_parts(connection.pack_commands(commands)))
-    try:
-        for part in parts:
-            await connection.send_packed_command([part])
-    except RuntimeError as error:  # of uvloop, where the kernel has closed it
-        raise redis.ConnectionError(f"the connection is closed: {error}") from error
+    for part in parts:
+        await connection.send_packed_command([part])
     return _untaken_async(connection) if len(parts) > 1 else 0
 
 

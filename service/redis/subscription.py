@@ -203,10 +203,7 @@ class _Link:
         self._asked.extend(sent)
         if not sent:
             return
-        try:
-            await connection.send_packed_command(connection.pack_commands(map(_command, sent)))
-        except RuntimeError as error:  # of uvloop, where the kernel has closed it
-            raise redis.ConnectionError(f"the connection is closed: {error}") from error
+        await connection.send_packed_command(connection.pack_commands(map(_command, sent)))
 
     async def _next(self) -> Any:
         """What comes next; after silence the answer to a PING."""

@@ -52,10 +52,15 @@ class Contradiction(AssertionError):
 class Call(NamedTuple):
     """One request and its end."""
 
+    what: str
     stream: str
     began: float
     ended: float
     status: int  # 0: none
+
+    @property
+    def seconds(self) -> float:
+        return self.ended - self.began
 
 
 # --- clients -------------------------------------------------------------------------------------
@@ -232,7 +237,7 @@ class Clients:
         with contextlib.suppress(httpx.TransportError):
             found = await self._http.request(method, f"{url}{path}", **more)
         status = 0 if found is None else found.status_code
-        self.calls.append(Call(name, began, time.monotonic(), status))
+        self.calls.append(Call(f"{method} {path}", name, began, time.monotonic(), status))
         return found
 
 
@@ -538,10 +543,13 @@ def storm(seed: int, seconds: float, folder: Path, say=print) -> Result:
     finally:
         deployment.close()
     again = Counter(c.status for c in clients.calls if c.status in AGAIN | {CORRUPT})
-    longest = max(clients.calls, key=lambda c: c.ended - c.began)
+    longest = sorted(clients.calls, key=lambda call: -call.seconds)
+    for call in longest[:5]:
+        ago = moment - call.began
+        say(f"{call.what}: {call.status} after {call.seconds:.1f} s, {ago:.0f} s before the end")
     return Result(
         count, len(clients.calls), again, clients.reads, compared, worst,
-        longest.ended - longest.began, healed(clients, moment),
+        longest[0].seconds, healed(clients, moment),
     )  # fmt: skip
 
 

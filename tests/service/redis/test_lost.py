@@ -126,6 +126,47 @@ def test_what_the_kernel_closed_is_made_anew(valkey_url):
         runner.run(main())
 
 
+def test_what_is_closed_while_it_is_greeted_is_lost(tmp_path):
+    """uvloop's RuntimeError became an internal error of the read that connected."""
+
+    async def main():
+        async def hang_up(reader, writer):
+            await reader.read(1)
+            writer.transport.abort()
+
+        server = await asyncio.start_server(hang_up, "127.0.0.1", 0)
+        port = server.sockets[0].getsockname()[1]
+        async with server, connect_async(f"redis://127.0.0.1:{port}/1") as client:
+            for _ in range(100):
+                with pytest.raises(redis.RedisError):
+                    await client.get("a")
+
+    async def closed():
+        """The same for certain: closed between two commands of the greeting."""
+        async with connect_async("redis://127.0.0.1:1/1") as client:
+            made = client.connection_pool.make_connection()
+            reader, writer = asyncio.StreamReader(), Closed()
+            made._reader, made._writer = reader, writer
+            with pytest.raises(redis.ConnectionError, match="closed"):
+                await made.on_connect()
+
+    with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
+        runner.run(main())
+        runner.run(closed())
+
+
+class Closed:
+    """A writer of uvloop that the kernel has closed."""
+
+    transport = None
+
+    def writelines(self, data):
+        raise RuntimeError("unable to perform operation on <TCPTransport>; the handler is closed")
+
+    def close(self):
+        pass
+
+
 class Store:
     """Answers after it was silent for a while, once."""
 
