@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections import defaultdict
 from collections.abc import Iterator, Sequence
 
 import msgspec
@@ -10,6 +11,7 @@ from msgspec.structs import replace
 
 from service import wire
 from service.api.forms import BadItem, GoodItem, digest
+from service.api.gateway import Patience
 from service.api.http import Context
 from service.errors import EarlierItemFailed, ServiceError
 
@@ -27,6 +29,7 @@ class Bulk:
         self._context, self._items = context, items
         self._shown = shown  # a command without observations, of what answers carry
         self._rendered: list[bytes] = [b""] * len(items)
+        self._patience: dict[str, Patience] = defaultdict(context.gateway.patience)
 
     async def run(self) -> list[bytes]:
         """Apply all items and return one JSON object for each, in order."""
@@ -83,7 +86,9 @@ class Bulk:
             self._refuse(group, item.error)
             return False
         try:
-            outcome = await self._context.gateway.submit(self._command(item, group), begun)
+            outcome = await self._context.gateway.submit(
+                self._command(item, group), begun, self._patience[item.stream]
+            )
         except ServiceError as error:
             self._refuse(group, error)
             return False

@@ -32,8 +32,26 @@ log = logging.getLogger(__name__)
 
 SWEEP_S = 0.25
 GROWING = (wire.Observe, wire.Configure, wire.Import)  # take memory that may be short
+LEAST_PATIENCE_S = 1.0  # for a command, whatever those before it in its request waited
 GRACE_S = 3.0  # Redis may be away this long before waiting requests are told
 LAST_READ_S = 2.0
+
+
+class Patience:
+    """How long each command of a request may wait: outages count once, for all of them.
+
+    A list whose commands are answered as they should be may take any time altogether. What waits
+    for longer than a quarter of the deadline waits for an outage.
+    """
+
+    def __init__(self, deadline_s: float) -> None:
+        self.left_s, self._normal_s = deadline_s, deadline_s / 4
+        self._least_s = min(LEAST_PATIENCE_S, deadline_s)
+
+    def spend(self, waited_s: float) -> None:
+        """Take a command's wait into account."""
+        if waited_s > self._normal_s:
+            self.left_s = max(self._least_s, self.left_s - waited_s)
 
 
 class Gateway:
@@ -75,10 +93,13 @@ class Gateway:
         """Return a stream's partition."""
         return partition_of(stream, self._settings.partitions)
 
-    async def submit(self, command: wire.Command, begun: bool = False) -> wire.Outcome:
+    async def submit(
+        self, command: wire.Command, begun: bool = False, patience: Patience | None = None
+    ) -> wire.Outcome:
         """Have a command applied at most once, and return its outcome.
 
-        `begun`: it continues a request of which a part was accepted already.
+        `begun`: it continues a request of which a part was accepted already. `patience`: of the
+        request, where it has several commands.
         """
         partition = self.partition(command.stream)
         lane = self._lanes[partition]
@@ -86,7 +107,8 @@ class Gateway:
         self._admit(lane, partition, command, begun)
         number, settings = self._next, self._settings
         self._next += 1
-        deadline_s, now_ms = settings.request_deadline_s, time.time_ns() // 1_000_000
+        deadline_s = settings.request_deadline_s if patience is None else patience.left_s
+        now_ms = time.time_ns() // 1_000_000
         deadline_ms = now_ms + int(deadline_s * 1000) if read_only else 0
         trace = tracing.begin(command, partition)
         place = None if trace is None else trace.place
@@ -112,6 +134,8 @@ class Gateway:
             return await self._counted(pending, command)
         finally:
             del self._replies.pending[number]
+            if patience is not None:
+                patience.spend(time.monotonic() - pending.since)
             if trace is not None:
                 trace.end(pending.acknowledged)
 
@@ -172,11 +196,7 @@ class Gateway:
             for lane in self._lanes:
                 if lane.failing_since and now - lane.failing_since > GRACE_S:
                     lane.give_up("the store cannot be reached")
-            overdue = []
-            for pending in self._replies.pending.values():  # in order of their deadlines
-                if pending.deadline > now:
-                    break
-                overdue.append(pending)
+            overdue = [each for each in self._replies.pending.values() if each.deadline <= now]
             if overdue:
                 await self._expire(overdue)
 
@@ -185,9 +205,13 @@ class Gateway:
             await bounded(self._replies.recover(overdue), LAST_READ_S)
         except (redis.RedisError, OSError, TimeoutError) as error:
             log.warning("outcomes cannot be read before giving up: %s", error)
-        waited = f"no answer within {self._settings.request_deadline_s:g} s"
         for pending in overdue:
+            waited = f"no answer within {pending.deadline - pending.since:g} s"
             pending.fail(_unanswered(pending, waited))
+
+    def patience(self) -> Patience:
+        """Return that of a request of several commands."""
+        return Patience(self._settings.request_deadline_s)
 
 
 def _unanswered(pending: Pending, why: str) -> Exception:

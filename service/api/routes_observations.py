@@ -78,7 +78,7 @@ def _shown(request: Request) -> wire.Observe:
 async def _observe_list(context: Context, template: wire.Observe, form: Observations) -> Response:
     """Apply a list part by part, each after the answer to the last: ordered, not atomic."""
     answers: list[bytes] = []
-    size = context.forms.parts(form.observations)
+    size, patience = context.forms.parts(form.observations), context.gateway.patience()
     for first in range(0, len(form.observations), size):
         part = form.observations[first : first + size]
         command = replace(
@@ -89,7 +89,7 @@ async def _observe_list(context: Context, template: wire.Observe, form: Observat
         )
         try:
             # Shielded by the lane: a client that goes away does not undo what it sent.
-            outcome = await context.gateway.submit(command, begun=first > 0)
+            outcome = await context.gateway.submit(command, first > 0, patience)
         except ServiceError as error:
             return _stopped(error.status, error.document(), answers, error.headers())
         if outcome.status >= 400:

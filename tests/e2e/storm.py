@@ -21,6 +21,7 @@ import threading
 import time
 from collections import Counter
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -40,6 +41,7 @@ EVERYONE = APIS + WORKERS
 SETTINGS = {"model": "gaussian", "location": 0.0, "scale": 1.0, "hazard": 0.02}
 AGAIN = {0, 408, 429, 503, 504}  # no definite answer, or refused for the time being
 CORRUPT = 500  # allowed of streams whose stored bytes were flipped, until these are put back
+DEADLINE_S = 11.0  # of requests; more than twice the lease of a worker
 LONGEST_WAIT_S, HEALED_WITHIN_S = 15.0, 3.0
 CALM_S = 6.0  # posts go on for so long after the last fault
 TOLERANCE = 1e-9
@@ -252,7 +254,8 @@ class Deployment:
         self.store_url = f"redis://127.0.0.1:{self.port}/0"
         self.start_store()
         self.proxies = {name: Proxy(self.store_url) for name in EVERYONE}
-        self.processes = Processes(folder, {"MOCA_PARTITIONS": str(PARTITIONS)})
+        settings = {"MOCA_PARTITIONS": str(PARTITIONS), "MOCA_REQUEST_DEADLINE_S": str(DEADLINE_S)}
+        self.processes = Processes(folder, settings)
         self.ports = {name: free_port() for name in APIS}
         for name in EVERYONE:
             self.start(name)
@@ -448,28 +451,30 @@ def rage(faults: Faults, clients: Clients, seconds: float, rng: random.Random, s
 
 def compare(clients: Clients, url: str) -> tuple[int, float]:
     """Hold every stream against a calm one; returns answers compared and the worst difference."""
-    compared, worst = 0, 0.0
     for (name, y), times in clients.posted.items():
         if times != 1 and not name.startswith("deleted"):
             raise Contradiction(f"the harness posted {y} twice to {name}")
-    with httpx.Client(base_url=url, timeout=120) as http:
-        for name, labels in clients.labels.items():
-            if sorted(labels) != list(range(len(labels))):
-                raise Contradiction(f"{name}: positions {sorted(labels)[:50]}... of {len(labels)}")
-            ordered = [labels[seq] for seq in range(len(labels))]
-            calm = f"calm-{name}"
-            assert http.put(f"/v1/streams/{calm}", json=SETTINGS).status_code == 201
-            answers = []
-            for i in range(0, len(ordered), 200):
-                body = [{"y": y} for y in ordered[i : i + 200]]
-                found = http.post(f"/v1/streams/{calm}/observations", json=body)
-                found.raise_for_status()
-                answers += found.json()
-            for seq, answer in enumerate(answers):
-                worst = max(worst, difference(clients.answers[name][seq], answer, name))
-                compared += 1
-            worst = max(worst, _compare_state(http, name, calm))
-    return compared, worst
+    with httpx.Client(base_url=url, timeout=120) as http, ThreadPoolExecutor(8) as threads:
+        each = list(threads.map(lambda name: _compare_stream(clients, http, name), clients.labels))
+    return sum(compared for compared, _ in each), max(worst for _, worst in each)
+
+
+def _compare_stream(clients: Clients, http: httpx.Client, name: str) -> tuple[int, float]:
+    labels, calm = clients.labels[name], f"calm-{name}"
+    if sorted(labels) != list(range(len(labels))):
+        raise Contradiction(f"{name}: positions {sorted(labels)[:50]}... of {len(labels)}")
+    ordered = [labels[seq] for seq in range(len(labels))]
+    assert http.put(f"/v1/streams/{calm}", json=SETTINGS).status_code == 201
+    answers: list[dict[str, Any]] = []
+    for i in range(0, len(ordered), 200):
+        body = [{"y": y} for y in ordered[i : i + 200]]
+        answer = http.post(f"/v1/streams/{calm}/observations", json=body)
+        answer.raise_for_status()
+        answers += answer.json()
+    worst = _compare_state(http, name, calm)
+    for seq, answer in enumerate(answers):
+        worst = max(worst, difference(clients.answers[name][seq], answer, name))
+    return len(answers), worst
 
 
 def _compare_state(http: httpx.Client, name: str, calm: str) -> float:

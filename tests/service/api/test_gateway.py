@@ -164,6 +164,37 @@ async def test_a_list_that_stops_half_way_says_how_far_it_came(short, worker, st
         assert [each["seq"] for each in response.json()["answers"]] == list(range(applied))
 
 
+async def test_an_outage_counts_once_for_all_commands_of_a_request(settings, worker, start):
+    apply, patient = worker._apply, settings.model_copy(update={"request_deadline_s": 2.0})
+
+    def late(*arguments):
+        time.sleep(1.4)
+        return apply(*arguments)
+
+    worker._apply = late
+    bulk = [{"stream": "b", "key": f"k{i}", "y": i} for i in range(4)]
+    async with start(patient) as api:
+        for path, body in ((POST, [{"y": i} for i in range(40)]), ("/v1/observations", bulk)):
+            began = time.monotonic()
+            response = await api.post(path, json=body)
+            assert time.monotonic() - began < 4.0
+            if path == POST:
+                assert (response.status_code, response.json()["applied"]) == (504, 32)
+            else:
+                assert [each["status"] for each in response.json()] == [200, 504, 424, 424]
+
+
+def test_commands_that_are_answered_as_they_should_be_may_take_any_time():
+    patience = gateway.Patience(30.0)
+    for _ in range(100):
+        patience.spend(7.0)
+    assert patience.left_s == 30.0
+    patience.spend(12.0)
+    assert patience.left_s == 18.0
+    patience.spend(40.0)
+    assert patience.left_s == gateway.LEAST_PATIENCE_S
+
+
 async def test_unknown_outcomes(proxy, worker, start, until, impatient):
     async with start(proxy.settings) as api:
         await api.post(POST, json={"y": 0})
