@@ -41,7 +41,7 @@ EVERYONE = APIS + WORKERS
 SETTINGS = {"model": "gaussian", "location": 0.0, "scale": 1.0, "hazard": 0.02}
 AGAIN = {0, 408, 429, 503, 504}  # no definite answer, or refused for the time being
 CORRUPT = 500  # allowed of streams whose stored bytes were flipped, until these are put back
-DEADLINE_S = 11.0  # of requests; more than twice the lease of a worker
+LEASE_S, DEADLINE_S = 5.0, 11.0  # of requests; more than twice the lease of a worker
 LONGEST_WAIT_S, HEALED_WITHIN_S = 15.0, 3.0
 CALM_S = 6.0  # posts go on for so long after the last fault
 TOLERANCE = 1e-9
@@ -55,6 +55,7 @@ class Call(NamedTuple):
     """One request and its end."""
 
     what: str
+    url: str
     stream: str
     began: float
     ended: float
@@ -239,7 +240,7 @@ class Clients:
         with contextlib.suppress(httpx.TransportError):
             found = await self._http.request(method, f"{url}{path}", **more)
         status = 0 if found is None else found.status_code
-        self.calls.append(Call(f"{method} {path}", name, began, time.monotonic(), status))
+        self.calls.append(Call(f"{method} {path}", url, name, began, time.monotonic(), status))
         return found
 
 
@@ -296,11 +297,24 @@ end
 """
 
 
+class Pause(NamedTuple):
+    """An API was stopped: it answers nobody, whatever its bounds are."""
+
+    url: str
+    began: float
+    ended: float
+
+
 class Faults:
-    """One fault of each kind: begins it, and returns what ends it."""
+    """One fault of each kind: begins it, and returns what ends it.
+
+    What a killed worker owned, and what was stolen, is free once the lease ends: at `leases_end`.
+    """
 
     def __init__(self, deployment: Deployment, victims: list[str], rng: random.Random) -> None:
         self._at, self._victims, self._rng = deployment, victims, rng
+        self.leases_end = 0.0
+        self.pauses: list[Pause] = []
         self.kinds = [
             self.kill, self.kill_thrice, self.pause, self.stop_store, self.kill_store,
             self.lose, self.cut, self.slow, self.refuse, self.steal, self.flip,
@@ -309,7 +323,7 @@ class Faults:
     def kill(self) -> tuple[str, Heal]:
         """SIGKILL a process, and start it again."""
         name = self._rng.choice([n for n in EVERYONE if n in self._at.processes.running])
-        self._at.processes.kill(name)
+        self._kill(name)
         return f"kill {name}", lambda: self._at.start(name)
 
     def kill_thrice(self) -> tuple[str, Heal]:
@@ -318,7 +332,7 @@ class Faults:
         if name not in self._at.processes.running:
             return "nothing", lambda: None
         for _ in range(3):
-            self._at.processes.kill(name)
+            self._kill(name)
             self._at.start(name)
             time.sleep(self._rng.uniform(2.5, 4))
         return f"kill {name} three times", lambda: None
@@ -328,7 +342,15 @@ class Faults:
         name = self._rng.choice([n for n in EVERYONE if n in self._at.processes.running])
         process = self._at.processes.running[name]
         process.send_signal(signal.SIGSTOP)
-        return f"pause {name}", lambda: process.send_signal(signal.SIGCONT)
+        began = time.monotonic()
+
+        def heal() -> None:
+            process.send_signal(signal.SIGCONT)
+            if name in APIS:
+                url = f"http://127.0.0.1:{self._at.ports[name]}"
+                self.pauses.append(Pause(url, began, time.monotonic()))
+
+        return f"pause {name}", heal
 
     def stop_store(self) -> tuple[str, Heal]:
         store = Stopped(self._at.store.pid)
@@ -343,35 +365,27 @@ class Faults:
 
     def lose(self) -> tuple[str, Heal]:
         """Lose all bytes of one direction."""
-        proxies, names = self._some()
         direction = self._rng.choice([REQUESTS, REPLIES])
-        for proxy in proxies:
-            proxy.lose(direction)
-        return f"lose {direction} of {names}", lambda: _heal(proxies)
+        return self._with_some(f"lose {direction} of", lambda proxy: proxy.lose(direction))
 
     def cut(self) -> tuple[str, Heal]:
-        proxies, names = self._some()
-        for proxy in proxies:
-            proxy.cut()
-        return f"cut replies to {names}", lambda: _heal(proxies)
+        """Cut replies in the middle."""
+        return self._with_some("cut replies to", lambda proxy: proxy.cut())
 
     def slow(self) -> tuple[str, Heal]:
-        proxies, names = self._some()
-        for proxy in proxies:
-            proxy.slow(self._rng.uniform(0.02, 0.2), 100_000)
-        return f"slow {names}", lambda: _heal(proxies)
+        delay_s = self._rng.uniform(0.02, 0.2)
+        return self._with_some("slow", lambda proxy: proxy.slow(delay_s, 100_000))
 
     def refuse(self) -> tuple[str, Heal]:
-        proxies, names = self._some()
-        for proxy in proxies:
-            proxy.refuse()
-        return f"refuse {names}", lambda: _heal(proxies)
+        return self._with_some("refuse", lambda proxy: proxy.refuse())
 
     def steal(self) -> tuple[str, Heal]:
         """Replace the lease of a partition by an unknown one."""
         partition = self._rng.randrange(PARTITIONS)
         with self._store() as client:
-            client.set(keys.lease(partition), "thief/0", px=self._rng.randrange(50, 3000))
+            px = self._rng.randrange(50, 3000)
+            client.set(keys.lease(partition), "thief/0", px=px)
+        self.leases_end = max(self.leases_end, time.monotonic() + px / 1000)
         return f"steal partition {partition}", lambda: None
 
     def flip(self) -> tuple[str, Heal]:
@@ -405,10 +419,17 @@ class Faults:
 
         return f"flip a bit of {key.rsplit(':', 2)[1]} of {name}", heal
 
-    def _some(self) -> tuple[list[Proxy], str]:
-        """Proxies that have no fault now."""
+    def _kill(self, name: str) -> None:
+        self._at.processes.kill(name)
+        if name in WORKERS:
+            self.leases_end = time.monotonic() + LEASE_S
+
+    def _with_some(self, what: str, hurt: Callable[[Proxy], None]) -> tuple[str, Heal]:
         names = self._rng.sample(EVERYONE, self._rng.choice([1, 1, 2]))
-        return [self._at.proxies[name] for name in names], " and ".join(names)
+        proxies = [self._at.proxies[name] for name in names]
+        for proxy in proxies:
+            hurt(proxy)
+        return f"{what} {' and '.join(names)}", lambda: _heal(proxies)
 
     def _store(self):
         return connect(self._at.store_url)
@@ -516,8 +537,18 @@ class Result(NamedTuple):
     reads: int
     answers: int
     worst: float  # difference from the sequential model
-    longest_wait_s: float
-    healed_s: float  # from the end of the last fault until every stream is served
+    longest_wait_s: float  # but for the time in which the API itself was stopped
+    healed_s: float  # from the end of the last fault, and of its lease, until all is served
+
+
+def waited(call: Call, pauses: list[Pause]) -> float:
+    """Seconds of a call, without those in which its API was stopped."""
+    stopped = (
+        min(call.ended, each.ended) - max(call.began, each.began)
+        for each in pauses
+        if each.url == call.url
+    )
+    return call.seconds - sum(each for each in stopped if each > 0)
 
 
 def healed(clients: Clients, moment: float) -> float:
@@ -537,8 +568,8 @@ def storm(seed: int, seconds: float, folder: Path, say=print) -> Result:
         time.sleep(2)
         faults = Faults(deployment, clients.victims, rng)
         count = rage(faults, clients, seconds, rng, say)
-        moment = time.monotonic()
-        time.sleep(CALM_S)
+        moment = max(time.monotonic(), faults.leases_end)
+        time.sleep(moment - time.monotonic() + CALM_S)
         clients.stop()
         say("comparing")
         compared, worst = compare(clients, deployment.urls[0])
@@ -548,13 +579,14 @@ def storm(seed: int, seconds: float, folder: Path, say=print) -> Result:
     finally:
         deployment.close()
     again = Counter(c.status for c in clients.calls if c.status in AGAIN | {CORRUPT})
-    longest = sorted(clients.calls, key=lambda call: -call.seconds)
+    waits = {call: waited(call, faults.pauses) for call in clients.calls}
+    longest = sorted(waits, key=lambda call: -waits[call])
     for call in longest[:5]:
         ago = moment - call.began
         say(f"{call.what}: {call.status} after {call.seconds:.1f} s, {ago:.0f} s before the end")
     return Result(
         count, len(clients.calls), again, clients.reads, compared, worst,
-        longest[0].seconds, healed(clients, moment),
+        waits[longest[0]], healed(clients, moment),
     )  # fmt: skip
 
 
