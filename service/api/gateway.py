@@ -34,7 +34,7 @@ SWEEP_S = 0.25
 GROWING = (wire.Observe, wire.Configure, wire.Import)  # take memory that may be short
 LEAST_PATIENCE_S = 1.0  # for a command, whatever those before it in its request waited
 GRACE_S = 3.0  # Redis may be away this long before waiting requests are told
-LAST_READ_S = 2.0
+LAST_READ_S = 1.0  # a sweep may find others overdue only after it
 
 
 class Patience:
