@@ -14,6 +14,7 @@ import socket
 import subprocess
 import threading
 import time
+from abc import ABC, abstractmethod
 from urllib.parse import urlsplit
 
 import httpx
@@ -272,7 +273,40 @@ class Post:
         return self.status == 200
 
 
-class Writers:
+class Background(ABC):
+    """An asyncio job in a thread, from `start` to `stop`, which raises its failure."""
+
+    def __init__(self) -> None:
+        self._stopping = threading.Event()
+        self._failure: BaseException | None = None
+        self._thread = threading.Thread(target=self._run, daemon=True)
+
+    @abstractmethod
+    async def _all(self) -> None:
+        """Run until `_stopping` is set and what is on its way has ended."""
+
+    def start(self) -> None:
+        self._thread.start()
+
+    def stop(self, within_s: float = 90) -> None:
+        self._stopping.set()
+        self._thread.join(within_s)
+        assert not self._thread.is_alive(), "calls are still on their way"
+        self.raise_failure()
+
+    def raise_failure(self) -> None:
+        """Raise what went wrong so far."""
+        if self._failure is not None:
+            raise self._failure
+
+    def _run(self) -> None:
+        try:
+            asyncio.run(self._all())
+        except BaseException as error:  # noqa: BLE001  # raised again by `raise_failure`
+            self._failure = error
+
+
+class Writers(Background):
     """Posts to streams of several APIs, one writer each, in order, each observation with a key.
 
     An observation is posted again until it is answered by 200; then comes the next. Runs in a
@@ -282,13 +316,11 @@ class Writers:
     def __init__(
         self, streams: dict[str, str], tokens: dict[str, str], pause_s: float = 0.2
     ) -> None:
+        super().__init__()
         self.streams, self._pause_s = streams, pause_s  # URL of the API by stream
         self._headers = {url: {"Authorization": f"Bearer {key}"} for url, key in tokens.items()}
         self.answers: dict[str, list[dict]] = {stream: [] for stream in streams}
         self.posts: list[Post] = []
-        self._stopping = threading.Event()
-        self._failure: BaseException | None = None
-        self._thread = threading.Thread(target=self._run, daemon=True)
 
     @staticmethod
     def label(stream: str, at: int) -> float:
@@ -301,20 +333,7 @@ class Writers:
             path = f"{url}/v1/streams/{stream}"
             headers = self._headers.get(url)
             httpx.put(path, json=body, headers=headers, timeout=60).raise_for_status()
-        self._thread.start()
-
-    def stop(self) -> None:
-        self._stopping.set()
-        self._thread.join(90)
-        assert not self._thread.is_alive(), "posts are still on their way"
-        if self._failure is not None:
-            raise self._failure
-
-    def _run(self) -> None:
-        try:
-            asyncio.run(self._all())
-        except BaseException as error:  # noqa: BLE001  # raised again by `stop`
-            self._failure = error
+        super().start()
 
     async def _all(self) -> None:
         limits = httpx.Limits(max_connections=None)

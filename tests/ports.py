@@ -27,10 +27,8 @@ def free_port() -> int:
 def free_ports(count: int) -> list[int]:
     """Claim several, whose bus ports are free as well."""
     ports: list[int] = []
-    for number in _numbers:
-        if len(ports) == count:
-            break
-        port = LOWEST + number % (HIGHEST - LOWEST)
+    while len(ports) < count:
+        port = LOWEST + next(_numbers) % (HIGHEST - LOWEST)
         if _claim(port) and _is_free(port) and _is_free(port + BUS):
             ports.append(port)
     return ports

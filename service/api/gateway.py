@@ -210,7 +210,7 @@ class Gateway:
             pending.fail(_unanswered(pending, waited))
 
     def patience(self) -> Patience:
-        """Return that of a request of several commands."""
+        """Return the patience of a new request of several commands."""
         return Patience(self._settings.request_deadline_s)
 
 

@@ -114,7 +114,7 @@ class _AsyncForgetful:
         self.connection_class = closing(cast(Any, self.connection_class))
 
     async def ensure_connection(self, connection: Any) -> None:
-        # What the kernel closed meanwhile: uvloop raises no OSError where it is written to.
+        # What the kernel closed meanwhile is made anew here: a command over it would be lost.
         if connection.is_connected and connection._writer.is_closing():
             await connection.disconnect(nowait=True)
         await cast(Any, super()).ensure_connection(connection)

@@ -69,3 +69,10 @@ def serve(processes, redis_url, tmp_path):
 @pytest.fixture
 def valkey_url(redis_url):
     return redis_url
+
+
+@pytest.fixture
+def cluster():
+    """Address and nodes of a cluster of the test's own, which it may change."""
+    with running_cluster() as found:
+        yield found

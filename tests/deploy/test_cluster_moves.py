@@ -12,16 +12,9 @@ from service.redis.connection import READ_TIMEOUT_S, connect, connect_async
 from service.redis.feed import Feeds
 from service.redis.log import DONE, Log, Offset
 from service.redis.routing import slot_of
-from tests.clusters import running_cluster
 
 P, OTHER = 3, 5
 SLOT = slot_of(keys.log(P))
-
-
-@pytest.fixture
-def cluster():
-    with running_cluster() as found:
-        yield found
 
 
 class Move:

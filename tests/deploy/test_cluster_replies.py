@@ -25,12 +25,6 @@ BUS = "cluster_stats_messages_publish"  # of both kinds: publish, publishshard
 SOON_S = 5.0  # far below the deadline of requests
 
 
-@pytest.fixture
-def cluster():
-    with running_cluster() as found:
-        yield found
-
-
 class Publisher:
     """Commits that publish, one message each."""
 

@@ -17,7 +17,6 @@ import shutil
 import signal
 import subprocess
 import tempfile
-import threading
 import time
 from collections import Counter
 from collections.abc import Callable
@@ -32,7 +31,7 @@ from service.redis.connection import connect
 from service.redis.keys import partition_of
 from tests.conftest import _wait_until_up
 from tests.e2e.deployment import Processes, wait_ready
-from tests.faults import REPLIES, REQUESTS, Proxy, Stopped
+from tests.faults import REPLIES, REQUESTS, Background, Proxy, Stopped
 from tests.ports import free_port
 
 PARTITIONS = 8
@@ -69,10 +68,11 @@ class Call(NamedTuple):
 # --- clients -------------------------------------------------------------------------------------
 
 
-class Clients:
+class Clients(Background):
     """Everything that is posted and read, in a thread of its own."""
 
     def __init__(self, urls: list[str], seed: int) -> None:
+        super().__init__()
         self._urls, self._rng = urls, random.Random(seed)
         self.calls: list[Call] = []
         self.answers: dict[str, dict[int, dict[str, Any]]] = {}  # by stream, by seq
@@ -80,29 +80,6 @@ class Clients:
         self.posted: Counter[tuple[str, float]] = Counter()
         self.victims = [f"victim-{i}" for i in range(4)]
         self.reads = 0
-        self._stopping = False
-        self._failure: BaseException | None = None
-        self._thread = threading.Thread(target=self._run, daemon=True)
-
-    def start(self) -> None:
-        self._thread.start()
-
-    def stop(self) -> None:
-        self._stopping = True
-        self._thread.join(120)
-        assert not self._thread.is_alive(), "calls are still on their way"
-        self.check()
-
-    def check(self) -> None:
-        """Raise what went wrong so far."""
-        if self._failure is not None:
-            raise self._failure
-
-    def _run(self) -> None:
-        try:
-            asyncio.run(self._all())
-        except BaseException as error:  # noqa: BLE001  # raised again by `check`
-            self._failure = error
 
     async def _all(self) -> None:
         limits = httpx.Limits(max_connections=None)
@@ -131,7 +108,7 @@ class Clients:
     async def _singly(self, name: str, writer: str) -> None:
         """Post one observation after the other, each until it is answered."""
         for at in itertools.count():
-            if self._stopping:
+            if self._stopping.is_set():
                 return
             y = self._label(name)
             headers = {"Idempotency-Key": f"{writer}{at}"}
@@ -142,7 +119,7 @@ class Clients:
 
     async def _in_lists(self, name: str) -> None:
         for at in itertools.count():
-            if self._stopping:
+            if self._stopping.is_set():
                 return
             ys = [self._label(name) for _ in range(40)]  # two commands
             headers = {"Idempotency-Key": f"k{at}"}
@@ -155,7 +132,7 @@ class Clients:
     async def _in_bulk(self, names: list[str]) -> None:
         """Post items of several streams; those that failed for the time being again."""
         for at in itertools.count():
-            if self._stopping:
+            if self._stopping.is_set():
                 return
             left = [
                 {"stream": name, "key": f"k{at}-{i}", "y": self._label(name)}
@@ -180,7 +157,7 @@ class Clients:
         """Make a stream, post to it, delete it; the next life begins at 0."""
         path = f"/v1/streams/{name}"
         for life in itertools.count():
-            if self._stopping:
+            if self._stopping.is_set():
                 return
             await self._until(name, "PUT", path, {200, 201}, json=SETTINGS)
             for at in range(5):
@@ -195,7 +172,7 @@ class Clients:
 
     async def _reading(self, names: list[str]) -> None:
         """A read that begins after an acknowledgement knows of it."""
-        while not self._stopping:
+        while not self._stopping.is_set():
             name = self._rng.choice(names)
             known = len(self.answers[name])
             part = self._rng.choice(["", "/run-length", "/predictions", "/changepoints"])
@@ -447,7 +424,7 @@ def rage(faults: Faults, clients: Clients, seconds: float, rng: random.Random, s
     begun: list[tuple[float, str, Heal]] = []
     store_is_hit = False
     while time.monotonic() < end:
-        clients.check()
+        clients.raise_failure()
         kind = rng.choice(faults.kinds)
         on_store = kind.__name__ in ("stop_store", "kill_store", "flip", "steal")
         if len(begun) < 2 and not (on_store and store_is_hit):
@@ -570,7 +547,7 @@ def storm(seed: int, seconds: float, folder: Path, say=print) -> Result:
         count = rage(faults, clients, seconds, rng, say)
         moment = max(time.monotonic(), faults.leases_end)
         time.sleep(moment - time.monotonic() + CALM_S)
-        clients.stop()
+        clients.stop(within_s=120)
         say("comparing")
         compared, worst = compare(clients, deployment.urls[0])
         with connect(deployment.store_url) as client:

@@ -126,7 +126,7 @@ def test_what_the_kernel_closed_is_made_anew(valkey_url):
         runner.run(main())
 
 
-def test_what_is_closed_while_it_is_greeted_is_lost(tmp_path):
+def test_what_is_closed_while_it_is_greeted_is_lost():
     """uvloop's RuntimeError became an internal error of the read that connected."""
 
     async def main():
@@ -145,8 +145,7 @@ def test_what_is_closed_while_it_is_greeted_is_lost(tmp_path):
         """The same for certain: closed between two commands of the greeting."""
         async with connect_async("redis://127.0.0.1:1/1") as client:
             made = client.connection_pool.make_connection()
-            reader, writer = asyncio.StreamReader(), Closed()
-            made._reader, made._writer = reader, writer
+            made._reader, made._writer = asyncio.StreamReader(), Closed()
             with pytest.raises(redis.ConnectionError, match="closed"):
                 await made.on_connect()
 
