@@ -59,11 +59,11 @@ RUN cd /opt/moca/lib/python3*/site-packages \
         torch/lib/lib*test.so torch/lib/libbackend_with_compiler.so torch/lib/libaoti_custom_ops.so \
     && find numpy sympy networkx mpmath -type d -name tests -prune -exec rm -rf {} + \
     && strip --strip-unneeded torch/lib/libc10.so torch/lib/libtorch_cpu.so \
-        torch/lib/libtorch_python.so uvloop/*.so greenlet/*.so \
+        torch/lib/libtorch_python.so uvloop/*.so \
         httptools/parser/*.so \
     # Compiled are the modules that are imported at a start, instead of all.
-    && /opt/moca/bin/python -c 'import service.cli, service.supervisor, service.commands.demo, \
-        service.api.app, service.api.server, service.worker.loop, service.webhooks.process'
+    && /opt/moca/bin/python -c 'import service.commands.main, service.runtime.supervisor, service.commands.demo, \
+        service.api.app, service.api.server, service.worker.worker, service.webhooks.runner'
 
 FROM ${PYTHON_IMAGE}
 ARG VARIANT=cpu

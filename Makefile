@@ -40,7 +40,8 @@ bench: install  ## step time early and late; throughput beside a bare echo endpo
 	$(BIN)/moca bench step
 	$(BIN)/moca bench serve
 
-docs: install  ## the documents as a site in build/site, every link checked
+docs: install  ## the generated pages, and the documents as a site in build/site, every link checked
+	$(BIN)/python deploy/site/pages.py
 	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build
 
 clean:  ## remove .venv and caches; data folders stay

@@ -44,7 +44,7 @@ def main():
     except OSError as error:
         sys.exit(f"make_secrets: {error}")
     for name in made:
-        print(f"made {name}")
+        print(f"created {name}")
 
 
 if __name__ == "__main__":

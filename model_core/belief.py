@@ -21,7 +21,7 @@ class Belief(NamedTuple):
     log_prob: (B, S) log b(r); rows sum to one. run_length: (B, S) int64.
     score: (B, S) log probability of the best segmentation that ends in this hypothesis, up to a
     constant per row. previous_start: (B, S) int64, start of that segmentation's segment before
-    this one; -1 where there is none.
+    this one; -1 without one.
     """
 
     log_prob: Tensor
@@ -97,7 +97,7 @@ def override(belief: Belief, log_prob: Tensor) -> Belief:
     log_prob = log_prob.masked_fill(torch.isneginf(belief.log_prob), NEG_INF)
     total = torch.logsumexp(log_prob, -1, keepdim=True)
     if not bool(torch.isfinite(total).all()):
-        raise ValueError("an override leaves no hypothesis of a stream any probability")
+        raise ValueError("the override leaves no hypothesis with a positive probability")
     log_prob = log_prob - total
     gone = torch.isneginf(log_prob)
     moved = (log_prob - belief.log_prob).masked_fill(gone, NEG_INF)

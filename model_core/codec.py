@@ -61,11 +61,9 @@ def decode(model: UnderlyingModel, prior: Prior, max_hypotheses: int, blob: byte
     if "log_prob" not in arrays or arrays["log_prob"].dim() != 1:
         raise CorruptState("state has no list 'log_prob' of its hypotheses")
     count = len(arrays["log_prob"])
-    least = int(seq != 0)  # there is none before the first observation
+    least = int(seq != 0)  # no hypotheses before the first observation
     if not least <= count <= max_hypotheses:
-        raise CorruptState(
-            f"state has {count} hypotheses; between {least} and {max_hypotheses} fit"
-        )
+        raise CorruptState(f"state has {count} hypotheses, expected {least} to {max_hypotheses}")
     targets = dict(zip(Belief._fields, state.belief, strict=True))
     targets["totals_at_start"] = state.totals_at_start
     for name, target in targets.items():
@@ -85,7 +83,7 @@ def decode(model: UnderlyingModel, prior: Prior, max_hypotheses: int, blob: byte
 def _checked(blob: bytes) -> tuple[bytes, int]:
     """All but the checksum, and where the arrays begin."""
     if len(blob) < _PREFIX.size + _CHECKSUM.size:
-        raise CorruptState(f"state of {len(blob)} bytes is cut short")
+        raise CorruptState(f"state of {len(blob)} bytes is truncated")
     body, (checksum,) = blob[: -_CHECKSUM.size], _CHECKSUM.unpack(blob[-_CHECKSUM.size :])
     magic, version, length = _PREFIX.unpack_from(body)
     if magic != MAGIC:
@@ -93,7 +91,7 @@ def _checked(blob: bytes) -> tuple[bytes, int]:
     if version != VERSION:
         raise CorruptState(f"state has format {version}; this version reads {VERSION}")
     if crc32(body) != checksum:
-        raise CorruptState("state's checksum does not fit its bytes")
+        raise CorruptState("state's checksum does not match its bytes")
     return body, _PREFIX.size + length
 
 
@@ -106,11 +104,11 @@ def _arrays(blob: bytes, kind: str) -> dict[str, Tensor]:
     for name, dtype, shape in table:
         end = start + 8 * prod(shape)
         if max(shape, default=0) > len(body) or end > len(body):
-            raise CorruptState(f"state's array {name!r} of shape {shape} is not there")
+            raise CorruptState(f"state's array {name!r} of shape {shape} is missing")
         arrays[name] = _array(body[start:end], _DTYPES[dtype]).reshape(shape)
         start = end
     if start != len(body):
-        raise CorruptState(f"state has {len(body) - start} bytes after its arrays")
+        raise CorruptState(f"state has {len(body) - start} unexpected bytes after its arrays")
     return arrays
 
 

@@ -21,12 +21,16 @@ def checked(hazard: float | Sequence[float]) -> tuple[float, ...]:
     """A constant or a table as a table; raises ValueError that says what is wrong with it."""
     table = (hazard,) if isinstance(hazard, int | float) else tuple(hazard)
     if not 1 <= len(table) <= LONGEST:
-        raise ValueError(f"a hazard has between 1 and {LONGEST} entries, got {len(table)}")
+        raise ValueError(f"expected a hazard table of 1 to {LONGEST} entries, got {len(table)}")
     for run_length, value in enumerate(table):
         if not 0 <= value <= 1:
-            raise ValueError(f"a hazard is between 0 and 1, got {value} at {run_length}")
+            raise ValueError(
+                f"expected a hazard between 0 and 1, got {value} at run length {run_length}"
+            )
     if not any(table):
-        raise ValueError("a hazard of 0 at every run length never allows a change")
+        raise ValueError(
+            "a hazard of 0 at every run length never allows a change: expected one above 0"
+        )
     return tuple(map(float, table))
 
 
@@ -41,9 +45,9 @@ def negative_binomial(mean: float, shape: float) -> tuple[float, ...]:
     and `0 < shape < inf`.
     """
     if not 1 <= mean <= LONGEST:
-        raise ValueError(f"the mean of a regime is between 1 and {LONGEST}, got {mean}")
+        raise ValueError(f"expected a mean regime duration between 1 and {LONGEST}, got {mean}")
     if not 0 < shape < math.inf:
-        raise ValueError(f"the shape is finite and above 0, got {shape}")
+        raise ValueError(f"expected a finite shape above 0, got {shape}")
     if shape == 1 or mean == 1:
         return (1 / mean,)
     # P(N >= r) / P(N = r) = 1 + (P(N = r + 1) / P(N = r)) P(N >= r + 1) / P(N = r + 1), N = D - 1:

@@ -31,7 +31,7 @@ async def end(*tasks: asyncio.Task[Any] | None, again_s: float = AGAIN_S) -> Non
         if task.done() and not task.cancelled():
             task.exception()  # looked at, so that asyncio does not report it as lost
     for task in left:
-        log.error("a task does not end, however often it is cancelled:\n%s", described(task))
+        log.error("a task ignores cancellation:\n%s", described(task))
 
 
 def is_cancelled() -> bool:

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 from redis.exceptions import ConnectionError as Unreachable
 
-from service.redis.connection import connect
+from service.store.connection import connect
 from tests.limits import (  # noqa: F401 (hooks)
     pytest_collection_modifyitems,
     pytest_runtest_protocol,

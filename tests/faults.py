@@ -19,7 +19,7 @@ from urllib.parse import urlsplit
 
 import httpx
 
-from service.redis.keys import partition_of
+from service.store.keys import partition_of
 
 REQUESTS, REPLIES = "requests", "replies"  # directions: to the store, from the store
 BOTH = (REQUESTS, REPLIES)

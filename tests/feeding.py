@@ -7,11 +7,10 @@ import json
 
 import httpx
 
-from service import feed
-from service.redis import keys
-from service.redis.connection import connect
-from service.redis.log import DONE, Commit, Log, Offset
-from service.wire import Event
+from service.store import keys
+from service.store.connection import connect
+from service.store.log import DONE, Commit, Log, Offset
+from service.wire import Event, event_entries
 
 MS = 1_700_000_000_000
 
@@ -32,9 +31,9 @@ class Writer:
         self.ms = max(self.ms + 1, self.clock())
         p = keys.partition_of(stream, self.partitions)
         event = Event(id_, state, 10 * id_, 10 * id_ + 3, size=pad)
-        raised = feed.Raised(stream, model, 1, event, "2024-05-01T12:00:00Z", self.ms)
+        raised = event_entries.Raised(stream, model, 1, event, "2024-05-01T12:00:00Z", self.ms)
         entry = f"{self.ms}-0"
-        blob = feed.encode(raised, feed.number_of(p, f"{self.ms}-0"))
+        blob = event_entries.encode(raised, event_entries.number_of(p, f"{self.ms}-0"))
         effect = ("FEED", keys.feed(p), self._most, f"{self.ms}-0", blob)
         new, lease = Offset(entry, DONE), self._leases[p]
         commit = Commit(p, lease.token, self._offsets[p], new, 0, [effect], [])

@@ -6,8 +6,8 @@ import time
 
 import redis
 
-from service.redis.connection import connect_async
-from service.redis.subscription import Subscriptions
+from service.store.cluster.subscription import Subscriptions
+from service.store.connection import connect_async
 
 
 class Heard:

@@ -1,1 +1,1 @@
-"""Offline jobs that meta-train models and publish artifacts."""
+"""Offline meta-training of models, their evaluation, and the publication of artifacts."""

@@ -1,4 +1,4 @@
-"""What decides a training run: read from presets and TOML files, kept in checkpoints."""
+"""Configuration of a training run, from presets and TOML files; kept in the run's folder."""
 
 from __future__ import annotations
 
@@ -9,13 +9,13 @@ from pydantic import BaseModel, ConfigDict, Field, PositiveInt, ValidationError,
 
 from training.errors import BadConfig
 
-OWN = "data"  # the experiment of series of one's own
+OWN = "data"  # the experiment of own series
 Options = dict[str, Any]
 Activation = Literal["relu", "tanh", "identity"]
 
 
 class Section(BaseModel):
-    """Unknown names are refused; values do not change."""
+    """Immutable settings; unknown names are errors."""
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
@@ -64,7 +64,7 @@ class ModelConfig(Section):
 
 
 class Objective(Section):
-    """What is minimised: the mean negative log predictive, of one of several ways to condition."""
+    """Training objective: the mean negative log predictive under one way of conditioning."""
 
     mode: str = Field(default="moca", description="moca, oracle, toe, coe or swN (the last N).")
     supervision: float = Field(
@@ -78,19 +78,19 @@ class Objective(Section):
     @classmethod
     def _known(cls, mode: str) -> str:
         if not re.fullmatch(r"moca|oracle|toe|coe|sw[1-9]\d*", mode):
-            raise ValueError(f"got {mode!r}, expected moca, oracle, toe, coe or swN such as sw10")
+            raise ValueError(f"expected moca, oracle, toe, coe or swN such as sw10, got {mode!r}")
         return mode
 
     @property
     def window(self) -> int | None:
-        """Observations that a sliding window holds; 0 for `toe`; None for what is none."""
+        """Length of the sliding window; 0 for `toe`, None for modes without one."""
         if self.mode == "toe":
             return 0
         return int(self.mode[2:]) if self.mode.startswith("sw") else None
 
 
 class OptimiserConfig(Section):
-    """Adam, its schedule, and when to stop."""
+    """Adam, its schedule, and the stopping criteria."""
 
     learning_rate: float = Field(default=0.005, gt=0)
     batch: int = Field(default=50, ge=1, description="Windows in an iteration, over all processes.")
@@ -112,7 +112,7 @@ class OptimiserConfig(Section):
 
 
 class ValidationConfig(Section):
-    """Measured on fixed windows; the best parameters are kept."""
+    """Validation on fixed windows; the best parameters are kept."""
 
     every: int = Field(default=100, ge=1, description="Iterations between measurements.")
     windows: int = Field(default=50, ge=1)
@@ -126,7 +126,7 @@ class ValidationConfig(Section):
 
 
 class Config(Section):
-    """A training run. `data` is read by the experiment."""
+    """Configuration of a training run; the experiment interprets `data`."""
 
     experiment: str
     name: str = Field(
@@ -146,25 +146,25 @@ S = TypeVar("S", bound=Section)
 
 
 def merged(base: dict[str, Any], *others: dict[str, Any]) -> dict[str, Any]:
-    """Nested settings, the later before the earlier; BadConfig where a section is no section."""
-    found = dict(base)
+    """Merge nested settings, the later over the earlier; BadConfig for a malformed section."""
+    result = dict(base)
     for other in others:
         for name, value in other.items():
-            old = found.get(name)
+            old = result.get(name)
             if isinstance(old, dict) and isinstance(value, dict):
                 value = merged(old, value)
-            elif name in found and isinstance(old, dict) != isinstance(value, dict):
-                raise BadConfig(f"{name} is given both a value and settings of its own")
-            found[name] = value
-    return found
+            elif name in result and isinstance(old, dict) != isinstance(value, dict):
+                raise BadConfig(f"{name}: expected a value or a section of settings, got both")
+            result[name] = value
+    return result
 
 
 def checked(section: type[S], settings: Options) -> S:
-    """Checked settings of one section; raises BadConfig, naming what is wrong."""
+    """Validated settings of one section; raises BadConfig."""
     try:
         return section.model_validate(settings)
     except ValidationError as error:
         where = "; ".join(
-            f"{'.'.join(map(str, each['loc']))}: {each['msg']}" for each in error.errors()
+            f"{'.'.join(map(str, one['loc']))}: {one['msg']}" for one in error.errors()
         )
         raise BadConfig(where) from error

@@ -1,17 +1,17 @@
-"""What training raises on purpose: something that whoever asked can mend.
+"""Errors of training that the user can correct.
 
 ValueError
 └── TrainingError
     ├── BadConfig   a setting, a preset or a combination of them
-    ├── BadData     data that cannot be used as it is
-    └── BadRun      a folder of a run that cannot be read or does not fit
+    ├── BadData     unusable data
+    └── BadRun      an unreadable or incompatible folder of a run
 """
 
 from __future__ import annotations
 
 
 class TrainingError(ValueError):
-    """The message says what was wrong and where."""
+    """Base class; the message names the fault and its place."""
 
 
 class BadConfig(TrainingError):
@@ -19,8 +19,8 @@ class BadConfig(TrainingError):
 
 
 class BadData(TrainingError):
-    """A file, a column, a row or a series that cannot be used; the message names it."""
+    """An unusable file, column, row or series; the message names it."""
 
 
 class BadRun(TrainingError):
-    """A folder of a run that cannot be read or does not fit."""
+    """An unreadable or incompatible folder of a run."""

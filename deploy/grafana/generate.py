@@ -26,7 +26,7 @@ def main(arguments: list[str] | None = None) -> int:
         elif not check:
             path.write_text(text)
     for path in sorted(wrong):
-        print(f"{path.name} is not what the code makes: run {Path(__file__).name}", file=sys.stderr)
+        print(f"{path.name} is outdated: run {Path(__file__).name}", file=sys.stderr)
     return 1 if wrong else 0
 
 

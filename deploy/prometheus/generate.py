@@ -1,4 +1,4 @@
-"""Write what is made of the rules and of docs/alerts.md; with --check compare instead.
+"""Write the files made from the rules and docs/monitoring.md; with --check compare instead.
 
 consoles/moca-alerts.html: the runbook, which Prometheus itself shows at /consoles/.
 deploy/kubernetes/components/monitoring/rules.yaml: the rules for the Prometheus Operator.
@@ -42,8 +42,9 @@ spec:
 
 
 def runbook() -> str:
-    """Return the page of alerts. Prometheus has no other page of the documents to link to."""
-    source = (ROOT / "docs" / "alerts.md").read_text()
+    """Return the section on alerts as a page. Prometheus serves no other documentation."""
+    page = (ROOT / "docs" / "monitoring.md").read_text()
+    source = page[page.index("\n## Alerts\n") :].replace("\n## Alerts\n", "\n# Alerts\n", 1)
     bare = re.sub(r"\[([^\]]+)\]\((?!#|https?:)[^)]*\)", r"\1", source)
     content = markdown.markdown(bare, extensions=["fenced_code", "tables", "toc"])
     # Prometheus takes the page for a template, and would evaluate what is in double braces.

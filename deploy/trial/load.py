@@ -90,7 +90,7 @@ class Load:
                 return response.json()
             self.repeated += 1
             await asyncio.sleep(PAUSE_S)
-        raise SystemExit("the deployment does not come back")
+        raise SystemExit("the deployment did not come back")
 
     async def _check(self, client, i, each):
         url = self.options.url[i % len(self.options.url)]
@@ -110,13 +110,17 @@ def positive(text):
 def parsed():
     """Read the command line."""
     parser = argparse.ArgumentParser(description=__doc__.split("\n", 1)[0])
-    parser.add_argument("--url", action="append", help="address of an API; may be given again")
-    parser.add_argument("--observations", type=positive, default=10_000, help="in all (10000)")
-    parser.add_argument("--streams", type=positive, default=50, help="at once (50)")
-    parser.add_argument("--kill", action="append", default=[], help="container to kill and start")
-    parser.add_argument("--away-s", type=float, default=1.0, help="until it is started (1 s)")
+    parser.add_argument("--url", action="append", help="address of an API; may be repeated")
+    parser.add_argument(
+        "--observations", type=positive, default=10_000, help="number of observations (10000)"
+    )
+    parser.add_argument("--streams", type=positive, default=50, help="concurrent streams (50)")
+    parser.add_argument("--kill", action="append", default=[], help="container to kill and restart")
+    parser.add_argument(
+        "--away-s", type=float, default=1.0, help="seconds until it is restarted (1)"
+    )
     parser.add_argument("--engine", default="docker", help="docker, podman or one with options")
-    parser.add_argument("--api-key", default="", help="key of the service")
+    parser.add_argument("--api-key", default="", help="API key of the service")
     options = parser.parse_args()
     options.url = options.url or ["http://127.0.0.1:8000"]
     return options

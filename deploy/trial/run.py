@@ -116,7 +116,7 @@ def check_rights(deployment):
         allowed = next(line.split()[1] for line in status.splitlines() if "CapEff" in line)
         print(f"{name}: user {user}, capabilities {allowed}, {written.rpartition(': ')[2]}")
         if user != USER or int(allowed, 16) != 0 or "Read-only" not in written:
-            raise Wrong(f"{name} has more rights than it needs")
+            raise Wrong(f"{name} has more privileges than it needs")
 
 
 def check_load(deployment, observations):
@@ -142,7 +142,7 @@ def check_prometheus(killed):
         f" {before} targets known from before it was killed"
     )
     if (up, before) != (TARGETS, TARGETS) or recorded == 0:
-        raise Wrong("prometheus misses something")
+        raise Wrong("Prometheus lacks targets or series")
 
 
 def asked_prometheus(query, at):
@@ -156,12 +156,14 @@ def parsed():
     """Read the command line."""
     parser = argparse.ArgumentParser(description=__doc__.split("\n", 1)[0])
     parser.add_argument("--engine", choices=COMPOSE, default="docker", help="docker")
-    parser.add_argument("--image", default=IMAGE, help=f"to run ({IMAGE})")
-    parser.add_argument("--build", action="store_true", help="build it first")
-    parser.add_argument("--host-network", action="store_true", help="put all on the host's network")
-    parser.add_argument("--observations", type=load.positive, default=10_000, help="in all (10000)")
+    parser.add_argument("--image", default=IMAGE, help=f"image to run ({IMAGE})")
+    parser.add_argument("--build", action="store_true", help="build the image first")
+    parser.add_argument("--host-network", action="store_true", help="use the host's network")
+    parser.add_argument(
+        "--observations", type=load.positive, default=10_000, help="number of observations (10000)"
+    )
     parser.add_argument("--keep", action="store_true", help="leave the containers running")
-    parser.add_argument("arguments", nargs="*", help="for deploy/build.sh, after --")
+    parser.add_argument("arguments", nargs="*", help="options for deploy/build.sh, after --")
     return parser.parse_args()
 
 
@@ -177,7 +179,7 @@ def main():
         print(f"{options.image}: {size / 1e6:.0f} MB", flush=True)
         run_trial(deployment, options.observations)
     except Wrong as error:
-        print(f"wrong: {error}", file=sys.stderr)
+        print(f"failed: {error}", file=sys.stderr)
         return 1
     finally:
         if not options.keep:

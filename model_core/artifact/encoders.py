@@ -117,7 +117,7 @@ def _block(parts: Parts, name: str, out: int, into: int, *, last: bool) -> Block
         for each in ("weight", "bias", "running_mean", "running_var")
     )
     if (variance < 0).any():
-        raise BadArtifact(f"model.safetensors: '{name}.norm.running_var' has a number below 0")
+        raise BadArtifact(f"model.safetensors: '{name}.norm.running_var' has a negative number")
     return Block(weight, bias, (scale, shift, mean, variance))
 
 
@@ -139,7 +139,7 @@ def _time(parts: Parts, spec: Spec, x_dim: int, feature_dim: int) -> Time:
 def _whole(spec: Spec, name: str) -> int:
     value = spec.get(name)
     if not _is_size(value):
-        raise BadArtifact(f"{WHERE}.{name} is {value!r}, expected a whole number of at least 1")
+        raise BadArtifact(f"{WHERE}.{name} is {value!r}, expected an integer of at least 1")
     return value
 
 

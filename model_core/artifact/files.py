@@ -34,7 +34,7 @@ def register(kind: str, builder: Builder) -> None:
     Raises ValueError for a kind that there is already (the same builder again is no error).
     """
     if _BUILDERS.setdefault(kind, builder) is not builder:
-        raise ValueError(f"there is a kind {kind!r} already: {kinds()}")
+        raise ValueError(f"kind {kind!r} is already registered: {kinds()}")
 
 
 def kinds() -> list[str]:
@@ -88,7 +88,7 @@ def load(folder: Path, device: str | torch.device = "cpu") -> UnderlyingModel:
         raise BadArtifact(f"{DESCRIPTION}: expected an object")
     parts = Parts(description, _tensors(folder / TENSORS, device), device, folder)
     if parts.field("format", int) != FORMAT:
-        raise BadArtifact(f"{DESCRIPTION}: format {description['format']}, this reads {FORMAT}")
+        raise BadArtifact(f"{DESCRIPTION}: format is {description['format']}, expected {FORMAT}")
     kind = parts.field("kind", str)
     if kind not in _BUILDERS:
         raise BadArtifact(f"{DESCRIPTION}: unknown kind {kind!r}, expected one of {kinds()}")
@@ -96,7 +96,7 @@ def load(folder: Path, device: str | torch.device = "cpu") -> UnderlyingModel:
 
 
 def _tensors(path: Path, device: str | torch.device) -> dict[str, Tensor]:
-    """Tensors of a file; none where there is none, for a kind that needs none."""
+    """Tensors of a file; empty without a file, for a kind that needs no tensors."""
     try:
         found = load_file(path) if path.exists() else {}
     except (OSError, ValueError, SafetensorError) as error:
@@ -108,7 +108,11 @@ def _built(kind: str, parts: Parts) -> UnderlyingModel:
     try:
         model = _BUILDERS[kind](parts)
     except _MISTAKES as error:
-        raise BadArtifact(f"{DESCRIPTION}: kind {kind!r} cannot be made: {error!r}") from error
+        raise BadArtifact(
+            f"{DESCRIPTION}: cannot create a model of kind {kind!r}: {error!r}"
+        ) from error
     if not isinstance(model, UnderlyingModel):
-        raise BadArtifact(f"{DESCRIPTION}: kind {kind!r} makes {type(model).__name__}, not a model")
+        raise BadArtifact(
+            f"{DESCRIPTION}: kind {kind!r} creates a {type(model).__name__}, expected a model"
+        )
     return model

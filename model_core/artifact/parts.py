@@ -70,7 +70,7 @@ class Parts:
                 f"{TENSORS}: {name!r} has shape {list(value.shape)}, expected {list(shape)}"
             )
         if not torch.isfinite(value).all():
-            raise BadArtifact(f"{TENSORS}: {name!r} has a number that is not finite")
+            raise BadArtifact(f"{TENSORS}: {name!r} has a non-finite number")
         return value.double()
 
     def shape(self, name: str, dimensions: int) -> tuple[int, ...]:
@@ -158,7 +158,7 @@ def _table(spec: list[Any] | dict[str, Any]) -> tuple[float, ...]:
     """Hazards by run length; raises ValueError."""
     if isinstance(spec, list):
         if not all(map(is_number, spec)):
-            raise ValueError("a table holds numbers only")
+            raise ValueError("expected a table of numbers")
         return hazards.checked(spec)
     mean, shape = spec.get("mean"), spec.get("shape")
     if spec.keys() != {"mean", "shape"} or not is_number(mean) or not is_number(shape):

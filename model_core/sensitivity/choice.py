@@ -35,7 +35,7 @@ def choose(curves: Sequence[Curve], rate: float, hazard: float | None) -> Choice
     if hazard is None or hazard == own:
         return _on(curves[0], rate)
     if own is None:
-        raise OutOfRange("hazard: its false alarms are known at the model's own hazard only")
+        raise OutOfRange("hazard: false alarms are calibrated only at the model's own hazard")
     known = sorted(
         (each for each in curves if (each.hazard or 0.0) >= own or _reaches(each, rate)),
         key=lambda each: each.hazard or 0.0,
@@ -45,7 +45,7 @@ def choose(curves: Sequence[Curve], rate: float, hazard: float | None) -> Choice
         return _on(known[places.index(hazard)], rate)
     if hazard > REACH * places[-1]:
         raise OutOfRange(
-            f"hazard: false alarms are known up to {REACH * places[-1]:g}, got {hazard:g}"
+            f"hazard: false alarms are calibrated up to {REACH * places[-1]:g}, got {hazard:g}"
         )
     above = next((i for i, place in enumerate(places) if place > hazard), len(places))
     if above in (0, len(places)):

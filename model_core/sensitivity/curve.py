@@ -197,7 +197,5 @@ def read(found: dict[str, Any]) -> Curve:
         for a, b in zip(points, points[1:], strict=False)
     )
     if len(points) < 2 or not falling or not 0 < points[0].threshold < points[-1].threshold < 1:
-        raise ValueError(
-            "a curve needs two points or more, with rates that fall as thresholds rise"
-        )
+        raise ValueError("expected at least two points, with rates that fall as thresholds rise")
     return Curve(found["hazard"], points)

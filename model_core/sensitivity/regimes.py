@@ -55,8 +55,8 @@ def check(model: UnderlyingModel) -> None:
     x = torch.zeros(1, model.x_dim, dtype=torch.float64) if model.x_dim else None
     if model.input_log_prob(prior.stats, model.encode(x, prior.context)) is not None:
         raise CannotSimulate(
-            f"a model of kind {model.kind!r} tells regimes by their inputs too, of which it knows "
-            "the features only: quiet data cannot be simulated"
+            f"cannot simulate quiet data for a model of kind {model.kind!r}: its regimes "
+            "depend on the inputs, of which it knows the features only"
         )
 
 
@@ -83,8 +83,8 @@ def draw(
         if count >= series:
             return _joined(found).at(torch.arange(series))
     raise CannotSimulate(
-        f"{count} of {ATTEMPTS * series} regimes drawn from the prior stay within {FARTHEST:g} "
-        "deviations: quiet data cannot be simulated"
+        f"cannot simulate quiet data: {count} of {ATTEMPTS * series} regimes drawn from the "
+        f"prior stay within {FARTHEST:g} deviations"
     )
 
 

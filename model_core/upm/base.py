@@ -154,7 +154,7 @@ class UnderlyingModel(ABC):
         """Inputs, or features, of a model that cannot do without; raises ValueError."""
         if x is None:
             raise ValueError(
-                f"a model of kind {self.kind!r} takes an input x of {self.x_dim} numbers"
+                f"a model of kind {self.kind!r} requires an input x of {self.x_dim} numbers"
             )
         return x
 

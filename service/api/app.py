@@ -21,43 +21,49 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Match
 
-from service.api import openapi
-from service.api.accesslog import open_log
-from service.api.asked import Asked
-from service.api.edge import Edge
-from service.api.expiry import Expiry
-from service.api.forms import Forms
-from service.api.gateway import Gateway
-from service.api.guard import Guard
+from service.api.auth.guard import Authenticator
+from service.api.auth.rate_limits import Rates
+from service.api.gateway.expiry import Expiry
+from service.api.gateway.gateway import Gateway
+from service.api.gateway.load_shedding import Overload
+from service.api.gateway.partition_queue import Access
+from service.api.gateway.pinned_metrics import Pinned
+from service.api.gateway.replies import Replies, bounded
+from service.api.gateway.store_monitor import Monitor
 from service.api.http import Context, checked_stream, problem
-from service.api.hub import Hub
-from service.api.lane import Access
-from service.api.live import Live
-from service.api.monitor import Monitor
-from service.api.overload import Overload
-from service.api.pinned import Pinned
-from service.api.rates import Rates
-from service.api.replies import Replies, bounded
-from service.api.routes import add_routes
-from service.errors import InternalError, MethodNotAllowed, NotFound, ServiceError
-from service.exposure import describe, keys_required
-from service.models import Catalogue
-from service.process import Refused
-from service.redis.append import Appender
-from service.redis.committed import AsyncStore
-from service.redis.connection import (
+from service.api.middleware import RequestMiddleware
+from service.api.openapi import document
+from service.api.parsing.commands import CommandParser
+from service.api.parsing.observations import ObservationParser
+from service.api.routes.table import CALLS, add_routes
+from service.api.sse.event_hub import EventHub
+from service.api.sse.observation_hub import ObservationHub
+from service.errors.base import (
+    InternalError,
+    MethodNotAllowed,
+    NotFound,
+    ServiceError,
+    StartupError,
+)
+from service.models.catalogue import Catalogue
+from service.observability.access_log import open_log
+from service.observability.tracing import open_tracer
+from service.runtime.access_policy import describe, keys_required
+from service.settings import Settings
+from service.store.api_keys import AsyncKeyring, Keyring
+from service.store.api_reads import AsyncStore
+from service.store.append import Appender
+from service.store.connection import (
     START_TIMEOUT_S,
+    START_WAIT_S,
     UnusableServer,
     check_server,
     connect,
     connect_async,
     fix_partitions,
+    patiently,
 )
-from service.redis.feed import Feeds
-from service.redis.keyring import AsyncKeyring, Keyring
-from service.redis.waiting import START_WAIT_S, patiently
-from service.settings import Settings
-from service.tracing import open_tracer
+from service.store.event_log import Feeds
 
 log = logging.getLogger(__name__)
 
@@ -88,7 +94,7 @@ def create_app(settings: Settings) -> FastAPI:
             app.state.starting = asyncio.current_task()
             try:
                 app.state.context = await _start(settings, app.state.overload, stack)
-            except (UnusableServer, Refused, redis.RedisError) as error:
+            except (UnusableServer, StartupError, redis.RedisError) as error:
                 app.state.refused = error
                 raise
             finally:
@@ -109,7 +115,8 @@ def create_app(settings: Settings) -> FastAPI:
     app.state.refused = None
     app.state.starting = None  # the task that starts it, to be ended by a stop that comes meanwhile
     app.state.overload = Overload(settings)
-    app.openapi = lambda: openapi.document(app)  # type: ignore[method-assign]
+    kinds = [call.answer for call in CALLS if call.answer is not None]
+    app.openapi = lambda: document.document(app, kinds)  # type: ignore[method-assign]
     _add_edge(app, settings)
     add_routes(app, settings)
     return app
@@ -129,7 +136,7 @@ def _add_edge(app: FastAPI, settings: Settings) -> None:
     app.state.access_log = open_log(settings.access_log)
     app.state.tracer = open_tracer(settings, "api")
     app.add_middleware(
-        Edge, log=app.state.access_log, shortcut=not origins, tracer=app.state.tracer
+        RequestMiddleware, log=app.state.access_log, shortcut=not origins, tracer=app.state.tracer
     )
 
 
@@ -139,8 +146,8 @@ def _warn_of_default(settings: Settings, catalogue: Catalogue) -> None:
     usable = catalogue.usable(name)
     if not usable or (version and version not in usable):
         log.warning(
-            "--default-model: there is no usable model %r; until there is one, streams must be"
-            " made with a `model` of their own",
+            "--default-model: model %r is not usable; until it is, creating a stream "
+            "requires an explicit `model`",
             settings.default_model,
         )
 
@@ -161,20 +168,22 @@ async def _start(settings: Settings, overload: Overload, stack: AsyncExitStack) 
     _warn_of_default(settings, catalogue)
     access = Access(appender, incarnation, settings)
     gateway = Gateway(access, replies, monitor, catalogue, overload)
-    guard = Guard(AsyncKeyring(reads), Rates(counting, settings.key_rate), settings, required)
+    guard = Authenticator(
+        AsyncKeyring(reads), Rates(counting, settings.key_rate), settings, required
+    )
     stack.push_async_callback(gateway.close)
-    live = Live(store, settings)
+    live = ObservationHub(store, settings)
     expiry = Expiry(store, gateway)
     gateway.start(guard.watch(), expiry.watch(), live.watch(), overload.watch())
     try:
         async with asyncio.timeout(START_WAIT_S):
             await replies.subscribed.wait()
     except TimeoutError:  # not fatal: outcomes are also read from the store
-        log.warning("replies: no subscription within %g s; starting without", START_WAIT_S)
+        log.warning("replies: no subscription within %g s; starting without it", START_WAIT_S)
     thread = ThreadPoolExecutor(1, "bodies")
     stack.callback(thread.shutdown, wait=False, cancel_futures=True)
-    forms = Forms(settings)
-    asked = Asked(settings, forms)
+    forms = ObservationParser(settings)
+    asked = CommandParser(settings, forms)
     hub = _follow_events(settings, stack)
     pinned = Pinned(store, settings.partitions, settings.max_pinned)
     return Context(
@@ -184,11 +193,11 @@ async def _start(settings: Settings, overload: Overload, stack: AsyncExitStack) 
     )
 
 
-def _follow_events(settings: Settings, stack: AsyncExitStack) -> Hub:
+def _follow_events(settings: Settings, stack: AsyncExitStack) -> EventHub:
     """Start the reader of events, with connections of its own: it waits on one of them."""
     waiting, reading = (connect_async(settings.redis_url or "") for _ in range(2))
     stack.push_async_callback(_disconnect, waiting, reading)
-    hub = Hub(Feeds(waiting, reading, settings.partitions), settings)
+    hub = EventHub(Feeds(waiting, reading, settings.partitions), settings)
     stack.push_async_callback(hub.close)
     hub.start()
     return hub
@@ -202,7 +211,7 @@ async def _disconnect(*clients: redis.asyncio.Redis) -> None:
     except TimeoutError as error:
         failed = [error]
     for each in failed:
-        log.warning("a connection to the store was not closed: %s", each)
+        log.warning("could not close a connection to the store: %s", each)
 
 
 async def _close_logs(app: FastAPI) -> None:
@@ -254,14 +263,16 @@ async def _http_error(request: Request, error: Exception) -> Response:
     path = request.scope["path"]
     if error.status_code == 405:
         allowed = {"Allow": ", ".join(_methods(request))}
-        return problem(MethodNotAllowed(f"{request.method} is not for {path}"), allowed)
+        return problem(
+            MethodNotAllowed(f"method {request.method} is not allowed for {path}"), allowed
+        )
     raw: bytes = request.scope.get("raw_path") or b""
     if raw.startswith(b"/v1/streams/") and b"%2f" in raw.lower():
         try:
             checked_stream("/")  # an encoded slash is part of an id, not of the path
         except ServiceError as bad_id:
             return problem(bad_id)
-    return problem(NotFound(f"there is nothing at {path}"))
+    return problem(NotFound(f"no resource at {path}"))
 
 
 def _methods(request: Request) -> list[str]:
@@ -279,4 +290,4 @@ async def _unexpected(request: Request, error: Exception) -> Response:
     log.error("request %s failed", request_id, exc_info=error)
     # Sent from outside the middleware that adds the id to every other answer.
     headers = {"X-Request-Id": request_id}
-    return problem(InternalError("an unexpected error", request_id=request_id), headers)
+    return problem(InternalError("internal error", request_id=request_id), headers)

@@ -13,34 +13,31 @@ from starlette.requests import ClientDisconnect, Request
 from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
 
-from service.api.asked import Asked
-from service.api.bodies import apart, is_light, read_body
-from service.api.forms import Forms
-from service.api.gateway import Gateway
-from service.api.guard import Guard
-from service.api.headers import header
-from service.api.hub import Hub
-from service.api.live import Live
-from service.api.monitor import Monitor
-from service.api.pinned import Pinned
-from service.api.replies import Replies
-from service.errors import (
+from service.api.auth.guard import Authenticator
+from service.api.gateway.gateway import Gateway
+from service.api.gateway.pinned_metrics import Pinned
+from service.api.gateway.replies import Replies
+from service.api.gateway.store_monitor import Monitor
+from service.api.parsing.bodies import BYTES, JSON, NDJSON, apart, header, is_light, read_body
+from service.api.parsing.commands import CommandParser
+from service.api.parsing.observations import ObservationParser
+from service.api.sse.event_hub import EventHub
+from service.api.sse.observation_hub import ObservationHub
+from service.errors.base import (
     PROBLEM_JSON,
     FieldError,
     InvalidField,
     ServiceError,
     UnsupportedMediaType,
 )
-from service.models import Catalogue
-from service.redis.committed import AsyncStore
-from service.schemas import KEY, STREAM_ID, STREAM_ID_SAID
+from service.models.catalogue import Catalogue
+from service.schema.observations import KEY, STREAM_ID, STREAM_ID_SAID
 from service.settings import Settings
+from service.store.api_reads import AsyncStore
 from service.wire import Outcome
 
-JSON = "application/json"
-BYTES = "application/octet-stream"
-NDJSON = "application/x-ndjson"
 CLIENT_LEFT = 499
+BODY_TIMEOUT_S = 30.0  # the largest body, 8 MiB, at 2.2 Mbit/s
 AT_ONCE = 32  # answers sent in one piece
 T = TypeVar("T")
 _stream_id = re.compile(STREAM_ID.strip("^$")).fullmatch
@@ -95,16 +92,16 @@ class Context(NamedTuple):
     """What the routes work with."""
 
     settings: Settings
-    forms: Forms
-    asked: Asked
+    forms: ObservationParser
+    asked: CommandParser
     gateway: Gateway
     replies: Replies
     store: AsyncStore
     monitor: Monitor
     catalogue: Catalogue
-    guard: Guard
-    hub: Hub
-    live: Live
+    guard: Authenticator
+    hub: EventHub
+    live: ObservationHub
     pinned: Pinned
     thread: Executor  # one thread, for bodies that are not light
 
@@ -125,7 +122,7 @@ class RawRoute(APIRoute):
 
     async def _respond(self, scope: Scope, receive: Receive, send: Send) -> None:
         try:
-            guard: Guard = scope["app"].state.context.guard
+            guard: Authenticator = scope["app"].state.context.guard
             await guard.admit(scope, self.needs)
             response: Response = await self.endpoint(Request(scope, receive, send))
         except ServiceError as error:
@@ -199,7 +196,7 @@ async def _read(request: Request, required: bool, lines: bool) -> tuple[bytes, b
 
 async def _body(request: Request, limit: int) -> bytes:
     context = context_of(request)
-    return await read_body(request, context.thread, limit, context.settings.body_timeout_s)
+    return await read_body(request, context.thread, limit, BODY_TIMEOUT_S)
 
 
 async def read_form(request: Request, read: Callable[[bytes], T], required: bool = True) -> T:

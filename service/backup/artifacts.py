@@ -9,12 +9,12 @@ import tempfile
 from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 
-from service import models
 from service.backup.file import BadBackup, Block, Piece, UsedModel
+from service.models import catalogue
 
 PIECE_BYTES = 1 << 20
 _file_name = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}").fullmatch
-_reference = re.compile(models.REFERENCE).match
+_reference = re.compile(catalogue.REFERENCE).match
 
 
 class UnfitModels(ValueError):
@@ -24,8 +24,8 @@ class UnfitModels(ValueError):
 def artifact_files(models_dir: Path, reference: str) -> list[Path]:
     """Return the files of an artifact; none of a built-in model, or of one that is not there."""
     name, _, version = reference.partition("@")
-    folder = models.place(models_dir, name) / version
-    if models.digest(models_dir, reference) is None:
+    folder = catalogue.place(models_dir, name) / version
+    if catalogue.digest(models_dir, reference) is None:
         return []
     return sorted(file for file in folder.iterdir() if file.is_file() and _file_name(file.name))
 
@@ -45,11 +45,11 @@ def unfit(wanted: Mapping[str, UsedModel], models_dir: Path) -> dict[str, str]:
     """Return what is wrong with each model that streams need, if anything is."""
     found = {}
     for reference, model in wanted.items():
-        if models.resolve(models_dir, reference) is None:
+        if catalogue.resolve(models_dir, reference) is None:
             if not model.packed:
-                found[reference] = "is not there"
-        elif not models.same(models_dir, reference, model.digest):
-            found[reference] = "is another one than the streams were made with"
+                found[reference] = "is missing"
+        elif not catalogue.same(models_dir, reference, model.digest):
+            found[reference] = "differs from the one that the streams were created with"
     return found
 
 
@@ -61,7 +61,7 @@ def install(
     Each is written beside its place and moved there whole. Raises BadBackup and OSError.
     """
     models_dir.mkdir(parents=True, exist_ok=True)
-    missing = [each for each in wanted if models.resolve(models_dir, each) is None]
+    missing = [each for each in wanted if catalogue.resolve(models_dir, each) is None]
     draft = Path(tempfile.mkdtemp(prefix=".restore-", dir=models_dir))
     try:
         for piece in (piece for block in blocks for piece in block.pieces):
@@ -75,7 +75,7 @@ def install(
 def _append(draft: Path, piece: Piece) -> None:
     # Names become paths: those of a file that somebody made up could lead elsewhere.
     if not (_file_name(piece.file) and _reference(piece.model)):
-        raise BadBackup(f"a packed model is named {piece.model!r}, with the file {piece.file!r}")
+        raise BadBackup(f"invalid name of a packed model: {piece.model!r}, file {piece.file!r}")
     folder = draft / piece.model
     folder.mkdir(exist_ok=True)
     with (folder / piece.file).open("ab") as target:
@@ -90,7 +90,7 @@ def _put(draft: Path, reference: str, model: UsedModel, models_dir: Path) -> boo
     target = models_dir / name / version
     target.parent.mkdir(exist_ok=True)
     os.replace(folder, target)
-    if not models.same(models_dir, reference, model.digest):
+    if not catalogue.same(models_dir, reference, model.digest):
         shutil.rmtree(target)
-        raise BadBackup(f"the packed model {reference} is not the one that streams were on")
+        raise BadBackup(f"the packed model {reference} is not the one that the streams use")
     return True

@@ -19,7 +19,7 @@ from typing import IO, TypeVar
 import msgspec
 from msgspec import Struct
 
-from service import formats
+from service.wire import versions
 
 MAGIC, VERSION = b"MOCABACK", 1
 BLOCK_BYTES = 1 << 20  # of a block before it is packed, about: a larger stream has one alone
@@ -95,7 +95,7 @@ class Manifest(Struct):
     models_at: int
     keys: Fields  # access keys, as stored
     keys_used: Fields
-    format: int = 1  # of what is stored, see `service.formats`
+    format: int = 1  # of what is stored, see `service.wire.versions`
     damaged: dict[str, list[str]] = {}  # parts of streams that cannot be read: in it as they are
 
 
@@ -109,7 +109,7 @@ class Writer:
 
     def __init__(self, path: Path) -> None:
         self._path, self._draft = path, path.with_name(f".{path.name}.{os.getpid()}.part")
-        # Whoever reads it reads every stream: for its owner alone.
+        # The file holds every stream: readable by its owner only.
         self._file: IO[bytes] = os.fdopen(os.open(self._draft, _NEW, 0o600), "wb")
         self._hash = hashlib.sha256()
         self.position = 0
@@ -174,22 +174,23 @@ class Reader:
         """Read it all and return the manifest; raises BadBackup. `progress` is told bytes."""
         prefix = self._file.read(_PREFIX.size)
         if not prefix.startswith(MAGIC):
-            raise BadBackup("this file is not one that `moca backup` wrote")
+            raise BadBackup("not a file written by `moca backup`")
         if len(prefix) < _PREFIX.size or self.size < _PREFIX.size + _TRAILER.size:
-            raise BadBackup("the backup is cut short")
+            raise BadBackup("the backup is truncated")
         _, version = _PREFIX.unpack(prefix)
         if version != VERSION:
-            raise BadBackup(f"the backup has format {version}; this version reads {VERSION}")
+            raise BadBackup(f"the backup has format {version}, expected {VERSION}")
         self._file.seek(self.size - _TRAILER.size)
         at, digest = _TRAILER.unpack(self._file.read(_TRAILER.size))
         if self._digest(progress) != digest:
-            raise BadBackup("the backup is damaged or cut short: its checksum does not fit")
+            raise BadBackup("the backup is damaged or truncated: checksum mismatch")
         self._end = at
         self.manifest = found = self._decoded(_manifest, self._read(at)[0])
-        if found.format > formats.STORE:
+        if found.format > versions.STORE:
             raise BadBackup(
-                f"version {found.service} made the backup, in format {found.format}; this version"
-                f" reads formats up to {formats.STORE}"
+                f"the backup was written by version {found.service} in store format "
+                f"{found.format}; this version reads formats up to {versions.STORE}: use a "
+                "later version"
             )
         return self.manifest
 
@@ -231,11 +232,11 @@ class Reader:
         length = _LENGTH.unpack(prefix)[0] if len(prefix) == _LENGTH.size else self.size
         after = at + _LENGTH.size + length
         if after > self.size - _TRAILER.size:
-            raise BadBackup("the backup's blocks are cut short")
+            raise BadBackup("the backup's blocks are truncated")
         return self._file.read(length), after
 
     def _decoded(self, decode: Callable[[bytes], T], body: bytes) -> T:
         try:
             return decode(zlib.decompress(body))
         except (zlib.error, msgspec.MsgspecError) as error:
-            raise BadBackup(f"a block of the backup cannot be read: {error}") from error
+            raise BadBackup(f"cannot read a block of the backup: {error}") from error

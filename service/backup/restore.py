@@ -19,14 +19,14 @@ import redis
 
 from service import wire
 from service.backup.file import Feed, Fields, Kept, Manifest, Reader
-from service.redis import keys
-from service.redis.connection import RESTORING
-from service.redis.keyring import KEYS, USED, VERSION
-from service.redis.log import Commit, Lease, Log
-from service.redis.script import Argument
-from service.redis.store import CorruptState, decoded
-from service.worker.effects import Effect, listed
-from service.worker.ownership import Leases
+from service.store import keys
+from service.store.api_keys import KEYS, USED, VERSION
+from service.store.connection import RESTORING
+from service.store.effects import Effect, index_effects
+from service.store.log import Commit, Lease, Log
+from service.store.script import Argument
+from service.store.worker_reads import CorruptState, decoded
+from service.worker.leases import Leases
 
 ROUND_BYTES = 4 << 20  # of one commit, about
 PAUSE_S = 0.1
@@ -62,7 +62,7 @@ def partitions_for(client: redis.Redis, asked: int | None, manifest: Manifest) -
         return asked or manifest.partitions
     found = int(cast(bytes, recorded))
     if asked not in (None, found):
-        raise Unrestorable(f"this store was made with {found} partitions, asked for {asked}")
+        raise Unrestorable(f"this store was created with {found} partitions, got {asked}")
     return found
 
 
@@ -85,14 +85,15 @@ class Restore:
         waiting = sum(int(into or 0) - int(done or 0) for into, done in found[::2])
         if waiting:
             raise Unrestorable(
-                f"{waiting} accepted observations wait in this store's log, and would be applied"
-                " to what is restored: run the service until they are done"
+                f"{waiting} accepted observations are still pending in this store's log and "
+                "would be applied to the restored streams: run the service until they are "
+                "processed"
             )
         unended = self._client.hexists(keys.CONFIG, RESTORING)
         if any(found[1::2]) and not (unended or self._target.replace):
             raise Unrestorable(
-                f"there are {sum(found[1::2])} streams in this store, deleted ones counted;"
-                " --replace puts the backup in their place"
+                f"this store has {sum(found[1::2])} streams, including deleted ones; use "
+                "--replace to replace them with the backup"
             )
         self._fits()
 
@@ -118,20 +119,22 @@ class Restore:
         living = cast(Any, self._client.zrangebyscore(keys.WORKERS, seconds * 1000, "+inf"))
         if living:
             names = ", ".join(each.decode() for each in living)
-            raise Unrestorable(f"the service runs here (workers {names}): stop it first")
+            raise Unrestorable(f"the service is running here (workers {names}): stop it first")
 
     def _fits(self) -> None:
         """Refuse what cannot fit: it takes no less than its bytes."""
         most = cast(Any, self._client.info("memory"))["maxmemory"]
         needed = self._reader.manifest.stored_bytes
         if most and needed > most:
-            raise Unrestorable(f"it takes {needed} bytes and more, the store's maxmemory is {most}")
+            raise Unrestorable(
+                f"the backup needs at least {needed} bytes, but the store's maxmemory is {most}"
+            )
 
     def _still_fits(self) -> None:
         """What workers commit is written even to a full store, and so is this: end in time."""
         memory = cast(Any, self._client.info("memory"))
         if memory["maxmemory"] and memory["used_memory"] > memory["maxmemory"]:
-            raise Unrestorable("the store's memory is used up: give it more, and restore again")
+            raise Unrestorable("the store's memory is full: raise maxmemory and restore again")
 
     @contextmanager
     def _leases(self) -> Iterator[Leases]:
@@ -157,7 +160,7 @@ class Restore:
             while (lease := log.acquire(partition, blame=False)) is None:
                 leases.tick()
                 if log.declined:
-                    raise Unrestorable("this store was used by a later version: use that one")
+                    raise Unrestorable("this store was used by a later version: use that version")
                 if time.monotonic() > give_up:
                     raise Unrestorable(f"partition {partition} has an owner: stop the service")
                 time.sleep(PAUSE_S)
@@ -199,7 +202,7 @@ class Restore:
         commit = Commit(partition, lease.token, lease.offset, lease.offset, 0, effects, [])
         (result,) = self._log.commit([commit])
         if result not in ("OK", "ALREADY"):
-            raise Unrestorable(f"partition {partition} was taken over ({result}): start again")
+            raise Unrestorable(f"partition {partition} was taken over ({result}): restore again")
 
     def _write_feed(self, feed: Feed) -> None:
         """Put a feed in its place where that is the same: its ids are those of its partition."""
@@ -245,5 +248,5 @@ def _effects(partition: int, kept: Kept) -> list[Effect]:
     if head is None or not head.deleted:
         found.append(("ZADD", keys.names(partition), 0, name))
     if head is not None and not head.deleted:
-        found += listed(partition, name, head, wire.StreamSettings())
+        found += index_effects(partition, name, head, wire.StreamSettings())
     return found

@@ -10,13 +10,15 @@ from typing import Any, NamedTuple, cast
 
 import redis
 
-from service import formats, models, wire
+from service import wire
 from service.backup.artifacts import artifact_files, pieces
 from service.backup.file import BLOCK_BYTES, Block, Feed, Kept, Manifest, UsedModel, Writer
-from service.redis import keys
-from service.redis.connection import RESTORING, check_formats
-from service.redis.keyring import KEYS, USED
-from service.redis.store import CorruptState, chunk, decoded, state
+from service.models import catalogue
+from service.store import keys
+from service.store.api_keys import KEYS, USED
+from service.store.connection import RESTORING, check_formats
+from service.store.worker_reads import CorruptState, chunk, decoded, state
+from service.wire import versions
 
 FEED_PAGE = 500
 HASHES = (
@@ -58,9 +60,12 @@ class Backup:
         """Write all there is; raises NothingThere, RedisError and OSError."""
         stored = self._client.hget(keys.CONFIG, "partitions")
         if stored is None:
-            raise NothingThere("there is no deployment in this store")
+            raise NothingThere("no deployment in this store")
         if self._client.hexists(keys.CONFIG, RESTORING):
-            raise NothingThere("a restore did not end here: what is there is not a deployment yet")
+            raise NothingThere(
+                "a restore into this store was interrupted: there is no complete deployment to "
+                "back up"
+            )
         partitions = int(cast(bytes, stored))
         check_formats(self._client, partitions)
         waiting = self._waiting(partitions)
@@ -84,7 +89,7 @@ class Backup:
             models_at=models_at,
             keys=cast(Any, self._client.hgetall(KEYS)),
             keys_used=cast(Any, self._client.hgetall(USED)),
-            format=formats.STORE,
+            format=versions.STORE,
             damaged=self._damaged,
         )
         self._writer.finish(found)
@@ -128,7 +133,7 @@ class Backup:
             head, *parts = pipe.execute(raise_on_error=False)
         wrong = [str(part) for part in (head, *parts) if isinstance(part, Exception)]
         if wrong or head is None:
-            self._skipped[name] = wrong[0] if wrong else "its head is gone"
+            self._skipped[name] = wrong[0] if wrong else "its head is missing"
             return None
         return _kept(name, head, parts)
 
@@ -139,7 +144,7 @@ class Backup:
         self._grow(size + len(kept.head))
 
     def _count(self, kept: Kept) -> None:
-        if damaged := damage(kept):  # kept as it is: whoever mends it needs the bytes
+        if damaged := damage(kept):  # kept as it is: a repair needs the bytes
             self._damaged[kept.stream] = damaged
         try:
             head: wire.Head = decoded(wire.decode_head, kept.head, "head", kept.stream)
@@ -152,7 +157,7 @@ class Backup:
         self._observations += head.seq
         reference = head.settings.model
         if reference not in self._models:
-            digest = models.digest(self._asked.models_dir, reference)
+            digest = catalogue.digest(self._asked.models_dir, reference)
             self._models[reference] = UsedModel(0, digest)
         self._models[reference].streams += 1
 
@@ -231,7 +236,7 @@ def _outcome(field: bytes, body: bytes) -> wire.IdempotencyRecord:
     """Decode a record, which knows its field."""
     found = wire.decode_idempotency(body)
     if found.field not in (b"", field):
-        raise wire.Damaged("its field is another")
+        raise wire.Damaged("its field does not match")
     return found
 
 

@@ -87,7 +87,7 @@ class Connection(asyncio.Protocol):
         self.send()
 
     def send(self) -> None:
-        """Send the next request, or finish when there is none or time is up."""
+        """Send the next request, or finish when none is left or time is up."""
         now = time.perf_counter()
         request = next(self.requests, None) if now < self.tally.stop_at else None
         if request is None:

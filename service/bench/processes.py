@@ -18,7 +18,7 @@ import httpx
 
 START_S = 60.0
 STOP_S = 20.0
-PROC = Path("/proc")  # where there is none, CPU time is simply not told
+PROC = Path("/proc")  # without it, CPU time is not reported
 
 
 class BenchError(RuntimeError):
@@ -53,7 +53,7 @@ def moca_server(workers: int = 1, arguments: Sequence[str] = ()) -> Iterator[Ser
     """Run `moca serve` with its embedded store in a folder that is removed afterwards."""
     port = free_port()
     with tempfile.TemporaryDirectory(prefix="moca-bench-") as folder:
-        command = [sys.executable, "-c", "from service.cli import main; main()", "serve"]
+        command = [sys.executable, "-c", "from service.commands.main import main; main()", "serve"]
         command += [
             "--host",
             "127.0.0.1",
@@ -143,8 +143,8 @@ def _role(pid: int) -> str:
         name = (PROC / str(pid) / "comm").read_text().strip()
     except OSError:
         return "ended"
-    if "service.cli" in words[:-1]:
-        return words[words.index("service.cli") + 1]
+    if "service.commands.main" in words[:-1]:
+        return words[words.index("service.commands.main") + 1]
     if len(words) > 3 and words[1] == "-c":
         return "serve" if words[3] == "serve" else "echo"
     return name

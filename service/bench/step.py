@@ -70,8 +70,8 @@ def bench_step(
     result = StepBench(model, streams, max_hypotheses, early, late)
     with _one_thread():
         chosen = build(model, Options())
-        prior = _prior(chosen, model, streams)
-        series = _series(model, streams, late + steps)
+        prior = _prior(chosen, streams)
+        series = _series(chosen.label, streams, late + steps)
         states = _walk(chosen, prior, series, (early, late), max_hypotheses, console)
         for _ in range(rounds):
             for start, times in ((early, result.early_ms), (late, result.late_ms)):
@@ -140,17 +140,17 @@ def _inputs(y: Tensor) -> Inputs:
     return Inputs(None, y, labelled, hazard, constant(1.0), nothing, constant(0.01))
 
 
-def _prior(chosen: UnderlyingModel, name: str, streams: int) -> Prior:
+def _prior(chosen: UnderlyingModel, streams: int) -> Prior:
     import torch
 
     from model_core.filter import make_prior
 
-    location = {"gaussian": 0.0, "poisson": 3.0, "bernoulli": 0.5}.get(name, 0.0)
+    location = {"count": 3.0, "binary": 0.5, "positive": 3.0}.get(chosen.label, 0.0)
     ones = torch.ones(streams, 1, dtype=torch.float64)
     return make_prior(chosen, location * ones, ones)
 
 
-def _series(model: str, streams: int, length: int) -> list[Tensor]:
+def _series(label: str, streams: int, length: int) -> list[Tensor]:
     """Draw a series with a shift every `REGIME` observations; each entry is (streams, 1)."""
     import torch
 
@@ -158,10 +158,13 @@ def _series(model: str, streams: int, length: int) -> list[Tensor]:
     shape = (-(-length // REGIME), streams, 1)
     level = torch.rand(shape, generator=draw, dtype=torch.float64)
     level = level.repeat_interleave(REGIME, 0)[:length]
-    if model == "bernoulli":
+    if label == "binary":
         return list(torch.bernoulli(level, generator=draw))
-    if model == "poisson":
+    if label == "count":
         return list(torch.poisson(1 + 5 * level, generator=draw))
+    if label == "positive":
+        noise = torch.rand(level.shape, generator=draw, dtype=torch.float64)
+        return list(-(1 + 5 * level) * torch.log1p(-noise))  # exponential
     noise = torch.randn(level.shape, generator=draw, dtype=torch.float64)
     return list(6 * level + noise)
 

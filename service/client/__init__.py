@@ -11,8 +11,8 @@ from service.client.errors import (
     Unavailable,
     UnexpectedAnswer,
 )
-from service.client.follow import Ended, Followed, Missed
 from service.client.outbox import AsyncOutbox, Bounds, Outbox, OutboxError, OutboxFull
+from service.client.subscriptions import Ended, Followed, Missed
 from service.client.sync import Client
 
 __all__ = [

@@ -5,31 +5,31 @@ from __future__ import annotations
 from collections.abc import AsyncGenerator, AsyncIterator, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, overload
 
-from service.client import base, bodies, calls, calls_overview
+from service.client import base, bodies, calls
 from service.client.base import Result
 from service.client.bodies import Observed
 from service.client.driver import AsyncDriver
-from service.client.feed import Events, Patience
-from service.client.follow import Ended, Follow, Followed, Missed
 from service.client.retry import Policy
-from service.documents import (
+from service.client.subscriptions import Ended, Events, Follow, Followed, Missed, Patience
+from service.schema.responses import (
     Action,
     Answer,
     Changepoints,
     Gap,
     HistoryPage,
-    ModelInfo,
+    ModelDetail,
+    ModelSummary,
     Overview,
     Predictions,
     RunLength,
     Snapshot,
     StreamEvent,
-    StreamState,
+    StreamSummary,
     Verdict,
 )
 
 if TYPE_CHECKING:
-    from service.frames import Answers
+    from service.client.frames import Answers
 
 
 class AsyncClient(AsyncDriver):
@@ -50,12 +50,12 @@ class AsyncClient(AsyncDriver):
 
     async def put_stream(
         self, stream: str, settings: Mapping[str, Any] | None = None
-    ) -> StreamState:
+    ) -> StreamSummary:
         """Create the stream, or change the named settings of an existing one."""
         return await self.call(calls.put_stream(stream, settings or {}))
 
-    async def stream(self, stream: str) -> StreamState:
-        """Return the stream's summary; `UnknownStream` when there is none."""
+    async def stream(self, stream: str) -> StreamSummary:
+        """Return the stream's summary; raises `UnknownStream` without one."""
         return await self.call(calls.stream(stream))
 
     def streams(self, prefix: str = "", limit: int = 100) -> AsyncIterator[str]:
@@ -66,8 +66,8 @@ class AsyncClient(AsyncDriver):
         self, prefix: str = "", *, limit: int = 50, labels: int = 40, cursor: str | None = None
     ) -> Overview:
         """Return one page of streams at a glance; its `cursor` leads to the next."""
-        wanted = calls_overview.Wanted(prefix, limit, labels, cursor)
-        return await self.call(calls_overview.overview(wanted))
+        wanted = calls.Wanted(prefix, limit, labels, cursor)
+        return await self.call(calls.overview(wanted))
 
     async def delete_stream(self, stream: str) -> None:
         """Delete the stream."""
@@ -152,7 +152,7 @@ class AsyncClient(AsyncDriver):
 
         Columns not named are found as `moca replay` finds them: `y`, or `y1, y2, ...`; `x`; `time`.
         """
-        from service.frames import observe_frame
+        from service.client.frames import observe_frame
 
         return await self.run(observe_frame(frame, stream, y, x, time, belief, batch))
 
@@ -235,19 +235,19 @@ class AsyncClient(AsyncDriver):
 
     async def put_snapshot(
         self, stream: str, snapshot: Snapshot, *, replace: bool = False
-    ) -> StreamState:
+    ) -> StreamSummary:
         """Make the stream what the snapshot says; `replace` one that is there."""
         return await self.call(calls.put_snapshot(stream, snapshot, replace))
 
-    async def models(self) -> list[ModelInfo]:
+    async def models(self) -> list[ModelSummary]:
         """Return the models there are."""
         return (await self.call(calls.models())).models
 
-    async def model(self, name: str) -> ModelInfo:
+    async def model(self, name: str) -> ModelDetail:
         """Return one model with all its versions."""
         return await self.call(calls.model(name))
 
-    async def move_model(self, stream: str, model: str) -> StreamState:
+    async def move_model(self, stream: str, model: str) -> StreamSummary:
         """Move the stream to another model, or version, by replay."""
         return await self.call(calls.move_model(stream, model))
 

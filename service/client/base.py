@@ -12,7 +12,6 @@ from urllib.parse import urlsplit
 
 import httpx
 
-from service import documents
 from service.client import calls
 from service.client.errors import (
     EarlierItemFailed,
@@ -31,6 +30,7 @@ from service.client.retry import (
     Policy,
     Request,
 )
+from service.schema import responses
 
 DEFAULT_URL = "http://127.0.0.1:8000"
 CONNECT_S = 5.0
@@ -75,7 +75,7 @@ class Core:
             host = urlsplit(self.url).hostname
             base = httpx.URL(self.url)
         except (ValueError, httpx.InvalidURL) as error:
-            raise InvalidRequest(f"{self.url!r} is not an address: {error}") from error
+            raise InvalidRequest(f"{self.url!r} is not a valid address: {error}") from error
         return {
             "base_url": base,
             "headers": headers,
@@ -95,30 +95,30 @@ class Pages(ABC, Generic[P, T]):
         """Return what a page holds, and go on to the next."""
 
 
-class StreamPages(Pages[documents.StreamPage, str]):
+class StreamPages(Pages[responses.StreamPage, str]):
     """The ids of streams."""
 
     def __init__(self, prefix: str, limit: int) -> None:
         self._prefix, self._limit = prefix, limit
-        self.call: Call[documents.StreamPage] | None = calls.streams(prefix, limit)
+        self.call: Call[responses.StreamPage] | None = calls.streams(prefix, limit)
 
-    def take(self, page: documents.StreamPage) -> list[str]:
+    def take(self, page: responses.StreamPage) -> list[str]:
         """Return the ids of a page."""
         following = page.cursor
         self.call = None
         if following is not None:
             self.call = calls.streams(self._prefix, self._limit, following)
-        return [str(each["stream"] if isinstance(each, dict) else each) for each in page.streams]
+        return [each.stream for each in page.streams]
 
 
-class HistoryPages(Pages[documents.HistoryPage, documents.HistoryPage]):
+class HistoryPages(Pages[responses.HistoryPage, responses.HistoryPage]):
     """The pages of a history."""
 
     def __init__(self, stream: str, start: int | None, limit: int) -> None:
         self._stream, self._limit = stream, limit
-        self.call: Call[documents.HistoryPage] | None = calls.history(stream, start, limit)
+        self.call: Call[responses.HistoryPage] | None = calls.history(stream, start, limit)
 
-    def take(self, page: documents.HistoryPage) -> list[documents.HistoryPage]:
+    def take(self, page: responses.HistoryPage) -> list[responses.HistoryPage]:
         """Return the page, if there is anything on it."""
         self.call = None
         if page.next is not None:
@@ -126,7 +126,7 @@ class HistoryPages(Pages[documents.HistoryPage, documents.HistoryPage]):
         return [page] if page.observations else []
 
 
-Result = documents.Answer | Problem
+Result = responses.Answer | Problem
 
 
 def observe_many(
@@ -168,7 +168,7 @@ def _unfinished(given: Sequence[Mapping[str, Any]], found: Mapping[int, Result])
 
 
 def _doubtful(result: Result, error: Unavailable) -> Result:
-    if not isinstance(error, OutcomeUnknown) or isinstance(result, documents.Answer):
+    if not isinstance(error, OutcomeUnknown) or isinstance(result, responses.Answer):
         return result
     document = {"type": "outcome-unknown", "title": "Outcome unknown", "detail": str(error)}
     return Temporary(503, {**document, "status": 503})

@@ -30,7 +30,7 @@ def encode(body: Any) -> bytes:
     try:
         return _encode(body)
     except (TypeError, ValueError, OverflowError) as error:
-        raise InvalidRequest(f"cannot be sent as JSON: {error}") from error
+        raise InvalidRequest(f"cannot be encoded as JSON: {error}") from error
 
 
 def observation(given: Observed) -> dict[str, Any]:
@@ -49,7 +49,7 @@ def is_list(given: Observed | Sequence[Observed]) -> TypeIs[Sequence[Observed]]:
 def observations(given: Iterable[Observed]) -> list[dict[str, Any]]:
     """Return a list of observations as objects."""
     if isinstance(given, str | bytes):
-        raise InvalidRequest("expected observations, got a text")
+        raise InvalidRequest("expected observations, got a string")
     if hasattr(given, "columns"):
         raise InvalidRequest("expected observations, got a frame: use `observe_frame`")
     rows = given.tolist() if hasattr(given, "tolist") else given
@@ -70,7 +70,7 @@ def check_finite(value: Any, where: str) -> None:
     """Refuse NaN and infinities: written as JSON they would silently become a missing label."""
     if isinstance(value, float):
         if not math.isfinite(value):
-            raise InvalidRequest(f"{where}: {value} is not finite; a missing label is None")
+            raise InvalidRequest(f"{where}: {value} is not finite; use None for a missing label")
     elif isinstance(value, Mapping):
         for name, each in value.items():
             check_finite(each, f"{where}.{name}")
@@ -85,4 +85,4 @@ def _plain(value: Any) -> Any:
     """Numbers and arrays of numpy and its like, as Python has them."""
     if hasattr(value, "tolist"):
         return value.tolist()
-    raise TypeError(f"{type(value).__name__} is not JSON")
+    raise TypeError(f"{type(value).__name__} cannot be encoded as JSON")

@@ -9,12 +9,12 @@ from urllib.parse import quote
 import httpx
 import msgspec
 
-from service import documents
 from service.client import bodies
 from service.client.bodies import Observed, encode
 from service.client.errors import InvalidRequest, Problem, UnexpectedAnswer
 from service.client.problems import problem_of
 from service.client.retry import Call, Repeat, Request
+from service.schema import responses
 
 JSON = {"Content-Type": "application/json"}
 T = TypeVar("T")
@@ -38,26 +38,27 @@ def _unexpected(response: httpx.Response, why: str) -> UnexpectedAnswer:
     return UnexpectedAnswer(f"{asked.method} {asked.url.path}: unexpected answer: {why}")
 
 
-_state = as_type(documents.StreamState)
-_page = as_type(documents.StreamPage)
-_answer = as_type(documents.Answer)
-_answers = as_type(list[documents.Answer])
+_state = as_type(responses.StreamSummary)
+_page = as_type(responses.StreamPage)
+_overview = as_type(responses.Overview)
+_answer = as_type(responses.Answer)
+_answers = as_type(list[responses.Answer])
 _items = as_type(list[dict[str, Any]])
-_predictions = as_type(documents.Predictions)
-_action = as_type(documents.Action)
-_run_length = as_type(documents.RunLength)
+_predictions = as_type(responses.Predictions)
+_action = as_type(responses.Action)
+_run_length = as_type(responses.RunLength)
 _any = as_type(dict[str, Any])
-_changepoints = as_type(documents.Changepoints)
-_verdict = as_type(documents.Verdict)
-_history = as_type(documents.HistoryPage)
-_models = as_type(documents.Models)
-_model = as_type(documents.ModelInfo)
+_changepoints = as_type(responses.Changepoints)
+_verdict = as_type(responses.Verdict)
+_history = as_type(responses.HistoryPage)
+_models = as_type(responses.Models)
+_model = as_type(responses.ModelDetail)
 
 
 def path_of(stream: str, rest: str = "") -> str:
     """Return the path of a stream, or of what is under it."""
     if not stream:
-        raise InvalidRequest("expected the id of a stream, got ''")
+        raise InvalidRequest("expected a stream id, got ''")
     return f"/v1/streams/{quote(stream, safe='')}{rest}"
 
 
@@ -106,17 +107,17 @@ def ready() -> Call[None]:
     return _get("/readyz", lambda _: None)
 
 
-def put_stream(stream: str, settings: Mapping[str, Any]) -> Call[documents.StreamState]:
+def put_stream(stream: str, settings: Mapping[str, Any]) -> Call[responses.StreamSummary]:
     """Create a stream, or change the named settings."""
     return _change("PUT", path_of(stream), dict(settings), _state, Repeat.HARMLESS)
 
 
-def stream(stream: str) -> Call[documents.StreamState]:
+def stream(stream: str) -> Call[responses.StreamSummary]:
     """Summary of a stream."""
     return _get(path_of(stream), _state)
 
 
-def streams(prefix: str, limit: int, cursor: str | None = None) -> Call[documents.StreamPage]:
+def streams(prefix: str, limit: int, cursor: str | None = None) -> Call[responses.StreamPage]:
     """One page of the list of streams."""
     return _get("/v1/streams", _page, prefix=prefix, limit=limit, cursor=cursor)
 
@@ -146,7 +147,7 @@ class Shown(NamedTuple):
 
 def observe_one(
     stream: str, given: Observed, shown: Shown, key: str | None
-) -> Call[documents.Answer]:
+) -> Call[responses.Answer]:
     """Post one observation."""
     body, path = bodies.observation(given), path_of(stream, "/observations")
     return _change("POST", path, body, _answer, Repeat.KEYED, key, shown.params())
@@ -154,7 +155,7 @@ def observe_one(
 
 def observe_list(
     stream: str, given: Iterable[Observed], shown: Shown, key: str | None
-) -> Call[list[documents.Answer]]:
+) -> Call[list[responses.Answer]]:
     """Post a list of observations in order."""
     body, path = bodies.observations(given), path_of(stream, "/observations")
     return _change("POST", path, body, _answers, Repeat.KEYED, key, shown.params())
@@ -162,13 +163,13 @@ def observe_list(
 
 def observe_many(
     keyed: Sequence[Mapping[str, Any]], shown: Shown
-) -> Call[list[documents.Answer | Problem]]:
+) -> Call[list[responses.Answer | Problem]]:
     """Post observations of many streams, each of which has a key already."""
 
-    def read(response: httpx.Response) -> list[documents.Answer | Problem]:
+    def read(response: httpx.Response) -> list[responses.Answer | Problem]:
         found = _items(response)
         if len(found) != len(keyed):
-            raise _unexpected(response, f"{len(found)} answers to {len(keyed)} items")
+            raise _unexpected(response, f"got {len(found)} answers to {len(keyed)} items")
         try:
             return [_item(each) for each in found]
         except msgspec.ValidationError as error:
@@ -180,10 +181,10 @@ def observe_many(
     return Call(request._replace(content=content), read, Repeat.KEYED, changes=True)
 
 
-def _item(found: dict[str, Any]) -> documents.Answer | Problem:
+def _item(found: dict[str, Any]) -> responses.Answer | Problem:
     status = found.get("status")
     if status == 200:
-        return msgspec.convert(found, documents.Answer)
+        return msgspec.convert(found, responses.Answer)
     if not isinstance(status, int):
         raise msgspec.ValidationError("an item without a status")
     return problem_of(status, found)
@@ -204,7 +205,7 @@ class Asked(NamedTuple):
     horizon: int | None = None
 
 
-def predict(stream: str, asked: Asked) -> Call[documents.Predictions]:
+def predict(stream: str, asked: Asked) -> Call[responses.Predictions]:
     """Predict the next label at each input."""
     given = asked._asdict().items()
     body = {name: value for name, value in given if value is not None and value is not False}
@@ -218,7 +219,7 @@ def act(
     samples: int | None,
     elapsed: float | None,
     seed: int | None,
-) -> Call[documents.Action]:
+) -> Call[responses.Action]:
     """Choose among candidate inputs. A seed not given is made here: a repeat draws the same."""
     seed = int(bodies.new_key()[:12], 16) if seed is None else seed
     body: dict[str, Any] = {"candidates": candidates, "strategy": strategy, "seed": seed}
@@ -226,14 +227,14 @@ def act(
     return _ask(path_of(stream, "/actions"), body, _action)
 
 
-def run_length(stream: str) -> Call[documents.RunLength]:
+def run_length(stream: str) -> Call[responses.RunLength]:
     """The whole run-length belief."""
     return _get(path_of(stream, "/run-length"), _run_length)
 
 
 def put_run_length(
     stream: str, belief: Mapping[int, float] | None, changepoint: float | None, seq: int | None
-) -> Call[documents.RunLength]:
+) -> Call[responses.RunLength]:
     """Override the belief; repeated only where `seq` pins the place it is meant for."""
     body: dict[str, Any] = {}
     if belief is not None:
@@ -249,24 +250,24 @@ def what_if(stream: str, body: Mapping[str, Any]) -> Call[dict[str, Any]]:
     return _ask(path_of(stream, "/what-if"), dict(body), _any)
 
 
-def changepoints(stream: str) -> Call[documents.Changepoints]:
+def changepoints(stream: str) -> Call[responses.Changepoints]:
     """Events so far, and the segmentation."""
     return _get(path_of(stream, "/changepoints"), _changepoints)
 
 
-def judge(stream: str, event: int, change: bool) -> Call[documents.Verdict]:
+def judge(stream: str, event: int, change: bool) -> Call[responses.Verdict]:
     """Say of an event whether it was a change; said again, it changes nothing more."""
     path, body = path_of(stream, f"/changepoints/{event}"), {"change": change}
     return _change("PUT", path, body, _verdict, Repeat.HARMLESS)
 
 
-def report_change(stream: str, start: int) -> Call[documents.Verdict]:
+def report_change(stream: str, start: int) -> Call[responses.Verdict]:
     """Report a change that was missed; reported again, it is the same event."""
     path, body = path_of(stream, "/changepoints"), {"start": start}
     return _change("POST", path, body, _verdict, Repeat.HARMLESS)
 
 
-def history(stream: str, start: int | None, limit: int) -> Call[documents.HistoryPage]:
+def history(stream: str, start: int | None, limit: int) -> Call[responses.HistoryPage]:
     """One page of the history."""
     return _get(path_of(stream, "/history"), _history, start=start, limit=limit)
 
@@ -274,19 +275,19 @@ def history(stream: str, start: int | None, limit: int) -> Call[documents.Histor
 # --- snapshots, models -----------------------------------------------------------------------
 
 
-def snapshot(stream: str) -> Call[documents.Snapshot]:
+def snapshot(stream: str) -> Call[responses.Snapshot]:
     """The whole state, as it is served."""
 
-    def read(response: httpx.Response) -> documents.Snapshot:
+    def read(response: httpx.Response) -> responses.Snapshot:
         kind = response.headers.get("content-type", "application/octet-stream")
-        return documents.Snapshot(response.content, kind)
+        return responses.Snapshot(response.content, kind)
 
     return _get(path_of(stream, "/snapshot"), read)
 
 
 def put_snapshot(
-    stream: str, snapshot: documents.Snapshot, replace: bool
-) -> Call[documents.StreamState]:
+    stream: str, snapshot: responses.Snapshot, replace: bool
+) -> Call[responses.StreamSummary]:
     """Make the stream what the snapshot says. A late repeat could undo what came since."""
     params = _params({"replace": replace or None})
     call = _change("PUT", path_of(stream, "/snapshot"), None, _state, Repeat.UNSAFE, None, params)
@@ -295,18 +296,33 @@ def put_snapshot(
     return call._replace(request=request)
 
 
-def models() -> Call[documents.Models]:
+def models() -> Call[responses.Models]:
     """All models."""
     return _get("/v1/models", _models)
 
 
-def model(name: str) -> Call[documents.ModelInfo]:
+def model(name: str) -> Call[responses.ModelDetail]:
     """One model with its versions."""
     if not name:
-        raise InvalidRequest("expected the name of a model, got ''")
+        raise InvalidRequest("expected a model name, got ''")
     return _get(f"/v1/models/{quote(name, safe='')}", _model)
 
 
-def move_model(stream: str, model: str) -> Call[documents.StreamState]:
+def move_model(stream: str, model: str) -> Call[responses.StreamSummary]:
     """Move a stream to another model by replay."""
     return _change("POST", path_of(stream, "/model"), {"model": model}, _state, Repeat.UNSAFE)
+
+
+class Wanted(NamedTuple):
+    """Which streams, how many in a page, and how many last labels of each."""
+
+    prefix: str
+    limit: int
+    labels: int
+    cursor: str | None
+
+
+def overview(wanted: Wanted) -> Call[responses.Overview]:
+    """One page of streams at a glance."""
+    params = [(name, str(value)) for name, value in wanted._asdict().items() if value is not None]
+    return Call(Request("GET", "/v1/overview", params), _overview)

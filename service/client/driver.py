@@ -15,8 +15,8 @@ from httpx_sse import EventSource
 from service.client import retry
 from service.client.base import DEFAULT_URL, Calls, Core, Pages
 from service.client.errors import ClientError
-from service.client.feed import ENDS, Feed
 from service.client.retry import Call, Policy
+from service.client.subscriptions import ENDS, Feed
 
 T = TypeVar("T")
 P = TypeVar("P")

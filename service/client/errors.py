@@ -1,4 +1,4 @@
-"""What the client raises, as one exception tree.
+"""Exceptions of the client, as one tree.
 
 * ClientError
   * InvalidRequest: what was asked for cannot be sent at all
@@ -33,30 +33,30 @@ from typing import Any, ClassVar, NamedTuple
 
 import msgspec
 
-from service.documents import Answer
+from service.schema.responses import Answer
 
 
 class ClientError(Exception):
-    """Base of everything the client raises."""
+    """Base of all exceptions of the client."""
 
 
 class InvalidRequest(ClientError, ValueError):
-    """The request cannot be sent as it is; nothing was sent."""
+    """The request is invalid; nothing was sent."""
 
 
 class UnexpectedAnswer(ClientError):
-    """The answer is not what this service would say; perhaps something else has the address."""
+    """The response is not one of this service; perhaps another service has the address."""
 
 
 class WrongField(NamedTuple):
-    """What is wrong with one part of a request, as the service names it."""
+    """One invalid part of a request, as the service names it."""
 
     loc: str
     detail: str
 
 
 class Problem(ClientError):
-    """A refusal: `status` and the problem document as the service sent it."""
+    """An error response: `status` and the problem document as the service sent it."""
 
     types: ClassVar[dict[str, type[Problem]]] = {}
     statuses: ClassVar[dict[int, type[Problem]]] = {}
@@ -90,7 +90,7 @@ class Problem(ClientError):
     @property
     def title(self) -> str:
         """Return the short title."""
-        return str(self.document.get("title") or "request refused")
+        return str(self.document.get("title") or "request rejected")
 
     @property
     def detail(self) -> str:
@@ -114,51 +114,51 @@ class Problem(ClientError):
 
 
 class Invalid(Problem, status=(400, 405, 408, 413, 414, 415, 422, 431)):
-    """The request is wrong, or does not fit its stream; the stream stays as it was."""
+    """The request is invalid, or does not fit its stream; the stream is unchanged."""
 
 
 class MalformedBody(Invalid, slug="malformed-body"):
-    """The body is not what its media type says."""
+    """The body cannot be parsed as its content type."""
 
 
 class InvalidField(Invalid, slug="invalid-field"):
-    """One or more fields have a wrong value; `errors` names all."""
+    """One or more fields are invalid; `errors` names all."""
 
 
 class BodyTooLarge(Invalid, slug="body-too-large"):
-    """The body is larger than the service takes."""
+    """The body exceeds the size limit."""
 
 
 class UnsupportedMediaType(Invalid, slug="unsupported-media-type"):
-    """The body has a content type that this call does not read."""
+    """The call does not accept this content type."""
 
 
 class UnknownModel(Invalid, slug="unknown-model"):
-    """There is no such model or version."""
+    """The model or version does not exist."""
 
 
 class DimensionMismatch(Invalid, slug="dimension-mismatch"):
-    """`x` or `y` has another length than the stream's."""
+    """`x` or `y` differs in length from the stream's."""
 
 
 class LabelOutOfRange(Invalid, slug="label-out-of-range"):
-    """`y` is not a value that the stream's model knows."""
+    """The label `y` is outside the range of the stream's model."""
 
 
 class UnfitSettings(Invalid, slug="unfit-settings"):
-    """Settings that the stream's model cannot work with."""
+    """The settings do not fit the stream's model."""
 
 
 class UnfitModel(Invalid, slug="unfit-model"):
-    """The stream's model cannot do what is asked."""
+    """The stream's model does not support this call."""
 
 
 class UnfitBelief(Invalid, slug="unfit-belief"):
-    """An override that names what the stream has no hypothesis of."""
+    """The override names run lengths that have no hypothesis."""
 
 
 class UnfitSnapshot(Invalid, slug="unfit-snapshot"):
-    """A snapshot that cannot be read, or not by this deployment."""
+    """The snapshot is invalid, or does not fit this deployment."""
 
 
 class KeyReused(Invalid, slug="key-reused"):
@@ -174,15 +174,15 @@ class Forbidden(Problem, status=(403,)):
 
 
 class NotFound(Problem, slug="not-found", status=(404,)):
-    """There is no such thing."""
+    """The resource does not exist."""
 
 
 class UnknownStream(NotFound, slug="unknown-stream"):
-    """There is no such stream."""
+    """The stream does not exist."""
 
 
 class Conflict(Problem, status=(409,)):
-    """The request does not fit what the stream is now."""
+    """The request does not fit the stream's current state."""
 
 
 class SeqConflict(Conflict, slug="seq-conflict"):
@@ -199,7 +199,7 @@ class SettingsConflict(Conflict, slug="settings-conflict"):
 
 
 class StreamExists(Conflict, slug="stream-exists"):
-    """There is a stream of this name already."""
+    """A stream with this id already exists."""
 
 
 class WarmingUp(Conflict, slug="warming-up"):
@@ -211,11 +211,11 @@ class EarlierItemFailed(Problem, slug="earlier-item-failed", status=(424,)):
 
 
 class Temporary(Problem, status=(429, 502, 503, 504)):
-    """The same request may do later; `retry_after_s` says when, if the service said so."""
+    """Temporary: retry later, after `retry_after_s` if the service gave one."""
 
 
 class Fault(Problem, status=(500,)):
-    """The service's own fault."""
+    """Internal fault of the service."""
 
 
 class NumericalFault(Fault, slug="numerical-fault"):
@@ -223,19 +223,19 @@ class NumericalFault(Fault, slug="numerical-fault"):
 
 
 class Quarantined(Fault, slug="quarantined"):
-    """The command brought down its worker repeatedly and was set aside."""
+    """The command stopped its worker each time and was quarantined."""
 
 
 class CorruptState(Fault, slug="corrupt-state"):
-    """What is stored of the stream cannot be read."""
+    """The stored state of the stream cannot be read."""
 
 
 class ModelChanged(Fault, slug="model-changed"):
-    """The artifact of the stream's model is not the one that the stream was made with."""
+    """The artifact of the stream's model differs from the one that the stream was created with."""
 
 
 class Unavailable(ClientError):
-    """No usable answer in time. `problem` is the last refusal; None: there was no answer."""
+    """No usable answer in time. `problem` is the last error response; None: no answer."""
 
     def __init__(self, message: str, problem: Problem | None = None):
         super().__init__(message)
@@ -253,16 +253,16 @@ class Unavailable(ClientError):
 
     @property
     def retry_after_s(self) -> float | None:
-        """Return the seconds after which the service wants to be asked again, if it said so."""
+        """Return the seconds to wait before a retry, if the service gave them."""
         return None if self.problem is None else self.problem.retry_after_s
 
 
 class OutcomeUnknown(Unavailable):
-    """No answer in time to a request that may have been applied, or not."""
+    """No answer in time to a request that may or may not have been applied."""
 
 
 class PartlyObserved(ClientError):
-    """A frame was not applied to its end: `answers` are those to its first rows, in order."""
+    """A frame was applied in part: `answers` are those to its first rows, in order."""
 
     def __init__(self, message: str, answers: list[Answer]):
         super().__init__(message)

@@ -14,12 +14,7 @@ from typing import Any, Generic, NamedTuple, TypeVar
 
 import httpx
 
-from service.client.errors import (
-    InvalidRequest,
-    OutcomeUnknown,
-    Problem,
-    Unavailable,
-)
+from service.client.errors import InvalidRequest, OutcomeUnknown, Problem, Unavailable
 from service.client.problems import problem_in
 
 RETRIED = frozenset({429, 503, 504})
@@ -142,5 +137,5 @@ def _answer(call: Call[T], response: httpx.Response, repeated: bool) -> T:
 def _given_up(call: Call[Any], doubtful: bool, reason: str, problem: Problem | None) -> Unavailable:
     text = f"{call.request.method} {call.request.path}: {reason}"
     if doubtful and call.changes:
-        return OutcomeUnknown(f"{text}; it may have been applied, or not", problem)
+        return OutcomeUnknown(f"{text}; it may or may not have been applied", problem)
     return Unavailable(text, problem)

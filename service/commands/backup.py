@@ -19,10 +19,11 @@ from service.backup.file import BadBackup, Manifest, Reader, Writer
 from service.backup.restore import Restore, Target, Unrestorable, partitions_for
 from service.backup.take import Backup, NothingThere, Request
 from service.commands.options import fail, input_file, with_settings
-from service.process import EXIT_REFUSED, Refused
-from service.redis.connection import UnusableServer, check_server
-from service.redis.reach import reach
+from service.errors.base import StartupError
+from service.runtime.offline_store import reach
+from service.runtime.process import EXIT_REFUSED
 from service.settings import Settings
+from service.store.connection import UnusableServer, check_server
 
 STORE = {"redis_url", "redis_password_file", "data_dir", "models_dir"}
 
@@ -30,23 +31,19 @@ STORE = {"redis_url", "redis_password_file", "data_dir", "models_dir"}
 @with_settings(STORE)
 def backup(
     settings: Settings,
-    file: Annotated[Path, typer.Argument(help="File to write.", show_default=False)],
+    file: Annotated[Path, typer.Argument(help="Output file.", show_default=False)],
     with_models: Annotated[
         bool,
-        typer.Option(
-            "--with-models", envvar="MOCA_WITH_MODELS", help="Pack the artifacts of models, too."
-        ),
+        typer.Option("--with-models", help="Include the model artifacts."),
     ] = False,
-    force: Annotated[
-        bool, typer.Option("--force", envvar="MOCA_FORCE", help="Replace a file that is there.")
-    ] = False,
+    force: Annotated[bool, typer.Option("--force", help="Overwrite an existing file.")] = False,
 ) -> None:
-    """Write the whole deployment to a file, whether the service runs or not.
+    """Back up the whole deployment to a file, with the service running or stopped.
 
-    Each stream is taken as of one of its commits. The store is --redis-url or that of --data-dir.
+    Each stream is saved as of one of its commits. The store is --redis-url or that of --data-dir.
     """
     if file.exists() and not force:
-        fail(f"{file} is there already: --force replaces it", 1)
+        fail(f"{file} already exists: use --force to overwrite it", 1)
     with _told(), reach(settings) as client, _bar("streams") as advance:
         writer = Writer(file)
         try:
@@ -63,7 +60,7 @@ def backup(
 @with_settings(STORE | {"lease_ttl_ms"})
 def restore(
     settings: Settings,
-    file: Annotated[Path, input_file("What `moca backup` wrote.")],
+    file: Annotated[Path, input_file("Backup written by `moca backup`.")],
     partitions: Annotated[
         int | None,
         typer.Option(
@@ -71,35 +68,34 @@ def restore(
             envvar="MOCA_PARTITIONS",
             min=1,
             max=4096,
-            help="Partitions of the deployment.",
-            show_default="the store's; of an empty one, the backup's",
+            help="Number of partitions.",
+            show_default="the store's, or the backup's if it is empty",
         ),
     ] = None,
     replace: Annotated[
         bool,
-        typer.Option("--replace", envvar="MOCA_REPLACE", help="Put it in place of what is there."),
+        typer.Option("--replace", help="Replace the streams in the store."),
     ] = False,
     ignore_models: Annotated[
         bool,
         typer.Option(
             "--ignore-models",
-            envvar="MOCA_IGNORE_MODELS",
-            help="Go on where a model is missing or another: its streams answer with errors.",
+            help="Continue if a model is missing or different; its streams then answer with "
+            "errors.",
         ),
     ] = False,
     check: Annotated[
         bool,
         typer.Option(
             "--check",
-            envvar="MOCA_CHECK",
-            help="Only see whether the file is whole; write nothing.",
+            help="Check the file only; write nothing.",
         ),
     ] = False,
 ) -> None:
-    """Make an empty store what a backup says, while no service runs on it.
+    """Restore a backup into an empty store. Stop the service first.
 
-    The file is read and checked as a whole before anything is written. A restore that was
-    interrupted is run again; no service starts on the store before one has ended.
+    The whole file is checked before anything is written. If a restore is interrupted, run it again:
+    no service starts on the store until one has finished.
     """
     with _told(), Reader(file) as reader:
         with _bar("bytes checked") as advance:
@@ -111,7 +107,7 @@ def restore(
                 advance(done, reader.size)
 
             manifest = reader.verify(checked)
-        typer.echo(f"{file} is whole: {_describe(manifest)}")
+        typer.echo(f"{file} is complete: {_describe(manifest)}")
         if manifest.damaged:
             _warn_of_damage(manifest)
         if check:
@@ -149,8 +145,8 @@ def _models(manifest: Manifest, models_dir: Path, ignore: bool) -> None:
     said = "; ".join(f"{reference} {what}" for reference, what in wrong.items())
     if not ignore:
         raise UnfitModels(
-            f"models that streams are on do not fit those of {models_dir}: {said}. Put them there,"
-            " or --ignore-models"
+            f"models of streams do not match those in {models_dir}: {said}. Restore them "
+            "there, or use --ignore-models"
         )
     typer.secho(f"moca: warning: {said}", err=True, fg="yellow")
 
@@ -158,17 +154,18 @@ def _models(manifest: Manifest, models_dir: Path, ignore: bool) -> None:
 def _describe(found: Manifest) -> str:
     made = datetime.fromtimestamp(found.made_ms / 1000, UTC).strftime("%Y-%m-%d %H:%M:%S UTC")
     return (
-        f"{found.streams} streams with {found.observations} observations,"
-        f" {found.tombstones} deleted ones, {len(found.models)} models, {len(found.keys)} keys,"
-        f" of {found.partitions} partitions, {made}"
+        f"{found.streams} streams with {found.observations} observations, "
+        f"{found.tombstones} deleted streams, {len(found.models)} models, {len(found.keys)} "
+        f"keys, {found.partitions} partitions, {made}"
     )
 
 
 def _warn(found: Manifest) -> None:
     if found.waiting:
         typer.secho(
-            f"moca: {found.waiting} observations were accepted and not yet applied when it began;"
-            " those that still were when their stream was read are not in it",
+            f"moca: {found.waiting} observations were accepted but not applied when the "
+            "backup began; those still pending when their stream was read are missing from "
+            "it",
             err=True,
             fg="yellow",
         )
@@ -176,7 +173,11 @@ def _warn(found: Manifest) -> None:
         _warn_of_damage(found)
     if found.skipped:
         some = "; ".join(f"{name}: {why}" for name, why in list(found.skipped.items())[:5])
-        fail(f"{len(found.skipped)} streams could not be read and are not in it: {some}", 1)
+        fail(
+            f"{len(found.skipped)} streams could not be read and are missing from the backup: "
+            f"{some}",
+            1,
+        )
     if found.damaged:
         raise typer.Exit(1)
 
@@ -184,8 +185,8 @@ def _warn(found: Manifest) -> None:
 def _warn_of_damage(found: Manifest) -> None:
     some = [f"{name}: {', '.join(parts[:5])}" for name, parts in list(found.damaged.items())[:5]]
     typer.secho(
-        f"moca: {len(found.damaged)} streams have damaged parts, which are in it as they are:"
-        f" {'; '.join(some)}",
+        f"moca: {len(found.damaged)} streams have damaged parts, which the backup keeps as "
+        f"they are: {'; '.join(some)}",
         err=True,
         fg="yellow",
     )
@@ -193,7 +194,7 @@ def _warn_of_damage(found: Manifest) -> None:
 
 @contextlib.contextmanager
 def _bar(what: str) -> Iterator[Callable[[int, int], None]]:
-    """Show progress on standard error; yields what is told how much is done, and of how much."""
+    """Show progress on standard error; yields a function of the amounts done and in all."""
     columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn())
     shown = Progress(*columns, TimeRemainingColumn(), console=Console(stderr=True), transient=True)
     with shown as bar:
@@ -213,14 +214,14 @@ def _place(error: OSError) -> str:
 
 @contextlib.contextmanager
 def _told() -> Iterator[None]:
-    """Say what goes wrong in one line."""
+    """Report errors in one line and exit."""
     try:
         yield
     except (BadBackup, NothingThere, UnfitModels, Unrestorable) as error:
         fail(str(error), 1)
     except OSError as error:
         fail(f"{_place(error)}: {error.strerror or error}", 1)
-    except (Refused, UnusableServer) as error:
+    except (StartupError, UnusableServer) as error:
         fail(str(error), EXIT_REFUSED)
     except redis.RedisError as error:
-        fail(f"the store cannot be used: {error}", 1)
+        fail(f"cannot use the store: {error}", 1)

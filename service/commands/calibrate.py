@@ -1,4 +1,4 @@
-"""`moca calibrate`: how many false alarms a model has at each threshold, by simulation."""
+"""`moca calibrate`: simulate a model's false-alarm rate by threshold."""
 
 from __future__ import annotations
 
@@ -19,7 +19,6 @@ if TYPE_CHECKING:
     from model_core.upm.base import UnderlyingModel
 
 OWN_OBSERVATIONS = 100_000
-SHAPES = {"multivariate": (2, 0, 0), "linear": (1, 1, 0), "categorical": (1, 0, 4)}
 
 
 @with_settings({"models_dir"})
@@ -28,33 +27,31 @@ def calibrate(
     names: Annotated[list[str], typer.Argument(help="Models, as NAME or NAME@VERSION.")],
     observations: Annotated[
         int,
-        typer.Option(envvar="MOCA_OBSERVATIONS", min=10_000, help="Observations without a change."),
+        typer.Option(min=10_000, help="Simulated observations without a change."),
     ] = OWN_OBSERVATIONS,
     shifted: Annotated[
-        int, typer.Option(envvar="MOCA_SHIFTED", min=8, help="Series for each size of shift.")
+        int, typer.Option(min=8, help="Simulated series for each size of shift.")
     ] = 64,
     hazard: Annotated[
         list[float] | None,
         typer.Option(
-            envvar="MOCA_HAZARD",
-            help="A hazard beside the model's own; may be given several times.",
+            help="Additional hazard besides the model's own; may be repeated.",
             show_default="none",
         ),
     ] = None,
-    seed: Annotated[int, typer.Option(envvar="MOCA_SEED", min=0, help="Of the simulation.")] = 0,
+    seed: Annotated[int, typer.Option(min=0, help="Seed of the simulation.")] = 0,
     out: Annotated[
         Path | None,
         typer.Option(
-            envvar="MOCA_OUT",
-            help="JSON file to enter the curves in, by NAME@VERSION; built-in models need one.",
+            help="JSON file to write the curves to, by NAME@VERSION; required for built-in models.",
             show_default="the model's own model.json",
         ),
     ] = None,
 ) -> None:
-    """Simulate quiet data and shifts, for the stream setting `sensitivity`.
+    """Calibrate the stream setting `sensitivity`: simulate false alarms and delays.
 
-    The curves go into the `model.json` of an artifact, where a running service finds them at once.
-    Inputs are standard normal, scaled as the model's: `moca publish` takes those of the data.
+    Writes the curves to the `model.json` of the artifact; a running service uses them at once.
+    Simulated inputs are standard normal, scaled as the model's; `moca publish` uses real ones.
     """
     from model_core.sensitivity import Plan
 
@@ -72,19 +69,18 @@ def _one(settings: Settings, name: str, plan: Plan, out: Path | None) -> None:
     from model_core.errors import ModelCoreError
     from model_core.sensitivity import read
     from model_core.upm.builtin import BUILTIN, Options
-    from service import models
-    from service.errors import ServiceError
-    from service.worker.catalogue import Catalogue
+    from service.errors.base import ServiceError
+    from service.models import catalogue as models
+    from service.worker.streams.models import Catalogue
 
     catalogue = Catalogue(settings.models_dir, "cpu")
     try:
         reference = catalogue.resolve(name)
         base, _, version = reference.partition("@")
         if reference in BUILTIN and out is None:
-            fail(f"{reference} is built in: --out FILE says where its curves go")
-        found = _simulated(
-            catalogue.get(reference, Options(*SHAPES.get(base, ()))), plan, reference
-        )
+            fail(f"{reference} is built in: give --out FILE for its curves")
+        shape = BUILTIN[reference].simulated if reference in BUILTIN else Options()
+        found = _simulated(catalogue.get(reference, shape), plan, reference)
         if out is not None:
             _entered(out, reference, found)
         else:

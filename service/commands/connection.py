@@ -1,4 +1,4 @@
-"""What commands that talk to a running service have in common: options, errors, output."""
+"""Options, errors and output shared by the commands that talk to a running service."""
 
 from __future__ import annotations
 
@@ -23,26 +23,24 @@ ApiKey = Annotated[
     typer.Option(
         "--api-key",
         envvar="MOCA_API_KEY",
-        help="Key of the service; the variable keeps it out of the list of processes.",
+        help="API key of the service; prefer the variable, which keeps it out of the process list.",
         show_default=False,
     ),
 ]
 Json = Annotated[
     bool,
-    typer.Option("--json", envvar="MOCA_JSON", help="Print the answer as JSON, all fields."),
+    typer.Option("--json", help="Print the full answer as JSON."),
 ]
 Wait = Annotated[
     float,
-    typer.Option(
-        "--retry-for", envvar="MOCA_RETRY_FOR", min=0, help="Seconds to try again for, if need be."
-    ),
+    typer.Option("--retry-for", min=0, help="Retry for this many seconds."),
 ]
-Stream = Annotated[str, typer.Argument(help="Id of the stream.", show_default=False)]
+Stream = Annotated[str, typer.Argument(help="Stream id.", show_default=False)]
 
 
 @contextmanager
 def connected(url: str, api_key: str | None, retry_for_s: float = 10.0) -> Iterator[Client]:
-    """Connect to a service; what fails there ends the command with status 1 and one line."""
+    """Connect to a service; errors end the command with status 1 and one line."""
     from service.client import Client, ClientError, Unavailable
     from service.client.errors import Unauthorized
 
@@ -50,11 +48,15 @@ def connected(url: str, api_key: str | None, retry_for_s: float = 10.0) -> Itera
         with Client(url, api_key=api_key, retry_for_s=retry_for_s) as client:
             yield client
     except Unavailable as error:
-        hint = "" if error.problem else f". Does `moca serve` run at {url}? --url gives another"
+        hint = (
+            ""
+            if error.problem
+            else f". Is `moca serve` running at {url}? Use --url for another address"
+        )
         fail(f"{error}{hint}", 1)
     except ClientError as error:
         keyless = isinstance(error, Unauthorized) and api_key is None
-        fail(str(error) + ("; --api-key or MOCA_API_KEY gives one" if keyless else ""), 1)
+        fail(str(error) + ("; use --api-key or MOCA_API_KEY" if keyless else ""), 1)
     except KeyboardInterrupt:
         raise typer.Exit(130) from None
     except BrokenPipeError:  # of `| head`
@@ -111,4 +113,4 @@ def numbers(text: str, what: str) -> list[float]:
     try:
         return [float(each) for each in text.split(",")]
     except ValueError:
-        fail(f"{what}: expected numbers between commas, got {text!r}")
+        fail(f"{what}: expected comma-separated numbers, got {text!r}")

@@ -12,7 +12,8 @@ import typer
 from rich.console import Console
 
 from service.commands.options import SERVE, with_settings
-from service.process import log_to_stderr
+from service.commands.run import webhook_timeout_s
+from service.runtime.process import log_to_stderr
 from service.settings import Settings
 
 if TYPE_CHECKING:
@@ -38,20 +39,16 @@ SAMPLES = (
 @with_settings(SERVE)
 def demo(
     settings: Settings,
-    plots_dir: Annotated[
-        Path, typer.Option(envvar="MOCA_PLOTS_DIR", help="Folder for answers and plots.")
-    ] = Path("plots"),
-    once: Annotated[
-        bool, typer.Option("--once", envvar="MOCA_ONCE", help="End after the samples.")
-    ] = False,
+    plots_dir: Annotated[Path, typer.Option(help="Folder for answers and plots.")] = Path("plots"),
+    once: Annotated[bool, typer.Option("--once", help="Exit after the samples.")] = False,
 ) -> None:
-    """Serve as `moca serve` does, and stream both sample series through the service.
+    """Start the service and stream both sample series through it.
 
-    Prints the confirmed changes and goes on serving until Ctrl-C.
+    Prints the confirmed changes and keeps serving until Ctrl-C.
     """
     from service.client import ClientError
     from service.replay import ReplayError
-    from service.supervisor import Supervisor
+    from service.runtime.supervisor import Supervisor
 
     log_to_stderr("demo")
     console = Console()
@@ -63,16 +60,17 @@ def demo(
                 _stream(sample, url, plots_dir, console)
                 finished.append(sample.stream)
             where = f"plots and answers are in {plots_dir}/, the service is at {url}"
-            end = "" if once else "; Ctrl-C stops it"
+            end = "" if once else "; stop it with Ctrl-C"
             console.print(f"\n{where}{end}", highlight=False, soft_wrap=True)
         except (ClientError, ReplayError, OSError) as error:
             log.error("%s", error)
         finally:
             # Whatever went wrong, a service that nobody waits for must not stay behind.
             if once or len(finished) < len(SAMPLES):
-                supervisor.stop("the demo is over")
+                supervisor.stop("the demo has finished")
 
-    supervisor = Supervisor(settings, os.environ, on_ready)
+    timeout_s = webhook_timeout_s(settings)
+    supervisor = Supervisor(settings, os.environ, on_ready, webhook_timeout_s=timeout_s)
     status = supervisor.run()
     raise typer.Exit(status or int(len(finished) < len(SAMPLES)))
 
@@ -103,8 +101,8 @@ def confirmed_changes(replayed: Replayed) -> list[str]:
     if not confirmed:
         return [f"{replayed.stream}: no confirmed change"]
     return [
-        f"{replayed.stream}: confirmed change in {replayed.when(event.start)}"
-        f" (seq {event.start}), suspected in {replayed.when(event.suspected_at)},"
-        f" confirmed in {replayed.when(event.confirmed_at or event.suspected_at)}"
+        f"{replayed.stream}: confirmed change in {replayed.when(event.start)} (seq "
+        f"{event.start}), suspected in {replayed.when(event.suspected_at)}, confirmed in "
+        f"{replayed.when(event.confirmed_at or event.suspected_at)}"
         for event in confirmed
     ]

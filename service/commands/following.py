@@ -1,4 +1,4 @@
-"""`moca follow`: a stream's observations as they come."""
+"""`moca follow`: a stream's live observations."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from service.commands.connection import (
 )
 
 if TYPE_CHECKING:
-    from service.client.follow import Followed, Message
+    from service.client.subscriptions import Followed, Message
 
 _LINE = "{:>8}  {:>12}  {:>12}  {:>10}  {:>10}  {}"
 _HEAD = _LINE.format("seq", "label", "expected", "log score", "changed", "time")
@@ -30,9 +30,8 @@ def follow(
     after: Annotated[
         str | None,
         typer.Option(
-            envvar="MOCA_AFTER",
-            help="Position, or cursor, to go on right after; -1: all that is retained.",
-            show_default="new ones only",
+            help="Position or cursor to resume after; -1: everything retained.",
+            show_default="new observations only",
         ),
     ] = None,
     url: Url = DEFAULT_URL,
@@ -55,7 +54,7 @@ def _tell(message: Message) -> None:
     from service.client import Ended, Missed
 
     if isinstance(message, Missed):
-        what = f"{message.start} to {message.end - 1} are not retained any more"
+        what = f"{message.start} to {message.end - 1} are no longer retained"
         typer.secho(what, err=True, fg="yellow")
     elif isinstance(message, Ended):
         typer.secho(message.detail or message.reason, err=True, fg="yellow")

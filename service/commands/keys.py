@@ -1,4 +1,4 @@
-"""`moca keys`: make, list and revoke API keys, straight in the store."""
+"""`moca keys`: create, list and revoke API keys, directly in the store."""
 
 from __future__ import annotations
 
@@ -15,19 +15,20 @@ from rich.box import SIMPLE_HEAD
 from rich.console import Console
 from rich.table import Table
 
-from service import keys
+from service import api_keys
 from service.commands.options import fail, with_settings
-from service.process import EXIT_REFUSED, Refused
-from service.redis.keyring import Keyring
-from service.redis.reach import reach
+from service.errors.base import StartupError
+from service.runtime.offline_store import reach
+from service.runtime.process import EXIT_REFUSED
 from service.settings import Settings
+from service.store.api_keys import Keyring
 
 app = typer.Typer(
     no_args_is_help=True,
-    help="Make, list and revoke API keys, in --redis-url or the embedded store of --data-dir.",
+    help="Create, list and revoke API keys, in --redis-url or the embedded store of --data-dir.",
 )
 STORE = {"redis_url", "redis_password_file", "data_dir"}
-Name = Annotated[str, typer.Argument(help="Name of the key, as people call its holder.")]
+Name = Annotated[str, typer.Argument(help="Name of the key's holder.")]
 
 
 @app.command()
@@ -38,50 +39,50 @@ def create(
     scope: Annotated[
         list[str],
         typer.Option(
-            envvar="MOCA_SCOPE",
-            help="What it allows; may be given several times: "
-            + "; ".join(f"{name}: {what}" for name, what in keys.SCOPES.items())
+            help="Scope of the key; may be repeated: "
+            + "; ".join(f"{name}: {what}" for name, what in api_keys.SCOPES.items())
             + ".",
         ),
     ],
     rate: Annotated[
         str,
         typer.Option(
-            envvar="MOCA_RATE",
-            help="Requests in a time, such as 100/second or 5000/minute; none: no limit.",
+            help="Rate limit, such as 100/second or 5000/minute; none: no limit.",
             show_default="the service's key_rate",
         ),
     ] = "",
     expires: Annotated[
         str,
         typer.Option(
-            envvar="MOCA_EXPIRES",
-            help="When it ends: from now, such as 90d or 12h, or a date such as 2030-01-31.",
+            help="Expiry: duration (90d, 12h) or date (2030-01-31).",
             show_default="never",
         ),
     ] = "",
 ) -> None:
-    """Make a key and print it, this once; from then on every call needs a key."""
+    """Create a key and print it once. From then on every call needs a key."""
     with _keyring(settings, make=True) as ring:
-        until_ms = keys.parse_expiry(expires, time.time_ns() // 1_000_000) if expires else 0
-        key, token = keys.create(name, scope, rate, until_ms)
+        until_ms = api_keys.parse_expiry(expires, time.time_ns() // 1_000_000) if expires else 0
+        key, token = api_keys.create(name, scope, rate, until_ms)
         first = not ring.any()
         ring.add(key)
     typer.echo(token)
-    note = "keep it: it is not shown again, and only a hash of it is stored"
+    note = "save this key: it is not shown again, and only its hash is stored"
     if first:
-        note += ". This is the first key: a service that was open to this machine now asks for one"
+        note += (
+            ". This is the first key: a service that accepted unauthenticated requests from "
+            "this machine now requires a key"
+        )
     typer.secho(note, err=True, dim=True)
 
 
 @app.command("list")
 @with_settings(STORE)
 def list_keys(settings: Settings) -> None:
-    """List all keys, revoked and expired ones too."""
+    """List all keys, including revoked and expired ones."""
     with _keyring(settings) as ring:
         found = ring.all()
     if not found:
-        typer.secho("there are no keys", err=True, dim=True)
+        typer.secho("no keys", err=True, dim=True)
         return
     table = Table(box=SIMPLE_HEAD)
     for heading in ("name", "id", "state", "scopes", "rate", "created", "expires", "last used"):
@@ -98,7 +99,7 @@ def list_keys(settings: Settings) -> None:
 @app.command()
 @with_settings(STORE)
 def revoke(settings: Settings, name: Name) -> None:
-    """Revoke a key; every API process refuses it within its --key-cache-s."""
+    """Revoke a key; every API process rejects it within its --key-cache-s."""
     with _keyring(settings) as ring:
         for key in ring.revoke(name):
             typer.echo(f"revoked {key.name} ({key.id})")
@@ -106,16 +107,16 @@ def revoke(settings: Settings, name: Name) -> None:
 
 @contextlib.contextmanager
 def _keyring(settings: Settings, make: bool = False) -> Iterator[Keyring]:
-    """Open the store; what goes wrong is said in one line."""
+    """Open the store; report errors in one line."""
     try:
         with reach(settings, make) as client:
             yield Keyring(client)
     except ValueError as error:
         fail(str(error))
-    except Refused as error:
+    except StartupError as error:
         fail(str(error), EXIT_REFUSED)
     except redis.RedisError as error:
-        fail(f"the store cannot be used: {error}", 1)
+        fail(f"cannot use the store: {error}", 1)
 
 
 def _time(ms: int) -> str:

@@ -27,10 +27,9 @@ from service.commands.connection import (
     table,
 )
 from service.commands.options import fail
-from service.documents import Answer, Gap, Prediction, StreamEvent
-from service.wire import Event
+from service.schema.responses import Answer, Event, Gap, Prediction, StreamEvent
 
-NEGATIVE = {"ignore_unknown_options": True}  # -1.5 is a value
+NEGATIVE = {"ignore_unknown_options": True}  # -1.5 is a label, not an option
 FILE_BATCH = 500
 _LINE = "{:>8}  {:>12}  {:>10}  {:>10}  {}"
 _HEAD = _LINE.format("seq", "expected", "log score", "changed", "event")
@@ -41,25 +40,24 @@ def observe(
     values: Annotated[
         list[str] | None,
         typer.Argument(
-            metavar="VALUE",
-            help="Labels, one observation each: a number, several between commas, or null. "
-            "Without any: standard input, one JSON number, list or observation a line.",
+            metavar="LABEL",
+            help="Labels, one observation each: a number, comma-separated numbers, or null. "
+            "Default: standard input, one JSON number, list or observation per line.",
             show_default=False,
         ),
     ] = None,
     x: Annotated[
         str | None,
         typer.Option(
-            envvar="MOCA_X", help="Input of each VALUE: numbers between commas.", show_default=False
+            help="Input of each observation: comma-separated numbers.", show_default=False
         ),
     ] = None,
     batch: Annotated[
         int | None,
         typer.Option(
-            envvar="MOCA_BATCH",
             min=1,
-            help="Lines in one request.",
-            show_default=f"{FILE_BATCH} of a file, 1 of a pipe",
+            help="Observations per request.",
+            show_default=f"{FILE_BATCH} from a file, 1 from a pipe",
         ),
     ] = None,
     retry_for: Wait = 60.0,
@@ -67,13 +65,13 @@ def observe(
     api_key: ApiKey = None,
     as_json: Json = False,
 ) -> None:
-    """Post observations and print an answer to each, one a line.
+    """Post observations and print one answer per line.
 
-    What was sent twice, because an answer was lost, is applied once.
+    Safe to retry: each line is applied exactly once.
     """
     if values:
         given: Iterator[dict[str, Any]] = (
-            _observation(_value(text), f"VALUE {text!r}", x) for text in values
+            _observation(_value(text), f"LABEL {text!r}", x) for text in values
         )
         size = batch or len(values)
     else:
@@ -94,38 +92,31 @@ def predict(
     x: Annotated[
         list[str] | None,
         typer.Option(
-            envvar="MOCA_X",
-            help="Input, numbers between commas; may be given several times.",
+            help="Input: comma-separated numbers; may be repeated.",
             show_default=False,
         ),
     ] = None,
     quantile: Annotated[
         list[float] | None,
         typer.Option(
-            envvar="MOCA_QUANTILE",
-            help="Level of a quantile; may be given several times.",
+            help="Quantile level; may be repeated.",
             show_default="0.05, 0.5, 0.95",
         ),
     ] = None,
-    samples: Annotated[
-        int, typer.Option(envvar="MOCA_SAMPLES", min=0, help="Draws at each input.")
-    ] = 0,
+    samples: Annotated[int, typer.Option(min=0, help="Samples to draw at each input.")] = 0,
     seed: Annotated[
         int | None,
-        typer.Option(envvar="MOCA_SEED", help="Seed of the draws.", show_default="a new one"),
+        typer.Option(help="Seed of the samples.", show_default="a new one"),
     ] = None,
     elapsed: Annotated[
         float | None,
-        typer.Option(
-            envvar="MOCA_ELAPSED", help="Time since the last observation.", show_default="1"
-        ),
+        typer.Option(help="Time since the last observation.", show_default="1"),
     ] = None,
     horizon: Annotated[
         int | None,
         typer.Option(
-            envvar="MOCA_HORIZON",
             min=1,
-            help="So many labels to come, of a model that takes no input.",
+            help="Forecast horizon in steps, for a model without inputs.",
             show_default="the next one",
         ),
     ] = None,
@@ -133,7 +124,7 @@ def predict(
     api_key: ApiKey = None,
     as_json: Json = False,
 ) -> None:
-    """Print the predictive distribution of the labels to come; changes nothing."""
+    """Print the predictive distribution of the next labels; changes nothing."""
     inputs = [numbers(text, "--x") for text in x] if x else None
     with connected(url, api_key) as client:
         found = client.predict(
@@ -162,13 +153,12 @@ def changepoints(
     stream: Stream,
     follow: Annotated[
         bool,
-        typer.Option("--follow", "-f", envvar="MOCA_FOLLOW", help="Go on, with each new event."),
+        typer.Option("--follow", "-f", help="Stream new events."),
     ] = False,
     after: Annotated[
         str | None,
         typer.Option(
-            envvar="MOCA_AFTER",
-            help="With --follow: the cursor to go on from; 0: all that is kept.",
+            help="With --follow: cursor to resume after; 0: everything retained.",
             show_default="new events only",
         ),
     ] = None,
@@ -176,7 +166,7 @@ def changepoints(
     api_key: ApiKey = None,
     as_json: Json = False,
 ) -> None:
-    """Print a stream's changes so far and its segmentation, or each change as it comes."""
+    """Print a stream's changepoint events and segmentation, or stream new events with --follow."""
     with connected(url, api_key) as client:
         if follow:
             for message in client.events(stream=stream, after=after, retry_for_s=None):
@@ -192,7 +182,7 @@ def changepoints(
         made.add_row(*_row(event))
     Console().print(made)
     regimes = ", ".join(f"{each.start}-{each.end - 1}" for each in found.segmentation)
-    typer.echo(f"regimes in hindsight, by seq: {regimes or 'not known yet'}")
+    typer.echo(f"best segmentation, by seq: {regimes or 'not known yet'}")
 
 
 def _row(event: Event) -> list[str]:
@@ -214,7 +204,7 @@ def _follow(message: StreamEvent | Gap, as_json: bool) -> None:
     if as_json:
         print_json(message, lines=True)
     elif isinstance(message, Gap):
-        typer.secho("some events are not kept any more", err=True, fg="yellow")
+        typer.secho("some events are no longer retained", err=True, fg="yellow")
     else:
         event = message.event
         when = f" at {message.time}" if message.time else ""

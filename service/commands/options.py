@@ -11,8 +11,8 @@ import typer
 from pydantic import ValidationError
 from pydantic_core import ErrorDetails
 
-from service.redis.address import with_password
 from service.settings import Settings
+from service.store.address import with_password
 
 STORE = {"redis_url", "redis_password_file", "partitions"}
 API = STORE | {
@@ -25,15 +25,11 @@ API = STORE | {
     "max_waiting",
     "max_wait_s",
     "max_connections",
-    "max_entry_bytes",
     "max_body_bytes",
     "max_observations",
     "max_dimension",
     "max_hypotheses",
     "max_history",
-    "max_points",
-    "max_samples",
-    "max_horizon",
     "max_snapshot_bytes",
     "max_pinned",
     "memory_shed_fraction",
@@ -46,17 +42,9 @@ API = STORE | {
     "cors_origins",
     "no_console",
     "access_log",
-    "body_timeout_s",
-    "head_timeout_s",
     "keep_alive_s",
-    "max_head_bytes",
-    "max_headers",
     "max_event_streams",
-    "event_buffer",
-    "events_heartbeat_s",
-    "events_send_timeout_s",
     "max_live_streams",
-    "live_interval_s",
     "trace",
     "trace_share",
 }
@@ -69,18 +57,13 @@ WORKER = STORE | {
     "lease_ttl_ms",
     "request_deadline_s",
     "max_dimension",
-    "read_entries",
     "checkpoint_every",
     "resident_bytes",
     "max_replay",
-    "max_read_work",
-    "max_model_bytes",
     "max_hypotheses",
     "max_history",
-    "horizon_paths",
     "idempotency_keep_s",
     "idempotency_keep_requests",
-    "recent_window",
     "feed_events",
     "trace",
     "trace_share",
@@ -89,15 +72,13 @@ WEBHOOKS = STORE | {
     "data_dir",
     "metrics_port",
     "lease_ttl_ms",
-    *(name for name in Settings.model_fields if name.startswith("webhook")),
+    "webhooks_file",
+    "webhook_hosts",
 }
 # Several workers cannot share a port: their metrics are on the API's page.
 SERVE = set(Settings.model_fields) - {"metrics_port"}
 SHORT = {"open_access": ("--open",)}
-LIMITS = (
-    *("max_", "memory_", "read_", "checkpoint_", "resident_", "idempotency_", "lease_"),
-    *("body_", "head_", "keep_", "horizon_", "feed_", "event", "live_", "webhook_"),
-)
+LIMITS = ("max_", "memory_", "checkpoint_", "resident_", "idempotency_", "lease_", "keep_", "feed_")
 
 
 def variable(name: str) -> str:
@@ -116,7 +97,7 @@ def input_file(help: str) -> Any:
 
 
 def fail(message: str, status: int = 2) -> NoReturn:
-    """Say on standard error why the command cannot run, and end."""
+    """Report on standard error why the command cannot run, and exit."""
     typer.secho(f"moca: {message}", err=True, fg="red")
     raise typer.Exit(status)
 
@@ -163,7 +144,7 @@ def _with_password(settings: Settings) -> Settings:
         return settings
     try:
         if url is None:
-            raise ValueError("a password of Redis needs --redis-url")
+            raise ValueError("--redis-password-file requires --redis-url")
         password = file.read_text().strip()
         if not password:
             raise ValueError("the file is empty")
@@ -197,20 +178,3 @@ def _option(name: str) -> inspect.Parameter:
         default=None,
         annotation=Annotated[annotation | None, option],
     )
-
-
-def settings_markdown() -> str:
-    """Return docs/settings.md: every setting with its option, variable, default and meaning."""
-    lines = [
-        "# Settings",
-        "",
-        "Each setting is an option of the commands it concerns (`moca serve`, `moca api`,",
-        "`moca worker`) and an environment variable; the option wins. Made by `moca settings`.",
-        "",
-        "| option | variable | default | meaning |",
-        "|---|---|---|---|",
-    ]
-    for name, field in Settings.model_fields.items():
-        default = "" if field.default is None else f"`{field.default}`"
-        lines.append(f"| `{flag(name)}` | `{variable(name)}` | {default} | {field.description} |")
-    return "\n".join(lines) + "\n"

@@ -13,25 +13,25 @@ from typing import TYPE_CHECKING, Annotated, NoReturn
 import redis
 import typer
 
-from service import metrics
 from service.commands.options import API, SERVE, WORKER, fail, with_settings
-from service.exposure import depends_on_keys, keys_required
-from service.process import (
+from service.errors.base import StartupError
+from service.observability import metrics
+from service.runtime.access_policy import depends_on_keys, keys_required
+from service.runtime.process import (
+    BACKLOG,
     EXIT_REFUSED,
     WORKER_STOP_S,
-    Refused,
+    bind,
     follow_parent,
     import_plugins,
     limit_stop,
-    listen,
     log_to_stderr,
 )
-from service.redis.connection import START_TIMEOUT_S, UnusableServer, connect
-from service.redis.waiting import patiently
 from service.settings import Settings
+from service.store.connection import START_TIMEOUT_S, UnusableServer, connect, patiently
 
 if TYPE_CHECKING:
-    from service.worker.loop import Worker
+    from service.worker.worker import Worker
 
 log = logging.getLogger(__name__)
 
@@ -47,40 +47,44 @@ def serve(settings: Settings) -> None:
 
     Without --redis-url the store is an embedded Valkey that keeps its data in --data-dir.
     """
-    from service.supervisor import Supervisor
-    from service.webhooks.config import hooks_of
+    from service.runtime.supervisor import Supervisor
 
     log_to_stderr("serve")
+    timeout_s = webhook_timeout_s(settings)
+    raise typer.Exit(Supervisor(settings, os.environ, webhook_timeout_s=timeout_s).run())
+
+
+def webhook_timeout_s(settings: Settings) -> float:
+    """Longest attempt of a webhook; a file that cannot be used ends the start before it begins."""
+    from service.webhooks.config import webhooks_of
+
     try:
-        hooks_of(settings, os.environ)  # refused before anything has begun
-    except Refused as error:
+        return webhooks_of(settings, os.environ).delivery.timeout_s
+    except StartupError as error:
         fail(str(error), EXIT_REFUSED)
-    raise typer.Exit(Supervisor(settings, os.environ).run())
 
 
 @with_settings(API)
 def api(settings: Settings, parent_fd: ParentFd = None, listen_fd: ListenFd = None) -> None:
-    """Run one API process beside a Redis or Valkey that is already there."""
+    """Run one API process with an existing Redis or Valkey."""
     begin("api", settings, parent_fd)
     import uvicorn
 
     from service.api.app import check_store, create_app
-    from service.api.protocol import protocol
-    from service.api.server import Server
+    from service.api.server import Server, protocol
 
     try:
         app = create_app(settings)
         if depends_on_keys(settings):  # asked before anyone can connect
             keys_required(settings, check_store(settings))
         inherited = None if listen_fd is None else socket.socket(fileno=listen_fd)
-        listener = inherited or listen(settings.host, settings.port)
-        if inherited is None:
-            log.info("listening on %s port %d", settings.host, settings.port)
-    except (Refused, UnusableServer, redis.RedisError) as error:
+        listener = inherited or bind(settings.host, settings.port)
+    except (StartupError, UnusableServer, redis.RedisError) as error:
         end(error)
     config = uvicorn.Config(
         app,
         http=protocol(settings, app),
+        backlog=BACKLOG,
         log_config=None,
         access_log=False,
         server_header=False,
@@ -111,19 +115,19 @@ def worker(
         typer.Option(
             "--worker-id",
             envvar="MOCA_WORKER_ID",
-            help="Name among the workers; must differ from every other's.",
+            help="Worker id; must be unique among all workers.",
             show_default="a random one",
         ),
     ] = None,
     parent_fd: ParentFd = None,
     sharing: Sharing = 0,
 ) -> None:
-    """Run one worker beside a Redis or Valkey that is already there."""
+    """Run one worker with an existing Redis or Valkey."""
     chosen = worker_id or f"worker-{secrets.token_hex(4)}"
     if "/" in chosen:
-        fail(f"--worker-id: expected a name without '/', got {chosen!r}")
+        fail(f"--worker-id: expected an id without '/', got {chosen!r}")
     begin("worker" if parent_fd is None else chosen.partition("-")[0], settings, parent_fd)
-    from service.worker.loop import Worker  # torch: a second or more
+    from service.worker.worker import Worker  # torch: a second or more
 
     try:
         import_plugins(settings.plugins)
@@ -135,7 +139,11 @@ def worker(
             metrics.serve(settings.metrics_port)
         log.info("%s computes on %s", chosen, settings.device)
         found.run()
-    except (Refused, UnusableServer, redis.RedisError) as error:  # later ones are lived through
+    except (
+        StartupError,
+        UnusableServer,
+        redis.RedisError,
+    ) as error:  # later ones are lived through
         end(error)
 
 
@@ -149,19 +157,19 @@ def _stop_on_signals(worker: Worker) -> None:
 
 
 def end(error: Exception) -> NoReturn:
-    """End a process that cannot start, with one line that says why."""
+    """End a process that cannot start, with the reason in one line."""
     if isinstance(error, redis.RedisError):
         fail(f"the store cannot be reached: {error}", 1)
     fail(str(error), EXIT_REFUSED)
 
 
 def begin(role: str, settings: Settings, parent_fd: int | None) -> None:
-    """Begin a process that works beside a store: its log, its parent, its settings."""
+    """Start a process that uses a store: logging, parent watch, settings."""
     log_to_stderr(role)
     if parent_fd is not None:
         follow_parent(parent_fd)
     if settings.redis_url is None:
         fail(
-            "--redis-url (or MOCA_REDIS_URL) is needed: the store that API and workers share;"
-            " `moca serve` brings its own"
+            "--redis-url (or MOCA_REDIS_URL) is required: the store shared by API and "
+            "workers; `moca serve` starts its own"
         )

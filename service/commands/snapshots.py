@@ -1,4 +1,4 @@
-"""`moca snapshot`: a stream's whole state to a file, and back."""
+"""`moca snapshot`: export and import a stream's state."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from service.commands.connection import (
 )
 from service.commands.options import fail, input_file
 
-app = typer.Typer(no_args_is_help=True, help="Take a stream's whole state out, and put it in.")
+app = typer.Typer(no_args_is_help=True, help="Export and import a stream's state.")
 
 
 @app.command("export")
@@ -26,14 +26,12 @@ def export(
     stream: Stream,
     out: Annotated[
         Path | None,
-        typer.Option(
-            envvar="MOCA_OUT", help="File; `-`: standard output.", show_default="STREAM.snapshot"
-        ),
+        typer.Option(help="File; `-`: standard output.", show_default="STREAM.snapshot"),
     ] = None,
     url: Url = DEFAULT_URL,
     api_key: ApiKey = None,
 ) -> None:
-    """Write a stream's whole state to a file, which only this service reads."""
+    """Export a stream's whole state to a file. Only this service can read it."""
     with connected(url, api_key) as client:
         found = client.snapshot(stream)
     if out is not None and str(out) == "-":
@@ -53,23 +51,21 @@ def export(
 @app.command("import")
 def import_(
     stream: Stream,
-    file: Annotated[Path, input_file("What `moca snapshot export` wrote.")],
+    file: Annotated[Path, input_file("Snapshot file written by `moca snapshot export`.")],
     replace: Annotated[
         bool,
-        typer.Option(
-            "--replace", envvar="MOCA_REPLACE", help="Put it in place of a stream that is there."
-        ),
+        typer.Option("--replace", help="Replace an existing stream."),
     ] = False,
     content_type: Annotated[
         str,
-        typer.Option(envvar="MOCA_CONTENT_TYPE", help="Content type of the file."),
+        typer.Option(help="Content type of the file."),
     ] = "application/octet-stream",
     url: Url = DEFAULT_URL,
     api_key: ApiKey = None,
     as_json: Json = False,
 ) -> None:
-    """Make a stream what a snapshot says."""
-    from service.documents import Snapshot
+    """Create a stream from a snapshot."""
+    from service.schema.responses import Snapshot
 
     with connected(url, api_key) as client:
         found = client.put_snapshot(

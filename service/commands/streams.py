@@ -1,4 +1,4 @@
-"""`moca streams`: list, show, make, change and delete streams."""
+"""`moca streams`: list, show, create, change and delete streams."""
 
 from __future__ import annotations
 
@@ -21,21 +21,19 @@ from service.commands.connection import (
     table,
 )
 from service.commands.options import fail
-from service.documents import StreamState
+from service.schema.responses import Sensitivity, StreamSummary
 
-app = typer.Typer(no_args_is_help=True, help="List, show, make, change and delete streams.")
+app = typer.Typer(no_args_is_help=True, help="List, show, create, change and delete streams.")
 
 
 @app.command("list")
 def list_streams(
-    prefix: Annotated[
-        str, typer.Option(envvar="MOCA_PREFIX", help="Only ids that start with it.")
-    ] = "",
+    prefix: Annotated[str, typer.Option(help="Only ids with this prefix.")] = "",
     url: Url = DEFAULT_URL,
     api_key: ApiKey = None,
     as_json: Json = False,
 ) -> None:
-    """Print the ids of all streams, one a line."""
+    """Print the ids of all streams, one per line."""
     with connected(url, api_key) as client:
         found = client.streams(prefix, limit=1000)
         if as_json:
@@ -49,7 +47,7 @@ def list_streams(
 def show(
     stream: Stream, url: Url = DEFAULT_URL, api_key: ApiKey = None, as_json: Json = False
 ) -> None:
-    """Show what a stream is, and where it stands."""
+    """Show a stream's model, settings and current state."""
     with connected(url, api_key) as client:
         _show(client.stream(stream), as_json)
 
@@ -60,7 +58,6 @@ def create(
     model: Annotated[
         str | None,
         typer.Option(
-            envvar="MOCA_MODEL",
             help="NAME or NAME@VERSION, see `moca models`.",
             show_default="the service's default",
         ),
@@ -69,16 +66,15 @@ def create(
         list[str] | None,
         typer.Option(
             "--set",
-            envvar="MOCA_SET",
             metavar="NAME=VALUE",
-            help="Stream setting such as hazard=0.01; may be given several times.",
+            help="Stream setting such as hazard=0.01; may be repeated.",
         ),
     ] = None,
     url: Url = DEFAULT_URL,
     api_key: ApiKey = None,
     as_json: Json = False,
 ) -> None:
-    """Make a stream; one that is there already is left alone, and the status is 1."""
+    """Create a stream; exits with status 1 if it already exists."""
     from service.client.errors import UnknownStream
 
     settings: dict[str, Any] = {"model": model} if model else {}
@@ -91,7 +87,11 @@ def create(
                 client.put_stream(stream, settings | ({"model": model} if model else {})), as_json
             )
             return
-    fail(f"stream {stream!r} exists, with {seq} observations: moca streams set, or delete", 1)
+    fail(
+        f"stream {stream!r} already exists, with {seq} observations: use `moca streams set`, or "
+        "delete it",
+        1,
+    )
 
 
 @app.command("set")
@@ -107,7 +107,7 @@ def change(
     api_key: ApiKey = None,
     as_json: Json = False,
 ) -> None:
-    """Change settings of a stream that is there."""
+    """Change settings of an existing stream."""
     settings = dict(setting(text) for text in given)
     with connected(url, api_key) as client:
         client.stream(stream)  # a wrong id must not make a stream
@@ -117,13 +117,11 @@ def change(
 @app.command()
 def delete(
     stream: Stream,
-    yes: Annotated[
-        bool, typer.Option("--yes", envvar="MOCA_YES", help="Do not ask first.")
-    ] = False,
+    yes: Annotated[bool, typer.Option("--yes", help="Do not ask for confirmation.")] = False,
     url: Url = DEFAULT_URL,
     api_key: ApiKey = None,
 ) -> None:
-    """Delete a stream with all that was learned."""
+    """Delete a stream and all its data."""
     with connected(url, api_key) as client:
         state = client.stream(stream)
         if not yes:
@@ -132,7 +130,7 @@ def delete(
     typer.echo(f"deleted {stream}")
 
 
-def _show(state: StreamState, as_json: bool) -> None:
+def _show(state: StreamSummary, as_json: bool) -> None:
     if as_json:
         print_json(state)
         return
@@ -161,10 +159,10 @@ def _show(state: StreamState, as_json: bool) -> None:
     Console().print(made)
 
 
-def _alarms(found: dict[str, Any]) -> str:
-    """Say at which probability a stream alarms, and after how long."""
+def _alarms(found: Sensitivity) -> str:
+    """Describe the alarm threshold of a stream and its expected delays."""
     delays = ", ".join(
         f"{each['shift']:g} sd after {number(each['median'], 3) or 'too long'}"
-        for each in found.get("expected_delay") or []
+        for each in found["expected_delay"]
     )
     return f"changed {number(found['threshold'])}" + (f"; shifts found: {delays}" if delays else "")

@@ -1,4 +1,4 @@
-"""`moca models`, `moca replay`, `moca bench` and `moca settings`: tools around the service."""
+"""`moca models`, `moca replay` and `moca bench`: tools around the service."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from rich.table import Table
 
 from service.commands.connection import DEFAULT_URL, ApiKey, Url
 from service.commands.connection import setting as _setting
-from service.commands.options import fail, input_file, settings_markdown, with_settings
+from service.commands.options import fail, input_file, with_settings
 from service.settings import Settings
 
 bench = typer.Typer(no_args_is_help=True, help="Measure the service on this machine.")
@@ -21,14 +21,12 @@ bench = typer.Typer(no_args_is_help=True, help="Measure the service on this mach
 @with_settings({"models_dir"})
 def models(
     settings: Settings,
-    as_json: Annotated[
-        bool, typer.Option("--json", envvar="MOCA_JSON", help="Print JSON instead of a table.")
-    ] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="Print JSON instead of a table.")] = False,
 ) -> None:
-    """List the models that a service with this models folder offers."""
+    """List the models in this models folder, and the built-in ones."""
     import msgspec
 
-    from service.models import Catalogue
+    from service.models.catalogue import Catalogue
 
     found = Catalogue(settings.models_dir).models()
     if as_json:
@@ -41,7 +39,7 @@ def models(
         inputs, labels = ("any" if n is None else str(n) for n in (model.x_dim, model.y_dim))
         number = isinstance(model.hazard, float)
         hazard = f"{model.hazard:.4g}" if number else "" if model.hazard is None else model.hazard
-        about = f"cannot be served: {model.error}" if model.error else model.description
+        about = f"not usable: {model.error}" if model.error else model.description
         table.add_row(model.reference, model.kind, inputs, labels, str(hazard), about)
     Console().print(table)
 
@@ -52,62 +50,45 @@ def replay(
     api_key: ApiKey = None,
     stream: Annotated[
         str | None,
-        typer.Option(
-            envvar="MOCA_STREAM", help="Stream to post to.", show_default="the file's name"
-        ),
+        typer.Option(help="Stream to post to.", show_default="the file's name"),
     ] = None,
     model: Annotated[
         str | None,
-        typer.Option(envvar="MOCA_MODEL", help="Model.", show_default="the service's default"),
+        typer.Option(help="Model.", show_default="the service's default"),
     ] = None,
     setting: Annotated[
         list[str] | None,
         typer.Option(
             "--set",
-            envvar="MOCA_SET",
             metavar="NAME=VALUE",
-            help="Stream setting such as hazard=0.01; may be given several times.",
+            help="Stream setting such as hazard=0.01; may be repeated.",
         ),
     ] = None,
     out: Annotated[
         Path,
-        typer.Option(
-            envvar="MOCA_OUT", help="Folder for the results, or one .csv, .parquet or .png file."
-        ),
+        typer.Option(help="Folder for the results, or one .csv, .parquet or .png file."),
     ] = Path(),
     y: Annotated[
         str | None,
-        typer.Option(
-            envvar="MOCA_Y", help="Label columns, comma-separated.", show_default="y, y1, y2, ..."
-        ),
+        typer.Option(help="Label columns, comma-separated.", show_default="y, y1, y2, ..."),
     ] = None,
     x: Annotated[
         str | None,
-        typer.Option(
-            envvar="MOCA_X", help="Input columns, comma-separated.", show_default="x, x1, x2, ..."
-        ),
+        typer.Option(help="Input columns, comma-separated.", show_default="x, x1, x2, ..."),
     ] = None,
     time: Annotated[
         str | None,
-        typer.Option(
-            envvar="MOCA_TIME", help="Time column.", show_default="time, timestamp, date, year"
-        ),
+        typer.Option(help="Time column.", show_default="time, timestamp, date, year"),
     ] = None,
-    batch: Annotated[
-        int, typer.Option(envvar="MOCA_BATCH", min=1, help="Observations in one request.")
-    ] = 128,
+    batch: Annotated[int, typer.Option(min=1, help="Observations per request.")] = 128,
     belief: Annotated[
         bool,
-        typer.Option(envvar="MOCA_BELIEF", help="Ask for the run-length belief (the heat map)."),
+        typer.Option(help="Request the run-length belief (for the heat map)."),
     ] = True,
-    append: Annotated[
-        bool, typer.Option("--append", envvar="MOCA_APPEND", help="Append to an existing stream.")
-    ] = False,
-    replace: Annotated[
-        bool, typer.Option("--replace", envvar="MOCA_REPLACE", help="Delete the stream first.")
-    ] = False,
+    append: Annotated[bool, typer.Option("--append", help="Append to an existing stream.")] = False,
+    replace: Annotated[bool, typer.Option("--replace", help="Delete the stream first.")] = False,
 ) -> None:
-    """Stream a file through a running service; write the answers and a plot."""
+    """Replay a file through a running service; write the answers and a plot."""
     from service.client import ClientError
     from service.replay import ReplayError, SeriesError
     from service.replay import replay as run
@@ -144,37 +125,24 @@ def bench_serve(
             show_default="one is started for the measurement",
         ),
     ] = None,
-    seconds: Annotated[
-        float, typer.Option(envvar="MOCA_SECONDS", help="Time under measured load.")
-    ] = 30.0,
-    connections: Annotated[
-        int, typer.Option(envvar="MOCA_CONNECTIONS", min=1, help="Connections at once.")
-    ] = 32,
-    streams: Annotated[
-        int, typer.Option(envvar="MOCA_STREAMS", min=1, help="Different streams.")
-    ] = 500,
-    rounds: Annotated[
-        int, typer.Option(envvar="MOCA_ROUNDS", min=1, help="Slices of each server, in turn.")
-    ] = 3,
-    workers: Annotated[
-        int, typer.Option(envvar="MOCA_WORKERS", min=1, help="Workers of a service started here.")
-    ] = 1,
-    model: Annotated[
-        str, typer.Option(envvar="MOCA_MODEL", help="Model of a service started here.")
-    ] = "gaussian",
+    seconds: Annotated[float, typer.Option(help="Duration of measured load.")] = 30.0,
+    connections: Annotated[int, typer.Option(min=1, help="Concurrent connections.")] = 32,
+    streams: Annotated[int, typer.Option(min=1, help="Number of streams.")] = 500,
+    rounds: Annotated[int, typer.Option(min=1, help="Time slices per server, in turn.")] = 3,
+    workers: Annotated[int, typer.Option(min=1, help="Workers of a service started here.")] = 1,
+    model: Annotated[str, typer.Option(help="Model of a service started here.")] = "gaussian",
     overload: Annotated[
         float | None,
         typer.Option(
             "--overload",
-            envvar="MOCA_OVERLOAD",
             min=0.1,
-            help="Send this many times the capacity for --seconds, then half of it.",
+            help="Overload: send this many times the capacity for --seconds, then half of it.",
         ),
     ] = None,
 ) -> None:
-    """Measure throughput and latency beside a bare FastAPI echo endpoint, as a ratio.
+    """Measure throughput and latency relative to a bare FastAPI echo endpoint.
 
-    With --overload, measure what the service accepts, refuses and how fast, and how it recovers.
+    With --overload, measure accepted and rejected load, latency and recovery.
     """
     from service.bench import BenchError, bench_overload
     from service.bench import bench_serve as run
@@ -206,20 +174,14 @@ def bench_serve(
 
 @bench.command("step")
 def bench_step(
-    model: Annotated[str, typer.Option(envvar="MOCA_MODEL", help="A built-in model.")] = "gaussian",
-    streams: Annotated[
-        int, typer.Option(envvar="MOCA_STREAMS", min=1, help="Streams in one batch.")
-    ] = 32,
-    max_hypotheses: Annotated[
-        int, typer.Option(envvar="MOCA_HYPOTHESES", min=2, help="Hypotheses of each stream.")
-    ] = 50,
-    early: Annotated[int, typer.Option(envvar="MOCA_EARLY", min=1, help="First time.")] = 500,
-    late: Annotated[int, typer.Option(envvar="MOCA_LATE", min=2, help="Second time.")] = 20_000,
-    rounds: Annotated[
-        int, typer.Option(envvar="MOCA_ROUNDS", min=1, help="Measurements of each, in turn.")
-    ] = 21,
+    model: Annotated[str, typer.Option(help="A built-in model.")] = "gaussian",
+    streams: Annotated[int, typer.Option(min=1, help="Streams per batch.")] = 32,
+    max_hypotheses: Annotated[int, typer.Option(min=2, help="Hypotheses per stream.")] = 50,
+    early: Annotated[int, typer.Option(min=1, help="Early step number.")] = 500,
+    late: Annotated[int, typer.Option(min=2, help="Late step number.")] = 20_000,
+    rounds: Annotated[int, typer.Option(min=1, help="Measurements of each, in turn.")] = 21,
 ) -> None:
-    """Compare the time of one filter step late in a stream's life with that of an early one."""
+    """Compare the time of a filter step late in a stream with that of an early one."""
     from service.bench import BenchError
     from service.bench import bench_step as run
 
@@ -234,11 +196,6 @@ def bench_step(
         )
     except BenchError as error:
         fail(str(error), 1)
-
-
-def settings() -> None:
-    """Print every setting with its option, variable, default and meaning, as Markdown."""
-    typer.echo(settings_markdown(), nl=False)
 
 
 def _names(text: str | None) -> list[str] | None:

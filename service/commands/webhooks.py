@@ -1,4 +1,4 @@
-"""`moca webhooks`: deliver events to other services, and look after what could not be."""
+"""`moca webhooks`: deliver events to other services, and manage the dead-letter queue."""
 
 from __future__ import annotations
 
@@ -12,75 +12,69 @@ from rich.box import SIMPLE_HEAD
 from rich.console import Console
 from rich.table import Table
 
-from service import metrics
 from service.commands.options import WEBHOOKS, fail, with_settings
 from service.commands.run import ParentFd, begin, end
-from service.feed import instant
-from service.process import Refused
-from service.redis.connection import UnusableServer, connect
-from service.redis.embedded import running_url
+from service.errors.base import StartupError
+from service.observability import metrics
+from service.runtime.embedded import running_url
+from service.schema.rendering import instant
 from service.settings import Settings
+from service.store.connection import UnusableServer, connect
 
 
 @with_settings(WEBHOOKS)
 def webhooks(
     settings: Settings,
-    dead: Annotated[
-        bool, typer.Option("--dead", envvar="MOCA_DEAD", help="Show deliveries given up.")
-    ] = False,
+    dead: Annotated[bool, typer.Option("--dead", help="Show the dead-letter queue.")] = False,
     redeliver: Annotated[
         bool,
-        typer.Option(
-            "--redeliver", envvar="MOCA_REDELIVER", help="Have what was given up tried again."
-        ),
+        typer.Option("--redeliver", help="Redeliver the dead-letter queue."),
     ] = False,
     hook: Annotated[
         str | None,
-        typer.Option(
-            "--hook", envvar="MOCA_HOOK", help="Only this hook's.", show_default="every hook's"
-        ),
+        typer.Option("--hook", help="Only this webhook.", show_default="every webhook"),
     ] = None,
     parent_fd: ParentFd = None,
 ) -> None:
     """Deliver changepoint events to the receivers of --webhooks-file.
 
-    With --dead or --redeliver: look after what was given up, and end. Without --redis-url that is
-    of the service that runs on --data-dir.
+    With --dead or --redeliver: show or redeliver the dead-letter queue, then exit. Without
+    --redis-url that is the queue of the service running on --data-dir.
     """
     if dead or redeliver:
         _look_after(settings, redeliver, hook)
         return
     begin("webhooks", settings, parent_fd)
-    from service.webhooks.config import hooks_of
-    from service.webhooks.process import deliver
+    from service.webhooks.config import webhooks_of
+    from service.webhooks.runner import deliver
 
     try:
-        hooks = hooks_of(settings, os.environ)
-        if not hooks:
-            fail("--webhooks-file (MOCA_WEBHOOKS_FILE) is needed: who is to be called", 2)
+        found = webhooks_of(settings, os.environ)
+        if not found.hooks:
+            fail("--webhooks-file (MOCA_WEBHOOKS_FILE) is required: the receivers to call", 2)
         if settings.metrics_port:
             metrics.serve(settings.metrics_port)
-        deliver(settings, hooks)
-    except (Refused, UnusableServer, redis.RedisError) as error:
+        deliver(settings, found)
+    except (StartupError, UnusableServer, redis.RedisError) as error:
         end(error)
 
 
 def _look_after(settings: Settings, again: bool, hook: str | None) -> None:
-    from service.webhooks.letters import dead_letters, redeliver
+    from service.webhooks.dead_letters import dead_letters, redeliver
 
     url = settings.redis_url or running_url(settings.data_dir)
     if url is None:
-        fail(f"no service runs on {settings.data_dir}; give --redis-url or --data-dir")
+        fail(f"no service is running on {settings.data_dir}: give --redis-url or --data-dir")
     try:
         with connect(url) as client:
             if again:
-                typer.echo(f"{redeliver(client, hook)} to be delivered again{_of(hook)}")
+                typer.echo(f"redelivering {redeliver(client, hook)} deliveries{_of(hook)}")
                 return
             found = dead_letters(client, hook)
     except redis.RedisError as error:
         fail(f"the store cannot be reached: {error}", 1)
     if not found:
-        typer.secho(f"nothing was given up{_of(hook)}", err=True, dim=True)
+        typer.secho(f"no dead letters{_of(hook)}", err=True, dim=True)
         return
     table = Table("hook", "webhook-id", "stream", "event", "at", "attempts", "why", box=SIMPLE_HEAD)
     for letter in found:

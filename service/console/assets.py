@@ -40,7 +40,7 @@ def names() -> Iterator[str]:
 
 
 def asset(name: str) -> Asset | None:
-    """Return a file by its name; None when there is none."""
+    """Return a file by its name; None if it does not exist."""
     return _asset(name) if name == plotly_name() or name in _own() else None
 
 

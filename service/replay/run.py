@@ -14,9 +14,9 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 from rich.table import Table
 
 from service.client import Client, ClientError, Problem
-from service.replay.answers import Replayed, write_answers
-from service.replay.series import read_series
-from service.wire import Event
+from service.schema.responses import Event
+from service.tables.answers import Replayed, write_answers
+from service.tables.series import read_series
 
 READY_WAIT_S = 10.0
 
@@ -56,7 +56,7 @@ def replay(
     stream = stream or re.sub(r"[^A-Za-z0-9._-]+", "-", file.stem)
     files = _writable(output_files(out or Path(), stream), console)
     if file.resolve() in {path.resolve() for path in files}:
-        raise ReplayError(f"the answers would overwrite {file}; choose another output")
+        raise ReplayError(f"the answers would overwrite {file}: choose another output")
     replayed = Replayed(stream, read_series(file, y_columns, x_columns, time_column))
     wanted = {**({"model": model} if model else {}), **(settings or {})}
     with Client(url, api_key=api_key) as client:
@@ -96,7 +96,7 @@ def _writable(files: list[Path], console: Console) -> list[Path]:
     for path, package in missing.items():
         console.print(f"not writing {path}: needs {package} (pip install 'moca-service[plots]')")
     if len(missing) == len(files):
-        raise ReplayError("nothing to write; install moca-service[plots]")
+        raise ReplayError("nothing to write: install moca-service[plots]")
     return [path for path in files if path not in missing]
 
 
@@ -104,7 +104,7 @@ def _write(replayed: Replayed, files: Sequence[Path]) -> None:
     write_answers(replayed, [path for path in files if path.suffix.lower() != ".png"])
     for path in files:
         if path.suffix.lower() == ".png":
-            from service.plots import plot_replay  # matplotlib is optional
+            from service.replay.plots import plot_replay  # matplotlib is optional
 
             plot_replay(replayed, path)
 
@@ -113,7 +113,7 @@ def _write_partial(replayed: Replayed, files: Sequence[Path], console: Console) 
     """Keep what the service has already applied and answered."""
     if replayed.answers:
         _write(replayed, files)
-        console.print(f"stopped: wrote the answers to the first {len(replayed.answers)} rows")
+        console.print(f"interrupted: wrote the answers to the first {len(replayed.answers)} rows")
 
 
 def _prepare(client: Client, stream: str, settings: Mapping[str, Any], existing: str) -> None:
@@ -124,8 +124,8 @@ def _prepare(client: Client, stream: str, settings: Mapping[str, Any], existing:
             client.delete_stream(stream)
         elif existing == "refuse" and seq > 0:
             raise ReplayError(
-                f"stream {stream!r} already has {seq} observations; give another name (--stream), "
-                "go on with it (--append), or delete it first (--replace)"
+                f"stream {stream!r} already has {seq} observations: choose another name "
+                "(--stream), append to it (--append), or delete it first (--replace)"
             )
     except Problem as problem:
         if problem.status != 404:
@@ -149,7 +149,7 @@ def _stream(client: Client, replayed: Replayed, batch: int, belief: bool, consol
                 raise ReplayError(f"{where}: sent {len(observations)}, got {len(answers)} answers")
             replayed.add(answers)
             if answers[-1].seq != replayed.first_seq + len(replayed.answers) - 1:
-                raise ReplayError(f"{where}: somebody else writes to {replayed.stream!r} too")
+                raise ReplayError(f"{where}: another client writes to {replayed.stream!r} too")
             progress.advance(task, len(answers))
     try:
         changepoints = client.changepoints(replayed.stream)

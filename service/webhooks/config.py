@@ -1,4 +1,4 @@
-"""The file of webhooks: who is called, for what, and with which secret."""
+"""The file of webhooks: who is called, for what, with which secret, and how often."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ from typing import Annotated, Any, Literal, NamedTuple
 
 from pydantic import BaseModel, ConfigDict, Field, SecretStr, ValidationError
 
-from service.feed import Filter
-from service.models import REFERENCE
-from service.process import Refused
+from service.errors.base import StartupError
+from service.models.catalogue import REFERENCE
 from service.settings import Settings
-from service.webhooks.allow import Allowed, NotAllowed
+from service.webhooks.allowlist import Allowed, NotAllowed
+from service.wire.event_entries import Filter
 
 PREFIX = "whsec_"
 MIN_SECRET, MAX_SECRET = 24, 64  # bytes, as the Standard Webhooks specification has it
@@ -52,41 +52,67 @@ class HookForm(BaseModel):
     ]
 
 
-class File(BaseModel):
-    """The whole file."""
+class Delivery(BaseModel):
+    """Bounds of delivery, at the top level of the file; they hold for each of its hooks."""
 
-    model_config = ConfigDict(extra="forbid")
+    model_config = ConfigDict(extra="forbid", frozen=True, strict=True, allow_inf_nan=False)
+
+    attempts: Annotated[int, Field(ge=1)] = 10  # before a delivery is given up
+    timeout_s: Annotated[float, Field(gt=0)] = 10.0  # longest time of one attempt
+    backoff_s: Annotated[float, Field(gt=0)] = 1.0  # after the first failed attempt; it doubles
+    backoff_max_s: Annotated[float, Field(gt=0)] = 300.0  # longest pause between attempts
+    in_flight: Annotated[int, Field(ge=1)] = 8  # deliveries of one hook at a time
+    dead_letters: Annotated[int, Field(ge=1)] = 1000  # deliveries given up that are kept
+
+
+class File(Delivery):
+    """The whole file."""
 
     hook: Annotated[list[HookForm], Field(min_length=1, max_length=MAX_HOOKS)]
 
 
-def hooks_of(settings: Settings, environ: Mapping[str, str]) -> list[Hook]:
-    """Read the webhooks that `settings` name; Refused when one cannot be used, saying why."""
+class Webhooks(NamedTuple):
+    """The hooks of a file, and the bounds of delivery to each."""
+
+    hooks: list[Hook]
+    delivery: Delivery
+
+
+def webhooks_of(settings: Settings, environ: Mapping[str, str]) -> Webhooks:
+    """Read the webhooks that `settings` name; StartupError when one cannot be used, saying why."""
     path = settings.webhooks_file
     if path is None:
-        return []
+        return Webhooks([], Delivery())
     allowed = Allowed.parse(settings.webhook_hosts)
-    forms = _read(path)
-    names = [form.name for form in forms]
+    file = _read(path)
+    names = [form.name for form in file.hook]
     if twice := sorted({name for name in names if names.count(name) > 1}):
-        raise Refused(f"{path}: more than one hook is named {twice[0]!r}")
-    return [_hook(path, form, allowed, environ) for form in forms]
+        raise StartupError(f"{path}: duplicate hook name {twice[0]!r}")
+    hooks = [_hook(path, form, allowed, environ) for form in file.hook]
+    return Webhooks(hooks, Delivery(**file.model_dump(exclude={"hook"})))
 
 
-def _read(path: Path) -> list[HookForm]:
+def _read(path: Path) -> File:
     try:
-        return File.model_validate(tomllib.loads(path.read_text())).hook
+        return File.model_validate(tomllib.loads(path.read_text()))
     except OSError as error:
-        raise Refused(f"the file of webhooks cannot be read: {error}") from error
+        raise StartupError(f"cannot read the webhooks file: {error}") from error
     except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
-        raise Refused(f"{path} is not TOML: {error}") from None
+        raise StartupError(f"{path}: invalid TOML: {error}") from None
     except ValidationError as error:
-        # Only where and why: what was given may be a secret.
-        raise Refused("; ".join(f"{path}: {_fault(each)}" for each in error.errors())) from None
+        raise StartupError(
+            "; ".join(f"{path}: {_fault(each)}" for each in error.errors())
+        ) from None
 
 
 def _fault(error: Any) -> str:
-    return f"{'.'.join(str(part) for part in error['loc'])}: {error['msg']}"
+    loc, given = error["loc"], error["input"]
+    fault = f"{'.'.join(str(part) for part in loc)}: {error['msg']}"
+    if loc[-1] not in Delivery.model_fields:
+        return fault  # only where and why: what was given may be a secret
+    if len(loc) > 1:
+        return f"{fault}; move it to the top of the file, above the first [[hook]]"
+    return f"{fault}, got {given if isinstance(given, int | float) else type(given).__name__}"
 
 
 def _hook(path: Path, form: HookForm, allowed: Allowed, environ: Mapping[str, str]) -> Hook:
@@ -94,7 +120,7 @@ def _hook(path: Path, form: HookForm, allowed: Allowed, environ: Mapping[str, st
         allowed.check_url(form.url)
         secret = _secret(_given(path, form, environ))
     except (NotAllowed, ValueError) as error:
-        raise Refused(f"{path}: hook {form.name!r}: {error}") from None
+        raise StartupError(f"{path}: hook {form.name!r}: {error}") from None
     wanted = Filter(
         prefixes=tuple(form.prefix), models=frozenset(form.model), states=frozenset(form.states)
     )
@@ -107,13 +133,13 @@ def _given(path: Path, form: HookForm, environ: Mapping[str, str]) -> str:
         raise ValueError("expected one of secret, secret_env and secret_file")
     if form.secret_env is not None:
         if form.secret_env not in environ:
-            raise ValueError(f"the variable {form.secret_env} of secret_env is not set")
+            raise ValueError(f"secret_env: the variable {form.secret_env} is not set")
         return environ[form.secret_env]
     if form.secret_file is not None:
         try:
             return (path.parent / form.secret_file).read_text()
         except (OSError, UnicodeDecodeError) as error:
-            raise ValueError(f"secret_file cannot be read: {error}") from None
+            raise ValueError(f"cannot read secret_file: {error}") from None
     return form.secret.get_secret_value() if form.secret is not None else ""
 
 

@@ -10,6 +10,7 @@ import asyncio
 import logging
 import random
 import secrets
+import signal
 import time
 from collections.abc import Awaitable, Iterable
 from typing import Any
@@ -18,16 +19,23 @@ import redis
 import redis.asyncio
 from redis.asyncio.lock import Lock
 
-from service import metrics_feed as metrics
-from service.feed import START, Id
-from service.redis import keys
+from service.observability import subscriber_metrics as metrics
+from service.runtime.process import STOP_WAIT_S, limit_stop
 from service.settings import Settings
+from service.store import keys
+from service.store.connection import (
+    START_TIMEOUT_S,
+    check_server,
+    connect,
+    connect_async,
+    fix_partitions,
+)
 from service.tasks import end, is_cancelled
-from service.webhooks.allow import Allowed
-from service.webhooks.config import Hook
-from service.webhooks.letters import Letter, Letters
-from service.webhooks.message import body_of
-from service.webhooks.sender import Sender
+from service.webhooks.allowlist import Allowed
+from service.webhooks.config import Delivery, Hook, Webhooks
+from service.webhooks.dead_letters import Letter, Letters
+from service.webhooks.sender import Sender, body_of
+from service.wire.event_entries import START, Id
 
 log = logging.getLogger(__name__)
 
@@ -40,11 +48,12 @@ END = "0-0"
 class Runner:
     """Delivers the events of one hook until it is cancelled."""
 
-    def __init__(self, hook: Hook, client: redis.asyncio.Redis, settings: Settings) -> None:
+    def __init__(
+        self, hook: Hook, client: redis.asyncio.Redis, settings: Settings, delivery: Delivery
+    ) -> None:
         self._hook, self._client, self._settings = hook, client, settings
-        self._sender = Sender(
-            hook, Allowed.parse(settings.webhook_hosts), settings.webhook_timeout_s
-        )
+        self._delivery = delivery
+        self._sender = Sender(hook, Allowed.parse(settings.webhook_hosts), delivery.timeout_s)
         consumer = f"webhooks-{secrets.token_hex(6)}"
         self._letters = Letters(client, hook.name, consumer, settings.partitions)
         self._lanes: list[asyncio.Queue[Letter]] = []
@@ -60,7 +69,7 @@ class Runner:
                 try:
                     await self._turn()
                 except (redis.RedisError, OSError) as error:
-                    log.warning("webhook %s: starting over: %r", self._hook.name, error)
+                    log.warning("webhook %s: restarting: %r", self._hook.name, error)
                 await asyncio.sleep(PAUSE_S)
         finally:
             await self._sender.close()
@@ -72,7 +81,7 @@ class Runner:
         if not await lock.acquire(blocking=False):
             return
         log.info("webhook %s: delivering", self._hook.name)
-        self._lanes = [asyncio.Queue() for _ in range(self._settings.webhook_in_flight)]
+        self._lanes = [asyncio.Queue() for _ in range(self._delivery.in_flight)]
         self._held = {}
         works = (self._renew(lock, ttl_s), self._read(), *map(self._work, self._lanes))
         tasks = [asyncio.create_task(work) for work in works]
@@ -89,11 +98,15 @@ class Runner:
     async def _finish(self, lock: Lock) -> None:
         """Let attempts under way end, then let the next one begin."""
         if self._attempts:
-            await asyncio.wait(self._attempts, timeout=self._settings.webhook_timeout_s + PAUSE_S)
+            await asyncio.wait(self._attempts, timeout=self._delivery.timeout_s + PAUSE_S)
         try:
             await lock.release()
         except redis.RedisError as error:
-            log.info("webhook %s: its lock will expire: %s", self._hook.name, error)
+            log.info(
+                "webhook %s: could not release its lock, which will expire: %s",
+                self._hook.name,
+                error,
+            )
 
     async def _renew(self, lock: Lock, ttl_s: float) -> None:
         while True:
@@ -112,7 +125,7 @@ class Runner:
             while first or cursor != END:
                 cursor, found, gone = await letters.claim(source, cursor)
                 if gone:
-                    self._miss(f"{gone} events were trimmed away before they were delivered")
+                    self._miss(f"{gone} events were trimmed before they were delivered")
                 await self._take(found, claimed=True)
                 first = False
         await letters.forget_others()
@@ -131,7 +144,7 @@ class Runner:
             again = letter.source == self._letters.again
             raised = letter.raised
             if raised is None:
-                await self._give_up(letter, "its entry cannot be read", 0)
+                await self._give_up(letter, "cannot read its entry", 0)
                 continue
             if not (again or self._hook.wanted.lets(raised)):
                 unwanted.append(letter)
@@ -143,7 +156,7 @@ class Runner:
 
     def _look_for_gap(self, letter: Letter) -> None:
         if letter.before > self._read_to.get(letter.source, START):
-            self._miss("events were trimmed away before they were read")
+            self._miss("events were trimmed before they were read")
         self._read_to[letter.source] = Id.parse(letter.id)
 
     def _miss(self, what: str) -> None:
@@ -160,12 +173,12 @@ class Runner:
             self._held.pop((letter.source, letter.id), None)
 
     async def _deliver(self, letter: Letter) -> None:
-        settings = self._settings
-        for attempt in range(1, settings.webhook_attempts + 1):
+        delivery = self._delivery
+        for attempt in range(1, delivery.attempts + 1):
             if await self._unhurt(self._attempt(letter, attempt)):
                 return
-            pause_s = settings.webhook_backoff_s * 2.0 ** min(attempt - 1, 60)
-            pause_s = min(pause_s, settings.webhook_backoff_max_s)
+            pause_s = delivery.backoff_s * 2.0 ** min(attempt - 1, 60)
+            pause_s = min(pause_s, delivery.backoff_max_s)
             # Receivers that fail together should not be called together again.
             await asyncio.sleep(pause_s * random.uniform(0.5, 1.0))
 
@@ -183,7 +196,7 @@ class Runner:
 
     async def _attempt(self, letter: Letter, attempt: int) -> bool:
         """Try once; whether the letter is settled, delivered or given up."""
-        hook, settings = self._hook.name, self._settings
+        hook = self._hook.name
         assert letter.raised is not None
         error = await self._sender.attempt(letter.number, body_of(letter.raised))
         if not error:
@@ -191,7 +204,7 @@ class Runner:
             metrics.WEBHOOK_DELIVERED.labels(hook).inc()
             return True
         metrics.WEBHOOK_FAILED.labels(hook).inc()
-        if attempt < settings.webhook_attempts:
+        if attempt < self._delivery.attempts:
             log.info("webhook %s: attempt %d at %s: %s", hook, attempt, letter.number, error)
             return False
         await self._give_up(letter, error, attempt)
@@ -199,6 +212,35 @@ class Runner:
 
     async def _give_up(self, letter: Letter, error: str, attempts: int) -> None:
         hook = self._hook.name
-        log.warning("webhook %s: %s is given up: %s", hook, letter.number, error)
-        await self._letters.bury(letter, error, attempts, self._settings.webhook_dead)
+        log.warning("webhook %s: moved %s to the dead-letter queue: %s", hook, letter.number, error)
+        await self._letters.bury(letter, error, attempts, self._delivery.dead_letters)
         metrics.WEBHOOK_DEAD.labels(hook).inc()
+
+
+def deliver(settings: Settings, webhooks: Webhooks) -> None:
+    """Deliver until SIGTERM or SIGINT; a RedisError when the store is not there at the start."""
+    url = settings.redis_url or ""
+    with connect(url, START_TIMEOUT_S) as client:
+        check_server(client)
+        fix_partitions(client, settings.partitions)
+    asyncio.run(_deliver(settings, url, webhooks))
+
+
+async def _deliver(settings: Settings, url: str, webhooks: Webhooks) -> None:
+    loop, stop = asyncio.get_running_loop(), asyncio.Event()
+    hooks, delivery = webhooks
+    for number in (signal.SIGTERM, signal.SIGINT):
+        loop.add_signal_handler(number, _begin_to_stop, stop, delivery.timeout_s)
+    async with connect_async(url) as client:
+        tasks = [loop.create_task(Runner(hook, client, settings, delivery).run()) for hook in hooks]
+        stopped = loop.create_task(stop.wait())
+        done, _ = await asyncio.wait([stopped, *tasks], return_when=asyncio.FIRST_COMPLETED)
+        # Time for each to end its attempts before it is cancelled again.
+        await end(stopped, *tasks, again_s=delivery.timeout_s + STOP_WAIT_S / 2)
+        for task in done - {stopped}:
+            task.result()  # a runner never ends by itself: a defect ends the process
+
+
+def _begin_to_stop(stop: asyncio.Event, timeout_s: float) -> None:
+    limit_stop(timeout_s + STOP_WAIT_S)
+    stop.set()

@@ -3,17 +3,23 @@
 from __future__ import annotations
 
 import asyncio
+import base64
+import hashlib
+import hmac
 import time
 from concurrent.futures import ThreadPoolExecutor
 
 import httpx
+import msgspec
 
-from service.webhooks.allow import Allowed, NotAllowed
+from service.schema.rendering import event_state, instant
+from service.webhooks.allowlist import Allowed, NotAllowed
 from service.webhooks.config import Hook
-from service.webhooks.message import headers_of
+from service.wire.event_entries import Raised
 
 MOST_READ = 65_536  # bytes of an answer; it is read so that the connection can be used again
 RESOLVERS = 2
+_encode = msgspec.json.Encoder().encode
 
 
 class Sender:
@@ -47,7 +53,7 @@ class Sender:
             return f"the call failed: {type(error).__name__}"
         if 200 <= status < 300:
             return ""
-        return f"answered with status {status}"
+        return f"response status {status}"
 
     async def _post(self, number: str, body: bytes) -> int:
         url = httpx.URL(self._hook.url)
@@ -70,3 +76,27 @@ class Sender:
         finally:
             await response.aclose()
         return response.status_code
+
+
+def body_of(raised: Raised) -> bytes:
+    """JSON of one event state."""
+    return _encode(
+        {
+            "type": f"changepoint.{raised.event.state}",
+            "timestamp": instant(raised.at_ms),
+            "data": event_state(raised),
+        }
+    )
+
+
+def headers_of(secret: bytes, id_: str, now_s: int, body: bytes) -> dict[str, str]:
+    """Headers of one attempt; `id_` is the same for every attempt at an event."""
+    signed = f"{id_}.{now_s}.".encode() + body
+    signature = base64.b64encode(hmac.digest(secret, signed, hashlib.sha256)).decode()
+    return {
+        "Content-Type": "application/json",
+        "User-Agent": "moca-webhooks",
+        "webhook-id": id_,
+        "webhook-timestamp": str(now_s),
+        "webhook-signature": f"v1,{signature}",
+    }

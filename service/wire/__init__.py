@@ -1,8 +1,8 @@
 """What travels through Redis: commands, outcomes, and a stream's stored parts (msgpack, typed).
 
-Batch is one log entry. An Outcome is the committed result of one command. Head, Record and
-Chunk are what a stream keeps. Field names are part of the stored format: add fields with a
-default, never rename or retype one.
+A LogEntry has commands of one API process. An Outcome is the committed result of one command.
+Head, Record and Chunk are what a stream keeps. Field names are part of the stored format: add
+fields with a default, never rename or retype one.
 """
 
 from __future__ import annotations
@@ -11,11 +11,10 @@ import msgspec
 
 from service.wire.checksum import Damaged, checked, checksummed
 from service.wire.commands import (
-    READS,
-    RERUNS,
+    BACKGROUND,
+    READ_ONLY,
     TAGS,
     Act,
-    Batch,
     Command,
     CommandSum,
     Configure,
@@ -23,6 +22,7 @@ from service.wire.commands import (
     Envelope,
     Expire,
     Import,
+    LogEntry,
     Move,
     Observation,
     Observe,
@@ -34,7 +34,7 @@ from service.wire.commands import (
     Verdict,
     WhatIf,
 )
-from service.wire.kept import (
+from service.wire.records import (
     Alarm,
     Change,
     Durations,
@@ -52,7 +52,7 @@ __all__ = [
     "Sensitivity",
     "Alarm",
     "Act",
-    "Batch",
+    "LogEntry",
     "Change",
     "Command",
     "CommandSum",
@@ -73,8 +73,8 @@ __all__ = [
     "Observe",
     "Outcome",
     "Predict",
-    "READS",
-    "RERUNS",
+    "READ_ONLY",
+    "BACKGROUND",
     "TAGS",
     "Record",
     "RunLength",
@@ -102,7 +102,7 @@ __all__ = [
 ]
 
 encode = msgspec.msgpack.Encoder().encode
-decode_batch = msgspec.msgpack.Decoder(Batch).decode
+decode_batch = msgspec.msgpack.Decoder(LogEntry).decode
 decode_envelope = msgspec.msgpack.Decoder(Envelope).decode
 decode_sums = msgspec.msgpack.Decoder(Sums).decode
 decode_outcome = msgspec.msgpack.Decoder(Outcome).decode

@@ -35,5 +35,5 @@ def checked(blob: bytes, part: str, owner: object, field: object = "") -> bytes:
     body = blob[SIZE:]
     place = f"{part}\0{owner}\0{field}".encode()
     if int.from_bytes(blob[1:SIZE], "little") != crc32(body, crc32(place)):
-        raise Damaged("its checksum does not fit its bytes")
+        raise Damaged("checksum mismatch")
     return body

@@ -139,8 +139,13 @@ Command = (
     | Import
 )
 TAGS = frozenset(each.__struct_config__.tag for each in get_args(Command))
-RERUNS = (Verdict, WhatIf, Move)  # go through all that is retained
-READS = (Predict, Act, RunLength, WhatIf)  # change nothing, and need no answer past their deadline
+BACKGROUND = (Verdict, WhatIf, Move)  # go through all that is retained
+READ_ONLY = (
+    Predict,
+    Act,
+    RunLength,
+    WhatIf,
+)  # change nothing, and need no answer past their deadline
 
 
 class Envelope(Struct, array_like=True):
@@ -155,12 +160,12 @@ class Envelope(Struct, array_like=True):
     trace: str | None = None  # where it stands in a trace: ids of trace and span; None: in none
 
 
-class Batch(Struct, array_like=True):
+class LogEntry(Struct, array_like=True):
     """One log entry: the commands that one API process appended together."""
 
     incarnation: str
     envelopes: list[Envelope]
-    format: int = 1  # see `service.formats`
+    format: int = 1  # see `service.wire.versions`
 
 
 class CommandSum(NamedTuple):

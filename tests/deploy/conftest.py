@@ -2,11 +2,11 @@
 
 import pytest
 
-from service.redis.connection import connect
+from service.store.connection import connect
 from tests.clusters import running_cluster
 from tests.e2e.deployment import Processes, wait_ready
 from tests.ports import free_port
-from tests.service.redis.conftest import add, log, make, other  # noqa: F401  # fixtures
+from tests.service.store.conftest import add, log, make, other  # noqa: F401  # fixtures
 
 
 @pytest.fixture(scope="session")

@@ -129,7 +129,7 @@ def test_an_alert_reaches_the_receiver_with_a_runbook_that_can_be_opened(tmp_pat
                 time.sleep(0.5)
             alert = json.loads(printed.read_text().splitlines()[0])
             assert (alert["status"], alert["alert"]) == ("firing", "MocaTargetDown")
-            assert "does not answer" in alert["summary"]
+            assert "does not respond" in alert["summary"]
             address = f"{prometheus.url}/consoles/moca-alerts.html#mocatargetdown"
             assert alert["runbook_url"] == address
             page = httpx.get(address)

@@ -22,6 +22,12 @@ from tests.e2e.test_kill import _meanwhile
 pytestmark = pytest.mark.slow
 
 
+@pytest.fixture
+def emptied(separate):
+    """URL of a service on the cluster, without streams."""
+    return separate
+
+
 def test_a_master_is_killed_and_started_again(separate, processes, shared_cluster):
     """What it had accepted is in its file; the others go on meanwhile."""
     _, nodes = shared_cluster

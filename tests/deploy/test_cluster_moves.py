@@ -6,12 +6,12 @@ import time
 import pytest
 import redis
 
-from service.redis import keys
-from service.redis.append import Appender
-from service.redis.connection import READ_TIMEOUT_S, connect, connect_async
-from service.redis.feed import Feeds
-from service.redis.log import DONE, Log, Offset
-from service.redis.routing import slot_of
+from service.store import keys
+from service.store.append import Appender
+from service.store.cluster.routing import slot_of
+from service.store.connection import READ_TIMEOUT_S, connect, connect_async
+from service.store.event_log import Feeds
+from service.store.log import DONE, Log, Offset
 
 P, OTHER = 3, 5
 SLOT = slot_of(keys.log(P))
@@ -126,7 +126,7 @@ def test_a_master_that_dies_is_a_lost_connection(cluster):
 
 
 def test_no_node_at_all_is_a_lost_connection():
-    with pytest.raises(redis.ConnectionError, match="cluster cannot be reached"):
+    with pytest.raises(redis.ConnectionError, match="cannot connect to the cluster"):
         connect("redis+cluster://127.0.0.1:1,127.0.0.1:2")
 
 

@@ -7,11 +7,12 @@ import time
 
 import pytest
 
-from service.redis import keys, subscription
-from service.redis.connection import connect
-from service.redis.log import START, Commit, Log
-from service.redis.routing import slot_of
 from service.settings import Settings
+from service.store import keys
+from service.store.cluster import subscription
+from service.store.cluster.routing import slot_of
+from service.store.connection import connect
+from service.store.log import START, Commit, Log
 from tests.clusters import running_cluster
 from tests.deploy.test_cluster_moves import SLOT, Move, P
 from tests.listening import listening

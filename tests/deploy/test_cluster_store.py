@@ -1,10 +1,10 @@
 """The suites of the store, unchanged, on a cluster of three masters."""
 
-from tests.service.redis.test_append import *  # noqa: F403
-from tests.service.redis.test_commit import *  # noqa: F403
-from tests.service.redis.test_lease import *  # noqa: F403
-from tests.service.redis.test_read import *  # noqa: F403
-from tests.service.redis.test_store import *  # noqa: F403
+from tests.service.store.test_append import *  # noqa: F403
+from tests.service.store.test_commit import *  # noqa: F403
+from tests.service.store.test_lease import *  # noqa: F403
+from tests.service.store.test_read import *  # noqa: F403
+from tests.service.store.test_store import *  # noqa: F403
 
 # They cut a unix socket, or tell one server to pause, to be full, to list its keys.
 del test_a_cut_answer_then_the_same_number_leaves_one_entry  # noqa: F821

@@ -210,7 +210,7 @@ def answer_once(listening):
 def test_secrets_are_made_once(tmp_path):
     command = [sys.executable, "-I", str(ROOT / "deploy" / "make_secrets.py"), str(tmp_path)]
     made = subprocess.run([*command, "a", "b"], capture_output=True, text=True, check=True)
-    assert made.stdout == "made a\nmade b\n"
+    assert made.stdout == "created a\ncreated b\n"
     first = {path.name: path.read_text() for path in tmp_path.iterdir()}
     assert first.keys() == {"a", "b"}
     assert all(len(each) >= 40 for each in first.values())
@@ -230,7 +230,7 @@ def test_secrets_are_made_once_by_runs_at_once_and_after_one_that_was_killed(tmp
     ]
     made = [line for run in runs for line in run.communicate(timeout=60)[0].splitlines()]
     assert [run.returncode for run in runs] == [0] * 4
-    assert sorted(made) == sorted(f"made {name}" for name in names)
+    assert sorted(made) == sorted(f"created {name}" for name in names)
     assert {path.name for path in tmp_path.iterdir()} == {".n0.part", *names}
     assert {path.stat().st_mode & 0o777 for path in tmp_path.glob("n*")} == {0o444}
 

@@ -17,8 +17,9 @@ import yaml
 from cloudcoil.models.keda.v1alpha1 import ScaledObject
 from cloudcoil.models.prometheus_operator.v1 import PodMonitor, PrometheusRule
 
-from service.redis import address
+from service.api.routes.subscriptions import HEARTBEAT_S
 from service.settings import Settings
+from service.store import address
 
 ROOT = Path(__file__).parents[2]
 FOLDER = ROOT / "deploy" / "kubernetes"
@@ -193,7 +194,7 @@ def test_the_ingress_lets_through_what_the_service_takes(production):
     said = {key.removeprefix(prefix): v for key, v in ingress["metadata"]["annotations"].items()}
     largest = max(defaults.max_snapshot_bytes, defaults.max_body_bytes)
     assert int(said["proxy-body-size"].removesuffix("m")) << 20 >= largest
-    quiet_s = max(defaults.request_deadline_s, defaults.events_heartbeat_s)
+    quiet_s = max(defaults.request_deadline_s, HEARTBEAT_S)
     assert int(said["proxy-read-timeout"]) > quiet_s + 5
     assert said["proxy-buffering"] == said["proxy-next-upstream"] == "off"
     (rule,) = ingress["spec"]["rules"]
@@ -273,7 +274,7 @@ def test_the_scaler_is_valid_and_what_is_wrong_in_it_is_refused():
 def test_the_worker_scales_on_a_metric_that_there_is():
     (scaled,) = documents((FOLDER / "overlays" / "keda" / "worker.yaml").read_text())
     (trigger,) = scaled["spec"]["triggers"]
-    metrics = (FOLDER.parents[1] / "docs" / "metrics.md").read_text()
+    metrics = (FOLDER.parents[1] / "docs" / "monitoring.md").read_text()
     assert "moca_partition_lag_observations" in trigger["metadata"]["query"]
     assert "`moca_partition_lag_observations`" in metrics
     assert scaled["spec"]["scaleTargetRef"]["name"] == "worker"

@@ -11,8 +11,8 @@ from pathlib import Path
 import pytest
 import redis
 
-from service.redis.address import with_password
-from service.redis.connection import check_server, connect
+from service.store.address import with_password
+from service.store.connection import check_server, connect
 from tests.clusters import server_or_skip
 from tests.ports import free_ports
 

@@ -7,7 +7,7 @@ import time
 import pytest
 import redis
 
-from service.redis.connection import check_server, connect, connect_async
+from service.store.connection import check_server, connect, connect_async
 from tests.clusters import _until, running_nodes
 from tests.ports import free_ports
 

@@ -10,8 +10,8 @@ import sys
 import httpx
 import msgspec
 
-from service.api.calls import CALLS
-from service.api.examples import FILE, all_examples
+from service.api.openapi.examples import FILE, all_examples
+from service.api.routes.table import CALLS
 
 BYTES = "application/octet-stream"
 PATHS = {call.endpoint.__name__: (call.method, call.path) for call in CALLS}

@@ -3,7 +3,7 @@
 import httpx
 import pytest
 
-from service.redis.embedded import Embedded
+from service.runtime.embedded import Embedded
 from tests.conftest import _binary, running_server
 from tests.e2e.deployment import Processes, wait_ready
 from tests.ports import free_port

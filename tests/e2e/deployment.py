@@ -18,6 +18,19 @@ from tests.ports import free_port
 PATIENCE_S = 120  # with what is certain to come, however busy the machine
 
 
+def moca_with(constants: dict[str, object]) -> list[str]:
+    """Return what runs `moca` with other values of module constants, named by their full paths."""
+    if not constants:
+        return [sys.executable, "-m", "service.commands.main"]
+    lines = []
+    for name, value in constants.items():
+        module, _, constant = name.rpartition(".")
+        lines += [f"import {module}", f"assert hasattr({module}, {constant!r})"]
+        lines += [f"{name} = {value!r}"]
+    lines += ["from service.commands.main import main", "main()"]
+    return [sys.executable, "-c", "\n".join(lines)]
+
+
 class Processes:
     """Processes by name."""
 
@@ -26,12 +39,13 @@ class Processes:
         # Tests post at rates of their own: what a busy machine cannot do in time is not to be shed.
         known = {"MOCA_MODELS_DIR": str(folder / "models"), "MOCA_MAX_WAIT_S": "0"}
         self.environment = {**os.environ, **known, **environment}
+        self.constants: dict[str, object] = {}  # of modules, in processes started from now on
         self.running: dict[str, subprocess.Popen] = {}
 
     def start(self, name: str, *arguments: str) -> None:
         with (self.folder / f"{name}.log").open("ab") as log:
             self.running[name] = subprocess.Popen(
-                [sys.executable, "-m", "service.cli", *arguments],
+                [*moca_with(self.constants), *arguments],
                 env=self.environment,
                 stdout=log,
                 stderr=subprocess.STDOUT,

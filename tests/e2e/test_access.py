@@ -13,7 +13,7 @@ def test_the_first_key_of_a_running_service(serve, processes, tmp_path):
     url, data = serve(), ("--data-dir", str(tmp_path / "data"))
     body, path = {"y": 1.0}, f"{url}/v1/streams/s/observations"
     assert httpx.post(path, json=body, timeout=30).status_code == 200
-    assert "calls need no key while none exists" in processes.log_of("serve")
+    assert "no API keys exist yet" in processes.log_of("serve")
     made = moca("keys", "create", "first", "--scope", "write", *data, **os.environ)
     assert made.returncode == 0, made.stderr
     assert "first key" in made.stderr
@@ -28,5 +28,5 @@ def test_the_first_key_of_a_running_service(serve, processes, tmp_path):
     serve()
     assert httpx.post(path, json=body).status_code == 401
     assert httpx.post(path, json=body, headers=headers).status_code == 200
-    assert "calls need a key" in processes.log_of("serve")
+    assert "API keys are required" in processes.log_of("serve")
     assert made.stdout.strip() not in processes.log_of("serve")

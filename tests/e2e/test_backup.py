@@ -12,8 +12,8 @@ import httpx
 import numpy as np
 import pytest
 
-from service.redis import keys
-from service.redis.connection import RESTORING, connect
+from service.store import keys
+from service.store.connection import RESTORING, connect
 from tests.conftest import _binary, running_server
 from tests.e2e.deployment import wait_ready
 from tests.ports import free_port
@@ -61,7 +61,7 @@ class Feeder(threading.Thread):
 
 
 def begin(processes, *arguments):
-    command = [sys.executable, "-m", "service.cli", *map(str, arguments)]
+    command = [sys.executable, "-m", "service.commands.main", *map(str, arguments)]
     return subprocess.Popen(
         command, env=processes.environment, stdout=subprocess.PIPE, stderr=subprocess.STDOUT
     )
@@ -147,7 +147,7 @@ def test_a_backup_that_is_killed_leaves_no_file(serve, processes, tmp_path):
             part.unlink()
     assert killed
     moca(processes, "backup", file, "--data-dir", data)
-    assert "is whole" in moca(processes, "restore", file, "--check")
+    assert "is complete" in moca(processes, "restore", file, "--check")
 
 
 def test_a_restore_that_is_killed_is_run_again(separate, processes, tmp_path):

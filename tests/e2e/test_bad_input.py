@@ -6,8 +6,8 @@ import httpx
 import pytest
 
 from model_core import artifact
-from service.redis import keys
-from service.redis.connection import connect
+from service.store import keys
+from service.store.connection import connect
 from tests.conftest import _binary, running_server
 from tests.e2e.deployment import Processes
 

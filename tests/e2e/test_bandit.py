@@ -9,10 +9,10 @@ import torch
 
 from model_core import artifact
 from service.client import AsyncClient
-from training.agents import AGENTS, Random
-from training.bandit import STRATEGIES, run
 from training.data import wheel
-from training.intervals import paired
+from training.evaluation.bandit.agents import AGENTS, Random
+from training.evaluation.bandit.trials import STRATEGIES, run
+from training.statistics.intervals import paired
 
 HAZARD, HYPOTHESES = 0.02, AGENTS["MOCA"].hypotheses
 TRAIN = f"train bandit --hazard {HAZARD} --mode moca --set optimiser.iterations=400 --runs"
@@ -29,7 +29,7 @@ def wheel_model(tmp_path, processes):
 
 
 def _moca(processes, *arguments):
-    command = [sys.executable, "-m", "service.cli", *arguments]
+    command = [sys.executable, "-m", "service.commands.main", *arguments]
     subprocess.run(command, env=processes.environment, check=True, timeout=600)
 
 

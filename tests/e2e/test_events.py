@@ -9,10 +9,9 @@ import httpx
 import numpy as np
 import pytest
 
-from service import feed
-from service.redis import keys
-from service.redis.connection import connect
-from service.redis.embedded import running_url
+from service.runtime.embedded import running_url
+from service.store import event_log, keys
+from service.store.connection import connect
 from tests.e2e.deployment import Load, wait_ready
 from tests.feeding import Consumer, by_stream
 from tests.ports import free_port
@@ -39,7 +38,7 @@ def feed_of(redis_url, prefix, partitions=16):
     with connect(redis_url) as client:
         for p in range(partitions):
             for id_, fields in client.xrange(keys.feed(p)):
-                raised = feed.entry_of(p, id_, fields).raised
+                raised = event_log.entry_of(p, id_, fields).raised
                 if raised.stream.startswith(prefix):
                     event = raised.event
                     state = (event.id, event.state, event.start, event.confirmed_at)
@@ -159,7 +158,7 @@ def test_serve_delivers_to_webhooks(processes, tmp_path):
         assert 'moca_webhook_delivered_total{hook="pager"}' in exposed
         processes.signal("serve", signal.SIGTERM)
         assert processes.running["serve"].wait(30) == 0
-        assert "did not end" not in processes.log_of("serve")
+        assert "did not exit" not in processes.log_of("serve")
     finally:
         processes.stop_all()
         receiver.stop()

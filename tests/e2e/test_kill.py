@@ -9,7 +9,7 @@ from pathlib import Path
 import httpx
 import pytest
 
-from service.redis.connection import connect
+from service.store.connection import connect
 from tests.e2e.deployment import (
     PATIENCE_S,
     Load,
@@ -72,7 +72,7 @@ def test_a_stopped_worker_comes_back_too_late(separate, processes):
 
 def noticed(log: str) -> bool:
     """Whether a worker says that its partitions are gone."""
-    return "taken over" in log or "no longer ours" in log
+    return "taken over" in log or "lost ownership" in log
 
 
 def test_the_whole_service_is_killed_and_started_again(serve, processes):
@@ -97,7 +97,7 @@ def test_a_child_of_serve_is_killed(serve, processes, victim):
     load = Load(url, series(STREAMS, LENGTH), PER_SECOND, retry=victim == "api")
 
     def kill() -> None:
-        (pid,) = _children(processes, "serve", "-f", f"service.cli {victim}")
+        (pid,) = _children(processes, "serve", "-f", f"service.commands.main {victim}")
         subprocess.run(["kill", "-KILL", pid], check=True)
 
     asyncio.run(_meanwhile(load, (1.5, kill)))
@@ -137,7 +137,7 @@ def test_the_store_survives_a_kill_of_everything_but_itself(serve, processes):
     url = serve()
     with httpx.Client(base_url=url) as client:
         client.post("/v1/streams/s/observations", json={"y": 1.0}).raise_for_status()
-    (api,) = _children(processes, "serve", "-f", "service.cli api")
+    (api,) = _children(processes, "serve", "-f", "service.commands.main api")
     processes.kill("serve")
     while Path(f"/proc/{api}").exists():  # it notices its parent's death, and leaves
         time.sleep(0.05)

@@ -212,7 +212,7 @@ def test_a_clean_stop_of_everything_is_no_end(serve, processes):
         list(messages)
     assert processes.running["serve"].wait(30) == 0
     assert follower.ends == []
-    assert "did not end" not in processes.log_of("serve")
+    assert "did not exit" not in processes.log_of("serve")
     url = serve()
     with httpx.Client(base_url=url, timeout=60) as client:
         post(client, "a", [1.0])

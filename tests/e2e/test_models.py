@@ -13,7 +13,7 @@ from pathlib import Path
 import httpx
 import pytest
 
-from service.process import EXIT_REFUSED
+from service.runtime.process import EXIT_REFUSED
 
 DOCS = Path(__file__).parents[2] / "docs"
 EXAMPLES = str(DOCS / "examples")
@@ -40,7 +40,7 @@ def publish(processes, name, text):
 
 def moca(processes, *arguments):
     """Run a command of `moca` to its end."""
-    command = [sys.executable, "-m", "service.cli", *arguments]
+    command = [sys.executable, "-m", "service.commands.main", *arguments]
     environment = {**processes.environment, "COLUMNS": "200", "NO_COLOR": "1"}
     return subprocess.run(command, env=environment, capture_output=True, text=True, timeout=120)
 
@@ -153,6 +153,6 @@ def test_a_plugin_that_cannot_be_imported_ends_the_service(processes, python_pat
     processes.start("serve", "serve", *options)
     assert processes.running["serve"].wait(60) == EXIT_REFUSED
     said = processes.log_of("serve")
-    assert said.count("plugin 'leaving' cannot be imported: SystemExit(0)") == 1, said
-    assert "worker 1 cannot run like this, see above" in said
-    assert "again in" not in said
+    assert said.count("cannot import plugin 'leaving': SystemExit(0)") == 1, said
+    assert "worker 1 cannot run with this configuration, see above" in said
+    assert "restarting in" not in said

@@ -7,7 +7,7 @@ import shutil
 
 import httpx
 
-from service.models import SHIPPED
+from service.models.catalogue import SHIPPED
 
 
 def series(count, seed=1):

@@ -6,8 +6,8 @@ import time
 import httpx
 import pytest
 
-from service.redis.connection import connect
-from service.redis.embedded import running_url
+from service.runtime.embedded import running_url
+from service.store.connection import connect
 
 DEADLY = """
 import os
@@ -22,7 +22,7 @@ def deadly(self, stats, phi, y, weight):
 
 Gaussian.update = deadly
 """
-ENDS = ("exited with", "was ended by")
+ENDS = ("exited with", "was killed by")
 
 
 @pytest.mark.slow

@@ -11,9 +11,9 @@ import time
 import httpx
 import pytest
 
-from service.keys import create
-from service.redis.connection import connect
-from service.redis.keyring import Keyring
+from service.api_keys import create
+from service.store.api_keys import Keyring
+from service.store.connection import connect
 from tests.conftest import _wait_until_up
 from tests.e2e.deployment import Processes, wait_ready
 from tests.faults import REPLIES, REQUESTS, Network, Proxy, Stopped, Writers, one_in_each

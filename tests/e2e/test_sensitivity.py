@@ -50,8 +50,8 @@ def test_a_model_is_calibrated_while_it_is_served(serve, processes):
         refused = client.put("/v1/streams/a", json={"model": "regimes", "hazard": 0.9, **ASKED})
         assert refused.status_code == 422
         broken = client.put("/v1/streams/a", json={"model": "level", **ASKED})
-        assert (broken.status_code, "cannot be loaded" in broken.text) == (422, True)
-    command = [sys.executable, "-m", "service.cli", "calibrate", "level"]
+        assert (broken.status_code, "cannot load model level" in broken.text) == (422, True)
+    command = [sys.executable, "-m", "service.commands.main", "calibrate", "level"]
     said = subprocess.run(
         command, env=processes.environment, capture_output=True, text=True, timeout=120
     )

@@ -10,7 +10,7 @@ import time
 import httpx
 import pytest
 
-from service.redis.connection import connect
+from service.store.connection import connect
 from tests.conftest import _binary, _wait_until_up
 from tests.e2e.deployment import (
     Load,

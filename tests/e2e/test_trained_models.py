@@ -8,7 +8,7 @@ from model_core import artifact
 from model_core import filter as moca
 from tests.service.worker.kinds import KINDS, publish, series
 from training.data.base import Batch
-from training.online import observed
+from training.evaluation.online import observed
 
 HYPOTHESES, LENGTH = 20, 120
 

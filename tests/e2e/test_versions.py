@@ -7,19 +7,19 @@ import time
 import httpx
 import pytest
 
-from service import formats
-from service.process import EXIT_REFUSED
-from service.redis import keys
-from service.redis.connection import connect
-from service.redis.embedded import Embedded
+from service.runtime.embedded import Embedded
+from service.runtime.process import EXIT_REFUSED
+from service.store import keys
+from service.store.connection import connect
+from service.wire import versions
 from tests.conftest import _binary, running_server
 from tests.e2e.deployment import wait_ready
 from tests.ports import free_port
 
 LATER = """
-import service.formats
-service.formats.ENTRY = service.formats.STORE = 3
-from service.cli import main
+import service.wire.versions
+service.wire.versions.ENTRY = service.wire.versions.STORE = 3
+from service.commands.main import main
 main()
 """
 STREAMS = 32
@@ -101,13 +101,15 @@ def test_an_older_version_refuses_the_store_of_a_later_one(tmp_path):
     store.start()
     try:
         with connect(store.url) as client:
-            client.hset(keys.meta(3), "format", formats.STORE + 1)
+            client.hset(keys.meta(3), "format", versions.STORE + 1)
     finally:
         store.stop()
     place = ["--data-dir", str(tmp_path / "data")]
     for command in (["serve", "--port", str(free_port())], ["backup", str(tmp_path / "b.moca")]):
         done = subprocess.run(
-            [sys.executable, "-m", "service.cli", *command, *place], capture_output=True, text=True
+            [sys.executable, "-m", "service.commands.main", *command, *place],
+            capture_output=True,
+            text=True,
         )
         assert done.returncode == EXIT_REFUSED, done.stderr
-        assert "a later version has worked on this store" in done.stderr
+        assert "this store was used by a later version" in done.stderr

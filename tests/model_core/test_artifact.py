@@ -86,7 +86,7 @@ def test_an_identity_encoder(folder):
 def test_an_input_is_required(folder):
     artifact.save(folder, description(), tensors())
     model = artifact.load(folder)
-    with pytest.raises(ValueError, match="takes an input x of 2 numbers"):
+    with pytest.raises(ValueError, match="requires an input x of 2 numbers"):
         model.encode(None, tensor([]))
 
 
@@ -169,8 +169,8 @@ def test_every_tensor_is_needed_and_checked(folder, name):
         r"has shape \[.*\], expected": good.unsqueeze(0),
         "is torch.int64, expected float32 or float64": torch.ones(good.shape, dtype=torch.int64),
         "is torch.float16, expected float32 or float64": good.half(),
-        "has a number that is not finite": spoilt,
-        "a number that is not finite": infinite,
+        "has a non-finite number": spoilt,
+        "a non-finite number": infinite,
     }
     for words, value in wrong.items():
         artifact.save(folder, description(), tensors(**{name: value}))

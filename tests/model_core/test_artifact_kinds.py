@@ -92,7 +92,7 @@ def test_every_tensor_is_needed_and_checked(tmp_path, case, name):
         "missing|decoder": None,
         "has shape .*, expected": good.unsqueeze(0),
         "expected float32 or float64": good.half(),
-        "has a number that is not finite": spoilt,
+        "has a non-finite number": spoilt,
     }.items():
         artifact.save(tmp_path, description(case), tensors(case, **{name: value}))
         with pytest.raises(BadArtifact, match=words) as error:
@@ -167,22 +167,22 @@ def test_a_hazard_from_durations(tmp_path):
 @pytest.mark.parametrize(
     ("hazard", "words"),
     [
-        ([], "between 1 and 10000 entries, got 0"),
-        ([0.1] * 10_001, "between 1 and 10000 entries"),
+        ([], "of 1 to 10000 entries, got 0"),
+        ([0.1] * 10_001, "of 1 to 10000 entries"),
         ([0, 0], "never allows a change"),
-        ([0.1, -0.1], "got -0.1 at 1"),
-        ([0.1, 1.1], "got 1.1 at 1"),
-        ([0.1, NAN], "got nan at 1"),
-        ([0.1, "0.1"], "numbers only"),
-        ([True, 0.1], "numbers only"),
-        ([[0.1]], "numbers only"),
+        ([0.1, -0.1], "got -0.1 at run length 1"),
+        ([0.1, 1.1], "got 1.1 at run length 1"),
+        ([0.1, NAN], "got nan at run length 1"),
+        ([0.1, "0.1"], "expected a table of numbers"),
+        ([True, 0.1], "expected a table of numbers"),
+        ([[0.1]], "expected a table of numbers"),
         ({}, "expected mean and shape"),
         ({"mean": 9}, "expected mean and shape"),
         ({"mean": 9, "shape": "2"}, "both numbers"),
         ({"mean": True, "shape": 2}, "both numbers"),
         ({"mean": 9, "shape": 2, "scale": 3}, "expected mean and shape"),
-        ({"mean": 0.5, "shape": 2}, "mean of a regime is between"),
-        ({"mean": 9, "shape": 0}, "shape is finite and above 0"),
+        ({"mean": 0.5, "shape": 2}, "expected a mean regime duration between"),
+        ({"mean": 9, "shape": 0}, "expected a finite shape above 0"),
     ],
 )
 def test_a_bad_hazard_is_named(tmp_path, hazard, words):
@@ -214,7 +214,7 @@ def test_a_kind_of_ones_own_needs_no_tensors(tmp_path, registry):
 
 
 def test_a_kind_is_registered_once(registry):
-    with pytest.raises(ValueError, match="there is a kind 'alpaca' already"):
+    with pytest.raises(ValueError, match="kind 'alpaca' is already registered"):
         artifact.register("alpaca", level)
     assert artifact.kinds() == ["alpaca", "lstm", "pcoc"]
 
@@ -233,7 +233,7 @@ def test_an_unknown_kind_lists_those_there_are(tmp_path, registry):
         (lambda parts: parts.description["colour"], "KeyError.*colour"),
         (lambda parts: parts.tensors["w"] + 1, "KeyError"),
         (lambda parts: 1 / 0, "ZeroDivisionError"),
-        (lambda parts: "a model", "makes str, not a model"),
+        (lambda parts: "a model", "creates a str, expected a model"),
         (lambda parts: parts.tensor("w", 2), "model.safetensors: tensor 'w' is missing"),
     ],
 )

@@ -11,7 +11,7 @@ from model_core.predictive import Mixture
 from model_core.upm.averaged import Averaged
 from tests.model_core.cases import tensor
 from tests.model_core.regressions import lags_of
-from training.online import Settings, follow
+from training.evaluation.online import Settings, follow
 
 LOCATION, SCALE = np.array([2.0, -5.0]), np.array([3.0, 0.5])
 MODEL = Averaged(y_dim=2, kappa=0.7, slope=4.0, autoregression=9.0, alpha=1.8, beta=0.6)

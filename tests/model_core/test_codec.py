@@ -142,10 +142,10 @@ REFUSED = {
     "magic": (lambda b: b"JSON" + b[4:], "begins with b'JSON'"),
     "version": (lambda b: b[:4] + struct.pack("<H", 2) + b[6:], "format 2; this version reads 1"),
     "checksum": (lambda b: b[:-1] + bytes([b[-1] ^ 1]), "checksum"),
-    "short": (lambda b: b[:9], "9 bytes is cut short"),
+    "short": (lambda b: b[:9], "9 bytes is truncated"),
     "header length": (lambda b: sealed(b[:6] + b"\xff" * 4 + b[10:-4]), "header cannot be read"),
-    "trailing bytes": (lambda b: sealed(b[:-4] + bytes(8)), "8 bytes after its arrays"),
-    "array cut": (lambda b: sealed(b[:-12]), "is not there"),
+    "trailing bytes": (lambda b: sealed(b[:-4] + bytes(8)), "8 unexpected bytes after its arrays"),
+    "array cut": (lambda b: sealed(b[:-12]), "is missing"),
 }
 
 
@@ -178,7 +178,7 @@ def test_a_state_of_other_features():
 
 
 def test_more_hypotheses_than_there_is_room_for():
-    with pytest.raises(CorruptState, match="12 hypotheses; between 1 and 11 fit"):
+    with pytest.raises(CorruptState, match="12 hypotheses, expected 1 to 11"):
         decode(BY_NAME["poisson"], BLOBS["poisson"], 11)
 
 
@@ -186,7 +186,7 @@ def test_a_state_without_hypotheses():
     case = BY_NAME["gaussian-1"]
     state = moca.init(case.prior(), ROOM)
     blob = codec.encode(case.model, state._replace(seq=state.seq + 5))
-    with pytest.raises(CorruptState, match="0 hypotheses; between 1 and 12 fit"):
+    with pytest.raises(CorruptState, match="0 hypotheses, expected 1 to 12"):
         decode(case, blob)
 
 

@@ -138,7 +138,7 @@ def test_every_tensor_of_convolutions_is_needed_and_checked(tmp_path, name):
     for words, value in (
         ("is missing", None),
         ("has shape", good[name][:1].unsqueeze(0)),
-        ("not finite", good[name] * math.nan),
+        ("non-finite", good[name] * math.nan),
     ):
         changed = {k: v for k, v in {**good, name: value}.items() if v is not None}
         artifact.save(tmp_path, description(338, 4, conv(SMALL)), {**changed, **heads(4)})
@@ -150,7 +150,7 @@ def test_a_variance_below_nothing_is_refused(tmp_path):
     good = {**tensors_of(modules(2, SMALL[2])), **heads(4)}
     good["encoder.1.norm.running_var"] = -good["encoder.1.norm.running_var"]
     artifact.save(tmp_path, description(338, 4, conv(SMALL)), good)
-    with pytest.raises(BadArtifact, match=r"encoder.1.norm.running_var' has a number below 0"):
+    with pytest.raises(BadArtifact, match=r"encoder.1.norm.running_var' has a negative number"):
         artifact.load(tmp_path)
 
 

@@ -6,6 +6,7 @@ import pytest
 
 from model_core import codec
 from model_core import filter as moca
+from model_core.upm.builtin import BUILTIN
 from tests.model_core.cases import BY_NAME, Step, inputs
 from tests.model_core.golden.make import (
     AFTER,
@@ -23,6 +24,12 @@ FILES = sorted(FOLDER.glob("*.moca"))
 def test_there_is_one_of_every_model_in_this_version():
     assert {f"{case.name}.v{codec.VERSION}.moca" for case in CASES} <= {f.name for f in FILES}
     assert {case.name for case in CASES} == set(BY_NAME)
+
+
+@pytest.mark.parametrize("built_in", BUILTIN.values(), ids=lambda each: each.reference)
+def test_there_is_one_of_every_built_in_model(built_in):
+    kinds = {case.model.kind for case in CASES}
+    assert built_in.kind in kinds, "add a case and its reference to cases.py, run golden/make.py"
 
 
 @pytest.mark.parametrize("file", FILES, ids=lambda file: file.stem)

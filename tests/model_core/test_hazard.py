@@ -85,7 +85,7 @@ def test_any_regime_has_a_table_of_bounded_length(mean, shape):
 
 @pytest.mark.parametrize("mean", [0.5, 0, -3, math.nan, math.inf, hazards.LONGEST + 1])
 def test_a_mean_that_is_refused(mean):
-    with pytest.raises(ValueError, match="mean of a regime"):
+    with pytest.raises(ValueError, match="mean regime duration"):
         hazards.negative_binomial(mean, 2)
 
 
@@ -101,9 +101,9 @@ def test_tables_are_checked():
     for wrong, what in (
         ([], "entries"),
         ([0.1] * (hazards.LONGEST + 1), "entries"),
-        ([0.1, 1.5], "at 1"),
-        (-0.1, "at 0"),
-        ([math.nan], "at 0"),
+        ([0.1, 1.5], "at run length 1"),
+        (-0.1, "at run length 0"),
+        ([math.nan], "at run length 0"),
         ([0.0, 0.0], "never"),
     ):
         with pytest.raises(ValueError, match=what):

@@ -21,7 +21,7 @@ def inputs(count: int, y=0.0, outputs: int = 1, hazard: float = 0.1, rate: float
 
 
 def filtered(name: str, labels, options: Options = Options(), scale: float = 1.0):  # noqa: B008
-    model = BUILTIN[name](options)
+    model = BUILTIN[name].build(options)
     one = torch.ones(1, model.scaled, dtype=torch.float64)
     prior = moca.make_prior(model, 0.5 * one, scale * one)
     state = moca.init(prior, 10)

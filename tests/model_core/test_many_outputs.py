@@ -17,7 +17,7 @@ from tests.model_core.cases import tensor
 def test_of_many_outputs_what_has_no_weight_is_left_out(monkeypatch, kind, sharp):
     """Quantiles and cdf are those of all components, and no row depends on another."""
     g, outputs, count = torch.Generator().manual_seed(2), 12, 80
-    model = BUILTIN[NEWEST[kind]](Options(outputs, 0))
+    model = BUILTIN[NEWEST[kind]].build(Options(outputs, 0))
     location = torch.randn(2, outputs, generator=g, dtype=torch.float64)
     held = model.prior(location, torch.ones_like(location))
     held = tree_map(lambda t: t.repeat(1, count, *[1] * (t.dim() - 2)), held)

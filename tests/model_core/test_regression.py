@@ -148,7 +148,7 @@ def test_what_is_refused():
             Autoregressive(season=season)
     model, one = Linear(x_dim=2), torch.ones(2, 3, dtype=torch.float64)
     context = model.context(one, one)
-    with pytest.raises(ValueError, match="takes an input x of 2 numbers"):
+    with pytest.raises(ValueError, match="requires an input x of 2 numbers"):
         model.encode(None, context)
 
 

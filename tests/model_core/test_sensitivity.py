@@ -19,8 +19,8 @@ from model_core.sensitivity.alarms import Streams, _inputs, watch
 from model_core.sensitivity.curve import log_odds, probability_of
 from model_core.sensitivity.regimes import Drawn, draw, shifted, windows
 from model_core.upm.builtin import Options, build
-from service import sensitivities
-from service.models import BUILT_IN
+from service.models import sensitivity_curves
+from service.models.catalogue import BUILT_IN
 from tests.model_core.learned_cases import lstm_case, pcoc_case
 from tests.model_core.regression_cases import alpaca_case
 
@@ -123,7 +123,7 @@ def test_inputs_of_ones_own_are_windows():
 
 
 def test_a_model_that_explains_its_inputs_is_refused():
-    with pytest.raises(CannotSimulate, match="'pcoc' tells regimes by their inputs"):
+    with pytest.raises(CannotSimulate, match="kind 'pcoc': its regimes depend on the inputs"):
         calibrate(pcoc_case().model, SMALL)
 
 
@@ -268,9 +268,11 @@ def test_other_hazards_are_read_between_and_below():
     assert log_odds(beside.threshold) == pytest.approx(-math.log(10) + moved)
     assert not beside.exact
     assert choose(many, 1.0, 0.11).exact is False
-    with pytest.raises(OutOfRange, match=r"hazard: false alarms are known up to 0\.12, got 0\.3"):
+    with pytest.raises(
+        OutOfRange, match=r"hazard: false alarms are calibrated up to 0\.12, got 0\.3"
+    ):
         choose(many, 1.0, 0.3)
-    with pytest.raises(OutOfRange, match="at the model's own hazard only"):
+    with pytest.raises(OutOfRange, match="only at the model's own hazard"):
         choose([line(0.01)._replace(hazard=None)], 1.0, 0.01)
 
 
@@ -309,7 +311,8 @@ def test_curves_that_are_none(spoil):
 
 @pytest.mark.parametrize("name", [model.reference for model in BUILT_IN])
 def test_built_in_models_have_curves(name, tmp_path):
-    found = sensitivities.of(tmp_path, name)
+    found = sensitivity_curves.of(tmp_path, name)
+    assert found is not None, "run moca calibrate, see docs/sensitivity.md"
     each = [read(curve) for curve in found["curves"]]
     model = build(name, Options(classes=4))
     assert each[0].hazard == model.hazard
@@ -321,7 +324,7 @@ def test_built_in_models_have_curves(name, tmp_path):
 
 @pytest.mark.parametrize("name", ["gaussian@1", "poisson@2"])
 def test_the_curves_of_the_package_are_what_a_coarse_simulation_says(name, tmp_path):
-    kept = read(sensitivities.of(tmp_path, name)["curves"][0])
+    kept = read(sensitivity_curves.of(tmp_path, name)["curves"][0])
     found = read(calibrate(build(name, Options()), Plan(40_000, shifted=24, seed=5))["curves"][0])
     compared = 0
     for ours, theirs in zip(kept.points, found.points, strict=False):

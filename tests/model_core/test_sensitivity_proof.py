@@ -14,8 +14,8 @@ from model_core.sensitivity import choose, read
 from model_core.sensitivity.alarms import Streams, watch
 from model_core.sensitivity.regimes import draw, shifted
 from model_core.upm.builtin import Options, build
-from service import sensitivities
-from service.models import SHIPPED
+from service.models import sensitivity_curves
+from service.models.catalogue import SHIPPED
 
 SEED = 1_000_003
 RATES = (0.1, 1.0)
@@ -30,7 +30,7 @@ def model_of(reference):
 
 
 def chosen(reference):
-    found = sensitivities.of(Path(), reference)
+    found = sensitivity_curves.of(Path(), reference)
     return [choose([read(each) for each in found["curves"]], rate, None) for rate in RATES]
 
 

@@ -181,7 +181,8 @@ class Handler(BaseHTTPRequestHandler):
             return
         parts = [unquote(part) for part in url.path.split("/")[3:]]
         if not parts:
-            self._answer(200, {"streams": sorted(self.server.streams), "cursor": None})
+            names = [{"stream": name} for name in sorted(self.server.streams)]
+            self._answer(200, {"streams": names, "cursor": None})
         elif len(parts) == 1:
             self._stream(parts[0], body)
         elif parts[1] == "observations":

@@ -118,7 +118,7 @@ async def test_a_place_is_that_of_all_that_waits():
 
 STUCK = """
 import asyncio, signal, sys, threading
-from service.process import limit_stop
+from service.runtime.process import limit_stop
 
 async def never():
     while True:
@@ -149,7 +149,7 @@ def test_a_stop_that_takes_too_long_ends_and_says_what_it_waits_for():
             process.kill()
     assert process.returncode == 1
     text = said.decode()
-    assert "the stop takes over 0.5 s" in text
+    assert "still stopping after 0.5 s" in text
     assert "never-ending" in text
     assert "most recent call first" in text  # the threads
 

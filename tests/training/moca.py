@@ -3,11 +3,11 @@
 import typer
 from typer.testing import CliRunner
 
-from training.command import train
-from training.evaluation.command import app as evaluate
-from training.publish_command import publish
+from training.commands.evaluate import app as evaluate
+from training.commands.publish import publish
+from training.commands.train import train
 
-WIDE = {"COLUMNS": "250", "TERMINAL_WIDTH": "250", "NO_COLOR": "1", "MOCA_SENSITIVITY": "0"}
+WIDE = {"COLUMNS": "250", "TERMINAL_WIDTH": "250", "NO_COLOR": "1"}
 SMALL = {
     "optimiser.iterations": 6,
     "optimiser.batch": 4,
@@ -27,6 +27,8 @@ def moca(*arguments):
     app.command("train")(train)
     app.command("publish")(publish)
     app.add_typer(evaluate, name="evaluate")
+    if arguments[0] == "publish" and "--sensitivity" not in arguments:
+        arguments = (*arguments, "--sensitivity", "0")  # its simulation takes a minute
     found = CliRunner().invoke(app, [str(each) for each in arguments], env=WIDE)
     if found.exception is not None and not isinstance(found.exception, SystemExit):
         raise found.exception

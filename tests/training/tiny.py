@@ -4,14 +4,14 @@ from typing import NamedTuple
 
 import torch
 
-from training import experiments
 from training.data.base import Batch
-from training.experiments import Place
-from training.jobs import learner
-from training.loop import Job
-from training.loop import train as loop
-from training.processes import World
-from training.runs import Progress, Run
+from training.experiments import catalogue
+from training.experiments.catalogue import Place
+from training.experiments.jobs import learner
+from training.meta_training.loop import Job
+from training.meta_training.loop import train as loop
+from training.meta_training.processes import World
+from training.meta_training.runs import Progress, Run
 
 SETTINGS = {
     "model": {"widths": [8], "features": 4},
@@ -22,12 +22,12 @@ SETTINGS = {
 
 def tiny(**others):
     """Settings of a small run on the sinusoid; others by section."""
-    return experiments.preset("sinusoid", "quick", SETTINGS, others)
+    return catalogue.preset("sinusoid", "quick", SETTINGS, others)
 
 
 def splits(config, wrap=lambda source: source):
     """The experiment's, the source for training wrapped."""
-    found = experiments.splits(config, Place(None, None))
+    found = catalogue.splits(config, Place(None, None))
     return found._replace(train=wrap(found.train))
 
 

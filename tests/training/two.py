@@ -7,7 +7,7 @@ from pathlib import Path
 import torch
 
 from tests.training.tiny import Gaps, tiny, train
-from training.processes import world
+from training.meta_training.processes import world
 
 SETTINGS = {
     "optimiser": {"iterations": 20, "batch": 6, "length": 12, "clip": 1.0},

@@ -1,4 +1,4 @@
-"""What training reads: windows of unsegmented series, drawn at random from a source."""
+"""Batches of windows of unsegmented series, and the sources they are drawn from."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ class Batch(NamedTuple):
 
     x: (B, T, x_dim), or None for a model of labels alone. y: (B, T, y_dim), nan where a label is
     missing; class indices have y_dim 1. switch: (B, T) whether a regime starts at each observation,
-    None where nobody knows; only oracles and supervision read it.
+    None if unknown; only oracles and supervision read it.
     """
 
     x: Tensor | None
@@ -21,7 +21,7 @@ class Batch(NamedTuple):
     switch: Tensor | None = None
 
     def to(self, device: torch.device | str, dtype: torch.dtype) -> Batch:
-        """The same windows elsewhere."""
+        """The windows on another device."""
         x = None if self.x is None else self.x.to(device, dtype)
         switch = None if self.switch is None else self.switch.to(device)
         return Batch(x, self.y.to(device, dtype), switch)
@@ -34,7 +34,7 @@ class Batch(NamedTuple):
 
 
 class Source(Protocol):
-    """Where windows come from; all chance is the generator's, so a seed decides everything."""
+    """Source of windows; the generator is the only randomness, so a seed reproduces the draws."""
 
     def draw(self, generator: torch.Generator, count: int, length: int) -> Batch:
         """`count` windows of `length` observations, each of one unsegmented series."""
@@ -49,4 +49,4 @@ class Splits(NamedTuple):
     test: Source
     x_dim: int
     y_dim: int
-    classes: int = 0  # of labels that are class indices
+    classes: int = 0  # number of classes of labels that are class indices

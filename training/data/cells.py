@@ -1,4 +1,4 @@
-"""Tables of CSV and Parquet files, and what their cells say, as `moca replay` reads them."""
+"""Tables of CSV and Parquet files and the values of their cells, as in `moca replay`."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ class Table(NamedTuple):
 
     @property
     def rows(self) -> int:
-        """How many rows every column has."""
+        """Number of rows."""
         return len(next(iter(self.columns.values()), []))
 
     def where(self, row: int, name: str) -> str:
@@ -36,7 +36,7 @@ class Table(NamedTuple):
 
 
 def read_table(file: Path) -> Table:
-    """Read a table: Parquet by its suffix, CSV otherwise; BadData if it is none or has no rows."""
+    """Read a table: Parquet by its suffix, else CSV; BadData if unreadable or without rows."""
     parquet = file.suffix.lower() in PARQUET
     try:
         table = _read_parquet(file) if parquet else _read_csv(file)
@@ -48,7 +48,7 @@ def read_table(file: Path) -> Table:
 
 
 def missing(cell: Any) -> bool:
-    """Whether a cell is empty or says so."""
+    """Whether a cell is empty or a word for it."""
     if cell is None or (isinstance(cell, float) and math.isnan(cell)):
         return True
     return isinstance(cell, str) and cell.strip().lower() in MISSING
@@ -68,7 +68,7 @@ def number(table: Table, row: int, name: str) -> float | None:
 
 
 def plain_number(cell: Any) -> float | None:
-    """Return what a cell says if that is a number."""
+    """Value of a cell if it is a number."""
     try:
         return float(cell)
     except (TypeError, ValueError, OverflowError):
@@ -86,7 +86,7 @@ def times(table: Table, name: str) -> list[float]:
             raise BadData(f"{table.where(row, name)}: empty; a time cannot be missing")
     if all(_exact(cell) is not None for cell in cells):
         return [value for cell in cells if (value := _exact(cell)) is not None]
-    found: list[float] = []
+    moments: list[float] = []
     for row, cell in enumerate(cells):
         moment = _moment(cell)
         if moment is None:
@@ -94,12 +94,12 @@ def times(table: Table, name: str) -> list[float]:
                 f"{table.where(row, name)}: {str(cell)!r} is not a time "
                 "(RFC 3339, a date, a year, or a number)"
             )
-        found.append((moment - EPOCH) // timedelta(microseconds=1))
-    return found
+        moments.append((moment - EPOCH) // timedelta(microseconds=1))
+    return moments
 
 
 def _exact(cell: Any) -> float | None:
-    """Return a number as it is: whole ones of any size, so that two nanoseconds differ."""
+    """A number without rounding: integers of any size, so that nanoseconds stay distinct."""
     try:
         if isinstance(cell, str) or type(cell) is int:
             return int(cell)
@@ -187,5 +187,5 @@ def _read_parquet(file: Path) -> Table:
 
 
 def listed(names: Sequence[str] | dict[str, Any]) -> str:
-    """Names as a message shows them."""
+    """Names for a message."""
     return ", ".join(repr(name) for name in names)

@@ -1,4 +1,4 @@
-"""Prepared `.npz` files: reading them, with what is wrong with them named, and writing them."""
+"""Read and write prepared `.npz` files."""
 
 from __future__ import annotations
 
@@ -18,11 +18,11 @@ from training.errors import BadData
 def arrays(file: Path, keys: Sequence[str]) -> dict[str, NDArray[Any]]:
     """Return the arrays of `keys`; BadData if the file or one of them is missing or unreadable."""
     try:
-        with np.load(file, allow_pickle=False) as found:
-            missing = [key for key in keys if key not in found.files]
+        with np.load(file, allow_pickle=False) as opened:
+            missing = [key for key in keys if key not in opened.files]
             if missing:
-                raise BadData(f"{file} has no array {missing[0]!r}; it has {found.files}")
-            return {key: found[key] for key in keys}
+                raise BadData(f"{file} has no array {missing[0]!r}; it has {opened.files}")
+            return {key: opened[key] for key in keys}
     except FileNotFoundError:
         raise BadData(f"{file} does not exist; `moca data prepare` writes it") from None
     except (OSError, EOFError, zipfile.BadZipFile, ValueError) as error:
@@ -34,12 +34,12 @@ def arrays(file: Path, keys: Sequence[str]) -> dict[str, NDArray[Any]]:
 def keys(file: Path) -> list[str]:
     """Return the names of the arrays of a file; BadData as `arrays`."""
     arrays(file, [])
-    with np.load(file, allow_pickle=False) as found:
-        return list(found.files)
+    with np.load(file, allow_pickle=False) as opened:
+        return list(opened.files)
 
 
 def save(file: Path, **kept: Any) -> Path:
-    """Write arrays to an `.npz` file, which appears only when it is complete."""
+    """Write arrays to an `.npz` file atomically."""
     file.parent.mkdir(parents=True, exist_ok=True)
     handle, name = tempfile.mkstemp(dir=file.parent, prefix=f".{file.stem}-")
     try:

@@ -1,4 +1,4 @@
-"""A user's own series as a run reads them: from a file or a folder, split, scaled, recognised."""
+"""A user's own series: read from a file or folder, split, scaled, identified by a digest."""
 
 from __future__ import annotations
 
@@ -18,13 +18,13 @@ from training.data.windows import Series
 from training.errors import BadConfig, BadData
 from training.learners.base import Scaling
 
-ROUNDED = 1e-3  # most that rounding may take off a value, in standard deviations
+ROUNDED = 1e-3  # largest rounding error of a value, in standard deviations
 
 
 class Source(Section):
-    """The section `data` of a run on series of one's own.
+    """The section `data` of a run on own series.
 
-    digest: of the file's bytes; a run goes on with the same ones only.
+    digest: of the file's bytes; a run can only be resumed with the same bytes.
     """
 
     path: Path
@@ -42,8 +42,8 @@ class Source(Section):
 class Opened(NamedTuple):
     """A user's data as a run reads them.
 
-    test: the series, or the later parts of them, that are for the test, whole. scaling: to mean 0
-    and standard deviation 1 over the part for training. left_out: what is shorter than a window.
+    test: the test series, or the later parts of all series, unwindowed. scaling: to mean 0 and
+    standard deviation 1 over the training part. left_out: parts shorter than a window.
     """
 
     splits: Splits
@@ -56,12 +56,14 @@ def opened(config: Config) -> Opened:
     """Data of a run; raises BadData if they are not what it was trained on."""
     source = checked(Source, config.data)
     if source.digest and (now := digest(source.path)) != source.digest:
-        raise BadData(f"{source.path}: {now} is not {source.digest}, what the run was trained on")
+        raise BadData(
+            f"{source.path}: {now} is not {source.digest}, the digest of the training data"
+        )
     return split(source, read(source, has_classes(config)), config)
 
 
 def moved(config: Config, path: Path | None) -> Config:
-    """The same run with its data at another place; BadConfig if it has none."""
+    """The same run with its data at another path; BadConfig if it has no own data."""
     if path is None:
         return config
     if config.experiment != OWN:
@@ -73,30 +75,32 @@ def moved(config: Config, path: Path | None) -> Config:
 
 def digest(path: Path) -> str:
     """Digest of a file, or of the files in a folder with their names; raises BadData."""
-    found = hashlib.sha256()
+    content = hashlib.sha256()
     try:
         for file in tables.files(path):
             if path.is_dir():
-                found.update(f"{file.name}\0{file.stat().st_size}\0".encode())
+                content.update(f"{file.name}\0{file.stat().st_size}\0".encode())
             with file.open("rb") as handle:
                 while part := handle.read(1 << 20):
-                    found.update(part)
+                    content.update(part)
     except OSError as error:
         raise BadData(f"{path} cannot be read: {error.strerror or error}") from error
-    return f"sha256:{found.hexdigest()}"
+    return f"sha256:{content.hexdigest()}"
 
 
 def scaling(series: Sequence[Series], *, classes: bool) -> Scaling:
-    """To mean 0 and standard deviation 1 over all observations; class indices stay as they are."""
-    y = torch.cat([each.y for each in series])
-    inputs = [each.x for each in series if each.x is not None]
+    """Scaling to mean 0 and standard deviation 1 over all observations; class indices unscaled."""
+    y = torch.cat([one.y for one in series])
+    inputs = [one.x for one in series if one.x is not None]
     x = torch.cat(inputs) if inputs else y.new_zeros(1, 0)
-    none = torch.zeros(y.shape[1]), torch.ones(y.shape[1])
-    return Scaling(*_moments(x), *(none if classes else _moments(y)))
+    x_offset, x_scale = _moments(x)
+    if classes:
+        return Scaling(x_offset, x_scale, torch.zeros(y.shape[1]), torch.ones(y.shape[1]))
+    return Scaling(x_offset, x_scale, *_moments(y))
 
 
 def source(settings: Options) -> Source:
-    """The section `data` of settings, as yet of any content; raises BadConfig."""
+    """The section `data` of settings, without a digest; raises BadConfig."""
     return checked(Source, {**settings.get("data", {}), "digest": ""})
 
 
@@ -118,31 +122,35 @@ def read(source: Source, classes: bool) -> list[Series]:
     )
 
 
-def split(source: Source, found: list[Series], config: Config) -> Opened:
-    """Series as a run reads them; raises BadData, or BadConfig where switches are needed."""
-    classes, length = has_classes(config), config.optimiser.length
-    told = config.objective.mode == "oracle" or config.objective.supervision > 0
-    if told and any(each.switch is None for each in found):
-        raise BadConfig(f"{source.path} has no column of changepoints: nobody knows the switches")
+def split(source: Source, series: list[Series], config: Config) -> Opened:
+    """Split and scale series; raises BadData, or BadConfig where switches are needed."""
+    classes = has_classes(config)
+    length = config.optimiser.length
+    supervised = config.objective.mode == "oracle" or config.objective.supervision > 0
+    if supervised and any(one.switch is None for one in series):
+        raise BadConfig(
+            f"{source.path}: the switches are unknown: mode oracle and supervision need a column "
+            "of changepoints (--changepoint)"
+        )
     shares = {"train": source.train, "validation": source.validation}
     try:
-        splits, left_out = tables.split(found, length, by=source.by, classes=classes, **shares)
+        splits, left_out = tables.split(series, length, by=source.by, classes=classes, **shares)
     except (BadData, ValueError) as error:
         raise BadData(f"{source.path}: {error}") from error
-    first = tables.part(found, 0.0, source.train, source.by)
-    last = tables.part(found, source.train + source.validation, 1.0, source.by)
+    first = tables.part(series, 0.0, source.train, source.by)
+    last = tables.part(series, source.train + source.validation, 1.0, source.by)
     return Opened(splits, last, scaling(first, classes=classes), left_out)
 
 
-def check_scaling(found: Scaling, config: Config) -> None:
-    """Raise BadData where the numbers of the training cannot tell values apart, or hold them."""
+def check_scaling(scaling: Scaling, config: Config) -> None:
+    """Raise BadData where the training's dtype cannot represent or distinguish the values."""
     limits = torch.finfo(getattr(torch, config.optimiser.dtype))
     for name, offset, scale in (
-        ("inputs", found.x_offset, found.x_scale),
-        ("labels", found.y_offset, found.y_scale),
+        ("inputs", scaling.x_offset, scaling.x_scale),
+        ("labels", scaling.y_offset, scaling.y_scale),
     ):
         large = (offset.abs() + scale) > limits.max / 1e3
-        # One that never changes has nothing to be told apart, and a scale of 1.
+        # A constant column has scale 1, and nothing to distinguish.
         alike = (limits.eps * offset.abs() > ROUNDED * scale) & (scale != 1)
         if bool((large | ~torch.isfinite(scale) | alike).any()):
             raise BadData(
@@ -159,5 +167,5 @@ def _moments(values: Tensor) -> tuple[Tensor, Tensor]:
     mean = torch.where(known, values, 0.0).sum(0) / count
     squares = torch.where(known, (values - mean).square(), 0.0).sum(0) / count
     spread = squares.sqrt()
-    # The mean of equal values is off them by its rounding.
+    # The mean of equal values differs from them by rounding.
     return mean, torch.where(spread > 1e-12 * mean.abs(), spread, 1.0)

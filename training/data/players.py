@@ -1,10 +1,10 @@
-"""Basketball players: where a player is, and where the next step leads.
+"""Basketball players: from a position to the next step.
 
 Of positions p_t in feet (court about 94 x 50), the input is p_t / 50 and the label the step
-p_{t+1} - p_t in feet, as in appendix C of the paper. Nobody knows the switches.
+p_{t+1} - p_t in feet, as in appendix C of the paper. The switches are unknown.
 
 Files `<name>_train.npz` and `<name>_val.npz` hold `x` (n, T_max, 2) padded with nan, `length` (n,)
-and what the pieces were cut from: `game_id`, `play` or `example` (n,); the second one also `w151`
+and the origin of the pieces: `game_id`, `play` or `example` (n,); the second one also `w151`
 (m, 151, 2), fixed windows of 151 positions, thus 150 observations, and `w201`, alike, for figures.
 """
 
@@ -36,9 +36,9 @@ def splits(folder: Path, name: str = "nba_12p5hz", validation: float = VALIDATIO
     """
     file = folder / f"{name}_train.npz"
     groups = _groups(file)
-    found = arrays(file, ["x", "length"])
-    late = _last(groups, found["length"], validation, file)
-    pieces = _pieces(found["x"], found["length"], groups)
+    content = arrays(file, ["x", "length"])
+    late = _last(groups, content["length"], validation, file)
+    pieces = _pieces(content["x"], content["length"], groups)
     train = [piece for piece, held_out in zip(pieces, late, strict=True) if not held_out]
     kept = [piece for piece, held_out in zip(pieces, late, strict=True) if held_out]
     return Splits(Windows(train), Windows(kept), Fixed(held(folder, name)), x_dim=2, y_dim=2)
@@ -46,7 +46,8 @@ def splits(folder: Path, name: str = "nba_12p5hz", validation: float = VALIDATIO
 
 def held(folder: Path, name: str, length: int = TESTED) -> Batch:
     """The fixed windows of `length` observations (m, length, 2) of `<name>_val.npz`; BadData."""
-    file, key = folder / f"{name}_val.npz", f"w{length + 1}"
+    file = folder / f"{name}_val.npz"
+    key = f"w{length + 1}"
     windows = arrays(file, [key])[key]
     if len(windows) == 0:
         raise BadData(f"{file} has no window in {key!r}")
@@ -59,7 +60,7 @@ def pairs(position_ft: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
 
 
 def _groups(file: Path) -> NDArray[Any]:
-    """What keeps its pieces together: the game if there are several, else the play."""
+    """Group of each piece: the game if there are several, else the play."""
     have = keys(file)
     if "game_id" in have:
         games = arrays(file, ["game_id"])["game_id"]

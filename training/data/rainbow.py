@@ -1,4 +1,4 @@
-"""Rainbow MNIST: digits whose colour, size and turn switch.
+"""Rainbow MNIST: digits whose colour, size and rotation switch.
 
 A task is one of 56 transformations: 7 background colours x 2 scales x 4 rotations. A regime is a
 task, each of its observations a random image of that task, the label the digit. A regime draws
@@ -48,7 +48,7 @@ class Rainbow:
     """
 
     def __init__(self, tasks: Sequence[Task], hazard: float) -> None:
-        """Hold the images in gray; BadData if there is no task or one without images."""
+        """Store the gray images; BadData without tasks or for a task without images."""
         if not tasks or not all(len(task.y) for task in tasks):
             raise BadData("expected tasks with at least one image each")
         self.hazard = checked_hazard(hazard)
@@ -83,7 +83,7 @@ def splits(
     validation_images: int = 100,
     test_images: int = 300,
 ) -> Splits:
-    """Sources that share no image, and no task between training and test where that can be.
+    """Sources that share no image, and if possible no task between training and test.
 
     With `rainbow_mnist_test.npz` in the folder, as in the paper:
 
@@ -98,7 +98,8 @@ def splits(
 
     BadData if a file cannot be read or a task has too few images.
     """
-    train, other = _tasks(folder, "train"), _tasks(folder, "val")
+    train = _tasks(folder, "train")
+    other = _tasks(folder, "val")
     tested = (folder / "rainbow_mnist_test.npz").exists()
     test = _tasks(folder, "test") if tested else other
     validation = other
@@ -128,12 +129,12 @@ def _parted(tasks: Sequence[Task], last: int) -> tuple[list[Task], list[Task]]:
 
 def _tasks(folder: Path, split: str) -> list[Task]:
     file = folder / f"rainbow_mnist_{split}.npz"
-    found = arrays(file, ["gray", "y", "rgb"])
-    if found["gray"].shape[2:] != SHAPE[1:] or found["gray"].dtype != np.uint8:
+    content = arrays(file, ["gray", "y", "rgb"])
+    if content["gray"].shape[2:] != SHAPE[1:] or content["gray"].dtype != np.uint8:
         raise BadData(
             f"{file}: expected 'gray' of (tasks, images, 28, 28) uint8, "
-            f"got {found['gray'].shape} {found['gray'].dtype}"
+            f"got {content['gray'].shape} {content['gray'].dtype}"
         )
-    if found["y"].max() >= CLASSES:
-        raise BadData(f"{file}: expected digits in 'y', got {found['y'].max()}")
-    return [Task(*each) for each in zip(found["gray"], found["y"], found["rgb"], strict=True)]
+    if content["y"].max() >= CLASSES:
+        raise BadData(f"{file}: expected digits in 'y', got {content['y'].max()}")
+    return [Task(*row) for row in zip(content["gray"], content["y"], content["rgb"], strict=True)]

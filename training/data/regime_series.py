@@ -1,4 +1,4 @@
-"""Switching regimes without inputs: a level, a trend, memory and noise, each new at a switch."""
+"""Switching regimes without inputs: level, trend, memory and noise, redrawn at a switch."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ class RegimeSeries:
     """Generated windows: no x, y (B, T, 1) float64, switch (B, T).
 
     In a regime that starts at s, `y_t = level + trend (t - s) + a_t` with `a_t = memory a_{t-1} +
-    noise e_t`, which starts from its stationary law.
+    noise e_t`, started from its stationary distribution.
     """
 
     def __init__(self, hazard: float) -> None:
@@ -33,29 +33,30 @@ class RegimeSeries:
         trend = held(TREND * _normal(generator, switch), switch)
         low, high = MEMORY
         memory = held(low + (high - low) * _uniform(generator, switch), switch)
-        low, high = (math.log(each) for each in NOISE)
+        low, high = (math.log(bound) for bound in NOISE)
         noise = held((low + (high - low) * _uniform(generator, switch)).exp(), switch)
         step = torch.arange(length, dtype=torch.float64).expand(count, -1)
         since = step - held(step, switch)
-        around = _remembering(switch, memory, noise * _normal(generator, switch))
+        around = _autoregression(switch, memory, noise * _normal(generator, switch))
         return Batch(None, (level + trend * since + around).unsqueeze(-1), switch)
 
 
 def splits(hazard: float) -> Splits:
-    """One source for all three: every draw is new."""
+    """One source for all splits: every draw is new."""
     source = RegimeSeries(hazard)
     return Splits(source, source, source, x_dim=0, y_dim=1)
 
 
-def _remembering(switch: Tensor, memory: Tensor, innovation: Tensor) -> Tensor:
+def _autoregression(switch: Tensor, memory: Tensor, innovation: Tensor) -> Tensor:
     """The autoregression (B, T) of innovations (B, T)."""
-    found, last = [], innovation[:, 0]
+    values = []
+    last = innovation[:, 0]
     for t in range(switch.shape[1]):
         stationary = innovation[:, t] / (1 - memory[:, t].square()).sqrt()
-        goes_on = memory[:, t] * last + innovation[:, t]
-        last = torch.where(switch[:, t], stationary, goes_on)
-        found.append(last)
-    return torch.stack(found, 1)
+        continued = memory[:, t] * last + innovation[:, t]
+        last = torch.where(switch[:, t], stationary, continued)
+        values.append(last)
+    return torch.stack(values, 1)
 
 
 def _normal(generator: torch.Generator, like: Tensor) -> Tensor:

@@ -1,4 +1,4 @@
-"""Where regimes start, for sources that generate their streams."""
+"""Random regimes, for sources of generated streams."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def switches(generator: torch.Generator, count: int, length: int, hazard: float)
 
 
 def held(values: Tensor, switch: Tensor) -> Tensor:
-    """The value that was drawn where the regime of each observation starts.
+    """Values held from the start of each regime.
 
     values: (B, T, ...), one independent draw per observation. switch: (B, T), true at 0.
     """
@@ -34,6 +34,6 @@ def held(values: Tensor, switch: Tensor) -> Tensor:
 
 
 def below(generator: torch.Generator, bound: Tensor) -> Tensor:
-    """Whole numbers uniform on 0 ... bound - 1, one for each positive whole `bound`."""
+    """Integers uniform on 0 ... bound - 1, one for each positive integer `bound`."""
     share = torch.rand(bound.shape, generator=generator, dtype=torch.float64)
     return (share * bound).long().clamp(max=bound - 1)

@@ -40,7 +40,7 @@ class Sinusoid:
 
 
 def splits(hazard: float) -> Splits:
-    """One source for all three: every draw is new."""
+    """One source for all splits: every draw is new."""
     source = Sinusoid(hazard)
     return Splits(source, source, source, x_dim=1, y_dim=1)
 

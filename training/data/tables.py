@@ -1,10 +1,10 @@
 """A user's own series: CSV or Parquet files, one row per observation.
 
-Columns are found by their names unless they are given: labels `y`, or `y1, y2, ...`, or `y_...`;
-inputs `x` likewise, or none; `stream` which series a row is of, without it a file is one series
-that has the file's name; `time` (also `timestamp`, `datetime`, `date`, `year`) what orders the
-rows of a series, without it their order counts; `changepoint` 0 or 1, whether a regime starts.
-Without labels of such a name, the only other column of numbers is the label.
+Columns are recognised by name unless they are named: labels `y`, or `y1, y2, ...`, or `y_...`;
+inputs `x` likewise, or none; `stream`, the series of a row (without it a file is one series with
+the file's name); `time` (also `timestamp`, `datetime`, `date`, `year`), the order of a series' rows
+(without it their order in the file); `changepoint`, 0 or 1, whether a regime starts. Without labels
+of such a name, the only other column of numbers is the label.
 """
 
 from __future__ import annotations
@@ -26,11 +26,11 @@ from training.errors import BadData
 
 TIME_NAMES = ("time", "timestamp", "datetime", "date", "year")
 SUFFIXES = PARQUET | {".csv", ".tsv"}
-MOST_CLASSES = 1000  # as the service has it
+MAX_CLASSES = 1000  # as in the service
 
 
 class Columns(NamedTuple):
-    """Which column is what; None: not in the file."""
+    """Columns by role; None: not in the file."""
 
     y: list[str]
     x: list[str]
@@ -60,11 +60,11 @@ def read(
     """Series (float64) of a file, or of all `.csv`, `.tsv`, `.parquet` and `.pq` in a folder.
 
     `classes`: labels are class indices. An empty label is a missing one (nan). BadData names file,
-    row and column of what cannot be used: a column that is not there, text or an infinity among
-    numbers, an input or time that is empty, a time twice in a series, a label that is no class.
+    row and column of unusable content: a missing column, text or an infinity among
+    numbers, an empty input or time, a time twice in a series, a label that is not a class.
     """
     wanted = _Wanted(y, x, stream, time, changepoint)
-    found: dict[str, tuple[Path, Series]] = {}
+    by_name: dict[str, tuple[Path, Series]] = {}
     first: tuple[Path, Columns] | None = None
     for file in files(path):
         table = read_table(file)
@@ -75,11 +75,11 @@ def read(
                 f"{file} has labels {columns.y} and inputs {columns.x}, "
                 f"{first[0]} {first[1].y} and {first[1].x}"
             )
-        for each in _series(table, columns, classes):
-            if each.name in found:
-                raise BadData(f"stream {each.name!r} is in {found[each.name][0]} and in {file}")
-            found[each.name] = file, each
-    series = [each for _, each in found.values()]
+        for one in _series(table, columns, classes):
+            if one.name in by_name:
+                raise BadData(f"stream {one.name!r} is in {by_name[one.name][0]} and in {file}")
+            by_name[one.name] = (file, one)
+    series = [one for _, one in by_name.values()]
     _check_labels(path, series, classes)
     return series
 
@@ -93,7 +93,7 @@ def split(
     by: Literal["time", "stream"] = "time",
     classes: bool = False,
 ) -> tuple[Splits, list[str]]:
-    """Split the series in windows of `length`, and say what is left out because it is shorter.
+    """Split the series in windows of `length`; also returns which parts are too short.
 
     By time, the first share `train` of every series is for training, the next `validation`, the
     rest the test; by stream, the first of the series, the next, the rest, each whole. Training
@@ -120,7 +120,7 @@ def split(
         consecutive(parts["test"], length),
         x_dim=0 if first.x is None else first.x.shape[1],
         y_dim=first.y.shape[1],
-        classes=1 + int(max(each.y.nan_to_num(0).max() for each in series)) if classes else 0,
+        classes=1 + int(max(one.y.nan_to_num(0).max() for one in series)) if classes else 0,
     )
     return splits, left_out
 
@@ -129,15 +129,15 @@ def part(series: Sequence[Series], low: float, high: float, by: str) -> list[Ser
     """The share [low, high) of every series, or of the series, in their order."""
     if by == "stream":
         return list(series[round(low * len(series)) : round(high * len(series))])
-    return [each.part(round(low * len(each.y)), round(high * len(each.y))) for each in series]
+    return [one.part(round(low * len(one.y)), round(high * len(one.y))) for one in series]
 
 
 def _short(name: str, parts: Sequence[Series], length: int, by: str) -> list[str]:
-    """What is left out of a part; BadData if that is everything."""
+    """Messages about series too short for a window; BadData if all of them are."""
     lines = [
-        f"stream {each.name!r}: {len(each.y)} observations for {name}, fewer than {length}"
-        for each in parts
-        if len(each.y) < length
+        f"stream {one.name!r}: {len(one.y)} observations for {name}, fewer than {length}"
+        for one in parts
+        if len(one.y) < length
     ]
     if len(lines) == len(parts):
         more = "" if len(lines) <= 10 else f"; and {len(lines) - 10} more"
@@ -182,11 +182,11 @@ def _find(table: Table, names: Sequence[str], taken: set[str]) -> str | None:
 
 
 def _named(table: Table, letter: str, taken: set[str]) -> list[str]:
-    """Return `letter` or `letter1, letter2, ...` by number; if there is none, all `letter_...`."""
+    """Columns `letter` or `letter1, letter2, ...` by number; without any, all `letter_...`."""
     free = [name for name in table.columns if name not in taken]
-    found = [name for name in free if re.fullmatch(rf"{letter}_?\d*", name, re.IGNORECASE)]
-    if found:
-        return sorted(found, key=lambda name: int(re.sub(r"\D", "", name) or "0"))
+    numbered = [name for name in free if re.fullmatch(rf"{letter}_?\d*", name, re.IGNORECASE)]
+    if numbered:
+        return sorted(numbered, key=lambda name: int(re.sub(r"\D", "", name) or "0"))
     return [name for name in free if re.match(rf"{letter}_", name, re.IGNORECASE)]
 
 
@@ -200,9 +200,9 @@ def _find_labels(table: Table, taken: set[str]) -> list[str]:
     ]
     if len(numeric) == 1:
         return numeric
-    found = "no numeric column" if not numeric else f"several numeric columns: {listed(numeric)}"
+    other = "no numeric column" if not numeric else f"several numeric columns: {listed(numeric)}"
     raise BadData(
-        f"{table.file} has no column y or y1, y2, ... and {found}; name the label columns"
+        f"{table.file} has no column y or y1, y2, ... and {other}; name the label columns"
     )
 
 
@@ -279,7 +279,7 @@ def _switch(table: Table, row: int, name: str) -> bool:
 
 
 def _check_labels(path: Path, series: Sequence[Series], classes: bool) -> None:
-    labels = torch.cat([each.y for each in series])
+    labels = torch.cat([one.y for one in series])
     known = labels[~labels.isnan()]
     if not len(known):
         raise BadData(f"{path}: the label is empty in every row")
@@ -287,5 +287,5 @@ def _check_labels(path: Path, series: Sequence[Series], classes: bool) -> None:
         raise BadData(f"{path}: a class is one column, got {labels.shape[1]}")
     if classes and bool((known == known[0]).all()):
         raise BadData(f"{path}: every label is class {known[0]:g}; two classes are needed")
-    if classes and float(known.max()) >= MOST_CLASSES:
-        raise BadData(f"{path}: there is a class {known.max():.0f}; {MOST_CLASSES - 1} is the last")
+    if classes and float(known.max()) >= MAX_CLASSES:
+        raise BadData(f"{path}: there is a class {known.max():.0f}; {MAX_CLASSES - 1} is the last")

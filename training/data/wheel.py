@@ -17,18 +17,22 @@ from torch import Tensor
 from training.data.base import Batch, Splits
 from training.data.windows import Series, Windows
 
-LOW, MEDIUM, HIGH, NOISE = 0.0, 1.0, 2.0, 0.5
+LOW = 0.0
+MEDIUM = 1.0
+HIGH = 2.0
+NOISE = 0.5
 ACTIONS = 5
 X_DIM = 2 + ACTIONS
-TRAIN_STEPS, VALIDATION_STEPS = 64 * 562, 16 * 562
+TRAIN_STEPS = 64 * 562
+VALIDATION_STEPS = 16 * 562
 EXPLORE = 0.5  # probability that the data collection takes a random action
 
 
 class World(NamedTuple):
-    """What happens to B agents over T steps, whatever they do.
+    """Environment of B agents over T steps, independent of their actions.
 
     states: (B, T, 2). delta: (B, T). switch: (B, T) whether the radius was drawn anew; at the first
-    step it was. noise: (B, T) of the reward, whichever the action.
+    step it was. noise: (B, T) of the reward of any action.
     """
 
     states: Tensor
@@ -38,11 +42,11 @@ class World(NamedTuple):
 
     def part(self, trials: slice) -> World:
         """Some of the trials."""
-        return World(*(each[trials] for each in self))
+        return World(*(field[trials] for field in self))
 
     def to(self, device: torch.device | str) -> World:
-        """The same elsewhere."""
-        return World(*(each.to(device) for each in self))
+        """The world on another device."""
+        return World(*(field.to(device) for field in self))
 
 
 def world(generator: torch.Generator, count: int, steps: int, hazard: float) -> World:
@@ -51,7 +55,8 @@ def world(generator: torch.Generator, count: int, steps: int, hazard: float) -> 
     def uniform() -> Tensor:
         return torch.rand(count, steps, generator=generator, dtype=torch.float64)
 
-    radius, angle = uniform().sqrt(), 2 * math.pi * uniform()
+    radius = uniform().sqrt()
+    angle = 2 * math.pi * uniform()
     states = torch.stack((radius * angle.cos(), radius * angle.sin()), -1)
     switch = uniform() < hazard
     switch[:, :1] = True
@@ -64,10 +69,11 @@ def world(generator: torch.Generator, count: int, steps: int, hazard: float) -> 
 def quadrant(states: Tensor) -> Tensor:
     """Quadrant (...), 1 to 4, of states (..., 2), and so the action that belongs to it.
 
-    Counted as in geometry: upper right, upper left, lower left, lower right. The paper does not say
-    which is which; the problem is the same whichever it is.
+    Counted as in geometry: upper right, upper left, lower left, lower right. The paper does not
+    specify the order; the problem is the same for any.
     """
-    right, upper = states[..., 0] > 0, states[..., 1] > 0
+    right = states[..., 0] > 0
+    upper = states[..., 1] > 0
     return torch.where(upper, torch.where(right, 1, 2), torch.where(right, 4, 3))
 
 
@@ -90,13 +96,13 @@ def inputs(states: Tensor, action: Tensor) -> Tensor:
 
 
 def collected(generator: torch.Generator, count: int, steps: int, hazard: float) -> Batch:
-    """What the data collection sees: half random actions, half that of the state's quadrant."""
-    met = world(generator, count, steps, hazard)
+    """Collected data: half random actions, half that of the state's quadrant."""
+    drawn = world(generator, count, steps, hazard)
     explore = torch.rand(count, steps, generator=generator) < EXPLORE
     anything = torch.randint(ACTIONS, (count, steps), generator=generator)
-    action = torch.where(explore, anything, quadrant(met.states))
-    reward = reward_mean(met.states, action, met.delta) + met.noise
-    return Batch(inputs(met.states, action), reward.unsqueeze(-1), met.switch)
+    action = torch.where(explore, anything, quadrant(drawn.states))
+    reward = reward_mean(drawn.states, action, drawn.delta) + drawn.noise
+    return Batch(inputs(drawn.states, action), reward.unsqueeze(-1), drawn.switch)
 
 
 class _Fresh(NamedTuple):

@@ -1,4 +1,4 @@
-"""Windows of recorded series: at random places, or fixed ones."""
+"""Windows of recorded series: random or fixed."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ class Series(NamedTuple):
     """One unsegmented series of N observations.
 
     x: (N, x_dim), or None without inputs. y: (N, y_dim), nan where a label is missing.
-    switch: (N,) bool whether a regime starts at each observation, None where nobody knows.
+    switch: (N,) bool whether a regime starts at each observation, None if unknown.
     """
 
     x: Tensor | None
@@ -32,17 +32,17 @@ class Series(NamedTuple):
 
 
 class Windows:
-    """Windows drawn uniformly from all places where one fits, over all series.
+    """Windows drawn uniformly from all positions in all series where one fits.
 
-    Series shorter than a window have no such place. The first observation of a window counts as
+    Series shorter than a window have none. The first observation of a window counts as
     the start of a regime, as for the model that has seen nothing before it.
     """
 
     def __init__(self, series: Sequence[Series]) -> None:
-        """Hold the series; BadData where there is none or their dimensions differ."""
+        """Store the series; raises BadData without series or for unequal dimensions."""
         _check_alike(series)
-        self.names = [each.name for each in series]
-        self._length = torch.tensor([len(each.y) for each in series])
+        self.names = [one.name for one in series]
+        self._length = torch.tensor([len(one.y) for one in series])
         self._first = torch.cumsum(self._length, 0) - self._length
         self._all = _joined(series)
 
@@ -58,15 +58,15 @@ class Windows:
         start = self._first[series] + place - (stop - places)[series]
         return _cut(self._all, start, length)
 
-    def _sizes(self, most: int = 10) -> str:
+    def _sizes(self, limit: int = 10) -> str:
         pairs = zip(self.names, self._length.tolist(), strict=True)
         listed = [f"{name!r} has {have}" for name, have in pairs]
-        more = [] if len(listed) <= most else [f"and {len(listed) - most} more"]
-        return ", ".join(listed[:most] + more)
+        more = [] if len(listed) <= limit else [f"and {len(listed) - limit} more"]
+        return ", ".join(listed[:limit] + more)
 
 
 class Fixed:
-    """Fixed windows, held as one batch."""
+    """Fixed windows, stored as one batch."""
 
     def __init__(self, held: Batch) -> None:
         self.held = held
@@ -74,12 +74,13 @@ class Fixed:
     def draw(self, generator: torch.Generator, count: int, length: int) -> Batch:
         """`count` different windows cut to their first `length` observations.
 
-        There are fewer if fewer are held: then all of them, in their order. BadData if they are
-        shorter than `length`.
+        All windows in their order if fewer are stored. BadData if they are shorter than `length`.
         """
         number, longest = self.held.y.shape[:2]
         if length > longest:
-            raise BadData(f"the fixed windows hold {longest} observations, {length} were asked for")
+            raise BadData(
+                f"expected at most {longest} observations, as in the fixed windows, got {length}"
+            )
         if count >= number:
             chosen = torch.arange(number)
         else:
@@ -90,26 +91,26 @@ class Fixed:
 
 
 def consecutive(series: Sequence[Series], length: int) -> Fixed:
-    """Disjoint windows of each series, from its first observation on; BadData if there is none."""
+    """Disjoint windows of each series, from its first observation on; BadData without any."""
     _check_alike(series)
     parts = [
-        each.part(start, start + length)
-        for each in series
-        for start in range(0, len(each.y) - length + 1, length)
+        one.part(start, start + length)
+        for one in series
+        for start in range(0, len(one.y) - length + 1, length)
     ]
     if not parts:
-        sizes = ", ".join(f"{each.name!r} has {len(each.y)}" for each in series[:10])
+        sizes = ", ".join(f"{one.name!r} has {len(one.y)}" for one in series[:10])
         raise BadData(f"every series is shorter than {length}: {sizes}")
     start = torch.arange(len(parts)) * length
     return Fixed(_cut(_joined(parts), start, length))
 
 
 def _joined(series: Sequence[Series]) -> Series:
-    xs = [each.x for each in series if each.x is not None]
-    switches = [each.switch for each in series if each.switch is not None]
+    xs = [one.x for one in series if one.x is not None]
+    switches = [one.switch for one in series if one.switch is not None]
     return Series(
         torch.cat(xs) if xs else None,
-        torch.cat([each.y for each in series]),
+        torch.cat([one.y for one in series]),
         torch.cat(switches) if len(switches) == len(series) else None,
         "all",
     )
@@ -129,14 +130,14 @@ def _check_alike(series: Sequence[Series]) -> None:
     if not series:
         raise BadData("expected at least one series, got none")
     first = _dimensions(series[0])
-    for each in series:
-        if _dimensions(each) != first:
+    for one in series:
+        if _dimensions(one) != first:
             raise BadData(
-                f"series {each.name!r} has (x_dim, y_dim) {_dimensions(each)}, "
+                f"series {one.name!r} has (x_dim, y_dim) {_dimensions(one)}, "
                 f"{series[0].name!r} {first}"
             )
-        if each.x is not None and len(each.x) != len(each.y):
-            raise BadData(f"series {each.name!r} has {len(each.x)} inputs and {len(each.y)} labels")
+        if one.x is not None and len(one.x) != len(one.y):
+            raise BadData(f"series {one.name!r} has {len(one.x)} inputs and {len(one.y)} labels")
 
 
 def _dimensions(series: Series) -> tuple[int | None, int]:

@@ -1,1 +1,1 @@
-"""Evaluations of what the service says by default: `moca evaluate`."""
+"""Evaluation of trained models and of the default settings: `moca evaluate`."""

@@ -21,12 +21,16 @@ from rich.table import Table
 
 from model_core.upm.base import UnderlyingModel
 from model_core.upm.builtin import Options, build
-from training.online import Followed, Settings, follow
+from training.evaluation.online import Followed, Settings, follow
 
-SHARE, SIZE = 0.01, 8.0  # of outliers
-QUIET_STREAMS, QUIET_LENGTH = 8, 5000
+SHARE = 0.01  # of outliers
+SIZE = 8.0  # their absolute value
+QUIET_STREAMS = 8
+QUIET_LENGTH = 5000
 SHIFTS = (1.0, 2.0, 3.0)
-SHIFT_STREAMS, SHIFT_AT, SHIFT_LENGTH = 401, 300, 400
+SHIFT_STREAMS = 401
+SHIFT_AT = 300
+SHIFT_LENGTH = 400
 ALARM = 0.9  # of `changed_probability`
 ALARMS = ("suspected", "confirmed", f"changed_probability > {ALARM}")
 
@@ -34,7 +38,7 @@ Alarms = dict[str, list[int]]
 
 
 class Findings(NamedTuple):
-    """Of each kind of alarm: false ones per 1,000 observations, median delay at each shift."""
+    """By kind of alarm: false alarms per 1,000 observations, and the median delay at each shift."""
 
     false_per_1000: dict[str, float]
     delay: dict[str, list[float]]
@@ -48,28 +52,30 @@ def study(
     quiet = follow(model, _labels(rng, QUIET_STREAMS, QUIET_LENGTH).tolist(), settings)
     advance()
     count = QUIET_STREAMS * QUIET_LENGTH
-    found = [alarms(each) for each in quiet]
-    false = {kind: 1000 * sum(len(each[kind]) for each in found) / count for kind in ALARMS}
+    raised = [alarms(stream) for stream in quiet]
+    false = {kind: 1000 * sum(len(one[kind]) for one in raised) / count for kind in ALARMS}
     delay: dict[str, list[float]] = {kind: [] for kind in ALARMS}
     for shift in SHIFTS:
         y = _labels(rng, SHIFT_STREAMS, SHIFT_LENGTH)
         y[:, SHIFT_AT:] += shift
-        found = [alarms(each) for each in follow(model, y.tolist(), settings)]
+        raised = [alarms(stream) for stream in follow(model, y.tolist(), settings)]
         advance()
         for kind in ALARMS:
-            delay[kind].append(statistics.median(_delay(each[kind]) for each in found))
+            delay[kind].append(statistics.median(_delay(one[kind]) for one in raised))
     return Findings(false, delay)
 
 
 def alarms(followed: Followed) -> Alarms:
-    """When each kind of alarm went off in one stream."""
+    """Times of each kind of alarm in one stream."""
     first: dict[tuple[str, int], int] = {}
     for t, event in followed.events:
         first.setdefault((event.state, event.id), t)
     high = [mass > ALARM for mass in followed.changed]
     crossed = [t for t in range(1, len(high)) if high[t] and not high[t - 1]]
-    found = {kind: [t for (state, _), t in first.items() if state == kind] for kind in ALARMS[:2]}
-    return {**found, ALARMS[2]: crossed}
+    by_state = {
+        kind: [t for (state, _), t in first.items() if state == kind] for kind in ALARMS[:2]
+    }
+    return {**by_state, ALARMS[2]: crossed}
 
 
 def report(model: str, hazard: float, seed: int, console: Console | None = None) -> Findings:
@@ -100,8 +106,8 @@ def _labels(rng: np.random.Generator, streams: int, length: int) -> NDArray[np.f
     return np.where(rng.random(y.shape) < SHARE, signs, y)
 
 
-def _delay(when: list[int]) -> float:
-    return min((t - SHIFT_AT for t in when if t >= SHIFT_AT), default=math.inf)
+def _delay(times: list[int]) -> float:
+    return min((t - SHIFT_AT for t in times if t >= SHIFT_AT), default=math.inf)
 
 
 def _table(model: str, hazard: float, findings: dict[float, Findings]) -> Table:
@@ -112,9 +118,9 @@ def _table(model: str, hazard: float, findings: dict[float, Findings]) -> Table:
     table.add_column("false\nper 1,000", justify="right")
     for shift in SHIFTS:
         table.add_column(f"delay at\n{shift:g} sd", justify="right")
-    for rate, found in findings.items():
+    for rate, result in findings.items():
         for kind in ALARMS:
-            delays = (f"{each:g}" for each in found.delay[kind])
-            table.add_row(f"{rate:g}", kind, f"{found.false_per_1000[kind]:.3f}", *delays)
+            delays = (f"{delay:g}" for delay in result.delay[kind])
+            table.add_row(f"{rate:g}", kind, f"{result.false_per_1000[kind]:.3f}", *delays)
         table.add_section()
     return table

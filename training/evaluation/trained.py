@@ -1,4 +1,4 @@
-"""Trained runs on test sequences: every method on the same ones, over the paper's protocol."""
+"""Trained runs and their scores on the test sequences of the paper's protocol."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ from torch import Tensor
 from training.config import Config, Objective
 from training.data.base import Batch, Splits
 from training.errors import BadRun
-from training.jobs import learner
+from training.experiments.jobs import learner
 from training.learners import Learner
-from training.objective import reveal
-from training.runs import Run, finished
-from training.validation import measured
+from training.meta_training.objective import reveal
+from training.meta_training.runs import Run, finished
+from training.meta_training.validation import measured
 
 SEED = 20_200_107  # of test sequences, whatever the seed of the run
 DTYPE = torch.float64
@@ -28,7 +28,7 @@ NAMES = {"moca": "MOCA", "oracle": "oracle", "toe": "TOE", "coe": "COE"}
 
 
 class Protocol(NamedTuple):
-    """How a run is tested (paper, app. C): so many sequences of such a length."""
+    """Test protocol (paper, app. C): number and length of sequences, and the metric."""
 
     sequences: int
     length: int
@@ -54,7 +54,7 @@ PROTOCOLS = {
 
 
 class Trained(NamedTuple):
-    """A run that is done."""
+    """A finished run."""
 
     run: Run
     config: Config
@@ -62,42 +62,43 @@ class Trained(NamedTuple):
 
     @property
     def hazard(self) -> float | None:
-        """Of the data, where there is one."""
+        """Hazard of the data, if constant and known."""
         value = self.config.data.get("hazard")
         return None if value is None else float(value)
 
     @property
     def method(self) -> str:
-        """As in tables and figures; a variation has its name behind."""
+        """Name in tables and figures: the mode, followed by the variation's name."""
         mode = self.config.objective.mode
-        shown = NAMES.get(mode, mode.upper())
-        return f"{shown} {self.config.name}".strip()
+        label = NAMES.get(mode, mode.upper())
+        return f"{label} {self.config.name}".strip()
 
 
 def trained(folder: Path) -> Iterator[Trained]:
-    """Every run under a folder that is done; raises BadRun."""
+    """Every finished run under a folder; raises BadRun."""
     for run in finished(folder):
         yield Trained(run, run.config(), run.result())
 
 
-def best(found: Sequence[Trained]) -> dict[tuple[float | None, str], Trained]:
-    """Of each hazard and method the run that did best in validation, over learning rates."""
+def best(runs: Sequence[Trained]) -> dict[tuple[float | None, str], Trained]:
+    """The run with the best validation of each hazard and method, over learning rates."""
     chosen: dict[tuple[float | None, str], Trained] = {}
-    for each in found:
-        key = (each.hazard, each.method)
+    for run in runs:
+        key = (run.hazard, run.method)
         other = chosen.get(key)
-        if other is None or each.result["best_metric"] < other.result["best_metric"]:
-            chosen[key] = each
+        if other is None or run.result["best_metric"] < other.result["best_metric"]:
+            chosen[key] = run
     return chosen
 
 
-def load(each: Trained, splits: Splits, dtype: torch.dtype = DTYPE) -> Learner:
-    """A run's learner with its best parameters, ready to be measured."""
-    progress, _ = each.run.load()
+def load(trained_run: Trained, splits: Splits, dtype: torch.dtype = DTYPE) -> Learner:
+    """A run's learner with its best parameters, in evaluation mode."""
+    progress, _ = trained_run.run.load()
     # In the precision of the training first: an offset may need it.
-    found = learner(each.config, splits).to(getattr(torch, each.config.optimiser.dtype))
-    found.load_state_dict(progress.best)
-    return found.to(dtype).eval()
+    config = trained_run.config
+    best_learner = learner(config, splits).to(getattr(torch, config.optimiser.dtype))
+    best_learner.load_state_dict(progress.best)
+    return best_learner.to(dtype).eval()
 
 
 def sequences(splits: Splits, protocol: Protocol) -> Batch:
@@ -107,50 +108,52 @@ def sequences(splits: Splits, protocol: Protocol) -> Batch:
 
 
 def scores(
-    each: Trained, splits: Splits, protocol: Protocol, objective: Objective | None = None
+    trained_run: Trained, splits: Splits, protocol: Protocol, objective: Objective | None = None
 ) -> NDArray[np.float64]:
-    """The metric of each test sequence (sequences,), kept beside the run once it is known.
+    """The metric of each test sequence (sequences,), cached in the run's folder.
 
-    objective: what the test conditions on, that of the training unless given; its supervision is
-    the share of switches that the test reveals.
+    objective: conditioning of the test, by default that of the training; its supervision is the
+    share of switches that the test reveals.
     """
-    tested = objective or each.config.objective
-    name = digest(each, str(protocol), tested.model_dump_json(), SEED)
-    file = each.run.folder / f"test-{name}.npy"
+    tested = objective or trained_run.config.objective
+    name = digest(trained_run, str(protocol), tested.model_dump_json(), SEED)
+    file = trained_run.run.folder / f"test-{name}.npy"
     if file.exists():
-        kept: NDArray[np.float64] = np.load(file)
-        return kept
+        cached: NDArray[np.float64] = np.load(file)
+        return cached
     batch = sequences(splits, protocol)
-    told = _told(batch, tested)
-    found = measured(
-        load(each, splits, protocol.dtype),
+    supervision = _supervision(batch, tested)
+    metrics = measured(
+        load(trained_run, splits, protocol.dtype),
         batch.to("cpu", protocol.dtype),
         tested,
-        None if told is None else told.to(protocol.dtype),
+        None if supervision is None else supervision.to(protocol.dtype),
         classes=splits.classes,
         part=protocol.part,
-    )[protocol.metric]
-    value = _mean(found, batch).numpy()
+    )
+    value = _mean(metrics[protocol.metric], batch).numpy()
     np.save(file, value)
     return value
 
 
-def _mean(found: Tensor, batch: Batch) -> Tensor:
-    """Of each sequence (B,), over what is labelled: a score that failed makes it nan."""
+def _mean(score: Tensor, batch: Batch) -> Tensor:
+    """Mean of each sequence (B,) over labelled observations: a failed score makes it nan."""
     labelled = ~torch.isnan(batch.y).any(-1)
-    total = torch.where(labelled, found.double(), 0.0).sum(-1)
+    total = torch.where(labelled, score.double(), 0.0).sum(-1)
     return total / labelled.sum(-1)
 
 
-def _told(batch: Batch, tested: Objective) -> Tensor | None:
+def _supervision(batch: Batch, tested: Objective) -> Tensor | None:
     if tested.supervision == 0:
         return None
     if batch.switch is None:
-        raise BadRun("a test with supervision needs switches, and nobody knows those of the data")
+        raise BadRun(
+            "a test with supervision needs the true switches: those of the data are unknown"
+        )
     return reveal(batch.switch, tested.supervision, torch.Generator().manual_seed(SEED + 1))
 
 
-def digest(each: Trained, *how: str | int) -> str:
-    """Of a run, of what training came to, and of how it is tested: names what is kept of a test."""
-    said = [each.config.model_dump(mode="json"), each.result, how]
-    return hashlib.sha256(json.dumps(said, sort_keys=True).encode()).hexdigest()[:16]
+def digest(trained_run: Trained, *protocol: str | int) -> str:
+    """Digest of a run, its result and the protocol of a test: part of the cache file's name."""
+    key = [trained_run.config.model_dump(mode="json"), trained_run.result, protocol]
+    return hashlib.sha256(json.dumps(key, sort_keys=True).encode()).hexdigest()[:16]

@@ -1,1 +1,1 @@
-"""Figures of experiments: described once (`chart`), drawn as HTML and as PNG (`save`)."""
+"""Figures of experiments: charts as data (`chart`), drawn as web page and PNG (`rendering`)."""

@@ -1,4 +1,4 @@
-"""The switching wheel bandit: rewards over the disc, and what the filter makes of them."""
+"""Chart of the switching wheel bandit: rewards and posterior mean over the disc, and belief."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def wheel(
 ) -> Chart:
     """Reward samples and posterior mean over the disc, above the belief (T, R) by [t, r].
 
-    times: those that the disc is of, marked in the belief.
+    times: those of the disc, marked in the belief.
     """
     outside = surface.x[None, :] ** 2 + surface.y[:, None] ** 2 > 1
     inside = np.where(outside, np.nan, surface.mean)

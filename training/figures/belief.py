@@ -1,4 +1,4 @@
-"""What the filter believes: run lengths over time, and predictive densities at chosen times."""
+"""Charts of the run-length belief over time, and of predictive densities at chosen times."""
 
 from __future__ import annotations
 
@@ -11,9 +11,9 @@ from numpy.typing import NDArray
 from training.figures import palette
 from training.figures.chart import Axis, Chart, Floats, Image, Layer, Line, Panel, Points, Rules
 
-FLOOR = 1e-3  # probabilities below it look like none
+FLOOR = 1e-3  # probabilities below are not drawn
 OLDEST = 60  # observations after which earlier data have faded
-FAINT = 0.12  # opacity of those
+FAINT = 0.12  # their opacity
 LETTERS = "abcdefghijklmnop"
 
 
@@ -63,8 +63,8 @@ def panel(
 
 
 def heat_map(belief: Floats, switch: NDArray[np.bool_], title: str = "Run-length belief") -> Chart:
-    """Run-length belief over time, by itself."""
-    return Chart(title, ((panel(belief, switch),),), _told(switch))
+    """Chart of the run-length belief over time."""
+    return Chart(title, ((panel(belief, switch),),), _description(switch))
 
 
 def sinusoid(
@@ -79,9 +79,10 @@ def sinusoid(
         mine = _density(data, one)
         y = mine.y if k == 0 else mine.y._replace(label="")
         above.append(mine._replace(title=f"{LETTERS[k]}) t = {one.time}", y=y))
-    below = panel(belief, data.switch, [each.time for each in densities])
-    times = ", ".join(str(each.time) for each in densities)
-    text = f"Above: predictive density at times {times}, with data. Below: {_told(data.switch)}"
+    below = panel(belief, data.switch, [one.time for one in densities])
+    times = ", ".join(str(one.time) for one in densities)
+    below_text = _description(data.switch)
+    text = f"Above: predictive density at times {times}, with data. Below: {below_text}"
     return Chart(title, (tuple(above), (below,)), text, (300, 280), 900)
 
 
@@ -99,9 +100,9 @@ def _density(data: Data, one: Density) -> Panel:
     ]
     if one.truth is not None:
         layers.append(Line(one.x, one.truth, "true function", palette.CURRENT))
-    seen = slice(start, now)
+    current = slice(start, now)
     layers.append(
-        Points(data.x[seen], data.y[seen], "current task", palette.CURRENT, "circle", 4.5)
+        Points(data.x[current], data.y[current], "current task", palette.CURRENT, "circle", 4.5)
     )
     return Panel(
         Axis("x", (float(one.x[0]), float(one.x[-1])), grid=False),
@@ -116,12 +117,12 @@ def _switches(switch: NDArray[np.bool_], name: str) -> Rules:
 
 
 def _longest(belief: Floats) -> int:
-    """The longest run length that shows."""
-    seen = np.flatnonzero((np.nan_to_num(belief) >= FLOOR).any(0))
-    return int(seen.max(initial=1))
+    """The longest visible run length."""
+    visible = np.flatnonzero((np.nan_to_num(belief) >= FLOOR).any(0))
+    return int(visible.max(initial=1))
 
 
-def _told(switch: NDArray[np.bool_]) -> str:
-    at = [str(each) for each in np.flatnonzero(switch) if each > 0]
+def _description(switch: NDArray[np.bool_]) -> str:
+    at = [str(time) for time in np.flatnonzero(switch) if time > 0]
     listed = ", ".join(at[:20]) + (" ..." if len(at) > 20 else "")
     return f"Run-length belief over {len(switch)} steps; tasks switch at {listed or 'no time'}."

@@ -1,4 +1,4 @@
-"""Calibration of labels' predictives and of classifiers."""
+"""Calibration charts of real labels and of classifiers."""
 
 from __future__ import annotations
 
@@ -6,10 +6,10 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from training import calibration
-from training.calibration import Reliability
 from training.figures import palette
 from training.figures.chart import Axis, Band, Bars, Chart, Floats, Line, Panel, Rules
+from training.statistics import calibration
+from training.statistics.calibration import Reliability
 
 LEVELS = np.linspace(0.05, 0.95, 19)
 MOCA = palette.METHODS["MOCA"].colour
@@ -25,10 +25,13 @@ def real(
     return Chart(title, ((_histogram(values, count, bins), _coverage(values)),), text, (340,))
 
 
-def classifier(found: Reliability, title: str = "Calibration of the classifier") -> Chart:
-    """Accuracy against confidence, above how often each confidence is given."""
-    confidence, accuracy, count = (_numbers(each) for each in found)
-    bins, error = len(count), calibration.calibration_error(found)
+def classifier(reliability: Reliability, title: str = "Calibration of the classifier") -> Chart:
+    """Accuracy against confidence, above the frequency of each confidence."""
+    confidence = _numbers(reliability.confidence)
+    accuracy = _numbers(reliability.accuracy)
+    count = _numbers(reliability.count)
+    bins = len(count)
+    error = calibration.calibration_error(reliability)
     full = count > 0
     unit = (0.0, 1.0)
     line = Line(confidence[full], accuracy[full], "accuracy", MOCA, symbol="circle")
@@ -48,7 +51,7 @@ def classifier(found: Reliability, title: str = "Calibration of the classifier")
 
 
 def _histogram(values: Tensor, count: int, bins: int) -> Panel:
-    # As densities, which do not depend on how many labels or bins there are.
+    # Densities do not depend on the number of labels and bins.
     unit = bins / count
     low, high = calibration.uniform_band(count, bins)
     middle = (np.arange(bins) + 0.5) / bins

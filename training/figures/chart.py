@@ -1,6 +1,6 @@
-"""What a figure shows, said once for all renderers: panels in rows, layers in panels.
+"""Charts as data: panels in rows, layers in panels.
 
-Arrays are numpy of one axis where nothing else is said. Text is plain: renderers escape it.
+Arrays are one-dimensional numpy arrays unless noted. Text is plain: `rendering` escapes it.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ Floats = NDArray[np.float64]
 
 
 class Axis(NamedTuple):
-    """An axis; the label names the unit. ticks: where and what, () for automatic."""
+    """An axis; the label names the unit. ticks: positions and texts, () for automatic."""
 
     label: str
     range: tuple[float, float] | None = None
@@ -91,7 +91,7 @@ class Image(NamedTuple):
     """Values z (len(y), len(x)) at cell centres; those that are nan, or below `floor`, are blank.
 
     label: of the colour bar, none if empty. log: colours by the logarithm, from `floor` to 1.
-    written: whether each cell tells its value.
+    written: whether each cell shows its value.
     """
 
     x: Floats
@@ -119,7 +119,7 @@ Layer = Line | Band | Points | Coloured | Bars | Image | Rules
 
 
 class Panel(NamedTuple):
-    """Axes and what is drawn in them, the last on top.
+    """Axes and their layers, the last on top.
 
     equal: one unit of x is as long as one of y. linked: x is shared by all linked panels.
     """
@@ -133,12 +133,12 @@ class Panel(NamedTuple):
 
 
 class Chart(NamedTuple):
-    """A figure. description: what it shows, for those who cannot see it. Sizes in pixels."""
+    """A figure. description: alternative text. Sizes in pixels."""
 
     title: str
     rows: tuple[tuple[Panel, ...], ...]
     description: str
-    heights: tuple[int, ...] = (360,)  # of each row; one is for all
+    heights: tuple[int, ...] = (360,)  # of each row, or one for all
     width: int = 800
 
     @property
@@ -153,11 +153,11 @@ class Chart(NamedTuple):
 
     def places(self) -> list[tuple[int, int, int, Panel]]:
         """Row, first column, columns and panel of each, from 0."""
-        found = []
+        places = []
         for at, row in enumerate(self.rows):
             span = self.columns // len(row)
-            found += [(at, k * span, span, panel) for k, panel in enumerate(row)]
-        return found
+            places += [(at, k * span, span, panel) for k, panel in enumerate(row)]
+        return places
 
 
 def edges(centres: Floats) -> Floats:
@@ -165,7 +165,8 @@ def edges(centres: Floats) -> Floats:
     if len(centres) == 1:
         return np.array([centres[0] - 0.5, centres[0] + 0.5])
     middle = (centres[1:] + centres[:-1]) / 2
-    first, last = 2 * centres[0] - middle[0], 2 * centres[-1] - middle[-1]
+    first = 2 * centres[0] - middle[0]
+    last = 2 * centres[-1] - middle[-1]
     return np.concatenate([[first], middle, [last]])
 
 

@@ -1,4 +1,4 @@
-"""Colours, and how each method looks, in every figure: safe for the colour-blind (Okabe & Ito)."""
+"""Colours and the look of each method, safe for the colour-blind (Okabe & Ito)."""
 
 from __future__ import annotations
 
@@ -6,16 +6,20 @@ import zlib
 from collections.abc import Iterable
 from typing import NamedTuple
 
-INK, QUIET, GRID = "#1f2933", "#5f6b7a", "#e4e7eb"
-CURRENT, EARLIER = "#d55e00", "#009e73"  # data of the present task and of those before
+INK = "#1f2933"
+QUIET = "#5f6b7a"
+GRID = "#e4e7eb"
+CURRENT = "#d55e00"  # data of the current task
+EARLIER = "#009e73"  # data of earlier tasks
 CHANGE = "#c8102e"  # true switches
-CHOSEN = "#0072b2"  # times that are looked at
+CHOSEN = "#0072b2"  # selected times
 SEGMENTS = ("#0072b2", "#e69f00", "#009e73", "#cc79a7", "#56b4e9", "#d55e00", "#5f6b7a")
-BELIEF, VALUE = "Blues", "Viridis"  # colour scales that both renderers know by this name
+BELIEF = "Blues"  # plotly's colour scales
+VALUE = "Viridis"
 
 
 class Look(NamedTuple):
-    """How a method is drawn: told apart by colour, symbol and dash alike."""
+    """Look of a method: colour, symbol and dash each identify it."""
 
     colour: str
     symbol: str
@@ -39,11 +43,11 @@ OTHERS = (
 
 
 def look(method: str) -> Look:
-    """The look of a method, the same everywhere; one not of the paper gets one of the others."""
+    """Look of a method, the same in every figure; methods not in the paper share `OTHERS`."""
     return METHODS.get(method) or OTHERS[zlib.crc32(method.encode()) % len(OTHERS)]
 
 
 def ordered(methods: Iterable[str]) -> list[str]:
-    """In the order of the paper; others after them, as given."""
-    given, known = list(methods), list(METHODS)
-    return sorted(given, key=lambda each: known.index(each) if each in METHODS else len(known))
+    """In the order of the paper; others after them, in their own order."""
+    known = list(METHODS)
+    return sorted(methods, key=lambda name: known.index(name) if name in METHODS else len(known))

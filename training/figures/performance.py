@@ -1,4 +1,4 @@
-"""How well methods do: against hazard and other settings, over time, in tables."""
+"""Performance of methods: against hazard and other settings, over time, in tables; loss curves."""
 
 from __future__ import annotations
 
@@ -9,9 +9,10 @@ import numpy as np
 
 from training.figures import palette
 from training.figures.chart import Axis, Band, Bars, Chart, Floats, Image, Layer, Line, Panel
-from training.intervals import Estimate
+from training.statistics.intervals import Estimate
 
-FLAT = 0.25  # how far the marks of methods stand apart, in steps between ticks
+FLAT = 0.25  # distance between the marks of methods, in steps between ticks
+LOOKS = ("SW10", "COE", "MOCA")  # methods whose looks the loss curves borrow
 
 
 class Curve(NamedTuple):
@@ -44,7 +45,9 @@ class Table(NamedTuple):
 
 def curve(method: str, x: Sequence[float], estimates: Sequence[Estimate]) -> Curve:
     """A curve of one estimate at each x."""
-    mean, low, high = (np.array([each[k] for each in estimates], np.float64) for k in range(3))
+    mean = np.array([one.mean for one in estimates], np.float64)
+    low = np.array([one.low for one in estimates], np.float64)
+    high = np.array([one.high for one in estimates], np.float64)
     return Curve(method, np.asarray(x, np.float64), mean, low, high)
 
 
@@ -55,7 +58,7 @@ def against(
 ) -> Chart:
     """Methods against a setting, logarithmic, with error bars; a panel for each problem."""
     row = tuple(_settings(facet, setting) for facet in facets)
-    text = "; ".join(f"{each.problem}: {each.measure}" for each in facets)
+    text = "; ".join(f"{facet.problem}: {facet.measure}" for facet in facets)
     return Chart(
         title,
         (row,),
@@ -65,14 +68,15 @@ def against(
 
 
 def _settings(facet: Facet, setting: str) -> Panel:
-    found = sorted({float(x) for each in facet.curves for x in each.x})
-    # A logarithm has no place for nothing: it stands a step below the smallest.
-    above = [x for x in found if x > 0]
+    settings = sorted({float(x) for one in facet.curves for x in one.x})
+    # A logarithmic axis has no 0: it is drawn a step below the smallest.
+    above = [x for x in settings if x > 0]
     ratio = above[1] / above[0] if len(above) > 1 else 10.0
-    place = {x: x or above[0] / ratio for x in found}
-    ticks = tuple((place[x], f"{x:g}") for x in found)
+    place = {x: x or above[0] / ratio for x in settings}
+    ticks = tuple((place[x], f"{x:g}") for x in settings)
     step = min(np.diff(np.log(list(place.values()))), default=1.0)
-    names, layers = [each.method for each in facet.curves], []
+    names = [one.method for one in facet.curves]
+    layers = []
     for one in _in_order(facet.curves):
         look = palette.look(one.method)
         # Side by side, so that equal values do not hide each other.
@@ -109,26 +113,27 @@ def over_time(
             layers.append(Band(one.x, one.low, one.high, colour=look.colour))
             layers.append(Line(one.x, one.mean, one.method, look.colour, look.dash))
         panels.append(Panel(Axis(time, log=log), Axis(facet.measure), tuple(layers), facet.problem))
-    text = "; ".join(f"{each.problem}: {each.measure}" for each in facets)
+    text = "; ".join(f"{facet.problem}: {facet.measure}" for facet in facets)
     return Chart(title, (tuple(panels),), f"Mean and 95 % interval over {time}, in {text}.", (340,))
 
 
 def step_time(milliseconds: Sequence[Curve], title: str = "Time per step") -> Chart:
-    """Time of one step against how many were before it, with intervals."""
+    """Time of a step against the number of steps before it, with intervals."""
     facet = Facet("", "time per step (ms)", milliseconds)
-    found = over_time([facet], title, "observations before (steps)")
-    top = max((float(np.nanmax(each.high)) for each in milliseconds), default=1.0)
-    panel = found.rows[0][0]
+    chart = over_time([facet], title, "observations before (steps)")
+    top = max((float(np.nanmax(one.high)) for one in milliseconds), default=1.0)
+    panel = chart.rows[0][0]
     y = panel.y._replace(range=(0.0, 1.08 * top))
-    return found._replace(rows=((panel._replace(y=y),),))
+    return chart._replace(rows=((panel._replace(y=y),),))
 
 
 def table(values: Table, measure: str, title: str) -> Chart:
     """A table as a heat map, as performance by supervision in training and in the test."""
-    x_at, y_at = (np.arange(len(each), dtype=np.float64) for each in (values.columns, values.rows))
+    x_at = np.arange(len(values.columns), dtype=np.float64)
+    y_at = np.arange(len(values.rows), dtype=np.float64)
     ticks = [
-        tuple((float(k), f"{value:g}") for k, value in enumerate(each))
-        for each in (values.columns, values.rows)
+        tuple((float(k), f"{value:g}") for k, value in enumerate(settings))
+        for settings in (values.columns, values.rows)
     ]
     image = Image(x_at, y_at, values.values, measure, palette.VALUE, written=True)
     x = Axis(values.column_label, ticks=ticks[0], grid=False)
@@ -146,7 +151,8 @@ def grouped(
     panels = []
     for problem, (measure, curves) in problems.items():
         places = np.arange(len(curves[0].x), dtype=np.float64)
-        width, layers = 0.84 / len(curves), []
+        width = 0.84 / len(curves)
+        layers = []
         for k, one in enumerate(curves):
             x = places + (k - (len(curves) - 1) / 2) * width
             colour, hatch = CROSSED[k % len(CROSSED)]
@@ -165,5 +171,37 @@ CROSSED = (("#0072b2", ""), ("#cc79a7", "/"), ("#009e73", ""), ("#5f6b7a", "/"))
 
 
 def _in_order(curves: Sequence[Curve]) -> list[Curve]:
-    by_name = {each.method: each for each in curves}
+    by_name = {one.method: one for one in curves}
     return [by_name[name] for name in palette.ordered(by_name)]
+
+
+class Losses(NamedTuple):
+    """Loss (n,) at iterations, and the seconds of training by then."""
+
+    iteration: Floats
+    time_s: Floats
+    loss: Floats
+
+
+def losses(
+    curves: Mapping[str, Losses],
+    measure: str = "negative log likelihood (nats)",
+    title: str = "Loss",
+) -> Chart:
+    """Losses by their names against iteration and against the time of training."""
+    panels = []
+    for k, label in enumerate(("iteration", "time of training (s)")):
+        layers: list[Layer] = [
+            Line(curve[k], curve.loss, name, palette.METHODS[look].colour, symbol="circle")
+            for (name, curve), look in zip(curves.items(), LOOKS, strict=False)
+        ]
+        panels.append(Panel(Axis(label), Axis(measure), tuple(layers)))
+    text = f"{measure} in {', '.join(curves)} against iteration and time of training."
+    return Chart(title, (tuple(panels),), text, (320,))
+
+
+def of_validation(history: list[dict[str, float]], title: str) -> Chart:
+    """Validation losses of a run's history."""
+    names = ("iteration", "elapsed_s", "nll")
+    columns = (np.array([row[name] for row in history]) for name in names)
+    return losses({"validation": Losses(*columns)}, title=title)

@@ -1,4 +1,4 @@
-"""Trajectories on a court, in the segments that the filter finds."""
+"""Chart of a trajectory on a court, in the segments that the filter finds."""
 
 from __future__ import annotations
 
@@ -12,7 +12,8 @@ from training.figures import palette
 from training.figures.chart import Axis, Chart, Floats, Layer, Line, Panel, Points, Rules
 
 BELOW = 5  # a switch is where the most probable run length falls below it
-LENGTH, WIDTH = 94.0, 50.0  # of an NBA court, feet
+LENGTH = 94.0  # of an NBA court, feet
+WIDTH = 50.0  # likewise
 LINE = "#9aa5b1"
 
 
@@ -25,8 +26,9 @@ class Court(NamedTuple):
 
 def switches(belief: Floats, below: int = BELOW) -> NDArray[np.bool_]:
     """Steps (T,) where the most probable run length of a belief (T, R) falls below `below`."""
-    most = np.asarray(belief).argmax(-1)
-    return np.concatenate([[False], (most[1:] < below) & (most[:-1] >= below)])
+    likeliest = np.asarray(belief).argmax(-1)
+    falls = (likeliest[1:] < below) & (likeliest[:-1] >= below)
+    return np.concatenate([[False], falls])
 
 
 def segmented(
@@ -69,14 +71,15 @@ def _on_court(position: Floats, switch: NDArray[np.bool_], court: Court) -> Pane
     layers: list[Layer] = [
         Line(x * court.per_foot, y * court.per_foot, colour=LINE, width=1.0) for x, y in _lines()
     ]
-    borders = [0, *(int(each) for each in np.flatnonzero(switch)), len(position)]
+    borders = [0, *(int(step) for step in np.flatnonzero(switch)), len(position)]
     for k, (first, last) in enumerate(zip(borders[:-1], borders[1:], strict=True)):
         colour = palette.SEGMENTS[k % len(palette.SEGMENTS)]
         part = position[max(first - 1, 0) : last]  # from where the one before ends
         layers.append(Line(part[:, 0], part[:, 1], colour=colour, width=2.6))
     layers.append(Points(position[:1, 0], position[:1, 1], "start", palette.INK, "square", 7))
     layers.append(Points(position[-1:, 0], position[-1:, 1], "end", palette.INK, "diamond", 7))
-    room, unit = 2 * court.per_foot, court.unit
+    room = 2 * court.per_foot
+    unit = court.unit
     x = Axis(f"x ({unit})", (-room, LENGTH * court.per_foot + room), grid=False)
     y = Axis(f"y ({unit})", (-room, WIDTH * court.per_foot + room), grid=False)
     return Panel(x, y, tuple(layers), "colour: predicted segment", equal=True)
@@ -100,8 +103,11 @@ def _key() -> tuple[Floats, Floats]:
 
 def _three_points() -> tuple[Floats, Floats]:
     """Straight three feet from the sidelines, then 23.75 feet from the basket."""
-    basket, radius, straight = 5.25, 23.75, WIDTH / 2 - 3
+    basket = 5.25
+    radius = 23.75
+    straight = WIDTH / 2 - 3
     reach = np.arcsin(straight / radius)
     angle = np.linspace(-reach, reach, 41)
-    x, y = basket + radius * np.cos(angle), WIDTH / 2 + radius * np.sin(angle)
+    x = basket + radius * np.cos(angle)
+    y = WIDTH / 2 + radius * np.sin(angle)
     return np.concatenate([[0], x, [0]]), np.concatenate([[y[0]], y, [y[-1]]])

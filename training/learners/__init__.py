@@ -1,4 +1,4 @@
-"""Models while they are being trained: their parameters are named as an artifact's tensors."""
+"""Trainable models; their parameters are named as the tensors of an artifact."""
 
 from training.learners.alpaca import AlpacaLearner
 from training.learners.base import Learner

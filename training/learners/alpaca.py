@@ -1,4 +1,4 @@
-"""ALPaCA while it is being trained: encoder, prior of the last layer, noise (paper, app. B.2)."""
+"""Trainable ALPaCA: encoder, prior of the last layer, noise (paper, app. B.2)."""
 
 from __future__ import annotations
 
@@ -16,9 +16,9 @@ from training.learners.encoders import Encoder
 class AlpacaLearner(Learner):
     """Parameters of `model_core.upm.alpaca.Alpaca`.
 
-    prior_scale: standard deviation of the prior factor's and mean's first values. With unit normal
-    ones tanh features saturate and training stalls (DESIGN, sec. 2). noise_variance: the first, in
-    units of the scaled labels; it stays where `learn_noise` is off. student: unknown noise.
+    prior_scale: standard deviation of the initial prior factor and mean. With unit normal ones,
+    tanh features saturate and training stalls (DESIGN, sec. 2). noise_variance: initial value, of
+    scaled labels; constant without `learn_noise`. student: unknown noise.
     """
 
     kind = "alpaca"
@@ -37,8 +37,11 @@ class AlpacaLearner(Learner):
         lags: int = 0,
     ) -> None:
         super().__init__(scaling, hazard, learn_hazard=learn_hazard)
-        n, outputs = encoder.features, len(scaling.y_offset)
-        self.encoder, self.lags, self.student = encoder, lags, student
+        n = encoder.features
+        outputs = len(scaling.y_offset)
+        self.encoder = encoder
+        self.lags = lags
+        self.student = student
         self.prior_mean = nn.Parameter(prior_scale * torch.randn(n, outputs))
         self.prior_covariance_factor = nn.Parameter(prior_scale * torch.randn(n, n))
         level = torch.full((outputs,), math.log(noise_variance))
@@ -49,10 +52,11 @@ class AlpacaLearner(Learner):
             self.log_noise_variance = nn.Parameter(level, requires_grad=learn_noise)
 
     def model(self) -> Alpaca:
-        """The model of the present parameters."""
+        """Model of the current parameters."""
         factor = self.prior_covariance_factor
         cov = factor @ factor.T
-        known, noise = None, None
+        known = None
+        noise = None
         if self.student:
             noise = NoisePrior(self._alpha(), self.log_noise_beta.exp())
         else:
@@ -69,7 +73,7 @@ class AlpacaLearner(Learner):
         )
 
     def _alpha(self) -> Tensor:
-        # At least a little above 1: a variance must exist.
+        # Above 1, so that the variance exists.
         return self.log_noise_alpha.exp().clamp(min=1.001)
 
     def description(self) -> dict[str, Any]:

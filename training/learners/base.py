@@ -1,4 +1,4 @@
-"""What every learner is: a module that makes a model of its present parameters."""
+"""Base class of learners: modules that build a model of their current parameters."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ class Scaling(NamedTuple):
 
     @classmethod
     def none(cls, x_dim: int, y_dim: int) -> Scaling:
-        """Leave everything as it is."""
+        """Identity scaling."""
         return cls(torch.zeros(x_dim), torch.ones(x_dim), torch.zeros(y_dim), torch.ones(y_dim))
 
 
@@ -55,17 +55,17 @@ class Learner(nn.Module):
 
     @abstractmethod
     def model(self) -> UnderlyingModel:
-        """The model of the present parameters, through which gradients flow."""
+        """Model of the current parameters; gradients flow through it."""
 
     @abstractmethod
     def description(self) -> dict[str, Any]:
-        """The fields of a `model.json` that only this kind has."""
+        """Fields of a `model.json` that are specific to this kind."""
 
     def artifact(self) -> tuple[dict[str, Any], dict[str, Tensor]]:
         """Description and tensors, for `model_core.artifact.save`."""
-        found = tensors(self)
-        scale = {name: found.pop(name).tolist() for name in self.scaled}
-        found.pop("hazard_logit")
+        parameters = tensors(self)
+        scale = {name: parameters.pop(name).tolist() for name in self.scaled}
+        parameters.pop("hazard_logit")
         description = {
             "kind": self.kind,
             **self.description(),
@@ -73,7 +73,7 @@ class Learner(nn.Module):
             "input_scaling": {"offset": scale["x_offset"], "scale": scale["x_scale"]},
             "output_scaling": {"offset": scale["y_offset"], "scale": scale["y_scale"]},
         }
-        return description, found
+        return description, parameters
 
     def _scalings(self) -> dict[str, Any]:
         return {name: getattr(self, name) for name in self.scaled}

@@ -1,4 +1,4 @@
-"""A learner from its configuration."""
+"""Build a learner from its configuration."""
 
 from __future__ import annotations
 
@@ -16,9 +16,9 @@ from training.learners.pcoc import PcocLearner
 def build(
     config: ModelConfig, scaling: Scaling, classes: int, seed: int, *, adapts: bool = True
 ) -> Learner:
-    """A learner with its first parameters, which the seed decides.
+    """Learner with initial parameters drawn by the seed.
 
-    adapts: whether there is a model; a classifier that trains on everything has none.
+    adapts: False for the classifier that trains on everything, which has no model.
     """
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)

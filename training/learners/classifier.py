@@ -1,4 +1,4 @@
-"""The baseline that trains on everything: a classifier that never adapts (paper, app. C)."""
+"""Baseline that trains on everything (TOE): a classifier that never adapts (paper, app. C)."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from training.learners.encoders import Encoder
 
 
 class Classifier(Learner):
-    """The same encoder, then a linear layer and softmax; not a model that the service can serve."""
+    """The encoder, a linear layer and softmax; not servable."""
 
     kind = "classifier"
 
@@ -22,15 +22,15 @@ class Classifier(Learner):
         self.last = nn.Linear(encoder.features, classes)
 
     def log_probabilities(self, x: Tensor) -> Tensor:
-        """(..., J) of inputs (..., x_dim)."""
+        """Log probabilities (..., J) of inputs (..., x_dim)."""
         features = self.encoder((x - self.x_offset) / self.x_scale)
-        found: Tensor = self.last(features).log_softmax(-1)
-        return found
+        log_probability: Tensor = self.last(features).log_softmax(-1)
+        return log_probability
 
     def model(self) -> UnderlyingModel:
-        """There is none."""
-        raise TypeError("a classifier has no model of what changes")
+        """Not available; raises TypeError."""
+        raise TypeError("a classifier has no model that adapts: use log_probabilities")
 
     def description(self) -> dict[str, Any]:
-        """There is none."""
-        raise TypeError("a classifier cannot be served")
+        """Not available; raises TypeError."""
+        raise TypeError("a classifier cannot be published: it never adapts")

@@ -1,4 +1,4 @@
-"""Encoders with weights that are trained; parameter names are those of an artifact."""
+"""Trainable encoders; parameters are named as in an artifact."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ from torch.nn import functional
 from model_core.encoder import ACTIVATIONS
 from training.learners import convolutions
 
-IMAGES = 32  # evaluated at once: what they become stays in the processor's cache
+IMAGES = 32  # evaluated together: intermediate results stay in the processor's cache
 
 
 class Encoder(Protocol):
-    """A module that also says what an artifact writes of it."""
+    """A module with its description for an artifact."""
 
     features: int
 
@@ -34,8 +34,10 @@ class MlpEncoder(nn.ModuleList):
     def __init__(self, layers: list[int], activation: str, output_activation: str) -> None:
         pairs = zip(layers[:-1], layers[1:], strict=True)
         super().__init__(nn.Linear(into, out) for into, out in pairs)
-        self.layers, self.features = layers, layers[-1]
-        self.activation, self.output_activation = activation, output_activation
+        self.layers = layers
+        self.features = layers[-1]
+        self.activation = activation
+        self.output_activation = output_activation
 
     def forward(self, x: Tensor) -> Tensor:
         """Features (..., n) of inputs (..., x_dim)."""
@@ -70,7 +72,7 @@ class _ConvBlock(nn.Module):
             return self._evaluated(image, self.norm)
         if image.device.type == "cpu" and not torch.is_autocast_enabled("cpu"):
             return convolutions.block(image, self.conv, self.norm)
-        # Pooling first gives the same numbers, for ReLU never falls, with a quarter of the work.
+        # Pooling first gives the same result, as ReLU is monotone, for a quarter of the work.
         return torch.relu(functional.max_pool2d(self.norm(self.conv(image)), 2))
 
     def _evaluated(self, image: Tensor, norm: nn.BatchNorm2d) -> Tensor:
@@ -101,12 +103,14 @@ class ConvEncoder(nn.ModuleList):
             _ConvBlock(a, b, last=i == last)
             for i, (a, b) in enumerate(zip(into, blocks, strict=True))
         )
-        # Channels beside one another: convolutions, norms and pooling take half the time on a CPU.
+        # With channels last, convolutions, norms and pooling take half the time on a CPU.
         self.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
-        self.shape, self.blocks, self.mixed = (channels, height, width), blocks, mixed
+        self.shape = (channels, height, width)
+        self.blocks = blocks
+        self.mixed = mixed
         self.features = blocks[-1] * (height >> len(blocks)) * (width >> len(blocks))
         if self.features == 0:
-            raise ValueError(f"{len(blocks)} blocks leave nothing of {height} x {width}")
+            raise ValueError(f"{len(blocks)} blocks leave nothing of {height} x {width} images")
 
     def forward(self, x: Tensor) -> Tensor:
         """Features (..., n) of images (..., channels * height * width)."""
@@ -115,8 +119,8 @@ class ConvEncoder(nn.ModuleList):
         parts = [image] if self.training else torch.split(image, IMAGES)
         rounded = self.mixed and self.training
         with torch.autocast(image.device.type, torch.bfloat16, enabled=rounded):
-            found = torch.cat([self._blocks(part) for part in parts])
-        return found.to(x.dtype).reshape(*x.shape[:-1], -1)
+            features = torch.cat([self._blocks(part) for part in parts])
+        return features.to(x.dtype).reshape(*x.shape[:-1], -1)
 
     def _blocks(self, image: Tensor) -> Tensor:
         for block in self:
@@ -152,7 +156,7 @@ class NoEncoder(nn.Module):
 
 
 def tensors(module: nn.Module) -> dict[str, Tensor]:
-    """What an artifact keeps of a module: parameters, and the running moments of its norms."""
+    """Tensors of a module for an artifact: parameters, and running moments of its norms."""
     state = cast(dict[str, Tensor], module.state_dict())
     return {
         name: value.detach().cpu().contiguous()

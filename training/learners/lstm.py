@@ -1,4 +1,4 @@
-"""LSTM meta-learner while it is being trained (paper, app. B.1)."""
+"""Trainable LSTM meta-learner (paper, app. B.1)."""
 
 from __future__ import annotations
 
@@ -33,16 +33,18 @@ class LstmLearner(Learner):
     ) -> None:
         super().__init__(scaling, hazard, learn_hazard=learn_hazard)
         outputs = len(scaling.y_offset)
-        self.encoder, self.lags = encoder, lags
+        self.encoder = encoder
+        self.lags = lags
         self.lstm = nn.LSTMCell(encoder.features + outputs, hidden)
         widths = [hidden + encoder.features, *(decoder or [128]), 2 * outputs]
         pairs = zip(widths[:-1], widths[1:], strict=True)
         self.decoder = nn.ModuleList(nn.Linear(into, out) for into, out in pairs)
 
     def model(self) -> Lstm:
-        """The model of the present parameters."""
-        layers = [each for each in self.decoder if isinstance(each, nn.Linear)]
-        decoder = Mlp(tuple(each.weight for each in layers), tuple(each.bias for each in layers))
+        """Model of the current parameters."""
+        layers = [layer for layer in self.decoder if isinstance(layer, nn.Linear)]
+        weights = tuple(layer.weight for layer in layers)
+        decoder = Mlp(weights, tuple(layer.bias for layer in layers))
         return Lstm(
             encoder=self.encoder,
             weight_ih=self.lstm.weight_ih,

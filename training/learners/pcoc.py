@@ -1,4 +1,4 @@
-"""PCOC while it is being trained: encoder and class-conditional priors (paper, app. B.3)."""
+"""Trainable PCOC: encoder and class-conditional priors (paper, app. B.3)."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ from training.learners.encoders import Encoder
 class PcocLearner(Learner):
     """Parameters of `model_core.upm.pcoc.Pcoc`.
 
-    dirichlet: concentration of each class, fixed; a large one says that classes are balanced
-    (paper, app. C). prior_scale: standard deviation of the prior means' first values.
+    dirichlet: concentration of each class, fixed; a large one means balanced classes (paper,
+    app. C). prior_scale: standard deviation of the initial prior means.
     """
 
     kind = "pcoc"
@@ -36,7 +36,8 @@ class PcocLearner(Learner):
     ) -> None:
         super().__init__(scaling, hazard, learn_hazard=learn_hazard)
         n = encoder.features
-        self.encoder, self.classes = encoder, classes
+        self.encoder = encoder
+        self.classes = classes
         self.prior_mean = nn.Parameter(prior_scale * torch.randn(classes, n))
         self.log_prior_precision = nn.Parameter(torch.zeros(classes, n))
         level = torch.full((classes, n), math.log(noise_variance))
@@ -45,7 +46,7 @@ class PcocLearner(Learner):
         self.log_dirichlet = nn.Parameter(concentration, requires_grad=False)
 
     def model(self) -> Pcoc:
-        """The model of the present parameters."""
+        """Model of the current parameters."""
         return Pcoc(
             encoder=self.encoder,
             prior_mean=self.prior_mean,
@@ -67,7 +68,7 @@ class PcocLearner(Learner):
         }
 
     def artifact(self) -> tuple[dict[str, Any], dict[str, Tensor]]:
-        """Description and tensors; labels are class indices, so nothing scales them."""
+        """Description and tensors; labels are class indices, hence not scaled."""
         description, tensors = super().artifact()
         del description["output_scaling"]
         return description, tensors

@@ -21,8 +21,8 @@ from moca_grafana.panels import (
 MODEL = 'model=~"$model"'
 STREAM = 'stream=~"$stream"'
 INTRO = (
-    "Every changepoint with its start, size and state is in [the console](${console}/#/);"
-    " Prometheus only counts them by model. Pinned streams have series of their own, below."
+    "Every changepoint with its start, size and state is in [the console](${console}/#/). "
+    "Prometheus only has counts by model, and the metrics of pinned streams below."
 )
 
 
@@ -31,7 +31,7 @@ def page() -> Page:
     return Page(
         "moca-changepoints",
         "MOCA: changepoints",
-        "Changepoints by model, suspected, confirmed and withdrawn, and pinned streams.",
+        "Changepoints by model and state, and pinned streams.",
         {"Now": _now(), "Over time": _course(), "Pinned streams": _pinned(), "$stream": _stream()},
         by_model=True,
         by_stream=True,
@@ -45,7 +45,7 @@ def _entered(state: str, window: str) -> str:
 def _now() -> list[Panel]:
     confirmed = What(
         "Confirmed, last hour",
-        "Changepoints confirmed within the last hour, relocated ones counted again.",
+        "Changepoints confirmed in the last hour; relocated ones count again.",
         "short",
         above(1000, 10000),
     )
@@ -54,20 +54,21 @@ def _now() -> list[Panel]:
     )
     withdrawn = What(
         "Withdrawn, last hour",
-        "Share of the suspected that were not kept. Many: outliers, or confirm_after is long.",
+        "Share of suspected changepoints that were withdrawn. High: outliers, or "
+        "confirm_after is too long.",
         "percentunit",
         above(0.8, 0.95),
     )
     often = What(
         "Confirmed per 1,000",
-        "Confirmed changepoints per 1,000 observations within 10 minutes, of the model with most.",
+        "Confirmed changepoints per 1,000 observations in 10 minutes; the model with the most.",
         "short",
         above(20, 50),
     )
-    watched = What("Pinned streams", "Streams with series of their own.", "short", above(90, 100))
+    watched = What("Pinned streams", "Streams with their own metrics.", "short", above(90, 100))
     changed = What(
         "Pinned and changed",
-        "Pinned streams whose regime has changed with a probability above 0.9.",
+        "Pinned streams with changed_probability above 0.9.",
         "short",
         above(1, 10),
     )
@@ -86,25 +87,25 @@ def _now() -> list[Panel]:
 def _course() -> list[Panel]:
     by_model = What(
         "Confirmed per minute, by model",
-        "Rate at which changepoints are confirmed.",
+        "Rate of confirmed changepoints.",
         "cpm",
         above(100, 1000),
     )
     by_state = What(
         "Per minute, by state",
-        "What is suspected is confirmed or withdrawn a little later.",
+        "Suspected changepoints are confirmed or withdrawn a little later.",
         "cpm",
         above(500, 5000),
     )
     per_1000 = What(
         "Confirmed per 1,000 observations",
-        "Within 10 minutes, and over the last day: alerts MocaChangepointStorm and Silence.",
+        "In 10 minutes, and over the last day: alerts MocaChangepointStorm and Silence.",
         "short",
         above(20, 50),
     )
     belief = What(
         "Probability of a change at each observation",
-        "How often each observation began a regime, by probability; most lie near the hazard.",
+        "Observations by their probability of starting a regime; most are near the hazard.",
         "percentunit",
         above(0.5, 0.9),
     )
@@ -123,7 +124,7 @@ def _course() -> list[Panel]:
 def _pinned() -> list[Panel]:
     table = What(
         "Last changes of pinned streams",
-        "Pinned streams with a confirmed change, the latest first. A stream's name opens it.",
+        "Pinned streams with a confirmed change, latest first. A stream's name opens it.",
         "short",
         above(0.5, 0.9),
     )
@@ -146,14 +147,14 @@ def _one(name: str) -> str:
 
 def _stream() -> list[Panel]:
     predicted = What(
-        "Labels and what was predicted",
-        "Last label, and mean and 5 % to 95 % band of the predictive that was held before it.",
+        "Labels and forecasts",
+        "Last label, and mean and 5 % to 95 % band of its predictive distribution.",
         "short",
         none(),
     )
     changed = What(
         "Probability that the regime changed",
-        "Since the last confirmed change: the number to alarm on.",
+        "Since the last confirmed change: use this probability for alarms.",
         "percentunit",
         above(0.5, 0.9),
     )
@@ -165,7 +166,7 @@ def _stream() -> list[Panel]:
     )
     score = What(
         "Log score of the last label",
-        "Log predictive density: surprising labels have low ones.",
+        "Log predictive density: low for surprising labels.",
         "suffix: nats",
         below(-5, -10),
     )

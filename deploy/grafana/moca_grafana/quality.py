@@ -21,33 +21,36 @@ def page() -> Page:
 
 
 def _now() -> list[Panel]:
-    rate = What("Steps", "Observations filtered in a second.", "suffix: /s", below(0.01, 0.001))
+    rate = What("Steps", "Filtered observations per second.", "suffix: /s", below(0.01, 0.001))
     score = What(
         "Log score",
-        "Mean log predictive density of a label within 30 minutes, of all chosen models.",
+        "Mean log predictive density per label in 30 minutes, all selected models.",
         "suffix: nats",
         below(-5, -10),
     )
     coverage = What(
         "In the 90 % interval",
-        "Share of labels between the 5 % and 95 % quantiles, of the model furthest from 0.9.",
+        "Share of labels between the 5 % and 95 % quantiles; the model furthest from 0.9.",
         "percentunit",
         within(0.85, 0.95, 0.03),
     )
     middle = What(
         "Mean PIT",
-        "0.5 if labels are as often high as low, of the model furthest from it.",
+        "0.5 if calibrated; the model furthest from it.",
         "none",
         within(0.45, 0.55, 0.03),
     )
     pruned = What(
         "Pruned mass, mean",
-        "Mean of a step within 30 minutes, of the worst model.",
+        "Mean pruned probability mass per step in 30 minutes; the worst model.",
         "none",
         above(2e-3, 0.02),
     )
     faults = What(
-        "Numerical faults", "Steps undone within an hour; each is a defect.", "short", above(1, 2)
+        "Numerical faults",
+        "Steps discarded in the last hour; each is a defect.",
+        "short",
+        above(1, 2),
     )
     mean = (
         f"(sum(rate(moca_log_score_positive_nats_total{{{MODEL}}}[30m]))"
@@ -79,17 +82,17 @@ def _quantile(share: str, name: str) -> str:
 def _scores() -> list[Panel]:
     mean = What(
         "Mean log score, by model",
-        "Within 30 minutes. Compare a model with itself: the number depends on the labels' units.",
+        "In 30 minutes. Compare a model only with itself: the number depends on the labels' units.",
         "suffix: nats",
         below(-5, -10),
     )
     low = What(
-        "Worst tenth of log scores, by model",
-        "A tenth of the labels was more surprising than this; a guess within its bucket.",
+        "Log score, 10 % quantile, by model",
+        "A tenth of the labels scored lower; estimated from histogram buckets.",
         "suffix: nats",
         below(-10, -20),
     )
-    spread = What("Log scores", "Labels by their log score.", "suffix: nats", below(-10, -20))
+    spread = What("Log scores", "Labels by log score.", "suffix: nats", below(-10, -20))
     each = f"sum by (le) (increase(moca_log_score_nats_bucket{{{MODEL}}}[$__rate_interval]))"
     return [
         lines(mean, Query(f"moca:log_score_nats:mean30m{{{MODEL}}}", "{{model}}"), span=8),
@@ -101,21 +104,22 @@ def _scores() -> list[Panel]:
 def _pit() -> list[Panel]:
     coverage = What(
         "Labels in the 90 % interval, by model",
-        "Within an hour; 0.9 if calibrated. Less: too sure of itself. Alert MocaCalibrationDrift"
-        " beyond 0.82 and 0.98.",
+        "In one hour; 0.9 if calibrated. Less: overconfident. Alert MocaCalibrationDrift "
+        "beyond 0.82 and 0.98.",
         "percentunit",
         within(0.85, 0.95, 0.03),
     )
     mean = What(
         "Mean PIT, by model",
-        "Within an hour; 0.5 if calibrated. More: labels are higher than predicted.",
+        "In one hour; 0.5 if calibrated. Higher: labels are above the predictions.",
         "none",
         within(0.45, 0.55, 0.03),
     )
     histogram = What(
         "PIT, last hour",
-        "Share of labels in each twentieth of their predictive, by its upper end: 0.05 each if"
-        " calibrated. A hill: too unsure; a valley: too sure; a slope: off to one side.",
+        "Share of labels per twentieth of their predictive distribution, by its upper end: "
+        "0.05 each if calibrated. A hill: underconfident; a valley: overconfident; a "
+        "slope: biased.",
         "percentunit",
         within(0.03, 0.08, 0.02),
     )
@@ -136,14 +140,13 @@ def _pit() -> list[Panel]:
 def _belief() -> list[Panel]:
     pruned = What(
         "Pruned mass",
-        "Probability of the hypotheses dropped in a step, mean and 99 %. Much: raise"
-        " max_hypotheses.",
+        "Probability mass pruned per step, mean and 99 %. If high, raise max_hypotheses.",
         "none",
         above(2e-3, 0.02),
     )
     length = What(
         "Most probable run length",
-        "Median over observations, by model: how long regimes have lasted.",
+        "Median over observations, by model.",
         "short",
         below(10, 2),
     )

@@ -27,29 +27,29 @@ def page() -> Page:
 
 
 def _now() -> list[Panel]:
-    rate = What("Observations", "Applied in a second.", "suffix: /s", none())
-    requests = What("Requests", "Answered in a second.", "reqps", none())
+    rate = What("Observations", "Applied observations per second.", "suffix: /s", none())
+    requests = What("Requests", "Requests per second.", "reqps", none())
     errors = What(
         "Server errors",
-        "Share of calls answered with a 5xx within 5 minutes; alert MocaServerErrors.",
+        "Share of requests with a 5xx status in 5 minutes; alert MocaServerErrors.",
         "percentunit",
         above(0.001, 0.01),
     )
     shed = What(
         "Load shed",
-        "Share of commands refused to protect the service; alert MocaLoadShed.",
+        "Share of commands shed; alert MocaLoadShed.",
         "percentunit",
         above(0.001, 0.01),
     )
     oldest = What(
         "Oldest pending",
-        "Age of the oldest accepted command that is not applied; alert MocaOldestPending.",
+        "Age of the oldest accepted command not yet applied; alert MocaOldestPending.",
         "s",
         above(0.5, 2),
     )
     unowned = What(
         "Unowned partitions",
-        "Partitions that no worker owns; alert MocaPartitionUnowned.",
+        "Partitions without an owning worker; alert MocaPartitionUnowned.",
         "short",
         above(1, 2),
     )
@@ -67,11 +67,11 @@ def _now() -> list[Panel]:
 def _rates() -> list[Panel]:
     outcomes = What(
         "Observations by outcome",
-        "Applied, answered again (duplicate), refused, undone (fault) or quarantined.",
+        "applied, duplicate, refused, fault or quarantined.",
         "suffix: /s",
         none(),
     )
-    routes = What("Requests by route", "Answered in a second.", "reqps", none())
+    routes = What("Requests by route", "Requests per second.", "reqps", none())
     by_route = "sum by (method, route) (moca:requests:rate1m)"
     return [
         lines(outcomes, Query("moca:observations:rate1m", "{{outcome}}")),
@@ -81,26 +81,26 @@ def _rates() -> list[Panel]:
 
 def _latency() -> list[Panel]:
     observe = What(
-        "Time of posting observations to a stream",
-        "From a request's first byte to its answer's last.",
+        "Latency of posting observations to a stream",
+        "First request byte to last response byte.",
         "s",
         above(0.25, 1),
     )
     spread = What(
-        "Time of posting observations, distribution",
-        "Requests by how long they took.",
+        "Latency of posting observations, distribution",
+        "Requests by duration.",
         "s",
         above(0.25, 1),
     )
-    routes = What("99 % of requests, by route", "Within 5 minutes.", "s", above(1, 5))
+    routes = What("99 % latency by route", "In 5 minutes.", "s", above(1, 5))
     stage = What(
-        "99 % of each stage",
-        "ingest: accepted to append acknowledged; queue: to read by the worker; compute; commit;"
-        " reply: append acknowledged to outcome heard.",
+        "99 % latency by stage",
+        "ingest: accepted to append acknowledged; queue: to read by the worker; compute; "
+        "commit; reply: append acknowledged to outcome received.",
         "s",
         above(0.25, 1),
     )
-    half = stage._replace(title="Half of each stage", limits=above(0.05, 0.25))
+    half = stage._replace(title="Median latency by stage", limits=above(0.05, 0.25))
     name = "moca_http_request_duration_seconds_bucket"
     by_le = f"sum by (le) (rate({name}{{{OBSERVE}}}[$__rate_interval]))"
     shares = (("0.5", "50 %"), ("0.9", "90 %"), ("0.99", "99 %"))
@@ -118,18 +118,16 @@ def _latency() -> list[Panel]:
 def _errors() -> list[Panel]:
     status = What(
         "Errors by status",
-        "Answers with 4xx and 5xx: 409 a position that was taken, 422 bad input, 429 load shed,"
-        " 503 not accepted, 504 accepted and not yet answered.",
+        "4xx and 5xx responses: 409 conflict with the stream's state, 422 bad input, 429 "
+        "load shed, 503 not accepted, 504 accepted but not answered yet.",
         "reqps",
         above(1, 10),
     )
-    shed = What(
-        "Commands refused to protect the service", "By reason.", "suffix: /s", above(0.1, 10)
-    )
+    shed = What("Commands shed", "By reason.", "suffix: /s", above(0.1, 10))
     repeated = What(
-        "Outcomes that had to be asked for",
-        "Appends sent again because their outcome was unknown, and outcomes read from the store"
-        " because their message was missed.",
+        "Recovered outcomes",
+        "Appends retried because their outcome was unknown, and outcomes read from the "
+        "store because their message was missed.",
         "suffix: /s",
         above(1, 10),
     )
@@ -141,29 +139,30 @@ def _errors() -> list[Panel]:
     return [
         lines(status, Query(wrong + none, "{{status}}"), span=8),
         lines(shed, Query(reason, "{{reason}}"), span=8),
-        lines(repeated, Query(again, "appended again"), Query(missed, "read again"), span=8),
+        lines(repeated, Query(again, "append retried"), Query(missed, "outcome read"), span=8),
     ]
 
 
 def _pressure() -> list[Panel]:
     pending = What(
-        "Observations waiting",
-        "Accepted and not yet applied, in all partitions and in the fullest one, which refuses more"
-        " at MOCA_MAX_PENDING (10,000).",
+        "Pending observations",
+        "Accepted and not yet applied: in all partitions, and in the fullest one, which "
+        "rejects more at MOCA_MAX_PENDING (10,000).",
         "short",
         above(5000, 10000),
     )
-    oldest = What("Oldest command waiting", "How long it has waited; 0: none.", "s", above(0.5, 2))
+    oldest = What(
+        "Oldest pending command", "Age of the oldest pending command; 0: none.", "s", above(0.5, 2)
+    )
     waiting = What(
-        "Requests waiting in an API",
-        "Commands without an outcome, by API process; more are refused at MOCA_MAX_WAITING"
-        " (20,000).",
+        "Waiting requests per API process",
+        "Commands without an outcome; more are rejected at MOCA_MAX_WAITING (20,000).",
         "short",
         above(10000, 20000),
     )
     together = What(
-        "Commands in one append",
-        "More go together as load grows: one append of a partition is in flight.",
+        "Commands per append",
+        "Grows with load: each partition has one append in flight.",
         "short",
         above(64, 256),
     )
@@ -183,26 +182,25 @@ def _pressure() -> list[Panel]:
 
 def _events() -> list[Panel]:
     readers = What(
-        "Connections that follow",
-        "Open ones to /v1/events and to observations as they come, by API process.",
+        "Streaming connections",
+        "Open connections to /v1/events and to live observations, by API process.",
         "short",
         above(80, 100),
     )
     sent = What(
-        "Followed: sent and lost",
-        "Events and observations sent to connections; gaps told; connections closed because they"
-        " took nothing.",
+        "Streaming: sent and lost",
+        "Events and observations sent; gap messages; connections closed by the send timeout.",
         "suffix: /s",
         above(1000, 10000),
     )
     hooks = What(
-        "Webhooks: deliveries that failed",
-        "Failed attempts, and deliveries given up after the last one. 0 without webhooks.",
+        "Webhooks: failed deliveries",
+        "Failed attempts, and dead letters after the last one. 0 without webhooks.",
         "suffix: /s",
         above(0.1, 1),
     )
     lag = What(
-        "Webhooks: oldest event on its way", "By webhook; 0 without webhooks.", "s", above(60, 600)
+        "Webhooks: oldest undelivered event", "By webhook; 0 without webhooks.", "s", above(60, 600)
     )
     rates = {
         "events": "events_sent",
@@ -224,6 +222,6 @@ def _events() -> list[Panel]:
     return [
         lines(readers, of_events, of_streams, span=6),
         lines(sent, *lines_of, span=6),
-        lines(hooks, Query(failed, "failed attempts"), Query(dead, "given up"), span=6),
+        lines(hooks, Query(failed, "failed attempts"), Query(dead, "dead letters"), span=6),
         lines(lag, Query(late, "{{hook}}"), span=6),
     ]

@@ -15,7 +15,7 @@ def page() -> Page:
     return Page(
         "moca-workers",
         "MOCA: workers and Redis",
-        "Ownership, batches, checkpoints, what was set aside, and the store.",
+        "Ownership, batches, checkpoints, quarantine, and the store.",
         {
             "Now": _now(),
             "Ownership and work": _ownership() + _work(),
@@ -28,23 +28,26 @@ def page() -> Page:
 
 def _now() -> list[Panel]:
     up = What(
-        "Targets that answer",
-        "Share of the APIs and workers that Prometheus knows; alert MocaTargetDown.",
+        "Targets up",
+        "Share of known APIs and workers that respond; alert MocaTargetDown.",
         "percentunit",
         below(1, 0.5),
     )
     owned = What(
         "Owned partitions",
-        "Share of the partitions that have a worker; alert MocaPartitionUnowned.",
+        "Share of partitions owned by a worker; alert MocaPartitionUnowned.",
         "percentunit",
         below(1, 0.99),
     )
     commits = What(
-        "Commits", "In a second; alert MocaCommitsStopped.", "suffix: /s", below(0.01, 0.001)
+        "Commits", "Commits per second; alert MocaCommitsStopped.", "suffix: /s", below(0.01, 0.001)
     )
-    redis = What("Redis", "1 while every API reaches it.", "short", below(1, 1))
+    redis = What("Redis", "1 while every API can reach it.", "short", below(1, 1))
     append = What(
-        "Append-only file kept", "1: written; 0: off or failing. Alerts.", "short", below(1, 1)
+        "Append-only file status",
+        "1: enabled and written; 0: disabled or failing.",
+        "short",
+        below(1, 1),
     )
     memory = What(
         "Redis memory",
@@ -71,18 +74,18 @@ def _now() -> list[Panel]:
 def _ownership() -> list[Panel]:
     owned = What(
         "Partitions by worker",
-        "Workers share them evenly. Under `moca serve` one series for all workers.",
+        "Workers share them evenly. With `moca serve`, one series for all workers.",
         "short",
         above(4096, 16384),
     )
     unowned = What(
-        "Partitions without a worker",
+        "Unowned partitions",
         "A takeover takes up to lease_ttl_ms (5 s); alert MocaPartitionUnowned.",
         "short",
         above(1, 2),
     )
     resident = What(
-        "Resident streams", "Streams whose state is on the device.", "short", above(1e5, 1e6)
+        "Resident streams", "Streams whose state is in device memory.", "short", above(1e5, 1e6)
     )
     by_worker = "sum by (job, instance) (moca_owned_partitions) > 0"
     return [
@@ -94,20 +97,20 @@ def _ownership() -> list[Panel]:
 
 def _work() -> list[Panel]:
     batch = What(
-        "Observations in one step",
-        "Mean and 99 %: workers take more together as load grows.",
+        "Observations per step (batch size)",
+        "Mean and 99 %; grows with load.",
         "short",
         above(512, 2048),
     )
     busy = What(
         "Time in compute and commit",
-        "Seconds of work in a second, of all workers: near their number, they are full.",
+        "Busy seconds per second, all workers; close to their number: saturated.",
         "suffix: s/s",
         above(1, 8),
     )
     cpu = What(
-        "Processor time of processes",
-        "Of APIs and workers that run alone; `moca serve` does not report it (0).",
+        "CPU time of processes",
+        "APIs and workers that run alone; `moca serve` does not report it (0).",
         "suffix: cores",
         above(0.8, 0.95),
     )
@@ -132,21 +135,21 @@ def _work() -> list[Panel]:
 def _state() -> list[Panel]:
     age = What(
         "Oldest checkpoint",
-        "Of resident streams that have moved on since. Streams with rare observations have old"
-        " ones, rightly; alert MocaCheckpointOld looks at both panels.",
+        "Resident streams that advanced since. Streams with rare observations have old "
+        "checkpoints; alert MocaCheckpointOld combines both panels.",
         "s",
         above(3600, 86400),
     )
     lag = What(
-        "Observations since a checkpoint",
+        "Maximum over resident streams; a checkpoint is due every MOCA_CHECKPOINT_EVERY (64).",
         "Most of any resident stream; written every MOCA_CHECKPOINT_EVERY (64).",
         "short",
         above(128, 256),
     )
-    size = What("Checkpoints written", "Bytes in a second.", "Bps", above(10e6, 100e6))
+    size = What("Checkpoints written", "Bytes per second.", "Bps", above(10e6, 100e6))
     replayed = What(
         "Observations replayed",
-        "To rebuild states: after a takeover, a start, a move to another model.",
+        "Rebuilds states after a takeover, a start, or a move to another model.",
         "suffix: /s",
         above(1000, 10000),
     )
@@ -163,22 +166,22 @@ def _state() -> list[Panel]:
 def _trouble() -> list[Panel]:
     fenced = What(
         "Fenced commits, 10 minutes",
-        "Commits refused because the partition was no longer the worker's: nothing was written"
-        " twice. Alert MocaFencedCommitSurge.",
+        "Commits rejected because the worker no longer owned the partition; nothing was "
+        "written twice. Alert MocaFencedCommitSurge.",
         "short",
         above(1, 10),
     )
     aside = What(
-        "Set aside or undone, an hour",
-        "Commands in quarantine, unreadable states, repaired logs, non-finite steps.",
+        "Quarantined or discarded, one hour",
+        "Quarantined commands, unreadable states, repaired logs, non-finite steps.",
         "short",
         above(1, 2),
     )
-    up = What("Targets", "1 while a process answers Prometheus.", "short", below(1, 1))
+    up = What("Targets", "1 while a process responds to Prometheus.", "short", below(1, 1))
     kinds = {
         "quarantined": "quarantined_commands",
         "unreadable": "corrupt_states",
-        "rolled back": "log_rollbacks",
+        "repaired": "log_rollbacks",
         "non-finite": "numerical_faults",
     }
     sums = [Query(f"sum(increase(moca_{name}_total[1h]))", title) for title, name in kinds.items()]
@@ -190,17 +193,17 @@ def _trouble() -> list[Panel]:
 
 
 def _redis() -> list[Panel]:
-    memory = What("Memory", "Used by Redis.", "bytes", none())
+    memory = What("Memory", "Memory used by Redis.", "bytes", none())
     share = What("Share of maxmemory", "0 without a limit.", "percentunit", above(0.75, 0.85))
-    reached = What("Reached", "1 while an API reaches Redis.", "short", below(1, 1))
+    reached = What("Reached", "1 while an API can reach Redis.", "short", below(1, 1))
     append = What(
         "Append-only file",
-        "Kept: 1 while there is one. Failing: 1 while it cannot be written; Redis refuses writes"
-        " soon after.",
+        "Enabled: 1 while there is one. Failing: 1 while it cannot be written; Redis soon "
+        "refuses writes.",
         "short",
         above(1.1, 1.2),
     )
-    kept = Query('min(moca_redis_append_only{job="moca-api"})', "kept")
+    kept = Query('min(moca_redis_append_only{job="moca-api"})', "enabled")
     failing = Query('max(moca_redis_append_only_failing{job="moca-api"})', "failing")
     return [
         lines(memory, Query("max(moca_redis_used_memory_bytes)", "used"), span=6),

@@ -47,7 +47,9 @@ class Box:
         self, path: str | Path | None, exclusive: bool, bounds: Bounds, notify: Callable[[], None]
     ) -> None:
         if min(bounds.max_items, bounds.batch) < 1 or bounds.keep_answers < 0:
-            raise InvalidRequest(f"expected max_items, batch >= 1, keep_answers >= 0; got {bounds}")
+            raise InvalidRequest(
+                f"expected max_items >= 1, batch >= 1 and keep_answers >= 0; got {bounds}"
+            )
         self._in_memory = path is None
         self._store = Store(path, bounds.max_items)
         self._sender = Sender(self._store, bounds.batch, exclusive)
@@ -65,9 +67,11 @@ class Box:
         self._check_open()
         body = bodies.observation(observation)
         if not stream:
-            raise InvalidRequest("expected the id of a stream, got ''")
+            raise InvalidRequest("expected a stream id, got ''")
         if taken := [name for name in RESERVED if name in body]:
-            raise InvalidRequest(f"{taken[0]}: not in an observation; the outbox has its own")
+            raise InvalidRequest(
+                f"{taken[0]}: not allowed in an observation; the outbox sets its own"
+            )
         ticket = self._store.add(stream, bodies.encode(body))
         self._notify()
         return ticket
@@ -139,15 +143,15 @@ class Box:
         if isinstance(notice, Delivered):
             self._answers.append(notice)
         else:
-            log.warning("set aside, %s: %s", notice.stream, notice.problem)
+            log.warning("set aside an observation of %s: %s", notice.stream, notice.problem)
 
     def _left(self) -> None:
         """Say what is lost, or waits for another time."""
         if not self.pending:
             return
         if self._in_memory:
-            raise OutboxError(f"{self.pending} observations were not sent and are lost")
-        log.warning("%d observations wait in the file for the next time", self.pending)
+            raise OutboxError(f"{self.pending} unsent observations are lost")
+        log.warning("%d observations stay in the file until the next start", self.pending)
 
 
 def advance(

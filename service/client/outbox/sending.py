@@ -36,7 +36,7 @@ from service.client.errors import (
 from service.client.outbox.pauses import Pauses
 from service.client.outbox.store import Item, Store
 from service.client.retry import KEY_MEMORY_S, Call
-from service.documents import Answer, HistoryPage, Recorded
+from service.schema.responses import Answer, HistoryPage, Recorded
 
 BATCH_BYTES = 1 << 20
 FAULT_TRIES = 5  # of an item that the service fails at, before it is set aside
@@ -123,7 +123,9 @@ class Sender:
             if item.sent == 0 or 0 <= now - (item.first_sent or now) <= KEY_MEMORY_S:
                 kept.append(item)
                 continue
-            detail = f"sent more than {KEY_MEMORY_S:g} s ago without an answer; may be applied"
+            detail = (
+                f"sent more than {KEY_MEMORY_S:g} s ago without an answer; may have been applied"
+            )
             document = {"type": "outcome-unknown", "title": "Outcome unknown", "detail": detail}
             yield from self._set_aside(item, Temporary(503, {**document, "status": 503}))
         return kept

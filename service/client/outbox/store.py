@@ -1,6 +1,6 @@
 """What an outbox holds, in SQLite: in memory, or in a file that outlives its process.
 
-An item's key and position are on disk before it is sent, so that whoever goes on after a crash
+An item's key and position are on disk before it is sent, so that a restart after a crash
 sends exactly the same. Additions survive the death of the process; marks of sending, and so all
 that was added before, survive the loss of power too.
 """
@@ -100,7 +100,7 @@ class Store:
         self._db.executemany("INSERT OR IGNORE INTO box VALUES (?, ?)", given)
         known = dict(self._db.execute("SELECT name, value FROM box"))
         if known["format"] != FORMAT:
-            raise OutboxError(f"format {known['format']}; this version reads {FORMAT}")
+            raise OutboxError(f"format {known['format']}, expected {FORMAT}")
         self.id = known["id"]
         count = "SELECT count(*) - count(problem), count(problem) FROM items"
         self.waiting_count, self.aside_count = self._db.execute(count).fetchone()
@@ -135,8 +135,8 @@ class Store:
             held = self.waiting_count + self.aside_count
             if held >= self._max:
                 raise OutboxFull(
-                    f"{self.waiting_count} observations wait and {self.aside_count} were set "
-                    f"aside; max_items is {self._max}"
+                    f"the outbox is full: {self.waiting_count} observations waiting, "
+                    f"{self.aside_count} set aside; max_items is {self._max}"
                 )
             with self._transaction() as db:
                 insert = "INSERT INTO items (stream, body) VALUES (?, ?)"

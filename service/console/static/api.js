@@ -5,7 +5,7 @@ import { byId } from "./dom.js";
 const KEY = "moca-key";
 const PLACE = new URL(".", document.baseURI);
 
-/** What the service answered in place of what was asked for. */
+/** An error response of the service. */
 export class ProblemError extends Error {
   /** @param {any} problem @param {number} status @param {number} [retryS] */
   constructor(problem, status, retryS = 0) {
@@ -53,8 +53,8 @@ export async function request(url, init = {}) {
       });
     } catch (error) {
       if (init.signal?.aborted) throw error;
-      const detail = "It does not answer, or the connection was lost. The page tries again.";
-      throw new ProblemError({ title: "The service cannot be reached", detail }, 0);
+      const detail = "No response, or the connection was lost. Retrying.";
+      throw new ProblemError({ title: "Service unreachable", detail }, 0);
     }
     if (response.ok) return response;
     const error = await refused(response);
@@ -70,7 +70,7 @@ async function refused(response) {
   try {
     problem = await response.json();
   } catch {
-    problem = { title: `Status ${response.status}`, detail: "The answer is no problem document." };
+    problem = { title: `Status ${response.status}`, detail: "The response is not a problem document." };
   }
   problem.request_id ??= response.headers.get("X-Request-Id");
   return new ProblemError(problem, response.status, retryS);
@@ -97,7 +97,7 @@ export const pathOf = (stream, rest = "") => `v1/streams/${encodeURIComponent(st
 let asking = /** @type {Promise<boolean>|null} */ (null);
 let declined = false;
 
-/** Whether there is another key now; whoever asks meanwhile waits for the same answer. */
+/** Whether another key was entered; concurrent callers share one dialog. */
 async function askForKey(/** @type {string} */ why, /** @type {string|undefined} */ used) {
   const present = headers().Authorization;
   if (present && present !== used) return true; // another call asked meanwhile

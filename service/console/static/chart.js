@@ -17,7 +17,7 @@ function plotly() {
     const script = h("script", {
       src: `console/${NAME}`,
       load: () => resolve(/** @type {any} */ (window).Plotly),
-      error: () => reject(new Error("the plotting code did not load")),
+      error: () => reject(new Error("the plotting code failed to load")),
     });
     document.head.append(script);
   });
@@ -143,6 +143,6 @@ export class Chart {
 /** @param {any} error */
 function missing(error) {
   return error?.message === "not installed"
-    ? "Charts need the plotting code of the package “plotly”: install moca-service[console] where the API runs, and start it again. The tables below have the same numbers."
-    : `The chart cannot be drawn: ${error?.message ?? error}. The tables below have the same numbers.`;
+    ? "Charts need the Python package “plotly”: install moca-service[console] on the API host and restart the API. The tables below show the same data."
+    : `Cannot draw the chart: ${error?.message ?? error}. The tables below show the same data.`;
 }

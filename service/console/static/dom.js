@@ -1,4 +1,4 @@
-// Elements, and what is said to those who do not see them.
+// DOM elements, and announcements for screen readers.
 
 const SVG = "http://www.w3.org/2000/svg";
 

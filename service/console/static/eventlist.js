@@ -1,4 +1,4 @@
-// Changepoints of one stream, with a person's word on them.
+// Changepoints of one stream, with feedback on them.
 
 import { pathOf, send } from "./api.js";
 import { announce, fill, h } from "./dom.js";
@@ -6,7 +6,7 @@ import { brief, count, direction, percent, sentence } from "./format.js";
 import { problem } from "./problems.js";
 import { badge } from "./row.js";
 
-const HEADS = ["State", "Began at", "Suspected", "Confirmed", "Size", "Probability", "Verdict"];
+const HEADS = ["State", "Began at", "Suspected", "Confirmed", "Size", "Probability", "Feedback"];
 const SHOWN = 100;
 
 export class EventList {
@@ -20,8 +20,8 @@ export class EventList {
     this.shown = "";
     this.trouble = h("div", {});
     this.body = h("tbody", { role: "rowgroup" });
-    this.none = h("p", { class: "empty" }, "No change yet.");
-    this.cut = h("p", { class: "note", hidden: true }, `The newest ${SHOWN} are shown.`);
+    this.none = h("p", { class: "empty" }, "No changepoints yet.");
+    this.cut = h("p", { class: "note", hidden: true }, `Showing the newest ${SHOWN}.`);
     this.input = h("input", {
       id: "missed",
       type: "number",
@@ -40,7 +40,7 @@ export class EventList {
         h(
           "table",
           { class: "events", role: "table" },
-          h("caption", { class: "unseen" }, "Changepoints, the newest first"),
+          h("caption", { class: "unseen" }, "Changepoints, newest first"),
           h(
             "thead",
             { role: "rowgroup" },
@@ -70,9 +70,9 @@ export class EventList {
           this.say("POST", "/changepoints", { start }, `change at ${start} reported`);
         },
       },
-      h("label", { for: "missed" }, "A change that was missed began at observation"),
+      h("label", { for: "missed" }, "Report a missed change at observation"),
       this.input,
-      h("button", { type: "submit" }, "Report it"),
+      h("button", { type: "submit" }, "Report"),
     );
   }
 
@@ -110,7 +110,7 @@ export class EventList {
         type: "button",
         class: "link",
         "data-focus": `show-${event.id}`,
-        title: "Show it in the chart",
+        title: "Show in the chart",
         click: () => this.does.show(event.start),
       },
       `#${event.id} at ${count(event.start)}`,
@@ -164,7 +164,7 @@ export class EventList {
       await send(method, pathOf(this.stream, path), body);
       fill(this.trouble);
       await this.does.judged();
-      announce(`Kept: ${done}.`);
+      announce(`Saved: ${done}.`);
     } catch (error) {
       fill(this.trouble, problem(error));
     } finally {

@@ -13,9 +13,9 @@ export function factsOf(summary, belief) {
   const state = summary.event ? badge("suspected") : summary.warming_up ? "warming up" : "steady";
   const recent = belief?.recent_change_probability;
   return [
-    fact("Present regime", regime),
+    fact("Current regime", regime),
     fact("P(changed)", probability(summary.changed_probability)),
-    fact("P(changed lately)", percent(recent)),
+    fact("P(recent change)", percent(recent)),
     fact("State", state),
     fact("Observations", count(summary.seq)),
     fact("Mean log score", number(summary.mean_log_score, 3)),

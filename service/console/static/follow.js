@@ -155,7 +155,7 @@ export class Followed {
     this.observations = found;
   }
 
-  /** @param {boolean} [expected] whether whoever looks knows of what changed */
+  /** @param {boolean} [expected] whether the change was announced already */
   async readEvents(expected = false) {
     const found = await get(pathOf(this.stream, "/changepoints"));
     const known = new Map(this.events.map((each) => [each.id, stateOf(each)]));

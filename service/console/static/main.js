@@ -15,9 +15,9 @@ const FEED_WORDS = {
   connecting: "connecting",
   live: "live",
   paused: "paused",
-  lost: "connection lost, trying again",
-  refused: "refused, trying again",
-  none: "", // a page that follows nothing
+  lost: "connection lost, retrying",
+  refused: "server error, retrying",
+  none: "", // a page without a subscription
 };
 const feed = new Feed((state) => {
   const shown = byId("feed");

@@ -52,8 +52,8 @@ export function notes(shown, seqs, panels) {
   const titles = [
     "",
     "Probability that the regime has changed",
-    "Belief over run lengths",
-    "Belief over run lengths, what if",
+    "Run-length belief",
+    "Run-length belief, what if",
   ];
   const heads = panels
     .map(([, top], i) => ({

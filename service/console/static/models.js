@@ -24,12 +24,12 @@ export function showModels(main, feed) {
           "div",
           { class: "card flush" },
           table(
-            "Models that streams can use",
-            ["Model", "What a regime is", "Kind", "Inputs", "Labels", "Hazard", "Versions"],
+            "Models available to streams",
+            ["Model", "Description", "Kind", "Inputs", "Labels", "Hazard", "Versions"],
             models.map((/** @type {any} */ each) => [
               h("a", { href: `#/models/${encodeURIComponent(each.name)}` }, each.name),
               each.error
-                ? h("span", { class: "bad" }, `cannot be used: ${each.error}`)
+                ? h("span", { class: "bad" }, `not usable: ${each.error}`)
                 : marked(each.description),
               [
                 each.kind,
@@ -102,7 +102,7 @@ export function showModel(main, name, feed) {
             h(
               "p",
               { class: "empty" },
-              "False alarms and delays of this version were not simulated: moca calibrate does it.",
+              "This version is not calibrated. Run moca calibrate to simulate its false alarms and delays.",
             ),
           ),
     );
@@ -124,8 +124,8 @@ function about(model, version, choose) {
   const rows = [
     ["Reference", h("code", {}, `${model.name}@${version.version}`)],
     ["Kind", version.kind],
-    ["Inputs", version.x_dim ?? "any number"],
-    ["Labels", version.y_dim ?? "any number"],
+    ["Input dimension", version.x_dim ?? "any"],
+    ["Label dimension", version.y_dim ?? "any"],
     ["Hazard", setting(version.hazard)],
   ];
   if (version.encoder)

@@ -9,7 +9,7 @@ import { h } from "./dom.js";
  */
 export function problem(error, again) {
   const found = error.problem ?? {
-    title: "The page failed",
+    title: "Internal error of the console",
     detail: String(error?.message ?? error),
   };
   const fields = (found.errors ?? []).map((/** @type {any} */ each) =>

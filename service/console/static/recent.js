@@ -1,4 +1,4 @@
-// Changes as they come, the newest first.
+// Live changepoints, newest first.
 
 import { announce, fill, h } from "./dom.js";
 import { brief, count, direction, sentence } from "./format.js";
@@ -15,7 +15,7 @@ export class Recent {
     this.element = h(
       "aside",
       { class: "card", "aria-labelledby": "recent-title" },
-      h("h2", { id: "recent-title" }, "Changes as they come"),
+      h("h2", { id: "recent-title" }, "Live changepoints"),
       this.none,
       this.list,
     );

@@ -22,7 +22,7 @@ export function reportParts(report, charts) {
       h(
         "details",
         {},
-        h("summary", {}, "Everything it was trained with"),
+        h("summary", {}, "Full training configuration"),
         pairs(flat(report.configuration)),
       ),
     ),
@@ -53,7 +53,7 @@ function metrics(report) {
   }
   return table(
     "On test sequences, with 95 % intervals",
-    ["What", "Value", "Unit", "Sequences", "Model less method"],
+    ["Metric", "Estimate", "Unit", "Sequences", "Model minus baseline"],
     rows,
     { numbers: [3] },
   );
@@ -117,7 +117,7 @@ function history(report, charts) {
     says: `Validation ${name} from ${number(seen[0][name])} at iteration ${seen[0].iteration} to ${number(seen[seen.length - 1][name])} at ${seen[seen.length - 1].iteration}.`,
   }));
   charts.push(chart);
-  return h("div", {}, h("h3", {}, "Validation while training"), chart.element);
+  return h("div", {}, h("h3", {}, "Validation during training"), chart.element);
 }
 
 /** @param {any} report */

@@ -6,9 +6,9 @@ import { sparkline } from "./sparkline.js";
 
 export const HEADS = [
   "Stream",
-  "Last labels",
-  "Latest",
-  "Present regime",
+  "Recent labels",
+  "Last label",
+  "Current regime",
   "P(changed)",
   "Last change",
   "State",

@@ -57,7 +57,7 @@ export function sensitivityParts(found, charts) {
       xaxis: { type: "log", autorange: "reversed", title: { text: "false alarms per 1,000" } },
       yaxis: { rangemode: "tozero", title: { text: "median delay, observations" } },
     }),
-    says: "Fewer false alarms cost a longer delay; larger shifts are found sooner. The table has the numbers.",
+    says: "Fewer false alarms mean a longer delay; larger shifts are detected sooner. See the table for the numbers.",
   }));
   charts.push(alarms, delays);
   const rows = points.map((/** @type {any} */ each) => [
@@ -72,13 +72,13 @@ export function sensitivityParts(found, charts) {
     h(
       "p",
       { class: "note" },
-      `Simulated over ${count(found.simulated.observations)} observations at a hazard of ${number(typeof curve.hazard === "number" ? curve.hazard : NaN)}. The stream setting sensitivity reads its threshold off this curve.`,
+      `Simulated over ${count(found.simulated.observations)} observations at a hazard of ${number(typeof curve.hazard === "number" ? curve.hazard : NaN)}. The stream setting sensitivity takes its threshold from this curve.`,
     ),
     h("div", { class: "halves" }, alarms.element, delays.element),
     h(
       "details",
       {},
-      h("summary", {}, "The same as a table"),
+      h("summary", {}, "View as table"),
       table(
         "False alarms and median delays by threshold",
         [

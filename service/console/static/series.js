@@ -198,7 +198,7 @@ function probabilities(shown, seqs) {
 /** The chart in words. @param {Shown} shown */
 export function words(shown) {
   const { observations: seen, events, regimeStart } = shown;
-  if (!seen.length) return "There are no observations to show.";
+  if (!seen.length) return "No observations to show.";
   const last = seen[seen.length - 1],
     [low, , high] = forecast(last, shown.output);
   const changes = events.filter((each) => each.state === "confirmed");
@@ -214,7 +214,7 @@ export function words(shown) {
     `Probability that the regime has changed since: ${percent(last.changed_probability)}.`,
   ];
   if (regimeStart !== null)
-    parts.push(`The present regime most probably began at ${count(regimeStart)}.`);
+    parts.push(`The current regime most probably began at ${count(regimeStart)}.`);
   const far = outliers(shown).length;
   return parts.join(" ") + (far ? ` ${plural(far, "outlier")}.` : "");
 }

@@ -6,7 +6,7 @@ const FIRST_MS = 1000;
 const LONGEST_MS = 30000;
 
 /**
- * Call when asked to, in turn and not more often than so: what is asked for meanwhile is one call.
+ * Call on request, one at a time and rate-limited; requests in between are merged into one call.
  * One that fails is made again, later and later.
  * @param {() => Promise<void>} act @param {number} everyMs
  * @param {(error: any|null) => void} onError null: all is well again

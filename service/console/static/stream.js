@@ -83,7 +83,7 @@ class StreamPage {
         h(
           "details",
           { class: "alternative", toggle: () => this.drawTables() },
-          h("summary", {}, "The same as tables"),
+          h("summary", {}, "View as tables"),
           this.tables,
         ),
       ),
@@ -129,7 +129,7 @@ class StreamPage {
       shown,
       this.outputs,
       follow,
-      h("button", { type: "button", click: () => this.chart.reset() }, "Whole range"),
+      h("button", { type: "button", click: () => this.chart.reset() }, "Reset zoom"),
     );
   }
 
@@ -174,7 +174,7 @@ class StreamPage {
       },
       Array.from({ length: outputs }, (_, i) => h("option", { value: String(i) }, String(i))),
     );
-    fill(this.outputs, h("label", { for: "output" }, "Label number "), choice);
+    fill(this.outputs, h("label", { for: "output" }, "Label dimension "), choice);
   }
 
   /** @param {number} retained */
@@ -182,17 +182,17 @@ class StreamPage {
     if (!retained) return;
     fill(
       this.note,
-      "The belief is shown from when this page was opened. ",
+      "Run-length belief is recorded only while this page is open. ",
       h(
         "button",
         { type: "button", class: "quiet", click: () => this.computeBeliefs() },
-        `Compute it for before (reruns ${plural(retained, "observation")})`,
+        `Compute earlier beliefs (reruns ${plural(retained, "observation")})`,
       ),
     );
   }
 
   async computeBeliefs() {
-    fill(this.note, "Computing the belief of before.");
+    fill(this.note, "Computing earlier beliefs...");
     try {
       const answer = await send("POST", pathOf(this.name, "/what-if"), {
         beliefs: this.data.wantedBeliefs,
@@ -200,7 +200,7 @@ class StreamPage {
       this.data.fillBeliefs(answer);
       fill(
         this.note,
-        "Beliefs from before this page was opened are those of a rerun under the present settings.",
+        "Beliefs from before this page was opened come from a rerun under the current settings.",
       );
       this.chart.draw();
     } catch (error) {

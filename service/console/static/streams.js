@@ -54,7 +54,7 @@ export function showStreams(main, query, feed) {
       h(
         "div",
         { class: "search" },
-        h("label", { for: "search" }, "Find by the start of the id"),
+        h("label", { for: "search" }, "Filter by id prefix"),
         search,
       ),
       counted,
@@ -69,7 +69,7 @@ export function showStreams(main, query, feed) {
         h(
           "table",
           { class: "streams", role: "table" },
-          h("caption", { class: "unseen" }, "Streams by id; a page is refreshed every few seconds"),
+          h("caption", { class: "unseen" }, "Streams by id, refreshed every few seconds"),
           h(
             "thead",
             { role: "rowgroup" },
@@ -134,11 +134,11 @@ export function showStreams(main, query, feed) {
       where,
       page.streams.length ? `${count(first)}–${count(last)} of ${count(page.total)}` : "0",
     );
-    say(`${plural(page.total, "stream")}${prefix ? ` beginning with “${prefix}”` : ""}`);
+    say(`${plural(page.total, "stream")}${prefix ? ` with prefix “${prefix}”` : ""}`);
     disable(back, cursors.length === 1);
     disable(on, next === null);
     empty.hidden = page.total > 0;
-    fill(empty, prefix ? `No stream’s id begins with “${prefix}”.` : nothing());
+    fill(empty, prefix ? `No stream with prefix “${prefix}”.` : nothing());
   }
 
   /** @param {string} text */
@@ -209,7 +209,7 @@ function nothing() {
   return h(
     "div",
     {},
-    h("p", {}, "There are no streams yet. The first observation makes one:"),
+    h("p", {}, "No streams yet. The first observation creates one:"),
     h(
       "pre",
       {},

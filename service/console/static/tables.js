@@ -1,4 +1,4 @@
-// What the chart shows, as tables.
+// Chart data as tables.
 
 import { h, table } from "./dom.js";
 import { count, moment, number, percent } from "./format.js";
@@ -34,7 +34,7 @@ export function observationTable(observations, output) {
     "50 %",
     "95 %",
     "Log score",
-    "Changed",
+    "P(changed)",
     "Run length",
   ];
   return table(
@@ -47,7 +47,7 @@ export function observationTable(observations, output) {
 
 /** @param {any} belief */
 export function beliefTable(belief) {
-  if (!belief?.belief.length) return h("p", { class: "note" }, "There is no belief yet.");
+  if (!belief?.belief.length) return h("p", { class: "note" }, "No belief yet.");
   const top = [...belief.belief].sort((a, b) => b.probability - a.probability).slice(0, BELIEVED);
   const rows = top.map((each) => [
     count(each.run_length),
@@ -55,7 +55,7 @@ export function beliefTable(belief) {
     percent(each.probability),
   ]);
   return table(
-    `The ${rows.length} most probable run lengths now`,
+    `The ${rows.length} most probable current run lengths`,
     ["Run length", "Regime began at", "Probability"],
     rows,
     { numbers: [0, 1, 2] },

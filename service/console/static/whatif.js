@@ -94,7 +94,7 @@ export class WhatIf {
     this.hazard = new Control(
       "hazard",
       "Hazard",
-      "Probability that the regime changes at a step: 0.01 is once in 100.",
+      "Probability that the regime changes at a step; 0.01: once per 100 steps.",
       HAZARD,
       { to: (value) => Math.log10(Math.max(value, 1e-9)), from: (at) => 10 ** at },
     );
@@ -113,7 +113,7 @@ export class WhatIf {
       h(
         "p",
         { class: "note" },
-        "Runs the retained history again under other settings and shows it beside what was. The stream is not touched.",
+        "Reruns the retained history under other settings, for comparison. The stream is not changed.",
       ),
       h(
         "form",
@@ -127,7 +127,7 @@ export class WhatIf {
           "div",
           { class: "buttons" },
           this.run,
-          h("button", { type: "button", click: () => this.reset() }, "As it is"),
+          h("button", { type: "button", click: () => this.reset() }, "Reset"),
         ),
       ),
       this.result,
@@ -181,11 +181,11 @@ export class WhatIf {
   /** @param {any} answer */
   compared(answer) {
     const better = (answer.mean_log_score ?? NaN) - (answer.present_mean_log_score ?? NaN);
-    const verdict = !Number.isFinite(better)
+    const difference = !Number.isFinite(better)
       ? ""
       : Math.abs(better) < 5e-4
         ? "no difference"
-        : `${better > 0 ? "better" : "worse"} by ${number(Math.abs(better), 2)} nats each`;
+        : `${better > 0 ? "better" : "worse"} by ${number(Math.abs(better), 2)} nats per observation`;
     const kept = answer.events.filter((/** @type {any} */ each) => each.state !== "withdrawn");
     const was = this.data.events.filter(
       (each) => each.state !== "withdrawn" && each.start >= answer.first,
@@ -205,16 +205,16 @@ export class WhatIf {
           {},
           `Mean log score ${number(answer.mean_log_score)}, was ${number(answer.present_mean_log_score)}`,
         ),
-        verdict ? `: ${verdict}, over ${plural(answer.compared, "observation")}.` : ".",
+        difference ? `: ${difference}, over ${plural(answer.compared, "observation")}.` : ".",
       ),
       h(
         "p",
         {},
-        `${plural(kept.length, "change")} where there ${was.length === 1 ? "was" : "were"} ${was.length}.`,
+        `${plural(kept.length, "changepoint")}, previously ${was.length}.`,
       ),
       rows.length
         ? table(
-            "Changes under these settings",
+            "Changepoints under these settings",
             ["State", "Began at", "Suspected", "Probability"],
             rows,
             { numbers: [1, 2, 3] },
@@ -226,7 +226,7 @@ export class WhatIf {
         h(
           "button",
           { type: "button", click: () => this.apply() },
-          "Use these settings from now on",
+          "Apply these settings",
         ),
       ),
     ];
@@ -235,10 +235,10 @@ export class WhatIf {
   async apply() {
     try {
       await send("PUT", pathOf(this.data.stream), this.settings);
-      announce("The settings were changed.");
+      announce("Settings changed.");
       fill(
         this.result,
-        h("p", {}, "The stream goes on with these settings. What it was answered before stays."),
+        h("p", {}, "The stream now uses these settings. Earlier answers are unchanged."),
       );
       this.applied();
     } catch (error) {

@@ -10,7 +10,7 @@ import polars
 import pytest
 
 from service.client import AsyncClient, Client, InvalidRequest, errors
-from service.documents import Answer
+from service.schema.responses import Answer
 
 KNOWN = {"model": "gaussian", "location": 0.0, "scale": 1.0, "hazard": 0.02}
 
@@ -157,7 +157,7 @@ async def test_what_cannot_be_sent(client, stream):
         await client.observe(stream, float("nan"))
     with pytest.raises(InvalidRequest, match=r"body\[1\].y"):
         await client.observe(stream, [1.0, float("inf")])
-    with pytest.raises(InvalidRequest, match="expected the id of a stream"):
+    with pytest.raises(InvalidRequest, match="expected a stream id"):
         await client.observe("", 1.0)
     with pytest.raises(InvalidRequest, match="JSON"):
         await client.observe(stream, {"y": object()})

@@ -10,8 +10,8 @@ import httpx
 import pytest
 from typer.testing import CliRunner
 
-from service.cli import app
 from service.client import Client
+from service.commands.main import app
 from tests.service.client.conftest import running
 from tests.service.client.test_feed import Feed
 
@@ -39,7 +39,9 @@ def test_a_stream_from_its_making_to_its_end(moca, stream):
     assert "gaussian@1" in made.stdout
     assert "hazard=0.05" in made.stdout
     again = moca("streams", "create", stream, status=1)
-    assert again.stderr.strip().endswith("exists, with 0 observations: moca streams set, or delete")
+    assert again.stderr.strip().endswith(
+        "already exists, with 0 observations: use `moca streams set`, or delete it"
+    )
     said = json.loads(moca("streams", "set", stream, "outlier_rate=0.01", "--json").stdout)
     assert said["settings"]["outlier_rate"] == 0.01
     assert moca("streams", "list", "--prefix", stream).stdout == f"{stream}\n"
@@ -64,7 +66,7 @@ def test_observing_and_reading(moca, stream, service_url):
     assert "line 2: not JSON" in bad.stderr
     assert "'high'" in moca("observe", stream, stdin='"high"\n', status=1).stderr
     tall = moca("observe", stream, "tall", status=2)
-    assert "numbers between commas" in tall.stderr
+    assert "comma-separated numbers" in tall.stderr
     assert tall.stdout == ""  # no heading over nothing
     with Client(service_url) as client:
         assert client.stream(stream).seq == 8
@@ -112,7 +114,7 @@ def test_changepoints(moca, stream, service_url):
         client.observe(stream, [(0.5, -0.5)[i % 2] + (6.0 if i >= 30 else 0) for i in range(60)])
     said = moca("changepoints", stream).stdout
     assert "confirmed" in said
-    assert "regimes in hindsight, by seq: 0-29, 30-59" in said
+    assert "best segmentation, by seq: 0-29, 30-59" in said
     found = json.loads(moca("changepoints", stream, "--json").stdout)
     assert found["events"][0]["start"] == 30
 
@@ -122,7 +124,7 @@ def test_following_changepoints(options):
     with running(Feed) as feed:
         feed.seen, feed.refusals, feed.gap, feed.beats = [], [], True, []
         feed.total, feed.cut, feed.kind, feed.hang_s = 8, 3, "text/event-stream", 0
-        command = [sys.executable, "-m", "service.cli", "changepoints", "s", "--follow"]
+        command = [sys.executable, "-m", "service.commands.main", "changepoints", "s", "--follow"]
         with subprocess.Popen(
             [*command, "--after", "0", "--url", feed.url, *options],
             stdout=subprocess.PIPE,
@@ -145,11 +147,11 @@ def test_following_changepoints(options):
         assert noise == ""
     else:
         assert lines[0] == "confirmed  event 1, start 1\n"
-        assert noise == "some events are not kept any more\n"
+        assert noise == "some events are no longer retained\n"
 
 
 def test_nobody_there(moca):
     found = moca("observe", "s", "1", "--retry-for", "0.2", url="http://127.0.0.1:1", status=1)
     assert "ConnectError" in found.stderr
-    assert "Does `moca serve` run at http://127.0.0.1:1?" in found.stderr
+    assert "Is `moca serve` running at http://127.0.0.1:1?" in found.stderr
     assert len(found.stderr.splitlines()) == 1

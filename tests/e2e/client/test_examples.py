@@ -8,7 +8,7 @@ import httpx
 import pytest
 import typer
 
-from service.cli import app
+from service.commands.main import app
 
 PAGE = (Path(__file__).parents[3] / "docs" / "client.md").read_text()
 BLOCKS = re.findall(r"(?:<!-- needs: (\S+) -->\n)?```python\n(.*?)```", PAGE, re.DOTALL)

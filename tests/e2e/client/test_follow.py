@@ -61,7 +61,7 @@ async def test_a_cursor_goes_on_and_knows_its_stream(client, stream):
 def test_moca_follow(service_url, stream, options):
     with Client(service_url) as client:
         client.observe(stream, [1.0, 2.0])
-        command = [sys.executable, "-m", "service.cli", "follow", stream, "--after", "-1"]
+        command = [sys.executable, "-m", "service.commands.main", "follow", stream, "--after", "-1"]
         with subprocess.Popen(
             [*command, "--url", service_url, *options],
             stdout=subprocess.PIPE,
@@ -82,4 +82,4 @@ def test_moca_follow(service_url, stream, options):
     else:
         assert head[0].split() == ["seq", "label", "expected", "log", "score", "changed", "time"]
         assert [each.split()[:2] for each in lines] == [["0", "1"], ["1", "2"], ["2", "3.25"]]
-        assert (rest, noise) == ("", "the stream was deleted, or has expired\n")
+        assert (rest, noise) == ("", "the stream was deleted or has expired\n")

@@ -171,7 +171,7 @@ async def test_what_is_lost_in_memory_is_said(outbox):
             box.add("s", 1.0)
             await box.close(0.1)
 
-    with pytest.raises(OutboxError, match="1 observations were not sent and are lost"):
+    with pytest.raises(OutboxError, match="1 unsent observations are lost"):
         await leave()
 
 

@@ -13,7 +13,7 @@ from urllib.parse import urlsplit
 import httpx
 import pytest
 
-from service.redis.embedded import Embedded
+from service.runtime.embedded import Embedded
 from tests.e2e.deployment import Processes, wait_ready
 from tests.ports import free_port
 
@@ -61,7 +61,7 @@ def start(tmp_path_factory):
 @pytest.fixture(scope="session")
 def demo(start, tmp_path_factory):
     """URL of `moca demo`, once both samples went through it."""
-    url, _ = start("demo", MOCA_PLOTS_DIR=str(tmp_path_factory.mktemp("plots")))
+    url, _ = start("demo", "--plots-dir", str(tmp_path_factory.mktemp("plots")))
     with httpx.Client(base_url=url, timeout=60) as client:
         for _ in range(900):
             found = client.get("/v1/streams/coal")

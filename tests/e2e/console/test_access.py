@@ -2,9 +2,9 @@
 
 import pytest
 
-from service import keys
-from service.redis.connection import connect
-from service.redis.keyring import Keyring
+from service import api_keys
+from service.store.api_keys import Keyring
+from service.store.connection import connect
 from tests.conftest import _binary, running_server
 from tests.e2e.console.conftest import drawn, until
 
@@ -72,7 +72,7 @@ def test_axe_finds_nothing(watched, demo, axe, scheme, width):
         if "/" in place[2:]:
             drawn(page)
         if place.endswith("nile"):
-            page.get_by_text("The same as tables").click()
+            page.get_by_text("View as tables").click()
             page.get_by_role("button", name="Rerun").click()
             page.wait_for_selector("#what-if-result table")
         page.evaluate(axe)
@@ -88,7 +88,7 @@ def locked(start):
         tokens = {}
         with connect(redis_url) as client:
             for name, scope in (("viewer", "read"), ("writer", "write")):
-                key, tokens[name] = keys.create(name, (scope,))
+                key, tokens[name] = api_keys.create(name, (scope,))
                 Keyring(client).add(key)
         url, _ = start("serve", MOCA_REDIS_URL=redis_url)
         yield url, tokens
@@ -100,12 +100,12 @@ def test_the_page_asks_for_a_key_and_keeps_it_in_the_tab(watched, locked):
     page = found.page
     page.goto(url)
     ask = page.get_by_role("dialog")
-    expect(ask).to_contain_text("this call needs a key")
+    expect(ask).to_contain_text("no API key")
     field = ask.get_by_label("Key")
     expect(field).to_be_focused()
     field.fill("moca_wrong_key")
     page.keyboard.press("Enter")
-    expect(ask).to_contain_text("there is no such key")
+    expect(ask).to_contain_text("unknown API key")
     field.fill(tokens["viewer"])
     page.keyboard.press("Enter")
     expect(ask).to_have_count(0)
@@ -118,7 +118,7 @@ def test_the_page_asks_for_a_key_and_keeps_it_in_the_tab(watched, locked):
     page.get_by_role("button", name="Forget key").click()
     expect(page.get_by_role("dialog")).to_be_visible()
     page.get_by_role("button", name="Cancel").click()
-    expect(page.get_by_role("alert")).to_contain_text("needs a key")
+    expect(page.get_by_role("alert")).to_contain_text("no API key")
     page.get_by_role("button", name="Try again").click()
     page.get_by_label("Key", exact=True).fill(tokens["writer"])
     page.keyboard.press("Enter")

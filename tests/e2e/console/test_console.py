@@ -19,7 +19,7 @@ def trace(found, name):
 def test_the_nile_stream_is_found_with_its_change_on_the_chart(page, demo):
     page.goto(demo)
     expect(page.get_by_role("link", name="coal")).to_be_visible()
-    page.get_by_label("Find by the start of the id").fill("nil")
+    page.get_by_label("Filter by id prefix").fill("nil")
     expect(page.get_by_role("row")).to_have_count(2)
     row = page.get_by_role("row").last
     expect(row.get_by_role("img")).to_have_attribute(
@@ -45,7 +45,7 @@ def test_the_nile_stream_is_found_with_its_change_on_the_chart(page, demo):
 
 def test_the_belief_is_a_heat_map_and_everything_is_a_table_too(page, demo, client):
     page.goto(f"{demo}/#/streams/nile")
-    expect(page.locator("#belief-note")).to_contain_text("those of a rerun")
+    expect(page.locator("#belief-note")).to_contain_text("come from a rerun")
     belief = client.get("/v1/streams/nile/run-length").json()["belief"]
     cells = "document.querySelector('.plot').data?.at(-1).z?.flat() ?? []"
     until(page, f"({cells}).filter((each) => each !== null).length > 1000")
@@ -55,7 +55,7 @@ def test_the_belief_is_a_heat_map_and_everything_is_a_table_too(page, demo, clie
     for each in belief:
         if each["probability"] > 0.001:
             assert last[each["run_length"]] == pytest.approx(each["probability"], rel=1e-3)
-    page.get_by_text("The same as tables").click()
+    page.get_by_text("View as tables").click()
     tables = page.locator(".tables table")
     expect(tables).to_have_count(2)
     newest = tables.first.get_by_role("row").nth(1)
@@ -109,10 +109,10 @@ def test_a_verdict_is_kept_and_shown(page, demo, client, stream):
     expect(pressed).to_be_focused()
     events = client.get(f"/v1/streams/{stream}/changepoints").json()["events"]
     assert [(each["state"], each["verdict"]) for each in events] == [("withdrawn", False)]
-    page.get_by_label("A change that was missed began at observation").fill("40")
-    page.get_by_role("button", name="Report it").click()
+    page.get_by_label("Report a missed change at observation").fill("40")
+    page.get_by_role("button", name="Report", exact=True).click()
     expect(page.locator("[data-event='2']")).to_contain_text("confirmed")
-    expect(page.locator("#announce")).to_contain_text("Kept: change at 40 reported")
+    expect(page.locator("#announce")).to_contain_text("Saved: change at 40 reported")
 
 
 def test_what_if_is_shown_beside_what_was_and_changes_nothing(page, demo, client):
@@ -136,7 +136,7 @@ def test_what_if_is_shown_beside_what_was_and_changes_nothing(page, demo, client
     starts = [e["start"] - 0.5 for e in expected["events"] if e["state"] != "withdrawn"]
     assert [s["x0"] for s in found["shapes"] if s["line"]["dash"] == "dashdot"] == starts
     assert client.get("/v1/streams/nile").json() == before
-    page.get_by_role("button", name="As it is").click()
+    page.get_by_role("button", name="Reset", exact=True).click()
     until(page, "document.querySelector('.plot').data.length === 7")
 
 
@@ -145,8 +145,8 @@ def test_settings_that_were_tried_can_be_used(page, demo, client, stream):
     page.goto(f"{demo}/#/streams/{stream}")
     page.get_by_label("Outlier rate", exact=True).fill("0.05")
     page.get_by_label("Outlier rate", exact=True).press("Enter")
-    page.get_by_role("button", name="Use these settings").click()
-    expect(page.locator("#what-if-result")).to_contain_text("goes on with these settings")
+    page.get_by_role("button", name="Apply these settings").click()
+    expect(page.locator("#what-if-result")).to_contain_text("now uses these settings")
     assert client.get(f"/v1/streams/{stream}").json()["settings"]["outlier_rate"] == 0.05
     expect(page.locator("dl.pairs")).to_contain_text("0.05")
 
@@ -156,7 +156,7 @@ def test_problems_are_shown_as_the_service_says_them(watched, demo):
     page.goto(f"{demo}/#/streams/nobody")
     expect(page.get_by_role("alert")).to_contain_text("there is no stream 'nobody'")
     expect(page.get_by_role("alert")).to_contain_text("unknown-stream")
-    expect(page.locator("#feed")).to_have_text("refused, trying again")
+    expect(page.locator("#feed")).to_have_text("server error, retrying")
     expect(page.get_by_role("heading")).to_have_text(["nobody"])  # no empty chart, no settings
     page.goto(f"{demo}/#/models")
     expect(page.get_by_role("link", name="gaussian")).to_be_visible()
@@ -214,8 +214,8 @@ def test_the_page_says_when_the_service_is_away_and_comes_back(watched, cable, c
     drawn(page)
     expect(page.locator("#feed")).to_have_text("live")
     cable.cut()
-    expect(page.get_by_role("alert")).to_contain_text("cannot be reached")
-    expect(page.locator("#feed")).to_have_text("connection lost, trying again")
+    expect(page.get_by_role("alert")).to_contain_text("Service unreachable")
+    expect(page.locator("#feed")).to_have_text("connection lost, retrying")
     post(client, stream, 10, 10, seed=2)
     cable.mend()
     expect(page.get_by_role("alert")).to_have_count(0)
@@ -231,7 +231,7 @@ def test_without_plotting_code_there_are_tables(page, demo):
     page.route(f"{demo}/", without)
     page.goto(f"{demo}/#/streams/nile")
     expect(page.locator(".plot")).to_contain_text("moca-service[console]")
-    page.get_by_text("The same as tables").click()
+    page.get_by_text("View as tables").click()
     expect(page.locator(".tables table").first).to_contain_text("1970-01-01")
     expect(page.locator("[data-event='1']")).to_contain_text("#1 at 28")
     page.get_by_role("button", name="Rerun").click()
@@ -290,7 +290,7 @@ def test_every_kind_of_stream_is_drawn(page, demo, client, kind):
     found = drawn(page)
     shown = 0 if kind == "forgetful" else sum("pending" not in each for each in observations)
     assert len(trace(found, "label")["x"]) == shown
-    page.get_by_text("The same as tables").click()
+    page.get_by_text("View as tables").click()
     expect(page.locator(".tables table").first).to_be_visible()
     assert page.input_value("#hazard") != ""
     page.goto(f"{demo}/#/?prefix=kind-{kind}")

@@ -26,7 +26,7 @@ def test_what_is_posted_is_drawn_without_asking(watched, demo, client, stream):
     post(client, stream, 10, 40)
     found = watched(demo)
     page = following(found.page, demo, stream)
-    expect(page.locator("#belief-note")).to_contain_text("those of a rerun")
+    expect(page.locator("#belief-note")).to_contain_text("come from a rerun")
     live = f"/v1/streams/{stream}/observations/live?state=true"
     assert found.paths.count(live) == 1
     assert not any(path.startswith("/v1/events") for path in found.paths)  # one connection a page
@@ -99,7 +99,7 @@ def test_without_a_place_to_follow_there_is_what_can_be_read(watched, start):
         expect(first.locator("#feed")).to_have_text("live")
         second.goto(f"{url}/#/streams/a")
         drawn(second)
-        expect(second.get_by_role("alert")).to_contain_text("follow observations already")
+        expect(second.get_by_role("alert")).to_contain_text("live-observation connections reached")
         first.goto("about:blank")
         expect(second.get_by_role("alert")).to_have_count(0)
         post(client, "a", 10, 3)

@@ -95,7 +95,7 @@ def _moca(folder: Path) -> Path:
     made = folder / "bin"
     made.mkdir()
     command = made / "moca"
-    command.write_text(f'#!/bin/sh\nexec {sys.executable} -m service.cli "$@"\n')
+    command.write_text(f'#!/bin/sh\nexec {sys.executable} -m service.commands.main "$@"\n')
     command.chmod(0o755)
     return made
 

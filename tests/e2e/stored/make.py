@@ -20,8 +20,8 @@ from pathlib import Path
 
 import httpx
 
-from service.redis.connection import connect
-from service.redis.embedded import Embedded
+from service.runtime.embedded import Embedded
+from service.store.connection import connect
 from tests.e2e.deployment import Processes, wait_ready
 from tests.ports import free_port
 
@@ -179,7 +179,7 @@ def make(name: str) -> None:
 
 
 def _create_key(data: Path) -> str:
-    command = [sys.executable, "-m", "service.cli", "keys", "create", "fixture", *SCOPES]
+    command = [sys.executable, "-m", "service.commands.main", "keys", "create", "fixture", *SCOPES]
     environment = {**os.environ, "MOCA_PARTITIONS": PARTITIONS, "MOCA_DATA_DIR": str(data)}
     made = subprocess.run(command, env=environment, capture_output=True, text=True, check=True)
     return made.stdout.strip()

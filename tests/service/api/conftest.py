@@ -15,9 +15,9 @@ import pytest
 import pytest_asyncio
 import redis
 
-from service import views, wire
+from service import wire
 from service.api.app import create_app
-from service.errors import (
+from service.errors.base import (
     DimensionMismatch,
     KeyReused,
     LabelOutOfRange,
@@ -25,10 +25,11 @@ from service.errors import (
     ServiceError,
     UnknownStream,
 )
-from service.redis import keys
-from service.redis.connection import connect
-from service.redis.log import DONE, Commit, Log, Offset
+from service.schema import rendering
 from service.settings import Settings
+from service.store import keys
+from service.store.connection import connect
+from service.store.log import DONE, Commit, Log, Offset
 from tests.e2e.deployment import Processes
 from tests.service.api.real import RealApi
 
@@ -176,7 +177,7 @@ class FakeWorker:
             else:
                 head.settings = msgspec.structs.replace(head.settings, **command.settings)
                 effects = [("HSET", keys.heads(partition), stream, wire.encode(head))]
-            return status, [msgspec.json.encode(views.summary(stream, head))], effects
+            return status, [msgspec.json.encode(rendering.summary(stream, head))], effects
         if head is None:
             raise UnknownStream(f"there is no stream {stream!r}")
         if isinstance(command, wire.Delete):
@@ -374,7 +375,10 @@ def until():
 
 @pytest.fixture
 def real_api(settings, worker, tmp_path):
-    """Start one real API process with the given settings; its worker is the fake one."""
+    """Start one real API process with the given settings; its worker is the fake one.
+
+    `constants`: other values of module constants, by their full names.
+    """
     processes = Processes(tmp_path, {})
-    yield lambda **chosen: RealApi(processes, settings, **chosen)
+    yield lambda constants=None, **chosen: RealApi(processes, settings, constants, **chosen)
     processes.stop_all()

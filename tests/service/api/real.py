@@ -9,9 +9,9 @@ from pathlib import Path
 
 import httpx
 
-from service import keys
-from service.redis.connection import connect
-from service.redis.keyring import Keyring
+from service import api_keys
+from service.store.api_keys import Keyring
+from service.store.connection import connect
 from tests.e2e.deployment import PATIENCE_S, Processes
 from tests.ports import free_port
 
@@ -19,13 +19,14 @@ from tests.ports import free_port
 class RealApi:
     """One `moca api` process."""
 
-    def __init__(self, processes: Processes, settings, **chosen):
+    def __init__(self, processes: Processes, settings, constants=None, **chosen):
         self.port = free_port()
         self.url = f"http://127.0.0.1:{self.port}"
         self.redis_url = settings.redis_url
         self._processes = processes
         given = {"redis_url": settings.redis_url, "partitions": settings.partitions, **chosen}
         processes.environment |= {f"MOCA_{name.upper()}": str(v) for name, v in given.items()}
+        processes.constants = constants or {}
         processes.start("api", "api", "--port", str(self.port))
         self.process = processes.running["api"]
         self._wait()
@@ -56,7 +57,7 @@ class RealApi:
 
 
 def make_key(redis_url: str, name: str, *scopes: str, **extra) -> str:
-    key, token = keys.create(name, scopes, **extra)
+    key, token = api_keys.create(name, scopes, **extra)
     with connect(redis_url) as client:
         Keyring(client).add(key)
     return token
@@ -64,7 +65,7 @@ def make_key(redis_url: str, name: str, *scopes: str, **extra) -> str:
 
 def moca(*arguments: str, **environment: str) -> subprocess.CompletedProcess:
     """Run the command line to its end."""
-    command = [sys.executable, "-m", "service.cli", *arguments]
+    command = [sys.executable, "-m", "service.commands.main", *arguments]
     return subprocess.run(
         command, env=environment, capture_output=True, text=True, timeout=60, check=False
     )

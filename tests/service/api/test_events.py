@@ -8,9 +8,9 @@ import time
 import httpx
 import pytest
 
-from service.cursor import Positions
-from service.feed import Id
-from service.redis.connection import connect
+from service.store.connection import connect
+from service.wire.event_cursor import Positions
+from service.wire.event_entries import Id
 from tests.e2e.deployment import Processes
 from tests.feeding import Consumer, Writer, by_stream
 from tests.ports import free_port
@@ -22,17 +22,18 @@ STREAMS = [f"s{i}" for i in range(8)]  # of every partition
 @pytest.fixture
 def processes(valkey_url, tmp_path):
     found = Processes(tmp_path, {"MOCA_REDIS_URL": valkey_url, "MOCA_PARTITIONS": str(PARTITIONS)})
-    found.environment["MOCA_EVENTS_HEARTBEAT_S"] = "0.2"
+    found.constants["service.api.routes.subscriptions.HEARTBEAT_S"] = 0.2
     yield found
     found.stop_all()
 
 
 @pytest.fixture
 def start(processes):
-    """Start an API process, with options; returns its address."""
+    """Start an API process, with options and module constants; returns its address."""
     port = free_port()
 
-    def start(*options):
+    def start(*options, **constants):
+        processes.constants |= constants
         processes.start("api", "api", "--port", str(port), *options)
         give_up = time.monotonic() + 30
         while time.monotonic() < give_up:
@@ -205,7 +206,7 @@ def test_what_was_trimmed_away_is_told_first(start, valkey_url):
 
 def test_catching_up_meets_following_without_a_loss_or_a_doubling(start, writer):
     """The newest 8 entries are kept in the process: consumers fall back to the store often."""
-    url = start("--event-buffer", "8")
+    url = start(**{"service.api.sse.event_hub.BUFFER_ENTRIES": 8})
     fill(writer, 40)
     writing = threading.Thread(target=fill, args=(writer, 150, 41))
     consumers = [Consumer(url, after="0") for _ in range(3)]
@@ -279,7 +280,7 @@ def open_and_stall(url, path):
 
 
 def test_a_consumer_that_takes_nothing_is_disconnected_and_resumes(start, writer):
-    url = start("--events-send-timeout-s", "0.5")
+    url = start(**{"service.api.routes.subscriptions.SEND_TIMEOUT_S": 0.5})
     big = [0.5] * 2000
     for i in range(1, 501):
         writer.raise_("s1", i, pad=big)

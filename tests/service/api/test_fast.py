@@ -20,14 +20,14 @@ from pydantic import (
     field_validator,
 )
 
-from service.api import forms
-from service.api.fast import Fast
-from service.api.forms import Forms
-from service.errors import InvalidField, MalformedBody, ServiceError
-from service.schemas import Form, Item, Observation
+from service.api.parsing import observations as forms
+from service.api.parsing.msgspec_forms import MsgspecForm
+from service.api.parsing.observations import ObservationParser
+from service.errors.base import InvalidField, MalformedBody, ServiceError
+from service.schema.observations import Form, Item, Observation
 from service.settings import Settings
 
-FORMS = Forms(Settings(max_observations=2000))
+FORMS = ObservationParser(Settings(max_observations=2000))
 
 # --- bodies, most of them nearly right ----------------------------------------------------------
 
@@ -193,7 +193,7 @@ def test_an_object_in_place_of_a_number_is_named(monkeypatch):
     (status, document) = outcome(lambda: FORMS.observations(b'[{"y": 1}, {"y": {}}]'))
     assert (status, document["errors"]) == (
         "refused",
-        [{"loc": "body[1].y", "detail": "has a wrong type"}],
+        [{"loc": "body[1].y", "detail": "wrong type"}],
     )
 
 
@@ -257,7 +257,7 @@ def test_corners_of_cutting(body):
     cut_alike(body)
 
 
-class CutOnly(Fast):
+class CutOnly(MsgspecForm):
     """As if no list were short enough for msgspec to read it as a whole."""
 
     def __init__(self):
@@ -335,7 +335,7 @@ UNFIT = [Open, Decorated, Within, OfSeveral, Multiple, Words, Anything, Made, Al
 @pytest.mark.parametrize("form", UNFIT)
 def test_rules_that_cannot_be_carried_over(form):
     with pytest.raises(TypeError):
-        Fast(form)
+        MsgspecForm(form)
 
 
 def test_it_is_quicker(patches):

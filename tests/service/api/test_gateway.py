@@ -7,13 +7,13 @@ import time
 import pytest
 import redis
 
-from service import metrics
-from service.api import gateway, overload
-from service.errors import WaitTooLong
-from service.redis import keys
-from service.redis.connection import connect
-from service.redis.keys import partition_of
-from service.redis.script import Script
+from service.api.gateway import gateway, load_shedding
+from service.errors.base import WaitTooLong
+from service.observability import metrics
+from service.store import append, keys
+from service.store.connection import connect
+from service.store.keys import partition_of
+from service.store.script import Script
 
 POST = "/v1/streams/s/observations"
 P = partition_of("s", 4)
@@ -49,8 +49,9 @@ async def test_what_waits_goes_together_and_in_order(api, worker):
     assert waiting(api) == {}
 
 
-async def test_entries_are_bounded(settings, worker, start):
-    async with start(settings.model_copy(update={"max_entry_bytes": 4096})) as api:
+async def test_entries_are_bounded(settings, worker, start, monkeypatch):
+    monkeypatch.setattr(append, "MAX_ENTRY_BYTES", 4096)
+    async with start(settings) as api:
         body = {"x": [0.5] * 100}
         responses = await asyncio.gather(*(api.post(POST, json=body) for _ in range(40)))
         assert {response.status_code for response in responses} == {200}
@@ -118,7 +119,7 @@ async def test_a_failed_read_of_outcomes_is_repeated(settings, worker, start, ca
         store.outcomes = failing
         async with asyncio.timeout(30):
             assert (await api.post(POST, json={"y": 0})).status_code == 200
-    assert caplog.text.count("outcomes cannot be read: gone") == 2
+    assert caplog.text.count("cannot read outcomes: gone") == 2
 
 
 async def test_a_worker_of_an_earlier_version_is_heard(settings, worker, start):
@@ -226,7 +227,7 @@ async def test_a_store_that_goes_away_and_comes_back(
         assert {response.status_code for response in responses} == {503}
         assert {response.headers["retry-after"] for response in responses} == {"1"}
         ready = await api.get("/readyz")
-        assert (ready.status_code, ready.json()["reasons"]) == (503, ["Redis cannot be reached"])
+        assert (ready.status_code, ready.json()["reasons"]) == (503, ["store unreachable"])
         for path in ("", "/history", "/changepoints"):
             read = await api.get("/v1/streams/s" + path)
             assert (read.status_code, slug(read)) == (503, "redis-unavailable")
@@ -282,7 +283,7 @@ def overloaded(api, monkeypatch, after=0):
     def admit(partition, now_s):
         decisions.append(partition)
         if len(decisions) > after:
-            overload.shed(WaitTooLong("the estimated wait is 2.2 s; nothing was accepted", 3))
+            load_shedding.shed(WaitTooLong("the estimated wait is 2.2 s; nothing was accepted", 3))
 
     monkeypatch.setattr(control, "admit", admit)
 
@@ -429,5 +430,5 @@ async def test_stored_outcomes_that_cannot_be_read(short, worker, start, until, 
         response = await request
         assert (response.status_code, slug(response)) == (500, "corrupt-state")
         assert "same Idempotency-Key" in response.json()["detail"]
-        assert "cannot be read" in caplog.text
+        assert "cannot read the stored" in caplog.text
         assert api.app.state.context.gateway.failure is None

@@ -14,10 +14,10 @@ import time
 import httpx
 import pytest
 
-from service.api.asked import Asked
-from service.api.forms import Forms
-from service.api.routes_models import _moves
-from service.errors import ServiceError
+from service.api.parsing.commands import CommandParser
+from service.api.parsing.observations import ObservationParser
+from service.api.routes.models import _moves
+from service.errors.base import ServiceError
 from service.settings import Settings
 
 MIB = 1 << 20
@@ -27,8 +27,8 @@ JSON, NDJSON = "application/json", "application/x-ndjson"
 LIST, MANY = "/v1/streams/s/observations", "/v1/observations"
 PREDICT, ACT, WHAT_IF = (f"/v1/streams/s/{name}" for name in ("predictions", "actions", "what-if"))
 BELIEF, SETTINGS = "/v1/streams/s/run-length", "/v1/streams/s"
-FORMS = Forms(Settings())
-ASKED = Asked(Settings(), FORMS)
+FORMS = ObservationParser(Settings())
+ASKED = CommandParser(Settings(), FORMS)
 
 
 def full(head, piece, tail, between=b",", size=8 * MIB - 64):

@@ -7,12 +7,12 @@ import time
 import httpx
 import pytest
 
-from service.api.calls import CALLS
-from service.exposure import ANY, names_of
-from service.keys import OPEN, SCOPES
-from service.redis.connection import connect
-from service.redis.keyring import USED, Keyring
+from service.api.routes.table import CALLS
+from service.api_keys import OPEN, SCOPES
+from service.runtime.access_policy import ANY, names_of
 from service.settings import Settings
+from service.store.api_keys import USED, Keyring
+from service.store.connection import connect
 from tests.service.api.real import make_key, moca
 
 STREAM = "/v1/streams/s"
@@ -272,7 +272,7 @@ def test_a_page_that_has_its_name_lead_here_needs_a_key(real_api):
     api = real_api(key_cache_s=0.2)
     with api.client() as client:
         refused = problem(client.get("/v1/streams", headers=page), 401, "unauthorized")
-        assert "names without a dot" in refused.json()["detail"]
+        assert "a dotless name" in refused.json()["detail"]
         problem(client.post(POST, json={"y": 1.0}, headers=page), 401, "unauthorized")
         assert client.get("/v1/streams").json()["streams"] == []
         assert client.get("/livez", headers=page).status_code == 200

@@ -212,7 +212,8 @@ def test_bad_chunks_behind_a_request_that_waits_end_the_connection(api):
 
 
 def test_slow_clients(real_api):
-    api = real_api(head_timeout_s=0.5, body_timeout_s=0.5)
+    constants = {"service.api.server.HEAD_TIMEOUT_S": 0.5, "service.api.http.BODY_TIMEOUT_S": 0.5}
+    api = real_api(constants)
     began = time.monotonic()
     assert answer_to(api.port) == b""  # connected, and nothing more
     assert answer_to(api.port, b"GET /livez HTTP/1.1\r\nHost: a\r\nX").startswith(b"HTTP/1.1 408 ")

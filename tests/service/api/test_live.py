@@ -9,14 +9,15 @@ import pytest
 
 from service.client import Client as MocaClient
 from service.client.errors import Problem
-from service.redis import keys
-from service.redis.connection import connect
-from service.redis.keyring import Keyring
+from service.store import keys
+from service.store.api_keys import Keyring
+from service.store.connection import connect
 from tests.feeding import Follower
 from tests.service.api.real import make_key
 from tests.service.api.test_events import metric, open_and_stall
 
 PATH = "/v1/streams/a/observations/live"
+QUICK = {"service.api.routes.subscriptions.HEARTBEAT_S": 0.2}
 
 
 def post(api, labels, stream="a", token=None):
@@ -50,7 +51,7 @@ def refused(url, **asked):
 
 @pytest.fixture
 def api(real_api):
-    return real_api(events_heartbeat_s=0.2, live_interval_s=0.05)
+    return real_api(QUICK | {"service.api.sse.observation_hub.INTERVAL_S": 0.05})
 
 
 def test_what_comes_is_sent_in_order_and_once(api):
@@ -165,7 +166,7 @@ def test_connections_are_bounded(real_api):
             response = refused(f"{api.url}{PATH}")
             assert response.status_code == 429
             assert response.json()["type"].endswith("/too-many-event-streams")
-            assert "observations" in response.json()["detail"]
+            assert "live-observation" in response.json()["detail"]
             assert int(response.headers["retry-after"]) > 0
         until(lambda: metric(api.url, "moca_live_streams") == 1)
         with second.connected() as two:
@@ -211,7 +212,8 @@ def test_a_lost_connection_to_the_store_loses_nothing(api, settings):
 
 
 def test_a_consumer_that_takes_nothing_is_disconnected(real_api):
-    api = real_api(events_send_timeout_s=0.5, max_dimension=4096)
+    constants = {"service.api.routes.subscriptions.SEND_TIMEOUT_S": 0.5}
+    api = real_api(constants, max_dimension=4096)
     wide = [0.123456789] * 2000
     with api.client() as client:
         for _ in range(16):
@@ -261,7 +263,7 @@ def test_keys_open_it(real_api, settings):
 @pytest.mark.parametrize("path", [PATH, "/v1/events"])
 def test_a_revoked_key_ends_its_connection(real_api, settings, path):
     tokens = {name: make_key(settings.redis_url, name, "read", "write") for name in ("a", "b")}
-    api = real_api(key_cache_s=0.4, events_heartbeat_s=0.2)
+    api = real_api(QUICK, key_cache_s=0.4)
     post(api, [0.0], token=tokens["a"])
     headers = {name: {"Authorization": f"Bearer {token}"} for name, token in tokens.items()}
     with (

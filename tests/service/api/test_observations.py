@@ -4,6 +4,8 @@ import json
 
 import pytest
 
+from service.store import append
+
 POST = "/v1/streams/s/observations"
 
 
@@ -114,7 +116,7 @@ async def test_a_list_refused_part_way_says_what_was_applied(api):
         ('{"y": 1, "supervision": {}}', "body.supervision.changepoint", "required"),
         ('{"y": 1, "supervision": {"p": 1}}', "body.supervision.p", "unknown field"),
         ('{"y": 1, "time": "yesterday"}', "body.time", "RFC 3339"),
-        ('{"y": 1, "time": "2024-02-30T00:00:00Z"}', "body.time", "not a time"),
+        ('{"y": 1, "time": "2024-02-30T00:00:00Z"}', "body.time", "invalid time"),
         ('{"y": 1, "time": "2024-02-03 00:00:00"}', "body.time", "RFC 3339"),
         ('{"y": 1, "seq": -1}', "body.seq", "greater than or equal to 0"),
         ('{"y": 1, "z": 2}', "body.z", "unknown field"),
@@ -170,13 +172,14 @@ async def test_bodies_and_lists_are_bounded(settings, worker, start):
         )
         document = await problem(await api.post(POST, json=[{}] * 4), 422, "invalid-field")
         assert document["errors"] == [
-            {"loc": "body", "detail": "at most 3 observations in one request, got 4"}
+            {"loc": "body", "detail": "expected at most 3 observations per request, got 4"}
         ]
         assert (await api.post(POST, json=[{}] * 3)).status_code == 200
 
 
-async def test_wide_observations_go_in_smaller_parts(settings, worker, start):
-    async with start(settings.model_copy(update={"max_entry_bytes": 16384})) as api:
+async def test_wide_observations_go_in_smaller_parts(settings, worker, start, monkeypatch):
+    monkeypatch.setattr(append, "MAX_ENTRY_BYTES", 16384)
+    async with start(settings) as api:
         body = [{"x": [0.1] * 200} for _ in range(20)]
         assert len((await api.post(POST, json=body)).json()) == 20
         assert {len(command.observations) for command in worker.commands} == {4}

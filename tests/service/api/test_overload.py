@@ -5,9 +5,9 @@ from collections import deque
 
 import pytest
 
-from service.api import overload
-from service.api.overload import FEWEST_IN_FLIGHT, LAG_S, TICK_S, LoopLimit, Overload
-from service.errors import ApiBusy, WaitTooLong
+from service.api.gateway import load_shedding
+from service.api.gateway.load_shedding import FEWEST_IN_FLIGHT, LAG_S, TICK_S, LoopLimit, Overload
+from service.errors.base import ApiBusy, WaitTooLong
 from service.settings import Settings
 
 MAX_WAIT_S = 1.0
@@ -251,4 +251,4 @@ def test_early_refusals():
 
 
 def test_the_share_of_the_wait_leaves_room_for_variance():
-    assert overload.LATE_SHARE < overload.ADMIT_SHARE <= 0.5
+    assert load_shedding.LATE_SHARE < load_shedding.ADMIT_SHARE <= 0.5

@@ -9,14 +9,14 @@ import pytest
 import pytest_asyncio
 import uvicorn
 
-from service import metrics
+from service.api import server as server_module
 from service.api.app import create_app
-from service.api.protocol import open_connections, protocol
-from service.api.server import Server
+from service.api.server import Server, open_connections, protocol
 from service.bench import overload as bench
 from service.bench.processes import Server as Address
-from service.errors import WaitTooLong
-from service.process import listen
+from service.errors.base import WaitTooLong
+from service.observability import metrics
+from service.runtime.process import listen
 
 POST = b"POST /v1/streams/s/observations HTTP/1.1\r\nHost: localhost\r\nX-Request-Id: mine\r\n"
 JSON = b"Content-Type: application/json\r\n"
@@ -128,9 +128,9 @@ async def test_answers_to_pipelined_requests_stay_in_order(server, worker):
     writer.close()
 
 
-async def test_a_body_that_does_not_come_after_a_refusal(logged, worker, until):
-    changed = logged.model_copy(update={"head_timeout_s": 0.3})
-    async with served(changed, until) as (app, port):
+async def test_a_body_that_does_not_come_after_a_refusal(logged, worker, until, monkeypatch):
+    monkeypatch.setattr(server_module, "HEAD_TIMEOUT_S", 0.3)
+    async with served(logged, until) as (app, port):
         refuse(app)
         reader, writer = await asyncio.open_connection("127.0.0.1", port)
         writer.write(post()[:-8])
@@ -202,7 +202,7 @@ def test_the_limit_on_open_files_bounds_connections(monkeypatch, caplog):
     assert limits[0] == 2256
     assert not caplog.records
     assert open_connections(10_000) == 3840
-    assert "max_connections: 3840" in caplog.text
+    assert "max_connections lowered to 3840" in caplog.text
 
 
 # --- a real process -------------------------------------------------------------------------

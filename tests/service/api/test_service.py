@@ -8,9 +8,9 @@ import sys
 import pytest
 
 from model_core.upm.builtin import NEWEST
-from service.api.calls import CALLS
-from service.models import Catalogue
-from service.redis.connection import UnusableServer
+from service.api.routes.table import CALLS
+from service.models.catalogue import Catalogue
+from service.store.connection import UnusableServer
 from tests.service.api.conftest import running
 
 
@@ -146,7 +146,7 @@ async def test_a_store_with_another_number_of_partitions_is_refused(settings, st
     async with start(settings):
         pass
     other = start(settings.model_copy(update={"partitions": 5}))
-    with pytest.raises(UnusableServer, match="made with 4 partitions"):
+    with pytest.raises(UnusableServer, match="created with 4 partitions"):
         await other.__aenter__()
 
 
@@ -157,7 +157,7 @@ def test_the_api_does_not_import_torch():
 
 async def test_a_default_model_that_is_not_there_is_said_at_the_start(settings, caplog):
     async with running(settings.model_copy(update={"default_model": "nope"})):
-        assert "no usable model 'nope'" in caplog.text
+        assert "model 'nope' is not usable" in caplog.text
     caplog.clear()
     async with running(settings.model_copy(update={"default_model": "poisson@1"})):
-        assert "no usable model" not in caplog.text
+        assert "is not usable" not in caplog.text

@@ -172,7 +172,7 @@ def test_the_whole_service_ends_whenever_it_is_stopped(tmp_path, capsys):
         process.kill()
         process.wait()
         assert ended, processes.log_of(name)
-        assert "did not end: killed" not in processes.log_of(name)
+        assert "did not exit: killed" not in processes.log_of(name)
         longest = max(longest, time.monotonic() - began)
     with capsys.disabled():
         print(f"\nserve: longest stop {longest:.2f} s", flush=True)

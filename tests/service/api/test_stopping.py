@@ -8,13 +8,13 @@ import time
 
 import pytest
 
-from service.api import hub
 from service.api.app import check_store, create_app
-from service.api.replies import Replies
-from service.redis import subscription
-from service.redis.committed import AsyncStore
-from service.redis.connection import connect_async
-from service.redis.feed import Feeds
+from service.api.gateway.replies import Replies
+from service.api.sse import event_hub
+from service.store.api_reads import AsyncStore
+from service.store.cluster import subscription
+from service.store.connection import connect_async
+from service.store.event_log import Feeds
 from service.tasks import end
 from tests.service.api.conftest import PARTITIONS
 
@@ -60,9 +60,9 @@ async def test_listening_ends_in_whatever_turn_it_is_cancelled(clients, monkeypa
 async def test_following_the_events_ends_in_whatever_turn_it_is_cancelled(
     clients, settings, monkeypatch
 ):
-    monkeypatch.setattr(hub, "BLOCK_MS", 50)
+    monkeypatch.setattr(event_hub, "BLOCK_MS", 50)
     for turn in range(TURNS):
-        found = hub.Hub(Feeds(*clients, PARTITIONS), settings)
+        found = event_hub.EventHub(Feeds(*clients, PARTITIONS), settings)
         found.start()
         await turns(turn)
         found._task.cancel()

@@ -3,9 +3,9 @@
 import pytest
 
 from service import wire
-from service.redis import keys
-from service.redis.keys import partition_of
-from service.redis.store import chunk_of, seal
+from service.store import keys
+from service.store.keys import partition_of
+from service.store.worker_reads import chunk_of, seal
 
 JSON = {"Content-Type": "application/json"}
 
@@ -191,7 +191,7 @@ def put_history(client, stream, head, previous_starts):
     ],
 )
 async def test_changepoints_follow_the_best_path_back(api, settings, history, expected):
-    from service.redis.connection import connect
+    from service.store.connection import connect
 
     previous = [-1] * 500
     previous[250], previous[100] = 100, 0
@@ -213,7 +213,7 @@ async def test_changepoints_follow_the_best_path_back(api, settings, history, ex
 
 
 async def test_stored_bytes_that_cannot_be_read(api, settings):
-    from service.redis.connection import connect
+    from service.store.connection import connect
 
     with connect(settings.redis_url) as client:
         client.hset(keys.heads(partition_of("s", 4)), "s", b"\x00nonsense")

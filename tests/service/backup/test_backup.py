@@ -9,16 +9,15 @@ import sys
 import pytest
 from typer.testing import CliRunner
 
-from service import formats
-from service import keys as access
+from service import api_keys as access
 from service.backup.file import Reader
 from service.backup.restore import Restore
-from service.cli import app
-from service.redis import keys
-from service.redis.connection import UnusableServer, fix_partitions
-from service.redis.keyring import Keyring
-from service.wire import Configure, Delete, Observe
-from tests.service.worker.test_reload import MODELS, configure, series
+from service.commands.main import app
+from service.store import keys
+from service.store.api_keys import Keyring
+from service.store.connection import UnusableServer, fix_partitions
+from service.wire import Configure, Delete, Observe, versions
+from tests.service.worker.streams.test_reload import MODELS, configure, series
 
 
 def moca(bench, *arguments, models=None):
@@ -151,7 +150,7 @@ def test_not_before_what_was_accepted_is_applied(file, make_bench):
     other.append(Observe("mine", []), Configure("mine", {}))
     result = moca(other, "restore", file)
     assert result.exit_code == 1
-    assert "accepted observations wait" in result.output
+    assert "accepted observations are still pending" in result.output
 
 
 def test_not_into_too_little_memory(filled, make_bench, tmp_path, monkeypatch):
@@ -168,13 +167,13 @@ def test_not_into_too_little_memory(filled, make_bench, tmp_path, monkeypatch):
         other.client.config_set("maxmemory", 1000)
         result = moca(other, "restore", file)
         assert result.exit_code == 1
-        assert "and more, the store's maxmemory is 1000" in result.output
+        assert "bytes, but the store's maxmemory is 1000" in result.output
         other.client.config_set("maxmemory", 0)
         with monkeypatch.context() as patch:
             patch.setattr(Restore, "_write", fill)
             result = moca(other, "restore", file)
         assert result.exit_code == 1
-        assert "used up: give it more" in result.output
+        assert "full: raise maxmemory" in result.output
     finally:
         other.client.config_set("maxmemory", 0)
     assert len(everything(other)) == 1
@@ -187,7 +186,7 @@ def test_the_number_of_partitions_of_a_store_stays(file, make_bench):
     fix_partitions(other.client, 3)
     result = moca(other, "restore", file, "--partitions", 4)
     assert result.exit_code == 1
-    assert "3 partitions, asked for 4" in result.output
+    assert "3 partitions, got 4" in result.output
     assert "into 3 partitions" in done(moca(other, "restore", file))
 
 
@@ -206,7 +205,7 @@ def test_one_that_was_interrupted_is_repeated(file, filled, make_bench, monkeypa
         fix_partitions(other.client, 2)
     half = moca(other, "backup", file.with_name("half"))
     assert half.exit_code == 1
-    assert "a restore did not end here" in half.output
+    assert "a restore into this store was interrupted" in half.output
     with monkeypatch.context() as patch:  # the next one even before its first stream
         patch.setattr("service.backup.restore.Restore._write", cut)
         moca(other, "restore", file)
@@ -221,13 +220,13 @@ def test_models_must_be_those_that_streams_are_on(file, filled, make_bench, tmp_
     other, models = make_bench(db=1), tmp_path / "elsewhere"
     result = moca(other, "restore", file, models=models)
     assert result.exit_code == 1
-    assert "pump@1 is not there" in result.output
+    assert "pump@1 is missing" in result.output
     shutil.copytree(tmp_path / "models", models)
     changed = models / "pump" / "1" / "model.json"
     changed.write_text(changed.read_text().replace("0.05", "0.06"))
     result = moca(other, "restore", file, models=models)
     assert result.exit_code == 1
-    assert "pump@1 is another one" in result.output
+    assert "pump@1 differs" in result.output
     assert other.client.dbsize() == 0
     done(moca(other, "restore", file, "--ignore-models", models=models))
     assert "pump" in everything(other)
@@ -278,7 +277,7 @@ def test_nothing_to_take(make_bench, tmp_path):
 def test_a_full_disk_leaves_no_file(filled, tmp_path):
     """A limit on the size of its files stands for a full disk."""
     path, settings = tmp_path / "all.moca", filled.settings
-    command = [sys.executable, "-m", "service.cli", "backup", str(path)]
+    command = [sys.executable, "-m", "service.commands.main", "backup", str(path)]
     command += ["--redis-url", settings.redis_url, "--models-dir", str(settings.models_dir)]
 
     def limit():
@@ -293,9 +292,9 @@ def test_a_full_disk_leaves_no_file(filled, tmp_path):
 
 def test_one_of_a_later_version_is_refused(file, make_bench, monkeypatch):
     other = make_bench(db=1)
-    written = formats.STORE
-    monkeypatch.setattr(formats, "STORE", 0)  # as it looks to a version before this one
+    written = versions.STORE
+    monkeypatch.setattr(versions, "STORE", 0)  # as it looks to a version before this one
     result = moca(other, "restore", file)
     assert result.exit_code == 1
-    assert f"in format {written}; this version reads formats up to 0" in result.output
+    assert f"in store format {written}; this version reads formats up to 0" in result.output
     assert other.client.dbsize() == 0

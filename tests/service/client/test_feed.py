@@ -12,7 +12,7 @@ import pytest
 
 from service.client import AsyncClient, Client, InvalidRequest, Unavailable, UnexpectedAnswer
 from service.client.errors import NotFound, Unauthorized
-from service.documents import Gap, StreamEvent
+from service.schema.responses import Gap, StreamEvent
 from tests.service.client.conftest import running
 
 

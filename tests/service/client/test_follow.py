@@ -86,7 +86,7 @@ def test_a_busy_service_is_tried_again(ask):
 
 
 def test_what_cannot_be(ask):
-    with pytest.raises(InvalidRequest, match="id of a stream"):
+    with pytest.raises(InvalidRequest, match="expected a stream id"):
         ask(Scripted(END), lambda client: client.follow(""))
     with pytest.raises(UnexpectedAnswer, match="observations/live"):
         ask(Scripted(messages("event: observation\ndata: 1")), all_of())

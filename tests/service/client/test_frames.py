@@ -7,11 +7,9 @@ import httpx
 import msgspec
 import pytest
 
-from service import frames
-from service.client import Client, InvalidRequest, PartlyObserved
-from service.documents import Answer, Changepoints, HistoryPage, Predictive, Recorded
-from service.frames import Answers, to_frame
-from service.wire import Event
+from service.client import Client, InvalidRequest, PartlyObserved, frames
+from service.client.frames import Answers, to_frame
+from service.schema.responses import Answer, Changepoints, Event, HistoryPage, Predictive, Recorded
 
 WHEN = [datetime(2024, 1, day, tzinfo=UTC) for day in (1, 2, 3)]
 
@@ -97,7 +95,7 @@ def test_every_way_that_pandas_says_missing(dtype):
 def test_what_is_refused(library):
     with pytest.raises(InvalidRequest, match="row 2, column 'y': 'inf' is not finite"):
         observed(Service(), frame_of(library, {"y": [1.0, math.inf]}))
-    with pytest.raises(InvalidRequest, match="the frame has no column 'z'; it has 'y'"):
+    with pytest.raises(InvalidRequest, match="the frame has no column 'z'; its columns: 'y'"):
         observed(Service(), frame_of(library, {"y": [1.0]}), y="z")
     with pytest.raises(InvalidRequest, match="expected a pandas or polars frame, got dict"):
         observed(Service(), {"y": [1.0]})

@@ -12,7 +12,7 @@ from service.client.outbox.sending import Delivered, Failed, Sender
 from service.client.outbox.store import Store
 from service.client.problems import problem_of
 from service.client.retry import Call
-from service.documents import Answer, HistoryPage, Recorded, StreamState
+from service.schema.responses import Answer, HistoryPage, Recorded, StreamSummary
 
 
 class Service:
@@ -46,7 +46,7 @@ class Service:
             raise problem_of(404, {"type": "x/unknown-stream"})
         log = self.log[stream]
         if len(parts) == 4:
-            return StreamState(stream, "m", len(log))
+            return StreamSummary(stream, "m", len(log))
         start = int(dict(request.params)["start"])
         first = max(0, len(log) - self.history)
         kept = [
@@ -179,7 +179,7 @@ def test_without_positions_nothing_is_sent_again_that_may_be_forgotten(monkeypat
     driver.round()
     assert service.seen == []
     assert [type(each) for each in driver.told] == [Failed, Failed]
-    assert "may be applied" in driver.told[0].problem.detail
+    assert "may have been applied" in driver.told[0].problem.detail
     driver.add("s", 3.0)
     driver.round()
     assert labels(service, "s") == [3.0]

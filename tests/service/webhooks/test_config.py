@@ -8,11 +8,11 @@ from pathlib import Path
 
 import pytest
 
-from service.process import Refused
+from service.errors.base import StartupError
 from service.settings import Settings
-from service.webhooks.allow import Allowed, NotAllowed
-from service.webhooks.config import hooks_of
-from service.webhooks.message import headers_of
+from service.webhooks.allowlist import Allowed, NotAllowed
+from service.webhooks.config import Delivery, webhooks_of
+from service.webhooks.sender import headers_of
 
 KEY = bytes(range(32))
 SECRET = "whsec_" + base64.b64encode(KEY).decode()
@@ -31,7 +31,7 @@ def read(tmp_path):
     def read(text, hosts="hooks.example.org", **environ):
         path = tmp_path / "hooks.toml"
         path.write_text(text)
-        return hooks_of(Settings(webhooks_file=path, webhook_hosts=hosts), environ)
+        return webhooks_of(Settings(webhooks_file=path, webhook_hosts=hosts), environ)
 
     return read
 
@@ -39,14 +39,58 @@ def read(tmp_path):
 def test_secrets_come_from_three_places(read, tmp_path):
     (tmp_path / "key").write_text(SECRET + "\n")
     plain = HOOK.replace(f'secret = "{SECRET}"', "{}")
-    (given,) = read(HOOK)
-    (from_file,) = read(plain.format('secret_file = "key"'))
-    (from_env,) = read(plain.format('secret_env = "PAGER"'), PAGER=SECRET)
+    (given,) = read(HOOK).hooks
+    (from_file,) = read(plain.format('secret_file = "key"')).hooks
+    (from_env,) = read(plain.format('secret_env = "PAGER"'), PAGER=SECRET).hooks
     assert given.secret == from_file.secret == from_env.secret == KEY
     assert given.wanted.states == {"confirmed"}
     assert "0001" not in repr(given)
     assert "token" not in repr(given)
-    assert hooks_of(Settings(), {}) == []
+    assert webhooks_of(Settings(), {}) == ([], Delivery())
+
+
+def test_bounds_of_delivery_are_at_the_top_of_the_file(read):
+    defaults = {
+        "attempts": 10,
+        "timeout_s": 10.0,
+        "backoff_s": 1.0,
+        "backoff_max_s": 300.0,
+        "in_flight": 8,
+        "dead_letters": 1000,
+    }
+    bounds = read(HOOK).delivery
+    assert {name: getattr(bounds, name) for name in defaults} == defaults
+    assert {name: getattr(Delivery(), name) for name in defaults} == defaults
+    chosen = {name: value + 2 for name, value in defaults.items()}
+    top = "".join(f"{name} = {int(value)}\n" for name, value in chosen.items())
+    bounds = read(top + HOOK).delivery
+    assert {name: getattr(bounds, name) for name in chosen} == chosen
+
+
+@pytest.mark.parametrize(
+    ("line", "said"),
+    [
+        ("attempts = 0", "attempts: Input should be greater than or equal to 1, got 0"),
+        ("attempts = 1.5", "attempts: Input should be a valid integer, got 1.5"),
+        ('attempts = "3"', "attempts: Input should be a valid integer, got str"),
+        ("timeout_s = 0", "timeout_s: Input should be greater than 0, got 0"),
+        ("timeout_s = inf", "timeout_s: Input should be a finite number, got inf"),
+        ("backoff_s = -1", "backoff_s: Input should be greater than 0, got -1"),
+        ("backoff_max_s = nan", "backoff_max_s: Input should be a finite number, got nan"),
+        ("in_flight = true", "in_flight: Input should be a valid integer, got True"),
+        ("dead_letters = 0", "dead_letters: Input should be greater than or equal to 1, got 0"),
+        ("webhook_attempts = 3", "webhook_attempts: Extra inputs"),
+    ],
+)
+def test_bounds_of_delivery_that_cannot_be_used_are_refused(read, line, said):
+    with pytest.raises(StartupError, match=r"hooks\.toml: ") as refused:
+        read(f"{line}\n{HOOK}")
+    assert said in str(refused.value)
+
+
+def test_bounds_of_delivery_below_a_hook_are_refused_with_their_place(read):
+    with pytest.raises(StartupError, match=r"hook\.0\.attempts: .* the top of the file"):
+        read(HOOK + "attempts = 3\n")
 
 
 @pytest.mark.parametrize(
@@ -54,10 +98,10 @@ def test_secrets_come_from_three_places(read, tmp_path):
     [
         (
             ("https://hooks.example.org", "https://evil.org"),
-            "evil.org:443 is not in",
+            "evil.org:443 is not on",
         ),
-        (("https://hooks", "http://hooks"), "http://hooks.example.org:80 is not in the list"),
-        (("https://hooks", "https://user:pw@hooks"), "without a user"),
+        (("https://hooks", "http://hooks"), "http://hooks.example.org:80 is not on the allowlist"),
+        (("https://hooks", "https://user:pw@hooks"), "without user info"),
         (("https://hooks.example.org", "ftp://hooks.example.org"), "expected a url"),
         (('name = "pager"\n', ""), "hook.0.name: Field required"),
         (('name = "pager"', 'name = "a b"'), "hook.0.name"),
@@ -66,14 +110,17 @@ def test_secrets_come_from_three_places(read, tmp_path):
         (("[[hook]]", '[[hook]]\nsecret_env = "A"'), "one of secret, secret_env and secret_file"),
         ((SECRET, "short"), "expected a secret of 24 to 64 bytes, got 5"),
         ((SECRET, "whsec_!!"), "not base64"),
-        ((f'secret = "{SECRET}"', 'secret_env = "NONE"'), "variable NONE of secret_env is not set"),
-        ((f'secret = "{SECRET}"', 'secret_file = "none"'), "secret_file cannot be read"),
-        (("[[hook]]", "[[hook"), "is not TOML"),
+        (
+            (f'secret = "{SECRET}"', 'secret_env = "NONE"'),
+            "secret_env: the variable NONE is not set",
+        ),
+        ((f'secret = "{SECRET}"', 'secret_file = "none"'), "cannot read secret_file"),
+        (("[[hook]]", "[[hook"), "invalid TOML"),
         (("[[hook]]", "[[hooks]]"), "hooks: Extra inputs"),
     ],
 )
 def test_a_file_that_cannot_be_used_is_refused(read, change, said):
-    with pytest.raises(Refused) as refused:
+    with pytest.raises(StartupError) as refused:
         read(HOOK.replace(*change))
     assert said in str(refused.value)
     assert SECRET not in str(refused.value)
@@ -81,7 +128,7 @@ def test_a_file_that_cannot_be_used_is_refused(read, change, said):
 
 
 def test_two_hooks_of_one_name_are_refused(read):
-    with pytest.raises(Refused, match="more than one hook is named 'pager'"):
+    with pytest.raises(StartupError, match="duplicate hook name 'pager'"):
         read(HOOK + HOOK)
 
 
@@ -117,7 +164,7 @@ def test_the_list_of_hosts(hosts, url, allowed):
 
 @pytest.mark.parametrize("hosts", ["*", "a.*.com", "ftp://a.com", "a.com/path", "u@a.com", "a:b"])
 def test_a_malformed_list_is_refused(hosts):
-    with pytest.raises(Refused, match="webhook-hosts"):
+    with pytest.raises(StartupError, match="webhook-hosts"):
         Allowed.parse(hosts)
 
 

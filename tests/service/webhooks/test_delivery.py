@@ -16,10 +16,10 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 import httpx
 import pytest
 
-from service.process import EXIT_REFUSED
-from service.redis import keys
-from service.redis.connection import connect
-from service.redis.embedded import running_url
+from service.runtime.embedded import running_url
+from service.runtime.process import EXIT_REFUSED
+from service.store import keys
+from service.store.connection import connect
 from tests.e2e.deployment import Processes
 from tests.feeding import Writer
 from tests.ports import free_port
@@ -108,16 +108,16 @@ class Webhooks:
         with self.file.open("a") as file:
             file.write("\n".join(["[[hook]]", *lines, ""]))
 
-    def start(self, name="webhooks", **settings):
+    def start(self, name="webhooks", **delivery):
+        bounds = {"backoff_s": 0.1, "backoff_max_s": 0.3, "timeout_s": 1, **delivery}
+        top = "".join(f"{key} = {value}\n" for key, value in bounds.items())
+        file = self.processes.folder / f"{name}.toml"
+        file.write_text(top + self.file.read_text())
         given = {
             "redis_url": self.processes.environment["MOCA_REDIS_URL"],
-            "webhooks_file": self.file,
+            "webhooks_file": file,
             "webhook_hosts": "http://127.0.0.1",
-            "webhook_backoff_s": 0.1,
-            "webhook_backoff_max_s": 0.3,
-            "webhook_timeout_s": 1,
             "metrics_port": self.port,
-            **settings,
         }
         options = [x for k, v in given.items() for x in (f"--{k.replace('_', '-')}", str(v))]
         self.processes.start(name, "webhooks", *options)
@@ -143,7 +143,15 @@ class Webhooks:
 
     def command(self, *options):
         url = self.processes.environment["MOCA_REDIS_URL"]
-        command = [sys.executable, "-m", "service.cli", "webhooks", "--redis-url", url, *options]
+        command = [
+            sys.executable,
+            "-m",
+            "service.commands.main",
+            "webhooks",
+            "--redis-url",
+            url,
+            *options,
+        ]
         environ = {**self.processes.environment, "COLUMNS": "250"}
         return subprocess.run(command, env=environ, capture_output=True, text=True, check=False)
 
@@ -209,7 +217,7 @@ def test_a_receiver_that_fails_first_and_hangs_gets_each_event(webhooks, receive
     fates = iter([500, 2.0, 429, 302])
     receiver.fate = lambda path, data: next(fates, 200)
     webhooks.hook("h", f"{receiver.url}/h")
-    webhooks.start(webhook_in_flight=1)
+    webhooks.start(in_flight=1)
     for i in range(1, 4):
         writer.raise_("a", i)
     until(lambda: len(receiver.got("/h")) == 3, lambda: webhooks.processes.log_of("webhooks"))
@@ -225,7 +233,7 @@ def test_a_receiver_that_fails_first_and_hangs_gets_each_event(webhooks, receive
 def test_a_receiver_that_is_down_gets_the_events_when_it_is_back(webhooks, writer):
     port = free_port()
     webhooks.hook("h", f"http://127.0.0.1:{port}/h")
-    webhooks.start(webhook_attempts=100)
+    webhooks.start(attempts=100)
     for i in range(1, 6):
         writer.raise_("a", i)
     until(lambda: webhooks.metric("lag_seconds", "h") > 0.5)
@@ -240,7 +248,7 @@ def test_one_dead_receiver_does_not_hold_up_the_others(webhooks, receiver, write
     receiver.fate = lambda path, data: 200 if path == "/good" else 30.0
     webhooks.hook("hangs", f"{receiver.url}/hangs")
     webhooks.hook("good", f"{receiver.url}/good")
-    webhooks.start(webhook_timeout_s=5)
+    webhooks.start(timeout_s=5)
     for i in range(1, 101):
         writer.raise_(f"s{i % 7}", i)
     until(lambda: len(receiver.got("/good")) == 100)
@@ -250,18 +258,18 @@ def test_one_dead_receiver_does_not_hold_up_the_others(webhooks, receiver, write
 def test_what_fails_for_good_is_dead_and_can_be_sent_again(webhooks, receiver, writer):
     receiver.fate = lambda path, data: 500 if data["event"]["id"] in (2, 3, 4) else 200
     webhooks.hook("h", f"{receiver.url}/h")
-    webhooks.start(webhook_attempts=3, webhook_dead=2)
+    webhooks.start(attempts=3, dead_letters=2)
     for i in range(1, 6):
         writer.raise_("a", i)
     until(lambda: ("a", 5) in receiver.got("/h"))
     assert receiver.got("/h") == [("a", 1), ("a", 5)]
     assert webhooks.metric("dead_total", "h") == 3
     shown = webhooks.command("--dead").stdout
-    assert "answered with status 500" in shown
+    assert "response status 500" in shown
     assert [line.split()[3] for line in shown.splitlines() if "evt_" in line] == ["3", "4"]
     receiver.fate = lambda path, data: 200
-    assert "0 to be delivered again" in webhooks.command("--redeliver", "--hook", "x").stdout
-    assert "2 to be delivered again" in webhooks.command("--redeliver").stdout
+    assert "redelivering 0 deliveries" in webhooks.command("--redeliver", "--hook", "x").stdout
+    assert "redelivering 2 deliveries" in webhooks.command("--redeliver").stdout
     until(lambda: set(receiver.got("/h")) == {("a", i) for i in (1, 3, 4, 5)})
     ids = {verify(h, body) for _, h, body, _ in receiver.calls if b'"id":3,' in body}
     assert len(ids) == 1
@@ -279,7 +287,7 @@ def test_a_kill_between_delivery_and_acknowledgement_delivers_again(webhooks, re
 
     receiver.fate = slow
     webhooks.hook("h", f"{receiver.url}/h")
-    webhooks.start(webhook_timeout_s=20)
+    webhooks.start(timeout_s=20)
     for i in range(1, 4):
         writer.raise_("a", i)
     assert arrived.wait(10)
@@ -314,14 +322,14 @@ def test_a_host_outside_the_list_is_refused_at_the_start(webhooks):
     file = ["--webhooks-file", str(webhooks.file)]
     found = webhooks.command(*file, "--webhook-hosts", "https://other.example.org")
     assert found.returncode == EXIT_REFUSED
-    assert "hook 'h': https://hooks.example.org:443 is not in the list" in found.stderr
+    assert "hook 'h': https://hooks.example.org:443 is not on the allowlist" in found.stderr
     assert "Traceback" not in found.stderr
-    serve = [sys.executable, "-m", "service.cli", "serve", *file]
+    serve = [sys.executable, "-m", "service.commands.main", "serve", *file]
     folder = ["--data-dir", str(webhooks.processes.folder / "data"), "--port", str(free_port())]
     environ = {k: v for k, v in webhooks.processes.environment.items() if k != "MOCA_REDIS_URL"}
     found = subprocess.run(
         [*serve, *folder], env=environ, capture_output=True, text=True, check=False
     )
     assert found.returncode == EXIT_REFUSED
-    assert "is not in the list" in found.stderr
+    assert "is not on the allowlist" in found.stderr
     assert running_url(webhooks.processes.folder / "data") is None

@@ -6,10 +6,10 @@ from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
-from service.feed import Filter
-from service.webhooks.allow import Allowed, NotAllowed
+from service.webhooks.allowlist import Allowed, NotAllowed
 from service.webhooks.config import Hook
 from service.webhooks.sender import Sender
+from service.wire.event_entries import Filter
 
 LOOPBACK = Allowed.parse("http://127.0.0.1")
 EMPTY = b"Content-Length: 0\r\n\r\n"
@@ -49,7 +49,7 @@ async def attempt(answer, timeout_s=2.0):
 async def test_a_redirect_wherever_it_leads_is_a_failed_attempt(place):
     """Its address is not followed, nor may it be the end of the process that reads it."""
     found = await attempt(b"HTTP/1.1 302 Found\r\nLocation: " + place + b"\r\n" + EMPTY)
-    assert found in {"answered with status 302", "the call failed: RemoteProtocolError"} or (
+    assert found in {"response status 302", "the call failed: RemoteProtocolError"} or (
         found == "the call failed: InvalidURL"
     )
 

@@ -11,17 +11,17 @@ import torch
 
 from model_core import artifact
 from service import wire
-from service.redis import keys
-from service.redis.append import Queued, entry_of
-from service.redis.committed import AsyncStore
-from service.redis.connection import connect, connect_async
-from service.redis.script import Call, Script
-from service.redis.store import decoded, each_decoded, unseal
 from service.settings import Settings
+from service.store import keys
+from service.store.api_reads import AsyncStore
+from service.store.append import Queued, entry_of
+from service.store.connection import connect, connect_async
+from service.store.script import Call, Script
+from service.store.worker_reads import decoded, each_decoded, unseal
 from service.wire import Observation, Observe
-from service.worker import loop
-from service.worker.loop import Worker
-from service.worker.rehearsal import rehearse
+from service.worker import worker as loop
+from service.worker.self_test import rehearse
+from service.worker.worker import Worker
 
 INCARNATION = "api0"
 TURNS = 400
@@ -185,7 +185,7 @@ class Bench:
         oldest = max(0, head.seq - head.settings.history)
         kept = [found[seq] for seq in range(oldest, head.seq)]
         assert max(found, default=-1) < head.seq
-        assert asyncio.run(self._read(stream, head)) == kept
+        assert asyncio.run(self._read(stream, head)) == (kept, [])
         return kept
 
     async def _read(self, stream, head):

@@ -6,9 +6,9 @@ import pytest
 
 from model_core.defaults import Defaults
 from model_core.upm.builtin import Options, build
-from service import views
+from service.schema import rendering
 from service.wire import Configure
-from training.online import Settings, follow
+from training.evaluation.online import Settings, follow
 
 LEVELS = [0.0, 3.0, -2.0, 5.0]
 
@@ -22,8 +22,8 @@ def test_segmentation_and_events(bench, model, steps, history):
         y = [float(round(abs(10 * value))) for value in y]
     bench.ask(Configure("a", {"model": model, "history": history}), status=201)
     bench.observe("a", y)
-    segments = views.segmentation(bench.head("a"), bench.records("a"))
-    served = [segment["start"] for segment in segments][1:]
+    segments = rendering.segmentation(bench.head("a"), bench.records("a"))
+    served = [segment.start for segment in segments][1:]
     confirmed = sorted(e.start for e in bench.events("a") if e.state == "confirmed")
     settings = Settings(Defaults(history=history))
     (found,) = follow(build(model, Options()), [[[value] for value in y]], settings)

@@ -6,7 +6,7 @@ import random
 import pytest
 import redis
 
-from service.redis import keys
+from service.store import keys
 from service.wire import Configure, Delete, Observation, Observe, Predict, RunLength
 
 STREAMS = ["a", "b", "c", "d", "e"]

@@ -9,23 +9,24 @@ from zlib import crc32
 import pytest
 
 from model_core import codec
-from service import canaries, feed, wire
-from service import keys as access
+from service import api_keys as access
+from service import wire
 from service.backup.file import Kept
 from service.backup.take import damage
-from service.canaries import Canary
-from service.redis import keys
-from service.redis.append import Queued, entry_of
-from service.redis.committed import AsyncStore
-from service.redis.connection import connect_async
-from service.redis.keyring import _table
-from service.redis.log import START, Entry
-from service.redis.store import CorruptState, Store, decoded
+from service.models import canary
+from service.models.canary import Canary
+from service.store import event_log, keys
+from service.store.api_keys import _table
+from service.store.api_reads import AsyncStore
+from service.store.append import Queued, entry_of
+from service.store.connection import connect_async
+from service.store.log import START, Entry
+from service.store.worker_reads import CorruptState, Store, decoded
 from service.wire import Configure, Delete, Observation, Observe, Verdict, WhatIf
-from service.worker.engine import Engine
-from service.worker.retained import retained
-from service.worker.stream import Stream
-from service.worker.task import items_of
+from service.worker.commands.rerun import retained
+from service.worker.streams.registry import Engine
+from service.worker.streams.stream import Stream
+from service.worker.streams.task import decode_entries
 from tests.service.worker.conftest import INCARNATION
 
 LABELS = [0.1 * (i % 5) + (8.0 if i >= 30 else 0.0) for i in range(68)]
@@ -98,6 +99,11 @@ class Reader:
         """What the API reads of a part; None: it says what is wrong."""
         return self.loop.run_until_complete(self._api(part))
 
+    def records(self):
+        """What the API reads of the whole history, and what it says is lost."""
+        read = self.store.records(self.p, "a", self.bench.head("a"), 0, 10_000)
+        return self.loop.run_until_complete(read)
+
     async def _api(self, part):
         store, p, found = self.store, self.p, []
         try:
@@ -108,7 +114,9 @@ class Reader:
                 head = await store.head(p, "a")
                 if head is None:
                     return None
-                found += [head, await store.records(p, "a", head, 0, head.seq)]
+                records, lost = await store.records(p, "a", head, 0, head.seq)
+                assert not lost  # only what was sealed without is
+                found += [head, records]
                 rows, unreadable = await store.overview([(p, "a"), (p, "b")], 5)
                 assert rows[-1].stream == "b"  # whatever the damage of its neighbour
                 found.append(None if unreadable else rows)
@@ -321,8 +329,23 @@ def test_a_damaged_record_before_the_checkpoint_is_missing_from_the_history_alon
     assert not bench.client.hexists(keys.tail(0, "a"), str(head.checkpoint - 1))
     bench.crash()
     assert slug(bench.ask(WhatIf("a", {}), status=500)) == "corrupt-state"
-    assert written.api("history") is None
+    records, lost = written.records()
+    gone = head.checkpoint - 1
+    assert [record.seq for record in records] == [seq for seq in range(139) if seq != gone]
+    assert lost == [f"observation {gone}"]
     assert bench.observe("a", [1.0])[0]["seq"] == 139
+
+
+def test_a_record_mended_before_its_chunk_is_sealed_is_not_lost(written):
+    bench, head = written.bench, written.bench.head("a")
+    field = str(head.checkpoint - 1)
+    good = bench.client.hget(keys.tail(0, "a"), field)
+    flip(bench.client, keys.tail(0, "a"), field)
+    bench.observe("a", [1.0])  # its worker knows of the damage
+    bench.client.hset(keys.tail(0, "a"), field, good)
+    bench.observe("a", [float(i % 3) for i in range(70)])
+    records, lost = written.records()
+    assert ([record.seq for record in records], lost) == (list(range(139)), [])
 
 
 def test_a_damaged_idempotency_record_is_an_error_for_its_key_alone(written):
@@ -355,7 +378,7 @@ def test_an_idempotency_record_under_a_damaged_name_is_known_by_its_own(written)
 def test_a_lost_head_is_no_new_stream(written):
     bench = written.bench
     bench.client.hdel(keys.heads(0), "a")
-    assert "head is gone" in bench.ask(Observe("a", [Observation(y=1.0)]), status=500)["detail"]
+    assert "head is missing" in bench.ask(Observe("a", [Observation(y=1.0)]), status=500)["detail"]
 
 
 # --- the log ------------------------------------------------------------------------------------
@@ -372,7 +395,7 @@ def entry_with(envelopes):
 
 def read(entry):
     """Commands by their number; None for one that is answered as damaged, and what is set aside."""
-    items = items_of(0, START, [entry])
+    items = decode_entries(0, START, [entry])
     assert items
     known = {i.task.envelope.number: (i.task.incarnation, i.task.envelope) for i in items if i.task}
     lost = {item.lost.number: None for item in items if item.lost}
@@ -405,16 +428,16 @@ def test_bytes_that_are_no_text_are_damage_too():
     """The decoder has an error of its own for them; a hurt mark leaves them without checksum."""
     with pytest.raises(CorruptState):
         decoded(wire.decode_idempotency, b"\x94\xa1\xff\x00\x00\x90", "idempotency", "a")
-    (item,) = items_of(0, START, [Entry("5-0", b"\x92\xa1\xff\x90")])
+    (item,) = decode_entries(0, START, [Entry("5-0", b"\x92\xa1\xff\x90")])
     assert (item.task, item.payload) == (None, b"\x92\xa1\xff\x90")
     entry = entry_with([envelope(7, 1.0)])
-    (item,) = items_of(0, START, [entry._replace(sums=b"\x94\xa1\xff\x01\x00\x90")])
+    (item,) = decode_entries(0, START, [entry._replace(sums=b"\x94\xa1\xff\x01\x00\x90")])
     assert (item.task, item.lost.number) == (None, 7)
 
 
 def test_an_entry_of_another_partition():
     entry = entry_with([envelope(7, 1.0)])
-    (item,) = items_of(1, START, [entry])
+    (item,) = decode_entries(1, START, [entry])
     assert (item.task, item.lost.number) == (None, 7)
 
 
@@ -423,12 +446,12 @@ def test_an_entry_of_a_later_version_is_left_to_it():
     sums = wire.decode_sums(wire.checked(entry.sums, "entry", 0))
     sums.format += 1
     later = entry._replace(sums=wire.checksummed(wire.encode(sums), "entry", 0))
-    assert items_of(0, START, [later]) == []
+    assert decode_entries(0, START, [later]) == []
     body = wire.encode([7, 1, 0, "gaussian", {"type": "forecast_all", "stream": "a"}])
     unknown = Entry("5-0", *entry_of(0, INCARNATION, [Queued(7, 1, body)]))
-    assert items_of(0, START, [unknown]) == []
+    assert decode_entries(0, START, [unknown]) == []
     flipped = unknown._replace(payload=unknown.payload.replace(b"forecast", b"forecasu"))
-    assert items_of(0, START, [flipped])[0].lost.number == 7
+    assert decode_entries(0, START, [flipped])[0].lost.number == 7
 
 
 def test_a_damaged_command_is_answered_and_its_neighbours_are_applied(make_bench):
@@ -454,7 +477,7 @@ def test_a_damaged_command_is_answered_and_its_neighbours_are_applied(make_bench
 
 def test_an_api_of_an_earlier_version_reads_outcomes(make_bench):
     bench = make_bench(partitions=1)
-    payload = wire.encode(wire.Batch("old", [envelope(4, 1.0)]))
+    payload = wire.encode(wire.LogEntry("old", [envelope(4, 1.0)]))
     bench.client.xadd(keys.log(0), {"b": payload})
     bench.observe("b", [1.0])
     blob = bench.client.hget(keys.outcomes(0, "old", 4), "4")
@@ -466,12 +489,12 @@ def test_an_api_of_an_earlier_version_reads_outcomes(make_bench):
 
 def test_every_byte_of_a_feed_entry(written):
     ((id_, fields), *_) = written.client.xrange(keys.feed(0))
-    good = feed.entry_of(0, id_, fields)
+    good = event_log.entry_of(0, id_, fields)
     assert good.raised is not None
     assert fields.keys() == {b"e", b"b", b"c"}
     for name, value in fields.items():
         for bad in damages(value):
-            found = feed.entry_of(0, id_, {**fields, name: bad})
+            found = event_log.entry_of(0, id_, {**fields, name: bad})
             # One that is damaged counts as trimmed away, which its readers hear of.
             assert found == good or found.before == found.id
             assert found.raised in (None, good.raised)
@@ -501,7 +524,7 @@ def test_every_byte_of_a_canary(written):
         assert found["fan"] == good
         assert found.get("pump", good) == good
         assert ("pump" in found) != ("pump" in unreadable)
-    written.client.hset(keys.CANARIES, "pump", canaries.encode(good))
+    written.client.hset(keys.CANARIES, "pump", canary.encode(good))
     assert run(written.store.canaries()) == ({"pump": good, "fan": good}, [])
 
 

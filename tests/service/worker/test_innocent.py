@@ -12,13 +12,12 @@ import time
 import pytest
 
 from model_core.upm.conjugate import Gaussian
-from service.redis import keys
-from service.redis import log as log_module
-from service.supervisor import _by_itself
+from service.runtime.supervisor import _by_itself
+from service.store import keys
+from service.store import log as log_module
 from service.wire import Configure, Observation, Observe
-from service.worker import engine as engine_module
-from service.worker import loop
-from service.worker.loop import Worker
+from service.worker import worker as loop
+from service.worker.worker import Worker
 
 POISON, TTL_MS = 13.0, 1000
 IDS = itertools.count()
@@ -44,7 +43,7 @@ class Stalls:
 
     def install(self, worker):
         """At what it read, but has not named yet; in computing; or before its commit is sent."""
-        read, commit, apply = worker.log.read, worker.log.commit, loop.Batch.apply
+        read, commit, apply = worker.log.read, worker.log.commit, loop.CommandBatch.apply
 
         def read_and_wait(*arguments):
             found = read(*arguments)
@@ -63,7 +62,7 @@ class Stalls:
         if self.where == "read":
             worker.log.read = read_and_wait
         elif self.where == "computing":
-            loop.Batch.apply = wait_and_apply  # this process is the worker's alone
+            loop.CommandBatch.apply = wait_and_apply  # this process is the worker's alone
         else:
             worker.log.commit = wait_and_commit
 
@@ -238,8 +237,7 @@ def _check_poison(make_bench, live, monkeypatch, deed, deaths):
                 DEEDS[deed]()
             return update(self, stats, phi, y, weight)
 
-    monkeypatch.setitem(engine_module.Catalogue.__init__.__globals__["BUILTIN"], "gaussian@1",
-                        lambda options: Poisonous(y_dim=options.y_dim))  # fmt: skip
+    monkeypatch.setattr("model_core.upm.conjugate.Gaussian", Poisonous)
     hanging = deed in ("spin", "sleep")
     ended_itself = deed in ("exit", "fault")
     # Were it certain that a worker that did not come back died of it, this would change nothing.

@@ -7,11 +7,12 @@ import random
 import msgspec
 import pytest
 
-from model_core.upm.builtin import NEWEST
-from service import views, wire
+from model_core.upm.builtin import BUILTIN, NEWEST
+from service import wire
+from service.schema import rendering
 from service.wire import Delete, Observation, Observe, Predict, RunLength
 from tests.service.worker.kinds import KINDS, configure, publish, series
-from tests.service.worker.test_reload import check_answers, check_bounds, lose_everything
+from tests.service.worker.streams.test_reload import check_answers, check_bounds, lose_everything
 
 WARMUP = 20
 
@@ -92,9 +93,9 @@ def test_changes_are_found(make_bench, kind):
     bench.observe("a", series(kind, 240, plain=True))
     events = bench.events("a")
     head, records = bench.head("a"), bench.records("a")
-    found = views.segmentation(head, records)
-    assert [each["start"] for each in found] == [0, *(each["end"] for each in found[:-1])]
-    assert found[-1]["end"] == 240
+    found = rendering.segmentation(head, records)
+    assert [each.start for each in found] == [0, *(each.end for each in found[:-1])]
+    assert found[-1].end == 240
     for event in events:
         if event.state == "confirmed" and not kind.classes:
             assert event.direction in ("up", "down")
@@ -103,7 +104,7 @@ def test_changes_are_found(make_bench, kind):
             assert event.direction is event.size is None
     if kind.model not in ("pump", "leaf", "walk"):  # their weights are random
         assert any(event.state == "confirmed" for event in events)
-        assert any(abs(each["start"] - 80) < 15 for each in found)
+        assert any(abs(each.start - 80) < 15 for each in found)
 
 
 def test_predictions_are_what_the_next_answer_says(make_bench, close, kind):
@@ -149,6 +150,12 @@ def check_described(found, kind):
     assert [len(draw) for draw in found["samples"]] == [kind.y_dim] * 4
     if kind.probabilities:
         assert all(draw[0] in range(kind.probabilities) for draw in found["samples"])
+
+
+@pytest.mark.parametrize("reference", BUILTIN)
+def test_there_is_a_kind_of_every_built_in_model(reference):
+    known = {NEWEST.get(kind.model, kind.model) for kind in KINDS.values()}
+    assert reference in known, "add a kind of it to kinds.py"
 
 
 @pytest.mark.parametrize("name", [name for name in KINDS if name not in (*ALIKE, *RELOADED)])

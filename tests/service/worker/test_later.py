@@ -5,17 +5,17 @@ import contextlib
 import msgspec
 import pytest
 
-from service import formats, wire
-from service.redis import keys
-from service.redis.connection import UnusableServer, check_formats
-from service.wire import Observation, Observe
+from service import wire
+from service.store import keys
+from service.store.connection import UnusableServer, check_formats
+from service.wire import Observation, Observe, versions
 
 LATER = {"type": "forecast_all", "stream": "a", "steps": 3}
 
 
 def entry_of_format(number):
     command = Observe("a", [Observation(y=3.0)])
-    return wire.encode(wire.Batch("api9", [wire.Envelope(0, 1, 0, "gaussian", command)], number))
+    return wire.encode(wire.LogEntry("api9", [wire.Envelope(0, 1, 0, "gaussian", command)], number))
 
 
 def entry_with_an_unknown_command():
@@ -26,8 +26,8 @@ def entry_with_an_unknown_command():
 def later_version():
     """Have workers be of a later version."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(formats, "ENTRY", 2)
-        patch.setattr(formats, "STORE", formats.STORE + 1)
+        patch.setattr(versions, "ENTRY", 2)
+        patch.setattr(versions, "STORE", versions.STORE + 1)
         yield
 
 
@@ -79,7 +79,7 @@ def test_a_partition_of_a_later_version_is_not_taken(make_bench):
     with later_version():
         bench.observe("a", [2.0])
         bench.stop()
-    with pytest.raises(UnusableServer, match=f"format {formats.STORE + 1}"):
+    with pytest.raises(UnusableServer, match=f"format {versions.STORE + 1}"):
         check_formats(bench.client, 2)
     numbers = bench.append(Observe("a", [Observation(y=3.0)]))
     for _ in range(5):

@@ -7,11 +7,11 @@ import msgspec
 import pytest
 
 from service import wire
-from service.redis import keys
-from service.redis.append import entry_of
-from service.redis.connection import connect
+from service.store import keys
+from service.store.append import entry_of
+from service.store.connection import connect
 from service.wire import Configure, Delete, Observation, Observe, Predict, RunLength
-from service.worker.commits import INLINE_BYTES
+from service.worker.commit import INLINE_BYTES
 from tests.service.worker import conftest as bench_of
 
 INCARNATION = "api0"

@@ -9,10 +9,10 @@ import torch
 
 from model_core.upm.conjugate import Gaussian
 from service import wire
-from service.redis import keys
-from service.redis import log as log_module
+from service.store import keys
+from service.store import log as log_module
 from service.wire import Configure, Observation, Observe, RunLength
-from service.worker import engine as engine_module
+from service.worker.streams import registry as engine_module
 
 POISON = 13.0
 
@@ -32,8 +32,7 @@ class Poisonous(Gaussian):
 @pytest.fixture
 def poisonous(monkeypatch):
     monkeypatch.setattr(Poisonous, "calls", Counter())
-    monkeypatch.setitem(engine_module.Catalogue.__init__.__globals__["BUILTIN"], "gaussian@1",
-                        lambda options: Poisonous(y_dim=options.y_dim))  # fmt: skip
+    monkeypatch.setattr("model_core.upm.conjugate.Gaussian", Poisonous)
     return Poisonous
 
 
@@ -238,7 +237,9 @@ def test_a_key_of_a_wrong_type_hurts_its_stream_alone(make_bench, key):
         assert bench.observe("b", [1.0])[0]["seq"] == 0
 
 
-@pytest.mark.parametrize("payload", [b"", b"\xc1\xc1", wire.encode(wire.Batch("x", [])), b"\x92"])
+@pytest.mark.parametrize(
+    "payload", [b"", b"\xc1\xc1", wire.encode(wire.LogEntry("x", [])), b"\x92"]
+)
 def test_an_entry_that_cannot_be_read_is_set_aside(make_bench, payload):
     bench = make_bench(partitions=1)
     first = bench.append(one("a", 1.0))

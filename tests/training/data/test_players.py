@@ -59,7 +59,7 @@ def test_test_windows_have_150_pairs(tmp_path):
     batch = players.splits(tmp_path).test.draw(seeded(), 99, 150)
     assert batch.x.shape == (4, 150, 2)
     assert batch.y.unique().tolist() == [1]
-    with pytest.raises(BadData, match="hold 150"):
+    with pytest.raises(BadData, match="expected at most 150 observations"):
         players.splits(tmp_path).test.draw(seeded(), 99, 151)
 
 

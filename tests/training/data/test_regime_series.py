@@ -24,7 +24,7 @@ def test_memory_lasts_within_a_regime_only():
     generator = torch.Generator().manual_seed(0)
     innovation = torch.randn(4000, 40, generator=generator, dtype=torch.float64)
     memory = torch.full((4000, 40), 0.8, dtype=torch.float64)
-    found = regime_series._remembering(switch, memory, innovation)
+    found = regime_series._autoregression(switch, memory, innovation)
     for t in (0, 19, 20, 39):
         assert abs(found[:, t].var() - 1 / (1 - 0.64)) < 0.25
     assert abs(correlation(found[:, 30], found[:, 31]) - 0.8) < 0.03

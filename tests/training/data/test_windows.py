@@ -80,7 +80,9 @@ def test_fixed_windows_are_distinct_and_cut():
     assert torch.equal(drawn.switch, drawn.y[..., 0] > 3)
     everything = source.draw(seeded(), 9, 4)
     assert torch.equal(everything.y, y)
-    with pytest.raises(BadData, match="hold 4 observations, 5 were asked"):
+    with pytest.raises(
+        BadData, match="expected at most 4 observations, as in the fixed windows, got 5"
+    ):
         source.draw(seeded(), 1, 5)
 
 

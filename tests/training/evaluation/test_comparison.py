@@ -10,7 +10,7 @@ from rich.console import Console
 
 from training.evaluation import comparison
 from training.evaluation.comparison import Comparison
-from training.intervals import estimate
+from training.statistics.intervals import estimate
 
 RNG = np.random.default_rng(5)
 SHARED = RNG.normal(size=40)

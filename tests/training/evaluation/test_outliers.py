@@ -7,7 +7,7 @@ from rich.console import Console
 
 from model_core.events import Event
 from training.evaluation import outliers
-from training.online import Followed
+from training.evaluation.online import Followed
 
 
 def test_alarms_are_counted_when_they_go_off():

@@ -9,11 +9,12 @@ import numpy as np
 import pytest
 import torch
 
-from training import calibration
-from training.figures import bandit, belief, losses, palette, performance, trajectory
+from training.figures import bandit, belief, palette, performance, trajectory
 from training.figures import calibration as calibrated
+from training.figures import performance as losses
 from training.figures.chart import Axis, Chart, Line, Panel, Points, edges
-from training.figures.save import save
+from training.figures.rendering import save
+from training.statistics import calibration
 
 HAZARDS = np.array([0.01, 0.05, 0.2])
 STEPS = 24

@@ -1,1 +1,1 @@
-"""Data sets in the formats their authors publish, written as the files that sources read."""
+"""Conversion of published data sets to the files that sources read."""

@@ -28,7 +28,7 @@ SPLITS = {"train": "train", "val": "validation", "test": "test"}
 
 
 class Class(NamedTuple):
-    """One of the 100 classes; `label` is its place by synset, `superclass` counts from 0."""
+    """One of the 100 classes; `label` is its position by synset, `superclass` counts from 0."""
 
     label: int
     wnid: str
@@ -38,7 +38,7 @@ class Class(NamedTuple):
 
 
 class Item(NamedTuple):
-    """One image of a list, and where the list names it."""
+    """One image of a list, and its place in the list."""
 
     file: Path
     wnid: str
@@ -48,19 +48,19 @@ class Item(NamedTuple):
 def classes() -> dict[str, Class]:
     """Return the paper's table by synset, in their order."""
     text = package_files("training.data").joinpath("superclasses.json").read_text()
-    found = sorted(
-        (wnid, superclass, each["name"], split)
-        for superclass, each in enumerate(json.loads(text))
+    rows = sorted(
+        (wnid, superclass, entry["name"], split)
+        for superclass, entry in enumerate(json.loads(text))
         for split in OUTPUTS
-        for wnid in each[split]
+        for wnid in entry[split]
     )
-    return {each[0]: Class(label, *each) for label, each in enumerate(found)}
+    return {row[0]: Class(label, *row) for label, row in enumerate(rows)}
 
 
 def prepare(source: Path, out: Path) -> list[Path]:
     """Write `miniimagenet_{train,val,test_public}.npz` and the table of classes.
 
-    Images of 84 x 84 in RGB stay the bytes they are; others are scaled to that. BadData names
+    JPEG images of 84 x 84 in RGB are copied; others are scaled to that size. BadData names
     list and line of an image that is missing, damaged or of an unknown synset.
     """
     table = classes()
@@ -86,8 +86,8 @@ def prepare(source: Path, out: Path) -> list[Path]:
     listed = out / "miniimagenet_classes.json"
     # The file counts super-classes from 1, as the paper does.
     rows = [
-        each._replace(superclass=each.superclass + 1, split=SPLITS[each.split])._asdict()
-        for each in table.values()
+        one._replace(superclass=one.superclass + 1, split=SPLITS[one.split])._asdict()
+        for one in table.values()
     ]
     listed.write_text(json.dumps(rows, indent=0) + "\n")
     return [*written, listed]
@@ -114,7 +114,7 @@ def _items(source: Path, name: str, table: dict[str, Class]) -> list[Item]:
         raise BadData(f"{file} cannot be read: {error}") from error
     for item in items:
         if item.wnid not in table:
-            raise BadData(f"{item.where}: label {item.wnid!r} is no synset of miniImageNet")
+            raise BadData(f"{item.where}: label {item.wnid!r} is not a synset of miniImageNet")
     return items
 
 
@@ -137,5 +137,5 @@ def _jpeg(item: Item) -> bytes:
 
 
 def _within(label: NDArray[np.int16]) -> NDArray[np.int32]:
-    """Place of each image among those of its class; equal labels are neighbours."""
+    """Index of each image within its class; equal labels are neighbours."""
     return (np.arange(len(label)) - np.searchsorted(label, label)).astype(np.int32)

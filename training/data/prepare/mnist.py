@@ -1,4 +1,4 @@
-"""MNIST as published (four IDX files, gzipped or not) to Rainbow MNIST."""
+"""Convert MNIST as published (four IDX files, gzipped or not) to Rainbow MNIST."""
 
 from __future__ import annotations
 
@@ -97,7 +97,7 @@ def transformed(digits: NDArray[np.uint8], task: Task) -> NDArray[np.uint8]:
 
 
 def read_idx(file: Path) -> NDArray[np.uint8]:
-    """Return the array of an IDX file of bytes, gzipped or not; BadData if it is none."""
+    """Return the array of an IDX file of bytes, gzipped or not; BadData for other files."""
     try:
         content = file.read_bytes()
         if content[:2] == b"\x1f\x8b":
@@ -120,8 +120,10 @@ def _split(task: int) -> str:
 
 
 def _pair(source: Path, name: str) -> tuple[NDArray[Any], NDArray[Any]]:
-    x_file, y_file = _find(source, f"{name}-images", 3), _find(source, f"{name}-labels", 1)
-    x, y = read_idx(x_file), read_idx(y_file)
+    x_file = _find(source, f"{name}-images", 3)
+    y_file = _find(source, f"{name}-labels", 1)
+    x = read_idx(x_file)
+    y = read_idx(y_file)
     if x.ndim != 3 or x.shape[1:] != (28, 28) or len(x) == 0:
         raise BadData(f"{x_file}: expected images of 28 x 28, got {x.shape}")
     if y.shape != x.shape[:1] or y.max() > 9:
@@ -133,7 +135,7 @@ def _find(source: Path, stem: str, dimensions: int) -> Path:
     names = [
         f"{stem}{mark}idx{dimensions}-ubyte{suffix}" for suffix in ("", ".gz") for mark in "-."
     ]
-    found = next((source / name for name in names if (source / name).is_file()), None)
-    if found is None:
+    file = next((source / name for name in names if (source / name).is_file()), None)
+    if file is None:
         raise BadData(f"{source} holds none of {', '.join(names)}")
-    return found
+    return file

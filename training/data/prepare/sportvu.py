@@ -1,4 +1,4 @@
-"""SportVU games as published (JSON, 25 Hz) to pieces of players' paths at 12.5 Hz.
+"""Convert SportVU games as published (JSON, 25 Hz) to pieces of players' paths at 12.5 Hz.
 
 A game file is `{"gameid": ..., "events": [{"moments": [moment, ...]}, ...]}`, a moment
 `[quarter, epoch ms, game clock, shot clock, null, [[team, player, x, y, z], ...]]` in feet; the
@@ -22,7 +22,7 @@ from training.errors import BadData
 RATE_HZ = 12.5
 EVERY = 2  # frames of 25 Hz
 GAP_MS = (20, 60)  # between frames of one piece
-JUMP_FT = 1.0  # a frame: nobody runs faster
+JUMP_FT = 1.0  # a frame: faster than any player
 PLAYERS = 10
 SHORTEST = 101  # positions: 8 seconds
 WINDOWS = (151, 201)
@@ -31,7 +31,7 @@ MOMENT = "[quarter, ms, clock, shot clock, null, [[team, player, x, y, z], ...]]
 
 
 class Frame(NamedTuple):
-    """Where everyone is at a time; `event` and `place` are where the file has it first."""
+    """Positions at a time; `event` and `place` locate its first occurrence in the file."""
 
     time_ms: int
     event: int

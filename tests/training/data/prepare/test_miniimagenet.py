@@ -100,7 +100,7 @@ def test_what_cannot_be_used_is_named(published, tmp_path):
     with pytest.raises(BadData, match=rf"val.csv, line 2: .*{name}"):
         miniimagenet.prepare(published, tmp_path)
     wanted.write_text(text + "a.jpg,n00000000\n")
-    with pytest.raises(BadData, match=r"val.csv, line \d+: label 'n00000000' is no synset"):
+    with pytest.raises(BadData, match=r"val.csv, line \d+: label 'n00000000' is not a synset"):
         miniimagenet.prepare(published, tmp_path)
     wanted.write_text("file,label\n")
     with pytest.raises(BadData, match=r"val.csv: expected columns filename and label"):

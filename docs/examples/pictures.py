@@ -1,0 +1,135 @@
+"""Draw the pictures of docs/fit.md against a running service: python docs/examples/pictures.py."""
+
+import csv
+import os
+import random
+import tempfile
+from importlib import resources
+from pathlib import Path
+
+import matplotlib.pyplot as plt
+import numpy as np
+from PIL import Image
+
+from service.replay import replay
+from service.replay.plots import ALARM, BAND, CHANGE, INK, MEDIAN, QUIET, band, draw_alarm
+
+URL = os.environ.get("MOCA_URL", "http://127.0.0.1:8000")
+IMAGES = Path(__file__).parent.parent / "images"
+LIMIT = "#d9822b"
+REGIMES = ((120, 180, 12), (100, 201, 12), (80, 201, 4))  # observations, mean, deviation
+
+
+def samples():
+    """Replay both sample series, and draw what `moca replay` draws."""
+    for stream, model in (("nile", "gaussian"), ("coal", "poisson")):
+        packaged = resources.files("service.samples") / f"{stream}.csv"
+        with resources.as_file(packaged) as file:
+            replayed = replay(
+                file,
+                url=URL,
+                stream=stream,
+                model=model,
+                out=IMAGES / f"fit-{stream}.png",
+                existing="replace",
+            )
+        for event in replayed.events:
+            confirmed = event.confirmed_at and replayed.when(event.confirmed_at)
+            print(stream, event.state, replayed.when(event.start), "confirmed", confirmed)
+
+
+def switch():
+    """Compare the service with limits fixed at three deviations of the first 20 observations."""
+    rng = random.Random(8)
+    series = np.round([rng.gauss(m, s) for n, m, s in REGIMES for _ in range(n)], 1)
+    with tempfile.TemporaryDirectory() as folder:
+        file = Path(folder) / "checkout.csv"
+        with file.open("w", newline="") as opened:
+            csv.writer(opened).writerows([["ms"], *([y] for y in series)])
+        out = Path(folder) / "checkout.png"
+        replayed = replay(
+            file, url=URL, stream="checkout", model="gaussian", out=out, existing="replace"
+        )
+    center, spread = series[:20].mean(), series[:20].std(ddof=1)
+    outside = np.flatnonzero(np.abs(series - center) > 3 * spread)
+    print("fixed limits:", len(outside), "outside:", outside)
+    starts = [(e.start, e.confirmed_at, e.direction, e.size) for e in replayed.events]
+    alarms = [a.seq for a in replayed.answers if (a.changed_probability or 0) > ALARM]
+    print("service:", starts, "alarms:", alarms)
+    draw(replayed, series, (center - 3 * spread, center + 3 * spread), outside)
+
+
+def draw(replayed, series, limits, outside):
+    """Draw data with band and limits, probability of a change, and run length."""
+    x = np.arange(len(series))
+    figure, (data, alarm, length) = plt.subplots(
+        3,
+        1,
+        figsize=(11, 6.4),
+        dpi=80,
+        sharex=True,
+        height_ratios=(2.6, 1.1, 1.1),
+        layout="constrained",
+    )
+    forecast = band(replayed, 0)
+    data.fill_between(
+        x, forecast.low, forecast.high, color=BAND, alpha=0.55, lw=0, label="90 % band"
+    )
+    data.plot(x, forecast.middle, color=MEDIAN, lw=1.4, label="median")
+    data.scatter(x, series, s=9, color=INK, lw=0, zorder=3, label="observed")
+    for limit in limits:
+        data.axhline(
+            limit,
+            color=LIMIT,
+            lw=1.4,
+            ls="--",
+            label="fixed limits" if limit == limits[0] else None,
+        )
+    data.scatter(
+        outside,
+        series[outside],
+        s=60,
+        facecolor="none",
+        edgecolor=LIMIT,
+        lw=1.6,
+        zorder=4,
+        label="outside limits",
+    )
+    data.set_ylim(130, 240)
+    data.set_ylabel("ms")
+    data.set_title("simulated response time", loc="left", fontsize=12)
+    data.legend(loc="lower right", bbox_to_anchor=(1, 1), ncols=5, frameon=False, fontsize=10)
+    draw_alarm(alarm, replayed, x)
+    length.step(
+        x,
+        [np.nan if a.run_length is None else a.run_length.map for a in replayed.answers],
+        where="mid",
+        color="#0b7a75",
+        lw=1.6,
+    )
+    length.set_ylabel("run length")
+    length.set_xlabel("observation")
+    for event in replayed.events:
+        if event.state == "confirmed":
+            for panel in (data, alarm, length):
+                panel.axvline(event.start - 0.5, color=CHANGE, lw=1.1, ls=(0, (5, 2)))
+    for panel in (data, alarm, length):
+        panel.axvspan(-0.5, 19.5, color="#f1f3f5", lw=0, zorder=0)
+        panel.set_xlim(-0.5, len(series) - 0.5)
+        panel.spines[["top", "right"]].set_visible(False)
+        panel.grid(axis="y", color="#e4e7eb", lw=0.6)
+        panel.set_axisbelow(True)
+    length.annotate("warm-up", (9.5, 60), ha="center", color=QUIET, fontsize=9)
+    figure.savefig(IMAGES / "fit-switch.png")
+
+
+def compact(file):
+    """Make a picture a fraction of its size: 96 colours."""
+    Image.open(file).convert("RGB").quantize(96).save(file, optimize=True)
+
+
+if __name__ == "__main__":
+    samples()
+    switch()
+    for picture in IMAGES.glob("fit-*.png"):
+        compact(picture)

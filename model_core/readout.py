@@ -1,0 +1,110 @@
+"""What the host needs to know of a step: one table for a batch, copied from the device at once."""
+
+from __future__ import annotations
+
+from typing import NamedTuple, get_type_hints
+
+import torch
+from torch import Tensor
+
+from model_core import belief as beliefs
+from model_core.events import Reading
+from model_core.filter import FilterState, Info
+
+
+class Readout(NamedTuple):
+    """One stream's numbers after a step.
+
+    event_*, start_totals: of the start that events are about, the most probable one unless
+    `changed_probability` has reached the stream's threshold. totals, start_totals: count, sums and
+    sums of squares of the labels, 1 + 2d numbers.
+    """
+
+    log_score: float
+    changepoint_probability: float
+    pruned_mass: float
+    born_previous_start: int
+    ok: bool
+    changed_probability: float
+    recent_change_probability: float
+    map_run_length: int
+    event_run_length: int
+    event_probability: float
+    event_previous_start: int
+    mean_run_length: float
+    hypotheses: int
+    best_start: int
+    totals: list[float]
+    start_totals: list[float]
+
+    def reading(self, seq: int, time: str | None = None, quantity: bool = True) -> Reading:
+        """Return what events follow; quantity: whether labels are numbers with a mean."""
+        return Reading(
+            seq,
+            time,
+            seq - self.event_run_length,
+            self.event_probability,
+            self.event_previous_start,
+            self.totals if quantity else None,
+            self.start_totals if quantity else None,
+            self.changed_probability,
+        )
+
+
+# Each is one column of the table, in this order; totals and start_totals follow.
+NUMBERS = {name: kind for name, kind in get_type_hints(Readout).items() if isinstance(kind, type)}
+
+
+def table(
+    state: FilterState, info: Info, confirmed: Tensor, thresholds: Tensor, recent_window: int
+) -> Tensor:
+    """Return the numbers of `Readout` (B, 14 + 2 + 4d) on the state's device; see `rows`.
+
+    state: after the step. confirmed: (B,) int64 start of the last confirmed event. thresholds:
+    (B,) of `changed_probability`, at which a change is confirmed; 0 where it takes time.
+    recent_window: run lengths that count as a recent change.
+    """
+    belief = state.belief
+    seq = state.seq - 1
+    # The newest start is after the confirmed one: run lengths below seq - confirmed.
+    below = seq - confirmed
+    changed, slot = beliefs.suspected(belief, below, thresholds)
+    stream = torch.arange(len(slot), device=slot.device)
+    probability = belief.log_prob.exp()
+    columns = {
+        "log_score": info.log_score,
+        "changepoint_probability": info.changepoint_probability,
+        "pruned_mass": info.pruned_mass,
+        "born_previous_start": info.born_previous_start,
+        "ok": info.ok,
+        "changed_probability": changed,
+        "recent_change_probability": beliefs.mass_below(
+            belief, torch.full_like(below, recent_window)
+        ),
+        "map_run_length": belief.run_length[stream, belief.log_prob.argmax(-1)],
+        "event_run_length": belief.run_length[stream, slot],
+        "event_probability": probability[stream, slot],
+        "event_previous_start": belief.previous_start[stream, slot],
+        "mean_run_length": (probability * belief.run_length).sum(-1),
+        "hypotheses": torch.isfinite(belief.log_prob).sum(-1),
+        "best_start": seq - belief.run_length[stream, belief.score.argmax(-1)],
+    }
+    numbers = torch.stack([columns[name].double() for name in NUMBERS], 1)
+    return torch.cat((numbers, state.totals, state.totals_at_start[stream, slot]), 1)
+
+
+def rows(table: Tensor) -> list[Readout]:
+    """Return the readout of each stream of a table, on the host."""
+    first = len(NUMBERS)
+    middle = first + (table.shape[1] - first) // 2
+    return [
+        Readout(
+            **{
+                name: kind(value)
+                for (name, kind), value in zip(NUMBERS.items(), line, strict=False)
+            },
+            totals=line[first:middle],
+            start_totals=line[middle:],
+        )
+        for line in table.tolist()
+    ]

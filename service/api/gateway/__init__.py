@@ -1,0 +1,1 @@
+"""From a command to its outcome: load shedding, append, replies, reads."""

@@ -1,0 +1,232 @@
+"""From a command to its committed outcome: admission, group commit, replies, deadlines."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import time
+from collections.abc import Coroutine
+from typing import Any
+
+import redis
+
+from service import tasks, wire
+from service.api.gateway.load_shedding import Overload, shed
+from service.api.gateway.partition_queue import ENTRY_OVERHEAD, Access, PartitionQueue, Pending
+from service.api.gateway.replies import Replies, bounded
+from service.api.gateway.store_monitor import Monitor
+from service.errors.base import (
+    BodyTooLarge,
+    MemoryShort,
+    NoAnswer,
+    OutcomeUnknown,
+    ReadTimeout,
+    RedisUnavailable,
+    TooManyWaiting,
+)
+from service.models.canary import chosen
+from service.models.catalogue import Catalogue
+from service.observability import metrics, tracing
+from service.store import append
+from service.store.keys import partition_of
+
+log = logging.getLogger(__name__)
+
+SWEEP_S = 0.25
+GROWING = (wire.Observe, wire.Configure, wire.Import)  # take memory that may be short
+LEAST_PATIENCE_S = 1.0  # for a command, whatever those before it in its request waited
+GRACE_S = 3.0  # waiting requests fail once Redis has been unreachable for this long
+LAST_READ_S = 1.0  # a sweep may find others overdue only after it
+
+
+class Patience:
+    """How long each command of a request may wait: outages count once, for all of them.
+
+    A list whose commands are answered as they should be may take any time altogether. What waits
+    for longer than a quarter of the deadline waits for an outage.
+    """
+
+    def __init__(self, deadline_s: float) -> None:
+        self.left_s, self._normal_s = deadline_s, deadline_s / 4
+        self._least_s = min(LEAST_PATIENCE_S, deadline_s)
+
+    def spend(self, waited_s: float) -> None:
+        """Take a command's wait into account."""
+        if waited_s > self._normal_s:
+            self.left_s = max(self._least_s, self.left_s - waited_s)
+
+
+class Gateway:
+    """Sends commands to the log and waits for their outcomes, for one API process."""
+
+    def __init__(
+        self,
+        access: Access,
+        replies: Replies,
+        monitor: Monitor,
+        catalogue: Catalogue,
+        overload: Overload,
+    ) -> None:
+        self._settings, self._catalogue = access.settings, catalogue
+        self._replies, self._monitor = replies, monitor
+        self._overload = overload
+        self._lanes = [PartitionQueue(p, access) for p in range(access.settings.partitions)]
+        self._next = 0
+        self._tasks: list[asyncio.Task[None]] = []
+        self.failure: BaseException | None = None  # what ended a task that should never end
+
+    def start(self, *others: Coroutine[Any, Any, None]) -> None:
+        """Start listening for replies, watching deadlines, looking after the store, and `others`.
+
+        None of these tasks ever ends by itself; `/livez` says so if one does.
+        """
+        listening = self._replies.listen(), self._replies.fetch()
+        runs = (*listening, self._sweep(), self._monitor.watch(), *others)
+        self._tasks = [self._start(run) for run in runs]
+
+    async def close(self) -> None:
+        """Stop; what still waits is answered."""
+        await tasks.end(*self._tasks)
+        await asyncio.gather(*(lane.close() for lane in self._lanes))
+        for pending in list(self._replies.pending.values()):
+            pending.fail(_unanswered(pending, "the service is stopping"))
+
+    def partition(self, stream: str) -> int:
+        """Return a stream's partition."""
+        return partition_of(stream, self._settings.partitions)
+
+    async def submit(
+        self, command: wire.Command, begun: bool = False, patience: Patience | None = None
+    ) -> wire.Outcome:
+        """Have a command applied at most once, and return its outcome.
+
+        `begun`: it continues a request of which a part was accepted already. `patience`: of the
+        request, where it has several commands.
+        """
+        partition = self.partition(command.stream)
+        lane = self._lanes[partition]
+        read_only = isinstance(command, wire.READ_ONLY)
+        self._admit(lane, partition, command, begun)
+        number, settings = self._next, self._settings
+        self._next += 1
+        deadline_s = settings.request_deadline_s if patience is None else patience.left_s
+        now_ms = time.time_ns() // 1_000_000
+        deadline_ms = now_ms + int(deadline_s * 1000) if read_only else 0
+        trace = tracing.begin(command, partition)
+        place = None if trace is None else trace.place
+        payload = wire.encode(
+            wire.Envelope(
+                number,
+                now_ms,
+                deadline_ms,
+                settings.default_model,
+                command,
+                self._chosen(command),
+                place,
+            )
+        )
+        if len(payload) > append.MAX_ENTRY_BYTES - ENTRY_OVERHEAD:
+            raise BodyTooLarge(
+                f"the command is too large: {len(payload)} bytes, at most {append.MAX_ENTRY_BYTES}"
+            )
+        pending = Pending(number, partition, payload, wire.units(command), deadline_s, read_only)
+        self._replies.pending[number] = pending
+        lane.put(pending)
+        try:
+            return await self._counted(pending, command)
+        finally:
+            del self._replies.pending[number]
+            if patience is not None:
+                patience.spend(time.monotonic() - pending.since)
+            if trace is not None:
+                trace.end(pending.acknowledged)
+
+    def _chosen(self, command: wire.Command) -> str | None:
+        """Return the version that a canary's share comes to, were the stream made by this."""
+        canaries, name = self._monitor.canaries, self._settings.default_model
+        if not canaries or not isinstance(command, wire.Observe | wire.Configure):
+            return None
+        if isinstance(command, wire.Configure):
+            name = command.settings.get("model") or name
+        if name not in canaries:
+            return None
+        versions = self._catalogue.usable(name)
+        return chosen(canaries[name], name, command.stream, versions)
+
+    async def _counted(self, pending: Pending, command: wire.Command) -> wire.Outcome:
+        """Wait for an outcome as a part of the backlog."""
+        if isinstance(command, wire.BACKGROUND):  # takes its time, beside all others
+            return await pending.future
+        partition, units = pending.partition, pending.count
+        self._overload.add(partition, units, pending.since)
+        try:
+            outcome = await pending.future
+        except BaseException:
+            self._overload.drop(partition, units)
+            raise
+        now = time.monotonic()
+        self._overload.complete(partition, units, now - pending.since, now)
+        return outcome
+
+    def _admit(
+        self, lane: PartitionQueue, partition: int, command: wire.Command, begun: bool
+    ) -> None:
+        if len(self._replies.pending) >= self._settings.max_waiting:
+            shed(TooManyWaiting(f"limit of {self._settings.max_waiting} waiting requests reached"))
+        if self._monitor.memory_short and isinstance(command, GROWING):
+            shed(MemoryShort("the store's memory is nearly full; reads and deletes still work"))
+        since = lane.failing_since or self._monitor.down_since
+        if since and time.monotonic() - since > GRACE_S:
+            raise RedisUnavailable("the store cannot be reached; nothing was accepted")
+        if not begun:
+            self._overload.admit(partition, time.monotonic())
+
+    def _start(self, run: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
+        task = asyncio.get_running_loop().create_task(run)
+        task.add_done_callback(self._report)
+        return task
+
+    def _report(self, task: asyncio.Task[None]) -> None:
+        if not task.cancelled():
+            self.failure = task.exception()
+            log.error("a gateway task ended", exc_info=self.failure)
+
+    async def _sweep(self) -> None:
+        """Give up on what is past its deadline, and on lanes that fail for too long."""
+        while True:
+            await asyncio.sleep(SWEEP_S)
+            now = time.monotonic()
+            metrics.REQUESTS_WAITING.set(len(self._replies.pending))
+            for lane in self._lanes:
+                if lane.failing_since and now - lane.failing_since > GRACE_S:
+                    lane.give_up("the store cannot be reached")
+            overdue = [each for each in self._replies.pending.values() if each.deadline <= now]
+            if overdue:
+                await self._expire(overdue)
+
+    async def _expire(self, overdue: list[Pending]) -> None:
+        try:
+            await bounded(self._replies.recover(overdue), LAST_READ_S)
+        except (redis.RedisError, OSError, TimeoutError) as error:
+            log.warning("could not read outcomes before the deadline: %s", error)
+        for pending in overdue:
+            waited = f"no answer within {pending.deadline - pending.since:g} s"
+            pending.fail(_unanswered(pending, waited))
+
+    def patience(self) -> Patience:
+        """Return the patience of a new request of several commands."""
+        return Patience(self._settings.request_deadline_s)
+
+
+def _unanswered(pending: Pending, why: str) -> Exception:
+    """Map a timed-out command to an error by its delivery stage."""
+    if not pending.sent:
+        return RedisUnavailable(f"{why}; nothing was accepted")
+    if pending.read_only:
+        return ReadTimeout(f"{why}; nothing was changed")
+    if pending.acknowledged:
+        return NoAnswer(
+            f"{why}; accepted and applied at most once, outcome not known yet: send it "
+            "again with the same Idempotency-Key to get its answer"
+        )
+    return OutcomeUnknown(f"{why}; send it again with the same Idempotency-Key")

@@ -1,0 +1,90 @@
+"""Pinned streams: few enough that each has metrics of its own, read off what is committed."""
+
+from __future__ import annotations
+
+import logging
+
+from prometheus_client import CollectorRegistry, Gauge, generate_latest
+
+from service import wire
+from service.errors.base import TooManyPinned
+from service.store.api_reads import AsyncStore
+from service.store.keys import partition_of
+from service.store.worker_reads import CorruptState
+
+log = logging.getLogger(__name__)
+
+GAUGES = {
+    "observations": "Observations applied.",
+    "last": "Last label.",
+    "mean": "Mean of the predictive distribution before the last label.",
+    "lower": "5 % quantile of that predictive distribution.",
+    "upper": "95 % quantile of that predictive distribution.",
+    "log_score": "Log predictive density of the last label, in nats.",
+    "changed_probability": "Probability of a regime change since the last confirmed change.",
+    "run_length": "Most probable run length.",
+    "confirmed_start": "Position (seq) at which the last confirmed regime began.",
+}
+
+
+class Pinned:
+    """Reads them from the store: no process keeps numbers of a stream that it does not own."""
+
+    def __init__(self, store: AsyncStore, partitions: int, most: int) -> None:
+        self._store, self._partitions, self._most = store, partitions, most
+
+    async def admit(self, stream: str) -> None:
+        """Raise TooManyPinned where one more would be too many."""
+        pinned = await self._store.pinned()
+        if stream not in pinned and len(pinned) >= self._most:
+            raise TooManyPinned(f"pinned: limit of {len(pinned)} streams reached")
+
+    async def exposition(self) -> bytes:
+        """Return their metrics in Prometheus's text format."""
+        registry = CollectorRegistry()
+        gauges = {
+            name: Gauge(f"moca_stream_{name}", about, ["stream", "model"], registry=registry)
+            for name, about in GAUGES.items()
+        }
+        for stream in (await self._store.pinned())[: self._most]:
+            try:
+                head, record = await self._last(stream)
+            except CorruptState as error:
+                log.warning("could not read the metrics of a pinned stream: %s", error)
+                continue
+            if head is None:
+                continue
+            for name, value in _numbers(head, record).items():
+                if value is not None:
+                    gauges[name].labels(stream, head.settings.model).set(value)
+        return generate_latest(registry)
+
+    async def _last(self, stream: str) -> tuple[wire.Head | None, wire.Record | None]:
+        """Return a stream's head and last record, as far as they are there."""
+        partition = partition_of(stream, self._partitions)
+        head = await self._store.head(partition, stream)
+        if head is None:
+            return None, None
+        last = head.seq - 1
+        records, _ = await self._store.records(partition, stream, head, last, head.seq)
+        return head, records[-1] if records else None
+
+
+def _numbers(head: wire.Head, record: wire.Record | None) -> dict[str, float | None]:
+    """Of labels of several numbers, the first."""
+    found: dict[str, float | None] = {
+        "observations": head.seq,
+        "last": head.last[0] if head.last else None,
+        "changed_probability": head.changed_probability,
+        "run_length": head.map_run_length,
+        "confirmed_start": head.confirmed_start,
+    }
+    if record is not None:
+        quantiles = record.quantiles or {}
+        found |= {
+            "log_score": record.log_score,
+            "mean": record.mean[0] if record.mean else None,
+            "lower": quantiles.get("0.05", [None])[0],
+            "upper": quantiles.get("0.95", [None])[0],
+        }
+    return found

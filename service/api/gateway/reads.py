@@ -1,0 +1,38 @@
+"""Reads of committed state, bounded in time and number."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Awaitable
+from typing import TypeVar, cast
+
+import redis
+
+from service.api.gateway.replies import bounded
+from service.errors.base import CorruptState, RedisUnavailable
+from service.observability import metrics
+from service.store import worker_reads
+
+log = logging.getLogger(__name__)
+T = TypeVar("T")
+TIMEOUT_S = 5.0
+
+
+async def from_store(read: Awaitable[T]) -> T:
+    """Wait for a read of the store, and say what is wrong when it does not come."""
+    try:
+        return cast(T, await bounded(read, TIMEOUT_S))
+    except (redis.RedisError, OSError, TimeoutError) as error:
+        raise RedisUnavailable(f"the store does not respond: {error}") from error
+    except worker_reads.CorruptState as error:
+        log.warning("%s", error)
+        metrics.CORRUPT_STATES.inc()
+        raise CorruptState(str(error)) from error
+
+
+def without(unreadable: list[str], where: str) -> list[str]:
+    """Return the names of the stored parts that an answer has to leave out; logged, if any."""
+    if unreadable:
+        log.warning("%s: cannot read %s", where, ", ".join(unreadable))
+        metrics.CORRUPT_STATES.inc()
+    return unreadable

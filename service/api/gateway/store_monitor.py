@@ -1,0 +1,92 @@
+"""How the store is, looked at once a second: reachable, owned, how full."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import time
+
+import redis
+
+from service.api.gateway.replies import bounded
+from service.models.canary import Canary
+from service.observability import metrics
+from service.settings import Settings
+from service.store.api_reads import AsyncStore, Health
+
+log = logging.getLogger(__name__)
+
+PERIOD_S = 1.0
+TIMEOUT_S = 2.0
+SHARE = 0.1
+LONGEST_S = 5.0
+AGAIN_S = 0.2  # after a look that was not answered: until the next one, requests are refused
+
+
+class Monitor:
+    """The store's health as last seen."""
+
+    def __init__(self, store: AsyncStore, settings: Settings) -> None:
+        self._store, self._settings = store, settings
+        self._lag = [metrics.PARTITION_LAG.labels(str(p)) for p in range(settings.partitions)]
+        self.down_since = 0.0  # 0: reachable
+        self.memory_short = False
+        self.canaries: dict[str, Canary] = {}
+
+    async def watch(self) -> None:
+        """Look once a second, for ever."""
+        while True:
+            began = time.monotonic()
+            if await self.look() is None:
+                await asyncio.sleep(AGAIN_S)
+                continue
+            await self.look_for_canaries()
+            await self.look_closer()
+            # With thousands of partitions a look is not cheap: it gets at most a share. One that
+            # took very long had to wait, and says nothing of its cost.
+            pause_s = (time.monotonic() - began) / SHARE
+            await asyncio.sleep(min(max(PERIOD_S, pause_s), LONGEST_S))
+
+    async def look(self) -> Health | None:
+        """Ask the store how it is; None when it does not answer."""
+        try:
+            health: Health = await bounded(self._store.health(), TIMEOUT_S)
+        except (redis.RedisError, OSError, TimeoutError) as error:
+            if not self.down_since:
+                log.warning("store unreachable: %s", error)
+                self.down_since = time.monotonic()
+            metrics.REDIS_UP.set(0)
+            return None
+        if self.down_since:
+            log.warning("store reachable again")
+        self.down_since = 0.0
+        self._note(health)
+        return health
+
+    async def look_for_canaries(self) -> None:
+        """Ask which models have a canary; what was known stays where nothing is answered."""
+        with contextlib.suppress(redis.RedisError, OSError, TimeoutError):
+            found, unreadable = await bounded(self._store.canaries(), TIMEOUT_S)
+            known = {name: self.canaries[name] for name in unreadable if name in self.canaries}
+            self.canaries = found | known
+            if unreadable:
+                log.error("cannot read the canaries of %s: set them again", ", ".join(unreadable))
+
+    async def look_closer(self) -> None:
+        """Ask for what only metrics show; what was known stays where nothing is answered."""
+        with contextlib.suppress(redis.RedisError, OSError, TimeoutError):
+            found = await bounded(self._store.condition(), TIMEOUT_S)
+            metrics.OLDEST_PENDING.set(found.oldest_pending_s)
+            metrics.REDIS_APPEND_ONLY.set(found.append_only)
+            metrics.REDIS_APPEND_ONLY_FAILING.set(found.append_only_failing)
+
+    def _note(self, health: Health) -> None:
+        share = health.used_memory / health.maxmemory if health.maxmemory else 0.0
+        self.memory_short = share > self._settings.memory_shed_fraction
+        metrics.REDIS_UP.set(1)
+        metrics.REDIS_MEMORY_RATIO.set(share)
+        metrics.REDIS_USED_MEMORY.set(health.used_memory)
+        metrics.UNOWNED_PARTITIONS.set(len(health.unowned))
+        for gauge, pending in zip(self._lag, health.pending, strict=True):
+            gauge.set(pending)

@@ -1,0 +1,232 @@
+"""What OpenAPI says of each call: parameters and bodies that the routes read by themselves."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+import msgspec
+from fastapi import FastAPI
+from fastapi.openapi.utils import get_openapi
+from msgspec.json import schema_components
+from pydantic import BaseModel
+from pydantic.json_schema import models_json_schema
+
+from service.api.openapi import examples
+from service.api.parsing.bodies import BYTES, JSON, NDJSON
+from service.errors.base import PROBLEM_JSON, FieldError, InvalidField
+from service.schema.commands import (
+    ActionForm,
+    BeliefForm,
+    CanaryForm,
+    ChangeForm,
+    ModelForm,
+    MovesForm,
+    PredictionForm,
+    VerdictForm,
+    WhatIfForm,
+)
+from service.schema.observations import KEY, STREAM_ID, Item, Observation, StreamForm
+from service.schema.responses import ItemAnswer, Problem
+
+REF = "#/components/schemas/{name}"
+BODIES: tuple[type[BaseModel], ...] = (
+    ActionForm,
+    BeliefForm,
+    CanaryForm,
+    ChangeForm,
+    Item,
+    ModelForm,
+    MovesForm,
+    Observation,
+    PredictionForm,
+    StreamForm,
+    VerdictForm,
+    WhatIfForm,
+)
+
+DESCRIPTION = """\
+Post one observation at a time; each answer has the predictive distribution held before the label
+was seen, its log score, and the probability that the regime has changed.
+
+An answered observation is durable and was applied exactly once. After a 503 or 504, or no answer
+at all, send the same body again with the same `Idempotency-Key`. Errors are
+`application/problem+json` (RFC 9457).
+
+Send API keys as `Authorization: Bearer moca_...`. Bodies may be compressed with gzip or deflate.
+"""
+WORDS = {
+    400: "malformed JSON body",
+    401: "missing, unknown, expired or revoked API key",
+    403: "the key lacks the required scope",
+    404: "unknown stream",
+    408: "the body did not arrive in time",
+    409: "conflict with the current state of the stream",
+    413: "the body is too large",
+    415: "unsupported content type or encoding",
+    422: "a field is invalid, or does not fit the stream",
+    429: "overloaded, or over the key's rate limit; nothing was accepted: retry after "
+    "Retry-After seconds",
+    500: "internal fault; the stream is unchanged",
+    503: "the store is unreachable; `type` says whether nothing was accepted or the outcome is "
+    "unknown",
+    504: "accepted, but not answered in time: it is applied at most once",
+}
+GUARDED = (401, 403, 429, 500, 503)  # what every call that takes a key can answer
+BEARER = {
+    "type": "http",
+    "scheme": "bearer",
+    "description": "an API key, `moca_...`; required once a key exists, or with --require-keys",
+}
+STREAM = {
+    "name": "stream",
+    "in": "path",
+    "required": True,
+    "description": "stream id",
+    "schema": {"type": "string", "pattern": STREAM_ID},
+    "example": "pump-7",
+}
+MODEL = {
+    "name": "name",
+    "in": "path",
+    "required": True,
+    "description": "model name",
+    "schema": {"type": "string"},
+    "example": "gaussian",
+}
+EVENT = {
+    "name": "event",
+    "in": "path",
+    "required": True,
+    "description": "id of an event of the stream",
+    "schema": {"type": "integer", "minimum": 0},
+    "example": 1,
+}
+IDEMPOTENCY = {
+    "name": "Idempotency-Key",
+    "in": "header",
+    "required": False,
+    "description": "idempotency key of the whole body; a retry with it has no second effect",
+    "schema": {"type": "string", "pattern": KEY},
+}
+_BYTES = {BYTES: {"schema": {"type": "string", "format": "binary"}}}
+BLOB: dict[str, Any] = {"description": "the snapshot", "content": _BYTES}
+BLOB_BODY: dict[str, Any] = {"required": True, "content": _BYTES}
+
+LAST_EVENT_ID = {
+    "name": "Last-Event-ID",
+    "in": "header",
+    "required": False,
+    "description": "`id` of the last message received: resume right after it",
+    "schema": {"type": "string"},
+}
+EVENT_MESSAGES: dict[str, Any] = {
+    "description": "a stream of messages, until the connection is closed",
+    "content": {
+        "text/event-stream": {
+            "schema": {"type": "string"},
+        }
+    },
+}
+
+
+def ref(model: type[BaseModel | msgspec.Struct]) -> dict[str, Any]:
+    """Return a reference to a model's schema."""
+    return {"$ref": REF.format(name=model.__name__)}
+
+
+def answer(kind: Any, description: str = "Successful Response") -> dict[str, Any]:
+    """Return the description of a JSON answer."""
+    (schema,), _ = schema_components([kind], ref_template=REF)
+    return {"description": description, "content": {JSON: {"schema": schema}}}
+
+
+def answers(kinds: Iterable[Any]) -> dict[str, Any]:
+    """Return the schemas of answers, by name; see `service.schema.members` for `required`."""
+    _, schemas = schema_components([*kinds, ItemAnswer, Problem], ref_template=REF)
+    for schema in schemas.values():
+        members = schema["properties"].items()
+        schema["required"] = [name for name, member in members if "default" not in member]
+    example = InvalidField([FieldError("body.y", "expected a finite number")]).document()
+    schemas["Problem"] |= {"additionalProperties": True, "examples": [example]}
+    return schemas
+
+
+def list_of(model: type[BaseModel]) -> dict[str, Any]:
+    """Return the schema of a list of a model."""
+    return {"type": "array", "items": ref(model)}
+
+
+def items_of(model: type[BaseModel]) -> dict[str, Any]:
+    """Return the schema of a list whose items may be of a model: any other is refused alone."""
+    return {"type": "array", "items": _or_other(model)}
+
+
+def _or_other(model: type[BaseModel]) -> dict[str, Any]:
+    other = {"description": "anything else gets a problem document of its own"}
+    return {"anyOf": [ref(model), other]}
+
+
+def one_or_list(model: type[BaseModel]) -> dict[str, Any]:
+    """Return the schema of a model or a list of it."""
+    return {"oneOf": [ref(model), list_of(model)]}
+
+
+def parameters(*given: dict[str, Any], query: type[BaseModel]) -> list[dict[str, Any]]:
+    """Return path and header parameters and those of a query form."""
+    schema = query.model_json_schema()
+    of_query = [
+        {
+            "name": name,
+            "in": "query",
+            "required": False,
+            "description": field.pop("description", ""),
+            "schema": field,
+        }
+        for name, field in schema.get("properties", {}).items()
+    ]
+    return [*given, *of_query]
+
+
+def body(schema: dict[str, Any], required: bool = True, lines: bool = False) -> dict[str, Any]:
+    """Return a JSON request body, with `lines` also as NDJSON."""
+    content: dict[str, Any] = {JSON: {"schema": schema}}
+    if lines:
+        content[NDJSON] = {"schema": {"description": "one line of the body", **_or_other(Item)}}
+    return {"required": required, "content": content}
+
+
+def security(scope: str) -> list[dict[str, list[str]]]:
+    """Return what a call needs: a key with a scope, or nothing where the service asks for none."""
+    return [{"key": [scope]}, {}]
+
+
+def problems(statuses: Sequence[int]) -> dict[int | str, dict[str, Any]]:
+    """Return the problem responses of a call."""
+    content = {PROBLEM_JSON: {"schema": ref(Problem)}}
+    return {status: {"description": WORDS[status], "content": content} for status in statuses}
+
+
+ITEM_ANSWERS: dict[str, Any] = {
+    "description": "a status for each item, in request order; NDJSON for an NDJSON body",
+    "content": {
+        JSON: {"schema": {"type": "array", "items": {"anyOf": [ref(ItemAnswer), ref(Problem)]}}},
+        NDJSON: {"schema": {"type": "string"}},
+    },
+}
+
+
+def document(app: FastAPI, kinds: Iterable[Any]) -> dict[str, Any]:
+    """Return the application's OpenAPI document, made once. kinds: of the answers to its calls."""
+    if app.openapi_schema is None:
+        found = get_openapi(
+            title=app.title, version=app.version, description=DESCRIPTION, routes=app.routes
+        )
+        modes = [(model, "validation") for model in BODIES]
+        template = REF.format(name="{model}")
+        _, forms = models_json_schema(modes, ref_template=template)  # type: ignore[arg-type]
+        schemas = {**answers(kinds), **forms["$defs"]}
+        found["components"] = {"schemas": schemas, "securitySchemes": {"key": BEARER}}
+        examples.describe(found)
+        app.openapi_schema = found
+    return app.openapi_schema

@@ -1,0 +1,1 @@
+"""Request bodies, parsed into commands."""

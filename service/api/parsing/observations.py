@@ -1,0 +1,325 @@
+"""Parse request bodies into commands, once; errors name the field.
+
+Bounds that are settings are checked here, after the form itself. What a body may cost is bounded
+before: see `service.api.parsing.bodies`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from hashlib import blake2b
+from itertools import islice
+from typing import Any, NamedTuple, TypeVar
+
+import msgspec
+from pydantic import TypeAdapter, ValidationError
+from pydantic_core import from_json
+
+from service import wire
+from service.api.parsing.bodies import LIGHT_BYTES, Most, check_command, malformed, split
+from service.api.parsing.field_errors import field_errors
+from service.api.parsing.msgspec_forms import MsgspecForm
+from service.errors.base import MAX_ERRORS, FieldError, InvalidField
+from service.schema.observations import COMMAND_OBSERVATIONS, Form, Item, Observation, StreamForm
+from service.settings import Settings
+from service.store import append
+
+OBSERVATION_OVERHEAD = 80  # bytes of an encoded observation beside its numbers
+NUMBER_BYTES = 9
+ANSWER_BYTES, COVARIANCE_BYTES = 1 << 20, 20  # of a command's answers; of each covariance in them
+# A command that an entry has room for: JSON is longer than it, a value in it has 5 bytes or more.
+SENT_BYTES, VALUE_BYTES = 8, 4
+MAX_POINTS = 1000  # inputs or candidates in one call: as many as a page of the history has
+MORE = 500  # fields and lists beside those that have a bound of their own; and those in texts
+MANY_ERRORS = 1000  # named in one answer; after that one of each bad item is
+MAX_PARAMETERS = 500  # of a query; most that a call knows are some 300
+T = TypeVar("T")
+Observed = Any  # an Observation, or what msgspec made under the same rules
+_fast, _fast_item = MsgspecForm(Observation), MsgspecForm(Item)
+_one = TypeAdapter(Observation).validate_json
+_stream = TypeAdapter(StreamForm).validate_json
+
+
+class Observations(NamedTuple):
+    """The body of a post to one stream."""
+
+    observations: list[wire.Observation]
+    seq: int | None  # expected position of the first
+    many: bool  # a list was posted, a list is answered
+
+
+class BadItem(NamedTuple):
+    """An item of a many-stream request that is refused for its form."""
+
+    stream: str | None  # as far as it can be told
+    error: InvalidField
+
+
+class GoodItem(NamedTuple):
+    """An item of a many-stream request."""
+
+    stream: str
+    key: str | None
+    seq: int | None
+    observation: wire.Observation
+
+
+class ObservationParser:
+    """Reads bodies under one process's settings."""
+
+    def __init__(self, settings: Settings) -> None:
+        self._settings = settings
+        self._most = Most(
+            SENT_BYTES * append.MAX_ENTRY_BYTES,
+            append.MAX_ENTRY_BYTES // VALUE_BYTES,
+            MORE,
+            MAX_POINTS + MORE,
+        )
+
+    def observations(self, body: bytes) -> Observations:
+        """Read one observation or a list of them."""
+        if not _is_list(body):
+            form: Observed = _fast.one(body) or self.parsed(_one, body)
+            if self._is_bad(form):
+                raise self._bad(form, "body")
+            return Observations([_observation(form)], form.seq, False)
+        forms = _fast.many(body) if len(body) <= LIGHT_BYTES else None
+        if forms is None:
+            forms = self._each_observed(self._split(body))
+        self._check_count(len(forms))
+        for i, form in enumerate(forms):
+            if self._is_bad(form):
+                raise self._bad(form, f"body[{i}]")
+        return Observations([_observation(form) for form in forms], _expected(forms), True)
+
+    def items(self, body: bytes, lines: bool) -> list[GoodItem | BadItem]:
+        """Read a JSON list or, with `lines`, one item per line.
+
+        An item with a wrong form is refused alone; a body that is not JSON altogether.
+        """
+        parts: Sequence[bytes | msgspec.Raw]
+        forms: Iterable[Observed]
+        if lines:
+            parts = each_line = self._lines(body)
+            forms, name = map(_fast_item.one, each_line), "line {}"
+        else:
+            parts = cut = self._split(body)
+            forms, name = _fast_item.each(cut), "body[{}]"
+        found: list[GoodItem | BadItem] = []
+        room = MANY_ERRORS
+        for i, (part, form) in enumerate(zip(parts, forms, strict=True), start=int(lines)):
+            if form is not None and not self._is_bad(form):
+                found.append(_good_item(form))
+                continue
+            item = self._item(bytes(part), name.format(i), room)
+            if isinstance(item, BadItem):
+                room = max(1, room - len(item.error.errors))
+            found.append(item)
+        return found
+
+    def settings(self, body: bytes) -> dict[str, Any]:
+        """Read the named settings of a stream."""
+        return self.named(self.parsed(_stream, body or b"{}"), "body")
+
+    def parsed(
+        self, parse: Callable[[bytes], T], body: bytes, loc: str = "body", fields: int = 0
+    ) -> T:
+        """Read the JSON of one command, with so many fields that a setting bounds.
+
+        Raises MalformedBody and InvalidField.
+        """
+        check_command(body, self._most._replace(fields=MORE + fields), loc)
+        try:
+            return parse(body)
+        except ValidationError as error:
+            first = error.errors(include_url=False)[0] if error.error_count() == 1 else None
+            if first is not None and first["type"] == "json_invalid":
+                raise malformed(first["msg"], loc) from None
+            raise InvalidField(field_errors(error, loc)) from None
+
+    def named(self, form: StreamForm, loc: str) -> dict[str, Any]:
+        """Return the settings that a form names, each within its bounds."""
+        limits, errors = self._settings, []
+        for name, limit in (
+            ("max_hypotheses", limits.max_hypotheses),
+            ("history", limits.max_history),
+        ):
+            if getattr(form, name) > limit:
+                errors.append(FieldError(f"{loc}.{name}", f"expected at most {limit}"))
+        for name in ("location", "scale"):
+            errors += self.too_long(getattr(form, name), f"{loc}.{name}")
+        if errors:
+            raise InvalidField(errors)
+        return form.model_dump(exclude_unset=True)
+
+    def parts(self, observations: Sequence[wire.Observation]) -> int:
+        """Return how many observations of this list go in one command.
+
+        The same list always gives the same parts: a repeat is recognised part by part.
+        """
+        longest = max((_numbers(each) for each in observations), default=1)
+        each_bytes = OBSERVATION_OVERHEAD + NUMBER_BYTES * longest
+        fit = (append.MAX_ENTRY_BYTES // 2) // each_bytes
+        widest = max((len(each.y) for each in observations if isinstance(each.y, list)), default=1)
+        told = ANSWER_BYTES // (COVARIANCE_BYTES * widest**2)
+        return max(1, min(COMMAND_OBSERVATIONS, self._settings.max_pending, fit, told))
+
+    def _split(self, body: bytes) -> list[msgspec.Raw]:
+        parts = split(body, self._settings.max_observations)
+        self._check_count(len(parts))
+        return parts
+
+    def _lines(self, body: bytes) -> list[bytes]:
+        # Half of them may be empty, so that no body is cut into millions.
+        if body.count(b"\n") > 2 * self._settings.max_observations:
+            self._check_count(body.count(b"\n"))
+        lines = [line for line in body.split(b"\n") if line.strip()]
+        self._check_count(len(lines))
+        return lines
+
+    def _each_observed(self, parts: Sequence[msgspec.Raw]) -> list[Observed]:
+        """Read the observations of a list, until more is wrong than can be named."""
+        forms: list[Observed] = []
+        errors: list[FieldError] = []
+        for i, form in enumerate(_fast.each(parts)):
+            try:
+                forms.append(form or self.parsed(_one, bytes(parts[i]), f"body[{i}]"))
+            except InvalidField as error:
+                errors += error.errors
+            if len(errors) > MAX_ERRORS:
+                break
+        if errors:
+            raise InvalidField(errors)
+        return forms
+
+    def _item(self, part: bytes, loc: str, room: int) -> GoodItem | BadItem:
+        """Read one item that may be bad, naming as many errors as there is room for."""
+        check_command(part, self._most, loc)
+        form = given = _json(part, loc)
+        try:
+            form = Item.model_validate(_bounded(given, min(room, MAX_ERRORS) + 1))
+            if self._is_bad(form):
+                raise self._bad(form, loc)
+        except ValidationError as error:
+            return BadItem(_stream_of(given), InvalidField(field_errors(error, loc), room))
+        except InvalidField as error:
+            return BadItem(form.stream, error)
+        return _good_item(form)
+
+    def _is_bad(self, form: Observed) -> bool:
+        limit, x, y = self._settings.max_dimension, form.x, form.y
+        wide = (x is not None and len(x) > limit) or (isinstance(y, list) and len(y) > limit)
+        return wide or (form.pending and y is not None)
+
+    def _bad(self, form: Observed, loc: str) -> InvalidField:
+        y = form.y if isinstance(form.y, list) else None
+        errors = [*self.too_long(form.x, f"{loc}.x"), *self.too_long(y, f"{loc}.y")]
+        if form.pending and form.y is not None:
+            errors.append(FieldError(f"{loc}.pending", "expected no `y` with a pending label"))
+        return InvalidField(errors)
+
+    def _check_count(self, count: int) -> None:
+        limit = self._settings.max_observations
+        if count > limit:
+            detail = f"expected at most {limit} observations per request, got {count}"
+            raise InvalidField([FieldError("body", detail)])
+
+    def too_long(self, numbers: list[float] | None, loc: str) -> list[FieldError]:
+        """Return what is wrong with the length of an input or a label."""
+        limit = self._settings.max_dimension
+        if numbers is None or len(numbers) <= limit:
+            return []
+        return [FieldError(loc, f"expected at most {limit} numbers, got {len(numbers)}")]
+
+
+def digest(body: bytes) -> str:
+    """Digest of the body, compared when an idempotency key is reused."""
+    return blake2b(body, digest_size=16).hexdigest()
+
+
+def query(form: type[T], given: Iterable[tuple[str, str]]) -> T:
+    """Read query parameters into a form."""
+    assert issubclass(form, Form)
+    given = list(given)
+    check_parameters(given)
+    read: dict[str, Any] = {}
+    for name, value in given:
+        if name in form.several:
+            read.setdefault(name, []).append(value)
+        else:
+            read[name] = value
+    try:
+        return form.model_validate(read)
+    except ValidationError as error:
+        raise InvalidField(field_errors(error, "query")) from None
+
+
+def check_parameters(given: Sequence[tuple[str, str]]) -> None:
+    """Raise InvalidField for a query with more parameters than any call knows."""
+    if len(given) > MAX_PARAMETERS:
+        detail = f"expected at most {MAX_PARAMETERS} parameters, got {len(given)}"
+        raise InvalidField([FieldError("query", detail)])
+
+
+def _is_list(body: bytes) -> bool:
+    return (body[:1] if body[:1].strip() else body.lstrip()[:1]) == b"["
+
+
+def _json(text: bytes, loc: str) -> Any:
+    try:
+        return from_json(text)
+    except ValueError as error:
+        raise malformed(f"Invalid JSON: {error}", loc) from None
+
+
+def _bounded(form: Any, most: int) -> Any:
+    """Return what JSON gave for an item, with only so many of the fields that are unknown."""
+    if not isinstance(form, dict):
+        return form
+    known = [name for name in Item.model_fields if name in form]
+    unknown = islice((name for name in form if name not in Item.model_fields), most)
+    return {name: _first(form[name], most) for name in (*known, *unknown)}
+
+
+def _first(value: Any, most: int) -> Any:
+    return dict(islice(value.items(), most)) if isinstance(value, dict) else value
+
+
+def _stream_of(form: Any) -> str | None:
+    """Return the stream a refused item was for, so that later items of it are not applied."""
+    stream = form.get("stream") if isinstance(form, Mapping) else None
+    return stream if isinstance(stream, str) else None
+
+
+def _good_item(form: Observed) -> GoodItem:
+    return GoodItem(form.stream, form.key, form.seq, _observation(form))
+
+
+def _observation(form: Observed) -> wire.Observation:
+    return wire.Observation(
+        form.y,
+        form.x,
+        form.time,
+        form.elapsed,
+        None if form.supervision is None else form.supervision.changepoint,
+        form.pending,
+    )
+
+
+def _expected(forms: Sequence[Observed]) -> int | None:
+    """Return the expected position of the first of a list; all that are given must agree."""
+    first: int | None = None
+    for i, form in enumerate(forms):
+        if form.seq is None:
+            continue
+        if first is None:
+            first = form.seq - i
+        if form.seq - i != first or first < 0:
+            detail = "the positions of a list must be consecutive"
+            raise InvalidField([FieldError(f"body[{i}].seq", detail)])
+    return first
+
+
+def _numbers(observation: wire.Observation) -> int:
+    y = len(observation.y) if isinstance(observation.y, list) else 1
+    return y + (len(observation.x) if observation.x is not None else 0)

@@ -1,0 +1,1 @@
+"""Handlers of the REST calls, and their table."""

@@ -1,0 +1,124 @@
+"""The service itself: models, probes, metrics."""
+
+from __future__ import annotations
+
+import asyncio
+from contextlib import suppress
+from typing import Any
+
+import msgspec
+from starlette.requests import Request
+from starlette.responses import Response
+
+from service.api.gateway.reads import from_store
+from service.api.http import Context, context_of, json_response
+from service.api.parsing.observations import query
+from service.errors.base import (
+    CorruptState,
+    InternalError,
+    NotFound,
+    NotReady,
+    RedisUnavailable,
+    UnknownModel,
+)
+from service.models import sensitivity_curves
+from service.models.catalogue import Model
+from service.observability import metrics
+from service.schema.queries import ReadyQuery
+from service.schema.responses import ModelDetail, Models, ModelSummary, Status
+from service.store.api_reads import Health
+
+NAMED = 10  # partitions named in a reason
+_encode = msgspec.json.Encoder().encode
+
+
+async def list_models(request: Request) -> Response:
+    """List the models that streams can use."""
+    found = await asyncio.to_thread(context_of(request).catalogue.models)
+    by_name: dict[str, list[Model]] = {}
+    for model in found:
+        by_name.setdefault(model.name, []).append(model)
+    shown = [
+        ModelSummary(**_described(versions), versions=[each.version for each in versions])
+        for versions in by_name.values()
+    ]
+    return json_response(_encode(Models(shown)))
+
+
+async def get_model(request: Request) -> Response:
+    """Return one model with all its versions and their training reports."""
+    catalogue, name = context_of(request).catalogue, request.path_params["name"]
+    try:
+        versions = await asyncio.to_thread(catalogue.versions, name)
+    except UnknownModel as error:
+        raise NotFound(error.detail) from None
+    reports = await asyncio.to_thread(lambda: [catalogue.report(each) for each in versions])
+    models_dir = context_of(request).settings.models_dir
+    curves = await asyncio.to_thread(
+        lambda: [sensitivity_curves.of(models_dir, each.reference) for each in versions]
+    )
+    full = [
+        {**msgspec.structs.asdict(version), "report": report, "sensitivity": curve}
+        for version, report, curve in zip(versions, reports, curves, strict=True)
+    ]
+    return json_response(_encode(ModelDetail(**_described(versions), versions=full)))
+
+
+async def livez(request: Request) -> Response:
+    """Liveness probe: the process runs and none of its tasks has ended."""
+    context = context_of(request)
+    failure = context.gateway.failure or context.hub.failure
+    if failure is not None:
+        raise InternalError(f"a task of this process ended: {failure!r}")
+    return json_response(_encode(Status("alive")))
+
+
+async def readyz(request: Request) -> Response:
+    """Readiness probe: every stream can be served; else the reasons."""
+    context, form = context_of(request), query(ReadyQuery, request.query_params.multi_items())
+    bearable = context.settings.partitions - 1 if form.partitions == "any" else 0
+    reasons = _reasons(context, await context.monitor.look(), bearable)
+    if reasons:
+        raise NotReady("; ".join(reasons), reasons=reasons)
+    return json_response(_encode(Status("ready")))
+
+
+async def show_metrics(request: Request) -> Response:
+    """Return the metrics of all processes of the service in Prometheus's text format."""
+    content = await asyncio.to_thread(metrics.exposition)
+    with suppress(RedisUnavailable, CorruptState):  # those of the processes matter most just then
+        content += await from_store(context_of(request).pinned.exposition())
+    return Response(content, headers={"Content-Type": metrics.CONTENT_TYPE})
+
+
+def _reasons(context: Context, health: Health | None, bearable: int) -> list[str]:
+    if health is None:
+        return ["store unreachable"]
+    reasons = []
+    if len(health.unowned) > bearable:
+        some = ", ".join(map(str, health.unowned[:NAMED]))
+        more = ", ..." if len(health.unowned) > NAMED else ""
+        total = context.settings.partitions
+        reasons.append(f"{len(health.unowned)} of {total} partitions have no worker: {some}{more}")
+    if not context.replies.subscribed.is_set():
+        reasons.append("not subscribed to replies")
+    if context.gateway.failure is not None:
+        reasons.append(f"a task of this process ended: {context.gateway.failure!r}")
+    return reasons
+
+
+def _described(versions: list[Model]) -> dict[str, Any]:
+    """Return a model by its highest usable version."""
+    usable = [model for model in versions if model.error is None]
+    model = (usable or versions)[-1]
+    return {
+        "name": model.name,
+        "default": model.reference if usable else None,
+        "kind": model.kind,
+        "description": model.description,
+        "x_dim": model.x_dim,
+        "y_dim": model.y_dim,
+        "hazard": model.hazard,
+        "built_in": model.built_in,
+        "error": None if usable else model.error,
+    }

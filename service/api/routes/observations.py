@@ -1,0 +1,109 @@
+"""POST observations: one, a list for one stream, or items for many streams."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Mapping
+from functools import partial
+from typing import Any
+
+import msgspec
+from msgspec.structs import replace
+from starlette.requests import Request
+from starlette.responses import Response
+
+from service import wire
+from service.api.http import (
+    Context,
+    Listed,
+    context_of,
+    formed,
+    key_of,
+    outcome_response,
+    read_items,
+    read_json,
+    stream_of,
+)
+from service.api.parsing.bodies import NDJSON
+from service.api.parsing.observations import Observations, digest, query
+from service.api.routes.bulk import Bulk
+from service.errors.base import PROBLEM_JSON, FieldError, InvalidField, ServiceError
+from service.schema.queries import ObserveQuery
+
+_encode = msgspec.json.Encoder().encode
+
+
+async def observe(request: Request) -> Response:
+    """Post one observation, or an ordered list of them."""
+    context, stream = context_of(request), stream_of(request)
+    shown = _shown(request)
+    key = key_of(request)
+    body = await read_json(request)
+    form = await formed(context, context.forms.observations, body)
+    digested = None if key is None else await formed(context, digest, body)
+    template = replace(shown, stream=stream, key=key, digest=digested, seq=form.seq)
+    if form.many:
+        return await _observe_list(context, template, form)
+    template.observations = form.observations
+    outcome = await context.gateway.submit(template)
+    return outcome_response(outcome)
+
+
+async def observe_many(request: Request) -> Response:
+    """Post observations of many streams; each item gets its own status."""
+    context = context_of(request)
+    if key_of(request) is not None:
+        # Ignored, it would promise a safe retry that is none.
+        detail = "not allowed for many streams: give each item its own `key`"
+        raise InvalidField([FieldError("header.idempotency-key", detail)])
+    shown = _shown(request)
+    body, lines = await read_items(request)
+    items = await formed(context, partial(context.forms.items, lines=lines), body)
+    rendered = await Bulk(context, items, shown).run()
+    if lines:
+        return Listed(rendered, (b"", b"\n", b"\n" if rendered else b""), media_type=NDJSON)
+    return Listed(rendered)
+
+
+def _shown(request: Request) -> wire.Observe:
+    """Return a command without observations, of what the query has answers carry."""
+    if not request.scope["query_string"]:
+        return wire.Observe("", [])
+    form = query(ObserveQuery, request.query_params.multi_items())
+    return wire.Observe(
+        "", [], belief=form.belief, components=form.components, quantiles=form.quantiles
+    )
+
+
+async def _observe_list(context: Context, template: wire.Observe, form: Observations) -> Response:
+    """Apply a list part by part, each after the answer to the last: ordered, not atomic."""
+    answers: list[bytes] = []
+    size, patience = context.forms.parts(form.observations), context.gateway.patience()
+    for first in range(0, len(form.observations), size):
+        part = form.observations[first : first + size]
+        command = replace(
+            template,
+            observations=part,
+            first=first,
+            seq=None if template.seq is None else template.seq + first,
+        )
+        try:
+            # Shielded by the lane: a client that goes away does not undo what it sent.
+            outcome = await context.gateway.submit(command, first > 0, patience)
+        except ServiceError as error:
+            return _stopped(error.status, error.document(), answers, error.headers())
+        if outcome.status >= 400:
+            answers += outcome.body[:-1]
+            return _stopped(outcome.status, msgspec.json.decode(outcome.body[-1]), answers, {})
+        answers += outcome.body
+        await asyncio.sleep(0)
+    return Listed(answers)
+
+
+def _stopped(
+    status: int, document: dict[str, Any], answers: list[bytes], headers: Mapping[str, str]
+) -> Response:
+    """Answer a list that was applied in part: what was applied, and why not the rest."""
+    document["applied"] = len(answers)
+    before = _encode(document)[:-1] + b',"answers":['
+    return Listed(answers, (before, b",", b"]}"), status, headers, PROBLEM_JSON)

@@ -1,0 +1,138 @@
+"""Read-only calls on one stream: predictions, actions, what-if, belief, changepoints, history."""
+
+from __future__ import annotations
+
+from functools import partial
+
+import msgspec
+from starlette.requests import Request
+from starlette.responses import Response
+
+from service import wire
+from service.api.gateway.reads import from_store, without
+from service.api.http import (
+    Context,
+    context_of,
+    json_response,
+    outcome_response,
+    read_form,
+    stream_of,
+)
+from service.api.parsing.observations import query
+from service.api.routes.streams import head_of
+from service.schema import rendering, responses
+from service.schema.queries import HistoryQuery
+from service.store.worker_reads import CHUNK
+
+_encode = msgspec.json.Encoder().encode
+
+
+async def predict(request: Request) -> Response:
+    """Predict the next label at each input."""
+    context, stream = context_of(request), stream_of(request)
+    command = await read_form(request, partial(context.asked.prediction, stream), required=False)
+    return outcome_response(await context.gateway.submit(command))
+
+
+async def act(request: Request) -> Response:
+    """Choose among candidate inputs: Thompson sampling, optimistic or greedy."""
+    context, stream = context_of(request), stream_of(request)
+    command = await read_form(request, partial(context.asked.action, stream))
+    return outcome_response(await context.gateway.submit(command))
+
+
+async def what_if(request: Request) -> Response:
+    """Rerun the retained history under other settings or another model; changes nothing."""
+    context, stream = context_of(request), stream_of(request)
+    command = await read_form(request, partial(context.asked.what_if, stream), required=False)
+    return outcome_response(await context.gateway.submit(command))
+
+
+async def run_length(request: Request) -> Response:
+    """Return the full run-length belief (posterior)."""
+    context, stream = context_of(request), stream_of(request)
+    return outcome_response(await context.gateway.submit(wire.RunLength(stream)))
+
+
+async def changepoints(request: Request) -> Response:
+    """Return the changepoint events and the best segmentation of the retained observations."""
+    context, stream = context_of(request), stream_of(request)
+    head = await head_of(context, stream)
+    partition = context.gateway.partition(stream)
+    events, unreadable = await from_store(context.store.events(partition, stream))
+    path, lost = await _path(context, stream, head)
+    answer = responses.Changepoints(
+        stream=stream,
+        seq=head.seq,
+        model=head.settings.model,
+        events=[rendering.event(event) for event in events],
+        segmentation=rendering.segmentation(head, path),
+        unreadable=without(unreadable + lost, f"events of {stream!r}"),
+    )
+    return json_response(_encode(answer))
+
+
+async def history(request: Request) -> Response:
+    """Return recent observations with their answers, oldest first, page by page."""
+    context, stream = context_of(request), stream_of(request)
+    form = query(HistoryQuery, request.query_params.multi_items())
+    head = await head_of(context, stream)
+    first = max(0, head.seq - head.settings.history)
+    start = max(first, head.seq - form.limit if form.start is None else form.start)
+    stop = min(head.seq, start + form.limit)
+    records, lost = await _records(context, stream, head, start, stop)
+    changes, unreadable = await _changes(context, stream, start, stop)
+    answer = responses.HistoryPage(
+        stream=stream,
+        seq=head.seq,
+        model=head.settings.model,
+        first=first,
+        observations=[rendering.record(record) for record in records],
+        changes=[rendering.change(each) for each in changes],
+        next=stop if stop < head.seq else None,
+        unreadable=without(lost + unreadable, f"history of {stream!r}"),
+    )
+    return json_response(_encode(answer))
+
+
+async def _changes(
+    context: Context, stream: str, start: int, stop: int
+) -> tuple[list[wire.Change], list[str]]:
+    """Return what was changed before an observation of the page, or after the last one there is."""
+    partition = context.gateway.partition(stream)
+    return await from_store(context.store.changes(partition, stream, start, stop + 1))
+
+
+async def _records(
+    context: Context, stream: str, head: wire.Head, start: int, stop: int
+) -> tuple[list[wire.Record], list[str]]:
+    partition = context.gateway.partition(stream)
+    return await from_store(context.store.records(partition, stream, head, start, stop))
+
+
+async def _path(
+    context: Context, stream: str, head: wire.Head
+) -> tuple[list[wire.Record], list[str]]:
+    """Return the records that the segmentation needs: both ends, and where regimes start.
+
+    With them the name of the one that is lost, if any: there the segmentation begins. A long
+    history is not read whole: following the pointers takes one chunk for each regime.
+    """
+    oldest = max(0, head.seq - head.settings.history)
+    first: list[wire.Record] = []
+    for at in range(oldest, head.seq, CHUNK):
+        first, _ = await _records(context, stream, head, at, at + CHUNK)
+        if first:
+            break
+    if not first:
+        return [], []
+    last, _ = await _records(context, stream, head, head.seq - 1, head.seq)
+    found = {record.seq: record for record in (first[0], *last)}
+    place = head.best_start
+    while place > first[0].seq:
+        here, lost = await _records(context, stream, head, place, place + 1)
+        if not here:
+            return [found[seq] for seq in sorted(found)], lost
+        found[place] = here[0]
+        place = min(here[0].previous_start, place - 1)
+    return [found[seq] for seq in sorted(found)], []

@@ -1,0 +1,138 @@
+"""Server-sent events: changepoints of all streams, and the observations of one."""
+
+from __future__ import annotations
+
+import re
+
+from starlette.requests import Request
+from starlette.responses import Response
+
+from service import wire
+from service.api.http import Context, context_of, stream_of
+from service.api.parsing.bodies import header
+from service.api.parsing.observations import query
+from service.api.routes.streams import head_of
+from service.api.sse.events import EventStream, Subscription
+from service.api.sse.observations import Follower, differs
+from service.errors.base import FieldError, InvalidField
+from service.errors.stream import StreamReplaced
+from service.observability import subscriber_metrics as metrics
+from service.schema.queries import EventsQuery, LiveQuery
+from service.store.keys import partition_of
+from service.wire import event_cursor
+from service.wire.event_cursor import BadCursor, Positions
+from service.wire.event_entries import Filter, Id
+
+HEARTBEAT_S = 15.0  # between comments on a quiet connection: proxies commonly close after 60 s
+SEND_TIMEOUT_S = 30.0  # a consumer that takes nothing for longer is cut off, and may resume
+EVERYTHING = "0"
+ALL_OBSERVATIONS = "-1"
+_cursor = re.compile(r"(-1|[0-9]{1,16})(?:@([0-9]{1,10}))?").fullmatch
+
+
+async def events(request: Request) -> Response:
+    """Subscribe to changepoint events (server-sent events).
+
+    A message of type `changepoint` is one state change of an event; its `data` has `stream`,
+    `model`, `event`, `time` (of the observation, if it had one) and `at`. Its `id` is a cursor:
+    send it as `Last-Event-ID` to resume right after that message. A message of type `gap` says that
+    events after the cursor are no longer retained. Filters of different names must all match;
+    of one that is given several times, any.
+    """
+    context = context_of(request)
+    form = query(EventsQuery, request.query_params.multi_items())
+    wanted = Filter(
+        frozenset(form.stream), tuple(form.prefix), frozenset(form.model), frozenset(form.state)
+    )
+    known, whole = _resume(request, form.after, context)
+    hub, total = context.hub, context.settings.partitions
+    await hub.ready()
+    hub.connections.enter()
+    partitions = {partition_of(each, total) for each in form.stream} or range(total)
+    positions = Positions(partitions, total, hub.positions if known is None else known)
+    subscription = Subscription(hub, wanted, positions, whole)
+    return EventStream(
+        subscription.chunks(HEARTBEAT_S),
+        hub.connections.leave,
+        SEND_TIMEOUT_S,
+        metrics.EVENT_STREAMS_DROPPED,
+    )
+
+
+def _resume(
+    request: Request, after: str | None, context: Context
+) -> tuple[dict[int, Id] | None, bool]:
+    """Return where to go on, None for what comes, and whether everything retained is wanted.
+
+    The header is a reconnection's, and wins.
+    """
+    given, loc = header(request.scope, b"last-event-id"), "header.last-event-id"
+    text = given.decode("latin-1").strip() if given is not None else ""
+    if not text:
+        text, loc = after or "", "query.after"
+    if not text:
+        return None, False
+    if text == EVERYTHING:
+        return {}, True
+    try:
+        return event_cursor.parse(text, context.settings.partitions), False
+    except BadCursor as error:
+        raise InvalidField([FieldError(loc, str(error))]) from None
+
+
+async def follow_observations(request: Request) -> Response:
+    """Subscribe to a stream's observations as they are applied (server-sent events).
+
+    A message of type `observation` is one record of the history; send its `id` as `Last-Event-ID`
+    to resume right after it. One of type `gap` names observations that are not retained: from
+    `start` to before `end`. One of type `end` is the last: the stream was `deleted`, or `replaced`
+    by another of its name. With `state` the stream's summary is sent as a message of type `state`,
+    at first and whenever it changed.
+    """
+    context, stream = context_of(request), stream_of(request)
+    form = query(LiveQuery, request.query_params.multi_items())
+    place = _resume_observations(request, form.after)
+    head = await head_of(context, stream)
+    at = _first(stream, head, place)
+    live = context.live
+    follower = Follower(live, live.enter(stream, head), head.generation, at, form.state)
+    await follower.ready()
+    return EventStream(
+        follower.chunks(HEARTBEAT_S),
+        follower.leave,
+        SEND_TIMEOUT_S,
+        metrics.LIVE_DROPPED,
+    )
+
+
+def _resume_observations(request: Request, after: str | None) -> tuple[str, str | None] | None:
+    """Return position and life to go on after; None for what comes. The header wins."""
+    given, loc = header(request.scope, b"last-event-id"), "header.last-event-id"
+    text = given.decode("latin-1").strip() if given is not None else ""
+    if not text:
+        text, loc = after or "", "query.after"
+    if not text:
+        return None
+    found = _cursor(text)
+    if found is None:
+        detail = "expected the id of a message, SEQ@GENERATION, or a seq; -1: everything retained"
+        raise InvalidField([FieldError(loc, detail)])
+    return found[1], found[2]
+
+
+def _first(stream: str, head: wire.Head, place: tuple[str, str | None] | None) -> int:
+    """Return the `seq` of the first observation to send; StreamReplaced where it cannot be."""
+    if place is None:
+        return head.seq
+    seq, life = place
+    if life is None and seq == ALL_OBSERVATIONS:
+        return max(0, head.seq - head.settings.history)
+    at = int(seq) + 1
+    if differs(head, head.generation if life is None else int(life), at):
+        raise StreamReplaced(
+            f"the stream {stream!r} has no observation {seq} of that generation: it was "
+            f"recreated, or restored to an earlier state. It is at seq {head.seq}; "
+            "subscribe again",
+            seq=head.seq,
+        )
+    return at

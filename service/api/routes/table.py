@@ -1,0 +1,352 @@
+"""All calls of the REST interface, in one table, and their routes."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from fastapi import FastAPI
+
+from service.api.http import Bytes, RawRoute
+from service.api.openapi import document
+from service.api.routes import console, health, models, observations, reads, streams, subscriptions
+from service.api.routes.call import BODY, CANARY, EVENTS, LOGGED, STREAM, Call
+from service.api.sse.events import EventStream
+from service.api_keys import OPEN
+from service.models.canary import Canary
+from service.schema import responses
+from service.schema.commands import (
+    ActionForm,
+    BeliefForm,
+    CanaryForm,
+    ChangeForm,
+    ModelForm,
+    MovesForm,
+    OverviewQuery,
+    PredictionForm,
+    VerdictForm,
+    WhatIfForm,
+)
+from service.schema.observations import Item, Observation, StreamForm
+from service.schema.queries import (
+    EventsQuery,
+    HistoryQuery,
+    LiveQuery,
+    ObserveQuery,
+    ReadyQuery,
+    SnapshotQuery,
+    StreamsQuery,
+)
+from service.settings import Settings
+
+_here = (document.STREAM,)
+_model = (document.MODEL,)
+CALLS = (
+    Call(
+        "POST",
+        f"{STREAM}/observations",
+        observations.observe,
+        responses.Answer | list[responses.Answer],
+        (*BODY, 409, *LOGGED),
+        (document.STREAM, document.IDEMPOTENCY),
+        ObserveQuery,
+        document.body(document.one_or_list(Observation)),
+        "observations",
+    ),
+    Call(
+        "POST",
+        "/v1/observations",
+        observations.observe_many,
+        None,
+        (*BODY, 422),
+        query=ObserveQuery,
+        body=document.body(document.items_of(Item), lines=True),
+        tag="observations",
+        described=document.ITEM_ANSWERS,
+    ),
+    Call(
+        "GET",
+        "/v1/streams",
+        streams.list_streams,
+        responses.StreamPage,
+        (422, 503),
+        query=StreamsQuery,
+    ),
+    Call(
+        "GET",
+        "/v1/overview",
+        streams.overview,
+        responses.Overview,
+        (422, 503),
+        query=OverviewQuery,
+    ),
+    Call(
+        "PUT",
+        STREAM,
+        streams.put_stream,
+        responses.StreamSummary,
+        (*BODY, 409, *LOGGED),
+        _here,
+        body=document.body(document.ref(StreamForm), required=False),
+        makes=True,
+    ),
+    Call("GET", STREAM, streams.get_stream, responses.StreamSummary, (404, 422, 503), _here),
+    Call("DELETE", STREAM, streams.delete_stream, None, (404, *LOGGED), _here, status=204),
+    Call(
+        "POST",
+        f"{STREAM}/predictions",
+        reads.predict,
+        responses.Predictions,
+        (*BODY, 404, 409, *LOGGED),
+        _here,
+        body=document.body(document.ref(PredictionForm), required=False),
+        tag="reads",
+        scope="read",
+    ),
+    Call(
+        "GET",
+        f"{STREAM}/run-length",
+        reads.run_length,
+        responses.RunLength,
+        (404, *LOGGED),
+        _here,
+        tag="reads",
+    ),
+    Call(
+        "PUT",
+        f"{STREAM}/run-length",
+        streams.put_run_length,
+        responses.RunLength,
+        (*BODY, 404, 409, *LOGGED),
+        _here,
+        body=document.body(document.ref(BeliefForm)),
+    ),
+    Call(
+        "POST",
+        f"{STREAM}/actions",
+        reads.act,
+        responses.Action,
+        (*BODY, 404, 409, *LOGGED),
+        _here,
+        body=document.body(document.ref(ActionForm)),
+        tag="reads",
+        scope="read",
+    ),
+    Call(
+        "GET",
+        f"{STREAM}/snapshot",
+        streams.get_snapshot,
+        None,
+        (404, 422, 500, 503),
+        _here,
+        response=Bytes,
+        described=document.BLOB,
+    ),
+    Call(
+        "PUT",
+        f"{STREAM}/snapshot",
+        streams.put_snapshot,
+        responses.StreamSummary,
+        (*BODY, 409, *LOGGED),
+        _here,
+        SnapshotQuery,
+        document.BLOB_BODY,
+        makes=True,
+        scope="admin",
+    ),
+    Call(
+        "POST",
+        f"{STREAM}/model",
+        streams.move_stream,
+        responses.StreamSummary,
+        (*BODY, 404, *LOGGED),
+        _here,
+        body=document.body(document.ref(ModelForm)),
+    ),
+    Call(
+        "POST",
+        f"{STREAM}/what-if",
+        reads.what_if,
+        responses.WhatIf,
+        (*BODY, 404, *LOGGED),
+        _here,
+        body=document.body(document.ref(WhatIfForm), required=False),
+        tag="reads",
+        scope="read",
+    ),
+    Call(
+        "POST",
+        f"{STREAM}/changepoints",
+        streams.report_change,
+        responses.Verdict,
+        (*BODY, 404, 409, *LOGGED),
+        _here,
+        body=document.body(document.ref(ChangeForm)),
+    ),
+    Call(
+        "PUT",
+        f"{STREAM}/changepoints/{{event}}",
+        streams.judge,
+        responses.Verdict,
+        (*BODY, 404, 409, *LOGGED),
+        (document.STREAM, document.EVENT),
+        body=document.body(document.ref(VerdictForm)),
+    ),
+    Call(
+        "GET",
+        f"{STREAM}/changepoints",
+        reads.changepoints,
+        responses.Changepoints,
+        (404, 422, 503),
+        _here,
+        tag="reads",
+    ),
+    Call(
+        "GET",
+        f"{STREAM}/history",
+        reads.history,
+        responses.HistoryPage,
+        (404, 422, 503),
+        _here,
+        HistoryQuery,
+        tag="reads",
+    ),
+    Call(
+        "GET",
+        f"{STREAM}/observations/live",
+        subscriptions.follow_observations,
+        None,
+        (404, 409, 422, 429, 500, 503),
+        (document.STREAM, document.LAST_EVENT_ID),
+        LiveQuery,
+        tag="reads",
+        response=EventStream,
+        described=document.EVENT_MESSAGES,
+    ),
+    Call(
+        "GET",
+        EVENTS,
+        subscriptions.events,
+        None,
+        (422, 429, 503),
+        (document.LAST_EVENT_ID,),
+        EventsQuery,
+        tag="events",
+        response=EventStream,
+        described=document.EVENT_MESSAGES,
+    ),
+    Call("GET", "/v1/models", health.list_models, responses.Models, tag="models"),
+    Call(
+        "GET",
+        "/v1/models/{name}",
+        health.get_model,
+        responses.ModelDetail,
+        (404,),
+        (document.MODEL,),
+        tag="models",
+    ),
+    Call(
+        "GET",
+        CANARY,
+        models.get_canary,
+        Canary,
+        (404, 503),
+        _model,
+        tag="models",
+    ),
+    Call(
+        "PUT",
+        CANARY,
+        models.put_canary,
+        Canary,
+        (*BODY, 404, 422, 503),
+        _model,
+        body=document.body(document.ref(CanaryForm)),
+        tag="models",
+        scope="admin",
+    ),
+    Call(
+        "DELETE",
+        CANARY,
+        models.delete_canary,
+        None,
+        (404, 503),
+        _model,
+        tag="models",
+        status=204,
+        scope="admin",
+    ),
+    Call(
+        "POST",
+        "/v1/moves",
+        models.move_streams,
+        responses.Moves,
+        (*BODY, 422, 503),
+        body=document.body(document.ref(MovesForm)),
+        tag="models",
+        scope="admin",
+    ),
+    Call("GET", "/livez", health.livez, responses.Status, (500,), tag="service", scope=OPEN),
+    Call(
+        "GET",
+        "/readyz",
+        health.readyz,
+        responses.Status,
+        (422, 500, 503),
+        (),
+        ReadyQuery,
+        tag="service",
+        scope=OPEN,
+    ),
+)
+
+
+def add_routes(app: FastAPI, settings: Settings) -> None:
+    """Add every call to the application."""
+    app.router.route_class = RawRoute
+    for call in CALLS:
+        _add(app, call)
+        _guard(app, call.needs)
+    app.add_api_route("/metrics", health.show_metrics, include_in_schema=False)
+    _guard(app, "read" if settings.metrics_key_required else OPEN)
+    if not settings.no_console:
+        for path, endpoint in console.ROUTES:
+            app.add_api_route(path, endpoint, include_in_schema=False)
+            _guard(app, OPEN)  # the page has no data: it asks for a key, and calls with it
+
+
+def _guard(app: FastAPI, needs: str) -> None:
+    """Say what the route added last needs."""
+    route = app.routes[-1]
+    assert isinstance(route, RawRoute)
+    route.needs = needs
+
+
+def _add(app: FastAPI, call: Call) -> None:
+    text = (call.endpoint.__doc__ or "").strip()
+    extra: dict[str, Any] = {"parameters": document.parameters(*call.parameters, query=call.query)}
+    if call.body is not None:
+        extra["requestBody"] = call.body
+    answers = document.problems(call.problems)
+    if call.needs != OPEN:
+        answers |= document.problems(document.GUARDED)
+        extra["security"] = document.security(call.needs)
+    if call.answer is not None:
+        answers[200] = document.answer(call.answer)
+    if call.makes:
+        answers[201] = document.answer(call.answer, "created")
+    if call.described is not None:
+        answers[200] = call.described
+    app.add_api_route(
+        call.path,
+        call.endpoint,
+        methods=[call.method],
+        response_model=None,
+        status_code=call.status,
+        tags=[call.tag],
+        summary=text.partition("\n")[0].rstrip("."),
+        description=text,
+        operation_id=call.endpoint.__name__,
+        responses=answers,
+        openapi_extra=extra,
+        response_class=call.response,
+    )

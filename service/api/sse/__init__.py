@@ -1,0 +1,1 @@
+"""Server-sent events: changepoints, and the observations of one stream."""

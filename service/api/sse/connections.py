@@ -1,0 +1,50 @@
+"""Connections that have no end of their own: how many there may be, and their end at a stop."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+
+from prometheus_client import Gauge
+
+from service.errors.base import RedisUnavailable, TooManyEventStreams
+from service.observability.metrics import LOAD_SHED
+
+CLOSE_WAIT_S = 1.0
+
+
+class Connections:
+    """Counts the connections of one kind; errors name the kind as `what`."""
+
+    def __init__(self, gauge: Gauge, most: int, what: str) -> None:
+        self._gauge, self._most, self._what = gauge, most, what
+        self._open = 0
+        self._empty = asyncio.Event()
+        self.closing = False
+
+    def enter(self) -> None:
+        """Count one more; TooManyEventStreams beyond the bound, RedisUnavailable at the stop."""
+        if self.closing:
+            raise RedisUnavailable("the service is stopping")
+        if self._open >= self._most:
+            LOAD_SHED.labels(TooManyEventStreams.reason).inc()
+            raise TooManyEventStreams(f"limit of {self._open} {self._what} connections reached")
+        self._count(1)
+
+    def leave(self) -> None:
+        """Count one less."""
+        self._count(-1)
+
+    async def ended(self) -> None:
+        """Wait until the last one has ended, or for a while."""
+        self._empty.clear()
+        if self._open:
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(CLOSE_WAIT_S):
+                    await self._empty.wait()
+
+    def _count(self, change: int) -> None:
+        self._open += change
+        self._gauge.set(self._open)
+        if not self._open:
+            self._empty.set()

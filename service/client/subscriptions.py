@@ -1,0 +1,227 @@
+"""Subscriptions: requests, messages, reconnection."""
+
+from __future__ import annotations
+
+import random
+import time
+from abc import ABC, abstractmethod
+from collections.abc import Mapping, Sequence
+from typing import Any, Generic, NamedTuple, TypeVar
+
+import httpx
+import msgspec
+from httpx_sse import ServerSentEvent, SSEError
+from msgspec import Struct
+
+from service.client.calls import _params, path_of
+from service.client.errors import InvalidRequest, Problem, Unavailable, UnexpectedAnswer
+from service.client.problems import problem_in
+from service.client.retry import FIRST_PAUSE_S, LONGEST_PAUSE_S, RETRIED
+from service.schema.responses import Gap, Recorded, StreamEvent
+
+T = TypeVar("T")
+_event = msgspec.json.Decoder(StreamEvent).decode
+_gap = msgspec.json.Decoder(dict[str, Any]).decode
+
+
+class Patience(NamedTuple):
+    """How long a silent connection, and a service that is away, are borne."""
+
+    silence_s: float
+    retry_for_s: float | None
+    timeout_s: float
+
+
+class Feed(ABC, Generic[T]):
+    """One reading of messages, across as many connections as it takes.
+
+    Each message's id is where the next connection goes on: nothing is missed or seen twice.
+    """
+
+    def __init__(
+        self, path: str, asked: Mapping[str, Any], after: str | None, patience: Patience
+    ) -> None:
+        self._path, self._asked, self.cursor = path, _params(asked), after
+        self.over = False  # whether the service has said that there is no more to come
+        self._retry_for_s = patience.retry_for_s
+        timeout_s = patience.timeout_s
+        connect_s = min(5.0, timeout_s)
+        self._timeout = httpx.Timeout(timeout_s, connect=connect_s, read=patience.silence_s)
+        self._failing_since: float | None = None
+        self._first_pause_s = self._pause_s = FIRST_PAUSE_S
+
+    @abstractmethod
+    def read(self, message: ServerSentEvent) -> T | None:
+        """Return what a message says; None for one of a kind that later versions may have."""
+
+    @abstractmethod
+    def mark(self, found: T, cursor: str) -> None:
+        """Give what a message said its place."""
+
+    def request(self) -> dict[str, Any]:
+        """Return the arguments of the next connection."""
+        headers = {"Accept": "text/event-stream", "Cache-Control": "no-store"}
+        params = list(self._asked)
+        if self.cursor is not None:
+            headers["Last-Event-ID"] = self.cursor
+            params.append(("after", self.cursor))
+        return {
+            "method": "GET",
+            "url": self._path,
+            "params": params,
+            "headers": headers,
+            "timeout": self._timeout,
+        }
+
+    def opened(self, response: httpx.Response) -> T | None:
+        """Check the head of a response whose refusal, if it is one, was read.
+
+        Returns what it says by itself, if anything: nothing comes after that.
+        """
+        if response.status_code in RETRIED:
+            problem = problem_in(response)
+            raise _Again(str(problem), problem.retry_after_s)
+        if not response.is_success:
+            raise problem_in(response)
+        self._failing_since, self._pause_s = None, self._first_pause_s
+        return None
+
+    def message(self, message: ServerSentEvent) -> T | None:
+        """Read a message; None for one that says nothing."""
+        if message.retry is not None:
+            self._first_pause_s = self._pause_s = min(message.retry / 1000, LONGEST_PAUSE_S)
+        try:
+            found = self.read(message)
+        except msgspec.DecodeError as error:
+            raise UnexpectedAnswer(f"GET {self._path}: unexpected message: {error}") from error
+        if message.id:
+            self.cursor = message.id  # also of a heartbeat: what came before it was not wanted
+            if found is not None:
+                self.mark(found, message.id)
+        return found
+
+    def ended(self, error: Exception | None) -> float:
+        """Return the seconds to wait after a connection that ended, before the next.
+
+        Raises Unavailable when none came about for too long.
+        """
+        if isinstance(error, httpx.UnsupportedProtocol | SSEError):
+            raise UnexpectedAnswer(f"GET {self._path}: {error}") from error
+        now = time.monotonic()
+        self._failing_since = self._failing_since or now
+        wait_s = self._pause_s * random.uniform(0.8, 1.2)
+        if isinstance(error, _Again) and error.retry_after_s is not None:
+            wait_s = max(wait_s, error.retry_after_s)
+        self._pause_s = min(2 * self._pause_s, LONGEST_PAUSE_S)
+        limit_s = self._retry_for_s
+        if limit_s is not None and now + wait_s - self._failing_since > limit_s:
+            raise Unavailable(
+                f"GET {self._path}: {error or 'the connection was closed'}"
+            ) from error
+        return wait_s
+
+
+class Events(Feed[StreamEvent | Gap]):
+    """Changepoints as they are raised."""
+
+    def __init__(
+        self,
+        *,
+        stream: str | None,
+        prefix: str | None,
+        model: str | None,
+        states: Sequence[str],
+        after: str | None,
+        patience: Patience,
+    ) -> None:
+        if isinstance(states, str):
+            raise InvalidRequest("expected a list of states, got a string")
+        asked = {"stream": stream, "prefix": prefix, "model": model, "state": list(states)}
+        super().__init__("/v1/events", asked, after, patience)
+
+    def read(self, message: ServerSentEvent) -> StreamEvent | Gap | None:
+        """Return an event, or what is not kept any more."""
+        if message.event == "changepoint":
+            return _event(message.data)
+        return Gap(_gap(message.data or "{}")) if message.event == "gap" else None
+
+    def mark(self, found: StreamEvent | Gap, cursor: str) -> None:
+        """Note the cursor."""
+        found.cursor = cursor
+
+
+class _Again(Exception):
+    """The service refuses for the time being."""
+
+    def __init__(self, reason: str, retry_after_s: float | None) -> None:
+        super().__init__(reason)
+        self.retry_after_s = retry_after_s
+
+
+ENDS = (httpx.TransportError, SSEError, _Again)
+
+
+class Followed(Recorded):
+    """An observation as it came. `cursor` resumes after it."""
+
+    cursor: str = ""
+
+
+class Missed(Struct):
+    """Observations from `start` to before `end` that the service retains no longer."""
+
+    start: int
+    end: int
+    cursor: str = ""
+
+
+class Ended(Struct):
+    """A stream that is not there to be followed any more: `deleted` or `replaced`."""
+
+    reason: str
+    detail: str = ""
+
+
+Message = Followed | Missed | Ended
+_observation = msgspec.json.Decoder(Followed).decode
+_missed = msgspec.json.Decoder(Missed).decode
+_ended = msgspec.json.Decoder(Ended).decode
+ENDED = {"unknown-stream": "deleted", "stream-replaced": "replaced"}  # while nobody was connected
+
+
+class Follow(Feed[Message]):
+    """One stream's observations, from a place on."""
+
+    def __init__(self, stream: str, after: int | str | None, patience: Patience) -> None:
+        place = None if after is None else str(after)
+        super().__init__(path_of(stream, "/observations/live"), {}, place, patience)
+        self._begun = False
+
+    def opened(self, response: httpx.Response) -> Message | None:
+        """Check the head of a response; of a later one it may be that the stream has ended."""
+        try:
+            super().opened(response)
+        except Problem as problem:
+            reason = ENDED.get(problem.type)
+            if not self._begun or reason is None:
+                raise
+            self.over = True
+            return Ended(reason, problem.detail)
+        self._begun = True
+        return None
+
+    def read(self, message: ServerSentEvent) -> Message | None:
+        """Return an observation, what is not retained any more, or the stream's end."""
+        if message.event == "observation":
+            return _observation(message.data)
+        if message.event == "gap":
+            return _missed(message.data)
+        if message.event == "end":
+            self.over = True
+            return _ended(message.data)
+        return None
+
+    def mark(self, found: Message, cursor: str) -> None:
+        """Note the cursor."""
+        if not isinstance(found, Ended):
+            found.cursor = cursor

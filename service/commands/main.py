@@ -1,0 +1,81 @@
+"""The console script `moca`. The only place that reads the environment."""
+
+from __future__ import annotations
+
+from importlib.metadata import entry_points, version
+from typing import Annotated
+
+import typer
+
+from service.commands import (
+    backup,
+    calibrate,
+    demo,
+    following,
+    keys,
+    observing,
+    run,
+    snapshots,
+    streams,
+    tools,
+    webhooks,
+)
+
+app = typer.Typer(
+    name="moca",
+    no_args_is_help=True,
+    pretty_exceptions_enable=False,  # its tracebacks show local values, such as passwords in URLs
+    help="Online changepoint detection and forecasting for data streams.",
+)
+app.command()(run.serve)
+app.command()(run.api)
+app.command()(run.worker)
+app.command()(webhooks.webhooks)
+app.command()(demo.demo)
+app.add_typer(streams.app, name="streams")
+app.command(context_settings=observing.NEGATIVE)(observing.observe)
+app.command()(following.follow)
+app.command()(observing.predict)
+app.command()(observing.changepoints)
+app.add_typer(snapshots.app, name="snapshot")
+app.command()(tools.replay)
+app.command()(tools.models)
+app.command()(calibrate.calibrate)
+app.add_typer(tools.bench, name="bench")
+app.add_typer(keys.app, name="keys")
+app.command()(backup.backup)
+app.command()(backup.restore)
+for _measure in sorted(entry_points(group="moca.bench"), key=lambda each: each.name):
+    tools.bench.command(_measure.name)(_measure.load())
+# The offline jobs: the service does not import them, they are found as installed.
+for _command in sorted(entry_points(group="moca.commands"), key=lambda each: each.name):
+    _found = _command.load()
+    if isinstance(_found, typer.Typer):
+        app.add_typer(_found, name=_command.name)
+    else:
+        app.command(_command.name)(_found)
+
+
+def _version(wanted: bool) -> None:
+    if wanted:
+        typer.echo(version("moca-service"))
+        raise typer.Exit
+
+
+@app.callback()
+def _common(
+    show_version: Annotated[
+        bool,
+        typer.Option("--version", help="Print the version.", callback=_version, is_eager=True),
+    ] = False,
+) -> None:
+    """Online changepoint detection and forecasting for data streams."""
+
+
+def main() -> None:
+    """Run the command line."""
+    app()
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,1 @@
+"""Errors: the tree, those of HTTP alone, and those of streams."""

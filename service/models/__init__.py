@@ -1,0 +1,1 @@
+"""Models that streams can use: the catalogue, canaries, sensitivity curves."""

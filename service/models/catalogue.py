@@ -1,0 +1,253 @@
+"""The catalogue of models: the built-in ones, and artifacts found by their `model.json` alone.
+
+Artifacts are those of the models folder, and trained ones that come with the package, unless the
+folder has one of the same name.
+
+No torch here: the API lists models with it, the worker finds the folder to load.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from hashlib import blake2b
+from pathlib import Path
+from typing import Any
+
+import msgspec
+from msgspec import Struct
+
+from model_core.upm.builtin import BUILTIN
+from service.errors.base import UnknownModel
+
+NAME = r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}"
+REFERENCE = rf"^{NAME}(@{NAME})?$"
+FORMAT = 1
+SHIPPED = Path(__file__).parents[1] / "samples" / "models"
+FILES = ("model.json", "model.safetensors")
+SAID = {"description", "sensitivity", "training"}  # about a model, in its model.json
+LARGEST_REPORT = 1 << 20  # bytes
+LARGEST_DESCRIPTION = 16 << 20  # bytes of a model.json, with tables of sensitivity
+_name = re.compile(NAME)
+
+
+class Model(Struct, omit_defaults=True):
+    """One version of a model. `error` says why an artifact cannot be served."""
+
+    name: str
+    version: str
+    kind: str
+    description: str = ""
+    x_dim: int | None = 0  # None: any
+    y_dim: int | None = None  # None: any
+    feature_dim: int | None = None
+    hazard: Any = None  # as an artifact may state it: a number, a table, durations
+    encoder: dict[str, Any] | None = None
+    training: dict[str, Any] | None = None
+    built_in: bool = False
+    error: str | None = None
+
+    @property
+    def reference(self) -> str:
+        """Return NAME@VERSION."""
+        return f"{self.name}@{self.version}"
+
+
+BUILT_IN = tuple(
+    Model(
+        name=each.reference.partition("@")[0],
+        version=each.reference.partition("@")[2],
+        kind=each.kind,
+        description=each.description,
+        x_dim=each.x_dim,
+        y_dim=each.y_dim,
+        hazard=0.01,
+        built_in=True,
+    )
+    for each in BUILTIN.values()
+)
+
+
+class _ModelFile(Struct):
+    """What the catalogue reads of a `model.json`; loading it checks the rest."""
+
+    format: int
+    kind: str
+    x_dim: int
+    y_dim: int
+    description: str = ""
+    feature_dim: int | None = None
+    hazard: Any = None
+    encoder: dict[str, Any] | None = None
+    training: dict[str, Any] | None = None
+
+
+_decode = msgspec.json.Decoder(_ModelFile).decode
+
+
+class Catalogue:
+    """Models by name and version. Artifacts are looked for at every call: they may be added."""
+
+    def __init__(self, models_dir: Path) -> None:
+        self._models_dir = models_dir
+
+    def models(self) -> list[Model]:
+        """Return every version of every model, by name and then from old to new."""
+        found = [*BUILT_IN]
+        taken = {model.name for model in BUILT_IN}
+        for parent in (self._models_dir, SHIPPED):
+            named = {folder.name: _folders(folder) for folder in _folders(parent)}
+            for name in named.keys() - taken:
+                found += [_read(version) for version in named[name]]
+            taken |= {name for name, versions in named.items() if versions}
+        return sorted(found, key=lambda model: (model.name, version_key(model.version)))
+
+    def versions(self, name: str) -> list[Model]:
+        """Return the versions of one model from old to new; UnknownModel when there are none."""
+        found = [model for model in BUILT_IN if model.name == name]
+        if not found and _name.fullmatch(name):
+            found = [_read(version) for version in _folders(place(self._models_dir, name))]
+        if not found:
+            raise UnknownModel(
+                f"there is no model {name!r}; see GET /v1/models for the available ones"
+            )
+        return sorted(found, key=lambda model: version_key(model.version))
+
+    def usable(self, name: str) -> list[str]:
+        """Return the versions of one model that can be used, from old to new."""
+        try:
+            return [each.version for each in self.versions(name) if each.error is None]
+        except UnknownModel:
+            return []
+
+    def report(self, model: Model) -> dict[str, Any] | None:
+        """Return the numbers of a model's training report; None without a readable one."""
+        file = place(self._models_dir, model.name) / model.version / "report.json"
+        try:
+            if model.built_in or file.stat().st_size > LARGEST_REPORT:
+                return None
+            found = msgspec.json.decode(file.read_bytes())
+        except (OSError, RecursionError, msgspec.MsgspecError):
+            return None
+        return found if isinstance(found, dict) else None
+
+
+def place(models_dir: Path, name: str) -> Path:
+    """Return the folder that holds a model's versions, if there are any."""
+    own, shipped = models_dir / name, SHIPPED / name
+    return shipped if not _folders(own) and shipped.is_dir() else own
+
+
+def resolve(models_dir: Path, reference: str) -> str | None:
+    """Return the NAME@VERSION that NAME or NAME@VERSION means; None if it does not exist.
+
+    It may be one that cannot be used: loading it says why.
+    """
+    name, _, version = reference.partition("@")
+    try:
+        versions = Catalogue(models_dir).versions(name)
+    except UnknownModel:
+        return None
+    if version:
+        return reference if any(model.version == version for model in versions) else None
+    usable = [model for model in versions if model.error is None]
+    return (usable or versions)[-1].reference
+
+
+def digest(models_dir: Path, reference: str) -> str | None:
+    """Return what tells an artifact from another of the same name; None: built in, or not there.
+
+    What is only said about a model does not count.
+    """
+    return _digest(models_dir, reference, _essential)
+
+
+def same(models_dir: Path, reference: str, known: str | None) -> bool:
+    """Whether the model here has a digest; those of before counted a `model.json` to the byte."""
+    return known in (digest(models_dir, reference), _digest(models_dir, reference, bytes))
+
+
+def stamp(folder: Path) -> list[tuple[int, ...] | None]:
+    """Return what changes whenever a file of an artifact does, without reading it."""
+    found: list[tuple[int, ...] | None] = []
+    for name in FILES:
+        try:
+            stat = (folder / name).stat()
+            found.append((stat.st_ino, stat.st_size, stat.st_mtime_ns, stat.st_ctime_ns))
+        except OSError:
+            found.append(None)
+    return found
+
+
+def _digest(models_dir: Path, reference: str, told: Callable[[bytes], bytes]) -> str | None:
+    """Of what is `told` of the description, and of the tensors, where the kind has any."""
+    name, _, version = reference.partition("@")
+    folder, found = place(models_dir, name) / version, blake2b(digest_size=16)
+    if any(model.reference == reference for model in BUILT_IN):
+        return None
+    description, tensors = (folder / name for name in FILES)
+    try:
+        if not description.is_file() or description.stat().st_size > LARGEST_DESCRIPTION:
+            return None
+        found.update(told(description.read_bytes()))
+        if not tensors.is_file():
+            return None if tensors.exists() or tensors.is_symlink() else found.hexdigest()
+        with tensors.open("rb") as opened:
+            while part := opened.read(1 << 20):
+                found.update(part)
+    except (OSError, RecursionError, msgspec.MsgspecError):
+        return None
+    return found.hexdigest()
+
+
+def _essential(description: bytes) -> bytes:
+    stated = msgspec.json.decode(description, type=dict[str, msgspec.Raw])
+    kept = {name: msgspec.json.decode(stated[name]) for name in stated.keys() - SAID}
+    return msgspec.json.encode(kept, order="deterministic")
+
+
+def version_key(version: str) -> tuple[tuple[int, int, str], ...]:
+    """Order versions by their numbers where they have any: 9 < 10, 1.9 < 1.10."""
+    parts = re.split(r"[._-]", version)
+    return tuple((1, int(part), "") if part.isdecimal() else (0, 0, part) for part in parts)
+
+
+def _folders(parent: Path) -> list[Path]:
+    try:
+        found = sorted(parent.iterdir())
+        # A publisher writes to a hidden folder and renames it: such a name is not a model.
+        return [path for path in found if _name.fullmatch(path.name) and path.is_dir()]
+    except OSError:  # not there, no folder, a loop of links, not to be read
+        return []
+
+
+def check_files(folder: Path, largest: int) -> None:
+    """Raise OSError for an artifact whose files are none, or larger than `largest` bytes.
+
+    What they declare is looked at only once they are in memory.
+    """
+    for name, most in zip(FILES, (LARGEST_DESCRIPTION, largest), strict=True):
+        file = folder / name
+        if not file.exists():
+            continue  # some kinds need no tensors; what is missing is said elsewhere
+        if not file.is_file():
+            raise OSError(f"{name}: not a plain file")
+        if file.stat().st_size > most:
+            raise OSError(f"{name}: {file.stat().st_size} bytes, at most {most}")
+
+
+def _described(file: Path) -> bytes:
+    if file.exists():
+        check_files(file.parent, 1 << 62)
+    return file.read_bytes()
+
+
+def _read(folder: Path) -> Model:
+    name, version = folder.parent.name, folder.name
+    try:
+        file = _decode(_described(folder / "model.json"))
+    except (OSError, RecursionError, msgspec.MsgspecError) as error:
+        return Model(name, version, "unknown", error=f"model.json: {error}")
+    described = {field: getattr(file, field) for field in _ModelFile.__struct_fields__[1:]}
+    unknown = f"model.json: format {file.format}, expected {FORMAT}"
+    return Model(name, version, **described, error=None if file.format == FORMAT else unknown)

@@ -1,0 +1,308 @@
+"""Every Prometheus metric of API and worker, in one place. No stream id is ever a label.
+
+With PROMETHEUS_MULTIPROC_DIR set before this module is imported, each process writes its values
+to that folder, and `exposition` shows the sum over all of them; without it, those of this
+process. The folder has to be empty when the service starts.
+"""
+
+from __future__ import annotations
+
+import collections
+import os
+from bisect import bisect_left
+from collections.abc import Sequence
+
+from prometheus_client import (
+    CollectorRegistry,
+    Counter,
+    Gauge,
+    Histogram,
+    ProcessCollector,
+    disable_created_metrics,
+    generate_latest,
+    multiprocess,
+    start_http_server,
+)
+
+from service.errors.base import StartupError
+
+CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
+MULTIPROCESS_DIR = "PROMETHEUS_MULTIPROC_DIR"
+STAGES = ("ingest", "queue", "compute", "commit", "reply")
+
+disable_created_metrics()  # type: ignore[no-untyped-call]
+REGISTRY = CollectorRegistry()
+
+_SECONDS = (5e-4, 1e-3, 2.5e-3, 5e-3, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0)
+_COUNTS = (1, 2, 4, 8, 16, 32, 64, 128, 256, 512, 1024, 4096)
+_BYTES = tuple(1 << power for power in range(8, 25, 2))
+_NATS = (-100.0, -50.0, -20.0, -10.0, -7.5, -5.0, -4.0, -3.0, -2.0, -1.0, 0.0, 1.0, 2.0, 5.0, 10.0)
+_PROBABILITIES = (1e-4, 1e-3, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 0.8, 0.9, 0.95, 0.99, 1.0)
+
+
+# --- API ------------------------------------------------------------------------------------
+
+REQUEST_DURATION = Histogram(
+    "moca_http_request_duration_seconds",
+    "Request duration by route, in seconds: first request byte to last response byte "
+    "(first response byte for streaming responses).",
+    ["route", "method", "status"],
+    buckets=_SECONDS,
+    registry=REGISTRY,
+)
+APPEND_COMMANDS = Histogram(
+    "moca_append_commands",
+    "Commands per append to the log.",
+    buckets=_COUNTS,
+    registry=REGISTRY,
+)
+REPEATED_APPENDS = Counter(
+    "moca_repeated_appends_total",
+    "Appends retried with the same number because their outcome was unknown.",
+    registry=REGISTRY,
+)
+RECOVERED_REPLIES = Counter(
+    "moca_recovered_replies_total",
+    "Outcomes read from the store because their message was missed.",
+    registry=REGISTRY,
+)
+REQUESTS_WAITING = Gauge(
+    "moca_requests_waiting",
+    "Commands of this API process that wait for an outcome.",
+    multiprocess_mode="livesum",
+    registry=REGISTRY,
+)
+REDIS_UP = Gauge(
+    "moca_redis_up",
+    "1 while the API can reach Redis, else 0.",
+    multiprocess_mode="livemostrecent",  # workers, which know nothing of it, have a 0 there
+    registry=REGISTRY,
+)
+REDIS_MEMORY_RATIO = Gauge(
+    "moca_redis_memory_ratio",
+    "Redis memory in use, as a share of maxmemory; 0 without a limit.",
+    multiprocess_mode="livemostrecent",
+    registry=REGISTRY,
+)
+EXPIRED_STREAMS = Counter(
+    "moca_expired_streams_total",
+    "Streams deleted because their ttl expired.",
+    registry=REGISTRY,
+)
+CONNECTIONS = Gauge(
+    "moca_http_connections",
+    "Open connections to API processes, including idle ones.",
+    multiprocess_mode="livesum",
+    registry=REGISTRY,
+)
+LOAD_SHED = Counter(
+    "moca_load_shed_total",
+    "Requests shed (rejected under overload), by reason.",
+    ["reason"],
+    registry=REGISTRY,
+)
+PARTITION_LAG = Gauge(
+    "moca_partition_lag_observations",
+    "Observations accepted and not yet applied, by partition.",
+    ["partition"],
+    multiprocess_mode="livemostrecent",
+    registry=REGISTRY,
+)
+OLDEST_PENDING = Gauge(
+    "moca_oldest_pending_seconds",
+    "Age of the oldest accepted command that is not applied yet, in seconds; 0: none.",
+    multiprocess_mode="livemostrecent",
+    registry=REGISTRY,
+)
+REDIS_USED_MEMORY = Gauge(
+    "moca_redis_used_memory_bytes",
+    "Redis memory in use, in bytes.",
+    multiprocess_mode="livemostrecent",
+    registry=REGISTRY,
+)
+REDIS_APPEND_ONLY = Gauge(
+    "moca_redis_append_only",
+    "1 while the Redis append-only file is enabled, else 0.",
+    multiprocess_mode="livemostrecent",
+    registry=REGISTRY,
+)
+REDIS_APPEND_ONLY_FAILING = Gauge(
+    "moca_redis_append_only_failing",
+    "1 while the last write or rewrite of the Redis append-only file failed, else 0.",
+    multiprocess_mode="livemostrecent",
+    registry=REGISTRY,
+)
+UNOWNED_PARTITIONS = Gauge(
+    "moca_unowned_partitions",
+    "Partitions without an owning worker.",
+    multiprocess_mode="livemostrecent",
+    registry=REGISTRY,
+)
+
+# --- both -----------------------------------------------------------------------------------
+
+STAGE_DURATION = Histogram(
+    "moca_stage_duration_seconds",
+    "Seconds per stage: ingest (API: accepted to append acknowledged), queue (accepted to "
+    "read by the worker), compute, commit (worker), reply (API: append acknowledged to "
+    "outcome received).",
+    ["stage"],
+    buckets=_SECONDS,
+    registry=REGISTRY,
+)
+
+# --- worker ---------------------------------------------------------------------------------
+
+OBSERVATIONS = Counter(
+    "moca_observations_total",
+    "Observations by outcome: applied, duplicate, refused, fault, quarantined.",
+    ["outcome"],
+    registry=REGISTRY,
+)
+BATCH_SIZE = Histogram(
+    "moca_batch_size_observations",
+    "Observations per device step (batch size).",
+    buckets=_COUNTS,
+    registry=REGISTRY,
+)
+OWNED_PARTITIONS = Gauge(
+    "moca_owned_partitions",
+    "Partitions owned by living workers.",
+    multiprocess_mode="livesum",
+    registry=REGISTRY,
+)
+RESIDENT_BYTES = Gauge(
+    "moca_resident_bytes",
+    "Memory held for streams and models, on device and host, including one step, in bytes.",
+    multiprocess_mode="livesum",
+    registry=REGISTRY,
+)
+RESIDENT_STREAMS = Gauge(
+    "moca_resident_streams",
+    "Resident streams: their state is in the worker's memory.",
+    multiprocess_mode="livesum",
+    registry=REGISTRY,
+)
+FENCED_COMMITS = Counter(
+    "moca_fenced_commits_total",
+    "Commits rejected because the worker no longer owned the partition.",
+    registry=REGISTRY,
+)
+QUARANTINED_COMMANDS = Counter(
+    "moca_quarantined_commands_total",
+    "Commands quarantined: they repeatedly stopped their worker, or were damaged in the log.",
+    registry=REGISTRY,
+)
+LOG_ROLLBACKS = Counter(
+    "moca_log_rollbacks_total",
+    "Logs that ended before their committed offset and were repaired.",
+    registry=REGISTRY,
+)
+CHECKPOINT_AGE = Gauge(
+    "moca_checkpoint_age_seconds",
+    "Age of the oldest checkpoint among resident streams that have advanced since, in seconds.",
+    multiprocess_mode="livemax",
+    registry=REGISTRY,
+)
+CHECKPOINT_LAG = Gauge(
+    "moca_checkpoint_lag_observations",
+    "Largest number of observations applied to a resident stream since its checkpoint.",
+    multiprocess_mode="livemax",
+    registry=REGISTRY,
+)
+CHECKPOINT_BYTES = Histogram(
+    "moca_checkpoint_bytes",
+    "Size of a written checkpoint, in bytes.",
+    buckets=_BYTES,
+    registry=REGISTRY,
+)
+REPLAYED = Counter(
+    "moca_replayed_observations_total",
+    "Observations replayed to rebuild a state from its checkpoint.",
+    registry=REGISTRY,
+)
+CHANGEPOINTS = Counter(
+    "moca_changepoints_total",
+    "Changepoint event state changes, by model and new state.",
+    ["model", "state"],
+    registry=REGISTRY,
+)
+LOG_SCORE = Histogram(
+    "moca_log_score_nats",
+    "Log predictive density of each label, in nats.",
+    ["model"],
+    buckets=_NATS,
+    registry=REGISTRY,
+)
+CHANGEPOINT_PROBABILITY = Histogram(
+    "moca_changepoint_probability",
+    "Probability that an observation starts a regime.",
+    buckets=_PROBABILITIES,
+    registry=REGISTRY,
+)
+CORRUPT_STATES = Counter(
+    "moca_corrupt_states_total",
+    "Damaged or missing stored parts, counted each time one is read.",
+    registry=REGISTRY,
+)
+MODEL_CHANGED = Counter(
+    "moca_model_changed_total",
+    "Streams refused because their model's artifact was changed in place.",
+    registry=REGISTRY,
+)
+CHANGED_MODELS = Gauge(
+    "moca_changed_models",
+    "Loaded artifacts whose files changed on disk.",
+    multiprocess_mode="livemax",
+    registry=REGISTRY,
+)
+NUMERICAL_FAULTS = Counter(
+    "moca_numerical_faults_total",
+    "Steps discarded because they gave a non-finite number.",
+    registry=REGISTRY,
+)
+
+
+# Counters that are there from the start: a rate does not miss the first increment.
+for _reason in (
+    *("partition_full", "too_many_waiting", "wait", "api_busy", "connections"),
+    *("memory_short", "event_streams"),
+):
+    LOAD_SHED.labels(_reason)
+for _outcome in ("applied", "duplicate", "refused", "fault", "quarantined"):
+    OBSERVATIONS.labels(_outcome)
+
+
+def observe_all(histogram: Histogram, values: Sequence[float]) -> None:
+    """Observe several values at once: each number that changes is written once.
+
+    A write is a lock and a store into the shared file; one at a time they cost more than the
+    arithmetic of what they count.
+    """
+    counts = collections.Counter(bisect_left(histogram._upper_bounds, value) for value in values)
+    for bucket, count in counts.items():
+        histogram._buckets[bucket].inc(count)
+    if values:
+        histogram._sum.inc(sum(values))
+
+
+def exposition() -> bytes:
+    """Return all metrics in the text format, of all processes in multiprocess mode."""
+    if MULTIPROCESS_DIR not in os.environ:
+        ProcessCollector(registry=(registry := CollectorRegistry()))
+        return generate_latest(REGISTRY) + generate_latest(registry)
+    registry = CollectorRegistry()
+    multiprocess.MultiProcessCollector(registry)  # type: ignore[no-untyped-call]
+    return generate_latest(registry)
+
+
+def serve(port: int) -> None:
+    """Expose this process's metrics on a port of their own, for a worker that stands alone.
+
+    Raises StartupError when the port cannot be had.
+    """
+    ProcessCollector(registry=REGISTRY)
+    try:
+        start_http_server(port, registry=REGISTRY)
+    except OSError as error:
+        raise StartupError(f"cannot listen on --metrics-port {port}: {error.strerror}") from error

@@ -1,0 +1,281 @@
+"""Pictures of a replayed series: data and predictive band, run-length belief, alarms."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, NamedTuple
+
+import numpy as np
+from matplotlib.backends.backend_agg import FigureCanvasAgg
+from matplotlib.colors import LogNorm
+from matplotlib.dates import AutoDateLocator, ConciseDateFormatter
+from matplotlib.figure import Figure
+from numpy.typing import NDArray
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+
+    from service.tables.answers import BeliefRow, Replayed
+
+ALARM = 0.9  # changed_probability to alarm on
+MAX_DATA_PANELS = 6
+MAX_CELLS = (1600, 500)  # time x run length of the heat map; more is invisible
+FLOOR = 1e-4  # probabilities below it look like none
+INK, BAND, MEDIAN, CHANGE, QUIET = "#1f2933", "#9ec5e8", "#1f6fb2", "#c8102e", "#7b8794"
+Floats = NDArray[np.float64]
+
+
+class Band(NamedTuple):
+    """Predictive median and 90 % band of one label dimension; NaN without one."""
+
+    low: Floats
+    middle: Floats
+    high: Floats
+
+
+def plot_replay(replayed: Replayed, file: Path) -> None:
+    """Draw the replay to `file` (PNG).
+
+    Top: data, predictive median and 90 % band, and a line at each confirmed changepoint, one
+    panel per label dimension (at most 6). Middle: the run-length belief as a heat map with the
+    MAP run length. Bottom: `changed_probability` and the alarm line.
+    """
+    dimensions = min(len(replayed.series.y_names), MAX_DATA_PANELS)
+    heights = [2.6 if dimensions == 1 else 1.8] * dimensions + [2.1, 1.2]
+    figure = Figure(figsize=(11, 1.2 + sum(heights)), dpi=120, layout="constrained")
+    FigureCanvasAgg(figure)
+    panels: list[Axes] = list(
+        figure.subplots(len(heights), 1, sharex=True, height_ratios=heights, squeeze=False)[:, 0]
+    )
+    x = positions(replayed)
+    for dimension in range(dimensions):
+        _draw_data(panels[dimension], replayed, x, dimension)
+    _draw_belief(figure, panels[-2], replayed, x)
+    draw_alarm(panels[-1], replayed, x)
+    _shade_warm_up(panels, replayed, x)
+    _mark_changes(panels, replayed, x)
+    _finish(panels, replayed, x)
+    file.parent.mkdir(parents=True, exist_ok=True)
+    figure.savefig(file)
+
+
+def positions(replayed: Replayed) -> Floats:
+    """Return where each answer stands on the time axis: its time when that increases, else seq."""
+    rows = len(replayed.answers)
+    if _uses_time(replayed):
+        assert replayed.series.axis is not None
+        return np.asarray(replayed.series.axis.value[:rows], np.float64)
+    return np.arange(replayed.first_seq, replayed.first_seq + rows, dtype=np.float64)
+
+
+def _uses_time(replayed: Replayed) -> bool:
+    axis = replayed.series.axis
+    return axis is not None and bool(np.all(np.diff(axis.value) > 0))
+
+
+def band(replayed: Replayed, dimension: int) -> Band:
+    """Return the predictive band; a classifier's is the probability of class 1 in `middle`."""
+    low, middle, high = (np.full(len(replayed.answers), np.nan) for _ in range(3))
+    for row, answer in enumerate(replayed.answers):
+        said = answer.predictive
+        if said is None:
+            continue
+        if said.probabilities is not None:
+            middle[row] = said.probabilities[1] if len(said.probabilities) == 2 else np.nan
+        elif said.quantiles:
+            for values, level in ((low, "0.05"), (middle, "0.5"), (high, "0.95")):
+                value = said.quantiles.get(level, [])[dimension : dimension + 1]
+                values[row] = np.nan if not value or value[0] is None else value[0]
+    return Band(low, middle, high)
+
+
+def _draw_data(panel: Axes, replayed: Replayed, x: Floats, dimension: int) -> None:
+    rows = len(x)
+    labels = [np.nan if y is None else y[dimension] for y in replayed.series.y[:rows]]
+    predictive = band(replayed, dimension)
+    classes = bool(np.isnan(predictive.low).all() and not np.isnan(predictive.middle).all())
+    if not classes:
+        panel.fill_between(
+            x, predictive.low, predictive.high, color=BAND, alpha=0.55, lw=0, label="90 % band"
+        )
+    panel.plot(
+        x, predictive.middle, color=MEDIAN, lw=1.4, label="P(y = 1)" if classes else "median"
+    )
+    size = float(np.clip(2500 / max(rows, 1), 2, 18))
+    panel.scatter(x, labels, s=size, color=INK, lw=0, zorder=3, label="observed")
+    panel.set_ylabel(replayed.series.y_names[dimension])
+    _limit(panel, np.asarray(labels), predictive)
+    if dimension == 0:
+        panel.legend(loc="lower right", bbox_to_anchor=(1, 1), ncols=3, frameon=False, fontsize=8)
+
+
+def _limit(panel: Axes, labels: Floats, predictive: Band) -> None:
+    """Keep the data in view: the band of a first hypothesis can be a hundred times as wide."""
+    seen = labels[np.isfinite(labels)]
+    if not seen.size:
+        return
+    low, high = float(seen.min()), float(seen.max())
+    room = (high - low) or abs(high) or 1.0
+    inside = [side[np.isfinite(side)] for side in predictive]
+    reach = np.concatenate([*inside, seen])
+    bottom = max(float(reach.min()), low - 0.6 * room)
+    top = min(float(reach.max()), high + 0.6 * room)
+    if top == bottom:
+        bottom, top = bottom - room / 2, top + room / 2
+    # Room at the top for the labels of the changepoints.
+    panel.set_ylim(bottom - 0.06 * (top - bottom), top + 0.14 * (top - bottom))
+
+
+def edges(x: Floats) -> Floats:
+    """Cell borders half-way between neighbours, for cells that need not be equally wide."""
+    if len(x) == 1:
+        return np.array([x[0] - 0.5, x[0] + 0.5])
+    middle = (x[1:] + x[:-1]) / 2
+    return np.concatenate([[x[0] - (middle[0] - x[0])], middle, [x[-1] + (x[-1] - middle[-1])]])
+
+
+def belief_grid(beliefs: Sequence[BeliefRow | None]) -> tuple[Floats, int, int]:
+    """Probability by run length (rows) and time (columns), with the bins' widths.
+
+    Probabilities of run lengths in one bin add up; of the times in one bin the largest shows,
+    so that a brief doubt is not lost in a long file.
+    """
+    longest = max((max(b.run_length) for b in beliefs if b and b.run_length), default=0)
+    per_time = -(-len(beliefs) // MAX_CELLS[0])
+    per_length = -(-(longest + 1) // MAX_CELLS[1])
+    lengths = longest // per_length + 1
+    grid = np.zeros((lengths, -(-len(beliefs) // per_time)))
+    for row, belief in enumerate(beliefs):
+        if belief is not None and belief.run_length:
+            bins = np.asarray(belief.run_length) // per_length
+            column = np.bincount(bins, weights=belief.probability, minlength=lengths)
+            np.maximum(grid[:, row // per_time], column, out=grid[:, row // per_time])
+    return grid, per_time, per_length
+
+
+def _draw_belief(figure: Figure, panel: Axes, replayed: Replayed, x: Floats) -> None:
+    grid, per_time, per_length = belief_grid(replayed.beliefs)
+    if grid.any():
+        borders = edges(x)[[*range(0, len(x), per_time), len(x)]]
+        mesh = panel.pcolormesh(
+            borders,
+            np.arange(grid.shape[0] + 1) * per_length - 0.5,
+            np.ma.masked_less(grid, FLOOR),
+            norm=LogNorm(FLOOR, 1.0),
+            cmap="magma_r",
+            rasterized=True,
+        )
+        bar = figure.colorbar(mesh, ax=panel, pad=0.01, aspect=14)
+        bar.set_label("probability", fontsize=8)
+        bar.ax.tick_params(labelsize=7)
+        bar.outline.set_visible(False)
+    lengths = [np.nan if a.run_length is None else a.run_length.map for a in replayed.answers]
+    panel.plot(x, lengths, color="#0b7a75", lw=0.9, ds="steps-mid", label="most probable")
+    panel.set_ylabel("run length")
+    if np.isfinite(lengths).any():
+        panel.legend(loc="upper left", frameon=False, fontsize=8, borderaxespad=0.2)
+
+
+def draw_alarm(panel: Axes, replayed: Replayed, x: Floats) -> None:
+    """Draw `changed_probability`, with the level of an alarm."""
+    values = np.array(
+        [
+            np.nan if a.changed_probability is None else a.changed_probability
+            for a in replayed.answers
+        ]
+    )
+    panel.fill_between(x, 0, values, color=CHANGE, alpha=0.25, lw=0, step="mid")
+    panel.step(x, values, where="mid", color=CHANGE, lw=1.1)
+    panel.axhline(ALARM, color=QUIET, lw=0.9, ls=(0, (4, 3)))
+    panel.set_ylim(0, 1.05)
+    panel.set_yticks([0, 0.5, ALARM])
+    panel.set_ylabel("P(changed)")
+
+
+def _mark_changes(panels: Sequence[Axes], replayed: Replayed, x: Floats) -> None:
+    """Draw a line where each confirmed regime starts, and label it in the top panel."""
+    starts = [event.start for event in replayed.events if event.state == "confirmed"]
+    rows = sorted(row for start in starts if (row := replayed.row(start)) is not None)
+    if not rows:
+        return
+    borders = edges(x)
+    for panel in panels:
+        for row in rows:
+            panel.axvline(borders[row], color=CHANGE, lw=1.1, ls=(0, (5, 2)), alpha=0.9, zorder=4)
+    texts = [replayed.when(replayed.first_seq + row) for row in rows]
+    width = float(borders[-1] - borders[0])
+    across = (borders[rows] - borders[0]) / width
+    # Shares of the panel's width that a label needs, lying and standing.
+    lying = 0.01 + 0.008 * max(len(text) for text in texts)
+    upright = bool(np.any(np.diff(across) < lying))
+    needed = 0.016 if upright else lying
+    last = -np.inf
+    for place, text in zip(across, texts, strict=True):
+        if place - last >= needed:
+            last = place
+            _label_change(panels[0], float(place), text, upright, left=place + needed > 1)
+
+
+def _label_change(panel: Axes, place: float, text: str, upright: bool, left: bool) -> None:
+    label = panel.annotate(
+        text,
+        (place, 1.0),
+        xycoords="axes fraction",
+        xytext=(-3 if left else 3, -3),
+        textcoords="offset points",
+        va="top",
+        ha="right" if left else "left",
+        rotation=90 if upright else 0,
+        color=CHANGE,
+        fontsize=7.5 if upright else 9,
+        fontweight="bold",
+        bbox={"facecolor": "white", "alpha": 0.75, "edgecolor": "none", "pad": 0.5},
+        zorder=5,
+    )
+    label.set_in_layout(False)
+
+
+def _shade_warm_up(panels: Sequence[Axes], replayed: Replayed, x: Floats) -> None:
+    """Grey out the observations from which location and scale were taken: no answers there."""
+    rows = next((k for k, a in enumerate(replayed.answers) if not a.warming_up), len(x))
+    if not rows:
+        return
+    borders = edges(x)
+    for panel in panels:
+        panel.axvspan(borders[0], borders[rows], color="#f1f3f5", lw=0, zorder=0)
+    if borders[rows] - borders[0] > 0.07 * (borders[-1] - borders[0]):
+        note = panels[-2].annotate(  # where there is no belief to write over
+            "warm-up",
+            ((borders[0] + borders[rows]) / 2, 0.45),
+            xycoords=("data", "axes fraction"),
+            ha="center",
+            color=QUIET,
+            fontsize=8,
+        )
+        note.set_in_layout(False)
+
+
+def _finish(panels: Sequence[Axes], replayed: Replayed, x: Floats) -> None:
+    borders = edges(x)
+    for panel in panels:
+        panel.set_xlim(borders[0], borders[-1])
+        panel.margins(x=0)
+        panel.spines[["top", "right"]].set_visible(False)
+        panel.tick_params(labelsize=8)
+        panel.grid(axis="y", color="#e4e7eb", lw=0.6)
+        panel.set_axisbelow(True)
+    panels[0].set_title(f"{replayed.stream}   ·   {replayed.model}", loc="left", fontsize=11)
+    hidden = len(replayed.series.y_names) - MAX_DATA_PANELS
+    if hidden > 0:
+        panels[MAX_DATA_PANELS - 1].annotate(
+            f"{hidden} more labels not shown", (0.005, 0.03), xycoords="axes fraction", fontsize=8
+        )
+    axis = replayed.series.axis
+    by_time = axis is not None and _uses_time(replayed)
+    panels[-1].set_xlabel(axis.name if by_time and axis is not None else "observation (seq)")
+    if by_time and axis is not None and axis.kind == "datetime":
+        locator = AutoDateLocator()  # type: ignore[no-untyped-call]
+        panels[-1].xaxis.set_major_locator(locator)
+        formatter = ConciseDateFormatter(locator)  # type: ignore[no-untyped-call]
+        panels[-1].xaxis.set_major_formatter(formatter)

@@ -1,0 +1,1 @@
+"""Processes: start, supervision, the embedded store, and who may call."""

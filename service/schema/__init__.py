@@ -1,0 +1,1 @@
+"""JSON in and out: request schemas, and the definition of each answer."""

@@ -1,0 +1,220 @@
+"""Request schemas of stream commands (shape only).
+
+Limits that are settings are checked in `service.api.parsing.commands`.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import Annotated, Literal
+
+from pydantic import AfterValidator, ConfigDict, Field, StrictBool, StrictInt, StrictStr
+
+from service.models.catalogue import NAME, REFERENCE
+from service.schema.observations import (
+    FIRST,
+    WHOLE,
+    Elapsed,
+    Form,
+    Number,
+    Numbers,
+    Probability,
+    Seq,
+    StreamForm,
+)
+
+MAX_QUANTILES = 99
+MAX_BELIEFS = 500
+BELIEF_TOLERANCE = 1e-6  # of a sum of probabilities
+Seed = Annotated[StrictInt, Field(ge=0, lt=2**63), WHOLE]
+
+
+class PredictionForm(Form):
+    """Where to predict the next label, and which parts of the distribution to return."""
+
+    model_config = ConfigDict(
+        json_schema_extra={
+            "examples": [{"x": [[0.1], [0.2]], "quantiles": [0.05, 0.95], "samples": 3}, {}]
+        }
+    )
+
+    x: Annotated[list[Numbers], Field(min_length=1), FIRST] | None = Field(
+        None, description="inputs; omit for models without an input"
+    )
+    quantiles: Annotated[
+        list[Annotated[Number, Field(gt=0, lt=1)]], Field(max_length=MAX_QUANTILES), FIRST
+    ] = Field([0.05, 0.5, 0.95], description="quantile levels to return")
+    samples: Annotated[StrictInt, Field(ge=0), WHOLE] = Field(
+        0, description="samples to draw at each input"
+    )
+    seed: Seed | None = Field(None, description="seed of the samples; default: a new one")
+    components: StrictBool = Field(False, description="whether to return the mixture components")
+    elapsed: Elapsed = Field(1.0, description="time from the last observation to this one")
+    horizon: Annotated[StrictInt, Field(ge=1), WHOLE] | None = Field(
+        None,
+        description="forecast horizon in steps, for models without an input",
+    )
+
+
+class ActionForm(Form):
+    """Candidate inputs of the next observation, and how to choose among them."""
+
+    model_config = ConfigDict(
+        json_schema_extra={
+            "examples": [{"candidates": [[0.0, 1.0], [1.0, 0.0]], "strategy": "thompson"}]
+        }
+    )
+
+    candidates: Annotated[list[Numbers], Field(min_length=1), FIRST] = Field(
+        description="candidate inputs; a larger label is better"
+    )
+    strategy: Literal["thompson", "optimistic", "greedy"] = Field(
+        "thompson",
+        description="`thompson`: best under one sampled function; `optimistic`: best under several "
+        "sampled functions; `greedy`: best mean of the mixture",
+    )
+    samples: Annotated[StrictInt, Field(ge=1), WHOLE] = Field(
+        3, description="functions sampled by the `optimistic` strategy"
+    )
+    seed: Seed | None = Field(
+        None, description="seed of the samples; default: a new one, returned in the answer"
+    )
+    elapsed: Elapsed = Field(1.0, description="time from the last observation to this one")
+
+
+class HypothesisForm(Form):
+    """Probability of one run length."""
+
+    run_length: Annotated[StrictInt, Field(ge=0, le=2**53), WHOLE] = Field(
+        description="0: the last observation started the regime"
+    )
+    probability: Probability
+
+
+def _check_belief(belief: list[HypothesisForm]) -> list[HypothesisForm]:
+    total = math.fsum(each.probability for each in belief)
+    if abs(total - 1) > BELIEF_TOLERANCE:
+        raise ValueError(f"probabilities sum to {total:.9g}, expected 1")
+    if len({each.run_length for each in belief}) < len(belief):
+        raise ValueError("duplicate run length")
+    return belief
+
+
+class BeliefForm(Form):
+    """Override of the run-length belief after the last observation."""
+
+    model_config = ConfigDict(
+        json_schema_extra={
+            "examples": [
+                {"belief": [{"run_length": 4, "probability": 1.0}]},
+                {"changepoint": 1.0, "seq": 412},
+            ]
+        }
+    )
+
+    belief: (
+        Annotated[list[HypothesisForm], Field(min_length=1), FIRST, AfterValidator(_check_belief)]
+        | None
+    ) = Field(
+        None,
+        description="run lengths among those of GET run-length; run lengths that are not named get "
+        "probability 0; default: the current belief",
+    )
+    changepoint: Probability | None = Field(
+        None,
+        description="probability that the regime changes just before the next observation",
+    )
+    seq: Seq | None = Field(
+        None, description="expected position; 409 if the stream is at another one"
+    )
+
+
+class WhatIfForm(Form):
+    """Settings to try on the retained history; default: those of the stream."""
+
+    model_config = ConfigDict(
+        json_schema_extra={
+            "examples": [{"settings": {"hazard": 0.002}}, {"settings": {"model": "averaged"}}]
+        }
+    )
+
+    settings: StreamForm = Field(default_factory=lambda: StreamForm.model_validate({}))
+    series: StrictBool = Field(
+        False, description="whether to return the scores of each observation"
+    )
+    beliefs: Annotated[StrictInt, Field(ge=0, le=MAX_BELIEFS), WHOLE] = Field(
+        0, description="number of last observations to return the run-length belief for"
+    )
+
+
+class ModelForm(Form):
+    """The model to move the stream to."""
+
+    model_config = ConfigDict(json_schema_extra={"examples": [{"model": "averaged@1"}]})
+
+    model: Annotated[StrictStr, Field(pattern=REFERENCE)] = Field(
+        description="NAME@VERSION, or NAME for its highest version"
+    )
+
+
+class VerdictForm(Form):
+    """Feedback on an event."""
+
+    model_config = ConfigDict(json_schema_extra={"examples": [{"change": False}]})
+
+    change: StrictBool = Field(
+        description="feedback: true confirms the changepoint, false rejects it"
+    )
+
+
+class ChangeForm(Form):
+    """A missed change, without an event."""
+
+    model_config = ConfigDict(json_schema_extra={"examples": [{"start": 412}]})
+
+    start: Seq = Field(description="`seq` of the first observation of the new regime")
+
+
+class OverviewQuery(Form):
+    """Query of the overview of streams."""
+
+    prefix: Annotated[str, Field(max_length=200)] = Field(
+        "", description="only ids with this prefix"
+    )
+    cursor: Annotated[str, Field(max_length=200)] | None = Field(
+        None, description="`cursor` of the previous page"
+    )
+    limit: Annotated[int, Field(ge=1, le=100)] = Field(50, description="streams per page")
+    labels: Annotated[int, Field(ge=0, le=64)] = Field(
+        40, description="number of last labels to return for each stream"
+    )
+
+
+class CanaryForm(Form):
+    """A canary: the version that a share of a model's new streams is created with."""
+
+    model_config = ConfigDict(json_schema_extra={"examples": [{"version": "4", "share": 0.1}]})
+
+    version: Annotated[StrictStr, Field(pattern=f"^{NAME}$")]
+    share: Probability = Field(
+        description="share of new streams, among those that name the model without a version"
+    )
+
+
+class MovesForm(Form):
+    """Streams to move to another model, page by page."""
+
+    model_config = ConfigDict(
+        json_schema_extra={"examples": [{"prefix": "pump-", "model": "pump@4"}]}
+    )
+
+    prefix: Annotated[StrictStr, Field(max_length=200)] = Field(
+        description="prefix of the stream ids; empty: all"
+    )
+    model: Annotated[StrictStr, Field(pattern=REFERENCE)]
+    cursor: Annotated[StrictStr, Field(max_length=200)] | None = Field(
+        None, description="`cursor` of the previous answer"
+    )
+    limit: Annotated[StrictInt, Field(ge=1, le=1000), WHOLE] = Field(
+        100, description="streams per page"
+    )

@@ -1,0 +1,113 @@
+"""Query parameters of the REST calls: shape only, as for bodies in `observations`."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any, ClassVar, Literal
+
+from pydantic import BeforeValidator, Field
+
+from service.models.catalogue import REFERENCE
+from service.schema.commands import MAX_QUANTILES
+from service.schema.observations import Form, StreamId
+
+
+def _split(given: Any) -> Any:
+    """Values given several times, or separated by commas."""
+    if not isinstance(given, list):
+        return given
+    return [part for text in given for part in text.split(",") if part]
+
+
+Level = Annotated[float, Field(gt=0, lt=1)]
+
+
+class ObserveQuery(Form):
+    """Query of a post of observations."""
+
+    several: ClassVar[frozenset[str]] = frozenset(("quantiles",))
+
+    belief: bool = Field(False, description="whether answers include the full run-length belief")
+    components: bool = Field(False, description="whether answers include the mixture components")
+    quantiles: (
+        Annotated[list[Level], BeforeValidator(_split), Field(max_length=MAX_QUANTILES)] | None
+    ) = Field(
+        None,
+        description="quantile levels to return, repeated or comma-separated; default: 0.05, "
+        "0.5 and 0.95",
+    )
+
+
+class StreamsQuery(Form):
+    """Query of the list of streams."""
+
+    prefix: Annotated[str, Field(max_length=200)] = Field(
+        "", description="only ids with this prefix"
+    )
+    cursor: Annotated[str, Field(max_length=200)] | None = Field(
+        None, description="`cursor` of the previous page"
+    )
+    limit: Annotated[int, Field(ge=1, le=1000)] = Field(100, description="ids per page")
+
+
+class HistoryQuery(Form):
+    """Query of a page of history."""
+
+    start: Annotated[int, Field(ge=0, le=2**53)] | None = Field(
+        None, description="`seq` of the first record; default: the latest page"
+    )
+    limit: Annotated[int, Field(ge=1, le=1000)] = Field(100, description="records per page")
+
+
+class LiveQuery(Form):
+    """Query of the live observations of a stream."""
+
+    after: str | None = Field(
+        None,
+        description="resume right after this message `id` or `seq`; -1: everything retained; "
+        "default: new observations only. The header `Last-Event-ID` takes "
+        "precedence",
+    )
+    state: bool = Field(False, description="whether to send the stream's summary as well")
+
+
+class ReadyQuery(Form):
+    """Query of the readiness probe."""
+
+    partitions: Literal["all", "any"] = Field(
+        "all",
+        description="`any`: ready while at least one partition has a worker; for load "
+        "balancers, where removing this process would not help the other "
+        "partitions",
+    )
+
+
+class SnapshotQuery(Form):
+    """Query of a snapshot import."""
+
+    replace: bool = Field(False, description="whether to replace an existing stream")
+
+
+class EventsQuery(Form):
+    """Query of the event stream; each filter may be repeated."""
+
+    several: ClassVar[frozenset[str]] = frozenset(("stream", "prefix", "model", "state"))
+
+    stream: Annotated[list[StreamId], Field(max_length=100)] = Field([], description="stream id")
+    prefix: Annotated[
+        list[Annotated[str, Field(min_length=1, max_length=200)]], Field(max_length=100)
+    ] = Field([], description="prefix of stream ids")
+    model: Annotated[list[Annotated[str, Field(pattern=REFERENCE)]], Field(max_length=100)] = Field(
+        [], description="NAME or NAME@VERSION"
+    )
+    state: list[Literal["suspected", "confirmed", "withdrawn"]] = Field(
+        [], description="event states"
+    )
+    after: str | None = Field(
+        None,
+        description="resume right after this message `id`; 0: everything retained; default: "
+        "new events only. The header `Last-Event-ID` takes precedence",
+    )
+
+
+class NoQuery(Form):
+    """Query of a call without parameters."""

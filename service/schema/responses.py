@@ -1,0 +1,500 @@
+"""Answers of the REST interface, each defined once: rendered, documented and read as this struct.
+
+The service encodes these structs, OpenAPI describes them, and the client decodes them, ignoring
+members it does not know. The order of the members is that of the JSON.
+"""
+
+from __future__ import annotations
+
+from typing import Annotated, Any, TypedDict
+
+from msgspec import Meta, Struct
+from msgspec.json import schema
+
+from service.schema.members import Response, doc, sent, words
+
+NextPage = Annotated[str | None, doc("pass it to get the next page; null on the last page")]
+Hazard = Annotated[
+    Any,  # of a model, as its file states it
+    Meta(
+        description="a number, a table by run length, or mean and shape of regime durations",
+        extra_json_schema=schema(float | list[float] | dict[str, float] | None),
+    ),
+]
+NextSeq = Annotated[int, doc("position of the next observation")]
+
+
+class Predictive(Struct):
+    """Predictive distribution of a label. Numeric labels have mean, variance and quantiles."""
+
+    # Defaults are sent, for a variance that is null: members of the other kind are ABSENT.
+    mean: list[float | None] | None = None
+    variance: Annotated[list[list[float | None]] | None, doc("null if it does not exist")] = None
+    quantiles: dict[str, list[float | None]] | None = None
+    probabilities: Annotated[list[float] | None, doc("by class")] = None
+
+
+class Component(Response):
+    """One component of a predictive mixture."""
+
+    weight: float
+    run_length: int | None = sent(None)
+    mean: list[float] | None = None
+    variance: list[float | None] | None = None
+    probabilities: Annotated[list[float] | None, doc("by class")] = None
+    family: Annotated[str | None, doc("distribution family, such as StudentT")] = None
+    parameters: Annotated[dict[str, Any], doc("parameters of the family, by name")] = {}
+
+
+class BeliefColumns(Response):
+    """Run lengths that have a hypothesis, and their probabilities."""
+
+    run_length: list[int] = sent([])
+    probability: list[float] = sent([])
+
+
+class RunLengthSummary(Response):
+    """Summary of the run-length belief."""
+
+    map: int
+    mean: float
+    quantiles: Annotated[dict[str, int] | None, doc("with the full belief")] = None
+    hypotheses: int = sent(0)
+    pruned_mass: Annotated[float, doc("probability mass pruned at this step")] = sent(0.0)
+    belief: Annotated[BeliefColumns | None, doc("only with `?belief=true`")] = None
+
+
+class Event(Response):
+    """A changepoint event; `start` and the `_at` fields are `seq` positions."""
+
+    id: int
+    state: Annotated[str, words("suspected", "confirmed", "withdrawn")]
+    start: int
+    suspected_at: int
+    confirmed_at: int | None = sent(None)
+    delay: Annotated[int, doc("suspected_at - start")] = sent(0)
+    probability: float = sent(0.0)
+    direction: Annotated[str, words("up", "down")] | None = sent(None)
+    size: Annotated[float | list[float] | None, doc("in standard deviations")] = sent(None)
+    time: str | None = sent(None)
+    verdict: Annotated[bool | None, doc("feedback: whether it was a change; null: none")] = sent(
+        None
+    )
+
+
+Suspected = Annotated[Event | None, doc("the suspected change")]
+Confirmed = Annotated[Event | None, doc("the last confirmed change")]
+
+
+class Answer(Response):
+    """Answer to one observation."""
+
+    stream: str
+    seq: Annotated[int, doc("position of this observation; the first is 0")]
+    model: str
+    predictive: Annotated[
+        Predictive | None, doc("predictive distribution before the label was seen")
+    ] = sent(None)
+    log_score: Annotated[float | None, doc("log predictive density of the label")] = sent(None)
+    changed_probability: Annotated[
+        float | None,
+        doc(
+            "probability that the regime has changed since the last confirmed change; use this "
+            "one for alarms"
+        ),
+    ] = sent(None)
+    changepoint_probability: Annotated[
+        float | None, doc("probability that this observation starts a regime")
+    ] = sent(None)
+    recent_change_probability: float | None = sent(None)
+    run_length: RunLengthSummary | None = sent(None)
+    event: Annotated[
+        Event | None, doc("the changepoint event whose state this observation changed")
+    ] = sent(None)
+    warming_up: Annotated[bool, doc("warm-up: location and scale are not calibrated yet")] = sent(
+        False
+    )
+    duplicate: Annotated[
+        bool, doc("the observation was already applied; this is its stored answer")
+    ] = sent(False)
+    components: Annotated[list[Component] | None, doc("only with `?components=true`")] = None
+    time: str | None = None
+    provisional: Annotated[bool, doc("true: computed before earlier pending labels arrived")] = (
+        False
+    )
+
+
+class ItemAnswer(Answer):
+    """Answer to one item: an answer with `status` 200, or a problem document."""
+
+    status: int = sent(200)
+
+
+class Sensitivity(TypedDict):
+    """Effect of a stream's setting `sensitivity`."""
+
+    false_alarms_per_1000: Annotated[float, doc("requested false-alarm rate")]
+    threshold: Annotated[
+        float,
+        doc("threshold of `changed_probability`; a change is confirmed at once when it is reached"),
+    ]
+    expected_delay: Annotated[
+        list[dict[str, float | None]],
+        doc(
+            "detection delay in observations, for a `shift` of 1, 2 and 3 standard deviations: "
+            "`median` and `mean` of those changes that are `detected` in time"
+        ),
+    ]
+    differs: Annotated[
+        list[str],
+        doc(
+            "settings that differ from those of the simulation; the false-alarm rate is then "
+            "approximate"
+        ),
+    ]
+
+
+class MostProbable(Response):
+    """The most probable run length."""
+
+    map: int
+
+
+class StreamSummary(Response):
+    """State and settings of a stream."""
+
+    stream: str
+    model: str
+    seq: NextSeq
+    awaited: Annotated[list[int], doc("positions of pending labels")] = sent([])
+    settings: dict[str, Any] = sent({})
+    sensitivity: Annotated[
+        Sensitivity | None, doc("null: changes are confirmed by `confirm_after`")
+    ] = sent(None)
+    warming_up: bool = sent(False)
+    x_dim: int | None = sent(None)
+    y_dim: int | None = sent(None)
+    created: str = sent("")
+    updated: str = sent("")
+    run_length: MostProbable | None = sent(None)
+    regime_start: int | None = sent(None)
+    changed_probability: float | None = sent(None)
+    last: list[float] | None = sent(None)
+    event: Suspected = sent(None)
+    last_event: Confirmed = sent(None)
+    mean_log_score: float | None = sent(None)
+    pruned_mass: float = sent(0.0)
+
+
+class StreamName(Response):
+    """An entry of the list of streams."""
+
+    stream: str
+
+
+class StreamPage(Response):
+    """A page of stream ids, in order."""
+
+    streams: list[StreamName]
+    cursor: NextPage = sent(None)
+
+
+class Glance(Response):
+    """Overview of one stream."""
+
+    stream: str
+    model: str
+    seq: NextSeq
+    warming_up: bool = sent(False)
+    updated: str = sent("")
+    regime_start: Annotated[int | None, doc("most probable start of the current regime")] = sent(
+        None
+    )
+    regime_length: Annotated[int | None, doc("length of the current regime in observations")] = (
+        sent(None)
+    )
+    changed_probability: float | None = sent(None)
+    event: Suspected = sent(None)
+    last_event: Confirmed = sent(None)
+    labels: Annotated[
+        list[float | None],
+        doc("last labels, oldest first; the first number of each; null: missing"),
+    ] = sent([])
+
+
+class Overview(Response):
+    """A page of streams with an overview of each, by id."""
+
+    streams: list[Glance]
+    total: Annotated[int, doc("number of streams with this `prefix`")] = sent(0)
+    cursor: NextPage = sent(None)
+    unreadable: Annotated[list[str], doc("streams of the page that are damaged in the store")] = (
+        sent([])
+    )
+
+
+class Prediction(Response):
+    """Predictive distribution of the next label at one input."""
+
+    x: list[float] | None = sent(None)
+    ahead: Annotated[int | None, doc("forecast step, with a horizon; 1 is the next label")] = None
+    predictive: Predictive | None = sent(None)
+    components: list[Component] | None = None
+    samples: list[list[float]] | None = None
+
+
+class Predictions(Response, kw_only=True):
+    """Predictive distributions of the next observation."""
+
+    stream: str
+    seq: int
+    model: str
+    warming_up: bool = sent(False)
+    predictions: list[Prediction]
+
+
+class Action(Response):
+    """The chosen candidate; use it as `x` of the next observation."""
+
+    stream: str
+    seq: int
+    model: str
+    strategy: Annotated[str, words("thompson", "optimistic", "greedy")]
+    chosen: Annotated[int, doc("index of the chosen candidate")]
+    candidate: list[float]
+    values: Annotated[list[float], doc("score of each candidate under the strategy")] = sent([])
+    seed: Annotated[
+        int | None, doc("seed that reproduces the samples; null: nothing was sampled")
+    ] = sent(None)
+
+
+class Hypothesis(Response):
+    """One run length of the belief."""
+
+    run_length: int
+    start: int
+    probability: float
+
+
+class RunLength(Response):
+    """The full run-length belief after the last observation."""
+
+    stream: str
+    seq: int | None
+    model: str
+    warming_up: bool = sent(False)
+    run_length: RunLengthSummary | None = sent(None)
+    changed_probability: float | None = sent(None)
+    changepoint_probability: float | None = sent(None)
+    recent_change_probability: float | None = sent(None)
+    belief: list[Hypothesis] = sent([])
+
+
+class Segment(Response):
+    """One regime: `start <= seq < end`."""
+
+    start: int
+    end: int
+
+
+class Changepoints(Response):
+    """Changepoint events, and the best segmentation of the retained history."""
+
+    stream: str
+    seq: int
+    model: str = sent("")
+    events: list[Event] = sent([])
+    segmentation: list[Segment] = sent([])
+    unreadable: Annotated[
+        list[str],
+        doc(
+            "ids of events that are damaged in the store, and the lost observation that the "
+            "segmentation starts at, if any"
+        ),
+    ] = sent([])
+
+
+class Verdict(Response):
+    """The event that the feedback is on, in its new state."""
+
+    stream: str
+    seq: int
+    event: Event
+
+
+class RecordedSupervision(Response):
+    """Supervision sent with an observation."""
+
+    changepoint: float | None = sent(None)
+
+
+class Recorded(Response):
+    """One observation of the history as it was posted, with its compact answer."""
+
+    seq: int
+    y: float | list[float] | None = sent(None)
+    x: list[float] | None = sent(None)
+    time: str | None = sent(None)
+    elapsed: float = sent(1.0)
+    supervision: RecordedSupervision | None = sent(None)
+    belief: Annotated[
+        list[dict[str, Any]] | None,
+        doc("run lengths set just before it: `run_length` and `probability`"),
+    ] = sent(None)
+    hazard: Hazard = sent(None)
+    outlier_rate: float | None = sent(None)
+    predictive: Predictive | None = sent(None)
+    log_score: float | None = sent(None)
+    changed_probability: float | None = sent(None)
+    changepoint_probability: float | None = sent(None)
+    recent_change_probability: float | None = sent(None)
+    run_length: MostProbable | None = sent(None)
+
+
+class Change(Response):
+    """Settings changed before the observation at `seq`; `model`: the stream was moved."""
+
+    seq: int
+    at: str
+    settings: dict[str, Any]
+
+
+class HistoryPage(Response):
+    """A page of observations with their compact answers, oldest first."""
+
+    stream: str
+    seq: int
+    model: str
+    first: Annotated[int, doc("oldest retained `seq`")]
+    observations: list[Recorded]
+    changes: list[Change] = sent([])
+    next: Annotated[int | None, doc("`start` of the next page; null on the last page")] = sent(None)
+    unreadable: Annotated[
+        list[str],
+        doc("lost observations, and changes of settings that are damaged in the store"),
+    ] = sent([])
+
+
+class BeliefAfter(Response):
+    """The run-length belief after an observation."""
+
+    seq: int
+    run_length: list[int]
+    probability: list[float]
+
+
+class WhatIf(Response):
+    """Result of rerunning the retained history; event ids are its own."""
+
+    stream: str
+    seq: int
+    first: Annotated[int, doc("`seq` of the first rerun observation")]
+    model: str
+    settings: dict[str, Any]
+    warming_up: bool
+    compared: Annotated[int, doc("observations that have a log score in both runs")]
+    mean_log_score: float | None
+    present_mean_log_score: Annotated[
+        float | None, doc("mean log score of the stream's actual answers")
+    ]
+    events: list[Event]
+    segmentation: list[Segment]
+    log_score: Annotated[list[float | None] | None, doc("only with `series`")] = None
+    changed_probability: Annotated[list[float | None] | None, doc("only with `series`")] = None
+    beliefs: Annotated[
+        list[BeliefAfter] | None,
+        doc(
+            "only with `beliefs`: for each of the last observations the 64 most probable run "
+            "lengths, without those below 0.0001; none during the warm-up"
+        ),
+    ] = None
+
+
+class ModelSummary(Response, kw_only=True):
+    """A model, described by its highest usable version."""
+
+    name: str
+    default: Annotated[str | None, doc("NAME@VERSION that NAME stands for")] = sent(None)
+    kind: str
+    description: str = sent("")
+    x_dim: Annotated[int | None, doc("null: any; set by the stream's first input")] = sent(None)
+    y_dim: Annotated[int | None, doc("null: any; set by the stream's first label")] = sent(None)
+    hazard: Hazard = sent(None)
+    built_in: bool = sent(False)
+    error: str | None = sent(None)
+    versions: list[str] = sent([])
+
+
+class Models(Response):
+    """All models."""
+
+    models: list[ModelSummary]
+
+
+class ModelDetail(ModelSummary, kw_only=True):
+    """A model with all its versions, oldest first."""
+
+    versions: Annotated[
+        list[dict[str, Any]],
+        doc(
+            "each version as described by its `model.json`, with `training` (a summary), "
+            "`report` (the numbers of its training report) and `sensitivity` (false alarms and "
+            "delays by threshold); null: none"
+        ),
+    ] = sent([])  # type: ignore[assignment]
+
+
+class Status(Response):
+    """Answer of a probe."""
+
+    status: str
+
+
+class FieldProblem(Response):
+    """One invalid field."""
+
+    loc: str
+    detail: str
+
+
+class Problem(Response):
+    """RFC 9457 problem document; some types have further members."""
+
+    type: str
+    title: str
+    status: int
+    detail: str
+    errors: list[FieldProblem] | None = None
+
+
+class Moves(Response):
+    """Result for one page of streams; failed streams are unchanged."""
+
+    moved: list[str]
+    failed: list[Problem]
+    cursor: NextPage
+
+
+class StreamEvent(Response, kw_only=True):
+    """A changepoint as it is raised. `cursor` resumes after it; `at` is the service's clock."""
+
+    stream: str
+    model: str = sent("")
+    event: Event
+    time: str | None = sent(None)
+    at: str = sent("")
+    cursor: str = ""
+
+
+class Gap(Struct):
+    """Some events before `cursor` are not kept any more; `known` is what the service says."""
+
+    known: dict[str, Any]
+    cursor: str = ""
+
+
+class Snapshot(Struct):
+    """A stream's whole state, for this service to read: bytes of a content type."""
+
+    content: bytes
+    content_type: str = "application/octet-stream"

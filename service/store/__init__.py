@@ -1,0 +1,1 @@
+"""Redis: keys, scripts, the log, and reads of committed state."""

@@ -1,0 +1,257 @@
+"""Subscriptions of one process: each channel at the server that holds its slot now.
+
+A channel with a hash tag is sharded: a message stays with the master of its slot and its replicas,
+where a plain one goes to every node of a cluster. The library's own sharded subscription asks one
+connection after the other for messages; here each connection has a task that waits for them.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+from collections import deque
+from collections.abc import Awaitable, Callable, Sequence
+from typing import Any
+
+import redis
+import redis.asyncio
+from redis.exceptions import MovedError, RedisClusterException, ResponseError
+
+from service.store.cluster.asynchronous import AsyncCluster
+from service.store.cluster.routing import slot_of
+from service.tasks import end, is_cancelled
+
+log = logging.getLogger(__name__)
+
+IDLE_S = 1.0  # a silent connection gets a PING, and is given up after as long again
+PAUSE_S = 0.1  # before channels are placed again
+LOOK_S = 5.0  # a cluster's slots are looked up so often, for a master that is out of its cluster
+_SUBSCRIBED = (b"ssubscribe", b"subscribe")
+_MESSAGE = (b"smessage", b"message")
+_PING = ""  # stands for a PING among the channels whose answers are to come
+
+
+class Subscriptions:
+    """Channels that stay subscribed, one connection for each server that holds some of them.
+
+    hear: gets each message. recover: gets channels after each (re)subscription, as messages may
+    have been missed before it. complete: all channels are subscribed, and were recovered.
+    """
+
+    def __init__(
+        self,
+        client: redis.asyncio.Redis,
+        channels: Sequence[str],
+        hear: Callable[[bytes], None],
+        recover: Callable[[Sequence[str]], Awaitable[None]],
+    ) -> None:
+        self._client: Any = client
+        self._slots = {channel: slot_of(channel) for channel in channels}
+        self._links: dict[str, _Link] = {}
+        self.hear, self.recover = hear, recover
+        self.changed = asyncio.Event()  # a connection or a channel was lost
+        self.complete = asyncio.Event()
+
+    async def listen(self) -> None:
+        """Listen until cancelled, subscribing again whatever is lost."""
+        try:
+            while not is_cancelled():
+                try:
+                    await self._place()
+                except (redis.RedisError, OSError) as error:
+                    self._lose(error)
+                    await asyncio.sleep(PAUSE_S)
+                    continue
+                await self._wait()
+        finally:
+            await end(*(link.task for link in self._links.values()))
+
+    def confirmed(self) -> None:
+        """Note that a connection has subscribed and recovered all its channels."""
+        live = set().union(*(link.live for link in self._links.values()))
+        if len(live) == len(self._slots):
+            self.complete.set()
+
+    async def _place(self) -> None:
+        """Subscribe every channel that is not subscribed where its slot is."""
+        if isinstance(self._client, AsyncCluster):
+            await self._client.initialize()
+            await self._client.look_again()
+        for (name, server), channels in self._misplaced().items():
+            if name not in self._links:
+                self._links[name] = _Link(self, name, server)
+            await self._links[name].add(channels)
+        for link in self._links.values():
+            if not link.channels:
+                link.task.cancel()
+        self.confirmed()
+
+    def _misplaced(self) -> dict[tuple[str, Any], list[str]]:
+        """Channels that are to be subscribed, by the server that holds them now."""
+        held = {channel: link for link in self._links.values() for channel in link.channels}
+        found: dict[tuple[str, Any], list[str]] = {}
+        for channel, slot in self._slots.items():
+            name, server = self._server(slot)
+            link = held.get(channel)
+            if link is not None and link.name == name:
+                continue
+            if link is not None:
+                link.drop(channel)  # a master that does not know yet that it is none any more
+            if name:
+                found.setdefault((name, server), []).append(channel)
+        return found
+
+    def _server(self, slot: int) -> tuple[str, Any]:
+        """Name of the server that holds a slot, and where its connections are from."""
+        if not isinstance(self._client, AsyncCluster):
+            return "server", self._client.connection_pool
+        try:
+            node = self._client.nodes_manager.get_node_from_slot(slot)
+        except RedisClusterException:  # held by nobody now
+            self.changed.set()
+            return "", None
+        return node.name, node
+
+    async def _wait(self) -> None:
+        """Wait until something is lost, or it is time to look where the slots are."""
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(LOOK_S):
+                await self.changed.wait()
+        if not self.changed.is_set():
+            return
+        self.changed.clear()
+        for link in [link for link in self._links.values() if link.task.done()]:
+            del self._links[link.name]
+            if link.error is not None:
+                self._lose(link.error)
+            elif not link.task.cancelled():
+                link.task.result()  # raises what is a defect
+        await asyncio.sleep(PAUSE_S)
+
+    def _lose(self, error: Exception) -> None:
+        if self.complete.is_set():
+            log.warning("replies: connection lost: %s", error)
+        self.complete.clear()
+
+
+class _Link:
+    """One connection to one server, and the channels that are subscribed over it."""
+
+    def __init__(self, owner: Subscriptions, name: str, server: Any) -> None:
+        self._owner, self._server = owner, server
+        self.name = name
+        self.channels: set[str] = set()
+        self.live: set[str] = set()
+        self.error: Exception | None = None  # what ended it
+        self._unsent: list[str] = []
+        self._asked: deque[str] = deque()  # unanswered requests, in order
+        self._fresh: list[str] = []  # subscribed, and not recovered yet
+        self._connection: Any = None
+        self.task = asyncio.get_running_loop().create_task(self._run())
+        self.task.add_done_callback(lambda _: owner.changed.set())
+
+    async def add(self, channels: Sequence[str]) -> None:
+        """Subscribe more channels, now or as soon as there is a connection."""
+        self.channels.update(channels)
+        self._unsent += channels
+        with contextlib.suppress(redis.RedisError, OSError):  # its own task sees that as well
+            await self._send()
+
+    def drop(self, channel: str) -> None:
+        """Leave a channel to another connection; what still comes does no harm."""
+        self.channels.discard(channel)
+        self.live.discard(channel)
+
+    async def _run(self) -> None:
+        try:
+            await self._open()
+            await self._send()
+            while not is_cancelled():
+                await self._take(await self._next())
+        except (redis.RedisError, OSError) as error:
+            self.error = error
+        finally:
+            await self._close()
+
+    async def _open(self) -> None:
+        if isinstance(self._server, redis.asyncio.ConnectionPool):
+            pool: Any = self._server
+            self._connection = await pool.get_connection()
+        else:
+            self._connection = self._server.acquire_connection()
+            await self._connection.connect()
+
+    async def _close(self) -> None:
+        self.live.clear()
+        self.channels.clear()
+        connection, self._connection = self._connection, None
+        if connection is None:
+            return
+        await connection.disconnect(nowait=True)
+        released = self._server.release(connection)
+        if released is not None:
+            await released
+
+    async def _send(self, *others: str) -> None:
+        """Subscribe what is not sent yet, one command a channel: their slots differ."""
+        connection = self._connection
+        # Looked at here: one that is lost would connect again by itself.
+        if connection is None or not connection.is_connected:
+            return
+        sent, self._unsent = [*self._unsent, *others], []
+        self._asked.extend(sent)
+        if not sent:
+            return
+        await connection.send_packed_command(connection.pack_commands(map(_command, sent)))
+
+    async def _next(self) -> Any:
+        """What comes next; after silence the answer to a PING."""
+        for _ in range(2):
+            try:
+                reply = await self._connection.read_response(
+                    timeout=IDLE_S, disconnect_on_error=False
+                )
+            except ResponseError as error:
+                return error
+            if reply is not None:
+                return reply
+            if _PING not in self._asked:
+                await self._send(_PING)
+        raise redis.ConnectionError(f"no message within {IDLE_S:g} s")
+
+    async def _take(self, reply: Any) -> None:
+        if isinstance(reply, ResponseError):
+            self._refused(reply)
+        elif reply[0] in _MESSAGE:
+            self._owner.hear(reply[2])
+            return
+        elif reply[0] in _SUBSCRIBED:
+            self._fresh.append(self._asked.popleft())
+        elif reply[0] == b"sunsubscribe":  # its slot went elsewhere
+            self._lost(reply[1].decode())
+        else:
+            self._asked.popleft()  # the answer to a PING
+        if self._fresh and not any(self._asked):
+            fresh, self._fresh = self._fresh, []
+            await self._owner.recover(fresh)
+            self.live.update(self.channels.intersection(fresh))
+            self._owner.confirmed()
+
+    def _refused(self, error: ResponseError) -> None:
+        """Give back a channel whose slot is elsewhere; any other error ends the connection."""
+        channel = self._asked.popleft() if self._asked else _PING
+        if channel == _PING or not isinstance(error, MovedError):
+            raise error
+        self._lost(channel)
+
+    def _lost(self, channel: str) -> None:
+        if channel in self.channels:
+            self.drop(channel)
+            self._owner.changed.set()
+
+
+def _command(asked: str) -> tuple[str, ...]:
+    if asked == _PING:
+        return ("PING",)
+    return ("SSUBSCRIBE" if "{" in asked else "SUBSCRIBE", asked)

@@ -1,0 +1,38 @@
+"""Effects of a commit that only depend on what a stream is, or was found to be."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from zlib import crc32
+
+from service.store import keys
+from service.store.script import Argument
+from service.wire import Head, StreamSettings
+
+Effect = tuple[Argument, ...]
+
+
+def index_effects(partition: int, name: str, head: Head, was: StreamSettings) -> list[Effect]:
+    """Where a stream stands in the lists of those that expire and those that are pinned."""
+    settings, found = head.settings, list[Effect]()
+    if settings.ttl is not None:
+        expires = head.updated_ms + int(1000 * settings.ttl)
+        found.append(("ZADD", keys.due(partition), expires, name))
+    elif was.ttl is not None:
+        found.append(("ZREM", keys.due(partition), name))
+    if settings.pinned and not was.pinned:
+        found.append(("ZADD", keys.pinned(partition), 0, name))
+    elif was.pinned and not settings.pinned:
+        found.append(("ZREM", keys.pinned(partition), name))
+    return found
+
+
+def quarantine_effects(
+    partition: int, name: str, parts: Mapping[str, bytes | None]
+) -> list[Effect]:
+    """Keep what cannot be read of a stream where no later commit overwrites it."""
+    return [
+        ("HSET", keys.quarantine(partition), f"{part}:{name}:{crc32(blob):08x}", blob)
+        for part, blob in parts.items()
+        if blob is not None
+    ]

@@ -1,0 +1,97 @@
+"""The feeds of all partitions: their entries as stored, and reads of them."""
+
+from __future__ import annotations
+
+import hashlib
+import logging
+from collections.abc import Mapping
+from typing import Any, cast
+
+import msgspec
+import redis.asyncio
+
+from service.observability import metrics
+from service.store import keys
+from service.wire import checked
+from service.wire.event_entries import Entry, Id, Raised, decode, number_of, positions
+
+log = logging.getLogger(__name__)
+
+
+class Feeds:
+    """Follows the feeds on one connection, and reads pages of them on others.
+
+    All keys of a call that blocks have to be in one slot on a cluster: `follow` is the only one
+    that names several, and the only one to ask slot by slot there.
+    """
+
+    def __init__(
+        self, waiting: redis.asyncio.Redis, reading: redis.asyncio.Redis, partitions: int
+    ) -> None:
+        self._waiting, self._reading, self.partitions = waiting, reading, partitions
+
+    async def newest(self) -> dict[int, Id]:
+        """Return the last id of every partition's feed, without empty ones."""
+        every = range(self.partitions)
+        async with self._reading.pipeline(transaction=False) as pipe:
+            for partition in every:
+                pipe.xrevrange(keys.feed(partition), count=1)
+            rows = await pipe.execute()
+        found = ((p, Id.parse(row[0][0])) for p, row in zip(every, rows, strict=True) if row)
+        return positions(found)
+
+    async def follow(self, after: Mapping[int, Id], count: int, block_ms: int) -> list[Entry]:
+        """Return up to `count` entries per partition beyond `after`, waiting for the first."""
+        names = {keys.feed(p): p for p in range(self.partitions)}
+        asked = {name: str(after.get(p, "0-0")) for name, p in names.items()}
+        rows = await cast(Any, self._waiting.xread(cast(Any, asked), count, block_ms))
+        return [
+            entry_of(names[name.decode()], id_, fields)
+            for name, entries in rows or []
+            for id_, fields in entries
+        ]
+
+    async def page(self, after: Mapping[int, Id], count: int) -> list[Entry]:
+        """Return up to `count` entries beyond `after` of each partition that it names."""
+        async with self._reading.pipeline(transaction=False) as pipe:
+            for partition, id_ in after.items():
+                pipe.xrange(keys.feed(partition), min=f"({id_}", count=count)
+            rows = await pipe.execute()
+        return [
+            entry_of(partition, id_, fields)
+            for partition, row in zip(after, rows, strict=True)
+            for id_, fields in row
+        ]
+
+
+def entry_of(partition: int, id_: bytes, fields: dict[bytes, bytes]) -> Entry:
+    """Read one entry of a partition's feed.
+
+    What is damaged counts as trimmed away: up to this very entry where it cannot be read.
+    """
+    at = Id.parse(id_)
+    raised = readable(fields.get(b"e", b""), number_of(partition, at))
+    before = before_of(id_, fields)
+    return Entry(partition, at, at if raised is None or before is None else before, raised)
+
+
+def before_of(id_: bytes, fields: dict[bytes, bytes]) -> Id | None:
+    """Return the id of the entry before one; None where it is damaged."""
+    before = fields.get(b"b", b"0-0")
+    digest = hashlib.sha1(id_ + b" " + before, usedforsecurity=False).hexdigest()  # by commit.lua
+    if fields.get(b"c", digest[:8].encode()) != digest[:8].encode():
+        return None
+    try:
+        return Id.parse(before)
+    except ValueError:
+        return None
+
+
+def readable(blob: bytes, number: str) -> Raised | None:
+    """Decode an entry; None if it cannot be read, which is logged and counted."""
+    try:
+        return decode(checked(blob, "feed", number))
+    except (msgspec.MsgspecError, ValueError) as error:  # damaged, or text that is none
+        log.warning("cannot read event %s: %s", number, error)
+        metrics.CORRUPT_STATES.inc()
+        return None

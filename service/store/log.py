@@ -1,0 +1,316 @@
+"""The log of one partition as its worker sees it: lease, read, commit.
+
+A worker owns a partition while its token is in the lease. It reads entries beyond the
+committed offset and commits their effects together with the new offset, in one script that
+checks token and offset. Whatever dies, each command takes effect once, in order.
+"""
+
+from __future__ import annotations
+
+import logging
+import secrets
+import time
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any, Literal, NamedTuple, cast
+
+import redis
+from redis.exceptions import ResponseError
+
+from service.observability import metrics
+from service.store import keys
+from service.store.connection import MAX_BLOCK_MS
+from service.store.script import Argument, Call, Script
+from service.wire import versions
+
+logger = logging.getLogger(__name__)
+DONE = -1  # index of an offset: the whole entry is applied
+# A command is set aside after so many failures of it alone: certain ones, or workers that did not
+# come back. Others may have killed those, so then it must go on for so long since the first one.
+FAILURES, UNCERTAIN_MS = 3, 60_000
+# What a worker's trial of a command came to: "unknown" where it died of what may not be its fault.
+Verdict = Literal["innocent", "failed", "unknown"]
+
+
+class Offset(NamedTuple):
+    """Commands 0..index of log entry `entry` are applied; index DONE: the whole entry."""
+
+    entry: str
+    index: int  # type: ignore[assignment]  # hides tuple.index, which nobody wants here
+
+    def __str__(self) -> str:
+        return f"{self.entry}:{self.index}"
+
+    @classmethod
+    def parse(cls, text: str | bytes) -> Offset:
+        """Read the text form, such as 1690000000000-0:3."""
+        entry, _, index = (text if isinstance(text, str) else text.decode()).rpartition(":")
+        return cls(entry, int(index))
+
+
+START = Offset("0-0", DONE)
+
+
+class Lease(NamedTuple):
+    """Ownership of a partition.
+
+    `attempts`: earlier attempts at this unmoved offset; `trials`: of these, how many applied its
+    first command alone and did not end well; `guilty`: whether they suffice to set it aside.
+    """
+
+    partition: int
+    token: str
+    epoch: int
+    offset: Offset
+    attempts: int
+    trials: int
+    guilty: bool
+
+
+class Entry(NamedTuple):
+    """One entry of the log."""
+
+    id: str
+    payload: bytes
+    sums: bytes = b""  # see `wire.Sums`; empty: of an earlier version
+
+
+class Commit(NamedTuple):
+    """What one partition commits at once.
+
+    An effect is (HSET, key, field, value...), (HDEL, key, field...), (ZADD, key, score,
+    member...), (ZREM, key, member...), (DEL | UNLINK, key), (PEXPIRE, key, ms) or (FEED, key,
+    most entries, id, entry...) with rising ids. `new` may equal `expected`: effects without
+    progress. `publish` holds (channel, message).
+    """
+
+    partition: int
+    token: str
+    expected: Offset
+    new: Offset
+    done: int  # observations finished
+    effects: list[tuple[Argument, ...]]
+    publish: list[tuple[str, bytes]]
+
+
+class Log:
+    """Leases, reads and commits of one worker. A lost connection raises: reacquire then."""
+
+    def __init__(self, client: redis.Redis, worker_id: str, ttl_ms: int, partitions: int) -> None:
+        if "/" in worker_id:
+            raise ValueError(f"expected a worker id without '/', got {worker_id!r}")
+        self.client = client
+        self.worker_id = worker_id
+        self.ttl_ms = ttl_ms
+        self.partitions = partitions
+        self.rollbacks = 0  # logs found to end below their offset, and repaired
+        self.ahead_ms = 0.0  # how far the store's clock is ahead of ours, as of the last heartbeat
+        self._owed: dict[int, tuple[Lease, Verdict]] = {}  # ours no longer, and not yet given back
+        # Tokens of acquisitions without an answer: the store may still carry one out, as a server
+        # does that was stopped when it comes to what a closed connection had sent.
+        self._unsure: dict[int, set[str]] = {}
+        self.declined: set[int] = set()  # partitions that this version cannot work on
+        self._acquire, self._renew = Script("acquire"), Script("renew")
+        self._release, self._commit = Script("release"), Script("commit")
+        self._trial = Script("trial")
+
+    def acquire(self, partition: int, blame: bool = True) -> Lease | None:
+        """Take a partition's lease, or None when someone holds it, or it is of a later version.
+
+        With `blame` it counts as an attempt at the offset if anything waits there. Pass False
+        after a fault that no command can be guilty of, such as a lost connection.
+        """
+        if partition in self.declined:
+            return None
+        self._give_back(partition)
+        token = f"{self.worker_id}/{secrets.token_hex(16)}"
+        bounds = (FAILURES, UNCERTAIN_MS)
+        call = Call(_keys(partition), [token, self.ttl_ms, int(blame), versions.STORE, *bounds])
+        unsure = self._unsure.setdefault(partition, set())
+        unsure.add(token)
+        found = self._acquire.run(self.client, call)
+        unsure.discard(token)
+        if found is None:
+            return None
+        unsure.clear()  # while this lease lasts, no other comes to be
+        if found == [-1]:
+            logger.error("not taking partition %d: its offset is damaged", partition)
+            self.declined.add(partition)
+            return None
+        if len(found) == 1:
+            self.decline(
+                partition, f"format {found[0]}, this version reads formats up to {versions.STORE}"
+            )
+            return None
+        epoch, offset, attempts, rolled_back, trials, guilty = found
+        self.rollbacks += rolled_back
+        metrics.LOG_ROLLBACKS.inc(rolled_back)
+        at = Offset.parse(offset)
+        return Lease(partition, token, epoch, at, attempts, trials, bool(guilty))
+
+    def decline(self, partition: int, why: str) -> None:
+        """Leave a partition to later versions for as long as this process lives."""
+        logger.error("leaving partition %d to a worker of a later version: %s", partition, why)
+        self.declined.add(partition)
+
+    def renew(self, leases: Iterable[Lease]) -> list[bool]:
+        """Prolong each lease; False for one that is ours no more."""
+        calls = [Call([keys.lease(at.partition)], [at.token, self.ttl_ms]) for at in leases]
+        return [result == 1 for result in _raise_first(self._renew.run_all(self.client, calls))]
+
+    def begin_trial(self, lease: Lease, entry: str, index: int) -> bool:
+        """Name the command that is applied alone next, lest it ends this process.
+
+        False if the lease is lost. A commit ends the trial, and so does giving the lease back.
+        """
+        call = Call(
+            [keys.lease(lease.partition), keys.meta(lease.partition)],
+            [lease.token, f"{entry}:{index}"],
+        )
+        return bool(self._trial.run(self.client, call) == 1)
+
+    def release(self, lease: Lease, clean: bool = True, verdict: Verdict = "innocent") -> bool:
+        """Give a lease back; False if it was lost before. `clean` forgets the attempts.
+
+        verdict: on the command that is applied alone under this lease, if any.
+        """
+        return self._release_tokens([(lease.partition, lease.token, verdict)], clean) == 1
+
+    def give_up(self, leases: Iterable[Lease], verdict: Verdict = "innocent") -> None:
+        """Give leases back after a failure, now or, while the store is away, before the next."""
+        self._owed.update((lease.partition, (lease, verdict)) for lease in leases)
+        held = [(p, lease.token, how) for p, (lease, how) in self._owed.items()]
+        try:
+            self._release_tokens(held, clean=False)
+            self._owed.clear()
+        except redis.RedisError as error:
+            logger.info("leases are released later, or expire: %s", error)
+
+    def _give_back(self, partition: int) -> None:
+        if (owed := self._owed.get(partition)) is not None:
+            self.release(owed[0], clean=False, verdict=owed[1])
+            del self._owed[partition]
+        for token in list(self._unsure.get(partition, ())):
+            if self._release_tokens([(partition, token, "innocent")], clean=False):
+                self._unsure[partition].discard(token)
+
+    def release_worker(self, worker_id: str, verdict: Verdict = "unknown") -> int:
+        """Drop every lease of a dead worker and return how many; its attempts stay counted.
+
+        verdict: "failed" where it died by its own doing.
+        """
+        every = range(self.partitions)
+        with self.client.pipeline(transaction=False) as pipe:
+            for partition in every:
+                pipe.get(keys.lease(partition))
+            tokens = [(token or b"").decode() for token in pipe.execute()]
+        held = [
+            (p, token, verdict)
+            for p, token in zip(every, tokens, strict=True)
+            if token.startswith(f"{worker_id}/")
+        ]
+        return self._release_tokens(held, clean=False)
+
+    def read(
+        self, positions: Mapping[int, Offset], count: int, block_ms: int
+    ) -> dict[int, list[Entry]]:
+        """Read up to `count` entries per partition beyond each position, waiting for the first.
+
+        An entry that is applied in part comes first and whole: skip up to the offset's index.
+        """
+        if not positions:
+            return {}
+        names = {keys.log(p).encode(): p for p in positions}
+        after = {name: _before_next(positions[p]) for name, p in names.items()}
+        found = self._xread(after, count)
+        if not found and block_ms > 0 and self._xread(after, 1, min(block_ms, MAX_BLOCK_MS)):
+            # The first of several entries wakes a waiting reader; the others are here by now.
+            found = self._xread(after, count)
+        return {
+            names[name]: [
+                Entry(id_.decode(), fields.get(b"b", b""), fields.get(b"c", b""))
+                for id_, fields in entries
+            ]
+            for name, entries in found or []
+        }
+
+    def _xread(self, after: dict[bytes, str], count: int, block_ms: int | None = None) -> list[Any]:
+        # BLOCK 0 is for ever; without it nothing is waited for.
+        return cast(list[Any], self.client.xread(cast(Any, after), count=count, block=block_ms))
+
+    def commit(self, commits: Sequence[Commit]) -> list[str]:
+        """Commit each partition on its own: OK, ALREADY (done before), FENCED (not ours).
+
+        A commit that can never succeed (wrong type, malformed effect) answers "INVALID: why"
+        and writes nothing. Other errors raise, after every partition had its turn.
+        """
+        calls = [_commit_call(commit) for commit in commits]
+        results = _raise_first(self._commit.run_all(self.client, calls))
+        return [result.decode() for result in results]
+
+    def heartbeat(self, ttl_ms: int) -> list[str]:
+        """Say that this worker lives for another `ttl_ms`; return the ids of all that live.
+
+        One that declined a partition does not say so: the others have to make room for all.
+        """
+        seconds, micros = self.client.time()
+        now_ms = seconds * 1000 + micros // 1000
+        self.ahead_ms = now_ms - time.time() * 1000
+        with self.client.pipeline(transaction=True) as pipe:
+            if self.declined:
+                pipe.zrem(keys.WORKERS, self.worker_id)
+            else:
+                pipe.zadd(keys.WORKERS, {self.worker_id: now_ms + ttl_ms})
+            pipe.zremrangebyscore(keys.WORKERS, "-inf", now_ms)
+            pipe.zrange(keys.WORKERS, 0, -1)
+            living = pipe.execute()[2]
+        return sorted({self.worker_id, *(worker.decode() for worker in living)})
+
+    def leave(self) -> None:
+        """Stop being counted among the living workers."""
+        self.client.zrem(keys.WORKERS, self.worker_id)
+
+    def _release_tokens(self, held: Sequence[tuple[int, str, Verdict]], clean: bool) -> int:
+        calls = [
+            Call([keys.lease(p), keys.meta(p)], [token, int(clean), verdict])
+            for p, token, verdict in held
+        ]
+        return sum(_raise_first(self._release.run_all(self.client, calls)))
+
+
+def _keys(partition: int) -> list[str]:
+    return [keys.lease(partition), keys.meta(partition), keys.log(partition)]
+
+
+def _raise_first(results: list[Any]) -> list[Any]:
+    for result in results:
+        if isinstance(result, ResponseError):
+            raise result
+    return results
+
+
+def _before_next(offset: Offset) -> str:
+    """Return the id after which XREAD finds what is still to be applied."""
+    if offset.index == DONE:
+        return offset.entry
+    ms, seq = (int(part) for part in offset.entry.split("-"))
+    return f"{ms}-{seq - 1}" if seq else f"{ms - 1}-{2**64 - 1}"
+
+
+def _commit_call(commit: Commit) -> Call:
+    tag = f"{{{commit.partition}}}"
+    arguments: list[Argument] = [
+        commit.token,
+        str(commit.expected),
+        str(commit.new),
+        commit.done,
+        len(commit.publish),
+    ]
+    for publication in commit.publish:
+        arguments += publication
+    numbers: dict[str, int] = {}
+    for operation, key, *values in commit.effects:
+        if not isinstance(key, str) or tag not in key:
+            raise ValueError(f"an effect of partition {commit.partition} on key {key!r}")
+        number = numbers.setdefault(key, len(numbers) + 1)
+        arguments += (operation, number, len(values), *values)
+    return Call([*_keys(commit.partition), *numbers], arguments)

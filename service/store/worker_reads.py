@@ -1,0 +1,190 @@
+"""What streams keep in Redis, as their worker loads it."""
+
+from __future__ import annotations
+
+import zlib
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any, NamedTuple, cast
+from zlib import crc32
+
+import msgspec
+import redis
+
+from service import wire
+from service.store import keys
+
+CHUNK = 64
+
+
+class CorruptState(ValueError):
+    """Stored bytes that cannot be read; the message says whose. blobs: themselves, by part."""
+
+    def __init__(self, message: str, blobs: dict[str, bytes] | None = None) -> None:
+        super().__init__(message)
+        self.blobs = blobs or {}
+
+
+def phase_of(stream: str) -> int:
+    """Return how far a stream's chunks are shifted, so that streams made together differ."""
+    return crc32(stream.encode()) % CHUNK
+
+
+def chunk_of(stream: str, seq: int) -> int:
+    """Return the number of the chunk that holds a record."""
+    return (seq + phase_of(stream)) // CHUNK
+
+
+def first_of(stream: str, chunk: int) -> int:
+    """Return the seq of the first record that a chunk can hold."""
+    return max(0, chunk * CHUNK - phase_of(stream))
+
+
+def seal(stream: str, number: int, records: Sequence[wire.Record | msgspec.Raw]) -> bytes:
+    """Encode the records of one chunk; Raw: encoded already."""
+    return wire.checksummed(zlib.compress(wire.encode(records)), "history", stream, number)
+
+
+def unseal(stream: str, number: int | str, blob: bytes) -> list[wire.Record]:
+    """Decode what `seal` made."""
+    return cast(list[wire.Record], decoded(chunk, blob, "history", stream, number))
+
+
+def chunk(body: bytes) -> list[wire.Record]:
+    """Decode the records of a chunk without its checksum."""
+    return wire.decode_chunk(zlib.decompress(body))
+
+
+class Stored(NamedTuple):
+    """What one stream left in Redis, as bytes. Idempotency is by field, as keys.py says."""
+
+    head: bytes | None
+    checkpoint: bytes | None  # the one that the head names
+    tail: dict[int, bytes]  # by seq, ascending
+    idempotency: dict[bytes, bytes]
+    stale: tuple[bytes, ...] = ()  # fields of checkpoints that no commit came to name
+    strays: dict[bytes, bytes] = {}  # of the tail, under fields that are no numbers
+    named: bool = False  # listed as a living stream; only looked at where there is no head
+
+
+class Store:
+    """A worker's reads of the streams of partitions it owns, and its checkpoints."""
+
+    def __init__(self, client: redis.Redis) -> None:
+        self._client = client
+
+    def load(self, partition: int, streams: Sequence[str]) -> list[Stored]:
+        """Load each stream's head, its checkpoint, its tail and its idempotency records."""
+        if not streams:
+            return []
+        heads = cast(list[bytes | None], self._client.hmget(keys.heads(partition), list(streams)))
+        with self._client.pipeline(transaction=False) as pipe:
+            for stream, head in zip(streams, heads, strict=True):
+                pipe.hget(keys.checkpoint(partition, stream), checkpoint_field(stream, head))
+                pipe.hgetall(keys.tail(partition, stream))
+                pipe.hgetall(keys.idempotency(partition, stream))
+                pipe.hkeys(keys.checkpoint(partition, stream))
+                pipe.zscore(keys.names(partition), stream)
+            found = pipe.execute()
+        loaded = []
+        for i, (stream, head) in enumerate(zip(streams, heads, strict=True)):
+            checkpoint, records, idempotency, fields, score = found[5 * i : 5 * i + 5]
+            named = checkpoint_field(stream, head).encode()
+            stale = tuple(field for field in fields if named and field != named)
+            strays = {field: blob for field, blob in records.items() if not field.isdigit()}
+            tail = {int(field): blob for field, blob in records.items() if field not in strays}
+            living = score is not None
+            rest = (idempotency, stale, strays, living)
+            loaded.append(Stored(head, checkpoint, dict(sorted(tail.items())), *rest))
+        return loaded
+
+    def put_checkpoints(
+        self, partition: int, checkpoints: Iterable[tuple[str, str, bytes]]
+    ) -> None:
+        """Write (stream, field, state) before the commit that moves the heads' pointers."""
+        with self._client.pipeline(transaction=False) as pipe:
+            for stream, field, blob in checkpoints:
+                kept = wire.checksummed(blob, "checkpoint", stream, field)
+                pipe.hset(keys.checkpoint(partition, stream), field, kept)
+            pipe.execute()
+
+    def events(self, partition: int, stream: str) -> dict[int, wire.Event]:
+        """Read the committed events of a stream; raises CorruptState."""
+        stored = cast(dict[bytes, bytes], self._client.hgetall(keys.events(partition, stream)))
+        found, unreadable = each_decoded(wire.decode_event, stored, "event", stream)
+        if unreadable:
+            text = f"cannot read events {', '.join(unreadable)} of {stream!r}"
+            raise CorruptState(text, {f"event {id_}": blob for id_, blob in unreadable.items()})
+        return {event.id: event for event in found}
+
+    def keyed(self, partition: int, stream: str, field: bytes) -> wire.IdempotencyRecord | None:
+        """Read one idempotency record."""
+        key = keys.idempotency(partition, stream)
+        blob = cast(bytes | None, self._client.hget(key, field))
+        if blob is None:
+            return None
+        found = decoded(wire.decode_idempotency, blob, "idempotency", stream)
+        if found.field not in (b"", field):
+            raise CorruptState(
+                f"the stored idempotency record of {stream!r} belongs to another key"
+            )
+        return cast(wire.IdempotencyRecord, found)
+
+    def staged(self, partition: int, token: str) -> bytes | None:
+        """Read a snapshot that the API left for this partition."""
+        return cast(bytes | None, self._client.get(keys.staged(partition, token)))
+
+    def tail(self, partition: int, stream: str, seqs: Iterable[int]) -> dict[int, bytes]:
+        """Read records of the tail as stored, by seq; those that are there."""
+        fields = [str(seq) for seq in seqs]
+        found = cast(list[Any], self._client.hmget(keys.tail(partition, stream), fields))
+        return {int(seq): blob for seq, blob in zip(fields, found, strict=True) if blob}
+
+    def chunks(self, partition: int, stream: str, numbers: Sequence[int]) -> list[bytes | None]:
+        """Read sealed chunks as stored; None for one that is not there. See `unseal`."""
+        if not numbers:
+            return []
+        fields = [str(number) for number in numbers]
+        return cast(list[bytes | None], self._client.hmget(keys.history(partition, stream), fields))
+
+
+def state(body: bytes) -> bytes:
+    """Return a checkpoint that has the beginning and the checksum of `model_core.codec`."""
+    if not body.startswith(b"MOCA") or crc32(body[:-4]).to_bytes(4, "little") != body[-4:]:
+        raise wire.Damaged("checksum mismatch")
+    return body
+
+
+def checkpoint_field(stream: str, head: bytes | None) -> str:
+    """Return the field of the checkpoint a head names; one that never exists without any."""
+    if head is None:
+        return ""
+    try:
+        found: wire.Head = decoded(wire.decode_head, head, "head", stream)
+    except CorruptState:  # the worker decodes it again, and says whose head is corrupt
+        return ""
+    return f"{found.generation}:{found.checkpoint}"
+
+
+def decoded(decode: Any, blob: bytes, part: str, owner: str, field: object = "") -> Any:
+    """Check and decode a stored part; raises CorruptState, naming it."""
+    try:
+        return decode(wire.checked(blob, part, owner, field))
+    except (msgspec.MsgspecError, ValueError, zlib.error) as error:  # also text that is none
+        name = f"{part} {field}".strip()
+        raise CorruptState(
+            f"cannot read the stored {name} of {owner!r}: {error}", {name: blob}
+        ) from error
+
+
+def each_decoded(
+    decode: Any, stored: Mapping[bytes, bytes], part: str, owner: str
+) -> tuple[list[Any], dict[str, bytes]]:
+    """Decode the values of a hash; returns them, and those that cannot be read by field."""
+    found, unreadable = [], {}
+    for name, blob in stored.items():
+        field = name.decode(errors="backslashreplace")
+        try:
+            found.append(decoded(decode, blob, part, owner, field))
+        except CorruptState:
+            unreadable[field] = blob
+    return found, unreadable

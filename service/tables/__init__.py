@@ -1,0 +1,1 @@
+"""Series and answers as tables: CSV, JSON lines and data frames."""

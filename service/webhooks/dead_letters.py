@@ -1,0 +1,177 @@
+"""Deliveries as Redis keeps them: a consumer group of each hook on every feed, dead letters.
+
+A hook's group begins with the events that were accepted after the hook was first seen, on every
+partition alike and however often its making is interrupted. What is read and not acknowledged
+belongs to a process; the next takes it over.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from typing import Any, NamedTuple, cast
+
+import redis.asyncio
+from redis.exceptions import ResponseError
+
+from service.store import keys
+from service.store.event_log import before_of, readable
+from service.wire.event_entries import START, Id, Raised, number_of
+
+PAGE = 64
+
+
+class Letter(NamedTuple):
+    """One event for one hook. `source` is the key it was read from, under `id`."""
+
+    source: str
+    id: str
+    number: str  # what receivers know it by, however often it is sent
+    blob: bytes
+    raised: Raised | None
+    before: Id
+
+
+class Dead(NamedTuple):
+    """A delivery that was given up."""
+
+    id: str
+    hook: str
+    number: str
+    error: str
+    attempts: int
+    raised: Raised | None
+
+
+class Letters:
+    """The letters of one hook, for one process that holds the hook's lock."""
+
+    def __init__(
+        self, client: redis.asyncio.Redis, hook: str, consumer: str, partitions: int
+    ) -> None:
+        self._client, self._hook, self._consumer = client, hook, consumer
+        self._group = f"webhook:{hook}"
+        self.again = keys.webhook_again(hook)
+        self._partitions = {keys.feed(p): p for p in range(partitions)}
+        self.sources = [*self._partitions, self.again]
+
+    async def open(self) -> dict[str, Id]:
+        """Make the groups that are not there; returns how far each source was read."""
+        client: Any = self._client
+        seconds, micros = await client.time()
+        await client.hsetnx(keys.WEBHOOKS, self._hook, seconds * 1000 + micros // 1000)
+        began = int(await client.hget(keys.WEBHOOKS, self._hook))
+        for source in self.sources:
+            first = "0" if source == self.again else f"{began}-0"
+            try:
+                await client.xgroup_create(source, self._group, first, mkstream=True)
+            except ResponseError as error:
+                if not str(error).startswith("BUSYGROUP"):
+                    raise
+        async with self._client.pipeline(transaction=False) as pipe:
+            for source in self.sources:
+                pipe.xinfo_groups(source)
+            rows = await pipe.execute()
+        return {s: self._read_up_to(groups) for s, groups in zip(self.sources, rows, strict=True)}
+
+    def _read_up_to(self, groups: list[dict[str, Any]]) -> Id:
+        name = self._group.encode()
+        found = (g["last-delivered-id"] for g in groups if g["name"] == name)
+        return next((Id.parse(id_) for id_ in found), START)
+
+    async def claim(self, source: str, cursor: str) -> tuple[str, list[Letter], int]:
+        """Take over a page of what others read and did not acknowledge.
+
+        Returns the next page's cursor ("0-0" at the end), the letters, and how many of them were
+        trimmed away meanwhile.
+        """
+        client = cast(Any, self._client)
+        found = await client.xautoclaim(
+            source, self._group, self._consumer, min_idle_time=0, start_id=cursor, count=PAGE
+        )
+        following, entries, gone = found[0], found[1], found[2] if len(found) > 2 else []
+        return following.decode(), self._letters(source, entries), len(gone)
+
+    async def forget_others(self) -> None:
+        """Drop earlier processes from the groups; call it after everything was claimed."""
+        client = cast(Any, self._client)
+        for source in self.sources:
+            for each in await client.xinfo_consumers(source, self._group):
+                if each["name"] != self._consumer.encode() and not each["pending"]:
+                    await client.xgroup_delconsumer(source, self._group, each["name"])
+
+    async def read(self, sources: Sequence[str], count: int) -> list[Letter]:
+        """Read up to `count` new letters of each source, without waiting."""
+        async with self._client.pipeline(transaction=False) as pipe:
+            for source in sources:
+                pipe.xreadgroup(self._group, self._consumer, {source: ">"}, count=count)
+            rows = await pipe.execute()
+        return [
+            letter
+            for source, row in zip(sources, rows, strict=True)
+            for _, entries in row or []
+            for letter in self._letters(source, entries)
+        ]
+
+    async def done(self, letters: Iterable[Letter]) -> None:
+        """Acknowledge letters: delivered, or not wanted."""
+        async with self._client.pipeline(transaction=False) as pipe:
+            for letter in letters:
+                pipe.xack(letter.source, self._group, letter.id)
+                if letter.source == self.again:
+                    pipe.xdel(letter.source, letter.id)
+            await pipe.execute()
+
+    async def bury(self, letter: Letter, error: str, attempts: int, most: int) -> None:
+        """Give a letter up: it goes to the dead ones, of which about `most` are kept."""
+        fields = {
+            "hook": self._hook,
+            "number": letter.number,
+            "e": letter.blob,
+            "error": error,
+            "attempts": attempts,
+        }
+        client = cast(Any, self._client)
+        await client.xadd(keys.DEAD_LETTERS, fields, maxlen=most, approximate=False)
+        await self.done([letter])
+
+    def _letters(self, source: str, entries: Iterable[Any]) -> list[Letter]:
+        return [self._letter(source, id_.decode(), fields or {}) for id_, fields in entries if id_]
+
+    def _letter(self, source: str, id_: str, fields: dict[bytes, bytes]) -> Letter:
+        blob = fields.get(b"e", b"")
+        before = before_of(id_.encode(), fields) or Id.parse(id_)
+        number = fields.get(b"number", b"").decode(errors="backslashreplace")
+        number = number or number_of(self._partitions.get(source, 0), id_)
+        return Letter(source, id_, number, blob, readable(blob, number), before)
+
+
+def dead_letters(client: redis.Redis, hook: str | None = None) -> list[Dead]:
+    """Return what was given up, oldest first."""
+    found = []
+    for id_, fields in cast(Any, client.xrange(keys.DEAD_LETTERS)):
+        of, number, error = (_text(fields, name) for name in (b"hook", b"number", b"error"))
+        if hook in (None, of):
+            raised = readable(fields.get(b"e", b""), number)
+            attempts = fields.get(b"attempts", b"")
+            tried = int(attempts) if attempts.isdigit() else 0
+            found.append(Dead(id_.decode(), of, number, error, tried, raised))
+    return found
+
+
+def redeliver(client: redis.Redis, hook: str | None = None) -> int:
+    """Put dead letters back for another round of attempts; returns how many."""
+    moved = 0
+    for id_, fields in cast(Any, client.xrange(keys.DEAD_LETTERS)):
+        of = _text(fields, b"hook")
+        if hook in (None, of):
+            # Added before it is removed: an interruption delivers twice, and loses nothing.
+            again = {"e": fields.get(b"e", b""), "number": fields.get(b"number", b"")}
+            client.xadd(keys.webhook_again(of), cast(Any, again))
+            client.xdel(keys.DEAD_LETTERS, id_)
+            moved += 1
+    return moved
+
+
+def _text(fields: dict[bytes, bytes], name: bytes) -> str:
+    """Return a field for people to read, however damaged."""
+    return fields.get(name, b"").decode(errors="backslashreplace")

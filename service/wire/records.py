@@ -1,0 +1,171 @@
+"""What a stream keeps. See `service.wire`."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from msgspec import Struct
+
+from service.wire.commands import Observation
+
+
+class Durations(Struct):
+    """Hazard of regimes whose durations are negative binomial, in observations."""
+
+    mean: float
+    shape: float
+
+
+Hazard = float | Durations | tuple[float, ...]  # the last: a table by run length
+
+
+class Sensitivity(Struct):
+    """How sensitive a stream is, in false alarms per 1,000 observations of one regime."""
+
+    false_alarms_per_1000: float
+
+
+class StreamSettings(Struct, omit_defaults=True):
+    """Settings of one stream; None means the model's or the service's default."""
+
+    model: str = ""  # NAME@VERSION once the stream exists
+    hazard: Hazard | None = None
+    max_hypotheses: int = 50
+    outlier_rate: float | None = None
+    confirm_after: int = 10
+    warmup: int = 20
+    location: list[float] | None = None
+    scale: list[float] | None = None
+    history: int = 2000
+    classes: int | None = None  # of a categorical model
+    order: int = 1  # of an autoregressive model
+    trend: bool = False
+    season: int | None = None
+    interval: float | None = None  # seconds in a step of the hazard
+    ttl: float | None = None  # seconds
+    pinned: bool = False
+    label_window: int = 100  # observations that may wait behind a label to come
+    sensitivity: Sensitivity | None = None
+
+
+class Change(Struct, array_like=True):
+    """Settings that were changed before the observation at `seq`."""
+
+    seq: int
+    time_ms: int
+    settings: dict[str, Any]
+    number: int = 0  # counts the stream's changes from 1; 0: kept before they were counted
+
+
+class Met(Struct, array_like=True):
+    """Effective settings of pending observations before `until`."""
+
+    until: int
+    hazard: Hazard | None
+    outlier_rate: float
+    interval: float | None
+
+
+class Alarm(Struct, omit_defaults=True):
+    """What a stream's sensitivity comes to.
+
+    threshold: of `changed_probability`, at which a change is confirmed. delays: to expect, by the
+    size of a shift. differs: settings that its false alarms were not simulated with.
+    """
+
+    threshold: float
+    delays: list[dict[str, float | None]] = []
+    differs: list[str] = []
+
+
+class Event(Struct, omit_defaults=True):
+    """A changepoint's life. `start` and the `_at` fields are values of `seq`."""
+
+    id: int
+    state: str  # suspected | confirmed | withdrawn
+    start: int
+    suspected_at: int
+    confirmed_at: int | None = None
+    delay: int = 0  # suspected_at - start
+    probability: float = 0.0
+    direction: str | None = None  # up | down
+    size: float | list[float] | None = None  # in standard deviations within the regimes
+    time: str | None = None  # of the observation that raised this state, if the client sent one
+    verdict: bool | None = None  # a person's word: whether it was a change
+
+
+class Head(Struct, omit_defaults=True):
+    """What a stream is, written with every commit that touches it."""
+
+    generation: int
+    settings: StreamSettings
+    seq: int = 0  # observations applied
+    y_dim: int | None = None  # known from settings or the first label
+    deleted: bool = False
+    created_ms: int = 0
+    updated_ms: int = 0
+    warm: bool = False  # location and scale are known; the filter runs
+    location: list[float] | None = None
+    scale: list[float] | None = None
+    checkpoint: int = 0  # seq of the checkpoint to load; 0: none
+    checkpoint_ms: int = 0  # when it was made
+    sealed: int = 0  # records before this seq are in sealed chunks
+    oldest: int = 0  # number of the oldest chunk that is retained
+    confirmed_start: int = 0
+    before_start: int = 0  # start of the regime before the confirmed one
+    confirmed_totals: list[float] | None = None  # label count, sums, squares up to that start
+    before_totals: list[float] | None = None  # the same up to the start of the regime before it
+    event: Event | None = None  # the event under suspicion
+    last_event: Event | None = None  # the last confirmed one
+    next_event: int = 1
+    changes: int = 0  # of settings, so far
+    best_start: int = 0  # last start of the best (max-product) path
+    map_run_length: int | None = None
+    changed_probability: float | None = None
+    log_score_sum: float = 0.0
+    scored: int = 0  # observations in log_score_sum
+    pruned_mass: float = 0.0  # of the last step
+    pruned_mass_sum: float = 0.0
+    last: list[float] | None = None  # last label
+    x_dim: int | None = None  # known from settings or the first input
+    told: float | None = None  # supervision of the next observation, of an override
+    believed: list[tuple[int, float]] | None = None  # override since the last observation
+    pending: list[Observation] = []  # from `seq` on: the first waits for its label, if any does
+    met: list[Met] = []  # settings of those pending that came before they changed
+    last_time: float | None = None  # of the last observation that had one; seconds since 1970
+    alarm: Alarm | None = None  # what `sensitivity` comes to
+    digest: str | None = None  # of the model's artifact; None: built in, or not recorded yet
+
+
+class Record(Struct, array_like=True, omit_defaults=True):
+    """One applied observation: raw inputs, the settings it met, and its compact answer."""
+
+    seq: int
+    y: float | list[float] | None
+    x: list[float] | None
+    time: str | None
+    elapsed: float
+    changepoint: float | None
+    hazard: Hazard | None  # None: the model's own
+    outlier_rate: float
+    log_score: float | None = None
+    changed_probability: float | None = None
+    changepoint_probability: float | None = None
+    recent_change_probability: float | None = None
+    map_run_length: int | None = None
+    mean: list[float] | None = None
+    quantiles: dict[str, list[float]] | None = None
+    probabilities: list[float] | None = None
+    previous_start: int = -1  # where the best path before a regime starting here starts; -1: none
+    variance: list[list[float]] | None = None
+    believed: list[tuple[int, float]] | None = None  # override of the belief before this one
+
+
+class IdempotencyRecord(Struct, array_like=True):
+    """What one part of a keyed request did."""
+
+    digest: str
+    time_ms: int
+    status: int
+    body: list[bytes]
+    field: bytes = b""  # it was stored under, which damage may have changed; empty: not recorded

@@ -1,0 +1,252 @@
+"""Apply commands in log order: streams in batches, one observation of a stream at a time."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Generator, Iterator
+
+from msgspec.structs import replace
+
+from service.errors.base import CorruptState, Defect, KeyReused, ServiceError, UnknownModel
+from service.observability import metrics
+from service.wire import Head, IdempotencyRecord, Observation, Observe, Record
+from service.worker.commands import predict
+from service.worker.commands.dispatch import control, fresh, usable
+from service.worker.filtering import delayed_labels, events
+from service.worker.filtering.step import observe
+from service.worker.streams import answers, step_inputs
+from service.worker.streams.answers import Answer, Filling
+from service.worker.streams.limits import check_details, check_sizes
+from service.worker.streams.registry import Engine
+from service.worker.streams.stream import Stream
+from service.worker.streams.task import Task, key_field
+from service.worker.streams.validation import Known, check_label, check_observation, check_position
+
+
+class StreamQueue:
+    """The tasks of one stream, in log order, and how far the current list has come."""
+
+    def __init__(self, stream: Stream) -> None:
+        self.stream = stream
+        self.tasks: deque[Task] = deque()
+        self.at = 0  # next observation of the first task
+        self.keyed: dict[bytes, Task] = {}
+
+
+class CommandBatch:
+    """Commands of several partitions that are applied and committed together."""
+
+    def __init__(self, engine: Engine, tasks: list[Task]) -> None:
+        self.engine, self.tasks = engine, tasks
+        self.lanes: dict[tuple[int, str], StreamQueue] = {}
+        self.filling = Filling(engine.waiting_bytes)
+
+    def apply(self) -> None:
+        """Run every command; afterwards each task has its outcome and streams their changes."""
+        for _ in self.steps():
+            pass
+
+    def steps(self) -> Generator[None, None, None]:
+        """Apply, and yield where a rerun can be left for a while, or given up."""
+        self.engine.applying = {(task.partition, task.command.stream) for task in self.tasks}
+        for partition in {task.partition for task in self.tasks}:
+            names = (t.command.stream for t in self.tasks if t.partition == partition)
+            self.engine.load(partition, names)
+        for task in self.tasks:
+            key = (task.partition, task.command.stream)
+            if key not in self.lanes:
+                self.lanes[key] = StreamQueue(self.engine.streams[key])
+            self.lanes[key].tasks.append(task)
+        while any(lane.tasks for lane in self.lanes.values()):
+            self.engine.tick()
+            yield from self._round()
+        metrics.OBSERVATIONS.labels("applied").inc(self.filling.count)
+        self.filling.fill()
+        for task in self.tasks:
+            task.finish()
+        self._remember()
+
+    def streams(self, partition: int) -> list[Stream]:
+        """Those of a partition that the commands are for."""
+        return [lane.stream for (p, _), lane in self.lanes.items() if p == partition]
+
+    def _round(self) -> Iterator[None]:
+        work = []
+        for lane in self.lanes.values():
+            self.engine.tick()
+            answer = yield from self._next(lane)
+            if answer is not None:
+                work.append((lane, answer))
+        if not work:
+            return
+        metrics.BATCH_SIZE.observe(len(work))
+        failed = observe(self.engine, [(lane.stream, answer) for lane, answer in work])
+        for (lane, answer), refusal in zip(work, failed, strict=True):
+            task = lane.tasks[0]
+            events.publish(lane.stream, task)
+            if refusal is not None:
+                self._refuse(lane, refusal)
+                continue
+            task.answers.append(answer)
+            self.filling.add(answer)
+            command = task.command
+            assert isinstance(command, Observe)
+            if command.belief and lane.stream.slab is not None:
+                answer.belief = predict.belief(lane.stream)
+            lane.stream.touch(task.envelope.time_ms)
+            lane.at += 1
+            if lane.at == len(command.observations):
+                self._done(lane)
+
+    def _next(self, lane: StreamQueue) -> Generator[None, None, Answer | None]:
+        """Run what comes before a lane's next observation; None when nothing is left."""
+        while lane.tasks:
+            task = lane.tasks[0]
+            try:
+                if isinstance(task.command, Observe):
+                    empty = not task.command.observations
+                    if empty or (lane.at == 0 and self._known(lane, task, task.command)):
+                        self._done(lane)
+                        continue
+                    if lane.at == 0 and delayed_labels.concerned(lane.stream, task.command):
+                        self._delayed(lane, task, task.command)
+                        continue
+                    return self._observation(lane, task, task.command)
+                yield from control(self.engine, lane.stream, task)
+                events.publish(lane.stream, task)
+                self._done(lane)
+            except ServiceError as refusal:
+                self._refuse(lane, refusal)
+        return None
+
+    def _known(self, lane: StreamQueue, task: Task, command: Observe) -> bool:
+        """Whether this part of a keyed request was applied before."""
+        if command.key is None:
+            return False
+        field = key_field(command)
+        earlier, stored = lane.keyed.get(field), lane.stream.remembered.get(field)
+        digest = stored.digest if stored is not None else None
+        if earlier is not None and isinstance(earlier.command, Observe):
+            digest = earlier.command.digest
+        elif field in lane.stream.unreadable:
+            raise CorruptState(
+                f"stream {lane.stream.name!r}: cannot read the record of idempotency key "
+                f"{command.key!r}; nothing was applied now"
+            )
+        elif stored is None:
+            task.field = field
+            lane.keyed[field] = task
+            return False
+        if digest != command.digest:
+            raise KeyReused(f"idempotency key {command.key!r} was used with another body")
+        metrics.OBSERVATIONS.labels("duplicate").inc(len(command.observations))
+        if earlier is not None:
+            task.same_as = earlier
+        elif stored is not None:
+            task.status, task.body = stored.status, answers.repeat(stored.body)
+        return True
+
+    def _delayed(self, lane: StreamQueue, task: Task, command: Observe) -> None:
+        """Apply a list where labels are to come, on its own: answers depend on one another."""
+        stream, head = lane.stream, self._begun(lane, task)
+        at, seen_now = delayed_labels.awaited(head, command), command.observations
+        if at is None:
+            check_position(command.seq, delayed_labels.position(head))
+        else:  # its input and time were checked when they came
+            seen_now = [replace(seen_now[0], x=head.pending[at].x, time=None)]
+        self._check(head, seen_now, command.first)
+        check_details(self.engine, head, command)
+        self._create(stream, head, task)
+        stream.touch(task.envelope.time_ms)
+        for seen in command.observations:
+            head.x_dim, head.y_dim = Known(head.x_dim, head.y_dim).after(seen)
+            if at is None:
+                told = delayed_labels.append(self.engine, stream, seen, self.filling.add, command)
+            else:
+                told = delayed_labels.label(
+                    self.engine, stream, at, seen, self.filling.add, command
+                )
+            answer, refusal = told
+            events.publish(stream, task)
+            if refusal is not None:
+                raise refusal
+            task.answers.append(answer)
+            if answer.provisional:
+                self.filling.add(answer)
+        self._done(lane)
+
+    def _begun(self, lane: StreamQueue, task: Task) -> Head:
+        """Head of a stream that can be observed, which may have to be created yet."""
+        usable(lane.stream)
+        if lane.stream.alive:
+            return lane.stream.live()
+        return fresh(self.engine, lane.stream, task.envelope, {})
+
+    def _create(self, stream: Stream, head: Head, task: Task) -> None:
+        if not stream.alive:
+            stream.create(head)
+            stream.touch(task.envelope.time_ms)
+
+    def _observation(self, lane: StreamQueue, task: Task, command: Observe) -> Answer:
+        """The lane's next observation, checked against its stream as it is now."""
+        stream, head = lane.stream, self._begun(lane, task)
+        if lane.at == 0:
+            check_position(command.seq, head.seq)
+            self._check(head, command.observations, command.first)
+            check_details(self.engine, head, command)
+            self._create(stream, head, task)
+        head = stream.live()
+        known = Known(head.x_dim, head.y_dim).after(command.observations[lane.at])
+        head.x_dim, head.y_dim = known
+        record = self._record(head, command, lane.at)
+        return Answer(stream.name, head.settings.model, record, command)
+
+    def _record(self, head: Head, command: Observe, at: int) -> Record:
+        seen, model = command.observations[at], self.engine.catalogue.of(head)
+        told = head.told if seen.changepoint is None else seen.changepoint
+        met = step_inputs.effective_hazard(model, head.settings)
+        elapsed = step_inputs.elapsed(seen, head.settings.interval, head.last_time)
+        rest = (elapsed, told, *met)
+        return Record(head.seq, seen.y, seen.x, seen.time, *rest, believed=head.believed)
+
+    def _check(self, head: Head, observations: list[Observation], first: int) -> None:
+        """Check a whole command first, so that a refusal leaves nothing of it applied."""
+        known, model = Known(head.x_dim, head.y_dim), self.engine.catalogue.of(head)
+        before = known
+        for i, each in enumerate(observations, first):
+            alone = first == 0 and len(observations) == 1
+            where = "" if alone else f"observations[{i}]."
+            # The dimensions are given by the first input and label; what a label may be is not.
+            check_observation(each, where, known.x_dim, known.after(each).y_dim)
+            check_label(each, where, model)
+            known = known.after(each)
+        step_inputs.check(observations, first, head.settings.interval, head.last_time)
+        if known != before:
+            check_sizes(self.engine, head, known, head.settings.max_hypotheses)
+
+    def _refuse(self, lane: StreamQueue, refusal: ServiceError) -> None:
+        task = lane.tasks[0]
+        task.refusal = refusal
+        if isinstance(task.command, Observe):
+            count = len(task.command.observations) - len(task.answers)
+            metrics.OBSERVATIONS.labels("refused").inc(count)
+        self._done(lane)
+
+    def _done(self, lane: StreamQueue) -> None:
+        lane.tasks.popleft()
+        lane.at = 0
+
+    def _remember(self) -> None:
+        settings = self.engine.settings
+        for task in self.tasks:
+            command = task.command
+            if task.field is None or not isinstance(command, Observe):
+                continue
+            if isinstance(task.refusal, Defect | UnknownModel) and not task.answers:
+                continue  # nothing was done, and what is wrong here may be mended meanwhile
+            record = IdempotencyRecord(
+                command.digest or "", task.envelope.time_ms, task.status, task.body
+            )
+            stream = self.engine.streams[task.partition, command.stream]
+            keep = settings.idempotency_keep_requests
+            stream.remember(task.field, record, settings.idempotency_keep_s, keep)

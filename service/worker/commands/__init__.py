@@ -1,0 +1,1 @@
+"""Commands of streams other than observations."""

@@ -1,0 +1,246 @@
+"""Commands beside observations: settings, deletion, overrides, imports, and all that is read."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import msgspec
+from msgspec.structs import replace
+
+from service.errors.base import CorruptState, ModelChanged, ReadTimeout, UnknownStream
+from service.observability import metrics
+from service.schema import rendering
+from service.store.worker_reads import CorruptState as Unreadable
+from service.wire import (
+    BACKGROUND,
+    READ_ONLY,
+    Act,
+    Change,
+    Configure,
+    Delete,
+    Envelope,
+    Expire,
+    Head,
+    Import,
+    Move,
+    Predict,
+    RunLength,
+    SetBelief,
+    StreamSettings,
+    Verdict,
+    WhatIf,
+)
+from service.worker.commands import act, forecast, predict, rerun_commands, set_belief, snapshot
+from service.worker.filtering import alarm_threshold, delayed_labels
+from service.worker.streams.limits import check_sizes
+from service.worker.streams.registry import Engine
+from service.worker.streams.stream import Stream
+from service.worker.streams.task import Task
+from service.worker.streams.validation import (
+    Known,
+    check_options,
+    check_prior,
+    check_settings,
+    same_model,
+)
+
+CREATES_STREAM = (Configure, Import)  # need no stream
+
+
+def control(engine: Engine, stream: Stream, task: Task) -> Iterator[None]:
+    """Run a command; yields where a rerun can be left for a while.
+
+    Raises ServiceError where it is refused, and then nothing has changed.
+    """
+    command = task.command
+    if isinstance(command, READ_ONLY) and _late(engine, task):
+        raise ReadTimeout("deadline exceeded before the read was executed")
+    if not isinstance(command, Delete):
+        usable(stream, moved=isinstance(command, Move))
+    if not (isinstance(command, CREATES_STREAM) or stream.alive or stream.broken is not None):
+        raise UnknownStream(f"there is no stream {stream.name!r}")
+    try:
+        if isinstance(command, BACKGROUND):
+            yield from _RERUN[type(command)](engine, stream, task)
+        else:
+            _RUN[type(command)](engine, stream, task)
+    except Unreadable as error:  # a part that only this command needs
+        engine.note(stream, error.blobs, str(error))
+        raise CorruptState(str(error)) from error
+
+
+def _late(engine: Engine, task: Task) -> bool:
+    """Whether a deadline has passed, by the store's clock alone: others may differ from ours."""
+    envelope = task.envelope
+    if not envelope.deadline_ms:
+        return False
+    accepted_ms = int(task.entry.partition("-")[0])
+    allowed_ms = envelope.deadline_ms - envelope.time_ms
+    return accepted_ms + allowed_ms < time.time() * 1000 + engine.ahead_ms
+
+
+def usable(stream: Stream, moved: bool = False) -> None:
+    """Raise CorruptState for a stream that could not be read, or has no model; or ModelChanged.
+
+    moved: the model does not matter, it is to get another one.
+    """
+    if stream.broken is not None:
+        raise CorruptState(stream.broken)
+    if stream.unserved is not None and not moved:
+        changed = isinstance(stream.unserved, ModelChanged)
+        raise (ModelChanged if changed else CorruptState)(str(stream.unserved))
+
+
+def fresh(engine: Engine, stream: Stream, envelope: Envelope, given: dict[str, Any]) -> Head:
+    """Head of a stream's next life, before any observation."""
+    catalogue, now = engine.catalogue, envelope.time_ms
+    asked = given.get("model") or envelope.default_model
+    if envelope.chosen is not None and same_model(asked, envelope.chosen):
+        asked = envelope.chosen
+    name = catalogue.resolve(asked)
+    settings = _settings({**given, "model": name})
+    check_options(settings)
+    generation = stream.head.generation + 1 if stream.head is not None else 1
+    head = Head(generation, settings, created_ms=now, digest=catalogue.digest(name))
+    head.x_dim, head.y_dim = catalogue.dimensions(name)
+    known = check_prior(settings, catalogue.of(head), Known(head.x_dim, head.y_dim))
+    check_sizes(engine, head, known, settings.max_hypotheses)
+    head.x_dim, head.y_dim = known
+    head.alarm = alarm_threshold.of(engine.settings.models_dir, catalogue.of(head), settings)
+    return head
+
+
+def _settings(given: dict[str, Any]) -> StreamSettings:
+    return msgspec.convert(given, StreamSettings)
+
+
+def _configure(engine: Engine, stream: Stream, task: Task) -> None:
+    assert isinstance(task.command, Configure)
+    given = dict(task.command.settings)
+    task.status = 200 if stream.alive else 201
+    if not stream.alive:
+        stream.create(fresh(engine, stream, task.envelope, given))
+    elif delayed_labels.position(stream.live()) == 0:
+        # Nothing was learned yet: begin again, whatever changes.
+        earlier = msgspec.to_builtins(stream.live().settings)
+        stream.restart(fresh(engine, stream, task.envelope, {**earlier, **given}))
+    else:
+        _change(engine, stream, dict(given))
+        _note(stream, given, task)
+    stream.touch(task.envelope.time_ms)
+    _summarised(engine, stream, task)
+
+
+def _note(stream: Stream, given: dict[str, Any], task: Task) -> None:
+    """Keep on record that settings were changed here."""
+    head = stream.live()
+    head.changes += 1
+    seq = delayed_labels.position(head)
+    stream.keep_changes([Change(seq, task.envelope.time_ms, given, head.changes)])
+
+
+def _change(engine: Engine, stream: Stream, given: dict[str, Any]) -> None:
+    """Change settings of a stream with observations."""
+    head = stream.live()
+    if "model" in given and not same_model(given["model"], head.settings.model):
+        given["model"] = engine.catalogue.resolve(given["model"])
+    else:
+        given["model"] = head.settings.model
+    check_settings(head, given)
+    size = given.pop("max_hypotheses", head.settings.max_hypotheses)
+    if size > head.settings.max_hypotheses:
+        check_sizes(engine, head, Known(head.x_dim, head.y_dim), size)
+    new = _settings({**msgspec.to_builtins(head.settings), **given})
+    told = engine.settings.models_dir, engine.catalogue.of(head), head
+    head.alarm = alarm_threshold.after(*told, replace(new, max_hypotheses=size))
+    delayed_labels.keep_met(engine, head)
+    head.settings = new
+    if size != head.settings.max_hypotheses:
+        engine.resize(stream, size)
+
+
+def _summarised(engine: Engine, stream: Stream, task: Task) -> None:
+    task.body = [msgspec.json.encode(rendering.summary(stream.name, stream.live()))]
+
+
+def _delete(engine: Engine, stream: Stream, task: Task) -> None:
+    stream.delete(task.envelope.time_ms)
+    task.status = 204
+
+
+def _expire(engine: Engine, stream: Stream, task: Task) -> None:
+    """Expire by the requester's timestamp, in log order; an earlier observation keeps it."""
+    head, now_ms = stream.live(), task.envelope.time_ms
+    if head.settings.ttl is None or head.updated_ms + 1000 * head.settings.ttl > now_ms:
+        task.status = 200
+        return
+    metrics.EXPIRED_STREAMS.inc()
+    _delete(engine, stream, task)
+
+
+def _predict(engine: Engine, stream: Stream, task: Task) -> None:
+    assert isinstance(task.command, Predict)
+    answer = forecast.predictions if task.command.horizon else predict.predictions
+    task.body = [answer(engine, stream, task.command)]
+
+
+def _run_length(engine: Engine, stream: Stream, task: Task) -> None:
+    task.body = [predict.run_length(stream)]
+
+
+def _act(engine: Engine, stream: Stream, task: Task) -> None:
+    assert isinstance(task.command, Act)
+    task.body = [act.act(engine, stream, task.command)]
+
+
+def _set_belief(engine: Engine, stream: Stream, task: Task) -> None:
+    assert isinstance(task.command, SetBelief)
+    set_belief.set_belief(engine, stream, task.command)
+    stream.touch(task.envelope.time_ms)
+    task.body = [predict.run_length(stream)]
+
+
+def _verdict(engine: Engine, stream: Stream, task: Task) -> Iterator[None]:
+    assert isinstance(task.command, Verdict)
+    now_ms = task.envelope.time_ms
+    answer = yield from rerun_commands.apply_feedback(engine, stream, task.command, now_ms)
+    task.body = [answer]
+
+
+def _what_if(engine: Engine, stream: Stream, task: Task) -> Iterator[None]:
+    assert isinstance(task.command, WhatIf)
+    answer = yield from rerun_commands.what_if(engine, stream, task.command)
+    task.body = [answer]
+
+
+def _move(engine: Engine, stream: Stream, task: Task) -> Iterator[None]:
+    assert isinstance(task.command, Move)
+    yield from rerun_commands.move(engine, stream, task.command, task.envelope.time_ms)
+    _note(stream, {"model": stream.live().settings.model}, task)
+    _summarised(engine, stream, task)
+
+
+def _import(engine: Engine, stream: Stream, task: Task) -> None:
+    assert isinstance(task.command, Import)
+    task.status = 200 if stream.alive else 201
+    snapshot.take(engine, stream, task.command, task.envelope.time_ms)
+    _summarised(engine, stream, task)
+
+
+_RUN: dict[type, Callable[[Engine, Stream, Task], None]] = {
+    Configure: _configure,
+    Delete: _delete,
+    Expire: _expire,
+    Predict: _predict,
+    RunLength: _run_length,
+    Act: _act,
+    SetBelief: _set_belief,
+    Import: _import,
+}
+_RERUN: dict[type, Callable[[Engine, Stream, Task], Iterator[None]]] = {
+    Verdict: _verdict,
+    WhatIf: _what_if,
+    Move: _move,
+}

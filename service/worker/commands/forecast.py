@@ -1,0 +1,107 @@
+"""Predictions of several labels to come, of models that take no input."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import msgspec
+import torch
+from torch import Tensor
+
+from model_core import horizon
+from model_core.upm.base import UnderlyingModel
+from service.errors.stream import UnfitModel, WarmingUp
+from service.schema.rendering import of_classes, of_numbers
+from service.schema.responses import Prediction, Predictions, Predictive
+from service.wire import Predict, Record
+from service.worker.filtering import delayed_labels
+from service.worker.filtering.step import wake
+from service.worker.streams import limits, step_inputs
+from service.worker.streams.answers import summarise
+from service.worker.streams.registry import Engine
+from service.worker.streams.stream import Stream
+
+HORIZON_PATHS = 256  # drawn where labels feed back; a median's level has a standard error of 0.03
+
+
+def predictions(engine: Engine, stream: Stream, command: Predict) -> bytes:
+    """Answer to POST predictions with a horizon: one predictive for each label to come.
+
+    Exact where labels are exchangeable, else of HORIZON_PATHS paths. The i-th samples of all
+    steps are one path.
+    """
+    head, model = stream.live(), engine.catalogue.of(stream.live())
+    if model.x_dim:
+        raise UnfitModel(
+            f"horizon: {head.settings.model} predicts labels from inputs; give `x` instead",
+            field="horizon",
+        )
+    wake(engine, [stream])
+    if stream.slab is None:
+        detail = f"horizon: the stream is still warming up at seq {head.seq}"
+        raise WarmingUp(detail, seq=head.seq)
+    count = max(command.samples, 0 if model.exchangeable else HORIZON_PATHS)
+    limits.check_predictions(engine, stream, command, command.horizon)
+    if count:
+        limits.check_paths(engine, stream, command, count)
+    drawn = _paths(engine, stream, command, count) if count else None
+    if model.exchangeable:
+        found = _exact(engine, stream, command)
+    else:
+        assert drawn is not None
+        found = [_summary(model, drawn[:, i], command.quantiles) for i in range(command.horizon)]
+    steps = [Prediction(ahead=i, predictive=each) for i, each in enumerate(found, start=1)]
+    if command.samples and drawn is not None:
+        for i, each in enumerate(steps):
+            each.samples = drawn[: command.samples, i].tolist()
+    answer = Predictions(
+        stream=stream.name,
+        seq=delayed_labels.position(head),
+        model=head.settings.model,
+        warming_up=False,
+        predictions=steps,
+    )
+    return msgspec.json.encode(answer)
+
+
+def _coming(stream: Stream, command: Predict) -> Record:
+    head = stream.live()
+    assert stream.slab is not None
+    met = step_inputs.effective_hazard(stream.slab.model, head.settings)
+    return Record(head.seq, None, None, None, command.elapsed, head.told, *met)
+
+
+def _exact(engine: Engine, stream: Stream, command: Predict) -> list[Predictive]:
+    slab = stream.slab
+    assert slab is not None
+    state, prior = slab.state(delayed_labels.newest(engine, stream)), slab.row_prior(stream.row)
+    inputs = slab.inputs([_coming(stream, command)])
+    found = horizon.mixtures(slab.model, state, prior, inputs, command.horizon)
+    return [summarise(each, command.quantiles)[0] for each in found]
+
+
+def _paths(engine: Engine, stream: Stream, command: Predict, count: int) -> Tensor:
+    """Labels (count, horizon, d)."""
+    slab = stream.slab
+    assert slab is not None
+    rows = horizon.repeated(
+        slab.state(delayed_labels.newest(engine, stream)), slab.row_prior(stream.row), count
+    )
+    inputs = slab.inputs([_coming(stream, command)] * count)
+    generator = torch.Generator(slab.device).manual_seed(command.seed)
+    return horizon.paths(slab.model, *rows, inputs, command.horizon, generator)
+
+
+def _summary(model: UnderlyingModel, drawn: Tensor, levels: Sequence[float]) -> Predictive:
+    """Of draws (N, d) of one label: as of a predictive."""
+    if model.label == "class":
+        counts = torch.bincount(drawn[:, 0].long(), minlength=model.classes)
+        return of_classes((counts / len(drawn)).tolist())
+    if model.label == "binary":
+        share = float(drawn.mean())
+        return of_classes([1 - share, share])
+    at = torch.tensor(levels, dtype=drawn.dtype, device=drawn.device)
+    values = torch.quantile(drawn, at, dim=0).tolist()
+    variance = torch.cov(drawn.T).reshape(drawn.shape[1], -1)
+    quantiles = dict(zip(map(str, levels), values, strict=True))
+    return of_numbers(drawn.mean(0).tolist(), variance.tolist(), quantiles)

@@ -1,0 +1,144 @@
+"""What is read off a stream without changing it: summary, run-length belief, predictions."""
+
+from __future__ import annotations
+
+import math
+from typing import Any, cast
+
+import msgspec
+import torch
+
+from model_core import filter as moca
+from model_core import horizon
+from model_core.predictive import Mixture
+from service.schema import responses
+from service.schema.responses import Hypothesis, Prediction, RunLengthSummary
+from service.wire import Predict, Record
+from service.worker.filtering import delayed_labels, warmup
+from service.worker.filtering.step import wake
+from service.worker.streams import limits, step_inputs
+from service.worker.streams.answers import LEVELS, components, summarise
+from service.worker.streams.registry import Engine
+from service.worker.streams.slab import RECENT_RUN_LENGTHS
+from service.worker.streams.stream import Stream
+from service.worker.streams.validation import check_inputs
+
+
+def belief(stream: Stream) -> list[tuple[int, float]]:
+    """Surviving hypotheses as (run length, probability), shortest first."""
+    assert stream.slab is not None
+    found = stream.slab.state(stream.row).belief
+    pairs = zip(found.run_length[0].tolist(), found.log_prob[0].exp().tolist(), strict=True)
+    alive = torch.isfinite(found.log_prob[0]).tolist()
+    return sorted(pair for pair, there in zip(pairs, alive, strict=True) if there)
+
+
+def run_length(stream: Stream) -> bytes:
+    """Answer to GET run-length: the whole belief after the last observation."""
+    head = stream.live()
+    answer = responses.RunLength(
+        stream=stream.name,
+        seq=head.seq - 1 if head.seq else None,
+        model=head.settings.model,
+        warming_up=stream.slab is None,
+        changed_probability=head.changed_probability,
+    )
+    if stream.slab is None or head.seq == 0:
+        return msgspec.json.encode(answer)
+    pairs = belief(stream)
+    last = head.seq - 1
+    answer.belief = [Hypothesis(r, last - r, p) for r, p in pairs]
+    answer.run_length = RunLengthSummary(
+        map=cast(int, head.map_run_length),
+        mean=math.fsum(r * p for r, p in pairs),
+        quantiles={str(level): _quantile(pairs, level) for level in LEVELS},
+        hypotheses=len(pairs),
+        pruned_mass=head.pruned_mass,
+    )
+    answer.changepoint_probability = sum(p for r, p in pairs if r == 0) if last else None
+    recent = math.fsum(p for r, p in pairs if r < RECENT_RUN_LENGTHS)
+    answer.recent_change_probability = min(1.0, recent)
+    return msgspec.json.encode(answer)
+
+
+def _quantile(pairs: list[tuple[int, float]], level: float) -> int:
+    total = 0.0
+    for r, p in pairs:
+        total += p
+        if total >= level - 1e-12:
+            return r
+    return pairs[-1][0]
+
+
+def predictions(engine: Engine, stream: Stream, command: Predict) -> bytes:
+    """Answer to POST predictions: the mixture for the observation to come, at each input."""
+    head = stream.live()
+    model = engine.catalogue.of(head)
+    inputs = command.x if command.x is not None else [[]]
+    check_inputs(inputs, "x", head.x_dim)
+    limits.check_predictions(engine, stream, command, len(inputs))
+    wake(engine, [stream])
+    found = [Prediction() for _ in inputs]
+    if stream.slab is not None:
+        mixture, run_lengths = _mixture(engine, stream, command, inputs)
+        found = _described(mixture, run_lengths, command)
+    else:
+        if warmup.varied(warmup.values_of(stream.buffer, model), model.y_dim):
+            mixture = _provisional(engine, stream, inputs)
+            found = _described(mixture, [head.seq] * mixture.log_weight.shape[1], command)
+    for prediction, x in zip(found, inputs, strict=True):
+        prediction.x = x or None
+    answer = responses.Predictions(
+        stream=stream.name,
+        seq=delayed_labels.position(head),
+        model=head.settings.model,
+        warming_up=stream.slab is None,
+        predictions=found,
+    )
+    return msgspec.json.encode(answer)
+
+
+def _provisional(engine: Engine, stream: Stream, points: list[list[float]]) -> Mixture:
+    head, device = stream.live(), engine.settings.device
+    model = engine.catalogue.of(head)
+    return warmup.provisional(model, [stream.buffer], [head.settings], [*points], device)
+
+
+def _mixture(
+    engine: Engine, stream: Stream, command: Predict, points: list[list[float]]
+) -> tuple[Mixture, list[int | None]]:
+    """Mixture at each input (batch: the inputs), and the run length of each component.
+
+    Shortest run first, whatever slots they are in, so that a seed means the same draws.
+    """
+    slab, head = stream.slab, stream.live()
+    assert slab is not None
+    met, count = step_inputs.effective_hazard(slab.model, head.settings), len(points)
+    records = [
+        Record(head.seq, None, x or None, None, command.elapsed, head.told, *met) for x in points
+    ]
+    inputs = slab.inputs(records)
+    state, prior = slab.state(delayed_labels.newest(engine, stream)), slab.row_prior(stream.row)
+    grown, _ = moca.grow(state, prior, slab.inputs(records[:1]))
+    mixture = moca.predict(slab.model, *horizon.repeated(grown, prior, count), inputs).mixture
+    found = grown.belief.run_length[0].tolist()
+    alive = torch.isfinite(grown.belief.log_prob[0]).tolist()
+    slots = sorted((i for i, there in enumerate(alive) if there), key=found.__getitem__)
+    slots += range(len(found), mixture.log_weight.shape[1])  # the outliers' component
+    at = torch.tensor(slots, device=mixture.log_weight.device)
+    parts = [each.index_select(1, at) for each in mixture.components.parameters()]
+    ordered = Mixture(mixture.log_weight.index_select(1, at), mixture.components.rebuilt(*parts))
+    return ordered, [found[i] if i < len(found) else None for i in slots]
+
+
+def _described(mixture: Mixture, run_lengths: list[Any], command: Predict) -> list[Prediction]:
+    found = [Prediction(predictive=each) for each in summarise(mixture, command.quantiles)]
+    if command.components:
+        for each, parts in zip(found, components(mixture, run_lengths), strict=True):
+            each.components = parts
+    if command.samples:
+        generator = torch.Generator(mixture.log_weight.device).manual_seed(command.seed)
+        draws = mixture.sample(command.samples, generator).tolist()
+        for each, drawn in zip(found, draws, strict=True):
+            each.samples = drawn
+    return found

@@ -1,0 +1,254 @@
+"""Reruns: a stream's retained observations through a filter that starts anew.
+
+What was retained is all that is known, so the first of it counts as the first of a regime. The
+stream itself is not touched; `adopt` puts the outcome in its place.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Generator, Iterable
+from typing import TypeVar
+
+import torch
+from msgspec.structs import replace
+
+from model_core.upm.base import UnderlyingModel
+from service.observability import metrics
+from service.store.worker_reads import CHUNK, CorruptState, Store, Stored, unseal
+from service.wire import Event, Head, Record, StreamSettings
+from service.worker.commands import predict, set_belief
+from service.worker.filtering import alarm_threshold, warmup
+from service.worker.filtering.step import advance_head, publish_events, track_events
+from service.worker.streams import step_inputs
+from service.worker.streams.registry import Engine
+from service.worker.streams.stream import Stream
+
+T = TypeVar("T")
+# A rerun yields where it can be left for a while, or given up; it returns its outcome.
+Steps = Generator[None, None, T]
+TICK = 16  # observations between signs of life; others of the worker go on then
+NEAR = 10  # observations between the starts of what counts as the same change
+
+
+class Rerun:
+    """The outcome: a stream that only exists here, its events, its records and their scores.
+
+    records: as given, with where the best path before each one comes from. scores: log score of
+    each, None in the warm-up and without a label. changed: the number to alarm on, likewise.
+    beliefs: (run length, probability) after each of the last observations, as many as asked for.
+    """
+
+    def __init__(self, stream: Stream, records: list[Record]) -> None:
+        self.stream, self.records = stream, records
+        self.events: dict[int, Event] = {}
+        self.scores: list[float | None] = [None] * len(records)
+        self.changed: list[float | None] = [None] * len(records)
+        self.beliefs: dict[int, list[tuple[int, float]]] = {}
+
+    @property
+    def head(self) -> Head:
+        """Head of the rerun stream."""
+        return self.stream.live()
+
+    def close(self) -> None:
+        """Give its place on the device back."""
+        self.stream.leave()
+
+
+def under(
+    engine: Engine, stream: Stream, head: Head, records: list[Record], beliefs: int = 0
+) -> Steps[Rerun]:
+    """Rerun records as a new stream would have seen them; head: its settings and dimensions."""
+    model, settings = engine.catalogue.of(head), head.settings
+    met = step_inputs.effective_hazard(model, settings)
+    records = [replace(record, hazard=met[0], outlier_rate=met[1]) for record in records]
+    known = warmup.given(settings, model) or _estimated(model, settings, records)
+    return (yield from _run(engine, stream, head, records, known, beliefs))
+
+
+def corrected(engine: Engine, stream: Stream, records: list[Record]) -> Steps[Rerun]:
+    """Rerun records, of which only supervision was changed, in the stream's own units."""
+    old = stream.live()
+    head = Head(1, old.settings, x_dim=old.x_dim, y_dim=old.y_dim, alarm=old.alarm)
+    head.digest = old.digest
+    units = (old.location or [], old.scale or [])
+    return (yield from _run(engine, stream, head, records, units))
+
+
+def _begun(stream: Stream, head: Head, records: list[Record]) -> Stream:
+    made = Stream(stream.partition, stream.name, Stored(None, None, {}, {}))
+    head.generation = stream.live().generation
+    head.seq = head.confirmed_start = records[0].seq if records else 0
+    made.head = head
+    return made
+
+
+def _estimated(
+    model: UnderlyingModel, settings: StreamSettings, records: list[Record]
+) -> tuple[list[float], list[float]] | None:
+    """Location and scale as the warm-up would have found them; None where it is not over."""
+    for count in range(1, len(records) + 1):
+        values = warmup.values_of(records[:count], model)
+        if warmup.complete(values, model.y_dim, settings.warmup, count):
+            return warmup.estimate(values, settings, model)
+    return None
+
+
+def _run(
+    engine: Engine,
+    stream: Stream,
+    head: Head,
+    records: list[Record],
+    known: tuple[list[float], list[float]] | None,
+    beliefs: int = 0,
+) -> Steps[Rerun]:
+    made, believed = _begun(stream, head, records), stream.live().believed
+    found = Rerun(made, records)
+    if known is None:
+        made.buffer = list(records)
+        for record in records:
+            advance_head(head, record, None)
+        head.believed = believed
+        return found
+    (head.location, head.scale), head.warm = known, True
+    slab = engine.slab(head)
+    prior = slab.prior(head.location, head.scale)
+    made.slab, made.row = slab, slab.add(slab.start(prior), prior)
+    try:
+        yield from _step(engine, found, beliefs)
+    except BaseException:  # given up on the way, too
+        found.close()
+        raise
+    if believed and records:  # after the last of them
+        set_belief.believe(made, believed)
+    head.believed = believed
+    return found
+
+
+def _step(engine: Engine, found: Rerun, beliefs: int) -> Steps[None]:
+    made, head, records = found.stream, found.head, found.records
+    slab = made.slab
+    assert slab is not None
+    metrics.REPLAYED.inc(len(records))
+    for i, record in enumerate(records):
+        if i % TICK == 0:
+            engine.tick()
+            yield
+        (readout,) = slab.replay([made.row], [record], *alarm_threshold.alarm_inputs([head]))
+        if i == 0 and record.seq:
+            _placed(made, record.seq)
+            readout = readout._replace(best_start=record.seq)
+        score = None if readout.log_score != readout.log_score else readout.log_score
+        found.scores[i], found.changed[i] = score, readout.changed_probability
+        if i >= len(records) - beliefs:
+            found.beliefs[record.seq] = predict.belief(made)
+        record.previous_start = readout.born_previous_start
+        found.events.update((event.id, event) for event in track_events(made, record, readout))
+        advance_head(head, record, score)
+
+
+def _placed(made: Stream, seq: int) -> None:
+    """After its first observation a filter learns that it was not the stream's first."""
+    assert made.slab is not None
+    state = made.slab.state(made.row)
+    made.slab.put(made.row, state._replace(seq=torch.full_like(state.seq, seq + 1)))
+
+
+def adopt(
+    engine: Engine, stream: Stream, found: Rerun, now_ms: int, also: int | None = None
+) -> None:
+    """Put a rerun in place of its stream, in the next commit; new events are raised.
+
+    Events that the stream has had keep their ids and, where the rerun has them in the same state,
+    are left as they were. New are those after the last one known, those near the start `also`, the
+    one under suspicion and the last one confirmed.
+    What the observations were answered stays, too.
+    """
+    old, head = stream.live(), found.head
+    known = stream.events(engine.store)
+    needed = {each.id for each in (head.event, head.last_event) if each is not None}
+    new = _reconciled(found.events.values(), known, needed, old.next_event, also)
+    head.changes = old.changes
+    head.next_event = max([old.next_event, *(each.id + 1 for each in new.values())])
+    gone = old.event if old.event and old.event.id not in {e.id for e in new.values()} else None
+    head.event = new.get(head.event.id) if head.event is not None else None
+    head.last_event = new.get(head.last_event.id) if head.last_event is not None else None
+    head.created_ms, head.told, head.oldest = old.created_ms, old.told, old.oldest
+    head.last_time, head.pending, head.met = old.last_time, old.pending, old.met
+    head.pruned_mass_sum += old.pruned_mass_sum
+    changed = [each for each in new.values() if known.get(each.id) != each]
+    if gone is not None:
+        changed.append(replace(gone, state="withdrawn"))
+    stream.leave()
+    stream.head, stream.unserved = head, None
+    stream.slab, stream.row, stream.buffer = found.stream.slab, found.stream.row, []
+    if stream.slab is None:
+        stream.buffer = list(found.records)
+    stream.relay(found.records)
+    publish_events(stream, changed, None)
+    stream.touch(now_ms)
+    if stream.slab is not None and head.seq:
+        engine.replace(stream, stream.slab.state(stream.row))
+
+
+def _reconciled(
+    events: Iterable[Event],
+    known: dict[int, Event],
+    needed: set[int],
+    following: int,
+    also: int | None,
+) -> dict[int, Event]:
+    """The rerun's events by their ids there, under the ids of the stream.
+
+    needed: ids there without which the rerun could not go on.
+    """
+    found: dict[int, Event] = {}
+    free = [each for each in known.values() if each.state != "withdrawn"]
+    after = max((each.start for each in free), default=-1)
+    for event in events:
+        if event.state == "withdrawn":
+            continue
+        near = [each for each in free if abs(each.start - event.start) <= NEAR]
+        if near:
+            same = min(near, key=lambda each: abs(each.start - event.start))
+            free.remove(same)
+            settled = event.state == "confirmed" and same.start == event.start
+            left = same.state == event.state and (settled or event.id not in needed)
+            moved = replace(event, id=same.id, verdict=same.verdict)
+            found[event.id] = same if left else moved
+        elif (
+            event.id in needed
+            or event.start > after
+            or (also is not None and abs(event.start - also) <= NEAR)
+        ):
+            found[event.id] = replace(event, id=following)
+            following += 1
+    return found
+
+
+def retained(stream: Stream, store: Store, most: int) -> list[Record]:
+    """The last `most` records, and those before them in the same chunk; ascending.
+
+    Raises CorruptState where one of them cannot be read, or is gone.
+    """
+    head, phase = stream.live(), stream.phase
+    recent, sealing = stream.recent()
+    first = max(0, head.seq - min(head.settings.history, most))
+    wanted = range((first + phase) // CHUNK, (head.sealed - 1 + phase) // CHUNK + 1)
+    missing = [number for number in wanted if number not in sealing]
+    stored = dict(zip(missing, store.chunks(stream.partition, stream.name, missing), strict=True))
+    for number, blob in stored.items():
+        if blob is None and head.oldest <= number < (head.sealed + phase) // CHUNK:
+            raise CorruptState(f"chunk {number} of {stream.name!r} is missing")
+    blobs = {number: blob for number, blob in (stored | sealing).items() if blob is not None}
+    chunks = [unseal(stream.name, number, blob) for number, blob in blobs.items()]
+    records = {record.seq: record for chunk in chunks for record in chunk} | recent
+    found: list[Record] = []
+    for seq in range(head.seq - 1, max(0, wanted.start * CHUNK - phase) - 1, -1):
+        if seq not in records:
+            # Of the oldest chunk the first may never have been here: those of an imported stream.
+            if (seq + phase) // CHUNK > head.oldest or min(records, default=seq) < seq:
+                raise CorruptState(f"observation {seq} of {stream.name!r} is missing")
+            break
+        found.append(records[seq])
+    return found[::-1]

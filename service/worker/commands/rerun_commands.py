@@ -1,0 +1,203 @@
+"""Reruns that clients ask for: a verdict on a change, other settings tried, another model."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import msgspec
+from msgspec.structs import replace
+
+from service.errors.stream import NotRetained, UnknownEvent, WarmingUp
+from service.schema import rendering, responses
+from service.schema.responses import BeliefAfter
+from service.wire import Event, Head, Move, Observation, Record, StreamSettings, Verdict, WhatIf
+from service.worker.commands import rerun
+from service.worker.commands.rerun import Steps, retained
+from service.worker.filtering import alarm_threshold
+from service.worker.streams.limits import check_sizes
+from service.worker.streams.registry import Engine
+from service.worker.streams.stream import Stream
+from service.worker.streams.validation import (
+    Known,
+    check_label,
+    check_observation,
+    check_options,
+    check_prior,
+    same_model,
+)
+
+SHOWN, BELIEVED = 64, 1e-4  # run lengths of a belief in an answer, and how probable at least
+
+
+def apply_feedback(engine: Engine, stream: Stream, command: Verdict, now_ms: int) -> Steps[bytes]:
+    """Correct the belief by a person's word, and keep it: answer to the verdict.
+
+    A change is certain at its start. Of one that was none, everything between the changes before
+    and after it is one regime.
+    """
+    head = stream.live()
+    if stream.slab is None or head.seq == 0:
+        raise WarmingUp(f"the stream has no belief yet at seq {head.seq}", seq=head.seq)
+    records = retained(stream, engine.store, engine.settings.max_replay)
+    events = stream.events(engine.store)
+    event = None
+    if command.event is not None:
+        event = events.get(command.event)
+        if event is None:
+            raise UnknownEvent(f"the stream has no event {command.event}")
+    start = event.start if event is not None else command.start or 0
+    first = records[0].seq if records else head.seq
+    if not first < start < head.seq:
+        raise NotRetained(
+            f"start {start} is outside the retained range {first + 1}-{head.seq - 1}",
+            first=first,
+        )
+    told = _told(command.change, start, event, events, head)
+    records = [
+        replace(record, changepoint=told.get(record.seq, record.changepoint)) for record in records
+    ]
+    found = yield from rerun.corrected(engine, stream, records)
+    if event is not None and not command.change:
+        stream.raise_events([replace(event, state="withdrawn", verdict=False)], None)
+    rerun.adopt(engine, stream, found, now_ms, also=start)
+    kept = _judged(engine, stream, command, event, start)
+    answer = responses.Verdict(stream.name, stream.live().seq, rendering.event(kept))
+    return msgspec.json.encode(answer)
+
+
+def _told(
+    change: bool, start: int, event: Event | None, events: dict[int, Event], head: Head
+) -> dict[int, float]:
+    """Supervision by `seq`."""
+    if change or event is None:
+        return {start: 1.0}
+    starts = [each.start for each in events.values() if each.state != "withdrawn"]
+    before = max((each for each in starts if each < start), default=0)
+    after = min((each for each in starts if each > start), default=head.seq)
+    return dict.fromkeys(range(before + 1, after), 0.0)
+
+
+def _judged(
+    engine: Engine, stream: Stream, command: Verdict, event: Event | None, start: int
+) -> Event:
+    """The event that the verdict is on, as it is now, with the verdict."""
+    events = stream.events(engine.store)
+    if event is not None:
+        now = replace(events[event.id], verdict=command.change)
+    else:
+        alive = [e for e in events.values() if e.state != "withdrawn"]
+        near = [e for e in alive if abs(e.start - start) <= rerun.NEAR]
+        head = stream.live()
+        made = Event(head.next_event, "confirmed", start, start, head.seq - 1, probability=1.0)
+        now = replace(min(near, key=lambda e: abs(e.start - start), default=made), verdict=True)
+        head.next_event = max(head.next_event, now.id + 1)
+    head = stream.live()
+    head.event = now if head.event is not None and head.event.id == now.id else head.event
+    last = head.last_event
+    head.last_event = now if last is not None and last.id == now.id else last
+    stream.raise_events([now], None)
+    return now
+
+
+def what_if(engine: Engine, stream: Stream, command: WhatIf) -> Steps[bytes]:
+    """Answer to POST what-if: the retained history under other settings."""
+    head, records = _prepared(engine, stream, command.settings)
+    found = yield from rerun.under(engine, stream, head, records, command.beliefs)
+    try:
+        answer = _compared(stream, found, records, command.series)
+        if command.beliefs:
+            answer.beliefs = [_shown(seq, each) for seq, each in found.beliefs.items()]
+        return msgspec.json.encode(answer)
+    finally:
+        found.close()
+
+
+def _shown(seq: int, belief: list[tuple[int, float]]) -> BeliefAfter:
+    """A belief without what is hardly believed: whole ones of many observations are megabytes."""
+    top = sorted(belief, key=lambda pair: -pair[1])[:SHOWN]
+    kept = sorted(pair for pair in top if pair[1] >= BELIEVED)
+    return BeliefAfter(
+        seq=seq,
+        run_length=[run_length for run_length, _ in kept],
+        probability=[round(probability, 6) for _, probability in kept],
+    )
+
+
+def _compared(
+    stream: Stream, found: rerun.Rerun, records: list[Record], series: bool
+) -> responses.WhatIf:
+    both = [
+        (new, record.log_score)
+        for new, record in zip(found.scores, records, strict=True)
+        if new is not None and record.log_score is not None
+    ]
+    count = len(both)
+    return responses.WhatIf(
+        stream=stream.name,
+        seq=found.head.seq,
+        first=records[0].seq if records else found.head.seq,
+        model=found.head.settings.model,
+        settings=rendering.settings(found.head.settings),
+        warming_up=not found.head.warm,
+        compared=count,
+        mean_log_score=sum(new for new, _ in both) / count if count else None,
+        present_mean_log_score=sum(old for _, old in both) / count if count else None,
+        events=[rendering.event(each) for each in found.events.values()],
+        segmentation=rendering.segmentation(found.head, found.records),
+        log_score=found.scores if series else None,
+        changed_probability=found.changed if series else None,
+    )
+
+
+def move(engine: Engine, stream: Stream, command: Move, now_ms: int) -> Steps[None]:
+    """Have a stream go on under another model, as if it had been there for all that is retained."""
+    old, name = stream.live(), engine.catalogue.resolve(command.model)
+    if (name, engine.catalogue.digest(name)) == (old.settings.model, old.digest):
+        return
+    stream.events(engine.store)  # needed later: nothing has changed yet where one is damaged
+    head, records = _prepared(engine, stream, {"model": name}, old.pending, anew=True)
+    found = yield from rerun.under(engine, stream, head, records)
+    rerun.adopt(engine, stream, found, now_ms)
+    stream.live().met = []  # what waits counts under the new model, as what is retained does
+
+
+def _prepared(
+    engine: Engine,
+    stream: Stream,
+    given: dict[str, Any],
+    pending: Sequence[Observation] = (),
+    anew: bool = False,
+) -> tuple[Head, list[Record]]:
+    """Head of a new stream with the settings, and records; raises StreamConflict.
+
+    pending: what waits for labels, which is to fit, too. anew: the artifact of a model that stays
+    is the one that lies there now, not the stream's.
+    """
+    head, catalogue = stream.live(), engine.catalogue
+    if "model" in given and not same_model(given["model"], head.settings.model):
+        given = {**given, "model": catalogue.resolve(given["model"])}
+    else:
+        given = {**given, "model": head.settings.model}
+    merged = {**msgspec.to_builtins(head.settings), **given}
+    settings = msgspec.convert(merged, StreamSettings)
+    check_options(settings)
+    records = retained(stream, engine.store, engine.settings.max_replay)
+    stays = settings.model == head.settings.model and not anew
+    digest = head.digest if stays else catalogue.digest(settings.model)
+    known = Known(*catalogue.dimensions(settings.model, digest))
+    all_seen: list[tuple[int, Record | Observation]] = [(each.seq, each) for each in records]
+    all_seen += enumerate(pending, head.seq)
+    for _, seen in all_seen:
+        known = known.after(seen)
+    shaped = Head(1, settings, x_dim=known.x_dim, y_dim=known.y_dim, digest=digest)
+    model = catalogue.of(shaped)
+    known = check_prior(settings, model, known)
+    check_sizes(engine, shaped, known, settings.max_hypotheses)
+    for seq, seen in all_seen:
+        where = f"observation {seq}: "
+        check_observation(seen, where, known.x_dim, known.y_dim)
+        check_label(seen, where, model)
+    shaped.x_dim, shaped.y_dim = known
+    shaped.alarm = alarm_threshold.of(engine.settings.models_dir, model, settings)
+    return shaped, records

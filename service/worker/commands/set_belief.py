@@ -1,0 +1,67 @@
+"""External override of the run-length posterior.
+
+An override is kept with the observation that follows it, so that a rerun makes it again.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import torch
+
+from model_core import belief as beliefs
+from service.errors.stream import NotAwaited, UnfitBelief, WarmingUp
+from service.wire import SetBelief
+from service.worker.streams.registry import Engine
+from service.worker.streams.stream import Stream
+from service.worker.streams.validation import check_position
+
+
+def set_belief(engine: Engine, stream: Stream, command: SetBelief) -> None:
+    """Put the stated probabilities in place of the believed ones.
+
+    Only run lengths that have a hypothesis can be given any: of all others there are no
+    statistics. What is known of the observation to come is kept as its supervision.
+    """
+    head = stream.live()
+    if head.pending:
+        raise NotAwaited(
+            f"labels are pending from seq {head.seq} on: post them before overriding the belief"
+        )
+    check_position(command.seq, head.seq)
+    if command.belief is not None:
+        _replace(engine, stream, command.belief)
+    if command.changepoint is not None:
+        head.told = command.changepoint
+
+
+def _replace(engine: Engine, stream: Stream, stated: list[tuple[int, float]]) -> None:
+    head, slab = stream.live(), stream.slab
+    if slab is None or head.seq == 0:
+        raise WarmingUp(f"the stream has no belief yet at seq {head.seq}", seq=head.seq)
+    belief = slab.state(stream.row).belief
+    alive = torch.isfinite(belief.log_prob[0])
+    kept = sorted(belief.run_length[0, alive].tolist())
+    for run_length, _ in stated:
+        if run_length not in kept:
+            raise UnfitBelief(
+                f"belief: no hypothesis has run length {run_length}; existing run lengths: "
+                + ", ".join(map(str, kept[:20]))
+                + (", ..." if len(kept) > 20 else ""),
+                field="belief",
+            )
+    head.believed = [(run_length, probability) for run_length, probability in stated if probability]
+    believe(stream, head.believed)
+    engine.replace(stream, slab.state(stream.row))
+
+
+def believe(stream: Stream, stated: Sequence[tuple[int, float]]) -> None:
+    """Have a stream that has observations believe what is stated, and its head say so."""
+    head, slab = stream.live(), stream.slab
+    assert slab is not None
+    belief = slab.restate(stream.row, stated)
+    last, lengths = head.seq - 1, belief.run_length[0]
+    head.map_run_length = int(lengths[belief.log_prob[0].argmax()])
+    head.best_start = last - int(lengths[belief.score[0].argmax()])
+    since = torch.tensor([last - head.confirmed_start], device=lengths.device)
+    head.changed_probability = float(beliefs.mass_below(belief, since))

@@ -1,0 +1,85 @@
+"""Imports: a stream made what a snapshot says, in one commit."""
+
+from __future__ import annotations
+
+import msgspec
+import torch
+
+from model_core.errors import CorruptState
+from service import wire
+from service.errors.stream import StreamExists, UnfitSnapshot
+from service.models import catalogue
+from service.store.worker_reads import CHUNK, Stored
+from service.wire import Import, snapshot
+from service.wire.snapshot import BadSnapshot, Snapshot
+from service.worker.commands import snapshot_validation
+from service.worker.streams.registry import Engine
+from service.worker.streams.stream import Stream
+
+
+def take(engine: Engine, stream: Stream, command: Import, now_ms: int) -> None:
+    """Begin another life of a stream with all that a snapshot has; or change nothing."""
+    if stream.alive and not command.replace:
+        detail = f"stream {stream.name!r} already exists; add ?replace=true to replace it"
+        raise StreamExists(detail)
+    found = _read(engine, stream, command)
+    made = _restored(engine, stream, found)
+    if stream.alive:
+        stream.delete(now_ms)
+    head = made.live()
+    head.generation = stream.head.generation + 1 if stream.head is not None else 1
+    stream.create(head)
+    stream.slab, stream.row, stream.buffer = made.slab, made.row, made.buffer
+    for record in found.records:
+        stream.put(record)
+    stream.keep_events(found.events)
+    stream.keep_changes(found.changes)
+    stream.recall(found.idempotency)
+    stream.keep_remembered()
+    stream.touch(now_ms)
+    if stream.slab is not None and head.seq:
+        engine.replace(stream, stream.slab.state(stream.row))
+
+
+def _read(engine: Engine, stream: Stream, command: Import) -> Snapshot:
+    blob = engine.store.staged(stream.partition, command.token)
+    if blob is None:
+        raise UnfitSnapshot("staged snapshot expired; upload it again")
+    try:
+        found = snapshot.load(blob)
+    except BadSnapshot as error:
+        raise UnfitSnapshot(str(error)) from error
+    settings = found.head.settings
+    name = engine.catalogue.resolve(settings.model)
+    if name != settings.model:
+        raise UnfitSnapshot(f"invalid snapshot: model {settings.model!r} has no version")
+    if not catalogue.same(engine.settings.models_dir, name, found.model_digest):
+        raise UnfitSnapshot(
+            f"the model {name} of this deployment differs from the one that the stream was "
+            "created with"
+        )
+    found.head.digest = engine.catalogue.digest(name)
+    return found
+
+
+def _restored(engine: Engine, stream: Stream, found: Snapshot) -> Stream:
+    """The stream beside the one there is, its state on the device."""
+    head = found.head
+    try:
+        snapshot_validation.check(engine, found)
+    except BadSnapshot as error:
+        raise UnfitSnapshot(f"invalid snapshot: {error}") from error
+    first = found.records[0].seq if found.records else head.seq
+    made = Stream(stream.partition, stream.name, Stored(None, None, {}, {}))
+    # Chunks are cut anew: where they end depends on the stream's name.
+    head.sealed, head.oldest = first, (first + made.phase) // CHUNK
+    made.head = head
+    made.tail = {record.seq: wire.encode(record) for record in found.records}
+    try:
+        engine.restore(made, found.checkpoint)
+    except torch.OutOfMemoryError:
+        raise  # no fault of the snapshot
+    except (CorruptState, msgspec.MsgspecError, ValueError, RuntimeError) as error:
+        made.leave()
+        raise UnfitSnapshot(f"invalid snapshot: unusable state: {error}") from error
+    return made

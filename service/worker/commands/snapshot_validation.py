@@ -1,0 +1,187 @@
+"""What a snapshot says, checked by the rules that hold for what clients send.
+
+A checksum says that bytes are whole, not that a stream can have come to what they say. Whatever
+passes here can be restored, stepped and shown like any other stream.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable
+from typing import Any
+
+import msgspec
+from pydantic import BaseModel, ValidationError
+
+from service.schema import observations
+from service.settings import Settings
+from service.wire import Durations, Event, Hazard, Head, Met, Observation, Record, timestamps
+from service.wire.snapshot import BadSnapshot, Snapshot
+from service.worker.streams.limits import check_sizes
+from service.worker.streams.registry import Engine
+from service.worker.streams.validation import (
+    Known,
+    check_label,
+    check_observation,
+    check_options,
+    check_prior,
+)
+
+LAST_MS = 253_402_300_799_999  # of the year 9999
+MOST = 2**53  # of what counts observations and events
+MAX_ENTRIES = 10_000  # of the table of an artifact's hazard
+STATES = ("suspected", "confirmed", "withdrawn")
+
+
+def check(engine: Engine, found: Snapshot) -> None:
+    """Raise BadSnapshot, or what a client's own words would be refused with."""
+    head = found.head
+    _check_settings(head, engine.settings)
+    known = _known(engine, head, engine.settings)
+    _check_head(head)
+    _check_kept(found)
+    check_options(head.settings)
+    check_sizes(engine, head, known, head.settings.max_hypotheses)
+    model = engine.catalogue.of(head)
+    check_prior(head.settings, model, known)
+    _check_scaling(head, model.scaled)
+    seen: list[tuple[int, Record | Observation]] = [(each.seq, each) for each in found.records]
+    for seq, each in [*seen, *enumerate(head.pending, head.seq)]:
+        where = f"observation {seq}: "
+        check_observation(each, where, known.x_dim, known.after(each).y_dim)
+        check_label(each, where, model)
+
+
+def _check_kept(found: Snapshot) -> None:
+    """Whatever is kept beside settings and sums."""
+    head = found.head
+    for at in (head.created_ms, head.updated_ms, head.checkpoint_ms):
+        _range("a time", at, 0, LAST_MS)
+    for change in found.changes:
+        _range("changes: a time", change.time_ms, 0, LAST_MS)
+        _range("changes: seq", change.seq, 0, MOST)
+        _range("changes: number", change.number, 0, head.changes)
+    _check_events([*found.events, *filter(None, (head.event, head.last_event))])
+    for record in found.records:
+        _check_record(record)
+    if len(head.pending) > observations.MAX_WINDOW:
+        raise BadSnapshot(f"pending: expected at most {observations.MAX_WINDOW} observations")
+    for seen in head.pending:
+        _check_pending(seen)
+
+
+def _check_scaling(head: Head, numbers: int) -> None:
+    for values, least in ((head.location, -math.inf), (head.scale, 0.0)):
+        if head.warm and len(values or []) != numbers:
+            raise BadSnapshot(f"location and scale: expected {numbers} numbers")
+        if not all(math.isfinite(each) and each > least for each in values or []):
+            raise BadSnapshot("location and scale: expected finite numbers, scales above 0")
+
+
+def _check_settings(head: Head, limits: Settings) -> None:
+    stated = msgspec.to_builtins(head.settings)
+    _form(observations.StreamForm, {k: v for k, v in stated.items() if v is not None}, "settings")
+    _range("max_hypotheses", head.settings.max_hypotheses, 2, limits.max_hypotheses)
+    _range("history", head.settings.history, 0, limits.max_history)
+
+
+def _form(form: type[BaseModel], stated: dict[str, Any], where: str) -> None:
+    try:
+        form.model_validate(stated)
+    except ValidationError as error:
+        wrong = error.errors(include_url=False)[0]
+        field = ".".join(map(str, wrong["loc"]))
+        raise BadSnapshot(f"{where}: {field}: {wrong['msg']}") from None
+
+
+def _known(engine: Engine, head: Head, limits: Settings) -> Known:
+    """Dimensions as stated, where its model lets the stream have them."""
+    known = Known(head.x_dim, head.y_dim)
+    fixed = engine.catalogue.dimensions(head.settings.model)
+    for name, stated, model, least in zip(Known._fields, known, fixed, (0, 1), strict=True):
+        if stated is not None:
+            _range(name, stated, least, max(limits.max_dimension, model or 0))
+        if model is not None and stated != model:
+            raise BadSnapshot(f"{name}: {stated}, of its model {model}")
+    return known
+
+
+def _check_head(head: Head) -> None:
+    for name in ("seq", "next_event", "scored", "changes"):
+        _range(name, getattr(head, name), 0, MOST)
+    for name in ("checkpoint", "confirmed_start", "before_start", "best_start"):
+        _range(name, getattr(head, name), 0, head.seq)
+    _range("map_run_length", head.map_run_length or 0, 0, head.seq)
+    for probability in (head.changed_probability, head.told, head.alarm and head.alarm.threshold):
+        _range("a probability", probability or 0.0, 0, 1)
+    totals = [*(head.confirmed_totals or []), *(head.before_totals or []), *(head.last or [])]
+    sums = [head.log_score_sum, head.pruned_mass, head.pruned_mass_sum, head.last_time or 0.0]
+    if not all(map(math.isfinite, [*totals, *sums])):
+        raise BadSnapshot("a sum, or the last time, is not finite")
+    _check_believed(head.believed, head.seq)
+    for each in head.met:
+        _check_met(each)
+
+
+def _check_events(events: Iterable[Event]) -> None:
+    for event in events:
+        _range("events: id", event.id, 1, MOST)
+        if event.state not in STATES:
+            raise BadSnapshot(f"events: state is {event.state!r:.40}")
+        for seq in (event.start, event.suspected_at, event.confirmed_at or 0):
+            _range("events: seq", seq, 0, MOST)
+
+
+def _check_record(record: Record) -> None:
+    _check_met(Met(record.seq + 1, record.hazard, record.outlier_rate, None))
+    _range("elapsed", record.elapsed, 0, math.inf)
+    _range("supervision", record.changepoint or 0.0, 0, 1)
+    _check_believed(record.believed, record.seq)
+    _check_time(record.time)
+
+
+def _check_believed(stated: list[tuple[int, float]] | None, seq: int) -> None:
+    for run_length, probability in stated or []:
+        _range("belief: run length", run_length, 0, seq)
+        _range("belief", probability, 0, 1)
+    if stated is not None:
+        _range("belief: sum", math.fsum(each for _, each in stated), 0.5, 2)
+
+
+def _check_pending(seen: Observation) -> None:
+    stated = msgspec.to_builtins(seen)
+    told = stated.pop("changepoint", None)
+    supervision = {} if told is None else {"supervision": {"changepoint": told}}
+    _form(observations.Observation, {**stated, **supervision}, "pending")
+
+
+def _check_met(met: Met) -> None:
+    _check_hazard(met.hazard)
+    _range("outlier_rate", met.outlier_rate, 0, 1)
+    if met.interval is not None and not 0 < met.interval < math.inf:
+        raise BadSnapshot(f"interval: {met.interval:g}")
+
+
+def _check_hazard(hazard: Hazard | None) -> None:
+    if isinstance(hazard, Durations):
+        _form(observations.Durations, msgspec.to_builtins(hazard), "hazard")
+    elif isinstance(hazard, tuple):
+        _range("hazard: entries", len(hazard), 1, MAX_ENTRIES)
+        for each in hazard:
+            _range("hazard", each, 0, 1)
+    elif hazard is not None:
+        _range("hazard", hazard, 0, 1)
+
+
+def _check_time(time: str | None) -> None:
+    if time is None:
+        return
+    try:
+        timestamps.parse(time)
+    except ValueError as error:
+        raise BadSnapshot(f"time: {error}") from None
+
+
+def _range(name: str, value: float, least: float, most: float) -> None:
+    if not least <= value <= most:  # not a number is neither
+        raise BadSnapshot(f"{name}: {value}, expected {least} to {most}")

@@ -1,0 +1,199 @@
+"""What one partition commits: outcomes, what its streams changed, and how far the log is done."""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Iterable, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor, wait
+from typing import Any, NamedTuple
+
+from redis.exceptions import ResponseError
+
+from service import wire
+from service.errors.base import Quarantined
+from service.observability import metrics
+from service.store import keys
+from service.store.effects import Effect
+from service.store.log import Commit, Lease, Log, Offset
+from service.store.script import Argument
+from service.store.worker_reads import CorruptState, Store
+from service.wire import IdempotencyRecord, Observe, Outcome
+from service.worker.filtering import events
+from service.worker.streams import answers
+from service.worker.streams.stream import Stream
+from service.worker.streams.task import Item, Lost, key_field
+from service.worker.timing import Stages
+
+logger = logging.getLogger(__name__)
+
+
+INLINE_BYTES = 4096  # of an outcome; what is longer is read by the API that gets its number
+
+
+class Answered(NamedTuple):
+    """What one command of an API process came to.
+
+    checksums: whether that reads outcomes that have them. sharded: whether it listens on the
+    partition's channel.
+    """
+
+    incarnation: str
+    outcome: Outcome
+    checksums: bool
+    sharded: bool
+
+
+def commit_of(
+    lease: Lease,
+    expected: Offset,
+    items: Sequence[Item],
+    streams: Sequence[Stream],
+    keep_ms: int,
+    feed_events: int,
+) -> Commit:
+    """Commit of a partition's items, applied, and of the streams they touched.
+
+    It writes outcomes, quarantined payloads, what each stream changed (`Stream.effects`: head,
+    tail, chunks, events, keys, changes of settings), entries of the feed, and the log's offset.
+    States are written before it (`Engine.checkpoint`); it only points the heads at them.
+    Outcomes are kept for `keep_ms`, the newest `feed_events` in the feed. What has a payload is
+    set aside.
+    """
+    tasks = [item.task for item in items if item.task]
+    answers = [
+        Answered(task.incarnation, task.outcome(), task.checksums, task.sharded) for task in tasks
+    ]
+    answers += [_unreadable(item.lost) for item in items if item.lost]
+    p = lease.partition
+    effects, messages = _outcomes(answers, p, keep_ms)
+    for item in items:
+        if item.payload is not None:
+            metrics.QUARANTINED_COMMANDS.inc()
+            logger.error("quarantined %s, offset %s of partition %d", _name(item), item.offset, p)
+            aside = ("HSET", keys.quarantine(p), str(item.offset), item.payload)
+            effects.append(aside)
+    for stream in streams:
+        effects += stream.effects()
+    effects += events.effects(lease.partition, streams, feed_events)
+    done = sum(wire.units(task.command) for task in tasks)
+    done += sum(item.lost.units for item in items if item.lost)
+    new = items[-1].offset
+    return Commit(lease.partition, lease.token, expected, new, done, effects, messages)
+
+
+def refused(store: Store, item: Item) -> tuple[Item, list[Effect]]:
+    """A command that stopped its worker, answered so, and to be set aside.
+
+    Also the effect that has repeats with its key answered alike, instead of stopping workers
+    again. A command that is itself a repeat gets the answer of the first.
+    """
+    task = item.task
+    assert task is not None
+    aside = item._replace(payload=wire.encode(task.envelope))
+    task.refusal = Quarantined(
+        "the command stopped its worker on every attempt; it was not applied"
+    )
+    task.finish()
+    command = task.command
+    if not isinstance(command, Observe) or command.key is None:
+        return aside, []
+    try:
+        earlier = store.keyed(task.partition, command.stream, key_field(command))
+    except (CorruptState, ResponseError) as error:
+        logger.warning("cannot read the idempotency keys of %r: %s", command.stream, error)
+        return aside, []
+    if earlier is not None and earlier.digest == command.digest:
+        task.status, task.body = earlier.status, answers.repeat(earlier.body)
+    if earlier is not None:
+        return aside, []
+    field, digest = key_field(command), command.digest or ""
+    record = IdempotencyRecord(digest, task.envelope.time_ms, task.status, task.body, field)
+    blob = wire.checksummed(wire.encode(record), "idempotency", command.stream)
+    return aside, [("HSET", keys.idempotency(task.partition, command.stream), field, blob)]
+
+
+def _name(item: Item) -> str:
+    if item.lost:
+        return f"command {item.lost.number} of {item.lost.incarnation}, damaged in the log"
+    return f"a command for {item.task.command.stream!r}" if item.task else "an entry"
+
+
+def _unreadable(lost: Lost) -> Answered:
+    """Outcome of a command that was damaged in the log."""
+    refusal = Quarantined("the command was damaged in the log; it was not applied", applied=0)
+    outcome = Outcome(lost.number, refusal.status, [refusal.render()])
+    return Answered(lost.incarnation, outcome, True, lost.sharded)
+
+
+def _outcomes(
+    answers: Iterable[Answered], partition: int, keep_ms: int
+) -> tuple[list[tuple[Argument, ...]], list[tuple[str, bytes]]]:
+    """Effects that store outcomes, and messages that hint at them."""
+    stored: dict[str, list[Any]] = {}
+    hints: dict[str, list[Outcome | int]] = {}
+    for incarnation, outcome, checksums, sharded in answers:
+        key, blob = keys.outcomes(partition, incarnation, outcome.number), wire.encode(outcome)
+        hint: Outcome | int = outcome
+        channel = keys.plain_reply_channel(incarnation)  # of an earlier version
+        if sharded:
+            channel = keys.reply_channel(partition, incarnation)
+            hint = outcome if len(blob) <= INLINE_BYTES else outcome.number
+        if checksums:
+            blob = wire.checksummed(blob, "outcome", incarnation, outcome.number)
+        stored.setdefault(key, []).extend((str(outcome.number), blob))
+        hints.setdefault(channel, []).append(hint)
+    effects: list[tuple[Argument, ...]] = []
+    for key, pairs in stored.items():
+        effects += [("HSET", key, *pairs), ("PEXPIRE", key, keep_ms)]
+    return effects, [(channel, wire.encode(some)) for channel, some in hints.items()]
+
+
+class Committer:
+    """At most one round of commits is under way; the next is handed over when it has ended."""
+
+    def __init__(self, log: Log) -> None:
+        self._log = log
+        self._pool = ThreadPoolExecutor(1, thread_name_prefix="commit")
+        self._commits: list[Commit] = []
+        self._results: Future[list[str]] | None = None
+
+    def submit(self, commits: list[Commit], stages: Stages) -> None:
+        """Begin to commit what the stages are of; `settle` was called since the last time."""
+        assert self._results is None, "a commit is under way"
+        self._commits = commits
+        self._results = self._pool.submit(self._run, commits, stages)
+
+    def settle(self) -> list[tuple[Commit, str]]:
+        """Wait for what is under way; returns each commit's result, nothing if nothing was.
+
+        Raises what the commit raised: its outcome is then unknown; see `abandon`.
+        """
+        if self._results is None:
+            return []
+        results = self._results.result()
+        self._results = None
+        return list(zip(self._commits, results, strict=True))
+
+    @property
+    def partitions(self) -> set[int]:
+        """Partitions whose commit is under way, or failed."""
+        return set() if self._results is None else {c.partition for c in self._commits}
+
+    def abandon(self) -> set[int]:
+        """Wait and discard the result; return partitions whose commit outcome is unknown."""
+        partitions = self.partitions
+        if self._results is not None:
+            wait([self._results])
+        self._results = None
+        return partitions
+
+    def close(self) -> None:
+        """End the thread."""
+        self._pool.shutdown()
+
+    def _run(self, commits: list[Commit], stages: Stages) -> list[str]:
+        began = time.monotonic()
+        results = self._log.commit(commits)
+        stages.committed(began, commits, results)
+        return results

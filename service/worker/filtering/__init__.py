@@ -1,0 +1,1 @@
+"""The filter's way through an observation: warm-up, step, labels, events."""

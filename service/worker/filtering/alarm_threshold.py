@@ -1,0 +1,96 @@
+"""What a stream's sensitivity comes to: a threshold, from the curves of its model."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any
+
+from model_core.errors import CannotSimulate, OutOfRange
+from model_core.sensitivity import Choice, choose, read
+from model_core.sensitivity.regimes import check
+from model_core.upm.base import UnderlyingModel
+from model_core.upm.builtin import SHAPES
+from service.errors.base import UnfitSettings
+from service.models import sensitivity_curves
+from service.wire import Alarm, Head, StreamSettings
+
+BEARING = ("sensitivity", "hazard", "outlier_rate", "max_hypotheses", "warmup", "location", "scale")
+
+
+def alarm_inputs(heads: Iterable[Head]) -> tuple[list[int], list[float]]:
+    """Start of each stream's last confirmed event, and its threshold; 0 where it has none."""
+    pairs = [(h.confirmed_start, 0.0 if h.alarm is None else h.alarm.threshold) for h in heads]
+    return [start for start, _ in pairs], [threshold for _, threshold in pairs]
+
+
+def of(models_dir: Path, model: UnderlyingModel, settings: StreamSettings) -> Alarm | None:
+    """What these settings come to with their model; raises UnfitSettings."""
+    if settings.sensitivity is None:
+        return None
+    stored = sensitivity_curves.of(models_dir, settings.model)
+    if stored is None:
+        raise _refusal(_missing(settings.model, model))
+    try:
+        simulated, curves = stored["simulated"], [read(each) for each in stored["curves"]]
+    except (KeyError, TypeError, ValueError) as error:
+        raise _refusal(f"cannot read the calibration of {settings.model}: {error!r}") from error
+    choice = _chosen(curves, settings)
+    delays: list[dict[str, float | None]] = [each._asdict() for each in choice.delays]
+    return Alarm(choice.threshold, delays, _differs(settings, simulated, choice))
+
+
+def after(
+    models_dir: Path, model: UnderlyingModel, head: Head, new: StreamSettings
+) -> Alarm | None:
+    """The same for a stream whose settings change; what is not concerned stays as it is."""
+    if all(getattr(new, name) == getattr(head.settings, name) for name in BEARING):
+        return head.alarm
+    return of(models_dir, model, new)
+
+
+def _chosen(curves: list[Any], settings: StreamSettings) -> Choice:
+    hazard = settings.hazard
+    if not (hazard is None or isinstance(hazard, float)):
+        raise _refusal("the hazard must be a number, or the model's own: others are not calibrated")
+    assert settings.sensitivity is not None
+    try:
+        return choose(curves, settings.sensitivity.false_alarms_per_1000, hazard)
+    except OutOfRange as error:
+        raise _refusal(str(error)) from error
+
+
+def _differs(settings: StreamSettings, simulated: dict[str, Any], choice: Choice) -> list[str]:
+    """Settings other than those that the curves are of."""
+    defaults = StreamSettings()
+    found = [] if choice.exact else ["hazard"]
+    given = settings.outlier_rate
+    if given is not None and given != simulated.get("outlier_rate"):
+        found.append("outlier_rate")
+    if settings.max_hypotheses != simulated.get("max_hypotheses"):
+        found.append("max_hypotheses")
+    labels = simulated.get("warmup")
+    if labels is not None and settings.warmup != labels:
+        found.append("warmup")
+    if labels is not None and (settings.location or settings.scale):
+        found.append("location")
+    # Curves are those of the defaults.
+    shaped = [name for name in SHAPES if getattr(settings, name) != getattr(defaults, name)]
+    if settings.classes is not None and settings.classes != simulated.get("classes"):
+        shaped.append("classes")
+    return found + shaped
+
+
+def _missing(name: str, model: UnderlyingModel) -> str:
+    try:
+        check(model)
+    except CannotSimulate as error:
+        return str(error)
+    return (
+        f"{name} is not calibrated: run `moca calibrate {name}`; `moca publish` does it for "
+        "a new version"
+    )
+
+
+def _refusal(detail: str) -> UnfitSettings:
+    return UnfitSettings(f"sensitivity: {detail}", field="sensitivity")

@@ -1,0 +1,184 @@
+"""Labels that come later: their inputs wait for them, and what follows waits behind them.
+
+A stream's own state stands before the first observation whose label is to come. What follows is
+kept in the head, and answered from a second state that ran ahead without those labels: such an
+answer is provisional. A label that comes in, or is given up because too many wait, moves the
+stream's own state on, in order of `seq`, as far as labels are known.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from msgspec.structs import replace
+
+from service.errors.base import ServiceError
+from service.errors.stream import NotAwaited
+from service.wire import Head, Met, Observation, Observe, Record, timestamps
+from service.worker.filtering import alarm_threshold
+from service.worker.filtering.step import observe, record_step, wake
+from service.worker.streams import step_inputs
+from service.worker.streams.answers import Answer, Place
+from service.worker.streams.registry import Engine
+from service.worker.streams.stream import Ahead, Stream
+from service.worker.streams.validation import check_position
+
+Settled = Callable[[Answer], None]
+
+
+def concerned(stream: Stream, command: Observe) -> bool:
+    """Whether the command involves a pending label."""
+    waiting = stream.alive and bool(stream.live().pending)
+    return waiting or any(seen.pending for seen in command.observations)
+
+
+def position(head: Head) -> int:
+    """Position of the next observation."""
+    return head.seq + len(head.pending)
+
+
+def awaited(head: Head, command: Observe) -> int | None:
+    """Index among those pending of what a late label is for; None where it is a new observation.
+
+    Raises SeqConflict, also of a label that was given up, and NotAwaited.
+    """
+    seq = command.seq
+    if seq is None or seq >= position(head) or len(command.observations) != 1:
+        return None
+    index, seen = seq - head.seq, command.observations[0]
+    if index < 0 or not head.pending[index].pending:
+        check_position(seq, position(head))
+    if seen.pending or (seen.x is not None and seen.x != head.pending[index].x):
+        raise NotAwaited(
+            f"the input of seq {seq} was posted with the observation: post the pending label "
+            "without `x` and `pending`",
+            field="x",
+        )
+    return index
+
+
+def label(
+    engine: Engine,
+    stream: Stream,
+    index: int,
+    seen: Observation,
+    settled: Settled,
+    request: Observe,
+) -> tuple[Answer, ServiceError | None]:
+    """Take a late label in; answers for its observation, provisionally if others are before it."""
+    head = stream.live()
+    known = head.pending[index]
+    told = known.changepoint if seen.changepoint is None else seen.changepoint
+    head.pending[index] = replace(known, y=seen.y, changepoint=told, pending=False)
+    if stream.ahead is not None and stream.ahead.count > index:
+        stream.come_back()  # it went past without the label
+    if index:
+        return _run_ahead(engine, stream, index + 1, request), None
+    done = _settle(engine, stream, settled, request)
+    return done[0]
+
+
+def append(
+    engine: Engine, stream: Stream, seen: Observation, settled: Settled, request: Observe
+) -> tuple[Answer, ServiceError | None]:
+    """Take a new observation in; answers for it."""
+    head = stream.live()
+    if seen.pending and not head.settings.label_window:
+        raise NotAwaited("pending labels are disabled: `label_window` is 0")
+    head.pending.append(seen)
+    if len(head.pending) > head.settings.label_window and head.pending[0].pending:
+        head.pending[0] = replace(head.pending[0], pending=False)  # as what ran ahead has it
+    done = _settle(engine, stream, settled, request)
+    if not head.pending:
+        return done[-1]
+    return _run_ahead(engine, stream, len(head.pending), request), None
+
+
+def newest(engine: Engine, stream: Stream) -> int:
+    """Row of the state after everything that was posted."""
+    count = len(stream.live().pending)
+    if not count or stream.slab is None:
+        return stream.row
+    if stream.ahead is None or stream.ahead.count < count:
+        _run_ahead(engine, stream, count)
+    assert stream.ahead is not None
+    return stream.ahead.row
+
+
+def _settle(
+    engine: Engine, stream: Stream, settled: Settled, request: Observe
+) -> list[tuple[Answer, ServiceError | None]]:
+    """Apply what waits for no label, in order; one that cannot be applied counts as missing."""
+    head, found = stream.live(), list[tuple[Answer, ServiceError | None]]()
+    while head.pending and not head.pending[0].pending:
+        seen = head.pending.pop(0)
+        record = _record(engine, stream, head.seq, seen)
+        answer = Answer(stream.name, head.settings.model, record, request)
+        (refusal,) = observe(engine, [(stream, answer)])
+        if refusal is not None:
+            answer.record.y = None
+            observe(engine, [(stream, answer)])
+        settled(answer)
+        found.append((answer, refusal))
+        if stream.ahead is not None:
+            # What ran ahead went through the same observation: nothing waited before it.
+            stream.ahead = stream.ahead._replace(count=stream.ahead.count - 1)
+    head.met = [each for each in head.met if each.until > head.seq] if head.pending else []
+    return found
+
+
+def _run_ahead(
+    engine: Engine, stream: Stream, count: int, request: Observe | None = None
+) -> Answer:
+    """Bring the state ahead after the first `count` that are pending; answers for the last."""
+    wake(engine, [stream])  # the very first may wait for its label
+    head, slab = stream.live(), stream.slab
+    seq = head.seq + count - 1
+    record = _record(engine, stream, seq, None)
+    answer = Answer(stream.name, head.settings.model, record, request)
+    answer.provisional = True
+    if slab is None:  # in the warm-up there is nothing to say yet
+        return answer
+    if stream.ahead is None or stream.ahead.count >= count:
+        stream.come_back()
+        row = slab.add(slab.state(stream.row), slab.row_prior(stream.row))
+        stream.ahead = Ahead(row, 0)
+    watched = alarm_threshold.alarm_inputs([head])
+    while stream.ahead.count < count:
+        at = stream.ahead.count
+        record = _record(engine, stream, head.seq + at, head.pending[at])
+        step = slab.step([stream.ahead.row], [record], *watched)
+        (readout,) = step.readouts
+        stream.ahead = stream.ahead._replace(count=at + 1)
+        answer.record, answer.readout = record, readout
+        answer.place = Place(step.predictive, 0, step.run_length)
+        record_step(record, readout)
+    return answer
+
+
+def _record(engine: Engine, stream: Stream, seq: int, seen: Observation | None) -> Record:
+    head = stream.live()
+    seen = head.pending[seq - head.seq] if seen is None else seen
+    met = next((each for each in head.met if seq < each.until), None) or _now(engine, head)
+    elapsed = step_inputs.elapsed(seen, met.interval, _time_before(head, seq))
+    told = head.told if seen.changepoint is None and seq == head.seq else seen.changepoint
+    record = Record(seq, seen.y, seen.x, seen.time, elapsed, told, met.hazard, met.outlier_rate)
+    record.believed = head.believed if seq == head.seq else None
+    return record
+
+
+def keep_met(engine: Engine, head: Head) -> None:
+    """Record the settings that pending observations arrived under, before they change."""
+    if head.pending and (not head.met or head.met[-1].until < position(head)):
+        head.met.append(_now(engine, head))
+
+
+def _now(engine: Engine, head: Head) -> Met:
+    met = step_inputs.effective_hazard(engine.catalogue.of(head), head.settings)
+    return Met(position(head), *met, head.settings.interval)
+
+
+def _time_before(head: Head, seq: int) -> float | None:
+    """When the last observation before a position was."""
+    known = [each.time for each in head.pending[: max(0, seq - head.seq)] if each.time is not None]
+    return timestamps.seconds(known[-1]) if known else head.last_time

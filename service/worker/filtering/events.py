@@ -1,0 +1,81 @@
+"""Changepoint events of a stream: what `model_core.events` follows, kept in the stream's head."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from model_core import events
+from model_core.events import Reading, Track
+from service.store import keys
+from service.store.script import Argument
+from service.wire import Event, Head, event_entries
+from service.worker.streams.stream import Stream
+from service.worker.streams.task import Task
+
+__all__ = ["Reading", "track"]
+
+
+def track(head: Head, reading: Reading) -> list[Event]:
+    """Move a stream's event state by one observation; returns the events that changed."""
+    before = Track(
+        head.confirmed_start,
+        head.before_start,
+        head.confirmed_totals,
+        head.before_totals,
+        _read(head.event),
+        _read(head.last_event),
+        head.next_event,
+    )
+    alarm = head.alarm
+    rule = (head.settings.confirm_after, 0.0) if alarm is None else (0, alarm.threshold)
+    after, changed = events.track(before, reading, *rule)
+    if after is not before:
+        _keep(head, after)
+    return [_kept(event, head) for event in changed]
+
+
+def _kept(event: events.Event, head: Head) -> Event:
+    """An event as stored, with the verdict there is on it."""
+    for each in (head.event, head.last_event):
+        if each is not None and each.id == event.id:
+            return Event(*event, verdict=each.verdict)
+    return Event(*event)
+
+
+def _keep(head: Head, state: Track) -> None:
+    head.confirmed_start, head.before_start = state.confirmed_start, state.before_start
+    head.confirmed_totals, head.before_totals = state.confirmed_totals, state.before_totals
+    head.next_event = state.next_event
+    event = None if state.event is None else _kept(state.event, head)
+    last = None if state.last_event is None else _kept(state.last_event, head)
+    head.event, head.last_event = event, last
+
+
+def _read(event: Event | None) -> events.Event | None:
+    if event is None:
+        return None
+    return events.Event(*(getattr(event, field) for field in events.Event._fields))
+
+
+def publish(stream: Stream, task: Task) -> None:
+    """Make what a stream has raised just now entries of the feed, under the task that did it."""
+    for event, time in stream.take_raised():
+        head = stream.live()
+        id_ = event_entries.id_of(task.entry, task.index, task.raised)
+        task.raised += 1
+        raised = event_entries.Raised(
+            stream.name, head.settings.model, head.generation, event, time, task.envelope.time_ms
+        )
+        number = event_entries.number_of(stream.partition, id_)
+        stream.feed.append((id_, event_entries.encode(raised, number)))
+
+
+def effects(partition: int, streams: Sequence[Stream], most: int) -> list[tuple[Argument, ...]]:
+    """What the streams raised, in the order of the log; at most about `most` entries stay."""
+    entries = sorted(entry for stream in streams for entry in stream.feed)
+    for stream in streams:
+        stream.feed = []
+    if not entries:
+        return []
+    parts = [part for id_, blob in entries for part in (str(id_), blob)]
+    return [("FEED", keys.feed(partition), most, *parts)]

@@ -1,0 +1,211 @@
+"""Observations on their way through the filter: warm-up, steps in batches, records and events."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Sequence
+
+import torch
+
+from model_core.readout import Readout
+from model_core.upm.base import UnderlyingModel
+from service.errors.base import LabelOutOfRange, NumericalFault, ServiceError
+from service.observability import metrics, model_metrics
+from service.wire import Event, Head, Record, numbers, timestamps
+from service.worker.filtering import alarm_threshold, warmup
+from service.worker.filtering.events import track
+from service.worker.streams.answers import Answer, Place
+from service.worker.streams.registry import Engine, by_slab
+from service.worker.streams.slab import Slab
+from service.worker.streams.stream import Stream
+from service.worker.streams.validation import LARGEST
+
+
+def observe(engine: Engine, work: Sequence[tuple[Stream, Answer]]) -> list[ServiceError | None]:
+    """Apply one observation to each of several streams; fills in readouts and places."""
+    failed: dict[int, ServiceError] = {}
+    index = {id(answer): i for i, (_, answer) in enumerate(work)}
+    cold: list[tuple[Stream, Answer]] = []
+    warm: list[tuple[Stream, Answer]] = []
+    wake(engine, [stream for stream, _ in work])
+    for stream, answer in work:
+        (cold if stream.slab is None else warm).append((stream, answer))
+    for slab, group in by_slab(warm):
+        engine.tick()
+        for answer, refusal in _advance(slab, group):
+            failed[index[id(answer)]] = refusal
+    _warm_up(engine, cold)
+    return [failed.get(i) for i in range(len(work))]
+
+
+def _advance(slab: Slab, group: list[tuple[Stream, Answer]]) -> list[tuple[Answer, ServiceError]]:
+    rows = [stream.row for stream, _ in group]
+    watched = alarm_threshold.alarm_inputs([stream.live() for stream, _ in group])
+    step = slab.step(rows, [a.record for _, a in group], *watched)
+    faults: list[tuple[Answer, ServiceError]] = []
+    for i, ((stream, answer), readout) in enumerate(zip(group, step.readouts, strict=True)):
+        if not readout.ok:
+            faults.append((answer, _fault(stream.live(), answer.record)))
+            continue
+        answer.readout, answer.place = readout, Place(step.predictive, i, step.run_length)
+        record_step(answer.record, readout)
+        answer.event = publish_events(
+            stream, track_events(stream, answer.record, readout), answer.record.time
+        )
+        advance_head(stream.live(), answer.record, answer.record.log_score)
+        stream.put(answer.record)
+    _measure(group[0][1].model, [answer for _, answer in group])
+    return faults
+
+
+def wake(engine: Engine, streams: Iterable[Stream]) -> None:
+    """Begin filtering where no warm-up is needed, or none any more."""
+    _begin(engine, [stream for stream in streams if _needs_no_warmup(engine, stream)])
+
+
+def _needs_no_warmup(engine: Engine, stream: Stream) -> bool:
+    """Whether the stream's prior is known before its first label."""
+    head = stream.live()
+    if head.warm or head.y_dim is None:
+        return False
+    known = warmup.given(head.settings, engine.catalogue.of(head))
+    if known is not None:
+        head.location, head.scale = known
+    return known is not None
+
+
+def _begin(engine: Engine, streams: list[Stream]) -> None:
+    """Start filters with a known location and scale, through what was kept so far."""
+    for stream in streams:
+        engine.tick()
+        head = stream.live()
+        slab = engine.slab(head)
+        prior = slab.prior(head.location or [], head.scale or [])
+        stream.slab, stream.row = slab, slab.add(slab.start(prior), prior)
+        head.warm = True
+    for i in range(max((len(stream.buffer) for stream in streams), default=0)):
+        now = [(s, s.buffer[i]) for s in streams if i < len(s.buffer)]
+        metrics.REPLAYED.inc(len(now))
+        for slab, group in by_slab(now):
+            watched = alarm_threshold.alarm_inputs([s.live() for s, _ in group])
+            records = [record for _, record in group]
+            readouts = slab.replay([s.row for s, _ in group], records, *watched)
+            for (stream, record), readout in zip(group, readouts, strict=True):
+                # The record stays as it was answered.
+                record.previous_start = readout.born_previous_start
+                stream.put(record)
+                publish_events(stream, track_events(stream, record, readout), record.time)
+    for stream in streams:
+        stream.buffer = []
+
+
+def _warm_up(engine: Engine, cold: list[tuple[Stream, Answer]]) -> None:
+    """Answer from one regime, keep the records, begin where enough labels are there."""
+    ready: dict[int, tuple[UnderlyingModel, list[tuple[Stream, Answer]]]] = {}
+    for stream, answer in cold:
+        model = engine.catalogue.of(stream.live())
+        if warmup.varied(warmup.values_of(stream.buffer, model), model.y_dim):
+            ready.setdefault(id(model), (model, []))[1].append((stream, answer))
+    for model, group in ready.values():
+        _provisional(engine, model, group)
+    warm = []
+    for stream, answer in cold:
+        head, record = stream.live(), answer.record
+        advance_head(head, record, None)
+        stream.buffer.append(record)
+        stream.put(record)
+        model = engine.catalogue.of(head)
+        values, waited = warmup.values_of(stream.buffer, model), len(stream.buffer)
+        if warmup.complete(values, model.y_dim, head.settings.warmup, waited):
+            head.y_dim = head.y_dim or 1
+            head.location, head.scale = warmup.estimate(values, head.settings, model)
+            warm.append((stream, answer))
+    _begin(engine, [stream for stream, _ in warm])
+    for stream, answer in warm:
+        answer.event = stream.live().event or stream.live().last_event
+
+
+def _provisional(
+    engine: Engine, model: UnderlyingModel, group: list[tuple[Stream, Answer]]
+) -> None:
+    settings = [stream.live().settings for stream, _ in group]
+    histories, coming = [s.buffer for s, _ in group], [a.record.x for _, a in group]
+    device = engine.settings.device
+    mixture = warmup.provisional(model, histories, settings, coming, device)
+    known = [numbers(a.record.y) or [0.0] * model.y_dim for _, a in group]
+    y = torch.tensor(known, dtype=torch.float64, device=engine.settings.device)
+    scores = mixture.log_prob(y).tolist()
+    for i, ((_, answer), score) in enumerate(zip(group, scores, strict=True)):
+        answer.place = Place(mixture, i)
+        if answer.record.y is not None and math.isfinite(score):
+            answer.record.log_score = score
+
+
+def record_step(record: Record, readout: Readout) -> None:
+    """Enter a step's numbers into its record."""
+    record.log_score = None if math.isnan(readout.log_score) else readout.log_score
+    record.changed_probability = readout.changed_probability
+    record.changepoint_probability = readout.changepoint_probability if record.seq else None
+    record.recent_change_probability = readout.recent_change_probability
+    record.map_run_length = readout.map_run_length
+    record.previous_start = readout.born_previous_start
+
+
+def publish_events(stream: Stream, events: list[Event], time: str | None) -> Event | None:
+    """Have events written and counted; returns the last of them. time: of the observation."""
+    stream.raise_events(events, time)
+    for event in events:
+        metrics.CHANGEPOINTS.labels(stream.live().settings.model, event.state).inc()
+    return events[-1] if events else None
+
+
+def track_events(stream: Stream, record: Record, readout: Readout) -> list[Event]:
+    """Enter a step's numbers into the head, and follow the events; returns those that moved."""
+    head, seq = stream.live(), record.seq
+    quantity = stream.slab is not None and stream.slab.model.label != "class"
+    events = track(head, readout.reading(seq, record.time, quantity))
+    head.best_start = readout.best_start
+    head.map_run_length = readout.map_run_length
+    head.changed_probability = readout.changed_probability
+    head.pruned_mass = readout.pruned_mass
+    head.pruned_mass_sum += readout.pruned_mass
+    return events
+
+
+def _measure(model: str, answers: list[Answer]) -> None:
+    """Count what a step of one slab gave; its streams share their model."""
+    readouts = [a.readout for a in answers if a.readout is not None]
+    changes = [each.changepoint_probability for each in readouts]
+    metrics.observe_all(metrics.CHANGEPOINT_PROBABILITY, changes)
+    steps = model_metrics.Steps(
+        [a.record.log_score for a in answers if a.record.log_score is not None],
+        [each.pruned_mass for each in readouts],
+        [each.map_run_length for each in readouts],
+    )
+    model_metrics.stepped(model, steps)
+
+
+def _fault(head: Head, record: Record) -> ServiceError:
+    scaling = zip(numbers(record.y), head.location or [], head.scale or [], strict=False)
+    if any(abs(y - location) > LARGEST * scale for y, location, scale in scaling):
+        return LabelOutOfRange(
+            f"y: more than {LARGEST:g} scales from the stream's location", field="y"
+        )
+    metrics.NUMERICAL_FAULTS.inc()
+    return NumericalFault(
+        f"the filter step at seq {record.seq} gave a non-finite number; the observation was "
+        "not applied",
+        seq=record.seq,
+    )
+
+
+def advance_head(head: Head, record: Record, score: float | None) -> None:
+    """Move a head on by an observation; score: what it counts for, None in the warm-up."""
+    head.seq += 1
+    head.last = numbers(record.y) or head.last
+    head.told = head.believed = None
+    if record.time is not None:  # also where times do not count yet
+        head.last_time = timestamps.seconds(record.time)
+    if score is not None:
+        head.log_score_sum += score
+        head.scored += 1

@@ -1,0 +1,52 @@
+"""A step of nobody's stream, run before the first lease: first calls load code and are slow."""
+
+from __future__ import annotations
+
+import redis
+import torch
+
+from service.errors.base import StartupError
+from service.settings import Settings
+from service.store.connection import check_server, fix_partitions, patiently
+from service.wire import Record, StreamSettings
+from service.worker.streams import step_inputs
+from service.worker.streams.answers import LEVELS, summarise
+from service.worker.streams.models import Catalogue
+from service.worker.streams.slab import Slab
+
+
+def rehearse(client: redis.Redis, settings: Settings) -> None:
+    """Load and run everything once, so that no lease waits for it; raises StartupError."""
+    patiently(lambda: check_server(client))
+    patiently(lambda: fix_partitions(client, settings.partitions))
+    torch.set_num_threads(1)
+    check_device(settings.device)
+    dummy_step(settings)
+
+
+def check_device(name: str) -> None:
+    """Raise StartupError for a device that this machine, or this build of torch, does not have."""
+    try:
+        device = torch.device(name)
+        there = device.type != "cuda" or (device.index or 0) < torch.cuda.device_count()
+        if there and device.type != "cuda":
+            torch.ones(1, dtype=torch.float64, device=device)
+    except (RuntimeError, TypeError, AssertionError, NotImplementedError) as error:
+        raise StartupError(f"cannot use --device {name!r}: {str(error).splitlines()[0]}") from error
+    if not there:
+        raise StartupError(
+            f"--device {name!r} does not exist: torch {torch.__version__} finds "
+            f"{torch.cuda.device_count()} CUDA devices on this machine"
+        )
+
+
+def dummy_step(settings: Settings) -> None:
+    """Step the built-in Gaussian once on the worker's device."""
+    model = Catalogue(settings.models_dir, settings.device).get("gaussian@1")
+    slab = Slab(model, 50, settings.device)
+    prior = slab.prior([0.0], [1.0])
+    row = slab.add(slab.start(prior), prior)
+    met = step_inputs.effective_hazard(model, StreamSettings())
+    record = Record(0, 0.0, None, None, 1.0, None, *met)
+    mixture = slab.step([row], [record], [0]).predictive
+    summarise(mixture, LEVELS)

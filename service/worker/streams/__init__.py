@@ -1,0 +1,1 @@
+"""Streams in memory: their state on host and device, and its limits."""

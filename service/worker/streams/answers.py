@@ -1,0 +1,281 @@
+"""Answers as JSON. Predictive distributions of a whole batch are summarised together."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+import msgspec
+import torch
+from torch import Tensor
+
+from model_core.predictive import Mixture
+from model_core.readout import Readout
+from service.schema import rendering, responses
+from service.schema.members import ABSENT
+from service.schema.rendering import of_classes, of_numbers
+from service.schema.responses import BeliefColumns, Component, Predictive, RunLengthSummary
+from service.wire import Event, Observe, Record
+from service.worker.streams import calibration_metrics
+
+LEVELS = (0.05, 0.5, 0.95)
+SUMMARY_BYTES = 64 << 20  # of the covariances of all components of the rows summarised at once
+WAITING_BYTES = 256 << 20  # of predictives that wait to be summarised together
+KEPT_OUTPUTS = 16  # a record of more keeps no covariance: that of 256 is 600 KB
+PRECISION = 1e-4  # of a quantile's last step, in standard deviations: an error of about 1e-8
+
+
+class Place(NamedTuple):
+    """One row of a batch's mixture.
+
+    run_length: (B, S) of its components, of which one beyond S is the outliers'; None in the
+    warm-up, which is one regime.
+    """
+
+    mixture: Mixture
+    row: int
+    run_length: Tensor | None = None
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes that wait for the row to be summarised."""
+        parameters = self.mixture.components.parameters()
+        return sum(each.nbytes for each in parameters) // len(self.mixture.log_weight)
+
+
+class Answer:
+    """What one observation will be answered with; the predictive is filled in per batch."""
+
+    __slots__ = (
+        "belief",
+        "components",
+        "event",
+        "model",
+        "place",
+        "predictive",
+        "provisional",
+        "readout",
+        "record",
+        "request",
+        "stream",
+    )
+
+    def __init__(
+        self, stream: str, model: str, record: Record, request: Observe | None = None
+    ) -> None:
+        self.stream, self.model, self.record = stream, model, record
+        self.request = request  # which parts of the predictive it names
+        self.readout: Readout | None = None
+        self.place: Place | None = None
+        self.predictive: Predictive | None = None
+        self.event: Event | None = None
+        self.belief: list[tuple[int, float]] | None = None
+        self.components: list[Component] | None = None
+        self.provisional = False  # labels before it are to come
+
+    def render(self) -> bytes:
+        """JSON text, as DESIGN section 5 has it."""
+        record, readout = self.record, self.readout
+        answer = responses.Answer(
+            stream=self.stream,
+            seq=record.seq,
+            model=self.model,
+            predictive=self.predictive,
+            log_score=record.log_score,
+            changed_probability=record.changed_probability,
+            changepoint_probability=record.changepoint_probability,
+            recent_change_probability=record.recent_change_probability,
+            run_length=None if readout is None else self._run_length(readout),
+            event=rendering.event(self.event),
+            warming_up=readout is None,
+            duplicate=False,
+            components=self.components,
+            time=record.time,
+            provisional=self.provisional,
+        )
+        return msgspec.json.encode(answer)
+
+    def _run_length(self, readout: Readout) -> RunLengthSummary:
+        belief = None
+        if self.belief is not None:
+            run_lengths, probabilities = zip(*self.belief, strict=True)
+            belief = BeliefColumns(list(run_lengths), list(probabilities))
+        return RunLengthSummary(
+            map=readout.map_run_length,
+            mean=readout.mean_run_length,
+            hypotheses=readout.hypotheses,
+            pruned_mass=readout.pruned_mass,
+            belief=belief,
+        )
+
+
+def repeat(body: list[bytes]) -> list[bytes]:
+    """Stored answers, now marked as duplicates; problem documents as they are."""
+    answers = [msgspec.json.decode(each) for each in body]
+    for answer in answers:
+        if "duplicate" in answer:
+            answer["duplicate"] = True
+    return [msgspec.json.encode(answer) for answer in answers]
+
+
+class Filling:
+    """Answers whose predictives are summarised together, before they are too many to keep."""
+
+    def __init__(self, most_bytes: int = WAITING_BYTES) -> None:
+        self.count = 0
+        self._most = most_bytes
+        self._waiting: list[Answer] = []
+        self._bytes = 0
+
+    def add(self, answer: Answer) -> None:
+        """Have an answer filled in, now or later."""
+        self.count += 1
+        self._waiting.append(answer)
+        self._bytes += answer.place.nbytes if answer.place is not None else 0
+        if self._bytes > self._most:
+            self.fill()
+
+    def fill(self) -> None:
+        """Fill in those that wait."""
+        fill(self._waiting)
+        self._waiting, self._bytes = [], 0
+
+
+def fill(answers: list[Answer]) -> None:
+    """Summarise the predictive of every answer that has one, batches of a kind together."""
+    kinds: dict[tuple[str, int, int], list[Answer]] = {}
+    for answer in answers:
+        if answer.place is not None:
+            components = answer.place.mixture.components
+            shape = components.parameters()[0].shape
+            kinds.setdefault((components.family, *shape[1:]), []).append(answer)
+    for alike in kinds.values():
+        mixture = _gather(alike)
+        filtered = [a.model if a.readout is not None else None for a in alike]
+        calibration_metrics.measure(mixture, [a.record.y for a in alike], filtered)
+        summaries = summarise(mixture, LEVELS)
+        for row, (answer, found) in enumerate(zip(alike, summaries, strict=True)):
+            answer.predictive = found
+            record = answer.record
+            if found.probabilities is not ABSENT:
+                record.probabilities = found.probabilities
+            else:
+                numbers: Any = found  # None among them is for clients alone
+                kept = len(numbers.variance or []) <= KEPT_OUTPUTS
+                record.mean = numbers.mean
+                record.variance = numbers.variance if kept else None
+                record.quantiles = numbers.quantiles
+            _add_details(answer, mixture, row)
+            answer.place = None
+
+
+def _add_details(answer: Answer, mixture: Mixture, row: int) -> None:
+    """Add what the request names beside the usual: other quantiles, the mixture's components."""
+    request, place, summary = answer.request, answer.place, answer.predictive
+    if request is None or place is None or summary is None:
+        return
+    alone = _rows(mixture, row, row + 1)
+    if request.quantiles is not None and summary.quantiles is not ABSENT:
+        values: list[Any] = _quantiles(alone, request.quantiles)[0]
+        summary.quantiles = dict(zip(map(str, request.quantiles), values, strict=True))
+    if request.components:
+        known = None if place.run_length is None else place.run_length[place.row].tolist()
+        (answer.components,) = components(alone, known or [answer.record.seq])
+
+
+def _gather(answers: list[Answer]) -> Mixture:
+    """Rows of several mixtures of one kind as one mixture."""
+    groups: list[tuple[Mixture, list[int]]] = []
+    for answer in answers:
+        assert answer.place is not None
+        if not groups or groups[-1][0] is not answer.place.mixture:
+            groups.append((answer.place.mixture, []))
+        groups[-1][1].append(answer.place.row)
+    (whole, rows), *more = groups
+    if not more and rows == list(range(len(whole.log_weight))):
+        return whole
+    weights = [m.log_weight[rows] for m, rows in groups]
+    parts = zip(*([p[rows] for p in m.components.parameters()] for m, rows in groups), strict=True)
+    components = groups[0][0].components.rebuilt(*(torch.cat(part) for part in parts))
+    return Mixture(torch.cat(weights), components)
+
+
+def summarise(mixture: Mixture, levels: Sequence[float]) -> list[Predictive]:
+    """Predictive of each row: mean, variance (null where it does not exist) and quantiles.
+
+    For classes, zeros and ones among them: their probabilities.
+    """
+    if mixture.components.support == "class":
+        return [of_classes(each) for each in mixture.mean().tolist()]
+    if mixture.components.support == "binary":
+        return [of_classes([1 - p, p]) for (p,) in mixture.mean().tolist()]
+    shape = mixture.components.mean().shape
+    most = max(1, SUMMARY_BYTES // (8 * shape[1] * shape[2] ** 2))
+    if shape[0] > most:
+        parts = [_rows(mixture, i, i + most) for i in range(0, shape[0], most)]
+        return [found for part in parts for found in summarise(part, levels)]
+    covariance = mixture.covariance()
+    exists = torch.isfinite(covariance).flatten(1).all(-1).tolist()
+    values = _quantiles(mixture, levels)
+    rows = zip(mixture.mean().tolist(), covariance.tolist(), exists, values, strict=True)
+    names = [str(level) for level in levels]
+    return [
+        of_numbers(mean, variance if known else None, dict(zip(names, each, strict=True)))
+        for mean, variance, known, each in rows
+    ]
+
+
+def components(mixture: Mixture, run_lengths: Sequence[int | None]) -> list[list[Component]]:
+    """The components of each row that have a weight, the shortest run length first.
+
+    run_lengths: of the components, the same in all rows; the outliers' may be left out.
+    """
+    weights = mixture.log_weight.exp().tolist()
+    moments = _moments(mixture)
+    lengths = [*run_lengths, *[None] * (len(weights[0]) - len(run_lengths))]
+    order = sorted(range(len(lengths)), key=lambda i: (lengths[i] is None, lengths[i] or 0))
+    return [
+        [Component(row[i], lengths[i], **described[i]) for i in order if row[i] > 0]
+        for row, described in zip(weights, moments, strict=True)
+    ]
+
+
+def _moments(mixture: Mixture) -> list[list[dict[str, Any]]]:
+    """Each component's mean, variance, family and parameters, or its classes' probabilities."""
+    parts = mixture.components
+    means = parts.mean().tolist()
+    if parts.support == "class":
+        return [[{"probabilities": each} for each in row] for row in means]
+    variances = parts.variance().tolist()
+    named = {name: value.tolist() for name, value in parts.named().items()}
+    return [
+        [
+            {
+                "mean": mean,
+                "variance": [value if math.isfinite(value) else None for value in variances[b][m]],
+                "family": parts.family,
+                "parameters": {name: values[b][m] for name, values in named.items()},
+            }
+            for m, mean in enumerate(row)
+        ]
+        for b, row in enumerate(means)
+    ]
+
+
+def _rows(mixture: Mixture, start: int, end: int) -> Mixture:
+    parameters = [each[start:end] for each in mixture.components.parameters()]
+    return Mixture(mixture.log_weight[start:end], mixture.components.rebuilt(*parameters))
+
+
+def _quantiles(mixture: Mixture, levels: Sequence[float]) -> list[list[list[float]]]:
+    """As lists (B, Q, d), made monotone against rounding."""
+    if not levels:
+        return [[] for _ in mixture.log_weight]
+    weight, rising = mixture.log_weight, sorted(levels)
+    at = torch.tensor(rising, dtype=weight.dtype, device=weight.device)
+    found: list[list[list[float]]] = mixture.quantile(at, PRECISION).cummax(1).values.tolist()
+    if rising == list(levels):
+        return found
+    places = [rising.index(level) for level in levels]
+    return [[each[place] for place in places] for each in found]

@@ -1,0 +1,98 @@
+"""What a read may cost: its worker answers nobody else meanwhile, and has to keep its leases."""
+
+from __future__ import annotations
+
+from msgspec.structs import replace
+
+from model_core.upm.base import UnderlyingModel
+from model_core.upm.builtin import BUILTIN
+from service.errors.base import UnfitSettings
+from service.errors.stream import UnfitModel
+from service.wire import Head, Observe, Predict
+from service.worker.streams.answers import LEVELS
+from service.worker.streams.registry import Engine
+from service.worker.streams.stream import Stream
+from service.worker.streams.validation import Known
+
+STATE_BYTES = 32 << 20  # of one stream's hypotheses: a step goes through all of them
+# Inputs x hypotheses x outputs x quantiles of one read, about 1 us each: some 2 s, while its worker
+# has to keep leases of 5 s.
+MAX_READ_EVALUATIONS = 2_000_000
+# Hypotheses x outputs x 3, of `averaged` x 9, for one observation, about 0.4 us each: 0.2 s.
+MAX_STEP_EVALUATIONS = 500_000
+# In evaluations of a quantile of one component, about 1 us each on one core.
+COVARIANCE = 1 / 32  # of an entry, for each component
+NUMBER = 4  # in the answer
+COMPONENT = 64  # its moments and its family's parameters in the answer
+PATH = 1 / 4  # of a step of one component on a path
+PATH_BYTES = 1 << 30  # of the states of all paths
+
+
+def check_predictions(engine: Engine, stream: Stream, command: Predict, points: int) -> None:
+    """Raise UnfitModel for predictions of so many labels that they would take too long."""
+    head = stream.live()
+    outputs, hypotheses = head.y_dim or 1, head.settings.max_hypotheses
+    levels = len(command.quantiles) + 1 + COMPONENT * command.components
+    each = hypotheses * levels + outputs * (hypotheses * COVARIANCE + NUMBER)
+    work = points * outputs * (each + NUMBER * command.samples)
+    _check(engine, work, f"{points} predictions of {outputs} numbers")
+
+
+def check_details(engine: Engine, head: Head, command: Observe) -> None:
+    """Raise UnfitModel for quantiles or components of observations that would take too long."""
+    levels = len(command.quantiles or ()) + COMPONENT * command.components
+    count = len(command.observations)
+    work = count * (head.y_dim or 1) * head.settings.max_hypotheses * levels
+    _check(engine, work, f"quantiles or components of {count} observations")
+
+
+def check_paths(engine: Engine, stream: Stream, command: Predict, count: int) -> None:
+    """Raise UnfitModel for so many paths that they would take too long, or too much memory."""
+    assert stream.slab is not None
+    head = stream.live()
+    steps = count * command.horizon * (head.y_dim or 1)
+    what = f"{count} paths of {command.horizon} labels"
+    _check(engine, steps * head.settings.max_hypotheses * PATH, what)
+    if count * stream.slab.row_bytes > PATH_BYTES:
+        raise UnfitModel(
+            f"horizon: {what} do not fit into memory; reduce the horizon or the samples",
+            field="horizon",
+        )
+
+
+def _check(engine: Engine, work: float, what: str) -> None:
+    limit = MAX_READ_EVALUATIONS
+    if work > limit:
+        raise UnfitModel(
+            f"{what}, with this many hypotheses, quantiles and samples, cost {work:.0f} "
+            f"evaluations, at most {limit}: split the request"
+        )
+
+
+def check_sizes(engine: Engine, head: Head, known: Known, max_hypotheses: int) -> None:
+    """Raise UnfitSettings where a stream with these dimensions would be too large to step."""
+    shaped = replace(head, x_dim=known.x_dim, y_dim=known.y_dim)
+    settings, outputs, limit = head.settings, known.y_dim or 1, engine.settings.max_dimension
+    lags = settings.order * outputs
+    built_in = BUILTIN.get(settings.model)
+    if built_in is not None and "order" in built_in.takes and lags > limit:
+        detail = f"{settings.order} labels of {outputs} numbers are {lags} inputs"
+        raise UnfitSettings(f"order: {detail}, expected at most {limit}", field="order")
+    model = engine.catalogue.of(shaped)
+    each, work = engine.catalogue.hypothesis_bytes(model), _work(model)
+    # In memory there is a slot for the one that is born.
+    most = min(STATE_BYTES // each - 1, MAX_STEP_EVALUATIONS // max(work, 1))
+    if max_hypotheses > most:
+        fit = f"at most {most} fit" if most > 1 else "not even 2 fit"
+        raise UnfitSettings(
+            f"max_hypotheses: {max_hypotheses} of {each} bytes and {work} evaluations each, "
+            f"with these lengths of x and y; {fit}",
+            field="max_hypotheses",
+        )
+
+
+def _work(model: UnderlyingModel) -> int:
+    """Evaluations for the quantiles of an answer, of one hypothesis."""
+    if model.label in ("class", "binary"):
+        return 0
+    return len(LEVELS) * model.y_dim * model.parts

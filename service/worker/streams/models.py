@@ -1,0 +1,188 @@
+"""Models as the worker holds them: built-in ones, and artifacts loaded once per device.
+
+A stream is served by the very artifact that it was made with, known by its digest. One that is
+edited under its name is another one: new streams, and streams that are moved, come to it.
+"""
+
+from __future__ import annotations
+
+import logging
+from pathlib import Path
+
+import torch
+
+from model_core import artifact
+from model_core import filter as moca
+from model_core.errors import BadArtifact
+from model_core.upm.base import UnderlyingModel
+from model_core.upm.builtin import BUILTIN, Options
+from service.errors.base import ModelChanged, UnknownModel
+from service.models import catalogue
+from service.observability import metrics
+from service.wire import Head
+
+logger = logging.getLogger(__name__)
+MAX_MODEL_BYTES = 1 << 30  # of an artifact's tensors, which each worker has in memory as a whole
+
+
+class Catalogue:
+    """Underlying models by `NAME@VERSION` and, of artifacts, by their digest."""
+
+    def __init__(self, models_dir: Path, device: str) -> None:
+        self._folder, self._device = models_dir, device
+        self._built: dict[tuple[str, Options], UnderlyingModel] = {}
+        self._artifacts: dict[tuple[str, str | None], UnderlyingModel] = {}
+        self._weights: dict[tuple[str, str | None], int] = {}  # bytes
+        self._there: dict[str, tuple[object, str | None]] = {}  # stamp and digest, as last seen
+        self._changed: set[str] = set()
+        self._refused: set[tuple[str, str | None]] = set()
+        self._bytes: dict[int, int] = {}  # of a hypothesis, by the model's id: they are all kept
+
+    def resolve(self, name: str) -> str:
+        """Full `NAME@VERSION` of a model name; raises UnknownModel."""
+        found = catalogue.resolve(self._folder, name)
+        if found is None:
+            raise UnknownModel(
+                f"there is no model {name!r}; see GET /v1/models for the available ones"
+            )
+        return found
+
+    def of(self, head: Head) -> UnderlyingModel:
+        """Model of a stream as far as its shape is known; raises UnknownModel."""
+        return self.get(head.settings.model, options_of(head), head.digest)
+
+    def get(
+        self,
+        name: str,
+        options: Options = Options(),  # noqa: B008
+        digest: str | None = None,
+    ) -> UnderlyingModel:
+        """Model of a full name, a built-in one in the shape of `options`.
+
+        digest: of an artifact, None for the one that lies there. Raises UnknownModel, and
+        ModelChanged where that is not the one wanted.
+        """
+        if name not in BUILTIN:
+            return self._artifact(name, digest)
+        if (name, options) not in self._built:
+            self._built[name, options] = BUILTIN[name].build(options)
+        return self._built[name, options]
+
+    def dimensions(self, name: str, digest: str | None = None) -> tuple[int | None, int | None]:
+        """Numbers in an input and in a label; None where a stream's first one decides."""
+        if name in BUILTIN:
+            return BUILTIN[name].x_dim, BUILTIN[name].y_dim
+        found = self._artifact(name, digest)
+        return found.x_dim, found.y_dim
+
+    def hypothesis_bytes(self, model: UnderlyingModel) -> int:
+        """Bytes of one hypothesis of a model that one of the other methods returned."""
+        if id(model) not in self._bytes:
+            one = torch.ones(1, model.scaled, dtype=torch.float64, device=self._device)
+            state = moca.init(moca.make_prior(model, one, one), 1)
+            self._bytes[id(model)] = sum(each.nbytes for each in moca.leaves(state)) // 2
+        return self._bytes[id(model)]
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of the weights of artifacts that are loaded."""
+        return sum(self._weights.values())
+
+    def digest(self, name: str) -> str | None:
+        """Digest of the artifact that lies there now; None of a built-in model.
+
+        Raises UnknownModel if none can be loaded.
+        """
+        if name in BUILTIN:
+            return None
+        folder = self._place(self.resolve(name))
+        try:
+            catalogue.check_files(folder, MAX_MODEL_BYTES)
+        except OSError as error:
+            raise _unloadable(name, error) from error
+        stamp = catalogue.stamp(folder)
+        if name not in self._there or self._there[name][0] != stamp:
+            self._there[name] = stamp, catalogue.digest(self._folder, name)
+        return self._there[name][1]
+
+    def notice(self) -> int:
+        """Count loaded artifacts whose files changed on disk."""
+        loaded = {name for name, _ in self._artifacts}
+        changed = {name for name in loaded if not self._is_there(name)}
+        for name in changed - self._changed:
+            logger.warning(
+                "files of %s were changed or removed on disk: streams created with them "
+                "are served from memory until this worker exits, and by no other worker",
+                name,
+            )
+        self._changed = changed
+        return len(changed)
+
+    def _is_there(self, name: str) -> bool:
+        try:
+            return all(self.digest(name) == each for n, each in self._artifacts if n == name)
+        except UnknownModel:
+            return False
+
+    def _artifact(self, name: str, digest: str | None) -> UnderlyingModel:
+        wanted = self.digest(name) if digest is None else digest
+        if (name, wanted) not in self._artifacts:
+            self._artifacts[name, wanted] = self._load(name, wanted)
+            self._weights[name, wanted] = _weight(self._artifacts[name, wanted], set())
+        return self._artifacts[name, wanted]
+
+    def _load(self, name: str, wanted: str | None) -> UnderlyingModel:
+        if self.digest(name) != wanted:
+            raise self._other(name, wanted)
+        try:
+            found = artifact.load(self._place(name), self._device)
+        except (BadArtifact, OSError) as error:
+            raise _unloadable(name, error) from error
+        if self.digest(name) != wanted:
+            raise _unloadable(name, "its files are being changed")
+        return found
+
+    def _other(self, name: str, wanted: str | None) -> ModelChanged:
+        metrics.MODEL_CHANGED.inc()
+        detail = (
+            f"the files of {name} differ from those that the stream was created with: restore them"
+        )
+        if (name, wanted) not in self._refused:
+            self._refused.add((name, wanted))
+            logger.error("%s (digest %s), or move its streams", detail, wanted)
+        return ModelChanged(f"{detail}, or move the stream by POST /v1/streams/{{id}}/model")
+
+    def _place(self, name: str) -> Path:
+        base, _, version = name.partition("@")
+        return catalogue.place(self._folder, base) / version
+
+
+def _weight(part: object, seen: set[int]) -> int:
+    """Bytes of the tensors in a model, or in a part of one that is not among those seen."""
+    if id(part) in seen:
+        return 0
+    seen.add(id(part))
+    if isinstance(part, torch.Tensor):
+        return part.nbytes
+    if isinstance(part, dict):
+        return sum(_weight(each, seen) for each in part.values())
+    if isinstance(part, list | tuple):
+        return sum(_weight(each, seen) for each in part)
+    return _weight(vars(part), seen) if hasattr(part, "__dict__") else 0
+
+
+def _unloadable(name: str, why: object) -> UnknownModel:
+    return UnknownModel(f"cannot load model {name}: {why}")
+
+
+def options_of(head: Head) -> Options:
+    """What shapes a stream's model, were it a built-in one."""
+    settings = head.settings
+    return Options(
+        head.y_dim or 1,
+        head.x_dim or 0,
+        settings.classes or 0,
+        settings.order,
+        settings.trend,
+        settings.season or 0,
+    )

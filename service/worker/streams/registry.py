@@ -1,0 +1,423 @@
+"""Streams in memory and on the device: load, replay, step, checkpoint, evict."""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections import OrderedDict
+from collections.abc import Callable, Container, Iterable, Mapping, Sequence
+from functools import cached_property
+from typing import NamedTuple, TypeVar
+
+import msgspec
+import redis
+
+from model_core import codec
+from model_core import filter as moca
+from model_core.errors import CorruptState
+from model_core.filter import FilterState
+from model_core.upm.builtin import Options
+from service import wire
+from service.errors.base import ServiceError
+from service.observability import metrics, model_metrics
+from service.settings import Settings
+from service.store.worker_reads import CorruptState as Unreadable
+from service.store.worker_reads import Store, Stored, decoded
+from service.wire import Head
+from service.worker.streams.answers import WAITING_BYTES
+from service.worker.streams.memory import Room, give_back, room
+from service.worker.streams.models import Catalogue, options_of
+from service.worker.streams.slab import CHUNK_BYTES, STEP_BYTES, Slab
+from service.worker.streams.stream import Stream
+
+logger = logging.getLogger(__name__)
+STEP_PARTS = 6  # of the states that are stepped at once, what a step holds at its peak, about
+LOADED = 256  # streams loaded at a time
+NEW_BYTES = 256 << 10  # what a stream that is yet to be made may need
+T = TypeVar("T")
+
+
+class Held(NamedTuple):
+    """Bytes that a worker holds: streams' records on the host; states and models on the device."""
+
+    host: int
+    device: int
+
+
+class Engine:
+    """Every stream of the partitions that one worker owns, as far as it is loaded."""
+
+    def __init__(self, settings: Settings, store: Store, sharing: int = 0) -> None:
+        """Hold no stream yet; sharing: workers that share the machine with an API and a store."""
+        self.settings, self.store = settings, store
+        self._sharing = sharing
+        self.catalogue = Catalogue(settings.models_dir, settings.device)
+        self.streams: OrderedDict[tuple[int, str], Stream] = OrderedDict()
+        self._slabs: dict[tuple[str, str | None, int, Options], Slab] = {}
+        self.ahead_ms = 0.0  # how far the store's clock is ahead of this machine's
+        self.tick: Callable[[], None] = lambda: None  # a sign of life, in long work
+        self.busy: Container[int] = ()  # partitions of jobs under way
+        self.applying: set[tuple[int, str]] = set()  # streams of the batch under way
+        self.committing: set[tuple[int, str]] = set()  # streams that may not be stored yet
+
+    # --- loading and forgetting ---------------------------------------------------------------
+
+    def load(self, partition: int, names: Iterable[str]) -> None:
+        """Have these streams in memory; a stream that cannot be read is marked broken."""
+        missing = []
+        for name in dict.fromkeys(names):
+            if (partition, name) in self.streams:
+                self.streams.move_to_end((partition, name))
+            else:
+                missing.append(name)
+        loaded = []
+        for name, each, wrong in self._fetch(partition, missing):
+            self.tick()
+            stream = Stream(partition, name, each)
+            self.streams[partition, name] = stream
+            try:
+                if wrong:
+                    raise CorruptState(wrong)
+                self._begin(stream, each)
+                loaded.append(stream)
+            except (CorruptState, Unreadable, msgspec.MsgspecError) as error:
+                self._break(stream, each, str(error))
+            except ServiceError as refusal:  # its model is missing: again at the next command
+                stream.unserved = refusal
+            stream.count()
+        self._replay([s for s in loaded if s.slab is not None])
+
+    def _begin(self, stream: Stream, stored: Stored) -> None:
+        """Take over what is stored; raises where the stream cannot be used as it is."""
+        stream.recall(stored.idempotency)
+        stream.read_tail(stored.tail)
+        if stored.head is not None:
+            head = decoded(wire.decode_head, stored.head, "head", stream.name)
+            stream.begin_with(head)
+        elif stored.named or stored.tail:
+            raise CorruptState("its head is missing")
+        self._know(stream)
+        checkpoint = stored.checkpoint
+        if checkpoint is not None:
+            field = f"{stream.live().generation}:{stream.live().checkpoint}"
+            checkpoint = decoded(bytes, checkpoint, "checkpoint", stream.name, field)
+        self._restore(stream, checkpoint)
+        self._spare(stream)
+
+    def _spare(self, stream: Stream) -> None:
+        """Keep aside what is damaged of a stream that can be used without it."""
+        parts = {f"tail {seq}": blob for seq, blob in stream.damaged.items()}
+        if stream.unreadable:
+            parts["idempotency"] = wire.encode(stream.unreadable)
+        if parts:
+            self.note(stream, parts, f"cannot read {', '.join(parts)}")
+
+    def mend(self, streams: Iterable[Stream]) -> None:
+        """Look again at damaged records: good bytes may be back before their chunk is sealed."""
+        for stream in streams:
+            if stream.damaged:
+                found = self.store.tail(stream.partition, stream.name, stream.damaged)
+                stream.mend(found)
+
+    def note(self, stream: Stream, parts: Mapping[str, bytes | None], reason: str) -> None:
+        """Keep parts that cannot be read aside, in the next commit, and say so."""
+        stream.set_aside(parts)
+        logger.warning("stream %r: %s; its bytes are quarantined", stream.name, reason)
+        metrics.CORRUPT_STATES.inc()
+
+    def load_first(self, partition: int, names: Sequence[str], most: int) -> int:
+        """Load the first of these streams, one at least, that need `most` bytes together.
+
+        Returns how many. They stay in memory until the batch that they are for is applied.
+        """
+        need, at, count = 0, 0, 16
+        while at < len(names) and (not at or need <= most):
+            self.tick()
+            part = names[at : at + count]
+            self.applying.update((partition, name) for name in part)
+            self.load(partition, part)
+            need += sum(self._need(self.streams[partition, name]) for name in part)
+            at += len(part)
+            # As many as fit, were they like those so far.
+            count = max(1, min(LOADED, (most - need) * at // need))
+        return at
+
+    def _need(self, stream: Stream) -> int:
+        """Bytes that a stream takes, or will take once it is filtered."""
+        if stream.slab is not None:
+            return stream.host_bytes + stream.slab.row_bytes
+        if stream.unserved is not None:
+            return stream.host_bytes
+        if not stream.alive:
+            return stream.host_bytes + NEW_BYTES
+        head = stream.live()
+        try:
+            each = self.catalogue.hypothesis_bytes(self.catalogue.of(head))
+        except ServiceError:  # a model that was removed since
+            return stream.host_bytes
+        return stream.host_bytes + each * (head.settings.max_hypotheses + 1)
+
+    def _know(self, stream: Stream) -> None:
+        """Fill in what an older version did not keep of a stream: the model alone decided."""
+        if not stream.alive:
+            return
+        head = stream.live()
+        if head.digest is None:
+            head.digest = self.catalogue.digest(head.settings.model)
+        if head.x_dim is None:
+            head.x_dim, _ = self.catalogue.dimensions(head.settings.model, head.digest)
+
+    def _fetch(self, partition: int, names: list[str]) -> list[tuple[str, Stored, str | None]]:
+        """Load streams; with what is wrong where a key of one is of a type it cannot have."""
+        try:
+            stored = self.store.load(partition, names)
+        except redis.ResponseError as error:
+            if "WRONGTYPE" not in str(error):
+                raise
+            if len(names) == 1:
+                return [(names[0], Stored(None, None, {}, {}), str(error))]
+            return [found for name in names for found in self._fetch(partition, [name])]
+        return [(name, each, None) for name, each in zip(names, stored, strict=True)]
+
+    def _break(self, stream: Stream, stored: Stored, reason: str) -> None:
+        """Keep the bytes that cannot be read aside, and answer with the reason."""
+        stream.leave()
+        stream.broken = f"stream {stream.name!r}: {reason}"
+        tail = {str(seq): blob for seq, blob in stored.tail.items()} | stored.strays
+        parts = {
+            "head": stored.head,
+            "checkpoint": stored.checkpoint,
+            "tail": wire.encode(tail) if tail else None,
+            "idempotency": wire.encode(stream.unreadable) if stream.unreadable else None,
+        }
+        self.note(stream, parts, reason)
+
+    def _restore(self, stream: Stream, checkpoint: bytes | None) -> None:
+        """Put the stream's last checkpoint on the device; its tail is replayed later."""
+        if not stream.alive:
+            return
+        head = stream.live()
+        first = min(head.checkpoint, head.sealed)
+        records = {seq: wire.decode_record(each) for seq, each in stream.tail.items()}
+        # Those before the checkpoint are history alone: a damaged one is missing from that.
+        history = {seq for seq in stream.damaged if seq < head.checkpoint}
+        wanted = [seq for seq in range(first, head.seq) if seq not in history]
+        if any(seq not in records or records[seq].seq != seq for seq in wanted):
+            raise CorruptState(f"its tail does not connect seq {first} with its head")
+        stream.buffer = [records[seq] for seq in range(head.checkpoint, head.seq)]
+        if not head.warm:
+            return
+        if head.checkpoint and checkpoint is None:
+            raise CorruptState(f"its checkpoint at seq {head.checkpoint} is missing")
+        slab = self.slab(head)
+        prior = slab.prior(head.location or [], head.scale or [])
+        if head.checkpoint and checkpoint is not None:
+            state = codec.decode(slab.model, prior, slab.max_hypotheses, checkpoint)
+            if int(state.seq) != head.checkpoint:
+                raise CorruptState(f"its checkpoint is at seq {int(state.seq)}")
+        else:
+            state = slab.start(prior)
+        stream.slab, stream.row = slab, slab.add(state, prior)
+
+    def restore(self, stream: Stream, checkpoint: bytes | None) -> None:
+        """Put one stream on the device, from its checkpoint and its tail; raises CorruptState."""
+        self._restore(stream, checkpoint)
+        if stream.slab is not None:
+            self._replay([stream])
+
+    def _replay(self, streams: list[Stream]) -> None:
+        """Step streams through the tail beyond their checkpoints; raises no events again."""
+        for i in range(max((len(stream.buffer) for stream in streams), default=0)):
+            now = [(stream, stream.buffer[i]) for stream in streams if i < len(stream.buffer)]
+            for slab, group in by_slab(now):
+                self.tick()
+                slab.replay([s.row for s, _ in group], [r for _, r in group], [0] * len(group))
+            metrics.REPLAYED.inc(len(now))
+        for stream in streams:
+            stream.buffer = []
+
+    def forget(self, partition: int) -> None:
+        """Drop everything of a partition that is lost; nothing is written."""
+        for key in [key for key in self.streams if key[0] == partition]:
+            self.streams.pop(key).leave()
+
+    def slab(self, head: Head) -> Slab:
+        """Slab of the streams that share this one's model and shape."""
+        settings = head.settings
+        key = (settings.model, head.digest, settings.max_hypotheses, options_of(head))
+        if key not in self._slabs:
+            model = self.catalogue.of(head)
+            model_metrics.known(settings.model)
+            sizes = min(CHUNK_BYTES, self._part), min(STEP_BYTES, self._part)
+            self._slabs[key] = Slab(
+                model, settings.max_hypotheses, self.settings.device, *sizes, self._make_room
+            )
+        return self._slabs[key]
+
+    # --- keeping ------------------------------------------------------------------------------
+
+    def checkpoint(self, partition: int, streams: Iterable[Stream]) -> None:
+        """Write these streams' states, and have their heads point at them."""
+        before: list[tuple[Stream, bytes]] = []
+        within: list[tuple[Stream, bytes]] = []
+        for stream in streams:
+            if stream.slab is None or stream.live().checkpoint == stream.live().seq:
+                continue
+            blob = codec.encode(stream.slab.model, stream.slab.state(stream.row))
+            metrics.CHECKPOINT_BYTES.observe(len(blob))
+            # The commit that drops an earlier life would drop what is written before it.
+            (within if stream.reborn else before).append((stream, blob))
+        if not self._put(partition, before):
+            before, within = [], before + within
+        for stream, _ in before:
+            stream.moved_checkpoint()
+        for stream, blob in within:
+            stream.commit_checkpoint(blob)
+
+    def _put(self, partition: int, states: list[tuple[Stream, bytes]]) -> bool:
+        """Write states before the commit; a full store takes them only with it."""
+        named = [(stream.name, stream.checkpoint_field, blob) for stream, blob in states]
+        try:
+            if named:
+                self.store.put_checkpoints(partition, named)
+        except redis.exceptions.OutOfMemoryError:
+            return False
+        return True
+
+    def checkpoint_due(self, partition: int, streams: Iterable[Stream]) -> None:
+        """Write the states of those whose turn it is."""
+        every = self.settings.checkpoint_every
+        due = [s for s in streams if s.alive and s.slab is not None and s.checkpoint_due(every)]
+        if due:
+            self.checkpoint(partition, due)
+
+    def resize(self, stream: Stream, max_hypotheses: int) -> None:
+        """Move a stream to a slab of another size, keeping its likeliest hypotheses."""
+        head = stream.live()
+        old, row = stream.slab, stream.row
+        head.settings.max_hypotheses = max_hypotheses
+        if old is None:
+            return
+        prior = old.row_prior(row)
+        state = moca.resize(old.state(row), prior, max_hypotheses)
+        stream.leave()
+        stream.slab = self.slab(head)
+        stream.row = stream.slab.add(state, prior)
+        if head.seq:
+            # Within the commit: the stored head may name a checkpoint of this very seq.
+            stream.commit_checkpoint(codec.encode(stream.slab.model, state))
+
+    def replace(self, stream: Stream, state: FilterState) -> None:
+        """Put another state in place of a stream's, which observations alone do not lead to."""
+        assert stream.slab is not None
+        stream.slab.put(stream.row, state)
+        stream.commit_checkpoint(codec.encode(stream.slab.model, state))
+
+    @cached_property
+    def _found_room(self) -> Room:
+        return room(self.settings.device, self._sharing)  # first used when all code is loaded
+
+    @property
+    def room(self) -> Room:
+        """Bytes that may be held."""
+        given = self.settings.resident_bytes
+        return self._found_room if given is None else Room(given)
+
+    @property
+    def _part(self) -> int:
+        """Bytes that slabs take, and steps go through, at a time."""
+        return self.room.for_states // 32
+
+    @property
+    def waiting_bytes(self) -> int:
+        """Bytes of predictives that may wait to be summarised together."""
+        return min(WAITING_BYTES, 2 * self._part)
+
+    def held(self) -> Held:
+        """Bytes held on the host and on the device, with those of the largest step."""
+        states = sum(slab.nbytes for slab in self._slabs.values())
+        step = STEP_PARTS * min(STEP_BYTES, self._part) + self.waiting_bytes if states else 0
+        host = sum(stream.host_bytes for stream in self.streams.values())
+        return Held(host, states + step + self.catalogue.nbytes)
+
+    def crowded(self, busy: Container[int]) -> dict[int, list[str]]:
+        """Idle streams used longest ago, as many as must go to keep within the room.
+
+        busy: partitions that are not to be touched.
+        """
+        going: dict[int, list[str]] = {}
+        for stream in self._to_go(0, busy):
+            going.setdefault(stream.partition, []).append(stream.name)
+        return going
+
+    def _to_go(self, coming: int, busy: Container[int]) -> list[Stream]:
+        """Idle streams to evict, used longest ago, for the room to hold `coming` bytes more."""
+        host, device = self.held()
+        device += coming - sum(slab.spare_bytes for slab in self._slabs.values())
+        going: list[Stream] = []
+        for stream in self.streams.values():
+            if self.room.excess(host, device) <= 0:
+                break
+            if stream.idle and stream.partition not in busy:
+                going.append(stream)
+                host -= stream.host_bytes
+                device -= stream.slab.row_bytes if stream.slab is not None else 0
+        return going
+
+    def _make_room(self, coming: int) -> None:
+        """Evict streams that are stored as they are here, before a slab takes more memory.
+
+        Their last observations are replayed when they are loaded again.
+        """
+        used = self.applying | self.committing
+        for stream in self._to_go(coming, self.busy):
+            if (stream.partition, stream.name) not in used:
+                self.evict(stream)
+        self._trim()  # also empty slabs stay: one of them is being filled
+
+    def _trim(self) -> None:
+        """Give back the memory of rows that no stream has."""
+        if sum([slab.trim() for slab in self._slabs.values()]):
+            give_back()
+
+    def drop_broken(self, keys: Iterable[tuple[int, str]]) -> None:
+        """Forget streams that cannot be used: what is wrong may be mended meanwhile."""
+        for key in keys:
+            found = self.streams.get(key)
+            if found is not None and (found.broken or found.unserved) is not None:
+                self.evict(found)
+
+    def drop_empty_slabs(self) -> None:
+        """Free the memory of slabs that no stream needs."""
+        self._slabs = {key: slab for key, slab in self._slabs.items() if not slab.empty}
+        self._trim()
+
+    def measure(self) -> None:
+        """Set the gauges of what is held, and of how far checkpoints are behind."""
+        behind = [s for s in self.streams.values() if s.behind_checkpoint]
+        oldest_ms = min((s.checkpoint_ms for s in behind), default=None)
+        age_s = 0.0 if oldest_ms is None else max(0.0, time.time() - oldest_ms / 1000)
+        ahead = (s.live().seq - s.live().checkpoint for s in behind)
+        metrics.RESIDENT_BYTES.set(sum(self.held()))
+        metrics.RESIDENT_STREAMS.set(sum(s.slab is not None for s in self.streams.values()))
+        metrics.CHECKPOINT_AGE.set(age_s)
+        metrics.CHECKPOINT_LAG.set(max(ahead, default=0))
+        metrics.CHANGED_MODELS.set(self.catalogue.notice())
+
+    def evict(self, stream: Stream) -> None:
+        """Forget a stream whose state is safe in Redis."""
+        del self.streams[stream.partition, stream.name]
+        stream.leave()
+
+
+def by_slab(work: Iterable[tuple[Stream, T]]) -> list[tuple[Slab, list[tuple[Stream, T]]]]:
+    """Group work by the slab that its streams are in, large states a few at a time."""
+    groups: dict[int, tuple[Slab, list[tuple[Stream, T]]]] = {}
+    for stream, item in work:
+        assert stream.slab is not None
+        groups.setdefault(id(stream.slab), (stream.slab, []))[1].append((stream, item))
+    found = []
+    for slab, group in groups.values():
+        most = slab.step_rows
+        found += [(slab, group[i : i + most]) for i in range(0, len(group), most)]
+    return found

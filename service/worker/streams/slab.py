@@ -1,0 +1,199 @@
+"""Streams resident on the device: one slab of rows for each model and max_hypotheses."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import NamedTuple
+
+import torch
+from msgspec.structs import replace
+from torch import Tensor
+
+from model_core import belief as beliefs
+from model_core import filter as moca
+from model_core import kernel, readout
+from model_core.belief import Belief
+from model_core.filter import FilterState, Inputs, Prior
+from model_core.predictive import Mixture
+from model_core.readout import Readout
+from model_core.upm.base import UnderlyingModel
+from service.wire import Record, numbers
+from service.worker.streams import step_inputs
+from service.worker.streams.chunks import Chunks
+
+RECENT_RUN_LENGTHS = 5  # 0 to 4: a change within the last five observations is a recent one
+CHUNK_BYTES = 64 << 20  # of a slab's memory that is taken, and given back, at a time
+STEP_BYTES = 128 << 20  # of the states that are stepped at once
+
+
+class Step(NamedTuple):
+    """A step's predictive mixture, the run lengths (B, S) of its components, and the readouts.
+
+    A component beyond the S run lengths is the outliers'.
+    """
+
+    predictive: Mixture
+    run_length: Tensor
+    readouts: list[Readout]
+
+
+class Slab:
+    """Fixed-size states of many streams, a row each, in chunks of memory."""
+
+    def __init__(
+        self,
+        model: UnderlyingModel,
+        max_hypotheses: int,
+        device: str,
+        chunk_bytes: int = CHUNK_BYTES,
+        step_bytes: int = STEP_BYTES,
+        make_room: Callable[[int], None] | None = None,
+    ) -> None:
+        """Hold no stream yet; make_room: called with the bytes of a chunk before it is taken."""
+        self.model, self.max_hypotheses, self.device = model, max_hypotheses, device
+        self._kernel = kernel.select(model, device, RECENT_RUN_LENGTHS)
+        self._make_room = make_room
+        unit = torch.ones(1, model.scaled, dtype=torch.float64, device=device)
+        prior = moca.make_prior(model, unit * 0 + 1, unit)
+        self._blank, self._stats = moca.init(prior, max_hypotheses), type(prior.stats)
+        self._leaves = len(moca.leaves(self._blank))
+        self._chunks = Chunks([*moca.leaves(self._blank), *_tensors(prior)], chunk_bytes)
+        self.row_bytes = self._chunks.row_bytes
+        self.step_rows = max(1, step_bytes // self.row_bytes)
+
+    @property
+    def empty(self) -> bool:
+        """Whether no stream is here."""
+        return not len(self._chunks)
+
+    @property
+    def rows(self) -> int:
+        """Rows that memory is held for."""
+        return self._chunks.rows
+
+    @property
+    def nbytes(self) -> int:
+        """Memory that is held."""
+        return self.rows * self.row_bytes
+
+    @property
+    def spare_bytes(self) -> int:
+        """Memory of rows that no stream has."""
+        return self.nbytes - len(self._chunks) * self.row_bytes
+
+    def trim(self) -> int:
+        """Give back memory that no stream needs; returns its bytes."""
+        return self._chunks.trim()
+
+    def prior(self, location: list[float], scale: list[float]) -> Prior:
+        """Prior of one stream."""
+        return moca.make_prior(self.model, self._tensor([location]), self._tensor([scale]))
+
+    def start(self, prior: Prior) -> FilterState:
+        """State of one stream before any observation."""
+        return moca.init(prior, self.max_hypotheses)
+
+    def add(self, state: FilterState, prior: Prior) -> int:
+        """Make one stream resident; returns its row."""
+        if self._chunks.full and self._make_room is not None:
+            self._make_room(self._chunks.next_bytes)
+        return self._chunks.add([*moca.leaves(state), *_tensors(prior)])
+
+    def remove(self, row: int) -> None:
+        """Forget a row."""
+        self._chunks.remove(row)
+
+    def state(self, row: int) -> FilterState:
+        """State of one stream (batch 1), a copy."""
+        return moca.rebuild(self._blank, self._chunks.read([row], slice(self._leaves)))
+
+    def put(self, row: int, state: FilterState) -> None:
+        """Put a state (batch 1) in place of a row's."""
+        self._chunks.write([row], moca.leaves(state))
+
+    def restate(self, row: int, stated: Sequence[tuple[int, float]]) -> Belief:
+        """Override a row's belief by probabilities of run lengths; returns it."""
+        state = self.state(row)
+        belief = beliefs.restate(state.belief, stated)
+        self.put(row, state._replace(belief=belief))
+        return belief
+
+    def row_prior(self, row: int) -> Prior:
+        """Prior of one stream (batch 1)."""
+        return self._prior(self._chunks.read([row], slice(self._leaves, None)))
+
+    def step(
+        self,
+        rows: list[int],
+        records: list[Record],
+        confirmed: list[int],
+        thresholds: list[float] | None = None,
+    ) -> Step:
+        """Step distinct rows by one observation each; reads out what the host needs, at once.
+
+        confirmed: start of the last confirmed event of each. thresholds: of `changed_probability`,
+        at which one is; 0 where it takes time.
+        """
+        found = self._chunks.read(rows)
+        state = moca.rebuild(self._blank, found[: self._leaves])
+        prior = self._prior(found[self._leaves :])
+        alarms = self._tensor([thresholds or [0.0] * len(rows)]).squeeze(0)
+        starts = torch.tensor(confirmed, device=self.device)
+        stepped = self._kernel(state, prior, self.inputs(records), starts, alarms)
+        self._chunks.write(rows, moca.leaves(stepped.state))
+        # Growth gave each slot the run length it has here: pruning only empties slots.
+        run_length = stepped.state.belief.run_length
+        return Step(stepped.predictive, run_length, readout.rows(stepped.table))
+
+    def replay(
+        self,
+        rows: list[int],
+        records: list[Record],
+        confirmed: list[int],
+        thresholds: list[float] | None = None,
+    ) -> list[Readout]:
+        """Step through what counts as applied; a label that breaks the step, as a missing one.
+
+        Overrides before an observation are made first. Where the state has them already, that
+        changes nothing.
+        """
+        for row, record in zip(rows, records, strict=True):
+            if record.believed:
+                self.restate(row, record.believed)
+        readouts = self.step(rows, records, confirmed, thresholds).readouts
+        broken = [i for i, each in enumerate(readouts) if not each.ok]
+        if broken:
+            blank = [replace(records[i], y=None) for i in broken]
+            asked = [thresholds[i] for i in broken] if thresholds else None
+            told = [rows[i] for i in broken], blank, [confirmed[i] for i in broken]
+            again = self.step(*told, asked).readouts
+            for i, each in zip(broken, again, strict=True):
+                readouts[i] = each
+        return readouts
+
+    def inputs(self, records: list[Record]) -> Inputs:
+        """Tensors of one observation of each stream."""
+        outputs = self.model.y_dim
+        nothing = [0.0] * outputs
+        y = [numbers(r.y) or nothing for r in records]
+        x = None
+        if self.model.x_dim:
+            blank = [0.0] * self.model.x_dim
+            x = self._tensor([r.x if r.x is not None else blank for r in records])
+        told = [float("nan") if r.changepoint is None else r.changepoint for r in records]
+        settings = self._tensor(
+            [[r.elapsed, p, r.outlier_rate] for r, p in zip(records, told, strict=True)]
+        )
+        labelled = torch.tensor([r.y is not None for r in records], device=self.device)
+        hazard = step_inputs.hazard_table(self.model, [r.hazard for r in records], self.device)
+        return Inputs(x, self._tensor(y), labelled, hazard, *settings.unbind(1))
+
+    def _tensor(self, values: list[list[float]]) -> Tensor:
+        return torch.tensor(values, dtype=torch.float64, device=self.device)
+
+    def _prior(self, tensors: list[Tensor]) -> Prior:
+        return Prior(self._stats(*tensors[:-2]), *tensors[-2:])
+
+
+def _tensors(prior: Prior) -> list[Tensor]:
+    return [*prior.stats, *prior[1:]]

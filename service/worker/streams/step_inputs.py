@@ -1,0 +1,82 @@
+"""Inputs of a step from a stream's settings: hazards, outlier rate, time elapsed."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from functools import lru_cache
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from model_core import hazard as tables
+from model_core.upm.base import UnderlyingModel
+from service.errors.stream import TimeBackwards
+from service.wire import Durations, Hazard, Observation, StreamSettings, timestamps
+
+
+def effective_hazard(
+    model: UnderlyingModel, settings: StreamSettings
+) -> tuple[Hazard | None, float]:
+    """Hazard and outlier rate that an observation meets; None: the model's own table."""
+    hazard = settings.hazard
+    if hazard is None and isinstance(model.hazard, float):
+        hazard = model.hazard
+    rate = settings.outlier_rate
+    return hazard, model.outlier_rate if rate is None else rate
+
+
+def hazard_table(model: UnderlyingModel, hazards: list[Hazard | None], device: str) -> Tensor:
+    """Hazards by run length (B, H), H that of the longest: a last entry holds on."""
+    stated = [model.hazard if each is None else each for each in hazards]
+    if all(isinstance(each, float) for each in stated):
+        return torch.tensor([[each] for each in stated], dtype=torch.float64, device=device)
+    # Tables may have thousands of entries: they are made once, and copied as tensors.
+    rows = [_table(_key(each), device) for each in stated]
+    longest = max(map(len, rows))
+    return torch.stack([torch.cat((row, row[-1:].expand(longest - len(row)))) for row in rows])
+
+
+def _key(hazard: Hazard) -> tuple[float, ...] | tuple[tuple[float, float]]:
+    """What a table is remembered by: its entries, or mean and shape of durations."""
+    if isinstance(hazard, Durations):
+        return ((hazard.mean, hazard.shape),)
+    return hazard if isinstance(hazard, tuple) else (hazard,)
+
+
+@lru_cache(maxsize=256)
+def _table(key: tuple[Any, ...], device: str) -> Tensor:
+    entries = tables.negative_binomial(*key[0]) if isinstance(key[0], tuple) else key
+    return torch.tensor(entries, dtype=torch.float64, device=device)
+
+
+def elapsed(seen: Observation, interval: float | None, last: float | None) -> float:
+    """Steps since the observation before: as stated, else by its time, else one.
+
+    interval: seconds in a step, None where times do not count. last: when that one was.
+    """
+    if seen.elapsed is not None:
+        return seen.elapsed
+    if interval is None or seen.time is None or last is None:
+        return 1.0
+    return max(0.0, timestamps.seconds(seen.time) - last) / interval
+
+
+def check(
+    observations: Sequence[Observation], first: int, interval: float | None, last: float | None
+) -> None:
+    """Raise TimeBackwards where one is from before the one before it, and times count."""
+    if interval is None:
+        return
+    for i, seen in enumerate(observations, first):
+        if seen.time is None:
+            continue
+        now = timestamps.seconds(seen.time)
+        if last is not None and now < last and seen.elapsed is None:
+            where = "" if len(observations) == 1 and first == 0 else f"observations[{i}]."
+            raise TimeBackwards(
+                f"{where}time: {last - now:g} s before the previous observation; give "
+                "`elapsed`, or post in order",
+                field="time",
+            )
+        last = now

@@ -1,0 +1,368 @@
+"""One stream on the host: its head, the records not yet sealed, and what the next commit writes."""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from collections.abc import Mapping
+from typing import NamedTuple
+
+import msgspec
+
+from service import wire
+from service.store import keys
+from service.store.effects import Effect, index_effects, quarantine_effects
+from service.store.worker_reads import CHUNK, CorruptState, Store, Stored, decoded, phase_of, seal
+from service.wire import Change, Event, Head, IdempotencyRecord, Record
+from service.wire.event_entries import Id
+from service.worker.streams.slab import Slab
+
+# About, of a stream, of an entry beside its own bytes, and of a struct that is not encoded.
+STREAM_BYTES, ENTRY_BYTES, STRUCT_BYTES = 3000, 110, 500
+
+
+class Ahead(NamedTuple):
+    """Row of a state that is `count` observations ahead of the stream's, which wait for labels."""
+
+    row: int
+    count: int  # type: ignore[assignment]
+
+
+class Stream:
+    """A loaded stream. `head` is None for one that never was; see `alive`."""
+
+    def __init__(self, partition: int, name: str, stored: Stored) -> None:
+        self.partition, self.name = partition, name
+        self.head: Head | None = None
+        self.tail: dict[int, bytes] = {}  # encoded records, without their checksums
+        self.damaged: dict[int, bytes] = {}  # records in the tail, as stored
+        self.buffer: list[Record] = []  # records while warming up
+        self.remembered: OrderedDict[bytes, IdempotencyRecord] = OrderedDict()
+        self.unreadable: dict[bytes, bytes] = {}  # idempotency records
+        self.slab: Slab | None = None
+        self.ahead: Ahead | None = None
+        self.row = -1
+        self.broken: str | None = None  # why what is stored cannot be read
+        self.unserved: Exception | None = None  # why there is no model for what is stored
+        self.reborn = False  # the next commit drops an earlier life
+        self.phase = phase_of(name)
+        self._stale = set(stored.stale)
+        self._fresh: dict[bytes, bytes] = {}
+        self._effects: list[Effect] = []
+        self._new: dict[int, Record] = {}  # encoded when the answers are complete
+        self._events: dict[int, Event] = {}
+        self._known: dict[int, Event] = {}  # since it was loaded: not all committed yet
+        self._raised: list[tuple[Event, str | None]] = []
+        self.feed: list[tuple[Id, bytes]] = []  # id and entry, for the next commit
+        self._touched = False
+        self._was = wire.StreamSettings()  # settings when they were last written
+        self._sealing: dict[int, bytes] = {}  # chunks that the last commit may still be writing
+        self._remembered_bytes = 0
+        self.host_bytes = STREAM_BYTES  # what all of this takes, as last counted
+
+    @property
+    def alive(self) -> bool:
+        """Whether the stream exists now."""
+        return self.head is not None and not self.head.deleted
+
+    @property
+    def behind_checkpoint(self) -> bool:
+        """Whether observations were applied since the last checkpoint."""
+        return self.slab is not None and self.live().checkpoint < self.live().seq
+
+    @property
+    def checkpoint_ms(self) -> int:
+        """When the last checkpoint was made, or else the stream."""
+        return self.live().checkpoint_ms or self.live().created_ms
+
+    @property
+    def idle(self) -> bool:
+        """Whether nothing waits to be committed."""
+        return not self._touched and not self._effects and not self._fresh
+
+    def live(self) -> Head:
+        """Head of a stream known to exist."""
+        assert self.head is not None
+        return self.head
+
+    def begin_with(self, head: Head | None) -> None:
+        """Take the stored head over."""
+        self.head = head
+        if head is not None:
+            self._was = head.settings
+
+    def create(self, head: Head) -> None:
+        """Start a new generation of the stream."""
+        self.head, self.tail, self.buffer, self._new, self._events = head, {}, [], {}, {}
+        self._known, self._was = {}, wire.StreamSettings()
+        self._effects.append(("ZADD", keys.names(self.partition), 0, self.name))
+        self._touched = True
+
+    def restart(self, head: Head) -> None:
+        """Begin this life again with other settings; it has no observation yet."""
+        old = self.live()
+        self.leave()
+        head.generation, head.created_ms = old.generation, old.created_ms
+        self.head = head
+
+    def delete(self, now_ms: int) -> None:
+        """Leave a tombstone; idempotency records stay."""
+        p, name = self.partition, self.name
+        head = self.head or Head(1, wire.StreamSettings())  # it could not be read
+        self.head = Head(head.generation, head.settings, deleted=True, updated_ms=now_ms)
+        self.broken, self.unserved, self.reborn = None, None, True
+        self.tail, self.damaged, self.buffer, self._new, self._events = {}, {}, [], {}, {}
+        self.leave()
+        for list_of in (keys.names, keys.due, keys.pinned):
+            self._effects.append(("ZREM", list_of(p), name))
+        if self.unreadable:
+            self._effects.append(("HDEL", keys.idempotency(p, name), *self.unreadable))
+            self.unreadable = {}
+        for key in (keys.tail, keys.history, keys.checkpoint, keys.events, keys.changes):
+            self._effects.append(("UNLINK", key(p, name)))
+        self._touched = True
+
+    def leave(self) -> None:
+        """Give the row on the device back."""
+        self.come_back()
+        if self.slab is not None:
+            self.slab.remove(self.row)
+        self.slab, self.row = None, -1
+
+    def come_back(self) -> None:
+        """Forget the state that ran ahead of labels to come."""
+        if self.slab is not None and self.ahead is not None:
+            self.slab.remove(self.ahead.row)
+        self.ahead = None
+
+    def touch(self, now_ms: int) -> None:
+        """Have the head written with the next commit."""
+        self.live().updated_ms = now_ms
+        self._touched = True
+
+    def keep_changes(self, changes: list[Change]) -> None:
+        """Have changes of settings written with the next commit."""
+        key = keys.changes(self.partition, self.name)
+        for each in changes:
+            field = f"{each.seq}:{each.time_ms}:{each.number}"
+            blob = wire.checksummed(wire.encode(each), "change", self.name, field)
+            self._effects.append(("HSET", key, field, blob))
+
+    def count(self) -> None:
+        """Count what the stream takes on the host."""
+        blobs = [*self.tail.values(), *self._sealing.values(), *self.unreadable.values()]
+        pending = len(self.head.pending) if self.head is not None else 0
+        structs = len(self.buffer) + len(self._known) + pending
+        self.host_bytes = (
+            STREAM_BYTES
+            + sum(map(len, blobs))
+            + ENTRY_BYTES * len(blobs)
+            + STRUCT_BYTES * structs
+            + self._remembered_bytes
+        )
+
+    def put(self, record: Record) -> None:
+        """Keep a record that is new or was changed."""
+        self._new[record.seq] = record
+
+    def keep_events(self, events: list[Event]) -> None:
+        """Queue events for the next commit without publishing them."""
+        self._events.update((event.id, event) for event in events)
+        self._known.update(self._events)
+
+    def raise_events(self, events: list[Event], time: str | None) -> None:
+        """Have events written with the next commit; `time` is the observation's."""
+        self.keep_events(events)
+        self._raised += [(event, time) for event in events]
+
+    def events(self, store: Store) -> dict[int, Event]:
+        """All events of this life, by id."""
+        found = store.events(self.partition, self.name) | self._known
+        return dict(sorted(found.items()))
+
+    def take_raised(self) -> list[tuple[Event, str | None]]:
+        """Return the events raised since the last call, in order."""
+        found, self._raised = self._raised, []
+        return found
+
+    def remember(
+        self, field: bytes, record: IdempotencyRecord, keep_s: float, keep_requests: int
+    ) -> None:
+        """Keep a keyed outcome; forget those that are old and not among the newest."""
+        record.field = field
+        self.remembered[field] = record
+        self._fresh[field] = self._kept(record)
+        self._remembered_bytes += _remembered_bytes(field, record)
+        while len(self.remembered) > max(keep_requests, 1):
+            oldest, first = next(iter(self.remembered.items()))
+            if record.time_ms - first.time_ms <= 1000 * keep_s:
+                break
+            del self.remembered[oldest]
+            self._remembered_bytes -= _remembered_bytes(oldest, first)
+            self._fresh.pop(oldest, None)
+            self._effects.append(("HDEL", keys.idempotency(self.partition, self.name), oldest))
+
+    def recall(self, stored: dict[bytes, bytes]) -> None:
+        """Load keyed outcomes, oldest first; those that cannot be read are `unreadable`.
+
+        A record has its field in it: where the two differ, the hash's was damaged, and the record
+        is taken under its own. Whatever was stored under the other one is lost.
+        """
+        records: dict[bytes, IdempotencyRecord] = {}
+        for field, blob in stored.items():
+            try:
+                record = decoded(wire.decode_idempotency, blob, "idempotency", self.name)
+            except CorruptState:
+                self.unreadable[field] = blob
+                continue
+            if record.field not in (b"", field):
+                self.unreadable[field] = blob
+            records[record.field or field] = record
+        self.unreadable = {f: blob for f, blob in self.unreadable.items() if f not in records}
+        self.remembered.update(sorted(records.items(), key=lambda pair: pair[1].time_ms))
+        self._remembered_bytes = sum(_remembered_bytes(*pair) for pair in self.remembered.items())
+
+    def keep_remembered(self) -> None:
+        """Have all keyed outcomes written with the next commit."""
+        for field, record in self.remembered.items():
+            record.field = field
+            self._fresh[field] = self._kept(record)
+
+    def _kept(self, record: IdempotencyRecord) -> bytes:
+        return wire.checksummed(wire.encode(record), "idempotency", self.name)
+
+    def read_tail(self, stored: Mapping[int, bytes]) -> None:
+        """Take stored records over; those that do not fit their checksums are `damaged`."""
+        for seq, blob in stored.items():
+            try:
+                self.tail[seq] = wire.checked(blob, "tail", self.name, seq)
+                self.damaged.pop(seq, None)
+            except wire.Damaged:
+                self.damaged[seq] = blob
+
+    def mend(self, stored: Mapping[int, bytes]) -> None:
+        """Take over those of the damaged records that are good by now, at their places."""
+        self.read_tail(stored)
+        self.tail = dict(sorted(self.tail.items()))
+
+    @property
+    def checkpoint_field(self) -> str:
+        """Name of a state at the stream's seq."""
+        return f"{self.live().generation}:{self.live().seq}"
+
+    def moved_checkpoint(self) -> None:
+        """Point the head at the state at its seq, already written; the one before goes."""
+        head = self.live()
+        old = f"{head.generation}:{head.checkpoint}"
+        if head.checkpoint and head.checkpoint != head.seq:
+            self._effects.append(("HDEL", keys.checkpoint(self.partition, self.name), old))
+        head.checkpoint, head.checkpoint_ms = head.seq, head.updated_ms
+        self._touched = True
+
+    def commit_checkpoint(self, blob: bytes) -> None:
+        """Have the next commit itself write the state at the stream's seq."""
+        self.moved_checkpoint()
+        key, field = keys.checkpoint(self.partition, self.name), self.checkpoint_field
+        kept = wire.checksummed(blob, "checkpoint", self.name, field)
+        self._effects.append(("HSET", key, field, kept))
+
+    def checkpoint_due(self, every: int) -> bool:
+        """Whether a boundary of `every` observations was passed since the last checkpoint."""
+        head = self.live()
+        return (head.seq + self.phase) // every > (head.checkpoint + self.phase) // every
+
+    def recent(self) -> tuple[dict[int, Record], dict[int, bytes]]:
+        """Records that are in no chunk yet, and chunks that may not be stored yet."""
+        records = {seq: wire.decode_record(each) for seq, each in self.tail.items()}
+        return records | self._new, self._sealing
+
+    def relay(self, records: list[Record]) -> None:
+        """Have the last records written anew, in chunks and tail; the first begins a chunk."""
+        self.live().sealed = records[0].seq if records else self.live().seq
+        self.tail = {}
+        for record in records:
+            self.put(record)
+
+    def set_aside(self, blobs: Mapping[str, bytes | None]) -> None:
+        """Keep parts that cannot be read, by name, where no later commit overwrites them."""
+        self._effects += quarantine_effects(self.partition, self.name, blobs)
+
+    def effects(self) -> list[Effect]:
+        """Everything the next commit must write; afterwards nothing waits."""
+        p, name = self.partition, self.name
+        self.tail.update((seq, wire.encode(record)) for seq, record in self._new.items())
+        self._sealing = {}
+        if self.alive and self.broken is None and self.unserved is None:
+            self._drop_stale()
+            if self.live().warm:
+                self._seal()
+        found, self._effects = self._effects, []
+        if self._new:
+            pairs = [part for seq in self._new for part in (str(seq), self._record(seq))]
+            found.append(("HSET", keys.tail(p, name), *pairs))
+        if self._events:
+            pairs = [v for i, e in self._events.items() for v in (str(i), self._event(e))]
+            found.append(("HSET", keys.events(p, name), *pairs))
+        if self._fresh:
+            records = [part for pair in self._fresh.items() for part in pair]
+            found.append(("HSET", keys.idempotency(p, name), *records))
+        if self._touched and self.head is not None:
+            head = wire.checksummed(wire.encode(self.head), "head", name)
+            found.append(("HSET", keys.heads(p), name, head))
+            if self.alive:
+                found += index_effects(p, name, self.head, self._was)
+                self._was = self.head.settings
+        self._new, self._events, self._fresh, self._touched = {}, {}, {}, False
+        self.reborn = False
+        self.count()
+        return found
+
+    def _record(self, seq: int) -> bytes:
+        return wire.checksummed(self.tail[seq], "tail", self.name, seq)
+
+    def _event(self, event: Event) -> bytes:
+        return wire.checksummed(wire.encode(event), "event", self.name, event.id)
+
+    def _drop_stale(self) -> None:
+        """Drop states that a worker wrote and did not live to commit."""
+        head = self.live()
+        self._stale.discard(f"{head.generation}:{head.checkpoint}".encode())  # made again
+        if self._stale:
+            key = keys.checkpoint(self.partition, self.name)
+            self._effects.append(("HDEL", key, *self._stale))
+        self._stale = set()
+
+    def _seal(self) -> None:
+        """Seal complete chunks, drop those past the retained history, trim the tail."""
+        head, p, name = self.live(), self.partition, self.name
+        key = keys.history(p, name)
+        while (end := self._chunk_end(head.sealed)) <= head.seq:
+            number = (end - 1 + self.phase) // CHUNK
+            seqs = range(head.sealed, end)  # without those that are damaged
+            blobs = [msgspec.Raw(self.tail[seq]) for seq in seqs if seq in self.tail]
+            self._sealing[number] = seal(name, number, blobs)
+            self._effects.append(("HSET", key, str(number), self._sealing[number]))
+            head.sealed = end
+            self._touched = True
+        oldest = (max(0, head.seq - head.settings.history) + self.phase) // CHUNK
+        sealed = (head.sealed + self.phase) // CHUNK
+        gone = range(head.oldest, min(oldest, sealed))
+        if gone:
+            self._effects.append(("HDEL", key, *(str(number) for number in gone)))
+            head.oldest = gone.stop
+            self._touched = True
+        end = min(head.sealed, head.checkpoint)
+        if min((next(iter(self.tail), end), *self.damaged)) < end:
+            done = [seq for seq in (*self.tail, *self.damaged) if seq < end]
+            # New ones too: the end of the warm-up puts records that are stored already.
+            self._effects.append(("HDEL", keys.tail(p, name), *map(str, done)))
+            for seq in done:
+                self.tail.pop(seq, None)
+                self.damaged.pop(seq, None)
+                self._new.pop(seq, None)
+
+    def _chunk_end(self, seq: int) -> int:
+        return ((seq + self.phase) // CHUNK + 1) * CHUNK - self.phase
+
+
+def _remembered_bytes(field: bytes, record: IdempotencyRecord) -> int:
+    return 400 + len(field) + sum(len(each) + 50 for each in record.body)

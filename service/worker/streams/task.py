@@ -1,0 +1,202 @@
+"""One command on its way from the log to its stored outcome."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable
+from typing import NamedTuple
+from zlib import crc32
+
+import msgspec
+
+from service import wire
+from service.errors.base import ServiceError
+from service.store.log import DONE, START, Entry, Offset
+from service.wire import Command, Envelope, Observe, Outcome, versions
+from service.worker.streams import answers
+from service.worker.streams.answers import Answer
+
+REACH = 128  # observations of one stream in a batch: they are applied one after the other
+
+
+class Task:
+    """One command on its way from the log to its outcome."""
+
+    def __init__(
+        self,
+        partition: int,
+        incarnation: str,
+        envelope: Envelope,
+        entry: str,
+        index: int,
+        checksums: bool = True,
+        sharded: bool = True,
+    ) -> None:
+        self.partition, self.incarnation, self.envelope = partition, incarnation, envelope
+        self.entry, self.index = entry, index  # its place in the log
+        self.checksums = checksums  # whether its API reads outcomes that have them
+        self.sharded = sharded  # whether its API listens on the partition's channel
+        self.raised = 0  # events so far
+        self.status = 200
+        self.body: list[bytes] = []
+        self.answers: list[Answer] = []
+        self.refusal: ServiceError | None = None
+        self.same_as: Task | None = None  # an earlier task of this batch with the same key
+        self.field: bytes | None = None  # its idempotency record is to be kept under this
+
+    @property
+    def command(self) -> Command:
+        """The command."""
+        return self.envelope.command
+
+    def outcome(self) -> Outcome:
+        """What is stored and published."""
+        return Outcome(self.envelope.number, self.status, self.body)
+
+    def finish(self) -> None:
+        """Render the body, once the batch's predictives are filled in."""
+        if self.same_as is not None:
+            self.status, self.body = self.same_as.status, answers.repeat(self.same_as.body)
+            return
+        self.body += [answer.render() for answer in self.answers]
+        if self.refusal is not None:
+            if isinstance(self.command, Observe):
+                self.refusal.extra["applied"] = len(self.answers)
+            self.status = self.refusal.status
+            self.body.append(self.refusal.render())
+
+
+def key_field(command: Observe) -> bytes:
+    """Field of a keyed command's idempotency record."""
+    return f"{command.key}\0{command.first}".encode()
+
+
+class Lost(NamedTuple):
+    """A command that was damaged in the log, by its number."""
+
+    incarnation: str
+    number: int
+    units: int
+    sharded: bool
+
+
+class Item(NamedTuple):
+    """One command and the offset that is reached when it is applied.
+
+    `payload` is what to set aside: an entry or a command that cannot be read (`task` is None
+    then), or a command that cannot be applied. `lost`: who waits for one that cannot be read.
+    """
+
+    task: Task | None
+    offset: Offset
+    payload: bytes | None = None
+    lost: Lost | None = None
+
+
+def decode_entries(partition: int, at: Offset, entries: list[Entry]) -> list[Item]:
+    """Commands of a partition's entries that are beyond its offset.
+
+    They end before the first entry of a later version: none at all where that comes next.
+    """
+    items = []
+    for entry in entries:
+        found = _commands(partition, entry)
+        if found is None:
+            break
+        if not found:
+            items.append(Item(None, Offset(entry.id, DONE), entry.payload))
+        last = len(found) - 1
+        for i, item in enumerate(found):
+            if entry.id != at.entry or i > at.index:
+                items.append(item._replace(offset=Offset(entry.id, DONE if i == last else i)))
+    return items
+
+
+def _commands(partition: int, entry: Entry) -> list[Item] | None:
+    """Commands of an entry: none if it cannot be read, None if only later versions can."""
+    if not entry.sums:
+        batch = _decoded(entry.payload)
+        if batch is None:
+            return None
+        tasks = [
+            Task(partition, batch.incarnation, each, entry.id, i, False, False)
+            for i, each in enumerate(batch.envelopes)
+        ]
+        return [Item(task, START) for task in tasks]
+    try:
+        sums = wire.decode_sums(wire.checked(entry.sums, "entry", partition))
+    except (msgspec.MsgspecError, ValueError):  # damaged, or text that is none
+        # Nothing of it can be checked: none is applied, and who waits is answered if possible.
+        batch = _decoded(entry.payload) or wire.LogEntry("", [])
+        every = [
+            (each, Lost(batch.incarnation, each.number, wire.units(each.command), True))
+            for each in batch.envelopes
+        ]
+        return [Item(None, START, wire.encode(each), lost) for each, lost in every]
+    return None if sums.format > versions.ENTRY else _checked(partition, entry, sums)
+
+
+def _checked(partition: int, entry: Entry, sums: wire.Sums) -> list[Item] | None:
+    """Commands of an entry, each checked by itself."""
+    found, start = [], sums.start
+    for i, each in enumerate(sums.commands):
+        body = entry.payload[start : start + each.length]
+        start += each.length
+        lost = Lost(sums.incarnation, each.number, each.units, sums.sharded)
+        item = Item(None, START, body, lost)
+        if crc32(body) == each.crc:
+            try:
+                envelope = wire.decode_envelope(body)
+                whose = partition, sums.incarnation
+                task = Task(*whose, envelope, entry.id, i, sharded=sums.sharded)
+                item = Item(task, START)
+            except msgspec.MsgspecError:
+                if _unknown(body):
+                    return None
+        found.append(item)
+    return found
+
+
+def in_reach(items: list[Item], alone: Callable[[Item], bool]) -> list[Item]:
+    """The first items, so many that no stream has more than REACH observations; one at least.
+
+    alone: whether an item has to be the only one.
+    """
+    counts: Counter[str] = Counter()
+    for i, item in enumerate(items):
+        if alone(item):
+            return items[: max(1, i)]
+        if item.task is not None:
+            command = item.task.command
+            counts[command.stream] += wire.units(command)
+            if i and counts[command.stream] > REACH:
+                return items[:i]
+    return items
+
+
+def _decoded(payload: bytes) -> wire.LogEntry | None:
+    """Read an entry: an empty batch if it cannot be read, None if only later versions can."""
+    try:
+        batch = wire.decode_batch(payload)
+    except (msgspec.MsgspecError, ValueError):
+        return None if _later(payload) else wire.LogEntry("", [])
+    return None if batch.format > versions.ENTRY else batch
+
+
+def _later(payload: bytes) -> bool:
+    """Whether an entry that cannot be read says that it is of a later version."""
+    try:
+        _, envelopes, *rest = msgspec.msgpack.decode(payload)
+        tags = {envelope[4]["type"] for envelope in envelopes}
+    except (msgspec.MsgspecError, ValueError, TypeError, LookupError):
+        return False
+    said = rest[0] if rest and isinstance(rest[0], int) else 1
+    return said > versions.ENTRY or not tags <= wire.TAGS
+
+
+def _unknown(body: bytes) -> bool:
+    """Whether a command that cannot be read is of a kind that is not known here."""
+    try:
+        return msgspec.msgpack.decode(body)[4]["type"] not in wire.TAGS
+    except (msgspec.MsgspecError, ValueError, TypeError, LookupError):
+        return False

@@ -1,0 +1,163 @@
+"""What is checked against a stream as it is at a command's position in the log."""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+from model_core.upm.base import UnderlyingModel
+from model_core.upm.builtin import BUILTIN
+from service.errors.base import (
+    DimensionMismatch,
+    LabelOutOfRange,
+    SeqConflict,
+    SettingsConflict,
+    UnfitSettings,
+)
+from service.wire import Head, Observation, Record, StreamSettings, numbers
+
+# Squares and sums of squares of anything smaller stay finite, whatever the model does with them.
+LARGEST = 1e100
+LARGEST_COUNT = 1e12  # exact in a float, with room for sums of them
+REMEDY = {"model": "move it to another model by POST /v1/streams/{id}/model"}
+DELETE = "delete the stream first"
+FIXED = ("model", "warmup", "location", "scale", "classes", "order", "trend", "season")
+
+
+class Known(NamedTuple):
+    """Numbers in a stream's inputs and labels; None where its first observation decides."""
+
+    x_dim: int | None
+    y_dim: int | None
+
+    def after(self, seen: Observation | Record) -> Known:
+        """What is known after an observation: the first input and label decide."""
+        x_dim, y_dim = self
+        if x_dim is None and seen.x:
+            x_dim = len(seen.x)
+        if y_dim is None and seen.y is not None:
+            y_dim = len(numbers(seen.y))
+        return Known(x_dim, y_dim)
+
+
+def check_position(expected: int | None, current: int) -> None:
+    """Raise SeqConflict where a command expects its stream at another position."""
+    if expected is not None and expected != current:
+        detail = f"seq is {expected}, but the next observation is {current}"
+        if expected < current:
+            detail += f", and no pending label at seq {expected}"
+        raise SeqConflict(detail, seq=current)
+
+
+def check_observation(
+    seen: Observation | Record, where: str, x_dim: int | None, y_dim: int | None
+) -> None:
+    """Raise DimensionMismatch or LabelOutOfRange, naming the field after `where`."""
+    y = numbers(seen.y)
+    if seen.y is not None and len(y) != y_dim:
+        raise DimensionMismatch(f"{where}y: expected {_count(y_dim)}, got {len(y)}", field="y")
+    check_input(seen.x, f"{where}x", x_dim)
+    for field, values in (("y", y), ("x", seen.x or [])):
+        if any(not abs(value) <= LARGEST for value in values):
+            raise LabelOutOfRange(
+                f"{where}{field}: expected numbers up to {LARGEST:g}", field=field
+            )
+
+
+def check_inputs(inputs: list[list[float]], field: str, x_dim: int | None) -> None:
+    """Raise DimensionMismatch for a list of inputs one of which does not fit."""
+    for i, x in enumerate(inputs):
+        check_input(x, f"{field}[{i}]", x_dim)
+        if any(abs(value) > LARGEST for value in x):
+            raise DimensionMismatch(
+                f"{field}[{i}]: expected numbers up to {LARGEST:g}", field=field
+            )
+
+
+def check_input(x: list[float] | None, where: str, x_dim: int | None) -> None:
+    """Raise DimensionMismatch for an input of the wrong length; None: any but none at all."""
+    got = len(x) if x is not None else 0
+    if got == x_dim or (x_dim is None and got):
+        return
+    if x_dim == 0:
+        detail = (
+            f"{where}: the stream's model takes no input, got {_count(got)}; use a model with "
+            "inputs such as `linear`"
+        )
+    else:
+        expected = "at least one number" if x_dim is None else _count(x_dim)
+        detail = f"{where}: expected {expected}, got {got or 'none'}"
+    raise DimensionMismatch(detail, field="x")
+
+
+def _count(count: int | None) -> str:
+    return "1 number" if count == 1 else f"{count} numbers"
+
+
+def check_label(seen: Observation | Record, where: str, model: UnderlyingModel) -> None:
+    """Raise LabelOutOfRange for a label that the model cannot produce."""
+    for value in numbers(seen.y):
+        expected = _wrong(value, model)
+        if expected:
+            raise LabelOutOfRange(f"{where}y: expected {expected}, got {value:g}", field="y")
+
+
+def _wrong(value: float, model: UnderlyingModel) -> str | None:
+    """What a label should have been, where it is not."""
+    whole = value == int(value)
+    if model.label == "count" and not (whole and 0 <= value <= LARGEST_COUNT):
+        return f"a count of at most {LARGEST_COUNT:g}"
+    if model.label == "binary" and value not in (0.0, 1.0):
+        return "0 or 1"
+    if model.label == "class" and not (whole and 0 <= value < model.classes):
+        return f"the index of one of {model.classes} classes"
+    if model.label == "positive" and value < 0:
+        return "a number of at least 0"
+    return None
+
+
+def check_prior(settings: StreamSettings, model: UnderlyingModel, known: Known) -> Known:
+    """Raise where location and scale do not fit the model; returns what they tell of its shape."""
+    given = {"location": settings.location, "scale": settings.scale}
+    for field, values in given.items():
+        if values is None:
+            continue
+        if model.scales_inputs:
+            detail = (
+                f"{field}: a {model.kind} stream takes it from its warm-up, for its inputs as well"
+            )
+            raise UnfitSettings(detail, field=field)
+        if known.y_dim not in (None, len(values)):
+            raise DimensionMismatch(f"{field}: expected {_count(known.y_dim)}", field=field)
+        known = known._replace(y_dim=len(values))
+        positive = field == "scale" or model.label in ("count", "positive")
+        least = 1 / LARGEST if positive else -LARGEST
+        if any(not least <= value <= LARGEST for value in values):
+            raise LabelOutOfRange(
+                f"{field}: expected numbers between {least:g} and {LARGEST:g}", field=field
+            )
+    return known
+
+
+def check_options(settings: StreamSettings) -> None:
+    """Raise UnfitSettings for a setting that is missing, or that nothing can be done with."""
+    model = BUILTIN.get(settings.model)
+    for name in model.needs if model is not None else ():
+        if getattr(settings, name) is None:
+            raise UnfitSettings(f"{name}: model {settings.model} needs this setting", field=name)
+    if isinstance(settings.hazard, tuple) and not any(settings.hazard):
+        raise UnfitSettings("hazard: expected a table with an entry above 0", field="hazard")
+
+
+def same_model(name: str, current: str) -> bool:
+    """Whether a model's name means the one a stream has; without a version it always does."""
+    return name in (current, current.partition("@")[0])
+
+
+def check_settings(head: Head, given: dict[str, Any]) -> None:
+    """Raise SettingsConflict where a setting that shaped the prior would change."""
+    for name in FIXED:
+        if name in given and given[name] != getattr(head.settings, name):
+            raise SettingsConflict(
+                f"{name} cannot change on a stream with observations; {REMEDY.get(name, DELETE)}",
+                field=name,
+            )

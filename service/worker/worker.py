@@ -1,0 +1,372 @@
+"""The worker: owns partitions, reads their logs, applies commands, commits. One thread of work."""
+
+from __future__ import annotations
+
+import logging
+import random
+import secrets
+import time
+
+import redis
+import torch
+
+from service.observability import metrics
+from service.observability.tracing import open_tracer
+from service.settings import Settings
+from service.store.connection import connect
+from service.store.log import Commit, Lease, Log, Offset, Verdict
+from service.store.worker_reads import Store
+from service.worker.background_jobs import Jobs, is_background
+from service.worker.batch import CommandBatch
+from service.worker.commit import Committer, commit_of, refused
+from service.worker.leases import Census, Leases, share
+from service.worker.self_test import rehearse
+from service.worker.streams.registry import Engine
+from service.worker.streams.stream import Stream
+from service.worker.streams.task import Item, decode_entries, in_reach
+from service.worker.timing import Stages
+
+logger = logging.getLogger(__name__)
+READ_ENTRIES = 64  # of each partition at a time: 16 MiB at most
+CAREFUL = 2  # failed attempts: then one by one, each on trial
+IDLE_MS = 100  # longest wait for work, so that leases and signals are looked at
+BACKOFF_S = 0.2
+MAINTAIN_S = 1.0  # longest time between looks at who has which partitions
+RETURN_S = 1.0  # for so long after partitions were lost the other workers count as before
+HURRY_S = 5.0  # for so long after partitions were lost it is BACKOFF_S: others lost theirs as well
+
+
+class Worker:
+    """One worker process."""
+
+    def __init__(self, settings: Settings, worker_id: str | None = None, sharing: int = 0) -> None:
+        """Connect; sharing: workers of one machine's service, this one among them."""
+        self.settings = settings
+        self.id = worker_id or f"worker-{secrets.token_hex(6)}"
+        self.log = self._log()
+        self.client = self.log.client
+        self._tracer = open_tracer(settings, "worker")
+        self._committer = Committer(self.log)
+        self.engine = Engine(settings, Store(self.client), sharing)
+        self.leases = Leases(self._log, settings.lease_ttl_ms, settings.worker_hang_s)
+        self.engine.tick = self.leases.tick
+        self._jobs = Jobs(self.engine, self._tracer)
+        self.engine.busy = self._jobs
+        self._census = Census()
+        self.offsets: dict[int, Offset] = {}
+        self._blame = True
+        self._busy: set[int] = set()  # partitions of the batch under way
+        self._stopping = False
+        self._maintained = 0.0
+        self._hurry_until = 0.0
+        self._usual = 1  # workers alive, as of the last quiet time
+
+    def _log(self) -> Log:
+        assert self.settings.redis_url is not None, "a worker needs a Redis URL"
+        client = connect(self.settings.redis_url)
+        return Log(client, self.id, self.settings.lease_ttl_ms, self.settings.partitions)
+
+    def stop(self, *_: object) -> None:
+        """Finish the batch under way, hand everything over, and return from `run`."""
+        self._stopping = True
+
+    def run(self) -> None:
+        """Work until stopped."""
+        with torch.inference_mode():
+            rehearse(self.client, self.settings)
+            self.leases.start()
+            while not self._stopping:
+                self._turn()
+            self._hand_over()
+        self.leases.stop()
+        self._committer.close()
+        if self._tracer is not None:
+            self._tracer.close()
+
+    # --- one turn -----------------------------------------------------------------------------
+
+    def _turn(self) -> None:
+        self.leases.tick()
+        try:
+            self._tick()
+        except (redis.RedisError, torch.OutOfMemoryError) as error:
+            # Infrastructure errors: do not count an attempt against the commands.
+            logger.warning("restarting: %s: %s", type(error).__name__, error)
+            self._lose(set(self.offsets), blame=False)
+        except Exception:
+            logger.exception("partitions %s failed; retrying", sorted(self._busy))
+            self._lose(set(self._busy), blame=True)
+
+    def _tick(self) -> None:
+        for partition in self.leases.lost():
+            logger.warning("partition %d was taken over", partition)
+            self._disown(partition)
+            self._hurry()  # unless somebody has it by now: leases end while a store hangs
+        now = time.monotonic()
+        every_s = MAINTAIN_S if now > self._hurry_until else BACKOFF_S
+        if now - self._maintained > min(every_s, self.settings.lease_ttl_ms / 4000):
+            self._maintained = now
+            self._maintain()
+        if not self.offsets:
+            time.sleep(IDLE_MS / 1000)
+            return
+        at = {p: offset for p, offset in self.offsets.items() if p not in self._jobs}
+        entries = self.log.read(at, READ_ENTRIES, 0 if self._jobs else IDLE_MS)
+        found = {
+            p: in_reach(decode_entries(p, at[p], e), is_background) for p, e in entries.items()
+        }
+        for partition in [p for p, items in found.items() if not items]:
+            self.log.decline(partition, f"log entries after {at[partition]}")
+            self._release(partition)
+        found = self._in_room(found)
+        self._jobs.take(found)
+        if found:
+            self._work(found)
+        else:
+            self._settle()
+        if self._jobs:
+            self._advance()
+
+    def _in_room(self, found: dict[int, list[Item]]) -> dict[int, list[Item]]:
+        """The first items of each partition whose streams fit into memory, which are loaded."""
+        self._busy, self.engine.applying = set(found), set()
+        kept = {}
+        for partition, items in found.items():
+            names = list(dict.fromkeys(i.task.command.stream for i in items if i.task))
+            most = self.engine.room.for_states // (2 * len(found))
+            late = set(names[self.engine.load_first(partition, names, most) :])
+            end = next(
+                (i for i, e in enumerate(items) if e.task and e.task.command.stream in late), None
+            )
+            kept[partition] = items[:end]
+        self._busy = set()
+        return kept
+
+    def _work(self, items: dict[int, list[Item]]) -> None:
+        """Apply commands of several partitions, and begin to commit each partition."""
+        self._busy = set(items)
+        tasks = [item.task for found in items.values() for item in found if item.task]
+        stages, batch = Stages(tasks, self._tracer), CommandBatch(self.engine, tasks)
+        batch.apply()
+        self._applied(items, batch, stages)
+
+    def _advance(self) -> None:
+        """Work a little at one of the jobs."""
+        partition, job = self._jobs.next()
+        self._busy = {partition}
+        if job.advance():
+            self._jobs.end(partition)
+            self._applied({partition: [job.item]}, job.batch, job.stages)
+        self._busy = set()
+
+    def _applied(self, items: dict[int, list[Item]], batch: CommandBatch, stages: Stages) -> None:
+        """Begin to commit what was applied.
+
+        The commit is under way when this returns; reading goes on from where it will lead.
+        """
+        stages.computed()
+        self._settle()
+        touched = {p: batch.streams(p) for p in items if p in self.offsets}
+        for partition, streams in touched.items():
+            self.engine.mend(streams)
+            self.engine.checkpoint_due(partition, streams)
+        leases = self.leases.held()
+        commits = [self._commit_of(leases[p], items[p], s) for p, s in touched.items() if items[p]]
+        self._submit(commits, stages)
+        self.engine.committing = set(batch.lanes)
+        self.engine.drop_broken(batch.lanes)
+        self._busy = set()
+
+    def _commit_of(self, lease: Lease, items: list[Item], streams: list[Stream]) -> Commit:
+        keep_ms, most = int(2000 * self.settings.request_deadline_s), self.settings.feed_events
+        return commit_of(lease, self.offsets[lease.partition], items, streams, keep_ms, most)
+
+    def _commit(self, commits: list[Commit]) -> None:
+        """Commit, and wait for it."""
+        self._settle()
+        kept = [commit for commit in commits if commit.partition in self.offsets]
+        self._submit(kept, Stages([], None))
+        self._settle()
+
+    def _submit(self, commits: list[Commit], stages: Stages) -> None:
+        for commit in commits:
+            self.offsets[commit.partition] = commit.new
+        self._committer.submit(commits, stages)
+
+    def _settle(self) -> None:
+        """Wait for the in-flight commit and handle its results."""
+        invalid = {}
+        busy, self._busy = self._busy, self._busy | self._committer.partitions
+        results = self._committer.settle()
+        self._busy = busy
+        for commit, result in results:
+            p = commit.partition
+            if result == "OK" or p not in self.offsets:
+                continue
+            if result not in ("FENCED", "ALREADY"):
+                invalid[p] = result
+                continue
+            # Not ours any more, or done before: what we hold in memory is not to be trusted.
+            metrics.FENCED_COMMITS.inc(result == "FENCED")
+            logger.warning("lost ownership of partition %d (%s)", p, result)
+            self._disown(p)
+            self._hurry()
+        if invalid:  # after handling every result: the other partitions have moved on
+            self._busy |= set(invalid)  # beside those that have moved on in memory alone
+            raise RuntimeError(f"invalid commits, by partition: {invalid}")
+
+    # --- ownership ----------------------------------------------------------------------------
+
+    def _maintain(self) -> None:
+        """Keep an even share of the partitions."""
+        self._settle()
+        most = share(self.settings.partitions, self._living())
+        self.engine.ahead_ms = self.log.ahead_ms
+        for partition in list(self.offsets)[most:]:
+            self._release(partition)
+        free = [p for p in range(self.settings.partitions) if p not in self.offsets]
+        # In random order: workers that start together should not race for the same ones.
+        random.shuffle(free)
+        for partition in free:
+            if len(self.offsets) >= most:
+                break
+            lease = self.log.acquire(partition, self._blame)
+            if lease is not None:
+                self._take(lease)
+        self._blame = True
+        self._make_room()
+        self.engine.measure()
+
+    def _hurry(self) -> None:
+        """Share the partitions anew at once, and soon again until all workers are back."""
+        self._maintained = 0.0
+        self._hurry_until = time.monotonic() + HURRY_S
+
+    def _living(self) -> int:
+        """Workers to share with: those that lost the store as well are back in a moment.
+
+        Without them the first to return would take all partitions, and hand half over at once.
+        """
+        living = self._census.count(self.log)
+        now = time.monotonic()
+        if now > self._hurry_until:
+            self._usual = living
+        recent = now < self._hurry_until - HURRY_S + RETURN_S
+        return max(living, self._usual) if recent else living
+
+    def _take(self, lease: Lease) -> None:
+        self.leases.hold(lease)
+        self.offsets[lease.partition] = lease.offset
+        if lease.attempts >= CAREFUL or lease.trials:
+            self._one_by_one(lease)
+
+    def _one_by_one(self, lease: Lease) -> None:
+        """Apply what waits command by command, so that a guilty one is known; set it aside."""
+        p = lease.partition
+        logger.warning(
+            "partition %d failed %d times; applying its commands one by one",
+            p,
+            lease.attempts,
+        )
+        self._busy = {p}
+        found = self.log.read({p: lease.offset}, READ_ENTRIES, 0).get(p, [])
+        items = decode_entries(p, lease.offset, found)
+        if lease.guilty and items and items[0].task:
+            self._set_aside(lease, items.pop(0))
+        for item in items:
+            self.leases.tick()
+            if p in self.offsets:
+                self._try(lease, item)
+
+    def _try(self, lease: Lease, item: Item) -> None:
+        """Apply one command alone, named in the store meanwhile, in case it ends this process."""
+        p, task = lease.partition, item.task
+        if task is not None and not self.log.begin_trial(lease, task.entry, task.index):
+            self._disown(p)
+            return
+        self.leases.trial = lease if task is not None else None
+        self._work({p: [item]})
+        self.leases.trial = None  # its commit is the store's work
+        self._settle()
+
+    def _set_aside(self, lease: Lease, item: Item) -> None:
+        """Answer a command that is not applied, and its repeats; keep it for an operator."""
+        aside, record = refused(self.engine.store, item)
+        commit = self._commit_of(lease, [aside], [])
+        commit.effects.extend(record)
+        self._commit([commit])
+
+    def _disown(self, partition: int) -> None:
+        """Drop a partition that another worker has; what was on trial here is innocent."""
+        lease = self.leases.drop(partition)
+        self._forget(partition)
+        self.log.give_up([lease] if lease is not None else [])
+
+    def _forget(self, partition: int) -> None:
+        """Drop a partition that is not ours any more, and all that was not committed."""
+        self._jobs.end(partition)
+        self.offsets.pop(partition, None)
+        self.leases.drop(partition)
+        self.engine.forget(partition)
+
+    def _lose(self, partitions: set[int], blame: bool) -> None:
+        """Give partitions up after a failure and try again a little later."""
+        partitions = partitions | self._committer.abandon()
+        self._blame = blame
+        self._busy = set()
+        self._hurry()
+        self.leases.trial = None
+        leases = [self.leases.drop(partition) for partition in partitions]
+        for partition in partitions:
+            self._forget(partition)
+        verdict: Verdict = "failed" if blame else "innocent"
+        self.log.give_up((lease for lease in leases if lease is not None), verdict)
+        time.sleep(BACKOFF_S)
+
+    def _release(self, partition: int) -> None:
+        """Hand a partition over: its states are written first."""
+        self._jobs.end(partition)
+        self._settle()
+        streams = [s for (p, _), s in self.engine.streams.items() if p == partition]
+        self._keep(partition, [s.name for s in streams if s.alive and s.slab is not None])
+        lease = self.leases.drop(partition)
+        self._forget(partition)
+        if lease is not None:
+            self.log.release(lease, clean=True)
+
+    def _keep(self, partition: int, names: list[str]) -> None:
+        """Checkpoint streams and commit their heads, without moving the offset."""
+        if not names or partition not in self.offsets:
+            return
+        streams = [self.engine.streams[partition, name] for name in names]
+        self.engine.mend(streams)
+        self.engine.checkpoint(partition, streams)
+        at = self.offsets[partition]
+        effects = [effect for stream in streams for effect in stream.effects()]
+        if effects:
+            token = self.leases.held()[partition].token
+            self._commit([Commit(partition, token, at, at, 0, effects, [])])
+
+    def _make_room(self) -> None:
+        """Evict the streams used longest ago where there are too many."""
+        for partition, names in self.engine.crowded(self._jobs).items():
+            self._keep(partition, [n for n in names if self.engine.streams[partition, n].slab])
+            for name in names:
+                if (partition, name) in self.engine.streams:
+                    self.engine.evict(self.engine.streams[partition, name])
+        self.engine.drop_empty_slabs()
+
+    def _hand_over(self) -> None:
+        try:
+            self._settle()
+        except (redis.RedisError, RuntimeError) as error:
+            logger.warning("the last commit failed: %s", error)
+            self._lose(set(self.offsets), blame=False)
+        try:
+            for partition in list(self.offsets):
+                self.leases.tick()
+                self._release(partition)
+            self.log.leave()
+        except redis.RedisError as error:
+            logger.warning("not all leases were released: %s", error)
+            self._lose(set(self.offsets), blame=False)

@@ -1,0 +1,149 @@
+"""The command line: complete help, settings from options and environment, clear refusals."""
+
+import csv
+from importlib import resources
+
+import pytest
+import typer
+from typer.testing import CliRunner
+
+from service.commands import run
+from service.commands.demo import confirmed_changes
+from service.commands.main import app
+from service.commands.options import API, SERVE, WORKER, flag, variable
+from service.schema.responses import Event
+from service.settings import Settings
+
+WIDE = {"COLUMNS": "250", "TERMINAL_WIDTH": "250", "NO_COLOR": "1"}
+
+
+@pytest.fixture
+def moca(monkeypatch):
+    for name in SERVE | API | WORKER:
+        monkeypatch.delenv(variable(name), raising=False)
+    # Logging is the process's business: a test must keep its own.
+    monkeypatch.setattr(run, "log_to_stderr", lambda role: None)
+    return lambda *arguments, **env: CliRunner().invoke(app, arguments, env={**WIDE, **env})
+
+
+@pytest.mark.parametrize(
+    ("command", "names"), [("serve", SERVE), ("api", API), ("worker", WORKER), ("demo", SERVE)]
+)
+def test_help_names_each_option_and_its_variable(moca, command, names):
+    said = moca(command, "--help").output
+    for name in names:
+        assert flag(name) in said
+        assert variable(name) in said
+
+
+def every_option(command):
+    for each in getattr(command, "commands", {}).values():
+        yield from every_option(each)
+    for option in command.params:
+        if option.param_type_name == "option" and not option.hidden:
+            yield command.name, option
+
+
+# Beside settings: a client's address and key, a worker's name, and folders of data.
+KEPT = {"MOCA_URL", "MOCA_API_KEY", "MOCA_WORKER_ID", "MOCA_TRAIN_DATA", "MOCA_TEST_DATA"}
+
+
+def test_only_settings_have_variables_and_every_option_has_a_line_of_help():
+    found = list(every_option(typer.main.get_command(app)))
+    assert len(found) > 80
+    for command, option in found:
+        if option.name not in {"help", "show_version", "install_completion", "show_completion"}:
+            kept = option.name in Settings.model_fields or option.envvar in KEPT
+            assert option.envvar is None or kept, (command, option.name)
+            assert option.help, (command, option.name)
+
+
+@pytest.fixture
+def served(monkeypatch):
+    """The settings that `moca serve` would run with."""
+    seen = []
+
+    class Supervisor:
+        def __init__(self, settings, environ, webhook_timeout_s):
+            seen.append(settings)
+
+        def run(self):
+            return 0
+
+    monkeypatch.setattr("service.runtime.supervisor.Supervisor", Supervisor)
+    return seen
+
+
+def test_an_option_wins_over_its_variable(moca, served):
+    result = moca("serve", "--port", "1234", MOCA_PORT="99", MOCA_WORKERS="3", MOCA_HOST="::1")
+    assert result.exit_code == 0
+    assert (served[0].port, served[0].workers, served[0].host) == (1234, 3, "::1")
+    assert served[0].partitions == 64
+
+
+@pytest.mark.parametrize(
+    ("arguments", "env", "said"),
+    [
+        (["--port", "70000"], {}, "--port (MOCA_PORT)"),
+        ([], {"MOCA_WORKERS": "-1"}, "--workers (MOCA_WORKERS)"),
+        ([], {"MOCA_PORT": "http"}, "MOCA_PORT"),
+    ],
+)
+def test_a_bad_setting_is_named(moca, arguments, env, said):
+    result = moca("serve", *arguments, **env)
+    assert result.exit_code == 2
+    assert said in result.output
+
+
+@pytest.mark.parametrize("command", ["api", "worker"])
+def test_api_and_worker_need_a_store(moca, command):
+    result = moca(command)
+    assert result.exit_code == 2
+    assert "--redis-url (or MOCA_REDIS_URL)" in result.output
+
+
+def test_models_lists_the_built_in_ones(moca, tmp_path):
+    said = moca("models", "--models-dir", str(tmp_path)).output
+    for name in ("gaussian@1", "poisson@1", "bernoulli@1"):
+        assert name in said
+
+
+def test_version(moca):
+    assert moca("--version").output.strip() == "0.1.0"
+
+
+def test_replay_refuses_contradictions(moca, tmp_path):
+    file = tmp_path / "a.csv"
+    file.write_text("y\n1\n")
+    assert "exclude" in moca("replay", str(file), "--append", "--replace").output
+    assert "NAME=VALUE" in moca("replay", str(file), "--set", "hazard").output
+
+
+@pytest.mark.parametrize(
+    ("name", "first", "last", "count", "total"),
+    [("nile", 1871, 1970, 100, 91_935), ("coal", 1851, 1962, 112, 191)],
+)
+def test_the_samples_are_the_published_series(name, first, last, count, total):
+    text = (resources.files("service.samples") / f"{name}.csv").read_text()
+    rows = list(csv.DictReader(text.splitlines()))
+    assert [int(row["time"]) for row in rows] == list(range(first, last + 1))
+    assert len(rows) == count
+    assert sum(int(row["y"]) for row in rows) == total
+
+
+def test_confirmed_changes_are_told_by_year():
+    class Replayed:
+        stream = "nile"
+        events = (
+            Event(1, "withdrawn", 5, 9),
+            Event(2, "confirmed", 28, 33, confirmed_at=43, delay=5, probability=0.98),
+        )
+
+        def when(self, seq):
+            return str(1871 + seq)
+
+    (line,) = confirmed_changes(Replayed())
+    assert "confirmed change in 1899 (seq 28)" in line
+    assert "confirmed in 1914" in line
+    Replayed.events = ()
+    assert confirmed_changes(Replayed()) == ["nile: no confirmed change"]

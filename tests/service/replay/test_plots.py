@@ -1,0 +1,136 @@
+"""Plots: what goes into them, and that every shape of replay can be drawn."""
+
+from array import array
+
+import matplotlib.image
+import numpy as np
+import pytest
+
+from service.replay import Replayed, Series, plots
+from service.schema.responses import Answer, BeliefColumns, Event, Predictive, RunLengthSummary
+from service.tables.answers import BeliefRow
+from service.tables.times import time_axis
+
+LEVELS = ("0.05", "0.5", "0.95")
+
+
+def row(seq, dimensions=1, warming_up=False, classes=0):
+    """One answer of a made-up stream that changes at 30."""
+    if warming_up:
+        return Answer("s", seq, "gaussian@1", warming_up=True)
+    since = seq - (30 if seq >= 33 else 0)
+    mean = [5.0 if seq < 33 else 1.0] * dimensions
+    quantiles = {level: [m + k - 1 for m in mean] for k, level in enumerate(LEVELS)}
+    predictive = Predictive(mean=mean, quantiles=quantiles)
+    if classes:
+        predictive = Predictive(probabilities=[1 / classes] * classes)
+    belief = BeliefColumns([since, max(since - 2, 0)], [0.9, 0.1])
+    summary = RunLengthSummary(since, float(since), hypotheses=2, pruned_mass=0.0, belief=belief)
+    changed = 0.95 if 32 <= seq < 42 else 0.02
+    return Answer("s", seq, "gaussian@1", predictive, -1.0, changed, 0.01, 0.05, summary)
+
+
+def made(rows=60, dimensions=1, warmup=0, times=None, first=0, classes=0):
+    y = [[float(k % 2 if classes else 5 - 4 * (k >= 30))] * dimensions for k in range(rows)]
+    y[7 % rows] = None
+    names = ["y"] if dimensions == 1 else [f"y{k + 1}" for k in range(dimensions)]
+    axis = None if times is None else time_axis(times, "when")
+    replayed = Replayed("s", Series(y, None, names, [], axis))
+    replayed.add([row(first + k, dimensions, k < warmup, classes) for k in range(rows)])
+    replayed.events = [Event(1, "confirmed", 30, 33, 43), Event(2, "withdrawn", 50, 52)]
+    return replayed
+
+
+@pytest.mark.parametrize(
+    "replayed",
+    [
+        made(),
+        made(warmup=20, times=[str(1871 + k) for k in range(60)]),
+        made(times=[f"2024-03-01 {k // 60:02d}:{k % 60:02d}" for k in range(60)]),
+        made(times=[0.5 * k for k in range(60)]),
+        made(times=[7] * 60),
+        made(dimensions=3),
+        made(dimensions=9),
+        made(rows=1),
+        made(rows=2),
+        made(rows=10, warmup=10),
+        made(classes=2),
+        made(classes=4),
+        made(first=1000),
+        made(rows=4000),
+    ],
+    ids=[
+        *("plain", "years", "clock", "numbers", "equal-times", "three", "nine", "one-row"),
+        *("two-rows", "all-warm-up", "binary", "four-classes", "appended", "long"),
+    ],
+)
+def test_draws(replayed, tmp_path):
+    file = tmp_path / "folder" / "plot.png"
+    plots.plot_replay(replayed, file)
+    picture = matplotlib.image.imread(file)
+    assert min(picture.shape[:2]) > 500
+    assert picture[:, :, :3].std() > 0.05  # not an empty sheet
+
+
+def test_without_any_belief(tmp_path):
+    replayed = made()
+    replayed.beliefs = [None] * len(replayed.answers)
+    plots.plot_replay(replayed, tmp_path / "plot.png")
+    assert plots.belief_grid(replayed.beliefs)[0].sum() == 0
+
+
+def test_a_line_stands_before_the_first_observation_of_a_regime(tmp_path, monkeypatch):
+    drawn = []
+    monkeypatch.setattr(plots, "_finish", lambda panels, replayed, x: drawn.extend(panels))
+    plots.plot_replay(made(times=[str(1871 + k) for k in range(60)]), tmp_path / "plot.png")
+    for panel in drawn:
+        lines = [line for line in panel.lines if line.get_color() == plots.CHANGE]
+        vertical = [line for line in lines if len(set(line.get_xdata())) == 1]
+        assert [line.get_xdata()[0] for line in vertical] == [1900.5]  # 1901 starts the regime
+    assert [text.get_text() for text in drawn[0].texts] == ["1901"]  # withdrawn ones have none
+    alarm = [line for line in drawn[-1].lines if set(line.get_ydata()) == {plots.ALARM}]
+    assert len(alarm) == 1
+
+
+def test_band_has_holes_where_there_is_no_prediction():
+    band = plots.band(made(rows=5, warmup=2), 0)
+    assert np.isnan(band.low[:2]).all()
+    assert (band.low[2:], band.middle[2:], band.high[2:]) == (
+        pytest.approx(4.0),
+        pytest.approx(5.0),
+        pytest.approx(6.0),
+    )
+
+
+def test_belief_grid_keeps_probabilities():
+    beliefs = [
+        None,
+        BeliefRow(array("i", [0, 3]), array("f", [0.25, 0.75])),
+        BeliefRow(array("i", [1]), array("f", [1.0])),
+    ]
+    grid, per_time, per_length = plots.belief_grid(beliefs)
+    assert (per_time, per_length) == (1, 1)
+    assert grid.T.tolist() == [[0, 0, 0, 0], [0.25, 0, 0, 0.75], [0, 1, 0, 0]]
+
+
+def test_belief_grid_is_bounded_and_a_brief_doubt_survives():
+    rows = 50_000
+    beliefs = [BeliefRow(array("i", [k]), array("f", [1.0])) for k in range(rows)]
+    beliefs[20_001] = BeliefRow(array("i", [0, 20_001]), array("f", [0.4, 0.6]))
+    grid, per_time, _ = plots.belief_grid(beliefs)
+    assert grid.shape[1] <= plots.MAX_CELLS[0]
+    assert grid.shape[0] <= plots.MAX_CELLS[1]
+    assert grid[0, 20_001 // per_time] == pytest.approx(0.4)
+
+
+@pytest.mark.parametrize("x", [[3.0], [1.0, 2.0, 4.0, 8.0]])
+def test_edges_enclose_every_position(x):
+    x = np.array(x)
+    edges = plots.edges(x)
+    assert len(edges) == len(x) + 1
+    assert (edges[:-1] < x).all()
+    assert (x < edges[1:]).all()
+
+
+def test_times_that_go_back_fall_back_to_seq():
+    assert plots.positions(made(rows=3, times=[3, 1, 2], first=5)).tolist() == [5, 6, 7]

@@ -1,0 +1,276 @@
+"""Reading series, and whole replays against the HTTP stand-in."""
+
+import csv
+import io
+import math
+
+import pyarrow as pa
+import pytest
+from pyarrow import parquet
+from rich.console import Console
+
+from service.replay import ReplayError, SeriesError, read_series, replay
+from service.replay.run import _size, output_files
+from service.tables.times import time_axis
+
+
+def written(tmp_path, text, name="series.csv"):
+    file = tmp_path / name
+    file.write_text(text)
+    return file
+
+
+def quiet(width=80):
+    return Console(file=io.StringIO(), width=width)
+
+
+# --- reading --------------------------------------------------------------------------------
+
+
+def test_default_columns(tmp_path):
+    series = read_series(written(tmp_path, "time,x2,x1,y\n2024-01-01,2,1,5\n2024-01-02,4,3,\n"))
+    assert series.x_names == ["x1", "x2"]
+    assert series.observations(0, 9) == [
+        {"y": 5.0, "x": [1.0, 2.0], "time": "2024-01-01T00:00:00Z"},
+        {"y": None, "x": [3.0, 4.0], "time": "2024-01-02T00:00:00Z"},
+    ]
+
+
+def test_numbered_labels_are_ordered_by_number(tmp_path):
+    names = [f"y{k}" for k in range(10, 0, -1)]
+    file = written(tmp_path, ",".join(names) + "\n" + ",".join(n[1:] for n in names) + "\n")
+    assert read_series(file).y == [[float(k) for k in range(1, 11)]]
+
+
+def test_a_single_numeric_column_is_the_label(tmp_path):
+    series = read_series(written(tmp_path, "# annual flow\nyear,station,flow\n1871,Aswan,1120\n"))
+    assert series.y_names == ["flow"]
+    assert series.observations(0, 1) == [{"y": 1120.0, "time": "1871-01-01T00:00:00Z"}]
+
+
+def test_no_header(tmp_path):
+    assert read_series(written(tmp_path, "1.5\n2.5\n")).y == [[1.5], [2.5]]
+
+
+def test_semicolons_and_byte_order_mark(tmp_path):
+    file = tmp_path / "series.csv"
+    file.write_bytes("\ufeffy;note\n1;a, b\n".encode())
+    assert read_series(file).y == [[1.0]]
+
+
+@pytest.mark.parametrize("cell", ["", "NA", "nan", "null", " "])
+def test_missing_labels(tmp_path, cell):
+    assert read_series(written(tmp_path, f"y,z\n1,a\n{cell},b\n")).y == [[1.0], None]
+
+
+def test_named_columns(tmp_path):
+    file = written(tmp_path, "when,load,temperature,y\n2020,7,8,9\n")
+    series = read_series(file, ["load"], ["temperature"], "when")
+    assert (series.y, series.x) == ([[7.0]], [[8.0]])
+    assert series.axis.label == ["2020"]
+
+
+def test_parquet(tmp_path):
+    file = tmp_path / "series.parquet"
+    table = {"time": [0.5, 1.5], "y": [1, None], "x": [math.pi, 0.0]}
+    parquet.write_table(pa.table(table), file)
+    series = read_series(file)
+    assert (series.y, series.x) == ([[1.0], None], [[math.pi], [0.0]])
+    assert series.axis.rfc3339 is None  # plain numbers are no points in time
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("y\n1\nabc\n", r"row 2 \(line 3\), column 'y': 'abc' is not a number"),
+        ("y\n1\n-inf\n", r"row 2 \(line 3\), column 'y': '-inf' is not finite"),
+        ("x,y\n1,1\n,2\n", r"row 2 \(line 3\), column 'x': empty; inputs are required"),
+        ("y1,y2\n1,\n", r"row 1 \(line 2\), column 'y2': empty while other labels"),
+        (
+            "time,y\n2020-01-01,1\nsoon,2\n",
+            r"row 2 \(line 3\), column 'time': 'soon' is not a time",
+        ),
+        ("time,y\n,1\n", r"row 1 \(line 2\), column 'time': empty"),
+        ("y,z\n1,2\n3\n", r"row 2 \(line 3\) has 1 cells, the header 2"),
+        ("a,b\n1,2\n", "several numeric columns: 'a', 'b'; name the label columns"),
+        ("a,b\nu,v\n", "no numeric column"),
+        ("y,y\n1,2\n", "has duplicate columns"),
+        ("y,z\n,1\n,2\n", "label 'y' is empty in every row"),
+        ("y\n", "has no rows"),
+        ("", "has no rows"),
+    ],
+)
+def test_what_is_refused(tmp_path, text, message):
+    with pytest.raises(SeriesError, match=message):
+        read_series(written(tmp_path, text))
+
+
+@pytest.mark.parametrize(
+    ("name", "message"), [("a.parquet", "not a Parquet file"), ("a.csv", "not a CSV file in UTF-8")]
+)
+def test_a_file_of_another_kind(tmp_path, name, message):
+    (tmp_path / name).write_bytes(b"\xff\xfe\x00\x01" * 20)
+    with pytest.raises(SeriesError, match=message):
+        read_series(tmp_path / name)
+
+
+def test_an_unknown_column_is_named(tmp_path):
+    with pytest.raises(SeriesError, match="no column 'flow'; its columns: 'y'"):
+        read_series(written(tmp_path, "y\n1\n"), ["flow"])
+
+
+@pytest.mark.parametrize(
+    ("cells", "kind", "sent"),
+    [
+        (["1871", "1872"], "year", ["1871-01-01T00:00:00Z", "1872-01-01T00:00:00Z"]),
+        (["2024-03", "2024-04"], "datetime", ["2024-03-01T00:00:00Z", "2024-04-01T00:00:00Z"]),
+        (["2024-03-01 10:30"], "datetime", ["2024-03-01T10:30:00Z"]),
+        (["2024-03-01T10:30:00+02:00"], "datetime", ["2024-03-01T08:30:00Z"]),
+        (["1700000000"], "datetime", ["2023-11-14T22:13:20Z"]),
+        (["1700000000500"], "datetime", ["2023-11-14T22:13:20.500000Z"]),
+        (["0", "1", "2"], "number", None),
+    ],
+)
+def test_times(cells, kind, sent):
+    axis = time_axis(cells, "time")
+    assert (axis.kind, axis.rfc3339) == (kind, sent)
+
+
+# --- replay ---------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def shift(tmp_path):
+    """40 years about 0, then 40 about 6."""
+    values = [(-1) ** k * 0.5 + (6 if k >= 40 else 0) for k in range(80)]
+    rows = "".join(f"{1900 + k},{value}\n" for k, value in enumerate(values))
+    return written(tmp_path, "year,flow\n" + rows, "a shift.csv")
+
+
+def test_replay(standin, shift, tmp_path):
+    console = quiet()
+    out = tmp_path / "out"
+    replayed = replay(
+        shift, url=standin.url, model="gaussian", settings={"scale": 1.0}, out=out, batch=33,
+        console=console,
+    )  # fmt: skip
+    assert standin.settings == {"a-shift": {"model": "gaussian", "scale": 1.0}}
+    assert [len(body) for body in standin.bodies] == [33, 33, 14]
+    assert standin.bodies[0][0] == {"y": 0.5, "time": "1900-01-01T00:00:00Z"}
+    assert [event.start for event in replayed.events] == [40]
+    assert replayed.when(40) == "1940"
+    said = console.file.getvalue()
+    assert "80 observations, 1 confirmed change" in said
+    assert "1940" in said
+    with (out / "a-shift-answers.csv").open(newline="") as handle:
+        rows = list(csv.DictReader(handle))
+    assert [int(row["seq"]) for row in rows] == list(range(80))
+    assert float(rows[3]["flow"]) == -0.5
+    assert float(rows[3]["quantile_0.05"]) < float(rows[3]["quantile_0.95"])
+    assert rows[0]["changepoint_probability"] == ""
+    table = parquet.read_table(out / "a-shift-answers.parquet").to_pydict()
+    assert table["mean"] == [answer.predictive.mean[0] for answer in replayed.answers]
+    assert sum(table["belief_probability"][50]) == pytest.approx(1, abs=1e-6)
+    assert len(table["belief_run_length"][50]) == table["hypotheses"][50]
+    assert (out / "a-shift.png").read_bytes()[:4] == b"\x89PNG"
+
+
+def test_lost_answers_do_not_double_rows(standin, shift, tmp_path):
+    standin.lose_answers = 2
+    replayed = replay(shift, url=standin.url, out=tmp_path / "a.csv", batch=40, console=quiet())
+    assert [answer.seq for answer in replayed.answers] == list(range(80))
+    assert standin.streams["a-shift"].seq == 80
+
+
+def test_an_existing_stream(standin, shift, tmp_path):
+    def again(existing):
+        out = tmp_path / "a.csv"
+        return replay(shift, url=standin.url, out=out, existing=existing, console=quiet())
+
+    again("refuse")
+    with pytest.raises(ReplayError, match="already has 80 observations"):
+        again("refuse")
+    assert again("append").first_seq == 80
+    assert again("replace").first_seq == 0
+    assert standin.streams["a-shift"].seq == 80
+
+
+def test_without_belief(standin, shift, tmp_path):
+    replayed = replay(shift, url=standin.url, out=tmp_path / "p.png", belief=False, console=quiet())
+    assert replayed.beliefs == [None] * 80
+    assert [path.name for path in tmp_path.glob("p*")] == ["p.png"]
+
+
+def test_a_refusal_midway_names_the_rows_and_keeps_what_was_answered(standin, shift, tmp_path):
+    console, out = quiet(), tmp_path / "a.csv"
+    original = standin.streams
+
+    class Broken(dict):
+        def setdefault(self, name, default):
+            if name in self and self[name].seq == 40:
+                standin.refusals = [(422, {})]
+            return super().setdefault(name, default)
+
+    standin.streams = Broken(original)
+    with pytest.raises(ReplayError, match="rows 51 to 60: 422 busy: try again"):
+        replay(shift, url=standin.url, out=out, batch=10, console=console)
+    assert len(out.read_text().splitlines()) == 51
+    assert "first 50 rows" in console.file.getvalue()
+
+
+def test_another_writer_is_noticed(standin, shift, tmp_path):
+    class Busy(list):
+        def append(self, rows):
+            super().append(rows)
+            standin.streams["a-shift"].observe(0.0, False)
+
+    standin.bodies = Busy()
+    with pytest.raises(ReplayError, match="rows 11 to 20: another client writes to 'a-shift'"):
+        replay(shift, url=standin.url, out=tmp_path / "a.csv", batch=10, console=quiet())
+
+
+def test_the_input_is_never_overwritten(standin, shift):
+    with pytest.raises(ReplayError, match="would overwrite"):
+        replay(shift, url=standin.url, out=shift, console=quiet())
+    assert standin.requests == []
+
+
+def test_a_bad_cell_sends_nothing(standin, tmp_path):
+    with pytest.raises(SeriesError, match="row 2"):
+        replay(written(tmp_path, "y\n1\nx\n"), url=standin.url, out=tmp_path, console=quiet())
+    assert standin.requests == []
+
+
+def test_missing_packages_are_told_before_anything_is_sent(standin, shift, tmp_path, monkeypatch):
+    monkeypatch.setattr("service.replay.run.find_spec", lambda name: None)
+    with pytest.raises(ReplayError, match=r"install moca-service\[plots\]"):
+        replay(shift, url=standin.url, out=tmp_path / "a.png", console=quiet())
+    assert standin.requests == []
+    replay(shift, url=standin.url, out=tmp_path / "out", console=quiet())
+    assert [path.name for path in (tmp_path / "out").iterdir()] == ["a-shift-answers.csv"]
+
+
+def test_output_files(tmp_path):
+    assert output_files(tmp_path / "x.PARQUET", "a") == [tmp_path / "x.PARQUET"]
+    names = [path.name for path in output_files(tmp_path, "a:b")]
+    assert names == ["a-b-answers.csv", "a-b-answers.parquet", "a-b.png"]
+
+
+@pytest.mark.parametrize(
+    ("size", "names", "said"),
+    [(None, ["y"], ""), (-1.9, ["y"], "-1.90"), ([-2.5, 0.1], ["load", "flow"], "-2.50 load")],
+)
+def test_size_of_a_change(size, names, said):
+    assert _size(size, names) == said
+
+
+def test_the_table_fits_a_terminal_of_80(standin, tmp_path):
+    rows = "".join(
+        f"2024-03-{1 + k // 24:02d} {k % 24:02d}:30,{6 * (k > 99)}\n" for k in range(150)
+    )
+    console = quiet()
+    file = written(tmp_path, "time,y\n" + rows)
+    replay(file, url=standin.url, out=tmp_path / "a.csv", console=console)
+    said = console.file.getvalue()
+    assert "2024-03-05 04:30" in said
+    assert "…" not in said

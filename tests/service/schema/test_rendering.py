@@ -1,0 +1,77 @@
+"""What is shown of committed state."""
+
+import msgspec
+
+from service.schema import rendering
+from service.schema.responses import Segment, StreamSummary
+from service.wire import Event, Head, Record, StreamSettings
+
+
+def head(**more):
+    return Head(1, StreamSettings(model="gaussian@1"), **more)
+
+
+def shown(answer):
+    return msgspec.json.decode(msgspec.json.encode(answer))
+
+
+def records(pointers, first=0):
+    return [
+        Record(first + i, 0.0, None, None, 1.0, None, 0.01, 0.0, previous_start=previous)
+        for i, previous in enumerate(pointers)
+    ]
+
+
+class TestSegmentation:
+    def test_pointers_are_followed_from_the_last_start(self):
+        found = rendering.segmentation(
+            head(warm=True, seq=7, best_start=5), records([-1, 0, 1, 0, 3, 2, 2])
+        )
+        # 5 came from 2, and 2 from 1, and 1 from 0.
+        starts = [0, 1, 2, 5]
+        ends = [1, 2, 5, 7]
+        assert found == [Segment(s, e) for s, e in zip(starts, ends, strict=True)]
+
+    def test_one_regime(self):
+        found = rendering.segmentation(head(warm=True, seq=3), records([-1, 0, 0]))
+        assert found == [Segment(0, 3)]
+
+    def test_it_begins_with_what_is_retained(self):
+        kept = records([0, 11, 0, 0], first=12)
+        found = rendering.segmentation(head(warm=True, seq=16, best_start=13), kept)
+        assert found == [Segment(12, 13), Segment(13, 16)]
+        found = rendering.segmentation(head(warm=True, seq=16, best_start=3), kept)
+        assert found == [Segment(12, 16)]
+
+    def test_none_without_records_or_before_the_filter_runs(self):
+        assert rendering.segmentation(head(warm=True), []) == []
+        assert rendering.segmentation(head(seq=2), records([-1, -1])) == []
+
+
+class TestSummary:
+    def test_a_new_stream(self):
+        found = shown(rendering.summary("a", head(created_ms=1_700_000_000_123)))
+        assert found["created"] == "2023-11-14T22:13:20.123+00:00"
+        assert (found["seq"], found["warming_up"], found["run_length"]) == (0, True, None)
+        assert found["regime_start"] is None
+        assert found["mean_log_score"] is None
+        assert list(found) == list(StreamSummary.__struct_fields__)
+
+    def test_one_with_observations(self):
+        event = Event(3, "suspected", 8, suspected_at=9)
+        told = head(seq=10, warm=True, map_run_length=1, event=event, log_score_sum=-6.0, scored=4)
+        found = shown(rendering.summary("a", told))
+        assert found["run_length"] == {"map": 1}
+        assert found["regime_start"] == 8
+        assert found["mean_log_score"] == -1.5
+        assert found["event"]["state"] == "suspected"
+        assert found["event"]["confirmed_at"] is None
+        assert found["last_event"] is None
+
+
+def test_an_event_has_every_field():
+    found = shown(
+        rendering.event(Event(1, "confirmed", 28, suspected_at=33, confirmed_at=43, delay=5))
+    )
+    assert list(found) == list(Event.__struct_fields__)
+    assert rendering.event(None) is None

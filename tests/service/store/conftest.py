@@ -1,0 +1,44 @@
+"""Two workers' logs on one server, and short ways to fill and commit them."""
+
+import pytest
+
+from service.store import keys
+from service.store.log import Commit, Log
+
+P = 3
+
+
+@pytest.fixture
+def log(redis_client):
+    return Log(redis_client, "w1", ttl_ms=5000, partitions=4)
+
+
+@pytest.fixture
+def other(redis_client):
+    return Log(redis_client, "w2", ttl_ms=5000, partitions=4)
+
+
+@pytest.fixture
+def add(redis_client):
+    """Append entries as the append script does and return their ids."""
+
+    def add(count=1, partition=P):
+        name = keys.log(partition)
+        found = [redis_client.xadd(name, {"b": f"e{i}"}).decode() for i in range(count)]
+        redis_client.hincrby(keys.meta(partition), "in", count)
+        return found
+
+    return add
+
+
+@pytest.fixture
+def make():
+    """Build the commit of a lease."""
+
+    def make(lease, new, *effects, expected=None, done=0, publish=()):
+        expected = lease.offset if expected is None else expected
+        return Commit(
+            lease.partition, lease.token, expected, new, done, list(effects), list(publish)
+        )
+
+    return make

@@ -1,0 +1,64 @@
+"""Cursors: what is written is read, and nothing else is."""
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from service.wire import Event
+from service.wire.event_cursor import BadCursor, Positions, parse
+from service.wire.event_entries import START, Filter, Id, Raised
+
+IDS = st.builds(Id, st.integers(0, 2**64 - 1), st.integers(0, 2**64 - 1))
+
+
+@given(st.dictionaries(st.integers(0, 63), IDS), st.sets(st.integers(0, 63)))
+def test_a_cursor_has_every_position_of_its_partitions(known, partitions):
+    text = Positions(partitions, 64, known).text()
+    wanted = {p: id_ for p, id_ in known.items() if p in partitions and id_ != START}
+    assert parse(text, 64) == wanted
+    with pytest.raises(BadCursor, match="with 65 partitions"):
+        parse(text, 65)
+
+
+@given(st.dictionaries(st.integers(0, 63), IDS, min_size=1), st.data())
+def test_a_changed_cursor_is_refused(known, data):
+    text = Positions(known, 64, known).text()
+    at = data.draw(st.integers(0, len(text) - 1))
+    other = data.draw(st.sampled_from("AQgwXy09-_").filter(lambda c: c != text[at]))
+    with pytest.raises(BadCursor):
+        parse(text[:at] + other + text[at + 1 :], 64)
+    with pytest.raises(BadCursor):
+        parse(text[:at], 64)
+
+
+@given(st.text(max_size=60))
+def test_any_text_is_refused(text):
+    with pytest.raises(BadCursor):
+        parse(text, 4)
+
+
+def test_moving_changes_one_partition():
+    positions = Positions([3, 1], 4, {1: Id(5, 0), 2: Id(9, 9)})
+    positions.move(3, Id(7, 2))
+    assert parse(positions.text(), 4) == {1: Id(5, 0), 3: Id(7, 2)}
+    assert positions.behind({1: Id(5, 1), 2: Id(10, 0), 3: Id(7, 2)}) == {1: Id(5, 0)}
+
+
+def test_sixty_four_partitions_fit_into_a_header():
+    ids = {p: Id(1_700_000_000_000, 2**32 + p) for p in range(64)}
+    assert len(Positions(ids, 64, ids).text()) < 1200
+
+
+@pytest.mark.parametrize(
+    ("wanted", "lets"),
+    [
+        (Filter(), True),
+        (Filter(streams=frozenset(["a-1"]), prefixes=("b", "a-")), True),
+        (Filter(streams=frozenset(["a"])), False),
+        (Filter(models=frozenset(["gauss", "gaussian"])), True),
+        (Filter(models=frozenset(["gaussian@2"])), False),
+        (Filter(states=frozenset(["suspected"])), False),
+    ],
+)
+def test_filters(wanted, lets):
+    assert wanted.lets(Raised("a-1", "gaussian@1", 1, Event(1, "confirmed", 2, 3))) == lets

@@ -1,0 +1,121 @@
+"""Metrics of how well models predict, as a worker enters them."""
+
+import numpy as np
+import pytest
+from scipy import stats
+
+from service.observability.metrics import REGISTRY
+from service.observability.model_metrics import PIT
+from service.wire import Configure, Observation
+
+EDGES = tuple(i / 20 for i in range(1, 21))
+
+
+def value(name, model, **labels):
+    return REGISTRY.get_sample_value(name, {"model": model, **labels}) or 0.0
+
+
+def pits(model):
+    """Cumulative counts by bucket."""
+    edges = [str(edge) for edge in EDGES]
+    return np.array([value("moca_pit_bucket", model, le=edge) for edge in edges])
+
+
+def observe(bench, stream, model, labels, **settings):
+    """Post labels to a new stream; returns how many fell in each bucket of the PIT."""
+    bench.ask(Configure(stream, {"model": model, **settings}), 201)
+    full = {"poisson": "poisson@2"}.get(model, f"{model}@1")
+    before = pits(full)
+    bench.observe(stream, labels)
+    return np.diff(pits(full) - before, prepend=0.0)
+
+
+CALIBRATED = {
+    "gaussian": (lambda rng: rng.normal(3.0, 2.0, 640), {"location": [3.0], "scale": [2.0]}),
+    "poisson": (lambda rng: rng.poisson(3.0, 640).astype(float), {"location": [3.0]}),
+    "bernoulli": (lambda rng: rng.integers(0, 2, 640).astype(float), {}),
+}
+
+
+@pytest.mark.parametrize("model", CALIBRATED)
+def test_the_transform_is_uniform_where_the_model_is_right(bench, model):
+    draw, settings = CALIBRATED[model]
+    labels = draw(np.random.default_rng(5)).tolist()
+    found = observe(bench, "right", model, labels, hazard=1e-4, warmup=0, **settings)
+    assert found.sum() == 640
+    expected = 640 * np.diff(EDGES, prepend=0.0)
+    assert stats.chisquare(found, expected).pvalue > 1e-3
+
+
+def test_the_transform_is_not_uniform_where_it_is_wrong(bench):
+    """Half the scale that the prior is certain of: labels lie near the middle."""
+    labels = np.random.default_rng(5).normal(0.0, 0.3, 32).tolist()
+    found = observe(
+        bench, "wrong", "gaussian", labels, hazard=0.9, warmup=0, location=[0.0], scale=[3.0]
+    )
+    assert found[[0, 1, -2, -1]].sum() == 0
+    assert found.sum() == 32
+
+
+def test_only_labels_that_were_filtered_count(bench):
+    labels = [*map(float, range(20)), *[Observation(y=None)] * 5, 1.0, 2.0]
+    before = value("moca_run_length_observations_count", "gaussian@1")
+    assert observe(bench, "few", "gaussian", labels, warmup=20).sum() == 2
+    # The most probable run length is there after every step of the filter, labelled or not.
+    assert value("moca_run_length_observations_count", "gaussian@1") - before == 7
+
+
+def test_classes_have_no_transform(bench):
+    labels = [float(i % 3) for i in range(32)]
+    before = value("moca_log_score_nats_count", "categorical@1")
+    assert observe(bench, "classes", "categorical", labels, classes=3).sum() == 0
+    assert value("moca_log_score_nats_count", "categorical@1") - before == 32
+
+
+def test_every_output_counts_alone(bench):
+    found = observe(
+        bench, "two", "gaussian", [[0.0, 1.0]] * 32, warmup=0, location=[0.0, 0.0], scale=[1.0, 1.0]
+    )
+    assert found.sum() == 64
+    assert PIT.labels("gaussian@1")._upper_bounds[:-1] == list(EDGES)
+
+
+def test_the_mean_log_score_comes_from_sums_that_only_rise(bench):
+    """Tight labels have densities above 1, and one far away has one below."""
+    sides = ("moca_log_score_positive_nats_total", "moca_log_score_negative_nats_total")
+    before = [value(each, "gaussian@1") for each in sides]
+    bench.ask(Configure("sums", {"location": [0.0], "scale": [0.01], "warmup": 0}), 201)
+    answers = bench.observe("sums", [0.0, 0.001, -0.001, 5.0])
+    scores = [answer["log_score"] for answer in answers]
+    above, below = (value(each, "gaussian@1") - b for each, b in zip(sides, before, strict=True))
+    assert above == pytest.approx(sum(each for each in scores if each > 0))
+    assert below == pytest.approx(-sum(each for each in scores if each < 0))
+    assert above > 0
+    assert below > 0
+
+
+def test_pruned_mass_is_measured(bench):
+    model, name = "averaged@1", "moca_pruned_mass"
+    before = value(f"{name}_count", model), value(f"{name}_sum", model)
+    labels = np.random.default_rng(1).normal(size=96).tolist()
+    observe(bench, "small", "averaged", labels, max_hypotheses=5, warmup=20)
+    assert value(f"{name}_count", model) - before[0] == 76
+    assert value(f"{name}_sum", model) > before[1]
+    assert value(f"{name}_bucket", model, le="+Inf") == value(f"{name}_count", model)
+
+
+def test_changepoints_are_counted_from_nothing(bench):
+    """A state that no event has entered is 0, not missing."""
+    observe(bench, "calm", "exponential", [1.0] * 3, warmup=0, location=[1.0])
+    for state in ("suspected", "confirmed", "withdrawn"):
+        labels = {"model": "exponential@1", "state": state}
+        assert REGISTRY.get_sample_value("moca_changepoints_total", labels) is not None
+
+
+def test_how_far_streams_are_ahead_of_their_checkpoints(bench):
+    bench.observe("ahead", [float(i % 5) for i in range(100)])
+    engine = bench.worker.engine
+    engine.measure()
+    lag = REGISTRY.get_sample_value("moca_checkpoint_lag_observations")
+    assert 0 <= lag < bench.settings.checkpoint_every + 32
+    assert lag == max(0, *(s.live().seq - s.live().checkpoint for s in engine.streams.values()))

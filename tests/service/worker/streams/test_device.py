@@ -1,0 +1,176 @@
+"""A worker whose states are on a device of their own gives the answers of one on the CPU.
+
+The device is `guard`, which refuses what a GPU refuses; its numbers are those of the CPU.
+"""
+
+import shutil
+from pathlib import Path
+
+import msgspec
+import pytest
+import torch
+
+import service.samples
+from model_core import artifact
+from service.wire import (
+    Act,
+    Configure,
+    Delete,
+    Move,
+    Observation,
+    Observe,
+    Predict,
+    RunLength,
+    SetBelief,
+    Verdict,
+    WhatIf,
+)
+from service.worker.self_test import rehearse
+from tests.guarded import guarded
+from tests.service.worker.commands.test_snapshot import export, put
+from tests.service.worker.kinds import KINDS, Kind, configure, publish, real, series, slope
+
+ENCODED = {  # kinds that other tests leave out: encoders, and noise that is not known
+    "unknown-noise": Kind("unknown", slope, x_dim=1, warms_up=False),
+    "identity": Kind("plain", slope, x_dim=1, warms_up=False),
+    "time": Kind("clock", slope, x_dim=1, warms_up=False),
+    "conv": Kind("image", real, x_dim=16, warms_up=False),
+    "regimes": Kind("regimes", real),
+}
+ALL = {**KINDS, **ENCODED}
+QUICK = ("categorical", "averaged", "linear", "regimes", "unknown-noise", "conv")
+
+
+def publish_encoded(models):
+    """Artifacts of every encoder, with random weights."""
+    g = torch.Generator().manual_seed(5)
+
+    def normal(*shape):
+        return torch.randn(*shape, generator=g, dtype=torch.float64)
+
+    def save(name, x_dim, n, encoder, y_dim=1, **more):
+        noise = {"log_noise_variance": normal(y_dim)}
+        if more.get("noise") == "unknown":
+            ones = torch.ones(y_dim, dtype=torch.float64)
+            noise = {"log_noise_alpha": ones, "log_noise_beta": ones - 1}
+        tensors = more.pop("tensors", {})
+        dims = {"x_dim": x_dim, "y_dim": y_dim, "feature_dim": n}
+        description = {"kind": "alpaca", **dims, "hazard": 0.03, "encoder": encoder, **more}
+        tensors |= {"prior_mean": 0.3 * normal(n, y_dim), "prior_covariance_factor": normal(n, n)}
+        artifact.save(models / name / "1", description, {**tensors, **noise})
+
+    save("unknown", 1, 1, {"type": "identity"}, noise="unknown")
+    save("plain", 1, 1, {"type": "identity"}, input_scaling={"offset": 0.1, "scale": 2.0})
+    save("clock", 1, 5, {"type": "time", "periods": [3, 24]})
+    blocks = {"encoder.0.conv.weight": normal(2, 1, 3, 3), "encoder.0.conv.bias": normal(2)}
+    for each in ("weight", "bias", "running_mean", "running_var"):
+        blocks[f"encoder.0.norm.{each}"] = normal(2).abs()
+    blocks |= {"encoder.1.conv.weight": normal(2, 2, 3, 3), "encoder.1.conv.bias": normal(2)}
+    image = {"type": "conv", "channels": 1, "height": 4, "width": 4, "blocks": [2, 2]}
+    save("image", 16, 2, image, tensors=blocks)
+    shipped = Path(service.samples.__file__).parent / "models" / "regimes"
+    shutil.copytree(shipped, models / "regimes")
+
+
+@pytest.fixture
+def benches(make_bench, tmp_path):
+    """One on the guarded device, one on the CPU."""
+    publish(tmp_path / "models")
+    publish_encoded(tmp_path / "models")
+    with guarded():
+        there = make_bench(device="guard", checkpoint_every=8)
+        here = make_bench(db=1, checkpoint_every=8)
+        here.now_ms = there.now_ms
+        yield there, here
+
+
+@pytest.fixture
+def both(benches, close):
+    """Ask the same of both; they must answer the same."""
+
+    def ask(do):
+        found, expected = (do(bench) for bench in benches)
+        close(found, expected)
+        return found
+
+    return ask
+
+
+def told(outcome):
+    return outcome.status, [msgspec.json.decode(each) for each in outcome.body]
+
+
+@pytest.mark.parametrize(
+    "name", [pytest.param(k, marks=[pytest.mark.slow] * (k not in QUICK)) for k in ALL]
+)
+def test_every_command_of_every_kind(benches, both, name):
+    kind, asked = ALL[name], []
+    observations = series(kind, 40)
+
+    def ask(command):
+        asked.append(both(lambda bench: told(bench.send(command)[0])))
+        return asked[-1]
+
+    both(lambda bench: configure(bench, "a", kind, warmup=5, label_window=3, hazard=[0.02, 0.05]))
+    both(lambda bench: bench.observe("a", observations[:16], belief=True))
+    slabs = benches[0].worker.engine._slabs.values()
+    assert {each._blank.seq.device.type for each in slabs} == {"guard"}
+    points = [seen.x for seen in observations[16:19]] if kind.x_dim else None
+    predict = Predict("a", x=points, samples=3, seed=1, components=True)
+    assert ask(predict)[0] == 200
+    reads = [Predict("a", horizon=2, samples=2, seed=3), RunLength("a")]
+    if kind.x_dim:
+        reads += [Act("a", points, way, 3, 5) for way in ("greedy", "thompson", "optimistic")]
+    reads += [WhatIf("a", {"hazard": 0.1}, True, 2), WhatIf("a", {"max_hypotheses": 7}, False)]
+    for each in reads:
+        ask(each)
+    lengths = [each["run_length"] for each in ask(RunLength("a"))[1][0]["belief"]]
+    assert ask(SetBelief("a", [(lengths[0], 0.5), (lengths[-1], 0.5)], 0.2))[0] == 200
+    both(lambda bench: bench.observe("a", observations[16:19]))
+    assert ask(Verdict("a", True, start=8))[0] == 200
+    for bench in benches:  # states come back from their bytes, and from the tail
+        bench.crash()
+    both(lambda bench: bench.observe("a", observations[19:21]))
+    for size in (5, 25):
+        ask(Configure("a", {"max_hypotheses": size}))
+    late = [Observation(x=observations[21].x, pending=True), *observations[22:24]]
+    both(lambda bench: bench.observe("a", [msgspec.structs.replace(e, time=None) for e in late]))
+    ask(predict)
+    ask(Observe("a", [Observation(y=observations[21].y)], seq=21))
+    blobs = [export(bench, "a") for bench in benches]
+    for bench, blob in zip(benches, blobs, strict=True):
+        put(bench, "b", blob)
+    both(
+        lambda bench: bench.observe(
+            "b", [msgspec.structs.replace(e, time=None) for e in observations[24:27]]
+        )
+    )
+    ask(Move("a", kind.model if "@" in kind.model else "averaged"))
+    assert ask(Delete("a"))[0] == 204
+    assert [status for status, _ in asked].count(200) >= 9
+    assert all(status < 500 for status, _ in asked)
+
+
+def test_a_worker_starts(benches):
+    rehearse(benches[0].worker.client, benches[0].settings)
+
+
+def test_many_streams_in_several_chunks(benches, both):
+    for bench in benches:
+        bench.worker.engine.settings = bench.settings.model_copy(update={"resident_bytes": 2 << 20})
+    names = [f"s{i}" for i in range(20)]
+    for p in (0, 1):
+        mine = [name for name in names if benches[0].partition(name) == p]
+        made = [
+            Configure(n, {"model": "gaussian", "location": [0.0], "scale": [1.0]}) for n in mine
+        ]
+        both(lambda bench, made=made: [told(each)[0] for each in bench.send(*made)])
+        seen = [Observe(n, [Observation(y=0.1 * i)] * 2) for i, n in enumerate(mine)]
+        both(lambda bench, seen=seen: [told(each) for each in bench.send(*seen)])
+    slab = next(s for s in benches[0].worker.engine._slabs.values() if s.rows)
+    assert len(slab._chunks._chunks) > 1
+    for bench in benches:
+        bench.worker.engine.settings = bench.settings.model_copy(update={"resident_bytes": 1})
+        bench.turn()
+        assert not bench.worker.engine.streams
+    both(lambda bench: bench.observe("s7", [1.0, 2.0]))

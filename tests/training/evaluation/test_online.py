@@ -1,0 +1,115 @@
+"""What the service would say of a series, without a server."""
+
+import csv
+import math
+import random
+from importlib import resources
+
+import pytest
+
+from model_core.defaults import Defaults
+from model_core.events import Event
+from model_core.upm.averaged import Averaged
+from model_core.upm.conjugate import Gaussian, Poisson
+from model_core.upm.mixed_poisson import MixedPoisson
+from service.settings import Settings as ServiceSettings
+from service.wire import StreamSettings
+from training.evaluation.online import Followed, Settings, follow, segmentation
+
+
+def sample(name):
+    text = (resources.files("service.samples") / f"{name}.csv").read_text()
+    return [[float(row["y"])] for row in csv.DictReader(text.splitlines())]
+
+
+def test_defaults_are_the_services():
+    ours, theirs = Defaults(), StreamSettings()
+    for name in ("max_hypotheses", "confirm_after", "warmup"):
+        assert getattr(ours, name) == getattr(theirs, name)
+    assert ours.model == ServiceSettings.model_fields["default_model"].default
+
+
+@pytest.mark.parametrize("model", [Averaged(), Gaussian()])
+def test_the_nile_changed_once(model):
+    rows = sample("nile")
+    (found,) = follow(model, [rows], Settings())
+    assert found.confirmed() == [28]
+    assert segmentation(model, rows, Settings()) == [28]
+
+
+@pytest.mark.parametrize("model", [MixedPoisson(), Poisson()])
+def test_coal_mining_changed_once(model):
+    (found,) = follow(model, [sample("coal")], Settings())
+    (start,) = found.confirmed()
+    assert 1886 <= 1851 + start <= 1893
+
+
+@pytest.mark.parametrize(("before", "after"), [(0.5, 50), (0.5, 5000), (5, 500), (500, 5)])
+def test_a_lasting_jump_of_counts_is_confirmed(before, after):
+    rng = random.Random(1)
+    rows = [[float(poisson(rng, before))] for _ in range(100)]
+    rows += [[float(poisson(rng, after))] for _ in range(20)]
+    (found,) = follow(MixedPoisson(), [rows], Settings())
+    assert found.confirmed() == [100]
+    late = [(event.state, t) for t, event in found.events if t >= 100]
+    assert late[0] <= ("suspected", 101)
+    assert ("confirmed", late[0][1] + 10) in late
+
+
+def test_counts_with_outliers_are_not_confirmed():
+    rng = random.Random(2)
+    rows = [[float(poisson(rng, 5))] for _ in range(1000)]
+    for at in range(50, 1000, 100):
+        rows[at] = [5.0 * 10 ** rng.uniform(1, 2) // 1]
+    (found,) = follow(MixedPoisson(), [rows], Settings())
+    assert found.confirmed() == []
+
+
+def poisson(rng, rate):
+    """Arrivals in one unit of time."""
+    time, count = rng.expovariate(rate), 0
+    while time < 1:
+        time, count = time + rng.expovariate(rate), count + 1
+    return count
+
+
+def test_rows_of_a_batch_do_not_meet():
+    rows = sample("nile")
+    other = [[3.0 * y[0] + 5.0] for y in rows[::-1]]
+    both = follow(Averaged(), [rows, other], Settings())
+    for alone, together in zip((rows, other), both, strict=True):
+        (single,) = follow(Averaged(), [alone], Settings())
+        assert single.confirmed() == together.confirmed()
+        assert single.changed == pytest.approx(together.changed, nan_ok=True)
+
+
+def test_units_do_not_matter():
+    rows = sample("nile")
+    scaled = [[1e6 - 40.0 * y[0]] for y in rows]
+    first, second = follow(Averaged(), [rows, scaled], Settings())
+    assert first.confirmed() == second.confirmed()
+    assert first.changed == pytest.approx(second.changed, nan_ok=True, abs=1e-8)
+
+
+def test_no_events_before_the_warm_up_is_over():
+    rows = [[0.0 + i % 2] for i in range(9)] + [[9.0 + i % 2] for i in range(9)]
+    (found,) = follow(Gaussian(), [rows], Settings())
+    assert found.events == []
+    assert all(map(math.isnan, found.changed))
+    (longer,) = follow(Gaussian(), [rows + rows[9:]], Settings())
+    assert longer.confirmed() == [9]
+
+
+def test_a_missing_label_is_passed_over():
+    rows = sample("nile")
+    gap = [[math.nan] if i in (5, 40) else row for i, row in enumerate(rows)]
+    (found,) = follow(Averaged(), [gap], Settings())
+    assert found.confirmed() == [28]
+    assert segmentation(Averaged(), gap, Settings()) == [28]
+
+
+def test_a_relocated_event_counts_where_it_lies_by_then():
+    event = Event(1, "confirmed", 30, 33)
+    events = [(33, event._replace(state="suspected")), (43, event), (50, event._replace(start=28))]
+    withdrawn = Event(2, "withdrawn", 60, 61)
+    assert Followed([*events, (70, withdrawn)], []).confirmed() == [28]

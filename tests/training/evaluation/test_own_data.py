@@ -1,0 +1,119 @@
+"""`moca evaluate data`: scores are those of the service, the same observations for every model."""
+
+import json
+
+import numpy as np
+import pytest
+import torch
+
+from model_core import filter as moca_filter
+from model_core import segments, warmup
+from model_core.segments import Changes, Sequences
+from model_core.upm.builtin import Options, build
+from tests.training.moca import moca, small
+from training.data.regime_series import RegimeSeries
+from training.data.windows import Series
+from training.evaluation import own_data as own
+from training.evaluation.trained import load
+from training.experiments.catalogue import Place, splits
+from training.meta_training.objective import start
+
+
+def series(*lengths, missing=()):
+    found = []
+    for k, length in enumerate(lengths):
+        y = RegimeSeries(0.1).draw(torch.Generator().manual_seed(k), 1, length).y[0]
+        y[list(missing)] = torch.nan
+        found.append(Series(None, y, None, str(k)))
+    return found
+
+
+@pytest.fixture
+def run(tmp_path):
+    """A small run on a file of two series."""
+    lines = ["stream,y"]
+    for each in series(420, 400):
+        lines += [f"{each.name},{y}" for y in each.y[:, 0].tolist()]
+    file = tmp_path / "two.csv"
+    file.write_text("\n".join(lines))
+    said = moca("train", "--data", file, "--length", 20, "--runs", tmp_path / "runs", *small())
+    assert said.exit_code == 0, said.stderr
+    return tmp_path / "runs" / "data" / "two" / "run"
+
+
+def test_a_trained_model_scores_as_the_exact_recursion(run):
+    each = own.finished(run)
+    learner = load(each, splits(each.config, Place(None, run)))
+    some = series(40, 31, missing=[7])
+    found = own.log_scores(learner.model(), some)
+    for scores, one in zip(found, some, strict=True):
+        data = Sequences(None, one.y.unsqueeze(0))
+        prior = start(learner.model(), data)
+        matrix = segments.segment_matrix(learner.model(), prior, data)
+        exact = segments.forward(matrix, Changes(learner.hazard)).log_score[0].detach()
+        assert torch.isnan(scores).nonzero().tolist() == [[7]]
+        torch.testing.assert_close(scores, exact, atol=1e-9, rtol=0, equal_nan=True)
+
+
+def test_an_untrained_model_has_its_warm_up_from_each_series():
+    model = build("gaussian", Options())
+    some = series(35, 30)
+    found = own.log_scores(model, some)
+    for scores, one in zip(found, some, strict=True):
+        location, scale = warmup.estimate(one.y[:20].tolist(), model)
+        prior = moca_filter.make_prior(
+            model, *(torch.tensor([v]).double() for v in (location, scale))
+        )
+        alone = own.log_scores(model, [one])[0]
+        torch.testing.assert_close(scores, alone)
+        expected = model.predictive(prior.stats, None)
+        outlier = model.outlier(prior.stats, None)
+        rate = model.outlier_rate
+        each = [c.joint_log_density(one.y[:1].unsqueeze(1)).exp() for c in (expected, outlier)]
+        first = ((1 - rate) * each[0] + rate * each[1]).log()
+        torch.testing.assert_close(scores[0], first.squeeze())
+
+
+def test_the_table(run):
+    said = moca("evaluate", "data", run)
+    assert said.exit_code == 0, said.stderr
+    found = json.loads((run / "evaluation" / "table.json").read_text())
+    names = [row["model"] for row in found["rows"]]
+    assert names == ["trained alpaca", "autoregressive", "averaged",
+                     "autoregressive, order 5", "gaussian"]  # fmt: skip
+    # 63 and 60 observations are for the test, of which 50 are not scored.
+    assert found["observations"] == 13 + 10
+    trained, other = found["rows"][0], found["rows"][1]
+    assert "trained_less_this" not in trained
+    ahead = trained["log_score"]["mean"] - other["log_score"]["mean"]
+    assert other["trained_less_this"]["mean"] == pytest.approx(ahead)
+    assert other["log_score"]["count"] == 2
+    page = (run / "evaluation" / "table.md").read_text()
+    assert page.count("\n| ") == 5
+    assert all(name in said.stdout and name in page for name in names)
+
+
+def test_blocks():
+    scores = torch.cat((torch.full((own.BURN_IN,), 99.0), torch.arange(25.0)))
+    np.testing.assert_allclose(own._blocks([scores], 10), [4.5, 14.5, 22.0])
+    np.testing.assert_allclose(own._blocks([scores[:-1]], 10), [4.5, 14.5])
+    np.testing.assert_allclose(own._blocks([scores[: own.BURN_IN + 3]], 10), [1.0])
+    scores[own.BURN_IN + 1] = torch.nan
+    np.testing.assert_allclose(own._blocks([scores, scores[:20]], 25), [(300 - 1) / 24])
+
+
+def test_runs_that_cannot_be_evaluated(run, tmp_path):
+    (run / "result.json").unlink()
+    said = moca("evaluate", "data", run)
+    assert said.exit_code == 2
+    assert "run is not finished" in said.stderr
+    assert moca("evaluate", "data", tmp_path / "none").exit_code == 2
+
+
+def test_series_too_short_to_score(tmp_path):
+    file = tmp_path / "one.csv"
+    file.write_text("y\n" + "\n".join(str(k % 5 + k % 3) for k in range(120)))
+    moca("train", "--data", file, "--length", 15, "--runs", tmp_path / "runs", *small())
+    said = moca("evaluate", "data", tmp_path / "runs" / "data" / "one" / "run")
+    assert said.exit_code == 2
+    assert "more than 50 observations" in said.stderr

@@ -1,0 +1,242 @@
+"""`moca train --data`: a file of one's own becomes a run, or is refused with what is wrong."""
+
+import csv
+import json
+
+import pytest
+import torch
+
+from tests.training.moca import moca, small
+from training.data import own
+from training.data.regime_series import RegimeSeries
+from training.data.windows import Series
+from training.errors import BadConfig, BadData
+from training.evaluation.trained import Trained, load
+from training.experiments.jobs import LAGS
+from training.meta_training.runs import Run
+
+
+def write(file, header, rows):
+    with file.open("w", newline="") as handle:
+        csv.writer(handle).writerows([header, *rows])
+    return file
+
+
+@pytest.fixture
+def series():
+    """Labels of three streams (3, 120)."""
+    return RegimeSeries(0.05).draw(torch.Generator().manual_seed(1), 3, 120).y.squeeze(-1)
+
+
+@pytest.fixture
+def file(tmp_path, series):
+    rows = [[f"s{k}", t, y] for k, each in enumerate(series) for t, y in enumerate(each.tolist())]
+    return write(tmp_path / "pumps.csv", ["stream", "time", "y"], rows)
+
+
+def trained(tmp_path, *arguments, **settings):
+    runs = tmp_path / "runs"
+    return moca("train", "--runs", runs, "--length", 15, *arguments, *small(**settings))
+
+
+def test_a_file_becomes_a_run_with_scaling_and_lags(tmp_path, file, series):
+    said = trained(tmp_path, "--data", file)
+    assert said.exit_code == 0, said.stderr
+    run = Run(tmp_path / "runs" / "data" / "pumps" / "run")
+    config = run.config()
+    assert (config.experiment, config.model.kind, config.model.lags) == ("data", "alpaca", LAGS)
+    assert config.optimiser.length == 15
+    assert config.data["digest"] == own.digest(file)
+    best = run.load()[0].best
+    first = series[:, : round(0.7 * 120)].flatten()
+    torch.testing.assert_close(best["y_offset"], first.mean().float().reshape(1))
+    torch.testing.assert_close(best["y_scale"], first.std(correction=0).float().reshape(1))
+    opened = own.opened(config)
+    assert [len(each.y) for each in opened.test] == [120 - round(0.85 * 120)] * 3
+    torch.testing.assert_close(opened.test[1].y[-1, 0], series[1, -1])
+    assert run.result()["device"] == "cpu"
+    assert "done before" in trained(tmp_path, "--data", file).stdout
+
+
+def test_other_data_under_the_same_name_is_told_apart(tmp_path, file):
+    assert trained(tmp_path, "--data", file).exit_code == 0
+    file.write_text(file.read_text() + "s2,120,1.5\n")
+    again = trained(tmp_path, "--data", file)
+    assert again.exit_code == 2
+    assert "begun with other settings of data" in again.stderr
+    run = tmp_path / "runs" / "data" / "pumps" / "run"
+    evaluated = moca("evaluate", "data", run)
+    assert evaluated.exit_code == 2
+    assert "is not sha256:" in evaluated.stderr
+
+
+def test_options_name_columns_lengths_and_folders(tmp_path, series):
+    rows = [[t, *series[:, t].tolist(), t % 2] for t in range(120)]
+    file = write(tmp_path / "wide.csv", ["when", "a", "b", "c", "on"], rows)
+    said = trained(
+        tmp_path, "--data", file, "--y", "a,b", "--x", "c,on", "--time", "when",
+        "--name", "mine", "--model", "lstm", "--hazard", 0.3, "--seed", 1, "--seed", 2,
+        optimiser__length=10,
+    )  # fmt: skip
+    assert said.exit_code == 0, said.stderr
+    runs = sorted(path.name for path in (tmp_path / "runs" / "data" / "mine").iterdir())
+    assert runs == ["seed-1", "seed-2"]
+    config = Run(tmp_path / "runs" / "data" / "mine" / "seed-2").config()
+    assert (config.model.kind, config.model.lags, config.seed) == ("lstm", 0, 2)
+    assert config.model.hazard == 0.3
+    assert config.optimiser.length == 15  # the option, not the setting
+    opened = own.opened(config)
+    assert (opened.splits.x_dim, opened.splits.y_dim) == (2, 2)
+    assert opened.scaling.x_scale[1] == pytest.approx(0.5)
+
+
+def test_a_run_goes_on_where_it_was(tmp_path, file):
+    whole = tmp_path / "whole"
+    moca("train", "--runs", whole, "--data", file, "--length", 15, *small())
+    stopped = Run(whole / "data" / "pumps" / "run")
+    (stopped.folder / "result.json").unlink()
+    progress, parts = stopped.load()
+    assert progress.iteration == 6
+    said = moca("train", "--runs", whole, "--data", file, "--length", 15, "--resume", *small())
+    assert said.exit_code == 0, said.stderr
+    assert stopped.done
+    torch.testing.assert_close(stopped.load()[1]["learner"], parts["learner"])
+
+
+def test_what_is_too_short_is_left_out_and_named(tmp_path, file):
+    file.write_text(file.read_text() + "short,0,1.0\nshort,1,2.0\n")
+    said = trained(tmp_path, "--data", file)
+    assert said.exit_code == 0, said.stderr
+    assert "left out: stream 'short': 1 observations for training, fewer than 15" in said.stderr
+
+
+def rows(count=120, **columns):
+    made = {"y": [float(k % 7) for k in range(count)], **columns}
+    return list(made), [list(each) for each in zip(*made.values(), strict=True)]
+
+
+ONE_CLASS = rows(y=[1] * 120, x=range(120))
+INFINITE = rows(y=[1.5] * 50 + ["inf"] + [2.0] * 69)
+
+
+@pytest.mark.parametrize(
+    ("table", "options", "said"),
+    [
+        (rows(), ["--y", "pressure"], ["pumps.csv has no column 'pressure'", "'y'"]),
+        (rows(), ["--x", "depth"], ["pumps.csv has no column 'depth'"]),
+        (rows(), ["--time", "clock"], ["pumps.csv has no column 'clock'"]),
+        (ONE_CLASS, ["--model", "pcoc"], ["pumps.csv: every label is class 1"]),
+        (rows(y=[0.5] * 120, x=range(120)), ["--model", "pcoc"], ["row 1", "'y'", "not a class"]),
+        (rows(), ["--model", "pcoc"], ["needs input columns"]),
+        (rows(x=range(120)), ["--model", "pcoc", "--lags", "3"], ["takes no lags"]),
+        (INFINITE, [], ["pumps.csv: row 51 (line 52), column 'y': 'inf' is not finite"]),
+        (rows(x=[0.0] * 20 + [""] + [1.0] * 99), [], ["row 21", "column 'x'", "empty"]),
+        (rows(y=["a"] * 120), [], ["pumps.csv: row 1 (line 2), column 'y': 'a' is not a number"]),
+        (rows(30), [], ["pumps.csv: no window of 15 observations for validation", "'pumps'"]),
+        (rows(), ["--y", "y", "--x", "y"], ["column 'y' is given twice"]),
+        (rows(), ["--y", "y,y"], ["column 'y' is given twice"]),
+        (rows(y=[0, 10**6] * 60, x=range(120)), ["--model", "pcoc"], ["a class 1000000; 999 is"]),
+        (rows(y=[1e9 + k for k in range(120)]), [], ["labels: mean", "float32", "float64"]),
+        (rows(y=[k * 1e39 for k in range(120)]), [], ["labels: mean", "float32", "float64"]),
+        (rows(y=[k * 1e300 for k in range(120)]), [], ["labels: mean", "float32"]),
+        (rows(x=[1e9 + k for k in range(120)]), [], ["inputs: mean", "float32", "float64"]),
+        (rows(), ["--name", "a/b"], ["--name: expected part of a folder's name, got 'a/b'"]),
+        (rows(), ["--name", ".."], ["--name: expected part of a folder's name, got '..'"]),
+        (rows(), ["--device", "meta"], ["device 'meta' cannot be used"]),
+        (rows(), ["--lags", "0"], ["nothing to predict from"]),
+        (rows(), ["--model", "forest"], ["model.kind"]),
+        (rows(), ["--by", "moon"], ["by: Input should be 'time' or 'stream'"]),
+        (rows(), ["--by", "stream"], ["no window of 15 observations for validation by stream"]),
+        (rows(), ["--mode", "oracle"], ["switches", "are unknown"]),
+        (rows(), ["--hazard", "0.1", "--hazard", "0.2"], ["one value"]),
+        (rows(), ["sinusoid"], ["one of the two"]),
+        (rows(), ["--ablation", "noise"], ["--ablation needs an experiment"]),
+    ],
+)
+def test_what_cannot_be_used_is_refused_with_its_place(tmp_path, table, options, said):
+    file = write(tmp_path / "pumps.csv", *table)
+    found = trained(tmp_path, "--data", file, *options)
+    assert found.exit_code == 2, found.stdout
+    assert all(each in found.stderr for each in said), found.stderr
+
+
+def test_options_of_own_data_are_not_of_experiments():
+    found = moca("train", "sinusoid", "--length", 20)
+    assert found.exit_code == 2
+    assert "are for --data" in found.stderr
+    assert "an experiment, or use --data" in moca("train").stderr
+
+
+def test_a_file_that_is_not_there(tmp_path):
+    said = trained(tmp_path, "--data", tmp_path / "none.csv")
+    assert said.exit_code == 2
+    assert "none.csv cannot be read: No such file" in said.stderr
+
+
+def test_scaling_looks_past_missing_labels_and_keeps_what_never_changes():
+    y = torch.tensor([[1.0, 4.0], [torch.nan, torch.nan], [3.0, 4.0]], dtype=torch.float64)
+    found = own.scaling([Series(None, y, None, "a")], classes=False)
+    assert (found.y_offset.tolist(), found.y_scale.tolist()) == ([2.0, 4.0], [1.0, 1.0])
+    assert found.x_offset.shape == found.x_scale.shape == (0,)
+    assert own.scaling([Series(None, y, None, "a")], classes=True).y_offset.tolist() == [0, 0]
+
+
+def test_a_column_that_never_changes_is_not_scaled_by_rounding():
+    y = torch.full((1050, 1), 0.1, dtype=torch.float64)
+    assert own.scaling([Series(None, y, None, "a")], classes=False).y_scale.item() == 1.0
+
+
+def test_labels_far_from_zero_are_learned_in_double_precision(tmp_path, series):
+    found = []
+    for name, offset in (("near", 0.0), ("far", 1e9)):
+        table = [[offset + y] for y in series.flatten().double().tolist()]
+        file = write(tmp_path / f"{name}.csv", ["y"], table)
+        said = trained(tmp_path, "--data", file, **{"optimiser.dtype": '"float64"'})
+        assert said.exit_code == 0, said.stderr
+        run = Run(tmp_path / "runs" / "data" / name / "run")
+        each = Trained(run, run.config(), run.result())
+        with torch.no_grad():
+            learner = load(each, own.opened(each.config).splits)
+        found.append((run.result()["best_metric"], learner.y_offset.item() - offset))
+    assert found[1] == pytest.approx(found[0], abs=1e-5)
+
+
+def test_an_accuracy_is_told_as_it_is(tmp_path):
+    file = write(tmp_path / "on.csv", *rows(y=[k // 9 % 2 for k in range(120)], x=range(120)))
+    chosen = {"validation.metric": '"accuracy"'}
+    said = trained(tmp_path, "--data", file, "--model", "pcoc", **chosen)
+    best = Run(tmp_path / "runs" / "data" / "on" / "run").result()["best_metric"]
+    assert best < 0
+    assert f"run: accuracy {-best:.4f} at iteration" in said.stdout
+
+
+def test_a_table_that_cannot_be_written_is_named(tmp_path):
+    file = write(tmp_path / "pumps.csv", *rows(500))
+    assert trained(tmp_path, "--data", file).exit_code == 0
+    said = moca("evaluate", "data", tmp_path / "runs" / "data" / "pumps" / "run", "--out", file)
+    assert said.exit_code == 2
+    assert str(file) in said.stderr
+
+
+def test_a_folder_is_one_data_set(tmp_path, file):
+    folder = tmp_path / "many"
+    folder.mkdir()
+    for name in ("a", "b"):
+        (folder / f"{name}.csv").write_text("y\n" + "\n".join(str(k % 5) for k in range(120)))
+    before = own.digest(folder)
+    assert before != own.digest(folder / "a.csv")
+    assert trained(tmp_path, "--data", folder).exit_code == 0
+    (folder / "b.csv").rename(folder / "c.csv")
+    assert own.digest(folder) != before
+    with pytest.raises(BadData, match="holds none of"):
+        own.digest(tmp_path / "runs")
+
+
+def test_data_that_were_moved(tmp_path, file):
+    trained(tmp_path, "--data", file)
+    config = Run(tmp_path / "runs" / "data" / "pumps" / "run").config()
+    elsewhere = file.rename(tmp_path / "elsewhere.csv")
+    assert len(own.opened(own.moved(config, elsewhere)).test) == 3
+    with pytest.raises(BadConfig, match="has its own"):
+        own.moved(config.model_copy(update={"experiment": "sinusoid"}), elsewhere)
+    assert json.loads(config.model_dump_json())["data"]["path"] == str(file)

@@ -1,0 +1,95 @@
+"""The report of a training run: a page by itself, and the same as JSON."""
+
+import json
+import math
+import re
+import subprocess
+import sys
+
+import numpy as np
+import pytest
+
+from training.figures.performance import Losses, losses
+from training.report import contents as report
+from training.report import page as report_files
+from training.statistics.intervals import Estimate
+
+EVIL = '<script>alert("x")</script>'
+
+
+@pytest.fixture
+def given():
+    step = np.arange(4.0)
+    figure = losses({"train": Losses(step, step, -step)}, title=EVIL)
+    return report.Report(
+        name=f"sinusoid {EVIL}",
+        kind="alpaca",
+        data_digest="sha256:12",
+        configuration={"hazard": 0.05, "encoder": {"layers": [128, 128], EVIL: EVIL}},
+        environment=report.Environment("2.13.0", "cpu", 7, 12.34),
+        metrics=(report.Metric("NLL", Estimate(-3.291, -3.365, -3.217, 200), "nats"),),
+        comparisons=(
+            report.Comparison("SW5", "NLL", Estimate(-3.0, -3.1, -2.9, 200)),
+            report.Comparison(EVIL, "NLL", Estimate(1.0, math.nan, math.nan, 1)),
+        ),
+        calibration=report.Calibration(0.021, ((0.5, 0.493), (0.9, 0.907))),
+        figures=(figure, figure),
+    )
+
+
+def test_numbers_are_the_same_in_json(given, tmp_path):
+    _, numbers = report_files.write(tmp_path / "new", given)
+    said = json.loads(numbers.read_text("utf-8"), parse_constant=pytest.fail)
+    assert said["version"] == report.VERSION
+    assert said["metrics"][0]["estimate"] == {
+        "mean": -3.291,
+        "low": -3.365,
+        "high": -3.217,
+        "count": 200,
+    }
+    assert said["comparisons"][1]["estimate"]["low"] is None
+    assert said["configuration"]["encoder"]["layers"] == [128, 128]
+    assert said["environment"]["seed"] == 7
+    assert said["calibration"]["coverage"] == [[0.5, 0.493], [0.9, 0.907]]
+    assert [set(each) for each in said["figures"]] == [{"title", "description"}] * 2
+
+
+def test_the_page_is_by_itself_and_escaped(given, tmp_path):
+    page, _ = report_files.write(tmp_path, given)
+    text = page.read_text("utf-8")
+    assert EVIL not in text
+    assert text.count("plotly.js v") == 1
+    own = re.sub(r"<script\b[^>]*>.*?</script>", "", text, flags=re.DOTALL)
+    assert not re.search(r"\bsrc=|\bhref=|@import|url\(", own)
+    assert "http" not in own.replace("http-equiv", "")
+    assert "-3.291 ± 0.074" in own
+    assert "encoder.layers" in own
+    assert "90.7%" in own
+
+
+def test_the_page_can_be_read_by_all(given, tmp_path):
+    text = report_files.write(tmp_path, given)[0].read_text("utf-8")
+    assert '<html lang="en">' in text
+    assert "prefers-color-scheme: dark" in text
+    assert text.count("<table>") == text.count("<caption>") >= 5
+    assert text.count('<div class="chart" role="figure" aria-label=') == 2
+    levels = [int(each) for each in re.findall(r"<h([1-6])\b", text)]
+    assert levels.count(1) == 1
+    assert all(b - a <= 1 for a, b in zip(levels, levels[1:], strict=False))
+    identities = re.findall(r'\bid="([^"]+)"', text)
+    assert len(identities) == len(set(identities))
+
+
+def test_without_figures_there_is_no_library(given, tmp_path):
+    text = report_files.write(tmp_path, given._replace(figures=(), calibration=None))[0].read_text()
+    assert len(text) < 20_000
+    assert "Calibration" not in text
+
+
+def test_plotting_is_loaded_when_wanted():
+    code = (
+        "import sys, training, training.report.contents\n"
+        "import training.statistics.intervals, training.statistics.calibration\n"
+        "assert not {'plotly', 'matplotlib'} & set(sys.modules)"
+    )
+    subprocess.run([sys.executable, "-c", code], check=True)

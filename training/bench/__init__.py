@@ -1,0 +1,1 @@
+"""Measurements of training under `moca bench`."""

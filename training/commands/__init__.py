@@ -1,0 +1,1 @@
+"""The offline subcommands of `moca`: train, evaluate, publish, data."""

@@ -1,0 +1,218 @@
+"""`moca evaluate`: tables of the performance of trained models and of the default settings."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from training.commands.cli_errors import fail
+
+app = typer.Typer(
+    no_args_is_help=True, help="Measure trained models, and the service's default settings."
+)
+
+Model = Annotated[
+    str | None,
+    typer.Option(help="A built-in model.", show_default="the service's default"),
+]
+
+
+@app.command()
+def tcpd(
+    data: Annotated[
+        Path | None,
+        typer.Option(
+            envvar="MOCA_TEST_DATA", help="Folder that holds tcpd.json.", show_default=False
+        ),
+    ] = None,
+    model: Model = None,
+) -> None:
+    """Score change points on the Turing Change Point Dataset: F1 and covering.
+
+    Online are the events that a stream of the service has confirmed; served, the segmentation that
+    it gives at the end. In hindsight, it is the best of the whole series where location and scale
+    are those of all labels, not of the warm-up. `zero` finds no change at all.
+    """
+    if data is None:
+        fail("--data (or MOCA_TEST_DATA) is needed: the folder that holds tcpd.json")
+    from training.evaluation import tcpd as evaluation
+
+    try:
+        series = evaluation.load(data)
+    except OSError as error:
+        fail(f"--data: {error}")
+    evaluation.report(series, _model(model))
+
+
+@app.command()
+def outliers(
+    model: Model = None,
+    hazard: Annotated[float, typer.Option(min=0, max=1, help="Hazard of the streams.")] = 1 / 250,
+    seed: Annotated[int, typer.Option(help="Seed of the labels.")] = 0,
+) -> None:
+    """Count false alarms on N(0, 1) with outliers, and how long a real shift takes to be found."""
+    from training.evaluation import outliers as evaluation
+
+    evaluation.report(_model(model), hazard, seed)
+
+
+Preset = Annotated[str, typer.Option(help="Of the runs: quick or paper.")]
+Ablation = Annotated[
+    str | None,
+    typer.Option(help="An ablation's runs in place of a preset's."),
+]
+Runs = Annotated[Path, typer.Option(help="Folder of the runs.")]
+Datasets = Annotated[
+    Path | None,
+    typer.Option(help="Folder of the data sets.", show_default=False),
+]
+Out = Annotated[
+    Path | None,
+    typer.Option(help="Folder for results.", show_default="results/EXPERIMENT/PRESET"),
+]
+
+
+def _experiment(name: str, about: str) -> None:
+    """A command for the runs of one experiment."""
+
+    def command(
+        preset: Preset = "quick",
+        ablation: Ablation = None,
+        runs: Runs = Path("runs"),
+        datasets: Datasets = None,
+        out: Out = None,
+    ) -> None:
+        from training.errors import TrainingError
+        from training.evaluation import paper
+        from training.evaluation.paper_figures import DRAW
+        from training.experiments.catalogue import Place
+
+        place = Place(datasets, runs / "cache")
+        kept = ablation or preset
+        results = out or Path("results") / name / kept
+        wanted = paper.Wanted(name, kept, runs, place, results)
+        try:
+            if ablation is not None:
+                paper.evaluate_ablation(wanted, ablation)
+            else:
+                paper.evaluate(wanted, DRAW[name])
+        except (TrainingError, OSError) as error:
+            fail(str(error))
+
+    text = "Trained runs on the same test sequences: table, JSON, figures as HTML and PNG."
+    app.command(name, help=f"{about} {text}")(command)
+
+
+_experiment("sinusoid", "Switching sinusoid.")
+_experiment("players", "Movement of basketball players.")
+_experiment("rainbow", "Rainbow MNIST.")
+_experiment("miniimagenet", "miniImageNet by super-classes.")
+
+
+@app.command("data")
+def own_data(
+    run: Annotated[Path, typer.Argument(help="Folder of a run that is done.")],
+    data: Annotated[
+        Path | None,
+        typer.Option(
+            envvar="MOCA_TRAIN_DATA",
+            help="Where the run's data are now.",
+            show_default="as in training",
+        ),
+    ] = None,
+    datasets: Datasets = None,
+    out: Annotated[
+        Path | None,
+        typer.Option(help="Folder for the table.", show_default="RUN/evaluation"),
+    ] = None,
+) -> None:
+    """Score a trained model on the part of its data kept for the test, beside untrained ones.
+
+    Log score per observation of models run as the service runs them, and paired differences.
+    """
+    from training.errors import TrainingError
+    from training.evaluation import own_data
+    from training.experiments.catalogue import Place
+
+    try:
+        own_data.evaluate(run, Place(datasets, run / "cache"), data, out)
+    except (TrainingError, OSError) as error:
+        fail(str(error))
+
+
+@app.command("time")
+def step_time(
+    device: Annotated[str, typer.Option(help="cpu, cuda, cuda:0.")] = "cpu",
+    out: Out = None,
+) -> None:
+    """Time a step against the number of observations before, to 25,000, with and without pruning.
+
+    The model is the sinusoid's ALPaCA of 32 features; its weights do not matter for that.
+    """
+    import torch
+    from rich.console import Console
+
+    from training.evaluation.step_time import report
+    from training.experiments import catalogue
+    from training.experiments.catalogue import Place
+    from training.experiments.jobs import learner
+    from training.figures.rendering import save
+
+    torch.set_num_threads(1)
+    wanted = catalogue.preset("sinusoid", "paper")
+    splits = catalogue.splits(wanted, Place(None, Path()))
+    with torch.no_grad():
+        model = learner(wanted, splits).to(device, torch.float64).model()
+        chart = report(model, device, Console())
+    save(chart, (out or Path("results") / "time") / "step_time")
+
+
+@app.command()
+def bandit(
+    preset: Preset = "quick",
+    runs: Runs = Path("runs"),
+    trials: Annotated[
+        int,
+        typer.Option(min=2, help="Trials of 1,000 steps; the paper has 10."),
+    ] = 30,
+    strategy: Annotated[
+        list[str] | None,
+        typer.Option(
+            help="thompson, optimistic-3, optimistic-5 or greedy; may be given several times.",
+            show_default="all four",
+        ),
+    ] = None,
+    out: Out = None,
+) -> None:
+    """Switching wheel bandit. Regret of trained runs on the same worlds: tables and figures."""
+    from training.errors import TrainingError
+    from training.evaluation.bandit.regret import evaluate
+    from training.evaluation.bandit.trials import STRATEGIES
+    from training.evaluation.paper import Wanted
+    from training.evaluation.paper_figures.bandit import draw
+    from training.experiments.catalogue import Place
+    from training.figures.rendering import save
+
+    results = out or Path("results") / "bandit" / preset
+    wanted = Wanted("bandit", preset, runs, Place(None, runs / "cache"), results)
+    chosen = strategy or list(STRATEGIES)
+    try:
+        charts = draw(wanted, *evaluate(wanted, trials, chosen), chosen)
+    except (TrainingError, OSError) as error:
+        fail(str(error))
+    for name, chart in charts:
+        save(chart, results / name)
+    typer.echo(f"tables and {len(charts)} figures in {results}")
+
+
+def _model(name: str | None) -> str:
+    from model_core.defaults import Defaults
+    from model_core.upm.builtin import NEWEST, Options, build
+
+    chosen = name or Defaults().model
+    known = [kind for kind in NEWEST if build(kind, Options()).label == "real"]
+    if chosen not in known:
+        fail(f"--model: expected one of {', '.join(known)}, got {chosen!r}")
+    return chosen

@@ -1,0 +1,89 @@
+"""`moca publish`: turn a finished run into a model that a service offers."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from training.commands.cli_errors import fail
+
+
+def publish(
+    run: Annotated[Path, typer.Argument(help="Folder of a run that is done.")],
+    name: Annotated[str, typer.Option(help="Name of the model.")],
+    models_dir: Annotated[
+        Path, typer.Option(envvar="MOCA_MODELS_DIR", help="Folder of model artifacts.")
+    ] = Path("models"),
+    version: Annotated[
+        str,
+        typer.Option(help="A whole number, or auto: the next that is free."),
+    ] = "auto",
+    description: Annotated[str, typer.Option(help="Shown where models are listed.")] = "",
+    date: Annotated[
+        str | None,
+        typer.Option(help="Kept with the model.", show_default="none"),
+    ] = None,
+    page: Annotated[
+        bool,
+        typer.Option(help="Write report.html (5 MB, needs no network) too, or only JSON."),
+    ] = True,
+    data: Annotated[
+        Path | None,
+        typer.Option(
+            envvar="MOCA_TRAIN_DATA",
+            help="Where the run's own data are now.",
+            show_default="as in training",
+        ),
+    ] = None,
+    sensitivity: Annotated[
+        int,
+        typer.Option(
+            min=0,
+            help="Observations simulated for the stream setting `sensitivity`; 0: it is refused.",
+        ),
+    ] = 100_000,
+    datasets: Annotated[
+        Path | None,
+        typer.Option(help="Folder of the data sets.", show_default=False),
+    ] = None,
+) -> None:
+    """Publish a trained run as MODELS_DIR/NAME/VERSION/, with its report.
+
+    The artifact is checked against the run and appears at once and complete; a version is never
+    overwritten. A running service offers it from then on.
+    """
+    from rich.progress import Progress
+
+    from model_core.errors import ModelCoreError
+    from training.errors import TrainingError
+    from training.experiments.catalogue import Place
+    from training.publish.artifact import Wanted
+    from training.publish.artifact import publish as run_publish
+
+    place = Place(datasets, run / "cache")
+    wanted = Wanted(
+        run,
+        name,
+        models_dir,
+        version,
+        place,
+        data=data,
+        description=description,
+        date=date,
+        page=page,
+        simulated=sensitivity,
+    )
+    try:
+        with Progress(transient=True) as progress:
+            task = progress.add_task("false alarms", total=None, visible=False)
+
+            def advance(done: int, total: int) -> None:
+                progress.update(task, advance=done, total=total, visible=True)
+
+            folder = run_publish(wanted, advance)
+    except (TrainingError, ModelCoreError, OSError) as error:
+        fail(str(error))
+    size = sum(file.stat().st_size for file in folder.iterdir())
+    typer.echo(f"{name}@{folder.name} in {folder}, {size / 1000:.0f} kB")

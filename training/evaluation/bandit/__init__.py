@@ -1,0 +1,1 @@
+"""Agents on the switching wheel bandit and their regret."""

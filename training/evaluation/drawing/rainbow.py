@@ -1,5 +1,0 @@
-"""Figures of the experiment `rainbow`."""
-
-from training.evaluation.drawing.images import draw
-
-__all__ = ["draw"]

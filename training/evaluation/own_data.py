@@ -1,0 +1,243 @@
+"""`moca evaluate data`: a trained model against the untrained built-in ones, on held-out data.
+
+Every model is run as in the service: step by step from the start of each test series, in bounded
+memory, at its own default settings. All are scored on the same observations, those after `BURN_IN`,
+when the untrained models have left their warm-up.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import NamedTuple
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from rich.box import SIMPLE_HEAD
+from rich.console import Console
+from rich.progress import track
+from rich.table import Table
+from torch import Tensor
+from torch.nn.utils.rnn import pad_sequence
+
+from model_core import filter as moca
+from model_core.defaults import Defaults
+from model_core.filter import Prior
+from model_core.upm.base import UnderlyingModel
+from model_core.upm.builtin import Options, build
+from training.config import OWN
+from training.data import own
+from training.data.base import Batch
+from training.data.windows import Series
+from training.errors import BadData, BadRun
+from training.evaluation.online import observed, prior_of, warm
+from training.evaluation.trained import PROTOCOLS, Trained, load, sequences
+from training.experiments import catalogue
+from training.experiments.catalogue import Place
+from training.meta_training.runs import Run
+from training.statistics.intervals import estimate, formatted, paired
+
+BURN_IN = 50  # unscored observations at the start of a series, of which 20 are warm-up
+BATCH = 25  # series filtered together
+GENERATED = 50  # test sequences of an experiment with generated data
+
+Values = NDArray[np.float64]
+
+
+class BlockScores(NamedTuple):
+    """Log scores by method.
+
+    values: mean log score of every block, the trained model's first. block: length of a
+    block. observations: total number scored.
+    """
+
+    values: Mapping[str, Values]
+    block: int
+    observations: int
+
+
+def evaluate(
+    folder: Path, place: Place, data: Path | None = None, out: Path | None = None
+) -> BlockScores:
+    """Print the table, and write it as `table.json` and `table.md`; raises TrainingError."""
+    torch.set_num_threads(1)
+    console = Console()
+    scores = compare(finished(folder, data), place, console)
+    console.print(_table(folder, scores))
+    results = out or folder / "evaluation"
+    results.mkdir(parents=True, exist_ok=True)
+    (results / "table.json").write_text(as_json(scores) + "\n")
+    (results / "table.md").write_text(markdown(scores))
+    return scores
+
+
+def finished(folder: Path, data: Path | None = None) -> Trained:
+    """A finished run; `data`: where its data are now. Raises BadRun or BadConfig."""
+    run = Run(folder)
+    config = own.moved(run.config(), data)
+    if not run.done:
+        raise BadRun(f"{folder}: run is not finished; continue it with moca train ... --resume")
+    if config.objective.mode == "toe" and config.model.kind == "pcoc":
+        raise BadRun(f"{folder}: a classifier of mode toe never adapts and cannot be served")
+    return Trained(run, config, run.result())
+
+
+def compare(run: Trained, place: Place, console: Console | None = None) -> BlockScores:
+    """Log scores of the run's model and of the untrained ones, on its test series."""
+    splits = catalogue.splits(run.config, place)
+    series = _series(run, place)
+    length = run.config.optimiser.length
+    model = load(run, splits).model()
+    models = {f"trained {run.config.model.kind}": model, **_untrained(run, splits.classes)}
+    scored: dict[str, list[Tensor]] = {}
+    for name, method in track(
+        models.items(), "filtering", console=console, transient=True, disable=console is None
+    ):
+        scored[name] = log_scores(method, series)
+    values = {name: _blocks(rows, length) for name, rows in scored.items()}
+    first = next(iter(values.values()))
+    if not len(first):
+        raise BadData(f"no test series has more than {BURN_IN} observations: nothing to score")
+    count = sum(int((~s[BURN_IN:].isnan()).sum()) for s in next(iter(scored.values())))
+    return BlockScores(values, length, count)
+
+
+@torch.no_grad()
+def log_scores(model: UnderlyingModel, series: Sequence[Series]) -> list[Tensor]:
+    """`log p(y_t | x_t, past)` of every series (N,), nan where unlabelled."""
+    rows = []
+    for first in range(0, len(series), BATCH):
+        some = series[first : first + BATCH]
+        batch = _padded(some)
+        prior = _prior(model, some)
+        state = moca.init(prior, Defaults().max_hypotheses)
+        scores = []
+        for t in range(batch.y.shape[1]):
+            state, info = moca.step(model, state, prior, observed(model, batch, t))
+            scores.append(info.log_score)
+        whole = torch.stack(scores, 1)
+        rows += [row[: len(one.y)] for row, one in zip(whole, some, strict=True)]
+    return rows
+
+
+def _series(run: Trained, place: Place) -> list[Series]:
+    """The held-out series; new sequences of an experiment with generated data."""
+    if run.config.experiment == OWN:
+        return own.opened(run.config).test
+    protocol = PROTOCOLS[run.config.experiment]._replace(sequences=GENERATED)
+    batch = sequences(catalogue.splits(run.config, place), protocol)
+    return [
+        Series(None if batch.x is None else batch.x[k].double(), y.double(), None, str(k))
+        for k, y in enumerate(batch.y)
+    ]
+
+
+def _untrained(run: Trained, classes: int) -> dict[str, UnderlyingModel]:
+    """Built-in models for such labels; with inputs also the linear one."""
+    if classes:
+        return {"categorical": build("categorical", Options(classes=classes))}
+    progress, _ = run.run.load()
+    x_dim = len(progress.best["x_offset"])
+    y_dim = len(progress.best["y_offset"])
+    models = {name: build(name, Options(y_dim=y_dim)) for name in ("autoregressive", "averaged")}
+    lags = run.config.model.lags
+    if lags > 1:
+        options = Options(y_dim=y_dim, order=lags)
+        models[f"autoregressive, order {lags}"] = build("autoregressive", options)
+    models["gaussian"] = build("gaussian", Options(y_dim=y_dim))
+    if x_dim:
+        models["linear"] = build("linear", Options(y_dim=y_dim, x_dim=x_dim))
+    return models
+
+
+def _padded(series: Sequence[Series]) -> Batch:
+    """One batch; padding after the end of a series is unlabelled, its scores dropped."""
+    y = pad_sequence([one.y for one in series], batch_first=True, padding_value=math.nan)
+    inputs = [one.x for one in series if one.x is not None]
+    return Batch(pad_sequence(inputs, batch_first=True) if inputs else None, y)
+
+
+def _prior(model: UnderlyingModel, series: Sequence[Series]) -> Prior:
+    """Prior with location and scale of each series' warm-up, as of a stream of the service."""
+    if not model.needs_scale:
+        zeros = torch.zeros(len(series), model.scaled, dtype=torch.float64)
+        return moca.make_prior(model, zeros, zeros + 1)
+    labels = Defaults().warmup
+    moments = [warm(model, _scaled(model, one), labels)[:2] for one in series]
+    return prior_of(model, moments)
+
+
+def _scaled(model: UnderlyingModel, series: Series) -> Iterator[list[float]]:
+    """Rows that a model takes location and scale of: labels, and inputs if it scales them."""
+    rows = series.y
+    if model.scales_inputs and series.x is not None:
+        rows = torch.cat((rows, series.x), -1)
+    for row in rows:
+        yield row.tolist()
+
+
+def _blocks(scores: Sequence[Tensor], length: int) -> Values:
+    """Mean of every block of `length` after the start of a series; the last may be half of one."""
+    means = []
+    for series in scores:
+        for start in range(BURN_IN, len(series), length):
+            block = series[start : start + length]
+            known = block[~block.isnan()]
+            alone = len(series) - BURN_IN <= length
+            if len(known) and (alone or 2 * len(block) >= length):
+                means.append(float(known.mean()))
+    return np.array(means)
+
+
+def _rows(scores: BlockScores) -> list[tuple[str, str, str]]:
+    trained, *_ = scores.values.values()
+    rows = []
+    for name, values in scores.values.items():
+        ahead = "" if values is trained else formatted(paired(trained, values))
+        rows.append((name, formatted(estimate(values)), ahead))
+    return rows
+
+
+HEADS = ("model", "nats per observation", "trained less this")
+
+
+def _about(scores: BlockScores) -> str:
+    blocks = len(next(iter(scores.values.values())))
+    return (
+        f"{scores.observations} observations in {blocks} blocks of {scores.block}, "
+        "mean and 95 % interval over blocks; more is better"
+    )
+
+
+def _table(folder: Path, scores: BlockScores) -> Table:
+    table = Table(
+        HEADS[0], box=SIMPLE_HEAD, title=f"{folder.name}: log score", caption=_about(scores)
+    )
+    for head in HEADS[1:]:
+        table.add_column(head, justify="right", no_wrap=True)
+    for row in _rows(scores):
+        table.add_row(*row)
+    return table
+
+
+def markdown(scores: BlockScores) -> str:
+    """The table for a page of results."""
+    lines = [f"| {' | '.join(HEADS)} |", "|---|---|---|"]
+    lines += [f"| {' | '.join(row)} |" for row in _rows(scores)]
+    return "\n".join([*lines, "", _about(scores)]) + "\n"
+
+
+def as_json(scores: BlockScores) -> str:
+    """The numbers of the table."""
+    trained, *_ = scores.values.values()
+    rows = []
+    for name, values in scores.values.items():
+        row = {"model": name, "log_score": estimate(values)._asdict()}
+        if values is not trained:
+            row["trained_less_this"] = paired(trained, values)._asdict()
+        rows.append(row)
+    about = {"block": scores.block, "observations": scores.observations, "burn_in": BURN_IN}
+    return json.dumps({**about, "rows": rows}, indent=1)

@@ -1,0 +1,118 @@
+"""Experiments, the paper's and others: their presets and data sources."""
+
+from __future__ import annotations
+
+import tomllib
+from collections.abc import Callable
+from importlib.resources import files
+from pathlib import Path
+from typing import NamedTuple
+
+from training.config import OWN, Config, Options, checked, merged
+from training.data.base import Splits
+from training.errors import BadConfig, TrainingError
+
+EXPERIMENTS = ("sinusoid", "bandit", "players", "rainbow", "miniimagenet", "regimes")
+
+
+class Place(NamedTuple):
+    """Folder of the data sets, and cache of what experiments derive from them."""
+
+    data: Path | None
+    cache: Path
+
+
+def preset(experiment: str, name: str, *overrides: Options) -> Config:
+    """An experiment's preset with overrides; raises BadConfig."""
+    if experiment not in (*EXPERIMENTS, OWN):
+        known = ", ".join(EXPERIMENTS)
+        raise BadConfig(f"unknown experiment {experiment!r}: expected one of {known}")
+    tables = _tables(experiment)
+    base = tables.pop("all")
+    if name not in tables:
+        known = ", ".join(tables)
+        raise BadConfig(f"unknown preset {name!r} of {experiment}: expected one of {known}")
+    return config(merged(base, tables[name], *overrides))
+
+
+def presets(experiment: str) -> list[str]:
+    """Names of an experiment's presets."""
+    return [name for name in _tables(experiment) if name != "all"]
+
+
+def _tables(experiment: str) -> dict[str, Options]:
+    """Settings by preset; `all` is the base of the others, and `quick` always exists."""
+    text = (files("training.experiments") / "presets" / f"{experiment}.toml").read_text()
+    return {"quick": {}, **tomllib.loads(text)}
+
+
+def config(settings: Options) -> Config:
+    """Validated settings; raises BadConfig."""
+    return checked(Config, settings)
+
+
+def splits(wanted: Config, place: Place) -> Splits:
+    """Sources of an experiment's series; raises BadConfig or BadData."""
+    options = dict(wanted.data)
+    if wanted.experiment == OWN:
+        from training.data import own
+
+        return own.opened(wanted).splits
+    try:
+        return _SOURCES[wanted.experiment](options, place)
+    except TrainingError:
+        raise
+    except (TypeError, ValueError) as error:
+        raise BadConfig(f"data: {error}") from error
+
+
+def _sinusoid(options: Options, place: Place) -> Splits:
+    from training.data.sinusoid import splits
+
+    return splits(**options)
+
+
+def _bandit(options: Options, place: Place) -> Splits:
+    from training.data.wheel import splits
+
+    return splits(**options)
+
+
+def _regimes(options: Options, place: Place) -> Splits:
+    from training.data.regime_series import splits
+
+    return splits(**options)
+
+
+def _players(options: Options, place: Place) -> Splits:
+    from training.data.players import splits
+
+    return splits(_folder(place), **options)
+
+
+def _rainbow(options: Options, place: Place) -> Splits:
+    from training.data.rainbow import splits
+
+    return splits(_folder(place), **options)
+
+
+def _miniimagenet(options: Options, place: Place) -> Splits:
+    from training.data.miniimagenet import splits
+
+    return splits(_folder(place), cache=place.cache, **options)
+
+
+def _folder(place: Place) -> Path:
+    if place.data is None:
+        raise BadConfig("--datasets is needed: the folder of the data sets")
+    return place.data
+
+
+_SOURCES: dict[str, Callable[[Options, Place], Splits]] = {
+    "sinusoid": _sinusoid,
+    "bandit": _bandit,
+    "regimes": _regimes,
+    "players": _players,
+    "rainbow": _rainbow,
+    "miniimagenet": _miniimagenet,
+}

@@ -1,0 +1,1 @@
+"""Meta-training: loop, objective, validation, run folders, processes."""

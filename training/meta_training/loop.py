@@ -1,0 +1,246 @@
+"""The training loop, top to bottom: draw windows, step, validate, keep the best, save."""
+
+from __future__ import annotations
+
+import copy
+import math
+import time
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor, nn
+from torch.nn.parallel import DistributedDataParallel
+
+from training.config import Config
+from training.data.base import Batch, Splits
+from training.errors import BadConfig
+from training.learners import Learner
+from training.meta_training.objective import log_scores, reveal
+from training.meta_training.processes import World
+from training.meta_training.runs import Progress, Run
+from training.meta_training.validation import Validation
+
+MAX_SKIPPED = 100  # total iterations without a finite gradient before training fails
+
+Report = Callable[[Progress, dict[str, float]], None]
+
+
+class Job(NamedTuple):
+    """A run to train."""
+
+    config: Config
+    splits: Splits
+    learner: Learner
+    run: Run
+    device: str = "cpu"
+
+
+class Objective(nn.Module):
+    """Sum and number of `-log p` of a batch; processes share its gradient."""
+
+    def __init__(self, learner: Learner, config: Config) -> None:
+        super().__init__()
+        self.learner = learner
+        self.config = config.objective
+
+    def forward(self, batch: Batch, supervision: Tensor | None) -> tuple[Tensor, Tensor]:
+        """Both scalars."""
+        score = log_scores(self.learner, batch, self.config, supervision)
+        # By the labels, not the scores: a failed score must spoil the loss, not pass for missing.
+        labelled = ~torch.isnan(batch.y).any(-1)
+        return -torch.where(labelled, score, 0.0).sum(), labelled.sum()
+
+
+def train(job: Job, world: World, report: Report, *, resume: bool = False) -> Progress:
+    """Train until the iterations, the minutes or the patience are used up.
+
+    With `resume` and a checkpoint it continues from there, bit for bit unless `minutes` are set.
+    Raises BadConfig where training cannot continue.
+    """
+    config = job.config
+    wanted = config.optimiser
+    if wanted.minutes is not None and world.size > 1:
+        raise BadConfig(
+            "optimiser.minutes: processes have clocks that differ; use iterations with several"
+        )
+    share = world.share(wanted.batch)
+    clock = _clock(job.device)
+    dtype: torch.dtype = getattr(torch, wanted.dtype)
+    learner = job.learner.to(job.device, dtype)
+    parameters = [value for value in learner.parameters() if value.requires_grad]
+    optimiser = torch.optim.Adam(parameters, lr=wanted.learning_rate)
+    generator = torch.Generator().manual_seed(config.seed)
+    progress = _begun(job, optimiser, generator, world, resume)
+    objective: nn.Module = Objective(learner, config)
+    if world.size > 1:
+        objective = DistributedDataParallel(objective)
+    validation = Validation(config, job.splits, job.device)
+    begun_s = clock() - progress.elapsed_s
+    while not world.agree(_ended(config, progress)):
+        learner.train()
+        batch = job.splits.train.draw(generator, wanted.batch, wanted.length)
+        supervision = _supervision(config, batch, generator)
+        batch = batch.part(share).to(job.device, dtype)
+        if supervision is not None:
+            supervision = supervision[share].to(batch.y)
+        total, count = objective(batch, supervision)
+        # Processes average gradients; each label counts the same whichever has it.
+        loss = total * world.size / world.total(count).clamp(min=1)
+        optimiser.zero_grad(set_to_none=True)
+        loss.backward()
+        _step(optimiser, parameters, rate(config, progress), config, progress)
+        progress.iteration += 1
+        progress.elapsed_s = clock() - begun_s
+        measured = {"loss": world.total(loss.detach()).item() / world.size}
+        if progress.iteration % config.validation.every == 0 or _ended(config, progress):
+            measured |= _validated(job, validation, learner, progress, world)
+            progress.generator = generator.get_state()
+            _save(job, learner, optimiser, progress, world)
+        report(progress, measured)
+    if world.leads:
+        where = {"device": job.device, "torch": torch.__version__}
+        job.run.finish({**_result(config, progress), **where})
+    return progress
+
+
+def _begun(
+    job: Job,
+    optimiser: torch.optim.Optimizer,
+    generator: torch.Generator,
+    world: World,
+    resume: bool,
+) -> Progress:
+    """Restore everything from the checkpoint, or begin a new folder."""
+    if not (resume and job.run.begun):
+        if world.leads:
+            job.run.begin(job.config)
+        return Progress()
+    job.run.check(job.config)
+    progress, parts = job.run.load(job.device)
+    job.learner.load_state_dict(parts["learner"])
+    optimiser.load_state_dict(parts["optimiser"])
+    if progress.generator is not None:
+        generator.set_state(progress.generator)
+    return progress
+
+
+def _save(
+    job: Job,
+    learner: Learner,
+    optimiser: torch.optim.Optimizer,
+    progress: Progress,
+    world: World,
+) -> None:
+    if world.leads:
+        parts = {"learner": learner.state_dict(), "optimiser": optimiser.state_dict()}
+        job.run.save(progress, parts)
+
+
+def _clock(device: str) -> Callable[[], float]:
+    """Clock in seconds; on a CPU the process's own time, which other processes do not affect."""
+    return time.process_time if device == "cpu" else time.monotonic
+
+
+def rate(config: Config, progress: Progress) -> float:
+    """Learning rate of the next iteration."""
+    wanted = config.optimiser
+    base = wanted.learning_rate
+    iteration = progress.iteration
+    if iteration < wanted.warmup:
+        return base * (iteration + 1) / wanted.warmup
+    if wanted.schedule == "step":
+        return base * wanted.decay ** (iteration // wanted.decay_every)
+    if wanted.schedule == "cosine":
+        return base * (0.01 + 0.99 * 0.5 * (1 + math.cos(math.pi * done(config, progress))))
+    return base
+
+
+def done(config: Config, progress: Progress) -> float:
+    """Completed share of the run, in [0, 1]."""
+    share = progress.iteration / config.optimiser.iterations
+    if config.optimiser.minutes is not None:
+        share = max(share, progress.elapsed_s / (60 * config.optimiser.minutes))
+    return min(share, 1.0)
+
+
+def _ended(config: Config, progress: Progress) -> bool:
+    if done(config, progress) >= 1:
+        return True
+    patience = config.validation.patience
+    waited = progress.iteration - progress.best_iteration
+    return patience is not None and waited >= patience * config.validation.every
+
+
+def _supervision(config: Config, batch: Batch, generator: torch.Generator) -> Tensor | None:
+    """Supervision of a batch."""
+    if config.objective.supervision == 0:
+        return None
+    if batch.switch is None:
+        raise BadConfig("supervision needs switches: those of the data are unknown")
+    return reveal(batch.switch, config.objective.supervision, generator)
+
+
+def _step(
+    optimiser: torch.optim.Optimizer,
+    parameters: list[nn.Parameter],
+    learning_rate: float,
+    config: Config,
+    progress: Progress,
+) -> None:
+    """One step of the optimiser, or none where the gradient is not finite."""
+    clip = config.optimiser.clip
+    norm = nn.utils.clip_grad_norm_(parameters, math.inf if clip is None else clip)
+    if not torch.isfinite(norm):
+        progress.skipped += 1
+        if progress.skipped > MAX_SKIPPED:
+            raise BadConfig(
+                f"{progress.skipped} gradients were not finite by iteration {progress.iteration}: "
+                "try a lower learning rate, or float64"
+            )
+        return
+    for group in optimiser.param_groups:
+        group["lr"] = learning_rate
+    optimiser.step()
+
+
+def _validated(
+    job: Job, validation: Validation, learner: Learner, progress: Progress, world: World
+) -> dict[str, float]:
+    """Validate; keep the parameters if they are the best so far."""
+    if not world.leads:
+        return {}
+    measured = validation.measure(learner)
+    # Negated where higher is better, so that lower is better always.
+    accuracy = job.config.validation.metric == "accuracy"
+    metric = -measured["accuracy"] if accuracy else measured["nll"]
+    if math.isfinite(metric) and (progress.best_metric is None or metric < progress.best_metric):
+        progress.best_metric = metric
+        progress.best_iteration = progress.iteration
+        progress.best = copy.deepcopy(learner.state_dict())
+    progress.history.append(
+        {
+            "iteration": progress.iteration,
+            "elapsed_s": progress.elapsed_s,
+            "learning_rate": rate(job.config, progress),
+            "hazard": learner.hazard.item(),
+            **measured,
+        }
+    )
+    return {f"validation/{name}": value for name, value in measured.items()}
+
+
+def _result(config: Config, progress: Progress) -> dict[str, Any]:
+    if progress.best_metric is None:
+        raise BadConfig(
+            "no validation gave a finite number: no parameters were kept; try a lower learning rate"
+        )
+    return {
+        "iterations": progress.iteration,
+        "elapsed_s": progress.elapsed_s,
+        "best_iteration": progress.best_iteration,
+        "best_metric": progress.best_metric,
+        "metric": config.validation.metric,
+        "skipped": progress.skipped,
+        "history": progress.history,
+    }

@@ -1,0 +1,137 @@
+"""Predictive scores: the training loss, and class probabilities, for MOCA and every baseline.
+
+One segment log-likelihood matrix serves all (DESIGN, sec. 2): MOCA is a forward recursion over its
+columns, baselines are selections of its entries.
+"""
+
+from __future__ import annotations
+
+import math
+
+import torch
+from torch import Tensor
+
+from model_core import filter as moca
+from model_core import segments
+from model_core.filter import Prior
+from model_core.segments import Changes, Segments, Sequences
+from model_core.upm.base import UnderlyingModel
+from model_core.upm.pcoc import Pcoc
+from training.config import Objective
+from training.data.base import Batch
+from training.learners import Classifier, Learner
+
+NEG_INF = float("-inf")
+
+
+def log_scores(
+    learner: Learner, batch: Batch, objective: Objective, supervision: Tensor | None
+) -> Tensor:
+    """`log p(y_t | x_t, what the objective conditions on)` (B, T), nan where unlabelled.
+
+    supervision: (B, T) as in `Changes.changepoint`, used by mode `moca` only. Raises ValueError for
+    an oracle without known switches.
+    """
+    if isinstance(learner, Classifier):
+        return _classifier_scores(learner, batch)
+    model = learner.model()
+    prior = start(model, batch)
+    data = Sequences(batch.x, batch.y)
+    if objective.mode == "coe":
+        return segments.from_start(model, prior, data)
+    if objective.mode == "moca":
+        matrix = segments.segment_matrix(model, prior, data)
+        return segments.forward(matrix, Changes(learner.hazard, None, supervision)).log_score
+    steps = batch.y.shape[1]
+    if objective.mode == "oracle":
+        return _oracle(segments.segment_matrix(model, prior, data), batch, objective.prior_weight)
+    window = objective.window
+    matrix = segments.segment_matrix(model, prior, data, longest=window)
+    return segments.select(matrix, segments.window(steps, window))
+
+
+def start(model: UnderlyingModel, batch: Batch) -> Prior:
+    """Prior of every window."""
+    zeros = batch.y.new_zeros(len(batch.y), model.scaled)
+    return moca.make_prior(model, zeros, zeros + 1)
+
+
+def reveal(switch: Tensor, rate: float, generator: torch.Generator) -> Tensor:
+    """Supervision (B, T): 1 at a share of the true switches, nan elsewhere (paper, app. D.4)."""
+    chosen = torch.rand(switch.shape, generator=generator) < rate
+    supervision = torch.full(switch.shape, math.nan)
+    supervision[chosen & switch.cpu()] = 1.0
+    return supervision.to(switch.device)
+
+
+def class_log_probabilities(
+    learner: Learner, batch: Batch, objective: Objective, supervision: Tensor | None = None
+) -> Tensor:
+    """`log p(class | x_t, what the objective conditions on)` (B, T, J)."""
+    if isinstance(learner, Classifier):
+        assert batch.x is not None
+        return learner.log_probabilities(batch.x)
+    model = learner.model()
+    assert isinstance(model, Pcoc)
+    matrix, log_class = _by_start(model, batch, objective.window)
+    if objective.mode == "moca":
+        weight = segments.forward(matrix, Changes(learner.hazard, None, supervision))
+        # By start again: what is not a hypothesis has no weight, whatever the classes there.
+        by_start = segments.by_start(weight.log_given_input)
+        return torch.logsumexp(by_start.unsqueeze(2) + log_class, 1).mT
+    index = _starts(batch, objective)[:, None, None].expand(-1, 1, log_class.shape[2], -1)
+    return log_class.gather(1, index).squeeze(1).mT
+
+
+def accuracy(log_probability: Tensor, y: Tensor) -> Tensor:
+    """Whether the most probable class is the label (B, T), nan where either is not known."""
+    label = y.squeeze(-1)
+    unknown = torch.isnan(label) | torch.isnan(log_probability).any(-1)
+    right = (log_probability.argmax(-1) == label).to(log_probability.dtype)
+    return torch.where(unknown, torch.nan, right)
+
+
+def _oracle(matrix: Segments, batch: Batch, prior_weight: float) -> Tensor:
+    """Scores given the true regimes; mixed with the prior's predictive where that has a weight."""
+    if batch.switch is None:
+        raise ValueError("mode oracle needs the true switches: those of the data are unknown")
+    known = segments.select(matrix, segments.oracle(batch.switch))
+    if prior_weight == 0:
+        return known
+    prior = segments.select(matrix, segments.window(known.shape[1], 0))
+    return torch.logaddexp(known + math.log1p(-prior_weight), prior + math.log(prior_weight))
+
+
+def _classifier_scores(learner: Classifier, batch: Batch) -> Tensor:
+    if batch.x is None:
+        raise ValueError("a classifier needs inputs, got none")
+    labelled = ~torch.isnan(batch.y)
+    index = torch.where(labelled, batch.y, 0.0).long()
+    score = learner.log_probabilities(batch.x).gather(-1, index)
+    return torch.where(labelled, score, torch.nan).squeeze(-1)
+
+
+def _starts(batch: Batch, objective: Objective) -> Tensor:
+    """Start (B, T) that each observation is predicted from."""
+    if objective.mode == "oracle":
+        assert batch.switch is not None
+        return segments.oracle(batch.switch)
+    steps = batch.y.shape[1]
+    return segments.window(steps, objective.window).to(batch.y.device).expand(len(batch.y), -1)
+
+
+def _by_start(model: Pcoc, batch: Batch, longest: int | None) -> tuple[Segments, Tensor]:
+    """The matrices by [s, t], and log probabilities of every class by [s, j, t]."""
+    rows = segments.observed_rows(model, start(model, batch), Sequences(batch.x, batch.y))
+    weight = rows.labelled.to(rows.y.dtype)
+    joint = torch.cat(list(model.every_joint(model.required(rows.phi), rows.y, weight, longest)), 3)
+    evidence = joint.logsumexp(2)
+    log_class = joint - evidence.unsqueeze(2)
+    steps = batch.y.shape[1]
+    index = torch.where(rows.labelled, rows.y.squeeze(-1), 0.0).long()
+    index = index[:, None, None].expand(-1, steps, 1, -1)
+    label = log_class.gather(2, index).squeeze(2).masked_fill(~rows.labelled.unsqueeze(1), 0.0)
+    unseen = torch.ones(steps, steps, dtype=torch.bool, device=label.device).tril(-1)
+    label = label.masked_fill(unseen, NEG_INF)
+    evidence = evidence.masked_fill(unseen, NEG_INF)
+    return Segments(label, evidence, rows.labelled), log_class

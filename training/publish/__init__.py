@@ -1,0 +1,1 @@
+"""Publication of a trained run as a model artifact."""

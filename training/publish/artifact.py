@@ -1,0 +1,201 @@
+"""Publish a finished run as a model artifact with its training report."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import re
+import shutil
+from contextlib import suppress
+from importlib import metadata
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor
+
+from model_core import artifact, segments
+from model_core.segments import Changes, Sequences
+from model_core.upm.base import UnderlyingModel
+from model_core.upm.builtin import NEWEST
+from training.config import OWN, Config
+from training.data.base import Batch, Splits
+from training.errors import BadConfig, BadRun
+from training.evaluation.own_data import finished
+from training.evaluation.trained import DTYPE, PROTOCOLS, Protocol, Trained, load, sequences
+from training.experiments import catalogue
+from training.experiments.catalogue import Place
+from training.meta_training.objective import start
+from training.publish import false_alarms
+from training.report import measure, page
+from training.report.contents import Report
+
+NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}")
+AUTO = "auto"
+TOLERANCE = 1e-5  # nats between the scores of the written artifact and of the run
+CHECKED = 4  # test sequences of that comparison
+STEPS = 100  # their first observations
+
+
+class Wanted(NamedTuple):
+    """Run, name and options of a publication.
+
+    version: an integer, or `auto` for the next. data: new path of own data that were moved. page:
+    whether to write report.html. date: optional, kept with the model. simulated: number of
+    observations simulated for the false-alarm curves; 0: no curves.
+    """
+
+    run: Path
+    name: str
+    models_dir: Path
+    version: str = AUTO
+    place: Place = Place(None, Path("cache"))
+    data: Path | None = None
+    description: str = ""
+    date: str | None = None
+    page: bool = True
+    simulated: int = 0
+
+
+def publish(wanted: Wanted, advance: false_alarms.Advance = false_alarms.silent) -> Path:
+    """Write the artifact and its report; returns the folder, which appears atomically.
+
+    The written artifact is loaded and must reproduce the scores of the run's parameters first.
+    `advance` is called with the number of newly simulated observations and their total. Raises
+    BadConfig for an invalid name or version, BadRun for an unusable run.
+    """
+    folder = wanted.models_dir / _checked_name(wanted.name)
+    _version(folder, wanted.version)  # before the work
+    torch.set_num_threads(1)
+    run = finished(wanted.run, wanted.data)
+    splits = catalogue.splits(run.config, wanted.place)
+    protocol = protocol_of(run.config)
+    batch = sequences(splits, protocol)
+    report = measure.report(wanted.name, run, splits, protocol, digest(run.config, batch))
+    temporary = folder / f".publish-{os.getpid()}"
+    try:
+        _write(temporary, wanted, run, splits, report)
+        _check(temporary, load(run, splits).model(), _first(batch))
+        false_alarms.simulate(temporary, wanted.simulated, batch, advance)
+        return _placed(temporary, folder, wanted.version)
+    finally:
+        shutil.rmtree(temporary, ignore_errors=True)
+        with suppress(OSError):
+            folder.rmdir()  # of a model without any version
+
+
+def protocol_of(config: Config) -> Protocol:
+    """Test protocol of a run; windows of own data are as long as in training."""
+    protocol = PROTOCOLS[config.experiment]
+    if config.experiment == OWN:
+        protocol = protocol._replace(length=config.optimiser.length)
+    metric = "accuracy" if config.model.kind == "pcoc" else "nll"
+    return protocol._replace(metric=metric)
+
+
+def digest(config: Config, batch: Batch) -> str:
+    """Digest of the data: of own files, else of the test sequences."""
+    if config.experiment == OWN:
+        return str(config.data["digest"])
+    content = hashlib.sha256()
+    for values in (batch.x, batch.y):
+        if values is not None:
+            content.update(values.contiguous().numpy().tobytes())
+    return f"sha256:{content.hexdigest()} (test sequences)"
+
+
+def summary(run: Trained, report: Report, date: str | None) -> dict[str, Any]:
+    """The field `training` of a `model.json`: a summary of the report."""
+    metric = report.metrics[0]
+    fields = {
+        "experiment": run.config.experiment,
+        "mode": run.config.objective.mode,
+        "iterations": run.result["iterations"],
+        "best_iteration": run.result["best_iteration"],
+        "metric": {"name": metric.name, "unit": metric.unit, **metric.estimate._asdict()},
+        "data_digest": report.data_digest,
+        "versions": {"moca-service": metadata.version("moca-service"), "torch": torch.__version__},
+        "report": "report.json",
+    }
+    return fields if date is None else {**fields, "date": date}
+
+
+def _checked_name(name: str) -> str:
+    if not NAME.fullmatch(name):
+        raise BadConfig(f"--name: expected letters, digits and . _ -, got {name!r}")
+    if name in NEWEST:
+        raise BadConfig(f"--name: {name!r} is the name of a built-in model; choose another")
+    return name
+
+
+def _version(folder: Path, wanted: str) -> int:
+    """The new version; raises BadConfig."""
+    taken = [path.name for path in folder.iterdir()] if folder.is_dir() else []
+    if wanted == AUTO:
+        return 1 + max((int(name) for name in taken if name.isdecimal()), default=0)
+    if not wanted.isdecimal() or str(int(wanted)) != wanted:
+        raise BadConfig(f"--version: expected a whole number or {AUTO}, got {wanted!r}")
+    if wanted in taken:
+        raise BadConfig(
+            f"--version: {folder / wanted} exists and is never overwritten; choose another"
+        )
+    return int(wanted)
+
+
+def _write(folder: Path, wanted: Wanted, run: Trained, splits: Splits, report: Report) -> None:
+    dtype: torch.dtype = getattr(torch, run.config.optimiser.dtype)
+    learner = load(run, splits, dtype)
+    description, tensors = learner.artifact()
+    about = {"description": wanted.description or _described(run)}
+    training = {"training": summary(run, report, wanted.date)}
+    artifact.save(folder, {**description, **about, **training}, tensors)
+    # The service runs under its own user: it may read the tensors if it may read the description.
+    (folder / artifact.TENSORS).chmod((folder / artifact.DESCRIPTION).stat().st_mode)
+    if wanted.page:
+        page.write(folder, report)
+    else:
+        page.write_numbers(folder, report)
+
+
+def _described(run: Trained) -> str:
+    what = "data of one's own" if run.config.experiment == OWN else run.config.experiment
+    return f"Trained on {what}; see its report."
+
+
+def _first(batch: Batch) -> Batch:
+    x = None if batch.x is None else batch.x[:CHECKED, :STEPS]
+    return Batch(x, batch.y[:CHECKED, :STEPS])
+
+
+@torch.no_grad()
+def _check(folder: Path, model: UnderlyingModel, batch: Batch) -> None:
+    """Raise BadRun unless the written artifact gives the scores of the run's parameters."""
+    written = artifact.load(folder)
+    batch = batch.to("cpu", DTYPE)
+    ours = _scores(model, batch)
+    theirs = _scores(written, batch)
+    worst = float((ours - theirs).abs()[~ours.isnan()].max())
+    if not worst <= TOLERANCE:
+        raise BadRun(
+            f"{folder.parent.name}: scores of the written artifact differ from the run's by up to "
+            f"{worst:.1e} nats, expected at most {TOLERANCE:.0e}: nothing is published"
+        )
+
+
+def _scores(model: UnderlyingModel, batch: Batch) -> Tensor:
+    """`log p(y_t | x_t, past)` (B, T)."""
+    matrix = segments.segment_matrix(model, start(model, batch), Sequences(batch.x, batch.y))
+    hazard = torch.tensor(model.hazard, dtype=DTYPE).reshape(1, -1)
+    return segments.forward(matrix, Changes(hazard)).log_score
+
+
+def _placed(temporary: Path, folder: Path, version: str) -> Path:
+    """Rename into place; a version taken by another process meanwhile is not touched."""
+    for _ in range(100):
+        target = folder / str(_version(folder, version))
+        try:
+            return temporary.rename(target)
+        except OSError:
+            if not target.exists():
+                raise
+    raise BadConfig(f"{folder}: other processes keep taking the next version; try again")

@@ -1,0 +1,1 @@
+"""The training report of a published model: measurements, JSON, web page."""

@@ -1,0 +1,1 @@
+"""Interval estimates and calibration measures."""
