@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import itertools
 import os
 import signal
 import socket
@@ -370,9 +371,22 @@ class Writers(Background):
         }
         return {name: _recovered(run, healed) for name, run in runs.items()}
 
-    def slowest_since(self, moment: float) -> float:
-        """Seconds of the slowest post that began after a moment."""
-        return max(post.ended - post.began for post in self.posts if post.began > moment)
+    def slowest(self, since: float = 0.0, until: float = float("inf")) -> float:
+        """Seconds of the slowest post that began after one moment and ended before another."""
+        lasted = [p.ended - p.began for p in self.posts if since < p.began and p.ended < until]
+        return max(lasted)
+
+    def wait_recovered(self, healed: float, successes: int = 3, within_s: float = 60) -> None:
+        """Wait until each stream has this many successes in a row that ended after `healed`."""
+        deadline = time.monotonic() + within_s
+        while not all(self._successes(stream, healed) >= successes for stream in self.streams):
+            self.raise_failure()
+            assert time.monotonic() < deadline, "posts still fail"
+            time.sleep(0.05)
+
+    def _successes(self, stream: str, since: float) -> int:
+        ended = [post for post in list(self.posts) if post.stream == stream and post.ended > since]
+        return sum(1 for _ in itertools.takewhile(lambda post: post.ok, reversed(ended)))
 
     def failures(self) -> int:
         return sum(not post.ok for post in self.posts)

@@ -67,8 +67,8 @@ def record(found: wire.Record) -> Recorded:
     elif found.mean is not None:
         predictive = of_numbers(found.mean, found.variance, found.quantiles)
     belief = None
-    if found.believed is not None:
-        belief = [{"run_length": r, "probability": p} for r, p in found.believed]
+    if found.belief_override is not None:
+        belief = [{"run_length": r, "probability": p} for r, p in found.belief_override]
     return Recorded(
         seq=found.seq,
         y=found.y,
@@ -105,7 +105,7 @@ def summary(name: str, head: wire.Head) -> StreamSummary:
         run_length=_most_probable(head.map_run_length),
         regime_start=None if head.map_run_length is None else head.seq - 1 - head.map_run_length,
         changed_probability=head.changed_probability,
-        last=head.last,
+        last=head.last_label,
         event=event(head.event),
         last_event=event(head.last_event),
         mean_log_score=head.log_score_sum / head.scored if head.scored else None,

@@ -27,6 +27,7 @@ DONE = -1  # index of an offset: the whole entry is applied
 # A command is set aside after so many failures of it alone: certain ones, or workers that did not
 # come back. Others may have killed those, so then it must go on for so long since the first one.
 FAILURES, UNCERTAIN_MS = 3, 60_000
+UNSURE_S = 60.0  # since the store answered again: later it carries out nothing sent before
 # What a worker's trial of a command came to: "unknown" where it died of what may not be its fault.
 Verdict = Literal["innocent", "failed", "unknown"]
 
@@ -105,9 +106,10 @@ class Log:
         self.rollbacks = 0  # logs found to end below their offset, and repaired
         self.ahead_ms = 0.0  # how far the store's clock is ahead of ours, as of the last heartbeat
         self._owed: dict[int, tuple[Lease, Verdict]] = {}  # ours no longer, and not yet given back
-        # Tokens of acquisitions without an answer: the store may still carry one out, as a server
-        # does that was stopped when it comes to what a closed connection had sent.
-        self._unsure: dict[int, set[str]] = {}
+        # Tokens of acquisitions without an answer, by partition, and when to forget each: the store
+        # may still carry one out, as a server does that was stopped, or a network that was cut,
+        # once it comes to what a closed connection had sent.
+        self._unsure: dict[int, dict[str, float]] = {}
         self.declined: set[int] = set()  # partitions that this version cannot work on
         self._acquire, self._renew = Script("acquire"), Script("renew")
         self._release, self._commit = Script("release"), Script("commit")
@@ -121,14 +123,14 @@ class Log:
         """
         if partition in self.declined:
             return None
-        self._give_back(partition)
+        self.give_back()
         token = f"{self.worker_id}/{secrets.token_hex(16)}"
         bounds = (FAILURES, UNCERTAIN_MS)
         call = Call(_keys(partition), [token, self.ttl_ms, int(blame), versions.STORE, *bounds])
-        unsure = self._unsure.setdefault(partition, set())
-        unsure.add(token)
+        unsure = self._unsure.setdefault(partition, {})
+        unsure[token] = float("inf")
         found = self._acquire.run(self.client, call)
-        unsure.discard(token)
+        del unsure[token]
         if found is None:
             return None
         unsure.clear()  # while this lease lasts, no other comes to be
@@ -173,25 +175,34 @@ class Log:
 
         verdict: on the command that is applied alone under this lease, if any.
         """
-        return self._release_tokens([(lease.partition, lease.token, verdict)], clean) == 1
+        return self._release_tokens([(lease.partition, lease.token, verdict)], clean) == [1]
 
     def give_up(self, leases: Iterable[Lease], verdict: Verdict = "innocent") -> None:
-        """Give leases back after a failure, now or, while the store is away, before the next."""
+        """Give leases back after a failure, now or, while the store is away, by `give_back`."""
         self._owed.update((lease.partition, (lease, verdict)) for lease in leases)
-        held = [(p, lease.token, how) for p, (lease, how) in self._owed.items()]
         try:
-            self._release_tokens(held, clean=False)
-            self._owed.clear()
+            self.give_back()
         except redis.RedisError as error:
             logger.info("leases are released later, or expire: %s", error)
 
-    def _give_back(self, partition: int) -> None:
-        if (owed := self._owed.get(partition)) is not None:
-            self.release(owed[0], clean=False, verdict=owed[1])
-            del self._owed[partition]
-        for token in list(self._unsure.get(partition, ())):
-            if self._release_tokens([(partition, token, "innocent")], clean=False):
-                self._unsure[partition].discard(token)
+    def give_back(self) -> None:
+        """Release what failures left: leases given up, and acquisitions without an answer.
+
+        Nobody else can take these partitions until then, whether this worker wants them or not.
+        """
+        unsure = [(p, token) for p, tokens in self._unsure.items() for token in tokens]
+        held = [(p, lease.token, how) for p, (lease, how) in self._owed.items()]
+        released = self._release_tokens(
+            [*held, *((p, token, "innocent") for p, token in unsure)], clean=False
+        )
+        self._owed.clear()
+        now = time.monotonic()
+        for (p, token), came in zip(unsure, released[len(held) :], strict=True):
+            forget = min(self._unsure[p][token], now + UNSURE_S)
+            if came or now > forget:
+                del self._unsure[p][token]
+            else:
+                self._unsure[p][token] = forget
 
     def release_worker(self, worker_id: str, verdict: Verdict = "unknown") -> int:
         """Drop every lease of a dead worker and return how many; its attempts stay counted.
@@ -208,7 +219,7 @@ class Log:
             for p, token in zip(every, tokens, strict=True)
             if token.startswith(f"{worker_id}/")
         ]
-        return self._release_tokens(held, clean=False)
+        return sum(self._release_tokens(held, clean=False))
 
     def read(
         self, positions: Mapping[int, Offset], count: int, block_ms: int
@@ -269,12 +280,12 @@ class Log:
         """Stop being counted among the living workers."""
         self.client.zrem(keys.WORKERS, self.worker_id)
 
-    def _release_tokens(self, held: Sequence[tuple[int, str, Verdict]], clean: bool) -> int:
+    def _release_tokens(self, held: Sequence[tuple[int, str, Verdict]], clean: bool) -> list[int]:
         calls = [
             Call([keys.lease(p), keys.meta(p)], [token, int(clean), verdict])
             for p, token, verdict in held
         ]
-        return sum(_raise_first(self._release.run_all(self.client, calls)))
+        return _raise_first(self._release.run_all(self.client, calls)) if calls else []
 
 
 def _keys(partition: int) -> list[str]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from msgspec import Struct
+from msgspec import Struct, field
 
 from service.wire.commands import Observation
 
@@ -57,7 +57,7 @@ class Change(Struct, array_like=True):
     number: int = 0  # counts the stream's changes from 1; 0: kept before they were counted
 
 
-class Met(Struct, array_like=True):
+class PendingSettings(Struct, array_like=True):
     """Effective settings of pending observations before `until`."""
 
     until: int
@@ -79,7 +79,7 @@ class Alarm(Struct, omit_defaults=True):
 
 
 class Event(Struct, omit_defaults=True):
-    """A changepoint's life. `start` and the `_at` fields are values of `seq`."""
+    """A changepoint, from suspicion on. `start` and the `_at` fields are values of `seq`."""
 
     id: int
     state: str  # suspected | confirmed | withdrawn
@@ -126,12 +126,15 @@ class Head(Struct, omit_defaults=True):
     scored: int = 0  # observations in log_score_sum
     pruned_mass: float = 0.0  # of the last step
     pruned_mass_sum: float = 0.0
-    last: list[float] | None = None  # last label
+    last_label: list[float] | None = field(name="last", default=None)
     x_dim: int | None = None  # known from settings or the first input
-    told: float | None = None  # supervision of the next observation, of an override
-    believed: list[tuple[int, float]] | None = None  # override since the last observation
+    # P(changepoint) stated for the next observation, by an override of the belief
+    pending_supervision: float | None = field(name="told", default=None)
+    # pairs of run length and probability, set since the last observation
+    belief_override: list[tuple[int, float]] | None = field(name="believed", default=None)
     pending: list[Observation] = []  # from `seq` on: the first waits for its label, if any does
-    met: list[Met] = []  # settings of those pending that came before they changed
+    # of those pending that came before the settings changed
+    pending_settings: list[PendingSettings] = field(name="met", default_factory=list)
     last_time: float | None = None  # of the last observation that had one; seconds since 1970
     alarm: Alarm | None = None  # what `sensitivity` comes to
     digest: str | None = None  # of the model's artifact; None: built in, or not recorded yet
@@ -158,7 +161,7 @@ class Record(Struct, array_like=True, omit_defaults=True):
     probabilities: list[float] | None = None
     previous_start: int = -1  # where the best path before a regime starting here starts; -1: none
     variance: list[list[float]] | None = None
-    believed: list[tuple[int, float]] | None = None  # override of the belief before this one
+    belief_override: list[tuple[int, float]] | None = None  # made just before this one
 
 
 class IdempotencyRecord(Struct, array_like=True):

@@ -160,13 +160,11 @@ class CommandBatch:
         stream.touch(task.envelope.time_ms)
         for seen in command.observations:
             head.x_dim, head.y_dim = Known(head.x_dim, head.y_dim).after(seen)
+            rest = (seen, self.filling.add, command)
             if at is None:
-                told = delayed_labels.append(self.engine, stream, seen, self.filling.add, command)
+                answer, refusal = delayed_labels.append(self.engine, stream, *rest)
             else:
-                told = delayed_labels.label(
-                    self.engine, stream, at, seen, self.filling.add, command
-                )
-            answer, refusal = told
+                answer, refusal = delayed_labels.label(self.engine, stream, at, *rest)
             events.publish(stream, task)
             if refusal is not None:
                 raise refusal
@@ -203,11 +201,12 @@ class CommandBatch:
 
     def _record(self, head: Head, command: Observe, at: int) -> Record:
         seen, model = command.observations[at], self.engine.catalogue.of(head)
-        told = head.told if seen.changepoint is None else seen.changepoint
-        met = step_inputs.effective_hazard(model, head.settings)
+        supervision = head.pending_supervision if seen.changepoint is None else seen.changepoint
+        rates = step_inputs.effective_rates(model, head.settings)
         elapsed = step_inputs.elapsed(seen, head.settings.interval, head.last_time)
-        rest = (elapsed, told, *met)
-        return Record(head.seq, seen.y, seen.x, seen.time, *rest, believed=head.believed)
+        record = Record(head.seq, seen.y, seen.x, seen.time, elapsed, supervision, *rates)
+        record.belief_override = head.belief_override
+        return record
 
     def _check(self, head: Head, observations: list[Observation], first: int) -> None:
         """Check a whole command first, so that a refusal leaves nothing of it applied."""

@@ -46,7 +46,7 @@ def dummy_step(settings: Settings) -> None:
     slab = Slab(model, 50, settings.device)
     prior = slab.prior([0.0], [1.0])
     row = slab.add(slab.start(prior), prior)
-    met = step_inputs.effective_hazard(model, StreamSettings())
-    record = Record(0, 0.0, None, None, 1.0, None, *met)
+    rates = step_inputs.effective_rates(model, StreamSettings())
+    record = Record(0, 0.0, None, None, 1.0, None, *rates)
     mixture = slab.step([row], [record], [0]).predictive
     summarise(mixture, LEVELS)

@@ -221,6 +221,7 @@ class Worker:
         """Keep an even share of the partitions."""
         self._settle()
         most = share(self.settings.partitions, self._living())
+        self.log.give_back()
         self.engine.ahead_ms = self.log.ahead_ms
         for partition in list(self.offsets)[most:]:
             self._release(partition)

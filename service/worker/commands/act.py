@@ -37,8 +37,9 @@ def act(engine: Engine, stream: Stream, command: Act) -> bytes:
             f"the stream is still warming up at seq {head.seq}: post more observations{other}",
             seq=head.seq,
         )
-    slab, met = stream.slab, step_inputs.effective_hazard(model, head.settings)
-    coming = Record(head.seq, None, command.candidates[0], None, command.elapsed, head.told, *met)
+    slab, rates = stream.slab, step_inputs.effective_rates(model, head.settings)
+    rest = (command.elapsed, head.pending_supervision, *rates)
+    coming = Record(head.seq, None, command.candidates[0], None, *rest)
     state, prior = slab.state(delayed_labels.newest(engine, stream)), slab.row_prior(stream.row)
     grown, _ = moca.grow(state, prior, slab.inputs([coming]))
     candidates = torch.tensor([command.candidates], dtype=torch.float64, device=slab.device)

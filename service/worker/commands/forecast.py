@@ -67,8 +67,8 @@ def predictions(engine: Engine, stream: Stream, command: Predict) -> bytes:
 def _coming(stream: Stream, command: Predict) -> Record:
     head = stream.live()
     assert stream.slab is not None
-    met = step_inputs.effective_hazard(stream.slab.model, head.settings)
-    return Record(head.seq, None, None, None, command.elapsed, head.told, *met)
+    rates = step_inputs.effective_rates(stream.slab.model, head.settings)
+    return Record(head.seq, None, None, None, command.elapsed, head.pending_supervision, *rates)
 
 
 def _exact(engine: Engine, stream: Stream, command: Predict) -> list[Predictive]:

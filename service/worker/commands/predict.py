@@ -113,9 +113,10 @@ def _mixture(
     """
     slab, head = stream.slab, stream.live()
     assert slab is not None
-    met, count = step_inputs.effective_hazard(slab.model, head.settings), len(points)
+    rates, count = step_inputs.effective_rates(slab.model, head.settings), len(points)
     records = [
-        Record(head.seq, None, x or None, None, command.elapsed, head.told, *met) for x in points
+        Record(head.seq, None, x or None, None, command.elapsed, head.pending_supervision, *rates)
+        for x in points
     ]
     inputs = slab.inputs(records)
     state, prior = slab.state(delayed_labels.newest(engine, stream)), slab.row_prior(stream.row)

@@ -27,6 +27,8 @@ T = TypeVar("T")
 # A rerun yields where it can be left for a while, or given up; it returns its outcome.
 Steps = Generator[None, None, T]
 TICK = 16  # observations between signs of life; others of the worker go on then
+# Of the head in place, whatever the rerun found.
+KEPT = ("created_ms", "oldest", "last_time", "pending", "pending_supervision", "pending_settings")
 NEAR = 10  # observations between the starts of what counts as the same change
 
 
@@ -60,8 +62,8 @@ def under(
 ) -> Steps[Rerun]:
     """Rerun records as a new stream would have seen them; head: its settings and dimensions."""
     model, settings = engine.catalogue.of(head), head.settings
-    met = step_inputs.effective_hazard(model, settings)
-    records = [replace(record, hazard=met[0], outlier_rate=met[1]) for record in records]
+    rates = step_inputs.effective_rates(model, settings)
+    records = [replace(record, hazard=rates[0], outlier_rate=rates[1]) for record in records]
     known = warmup.given(settings, model) or _estimated(model, settings, records)
     return (yield from _run(engine, stream, head, records, known, beliefs))
 
@@ -102,13 +104,13 @@ def _run(
     known: tuple[list[float], list[float]] | None,
     beliefs: int = 0,
 ) -> Steps[Rerun]:
-    made, believed = _begun(stream, head, records), stream.live().believed
+    made, override = _begun(stream, head, records), stream.live().belief_override
     found = Rerun(made, records)
     if known is None:
         made.buffer = list(records)
         for record in records:
             advance_head(head, record, None)
-        head.believed = believed
+        head.belief_override = override
         return found
     (head.location, head.scale), head.warm = known, True
     slab = engine.slab(head)
@@ -119,9 +121,9 @@ def _run(
     except BaseException:  # given up on the way, too
         found.close()
         raise
-    if believed and records:  # after the last of them
-        set_belief.believe(made, believed)
-    head.believed = believed
+    if override and records:  # after the last of them
+        set_belief.believe(made, override)
+    head.belief_override = override
     return found
 
 
@@ -173,8 +175,8 @@ def adopt(
     gone = old.event if old.event and old.event.id not in {e.id for e in new.values()} else None
     head.event = new.get(head.event.id) if head.event is not None else None
     head.last_event = new.get(head.last_event.id) if head.last_event is not None else None
-    head.created_ms, head.told, head.oldest = old.created_ms, old.told, old.oldest
-    head.last_time, head.pending, head.met = old.last_time, old.pending, old.met
+    for name in KEPT:
+        setattr(head, name, getattr(old, name))
     head.pruned_mass_sum += old.pruned_mass_sum
     changed = [each for each in new.values() if known.get(each.id) != each]
     if gone is not None:

@@ -159,7 +159,8 @@ def move(engine: Engine, stream: Stream, command: Move, now_ms: int) -> Steps[No
     head, records = _prepared(engine, stream, {"model": name}, old.pending, anew=True)
     found = yield from rerun.under(engine, stream, head, records)
     rerun.adopt(engine, stream, found, now_ms)
-    stream.live().met = []  # what waits counts under the new model, as what is retained does
+    # Pending observations are filtered under the new model, as the retained ones were.
+    stream.live().pending_settings = []
 
 
 def _prepared(

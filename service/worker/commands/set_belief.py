@@ -32,7 +32,7 @@ def set_belief(engine: Engine, stream: Stream, command: SetBelief) -> None:
     if command.belief is not None:
         _replace(engine, stream, command.belief)
     if command.changepoint is not None:
-        head.told = command.changepoint
+        head.pending_supervision = command.changepoint
 
 
 def _replace(engine: Engine, stream: Stream, stated: list[tuple[int, float]]) -> None:
@@ -50,8 +50,10 @@ def _replace(engine: Engine, stream: Stream, stated: list[tuple[int, float]]) ->
                 + (", ..." if len(kept) > 20 else ""),
                 field="belief",
             )
-    head.believed = [(run_length, probability) for run_length, probability in stated if probability]
-    believe(stream, head.believed)
+    head.belief_override = [
+        (run_length, probability) for run_length, probability in stated if probability
+    ]
+    believe(stream, head.belief_override)
     engine.replace(stream, slab.state(stream.row))
 
 

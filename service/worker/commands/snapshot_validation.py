@@ -15,7 +15,16 @@ from pydantic import BaseModel, ValidationError
 
 from service.schema import observations
 from service.settings import Settings
-from service.wire import Durations, Event, Hazard, Head, Met, Observation, Record, timestamps
+from service.wire import (
+    Durations,
+    Event,
+    Hazard,
+    Head,
+    Observation,
+    PendingSettings,
+    Record,
+    timestamps,
+)
 from service.wire.snapshot import BadSnapshot, Snapshot
 from service.worker.streams.limits import check_sizes
 from service.worker.streams.registry import Engine
@@ -112,15 +121,19 @@ def _check_head(head: Head) -> None:
     for name in ("checkpoint", "confirmed_start", "before_start", "best_start"):
         _range(name, getattr(head, name), 0, head.seq)
     _range("map_run_length", head.map_run_length or 0, 0, head.seq)
-    for probability in (head.changed_probability, head.told, head.alarm and head.alarm.threshold):
+    for probability in (
+        head.changed_probability,
+        head.pending_supervision,
+        head.alarm and head.alarm.threshold,
+    ):
         _range("a probability", probability or 0.0, 0, 1)
-    totals = [*(head.confirmed_totals or []), *(head.before_totals or []), *(head.last or [])]
+    totals = [*(head.confirmed_totals or []), *(head.before_totals or []), *(head.last_label or [])]
     sums = [head.log_score_sum, head.pruned_mass, head.pruned_mass_sum, head.last_time or 0.0]
     if not all(map(math.isfinite, [*totals, *sums])):
         raise BadSnapshot("a sum, or the last time, is not finite")
-    _check_believed(head.believed, head.seq)
-    for each in head.met:
-        _check_met(each)
+    _check_override(head.belief_override, head.seq)
+    for each in head.pending_settings:
+        _check_rates(each)
 
 
 def _check_events(events: Iterable[Event]) -> None:
@@ -133,14 +146,14 @@ def _check_events(events: Iterable[Event]) -> None:
 
 
 def _check_record(record: Record) -> None:
-    _check_met(Met(record.seq + 1, record.hazard, record.outlier_rate, None))
+    _check_rates(PendingSettings(record.seq + 1, record.hazard, record.outlier_rate, None))
     _range("elapsed", record.elapsed, 0, math.inf)
     _range("supervision", record.changepoint or 0.0, 0, 1)
-    _check_believed(record.believed, record.seq)
+    _check_override(record.belief_override, record.seq)
     _check_time(record.time)
 
 
-def _check_believed(stated: list[tuple[int, float]] | None, seq: int) -> None:
+def _check_override(stated: list[tuple[int, float]] | None, seq: int) -> None:
     for run_length, probability in stated or []:
         _range("belief: run length", run_length, 0, seq)
         _range("belief", probability, 0, 1)
@@ -150,16 +163,16 @@ def _check_believed(stated: list[tuple[int, float]] | None, seq: int) -> None:
 
 def _check_pending(seen: Observation) -> None:
     stated = msgspec.to_builtins(seen)
-    told = stated.pop("changepoint", None)
-    supervision = {} if told is None else {"supervision": {"changepoint": told}}
+    changepoint = stated.pop("changepoint", None)
+    supervision = {} if changepoint is None else {"supervision": {"changepoint": changepoint}}
     _form(observations.Observation, {**stated, **supervision}, "pending")
 
 
-def _check_met(met: Met) -> None:
-    _check_hazard(met.hazard)
-    _range("outlier_rate", met.outlier_rate, 0, 1)
-    if met.interval is not None and not 0 < met.interval < math.inf:
-        raise BadSnapshot(f"interval: {met.interval:g}")
+def _check_rates(settings: PendingSettings) -> None:
+    _check_hazard(settings.hazard)
+    _range("outlier_rate", settings.outlier_rate, 0, 1)
+    if settings.interval is not None and not 0 < settings.interval < math.inf:
+        raise BadSnapshot(f"interval: {settings.interval:g}")
 
 
 def _check_hazard(hazard: Hazard | None) -> None:

@@ -14,7 +14,7 @@ from msgspec.structs import replace
 
 from service.errors.base import ServiceError
 from service.errors.stream import NotAwaited
-from service.wire import Head, Met, Observation, Observe, Record, timestamps
+from service.wire import Head, Observation, Observe, PendingSettings, Record, timestamps
 from service.worker.filtering import alarm_threshold
 from service.worker.filtering.step import observe, record_step, wake
 from service.worker.streams import step_inputs
@@ -123,7 +123,9 @@ def _settle(
         if stream.ahead is not None:
             # What ran ahead went through the same observation: nothing waited before it.
             stream.ahead = stream.ahead._replace(count=stream.ahead.count - 1)
-    head.met = [each for each in head.met if each.until > head.seq] if head.pending else []
+    head.pending_settings = (
+        [each for each in head.pending_settings if each.until > head.seq] if head.pending else []
+    )
     return found
 
 
@@ -159,23 +161,28 @@ def _run_ahead(
 def _record(engine: Engine, stream: Stream, seq: int, seen: Observation | None) -> Record:
     head = stream.live()
     seen = head.pending[seq - head.seq] if seen is None else seen
-    met = next((each for each in head.met if seq < each.until), None) or _now(engine, head)
-    elapsed = step_inputs.elapsed(seen, met.interval, _time_before(head, seq))
-    told = head.told if seen.changepoint is None and seq == head.seq else seen.changepoint
-    record = Record(seq, seen.y, seen.x, seen.time, elapsed, told, met.hazard, met.outlier_rate)
-    record.believed = head.believed if seq == head.seq else None
+    kept = (settings for settings in head.pending_settings if seq < settings.until)
+    settings = next(kept, None) or _current(engine, head)
+    elapsed = step_inputs.elapsed(seen, settings.interval, _time_before(head, seq))
+    supervision = seen.changepoint
+    if supervision is None and seq == head.seq:
+        supervision = head.pending_supervision
+    rest = (elapsed, supervision, settings.hazard, settings.outlier_rate)
+    record = Record(seq, seen.y, seen.x, seen.time, *rest)
+    record.belief_override = head.belief_override if seq == head.seq else None
     return record
 
 
 def keep_met(engine: Engine, head: Head) -> None:
     """Record the settings that pending observations arrived under, before they change."""
-    if head.pending and (not head.met or head.met[-1].until < position(head)):
-        head.met.append(_now(engine, head))
+    kept = head.pending_settings
+    if head.pending and (not kept or kept[-1].until < position(head)):
+        kept.append(_current(engine, head))
 
 
-def _now(engine: Engine, head: Head) -> Met:
-    met = step_inputs.effective_hazard(engine.catalogue.of(head), head.settings)
-    return Met(position(head), *met, head.settings.interval)
+def _current(engine: Engine, head: Head) -> PendingSettings:
+    rates = step_inputs.effective_rates(engine.catalogue.of(head), head.settings)
+    return PendingSettings(position(head), *rates, head.settings.interval)
 
 
 def _time_before(head: Head, seq: int) -> float | None:

@@ -202,8 +202,8 @@ def _fault(head: Head, record: Record) -> ServiceError:
 def advance_head(head: Head, record: Record, score: float | None) -> None:
     """Move a head on by an observation; score: what it counts for, None in the warm-up."""
     head.seq += 1
-    head.last = numbers(record.y) or head.last
-    head.told = head.believed = None
+    head.last_label = numbers(record.y) or head.last_label
+    head.pending_supervision = head.belief_override = None
     if record.time is not None:  # also where times do not count yet
         head.last_time = timestamps.seconds(record.time)
     if score is not None:

@@ -158,8 +158,8 @@ class Slab:
         changes nothing.
         """
         for row, record in zip(rows, records, strict=True):
-            if record.believed:
-                self.restate(row, record.believed)
+            if record.belief_override:
+                self.restate(row, record.belief_override)
         readouts = self.step(rows, records, confirmed, thresholds).readouts
         broken = [i for i, each in enumerate(readouts) if not each.ok]
         if broken:

@@ -15,10 +15,10 @@ from service.errors.stream import TimeBackwards
 from service.wire import Durations, Hazard, Observation, StreamSettings, timestamps
 
 
-def effective_hazard(
+def effective_rates(
     model: UnderlyingModel, settings: StreamSettings
 ) -> tuple[Hazard | None, float]:
-    """Hazard and outlier rate that an observation meets; None: the model's own table."""
+    """Hazard (None: the model's own table) and outlier rate: the stream's, else the model's."""
     hazard = settings.hazard
     if hazard is None and isinstance(model.hazard, float):
         hazard = model.hazard

@@ -94,7 +94,7 @@ class Driver:
 
     def __init__(self, service, path, batch=8, exclusive=True):
         self.service, self.path, self.batch, self.exclusive = service, path, batch, exclusive
-        self.told: list = []
+        self.pending_supervision: list = []
         self.open()
 
     def open(self):
@@ -123,7 +123,7 @@ class Driver:
                 except errors.ClientError as caught:
                     error = caught
             else:
-                self.told.append(step)
+                self.pending_supervision.append(step)
 
     def add(self, stream, y, **rest):
         return self.store.add(stream, msgspec.json.encode({"y": y, **rest}))
@@ -178,8 +178,8 @@ def test_without_positions_nothing_is_sent_again_that_may_be_forgotten(monkeypat
     monkeypatch.setattr("service.client.outbox.sending.time.time", lambda: found + 541)
     driver.round()
     assert service.seen == []
-    assert [type(each) for each in driver.told] == [Failed, Failed]
-    assert "may have been applied" in driver.told[0].problem.detail
+    assert [type(each) for each in driver.pending_supervision] == [Failed, Failed]
+    assert "may have been applied" in driver.pending_supervision[0].problem.detail
     driver.add("s", 3.0)
     driver.round()
     assert labels(service, "s") == [3.0]
@@ -317,7 +317,7 @@ def test_an_answer_found_in_the_history_is_delivered():
     service.answer = answer
     service.keys.clear()
     driver.round()
-    (told,) = driver.told
+    (told,) = driver.pending_supervision
     assert isinstance(told, Delivered)
     assert (told.answer.seq, told.answer.duplicate) == (0, True)
     assert labels(service, "s") == [1.0]

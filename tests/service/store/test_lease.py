@@ -236,8 +236,39 @@ def test_an_acquisition_without_an_answer_may_come_late(log, other, monkeypatch)
 
         patch.setattr(log._acquire, "run", late)
         assert log.acquire(P) is None
-    assert log._unsure[P] == {token}
+    assert list(log._unsure[P]) == [token]
     assert log.acquire(P) is not None  # the next turn
+
+
+def test_what_failures_left_is_given_back_without_taking_it_again(log, other, monkeypatch):
+    """A worker that has its share elsewhere frees what it lost: others wait for it."""
+    lease = log.acquire(P)
+    with monkeypatch.context() as patch:
+        patch.setattr(log, "_release_tokens", _away)
+        log.give_up([lease])
+    with monkeypatch.context() as patch:
+        patch.setattr(log._acquire, "run", _away)
+        with pytest.raises(Unreachable):
+            log.acquire(0)
+    (token,) = log._unsure[0]
+    log.client.set(keys.lease(0), token, px=60_000)
+    assert other.acquire(0) is None
+    log.give_back()
+    assert other.acquire(P) is not None
+    assert other.acquire(0) is not None
+
+
+def test_an_acquisition_that_never_came_is_forgotten(log, monkeypatch):
+    with monkeypatch.context() as patch:
+        patch.setattr(log._acquire, "run", _away)
+        with pytest.raises(Unreachable):
+            log.acquire(P)
+    log.give_back()
+    assert log._unsure[P]
+    now = time.monotonic()
+    monkeypatch.setattr("service.store.log.time.monotonic", lambda: now + 61)
+    log.give_back()
+    assert not log._unsure[P]
 
 
 def _away(*_, **__):

@@ -147,5 +147,5 @@ def test_of_a_rerun_that_begins_later_the_oldest_regime_is_the_longest(bench):
 def test_an_override_stays_with_the_record(bench):
     overridden(bench, "a", 30, labels(), [(2, 0.25), (0, 0.75), (5, 0.0)])
     records = bench.records("a")
-    assert [r.seq for r in records if r.believed is not None] == [30]
-    assert records[30].believed == [(2, 0.25), (0, 0.75)]
+    assert [r.seq for r in records if r.belief_override is not None] == [30]
+    assert records[30].belief_override == [(2, 0.25), (0, 0.75)]

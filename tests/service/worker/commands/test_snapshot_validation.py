@@ -9,10 +9,10 @@ from service.wire import (
     Configure,
     Durations,
     Event,
-    Met,
     Move,
     Observation,
     Observe,
+    PendingSettings,
     Predict,
     RunLength,
     WhatIf,
@@ -59,7 +59,7 @@ HEAD = {
         [Observation(time="yesterday", pending=True)],
         [Observation(changepoint=3.0, pending=True)],
     ],
-    "met": [[Met(90, 5.0, 0.1, None)], [Met(90, None, 0.1, 0.0)]],
+    "met": [[PendingSettings(90, 5.0, 0.1, None)], [PendingSettings(90, None, 0.1, 0.0)]],
     "event": [Event(1, "odd", 3, 3), Event(HUGE, "suspected", 3, 3)],
 }
 RECORD = {

@@ -55,7 +55,7 @@ def test_what_waits_counts_under_the_settings_it_came_under(bench, close, first,
         bench.observe(stream, seen[8:])
     bench.crash()
     late(bench, "a", 3, labels[3])
-    assert bench.head("a").met == []
+    assert bench.head("a").pending_settings == []
     same(bench, close, "a", "b")
 
 

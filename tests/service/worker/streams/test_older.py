@@ -104,7 +104,7 @@ def test_the_bytes_of_a_head_and_a_record():
     assert found.settings.model == "gaussian@1"
     assert found.settings.hazard == 0.02
     assert (found.settings.order, found.settings.classes, found.x_dim) == (1, None, None)
-    assert (found.seq, found.y_dim, found.last) == (2, 1, [2.5])
+    assert (found.seq, found.y_dim, found.last_label) == (2, 1, [2.5])
     record = wire.decode_record(wire.encode([1, 2.5, None, None, 1.0, None, 0.02, 0.01]))
     assert (record.hazard, record.outlier_rate, record.previous_start) == (0.02, 0.01, -1)
 
