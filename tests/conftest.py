@@ -1,6 +1,7 @@
 """Servers for the tests: the same suite runs on the embedded Valkey and on a Redis, if any."""
 
 import contextlib
+import functools
 import shutil
 import signal
 import subprocess
@@ -8,6 +9,7 @@ import tempfile
 import time
 from pathlib import Path
 
+import httpx
 import pytest
 from redis.exceptions import ConnectionError as Unreachable
 
@@ -20,6 +22,10 @@ from tests.limits import (  # noqa: F401 (hooks)
 
 # A shell makes its background jobs ignore SIGINT, and their children would inherit that.
 signal.signal(signal.SIGINT, signal.default_int_handler)
+
+# Every client of httpx reads all certificates anew: 40 ms, of which a wait makes dozens.
+_transports = httpx._transports.default  # type: ignore[attr-defined]
+_transports.create_ssl_context = functools.cache(_transports.create_ssl_context)
 
 
 def _binary(kind: str) -> str | None:

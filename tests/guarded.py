@@ -1,6 +1,6 @@
 """A device on which tensors may not be mixed with those of the CPU, by CUDA's rules.
 
-`guard` stands for an accelerator where there is none. Its tensors are real ones, computed on the
+`guard` stands for an accelerator where none exists. Its tensors are real ones, computed on the
 CPU, so that numbers can be compared; what is refused is what a GPU refuses: operands on two
 devices, a number read without `.cpu()`, a generator of another device, integer products. As on
 CUDA, a tensor without dimensions may come from the CPU in an elementwise operation, indices may

@@ -46,6 +46,12 @@ def test_the_page_of_commands_has_those_of_training():
     assert "## moca train\n" in (DOCS / "commands.md").read_text()
 
 
+def test_what_the_page_of_the_architecture_names_is_there():
+    named = re.findall(r"`([\w/]+/[\w/]+\.(?:py|lua))`", (DOCS / "architecture.md").read_text())
+    assert len(named) > 30
+    assert [name for name in named if not (ROOT / name).is_file()] == []
+
+
 def test_every_setting_is_an_option_of_some_command():
     assert set(Settings.model_fields) == API | WORKER | SERVE
 

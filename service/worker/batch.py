@@ -38,7 +38,7 @@ class CommandBatch:
 
     def __init__(self, engine: Engine, tasks: list[Task]) -> None:
         self.engine, self.tasks = engine, tasks
-        self.lanes: dict[tuple[int, str], StreamQueue] = {}
+        self.queues: dict[tuple[int, str], StreamQueue] = {}
         self.filling = Filling(engine.waiting_bytes)
 
     def apply(self) -> None:
@@ -54,10 +54,10 @@ class CommandBatch:
             self.engine.load(partition, names)
         for task in self.tasks:
             key = (task.partition, task.command.stream)
-            if key not in self.lanes:
-                self.lanes[key] = StreamQueue(self.engine.streams[key])
-            self.lanes[key].tasks.append(task)
-        while any(lane.tasks for lane in self.lanes.values()):
+            if key not in self.queues:
+                self.queues[key] = StreamQueue(self.engine.streams[key])
+            self.queues[key].tasks.append(task)
+        while any(queue.tasks for queue in self.queues.values()):
             self.engine.tick()
             yield from self._round()
         metrics.OBSERVATIONS.labels("applied").inc(self.filling.count)
@@ -68,74 +68,74 @@ class CommandBatch:
 
     def streams(self, partition: int) -> list[Stream]:
         """Those of a partition that the commands are for."""
-        return [lane.stream for (p, _), lane in self.lanes.items() if p == partition]
+        return [queue.stream for (p, _), queue in self.queues.items() if p == partition]
 
     def _round(self) -> Iterator[None]:
         work = []
-        for lane in self.lanes.values():
+        for queue in self.queues.values():
             self.engine.tick()
-            answer = yield from self._next(lane)
+            answer = yield from self._next(queue)
             if answer is not None:
-                work.append((lane, answer))
+                work.append((queue, answer))
         if not work:
             return
         metrics.BATCH_SIZE.observe(len(work))
-        failed = observe(self.engine, [(lane.stream, answer) for lane, answer in work])
-        for (lane, answer), refusal in zip(work, failed, strict=True):
-            task = lane.tasks[0]
-            events.publish(lane.stream, task)
+        failed = observe(self.engine, [(queue.stream, answer) for queue, answer in work])
+        for (queue, answer), refusal in zip(work, failed, strict=True):
+            task = queue.tasks[0]
+            events.publish(queue.stream, task)
             if refusal is not None:
-                self._refuse(lane, refusal)
+                self._refuse(queue, refusal)
                 continue
             task.answers.append(answer)
             self.filling.add(answer)
             command = task.command
             assert isinstance(command, Observe)
-            if command.belief and lane.stream.slab is not None:
-                answer.belief = predict.belief(lane.stream)
-            lane.stream.touch(task.envelope.time_ms)
-            lane.at += 1
-            if lane.at == len(command.observations):
-                self._done(lane)
+            if command.belief and queue.stream.slab is not None:
+                answer.belief = predict.belief(queue.stream)
+            queue.stream.touch(task.envelope.time_ms)
+            queue.at += 1
+            if queue.at == len(command.observations):
+                self._done(queue)
 
-    def _next(self, lane: StreamQueue) -> Generator[None, None, Answer | None]:
-        """Run what comes before a lane's next observation; None when nothing is left."""
-        while lane.tasks:
-            task = lane.tasks[0]
+    def _next(self, queue: StreamQueue) -> Generator[None, None, Answer | None]:
+        """Run what comes before a queue's next observation; None when nothing is left."""
+        while queue.tasks:
+            task = queue.tasks[0]
             try:
                 if isinstance(task.command, Observe):
                     empty = not task.command.observations
-                    if empty or (lane.at == 0 and self._known(lane, task, task.command)):
-                        self._done(lane)
+                    if empty or (queue.at == 0 and self._known(queue, task, task.command)):
+                        self._done(queue)
                         continue
-                    if lane.at == 0 and delayed_labels.concerned(lane.stream, task.command):
-                        self._delayed(lane, task, task.command)
+                    if queue.at == 0 and delayed_labels.concerned(queue.stream, task.command):
+                        self._delayed(queue, task, task.command)
                         continue
-                    return self._observation(lane, task, task.command)
-                yield from control(self.engine, lane.stream, task)
-                events.publish(lane.stream, task)
-                self._done(lane)
+                    return self._observation(queue, task, task.command)
+                yield from control(self.engine, queue.stream, task)
+                events.publish(queue.stream, task)
+                self._done(queue)
             except ServiceError as refusal:
-                self._refuse(lane, refusal)
+                self._refuse(queue, refusal)
         return None
 
-    def _known(self, lane: StreamQueue, task: Task, command: Observe) -> bool:
+    def _known(self, queue: StreamQueue, task: Task, command: Observe) -> bool:
         """Whether this part of a keyed request was applied before."""
         if command.key is None:
             return False
         field = key_field(command)
-        earlier, stored = lane.keyed.get(field), lane.stream.remembered.get(field)
+        earlier, stored = queue.keyed.get(field), queue.stream.remembered.get(field)
         digest = stored.digest if stored is not None else None
         if earlier is not None and isinstance(earlier.command, Observe):
             digest = earlier.command.digest
-        elif field in lane.stream.unreadable:
+        elif field in queue.stream.unreadable:
             raise CorruptState(
-                f"stream {lane.stream.name!r}: cannot read the record of idempotency key "
+                f"stream {queue.stream.name!r}: cannot read the record of idempotency key "
                 f"{command.key!r}; nothing was applied now"
             )
         elif stored is None:
             task.field = field
-            lane.keyed[field] = task
+            queue.keyed[field] = task
             return False
         if digest != command.digest:
             raise KeyReused(f"idempotency key {command.key!r} was used with another body")
@@ -146,9 +146,9 @@ class CommandBatch:
             task.status, task.body = stored.status, answers.repeat(stored.body)
         return True
 
-    def _delayed(self, lane: StreamQueue, task: Task, command: Observe) -> None:
+    def _delayed(self, queue: StreamQueue, task: Task, command: Observe) -> None:
         """Apply a list where labels are to come, on its own: answers depend on one another."""
-        stream, head = lane.stream, self._begun(lane, task)
+        stream, head = queue.stream, self._begun(queue, task)
         at, seen_now = delayed_labels.awaited(head, command), command.observations
         if at is None:
             check_position(command.seq, delayed_labels.position(head))
@@ -171,32 +171,32 @@ class CommandBatch:
             task.answers.append(answer)
             if answer.provisional:
                 self.filling.add(answer)
-        self._done(lane)
+        self._done(queue)
 
-    def _begun(self, lane: StreamQueue, task: Task) -> Head:
+    def _begun(self, queue: StreamQueue, task: Task) -> Head:
         """Head of a stream that can be observed, which may have to be created yet."""
-        usable(lane.stream)
-        if lane.stream.alive:
-            return lane.stream.live()
-        return fresh(self.engine, lane.stream, task.envelope, {})
+        usable(queue.stream)
+        if queue.stream.alive:
+            return queue.stream.live()
+        return fresh(self.engine, queue.stream, task.envelope, {})
 
     def _create(self, stream: Stream, head: Head, task: Task) -> None:
         if not stream.alive:
             stream.create(head)
             stream.touch(task.envelope.time_ms)
 
-    def _observation(self, lane: StreamQueue, task: Task, command: Observe) -> Answer:
-        """The lane's next observation, checked against its stream as it is now."""
-        stream, head = lane.stream, self._begun(lane, task)
-        if lane.at == 0:
+    def _observation(self, queue: StreamQueue, task: Task, command: Observe) -> Answer:
+        """The queue's next observation, checked against its stream as it is now."""
+        stream, head = queue.stream, self._begun(queue, task)
+        if queue.at == 0:
             check_position(command.seq, head.seq)
             self._check(head, command.observations, command.first)
             check_details(self.engine, head, command)
             self._create(stream, head, task)
         head = stream.live()
-        known = Known(head.x_dim, head.y_dim).after(command.observations[lane.at])
+        known = Known(head.x_dim, head.y_dim).after(command.observations[queue.at])
         head.x_dim, head.y_dim = known
-        record = self._record(head, command, lane.at)
+        record = self._record(head, command, queue.at)
         return Answer(stream.name, head.settings.model, record, command)
 
     def _record(self, head: Head, command: Observe, at: int) -> Record:
@@ -223,17 +223,17 @@ class CommandBatch:
         if known != before:
             check_sizes(self.engine, head, known, head.settings.max_hypotheses)
 
-    def _refuse(self, lane: StreamQueue, refusal: ServiceError) -> None:
-        task = lane.tasks[0]
+    def _refuse(self, queue: StreamQueue, refusal: ServiceError) -> None:
+        task = queue.tasks[0]
         task.refusal = refusal
         if isinstance(task.command, Observe):
             count = len(task.command.observations) - len(task.answers)
             metrics.OBSERVATIONS.labels("refused").inc(count)
-        self._done(lane)
+        self._done(queue)
 
-    def _done(self, lane: StreamQueue) -> None:
-        lane.tasks.popleft()
-        lane.at = 0
+    def _done(self, queue: StreamQueue) -> None:
+        queue.tasks.popleft()
+        queue.at = 0
 
     def _remember(self) -> None:
         settings = self.engine.settings

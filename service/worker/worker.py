@@ -173,8 +173,8 @@ class Worker:
         leases = self.leases.held()
         commits = [self._commit_of(leases[p], items[p], s) for p, s in touched.items() if items[p]]
         self._submit(commits, stages)
-        self.engine.committing = set(batch.lanes)
-        self.engine.drop_broken(batch.lanes)
+        self.engine.committing = set(batch.queues)
+        self.engine.drop_broken(batch.queues)
         self._busy = set()
 
     def _commit_of(self, lease: Lease, items: list[Item], streams: list[Stream]) -> Commit:

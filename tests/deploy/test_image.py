@@ -186,7 +186,7 @@ def test_nobody_there_is_not_healthy(port):
 
 
 @pytest.mark.parametrize("host", ["::", "::1", "0.0.0.0", "127.0.0.2", "localhost"])
-def test_whoever_listens_elsewhere_is_asked_there(host):
+def test_a_listener_elsewhere_is_queried_there(host):
     command = [sys.executable, "-I", str(ROOT / "deploy" / "healthcheck.py")]
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
     try:

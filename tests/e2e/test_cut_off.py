@@ -32,7 +32,7 @@ class Wire:
         self.closed = True
         self.whole.set()
         for each in (self.listener, *self.sockets):
-            # Wakes whoever waits on it; a plain close does not.
+            # Wakes a thread that waits on it; a plain close does not.
             with contextlib.suppress(OSError):
                 each.shutdown(socket.SHUT_RDWR)
             each.close()

@@ -150,7 +150,7 @@ BY_NAME = {case.name: case for case in CASES}
 def series(
     case: Case, seed: int, steps: int, hazard: float | tuple[float, ...] = 0.1, **told
 ) -> Series:
-    """Random observations, and what is told with them: a number, or one for each step.
+    """Random observations and their inputs of a step: a number, or one for each step.
 
     A hazard that is a tuple is a table by run length, the same at every step.
     """

@@ -59,7 +59,7 @@ def run_id(store):
 def killed_owner(tmp_path):
     """A folder whose owner was killed with SIGKILL while its server ran; yields the server's pid.
 
-    Whoever takes the server over also stops it.
+    The process that takes the server over also stops it.
     """
     command = [sys.executable, "-c", OWNER, str(tmp_path / "data")]
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as owner:

@@ -199,7 +199,7 @@ def test_no_points_are_no_trace(tmp_path):
     assert [each["name"] for each in traces] == ["some"]
 
 
-def test_looks_are_of_the_method_whoever_stands_beside_it():
+def test_a_style_belongs_to_its_method_in_any_company():
     assert palette.ordered(["mine", "COE", "SW5", "MOCA"]) == ["MOCA", "SW5", "COE", "mine"]
     assert palette.look("mine") == palette.look("mine")
     assert len({each.colour for each in palette.METHODS.values()}) == len(palette.METHODS)

@@ -15,7 +15,7 @@ LEVELS = torch.tensor([0.2, 0.5, 0.9], dtype=torch.float64)
 
 
 def run(batch=20, steps=12, outputs=2, seed=0):
-    """Beliefs (B, T, T) by [t, r] and Normals (B, T, T, d); garbage where there is none."""
+    """Beliefs (B, T, T) by [t, r] and Normals (B, T, T, d); garbage where no hypothesis is."""
     generator = torch.Generator().manual_seed(seed)
     shape = (batch, steps, steps)
     gone = torch.ones(steps, steps, dtype=torch.bool).triu(1)

@@ -63,7 +63,7 @@ def test_a_rerun_without_a_correction_is_the_stream(bench, at):
         torch.testing.assert_close(one, other, atol=1e-9, rtol=1e-9)
     for one, other in zip(states[0].stats, states[1].stats, strict=True):
         torch.testing.assert_close(one, other, atol=1e-9, rtol=1e-9)
-    for name in ("seq", "best_start", "map_run_length", "believed", "confirmed_start"):
+    for name in ("seq", "best_start", "map_run_length", "belief_override", "confirmed_start"):
         assert getattr(heads[1], name) == getattr(heads[0], name), name
     assert heads[1].changed_probability == pytest.approx(heads[0].changed_probability, abs=1e-9)
 

@@ -44,8 +44,8 @@ HEAD = {
     "scale": [[0.0], None, []],
     "confirmed_start": [HUGE, -HUGE],
     "best_start": [HUGE],
-    "told": [7.0, NAN],
-    "believed": [[], [(HUGE, 1.0)], [(-1, 1.0)], [(3, NAN)], [(3, 0.0)], [(1, 0.9)] * 9],
+    "pending_supervision": [7.0, NAN],
+    "belief_override": [[], [(HUGE, 1.0)], [(-1, 1.0)], [(3, NAN)], [(3, 0.0)], [(1, 0.9)] * 9],
     "last_time": [NAN],
     "log_score_sum": [INF],
     "created_ms": [HUGE],
@@ -59,7 +59,10 @@ HEAD = {
         [Observation(time="yesterday", pending=True)],
         [Observation(changepoint=3.0, pending=True)],
     ],
-    "met": [[PendingSettings(90, 5.0, 0.1, None)], [PendingSettings(90, None, 0.1, 0.0)]],
+    "pending_settings": [
+        [PendingSettings(90, 5.0, 0.1, None)],
+        [PendingSettings(90, None, 0.1, 0.0)],
+    ],
     "event": [Event(1, "odd", 3, 3), Event(HUGE, "suspected", 3, 3)],
 }
 RECORD = {
@@ -70,7 +73,7 @@ RECORD = {
     "changepoint": [7.0, NAN],
     "hazard": [9.0, (), (NAN,), Durations(0.0, 0.0)],
     "outlier_rate": [5.0, NAN],
-    "believed": [[], [(HUGE, 1.0)], [(-1, 1.0)], [(3, NAN)], [(3, 0.0)], [(1, 0.9)] * 9],
+    "belief_override": [[], [(HUGE, 1.0)], [(-1, 1.0)], [(3, NAN)], [(3, 0.0)], [(1, 0.9)] * 9],
 }
 
 
@@ -123,9 +126,9 @@ def test_changes_and_events_of_another_age_are_refused(bench, blob):
         (lambda s: setattr(s.head, "next_event", 2**53), 201),
         (lambda s: setattr(s.head, "confirmed_totals", [1.0]), 201),
         (lambda s: setattr(s.head, "warm", False), 201),
-        (lambda s: setattr(s.head, "believed", [(80, 1.0)]), 201),
-        (lambda s: setattr(s.records[0], "believed", [(0, 1.0)]), 201),
-        (lambda s: setattr(s.records[-1], "believed", [(5, 0.5), (5, 0.5)]), 201),
+        (lambda s: setattr(s.head, "belief_override", [(80, 1.0)]), 201),
+        (lambda s: setattr(s.records[0], "belief_override", [(0, 1.0)]), 201),
+        (lambda s: setattr(s.records[-1], "belief_override", [(5, 0.5), (5, 0.5)]), 201),
     ],
 )
 def test_what_is_taken_never_fails_its_worker(bench, blob, change, status):

@@ -1,4 +1,4 @@
-"""Changepoint events through the whole worker: what the filter says, and what clients are told."""
+"""Changepoint events through the whole worker: what the filter computes, and what clients receive."""
 
 import csv
 import random
