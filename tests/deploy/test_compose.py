@@ -65,7 +65,7 @@ def test_only_this_machine_reaches_what_is_published(composed):
 
 
 def test_pages_in_browsers_of_this_machine_do_not(composed):
-    """A name of theirs that resolves to this machine is refused; other local callers need no key."""
+    """A name of theirs that resolves to this machine is refused; local callers need no key."""
     environment = composed["services"]["api"]["environment"]
     assert environment["MOCA_OPEN_ACCESS"]
     assert environment["MOCA_HOST_NAMES"] == "localhost"

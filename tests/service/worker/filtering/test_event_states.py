@@ -1,4 +1,4 @@
-"""Changepoint events through the whole worker: what the filter computes, and what clients receive."""
+"""Changepoint events through the whole worker: what the filter finds, and what clients get."""
 
 import csv
 import random
