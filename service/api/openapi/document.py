@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from typing import Any
 
 import msgspec
@@ -14,7 +14,7 @@ from pydantic.json_schema import models_json_schema
 
 from service.api.openapi import examples
 from service.api.parsing.bodies import BYTES, JSON, NDJSON
-from service.errors.base import PROBLEM_JSON, FieldError, InvalidField
+from service.errors.base import FieldError, InvalidField
 from service.schema.commands import (
     ActionForm,
     BeliefForm,
@@ -55,24 +55,6 @@ at all, send the same body again with the same `Idempotency-Key`. Errors are
 
 Send API keys as `Authorization: Bearer moca_...`. Bodies may be compressed with gzip or deflate.
 """
-WORDS = {
-    400: "malformed JSON body",
-    401: "missing, unknown, expired or revoked API key",
-    403: "the key lacks the required scope",
-    404: "unknown stream",
-    408: "the body did not arrive in time",
-    409: "conflict with the current state of the stream",
-    413: "the body is too large",
-    415: "unsupported content type or encoding",
-    422: "a field is invalid, or does not fit the stream",
-    429: "overloaded, or over the key's rate limit; nothing was accepted: retry after "
-    "Retry-After seconds",
-    500: "internal fault; the stream is unchanged",
-    503: "the store is unreachable; `type` says whether nothing was accepted or the outcome is "
-    "unknown",
-    504: "accepted, but not answered in time: it is applied at most once",
-}
-GUARDED = (401, 403, 429, 500, 503)  # what every call that takes a key can answer
 BEARER = {
     "type": "http",
     "scheme": "bearer",
@@ -199,12 +181,6 @@ def body(schema: dict[str, Any], required: bool = True, lines: bool = False) -> 
 def security(scope: str) -> list[dict[str, list[str]]]:
     """Return what a call needs: a key with a scope, or nothing where the service asks for none."""
     return [{"key": [scope]}, {}]
-
-
-def problems(statuses: Sequence[int]) -> dict[int | str, dict[str, Any]]:
-    """Return the problem responses of a call."""
-    content = {PROBLEM_JSON: {"schema": ref(Problem)}}
-    return {status: {"description": WORDS[status], "content": content} for status in statuses}
 
 
 ITEM_ANSWERS: dict[str, Any] = {

@@ -12,8 +12,6 @@ from typing import Any
 
 import msgspec
 
-from service.api.openapi import problems
-
 FILE = Path(__file__).with_name("examples.json")
 METHODS = ("get", "put", "post", "delete")
 
@@ -48,7 +46,7 @@ def of_call(call: str) -> list[Example]:
 
 
 def describe(document: dict[str, Any]) -> None:
-    """Add examples of requests, answers and problems to an OpenAPI document."""
+    """Add examples of requests and answers to an OpenAPI document."""
     for operations in document["paths"].values():
         for method in METHODS:
             if method in operations:
@@ -63,7 +61,6 @@ def _operation(operation: dict[str, Any]) -> None:
         content = operation["responses"][str(each.status)].get("content", {})
         if each.answer is not msgspec.UNSET:
             _show(content[_answered(each, content)], each, each.answer)
-    problems.describe(operation["responses"], call)
 
 
 def _answered(each: Example, content: dict[str, Any]) -> str:
