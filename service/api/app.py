@@ -168,13 +168,13 @@ async def _start(settings: Settings, overload: Overload, stack: AsyncExitStack) 
     _warn_of_default(settings, catalogue)
     access = Access(appender, incarnation, settings)
     gateway = Gateway(access, replies, monitor, catalogue, overload)
-    guard = Authenticator(
+    authenticator = Authenticator(
         AsyncKeyring(reads), Rates(counting, settings.key_rate), settings, required
     )
     stack.push_async_callback(gateway.close)
-    live = ObservationHub(store, settings)
+    observation_hub = ObservationHub(store, settings)
     expiry = Expiry(store, gateway)
-    gateway.start(guard.watch(), expiry.watch(), live.watch(), overload.watch())
+    gateway.start(authenticator.watch(), expiry.watch(), observation_hub.watch(), overload.watch())
     try:
         async with asyncio.timeout(START_WAIT_S):
             await replies.subscribed.wait()
@@ -182,14 +182,21 @@ async def _start(settings: Settings, overload: Overload, stack: AsyncExitStack) 
         log.warning("replies: no subscription within %g s; starting without it", START_WAIT_S)
     thread = ThreadPoolExecutor(1, "bodies")
     stack.callback(thread.shutdown, wait=False, cancel_futures=True)
-    forms = ObservationParser(settings)
-    asked = CommandParser(settings, forms)
-    hub = _follow_events(settings, stack)
-    pinned = Pinned(store, settings.partitions, settings.max_pinned)
+    observation_parser = ObservationParser(settings)
     return Context(
-        *(settings, forms, asked, gateway, replies, store),
-        *(monitor, catalogue, guard, hub, live, pinned),
-        thread,
+        settings=settings,
+        observation_parser=observation_parser,
+        command_parser=CommandParser(settings, observation_parser),
+        gateway=gateway,
+        replies=replies,
+        store=store,
+        monitor=monitor,
+        catalogue=catalogue,
+        authenticator=authenticator,
+        event_hub=_follow_events(settings, stack),
+        observation_hub=observation_hub,
+        pinned=Pinned(store, settings.partitions, settings.max_pinned),
+        thread=thread,
     )
 
 

@@ -6,6 +6,7 @@ import asyncio
 import re
 from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import Executor
+from functools import partial
 from typing import Any, NamedTuple, TypeVar
 
 from fastapi.routing import APIRoute
@@ -20,7 +21,7 @@ from service.api.gateway.replies import Replies
 from service.api.gateway.store_monitor import Monitor
 from service.api.parsing.bodies import BYTES, JSON, NDJSON, apart, header, is_light, read_body
 from service.api.parsing.commands import CommandParser
-from service.api.parsing.observations import ObservationParser
+from service.api.parsing.observations import ObservationParser, query
 from service.api.sse.event_hub import EventHub
 from service.api.sse.observation_hub import ObservationHub
 from service.errors.base import (
@@ -31,15 +32,16 @@ from service.errors.base import (
     UnsupportedMediaType,
 )
 from service.models.catalogue import Catalogue
-from service.schema.observations import KEY, STREAM_ID, STREAM_ID_SAID
+from service.schema.observations import KEY, STREAM_ID, STREAM_ID_SAID, Form
 from service.settings import Settings
 from service.store.api_reads import AsyncStore
-from service.wire import Outcome
+from service.wire import Command, Outcome
 
 CLIENT_LEFT = 499
 BODY_TIMEOUT_S = 30.0  # the largest body, 8 MiB, at 2.2 Mbit/s
 AT_ONCE = 32  # answers sent in one piece
 T = TypeVar("T")
+F = TypeVar("F", bound=Form)
 _stream_id = re.compile(STREAM_ID.strip("^$")).fullmatch
 _key = re.compile(KEY.strip("^$")).fullmatch
 _json_type = re.compile(rb"application/([a-z0-9.-]+\+)?json\s*(;.*)?", re.IGNORECASE).fullmatch
@@ -92,16 +94,16 @@ class Context(NamedTuple):
     """What the routes work with."""
 
     settings: Settings
-    forms: ObservationParser
-    asked: CommandParser
+    observation_parser: ObservationParser
+    command_parser: CommandParser
     gateway: Gateway
     replies: Replies
     store: AsyncStore
     monitor: Monitor
     catalogue: Catalogue
-    guard: Authenticator
-    hub: EventHub
-    live: ObservationHub
+    authenticator: Authenticator
+    event_hub: EventHub
+    observation_hub: ObservationHub
     pinned: Pinned
     thread: Executor  # one thread, for bodies that are not light
 
@@ -122,8 +124,8 @@ class RawRoute(APIRoute):
 
     async def _respond(self, scope: Scope, receive: Receive, send: Send) -> None:
         try:
-            guard: Authenticator = scope["app"].state.context.guard
-            await guard.admit(scope, self.needs)
+            authenticator: Authenticator = scope["app"].state.context.authenticator
+            await authenticator.admit(scope, self.needs)
             response: Response = await self.endpoint(Request(scope, receive, send))
         except ServiceError as error:
             response = problem(error)
@@ -199,6 +201,11 @@ async def _body(request: Request, limit: int) -> bytes:
     return await read_body(request, context.thread, limit, BODY_TIMEOUT_S)
 
 
+def read_query(request: Request, form: type[F]) -> F:
+    """Return the query of a request; raise InvalidField if it does not fit the form."""
+    return query(form, request.query_params.multi_items())
+
+
 async def read_form(request: Request, read: Callable[[bytes], T], required: bool = True) -> T:
     """Return what the body of a JSON request says."""
     return await formed(context_of(request), read, await read_json(request, required))
@@ -207,6 +214,22 @@ async def read_form(request: Request, read: Callable[[bytes], T], required: bool
 async def formed(context: Context, read: Callable[[bytes], T], body: bytes) -> T:
     """Return what a body says; read in the thread if it is not light."""
     return read(body) if is_light(body) else await apart(context.thread, lambda: read(body))
+
+
+async def submit_body(
+    request: Request,
+    parse: Callable[[CommandParser, str, bytes], Command],
+    required: bool = True,
+) -> Response:
+    """Parse the body into a command for the stream of the path; return its outcome."""
+    parser, stream = context_of(request).command_parser, stream_of(request)
+    command = await read_form(request, partial(parse, parser, stream), required)
+    return await submit(request, command)
+
+
+async def submit(request: Request, command: Command) -> Response:
+    """Submit a command; return its outcome."""
+    return outcome_response(await context_of(request).gateway.submit(command))
 
 
 def json_response(content: bytes, status: int = 200) -> Response:

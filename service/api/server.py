@@ -90,7 +90,7 @@ class Server(uvicorn.Server):
         """End event streams, then stop as usual."""
         context: Context | None = getattr(self._app.state, "context", None)
         if context is not None:
-            await asyncio.gather(context.hub.drain(), context.live.drain())
+            await asyncio.gather(context.event_hub.drain(), context.observation_hub.drain())
         for connection in list(self.server_state.connections):
             # What is left of them belongs to consumers that take nothing, and would be waited for.
             scope, transport = getattr(connection, "scope", None), connection.transport

@@ -29,7 +29,7 @@ _action = TypeAdapter(ActionForm).validate_json
 _belief = TypeAdapter(BeliefForm).validate_json
 _what_if = TypeAdapter(WhatIfForm).validate_json
 _model = TypeAdapter(ModelForm).validate_json
-_verdict = TypeAdapter(VerdictForm).validate_json
+_feedback = TypeAdapter(VerdictForm).validate_json
 _change = TypeAdapter(ChangeForm).validate_json
 
 
@@ -96,11 +96,11 @@ class CommandParser:
         """Read the model to go on under."""
         return wire.Move(stream, self._forms.parsed(_model, body).model)
 
-    def verdict(self, stream: str, event: str, body: bytes) -> wire.Verdict:
-        """Read a verdict on an event, whose id the path has."""
+    def feedback(self, stream: str, body: bytes, event: str) -> wire.Verdict:
+        """Read feedback on an event, whose id the path has."""
         if not event.isdecimal() or len(event) > MAX_DIGITS:
             raise InvalidField([FieldError("path.event", "expected the id of an event")])
-        return wire.Verdict(stream, self._forms.parsed(_verdict, body).change, int(event))
+        return wire.Verdict(stream, self._forms.parsed(_feedback, body).change, int(event))
 
     def change(self, stream: str, body: bytes) -> wire.Verdict:
         """Read where a missed change was."""

@@ -64,7 +64,7 @@ class Bulk:
         """Group a stream's items: neighbours without a key go together, one with a key alone."""
         group: list[int] = []
         good = [item for item in map(self._items.__getitem__, places) if isinstance(item, GoodItem)]
-        size = self._context.forms.parts([item.observation for item in good])
+        size = self._context.observation_parser.parts([item.observation for item in good])
         for place in places:
             item = self._items[place]
             plain = isinstance(item, GoodItem) and item.key is None

@@ -11,8 +11,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from service.api.gateway.reads import from_store
-from service.api.http import Context, context_of, json_response
-from service.api.parsing.observations import query
+from service.api.http import Context, context_of, json_response, read_query
 from service.errors.base import (
     CorruptState,
     InternalError,
@@ -67,7 +66,7 @@ async def get_model(request: Request) -> Response:
 async def livez(request: Request) -> Response:
     """Liveness probe: the process runs and none of its tasks has ended."""
     context = context_of(request)
-    failure = context.gateway.failure or context.hub.failure
+    failure = context.gateway.failure or context.event_hub.failure
     if failure is not None:
         raise InternalError(f"a task of this process ended: {failure!r}")
     return json_response(_encode(Status("alive")))
@@ -75,7 +74,7 @@ async def livez(request: Request) -> Response:
 
 async def readyz(request: Request) -> Response:
     """Readiness probe: every stream can be served; else the reasons."""
-    context, form = context_of(request), query(ReadyQuery, request.query_params.multi_items())
+    context, form = context_of(request), read_query(request, ReadyQuery)
     bearable = context.settings.partitions - 1 if form.partitions == "any" else 0
     reasons = _reasons(context, await context.monitor.look(), bearable)
     if reasons:

@@ -47,7 +47,7 @@ async def get_canary(request: Request) -> Response:
 async def put_canary(request: Request) -> Response:
     """Set a model's canary: the share of new streams that are created with a given version."""
     context, name = _model(request)
-    form = await read_form(request, partial(context.forms.parsed, _canary))
+    form = await read_form(request, partial(context.observation_parser.parsed, _canary))
     versions = context.catalogue.usable(name)
     if form.version not in versions:
         raise UnknownModel(f"no usable {name}@{form.version}; usable versions: {versions}")
@@ -71,7 +71,7 @@ async def delete_canary(request: Request) -> Response:
 async def move_streams(request: Request) -> Response:
     """Move streams to another model, selected by id prefix, page by page."""
     context = context_of(request)
-    form = await read_form(request, partial(context.forms.parsed, _moves))
+    form = await read_form(request, partial(context.observation_parser.parsed, _moves))
     names, cursor = await from_store(context.store.names(form.prefix, form.cursor, form.limit))
     room = asyncio.Semaphore(AT_ONCE)
 

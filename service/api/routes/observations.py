@@ -19,13 +19,14 @@ from service.api.http import (
     context_of,
     formed,
     key_of,
-    outcome_response,
     read_items,
     read_json,
+    read_query,
     stream_of,
+    submit,
 )
 from service.api.parsing.bodies import NDJSON
-from service.api.parsing.observations import Observations, digest, query
+from service.api.parsing.observations import Observations, digest
 from service.api.routes.bulk import Bulk
 from service.errors.base import PROBLEM_JSON, FieldError, InvalidField, ServiceError
 from service.schema.queries import ObserveQuery
@@ -39,14 +40,13 @@ async def observe(request: Request) -> Response:
     shown = _shown(request)
     key = key_of(request)
     body = await read_json(request)
-    form = await formed(context, context.forms.observations, body)
+    form = await formed(context, context.observation_parser.observations, body)
     digested = None if key is None else await formed(context, digest, body)
     template = replace(shown, stream=stream, key=key, digest=digested, seq=form.seq)
     if form.many:
         return await _observe_list(context, template, form)
     template.observations = form.observations
-    outcome = await context.gateway.submit(template)
-    return outcome_response(outcome)
+    return await submit(request, template)
 
 
 async def observe_many(request: Request) -> Response:
@@ -58,7 +58,7 @@ async def observe_many(request: Request) -> Response:
         raise InvalidField([FieldError("header.idempotency-key", detail)])
     shown = _shown(request)
     body, lines = await read_items(request)
-    items = await formed(context, partial(context.forms.items, lines=lines), body)
+    items = await formed(context, partial(context.observation_parser.items, lines=lines), body)
     rendered = await Bulk(context, items, shown).run()
     if lines:
         return Listed(rendered, (b"", b"\n", b"\n" if rendered else b""), media_type=NDJSON)
@@ -69,7 +69,7 @@ def _shown(request: Request) -> wire.Observe:
     """Return a command without observations, of what the query has answers carry."""
     if not request.scope["query_string"]:
         return wire.Observe("", [])
-    form = query(ObserveQuery, request.query_params.multi_items())
+    form = read_query(request, ObserveQuery)
     return wire.Observe(
         "", [], belief=form.belief, components=form.components, quantiles=form.quantiles
     )
@@ -78,7 +78,7 @@ def _shown(request: Request) -> wire.Observe:
 async def _observe_list(context: Context, template: wire.Observe, form: Observations) -> Response:
     """Apply a list part by part, each after the answer to the last: ordered, not atomic."""
     answers: list[bytes] = []
-    size, patience = context.forms.parts(form.observations), context.gateway.patience()
+    size, patience = context.observation_parser.parts(form.observations), context.gateway.patience()
     for first in range(0, len(form.observations), size):
         part = form.observations[first : first + size]
         command = replace(

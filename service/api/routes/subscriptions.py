@@ -8,9 +8,8 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from service import wire
-from service.api.http import Context, context_of, stream_of
+from service.api.http import Context, context_of, read_query, stream_of
 from service.api.parsing.bodies import header
-from service.api.parsing.observations import query
 from service.api.routes.streams import head_of
 from service.api.sse.events import EventStream, Subscription
 from service.api.sse.observations import Follower, differs
@@ -40,12 +39,12 @@ async def events(request: Request) -> Response:
     of one that is given several times, any.
     """
     context = context_of(request)
-    form = query(EventsQuery, request.query_params.multi_items())
+    form = read_query(request, EventsQuery)
     wanted = Filter(
         frozenset(form.stream), tuple(form.prefix), frozenset(form.model), frozenset(form.state)
     )
     known, whole = _resume(request, form.after, context)
-    hub, total = context.hub, context.settings.partitions
+    hub, total = context.event_hub, context.settings.partitions
     await hub.ready()
     hub.connections.enter()
     partitions = {partition_of(each, total) for each in form.stream} or range(total)
@@ -90,11 +89,11 @@ async def follow_observations(request: Request) -> Response:
     at first and whenever it changed.
     """
     context, stream = context_of(request), stream_of(request)
-    form = query(LiveQuery, request.query_params.multi_items())
+    form = read_query(request, LiveQuery)
     place = _resume_observations(request, form.after)
     head = await head_of(context, stream)
     at = _first(stream, head, place)
-    live = context.live
+    live = context.observation_hub
     follower = Follower(live, live.enter(stream, head), head.generation, at, form.state)
     await follower.ready()
     return EventStream(

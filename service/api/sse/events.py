@@ -171,9 +171,9 @@ class EventStream(StreamingResponse):
 
     async def _admitted(self, scope: Scope) -> AsyncGenerator[bytes]:
         """Yield the chunks for as long as the request's key counts."""
-        guard: Authenticator = scope["app"].state.context.guard
+        authenticator: Authenticator = scope["app"].state.context.authenticator
         async for chunk in self._chunks:
-            if not guard.still(scope):
+            if not authenticator.still(scope):
                 log.info("closing event stream: key revoked")
                 return
             yield chunk
