@@ -1,4 +1,4 @@
-"""HTTP without ceremony: routes that get the request as it is, bodies, and what is answered."""
+"""Routes called with the bare request; helpers to read requests and build responses."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ _ndjson_type = re.compile(rb"application/(x-)?ndjson\s*(;.*)?", re.IGNORECASE).f
 
 
 class Bytes(Response):
-    """An answer that is no text."""
+    """A binary answer."""
 
     media_type = BYTES
 
@@ -68,8 +68,8 @@ class Listed(Response):
         before, between, after = around
         size = len(before) + sum(map(len, answers)) + len(after)
         size += len(between) * max(0, len(answers) - 1)
-        told = {**(headers or {}), "Content-Length": str(size)}
-        super().__init__(b"", status, told, media_type)
+        all_headers = {**(headers or {}), "Content-Length": str(size)}
+        super().__init__(b"", status, all_headers, media_type)
         self._answers, self._around = answers, around
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -91,7 +91,7 @@ class Listed(Response):
 
 
 class Context(NamedTuple):
-    """What the routes work with."""
+    """Shared objects of one API process, for its routes."""
 
     settings: Settings
     observation_parser: ObservationParser
@@ -116,7 +116,7 @@ class RawRoute(APIRoute):
     scope that a key must have.
     """
 
-    needs = "admin"  # of a route that nobody thought about
+    needs = "admin"  # the default of a route that sets no scope
 
     def __init__(self, path: str, endpoint: Any, **documented: Any) -> None:
         super().__init__(path, endpoint, **documented)
@@ -129,13 +129,13 @@ class RawRoute(APIRoute):
             response: Response = await self.endpoint(Request(scope, receive, send))
         except ServiceError as error:
             response = problem(error)
-        except ClientDisconnect:  # in the middle of its body; nobody reads this answer
+        except ClientDisconnect:  # in the middle of its body; this answer is not read
             response = Response(status_code=CLIENT_LEFT)
         await response(scope, receive, send)
 
 
 def context_of(request: Request) -> Context:
-    """Return what the application's start put together."""
+    """Return the context that the application created at startup."""
     context: Context = request.scope["app"].state.context
     return context
 
@@ -206,14 +206,14 @@ def read_query(request: Request, form: type[F]) -> F:
     return query(form, request.query_params.multi_items())
 
 
-async def read_form(request: Request, read: Callable[[bytes], T], required: bool = True) -> T:
-    """Return what the body of a JSON request says."""
-    return await formed(context_of(request), read, await read_json(request, required))
+async def read_form(request: Request, parse: Callable[[bytes], T], required: bool = True) -> T:
+    """Read the body of a JSON request and parse it."""
+    return await parse_body(context_of(request), parse, await read_json(request, required))
 
 
-async def formed(context: Context, read: Callable[[bytes], T], body: bytes) -> T:
-    """Return what a body says; read in the thread if it is not light."""
-    return read(body) if is_light(body) else await apart(context.thread, lambda: read(body))
+async def parse_body(context: Context, parse: Callable[[bytes], T], body: bytes) -> T:
+    """Parse a body; in the thread if it is not light."""
+    return parse(body) if is_light(body) else await apart(context.thread, lambda: parse(body))
 
 
 async def submit_body(
@@ -233,7 +233,7 @@ async def submit(request: Request, command: Command) -> Response:
 
 
 def json_response(content: bytes, status: int = 200) -> Response:
-    """Return JSON that is rendered already."""
+    """Return a response of rendered JSON."""
     return Response(content, status, media_type=JSON)
 
 
@@ -249,5 +249,5 @@ def outcome_response(outcome: Outcome) -> Response:
 
 def problem(error: ServiceError, headers: Mapping[str, str] | None = None) -> Response:
     """Return an error as a problem document."""
-    found = {**error.headers(), **(headers or {})}
-    return Response(error.render(), error.status, found, media_type=PROBLEM_JSON)
+    all_headers = {**error.headers(), **(headers or {})}
+    return Response(error.render(), error.status, all_headers, media_type=PROBLEM_JSON)

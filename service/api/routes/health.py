@@ -33,15 +33,15 @@ _encode = msgspec.json.Encoder().encode
 
 async def list_models(request: Request) -> Response:
     """List the models that streams can use."""
-    found = await asyncio.to_thread(context_of(request).catalogue.models)
+    models = await asyncio.to_thread(context_of(request).catalogue.models)
     by_name: dict[str, list[Model]] = {}
-    for model in found:
+    for model in models:
         by_name.setdefault(model.name, []).append(model)
-    shown = [
-        ModelSummary(**_described(versions), versions=[each.version for each in versions])
+    summaries = [
+        ModelSummary(**_described(versions), versions=[model.version for model in versions])
         for versions in by_name.values()
     ]
-    return json_response(_encode(Models(shown)))
+    return json_response(_encode(Models(summaries)))
 
 
 async def get_model(request: Request) -> Response:
@@ -51,10 +51,10 @@ async def get_model(request: Request) -> Response:
         versions = await asyncio.to_thread(catalogue.versions, name)
     except UnknownModel as error:
         raise NotFound(error.detail) from None
-    reports = await asyncio.to_thread(lambda: [catalogue.report(each) for each in versions])
+    reports = await asyncio.to_thread(lambda: [catalogue.report(version) for version in versions])
     models_dir = context_of(request).settings.models_dir
     curves = await asyncio.to_thread(
-        lambda: [sensitivity_curves.of(models_dir, each.reference) for each in versions]
+        lambda: [sensitivity_curves.of(models_dir, version.reference) for version in versions]
     )
     full = [
         {**msgspec.structs.asdict(version), "report": report, "sensitivity": curve}

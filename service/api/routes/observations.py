@@ -17,8 +17,8 @@ from service.api.http import (
     Context,
     Listed,
     context_of,
-    formed,
     key_of,
+    parse_body,
     read_items,
     read_json,
     read_query,
@@ -37,12 +37,12 @@ _encode = msgspec.json.Encoder().encode
 async def observe(request: Request) -> Response:
     """Post one observation, or an ordered list of them."""
     context, stream = context_of(request), stream_of(request)
-    shown = _shown(request)
+    options = _template(request)
     key = key_of(request)
     body = await read_json(request)
-    form = await formed(context, context.observation_parser.observations, body)
-    digested = None if key is None else await formed(context, digest, body)
-    template = replace(shown, stream=stream, key=key, digest=digested, seq=form.seq)
+    form = await parse_body(context, context.observation_parser.observations, body)
+    body_digest = None if key is None else await parse_body(context, digest, body)
+    template = replace(options, stream=stream, key=key, digest=body_digest, seq=form.seq)
     if form.many:
         return await _observe_list(context, template, form)
     template.observations = form.observations
@@ -56,17 +56,17 @@ async def observe_many(request: Request) -> Response:
         # Ignored, it would promise a safe retry that is none.
         detail = "not allowed for many streams: give each item its own `key`"
         raise InvalidField([FieldError("header.idempotency-key", detail)])
-    shown = _shown(request)
+    template = _template(request)
     body, lines = await read_items(request)
-    items = await formed(context, partial(context.observation_parser.items, lines=lines), body)
-    rendered = await Bulk(context, items, shown).run()
+    items = await parse_body(context, partial(context.observation_parser.items, lines=lines), body)
+    rendered = await Bulk(context, items, template).run()
     if lines:
         return Listed(rendered, (b"", b"\n", b"\n" if rendered else b""), media_type=NDJSON)
     return Listed(rendered)
 
 
-def _shown(request: Request) -> wire.Observe:
-    """Return a command without observations, of what the query has answers carry."""
+def _template(request: Request) -> wire.Observe:
+    """Return a command without observations, with the answer options of the query."""
     if not request.scope["query_string"]:
         return wire.Observe("", [])
     form = read_query(request, ObserveQuery)
@@ -88,7 +88,7 @@ async def _observe_list(context: Context, template: wire.Observe, form: Observat
             seq=None if template.seq is None else template.seq + first,
         )
         try:
-            # Shielded by the lane: a client that goes away does not undo what it sent.
+            # The queue shields the append: a client that disconnects does not undo its request.
             outcome = await context.gateway.submit(command, first > 0, patience)
         except ServiceError as error:
             return _stopped(error.status, error.document(), answers, error.headers())

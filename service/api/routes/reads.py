@@ -80,7 +80,7 @@ async def history(request: Request) -> Response:
         model=head.settings.model,
         first=first,
         observations=[rendering.record(record) for record in records],
-        changes=[rendering.change(each) for each in changes],
+        changes=[rendering.change(change) for change in changes],
         next=stop if stop < head.seq else None,
         unreadable=without(lost + unreadable, f"history of {stream!r}"),
     )
@@ -90,7 +90,7 @@ async def history(request: Request) -> Response:
 async def _changes(
     context: Context, stream: str, start: int, stop: int
 ) -> tuple[list[wire.Change], list[str]]:
-    """Return what was changed before an observation of the page, or after the last one there is."""
+    """Return the settings changes within the page, including those after the last observation."""
     partition = context.gateway.partition(stream)
     return await from_store(context.store.changes(partition, stream, start, stop + 1))
 
@@ -119,12 +119,12 @@ async def _path(
     if not first:
         return [], []
     last, _ = await _records(context, stream, head, head.seq - 1, head.seq)
-    found = {record.seq: record for record in (first[0], *last)}
+    records = {record.seq: record for record in (first[0], *last)}
     place = head.best_start
     while place > first[0].seq:
         here, lost = await _records(context, stream, head, place, place + 1)
         if not here:
-            return [found[seq] for seq in sorted(found)], lost
-        found[place] = here[0]
+            return [records[seq] for seq in sorted(records)], lost
+        records[place] = here[0]
         place = min(here[0].previous_start, place - 1)
-    return [found[seq] for seq in sorted(found)], []
+    return [records[seq] for seq in sorted(records)], []
