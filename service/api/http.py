@@ -32,7 +32,7 @@ from service.errors.base import (
     UnsupportedMediaType,
 )
 from service.models.catalogue import Catalogue
-from service.schema.observations import KEY, STREAM_ID, STREAM_ID_SAID, Form
+from service.schema.observations import KEY, STREAM_ID, STREAM_ID_RULE, Form
 from service.settings import Settings
 from service.store.api_reads import AsyncStore
 from service.wire import Command, Outcome
@@ -148,7 +148,7 @@ def stream_of(request: Request) -> str:
 def checked_stream(stream: str) -> str:
     """Return a stream id if its characters are allowed."""
     if _stream_id(stream) is None or stream in {".", ".."}:
-        raise InvalidField([FieldError("path.stream", f"expected {STREAM_ID_SAID}")])
+        raise InvalidField([FieldError("path.stream", f"expected {STREAM_ID_RULE}")])
     return stream
 
 

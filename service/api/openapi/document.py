@@ -1,4 +1,4 @@
-"""What OpenAPI says of each call: parameters and bodies that the routes read by themselves."""
+"""The OpenAPI document: parameters, bodies and answers, which FastAPI does not see itself."""
 
 from __future__ import annotations
 
@@ -140,7 +140,7 @@ def list_of(model: type[BaseModel]) -> dict[str, Any]:
 
 
 def items_of(model: type[BaseModel]) -> dict[str, Any]:
-    """Return the schema of a list whose items may be of a model: any other is refused alone."""
+    """Return the schema of a list of a model; an item of another form is refused by itself."""
     return {"type": "array", "items": _or_other(model)}
 
 
@@ -154,10 +154,10 @@ def one_or_list(model: type[BaseModel]) -> dict[str, Any]:
     return {"oneOf": [ref(model), list_of(model)]}
 
 
-def parameters(*given: dict[str, Any], query: type[BaseModel]) -> list[dict[str, Any]]:
+def parameters(*path_and_header: dict[str, Any], query: type[BaseModel]) -> list[dict[str, Any]]:
     """Return path and header parameters and those of a query form."""
     schema = query.model_json_schema()
-    of_query = [
+    query_parameters = [
         {
             "name": name,
             "in": "query",
@@ -167,7 +167,7 @@ def parameters(*given: dict[str, Any], query: type[BaseModel]) -> list[dict[str,
         }
         for name, field in schema.get("properties", {}).items()
     ]
-    return [*given, *of_query]
+    return [*path_and_header, *query_parameters]
 
 
 def body(schema: dict[str, Any], required: bool = True, lines: bool = False) -> dict[str, Any]:
@@ -179,7 +179,7 @@ def body(schema: dict[str, Any], required: bool = True, lines: bool = False) -> 
 
 
 def security(scope: str) -> list[dict[str, list[str]]]:
-    """Return what a call needs: a key with a scope, or nothing where the service asks for none."""
+    """Return the security of a call: a key with a scope, or none while no key is required."""
     return [{"key": [scope]}, {}]
 
 
@@ -195,14 +195,14 @@ ITEM_ANSWERS: dict[str, Any] = {
 def document(app: FastAPI, kinds: Iterable[Any]) -> dict[str, Any]:
     """Return the application's OpenAPI document, made once. kinds: of the answers to its calls."""
     if app.openapi_schema is None:
-        found = get_openapi(
+        result = get_openapi(
             title=app.title, version=app.version, description=DESCRIPTION, routes=app.routes
         )
         modes = [(model, "validation") for model in BODIES]
         template = REF.format(name="{model}")
         _, forms = models_json_schema(modes, ref_template=template)  # type: ignore[arg-type]
         schemas = {**answers(kinds), **forms["$defs"]}
-        found["components"] = {"schemas": schemas, "securitySchemes": {"key": BEARER}}
-        examples.describe(found)
-        app.openapi_schema = found
+        result["components"] = {"schemas": schemas, "securitySchemes": {"key": BEARER}}
+        examples.describe(result)
+        app.openapi_schema = result
     return app.openapi_schema

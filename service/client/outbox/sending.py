@@ -102,7 +102,7 @@ class Sender:
             body = {**msgspec.json.decode(item.body), "stream": item.stream}
             body["key"] = self._store.key(item)
             items.append(body if item.seq is None else {**body, "seq": item.seq})
-        return calls.observe_many(items, calls.Shown())
+        return calls.observe_many(items, calls.AnswerOptions())
 
     def _find_positions(self, batch: Sequence[Item]) -> Generator[Step, Any, None]:
         for stream in dict.fromkeys(item.stream for item in batch):
