@@ -271,7 +271,7 @@ async def _service_error(request: Request, error: Exception) -> Response:
 
 
 async def _http_error(request: Request, error: Exception) -> Response:
-    """Answer what the router refuses."""
+    """Answer requests that match no route or method."""
     assert isinstance(error, HTTPException)
     path = request.scope["path"]
     if error.status_code == 405:
@@ -290,12 +290,12 @@ async def _http_error(request: Request, error: Exception) -> Response:
 
 def _methods(request: Request) -> list[str]:
     """Methods of all routes at the request's path; the router knows those of one."""
-    found: set[str] = set()
+    methods: set[str] = set()
     for route in request.app.routes:
         match, _ = route.matches(request.scope)
         if match is not Match.NONE:
-            found |= getattr(route, "methods", None) or set()
-    return sorted(found)
+            methods |= getattr(route, "methods", None) or set()
+    return sorted(methods)
 
 
 async def _unexpected(request: Request, error: Exception) -> Response:

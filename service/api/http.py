@@ -191,7 +191,7 @@ async def _read(request: Request, required: bool, lines: bool) -> tuple[bytes, b
         return body, False
     if lines and _ndjson_type(kind):
         return body, True
-    # Also what keeps web pages from posting here: they cannot send JSON to another origin unasked.
+    # This also blocks cross-origin posts of web pages: JSON needs a CORS preflight.
     accepted = f"{JSON} or {NDJSON}" if lines else JSON
     raise UnsupportedMediaType(f"Content-Type: expected {accepted}, got {kind.decode('latin-1')!r}")
 

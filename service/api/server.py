@@ -42,7 +42,7 @@ RESERVED_FILES = 256  # the store's connections, logs, and connections being ref
 MAX_HEAD_BYTES = 32_768  # of URL and headers, as nginx takes by default; the URL: half of it
 MAX_HEADERS = 100  # of one request, as Apache takes by default
 HEAD_TIMEOUT_S = 10.0  # a head is a few packets: a slower one only holds a connection
-REFUSED_WAIT_S = 1.0  # a connection over the bound has this long to send what is refused
+REFUSED_WAIT_S = 1.0  # lifetime of a connection over the limit: it gets an error as its answer
 _observations = re.compile(rb"/v1/(streams/[^/?]+/)?observations(\?.*)?").fullmatch
 
 
@@ -178,7 +178,7 @@ class BoundedHead(HttpToolsProtocol):
                 self._expect_head()
 
     def send_400_response(self, msg: str) -> None:
-        """Answer what is not HTTP with a problem document, as everything else."""
+        """Answer malformed HTTP with a problem document, like all errors."""
         self._refuse(FormError(msg))
 
     def on_message_begin(self) -> None:

@@ -262,7 +262,7 @@ class AsyncClient(AsyncDriver):
         silence_s: float = 60.0,
         retry_for_s: float | None = 60.0,
     ) -> AsyncGenerator[StreamEvent | Gap, None]:
-        """Iterate over changepoints as they are raised, for ever, across disconnects.
+        """Iterate over changepoints as they are raised, forever, across disconnects.
 
         after: the `cursor` of an event to resume after; "0": everything retained; None: only new
         ones. silence_s: a connection without any message or heartbeat for this long is closed.

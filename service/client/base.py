@@ -86,13 +86,13 @@ class Core:
 
 
 class Pages(ABC, Generic[P, T]):
-    """A list that comes page by page: which call is next, and what a page holds."""
+    """A paginated list: the next call, and the items of a page."""
 
     call: Call[P] | None
 
     @abstractmethod
     def take(self, page: P) -> list[T]:
-        """Return what a page holds, and go on to the next."""
+        """Return the items of a page, and set the next call."""
 
 
 class StreamPages(Pages[responses.StreamPage, str]):

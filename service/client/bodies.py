@@ -1,4 +1,4 @@
-"""From what people pass to request bodies. Numbers that JSON cannot hold are refused by name."""
+"""Build request bodies from the arguments of calls; refuse numbers that JSON cannot represent."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def new_key() -> str:
 
 
 def encode(body: Any) -> bytes:
-    """Return JSON; InvalidRequest for what JSON cannot hold, such as NaN."""
+    """Return JSON; InvalidRequest for values that it cannot represent, such as NaN."""
     check_finite(body, "body")
     try:
         return _encode(body)

@@ -38,7 +38,7 @@ def to_frame(
     """Return answers, history (a page, or all that `history` gives) or changepoints, a row each.
 
     backend: "pandas", "polars" or "pyarrow"; default: the first of them that is installed.
-    kind: what the rows are, where there may be none. Vectors get numbered columns, as in the
+    kind: type of the rows, if there may be none. Vectors get numbered columns, as in the
     files that `moca replay` writes.
     """
     import_narwhals()
@@ -55,7 +55,7 @@ def to_frame(
 
 
 def _rows(source: Any) -> tuple[list[Any], type]:
-    """Return what the rows are made of, and its type."""
+    """Return the items to make rows of, and their type."""
     if isinstance(source, Changepoints):
         return source.events, Event
     if isinstance(source, HistoryPage):

@@ -211,7 +211,7 @@ class Follow(Feed[Message]):
         return None
 
     def read(self, message: ServerSentEvent) -> Message | None:
-        """Return an observation, what is not retained any more, or the stream's end."""
+        """Return an observation, a gap of observations not retained, or the stream's end."""
         if message.event == "observation":
             return _observation(message.data)
         if message.event == "gap":

@@ -260,7 +260,7 @@ class Client(Driver):
         silence_s: float = 60.0,
         retry_for_s: float | None = 60.0,
     ) -> Generator[StreamEvent | Gap, None, None]:
-        """Iterate over changepoints as they are raised, for ever, across disconnects.
+        """Iterate over changepoints as they are raised, forever, across disconnects.
 
         after: the `cursor` of an event to resume after; "0": everything retained; None: only new
         ones. silence_s: a connection without any message or heartbeat for this long is closed.

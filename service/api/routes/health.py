@@ -85,7 +85,7 @@ async def readyz(request: Request) -> Response:
 async def show_metrics(request: Request) -> Response:
     """Return the metrics of all processes of the service in Prometheus's text format."""
     content = await asyncio.to_thread(metrics.exposition)
-    with suppress(RedisUnavailable, CorruptState):  # those of the processes matter most just then
+    with suppress(RedisUnavailable, CorruptState):  # process metrics matter most during an outage
         content += await from_store(context_of(request).pinned.exposition())
     return Response(content, headers={"Content-Type": metrics.CONTENT_TYPE})
 

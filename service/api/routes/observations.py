@@ -76,7 +76,7 @@ def _template(request: Request) -> wire.Observe:
 
 
 async def _observe_list(context: Context, template: wire.Observe, form: Observations) -> Response:
-    """Apply a list part by part, each after the answer to the last: ordered, not atomic."""
+    """Apply a list part by part, in order; not atomic."""
     answers: list[bytes] = []
     size, patience = context.observation_parser.parts(form.observations), context.gateway.patience()
     for first in range(0, len(form.observations), size):
@@ -103,7 +103,7 @@ async def _observe_list(context: Context, template: wire.Observe, form: Observat
 def _stopped(
     status: int, document: dict[str, Any], answers: list[bytes], headers: Mapping[str, str]
 ) -> Response:
-    """Answer a list that was applied in part: what was applied, and why not the rest."""
+    """Return the response for a list applied in part: the answers so far, and the error."""
     document["applied"] = len(answers)
     before = _encode(document)[:-1] + b',"answers":['
     return Listed(answers, (before, b",", b"]}"), status, headers, PROBLEM_JSON)

@@ -351,7 +351,7 @@ def add_routes(app: FastAPI, settings: Settings) -> None:
 
 
 def _guard(app: FastAPI, needs: str) -> None:
-    """Say what the route added last needs."""
+    """Set the required scope of the route added last."""
     route = app.routes[-1]
     assert isinstance(route, RawRoute)
     route.needs = needs
