@@ -39,7 +39,7 @@ def test_the_generated_pages_are_up_to_date():
 def test_the_reference_has_every_call_and_every_problem():
     page = (DOCS / "reference.md").read_text()
     assert all(f"### {call.method} {call.path}\n" in page for call in CALLS)
-    assert all(f"### {case.error.slug}\n" in page for case in problems.CASES)
+    assert all(f"### {error.slug}\n" in page for error in problems.EXAMPLES)
 
 
 def test_the_page_of_commands_has_those_of_training():

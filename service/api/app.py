@@ -68,7 +68,7 @@ from service.store.event_log import Feeds
 log = logging.getLogger(__name__)
 
 CLOSE_WAIT_S = 2.0
-CORS_ASKED = [
+CORS_REQUEST_HEADERS = [
     "Authorization",
     "Content-Encoding",
     "Content-Type",
@@ -76,13 +76,19 @@ CORS_ASKED = [
     "Last-Event-ID",
     "X-Request-Id",
 ]
-CORS_SHOWN = ["RateLimit", "RateLimit-Policy", "Retry-After", "WWW-Authenticate", "X-Request-Id"]
+CORS_RESPONSE_HEADERS = [
+    "RateLimit",
+    "RateLimit-Policy",
+    "Retry-After",
+    "WWW-Authenticate",
+    "X-Request-Id",
+]
 
 
 def create_app(settings: Settings) -> FastAPI:
     """Return the application; it connects to `settings.redis_url` when it is started.
 
-    A store that it cannot reach or run on ends the start; `app.state.refused` then has the reason.
+    Startup fails if the store is unreachable or unusable; `app.state.refused` has the reason.
     """
     if settings.redis_url is None:
         raise ValueError("redis_url is not set")
@@ -113,25 +119,25 @@ def create_app(settings: Settings) -> FastAPI:
         },
     )
     app.state.refused = None
-    app.state.starting = None  # the task that starts it, to be ended by a stop that comes meanwhile
+    app.state.starting = None  # the startup task, cancelled by a stop that comes during it
     app.state.overload = Overload(settings)
     kinds = [call.answer for call in CALLS if call.answer is not None]
     app.openapi = lambda: document.document(app, kinds)  # type: ignore[method-assign]
-    _add_edge(app, settings)
+    _add_middleware(app, settings)
     add_routes(app, settings)
     return app
 
 
-def _add_edge(app: FastAPI, settings: Settings) -> None:
-    """Add what every request goes through, the innermost first."""
+def _add_middleware(app: FastAPI, settings: Settings) -> None:
+    """Add the middleware, the innermost first."""
     origins = [origin.strip() for origin in settings.cors_origins.split(",") if origin.strip()]
     if origins:
         app.add_middleware(
             CORSMiddleware,
             allow_origins=origins,
             allow_methods=["GET", "POST", "PUT", "DELETE"],
-            allow_headers=CORS_ASKED,
-            expose_headers=CORS_SHOWN,
+            allow_headers=CORS_REQUEST_HEADERS,
+            expose_headers=CORS_RESPONSE_HEADERS,
         )
     app.state.access_log = open_log(settings.access_log)
     app.state.tracer = open_tracer(settings, "api")
@@ -140,8 +146,8 @@ def _add_edge(app: FastAPI, settings: Settings) -> None:
     )
 
 
-def _warn_of_default(settings: Settings, catalogue: Catalogue) -> None:
-    """Say that streams cannot be made by observing; the model may still come, so go on."""
+def _check_default_model(settings: Settings, catalogue: Catalogue) -> None:
+    """Warn if the default model is not usable; it may still be published."""
     name, _, version = settings.default_model.partition("@")
     usable = catalogue.usable(name)
     if not usable or (version and version not in usable):
@@ -153,7 +159,7 @@ def _warn_of_default(settings: Settings, catalogue: Catalogue) -> None:
 
 
 async def _start(settings: Settings, overload: Overload, stack: AsyncExitStack) -> Context:
-    """Connect, check the store, and start what runs beside the requests."""
+    """Connect, check the store, and start the background tasks."""
     url = settings.redis_url or ""
     required = keys_required(settings, await _checked(settings))
     log.info("%s", describe(settings, required))
@@ -165,16 +171,16 @@ async def _start(settings: Settings, overload: Overload, stack: AsyncExitStack) 
     monitor = Monitor(store, settings)
     appender = Appender(appends, incarnation, settings.max_pending)
     catalogue = Catalogue(settings.models_dir)
-    _warn_of_default(settings, catalogue)
+    _check_default_model(settings, catalogue)
     access = Access(appender, incarnation, settings)
     gateway = Gateway(access, replies, monitor, catalogue, overload)
-    guard = Authenticator(
+    authenticator = Authenticator(
         AsyncKeyring(reads), Rates(counting, settings.key_rate), settings, required
     )
     stack.push_async_callback(gateway.close)
-    live = ObservationHub(store, settings)
+    observation_hub = ObservationHub(store, settings)
     expiry = Expiry(store, gateway)
-    gateway.start(guard.watch(), expiry.watch(), live.watch(), overload.watch())
+    gateway.start(authenticator.watch(), expiry.watch(), observation_hub.watch(), overload.watch())
     try:
         async with asyncio.timeout(START_WAIT_S):
             await replies.subscribed.wait()
@@ -182,14 +188,21 @@ async def _start(settings: Settings, overload: Overload, stack: AsyncExitStack) 
         log.warning("replies: no subscription within %g s; starting without it", START_WAIT_S)
     thread = ThreadPoolExecutor(1, "bodies")
     stack.callback(thread.shutdown, wait=False, cancel_futures=True)
-    forms = ObservationParser(settings)
-    asked = CommandParser(settings, forms)
-    hub = _follow_events(settings, stack)
-    pinned = Pinned(store, settings.partitions, settings.max_pinned)
+    observation_parser = ObservationParser(settings)
     return Context(
-        *(settings, forms, asked, gateway, replies, store),
-        *(monitor, catalogue, guard, hub, live, pinned),
-        thread,
+        settings=settings,
+        observation_parser=observation_parser,
+        command_parser=CommandParser(settings, observation_parser),
+        gateway=gateway,
+        replies=replies,
+        store=store,
+        monitor=monitor,
+        catalogue=catalogue,
+        authenticator=authenticator,
+        event_hub=_follow_events(settings, stack),
+        observation_hub=observation_hub,
+        pinned=Pinned(store, settings.partitions, settings.max_pinned),
+        thread=thread,
     )
 
 
@@ -204,14 +217,14 @@ def _follow_events(settings: Settings, stack: AsyncExitStack) -> EventHub:
 
 
 async def _disconnect(*clients: redis.asyncio.Redis) -> None:
-    """Close connections to the store; what cannot be closed in time is left."""
+    """Close connections to the store, for at most CLOSE_WAIT_S."""
     closing = asyncio.gather(*(client.aclose() for client in clients), return_exceptions=True)
     try:
-        failed = [each for each in await bounded(closing, CLOSE_WAIT_S) if each is not None]
-    except TimeoutError as error:
-        failed = [error]
-    for each in failed:
-        log.warning("could not close a connection to the store: %s", each)
+        failed = [error for error in await bounded(closing, CLOSE_WAIT_S) if error is not None]
+    except TimeoutError as timeout:
+        failed = [timeout]
+    for error in failed:
+        log.warning("could not close a connection to the store: %s", error)
 
 
 async def _close_logs(app: FastAPI) -> None:
@@ -258,7 +271,7 @@ async def _service_error(request: Request, error: Exception) -> Response:
 
 
 async def _http_error(request: Request, error: Exception) -> Response:
-    """Answer what the router refuses."""
+    """Answer requests that match no route or method."""
     assert isinstance(error, HTTPException)
     path = request.scope["path"]
     if error.status_code == 405:
@@ -277,12 +290,12 @@ async def _http_error(request: Request, error: Exception) -> Response:
 
 def _methods(request: Request) -> list[str]:
     """Methods of all routes at the request's path; the router knows those of one."""
-    found: set[str] = set()
+    methods: set[str] = set()
     for route in request.app.routes:
         match, _ = route.matches(request.scope)
         if match is not Match.NONE:
-            found |= getattr(route, "methods", None) or set()
-    return sorted(found)
+            methods |= getattr(route, "methods", None) or set()
+    return sorted(methods)
 
 
 async def _unexpected(request: Request, error: Exception) -> Response:

@@ -1,4 +1,4 @@
-"""HTTP without ceremony: routes that get the request as it is, bodies, and what is answered."""
+"""Routes called with the bare request; helpers to read requests and build responses."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ import asyncio
 import re
 from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import Executor
+from functools import partial
 from typing import Any, NamedTuple, TypeVar
 
 from fastapi.routing import APIRoute
@@ -20,7 +21,7 @@ from service.api.gateway.replies import Replies
 from service.api.gateway.store_monitor import Monitor
 from service.api.parsing.bodies import BYTES, JSON, NDJSON, apart, header, is_light, read_body
 from service.api.parsing.commands import CommandParser
-from service.api.parsing.observations import ObservationParser
+from service.api.parsing.observations import ObservationParser, query
 from service.api.sse.event_hub import EventHub
 from service.api.sse.observation_hub import ObservationHub
 from service.errors.base import (
@@ -31,15 +32,16 @@ from service.errors.base import (
     UnsupportedMediaType,
 )
 from service.models.catalogue import Catalogue
-from service.schema.observations import KEY, STREAM_ID, STREAM_ID_SAID
+from service.schema.observations import KEY, STREAM_ID, STREAM_ID_RULE, Form
 from service.settings import Settings
 from service.store.api_reads import AsyncStore
-from service.wire import Outcome
+from service.wire import Command, Outcome
 
 CLIENT_LEFT = 499
 BODY_TIMEOUT_S = 30.0  # the largest body, 8 MiB, at 2.2 Mbit/s
 AT_ONCE = 32  # answers sent in one piece
 T = TypeVar("T")
+F = TypeVar("F", bound=Form)
 _stream_id = re.compile(STREAM_ID.strip("^$")).fullmatch
 _key = re.compile(KEY.strip("^$")).fullmatch
 _json_type = re.compile(rb"application/([a-z0-9.-]+\+)?json\s*(;.*)?", re.IGNORECASE).fullmatch
@@ -47,7 +49,7 @@ _ndjson_type = re.compile(rb"application/(x-)?ndjson\s*(;.*)?", re.IGNORECASE).f
 
 
 class Bytes(Response):
-    """An answer that is no text."""
+    """A binary answer."""
 
     media_type = BYTES
 
@@ -66,8 +68,8 @@ class Listed(Response):
         before, between, after = around
         size = len(before) + sum(map(len, answers)) + len(after)
         size += len(between) * max(0, len(answers) - 1)
-        told = {**(headers or {}), "Content-Length": str(size)}
-        super().__init__(b"", status, told, media_type)
+        all_headers = {**(headers or {}), "Content-Length": str(size)}
+        super().__init__(b"", status, all_headers, media_type)
         self._answers, self._around = answers, around
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -89,19 +91,19 @@ class Listed(Response):
 
 
 class Context(NamedTuple):
-    """What the routes work with."""
+    """Shared objects of one API process, for its routes."""
 
     settings: Settings
-    forms: ObservationParser
-    asked: CommandParser
+    observation_parser: ObservationParser
+    command_parser: CommandParser
     gateway: Gateway
     replies: Replies
     store: AsyncStore
     monitor: Monitor
     catalogue: Catalogue
-    guard: Authenticator
-    hub: EventHub
-    live: ObservationHub
+    authenticator: Authenticator
+    event_hub: EventHub
+    observation_hub: ObservationHub
     pinned: Pinned
     thread: Executor  # one thread, for bodies that are not light
 
@@ -114,7 +116,7 @@ class RawRoute(APIRoute):
     scope that a key must have.
     """
 
-    needs = "admin"  # of a route that nobody thought about
+    needs = "admin"  # the default of a route that sets no scope
 
     def __init__(self, path: str, endpoint: Any, **documented: Any) -> None:
         super().__init__(path, endpoint, **documented)
@@ -122,18 +124,18 @@ class RawRoute(APIRoute):
 
     async def _respond(self, scope: Scope, receive: Receive, send: Send) -> None:
         try:
-            guard: Authenticator = scope["app"].state.context.guard
-            await guard.admit(scope, self.needs)
+            authenticator: Authenticator = scope["app"].state.context.authenticator
+            await authenticator.admit(scope, self.needs)
             response: Response = await self.endpoint(Request(scope, receive, send))
         except ServiceError as error:
             response = problem(error)
-        except ClientDisconnect:  # in the middle of its body; nobody reads this answer
+        except ClientDisconnect:  # in the middle of its body; this answer is not read
             response = Response(status_code=CLIENT_LEFT)
         await response(scope, receive, send)
 
 
 def context_of(request: Request) -> Context:
-    """Return what the application's start put together."""
+    """Return the context that the application created at startup."""
     context: Context = request.scope["app"].state.context
     return context
 
@@ -146,7 +148,7 @@ def stream_of(request: Request) -> str:
 def checked_stream(stream: str) -> str:
     """Return a stream id if its characters are allowed."""
     if _stream_id(stream) is None or stream in {".", ".."}:
-        raise InvalidField([FieldError("path.stream", f"expected {STREAM_ID_SAID}")])
+        raise InvalidField([FieldError("path.stream", f"expected {STREAM_ID_RULE}")])
     return stream
 
 
@@ -189,7 +191,7 @@ async def _read(request: Request, required: bool, lines: bool) -> tuple[bytes, b
         return body, False
     if lines and _ndjson_type(kind):
         return body, True
-    # Also what keeps web pages from posting here: they cannot send JSON to another origin unasked.
+    # This also blocks cross-origin posts of web pages: JSON needs a CORS preflight.
     accepted = f"{JSON} or {NDJSON}" if lines else JSON
     raise UnsupportedMediaType(f"Content-Type: expected {accepted}, got {kind.decode('latin-1')!r}")
 
@@ -199,18 +201,39 @@ async def _body(request: Request, limit: int) -> bytes:
     return await read_body(request, context.thread, limit, BODY_TIMEOUT_S)
 
 
-async def read_form(request: Request, read: Callable[[bytes], T], required: bool = True) -> T:
-    """Return what the body of a JSON request says."""
-    return await formed(context_of(request), read, await read_json(request, required))
+def read_query(request: Request, form: type[F]) -> F:
+    """Return the query of a request; raise InvalidField if it does not fit the form."""
+    return query(form, request.query_params.multi_items())
 
 
-async def formed(context: Context, read: Callable[[bytes], T], body: bytes) -> T:
-    """Return what a body says; read in the thread if it is not light."""
-    return read(body) if is_light(body) else await apart(context.thread, lambda: read(body))
+async def read_form(request: Request, parse: Callable[[bytes], T], required: bool = True) -> T:
+    """Read the body of a JSON request and parse it."""
+    return await parse_body(context_of(request), parse, await read_json(request, required))
+
+
+async def parse_body(context: Context, parse: Callable[[bytes], T], body: bytes) -> T:
+    """Parse a body; in the thread if it is not light."""
+    return parse(body) if is_light(body) else await apart(context.thread, lambda: parse(body))
+
+
+async def submit_body(
+    request: Request,
+    parse: Callable[[CommandParser, str, bytes], Command],
+    required: bool = True,
+) -> Response:
+    """Parse the body into a command for the stream of the path; return its outcome."""
+    parser, stream = context_of(request).command_parser, stream_of(request)
+    command = await read_form(request, partial(parse, parser, stream), required)
+    return await submit(request, command)
+
+
+async def submit(request: Request, command: Command) -> Response:
+    """Submit a command; return its outcome."""
+    return outcome_response(await context_of(request).gateway.submit(command))
 
 
 def json_response(content: bytes, status: int = 200) -> Response:
-    """Return JSON that is rendered already."""
+    """Return a response of rendered JSON."""
     return Response(content, status, media_type=JSON)
 
 
@@ -226,5 +249,5 @@ def outcome_response(outcome: Outcome) -> Response:
 
 def problem(error: ServiceError, headers: Mapping[str, str] | None = None) -> Response:
     """Return an error as a problem document."""
-    found = {**error.headers(), **(headers or {})}
-    return Response(error.render(), error.status, found, media_type=PROBLEM_JSON)
+    all_headers = {**error.headers(), **(headers or {})}
+    return Response(error.render(), error.status, all_headers, media_type=PROBLEM_JSON)

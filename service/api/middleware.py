@@ -1,4 +1,4 @@
-"""What happens to every request at the edge: an id, and a measurement by route."""
+"""Request ids, duration metrics by route, access log and traces of every request."""
 
 from __future__ import annotations
 
@@ -83,12 +83,12 @@ class RequestMiddleware:
         """
         if scope["method"] != "POST" or not self._shortcut:
             return self._app
-        found = _observations(scope["path"])
-        if found is None:
+        match = _observations(scope["path"])
+        if match is None:
             return self._app
         if self._observe is None:
             (self._observe,) = (r for r in scope["app"].routes if r.name == "observe")
-        scope["path_params"], scope["route"] = {"stream": found[1]}, self._observe
+        scope["path_params"], scope["route"] = {"stream": match[1]}, self._observe
         route: ASGIApp = self._observe.app
         return route
 
@@ -103,7 +103,7 @@ class RequestMiddleware:
 
 
 class Refusals:
-    """What `RequestMiddleware` does, for requests refused before the application has them."""
+    """Measures and logs requests refused before they reach the application."""
 
     def __init__(self, app: FastAPI) -> None:
         self._routes = {route.name: route for route in app.routes if hasattr(route, "name")}
@@ -121,18 +121,18 @@ class Refusals:
 
 
 def _identify(scope: Scope) -> bytes:
-    """Give a request an id."""
-    given = header(scope, b"x-request-id")
-    request_id = given if given and _acceptable(given) else secrets.token_hex(8).encode()
+    """Set and return the id of a request."""
+    sent_id = header(scope, b"x-request-id")
+    request_id = sent_id if sent_id and _acceptable(sent_id) else secrets.token_hex(8).encode()
     scope.setdefault("state", {})["request_id"] = request_id.decode()
     return request_id
 
 
 def _route(scope: Scope) -> str:
-    found: str = getattr(scope.get("route"), "path", "unmatched")
-    return found
+    path: str = getattr(scope.get("route"), "path", "unmatched")
+    return path
 
 
 def _method(scope: Scope) -> str:
-    found: str = scope["method"]
-    return found if found in METHODS else "other"
+    method: str = scope["method"]
+    return method if method in METHODS else "other"

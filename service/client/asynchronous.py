@@ -43,7 +43,7 @@ class AsyncClient(AsyncDriver):
     """
 
     async def wait_ready(self, wait_s: float) -> None:
-        """Wait until the service says that it is ready; `Unavailable` when it does not in time."""
+        """Wait until the service is ready; raises `Unavailable` if it is not in time."""
         await self.call(calls.ready(), Policy(1_000_000, wait_s))
 
     # --- streams -----------------------------------------------------------------------------
@@ -66,8 +66,8 @@ class AsyncClient(AsyncDriver):
         self, prefix: str = "", *, limit: int = 50, labels: int = 40, cursor: str | None = None
     ) -> Overview:
         """Return one page of streams at a glance; its `cursor` leads to the next."""
-        wanted = calls.Wanted(prefix, limit, labels, cursor)
-        return await self.call(calls.overview(wanted))
+        page = calls.OverviewPage(prefix, limit, labels, cursor)
+        return await self.call(calls.overview(page))
 
     async def delete_stream(self, stream: str) -> None:
         """Delete the stream."""
@@ -117,10 +117,10 @@ class AsyncClient(AsyncDriver):
         so only this call's own retries are recognised. `belief`, `components`: answers carry the
         whole belief, the mixture itself. `quantiles`: levels to answer.
         """
-        shown = calls.Shown(belief, components, quantiles)
+        options = calls.AnswerOptions(belief, components, quantiles)
         if bodies.is_list(observations):
-            return await self.call(calls.observe_list(stream, observations, shown, key))
-        return await self.call(calls.observe_one(stream, observations, shown, key))
+            return await self.call(calls.observe_list(stream, observations, options, key))
+        return await self.call(calls.observe_one(stream, observations, options, key))
 
     async def observe_many(
         self,
@@ -134,8 +134,8 @@ class AsyncClient(AsyncDriver):
 
         The result has an answer or a Problem at each item's place; it does not raise for items.
         """
-        shown = calls.Shown(belief, components, quantiles)
-        return await self.run(base.observe_many(bodies.items(items), shown, self._core.policy))
+        options = calls.AnswerOptions(belief, components, quantiles)
+        return await self.run(base.observe_many(bodies.items(items), options, self._core.policy))
 
     async def observe_frame(
         self,
@@ -171,8 +171,8 @@ class AsyncClient(AsyncDriver):
         horizon: int | None = None,
     ) -> Predictions:
         """Predict the next label, at each input if the model has any; changes nothing."""
-        asked = calls.Asked(x, quantiles, samples, components, elapsed, seed, horizon)
-        return await self.call(calls.predict(stream, asked))
+        request = calls.PredictionRequest(x, quantiles, samples, components, elapsed, seed, horizon)
+        return await self.call(calls.predict(stream, request))
 
     async def act(
         self,
@@ -214,11 +214,11 @@ class AsyncClient(AsyncDriver):
         return await self.call(calls.changepoints(stream))
 
     async def judge(self, stream: str, event: int, change: bool) -> Verdict:
-        """Say of an event whether it was a change; the belief is corrected by a rerun."""
+        """Give feedback on an event: whether it was a change. The stream is rerun with it."""
         return await self.call(calls.judge(stream, event, change))
 
     async def report_change(self, stream: str, start: int) -> Verdict:
-        """Report a change that no event was raised for; `start` is its first observation."""
+        """Report a missed changepoint; `start` is the first observation of the new regime."""
         return await self.call(calls.report_change(stream, start))
 
     def history(
@@ -236,11 +236,11 @@ class AsyncClient(AsyncDriver):
     async def put_snapshot(
         self, stream: str, snapshot: Snapshot, *, replace: bool = False
     ) -> StreamSummary:
-        """Make the stream what the snapshot says; `replace` one that is there."""
+        """Create the stream from a snapshot; `replace`: also if it exists."""
         return await self.call(calls.put_snapshot(stream, snapshot, replace))
 
     async def models(self) -> list[ModelSummary]:
-        """Return the models there are."""
+        """Return all models."""
         return (await self.call(calls.models())).models
 
     async def model(self, name: str) -> ModelDetail:
@@ -262,11 +262,11 @@ class AsyncClient(AsyncDriver):
         silence_s: float = 60.0,
         retry_for_s: float | None = 60.0,
     ) -> AsyncGenerator[StreamEvent | Gap, None]:
-        """Iterate over changepoints as they are raised, for ever, across disconnects.
+        """Iterate over changepoints as they are raised, forever, across disconnects.
 
-        after: the `cursor` of an event to go on from; "0": everything retained; None: only new
-        ones. silence_s: a connection on which not even a heartbeat came for so long is given up.
-        retry_for_s: `Unavailable` when none came about for so long; None: try for ever.
+        after: the `cursor` of an event to resume after; "0": everything retained; None: only new
+        ones. silence_s: a connection without any message or heartbeat for this long is closed.
+        retry_for_s: raise `Unavailable` after failing to connect for this long; None: never.
         """
         patience = Patience(silence_s, retry_for_s, self._core.timeout_s)
         feed = Events(
@@ -284,9 +284,9 @@ class AsyncClient(AsyncDriver):
     ) -> AsyncGenerator[Followed | Missed | Ended, None]:
         """Iterate over the stream's observations as they are applied, across disconnects.
 
-        after: a `seq`, or the `cursor` of what came before, to go on from; -1: everything retained;
-        None: only new ones. Ends with an `Ended` when the stream is deleted or replaced. silence_s,
-        retry_for_s: as of `events`.
+        after: the `seq` or `cursor` to resume after; -1: everything retained; None: only new ones.
+        Ends with an `Ended` when the stream is deleted or replaced. silence_s, retry_for_s: as of
+        `events`.
         """
         patience = Patience(silence_s, retry_for_s, self._core.timeout_s)
         return self._messages(Follow(stream, after, patience))

@@ -1,4 +1,4 @@
-"""What both clients have in common: their settings, and plans of more than one request."""
+"""Shared by both clients: their settings, and plans of more than one request."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ DEFAULT_URL = "http://127.0.0.1:8000"
 CONNECT_S = 5.0
 T = TypeVar("T")
 P = TypeVar("P")
-# Several calls, each told its answer or exception, and pauses: what both clients carry out.
+# A plan of several calls and pauses, run by both clients: each call is sent its result.
 Calls = Generator[Call[Any] | Pause, Any, T]
 
 
@@ -80,19 +80,19 @@ class Core:
             "base_url": base,
             "headers": headers,
             "timeout": httpx.Timeout(self.timeout_s, connect=min(CONNECT_S, self.timeout_s)),
-            # A proxy set for the outside world must not catch requests to this very machine.
+            # Requests to this machine must not go through a proxy.
             "trust_env": host not in {"127.0.0.1", "localhost", "::1"},
         }
 
 
 class Pages(ABC, Generic[P, T]):
-    """A list that comes page by page: which call is next, and what a page holds."""
+    """A paginated list: the next call, and the items of a page."""
 
     call: Call[P] | None
 
     @abstractmethod
     def take(self, page: P) -> list[T]:
-        """Return what a page holds, and go on to the next."""
+        """Return the items of a page, and set the next call."""
 
 
 class StreamPages(Pages[responses.StreamPage, str]):
@@ -108,7 +108,7 @@ class StreamPages(Pages[responses.StreamPage, str]):
         self.call = None
         if following is not None:
             self.call = calls.streams(self._prefix, self._limit, following)
-        return [each.stream for each in page.streams]
+        return [row.stream for row in page.streams]
 
 
 class HistoryPages(Pages[responses.HistoryPage, responses.HistoryPage]):
@@ -130,37 +130,39 @@ Result = responses.Answer | Problem
 
 
 def observe_many(
-    given: Sequence[Mapping[str, Any]], shown: calls.Shown, policy: Policy
+    items: Sequence[Mapping[str, Any]], options: calls.AnswerOptions, policy: Policy
 ) -> Calls[list[Result]]:
-    """Post items, and again those that were refused only for the time being.
+    """Post items, and retry those with temporary errors.
 
-    A stream's items stay in order: what follows a refused one was not attempted either.
+    A stream's items stay in order: those after a failed one were not attempted.
     """
-    found: dict[int, Result] = {}
-    left, pause_s = list(range(len(given))), FIRST_PAUSE_S
+    by_index: dict[int, Result] = {}
+    unsent, pause_s = list(range(len(items))), FIRST_PAUSE_S
     end = time.monotonic() + min(policy.retry_for_s, KEY_MEMORY_S)
     for _ in range(policy.retries + 1):
         try:
-            results = yield calls.observe_many([given[i] for i in left], shown)
+            results = yield calls.observe_many([items[i] for i in unsent], options)
         except Unavailable as error:
-            if not found:
+            if not by_index:
                 raise
-            # What is known of the others is worth more than the exception.
-            return [_doubtful(found[i], error) if i in left else found[i] for i in found]
-        found |= dict(zip(left, results, strict=True))
-        left = list(_unfinished(given, found))
-        if not left or time.monotonic() + pause_s > end:
+            # Return the known results rather than raise.
+            return [_doubtful(by_index[i], error) if i in unsent else by_index[i] for i in by_index]
+        by_index |= dict(zip(unsent, results, strict=True))
+        unsent = list(_unfinished(items, by_index))
+        if not unsent or time.monotonic() + pause_s > end:
             break
         yield Pause(pause_s * random.uniform(0.8, 1.2))
         pause_s = min(2 * pause_s, LONGEST_PAUSE_S)
-    return [found[i] for i in range(len(given))]
+    return [by_index[i] for i in range(len(items))]
 
 
-def _unfinished(given: Sequence[Mapping[str, Any]], found: Mapping[int, Result]) -> Iterator[int]:
-    """Items to be sent again: refused for the time being, and those behind them."""
+def _unfinished(
+    items: Sequence[Mapping[str, Any]], by_index: Mapping[int, Result]
+) -> Iterator[int]:
+    """Indices of items to retry: those with temporary errors, and those after them."""
     again: set[str] = set()
-    for i, item in enumerate(given):
-        result = found[i]
+    for i, item in enumerate(items):
+        result = by_index[i]
         behind = isinstance(result, EarlierItemFailed) and item["stream"] in again
         if isinstance(result, Temporary) or behind:
             again.add(item["stream"])

@@ -1,4 +1,4 @@
-"""From what people pass to request bodies. Numbers that JSON cannot hold are refused by name."""
+"""Build request bodies from the arguments of calls; refuse numbers that JSON cannot represent."""
 
 from __future__ import annotations
 
@@ -20,12 +20,12 @@ _encode = msgspec.json.Encoder(enc_hook=lambda value: _plain(value)).encode
 
 
 def new_key() -> str:
-    """Return an idempotency key that nobody had before."""
+    """Return a new idempotency key."""
     return secrets.token_hex(16)
 
 
 def encode(body: Any) -> bytes:
-    """Return JSON; InvalidRequest for what JSON cannot hold, such as NaN."""
+    """Return JSON; InvalidRequest for values that it cannot represent, such as NaN."""
     check_finite(body, "body")
     try:
         return _encode(body)
@@ -33,37 +33,37 @@ def encode(body: Any) -> bytes:
         raise InvalidRequest(f"cannot be encoded as JSON: {error}") from error
 
 
-def observation(given: Observed) -> dict[str, Any]:
+def observation(value: Observed) -> dict[str, Any]:
     """Return an observation as an object; a plain number, or None, is its label."""
-    if isinstance(given, Mapping):
-        return dict(given)
-    return {"y": given}
+    if isinstance(value, Mapping):
+        return dict(value)
+    return {"y": value}
 
 
-def is_list(given: Observed | Sequence[Observed]) -> TypeIs[Sequence[Observed]]:
-    """Whether several observations are given: a sequence, an array or a column of a frame."""
-    several = isinstance(given, Sequence) or getattr(given, "ndim", 0) > 0
-    return several or hasattr(given, "to_list") or hasattr(given, "columns")
+def is_list(value: Observed | Sequence[Observed]) -> TypeIs[Sequence[Observed]]:
+    """Whether a value is several observations: a sequence, an array or a column of a frame."""
+    listed = isinstance(value, Sequence) or getattr(value, "ndim", 0) > 0
+    return listed or hasattr(value, "to_list") or hasattr(value, "columns")
 
 
-def observations(given: Iterable[Observed]) -> list[dict[str, Any]]:
+def observations(values: Iterable[Observed]) -> list[dict[str, Any]]:
     """Return a list of observations as objects."""
-    if isinstance(given, str | bytes):
+    if isinstance(values, str | bytes):
         raise InvalidRequest("expected observations, got a string")
-    if hasattr(given, "columns"):
+    if hasattr(values, "columns"):
         raise InvalidRequest("expected observations, got a frame: use `observe_frame`")
-    rows = given.tolist() if hasattr(given, "tolist") else given
-    return [observation(each) for each in rows]
+    rows = values.tolist() if hasattr(values, "tolist") else values
+    return [observation(row) for row in rows]
 
 
-def items(given: Iterable[Mapping[str, Any]]) -> list[dict[str, Any]]:
+def items(rows: Iterable[Mapping[str, Any]]) -> list[dict[str, Any]]:
     """Return items of many streams, each with a key; one without a stream is refused."""
-    found = []
-    for i, each in enumerate(given):
-        if not isinstance(each.get("stream"), str):
-            raise InvalidRequest(f"items[{i}]: expected a `stream`, got {each.get('stream')!r}")
-        found.append({**each, "key": each.get("key") or new_key()})
-    return found
+    keyed = []
+    for i, row in enumerate(rows):
+        if not isinstance(row.get("stream"), str):
+            raise InvalidRequest(f"items[{i}]: expected a `stream`, got {row.get('stream')!r}")
+        keyed.append({**row, "key": row.get("key") or new_key()})
+    return keyed
 
 
 def check_finite(value: Any, where: str) -> None:
@@ -72,11 +72,11 @@ def check_finite(value: Any, where: str) -> None:
         if not math.isfinite(value):
             raise InvalidRequest(f"{where}: {value} is not finite; use None for a missing label")
     elif isinstance(value, Mapping):
-        for name, each in value.items():
-            check_finite(each, f"{where}.{name}")
+        for name, part in value.items():
+            check_finite(part, f"{where}.{name}")
     elif isinstance(value, Sequence) and not isinstance(value, str | bytes):
-        for i, each in enumerate(value):
-            check_finite(each, f"{where}[{i}]")
+        for i, part in enumerate(value):
+            check_finite(part, f"{where}[{i}]")
     elif hasattr(value, "tolist"):
         check_finite(value.tolist(), where)
 

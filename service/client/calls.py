@@ -1,4 +1,4 @@
-"""Every call of the REST interface, described once: request, answer, what a repeat may do."""
+"""Every call of the REST interface: its request, its answer, and whether a retry is safe."""
 
 from __future__ import annotations
 
@@ -34,8 +34,8 @@ def as_type(kind: type[T]) -> Callable[[httpx.Response], T]:
 
 
 def _unexpected(response: httpx.Response, why: str) -> UnexpectedAnswer:
-    asked = response.request
-    return UnexpectedAnswer(f"{asked.method} {asked.url.path}: unexpected answer: {why}")
+    request = response.request
+    return UnexpectedAnswer(f"{request.method} {request.url.path}: unexpected answer: {why}")
 
 
 _state = as_type(responses.StreamSummary)
@@ -49,14 +49,14 @@ _action = as_type(responses.Action)
 _run_length = as_type(responses.RunLength)
 _any = as_type(dict[str, Any])
 _changepoints = as_type(responses.Changepoints)
-_verdict = as_type(responses.Verdict)
+_feedback = as_type(responses.Verdict)
 _history = as_type(responses.HistoryPage)
 _models = as_type(responses.Models)
 _model = as_type(responses.ModelDetail)
 
 
 def path_of(stream: str, rest: str = "") -> str:
-    """Return the path of a stream, or of what is under it."""
+    """Return the path of a stream, or of a resource below it."""
     if not stream:
         raise InvalidRequest("expected a stream id, got ''")
     return f"/v1/streams/{quote(stream, safe='')}{rest}"
@@ -66,7 +66,7 @@ def _get(path: str, read: Callable[[httpx.Response], T], **params: Any) -> Call[
     return Call(Request("GET", path, _params(params)), read)
 
 
-def _ask(path: str, body: Any, read: Callable[[httpx.Response], T]) -> Call[T]:
+def _read_only(path: str, body: Any, read: Callable[[httpx.Response], T]) -> Call[T]:
     """Return a POST that changes nothing."""
     return Call(Request("POST", path, [], JSON, encode(body)), read)
 
@@ -86,13 +86,13 @@ def _change(
     return Call(Request(method, path, list(params), headers, content), read, repeat, changes=True)
 
 
-def _params(given: Mapping[str, Any]) -> list[tuple[str, str]]:
+def _params(named: Mapping[str, Any]) -> list[tuple[str, str]]:
     """Return query parameters; those that are None are left out, lists repeated."""
-    found: list[tuple[str, str]] = []
-    for name, value in given.items():
-        several = value if isinstance(value, list | tuple) else [value]
-        found += [(name, _text(each)) for each in several if each is not None]
-    return found
+    params: list[tuple[str, str]] = []
+    for name, value in named.items():
+        items = value if isinstance(value, list | tuple) else [value]
+        params += [(name, _text(item)) for item in items if item is not None]
+    return params
 
 
 def _text(value: Any) -> str:
@@ -131,8 +131,8 @@ def delete_stream(stream: str) -> Call[None]:
 # --- observations ----------------------------------------------------------------------------
 
 
-class Shown(NamedTuple):
-    """What answers to observations carry beside the usual."""
+class AnswerOptions(NamedTuple):
+    """Optional parts of the answers to observations."""
 
     belief: bool = False
     components: bool = False
@@ -146,55 +146,55 @@ class Shown(NamedTuple):
 
 
 def observe_one(
-    stream: str, given: Observed, shown: Shown, key: str | None
+    stream: str, observation: Observed, options: AnswerOptions, key: str | None
 ) -> Call[responses.Answer]:
     """Post one observation."""
-    body, path = bodies.observation(given), path_of(stream, "/observations")
-    return _change("POST", path, body, _answer, Repeat.KEYED, key, shown.params())
+    body, path = bodies.observation(observation), path_of(stream, "/observations")
+    return _change("POST", path, body, _answer, Repeat.KEYED, key, options.params())
 
 
 def observe_list(
-    stream: str, given: Iterable[Observed], shown: Shown, key: str | None
+    stream: str, observations: Iterable[Observed], options: AnswerOptions, key: str | None
 ) -> Call[list[responses.Answer]]:
     """Post a list of observations in order."""
-    body, path = bodies.observations(given), path_of(stream, "/observations")
-    return _change("POST", path, body, _answers, Repeat.KEYED, key, shown.params())
+    body, path = bodies.observations(observations), path_of(stream, "/observations")
+    return _change("POST", path, body, _answers, Repeat.KEYED, key, options.params())
 
 
 def observe_many(
-    keyed: Sequence[Mapping[str, Any]], shown: Shown
+    keyed: Sequence[Mapping[str, Any]], options: AnswerOptions
 ) -> Call[list[responses.Answer | Problem]]:
-    """Post observations of many streams, each of which has a key already."""
+    """Post observations of many streams; each has a key already."""
 
     def read(response: httpx.Response) -> list[responses.Answer | Problem]:
-        found = _items(response)
-        if len(found) != len(keyed):
-            raise _unexpected(response, f"got {len(found)} answers to {len(keyed)} items")
+        items = _items(response)
+        if len(items) != len(keyed):
+            raise _unexpected(response, f"got {len(items)} answers to {len(keyed)} items")
         try:
-            return [_item(each) for each in found]
+            return [_item(item) for item in items]
         except msgspec.ValidationError as error:
             raise _unexpected(response, str(error)) from error
 
-    # The header would promise what the keys of the items do: it is refused here.
-    request = Request("POST", "/v1/observations", shown.params(), JSON)
+    # Without an Idempotency-Key, which this call refuses: the items have keys.
+    request = Request("POST", "/v1/observations", options.params(), JSON)
     content = encode(list(keyed))
     return Call(request._replace(content=content), read, Repeat.KEYED, changes=True)
 
 
-def _item(found: dict[str, Any]) -> responses.Answer | Problem:
-    status = found.get("status")
+def _item(item: dict[str, Any]) -> responses.Answer | Problem:
+    status = item.get("status")
     if status == 200:
-        return msgspec.convert(found, responses.Answer)
+        return msgspec.convert(item, responses.Answer)
     if not isinstance(status, int):
         raise msgspec.ValidationError("an item without a status")
-    return problem_of(status, found)
+    return problem_of(status, item)
 
 
 # --- reads -----------------------------------------------------------------------------------
 
 
-class Asked(NamedTuple):
-    """What to predict, as POST predictions takes it."""
+class PredictionRequest(NamedTuple):
+    """Body of POST predictions."""
 
     x: Sequence[Sequence[float]] | None = None
     quantiles: Sequence[float] | None = None
@@ -205,11 +205,11 @@ class Asked(NamedTuple):
     horizon: int | None = None
 
 
-def predict(stream: str, asked: Asked) -> Call[responses.Predictions]:
+def predict(stream: str, request: PredictionRequest) -> Call[responses.Predictions]:
     """Predict the next label at each input."""
-    given = asked._asdict().items()
-    body = {name: value for name, value in given if value is not None and value is not False}
-    return _ask(path_of(stream, "/predictions"), body, _predictions)
+    fields = request._asdict().items()
+    body = {name: value for name, value in fields if value is not None and value is not False}
+    return _read_only(path_of(stream, "/predictions"), body, _predictions)
 
 
 def act(
@@ -220,11 +220,11 @@ def act(
     elapsed: float | None,
     seed: int | None,
 ) -> Call[responses.Action]:
-    """Choose among candidate inputs. A seed not given is made here: a repeat draws the same."""
+    """Choose among candidate inputs. Without a seed, one is drawn here: a retry repeats it."""
     seed = int(bodies.new_key()[:12], 16) if seed is None else seed
     body: dict[str, Any] = {"candidates": candidates, "strategy": strategy, "seed": seed}
     body |= {n: v for n, v in (("samples", samples), ("elapsed", elapsed)) if v is not None}
-    return _ask(path_of(stream, "/actions"), body, _action)
+    return _read_only(path_of(stream, "/actions"), body, _action)
 
 
 def run_length(stream: str) -> Call[responses.RunLength]:
@@ -235,10 +235,10 @@ def run_length(stream: str) -> Call[responses.RunLength]:
 def put_run_length(
     stream: str, belief: Mapping[int, float] | None, changepoint: float | None, seq: int | None
 ) -> Call[responses.RunLength]:
-    """Override the belief; repeated only where `seq` pins the place it is meant for."""
+    """Override the belief; retried only with the `seq` that it applies to."""
     body: dict[str, Any] = {}
     if belief is not None:
-        # Those not named get none: a zero that is named is refused the second time.
+        # Zeros are left out: a retry would be refused, as their hypotheses are gone by then.
         body["belief"] = [{"run_length": r, "probability": p} for r, p in belief.items() if p > 0]
     body |= {n: v for n, v in (("changepoint", changepoint), ("seq", seq)) if v is not None}
     repeat = Repeat.UNSAFE if seq is None else Repeat.HARMLESS
@@ -247,7 +247,7 @@ def put_run_length(
 
 def what_if(stream: str, body: Mapping[str, Any]) -> Call[dict[str, Any]]:
     """Rerun the retained history with other settings or another model; changes nothing."""
-    return _ask(path_of(stream, "/what-if"), dict(body), _any)
+    return _read_only(path_of(stream, "/what-if"), dict(body), _any)
 
 
 def changepoints(stream: str) -> Call[responses.Changepoints]:
@@ -256,15 +256,15 @@ def changepoints(stream: str) -> Call[responses.Changepoints]:
 
 
 def judge(stream: str, event: int, change: bool) -> Call[responses.Verdict]:
-    """Say of an event whether it was a change; said again, it changes nothing more."""
+    """Give feedback on an event: whether it was a change; idempotent."""
     path, body = path_of(stream, f"/changepoints/{event}"), {"change": change}
-    return _change("PUT", path, body, _verdict, Repeat.HARMLESS)
+    return _change("PUT", path, body, _feedback, Repeat.HARMLESS)
 
 
 def report_change(stream: str, start: int) -> Call[responses.Verdict]:
-    """Report a change that was missed; reported again, it is the same event."""
+    """Report a missed changepoint; a repeated report is the same event."""
     path, body = path_of(stream, "/changepoints"), {"start": start}
-    return _change("POST", path, body, _verdict, Repeat.HARMLESS)
+    return _change("POST", path, body, _feedback, Repeat.HARMLESS)
 
 
 def history(stream: str, start: int | None, limit: int) -> Call[responses.HistoryPage]:
@@ -276,7 +276,7 @@ def history(stream: str, start: int | None, limit: int) -> Call[responses.Histor
 
 
 def snapshot(stream: str) -> Call[responses.Snapshot]:
-    """The whole state, as it is served."""
+    """The whole state, in the media type of the answer."""
 
     def read(response: httpx.Response) -> responses.Snapshot:
         kind = response.headers.get("content-type", "application/octet-stream")
@@ -288,7 +288,7 @@ def snapshot(stream: str) -> Call[responses.Snapshot]:
 def put_snapshot(
     stream: str, snapshot: responses.Snapshot, replace: bool
 ) -> Call[responses.StreamSummary]:
-    """Make the stream what the snapshot says. A late repeat could undo what came since."""
+    """Create the stream from a snapshot. Not retried: that could undo later changes."""
     params = _params({"replace": replace or None})
     call = _change("PUT", path_of(stream, "/snapshot"), None, _state, Repeat.UNSAFE, None, params)
     headers = {**call.request.headers, "Content-Type": snapshot.content_type}
@@ -313,8 +313,8 @@ def move_model(stream: str, model: str) -> Call[responses.StreamSummary]:
     return _change("POST", path_of(stream, "/model"), {"model": model}, _state, Repeat.UNSAFE)
 
 
-class Wanted(NamedTuple):
-    """Which streams, how many in a page, and how many last labels of each."""
+class OverviewPage(NamedTuple):
+    """Query of GET overview: one page of streams, with last labels."""
 
     prefix: str
     limit: int
@@ -322,7 +322,7 @@ class Wanted(NamedTuple):
     cursor: str | None
 
 
-def overview(wanted: Wanted) -> Call[responses.Overview]:
+def overview(page: OverviewPage) -> Call[responses.Overview]:
     """One page of streams at a glance."""
-    params = [(name, str(value)) for name, value in wanted._asdict().items() if value is not None]
+    params = [(name, str(value)) for name, value in page._asdict().items() if value is not None]
     return Call(Request("GET", "/v1/overview", params), _overview)

@@ -77,24 +77,24 @@ class Driver:
             result: T = done.value
             return result
 
-    def run(self, several: Calls[T]) -> T:
+    def run(self, plan: Calls[T]) -> T:
         """Carry out several calls that depend on each other."""
         try:
-            step = next(several)
+            step = next(plan)
             while True:
                 if isinstance(step, retry.Pause):
                     time.sleep(step.seconds)
-                    step = next(several)
+                    step = next(plan)
                     continue
                 try:
                     result = self.call(step)
                 except ClientError as error:
-                    step = several.throw(error)
+                    step = plan.throw(error)
                 else:
-                    step = several.send(result)
+                    step = plan.send(result)
         except StopIteration as done:
-            found: T = done.value
-            return found
+            outcome: T = done.value
+            return outcome
 
     def _pages(self, pages: Pages[P, T]) -> Iterator[T]:
         while pages.call is not None:
@@ -115,14 +115,14 @@ class Driver:
         with self._http.stream(**feed.request()) as response:
             if not response.is_success:
                 response.read()
-            found = feed.opened(response)
-            if found is not None:
-                yield found
+            item = feed.opened(response)
+            if item is not None:
+                yield item
                 return
             for message in EventSource(response).iter_sse():
-                found = feed.message(message)
-                if found is not None:
-                    yield found
+                item = feed.message(message)
+                if item is not None:
+                    yield item
 
 
 class AsyncDriver:
@@ -180,29 +180,29 @@ class AsyncDriver:
             result: T = done.value
             return result
 
-    async def run(self, several: Calls[T]) -> T:
+    async def run(self, plan: Calls[T]) -> T:
         """Carry out several calls that depend on each other."""
         try:
-            step = next(several)
+            step = next(plan)
             while True:
                 if isinstance(step, retry.Pause):
                     await asyncio.sleep(step.seconds)
-                    step = next(several)
+                    step = next(plan)
                     continue
                 try:
                     result = await self.call(step)
                 except ClientError as error:
-                    step = several.throw(error)
+                    step = plan.throw(error)
                 else:
-                    step = several.send(result)
+                    step = plan.send(result)
         except StopIteration as done:
-            found: T = done.value
-            return found
+            outcome: T = done.value
+            return outcome
 
     async def _pages(self, pages: Pages[P, T]) -> AsyncIterator[T]:
         while pages.call is not None:
-            for each in pages.take(await self.call(pages.call)):
-                yield each
+            for item in pages.take(await self.call(pages.call)):
+                yield item
 
     async def _messages(self, feed: Feed[T]) -> AsyncGenerator[T, None]:
         while not feed.over:
@@ -220,12 +220,12 @@ class AsyncDriver:
         async with self._http.stream(**feed.request()) as response:
             if not response.is_success:
                 await response.aread()
-            found = feed.opened(response)
-            if found is not None:
-                yield found
+            item = feed.opened(response)
+            if item is not None:
+                yield item
                 return
             async with aclosing(EventSource(response).aiter_sse()) as messages:
                 async for message in messages:
-                    found = feed.message(message)
-                    if found is not None:
-                        yield found
+                    item = feed.message(message)
+                    if item is not None:
+                        yield item

@@ -1,11 +1,11 @@
 """Exceptions of the client, as one tree.
 
 * ClientError
-  * InvalidRequest: what was asked for cannot be sent at all
-  * UnexpectedAnswer: something answered that is not this service
-  * Unavailable: no usable answer within the bounds of retrying; `problem` is the last refusal
+  * InvalidRequest: the request is invalid and was not sent
+  * UnexpectedAnswer: the response is not one of this service
+  * Unavailable: no usable answer after all retries; `problem` is the last error response
     * OutcomeUnknown: the same, and the request may have been applied, or not
-  * PartlyObserved: a frame was applied up to a row; `answers` has what was answered
+  * PartlyObserved: a frame was applied up to a row; `answers` has the answers so far
   * Problem: the service refused the request, with an RFC 9457 document
     * Invalid (400, 408, 413, 415, 422): the request is wrong, or does not fit its stream
       * MalformedBody, InvalidField, BodyTooLarge, UnsupportedMediaType, UnknownModel,
@@ -17,8 +17,8 @@
     * Conflict (409)
       * SeqConflict (`seq` is where the stream is), SettingsConflict, StreamExists, WarmingUp
     * EarlierItemFailed (424): not attempted, as an earlier item of the same stream failed
-    * Temporary (429, 503, 504): the same request may do later; of items of a batch, otherwise
-      the client has tried again and raises Unavailable
+    * Temporary (429, 503, 504): a retry may succeed; only of items of a batch, as for other
+      calls the client retries and raises Unavailable
     * Fault (500): the service's own
       * NumericalFault, Quarantined, CorruptState, ModelChanged
 
@@ -94,22 +94,22 @@ class Problem(ClientError):
 
     @property
     def detail(self) -> str:
-        """Return what exactly is wrong; may be empty."""
+        """Return the exact reason; may be empty."""
         return str(self.document.get("detail") or "")
 
     @property
     def errors(self) -> list[WrongField]:
-        """Return every wrong field; none where the problem is not one of fields."""
-        found = self.document.get("errors")
+        """Return the invalid fields, if any."""
+        errors = self.document.get("errors")
         return [
-            WrongField(str(each.get("loc", "")), str(each.get("detail", "")))
-            for each in (found if isinstance(found, list) else [])
-            if isinstance(each, dict)
+            WrongField(str(error.get("loc", "")), str(error.get("detail", "")))
+            for error in (errors if isinstance(errors, list) else [])
+            if isinstance(error, dict)
         ]
 
     @cached_property
     def answers(self) -> list[Answer]:
-        """Return the answers to the part of a list that was applied before the refusal."""
+        """Return the answers to the part of a list that was applied before the error."""
         return msgspec.convert(self.document.get("answers") or [], list[Answer])
 
 
@@ -248,7 +248,7 @@ class Unavailable(ClientError):
 
     @property
     def request_id(self) -> str | None:
-        """Return the id of the last refusal, to be found in the service's log."""
+        """Return the request id of the last error response, which the service logs."""
         return None if self.problem is None else self.problem.request_id
 
     @property

@@ -38,7 +38,7 @@ def to_frame(
     """Return answers, history (a page, or all that `history` gives) or changepoints, a row each.
 
     backend: "pandas", "polars" or "pyarrow"; default: the first of them that is installed.
-    kind: what the rows are, where there may be none. Vectors get numbered columns, as in the
+    kind: type of the rows, if there may be none. Vectors get numbered columns, as in the
     files that `moca replay` writes.
     """
     import_narwhals()
@@ -49,22 +49,22 @@ def to_frame(
         raise InvalidRequest(f"data frames need one of {', '.join(BACKENDS)}")
     if chosen not in BACKENDS:
         raise InvalidRequest(f"backend: expected one of {', '.join(BACKENDS)}, got {chosen!r}")
-    found, known = _rows(rows)
-    columns = _columns(found, kind or known)
+    items, known = _rows(rows)
+    columns = _columns(items, kind or known)
     return nw.from_dict(columns, backend=cast(Any, chosen)).to_native()
 
 
-def _rows(given: Any) -> tuple[list[Any], type]:
-    """Return what the rows are made of, and its type."""
-    if isinstance(given, Changepoints):
-        return given.events, Event
-    if isinstance(given, HistoryPage):
-        given = [given]
+def _rows(source: Any) -> tuple[list[Any], type]:
+    """Return the items to make rows of, and their type."""
+    if isinstance(source, Changepoints):
+        return source.events, Event
+    if isinstance(source, HistoryPage):
+        source = [source]
     try:
-        rows = list(given)
+        rows = list(source)
     except TypeError:
-        rows = [given]
-    if any(isinstance(each, HistoryPage) for each in rows):
+        rows = [source]
+    if any(isinstance(row, HistoryPage) for row in rows):
         return [observed for page in rows for observed in page.observations], Recorded
     kind = type(rows[0]) if rows else Event
     if not issubclass(kind, Answer | Recorded | Event):
@@ -91,18 +91,18 @@ def observe_frame(
     if batch < 1:
         raise InvalidRequest(f"batch: expected at least 1, got {batch}")
     series, backend = read_frame(frame, y, x, time)
-    found = Answers()
-    found.backend = backend
+    answers = Answers()
+    answers.backend = backend
     for start in range(0, len(series.y), batch):
         rows = series.observations(start, start + batch)
         try:
-            found += yield calls.observe_list(stream, rows, calls.Shown(belief), None)
+            answers += yield calls.observe_list(stream, rows, calls.AnswerOptions(belief), None)
         except ClientError as error:
-            found += getattr(error, "answers", [])
+            answers += getattr(error, "answers", [])
             where = f"rows {start + 1} to {start + len(rows)}"
-            text = f"{where}: {error}; {len(found)} rows are known to be applied"
-            raise PartlyObserved(text, found) from error
-    return found
+            text = f"{where}: {error}; {len(answers)} rows are known to be applied"
+            raise PartlyObserved(text, answers) from error
+    return answers
 
 
 def read_frame(
@@ -129,7 +129,7 @@ def read_frame(
 
 
 def _cells(column: Any) -> list[Any]:
-    """Values of a column; what is missing, however its library says so, is None."""
+    """Values of a column; missing ones of any library are None."""
     missing = column.is_null().to_list()
     return [None if no else value for value, no in zip(column.to_list(), missing, strict=True)]
 

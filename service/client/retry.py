@@ -1,6 +1,6 @@
 """When a request is sent again, and when never: plans that both clients carry out.
 
-A plan is a generator. It asks for a request to be sent, or for a pause, and is told the response
+A plan is a generator. It yields a request to send, or a pause, and is sent the response
 or the exception; it never touches a socket or sleeps. So both clients decide alike.
 """
 
@@ -31,7 +31,7 @@ T = TypeVar("T")
 class Repeat(enum.Enum):
     """What a second sending of the same request may do."""
 
-    HARMLESS = "harmless"  # it changes nothing, or sets what it set before
+    HARMLESS = "harmless"  # it changes nothing, or sets the same values again
     KEYED = "keyed"  # recognised by its key, as long as the service remembers that
     UNSAFE = "unsafe"  # might undo or double something: only after a certain refusal
 
@@ -47,7 +47,7 @@ class Request(NamedTuple):
 
 
 class Call(NamedTuple, Generic[T]):
-    """One call of the interface: the request, how its answer is read, what a repeat does."""
+    """One call of the interface: its request, the reader of its answer, the effect of a retry."""
 
     request: Request
     read: Callable[[httpx.Response], T]

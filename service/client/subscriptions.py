@@ -33,16 +33,16 @@ class Patience(NamedTuple):
 
 
 class Feed(ABC, Generic[T]):
-    """One reading of messages, across as many connections as it takes.
+    """One subscription, across reconnections.
 
-    Each message's id is where the next connection goes on: nothing is missed or seen twice.
+    A reconnection resumes after the last message id: nothing is missed or repeated.
     """
 
     def __init__(
-        self, path: str, asked: Mapping[str, Any], after: str | None, patience: Patience
+        self, path: str, query: Mapping[str, Any], after: str | None, patience: Patience
     ) -> None:
-        self._path, self._asked, self.cursor = path, _params(asked), after
-        self.over = False  # whether the service has said that there is no more to come
+        self._path, self._query, self.cursor = path, _params(query), after
+        self.over = False  # whether the service has ended the subscription
         self._retry_for_s = patience.retry_for_s
         timeout_s = patience.timeout_s
         connect_s = min(5.0, timeout_s)
@@ -52,16 +52,16 @@ class Feed(ABC, Generic[T]):
 
     @abstractmethod
     def read(self, message: ServerSentEvent) -> T | None:
-        """Return what a message says; None for one of a kind that later versions may have."""
+        """Parse a message; None for an unknown kind, as of a later version."""
 
     @abstractmethod
-    def mark(self, found: T, cursor: str) -> None:
-        """Give what a message said its place."""
+    def mark(self, item: T, cursor: str) -> None:
+        """Set the cursor of a parsed message."""
 
     def request(self) -> dict[str, Any]:
         """Return the arguments of the next connection."""
         headers = {"Accept": "text/event-stream", "Cache-Control": "no-store"}
-        params = list(self._asked)
+        params = list(self._query)
         if self.cursor is not None:
             headers["Last-Event-ID"] = self.cursor
             params.append(("after", self.cursor))
@@ -74,9 +74,9 @@ class Feed(ABC, Generic[T]):
         }
 
     def opened(self, response: httpx.Response) -> T | None:
-        """Check the head of a response whose refusal, if it is one, was read.
+        """Check the head of a response; the body of an error response was read.
 
-        Returns what it says by itself, if anything: nothing comes after that.
+        Returns the final item of the subscription, if the response is one.
         """
         if response.status_code in RETRIED:
             problem = problem_in(response)
@@ -87,18 +87,18 @@ class Feed(ABC, Generic[T]):
         return None
 
     def message(self, message: ServerSentEvent) -> T | None:
-        """Read a message; None for one that says nothing."""
+        """Handle a message; return its item, or None."""
         if message.retry is not None:
             self._first_pause_s = self._pause_s = min(message.retry / 1000, LONGEST_PAUSE_S)
         try:
-            found = self.read(message)
+            item = self.read(message)
         except msgspec.DecodeError as error:
             raise UnexpectedAnswer(f"GET {self._path}: unexpected message: {error}") from error
         if message.id:
-            self.cursor = message.id  # also of a heartbeat: what came before it was not wanted
-            if found is not None:
-                self.mark(found, message.id)
-        return found
+            self.cursor = message.id  # also of a heartbeat, which moves past filtered messages
+            if item is not None:
+                self.mark(item, message.id)
+        return item
 
     def ended(self, error: Exception | None) -> float:
         """Return the seconds to wait after a connection that ended, before the next.
@@ -136,18 +136,18 @@ class Events(Feed[StreamEvent | Gap]):
     ) -> None:
         if isinstance(states, str):
             raise InvalidRequest("expected a list of states, got a string")
-        asked = {"stream": stream, "prefix": prefix, "model": model, "state": list(states)}
-        super().__init__("/v1/events", asked, after, patience)
+        query = {"stream": stream, "prefix": prefix, "model": model, "state": list(states)}
+        super().__init__("/v1/events", query, after, patience)
 
     def read(self, message: ServerSentEvent) -> StreamEvent | Gap | None:
-        """Return an event, or what is not kept any more."""
+        """Return an event, or a gap of events that are not retained."""
         if message.event == "changepoint":
             return _event(message.data)
         return Gap(_gap(message.data or "{}")) if message.event == "gap" else None
 
-    def mark(self, found: StreamEvent | Gap, cursor: str) -> None:
+    def mark(self, item: StreamEvent | Gap, cursor: str) -> None:
         """Note the cursor."""
-        found.cursor = cursor
+        item.cursor = cursor
 
 
 class _Again(Exception):
@@ -186,7 +186,7 @@ Message = Followed | Missed | Ended
 _observation = msgspec.json.Decoder(Followed).decode
 _missed = msgspec.json.Decoder(Missed).decode
 _ended = msgspec.json.Decoder(Ended).decode
-ENDED = {"unknown-stream": "deleted", "stream-replaced": "replaced"}  # while nobody was connected
+ENDED = {"unknown-stream": "deleted", "stream-replaced": "replaced"}  # while disconnected
 
 
 class Follow(Feed[Message]):
@@ -211,7 +211,7 @@ class Follow(Feed[Message]):
         return None
 
     def read(self, message: ServerSentEvent) -> Message | None:
-        """Return an observation, what is not retained any more, or the stream's end."""
+        """Return an observation, a gap of observations not retained, or the stream's end."""
         if message.event == "observation":
             return _observation(message.data)
         if message.event == "gap":
@@ -221,7 +221,7 @@ class Follow(Feed[Message]):
             return _ended(message.data)
         return None
 
-    def mark(self, found: Message, cursor: str) -> None:
+    def mark(self, item: Message, cursor: str) -> None:
         """Note the cursor."""
-        if not isinstance(found, Ended):
-            found.cursor = cursor
+        if not isinstance(item, Ended):
+            item.cursor = cursor

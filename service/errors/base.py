@@ -30,7 +30,7 @@ import msgspec
 
 TYPE_PREFIX = "https://moca-service.dev/problems/"
 PROBLEM_JSON = "application/problem+json"
-MAX_ERRORS = 20  # that one problem document names
+MAX_ERRORS = 20  # listed in one problem document
 _encode = msgspec.json.Encoder().encode
 
 
@@ -90,8 +90,8 @@ class InvalidField(FormError):
 
     status, slug, title = 422, "invalid-field", "Invalid field"
 
-    def __init__(self, errors: list[FieldError], most: int = MAX_ERRORS) -> None:
-        self.errors = errors[: min(most, MAX_ERRORS)]
+    def __init__(self, errors: list[FieldError], limit: int = MAX_ERRORS) -> None:
+        self.errors = errors[: min(limit, MAX_ERRORS)]
         first, named = errors[0], len(self.errors)
         more = f" (and {named - 1} more" if len(errors) > 1 else ""
         if more:
@@ -107,7 +107,7 @@ class BodyTooLarge(FormError):
     status, slug, title = 413, "body-too-large", "Body too large"
 
     def headers(self) -> Mapping[str, str]:
-        """Close the connection: the rest of the body is not wanted."""
+        """Close the connection: the rest of the body is not read."""
         return {"Connection": "close"}
 
 

@@ -1,4 +1,4 @@
-"""Errors of HTTP requests that are refused before they are parsed."""
+"""Errors of HTTP requests refused before their body is parsed."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ class Unauthorized(ServiceError):
         self._error = error
 
     def headers(self) -> Mapping[str, str]:
-        """Say which kind of key is expected."""
+        """Return the authentication challenge."""
         return {"WWW-Authenticate": REALM + (f', error="{self._error}"' if self._error else "")}
 
 
@@ -29,7 +29,7 @@ class MissingScope(ServiceError):
     status, slug, title = 403, "missing-scope", "Missing scope"
 
     def headers(self) -> Mapping[str, str]:
-        """Name the scope as OAuth does."""
+        """Return the challenge with the missing scope, as in OAuth."""
         scope = self.extra["scope"]
         return {"WWW-Authenticate": f'{REALM}, error="insufficient_scope", scope="{scope}"'}
 
@@ -45,7 +45,7 @@ class RateExceeded(ServiceError):
         self._limit, self._window_s, self._reset_s = limit, window_s, reset_s
 
     def headers(self) -> Mapping[str, str]:
-        """Say when to come back, and what the rate is."""
+        """Return the rate limit and the time until it resets."""
         return {
             "Retry-After": str(self._reset_s),
             "RateLimit-Policy": f'"key";q={self._limit};w={self._window_s}',
@@ -59,7 +59,7 @@ class SlowBody(FormError):
     status, slug, title = 408, "slow-body", "Request body too slow"
 
     def headers(self) -> Mapping[str, str]:
-        """Close the connection: what comes late would be taken for the next request."""
+        """Close the connection: late bytes would be taken for the next request."""
         return {"Connection": "close"}
 
 
@@ -69,7 +69,7 @@ class UnsupportedEncoding(UnsupportedMediaType):
     slug, title = "unsupported-encoding", "Unsupported content encoding"
 
     def headers(self) -> Mapping[str, str]:
-        """Say which encodings are read."""
+        """Return the accepted encodings."""
         return {"Accept-Encoding": "gzip, deflate"}
 
 

@@ -92,10 +92,10 @@ class HypothesisForm(Form):
 
 
 def _check_belief(belief: list[HypothesisForm]) -> list[HypothesisForm]:
-    total = math.fsum(each.probability for each in belief)
+    total = math.fsum(hypothesis.probability for hypothesis in belief)
     if abs(total - 1) > BELIEF_TOLERANCE:
         raise ValueError(f"probabilities sum to {total:.9g}, expected 1")
-    if len({each.run_length for each in belief}) < len(belief):
+    if len({hypothesis.run_length for hypothesis in belief}) < len(belief):
         raise ValueError("duplicate run length")
     return belief
 

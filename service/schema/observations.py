@@ -23,9 +23,9 @@ from service.models.catalogue import REFERENCE
 from service.wire import timestamps
 
 STREAM_ID = r"^[A-Za-z0-9._:@~-]{1,200}$"
-STREAM_ID_SAID = "1 to 200 of the characters A-Z a-z 0-9 . _ : @ ~ - (and not '.' or '..')"
+STREAM_ID_RULE = "1 to 200 of the characters A-Z a-z 0-9 . _ : @ ~ - (and not '.' or '..')"
 KEY = r"^[!-~]{1,200}$"  # printable ASCII without spaces
-COMMAND_OBSERVATIONS = 32  # most observations in one command
+COMMAND_OBSERVATIONS = 32  # limit of one command
 MAX_WARMUP = 200
 MAX_TABLE = 64  # entries of a hazard's table
 MAX_DURATION = 10_000.0
@@ -81,7 +81,7 @@ class Form(BaseModel):
     """Base of all request bodies and queries; unknown fields are rejected by name."""
 
     model_config = ConfigDict(extra="forbid", frozen=True)
-    several: ClassVar[frozenset[str]] = frozenset()  # of a query: what may be given several times
+    repeatable: ClassVar[frozenset[str]] = frozenset()  # query parameters that may be repeated
 
 
 class Supervision(Form):

@@ -11,11 +11,11 @@ from service.schema.commands import MAX_QUANTILES
 from service.schema.observations import Form, StreamId
 
 
-def _split(given: Any) -> Any:
-    """Values given several times, or separated by commas."""
-    if not isinstance(given, list):
-        return given
-    return [part for text in given for part in text.split(",") if part]
+def _split(value: Any) -> Any:
+    """Split repeated or comma-separated values."""
+    if not isinstance(value, list):
+        return value
+    return [part for text in value for part in text.split(",") if part]
 
 
 Level = Annotated[float, Field(gt=0, lt=1)]
@@ -24,7 +24,7 @@ Level = Annotated[float, Field(gt=0, lt=1)]
 class ObserveQuery(Form):
     """Query of a post of observations."""
 
-    several: ClassVar[frozenset[str]] = frozenset(("quantiles",))
+    repeatable: ClassVar[frozenset[str]] = frozenset(("quantiles",))
 
     belief: bool = Field(False, description="whether answers include the full run-length belief")
     components: bool = Field(False, description="whether answers include the mixture components")
@@ -90,7 +90,7 @@ class SnapshotQuery(Form):
 class EventsQuery(Form):
     """Query of the event stream; each filter may be repeated."""
 
-    several: ClassVar[frozenset[str]] = frozenset(("stream", "prefix", "model", "state"))
+    repeatable: ClassVar[frozenset[str]] = frozenset(("stream", "prefix", "model", "state"))
 
     stream: Annotated[list[StreamId], Field(max_length=100)] = Field([], description="stream id")
     prefix: Annotated[

@@ -1,4 +1,4 @@
-"""Committed state as the service shows it: the summary of a stream, its events, its records."""
+"""Render committed state as answers: summaries of streams, events, records."""
 
 from __future__ import annotations
 
@@ -26,27 +26,27 @@ from service.wire.event_entries import Raised
 
 
 @overload
-def event(found: wire.Event) -> Event: ...
+def event(stored: wire.Event) -> Event: ...
 @overload
-def event(found: wire.Event | None) -> Event | None: ...
-def event(found: wire.Event | None) -> Event | None:
-    """Return an event with every field, those at their default too."""
-    if found is None:
+def event(stored: wire.Event | None) -> Event | None: ...
+def event(stored: wire.Event | None) -> Event | None:
+    """Return an event with every field, including defaults."""
+    if stored is None:
         return None
-    return Event(*[getattr(found, name) for name in Event.__struct_fields__])
+    return Event(*[getattr(stored, name) for name in Event.__struct_fields__])
 
 
-def settings(found: wire.StreamSettings) -> dict[str, Any]:
+def settings(stored: wire.StreamSettings) -> dict[str, Any]:
     """Return a stream's settings, with every field."""
-    shown = {field: getattr(found, field) for field in found.__struct_fields__}
+    values = {field: getattr(stored, field) for field in stored.__struct_fields__}
     for nested in ("hazard", "sensitivity"):
-        shown[nested] = msgspec.to_builtins(shown[nested])
-    return shown
+        values[nested] = msgspec.to_builtins(values[nested])
+    return values
 
 
-def change(found: wire.Change) -> Change:
-    """Return settings that were changed."""
-    return Change(found.seq, instant(found.time_ms), found.settings)
+def change(stored: wire.Change) -> Change:
+    """Return a change of settings."""
+    return Change(stored.seq, instant(stored.time_ms), stored.settings)
 
 
 def of_classes(probabilities: list[float]) -> Predictive:
@@ -59,32 +59,32 @@ def of_numbers(mean: Any, variance: Any, quantiles: Any) -> Predictive:
     return Predictive(mean, variance, quantiles, ABSENT)
 
 
-def record(found: wire.Record) -> Recorded:
+def record(stored: wire.Record) -> Recorded:
     """Return an observation as it was posted, with its compact answer."""
     predictive = None
-    if found.probabilities is not None:
-        predictive = of_classes(found.probabilities)
-    elif found.mean is not None:
-        predictive = of_numbers(found.mean, found.variance, found.quantiles)
+    if stored.probabilities is not None:
+        predictive = of_classes(stored.probabilities)
+    elif stored.mean is not None:
+        predictive = of_numbers(stored.mean, stored.variance, stored.quantiles)
     belief = None
-    if found.belief_override is not None:
-        belief = [{"run_length": r, "probability": p} for r, p in found.belief_override]
+    if stored.belief_override is not None:
+        belief = [{"run_length": r, "probability": p} for r, p in stored.belief_override]
     return Recorded(
-        seq=found.seq,
-        y=found.y,
-        x=found.x,
-        time=found.time,
-        elapsed=found.elapsed,
-        supervision=None if found.changepoint is None else RecordedSupervision(found.changepoint),
+        seq=stored.seq,
+        y=stored.y,
+        x=stored.x,
+        time=stored.time,
+        elapsed=stored.elapsed,
+        supervision=None if stored.changepoint is None else RecordedSupervision(stored.changepoint),
         belief=belief,
-        hazard=found.hazard,
-        outlier_rate=found.outlier_rate,
+        hazard=stored.hazard,
+        outlier_rate=stored.outlier_rate,
         predictive=predictive,
-        log_score=found.log_score,
-        changed_probability=found.changed_probability,
-        changepoint_probability=found.changepoint_probability,
-        recent_change_probability=found.recent_change_probability,
-        run_length=_most_probable(found.map_run_length),
+        log_score=stored.log_score,
+        changed_probability=stored.changed_probability,
+        changepoint_probability=stored.changepoint_probability,
+        recent_change_probability=stored.recent_change_probability,
+        run_length=_most_probable(stored.map_run_length),
     )
 
 
@@ -94,7 +94,7 @@ def summary(name: str, head: wire.Head) -> StreamSummary:
         stream=name,
         model=head.settings.model,
         seq=head.seq + len(head.pending),
-        awaited=[head.seq + i for i, each in enumerate(head.pending) if each.pending],
+        awaited=[head.seq + i for i, observation in enumerate(head.pending) if observation.pending],
         settings=settings(head.settings),
         sensitivity=_sensitivity(head),
         warming_up=not head.warm,
@@ -114,7 +114,7 @@ def summary(name: str, head: wire.Head) -> StreamSummary:
 
 
 def glance(name: str, head: wire.Head, labels: list[float | None]) -> Glance:
-    """Return a stream as a list shows it."""
+    """Return a stream's row of the overview."""
     at = head.map_run_length
     return Glance(
         stream=name,
@@ -137,11 +137,11 @@ def _most_probable(run_length: int | None) -> MostProbable | None:
 
 def _sensitivity(head: wire.Head) -> Sensitivity | None:
     """The requested false-alarm rate, with its threshold and expected delays."""
-    asked, alarm = head.settings.sensitivity, head.alarm
-    if asked is None or alarm is None:
+    requested, alarm = head.settings.sensitivity, head.alarm
+    if requested is None or alarm is None:
         return None
     return {
-        "false_alarms_per_1000": asked.false_alarms_per_1000,
+        "false_alarms_per_1000": requested.false_alarms_per_1000,
         "threshold": alarm.threshold,
         "expected_delay": alarm.delays,
         "differs": alarm.differs,
@@ -159,16 +159,16 @@ def segmentation(head: wire.Head, records: list[wire.Record]) -> list[Segment]:
         return []
     pointers = {record.seq: record.previous_start for record in records}
     first, end, start = records[0].seq, records[-1].seq + 1, head.best_start
-    found = []
+    segments = []
     while start > first and start in pointers:
-        found.append(Segment(start, end))
+        segments.append(Segment(start, end))
         end, start = start, pointers[start]
-    found.append(Segment(max(start, first), end))
-    return found[::-1]
+    segments.append(Segment(max(start, first), end))
+    return segments[::-1]
 
 
 def event_state(raised: Raised) -> StreamEvent:
-    """Return an entry as readers get it."""
+    """Return an entry of the event feed as its readers receive it."""
     return StreamEvent(
         stream=raised.stream,
         model=raised.model,

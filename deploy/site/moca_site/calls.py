@@ -12,7 +12,8 @@ import msgspec
 
 from service.api.app import create_app
 from service.api.openapi import examples, problems
-from service.errors.base import PROBLEM_JSON, ServiceError
+from service.api.routes.table import CALLS
+from service.errors.base import PROBLEM_JSON
 from service.settings import Settings
 
 URL = "http://127.0.0.1:8000"
@@ -106,7 +107,7 @@ def _call(method: str, path: str, operation: dict[str, Any]) -> str:
     if "requestBody" in operation:
         parts.append(_body(operation["requestBody"]))
     parts += _answers(operation["responses"])
-    parts.append(_refusals(operation["operationId"]))
+    parts.append(_problems(operation["responses"]))
     parts.append(_example(method, path, operation["operationId"]))
     return "\n".join(parts)
 
@@ -167,11 +168,13 @@ def _plain(schema: dict[str, Any]) -> str:
     return f"{kind}{limits}"
 
 
-def _refusals(call: str) -> str:
+def _problems(responses: dict[str, Any]) -> str:
     lines = ["Problems:", ""]
-    for status, found in problems.of_call(call).items():
-        slugs = ", ".join(f"[`{each.slug}`](#{each.slug})" for each in found)
-        lines.append(f"* {status}: {slugs}")
+    for status, response in responses.items():
+        examples = response.get("content", {}).get(PROBLEM_JSON, {}).get("examples", {})
+        if examples:
+            slugs = ", ".join(f"[`{slug}`](#{slug})" for slug in examples)
+            lines.append(f"* {status}: {slugs}")
     return "\n".join(lines) + "\n"
 
 
@@ -239,13 +242,15 @@ def _meaning(schema: dict[str, Any], required: bool) -> str:
 
 def _all_problems() -> str:
     """Return every type of problem with an example."""
+    declared = {error for call in CALLS for error in call.raises}
     others = ", ".join(
-        f"[`{each.slug}`](#{each.slug}) ({each.status})" for each in problems.of_no_call()
+        f"[`{error.slug}`](#{error.slug}) ({error.status})"
+        for error in problems.EXAMPLES
+        if type(error) not in declared
     )
     parts = [PROBLEMS.format(media=PROBLEM_JSON, others=others)]
-    known: dict[str, ServiceError] = {each.error.slug: each.error for each in problems.CASES}
-    for slug, error in sorted(known.items()):
-        said = (type(error).__doc__ or "").partition("\n")[0]
+    for error in sorted(problems.EXAMPLES, key=lambda error: error.slug):
+        summary = (type(error).__doc__ or "").partition("\n")[0]
         shown = pretty(error.document())
-        parts.append(f"### {slug}\n\n{error.status}. {said}\n\n```json\n{shown}\n```\n")
+        parts.append(f"### {error.slug}\n\n{error.status}. {summary}\n\n```json\n{shown}\n```\n")
     return "\n".join(parts)

@@ -1,7 +1,6 @@
-"""Who may make which call: keys from a table that every API process keeps for a few seconds.
+"""Authentication and authorization, by a table of API keys that is cached for a few seconds.
 
-A request looks only into that table: no round trip to the store but the one that counts it
-against its key's rate.
+A request only needs a round trip to the store if its key has a rate limit.
 """
 
 from __future__ import annotations
@@ -30,12 +29,12 @@ OTHER_NAME = (
     "without an API key, the Host header must be localhost, an IP address, a dotless name, "
     "or one of --host-names (MOCA_HOST_NAMES): use one of these, or create a key"
 )
-USED_EVERY_S = 60  # how coarsely the time of last use is kept
+USED_EVERY_S = 60  # resolution of a key's last-used time
 _SCHEME = b"bearer "
 
 
 class Authenticator:
-    """Admits requests; `required` says whether they need a key from the start."""
+    """Admits requests; `required`: a key is needed even while none exists."""
 
     def __init__(
         self, keyring: AsyncKeyring, rates: Rates, settings: Settings, required: bool
@@ -51,10 +50,9 @@ class Authenticator:
         self._unsaved: dict[str, int] = {}
 
     async def admit(self, scope: Scope, needs: str) -> None:
-        """Let a request pass, or raise what to answer instead.
+        """Admit a request, or raise Unauthorized, MissingScope or RateExceeded.
 
-        Unauthorized, MissingScope, RateExceeded; RedisUnavailable when the keys are too old to
-        tell and the store does not answer.
+        Raises RedisUnavailable when the key table is stale and the store does not respond.
         """
         if needs == OPEN:
             return
@@ -73,8 +71,8 @@ class Authenticator:
         if rate is not None:
             await self._rates.spend(key, rate)
 
-    def still(self, scope: Scope) -> bool:
-        """Whether a request that was let pass would be so now, as far as the table knows."""
+    def still_admits(self, scope: Scope) -> bool:
+        """Whether an admitted request would be admitted now, by the cached table."""
         id_ = scope["state"].get("key")
         if id_ is None:
             return not self._required
@@ -82,7 +80,7 @@ class Authenticator:
         return key is not None and key.state(time.time() * 1000) == "active"
 
     async def watch(self) -> None:
-        """Renew the table for ever, in half the time for which it counts."""
+        """Refresh the table forever, at half its lifetime."""
         while True:
             try:
                 await self._renew()
@@ -96,9 +94,9 @@ class Authenticator:
             raise Unauthorized("no API key: send one as `Authorization: Bearer moca_...`")
         if sent[: len(_SCHEME)].lower() != _SCHEME:
             raise Unauthorized("expected `Authorization: Bearer moca_...`", "invalid_request")
-        given = parse_token(sent[len(_SCHEME) :].strip().decode("latin-1"))
-        key = self._keys.get(given.id) if given is not None else None
-        if given is None or key is None or not key.matches(given.secret):
+        token = parse_token(sent[len(_SCHEME) :].strip().decode("latin-1"))
+        key = self._keys.get(token.id) if token is not None else None
+        if token is None or key is None or not key.matches(token.secret):
             raise Unauthorized("unknown API key", "invalid_token")
         now = time.time()
         state = key.state(now * 1000)
@@ -119,13 +117,13 @@ class Authenticator:
             raise RedisUnavailable(f"the store does not respond: {error}") from error
 
     async def _read(self) -> None:
-        asked = time.monotonic()
+        started = time.monotonic()
         version = await self._keyring.version()
         if version != self._version:
             self._version, self._keys = await self._keyring.table()
             if self._keys and not self._open_access:
-                self._required = True  # and it stays so, whatever becomes of the store
-        self._fresh_until = asked + self._cache_s
+                self._required = True  # and stays so, even if the keys are lost
+        self._fresh_until = started + self._cache_s
 
     async def _save_used(self) -> None:
         if not self._unsaved:

@@ -1,4 +1,4 @@
-"""Streams whose time to live is over are asked to go; their worker decides, in the log's order."""
+"""Expire streams whose time to live has passed; the worker decides, in log order."""
 
 from __future__ import annotations
 
@@ -22,23 +22,23 @@ AT_ONCE = 20  # of one partition
 
 
 class Expiry:
-    """Looks once a second. Several processes may ask for the same stream: it goes once."""
+    """Polls once a second. Several processes may expire one stream: it is deleted once."""
 
     def __init__(self, store: AsyncStore, gateway: Gateway) -> None:
         self._store, self._gateway = store, gateway
 
     async def watch(self) -> None:
-        """Look for ever."""
+        """Expire streams, forever."""
         while True:
             await asyncio.sleep(PERIOD_S)
             try:
                 now_ms = time.time_ns() // 1_000_000
                 due = await bounded(self._store.expired(now_ms, AT_ONCE), TIMEOUT_S)
-                await asyncio.gather(*(self._ask(stream) for stream in due))
+                await asyncio.gather(*(self._expire(stream) for stream in due))
             except (redis.RedisError, OSError, TimeoutError) as error:
                 log.info("cannot read expired streams: %s", error)
 
-    async def _ask(self, stream: str) -> None:
+    async def _expire(self, stream: str) -> None:
         try:
             await self._gateway.submit(wire.Expire(stream))
         except ServiceError as error:

@@ -33,17 +33,21 @@ from service.store.keys import partition_of
 log = logging.getLogger(__name__)
 
 SWEEP_S = 0.25
-GROWING = (wire.Observe, wire.Configure, wire.Import)  # take memory that may be short
-LEAST_PATIENCE_S = 1.0  # for a command, whatever those before it in its request waited
+NEEDS_MEMORY = (
+    wire.Observe,
+    wire.Configure,
+    wire.Import,
+)  # refused when the store's memory is short
+LEAST_PATIENCE_S = 1.0  # per command, however long earlier commands of its request waited
 GRACE_S = 3.0  # waiting requests fail once Redis has been unreachable for this long
-LAST_READ_S = 1.0  # a sweep may find others overdue only after it
+LAST_READ_S = 1.0  # limit of the last read; it delays the next sweep
 
 
 class Patience:
-    """How long each command of a request may wait: outages count once, for all of them.
+    """Deadline of each command of a multi-command request: an outage counts once for all of them.
 
-    A list whose commands are answered as they should be may take any time altogether. What waits
-    for longer than a quarter of the deadline waits for an outage.
+    The total time of a list that is answered normally is not limited. A wait longer than a quarter
+    of the deadline counts as an outage.
     """
 
     def __init__(self, deadline_s: float) -> None:
@@ -51,13 +55,13 @@ class Patience:
         self._least_s = min(LEAST_PATIENCE_S, deadline_s)
 
     def spend(self, waited_s: float) -> None:
-        """Take a command's wait into account."""
+        """Subtract a command's wait, if it was an outage."""
         if waited_s > self._normal_s:
             self.left_s = max(self._least_s, self.left_s - waited_s)
 
 
 class Gateway:
-    """Sends commands to the log and waits for their outcomes, for one API process."""
+    """Appends commands to the log and waits for their outcomes, for one API process."""
 
     def __init__(
         self,
@@ -70,24 +74,24 @@ class Gateway:
         self._settings, self._catalogue = access.settings, catalogue
         self._replies, self._monitor = replies, monitor
         self._overload = overload
-        self._lanes = [PartitionQueue(p, access) for p in range(access.settings.partitions)]
+        self._queues = [PartitionQueue(p, access) for p in range(access.settings.partitions)]
         self._next = 0
         self._tasks: list[asyncio.Task[None]] = []
-        self.failure: BaseException | None = None  # what ended a task that should never end
+        self.failure: BaseException | None = None  # exception that ended a permanent task
 
     def start(self, *others: Coroutine[Any, Any, None]) -> None:
-        """Start listening for replies, watching deadlines, looking after the store, and `others`.
+        """Start the permanent tasks: replies, deadlines, store health, and `others`.
 
-        None of these tasks ever ends by itself; `/livez` says so if one does.
+        `/livez` reports one that ends.
         """
         listening = self._replies.listen(), self._replies.fetch()
-        runs = (*listening, self._sweep(), self._monitor.watch(), *others)
-        self._tasks = [self._start(run) for run in runs]
+        coroutines = (*listening, self._sweep(), self._monitor.watch(), *others)
+        self._tasks = [self._start(coroutine) for coroutine in coroutines]
 
     async def close(self) -> None:
-        """Stop; what still waits is answered."""
+        """Stop, and fail the commands that still wait."""
         await tasks.end(*self._tasks)
-        await asyncio.gather(*(lane.close() for lane in self._lanes))
+        await asyncio.gather(*(queue.close() for queue in self._queues))
         for pending in list(self._replies.pending.values()):
             pending.fail(_unanswered(pending, "the service is stopping"))
 
@@ -98,15 +102,15 @@ class Gateway:
     async def submit(
         self, command: wire.Command, begun: bool = False, patience: Patience | None = None
     ) -> wire.Outcome:
-        """Have a command applied at most once, and return its outcome.
+        """Append a command, to be applied at most once, and return its outcome.
 
-        `begun`: it continues a request of which a part was accepted already. `patience`: of the
-        request, where it has several commands.
+        `begun`: an earlier part of the request was accepted already. `patience`: the deadlines of
+        a request with several commands.
         """
         partition = self.partition(command.stream)
-        lane = self._lanes[partition]
+        queue = self._queues[partition]
         read_only = isinstance(command, wire.READ_ONLY)
-        self._admit(lane, partition, command, begun)
+        self._admit(queue, partition, command, begun)
         number, settings = self._next, self._settings
         self._next += 1
         deadline_s = settings.request_deadline_s if patience is None else patience.left_s
@@ -131,7 +135,7 @@ class Gateway:
             )
         pending = Pending(number, partition, payload, wire.units(command), deadline_s, read_only)
         self._replies.pending[number] = pending
-        lane.put(pending)
+        queue.put(pending)
         try:
             return await self._counted(pending, command)
         finally:
@@ -142,7 +146,7 @@ class Gateway:
                 trace.end(pending.acknowledged)
 
     def _chosen(self, command: wire.Command) -> str | None:
-        """Return the version that a canary's share comes to, were the stream made by this."""
+        """Return the canary's choice of model version, for a command that may create its stream."""
         canaries, name = self._monitor.canaries, self._settings.default_model
         if not canaries or not isinstance(command, wire.Observe | wire.Configure):
             return None
@@ -154,8 +158,8 @@ class Gateway:
         return chosen(canaries[name], name, command.stream, versions)
 
     async def _counted(self, pending: Pending, command: wire.Command) -> wire.Outcome:
-        """Wait for an outcome as a part of the backlog."""
-        if isinstance(command, wire.BACKGROUND):  # takes its time, beside all others
+        """Wait for an outcome, counted in the backlog."""
+        if isinstance(command, wire.BACKGROUND):  # does not delay other commands
             return await pending.future
         partition, units = pending.partition, pending.count
         self._overload.add(partition, units, pending.since)
@@ -169,20 +173,20 @@ class Gateway:
         return outcome
 
     def _admit(
-        self, lane: PartitionQueue, partition: int, command: wire.Command, begun: bool
+        self, queue: PartitionQueue, partition: int, command: wire.Command, begun: bool
     ) -> None:
         if len(self._replies.pending) >= self._settings.max_waiting:
             shed(TooManyWaiting(f"limit of {self._settings.max_waiting} waiting requests reached"))
-        if self._monitor.memory_short and isinstance(command, GROWING):
+        if self._monitor.memory_short and isinstance(command, NEEDS_MEMORY):
             shed(MemoryShort("the store's memory is nearly full; reads and deletes still work"))
-        since = lane.failing_since or self._monitor.down_since
+        since = queue.failing_since or self._monitor.down_since
         if since and time.monotonic() - since > GRACE_S:
             raise RedisUnavailable("the store cannot be reached; nothing was accepted")
         if not begun:
             self._overload.admit(partition, time.monotonic())
 
-    def _start(self, run: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
-        task = asyncio.get_running_loop().create_task(run)
+    def _start(self, coroutine: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
+        task = asyncio.get_running_loop().create_task(coroutine)
         task.add_done_callback(self._report)
         return task
 
@@ -192,15 +196,17 @@ class Gateway:
             log.error("a gateway task ended", exc_info=self.failure)
 
     async def _sweep(self) -> None:
-        """Give up on what is past its deadline, and on lanes that fail for too long."""
+        """Fail commands past their deadline, and those of queues that have failed for too long."""
         while True:
             await asyncio.sleep(SWEEP_S)
             now = time.monotonic()
             metrics.REQUESTS_WAITING.set(len(self._replies.pending))
-            for lane in self._lanes:
-                if lane.failing_since and now - lane.failing_since > GRACE_S:
-                    lane.give_up("the store cannot be reached")
-            overdue = [each for each in self._replies.pending.values() if each.deadline <= now]
+            for queue in self._queues:
+                if queue.failing_since and now - queue.failing_since > GRACE_S:
+                    queue.give_up("the store cannot be reached")
+            overdue = [
+                pending for pending in self._replies.pending.values() if pending.deadline <= now
+            ]
             if overdue:
                 await self._expire(overdue)
 

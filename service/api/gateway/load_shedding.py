@@ -33,10 +33,10 @@ DUE_FACTOR = 2.0  # times what the work waiting explains, and than
 USUAL_FACTOR = 1.5  # times the usual wait, is no sign of work; and
 STALL_SHARE = 0.3  # of max_wait_s: one that was longer than that, too, is forgiven
 WEIGHT = 0.05  # of one answer in the usual wait
-LOOK_S = 0.1  # between looks for partitions that are stalled
+LOOK_S = 0.1  # between checks for stalled partitions
 LONGEST_RETRY_S = 30
 
-TICK_S = 0.02  # between looks at the event loop
+TICK_S = 0.02  # between checks of the event loop
 LAG_S = 0.02  # a later tick shows a busy loop; a refusal waits for one or two rounds of it
 FEWEST_IN_FLIGHT = 64  # never limited to fewer: they take about one LAG_S together
 GROWTH = 1.05  # of the limit, with each tick in time
@@ -54,7 +54,7 @@ class Backlog:
         self._waiting = 0
         self._last_s = 0.0  # time of the last completion, or of the first arrival before any
         self._done = self._elapsed_s = 0.0  # decaying sums: their quotient is the completion rate
-        self._due_s = 0.0  # what the work waiting at the last completion was expected to take
+        self._due_s = 0.0  # expected time of the work waiting at the last completion
         self._late = 0  # late answers in a row
         self._late_since_s = 0.0
         self._congested_until_s = 0.0
@@ -64,7 +64,7 @@ class Backlog:
 
     def add(self, units: int, now_s: float) -> None:
         """Count accepted work."""
-        if not self._waiting:  # idle time says nothing of the rate
+        if not self._waiting:  # idle time is no measure of the rate
             if now_s - self._last_s > SMOOTHING_S:
                 self._restart(now_s)
             self._last_s = now_s
@@ -99,9 +99,9 @@ class Backlog:
         return self._waiting if now_s - self._last_s > max(self._pause_s, usual_s) else 0
 
     def _note_rate(self, units: int, gap_s: float, now_s: float) -> None:
-        kept = math.exp(-gap_s / SMOOTHING_S)
-        self._done = self._done * kept + units
-        self._elapsed_s = self._elapsed_s * kept + gap_s
+        decay = math.exp(-gap_s / SMOOTHING_S)
+        self._done = self._done * decay + units
+        self._elapsed_s = self._elapsed_s * decay + gap_s
         self._last_s = now_s
         self._due_s = self._expected_s()
         if now_s > self._lenient_until_s and self._elapsed_s:
@@ -138,12 +138,12 @@ class Backlog:
         return late or now_s < self._congested_until_s
 
     def _expected_s(self, stalled: int = 0) -> float:
-        """Return the time that what waits will take, by Little's law; 0 while it is unknown."""
+        """Return the estimated time of the work waiting, by Little's law; 0 while unknown."""
         moving = max(self._waiting - stalled, 0)
         return moving * self._elapsed_s / self._done if self._elapsed_s else 0.0
 
     def _restart(self, now_s: float) -> None:
-        """Forget the rate and the lateness of former work."""
+        """Reset the rate and the lateness."""
         self._last_s = now_s
         self._done = self._elapsed_s = self._due_s = 0.0
         self._late, self._congested_until_s = 0, 0.0
@@ -194,7 +194,7 @@ class Overload:
         self._all = Backlog(settings.max_wait_s)
         self._each = [Backlog(settings.max_wait_s) for _ in range(settings.partitions)]
         self._loop = LoopLimit()
-        self._usual_s = 0.0  # smoothed wait of what was answered
+        self._usual_s = 0.0  # smoothed wait of answered commands
         self._stalled, self._looked_s = 0, 0.0
 
     def add(self, partition: int, units: int, now_s: float) -> None:
@@ -234,7 +234,7 @@ class Overload:
             shed(refusal)
 
     async def watch(self) -> None:
-        """Look at how late the event loop is, for ever."""
+        """Measure the lag of the event loop, forever."""
         while True:
             due_s = time.monotonic() + TICK_S
             await asyncio.sleep(TICK_S)
@@ -245,7 +245,7 @@ class Overload:
         """Return the estimated wait of a newcomer of any partition that is not stalled."""
         if now_s - self._looked_s > LOOK_S:
             self._looked_s = now_s
-            self._stalled = sum(each.stalled(now_s, self._usual_s) for each in self._each)
+            self._stalled = sum(backlog.stalled(now_s, self._usual_s) for backlog in self._each)
         return self._all.wait_s(now_s, self._stalled)
 
     def _refusal(self, wait_s: float) -> WaitTooLong | None:

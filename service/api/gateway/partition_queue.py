@@ -1,6 +1,6 @@
-"""One partition's way into the log: everything that waits goes together in the next append.
+"""Group commit of one partition: all queued commands go into the next append to the log.
 
-An idle lane sends at once; while an append is under way, what arrives collects for the next one.
+An idle queue appends at once; commands that arrive during an append wait for the next one.
 There are no timers. An append whose outcome is unknown is repeated with the same number before
 anything later is sent, so its effect happens once.
 """
@@ -31,7 +31,7 @@ _ingest = metrics.STAGE_DURATION.labels("ingest")
 
 
 class Pending:
-    """A command on its way: queued, sent, acknowledged, answered."""
+    """A command in flight: queued, sent, acknowledged, answered."""
 
     __slots__ = (
         "acknowledged",
@@ -61,16 +61,16 @@ class Pending:
         self.since = time.monotonic()
         self.deadline = self.since + deadline_s
         self.sent = False
-        self.acknowledged = 0.0  # when; 0: not yet
+        self.acknowledged = 0.0  # time; 0: not yet
 
     def fail(self, error: Exception) -> None:
-        """Answer with an error, unless it is answered or nobody waits any more."""
+        """Answer with an error, unless it is answered or cancelled."""
         if not self.future.done():
             self.future.set_exception(error)
 
 
 class Access(NamedTuple):
-    """What all lanes of a process share."""
+    """Shared by all partition queues of a process."""
 
     appender: Appender
     incarnation: str
@@ -96,14 +96,14 @@ class PartitionQueue:
             self._begin()
 
     def give_up(self, reason: str) -> None:
-        """Answer everything that is not acknowledged. The append itself goes on being resolved."""
+        """Fail all commands that are not acknowledged. The append itself is still retried."""
         for pending in self._batch:
             pending.fail(OutcomeUnknown(f"{reason}; send it again with the same Idempotency-Key"))
         while self._waiting:
             self._waiting.popleft().fail(RedisUnavailable(f"{reason}; nothing was accepted"))
 
     async def close(self) -> None:
-        """Stop; whatever is not acknowledged is answered as unknown."""
+        """Stop, and fail the commands that are not acknowledged."""
         self.give_up("the service is stopping")
         await tasks.end(self._task)
 
@@ -121,14 +121,14 @@ class PartitionQueue:
         self._task = None
         if task.cancelled():
             return
-        if (error := task.exception()) is not None:  # a defect: nobody is left waiting for it
+        if (error := task.exception()) is not None:  # a defect: fail the waiting commands
             log.error("sending to partition %d failed", self._partition, exc_info=error)
             self.give_up("internal error")
-        elif self._waiting:  # came after its last look
+        elif self._waiting:  # queued after the last batch was taken
             self._begin()
 
     def _take(self) -> list[Pending]:
-        """Take what fits in one entry, leaving out what was given up before it was sent."""
+        """Take the commands that fit in one entry, without those that were cancelled."""
         batch: list[Pending] = []
         room = append.MAX_ENTRY_BYTES - ENTRY_OVERHEAD
         while self._waiting:
@@ -150,17 +150,19 @@ class PartitionQueue:
                 self._acknowledge()
                 return
             if appended.waiting < 0:
-                self._lose()
+                self._fail_batch()
                 return
             self._shed(appended.waiting)
 
     async def _append(self) -> Appended | None:
-        """Append the batch, however often it takes; None when it was refused for memory."""
+        """Append the batch, retrying until it succeeds; None when it was refused for memory."""
         access, pause_s = self._access, FIRST_PAUSE_S
-        self._batch_no += 1  # a number is never used for another batch, whatever happens to it
+        self._batch_no += 1  # never reused for another batch, even if this one fails
         for pending in self._batch:
             pending.sent = True
-        commands = [Queued(each.number, each.count, each.payload) for each in self._batch]
+        commands = [
+            Queued(pending.number, pending.count, pending.payload) for pending in self._batch
+        ]
         payload, sums = entry_of(self._partition, access.incarnation, commands)
         repeated = False
         count = sum(pending.count for pending in self._batch)
@@ -184,8 +186,8 @@ class PartitionQueue:
             await asyncio.sleep(pause_s)
             pause_s = min(2 * pause_s, LONGEST_PAUSE_S)
 
-    def _lose(self) -> None:
-        """Answer a batch that may have been appended, and can be repeated no more."""
+    def _fail_batch(self) -> None:
+        """Fail a batch that may have been appended and cannot be retried."""
         log.error("partition %d: the record of appended batches is damaged", self._partition)
         for pending in self._batch:
             pending.fail(OutcomeUnknown("send it again with the same Idempotency-Key"))
@@ -201,15 +203,15 @@ class PartitionQueue:
     def _shed(self, waiting: int) -> None:
         """Keep the commands for which a full partition still has room; refuse the rest."""
         room = self._access.settings.max_pending - waiting
-        kept: list[Pending] = []
+        accepted: list[Pending] = []
         for i, pending in enumerate(self._batch):
             room -= pending.count
-            if room < 0 or i == len(self._batch) - 1:  # at least one: else this would never end
+            if room < 0 or i == len(self._batch) - 1:  # refuse at least one, or _send never ends
                 detail = f"the queue of this stream's partition is full: {waiting} observations"
                 self._refuse(self._batch[i:], PartitionFull(detail))
                 break
-            kept.append(pending)
-        self._batch = kept
+            accepted.append(pending)
+        self._batch = accepted
 
     def _refuse(self, refused: list[Pending], error: MemoryShort | PartitionFull) -> None:
         for pending in refused:

@@ -1,4 +1,4 @@
-"""Pinned streams: few enough that each has metrics of its own, read off what is committed."""
+"""Metrics of pinned streams, read from committed state."""
 
 from __future__ import annotations
 
@@ -28,25 +28,25 @@ GAUGES = {
 
 
 class Pinned:
-    """Reads them from the store: no process keeps numbers of a stream that it does not own."""
+    """Pinned streams and their metrics, read from the store, as API processes own no stream."""
 
-    def __init__(self, store: AsyncStore, partitions: int, most: int) -> None:
-        self._store, self._partitions, self._most = store, partitions, most
+    def __init__(self, store: AsyncStore, partitions: int, limit: int) -> None:
+        self._store, self._partitions, self._limit = store, partitions, limit
 
     async def admit(self, stream: str) -> None:
-        """Raise TooManyPinned where one more would be too many."""
+        """Raise TooManyPinned if the stream would exceed the limit."""
         pinned = await self._store.pinned()
-        if stream not in pinned and len(pinned) >= self._most:
+        if stream not in pinned and len(pinned) >= self._limit:
             raise TooManyPinned(f"pinned: limit of {len(pinned)} streams reached")
 
     async def exposition(self) -> bytes:
-        """Return their metrics in Prometheus's text format."""
+        """Return the metrics of all pinned streams in Prometheus's text format."""
         registry = CollectorRegistry()
         gauges = {
             name: Gauge(f"moca_stream_{name}", about, ["stream", "model"], registry=registry)
             for name, about in GAUGES.items()
         }
-        for stream in (await self._store.pinned())[: self._most]:
+        for stream in (await self._store.pinned())[: self._limit]:
             try:
                 head, record = await self._last(stream)
             except CorruptState as error:
@@ -60,7 +60,7 @@ class Pinned:
         return generate_latest(registry)
 
     async def _last(self, stream: str) -> tuple[wire.Head | None, wire.Record | None]:
-        """Return a stream's head and last record, as far as they are there."""
+        """Return a stream's head and last record, if they exist."""
         partition = partition_of(stream, self._partitions)
         head = await self._store.head(partition, stream)
         if head is None:
@@ -71,8 +71,8 @@ class Pinned:
 
 
 def _numbers(head: wire.Head, record: wire.Record | None) -> dict[str, float | None]:
-    """Of labels of several numbers, the first."""
-    found: dict[str, float | None] = {
+    """Values of the gauges; of labels of several numbers, the first."""
+    values: dict[str, float | None] = {
         "observations": head.seq,
         "last": head.last_label[0] if head.last_label else None,
         "changed_probability": head.changed_probability,
@@ -81,10 +81,10 @@ def _numbers(head: wire.Head, record: wire.Record | None) -> dict[str, float | N
     }
     if record is not None:
         quantiles = record.quantiles or {}
-        found |= {
+        values |= {
             "log_score": record.log_score,
             "mean": record.mean[0] if record.mean else None,
             "lower": quantiles.get("0.05", [None])[0],
             "upper": quantiles.get("0.95", [None])[0],
         }
-    return found
+    return values

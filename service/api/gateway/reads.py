@@ -19,7 +19,7 @@ TIMEOUT_S = 5.0
 
 
 async def from_store(read: Awaitable[T]) -> T:
-    """Wait for a read of the store, and say what is wrong when it does not come."""
+    """Wait for a read of the store; map its errors to RedisUnavailable and CorruptState."""
     try:
         return cast(T, await bounded(read, TIMEOUT_S))
     except (redis.RedisError, OSError, TimeoutError) as error:
@@ -31,7 +31,7 @@ async def from_store(read: Awaitable[T]) -> T:
 
 
 def without(unreadable: list[str], where: str) -> list[str]:
-    """Return the names of the stored parts that an answer has to leave out; logged, if any."""
+    """Log and return the names of unreadable parts that an answer leaves out."""
     if unreadable:
         log.warning("%s: cannot read %s", where, ", ".join(unreadable))
         metrics.CORRUPT_STATES.inc()

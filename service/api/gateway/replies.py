@@ -1,8 +1,8 @@
-"""How one API process hears of its outcomes: a subscription, and the store behind it.
+"""Outcomes of the commands of one API process: published messages, backed by the store.
 
-A message is only a hint: a subscriber that is cut off loses messages without an error. So after
-every subscription the outcomes that are missing are read from the store. Messages have small
-outcomes, and of the others the numbers: reading each from the store would cost more than that.
+A message is only a hint: a disconnected subscriber loses messages without an error. So after every
+subscription the missing outcomes are read from the store. A message has small outcomes whole, as
+reading each from the store would cost more, and the numbers of the others.
 """
 
 from __future__ import annotations
@@ -41,13 +41,13 @@ class Replies:
     ) -> None:
         self._store, self._incarnation = store, incarnation
         self.pending: dict[int, Pending] = {}
-        self._unread: dict[int, Pending] = {}  # their outcomes are there
+        self._unread: dict[int, Pending] = {}  # their outcomes are in the store
         self._some_unread = asyncio.Event()
         self._partitions = {keys.reply_channel(p, incarnation): p for p in range(partitions)}
         # Workers of an earlier version publish on one channel for all partitions.
         self._plain = keys.plain_reply_channel(incarnation)
         channels = [*self._partitions, self._plain]
-        self._subscriptions = Subscriptions(client, channels, self._hear, self._resume)
+        self._subscriptions = Subscriptions(client, channels, self._receive, self._resume)
         self.subscribed = self._subscriptions.complete
 
     def resolve(self, outcome: wire.Outcome) -> bool:
@@ -65,21 +65,23 @@ class Replies:
         metrics.RECOVERED_REPLIES.inc(await self._read(wanted))
 
     async def _read(self, wanted: Iterable[Pending]) -> int:
-        """Resolve what has an outcome in the store; how many that are."""
-        found = 0
-        missing = [each for each in wanted if each.sent and not each.future.done()]
+        """Resolve commands that have an outcome in the store; return their number."""
+        resolved = 0
+        missing = [pending for pending in wanted if pending.sent and not pending.future.done()]
         for at in range(0, len(missing), READ_AT_ONCE):
-            some = [(each.partition, each.number) for each in missing[at : at + READ_AT_ONCE]]
-            outcomes = await self._store.outcomes(self._incarnation, some)
+            batch = [
+                (pending.partition, pending.number) for pending in missing[at : at + READ_AT_ONCE]
+            ]
+            outcomes = await self._store.outcomes(self._incarnation, batch)
             for number, outcome in outcomes.items():
                 if isinstance(outcome, worker_reads.CorruptState):
-                    self._lose(number, outcome)
+                    self._fail_corrupt(number, outcome)
                 else:
-                    found += self.resolve(outcome)
-        return found
+                    resolved += self.resolve(outcome)
+        return resolved
 
-    def _lose(self, number: int, error: worker_reads.CorruptState) -> None:
-        """Answer a command whose outcome is committed and cannot be read."""
+    def _fail_corrupt(self, number: int, error: worker_reads.CorruptState) -> None:
+        """Fail a command whose committed outcome cannot be read."""
         log.error("replies: %s", error)
         metrics.CORRUPT_STATES.inc()
         if (pending := self.pending.get(number)) is not None:
@@ -107,7 +109,7 @@ class Replies:
                 self._unread.update(wanted)
                 self._some_unread.set()
 
-    def _hear(self, message: bytes) -> None:
+    def _receive(self, message: bytes) -> None:
         try:
             hints = wire.decode_hints(message)
         except msgspec.MsgspecError:
@@ -121,11 +123,15 @@ class Replies:
                 self._some_unread.set()
 
     async def _resume(self, channels: Sequence[str]) -> None:
-        """Recover what may have been published before these channels were subscribed."""
-        some = {self._partitions.get(channel) for channel in channels}
-        every = self._plain in channels
+        """Recover outcomes published before these channels were subscribed."""
+        partitions = {self._partitions.get(channel) for channel in channels}
+        all_partitions = self._plain in channels
         await self.recover(
-            [each for each in self.pending.values() if every or each.partition in some]
+            [
+                pending
+                for pending in self.pending.values()
+                if all_partitions or pending.partition in partitions
+            ]
         )
 
 
@@ -143,6 +149,6 @@ async def bounded(read: Awaitable[Any], timeout_s: float) -> Any:
 
 
 def forget(task: asyncio.Future[Any]) -> None:
-    """Look at how a task ended that nobody waits for, so that asyncio does not report it lost."""
+    """Retrieve the exception of an abandoned task, so that asyncio does not report it."""
     if not task.cancelled():
         task.exception()

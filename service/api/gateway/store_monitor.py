@@ -1,4 +1,4 @@
-"""How the store is, looked at once a second: reachable, owned, how full."""
+"""Store health, polled once a second: reachable, partitions owned, memory used."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ PERIOD_S = 1.0
 TIMEOUT_S = 2.0
 SHARE = 0.1
 LONGEST_S = 5.0
-AGAIN_S = 0.2  # after a look that was not answered: until the next one, requests are refused
+AGAIN_S = 0.2  # between polls of an unreachable store: requests are refused meanwhile
 
 
 class Monitor:
@@ -35,7 +35,7 @@ class Monitor:
         self.canaries: dict[str, Canary] = {}
 
     async def watch(self) -> None:
-        """Look once a second, for ever."""
+        """Poll the store once a second, forever."""
         while True:
             began = time.monotonic()
             if await self.look() is None:
@@ -43,13 +43,13 @@ class Monitor:
                 continue
             await self.look_for_canaries()
             await self.look_closer()
-            # With thousands of partitions a look is not cheap: it gets at most a share. One that
-            # took very long had to wait, and says nothing of its cost.
+            # With thousands of partitions a poll is expensive: it gets at most a share of the time.
+            # The pause is bounded, as a very slow poll was waiting, not working.
             pause_s = (time.monotonic() - began) / SHARE
             await asyncio.sleep(min(max(PERIOD_S, pause_s), LONGEST_S))
 
     async def look(self) -> Health | None:
-        """Ask the store how it is; None when it does not answer."""
+        """Return the store's health; None when it does not respond."""
         try:
             health: Health = await bounded(self._store.health(), TIMEOUT_S)
         except (redis.RedisError, OSError, TimeoutError) as error:
@@ -65,21 +65,21 @@ class Monitor:
         return health
 
     async def look_for_canaries(self) -> None:
-        """Ask which models have a canary; what was known stays where nothing is answered."""
+        """Read the canaries; keep the known ones if the store does not respond."""
         with contextlib.suppress(redis.RedisError, OSError, TimeoutError):
-            found, unreadable = await bounded(self._store.canaries(), TIMEOUT_S)
+            canaries, unreadable = await bounded(self._store.canaries(), TIMEOUT_S)
             known = {name: self.canaries[name] for name in unreadable if name in self.canaries}
-            self.canaries = found | known
+            self.canaries = canaries | known
             if unreadable:
                 log.error("cannot read the canaries of %s: set them again", ", ".join(unreadable))
 
     async def look_closer(self) -> None:
-        """Ask for what only metrics show; what was known stays where nothing is answered."""
+        """Update the metrics of the store's condition, if it responds."""
         with contextlib.suppress(redis.RedisError, OSError, TimeoutError):
-            found = await bounded(self._store.condition(), TIMEOUT_S)
-            metrics.OLDEST_PENDING.set(found.oldest_pending_s)
-            metrics.REDIS_APPEND_ONLY.set(found.append_only)
-            metrics.REDIS_APPEND_ONLY_FAILING.set(found.append_only_failing)
+            condition = await bounded(self._store.condition(), TIMEOUT_S)
+            metrics.OLDEST_PENDING.set(condition.oldest_pending_s)
+            metrics.REDIS_APPEND_ONLY.set(condition.append_only)
+            metrics.REDIS_APPEND_ONLY_FAILING.set(condition.append_only_failing)
 
     def _note(self, health: Health) -> None:
         share = health.used_memory / health.maxmemory if health.maxmemory else 0.0

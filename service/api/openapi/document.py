@@ -1,8 +1,8 @@
-"""What OpenAPI says of each call: parameters and bodies that the routes read by themselves."""
+"""The OpenAPI document: parameters, bodies and answers, which FastAPI does not see itself."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from typing import Any
 
 import msgspec
@@ -14,7 +14,7 @@ from pydantic.json_schema import models_json_schema
 
 from service.api.openapi import examples
 from service.api.parsing.bodies import BYTES, JSON, NDJSON
-from service.errors.base import PROBLEM_JSON, FieldError, InvalidField
+from service.errors.base import FieldError, InvalidField
 from service.schema.commands import (
     ActionForm,
     BeliefForm,
@@ -55,24 +55,6 @@ at all, send the same body again with the same `Idempotency-Key`. Errors are
 
 Send API keys as `Authorization: Bearer moca_...`. Bodies may be compressed with gzip or deflate.
 """
-WORDS = {
-    400: "malformed JSON body",
-    401: "missing, unknown, expired or revoked API key",
-    403: "the key lacks the required scope",
-    404: "unknown stream",
-    408: "the body did not arrive in time",
-    409: "conflict with the current state of the stream",
-    413: "the body is too large",
-    415: "unsupported content type or encoding",
-    422: "a field is invalid, or does not fit the stream",
-    429: "overloaded, or over the key's rate limit; nothing was accepted: retry after "
-    "Retry-After seconds",
-    500: "internal fault; the stream is unchanged",
-    503: "the store is unreachable; `type` says whether nothing was accepted or the outcome is "
-    "unknown",
-    504: "accepted, but not answered in time: it is applied at most once",
-}
-GUARDED = (401, 403, 429, 500, 503)  # what every call that takes a key can answer
 BEARER = {
     "type": "http",
     "scheme": "bearer",
@@ -158,7 +140,7 @@ def list_of(model: type[BaseModel]) -> dict[str, Any]:
 
 
 def items_of(model: type[BaseModel]) -> dict[str, Any]:
-    """Return the schema of a list whose items may be of a model: any other is refused alone."""
+    """Return the schema of a list of a model; an item of another form is refused by itself."""
     return {"type": "array", "items": _or_other(model)}
 
 
@@ -172,10 +154,10 @@ def one_or_list(model: type[BaseModel]) -> dict[str, Any]:
     return {"oneOf": [ref(model), list_of(model)]}
 
 
-def parameters(*given: dict[str, Any], query: type[BaseModel]) -> list[dict[str, Any]]:
+def parameters(*path_and_header: dict[str, Any], query: type[BaseModel]) -> list[dict[str, Any]]:
     """Return path and header parameters and those of a query form."""
     schema = query.model_json_schema()
-    of_query = [
+    query_parameters = [
         {
             "name": name,
             "in": "query",
@@ -185,7 +167,7 @@ def parameters(*given: dict[str, Any], query: type[BaseModel]) -> list[dict[str,
         }
         for name, field in schema.get("properties", {}).items()
     ]
-    return [*given, *of_query]
+    return [*path_and_header, *query_parameters]
 
 
 def body(schema: dict[str, Any], required: bool = True, lines: bool = False) -> dict[str, Any]:
@@ -197,14 +179,8 @@ def body(schema: dict[str, Any], required: bool = True, lines: bool = False) -> 
 
 
 def security(scope: str) -> list[dict[str, list[str]]]:
-    """Return what a call needs: a key with a scope, or nothing where the service asks for none."""
+    """Return the security of a call: a key with a scope, or none while no key is required."""
     return [{"key": [scope]}, {}]
-
-
-def problems(statuses: Sequence[int]) -> dict[int | str, dict[str, Any]]:
-    """Return the problem responses of a call."""
-    content = {PROBLEM_JSON: {"schema": ref(Problem)}}
-    return {status: {"description": WORDS[status], "content": content} for status in statuses}
 
 
 ITEM_ANSWERS: dict[str, Any] = {
@@ -219,14 +195,14 @@ ITEM_ANSWERS: dict[str, Any] = {
 def document(app: FastAPI, kinds: Iterable[Any]) -> dict[str, Any]:
     """Return the application's OpenAPI document, made once. kinds: of the answers to its calls."""
     if app.openapi_schema is None:
-        found = get_openapi(
+        result = get_openapi(
             title=app.title, version=app.version, description=DESCRIPTION, routes=app.routes
         )
         modes = [(model, "validation") for model in BODIES]
         template = REF.format(name="{model}")
         _, forms = models_json_schema(modes, ref_template=template)  # type: ignore[arg-type]
         schemas = {**answers(kinds), **forms["$defs"]}
-        found["components"] = {"schemas": schemas, "securitySchemes": {"key": BEARER}}
-        examples.describe(found)
-        app.openapi_schema = found
+        result["components"] = {"schemas": schemas, "securitySchemes": {"key": BEARER}}
+        examples.describe(result)
+        app.openapi_schema = result
     return app.openapi_schema

@@ -1,7 +1,7 @@
-"""What is sent to each call and what it answers, for OpenAPI and the reference.
+"""Example requests and answers of each call, for OpenAPI and the reference.
 
-`examples.json` has them in an order in which a service with the streams `pump-7`, `ad` and `coin`
-can be asked; its answers are a real service's, with long lists cut. The tests send them again.
+`examples.json` has them in an order that works on a service with the streams `pump-7`, `ad` and
+`coin`; the answers are those of a real service, with long lists cut. The tests send them again.
 """
 
 from __future__ import annotations
@@ -11,8 +11,6 @@ from pathlib import Path
 from typing import Any
 
 import msgspec
-
-from service.api.openapi import problems
 
 FILE = Path(__file__).with_name("examples.json")
 METHODS = ("get", "put", "post", "delete")
@@ -44,11 +42,11 @@ def all_examples() -> tuple[Example, ...]:
 
 def of_call(call: str) -> list[Example]:
     """Return the examples of a call."""
-    return [each for each in all_examples() if each.call == call]
+    return [example for example in all_examples() if example.call == call]
 
 
 def describe(document: dict[str, Any]) -> None:
-    """Add examples of requests, answers and problems to an OpenAPI document."""
+    """Add examples of requests and answers to an OpenAPI document."""
     for operations in document["paths"].values():
         for method in METHODS:
             if method in operations:
@@ -57,19 +55,18 @@ def describe(document: dict[str, Any]) -> None:
 
 def _operation(operation: dict[str, Any]) -> None:
     call = operation["operationId"]
-    for each in of_call(call):
-        if each.body is not msgspec.UNSET:
-            _show(operation["requestBody"]["content"][each.media], each, each.body)
-        content = operation["responses"][str(each.status)].get("content", {})
-        if each.answer is not msgspec.UNSET:
-            _show(content[_answered(each, content)], each, each.answer)
-    problems.describe(operation["responses"], call)
+    for example in of_call(call):
+        if example.body is not msgspec.UNSET:
+            _show(operation["requestBody"]["content"][example.media], example, example.body)
+        content = operation["responses"][str(example.status)].get("content", {})
+        if example.answer is not msgspec.UNSET:
+            _show(content[_answered(example, content)], example, example.answer)
 
 
-def _answered(each: Example, content: dict[str, Any]) -> str:
-    """Return the media type of an answer: that of the request where the call knows it."""
-    return each.media if each.media in content else next(iter(content))
+def _answered(example: Example, content: dict[str, Any]) -> str:
+    """Return the media type of an answer: that of the request, if the call has it."""
+    return example.media if example.media in content else next(iter(content))
 
 
-def _show(content: dict[str, Any], each: Example, value: Any) -> None:
-    content.setdefault("examples", {})[each.name] = {"summary": each.summary, "value": value}
+def _show(content: dict[str, Any], example: Example, value: Any) -> None:
+    content.setdefault("examples", {})[example.name] = {"summary": example.summary, "value": value}

@@ -1,8 +1,8 @@
 """Request bodies: bounded in size, as sent and unpacked, in values and in the time they take.
 
 A body of 8 MiB, or the 16 KB it is packed into, can hold millions of values, and refusing each by
-name would take a minute. So what costs more than to look at every byte once is bounded before it
-is begun, by counting bytes that values cannot do without. The work on a body that is not light is
+name would take a minute. So any work that costs more than one pass over the bytes is bounded
+before it starts, by counting bytes that every value needs. The work on a body that is not light is
 done in a thread, one body at a time; as calls into C keep the interpreter to themselves, a list is
 cut into its parts first, which are read one by one.
 """
@@ -26,10 +26,10 @@ from service.errors.http import SlowBody, UnsupportedEncoding
 JSON = "application/json"
 BYTES = "application/octet-stream"
 NDJSON = "application/x-ndjson"
-MOST_MEMBERS = 64  # of a gzip body; each costs a copy of what is left
+MAX_MEMBERS = 64  # of a gzip body; each costs a copy of the rest
 LIGHT_BYTES, LIGHT_VALUES = 16_384, 600  # read at once, without a thread: some milliseconds
 LIGHT_PACKED, LIGHT_COPY = 1024, 1 << 20
-MOST_BRACES, MOST_QUOTES = 20, 40  # for each of the most parts of a list, which has 2 and 26
+MAX_BRACES, MAX_QUOTES = 20, 40  # for each of the most parts of a list, which has 2 and 26
 FEW_VALUES = 250_000  # cut into parts in some 15 ms, whatever they are
 T = TypeVar("T")
 # zlib's window: 16 + for gzip's header, plain for zlib's own, which HTTP calls deflate.
@@ -41,7 +41,7 @@ _WINDOWS = {
 
 
 class _Object(msgspec.Struct, gc=False):
-    """An object, whatever is in it."""
+    """Any object."""
 
 
 _skip = msgspec.json.Decoder(msgspec.Raw).decode
@@ -51,17 +51,17 @@ _strings = re.compile(rb'"(?:[^"\\]++|\\.)*+"?|NaN|Infinity', re.DOTALL)
 
 
 def is_light(body: bytes) -> bool:
-    """Whether a body is read in some milliseconds, whatever it is."""
+    """Whether any body of this size is parsed within milliseconds."""
     return len(body) <= LIGHT_BYTES and body.count(b",") < LIGHT_VALUES
 
 
 async def apart(thread: Executor, work: Callable[[], T]) -> T:
-    """Do what takes a while beside the event loop, after what else is done so."""
+    """Run slow work in the thread, in order of submission."""
     return await asyncio.get_running_loop().run_in_executor(thread, work)
 
 
-class Most(NamedTuple):
-    """Most that the JSON of one command can need; each is counted by a byte that it needs."""
+class JsonLimits(NamedTuple):
+    """Limits on the JSON of one command; each is counted by a byte that it needs."""
 
     size: int
     values: int
@@ -69,21 +69,21 @@ class Most(NamedTuple):
     lists: int
 
 
-def check_command(body: bytes, most: Most, loc: str) -> None:
-    """Raise MalformedBody or InvalidField for JSON that can be no command."""
-    counts = Most(len(body), body.count(b","), body.count(b":"), body.count(b"["))
-    for name, count, limit in zip(Most._fields, counts, most, strict=True):
-        if count <= limit:  # with those in strings, for which there is room
+def check_command(body: bytes, limits: JsonLimits, loc: str) -> None:
+    """Raise MalformedBody or InvalidField for JSON too large for a command."""
+    counts = JsonLimits(len(body), body.count(b","), body.count(b":"), body.count(b"["))
+    for name, count, limit in zip(JsonLimits._fields, counts, limits, strict=True):
+        if count <= limit:  # including those in strings, which the limits allow for
             continue
         _check_json(body, loc)
-        what = "bytes" if name == "size" else name
-        raise InvalidField([FieldError(loc, f"expected at most {limit} {what}, got {count}")])
+        unit = "bytes" if name == "size" else name
+        raise InvalidField([FieldError(loc, f"expected at most {limit} {unit}, got {count}")])
 
 
 def split(body: bytes, limit: int) -> list[msgspec.Raw]:
-    """Cut a JSON list of at most `limit` objects into its parts, which are not read yet."""
+    """Cut a JSON list of at most `limit` objects into its unparsed parts."""
     braces = body.count(b"{")
-    if braces > MOST_BRACES * limit:
+    if braces > MAX_BRACES * limit:
         detail = f"expected at most {limit} observations per request, got about {braces}"
         raise InvalidField([FieldError("body", detail)])
     try:
@@ -105,7 +105,7 @@ def malformed(detail: str, loc: str) -> MalformedBody:
 
 
 def _check_json(body: bytes, loc: str) -> None:
-    """Raise MalformedBody for what is no JSON, whatever else may be wrong with it."""
+    """Raise MalformedBody if the body is not JSON, whatever other errors it has."""
     try:
         _skip(body)
     except (msgspec.DecodeError, RecursionError) as error:
@@ -119,17 +119,17 @@ def _cut(body: bytes) -> list[msgspec.Raw]:
 
 
 def _finite(body: bytes, limit: int) -> bytes:
-    """Write NaN, which is no JSON, as a number that is refused for the same reason."""
+    """Replace NaN, which is not JSON, by a number that is refused for the same reason."""
     quotes = body.count(b'"') + body.count(b"\\")
-    if quotes > MOST_QUOTES * limit or not (b"NaN" in body or b"Infinity" in body):
+    if quotes > MAX_QUOTES * limit or not (b"NaN" in body or b"Infinity" in body):
         return body
-    return _strings.sub(lambda found: found[0] if found[0][:1] == b'"' else b"1e999", body)
+    return _strings.sub(lambda match: match[0] if match[0][:1] == b'"' else b"1e999", body)
 
 
 async def read_body(request: Request, thread: Executor, limit: int, timeout_s: float) -> bytes:
-    """Return a body of at most `limit` bytes, unpacked; in the thread where that takes a while.
+    """Return a body of at most `limit` bytes, unpacked; large ones are unpacked in the thread.
 
-    Raises BodyTooLarge as soon as it is seen to be, SlowBody, UnsupportedEncoding, MalformedBody
+    Raises BodyTooLarge as soon as the limit is passed, SlowBody, UnsupportedEncoding, MalformedBody
     and ClientDisconnect.
     """
     window = _window(header(request.scope, b"content-encoding"))
@@ -182,12 +182,12 @@ def _window(encoding: bytes | None) -> int | None:
 
 
 def _unpacked(packed: bytes, window: int, limit: int) -> bytes:
-    """Unpack as far as the limit allows: what a bomb would become is never in memory."""
+    """Unpack up to the limit, so that a decompression bomb never fills the memory."""
     parts: list[bytes] = []
     room = limit
     while packed:  # gzip: one member after the other
-        if len(parts) == MOST_MEMBERS:
-            raise MalformedBody(f"body: expected at most {MOST_MEMBERS} gzip members")
+        if len(parts) == MAX_MEMBERS:
+            raise MalformedBody(f"body: expected at most {MAX_MEMBERS} gzip members")
         unpack = zlib.decompressobj(window)
         try:
             part = unpack.decompress(packed, room + 1)
@@ -211,6 +211,6 @@ def header(scope: Scope, name: bytes) -> bytes | None:
     """Return a header by its lower-case name."""
     for key, value in scope["headers"]:
         if key == name:
-            found: bytes = value
-            return found
+            header_value: bytes = value
+            return header_value
     return None

@@ -29,19 +29,20 @@ _action = TypeAdapter(ActionForm).validate_json
 _belief = TypeAdapter(BeliefForm).validate_json
 _what_if = TypeAdapter(WhatIfForm).validate_json
 _model = TypeAdapter(ModelForm).validate_json
-_verdict = TypeAdapter(VerdictForm).validate_json
+_feedback = TypeAdapter(VerdictForm).validate_json
 _change = TypeAdapter(ChangeForm).validate_json
 
 
 class CommandParser:
-    """Reads bodies under one process's settings."""
+    """Parses the bodies of stream commands, with the limits of one process's settings."""
 
-    def __init__(self, settings: Settings, forms: ObservationParser) -> None:
-        self._settings, self._forms = settings, forms
+    def __init__(self, settings: Settings, observation_parser: ObservationParser) -> None:
+        self._settings = settings
+        self._observation_parser = observation_parser
 
     def prediction(self, stream: str, body: bytes) -> wire.Predict:
-        """Read where to predict and what to return."""
-        form = self._forms.parsed(_prediction, body or b"{}")
+        """Parse a prediction request."""
+        form = self._observation_parser.parsed(_prediction, body or b"{}")
         points = form.x or []
         errors = self._inputs(points, "x", MAX_POINTS)
         if form.horizon is not None and form.x is not None:
@@ -64,8 +65,8 @@ class CommandParser:
         )
 
     def action(self, stream: str, body: bytes) -> wire.Act:
-        """Read what there is to choose from, and how."""
-        form = self._forms.parsed(_action, body)
+        """Parse an action request."""
+        form = self._observation_parser.parsed(_action, body)
         errors = self._inputs(form.candidates, "candidates", MAX_POINTS)
         count = {"thompson": 1, "optimistic": form.samples, "greedy": 0}[form.strategy]
         errors += self._draws(count, len(form.candidates))
@@ -74,55 +75,59 @@ class CommandParser:
         return wire.Act(stream, form.candidates, form.strategy, max(count, 1), seed, form.elapsed)
 
     def belief(self, stream: str, body: bytes) -> wire.SetBelief:
-        """Read an override."""
+        """Parse an override of the run-length belief."""
         fields = 2 * self._settings.max_hypotheses
-        form = self._forms.parsed(_belief, body, fields=fields)
+        form = self._observation_parser.parsed(_belief, body, fields=fields)
         if form.belief is None and form.changepoint is None:
             _raise([FieldError("body", "expected `belief`, `changepoint` or both")])
         if form.belief is not None and len(form.belief) > self._settings.max_hypotheses:
             _raise([FieldError("body.belief", f"expected at most {self._settings.max_hypotheses}")])
         pairs = None
         if form.belief is not None:
-            pairs = [(each.run_length, each.probability) for each in form.belief]
+            pairs = [(hypothesis.run_length, hypothesis.probability) for hypothesis in form.belief]
         return wire.SetBelief(stream, pairs, form.changepoint, form.seq)
 
     def what_if(self, stream: str, body: bytes) -> wire.WhatIf:
-        """Read the settings to try."""
-        form = self._forms.parsed(_what_if, body or b"{}")
-        settings = self._forms.named(form.settings, "body.settings")
+        """Parse a what-if request."""
+        form = self._observation_parser.parsed(_what_if, body or b"{}")
+        settings = self._observation_parser.named(form.settings, "body.settings")
         return wire.WhatIf(stream, settings, form.series, form.beliefs)
 
     def move(self, stream: str, body: bytes) -> wire.Move:
-        """Read the model to go on under."""
-        return wire.Move(stream, self._forms.parsed(_model, body).model)
+        """Parse a move to another model."""
+        return wire.Move(stream, self._observation_parser.parsed(_model, body).model)
 
-    def verdict(self, stream: str, event: str, body: bytes) -> wire.Verdict:
-        """Read a verdict on an event, whose id the path has."""
+    def feedback(self, stream: str, body: bytes, event: str) -> wire.Verdict:
+        """Parse feedback on an event, whose id is in the path."""
         if not event.isdecimal() or len(event) > MAX_DIGITS:
             raise InvalidField([FieldError("path.event", "expected the id of an event")])
-        return wire.Verdict(stream, self._forms.parsed(_verdict, body).change, int(event))
+        return wire.Verdict(
+            stream, self._observation_parser.parsed(_feedback, body).change, int(event)
+        )
 
     def change(self, stream: str, body: bytes) -> wire.Verdict:
-        """Read where a missed change was."""
-        return wire.Verdict(stream, True, start=self._forms.parsed(_change, body).start)
+        """Parse the report of a missed changepoint."""
+        return wire.Verdict(
+            stream, True, start=self._observation_parser.parsed(_change, body).start
+        )
 
-    def _inputs(self, inputs: list[list[float]], field: str, most: int) -> list[FieldError]:
+    def _inputs(self, inputs: list[list[float]], field: str, limit: int) -> list[FieldError]:
         errors = []
-        if len(inputs) > most:
-            errors.append(FieldError(f"body.{field}", f"expected at most {most} inputs"))
-        for i, x in enumerate(inputs[:most]):
-            errors += self._forms.too_long(x, f"body.{field}[{i}]")
+        if len(inputs) > limit:
+            errors.append(FieldError(f"body.{field}", f"expected at most {limit} inputs"))
+        for i, x in enumerate(inputs[:limit]):
+            errors += self._observation_parser.too_long(x, f"body.{field}[{i}]")
         return errors
 
     def _draws(self, samples: int, points: int) -> list[FieldError]:
-        most = min(MAX_SAMPLES, MAX_DRAWS // max(1, points))
-        if samples <= most:
+        limit = min(MAX_SAMPLES, MAX_DRAWS // max(1, points))
+        if samples <= limit:
             return []
-        return [FieldError("body.samples", f"expected at most {most} with this many inputs")]
+        return [FieldError("body.samples", f"expected at most {limit} with this many inputs")]
 
 
-def _seed(given: int | None) -> int:
-    return secrets.randbits(62) if given is None else given
+def _seed(seed: int | None) -> int:
+    return secrets.randbits(62) if seed is None else seed
 
 
 def _raise(errors: list[FieldError]) -> None:

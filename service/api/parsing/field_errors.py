@@ -1,4 +1,4 @@
-"""What pydantic found wrong, as the problem documents say it: field by field."""
+"""Convert pydantic's validation errors to the field errors of problem documents."""
 
 from __future__ import annotations
 
@@ -8,34 +8,34 @@ from collections.abc import Iterable
 from pydantic import ValidationError
 
 from service.errors.base import MAX_ERRORS, FieldError
-from service.schema.observations import STREAM_ID_SAID
+from service.schema.observations import STREAM_ID_RULE
 
-OTHER_BRANCH = ("list_type", "model_type")  # of a union: what was not meant
+OTHER_BRANCH = ("list_type", "model_type")  # of the branches of a union that do not apply
 _branch = re.compile(r"float|constrained-.*|list\[.*|function-.*|nullable.*|Durations").fullmatch
 
 
 def field_errors(error: ValidationError, root: str) -> list[FieldError]:
-    """Return what is wrong, field by field, without the branches of unions nobody meant.
+    """Return the field errors, without those of union branches that do not apply.
 
-    One more than a problem document names, at most: it says then that there are others.
+    At most one more than a problem document lists, so that it can mention further ones.
     """
-    found: list[FieldError] = []
+    named: list[FieldError] = []
     errors = error.errors(include_url=False, include_context=False)
-    for each in errors:
-        if len(found) > MAX_ERRORS:
+    for item in errors:
+        if len(named) > MAX_ERRORS:
             break
-        loc, kind = each["loc"], each["type"]
-        nested = isinstance(each.get("input"), list | dict)
+        loc, kind = item["loc"], item["type"]
+        nested = isinstance(item.get("input"), list | dict)
         in_union = bool(loc) and isinstance(loc[-1], str) and _branch(loc[-1]) is not None
         if in_union and (kind in OTHER_BRANCH or (kind == "float_type" and nested)):
             continue
-        detail = each["msg"].removeprefix("Value error, ")
+        detail = item["msg"].removeprefix("Value error, ")
         if kind == "string_pattern_mismatch" and loc[-1] == "stream":
-            detail = f"expected {STREAM_ID_SAID}"
-        found.append(FieldError(_loc(root, loc), _DETAILS.get(kind, detail)))
-    if not found:  # of no branch at all, such as an object for a number or a list
-        found = [FieldError(_loc(root, errors[0]["loc"]), "wrong type")]
-    return found
+            detail = f"expected {STREAM_ID_RULE}"
+        named.append(FieldError(_loc(root, loc), _DETAILS.get(kind, detail)))
+    if not named:  # no branch applies, such as an object for a number or a list
+        named = [FieldError(_loc(root, errors[0]["loc"]), "wrong type")]
+    return named
 
 
 _DETAILS = {

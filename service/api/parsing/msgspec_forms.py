@@ -1,10 +1,10 @@
 """Bodies of the hot path, decoded by msgspec under the rules of their pydantic forms.
 
-The form stays the only source: the types here are made from its JSON schema, the one that OpenAPI
-shows, and from its validators, which must leave what is taken as it is. What is refused here goes
-to pydantic, which decides and says what is wrong; so nothing is accepted that pydantic refuses as
-long as msgspec is at least as strict, which the tests look for. A form with a rule that cannot be
-carried over raises TypeError when it is set up.
+The form is the only source: the types are made from its JSON schema, which OpenAPI shows, and from
+its validators, which must not change accepted values. A body refused here goes to pydantic, which
+decides and names the errors. So nothing is accepted that pydantic refuses, as long as msgspec is at
+least as strict; tests check that. A form with a rule that cannot be converted raises TypeError when
+it is set up.
 """
 
 from __future__ import annotations
@@ -38,13 +38,13 @@ _BOUNDS = {
     "minItems": "min_length",
     "maxItems": "max_length",
 }
-_TOLD = {"title", "description", "default", "examples"}  # annotations, not constraints
+_ANNOTATIONS = {"title", "description", "default", "examples"}  # annotations, not constraints
 LONGEST, AT_ONCE = 16_384, 64  # bytes of an object, and objects, in one call of msgspec
 REFUSALS = (msgspec.MsgspecError, ValueError, RecursionError)
 
 
 class MsgspecForm:
-    """Decoders of one form: an object, or a list of them. None: let pydantic look at it."""
+    """Decoders of one form: an object, or a list of them. None: pydantic has to decide."""
 
     def __init__(self, form: type[BaseModel]) -> None:
         schema = form.model_json_schema()
@@ -58,36 +58,36 @@ class MsgspecForm:
         if len(body) > LONGEST:
             return None
         try:
-            found = self._one(body)
-            self._check((found,))
+            form = self._one(body)
+            self._check((form,))
         except REFUSALS:
             return None
-        return found
+        return form
 
     def many(self, body: bytes) -> list[Any] | None:
         """Return a list of objects, or None."""
         if len(body) > AT_ONCE * LONGEST:
             return None
         try:
-            found: list[Any] = self._many(body)
-            self._check(found)
+            forms: list[Any] = self._many(body)
+            self._check(forms)
         except REFUSALS:
             return None
-        return found
+        return forms
 
     def each(self, parts: Sequence[msgspec.Raw]) -> Iterator[Any]:
-        """Yield the objects of a list that was cut into its parts, with None for some."""
+        """Yield the objects of a list that was cut into its parts; None for refused ones."""
         for first in range(0, len(parts), AT_ONCE):
-            some = parts[first : first + AT_ONCE]
-            found = None
-            if max(map(len, some)) <= LONGEST:
-                found = self.many(b"[" + b",".join(some) + b"]")
-            yield from map(self.one, some) if found is None else found
+            batch = parts[first : first + AT_ONCE]
+            forms = None
+            if max(map(len, batch)) <= LONGEST:
+                forms = self.many(b"[" + b",".join(batch) + b"]")
+            yield from map(self.one, batch) if forms is None else forms
 
-    def _check(self, found: Sequence[Any]) -> None:
+    def _check(self, forms: Sequence[Any]) -> None:
         for name, check in self._checks:
-            for each in found:
-                value = getattr(each, name)
+            for form in forms:
+                value = getattr(form, name)
                 if value is not None and check(value) != value:
                     raise ValueError(f"{name}: its validator changes the value")
 
@@ -102,7 +102,7 @@ def _struct(form: type[BaseModel], schema: Schema, definitions: Schema) -> type[
     if set(schema.get("properties", {})) != set(form.model_fields):
         raise TypeError(f"{form.__name__}: field aliases are not supported")
     hints = get_type_hints(form, include_extras=True)
-    models = {each.__name__: each for hint in hints.values() for each in _models(hint)}
+    models = {model.__name__: model for hint in hints.values() for model in _models(hint)}
     fields: list[Any] = []
     for name, field in form.model_fields.items():
         kind = _type(schema["properties"][name], definitions, models)
@@ -115,20 +115,20 @@ def _struct(form: type[BaseModel], schema: Schema, definitions: Schema) -> type[
 
 def _type(schema: Schema, definitions: Schema, models: dict[str, type[BaseModel]]) -> Any:
     """Return what a JSON schema describes, as a type for msgspec."""
-    rules = {name: value for name, value in schema.items() if name not in _TOLD}
+    rules = {name: value for name, value in schema.items() if name not in _ANNOTATIONS}
     if "$ref" in rules:
         name = rules.pop("$ref").rsplit("/", 1)[-1]
         if rules or any(True for _ in _checks(models[name])):
             raise TypeError(f"{name}: unsupported constraints")
         return _struct(models[name], definitions[name], definitions)
     if set(rules) == {"anyOf"}:
-        return reduce(or_, [_type(each, definitions, models) for each in rules["anyOf"]])
+        return reduce(or_, [_type(member, definitions, models) for member in rules["anyOf"]])
     kind = rules.pop("type", None)
     items = rules.pop("items", None)
     if kind == "array" and items is not None:
-        found: Any = list[_type(items, definitions, models)]  # type: ignore[misc]
+        result: Any = list[_type(items, definitions, models)]  # type: ignore[misc]
     elif kind in _PLAIN and items is None:
-        found = _PLAIN[kind]
+        result = _PLAIN[kind]
     else:
         raise TypeError(f"unsupported schema: {schema}")
     bounds = {_BOUNDS[name]: rules.pop(name) for name in list(rules) if name in _BOUNDS}
@@ -136,7 +136,7 @@ def _type(schema: Schema, definitions: Schema, models: dict[str, type[BaseModel]
         bounds["pattern"] = _pattern(rules.pop("pattern"))
     if rules:
         raise TypeError(f"unsupported constraints: {rules}")
-    return Annotated[found, msgspec.Meta(**bounds)] if bounds else found
+    return Annotated[result, msgspec.Meta(**bounds)] if bounds else result
 
 
 def _pattern(pattern: str) -> str:
@@ -156,32 +156,32 @@ def _default(name: str, field: FieldInfo) -> Any:
 
 
 def _checks(form: type[BaseModel]) -> Iterable[tuple[str, Check]]:
-    """Yield the fields of a form with what its validators say of them."""
+    """Yield the fields of a form with their validators."""
     for name, hint in get_type_hints(form, include_extras=True).items():
         if name not in form.model_fields:
             continue
-        members = [each for each in _members(hint) if each is not NoneType]
+        members = [member for member in _members(hint) if member is not NoneType]
         for member in members:
-            for found in _validators(member):
+            for check in _validators(member):
                 if len(members) > 1:
                     raise TypeError(f"{name}: validator on one member of a union is not supported")
-                yield name, found
+                yield name, check
 
 
 def _members(hint: Any) -> tuple[Any, ...]:
-    """Return the members of a union, or what is none as its only one."""
+    """Return the members of a union; any other type is its only member."""
     return get_args(hint) if get_origin(hint) in {Union, UnionType} else (hint,)
 
 
 def _validators(hint: Any) -> Iterable[Check]:
-    """Yield the checks of a type; TypeError where they are deeper in it, or of another kind."""
+    """Yield the checks of a type; TypeError for nested ones or those of another kind."""
     if get_origin(hint) is Annotated:
         inner, *metadata = get_args(hint)
-        for each in metadata:
-            if isinstance(each, AfterValidator | BeforeValidator):
-                yield each.func  # type: ignore[misc]
-            elif type(each).__name__.endswith("Validator"):
-                raise TypeError(f"{each}: not supported")
+        for item in metadata:
+            if isinstance(item, AfterValidator | BeforeValidator):
+                yield item.func  # type: ignore[misc]
+            elif type(item).__name__.endswith("Validator"):
+                raise TypeError(f"{item}: not supported")
     else:
         inner = hint
     if any(True for deeper in get_args(inner) for _ in _validators(deeper)):
@@ -192,5 +192,5 @@ def _models(hint: Any) -> Iterable[type[BaseModel]]:
     """Yield the forms within a type."""
     if isinstance(hint, type) and issubclass(hint, BaseModel):
         yield hint
-    for each in get_args(hint):
-        yield from _models(each)
+    for argument in get_args(hint):
+        yield from _models(argument)

@@ -1,7 +1,7 @@
 """Parse request bodies into commands, once; errors name the field.
 
-Bounds that are settings are checked here, after the form itself. What a body may cost is bounded
-before: see `service.api.parsing.bodies`.
+Limits that are settings are checked here, after the form itself. The cost of a body is bounded
+before, in `service.api.parsing.bodies`.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from pydantic import TypeAdapter, ValidationError
 from pydantic_core import from_json
 
 from service import wire
-from service.api.parsing.bodies import LIGHT_BYTES, Most, check_command, malformed, split
+from service.api.parsing.bodies import LIGHT_BYTES, JsonLimits, check_command, malformed, split
 from service.api.parsing.field_errors import field_errors
 from service.api.parsing.msgspec_forms import MsgspecForm
 from service.errors.base import MAX_ERRORS, FieldError, InvalidField
@@ -27,14 +27,14 @@ from service.store import append
 OBSERVATION_OVERHEAD = 80  # bytes of an encoded observation beside its numbers
 NUMBER_BYTES = 9
 ANSWER_BYTES, COVARIANCE_BYTES = 1 << 20, 20  # of a command's answers; of each covariance in them
-# A command that an entry has room for: JSON is longer than it, a value in it has 5 bytes or more.
+# Of a command that fits an entry: JSON is longer than its encoding; a value has 5 bytes or more.
 SENT_BYTES, VALUE_BYTES = 8, 4
 MAX_POINTS = 1000  # inputs or candidates in one call: as many as a page of the history has
-MORE = 500  # fields and lists beside those that have a bound of their own; and those in texts
-MANY_ERRORS = 1000  # named in one answer; after that one of each bad item is
-MAX_PARAMETERS = 500  # of a query; most that a call knows are some 300
+MORE = 500  # fields and lists without a limit of their own, and those within strings
+MANY_ERRORS = 1000  # listed in one answer; then only one for each bad item
+MAX_PARAMETERS = 500  # of a query; the most that a call accepts is about 300
 T = TypeVar("T")
-Observed = Any  # an Observation, or what msgspec made under the same rules
+Observed = Any  # an Observation, or the msgspec struct of the same form
 _fast, _fast_item = MsgspecForm(Observation), MsgspecForm(Item)
 _one = TypeAdapter(Observation).validate_json
 _stream = TypeAdapter(StreamForm).validate_json
@@ -49,14 +49,14 @@ class Observations(NamedTuple):
 
 
 class BadItem(NamedTuple):
-    """An item of a many-stream request that is refused for its form."""
+    """An invalid item of a many-stream request."""
 
-    stream: str | None  # as far as it can be told
+    stream: str | None  # None: unknown
     error: InvalidField
 
 
 class GoodItem(NamedTuple):
-    """An item of a many-stream request."""
+    """A valid item of a many-stream request."""
 
     stream: str
     key: str | None
@@ -69,7 +69,7 @@ class ObservationParser:
 
     def __init__(self, settings: Settings) -> None:
         self._settings = settings
-        self._most = Most(
+        self._limits = JsonLimits(
             SENT_BYTES * append.MAX_ENTRY_BYTES,
             append.MAX_ENTRY_BYTES // VALUE_BYTES,
             MORE,
@@ -85,7 +85,7 @@ class ObservationParser:
             return Observations([_observation(form)], form.seq, False)
         forms = _fast.many(body) if len(body) <= LIGHT_BYTES else None
         if forms is None:
-            forms = self._each_observed(self._split(body))
+            forms = self._parse_list(self._split(body))
         self._check_count(len(forms))
         for i, form in enumerate(forms):
             if self._is_bad(form):
@@ -95,27 +95,27 @@ class ObservationParser:
     def items(self, body: bytes, lines: bool) -> list[GoodItem | BadItem]:
         """Read a JSON list or, with `lines`, one item per line.
 
-        An item with a wrong form is refused alone; a body that is not JSON altogether.
+        An invalid item is refused by itself; a body that is not JSON is refused as a whole.
         """
         parts: Sequence[bytes | msgspec.Raw]
         forms: Iterable[Observed]
         if lines:
-            parts = each_line = self._lines(body)
-            forms, name = map(_fast_item.one, each_line), "line {}"
+            parts = lines_of_body = self._lines(body)
+            forms, name = map(_fast_item.one, lines_of_body), "line {}"
         else:
-            parts = cut = self._split(body)
-            forms, name = _fast_item.each(cut), "body[{}]"
-        found: list[GoodItem | BadItem] = []
+            parts = raw_items = self._split(body)
+            forms, name = _fast_item.each(raw_items), "body[{}]"
+        parsed: list[GoodItem | BadItem] = []
         room = MANY_ERRORS
         for i, (part, form) in enumerate(zip(parts, forms, strict=True), start=int(lines)):
             if form is not None and not self._is_bad(form):
-                found.append(_good_item(form))
+                parsed.append(_good_item(form))
                 continue
             item = self._item(bytes(part), name.format(i), room)
             if isinstance(item, BadItem):
                 room = max(1, room - len(item.error.errors))
-            found.append(item)
-        return found
+            parsed.append(item)
+        return parsed
 
     def settings(self, body: bytes) -> dict[str, Any]:
         """Read the named settings of a stream."""
@@ -124,11 +124,11 @@ class ObservationParser:
     def parsed(
         self, parse: Callable[[bytes], T], body: bytes, loc: str = "body", fields: int = 0
     ) -> T:
-        """Read the JSON of one command, with so many fields that a setting bounds.
+        """Parse the JSON of one command; `fields`: additional ones that a setting allows.
 
         Raises MalformedBody and InvalidField.
         """
-        check_command(body, self._most._replace(fields=MORE + fields), loc)
+        check_command(body, self._limits._replace(fields=MORE + fields), loc)
         try:
             return parse(body)
         except ValidationError as error:
@@ -138,7 +138,7 @@ class ObservationParser:
             raise InvalidField(field_errors(error, loc)) from None
 
     def named(self, form: StreamForm, loc: str) -> dict[str, Any]:
-        """Return the settings that a form names, each within its bounds."""
+        """Return the settings that a form sets; raise InvalidField for those over their limits."""
         limits, errors = self._settings, []
         for name, limit in (
             ("max_hypotheses", limits.max_hypotheses),
@@ -157,12 +157,15 @@ class ObservationParser:
 
         The same list always gives the same parts: a repeat is recognised part by part.
         """
-        longest = max((_numbers(each) for each in observations), default=1)
-        each_bytes = OBSERVATION_OVERHEAD + NUMBER_BYTES * longest
-        fit = (append.MAX_ENTRY_BYTES // 2) // each_bytes
-        widest = max((len(each.y) for each in observations if isinstance(each.y, list)), default=1)
-        told = ANSWER_BYTES // (COVARIANCE_BYTES * widest**2)
-        return max(1, min(COMMAND_OBSERVATIONS, self._settings.max_pending, fit, told))
+        longest = max((_numbers(observation) for observation in observations), default=1)
+        observation_bytes = OBSERVATION_OVERHEAD + NUMBER_BYTES * longest
+        fit = (append.MAX_ENTRY_BYTES // 2) // observation_bytes
+        widest = max(
+            (len(observation.y) for observation in observations if isinstance(observation.y, list)),
+            default=1,
+        )
+        answers_fit = ANSWER_BYTES // (COVARIANCE_BYTES * widest**2)
+        return max(1, min(COMMAND_OBSERVATIONS, self._settings.max_pending, fit, answers_fit))
 
     def _split(self, body: bytes) -> list[msgspec.Raw]:
         parts = split(body, self._settings.max_observations)
@@ -170,15 +173,15 @@ class ObservationParser:
         return parts
 
     def _lines(self, body: bytes) -> list[bytes]:
-        # Half of them may be empty, so that no body is cut into millions.
+        # At most half may be empty, so that no body is cut into millions.
         if body.count(b"\n") > 2 * self._settings.max_observations:
             self._check_count(body.count(b"\n"))
         lines = [line for line in body.split(b"\n") if line.strip()]
         self._check_count(len(lines))
         return lines
 
-    def _each_observed(self, parts: Sequence[msgspec.Raw]) -> list[Observed]:
-        """Read the observations of a list, until more is wrong than can be named."""
+    def _parse_list(self, parts: Sequence[msgspec.Raw]) -> list[Observed]:
+        """Parse the observations of a list, until there are more errors than an answer lists."""
         forms: list[Observed] = []
         errors: list[FieldError] = []
         for i, form in enumerate(_fast.each(parts)):
@@ -193,15 +196,15 @@ class ObservationParser:
         return forms
 
     def _item(self, part: bytes, loc: str, room: int) -> GoodItem | BadItem:
-        """Read one item that may be bad, naming as many errors as there is room for."""
-        check_command(part, self._most, loc)
-        form = given = _json(part, loc)
+        """Parse one item that may be invalid, listing at most `room` errors."""
+        check_command(part, self._limits, loc)
+        form = value = _json(part, loc)
         try:
-            form = Item.model_validate(_bounded(given, min(room, MAX_ERRORS) + 1))
+            form = Item.model_validate(_bounded(value, min(room, MAX_ERRORS) + 1))
             if self._is_bad(form):
                 raise self._bad(form, loc)
         except ValidationError as error:
-            return BadItem(_stream_of(given), InvalidField(field_errors(error, loc), room))
+            return BadItem(_stream_of(value), InvalidField(field_errors(error, loc), room))
         except InvalidField as error:
             return BadItem(form.stream, error)
         return _good_item(form)
@@ -225,7 +228,7 @@ class ObservationParser:
             raise InvalidField([FieldError("body", detail)])
 
     def too_long(self, numbers: list[float] | None, loc: str) -> list[FieldError]:
-        """Return what is wrong with the length of an input or a label."""
+        """Return the error of an input or label that is too long, if any."""
         limit = self._settings.max_dimension
         if numbers is None or len(numbers) <= limit:
             return []
@@ -237,27 +240,27 @@ def digest(body: bytes) -> str:
     return blake2b(body, digest_size=16).hexdigest()
 
 
-def query(form: type[T], given: Iterable[tuple[str, str]]) -> T:
+def query(form: type[T], parameters: Iterable[tuple[str, str]]) -> T:
     """Read query parameters into a form."""
     assert issubclass(form, Form)
-    given = list(given)
-    check_parameters(given)
-    read: dict[str, Any] = {}
-    for name, value in given:
-        if name in form.several:
-            read.setdefault(name, []).append(value)
+    parameters = list(parameters)
+    check_parameters(parameters)
+    values: dict[str, Any] = {}
+    for name, value in parameters:
+        if name in form.repeatable:
+            values.setdefault(name, []).append(value)
         else:
-            read[name] = value
+            values[name] = value
     try:
-        return form.model_validate(read)
+        return form.model_validate(values)
     except ValidationError as error:
         raise InvalidField(field_errors(error, "query")) from None
 
 
-def check_parameters(given: Sequence[tuple[str, str]]) -> None:
-    """Raise InvalidField for a query with more parameters than any call knows."""
-    if len(given) > MAX_PARAMETERS:
-        detail = f"expected at most {MAX_PARAMETERS} parameters, got {len(given)}"
+def check_parameters(parameters: Sequence[tuple[str, str]]) -> None:
+    """Raise InvalidField for a query with more parameters than any call accepts."""
+    if len(parameters) > MAX_PARAMETERS:
+        detail = f"expected at most {MAX_PARAMETERS} parameters, got {len(parameters)}"
         raise InvalidField([FieldError("query", detail)])
 
 
@@ -272,21 +275,21 @@ def _json(text: bytes, loc: str) -> Any:
         raise malformed(f"Invalid JSON: {error}", loc) from None
 
 
-def _bounded(form: Any, most: int) -> Any:
-    """Return what JSON gave for an item, with only so many of the fields that are unknown."""
+def _bounded(form: Any, limit: int) -> Any:
+    """Return a JSON item with at most `limit` of its unknown fields."""
     if not isinstance(form, dict):
         return form
     known = [name for name in Item.model_fields if name in form]
-    unknown = islice((name for name in form if name not in Item.model_fields), most)
-    return {name: _first(form[name], most) for name in (*known, *unknown)}
+    unknown = islice((name for name in form if name not in Item.model_fields), limit)
+    return {name: _first(form[name], limit) for name in (*known, *unknown)}
 
 
-def _first(value: Any, most: int) -> Any:
-    return dict(islice(value.items(), most)) if isinstance(value, dict) else value
+def _first(value: Any, limit: int) -> Any:
+    return dict(islice(value.items(), limit)) if isinstance(value, dict) else value
 
 
 def _stream_of(form: Any) -> str | None:
-    """Return the stream a refused item was for, so that later items of it are not applied."""
+    """Return the stream of an invalid item, whose later items are then not applied."""
     stream = form.get("stream") if isinstance(form, Mapping) else None
     return stream if isinstance(stream, str) else None
 
@@ -307,7 +310,7 @@ def _observation(form: Observed) -> wire.Observation:
 
 
 def _expected(forms: Sequence[Observed]) -> int | None:
-    """Return the expected position of the first of a list; all that are given must agree."""
+    """Return the expected position of a list's first observation; all `seq` must agree."""
     first: int | None = None
     for i, form in enumerate(forms):
         if form.seq is None:

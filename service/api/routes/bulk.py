@@ -21,13 +21,13 @@ AT_ONCE = 100  # streams begun, or items refused, before the event loop does som
 
 
 class Bulk:
-    """One request's items and what becomes of each."""
+    """The items of one request and their results."""
 
     def __init__(
-        self, context: Context, items: Sequence[GoodItem | BadItem], shown: wire.Observe
+        self, context: Context, items: Sequence[GoodItem | BadItem], template: wire.Observe
     ) -> None:
         self._context, self._items = context, items
-        self._shown = shown  # a command without observations, of what answers carry
+        self._template = template  # a command without observations, with the options of the answers
         self._rendered: list[bytes] = [b""] * len(items)
         self._patience: dict[str, Patience] = defaultdict(context.gateway.patience)
 
@@ -64,7 +64,7 @@ class Bulk:
         """Group a stream's items: neighbours without a key go together, one with a key alone."""
         group: list[int] = []
         good = [item for item in map(self._items.__getitem__, places) if isinstance(item, GoodItem)]
-        size = self._context.forms.parts([item.observation for item in good])
+        size = self._context.observation_parser.parts([item.observation for item in good])
         for place in places:
             item = self._items[place]
             plain = isinstance(item, GoodItem) and item.key is None
@@ -100,7 +100,7 @@ class Bulk:
         if len(group) > 1 and outcome.status < 500:
             return await self._one_by_one(left)
         document = msgspec.json.decode(outcome.body[-1])
-        document.pop("applied", None)  # of the command, which the client does not know
+        document.pop("applied", None)  # of the command, not of the client's request
         self._rendered[left[0]] = self._document(left[0], document)
         self._skip(left[1:])
         return False
@@ -119,13 +119,13 @@ class Bulk:
     def _command(self, first: GoodItem, group: list[int]) -> wire.Observe:
         items = [item for item in map(self._items.__getitem__, group) if isinstance(item, GoodItem)]
         observations = [item.observation for item in items]
-        digested = digest(wire.encode(first.observation)) if first.key is not None else None
+        body_digest = digest(wire.encode(first.observation)) if first.key is not None else None
         return replace(
-            self._shown,
+            self._template,
             stream=first.stream,
             observations=observations,
             key=first.key,
-            digest=digested,
+            digest=body_digest,
             seq=first.seq,
         )
 

@@ -1,4 +1,4 @@
-"""One call of the REST interface, and how it is documented."""
+"""One call of the REST interface: its route, what it raises, and how it is documented."""
 
 from __future__ import annotations
 
@@ -9,11 +9,54 @@ from pydantic import BaseModel
 from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 
+from service.api_keys import OPEN
+from service.errors import base, http, stream
 from service.schema.queries import NoQuery
 
 Endpoint = Callable[[Request], Awaitable[Response]]
-LOGGED = (422, 429, 500, 503, 504)  # what every call that goes through the log can answer
-BODY = (400, 408, 413, 415)
+Errors = tuple[type[base.ServiceError], ...]
+
+# Every call that takes a key, and every call with a body, raises these; the rest is in the table.
+GUARDED: Errors = (http.Unauthorized, http.MissingScope, http.RateExceeded, base.RedisUnavailable)
+BODY: Errors = (
+    base.MalformedBody,
+    http.SlowBody,
+    base.BodyTooLarge,
+    base.UnsupportedMediaType,
+    http.UnsupportedEncoding,
+    base.InvalidField,
+)
+# A read of committed state.
+STORED: Errors = (base.UnknownStream, base.InvalidField, base.CorruptState)
+# A command that goes through the log: one that changes the stream, or only reads it.
+LOGGED: Errors = (
+    base.InvalidField,
+    base.PartitionFull,
+    base.TooManyWaiting,
+    base.WaitTooLong,
+    base.MemoryShort,
+    base.Quarantined,
+    base.CorruptState,
+    base.ModelChanged,
+    base.OutcomeUnknown,
+)
+CHANGE: Errors = (*LOGGED, base.NoAnswer)
+READ: Errors = (*LOGGED, base.UnknownStream, base.UnknownModel, base.ReadTimeout)
+# Observations or settings that do not fit the model.
+UNFIT: Errors = (
+    base.UnknownModel,
+    base.UnfitSettings,
+    base.DimensionMismatch,
+    base.LabelOutOfRange,
+)
+# Feedback on events.
+FEEDBACK: Errors = (
+    *CHANGE,
+    base.UnknownStream,
+    base.UnknownModel,
+    stream.WarmingUp,
+    stream.NotRetained,
+)
 
 
 class Call(NamedTuple):
@@ -23,7 +66,7 @@ class Call(NamedTuple):
     path: str
     endpoint: Endpoint
     answer: Any
-    problems: tuple[int, ...] = ()
+    errors: Errors = ()  # beside those of every guarded call and of every call with a body
     parameters: tuple[dict[str, Any], ...] = ()
     query: type[BaseModel] = NoQuery
     body: dict[str, Any] | None = None
@@ -38,6 +81,13 @@ class Call(NamedTuple):
     def needs(self) -> str:
         """The scope that a key must have, or `open`."""
         return self.scope or ("read" if self.method == "GET" else "write")
+
+    @property
+    def raises(self) -> frozenset[type[base.ServiceError]]:
+        """All errors that the call can be answered with."""
+        guarded = () if self.needs == OPEN else GUARDED
+        body = () if self.body is None else BODY
+        return frozenset({base.InternalError, *guarded, *body, *self.errors})
 
 
 STREAM = "/v1/streams/{stream}"

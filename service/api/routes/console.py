@@ -46,30 +46,30 @@ ROUTES = (("/", show_page), ("/console/{name}", show_file))
 
 
 async def _file(request: Request, name: str) -> Response:
-    found = await asyncio.to_thread(asset, name)
-    if found is None:
+    file = await asyncio.to_thread(asset, name)
+    if file is None:
         raise NotFound(f"no resource at {request.scope['path']}")
     packs = _takes_gzip(request)
-    etag = f'"{found.etag}-gzip"' if packs else f'"{found.etag}"'
-    headers = {**SAFETY, "Cache-Control": found.cache, "ETag": etag, "Vary": "Accept-Encoding"}
-    if _known(request, found):
+    etag = f'"{file.etag}-gzip"' if packs else f'"{file.etag}"'
+    headers = {**SAFETY, "Cache-Control": file.cache, "ETag": etag, "Vary": "Accept-Encoding"}
+    if _known(request, file):
         return Response(status_code=304, headers=headers)
     if packs:
         headers["Content-Encoding"] = "gzip"
-    content = found.packed if packs else found.content
-    return Response(content, headers={**headers, "Content-Type": found.kind})
+    content = file.packed if packs else file.content
+    return Response(content, headers={**headers, "Content-Type": file.kind})
 
 
 def _takes_gzip(request: Request) -> bool:
     accepted = (header(request.scope, b"accept-encoding") or b"").decode("latin-1").lower()
-    for each in accepted.split(","):
-        coding, _, weight = each.strip().partition(";")
+    for offer in accepted.split(","):
+        coding, _, weight = offer.strip().partition(";")
         if coding.strip() == "gzip":
             return weight.replace(" ", "") not in {"q=0", "q=0.0", "q=0.00", "q=0.000"}
     return False
 
 
-def _known(request: Request, found: Asset) -> bool:
+def _known(request: Request, file: Asset) -> bool:
     """Whether the client has this content already, packed or not."""
-    asked = (header(request.scope, b"if-none-match") or b"").decode("latin-1")
-    return asked.strip() == "*" or found.etag in asked
+    etags = (header(request.scope, b"if-none-match") or b"").decode("latin-1")
+    return etags.strip() == "*" or file.etag in etags

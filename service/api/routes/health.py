@@ -11,8 +11,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from service.api.gateway.reads import from_store
-from service.api.http import Context, context_of, json_response
-from service.api.parsing.observations import query
+from service.api.http import Context, context_of, json_response, read_query
 from service.errors.base import (
     CorruptState,
     InternalError,
@@ -34,15 +33,15 @@ _encode = msgspec.json.Encoder().encode
 
 async def list_models(request: Request) -> Response:
     """List the models that streams can use."""
-    found = await asyncio.to_thread(context_of(request).catalogue.models)
+    models = await asyncio.to_thread(context_of(request).catalogue.models)
     by_name: dict[str, list[Model]] = {}
-    for model in found:
+    for model in models:
         by_name.setdefault(model.name, []).append(model)
-    shown = [
-        ModelSummary(**_described(versions), versions=[each.version for each in versions])
+    summaries = [
+        ModelSummary(**_described(versions), versions=[model.version for model in versions])
         for versions in by_name.values()
     ]
-    return json_response(_encode(Models(shown)))
+    return json_response(_encode(Models(summaries)))
 
 
 async def get_model(request: Request) -> Response:
@@ -52,10 +51,10 @@ async def get_model(request: Request) -> Response:
         versions = await asyncio.to_thread(catalogue.versions, name)
     except UnknownModel as error:
         raise NotFound(error.detail) from None
-    reports = await asyncio.to_thread(lambda: [catalogue.report(each) for each in versions])
+    reports = await asyncio.to_thread(lambda: [catalogue.report(version) for version in versions])
     models_dir = context_of(request).settings.models_dir
     curves = await asyncio.to_thread(
-        lambda: [sensitivity_curves.of(models_dir, each.reference) for each in versions]
+        lambda: [sensitivity_curves.of(models_dir, version.reference) for version in versions]
     )
     full = [
         {**msgspec.structs.asdict(version), "report": report, "sensitivity": curve}
@@ -67,7 +66,7 @@ async def get_model(request: Request) -> Response:
 async def livez(request: Request) -> Response:
     """Liveness probe: the process runs and none of its tasks has ended."""
     context = context_of(request)
-    failure = context.gateway.failure or context.hub.failure
+    failure = context.gateway.failure or context.event_hub.failure
     if failure is not None:
         raise InternalError(f"a task of this process ended: {failure!r}")
     return json_response(_encode(Status("alive")))
@@ -75,7 +74,7 @@ async def livez(request: Request) -> Response:
 
 async def readyz(request: Request) -> Response:
     """Readiness probe: every stream can be served; else the reasons."""
-    context, form = context_of(request), query(ReadyQuery, request.query_params.multi_items())
+    context, form = context_of(request), read_query(request, ReadyQuery)
     bearable = context.settings.partitions - 1 if form.partitions == "any" else 0
     reasons = _reasons(context, await context.monitor.look(), bearable)
     if reasons:
@@ -86,7 +85,7 @@ async def readyz(request: Request) -> Response:
 async def show_metrics(request: Request) -> Response:
     """Return the metrics of all processes of the service in Prometheus's text format."""
     content = await asyncio.to_thread(metrics.exposition)
-    with suppress(RedisUnavailable, CorruptState):  # those of the processes matter most just then
+    with suppress(RedisUnavailable, CorruptState):  # process metrics matter most during an outage
         content += await from_store(context_of(request).pinned.exposition())
     return Response(content, headers={"Content-Type": metrics.CONTENT_TYPE})
 

@@ -26,7 +26,7 @@ from service.models.canary import Canary
 from service.schema.commands import CanaryForm, MovesForm
 from service.schema.responses import Moves
 
-AT_ONCE = 16  # reruns that are asked for; each worker does them one after the other
+AT_ONCE = 16  # concurrent reruns; a worker runs one at a time
 _encode = msgspec.json.Encoder().encode
 _canary = TypeAdapter(CanaryForm).validate_json
 _moves = TypeAdapter(MovesForm).validate_json
@@ -35,19 +35,19 @@ _moves = TypeAdapter(MovesForm).validate_json
 async def get_canary(request: Request) -> Response:
     """Return the canary of a model."""
     context, name = _model(request)
-    every, unreadable = await from_store(context.store.canaries())
+    canaries, unreadable = await from_store(context.store.canaries())
     if name in unreadable:
         raise CorruptState(f"cannot read the canary of {name!r}: set it again")
-    found = every.get(name)
-    if found is None:
+    canary = canaries.get(name)
+    if canary is None:
         raise NotFound(f"model {name!r} has no canary")
-    return json_response(_encode(found))
+    return json_response(_encode(canary))
 
 
 async def put_canary(request: Request) -> Response:
     """Set a model's canary: the share of new streams that are created with a given version."""
     context, name = _model(request)
-    form = await read_form(request, partial(context.forms.parsed, _canary))
+    form = await read_form(request, partial(context.observation_parser.parsed, _canary))
     versions = context.catalogue.usable(name)
     if form.version not in versions:
         raise UnknownModel(f"no usable {name}@{form.version}; usable versions: {versions}")
@@ -71,7 +71,7 @@ async def delete_canary(request: Request) -> Response:
 async def move_streams(request: Request) -> Response:
     """Move streams to another model, selected by id prefix, page by page."""
     context = context_of(request)
-    form = await read_form(request, partial(context.forms.parsed, _moves))
+    form = await read_form(request, partial(context.observation_parser.parsed, _moves))
     names, cursor = await from_store(context.store.names(form.prefix, form.cursor, form.limit))
     room = asyncio.Semaphore(AT_ONCE)
 

@@ -17,15 +17,16 @@ from service.api.http import (
     Context,
     Listed,
     context_of,
-    formed,
     key_of,
-    outcome_response,
+    parse_body,
     read_items,
     read_json,
+    read_query,
     stream_of,
+    submit,
 )
 from service.api.parsing.bodies import NDJSON
-from service.api.parsing.observations import Observations, digest, query
+from service.api.parsing.observations import Observations, digest
 from service.api.routes.bulk import Bulk
 from service.errors.base import PROBLEM_JSON, FieldError, InvalidField, ServiceError
 from service.schema.queries import ObserveQuery
@@ -36,17 +37,16 @@ _encode = msgspec.json.Encoder().encode
 async def observe(request: Request) -> Response:
     """Post one observation, or an ordered list of them."""
     context, stream = context_of(request), stream_of(request)
-    shown = _shown(request)
+    options = _template(request)
     key = key_of(request)
     body = await read_json(request)
-    form = await formed(context, context.forms.observations, body)
-    digested = None if key is None else await formed(context, digest, body)
-    template = replace(shown, stream=stream, key=key, digest=digested, seq=form.seq)
+    form = await parse_body(context, context.observation_parser.observations, body)
+    body_digest = None if key is None else await parse_body(context, digest, body)
+    template = replace(options, stream=stream, key=key, digest=body_digest, seq=form.seq)
     if form.many:
         return await _observe_list(context, template, form)
     template.observations = form.observations
-    outcome = await context.gateway.submit(template)
-    return outcome_response(outcome)
+    return await submit(request, template)
 
 
 async def observe_many(request: Request) -> Response:
@@ -56,29 +56,29 @@ async def observe_many(request: Request) -> Response:
         # Ignored, it would promise a safe retry that is none.
         detail = "not allowed for many streams: give each item its own `key`"
         raise InvalidField([FieldError("header.idempotency-key", detail)])
-    shown = _shown(request)
+    template = _template(request)
     body, lines = await read_items(request)
-    items = await formed(context, partial(context.forms.items, lines=lines), body)
-    rendered = await Bulk(context, items, shown).run()
+    items = await parse_body(context, partial(context.observation_parser.items, lines=lines), body)
+    rendered = await Bulk(context, items, template).run()
     if lines:
         return Listed(rendered, (b"", b"\n", b"\n" if rendered else b""), media_type=NDJSON)
     return Listed(rendered)
 
 
-def _shown(request: Request) -> wire.Observe:
-    """Return a command without observations, of what the query has answers carry."""
+def _template(request: Request) -> wire.Observe:
+    """Return a command without observations, with the answer options of the query."""
     if not request.scope["query_string"]:
         return wire.Observe("", [])
-    form = query(ObserveQuery, request.query_params.multi_items())
+    form = read_query(request, ObserveQuery)
     return wire.Observe(
         "", [], belief=form.belief, components=form.components, quantiles=form.quantiles
     )
 
 
 async def _observe_list(context: Context, template: wire.Observe, form: Observations) -> Response:
-    """Apply a list part by part, each after the answer to the last: ordered, not atomic."""
+    """Apply a list part by part, in order; not atomic."""
     answers: list[bytes] = []
-    size, patience = context.forms.parts(form.observations), context.gateway.patience()
+    size, patience = context.observation_parser.parts(form.observations), context.gateway.patience()
     for first in range(0, len(form.observations), size):
         part = form.observations[first : first + size]
         command = replace(
@@ -88,7 +88,7 @@ async def _observe_list(context: Context, template: wire.Observe, form: Observat
             seq=None if template.seq is None else template.seq + first,
         )
         try:
-            # Shielded by the lane: a client that goes away does not undo what it sent.
+            # The queue shields the append: a client that disconnects does not undo its request.
             outcome = await context.gateway.submit(command, first > 0, patience)
         except ServiceError as error:
             return _stopped(error.status, error.document(), answers, error.headers())
@@ -103,7 +103,7 @@ async def _observe_list(context: Context, template: wire.Observe, form: Observat
 def _stopped(
     status: int, document: dict[str, Any], answers: list[bytes], headers: Mapping[str, str]
 ) -> Response:
-    """Answer a list that was applied in part: what was applied, and why not the rest."""
+    """Return the response for a list applied in part: the answers so far, and the error."""
     document["applied"] = len(answers)
     before = _encode(document)[:-1] + b',"answers":['
     return Listed(answers, (before, b",", b"]}"), status, headers, PROBLEM_JSON)

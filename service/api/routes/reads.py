@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from functools import partial
-
 import msgspec
 from starlette.requests import Request
 from starlette.responses import Response
@@ -14,11 +12,12 @@ from service.api.http import (
     Context,
     context_of,
     json_response,
-    outcome_response,
-    read_form,
+    read_query,
     stream_of,
+    submit,
+    submit_body,
 )
-from service.api.parsing.observations import query
+from service.api.parsing.commands import CommandParser
 from service.api.routes.streams import head_of
 from service.schema import rendering, responses
 from service.schema.queries import HistoryQuery
@@ -29,29 +28,22 @@ _encode = msgspec.json.Encoder().encode
 
 async def predict(request: Request) -> Response:
     """Predict the next label at each input."""
-    context, stream = context_of(request), stream_of(request)
-    command = await read_form(request, partial(context.asked.prediction, stream), required=False)
-    return outcome_response(await context.gateway.submit(command))
+    return await submit_body(request, CommandParser.prediction, required=False)
 
 
 async def act(request: Request) -> Response:
     """Choose among candidate inputs: Thompson sampling, optimistic or greedy."""
-    context, stream = context_of(request), stream_of(request)
-    command = await read_form(request, partial(context.asked.action, stream))
-    return outcome_response(await context.gateway.submit(command))
+    return await submit_body(request, CommandParser.action)
 
 
 async def what_if(request: Request) -> Response:
     """Rerun the retained history under other settings or another model; changes nothing."""
-    context, stream = context_of(request), stream_of(request)
-    command = await read_form(request, partial(context.asked.what_if, stream), required=False)
-    return outcome_response(await context.gateway.submit(command))
+    return await submit_body(request, CommandParser.what_if, required=False)
 
 
 async def run_length(request: Request) -> Response:
     """Return the full run-length belief (posterior)."""
-    context, stream = context_of(request), stream_of(request)
-    return outcome_response(await context.gateway.submit(wire.RunLength(stream)))
+    return await submit(request, wire.RunLength(stream_of(request)))
 
 
 async def changepoints(request: Request) -> Response:
@@ -75,7 +67,7 @@ async def changepoints(request: Request) -> Response:
 async def history(request: Request) -> Response:
     """Return recent observations with their answers, oldest first, page by page."""
     context, stream = context_of(request), stream_of(request)
-    form = query(HistoryQuery, request.query_params.multi_items())
+    form = read_query(request, HistoryQuery)
     head = await head_of(context, stream)
     first = max(0, head.seq - head.settings.history)
     start = max(first, head.seq - form.limit if form.start is None else form.start)
@@ -88,7 +80,7 @@ async def history(request: Request) -> Response:
         model=head.settings.model,
         first=first,
         observations=[rendering.record(record) for record in records],
-        changes=[rendering.change(each) for each in changes],
+        changes=[rendering.change(change) for change in changes],
         next=stop if stop < head.seq else None,
         unreadable=without(lost + unreadable, f"history of {stream!r}"),
     )
@@ -98,7 +90,7 @@ async def history(request: Request) -> Response:
 async def _changes(
     context: Context, stream: str, start: int, stop: int
 ) -> tuple[list[wire.Change], list[str]]:
-    """Return what was changed before an observation of the page, or after the last one there is."""
+    """Return the settings changes within the page, including those after the last observation."""
     partition = context.gateway.partition(stream)
     return await from_store(context.store.changes(partition, stream, start, stop + 1))
 
@@ -127,12 +119,12 @@ async def _path(
     if not first:
         return [], []
     last, _ = await _records(context, stream, head, head.seq - 1, head.seq)
-    found = {record.seq: record for record in (first[0], *last)}
+    records = {record.seq: record for record in (first[0], *last)}
     place = head.best_start
     while place > first[0].seq:
         here, lost = await _records(context, stream, head, place, place + 1)
         if not here:
-            return [found[seq] for seq in sorted(found)], lost
-        found[place] = here[0]
+            return [records[seq] for seq in sorted(records)], lost
+        records[place] = here[0]
         place = min(here[0].previous_start, place - 1)
-    return [found[seq] for seq in sorted(found)], []
+    return [records[seq] for seq in sorted(records)], []

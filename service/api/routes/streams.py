@@ -18,12 +18,14 @@ from service.api.http import (
     Context,
     context_of,
     json_response,
-    outcome_response,
     read_form,
+    read_query,
     read_snapshot,
     stream_of,
+    submit,
+    submit_body,
 )
-from service.api.parsing.observations import query
+from service.api.parsing.commands import CommandParser
 from service.errors.base import UnknownStream
 from service.errors.stream import UnfitSnapshot
 from service.models import catalogue
@@ -39,16 +41,15 @@ _encode = msgspec.json.Encoder().encode
 async def put_stream(request: Request) -> Response:
     """Create a stream, or change some settings of an existing one."""
     context, stream = context_of(request), stream_of(request)
-    settings = await read_form(request, context.forms.settings, required=False)
+    settings = await read_form(request, context.observation_parser.settings, required=False)
     if settings.get("pinned"):
         await from_store(context.pinned.admit(stream))
-    return outcome_response(await context.gateway.submit(wire.Configure(stream, settings)))
+    return await submit(request, wire.Configure(stream, settings))
 
 
 async def delete_stream(request: Request) -> Response:
     """Delete a stream and all its data."""
-    context, stream = context_of(request), stream_of(request)
-    return outcome_response(await context.gateway.submit(wire.Delete(stream)))
+    return await submit(request, wire.Delete(stream_of(request)))
 
 
 async def get_stream(request: Request) -> Response:
@@ -60,31 +61,23 @@ async def get_stream(request: Request) -> Response:
 
 async def put_run_length(request: Request) -> Response:
     """Override the run-length belief, or supervise the next observation."""
-    context, stream = context_of(request), stream_of(request)
-    command = await read_form(request, partial(context.asked.belief, stream))
-    return outcome_response(await context.gateway.submit(command))
+    return await submit_body(request, CommandParser.belief)
 
 
 async def move_stream(request: Request) -> Response:
     """Move a stream to another model by rerunning its retained history."""
-    context, stream = context_of(request), stream_of(request)
-    command = await read_form(request, partial(context.asked.move, stream))
-    return outcome_response(await context.gateway.submit(command))
+    return await submit_body(request, CommandParser.move)
 
 
 async def judge(request: Request) -> Response:
     """Give feedback on an event: confirm or reject a changepoint; the stream is rerun with it."""
-    context, stream = context_of(request), stream_of(request)
     event = request.scope["path_params"]["event"]
-    command = await read_form(request, partial(context.asked.verdict, stream, event))
-    return outcome_response(await context.gateway.submit(command))
+    return await submit_body(request, partial(CommandParser.feedback, event=event))
 
 
 async def report_change(request: Request) -> Response:
     """Report a missed changepoint; the stream is rerun with it."""
-    context, stream = context_of(request), stream_of(request)
-    command = await read_form(request, partial(context.asked.change, stream))
-    return outcome_response(await context.gateway.submit(command))
+    return await submit_body(request, CommandParser.change)
 
 
 async def get_snapshot(request: Request) -> Response:
@@ -95,15 +88,15 @@ async def get_snapshot(request: Request) -> Response:
         raise UnknownStream(f"there is no stream {stream!r}")
     place = context.settings.models_dir, parts.head.settings.model
     digest = parts.head.digest or await asyncio.to_thread(catalogue.digest, *place)
-    found = snapshot.Snapshot(stream, time.time_ns() // 1_000_000, digest, *parts)
-    blob = await asyncio.to_thread(snapshot.dump, found)
+    exported = snapshot.Snapshot(stream, time.time_ns() // 1_000_000, digest, *parts)
+    blob = await asyncio.to_thread(snapshot.dump, exported)
     return Bytes(blob)
 
 
 async def put_snapshot(request: Request) -> Response:
     """Create a stream from a snapshot."""
     context, stream = context_of(request), stream_of(request)
-    form = query(SnapshotQuery, request.query_params.multi_items())
+    form = read_query(request, SnapshotQuery)
     blob = await read_snapshot(request)
     try:
         await asyncio.to_thread(snapshot.check, blob)
@@ -111,14 +104,13 @@ async def put_snapshot(request: Request) -> Response:
         raise UnfitSnapshot(str(error)) from error
     token, partition = secrets.token_hex(16), context.gateway.partition(stream)
     await from_store(context.store.stage(partition, token, blob))
-    outcome = await context.gateway.submit(wire.Import(stream, token, form.replace))
-    return outcome_response(outcome)
+    return await submit(request, wire.Import(stream, token, form.replace))
 
 
 async def list_streams(request: Request) -> Response:
     """List stream ids in order, page by page."""
     context = context_of(request)
-    form = query(StreamsQuery, request.query_params.multi_items())
+    form = read_query(request, StreamsQuery)
     names, cursor = await from_store(context.store.names(form.prefix, form.cursor, form.limit))
     return json_response(_encode(StreamPage([StreamName(name) for name in names], cursor)))
 
@@ -138,7 +130,7 @@ async def overview(request: Request) -> Response:
     A page is not a consistent snapshot; streams deleted meanwhile are missing from it.
     """
     context = context_of(request)
-    form = query(OverviewQuery, request.query_params.multi_items())
+    form = read_query(request, OverviewQuery)
     store = context.store
     names, cursor = await from_store(store.names(form.prefix, form.cursor, form.limit))
     pairs = [(context.gateway.partition(name), name) for name in names]

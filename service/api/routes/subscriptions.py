@@ -8,9 +8,8 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from service import wire
-from service.api.http import Context, context_of, stream_of
+from service.api.http import Context, context_of, read_query, stream_of
 from service.api.parsing.bodies import header
-from service.api.parsing.observations import query
 from service.api.routes.streams import head_of
 from service.api.sse.events import EventStream, Subscription
 from service.api.sse.observations import Follower, differs
@@ -40,17 +39,17 @@ async def events(request: Request) -> Response:
     of one that is given several times, any.
     """
     context = context_of(request)
-    form = query(EventsQuery, request.query_params.multi_items())
-    wanted = Filter(
+    form = read_query(request, EventsQuery)
+    filter_ = Filter(
         frozenset(form.stream), tuple(form.prefix), frozenset(form.model), frozenset(form.state)
     )
     known, whole = _resume(request, form.after, context)
-    hub, total = context.hub, context.settings.partitions
+    hub, total = context.event_hub, context.settings.partitions
     await hub.ready()
     hub.connections.enter()
-    partitions = {partition_of(each, total) for each in form.stream} or range(total)
+    partitions = {partition_of(name, total) for name in form.stream} or range(total)
     positions = Positions(partitions, total, hub.positions if known is None else known)
-    subscription = Subscription(hub, wanted, positions, whole)
+    subscription = Subscription(hub, filter_, positions, whole)
     return EventStream(
         subscription.chunks(HEARTBEAT_S),
         hub.connections.leave,
@@ -62,12 +61,12 @@ async def events(request: Request) -> Response:
 def _resume(
     request: Request, after: str | None, context: Context
 ) -> tuple[dict[int, Id] | None, bool]:
-    """Return where to go on, None for what comes, and whether everything retained is wanted.
+    """Return the positions to resume after and whether to send all retained events.
 
-    The header is a reconnection's, and wins.
+    None: new events only. The header, sent by a reconnecting client, takes precedence.
     """
-    given, loc = header(request.scope, b"last-event-id"), "header.last-event-id"
-    text = given.decode("latin-1").strip() if given is not None else ""
+    last_event_id, loc = header(request.scope, b"last-event-id"), "header.last-event-id"
+    text = last_event_id.decode("latin-1").strip() if last_event_id is not None else ""
     if not text:
         text, loc = after or "", "query.after"
     if not text:
@@ -90,12 +89,12 @@ async def follow_observations(request: Request) -> Response:
     at first and whenever it changed.
     """
     context, stream = context_of(request), stream_of(request)
-    form = query(LiveQuery, request.query_params.multi_items())
+    form = read_query(request, LiveQuery)
     place = _resume_observations(request, form.after)
     head = await head_of(context, stream)
     at = _first(stream, head, place)
-    live = context.live
-    follower = Follower(live, live.enter(stream, head), head.generation, at, form.state)
+    hub = context.observation_hub
+    follower = Follower(hub, hub.enter(stream, head), head.generation, at, form.state)
     await follower.ready()
     return EventStream(
         follower.chunks(HEARTBEAT_S),
@@ -106,29 +105,29 @@ async def follow_observations(request: Request) -> Response:
 
 
 def _resume_observations(request: Request, after: str | None) -> tuple[str, str | None] | None:
-    """Return position and life to go on after; None for what comes. The header wins."""
-    given, loc = header(request.scope, b"last-event-id"), "header.last-event-id"
-    text = given.decode("latin-1").strip() if given is not None else ""
+    """Return the position and generation to resume after; None: new observations only."""
+    last_event_id, loc = header(request.scope, b"last-event-id"), "header.last-event-id"
+    text = last_event_id.decode("latin-1").strip() if last_event_id is not None else ""
     if not text:
         text, loc = after or "", "query.after"
     if not text:
         return None
-    found = _cursor(text)
-    if found is None:
+    match = _cursor(text)
+    if match is None:
         detail = "expected the id of a message, SEQ@GENERATION, or a seq; -1: everything retained"
         raise InvalidField([FieldError(loc, detail)])
-    return found[1], found[2]
+    return match[1], match[2]
 
 
 def _first(stream: str, head: wire.Head, place: tuple[str, str | None] | None) -> int:
-    """Return the `seq` of the first observation to send; StreamReplaced where it cannot be."""
+    """Return the `seq` of the first observation to send; raise StreamReplaced if there is none."""
     if place is None:
         return head.seq
-    seq, life = place
-    if life is None and seq == ALL_OBSERVATIONS:
+    seq, generation = place
+    if generation is None and seq == ALL_OBSERVATIONS:
         return max(0, head.seq - head.settings.history)
     at = int(seq) + 1
-    if differs(head, head.generation if life is None else int(life), at):
+    if differs(head, head.generation if generation is None else int(generation), at):
         raise StreamReplaced(
             f"the stream {stream!r} has no observation {seq} of that generation: it was "
             f"recreated, or restored to an earlier state. It is at seq {head.seq}; "

@@ -7,11 +7,22 @@ from typing import Any
 from fastapi import FastAPI
 
 from service.api.http import Bytes, RawRoute
-from service.api.openapi import document
+from service.api.openapi import document, problems
 from service.api.routes import console, health, models, observations, reads, streams, subscriptions
-from service.api.routes.call import BODY, CANARY, EVENTS, LOGGED, STREAM, Call
+from service.api.routes.call import (
+    CANARY,
+    CHANGE,
+    EVENTS,
+    FEEDBACK,
+    READ,
+    STORED,
+    STREAM,
+    UNFIT,
+    Call,
+)
 from service.api.sse.events import EventStream
 from service.api_keys import OPEN
+from service.errors import base, stream
 from service.models.canary import Canary
 from service.schema import responses
 from service.schema.commands import (
@@ -46,7 +57,16 @@ CALLS = (
         f"{STREAM}/observations",
         observations.observe,
         responses.Answer | list[responses.Answer],
-        (*BODY, 409, *LOGGED),
+        (
+            *CHANGE,
+            *UNFIT,
+            base.ApiBusy,
+            base.KeyReused,
+            base.NumericalFault,
+            base.SeqConflict,
+            stream.NotAwaited,
+            stream.TimeBackwards,
+        ),
         (document.STREAM, document.IDEMPOTENCY),
         ObserveQuery,
         document.body(document.one_or_list(Observation)),
@@ -57,7 +77,7 @@ CALLS = (
         "/v1/observations",
         observations.observe_many,
         None,
-        (*BODY, 422),
+        (base.ApiBusy, base.WaitTooLong),
         query=ObserveQuery,
         body=document.body(document.items_of(Item), lines=True),
         tag="observations",
@@ -68,7 +88,7 @@ CALLS = (
         "/v1/streams",
         streams.list_streams,
         responses.StreamPage,
-        (422, 503),
+        (base.InvalidField,),
         query=StreamsQuery,
     ),
     Call(
@@ -76,7 +96,7 @@ CALLS = (
         "/v1/overview",
         streams.overview,
         responses.Overview,
-        (422, 503),
+        (base.InvalidField,),
         query=OverviewQuery,
     ),
     Call(
@@ -84,19 +104,27 @@ CALLS = (
         STREAM,
         streams.put_stream,
         responses.StreamSummary,
-        (*BODY, 409, *LOGGED),
+        (*CHANGE, *UNFIT, base.SettingsConflict, base.TooManyPinned),
         _here,
         body=document.body(document.ref(StreamForm), required=False),
         makes=True,
     ),
-    Call("GET", STREAM, streams.get_stream, responses.StreamSummary, (404, 422, 503), _here),
-    Call("DELETE", STREAM, streams.delete_stream, None, (404, *LOGGED), _here, status=204),
+    Call("GET", STREAM, streams.get_stream, responses.StreamSummary, STORED, _here),
+    Call(
+        "DELETE",
+        STREAM,
+        streams.delete_stream,
+        None,
+        (*CHANGE, base.UnknownStream),
+        _here,
+        status=204,
+    ),
     Call(
         "POST",
         f"{STREAM}/predictions",
         reads.predict,
         responses.Predictions,
-        (*BODY, 404, 409, *LOGGED),
+        (*READ, base.DimensionMismatch, stream.UnfitModel, stream.WarmingUp),
         _here,
         body=document.body(document.ref(PredictionForm), required=False),
         tag="reads",
@@ -107,7 +135,7 @@ CALLS = (
         f"{STREAM}/run-length",
         reads.run_length,
         responses.RunLength,
-        (404, *LOGGED),
+        READ,
         _here,
         tag="reads",
     ),
@@ -116,7 +144,15 @@ CALLS = (
         f"{STREAM}/run-length",
         streams.put_run_length,
         responses.RunLength,
-        (*BODY, 404, 409, *LOGGED),
+        (
+            *CHANGE,
+            base.UnknownStream,
+            base.UnknownModel,
+            base.SeqConflict,
+            stream.NotAwaited,
+            stream.UnfitBelief,
+            stream.WarmingUp,
+        ),
         _here,
         body=document.body(document.ref(BeliefForm)),
     ),
@@ -125,7 +161,7 @@ CALLS = (
         f"{STREAM}/actions",
         reads.act,
         responses.Action,
-        (*BODY, 404, 409, *LOGGED),
+        (*READ, base.DimensionMismatch, stream.UnfitModel, stream.WarmingUp),
         _here,
         body=document.body(document.ref(ActionForm)),
         tag="reads",
@@ -136,7 +172,7 @@ CALLS = (
         f"{STREAM}/snapshot",
         streams.get_snapshot,
         None,
-        (404, 422, 500, 503),
+        STORED,
         _here,
         response=Bytes,
         described=document.BLOB,
@@ -146,7 +182,7 @@ CALLS = (
         f"{STREAM}/snapshot",
         streams.put_snapshot,
         responses.StreamSummary,
-        (*BODY, 409, *LOGGED),
+        (*CHANGE, base.UnknownModel, stream.StreamExists, stream.UnfitSnapshot),
         _here,
         SnapshotQuery,
         document.BLOB_BODY,
@@ -158,7 +194,7 @@ CALLS = (
         f"{STREAM}/model",
         streams.move_stream,
         responses.StreamSummary,
-        (*BODY, 404, *LOGGED),
+        (*CHANGE, *UNFIT, base.UnknownStream),
         _here,
         body=document.body(document.ref(ModelForm)),
     ),
@@ -167,7 +203,7 @@ CALLS = (
         f"{STREAM}/what-if",
         reads.what_if,
         responses.WhatIf,
-        (*BODY, 404, *LOGGED),
+        (*READ, *UNFIT),
         _here,
         body=document.body(document.ref(WhatIfForm), required=False),
         tag="reads",
@@ -178,7 +214,7 @@ CALLS = (
         f"{STREAM}/changepoints",
         streams.report_change,
         responses.Verdict,
-        (*BODY, 404, 409, *LOGGED),
+        FEEDBACK,
         _here,
         body=document.body(document.ref(ChangeForm)),
     ),
@@ -187,7 +223,7 @@ CALLS = (
         f"{STREAM}/changepoints/{{event}}",
         streams.judge,
         responses.Verdict,
-        (*BODY, 404, 409, *LOGGED),
+        (*FEEDBACK, stream.UnknownEvent),
         (document.STREAM, document.EVENT),
         body=document.body(document.ref(VerdictForm)),
     ),
@@ -196,7 +232,7 @@ CALLS = (
         f"{STREAM}/changepoints",
         reads.changepoints,
         responses.Changepoints,
-        (404, 422, 503),
+        STORED,
         _here,
         tag="reads",
     ),
@@ -205,7 +241,7 @@ CALLS = (
         f"{STREAM}/history",
         reads.history,
         responses.HistoryPage,
-        (404, 422, 503),
+        STORED,
         _here,
         HistoryQuery,
         tag="reads",
@@ -215,7 +251,7 @@ CALLS = (
         f"{STREAM}/observations/live",
         subscriptions.follow_observations,
         None,
-        (404, 409, 422, 429, 500, 503),
+        (*STORED, base.TooManyEventStreams, stream.StreamReplaced),
         (document.STREAM, document.LAST_EVENT_ID),
         LiveQuery,
         tag="reads",
@@ -227,7 +263,7 @@ CALLS = (
         EVENTS,
         subscriptions.events,
         None,
-        (422, 429, 503),
+        (base.InvalidField, base.TooManyEventStreams),
         (document.LAST_EVENT_ID,),
         EventsQuery,
         tag="events",
@@ -240,7 +276,7 @@ CALLS = (
         "/v1/models/{name}",
         health.get_model,
         responses.ModelDetail,
-        (404,),
+        (base.NotFound,),
         (document.MODEL,),
         tag="models",
     ),
@@ -249,7 +285,7 @@ CALLS = (
         CANARY,
         models.get_canary,
         Canary,
-        (404, 503),
+        (base.NotFound,),
         _model,
         tag="models",
     ),
@@ -258,7 +294,7 @@ CALLS = (
         CANARY,
         models.put_canary,
         Canary,
-        (*BODY, 404, 422, 503),
+        (base.NotFound, base.UnknownModel),
         _model,
         body=document.body(document.ref(CanaryForm)),
         tag="models",
@@ -269,7 +305,7 @@ CALLS = (
         CANARY,
         models.delete_canary,
         None,
-        (404, 503),
+        (base.NotFound,),
         _model,
         tag="models",
         status=204,
@@ -280,18 +316,18 @@ CALLS = (
         "/v1/moves",
         models.move_streams,
         responses.Moves,
-        (*BODY, 422, 503),
+        (),
         body=document.body(document.ref(MovesForm)),
         tag="models",
         scope="admin",
     ),
-    Call("GET", "/livez", health.livez, responses.Status, (500,), tag="service", scope=OPEN),
+    Call("GET", "/livez", health.livez, responses.Status, (), tag="service", scope=OPEN),
     Call(
         "GET",
         "/readyz",
         health.readyz,
         responses.Status,
-        (422, 500, 503),
+        (base.InvalidField, base.NotReady),
         (),
         ReadyQuery,
         tag="service",
@@ -315,7 +351,7 @@ def add_routes(app: FastAPI, settings: Settings) -> None:
 
 
 def _guard(app: FastAPI, needs: str) -> None:
-    """Say what the route added last needs."""
+    """Set the required scope of the route added last."""
     route = app.routes[-1]
     assert isinstance(route, RawRoute)
     route.needs = needs
@@ -326,9 +362,8 @@ def _add(app: FastAPI, call: Call) -> None:
     extra: dict[str, Any] = {"parameters": document.parameters(*call.parameters, query=call.query)}
     if call.body is not None:
         extra["requestBody"] = call.body
-    answers = document.problems(call.problems)
+    answers = problems.responses(call.raises)
     if call.needs != OPEN:
-        answers |= document.problems(document.GUARDED)
         extra["security"] = document.security(call.needs)
     if call.answer is not None:
         answers[200] = document.answer(call.answer)

@@ -1,4 +1,4 @@
-"""Connections that have no end of their own: how many there may be, and their end at a stop."""
+"""Limit on event-stream connections, and their end at shutdown."""
 
 from __future__ import annotations
 
@@ -14,21 +14,21 @@ CLOSE_WAIT_S = 1.0
 
 
 class Connections:
-    """Counts the connections of one kind; errors name the kind as `what`."""
+    """Counts the connections of one kind, which errors name."""
 
-    def __init__(self, gauge: Gauge, most: int, what: str) -> None:
-        self._gauge, self._most, self._what = gauge, most, what
+    def __init__(self, gauge: Gauge, limit: int, kind: str) -> None:
+        self._gauge, self._limit, self._kind = gauge, limit, kind
         self._open = 0
         self._empty = asyncio.Event()
         self.closing = False
 
     def enter(self) -> None:
-        """Count one more; TooManyEventStreams beyond the bound, RedisUnavailable at the stop."""
+        """Count one more; TooManyEventStreams over the limit, RedisUnavailable at shutdown."""
         if self.closing:
             raise RedisUnavailable("the service is stopping")
-        if self._open >= self._most:
+        if self._open >= self._limit:
             LOAD_SHED.labels(TooManyEventStreams.reason).inc()
-            raise TooManyEventStreams(f"limit of {self._open} {self._what} connections reached")
+            raise TooManyEventStreams(f"limit of {self._open} {self._kind} connections reached")
         self._count(1)
 
     def leave(self) -> None:
@@ -36,7 +36,7 @@ class Connections:
         self._count(-1)
 
     async def ended(self) -> None:
-        """Wait until the last one has ended, or for a while."""
+        """Wait until the last one has ended, at most CLOSE_WAIT_S."""
         self._empty.clear()
         if self._open:
             with contextlib.suppress(TimeoutError):

@@ -1,4 +1,4 @@
-"""One reader of the feeds per API process; its connections take what it has read."""
+"""One reader of the event feeds per API process, shared by its connections."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from service.wire.event_entries import Entry, Id
 log = logging.getLogger(__name__)
 
 READ_AT_ONCE = 64  # entries per partition
-BUFFER_ENTRIES = 4096  # newest ones, kept for all consumers: one read of 64 partitions
+BUFFER_ENTRIES = 4096  # newest entries, for all consumers: one read of 64 partitions
 BLOCK_MS = 1000
 PAUSE_S = 0.2
 READY_WAIT_S = 5.0
@@ -44,12 +44,12 @@ class EventHub:
         self._task: asyncio.Task[None] | None = None
 
     def start(self) -> None:
-        """Begin to read."""
+        """Start the reader."""
         self._task = asyncio.get_running_loop().create_task(self._run())
         self._task.add_done_callback(self._report)
 
     async def ready(self) -> None:
-        """Wait until it is known where the feeds end."""
+        """Wait until the ends of the feeds are known."""
         with contextlib.suppress(TimeoutError):
             await bounded(self._ready.wait(), READY_WAIT_S)
         if not self._ready.is_set():
@@ -60,13 +60,13 @@ class EventHub:
         """Whether every connection is to end."""
         return self.connections.closing
 
-    def since(self, number: int, most: int) -> list[Entry] | None:
-        """Entries after the first `number` read, at most `most`; None: some are kept no more."""
+    def since(self, number: int, limit: int) -> list[Entry] | None:
+        """Return at most `limit` entries after the first `number`; None: some were dropped."""
         waiting = self.count - number
         if waiting > len(self._recent):
             return None
         first = len(self._recent) - waiting
-        return list(islice(self._recent, first, first + most))
+        return list(islice(self._recent, first, first + limit))
 
     async def moved(self, number: int, timeout_s: float) -> None:
         """Wait until more than `number` entries were read, at most this long."""

@@ -1,7 +1,4 @@
-"""One connection to the events: catching up from the store, then following the hub.
-
-And the response that any connection without an end is.
-"""
+"""Event subscription: catch up from the store, then follow the hub; and its response."""
 
 from __future__ import annotations
 
@@ -35,50 +32,50 @@ _encode = msgspec.json.Encoder().encode
 
 
 class Subscription:
-    """What one consumer wants, and how far it has come.
+    """Filter and positions of one consumer.
 
-    `whole`: it asked for everything retained, so what was trimmed before is not missed.
+    `whole`: it requested everything retained, so entries trimmed before are no gap.
     """
 
-    def __init__(self, hub: EventHub, wanted: Filter, positions: Positions, whole: bool) -> None:
-        self._hub, self._wanted, self._positions = hub, wanted, positions
+    def __init__(self, hub: EventHub, filter_: Filter, positions: Positions, whole: bool) -> None:
+        self._hub, self._filter, self._positions = hub, filter_, positions
         self._whole = whole
-        self._said, self._sent_s = "", 0.0  # the last cursor sent, and when anything was
+        self._sent_cursor, self._sent_s = "", 0.0  # last cursor sent; time of the last chunk
 
     async def chunks(self, heartbeat_s: float) -> AsyncGenerator[bytes]:
-        """Yield messages for as long as the service runs."""
-        yield self._noted(f"retry: {RETRY_MS}\n{self._beat()}".encode())
+        """Yield messages until the service stops."""
+        yield self._mark_sent(f"retry: {RETRY_MS}\n{self._beat()}".encode())
         if gap := await self._first_gap():
-            yield self._noted(gap)
+            yield self._mark_sent(gap)
         joined: int | None = None
         while not self._hub.closing:
             if joined is None and (behind := self._positions.behind(self._hub.positions)):
                 chunk = self._messages(await self._page(behind))
             else:
-                # Nothing is awaited between the look at what is behind and this: no entry falls
-                # between what was caught up with and what is followed.
+                # Nothing is awaited between `behind` and this, so no entry is lost between catching
+                # up and following.
                 joined = self._hub.count if joined is None else joined
                 entries = self._hub.since(joined, MESSAGES_AT_ONCE)
                 joined = None if entries is None else joined + len(entries)
                 chunk = self._messages(entries or [])
             left_s = self._sent_s + heartbeat_s - time.monotonic()
             if chunk:
-                yield self._noted(chunk)
+                yield self._mark_sent(chunk)
             elif left_s <= 0:
-                yield self._noted(self._beat().encode())
+                yield self._mark_sent(self._beat().encode())
             elif joined is not None:
                 await self._hub.moved(joined, left_s)
 
     async def _page(self, behind: Mapping[int, Id]) -> list[Entry]:
         some = dict(list(behind.items())[:PARTITIONS_AT_ONCE])
-        found: list[Entry] = await from_store(self._hub.feeds.page(some, PAGE))
-        for partition in some.keys() - {entry.partition for entry in found}:
-            # Gone from the store, wherever it went: there is nothing to catch up with.
+        entries: list[Entry] = await from_store(self._hub.feeds.page(some, PAGE))
+        for partition in some.keys() - {entry.partition for entry in entries}:
+            # Its entries are gone from the store: there is nothing to catch up with.
             self._positions.move(partition, self._hub.positions[partition])
-        return sorted(found, key=lambda entry: entry.id)
+        return sorted(entries, key=lambda entry: entry.id)
 
     async def _first_gap(self) -> bytes:
-        """Tell in one message what was trimmed away since the consumer was last here."""
+        """Return one message with all entries trimmed since the consumer's cursor."""
         behind = self._positions.behind(self._hub.positions)
         if not behind or self._whole:
             return b""
@@ -86,8 +83,8 @@ class Subscription:
         return self._gap([entry for entry in firsts if entry.before > behind[entry.partition]])
 
     def _messages(self, entries: Iterable[Entry]) -> bytes:
-        """Take entries in; what of them is to be sent."""
-        found = []
+        """Move past these entries; return the messages to send."""
+        messages = []
         for entry in entries:
             if entry.partition not in self._positions:
                 continue
@@ -95,15 +92,15 @@ class Subscription:
             if entry.id <= at:
                 continue  # caught up with already
             if entry.before > at and not (self._whole and at == START):
-                found.append(self._gap([entry]))
+                messages.append(self._gap([entry]))
             self._positions.move(entry.partition, entry.id)
-            if entry.raised is not None and self._wanted.lets(entry.raised):
-                found.append(self._message("changepoint", event_state(entry.raised)))
+            if entry.raised is not None and self._filter.lets(entry.raised):
+                messages.append(self._message("changepoint", event_state(entry.raised)))
                 metrics.EVENTS_SENT.inc()
-        return b"".join(found)
+        return b"".join(messages)
 
     def _gap(self, firsts: list[Entry]) -> bytes:
-        """Tell what was lost before each of these entries; the cursor moves past it."""
+        """Return a gap message for the entries lost before these; moves the cursor past them."""
         if not firsts:
             return b""
         lost = []
@@ -117,32 +114,32 @@ class Subscription:
         return self._message("gap", {"partitions": lost})
 
     def _message(self, kind: str, data: Any) -> bytes:
-        self._said = self._positions.text()
-        return message(kind, data, self._said)
+        self._sent_cursor = self._positions.text()
+        return message(kind, data, self._sent_cursor)
 
     def _beat(self) -> str:
-        """A comment; with the cursor where it moved past events that are not wanted."""
-        cursor, before = self._positions.text(), self._said
-        self._said = cursor
+        """A comment; with the cursor if it moved past events that the filter excludes."""
+        cursor, before = self._positions.text(), self._sent_cursor
+        self._sent_cursor = cursor
         return ":\n\n" if cursor == before else f":\nid: {cursor}\n\n"
 
-    def _noted(self, chunk: bytes) -> bytes:
+    def _mark_sent(self, chunk: bytes) -> bytes:
         self._sent_s = time.monotonic()
         return chunk
 
 
 def message(kind: str, data: Any, id_: str = "") -> bytes:
-    """Return a message of a stream of events."""
+    """Return a server-sent event."""
     place = f"id: {id_}\n" if id_ else ""
     return f"{place}event: {kind}\ndata: {_encode(data).decode()}\n\n".encode()
 
 
 class EventStream(StreamingResponse):
-    """The response, of chunks that have no end; `leave` is called at its end.
+    """A streaming response without an end; calls `leave` when it is closed.
 
-    A consumer that takes nothing for `send_timeout_s` is disconnected, which `dropped` counts. All
-    that waits for it is what the server's connection holds: what it has not seen is in the store.
-    One whose key counts no longer is disconnected before it is sent anything more.
+    A consumer that does not read for `send_timeout_s` is disconnected, which `dropped` counts. Only
+    the connection's own buffer waits for it: later messages are in the store. A consumer whose key
+    was revoked is disconnected before the next chunk.
     """
 
     media_type = "text/event-stream"
@@ -159,7 +156,7 @@ class EventStream(StreamingResponse):
         super().__init__(chunks, headers=HEADERS)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Send until one side ends it."""
+        """Send until either side closes it."""
         scope["state"]["answered_s"] = time.perf_counter()
         self.body_iterator = admitted = self._admitted(scope)
         try:
@@ -170,16 +167,16 @@ class EventStream(StreamingResponse):
             await self._chunks.aclose()
 
     async def _admitted(self, scope: Scope) -> AsyncGenerator[bytes]:
-        """Yield the chunks for as long as the request's key counts."""
-        guard: Authenticator = scope["app"].state.context.guard
+        """Yield the chunks while the request's key is valid."""
+        authenticator: Authenticator = scope["app"].state.context.authenticator
         async for chunk in self._chunks:
-            if not guard.still(scope):
+            if not authenticator.still_admits(scope):
                 log.info("closing event stream: key revoked")
                 return
             yield chunk
 
     async def stream_response(self, send: Send) -> None:
-        """Send the chunks, each within its time."""
+        """Send the chunks, each within the send timeout."""
 
         async def timed(message: Message) -> None:
             async with asyncio.timeout(self._send_timeout_s):
@@ -191,6 +188,6 @@ class EventStream(StreamingResponse):
             self._dropped.inc()
             log.warning("closing event stream: send timeout after %g s", self._send_timeout_s)
         except ServiceError as error:
-            # The answer has begun: its consumer connects again, and is told then.
+            # The response has begun: the consumer gets the error when it reconnects.
             log.warning("closing event stream: %s", error.detail)
             await timed({"type": "http.response.body", "body": b"", "more_body": False})

@@ -1,7 +1,7 @@
-"""Streams whose observations are followed: one look at all of them for all who follow.
+"""Streams with live subscribers: one poll of their committed heads serves all subscribers.
 
-Workers are not asked for anything: what they commit anyway, a stream's head, says whether there
-is more. Each interval costs one round trip, however many follow, and none while nobody does.
+Workers do nothing for it: a stream's committed head shows whether it has new observations. Each
+interval costs one round trip for any number of subscribers, and none without subscribers.
 """
 
 from __future__ import annotations
@@ -27,8 +27,8 @@ from service.store.worker_reads import decoded, first_of
 
 log = logging.getLogger(__name__)
 
-INTERVAL_S = 0.2  # between looks at the heads: 0.1 s late on average, for 1 % of a core
-PAGE, PAGE_BYTES = 32, 262_144  # of what is read and kept at a time: observations, about
+INTERVAL_S = 0.2  # between polls of the heads: 0.1 s late on average, for 1 % of a core
+PAGE, PAGE_BYTES = 32, 262_144  # read at a time: observations, approximate bytes
 
 
 class Page(NamedTuple):
@@ -41,7 +41,7 @@ class Page(NamedTuple):
 
 
 class Watched:
-    """One stream and its head as last seen; `count` tells whether it moved since."""
+    """One stream and its last known head; `count` increases when it changes."""
 
     def __init__(self, stream: str, partition: int, head: wire.Head, store: AsyncStore) -> None:
         self.stream, self.partition = stream, partition
@@ -55,7 +55,7 @@ class Watched:
         self._page: tuple[tuple[int, int], asyncio.Future[Page]] | None = None
 
     def saw(self, blob: bytes | None) -> None:
-        """Take in the head as stored."""
+        """Update the head from its stored form."""
         if blob == self._blob:
             return
         self._blob, self._corrupt = blob, None
@@ -68,13 +68,13 @@ class Watched:
         self.wake()
 
     def wake(self) -> None:
-        """Have all who wait look again."""
+        """Wake all followers."""
         self.count += 1
         moved, self._moved = self._moved, asyncio.Event()
         moved.set()
 
     async def moved(self, count: int, timeout_s: float) -> None:
-        """Wait until there is something new since `count`, at most this long."""
+        """Wait for a change since `count`, at most this long."""
         if self.count == count:
             with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout(timeout_s):
@@ -82,8 +82,8 @@ class Watched:
 
     async def look(self) -> None:
         """Read the head now; raises RedisUnavailable."""
-        found = await from_store(self._store.heads([(self.partition, self.stream)]))
-        self.saw(found[self.stream])
+        blobs = await from_store(self._store.heads([(self.partition, self.stream)]))
+        self.saw(blobs[self.stream])
 
     def check(self) -> None:
         """Raise CorruptState where the head cannot be read."""
@@ -91,7 +91,7 @@ class Watched:
             raise self._corrupt
 
     async def page(self, start: int) -> Page:
-        """Return what comes from `start` on; read once for all who are there.
+        """Return the page from `start`; followers at the same place share one read.
 
         Raises RedisUnavailable and CorruptState.
         """
@@ -105,7 +105,7 @@ class Watched:
     async def _read(self, start: int) -> Page:
         head = self.head
         assert head is not None
-        # What is gone for good is one gap, however long.
+        # Observations no longer retained are one gap.
         first = max(start, min(first_of(self.stream, head.oldest), head.seq - 1))
         stop = min(head.seq, first + PAGE)
         read = self._store.following(self.partition, self.stream, head, first, stop)
@@ -117,7 +117,7 @@ class Watched:
 
 
 class ObservationHub:
-    """All streams that are followed in this process."""
+    """All streams with live subscribers in this process."""
 
     def __init__(self, store: AsyncStore, settings: Settings) -> None:
         self.connections = Connections(
@@ -128,18 +128,18 @@ class ObservationHub:
         self._wanted = asyncio.Event()
 
     def enter(self, stream: str, head: wire.Head) -> Watched:
-        """Follow a stream whose head was just read; TooManyEventStreams beyond the bound."""
+        """Follow a stream whose head was just read; TooManyEventStreams over the limit."""
         self.connections.enter()
-        found = self._watched.get(stream)
-        if found is None:
+        watched = self._watched.get(stream)
+        if watched is None:
             partition = partition_of(stream, self._partitions)
-            found = self._watched[stream] = Watched(stream, partition, head, self._store)
+            watched = self._watched[stream] = Watched(stream, partition, head, self._store)
             self._wanted.set()
-        found.followers += 1
-        return found
+        watched.followers += 1
+        return watched
 
     def leave(self, watched: Watched) -> None:
-        """Follow it no longer."""
+        """Stop following a stream."""
         self.connections.leave()
         watched.followers -= 1
         if not watched.followers:
@@ -148,7 +148,7 @@ class ObservationHub:
                 self._wanted.clear()
 
     async def watch(self) -> None:
-        """Look at what is followed, for ever."""
+        """Poll the followed streams, forever."""
         reached = True
         while True:
             await self._wanted.wait()
@@ -169,21 +169,21 @@ class ObservationHub:
         await self.connections.ended()
 
     async def _look(self) -> None:
-        places = [(each.partition, each.stream) for each in self._watched.values()]
-        found = await from_store(self._store.heads(places))
-        for stream, blob in found.items():
+        places = [(watched.partition, watched.stream) for watched in self._watched.values()]
+        blobs = await from_store(self._store.heads(places))
+        for stream, blob in blobs.items():
             watched = self._watched.get(stream)
             if watched is not None:
                 watched.saw(blob)
 
 
 def cursor_of(seq: int, generation: int) -> str:
-    """Return the id of an observation's message; the second part is the stream's life."""
+    """Return the id of an observation's message; the second part is the stream's generation."""
     return f"{seq}@{generation}"
 
 
 def _messages(generation: int, records: Sequence[wire.Record], start: int, stop: int) -> Page:
-    """Messages with the records of [start, stop), and with what is missing among them."""
+    """Messages of the records of [start, stop), and of the gaps among them."""
     parts: list[bytes] = []
     size, at, gaps, sent = 0, start, 0, 0
     for record in records:

@@ -1,4 +1,4 @@
-"""One connection that follows the observations of a stream."""
+"""Live subscription to the observations of one stream."""
 
 from __future__ import annotations
 
@@ -18,35 +18,35 @@ ENDS = {
 
 
 def differs(head: wire.Head | None, generation: int, at: int) -> str:
-    """Say why a stream cannot go on at `at` in one of its lives; empty where it can.
+    """Return why a stream cannot continue at `at` in this generation; empty if it can.
 
-    at: `seq` of the observation to come. Those behind a label that is awaited have theirs already.
+    at: `seq` of the next observation. Those queued behind a pending label already have a `seq`.
     """
     if head is None or head.deleted:
         return "deleted"
-    ahead = at > head.seq + len(head.pending)  # of a store that was put back to an earlier state
+    ahead = at > head.seq + len(head.pending)  # of a store that was restored to an earlier state
     return "replaced" if ahead or head.generation != generation else ""
 
 
 class Follower:
-    """How far one consumer has come: `at` is the `seq` of the observation to come.
+    """Position of one consumer: `at` is the `seq` of its next observation.
 
-    state: whether the stream's summary is wanted, too.
+    state: whether to send the stream's summary as well.
     """
 
     def __init__(
-        self, live: ObservationHub, watched: Watched, generation: int, at: int, state: bool
+        self, hub: ObservationHub, watched: Watched, generation: int, at: int, state: bool
     ) -> None:
-        self._live, self._watched = live, watched
+        self._hub, self._watched = hub, watched
         self._generation, self._at, self._state = generation, at, state
-        self._told: wire.Head | None = None  # the head that was last summed up
+        self._sent_head: wire.Head | None = None  # the head of the last summary sent
         self._sent_s = 0.0
 
     async def ready(self) -> None:
-        """Read what comes first: where that fails there is still an answer to say why.
+        """Read the first page before the response begins, so that its errors become a problem.
 
         Otherwise a client that reconnects to unreadable records would get no error. Raises
-        RedisUnavailable and CorruptState, and follows no longer then.
+        RedisUnavailable and CorruptState, and stops following then.
         """
         try:
             head = self._watched.head
@@ -61,38 +61,38 @@ class Follower:
 
         Raises RedisUnavailable and CorruptState.
         """
-        # A consumer that is cut off before its first message goes on here all the same.
+        # A consumer that disconnects before its first message resumes here as well.
         place = cursor_of(self._at - 1, self._generation)
-        yield self._noted(f"retry: {RETRY_MS}\n:\nid: {place}\n\n".encode())
-        while not self._live.connections.closing:
+        yield self._mark_sent(f"retry: {RETRY_MS}\n:\nid: {place}\n\n".encode())
+        while not self._hub.connections.closing:
             count = self._watched.count
-            if reason := await self._ending():
+            if reason := await self._end_reason():
                 yield message("end", {"reason": reason, "detail": ENDS[reason]})
                 return
             left_s = self._sent_s + heartbeat_s - time.monotonic()
             if chunk := await self._news():
-                yield self._noted(chunk)
+                yield self._mark_sent(chunk)
             elif left_s <= 0:
-                yield self._noted(b":\n\n")
+                yield self._mark_sent(b":\n\n")
             else:
                 await self._watched.moved(count, left_s)
 
     def leave(self) -> None:
-        """Follow no longer."""
-        self._live.leave(self._watched)
+        """Stop following."""
+        self._hub.leave(self._watched)
 
-    async def _ending(self) -> str:
-        """Say why there is no more to come; empty where there is."""
+    async def _end_reason(self) -> str:
+        """Return why the subscription ends; empty if it continues."""
         self._watched.check()
         if not differs(self._watched.head, self._generation, self._at):
             return ""
-        # A look that was on its way may have brought an older head.
+        # A poll in flight may have returned an older head.
         await self._watched.look()
         self._watched.check()
         return differs(self._watched.head, self._generation, self._at)
 
     async def _news(self) -> bytes:
-        """Return messages that the consumer has not had."""
+        """Return messages that the consumer has not received."""
         head = self._watched.head
         assert head is not None
         if self._at < head.seq:
@@ -101,11 +101,11 @@ class Follower:
             metrics.LIVE_OBSERVATIONS.inc(page.observations)
             metrics.LIVE_GAPS.inc(page.gaps)
             return page.chunk
-        if self._state and head is not self._told:
-            self._told = head
+        if self._state and head is not self._sent_head:
+            self._sent_head = head
             return message("state", rendering.summary(self._watched.stream, head))
         return b""
 
-    def _noted(self, chunk: bytes) -> bytes:
+    def _mark_sent(self, chunk: bytes) -> bytes:
         self._sent_s = time.monotonic()
         return chunk

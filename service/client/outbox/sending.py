@@ -43,7 +43,7 @@ FAULT_TRIES = 5  # of an item that the service fails at, before it is set aside
 
 
 class Delivered(NamedTuple):
-    """An item was applied. Of one found in the history the answer is only what that keeps."""
+    """An item was applied. If found in the history, its answer has only the recorded fields."""
 
     ticket: int
     stream: str
@@ -64,7 +64,7 @@ Step = Call[Any] | Notice
 
 
 class Sender:
-    """Sends what a store holds, in rounds."""
+    """Sends the items of a store, in rounds."""
 
     def __init__(self, store: Store, batch: int, exclusive: bool) -> None:
         self._store, self._exclusive = store, exclusive
@@ -102,19 +102,19 @@ class Sender:
             body = {**msgspec.json.decode(item.body), "stream": item.stream}
             body["key"] = self._store.key(item)
             items.append(body if item.seq is None else {**body, "seq": item.seq})
-        return calls.observe_many(items, calls.Shown())
+        return calls.observe_many(items, calls.AnswerOptions())
 
     def _find_positions(self, batch: Sequence[Item]) -> Generator[Step, Any, None]:
         for stream in dict.fromkeys(item.stream for item in batch):
             if self._exclusive and self._store.position(stream) is None:
                 try:
                     position = (yield calls.stream(stream)).seq
-                except (NotFound, Invalid):  # whatever is wrong with it is told when it is made
+                except (NotFound, Invalid):  # its errors are reported when the stream is created
                     position = 0
                 self._store.set_position(stream, position)
 
     def _without_lapsed(self, batch: list[Item]) -> Generator[Step, Any, list[Item]]:
-        """Set aside what may have been applied when nobody remembers any more."""
+        """Set aside items that may have been applied, once their keys are forgotten."""
         if self._exclusive:
             return batch
         kept, now = [], time.time()
@@ -146,7 +146,7 @@ class Sender:
                 yield item._replace(seq=seq, sent=0, first_sent=None)
 
     def _settle(self, group: Sequence[tuple[Item, Result]]) -> Generator[Step, Any, None]:
-        """Enter what became of one stream's items; after the first refusal none was attempted."""
+        """Record the results of one stream's items; none is attempted after the first error."""
         done: list[Item] = []
         position = None
         try:
@@ -196,7 +196,7 @@ class Sender:
         self._store.applied([item], answer.seq + 1)
 
     def _recorded(self, item: Item) -> Generator[Step, Any, Answer | None]:
-        """Return what the history knows of an item; None when it was not applied."""
+        """Return the history's record of an item; None when it was not applied."""
         assert item.seq is not None
         try:
             page: HistoryPage = yield calls.history(item.stream, item.seq, 1)
@@ -209,7 +209,7 @@ class Sender:
             if record.seq == item.seq:
                 posted = msgspec.json.decode(item.body)
                 return _answer(bare, record) if _same(posted, record) else None
-        return bare  # not kept any more; nobody else writes to the stream
+        return bare  # no longer retained; the stream has no other writer
 
     def _failed(self, batch: Sequence[Item], error: ClientError) -> Generator[Step, Any, None]:
         """A request failed as a whole: smaller, later, or not at all."""
@@ -233,15 +233,15 @@ class Sender:
 def _by_stream(items: Sequence[Any]) -> list[list[Any]]:
     """Group items, or pairs that begin with one, by their streams; each group stays in order."""
 
-    def stream_of(each: Any) -> str:
-        item = each if isinstance(each, Item) else each[0]
+    def stream_of(entry: Any) -> str:
+        item = entry if isinstance(entry, Item) else entry[0]
         return str(item.stream)
 
     return [list(group) for _, group in groupby(sorted(items, key=stream_of), key=stream_of)]
 
 
 def _same(posted: dict[str, Any], record: Recorded) -> bool:
-    """Whether a record is of this very observation, as far as nobody else can have changed it."""
+    """Whether a record is of this observation, by the fields that no one else can change."""
     return (
         _numbers(posted.get("y")) == _numbers(record.y)
         and (posted.get("x") or None) == (record.x or None)
@@ -254,7 +254,7 @@ def _numbers(y: Any) -> list[float] | None:
 
 
 def _answer(bare: Answer, record: Recorded) -> Answer:
-    """Return what a record keeps of its answer."""
+    """Return the recorded part of an answer."""
     bare.predictive, bare.time, bare.log_score = record.predictive, record.time, record.log_score
     bare.changed_probability = record.changed_probability
     bare.changepoint_probability = record.changepoint_probability

@@ -40,7 +40,7 @@ _COLUMNS = "id, stream, body, renewed, seq, sent, first_sent"
 
 
 class OutboxError(ClientError):
-    """The outbox cannot take or keep observations; the message says why."""
+    """The outbox cannot accept or store observations; the message has the reason."""
 
 
 class OutboxFull(OutboxError):

@@ -209,7 +209,7 @@ async def test_unknown_outcomes(proxy, worker, start, until, impatient):
         assert (response.status_code, slug(response)) == (503, "redis-unavailable")
         proxy.blocked = False
         worker.running.set()
-        await until(lambda: not api.app.state.context.gateway._lanes[P].failing_since)
+        await until(lambda: not api.app.state.context.gateway._queues[P].failing_since)
         answer = (await api.post(POST, json={"y": 1}, headers=key)).json()
         assert (answer["seq"], answer["duplicate"]) == (1, True)
 
@@ -241,7 +241,7 @@ async def test_a_store_that_goes_away_and_comes_back(
             await until(lambda: api.app.state.context.replies.subscribed.is_set())
             ready = await api.get("/readyz")
             assert ready.status_code == 200, ready.text
-            await until(lambda: not api.app.state.context.gateway._lanes[P].failing_since)
+            await until(lambda: not api.app.state.context.gateway._queues[P].failing_since)
             assert (await api.post(POST, json={"y": 3})).status_code == 200
 
 
@@ -395,8 +395,8 @@ async def test_envelopes_are_stamped(api, worker):
 
 
 async def test_a_defect_in_a_lane_leaves_nobody_waiting(api, worker, monkeypatch, caplog):
-    lane = api.app.state.context.gateway._lanes[P]
-    monkeypatch.setattr(lane, "_acknowledge", lambda: 1 / 0)
+    queue = api.app.state.context.gateway._queues[P]
+    monkeypatch.setattr(queue, "_acknowledge", lambda: 1 / 0)
     worker.running.clear()
     response = await api.post(POST, json={"y": 1})
     assert (response.status_code, slug(response)) == (503, "outcome-unknown")

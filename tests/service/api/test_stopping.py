@@ -168,7 +168,7 @@ async def test_appends_under_way_do_not_hold_the_stop_of_a_lane(settings, worker
         async def never(*_):
             await hanging.wait()
 
-        client.app.state.context.gateway._lanes[0]._access.appender.append = never
+        client.app.state.context.gateway._queues[0]._access.appender.append = never
         posts = [
             asyncio.create_task(client.post(f"/v1/streams/{i}/observations", json={"y": 1}))
             for i in range(8)
