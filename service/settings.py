@@ -26,7 +26,11 @@ class Settings(BaseSettings):
     host: str = Field("127.0.0.1", description="address that the API listens on")
     port: int = Field(8000, ge=0, le=65535, description="port that the API listens on")
     partitions: int = Field(
-        64, ge=1, le=4096, description="number of partitions of a new deployment"
+        64,
+        ge=1,
+        le=4096,
+        description="number of partitions of a new store; `moca serve` chooses 8, or 4 per worker, "
+        "unless stated, and takes the number of a store that exists",
     )
     workers: int = Field(1, ge=1, description="number of worker processes of `moca serve`")
     device: str = Field("cpu", description="torch device of a worker")

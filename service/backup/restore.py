@@ -21,7 +21,7 @@ from service import wire
 from service.backup.file import Feed, Fields, Kept, Manifest, Reader
 from service.store import keys
 from service.store.api_keys import KEYS, USED, VERSION
-from service.store.connection import RESTORING
+from service.store.connection import PARTITIONS, RESTORING, stored_partitions
 from service.store.effects import Effect, index_effects
 from service.store.log import Commit, Lease, Log
 from service.store.script import Argument
@@ -57,10 +57,9 @@ class Target(NamedTuple):
 
 def partitions_for(client: redis.Redis, asked: int | None, manifest: Manifest) -> int:
     """Return the number of partitions: the store's, or the one asked for, or the backup's."""
-    recorded = client.hget(keys.CONFIG, "partitions")
-    if recorded is None:
+    found = stored_partitions(client)
+    if found is None:
         return asked or manifest.partitions
-    found = int(cast(bytes, recorded))
     if asked not in (None, found):
         raise Unrestorable(f"this store was created with {found} partitions, got {asked}")
     return found
@@ -99,7 +98,8 @@ class Restore:
 
     def run(self) -> None:
         """Write everything; raises Unrestorable, and RedisError, after which to start again."""
-        config = {RESTORING: "1", "partitions": str(self._target.partitions)}
+        number = str(self._target.partitions)
+        config = {RESTORING: "1", **dict.fromkeys(PARTITIONS, number)}
         with self._leases() as leases:
             self._client.hset(keys.CONFIG, mapping=cast(Any, config))
             self._nobody_works()

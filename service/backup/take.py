@@ -16,7 +16,7 @@ from service.backup.file import BLOCK_BYTES, Block, Feed, Kept, Manifest, UsedMo
 from service.models import catalogue
 from service.store import keys
 from service.store.api_keys import KEYS, USED
-from service.store.connection import RESTORING, check_formats
+from service.store.connection import RESTORING, check_formats, stored_partitions
 from service.store.worker_reads import CorruptState, chunk, decoded, state
 from service.wire import versions
 
@@ -58,15 +58,14 @@ class Backup:
 
     def run(self) -> Manifest:
         """Write all there is; raises NothingThere, RedisError and OSError."""
-        stored = self._client.hget(keys.CONFIG, "partitions")
-        if stored is None:
+        partitions = stored_partitions(self._client)
+        if partitions is None:
             raise NothingThere("no deployment in this store")
         if self._client.hexists(keys.CONFIG, RESTORING):
             raise NothingThere(
                 "a restore into this store was interrupted: there is no complete deployment to "
                 "back up"
             )
-        partitions = int(cast(bytes, stored))
         check_formats(self._client, partitions)
         waiting = self._waiting(partitions)
         self._take_streams(partitions)

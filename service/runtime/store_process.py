@@ -29,11 +29,14 @@ from service.store.connection import (
     check_server,
     connect,
     fix_partitions,
+    stored_partitions,
 )
 from service.store.log import Log, Verdict
 
 log = logging.getLogger(__name__)
 
+# Of a new store: few, so that what arrives together is appended and committed together.
+FEWEST_PARTITIONS, PARTITIONS_OF_A_WORKER = 8, 4
 BURY_TIMEOUT_S = 1.0  # meanwhile the supervisor does nothing else
 
 
@@ -51,8 +54,11 @@ class StoreKeeper:
         """Address of the store, configured or embedded."""
         return self._embedded.url if self._embedded is not None else str(self._settings.redis_url)
 
-    def open(self) -> None:
-        """Start the embedded server, or reach the configured one; StartupError when it is unfit."""
+    def open(self) -> Settings:
+        """Start the embedded server, or reach the configured one; StartupError when it is unfit.
+
+        Returns the settings with the store's number of partitions where none is stated.
+        """
         try:
             if self._embedded is not None:
                 self._embedded.start()
@@ -60,6 +66,7 @@ class StoreKeeper:
                 log.info("embedded store in %s, process %d", folder, pid)
             with connect(self.url, START_TIMEOUT_S) as client:
                 check_server(client)
+                self._settings = _with_partitions(self._settings, stored_partitions(client))
                 fix_partitions(client, self._settings.partitions)
                 keys_required(self._settings, Keyring(client).any())  # StartupError before the rest
                 if self._embedded is not None:
@@ -69,6 +76,7 @@ class StoreKeeper:
             raise StartupError(str(error)) from error
         except (redis.RedisError, ValueError) as error:
             raise StartupError(f"cannot use the store at {shown(self.url)}: {error}") from error
+        return self._settings
 
     def close(self) -> None:
         """Shut the embedded server down; a configured one stays as it is."""
@@ -119,3 +127,11 @@ class StoreKeeper:
         dead.leave()
         if released := dead.release_worker(worker_id, verdict):
             log.info("released %d partitions of dead %s", released, worker_id)
+
+
+def _with_partitions(settings: Settings, stored: int | None) -> Settings:
+    if "partitions" in settings.model_fields_set:
+        return settings
+    fresh = max(FEWEST_PARTITIONS, PARTITIONS_OF_A_WORKER * settings.workers)
+    number = fresh if stored is None else stored
+    return settings.model_copy(update={"partitions": number})

@@ -112,7 +112,7 @@ class Supervisor:
         with _signals_to(self.stop), contextlib.ExitStack() as cleanup:
             try:
                 cleanup.callback(self._store.close)
-                self._store.open()
+                self.settings = self._store.open()
                 self._socket = cleanup.enter_context(listen(self.settings.host, self.settings.port))
             except StartupError as error:
                 log.error("%s", error)

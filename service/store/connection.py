@@ -40,6 +40,7 @@ _KEEPALIVE = {"TCP_KEEPIDLE": 1, "TCP_KEEPINTVL": 1, "TCP_KEEPCNT": 3, "TCP_USER
 START_WAIT_S = 30.0
 START_PAUSE_S = 0.25
 RESTORING = "restoring"  # field of the configuration while a backup is being put in
+PARTITIONS = ("partitions", "partitions_copy")  # fields of the number and its copy
 
 
 T = TypeVar("T")
@@ -204,13 +205,30 @@ def check_formats(client: redis.Redis, partitions: int) -> None:
         )
 
 
+def stored_partitions(client: redis.Redis) -> int | None:
+    """Number of partitions that the store was created with; None: it is new.
+
+    Raises UnusableServer where the number and its copy differ.
+    """
+    number, copy = cast(list[bytes | None], client.hmget(keys.CONFIG, PARTITIONS))
+    if copy not in (None, number):  # earlier versions wrote none
+        raise UnusableServer(
+            f"the store's number of partitions is damaged: {number!r} or {copy!r}; put the right "
+            f"one into both fields of {keys.CONFIG}, {' and '.join(PARTITIONS)}"
+        )
+    return None if number is None else int(number)
+
+
 def fix_partitions(client: redis.Redis, partitions: int) -> None:
     """Record the number of partitions on first use; refuse any other number afterwards.
 
     Also refuses what a restore that did not end has left.
     """
-    client.hsetnx(keys.CONFIG, "partitions", str(partitions))
-    stored = int(client.hget(keys.CONFIG, "partitions") or b"0")
+    stored = stored_partitions(client)  # read first: a store that is full takes no write
+    if stored is None:
+        for field in PARTITIONS:
+            client.hsetnx(keys.CONFIG, field, str(partitions))
+        stored = stored_partitions(client)
     if stored != partitions:
         raise UnusableServer(
             f"this store was created with {stored} partitions, got {partitions}: start with "

@@ -16,7 +16,7 @@ from service.errors.base import StartupError
 from service.runtime.embedded import Embedded
 from service.runtime.process import EXIT_REFUSED, WORKER_STOP_S, Backoff, listen, url_of
 from service.store import keys
-from service.store.connection import connect
+from service.store.connection import connect, fix_partitions
 from service.store.log import Log
 from tests.ports import free_port
 
@@ -243,6 +243,8 @@ def test_the_whole_of_it_killed_and_started_again(running):
     process = running.start_ready()
     with connect(running.store.url) as client:
         client.set("kept", "yes")
+        # On a busy disk the file is written only once the last sync has ended.
+        assert client.execute_command("WAITAOF", 1, 0, 10_000)[0] == 1
     every = [server_pid(running), *running.started("api"), *running.started("worker")]
     for pid in (process.pid, *every):
         os.kill(pid, signal.SIGKILL)
@@ -318,7 +320,7 @@ def test_a_second_service_on_the_same_folder_is_refused_clearly(running):
 def test_another_number_of_partitions_is_refused_clearly(running):
     running.store.start()
     with connect(running.store.url) as client:
-        client.hset(keys.CONFIG, "partitions", "8")
+        fix_partitions(client, 8)
     running.store.stop()
     process = running.start()
     _, said = process.communicate(timeout=20)

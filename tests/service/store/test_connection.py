@@ -6,7 +6,9 @@ import threading
 
 import pytest
 from redis.exceptions import ConnectionError as Lost
+from redis.exceptions import OutOfMemoryError
 
+from service.store import keys
 from service.store.connection import (
     MAX_BLOCK_MS,
     READ_TIMEOUT_S,
@@ -15,6 +17,7 @@ from service.store.connection import (
     connect,
     connect_async,
     fix_partitions,
+    stored_partitions,
 )
 
 pytestmark = pytest.mark.redis
@@ -59,6 +62,29 @@ def test_the_number_of_partitions_is_fixed(redis_client):
     fix_partitions(redis_client, 64)
     with pytest.raises(UnusableServer, match="64 partitions, got 32"):
         fix_partitions(redis_client, 32)
+
+
+def test_a_damaged_number_of_partitions_is_not_taken(redis_client):
+    assert stored_partitions(redis_client) is None
+    fix_partitions(redis_client, 64)
+    redis_client.hset(keys.CONFIG, "partitions", "65")
+    with pytest.raises(UnusableServer, match="damaged: b'65' or b'64'"):
+        stored_partitions(redis_client)
+    redis_client.hdel(keys.CONFIG, "partitions_copy")  # as earlier versions left it
+    assert stored_partitions(redis_client) == 65
+
+
+def test_a_full_store_is_asked_for_its_partitions(redis_client):
+    """A worker that is restarted has to work it off."""
+    fix_partitions(redis_client, 64)
+    before = redis_client.config_get("maxmemory")["maxmemory"]
+    redis_client.config_set("maxmemory", 1)
+    try:
+        with pytest.raises(OutOfMemoryError):
+            redis_client.set("a", "b")
+        fix_partitions(redis_client, 64)
+    finally:
+        redis_client.config_set("maxmemory", before)
 
 
 class Breaker:
