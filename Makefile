@@ -3,6 +3,8 @@
 PYTHON ?= python3
 # Tests wait more than they compute, so more of them at once than there are cores of a small machine.
 TESTS_AT_ONCE ?= 4
+# They start hundreds of processes: what Python compiles is kept.
+export PYTHONDONTWRITEBYTECODE :=
 VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed

@@ -1,5 +1,6 @@
-"""The end of a test that takes too long: it fails with every task and thread that waits.
+"""Which cases run; and the end of a test that takes too long, with what it waits for.
 
+It fails with every task and thread that waits.
 pytest-timeout raises in the main thread, so that the rest of the run goes on. A test that goes on
 waiting in spite of that ends its process LAST_S later; xdist then starts another for the rest.
 """
@@ -11,6 +12,8 @@ import os
 import signal
 import tempfile
 import threading
+from math import ceil
+from zlib import crc32
 
 import pytest
 from pytest_timeout import timeout_timer
@@ -21,10 +24,26 @@ SLOW_S = 1800  # for a test that is marked slow and has no limit of its own
 LAST_S = float(os.environ.get("MOCA_TEST_LAST_S", "60"))
 
 
+@pytest.hookimpl(tryfirst=True)  # before items are chosen by their marks
 def pytest_collection_modifyitems(items):
+    for cases in _sampled(items).values():
+        (share,) = cases[0].get_closest_marker("one_in").args
+        # Spread over all parameters, and the same ones in every run.
+        cases.sort(key=lambda item: crc32(item.nodeid.encode()))
+        for item in cases[ceil(len(cases) / share) :]:
+            item.add_marker(pytest.mark.slow)
     for item in items:
         if item.get_closest_marker("slow") and not item.get_closest_marker("timeout"):
             item.add_marker(pytest.mark.timeout(SLOW_S))
+
+
+def _sampled(items):
+    """Cases of each test of which one in so many is quick enough for every run."""
+    found = {}
+    for item in items:
+        if item.get_closest_marker("one_in"):
+            found.setdefault(item.nodeid.partition("[")[0], []).append(item)
+    return found
 
 
 @pytest.hookimpl(wrapper=True)

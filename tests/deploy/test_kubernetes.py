@@ -1,6 +1,7 @@
 """The manifests are valid under the schemas of Kubernetes, also as kustomize makes them."""
 
 import copy
+import functools
 import json
 import os
 import re
@@ -14,8 +15,6 @@ import jsonschema
 import kubernetes_validate
 import pytest
 import yaml
-from cloudcoil.models.keda.v1alpha1 import ScaledObject
-from cloudcoil.models.prometheus_operator.v1 import PodMonitor, PrometheusRule
 
 from service.api.routes.subscriptions import HEARTBEAT_S
 from service.settings import Settings
@@ -50,13 +49,19 @@ def _schema(kind):
     return _strict(json.loads(text))
 
 
-CUSTOM = {kind.__name__: _schema(kind) for kind in (ScaledObject, PodMonitor, PrometheusRule)}
+@functools.cache
+def custom():
+    """Schemas of custom resources; they take seconds to import."""
+    from cloudcoil.models.keda.v1alpha1 import ScaledObject
+    from cloudcoil.models.prometheus_operator.v1 import PodMonitor, PrometheusRule
+
+    kinds = (ScaledObject, PodMonitor, PrometheusRule)
+    return {kind.__name__: _schema(kind) for kind in kinds}
 
 
 def check(document, version):
     """Against the schema of its kind, of KEDA or the Prometheus Operator where it is theirs."""
-    if document["kind"] in CUSTOM:
-        schema = CUSTOM[document["kind"]]
+    if (schema := custom().get(document["kind"])) is not None:
         jsonschema.validate(document, schema, cls=jsonschema.Draft202012Validator)
     else:
         kubernetes_validate.validate(document, version, strict=True)

@@ -205,6 +205,7 @@ def poison() -> Iterator[tuple[Case, str, float]]:
                     yield case, part, value
 
 
+@pytest.mark.one_in(3)
 @pytest.mark.parametrize(
     ("case", "part", "value"), list(poison()), ids=lambda v: getattr(v, "name", str(v))
 )

@@ -44,6 +44,7 @@ def matrix(case: Case, batch: list[Series], chunk: int = 20) -> seg.Segments:
     return seg.segment_matrix(case.model, case.prior(len(batch)), sequences(batch), chunk)
 
 
+@pytest.mark.one_in(3)
 @every_scenario
 @every_case
 def test_a_sequence_is_what_the_filter_finds_step_by_step(case, scenario):
@@ -82,6 +83,7 @@ def test_the_size_of_blocks_does_not_matter(case):
         torch.testing.assert_close(one.label, other.label, atol=1e-9, rtol=0)
 
 
+@pytest.mark.one_in(3)
 @every_scenario
 @every_case
 def test_retrospect_is_enumeration(case, scenario):

@@ -279,6 +279,7 @@ KINDS = {
 }
 
 
+@pytest.mark.one_in(3)
 @pytest.mark.parametrize("kind", KINDS)
 def test_every_kind_of_stream_is_drawn(page, demo, client, kind):
     settings, observations = KINDS[kind]

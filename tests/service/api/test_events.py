@@ -120,6 +120,7 @@ def test_every_id_resumes_right_after_its_message(start, writer):
     assert both.seen == whole.seen[23:]
 
 
+@pytest.mark.one_in(3)
 @pytest.mark.parametrize(
     ("query", "wanted"),
     [

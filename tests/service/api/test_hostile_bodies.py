@@ -154,6 +154,7 @@ def refused(path, body):
     return 200, 0, 0
 
 
+@pytest.mark.one_in(3)
 @pytest.mark.parametrize("name", HOSTILE)
 def test_no_call_keeps_the_interpreter(name):
     path, make, status = HOSTILE[name]
@@ -244,6 +245,7 @@ def poll(url, over, waits):
             time.sleep(0.01)
 
 
+@pytest.mark.one_in(2)
 @pytest.mark.parametrize("name", ["fields", "bad candidates", "a list of numbers", "bad items"])
 def test_a_process_lives_through_eight_at_once(real_api, name):
     """Before there were bounds, each took 5 to 50 s, during which nothing else was answered."""

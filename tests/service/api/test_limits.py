@@ -86,6 +86,7 @@ def test_deep_json(client, body):
     assert kind(response) == (400, "malformed-body")
 
 
+@pytest.mark.one_in(3)
 @pytest.mark.parametrize("encoding", ["gzip", "deflate", "x-gzip", "GZIP", "identity"])
 def test_packed_bodies_are_read(client, encoding):
     body = json.dumps([{"y": float(i)} for i in range(100)]).encode()
@@ -167,6 +168,7 @@ def test_a_head_without_end(api):
 HEAD = b"POST %s HTTP/1.1\r\nHost: a\r\nContent-Type: application/json\r\n" % POST.encode()
 
 
+@pytest.mark.one_in(3)
 @pytest.mark.parametrize(
     ("target", "hosts", "status"),
     [

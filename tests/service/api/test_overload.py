@@ -82,6 +82,7 @@ def p99(waits):
     return waits[int(0.99 * (len(waits) - 1))]
 
 
+@pytest.mark.one_in(4)
 @pytest.mark.parametrize("workers", [1, 2])
 @pytest.mark.parametrize(
     ("capacity", "factor"),
@@ -126,6 +127,7 @@ def test_a_burst_passes_though_lone_commands_are_slow():
     assert not simulation.shed
 
 
+@pytest.mark.one_in(4)
 @pytest.mark.parametrize("stall_s", [0.3, 0.7, 2, 5])
 @pytest.mark.parametrize("workers", [1, 2])
 @pytest.mark.parametrize("turn_s", [0.001, 0.04])

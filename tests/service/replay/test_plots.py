@@ -41,6 +41,7 @@ def made(rows=60, dimensions=1, warmup=0, times=None, first=0, classes=0):
     return replayed
 
 
+@pytest.mark.one_in(3)
 @pytest.mark.parametrize(
     "replayed",
     [

@@ -86,6 +86,7 @@ def test_answers(make_bench, kind):
     assert (head.x_dim, head.y_dim) == (kind.x_dim, kind.y_dim)
 
 
+@pytest.mark.one_in(2)
 def test_changes_are_found(make_bench, kind):
     """A label has a direction and a size where it is a quantity, and none where it is a class."""
     bench = make_bench()
@@ -158,6 +159,7 @@ def test_there_is_a_kind_of_every_built_in_model(reference):
     assert reference in known, "add a kind of it to kinds.py"
 
 
+@pytest.mark.one_in(3)
 @pytest.mark.parametrize("name", [name for name in KINDS if name not in (*ALIKE, *RELOADED)])
 def test_lost_at_random_points(make_bench, close, name):
     kind = KINDS[name]
@@ -181,6 +183,7 @@ def test_lost_at_random_points(make_bench, close, name):
     close(*([msgspec.to_builtins(e) for e in b.events("a")] for b in (bench, plain)))
 
 
+@pytest.mark.one_in(3)
 def test_resized_evicted_and_reborn(make_bench, close, kind):
     bench, plain = make_bench(resident_bytes=1, checkpoint_every=16), make_bench(db=1)
     observations = series(kind, 70)
@@ -211,6 +214,7 @@ def test_resized_evicted_and_reborn(make_bench, close, kind):
 ABSURD = [1e100, -1e100, 1e12, 5e-324, 1e50, -3e9]
 
 
+@pytest.mark.one_in(3)
 @pytest.mark.parametrize("outlier_rate", [0.0, 0.01])
 def test_absurd_numbers_do_no_lasting_harm(make_bench, kind, outlier_rate):
     """A sensor's fault is taken in like any label; what comes after it is as likely as before."""
@@ -243,6 +247,7 @@ def test_the_same_key_again(make_bench, kind):
     assert bench.head("a").seq == 30
 
 
+@pytest.mark.one_in(3)
 def test_missing_labels_from_the_first_on(make_bench, close, kind):
     """Inputs and time count all the same; a stream that began so is as any other when reloaded."""
     bench, plain = make_bench(), make_bench(db=1)

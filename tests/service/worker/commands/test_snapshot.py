@@ -47,6 +47,7 @@ def put(bench, stream, blob, status=201, **options):
     return bench.ask(Import(stream, TOKEN, **options), status=status)
 
 
+@pytest.mark.one_in(3)
 @pytest.mark.parametrize("kind", MODELS)
 @pytest.mark.parametrize("at", [7, 61, 150])
 def test_it_goes_on_as_the_uninterrupted_one(bench, make_bench, alpaca, kind, at, close):

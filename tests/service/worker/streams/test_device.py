@@ -100,6 +100,7 @@ def told(outcome):
     return outcome.status, [msgspec.json.decode(each) for each in outcome.body]
 
 
+@pytest.mark.one_in(3)
 @pytest.mark.parametrize(
     "name", [pytest.param(k, marks=[pytest.mark.slow] * (k not in QUICK)) for k in ALL]
 )

@@ -42,9 +42,10 @@ OBSERVED = {
 def head_0_1(stream, blob):
     """The head as version 0.1 would have written it."""
     head = decoded(wire.decode_head, blob, "head", stream)
-    old = {name: getattr(head, name, 3) for name in HEAD_0_1}  # 3: what is no longer kept
-    told = SETTINGS(**{name: getattr(head.settings, name) for name in SETTINGS_0_1})
-    return wire.encode(HEAD(**{**old, "settings": told}))
+    stored = {f.encode_name: getattr(head, f.name) for f in msgspec.structs.fields(head)}
+    old = {name: stored.get(name, 3) for name in HEAD_0_1}  # 3: what is no longer kept
+    settings = SETTINGS(**{name: getattr(head.settings, name) for name in SETTINGS_0_1})
+    return wire.encode(HEAD(**{**old, "settings": settings}))
 
 
 def record_0_1(stream, seq, blob):

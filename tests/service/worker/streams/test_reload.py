@@ -81,6 +81,7 @@ def check_answers(answers, records, bench, stream):
             assert record.map_run_length == answer["run_length"]["map"]
 
 
+@pytest.mark.one_in(3)
 @pytest.mark.parametrize("kind", MODELS)
 def test_lost_at_random_points(make_bench, close, alpaca, kind):
     bench, plain = make_bench(checkpoint_every=16), make_bench(db=1)
