@@ -1,0 +1,47 @@
+"""Compiled steps: `filter.step` on rows in place, at the price of its arithmetic.
+
+The eager filter is the specification; a kernel differs from it by rounding alone, and leaves to it
+every row whose numbers are not finite. numba is optional: without it, and for models that have no
+kernel, `kernel_of` returns None, and everything is computed eagerly.
+"""
+
+from __future__ import annotations
+
+from importlib import import_module
+from importlib.util import find_spec
+from typing import TYPE_CHECKING
+
+from model_core.upm.base import UnderlyingModel
+
+if TYPE_CHECKING:
+    from model_core.compiled.kernel import Kernel
+
+# Module below `models` whose `of` makes the dimensions of a model, by class of the model.
+_KINDS = {
+    "model_core.upm.conjugate:Gaussian": "gaussian",
+}
+
+
+def available() -> bool:
+    """Whether kernels can be compiled here."""
+    return find_spec("numba") is not None
+
+
+def has_kernel(model: UnderlyingModel) -> bool:
+    """Whether the model has a kernel; costs nothing."""
+    return _name(model) in _KINDS
+
+
+def kernel_of(model: UnderlyingModel) -> Kernel | None:
+    """Return the kernel of a model, not compiled yet; None: it has none, or numba is missing."""
+    if not has_kernel(model) or not available():
+        return None
+    from model_core.compiled.kernel import Kernel
+
+    dimensions = import_module(f"model_core.compiled.models.{_KINDS[_name(model)]}").of(model)
+    return None if dimensions is None else Kernel(model, dimensions)
+
+
+def _name(model: UnderlyingModel) -> str:
+    """Of the class itself: a subclass may compute something else."""
+    return f"{type(model).__module__}:{type(model).__qualname__}"
