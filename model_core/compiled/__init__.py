@@ -19,6 +19,7 @@ if TYPE_CHECKING:
 # Module below `models` whose `of` makes the dimensions of a model, by class of the model.
 _KINDS = {
     "model_core.upm.conjugate:Gaussian": "gaussian",
+    "model_core.upm.averaged:Averaged": "averaged",
 }
 
 

@@ -54,7 +54,7 @@ def _add(left: Floats, right: Floats, out: Floats) -> None:
 
 
 @compiled
-def _fold(densities: Floats, out: Floats) -> None:
+def fold(densities: Floats, out: Floats) -> None:
     """Add to `out` the log of the sum of a few rows' exponentials."""
     parts, n = densities.shape
     top = densities[0]
@@ -85,7 +85,7 @@ def log_density(outputs: int, parts: int, number: Floats, params: Floats, each: 
                 _add(own, params[first + 3 * size + k], own)
         if parts > 1:
             at = first + 2 * size + o * parts
-            _fold(params[at : at + parts], each)
+            fold(params[at : at + parts], each)
 
 
 @compiled
@@ -117,9 +117,10 @@ def gather(
     """Components of one output that have a weight; returns how many."""
     half, norm = params[2 * outputs], params[2 * outputs + 1]
     first, size, n = 2 * outputs + 2, outputs * parts, 0
+    share = out[mixture.LEVEL]  # filled by `tabulate`, later
     for k in range(output * parts, output * parts + parts):
         loc, square = params[first + k], params[first + size + k]
-        log_weight, share = params[first + 3 * size + k], params[first + 2 * size + k]
+        log_weight = params[first + 3 * size + k]
         for i in range(chance.shape[0]):
             share[i] = chance[i] * arithmetic.exp(log_weight[i]) if parts > 1 else chance[i]
         for i in range(chance.shape[0]):
