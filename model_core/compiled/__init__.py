@@ -20,6 +20,8 @@ if TYPE_CHECKING:
 _KINDS = {
     "model_core.upm.conjugate:Gaussian": "gaussian",
     "model_core.upm.averaged:Averaged": "averaged",
+    "model_core.upm.linear:Autoregressive": "regression",
+    "model_core.upm.linear:Linear": "regression",
 }
 
 
