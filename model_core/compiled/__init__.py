@@ -22,6 +22,11 @@ _KINDS = {
     "model_core.upm.averaged:Averaged": "averaged",
     "model_core.upm.linear:Autoregressive": "regression",
     "model_core.upm.linear:Linear": "regression",
+    "model_core.upm.conjugate:Poisson": "poisson",
+    "model_core.upm.mixed_poisson:MixedPoisson": "poisson",
+    "model_core.upm.conjugate:BernoulliModel": "bernoulli",
+    "model_core.upm.conjugate:Exponential": "exponential",
+    "model_core.upm.conjugate:CategoricalModel": "categorical",
 }
 
 

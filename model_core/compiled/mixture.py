@@ -211,7 +211,9 @@ def quantiles(
         start = max(start, 0.0) if positive else start
         x = _by_halley(levels[1, k], start, small, components, n, positive)
         if math.isnan(x):
-            x = _by_bracket(levels[0, k], start, spread, small, components, n, positive)
+            # Its error is of the second order only.
+            fine = 1e-3 * small
+            x = _by_bracket(levels[0, k], start, spread, fine, components, n, positive)
         out[k] = x
 
 
