@@ -7,6 +7,7 @@ kernel, `kernel_of` returns None, and everything is computed eagerly.
 
 from __future__ import annotations
 
+from functools import lru_cache
 from importlib import import_module
 from importlib.util import find_spec
 from typing import TYPE_CHECKING
@@ -41,9 +42,15 @@ def has_kernel(model: UnderlyingModel) -> bool:
 
 
 def kernel_of(model: UnderlyingModel) -> Kernel | None:
-    """Return the kernel of a model, not compiled yet; None: it has none, or numba is missing."""
-    if not has_kernel(model) or not available():
-        return None
+    """Return the kernel of a model; None: it has none, or numba is missing.
+
+    It is not compiled yet, unless equal models had it before.
+    """
+    return _kernel_of(model) if has_kernel(model) and available() else None
+
+
+@lru_cache(maxsize=256)
+def _kernel_of(model: UnderlyingModel) -> Kernel | None:
     from model_core.compiled.kernel import Kernel
 
     dimensions = import_module(f"model_core.compiled.models.{_KINDS[_name(model)]}").of(model)

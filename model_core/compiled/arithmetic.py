@@ -126,7 +126,8 @@ def half_erfc(z: float) -> float:
     p = fma(p, q, 1.2530080582697296)
     square = z * z
     rest = fma(z, z, -square)
-    return 0.5 * exp(-square) * (1.0 - rest) * p / (1.0 + 2.0 * z)
+    tail: float = 0.5 * exp(-square) * (1.0 - rest) * p / (1.0 + 2.0 * z)
+    return tail
 
 
 @inlined
@@ -150,7 +151,8 @@ def student_t_norm(a: float) -> float:
     series = fma(w, series, -1 / 640.0)
     series = fma(w, series, 1 / 192.0)
     series = fma(w, series, -0.125) * x
-    return series + 0.5 * log(ratio * ratio * (b / a)) - HALF_LOG_2PI
+    norm: float = series + 0.5 * log(ratio * ratio * (b / a)) - HALF_LOG_2PI
+    return norm
 
 
 @compiled

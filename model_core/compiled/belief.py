@@ -9,8 +9,6 @@ from __future__ import annotations
 
 import math
 
-import numpy as np
-
 from model_core.compiled import arithmetic
 from model_core.compiled.arithmetic import INF
 from model_core.compiled.jit import Floats, Ints, compiled, floats, ints
@@ -60,7 +58,7 @@ def _shift(values: Floats, by: float, out: Floats, n: int) -> None:
 
 @compiled
 def _changes(views: Ints, row: int, number: Floats, hazard: Floats, work: Floats) -> None:
-    """Log probability and best score with a change into EACH and SHARE, without into GROWN, PATH."""
+    """Log probability and score: with a change into EACH and SHARE, else into GROWN and PATH."""
     log_prob, score = floats(views, LOG_PROB, row), floats(views, SCORE, row)
     run_length = ints(views, RUN_LENGTH, row)
     n, entries = log_prob.shape[0], hazard.shape[0]
@@ -81,15 +79,13 @@ def _changes(views: Ints, row: int, number: Floats, hazard: Floats, work: Floats
 
 
 @compiled
-def grow(
-    views: Ints, row: int, number: Floats, hazard: Floats, work: Floats
-) -> tuple[int, int]:
+def grow(views: Ints, row: int, number: Floats, hazard: Floats, work: Floats) -> tuple[int, int]:
     """Fill GROWN, PATH and CHANCE; returns the new hypothesis's slot and its previous start."""
     log_prob, seq = floats(views, LOG_PROB, row), ints(views, SEQ, row)[0]
     n = log_prob.shape[0]
     slot = arithmetic.place_of(log_prob, arithmetic.smallest(log_prob, n), n)
     _changes(views, row, number, hazard, work)
-    change, best, previous = 0.0, 0.0, np.int64(-1)
+    change, best, previous = 0.0, 0.0, -1
     if seq > 0:
         top = arithmetic.largest(work[EACH], n)
         change = -INF

@@ -77,11 +77,11 @@ def small_counts(components: Floats, n: int, counts: int, cumulative: Floats) ->
 @compiled
 def cdf(value: float, components: Floats, n: int, cumulative: Floats) -> float:
     """Cumulative probability; cumulative: (EXACT_COUNTS) of `small_counts`."""
-    value = math.floor(value)
+    value = float(np.floor(value))
     if value < 0:
         return 0.0
     if value < EXACT_COUNTS:
-        return min(cumulative[int(value)], 1.0)
+        return min(float(cumulative[int(value)]), 1.0)
     total = 0.0
     for i in range(n):
         total += components[WEIGHT, i] * _large(value, components[SHAPE, i], components[RATE, i])
@@ -156,32 +156,24 @@ def _search(
     low, high = EXACT_COUNTS - 1.0, INF
     below, above = cumulative[EXACT_COUNTS - 1] - level, 1.0 - level
     spread = math.sqrt(variance) if math.isfinite(variance) else mean
-    x = max(math.floor(mean + spread * normal), low + 1)
+    x = max(float(np.floor(mean + spread * normal)), low + 1)
     for step in range(COUNT_STEPS):
         excess = cdf(x, components, n, cumulative) - level + ROUNDING
         if excess >= 0:
             high, above = x, excess
         else:
             low, below = x, excess
-        far = math.floor(0.25 * spread + 1.0) * 2.0**step
+        far = float(np.floor(0.25 * spread + 1.0)) * 2.0**step
         if high == INF:
             x = low + far
             continue
         part = below / (below - above) if step % 2 else 0.5
-        inside = math.floor(low + part * (high - low))
+        inside = float(np.floor(low + part * (high - low)))
         inside = min(max(inside, low + 1), high - 1)
         if not low < inside < high:  # floats may be far apart
             break
         x = max(inside, high - far) if step < 8 else inside
     return high
-
-
-@compiled
-def moments(shape: Floats, rate: Floats, mean: Floats, variance: Floats) -> None:
-    """Mean and variance of each component."""
-    for i in range(shape.shape[0]):
-        mean[i] = rate[i]
-        variance[i] = rate[i] + rate[i] * rate[i] / shape[i]
 
 
 @compiled

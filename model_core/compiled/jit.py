@@ -14,8 +14,9 @@ from typing import Any, TypeVar
 
 import numba
 import numpy as np
+from numba import extending
 from numba.core import caching
-from numba.extending import intrinsic, overload
+from numba.extending import overload
 from numpy.typing import NDArray
 
 Floats = NDArray[np.float64]
@@ -26,6 +27,7 @@ F = TypeVar("F", bound=Callable[..., Any])
 # fastmath: what is not finite has to be seen, and sums have one order on every machine.
 OPTIONS = {"error_model": "numpy", "nogil": True}
 _compiling = threading.Lock()
+intrinsic: Callable[[Callable[..., Any]], Any] = extending.intrinsic
 
 
 def compiled(function: F) -> F:
@@ -49,10 +51,10 @@ def implements(function: Callable[..., Any], *kinds: type) -> Callable[[F], F]:
     """
 
     def register(implementation: F) -> F:
-        @overload(function, jit_options=OPTIONS, strict=False)
         def chosen(model: Any, *arguments: Any) -> F | None:
             return implementation if getattr(model, "instance_class", None) in kinds else None
 
+        overload(function, jit_options=OPTIONS, strict=False)(chosen)
         return implementation
 
     return register

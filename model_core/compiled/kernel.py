@@ -9,10 +9,11 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from model_core.compiled import arithmetic
+from model_core import filter as moca
 from model_core.compiled.belief import LABEL, NUMBERS
 from model_core.compiled.jit import Floats, Ints, locked
 from model_core.compiled.step import advance
+from model_core.summary import Summary
 from model_core.upm.base import UnderlyingModel
 
 NO_SUMMARY = np.empty((0, 0))
@@ -34,48 +35,6 @@ class Views:
         self.table = np.array([(t.data_ptr(), t[:1].numel()) for t in tensors], dtype=np.int64)
 
 
-class Summary:
-    """Summaries (B, columns) of the predictive mixtures, by their parts.
-
-    Of numbers: mean (d), covariance (d, d; inf where a variance does not exist), the cumulative
-    probability (d) at the label and below it (of counts; else the same), nan without a label, and
-    quantiles (d, Q). Of classes: their probabilities.
-    """
-
-    def __init__(self, numbers: Floats, outputs: int, support: str) -> None:
-        self.numbers, self.outputs, self.support = numbers, outputs, support
-
-    @property
-    def mean(self) -> Floats:
-        """(B, d), of classes their probabilities (B, J)."""
-        return self.numbers if self.support == "class" else self.numbers[:, : self.outputs]
-
-    @property
-    def covariance(self) -> Floats:
-        """(B, d, d)."""
-        d = self.outputs
-        return self.numbers[:, d : d + d * d].reshape(-1, d, d)
-
-    @property
-    def cdf(self) -> Floats:
-        """(B, d) probability of a label up to the one that came."""
-        start = self.outputs + self.outputs**2
-        return self.numbers[:, start : start + self.outputs]
-
-    @property
-    def cdf_below(self) -> Floats:
-        """(B, d) probability of a label below the one that came."""
-        start = 2 * self.outputs + self.outputs**2
-        return self.numbers[:, start : start + self.outputs]
-
-    @property
-    def quantiles(self) -> Floats:
-        """(B, Q, d)."""
-        start = 3 * self.outputs + self.outputs**2
-        rows = len(self.numbers)
-        return self.numbers[:, start:].reshape(rows, self.outputs, -1).transpose(0, 2, 1)
-
-
 class Kernel:
     """The step of rows of one model, and the summary of the predictive mixtures before it."""
 
@@ -83,6 +42,7 @@ class Kernel:
         """dimensions: the model as its implementation has it."""
         self.model, self._dimensions = model, dimensions
         self.ready = False
+        self.asked = False  # to be compiled in the background
         self._support = model.label
 
     def compile(self) -> None:
@@ -105,7 +65,8 @@ class Kernel:
 
         rows: (B,) int64. inputs: (B, 6 + d + x) labelled (0 or 1), elapsed, changepoint (nan: not
         stated), outlier rate, start of the last confirmed event, threshold (as in
-        `readout.table`), label, input. hazards: (B, H). levels: (2, Q), see `levels_of`. The table
+        `readout.table`), label, input. hazards: (B, H). levels: (2, Q), see
+        `quantiles.with_normal`. The table
         is that of `readout.table`. Where its `ok` is 0 the row is as it was, the rest of the table
         and its summary are undefined, and the eager step decides.
         """
@@ -125,7 +86,6 @@ class Kernel:
 
     def _once(self) -> None:
         """Call with no rows: compiled is what the types ask for."""
-        from model_core import filter as moca
 
         one = torch.ones(1, self.model.scaled, dtype=torch.float64)
         prior = moca.make_prior(self.model, one, one)
@@ -134,8 +94,3 @@ class Kernel:
         none = np.empty(0, dtype=np.int64)
         inputs = np.empty((0, LABEL + self.model.y_dim + self.model.x_dim))
         self.advance(views, none, inputs, np.empty((0, 1)), 1)
-
-
-def levels_of(levels: Sequence[float]) -> Floats:
-    """Levels of quantiles, strictly between 0 and 1, over those of the standard normal (2, Q)."""
-    return np.array([levels, [locked(arithmetic.ndtri, each) for each in levels]], dtype=float)

@@ -7,14 +7,12 @@ component of one output's mixture.
 from __future__ import annotations
 
 import math
-from typing import Any
-
 import numba
 import numpy as np
 
 from model_core.compiled import arithmetic
 from model_core.compiled.arithmetic import INF
-from model_core.compiled.jit import OPTIONS, Floats, compiled, inlined
+from model_core.compiled.jit import OPTIONS, F, Floats, compiled, inlined
 
 NEGLIGIBLE = 1e-18  # weight of a component that is left out of quantiles
 HALLEY_STEPS = 12
@@ -35,14 +33,12 @@ SHAPE = LOC
 def tabulate(components: Floats, n: int) -> None:
     """Fill what depends on the degrees of freedom alone, as `special.student_t_table`."""
     half = components[HALF]
-    for j in range(5):
+    for i in range(n):
+        components[TERM, i] = 0.5 / half[i]
+    for j in range(1, 5):
         own, before = components[TERM + j], components[TERM + j - 1]
-        if j == 0:
-            for i in range(n):
-                own[i] = 0.5 / half[i]
-        else:
-            for i in range(n):
-                own[i] = before[i] * ((half[i] + (j - 0.5)) / (half[i] + j))
+        for i in range(n):
+            own[i] = before[i] * ((half[i] + (j - 0.5)) / (half[i] + j))
     hill = components[HILL]
     for i in range(n):
         hill[i] = 2.0 * half[i] + 9.5
@@ -80,8 +76,8 @@ def _student_t(
 
 # Only these sums may be regrouped, which is what makes loops that sum three things into vectors.
 # The functions they call keep their order. A state holds nothing of them: quantiles alone do.
-def _summed(function: Any) -> Any:
-    return numba.njit(fastmath={"reassoc"}, **OPTIONS)(function)
+def _summed(function: F) -> F:
+    return numba.njit(fastmath={"reassoc"}, **OPTIONS)(function)  # type: ignore[no-any-return]
 
 
 @_summed
@@ -117,9 +113,7 @@ def _lomax_sums(x: float, components: Floats, n: int) -> tuple[float, float, flo
 
 
 @compiled
-def sums(
-    x: float, components: Floats, n: int, positive: bool
-) -> tuple[float, float, float]:
+def sums(x: float, components: Floats, n: int, positive: bool) -> tuple[float, float, float]:
     """CDF, density and its derivative of a mixture."""
     if positive:
         return _lomax_sums(x, components, n)
@@ -220,8 +214,8 @@ def quantiles(
 @inlined
 def _mean_of(components: Floats, i: int, positive: bool) -> float:
     if positive:
-        return 1.0 / (components[INVERSE, i] * (components[SHAPE, i] - 1.0))
-    return components[LOC, i]
+        return 1.0 / float(components[INVERSE, i] * (components[SHAPE, i] - 1.0))
+    return float(components[LOC, i])
 
 
 @inlined
@@ -232,7 +226,7 @@ def _scale_of(components: Floats, i: int, mean: float, positive: bool) -> float:
         log_density = math.log(shape * components[INVERSE, i])
         log_density -= (shape + 1.0) * math.log1p(mean * components[INVERSE, i])
         return math.exp(-log_density) / ROOT_2_PI
-    return arithmetic.exp(-components[NORM, i]) / (components[INVERSE, i] * ROOT_2_PI)
+    return arithmetic.exp(-components[NORM, i]) / float(components[INVERSE, i] * ROOT_2_PI)
 
 
 @compiled

@@ -140,12 +140,12 @@ def advance(
         work[SHARE] = 1.0
         if labelled:
             score(model, number, own, params, work[EACH])
-            if rate > 0:
-                belief.with_outliers(rate, work)
+        if labelled and rate > 0:
+            belief.with_outliers(rate, work)
         log_score = belief.observe(work)
-        if not math.isfinite(log_score) or not math.isfinite(arithmetic.largest(work[PATH], slots)):
-            continue
-        if not belief.totals_after(views, row, number, location, totals):
+        known = belief.totals_after(views, row, number, location, totals)
+        best = arithmetic.largest(work[PATH], slots)
+        if not (known and math.isfinite(log_score) and math.isfinite(best)):
             continue
         if summary.shape[1] > 0:
             summarise(model, number, work[CHANCE], params, levels, spare, summary[b])

@@ -177,13 +177,7 @@ def _learn(
     """projected: (n + 1 rows) `P f` and `f' P f`; it becomes the scaled gain."""
     d, n = outputs, share.shape[0]
     noise = size * d + size * size
-    scaled = projected[size]
-    for i in range(n):
-        scaled[i] = math.sqrt(share[i]) / math.sqrt(1.0 + share[i] * scaled[i])
-    for a in range(size):
-        gain = projected[a]
-        for i in range(n):
-            gain[i] *= scaled[i]
+    _gain(size, share, projected)
     for a in range(size):
         for b in range(size):
             _subtract_product(projected[a], projected[b], own[size * d + a * size + b])
@@ -191,13 +185,25 @@ def _learn(
         loc, alpha, beta = params[2 * d + 2 + o], own[noise + o], own[noise + d + o]
         whitened = params[3 * d + 2 + o]  # the squared scale is not needed any more
         for i in range(n):
-            whitened[i] = scaled[i] * (number[LABEL + o] - loc[i])
+            whitened[i] = projected[size, i] * (number[LABEL + o] - loc[i])
         for a in range(size):
             _add_product(projected[a], whitened, own[a * d + o])
         for i in range(n):
             beta[i] += 0.5 * (whitened[i] * whitened[i])
         for i in range(n):
             alpha[i] += 0.5 * share[i]
+
+
+@compiled
+def _gain(size: int, share: Floats, projected: Floats) -> None:
+    """Turn `f' P f` into `sqrt(w / (1 + w f' P f))`, and `P f` into what is `P f` times that."""
+    scaled = projected[size]
+    for i in range(share.shape[0]):
+        scaled[i] = math.sqrt(share[i]) / math.sqrt(1.0 + share[i] * scaled[i])
+    for a in range(size):
+        gain = projected[a]
+        for i in range(share.shape[0]):
+            gain[i] *= scaled[i]
 
 
 @compiled

@@ -7,8 +7,6 @@ label (with the log weight), log weights. The last column is the prior's, `P` pa
 
 from __future__ import annotations
 
-from typing import Any
-
 import numpy as np
 
 from model_core.compiled import arithmetic, mixture
