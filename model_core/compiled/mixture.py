@@ -7,6 +7,7 @@ component of one output's mixture.
 from __future__ import annotations
 
 import math
+
 import numba
 import numpy as np
 

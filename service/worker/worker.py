@@ -50,7 +50,6 @@ class Worker:
         self.engine = Engine(settings, Store(self.client), sharing)
         self.leases = Leases(self._log, settings.lease_ttl_ms, settings.worker_hang_s)
         self.engine.tick = self.leases.tick
-        self.engine.compiles = True
         self._jobs = Jobs(self.engine, self._tracer)
         self.engine.busy = self._jobs
         self._census = Census()

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 import torch
@@ -22,6 +22,9 @@ from service.wire import Record, numbers
 from service.worker.streams import step_inputs
 from service.worker.streams.answers import LEVELS, Place, Summarised
 from service.worker.streams.chunks import Chunks
+
+if TYPE_CHECKING:
+    from model_core.compiled.kernel import Kernel as CompiledKernel
 
 OK_COLUMN = list(readout.NUMBERS).index("ok")
 RECENT_RUN_LENGTHS = 5  # 0 to 4: a change within the last five observations is a recent one
@@ -51,7 +54,7 @@ class Slab:
         """Hold no stream yet; make_room: called with the bytes of a chunk before it is taken."""
         self.model, self.max_hypotheses, self.device = model, max_hypotheses, device
         self._kernel = kernel.select(model, device, RECENT_RUN_LENGTHS)
-        self._compiled = kernel.in_place(model, device)
+        self._compiled: CompiledKernel | None = None
         self._make_room = make_room
         unit = torch.ones(1, model.scaled, dtype=torch.float64, device=device)
         prior = moca.make_prior(model, unit * 0 + 1, unit)
@@ -63,7 +66,8 @@ class Slab:
         self.step_rows = max(1, step_bytes // self.row_bytes)
 
     def compile(self) -> None:
-        """Have the compiled kernel, if any, made ready in the background."""
+        """Step by the compiled kernel, if there is one, once it is ready: in the background."""
+        self._compiled = kernel.in_place(self.model, self.device)
         kernel.compile_soon(self._compiled)
 
     @property

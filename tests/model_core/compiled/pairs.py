@@ -14,7 +14,7 @@ from model_core.filter import FilterState, Prior
 from model_core.upm.base import UnderlyingModel
 
 pytest.importorskip("numba")
-from model_core.compiled.kernel import Views  # noqa: E402
+from model_core.compiled.kernel import Views
 
 LEVELS = (0.05, 0.5, 0.95)
 NORMAL = quantiles.with_normal(LEVELS)

@@ -26,10 +26,11 @@ def over(function):
     return applied
 
 
+WIDE = np.geomspace(1e-300, 1e300, 999)
 CASES = {
-    "exp": (arithmetic.exp, np.exp, np.r_[-np.geomspace(1e-300, 700, 999), np.linspace(0, 709, 99)]),
-    "log": (arithmetic.log, np.log, np.r_[np.geomspace(5e-324, 1e308, 999), np.linspace(0.5, 2, 99)]),
-    "log1p": (arithmetic.log1p, np.log1p, np.r_[np.geomspace(1e-300, 1e300, 999), [-0.9, -1e-9]]),
+    "exp": (arithmetic.exp, np.exp, np.r_[-WIDE[WIDE < 700], np.linspace(0, 709, 99)]),
+    "log": (arithmetic.log, np.log, np.r_[WIDE, 5e-324, 1e-310, np.linspace(0.5, 2, 99)]),
+    "log1p": (arithmetic.log1p, np.log1p, np.r_[WIDE, -0.9, -1e-9]),
     "half_erfc": (arithmetic.half_erfc, lambda z: special.erfc(z) / 2, np.linspace(0, 26, 999)),
     "ndtri": (arithmetic.ndtri, special.ndtri, np.geomspace(1e-300, 0.9999, 999)),
 }  # fmt: skip
