@@ -6,7 +6,7 @@ from scipy import special
 
 numba = pytest.importorskip("numba")
 
-from model_core.compiled import arithmetic
+from model_core.compiled import arithmetic  # noqa: E402
 
 EDGES = [0.0, -0.0, np.inf, -np.inf, np.nan]
 

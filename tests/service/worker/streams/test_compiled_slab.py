@@ -9,9 +9,10 @@ pytest.importorskip("numba")
 from model_core import kernel
 from model_core.upm.builtin import Options, build
 from service.schema.members import ABSENT
-from service.wire import Record
+from service.wire import Configure, Record
 from service.worker.streams.answers import Answer, Place, Summarised, fill
 from service.worker.streams.slab import Slab
+from tests.service.worker.conftest import close_to
 
 STREAMS, STEPS = 40, 25
 KINDS = {
@@ -150,3 +151,30 @@ def test_a_slab_steps_eagerly_until_its_kernel_is_ready():
     with kernel.eager_only():
         kinds.append(type(slab.step(rows, told, [0] * STREAMS).places[0]))
     assert kinds == [Place, Summarised, Place]
+
+
+GIVEN = {
+    "averaged": {"location": [4.0], "scale": [2.0]},
+    "gaussian": {"location": [4.0], "scale": [2.0]},
+    "poisson": {"location": [4.0]},
+    "categorical": {"classes": 4},
+}
+
+
+@pytest.mark.parametrize("model", GIVEN)
+def test_a_worker_answers_as_without_kernels(make_bench, model):
+    answers = []
+    for compiles in (False, True):
+        bench = make_bench(db=int(compiles), partitions=1)
+        bench.worker.engine.compiles = compiles
+        bench.ask(Configure("a", {"model": model, **GIVEN[model]}), status=201)
+        bench.observe("a", [1.0, 2.0])
+        for slab in bench.worker.engine._slabs.values():
+            if compiles:
+                slab._compiled.compile()  # waits for it
+        own = bench.observe("a", [1.0, 3.0, None, 2.0])
+        bench.crash()  # what is stored is stepped through again
+        own += bench.observe("a", [0.0, 1.0])
+        own += bench.observe("a", [1.0], components=True)
+        answers.append(own)
+    close_to(*answers, 1e-7)
