@@ -23,6 +23,7 @@ _KINDS = {
     "model_core.upm.averaged:Averaged": "averaged",
     "model_core.upm.linear:Autoregressive": "regression",
     "model_core.upm.linear:Linear": "regression",
+    "model_core.upm.multivariate:Multivariate": "multivariate",
     "model_core.upm.conjugate:Poisson": "poisson",
     "model_core.upm.mixed_poisson:MixedPoisson": "poisson",
     "model_core.upm.conjugate:BernoulliModel": "bernoulli",
