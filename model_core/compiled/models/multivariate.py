@@ -1,7 +1,7 @@
 """`upm.multivariate.Multivariate`: means and covariance of all outputs unknown.
 
 Rows of `params`: those of `student_t` for the marginals; then the lower Cholesky factor of psi
-(d, d), the square of the spread that scales it, and `log det psi`. The last column is the prior's.
+(d, d), the squared scale of it, and half of `log det psi`. The last column is the prior's.
 """
 
 from __future__ import annotations
@@ -93,11 +93,16 @@ def _factorise(d: int, psi: Floats, factor: Floats, log_determinant: Floats) -> 
                 pivot = factor[b * d + b]
                 for i in range(n):
                     row[i] /= pivot[i]
-        pivot = factor[a * d + a]
-        for i in range(n):
-            pivot[i] = math.sqrt(pivot[i]) if pivot[i] > 0 else math.nan
-        for i in range(n):
-            log_determinant[i] += arithmetic.log(pivot[i])
+        _pivot(factor[a * d + a], log_determinant)
+
+
+@compiled
+def _pivot(pivot: Floats, log_determinant: Floats) -> None:
+    """Root of a diagonal entry, and its share of the (half) log determinant."""
+    for i in range(pivot.shape[0]):
+        pivot[i] = math.sqrt(pivot[i]) if pivot[i] > 0 else math.nan
+    for i in range(pivot.shape[0]):
+        log_determinant[i] += arithmetic.log(pivot[i])
 
 
 @implements(step.score, Multivariate)
@@ -126,7 +131,13 @@ def _score(outputs: int, number: Floats, params: Floats, each: Floats) -> None:
             residual[i] /= pivot[i]
         for i in range(n):
             each[i] += residual[i] * residual[i]
-    for i in range(n):
+    _density(d, half, spread, log_determinant, each)
+
+
+@compiled
+def _density(d: int, half: Floats, spread: Floats, log_determinant: Floats, each: Floats) -> None:
+    """Log density from the squared distance by the factor, in place."""
+    for i in range(each.shape[0]):
         norm = math.lgamma(half[i] + 0.5 * d) - math.lgamma(half[i])
         norm -= 0.5 * d * math.log(2.0 * math.pi * half[i] * spread[i]) + log_determinant[i]
         distance = each[i] / (2.0 * half[i] * spread[i])
@@ -150,7 +161,6 @@ def learn(
 def _learn(outputs: int, number: Floats, share: Floats, own: Floats, params: Floats) -> None:
     d, n = outputs, share.shape[0]
     kappa, nu, psi = own[d], own[d + 1], own[d + 2 :]
-    rounding = d * (d + 3) * EPSILON
     errors, gain = params[4 * d + 2 : 5 * d + 2], params[0]  # neither is needed any more
     for i in range(n):
         gain[i] = share[i] / (kappa[i] + share[i])
@@ -160,6 +170,19 @@ def _learn(outputs: int, number: Floats, share: Floats, own: Floats, params: Flo
             error[i] = number[LABEL + o] - mean[i]
         for i in range(n):
             mean[i] += gain[i] * error[i]
+    _scatter(d, errors, gain, share, kappa, psi)
+    for i in range(n):
+        kappa[i] += share[i]
+    for i in range(n):
+        nu[i] += share[i]
+
+
+@compiled
+def _scatter(
+    d: int, errors: Floats, gain: Floats, share: Floats, kappa: Floats, psi: Floats
+) -> None:
+    """Add the errors' products to psi, and to its diagonal more than rounding can take away."""
+    n, rounding = share.shape[0], d * (d + 3) * EPSILON
     for a in range(d):
         for b in range(d):
             row, left, right = psi[a * d + b], errors[a], errors[b]
@@ -168,10 +191,6 @@ def _learn(outputs: int, number: Floats, share: Floats, own: Floats, params: Flo
         row = psi[a * d + a]
         for i in range(n):
             row[i] += row[i] * rounding if share[i] > 0 else 0.0
-    for i in range(n):
-        kappa[i] += share[i]
-    for i in range(n):
-        nu[i] += share[i]
 
 
 @implements(step.remember, Multivariate)
