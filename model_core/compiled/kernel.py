@@ -60,7 +60,7 @@ class Kernel:
         window: int,
         levels: Floats = NO_LEVELS,
         summarised: bool = True,
-    ) -> tuple[Floats, Summary | None]:
+    ) -> tuple[Floats, Summary]:
         """Step distinct rows by one observation each, in place; returns table and summary.
 
         rows: (B,) int64. inputs: (B, 6 + d + x) labelled (0 or 1), elapsed, changepoint (nan: not
@@ -68,7 +68,8 @@ class Kernel:
         `readout.table`), label, input. hazards: (B, H). levels: (2, Q), see
         `quantiles.with_normal`. The table
         is that of `readout.table`. Where its `ok` is 0 the row is as it was, the rest of the table
-        and its summary are undefined, and the eager step decides.
+        and its summary are undefined, and the eager step decides. A summary that is not wanted is
+        empty.
         """
         outputs = self.model.y_dim
         table = np.empty((len(rows), NUMBERS + 2 + 4 * outputs))
@@ -77,8 +78,7 @@ class Kernel:
         advance(
             self._dimensions, views.table, rows, inputs, hazards, levels, window, table, summary
         )
-        known = Summary(summary, outputs, self._support) if summarised else None
-        return table, known
+        return table, Summary(summary, outputs, self._support)
 
     def _columns(self, levels: int) -> int:
         d = self.model.y_dim

@@ -138,18 +138,19 @@ class Slab:
         confirmed: list[int],
         thresholds: list[float] | None = None,
         detailed: Sequence[bool] = (),
+        summarised: bool = True,
     ) -> Step:
         """Step distinct rows by one observation each; reads out what the host needs, at once.
 
         confirmed: start of the last confirmed event of each. thresholds: of `changed_probability`,
         at which one is; 0 where it takes time. detailed: rows whose mixture itself is wanted, not
-        only its summary; none if empty.
+        only its summary; none if empty. summarised: whether predictives are wanted at all.
         """
         alarms = thresholds or [0.0] * len(rows)
         if not kernel.usable(self._compiled):
             return self._step_eagerly(rows, records, confirmed, alarms)
         wanted = [i for i in range(len(rows)) if not (detailed and detailed[i])]
-        found = self._step_compiled(rows, records, confirmed, alarms, wanted)
+        found = self._step_compiled(rows, records, confirmed, alarms, wanted, summarised)
         # Rows of details, and those that are not finite: what becomes of them eager steps decide.
         left = [i for i in range(len(rows)) if i not in found]
         if left:
@@ -189,6 +190,7 @@ class Slab:
         confirmed: list[int],
         thresholds: list[float],
         wanted: list[int],
+        summarised: bool,
     ) -> dict[int, tuple[Readout, Place | Summarised]]:
         """Step the `wanted` of the rows where they lie; returns those that stayed finite."""
         assert self._compiled is not None
@@ -213,8 +215,8 @@ class Slab:
                 table if alone else table[at],
                 RECENT_RUN_LENGTHS,
                 self._levels,
+                summarised,
             )
-            assert summary is not None
             fine = np.flatnonzero(result[:, OK_COLUMN] > 0)
             readouts = readout.rows(torch.from_numpy(result[fine]))
             for row, each in zip(fine.tolist(), readouts, strict=True):
@@ -236,13 +238,13 @@ class Slab:
         for row, record in zip(rows, records, strict=True):
             if record.believed:
                 self.restate(row, record.believed)
-        readouts = self.step(rows, records, confirmed, thresholds).readouts
+        readouts = self.step(rows, records, confirmed, thresholds, summarised=False).readouts
         broken = [i for i, each in enumerate(readouts) if not each.ok]
         if broken:
             blank = [replace(records[i], y=None) for i in broken]
             asked = [thresholds[i] for i in broken] if thresholds else None
             told = [rows[i] for i in broken], blank, [confirmed[i] for i in broken]
-            again = self.step(*told, asked).readouts
+            again = self.step(*told, asked, summarised=False).readouts
             for i, each in zip(broken, again, strict=True):
                 readouts[i] = each
         return readouts
