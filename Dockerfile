@@ -32,7 +32,7 @@ RUN python -m venv /opt/build && python -m venv --without-pip /opt/moca \
     && if grep -q '^Requires-Dist: cuda-' /opt/moca/lib/python3*/site-packages/torch-*/METADATA; \
         then ${install} -r deploy/requirements/cuda.txt; fi \
     && python deploy/requirements/lock.py select pyproject.toml deploy/requirements/service.txt \
-        "${EXTRAS}" > requirements.txt \
+        "fast${EXTRAS:+,${EXTRAS}}" > requirements.txt \
     && ${install} -r requirements.txt
 # The console draws with one file of plotly; the package is there with the extra `console` alone.
 RUN site="$(echo /opt/moca/lib/python3*/site-packages)" && [ -d "${site}/plotly" ] || { \

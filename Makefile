@@ -20,7 +20,7 @@ install: $(STAMP)  ## make .venv with the pinned versions of constraints.txt
 $(STAMP): pyproject.toml constraints.txt
 	$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "Python >= 3.11 is needed")'
 	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
-	$(BIN)/python -m pip install --quiet -c constraints.txt -e '.[console,plots,train,test,docs,dev]'
+	$(BIN)/python -m pip install --quiet -c constraints.txt -e '.[fast,console,plots,train,test,docs,dev]'
 	touch $@
 
 run: install  ## start the service, stream both samples through it, keep serving

@@ -1,21 +1,31 @@
 """The step of a batch as one call, by model and device.
 
-Every kernel computes what `filter.step` computes; they differ in speed alone.
+Every kernel computes what `filter.step` computes; they differ in speed alone. The eager one serves
+every model; `in_place` gives the compiled one of a model that has it (see `model_core.compiled`).
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import NamedTuple
+import contextlib
+import logging
+import queue
+import threading
+from collections.abc import Callable, Iterator
+from typing import TYPE_CHECKING, NamedTuple
 
 import torch
 from torch import Tensor
 
+from model_core import compiled, readout
 from model_core import filter as moca
-from model_core import readout
 from model_core.filter import FilterState, Inputs, Prior
 from model_core.predictive import Mixture
 from model_core.upm.base import UnderlyingModel
+
+if TYPE_CHECKING:
+    from model_core.compiled.kernel import Kernel as Compiled
+
+logger = logging.getLogger(__name__)
 
 
 class Stepped(NamedTuple):
@@ -41,3 +51,64 @@ def select(model: UnderlyingModel, device: torch.device | str, recent_window: in
         return Stepped(state, info.predictive, table)
 
     return eager
+
+
+def in_place(model: UnderlyingModel, device: torch.device | str) -> Compiled | None:
+    """Return the compiled kernel of a model on a device, None where there is none.
+
+    It steps rows where they lie. It may be used once it is `ready`; until then, and for rows that
+    it refuses, the eager kernel serves. Streams of one model share it.
+    """
+    if _Switch.off or torch.device(device).type != "cpu":
+        return None
+    return compiled.kernel_of(model)
+
+
+def usable(kernel: Compiled | None) -> bool:
+    """Whether a kernel is compiled, and kernels are not turned off."""
+    return kernel is not None and kernel.ready and not _Switch.off
+
+
+def compile_soon(kernel: Compiled | None) -> None:
+    """Have a kernel compiled, or loaded from the cache, in a background thread of its own."""
+    if kernel is None or kernel.ready or kernel.asked:
+        return
+    kernel.asked = True
+    _Compiler.waiting.put(kernel)
+    with _Compiler.starting:
+        if _Compiler.thread is None:
+            _Compiler.thread = threading.Thread(target=_compile, name="compile", daemon=True)
+            _Compiler.thread.start()
+
+
+@contextlib.contextmanager
+def eager_only() -> Iterator[None]:
+    """Turn compiled kernels off, in the whole process."""
+    before, _Switch.off = _Switch.off, True
+    try:
+        yield
+    finally:
+        _Switch.off = before
+
+
+class _Switch:
+    """Whether compiled kernels are turned off."""
+
+    off = False
+
+
+class _Compiler:
+    """Kernels that wait to be compiled, and the thread that does."""
+
+    waiting: queue.SimpleQueue[Compiled] = queue.SimpleQueue()
+    starting = threading.Lock()
+    thread: threading.Thread | None = None
+
+
+def _compile() -> None:
+    while True:
+        kernel = _Compiler.waiting.get()
+        try:
+            kernel.compile()
+        except Exception:  # the eager kernel goes on serving
+            logger.exception("cannot compile the kernel of %s", kernel.model.kind)

@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 
+import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
 from model_core.components import Components
@@ -44,6 +47,12 @@ def continuous(weight: Tensor, components: Components, levels: Tensor, tolerance
         far = _bracketed(components, again, [goal, *(each[row] for each in fixed)])
         x.view(-1)[left] = far.flatten()
     return x.reshape(batch, outputs, wanted).transpose(1, 2)
+
+
+def with_normal(levels: Sequence[float]) -> NDArray[np.float64]:
+    """Levels over the standard normal's quantiles at them (2, Q), as compiled kernels take them."""
+    at = torch.tensor(levels, dtype=torch.float64)
+    return torch.stack((at, torch.special.ndtri(at))).numpy()
 
 
 def _plain(

@@ -10,7 +10,7 @@ from service.settings import Settings
 from service.store.connection import check_server, fix_partitions, patiently
 from service.wire import Record, StreamSettings
 from service.worker.streams import step_inputs
-from service.worker.streams.answers import LEVELS, summarise
+from service.worker.streams.answers import LEVELS, Place, summarise
 from service.worker.streams.models import Catalogue
 from service.worker.streams.slab import Slab
 
@@ -48,5 +48,6 @@ def dummy_step(settings: Settings) -> None:
     row = slab.add(slab.start(prior), prior)
     rates = step_inputs.effective_rates(model, StreamSettings())
     record = Record(0, 0.0, None, None, 1.0, None, *rates)
-    mixture = slab.step([row], [record], [0]).predictive
-    summarise(mixture, LEVELS)
+    (place,) = slab.step([row], [record], [0]).places
+    if isinstance(place, Place):
+        summarise(place.mixture, LEVELS)

@@ -18,7 +18,7 @@ from service.wire import Head, Observation, Observe, PendingSettings, Record, ti
 from service.worker.filtering import alarm_threshold
 from service.worker.filtering.step import observe, record_step, wake
 from service.worker.streams import step_inputs
-from service.worker.streams.answers import Answer, Place
+from service.worker.streams.answers import Answer
 from service.worker.streams.registry import Engine
 from service.worker.streams.stream import Ahead, Stream
 from service.worker.streams.validation import check_position
@@ -149,11 +149,11 @@ def _run_ahead(
     while stream.ahead.count < count:
         at = stream.ahead.count
         record = _record(engine, stream, head.seq + at, head.pending[at])
-        step = slab.step([stream.ahead.row], [record], *watched)
+        step = slab.step([stream.ahead.row], [record], *watched, [answer.detailed])
         (readout,) = step.readouts
         stream.ahead = stream.ahead._replace(count=at + 1)
         answer.record, answer.readout = record, readout
-        answer.place = Place(step.predictive, 0, step.run_length)
+        (answer.place,) = step.places
         record_step(record, readout)
     return answer
 

@@ -41,13 +41,14 @@ def observe(engine: Engine, work: Sequence[tuple[Stream, Answer]]) -> list[Servi
 def _advance(slab: Slab, group: list[tuple[Stream, Answer]]) -> list[tuple[Answer, ServiceError]]:
     rows = [stream.row for stream, _ in group]
     watched = alarm_threshold.alarm_inputs([stream.live() for stream, _ in group])
-    step = slab.step(rows, [a.record for _, a in group], *watched)
+    detailed = [answer.detailed for _, answer in group]
+    step = slab.step(rows, [a.record for _, a in group], *watched, detailed)
     faults: list[tuple[Answer, ServiceError]] = []
     for i, ((stream, answer), readout) in enumerate(zip(group, step.readouts, strict=True)):
         if not readout.ok:
             faults.append((answer, _fault(stream.live(), answer.record)))
             continue
-        answer.readout, answer.place = readout, Place(step.predictive, i, step.run_length)
+        answer.readout, answer.place = readout, step.places[i]
         record_step(answer.record, readout)
         answer.event = publish_events(
             stream, track_events(stream, answer.record, readout), answer.record.time

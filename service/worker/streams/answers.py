@@ -7,11 +7,13 @@ from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 import msgspec
+import numpy as np
 import torch
 from torch import Tensor
 
 from model_core.predictive import Mixture
 from model_core.readout import Readout
+from model_core.summary import Summary
 from service.schema import rendering, responses
 from service.schema.members import ABSENT
 from service.schema.rendering import of_classes, of_numbers
@@ -44,6 +46,18 @@ class Place(NamedTuple):
         return sum(each.nbytes for each in parameters) // len(self.mixture.log_weight)
 
 
+class Summarised(NamedTuple):
+    """One row of a batch's summaries, by a compiled kernel."""
+
+    summary: Summary
+    row: int
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes that wait for the row to be rendered."""
+        return int(self.summary.numbers[self.row].nbytes)
+
+
 class Answer:
     """What one observation will be answered with; the predictive is filled in per batch."""
 
@@ -67,12 +81,18 @@ class Answer:
         self.stream, self.model, self.record = stream, model, record
         self.request = request  # which parts of the predictive it names
         self.readout: Readout | None = None
-        self.place: Place | None = None
+        self.place: Place | Summarised | None = None
         self.predictive: Predictive | None = None
         self.event: Event | None = None
         self.belief: list[tuple[int, float]] | None = None
         self.components: list[Component] | None = None
         self.provisional = False  # labels before it are to come
+
+    @property
+    def detailed(self) -> bool:
+        """Whether the request names more than the usual summary of the predictive."""
+        request = self.request
+        return request is not None and (request.components or request.quantiles is not None)
 
     def render(self) -> bytes:
         """JSON text, as DESIGN section 5 has it."""
@@ -145,35 +165,73 @@ class Filling:
 def fill(answers: list[Answer]) -> None:
     """Summarise the predictive of every answer that has one, batches of a kind together."""
     kinds: dict[tuple[str, int, int], list[Answer]] = {}
+    summarised: dict[int, list[Answer]] = {}
     for answer in answers:
-        if answer.place is not None:
+        if isinstance(answer.place, Place):
             components = answer.place.mixture.components
             shape = components.parameters()[0].shape
             kinds.setdefault((components.family, *shape[1:]), []).append(answer)
+        elif answer.place is not None:
+            summarised.setdefault(id(answer.place.summary), []).append(answer)
     for alike in kinds.values():
         mixture = _gather(alike)
         filtered = [a.model if a.readout is not None else None for a in alike]
         calibration_metrics.measure(mixture, [a.record.y for a in alike], filtered)
         summaries = summarise(mixture, LEVELS)
         for row, (answer, found) in enumerate(zip(alike, summaries, strict=True)):
-            answer.predictive = found
-            record = answer.record
-            if found.probabilities is not ABSENT:
-                record.probabilities = found.probabilities
-            else:
-                numbers: Any = found  # None among them is for clients alone
-                kept = len(numbers.variance or []) <= KEPT_OUTPUTS
-                record.mean = numbers.mean
-                record.variance = numbers.variance if kept else None
-                record.quantiles = numbers.quantiles
+            _keep(answer, found)
             _add_details(answer, mixture, row)
             answer.place = None
+    for alike in summarised.values():
+        _fill_summarised(alike)
+
+
+def _keep(answer: Answer, found: Predictive) -> None:
+    """Enter a predictive into an answer and its record."""
+    answer.predictive = found
+    record = answer.record
+    if found.probabilities is not ABSENT:
+        record.probabilities = found.probabilities
+        return
+    numbers: Any = found  # None among them is for clients alone
+    kept = len(numbers.variance or []) <= KEPT_OUTPUTS
+    record.mean = numbers.mean
+    record.variance = numbers.variance if kept else None
+    record.quantiles = numbers.quantiles
+
+
+def _fill_summarised(answers: list[Answer]) -> None:
+    """Fill in answers from the summaries of one batch."""
+    places = [a.place for a in answers if isinstance(a.place, Summarised)]
+    chosen = places[0].summary.rows([place.row for place in places])
+    models = [answer.model for answer in answers]
+    calibration_metrics.measure_summary(chosen, models)
+    for answer, found in zip(answers, predictives(chosen, LEVELS), strict=True):
+        _keep(answer, found)
+        answer.place = None
+
+
+def predictives(summary: Summary, levels: Sequence[float]) -> list[Predictive]:
+    """What `summarise` makes of mixtures, from their summaries at ascending levels."""
+    if summary.support == "class":
+        return [of_classes(each) for each in summary.mean.tolist()]
+    if summary.support == "binary":
+        return [of_classes([1 - p, p]) for (p,) in summary.mean.tolist()]
+    covariance = summary.covariance
+    exists: list[bool] = np.isfinite(covariance.reshape(len(covariance), -1)).min(1).tolist()
+    values = np.maximum.accumulate(summary.quantiles, 1).tolist()
+    names = [str(level) for level in levels]
+    rows = zip(summary.mean.tolist(), covariance.tolist(), exists, values, strict=True)
+    return [
+        of_numbers(mean, variance if known else None, dict(zip(names, each, strict=True)))
+        for mean, variance, known, each in rows
+    ]
 
 
 def _add_details(answer: Answer, mixture: Mixture, row: int) -> None:
     """Add what the request names beside the usual: other quantiles, the mixture's components."""
     request, place, summary = answer.request, answer.place, answer.predictive
-    if request is None or place is None or summary is None:
+    if request is None or not isinstance(place, Place) or summary is None:
         return
     alone = _rows(mixture, row, row + 1)
     if request.quantiles is not None and summary.quantiles is not ABSENT:
@@ -188,7 +246,7 @@ def _gather(answers: list[Answer]) -> Mixture:
     """Rows of several mixtures of one kind as one mixture."""
     groups: list[tuple[Mixture, list[int]]] = []
     for answer in answers:
-        assert answer.place is not None
+        assert isinstance(answer.place, Place)
         if not groups or groups[-1][0] is not answer.place.mixture:
             groups.append((answer.place.mixture, []))
         groups[-1][1].append(answer.place.row)

@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 
 from model_core.predictive import Mixture
+from model_core.summary import Summary
 from service.observability.metrics import observe_all
 from service.observability.model_metrics import PIT
 from service.wire import numbers
@@ -41,14 +42,33 @@ def measure(
         observe_all(PIT.labels(model), found)
 
 
+def measure_summary(summary: Summary, models: Sequence[str]) -> None:
+    """Count the PIT of each row's label, of which a summary holds the cumulative probabilities."""
+    if summary.support == "class":
+        return
+    upper, lower = torch.from_numpy(summary.cdf), torch.from_numpy(summary.cdf_below)
+    values = _between(lower, upper, summary.support).tolist()
+    by_model: dict[str, list[float]] = {}
+    for model, row in zip(models, values, strict=True):
+        by_model.setdefault(model, []).extend(each for each in row if math.isfinite(each))
+    for model, found in by_model.items():
+        observe_all(PIT.labels(model), found)
+
+
 def transform(mixture: Mixture, y: Tensor) -> Tensor:
     """`P(Y <= y)` (B, d) under each row's predictive; uniform where it is calibrated.
 
     Of counts, a random place within the step of the distribution at the label.
     """
+    support = mixture.components.support
+    counts = support in ("count", "binary")
     upper = mixture.cdf(y)
-    if mixture.components.support not in ("count", "binary"):
+    return _between(mixture.cdf(y - 1.0) if counts else upper, upper, support)
+
+
+def _between(lower: Tensor, upper: Tensor, support: str) -> Tensor:
+    """Upper end of a step of the distribution; of counts, a random place within it."""
+    if support not in ("count", "binary"):
         return upper.clamp(0.0, 1.0)
-    lower = mixture.cdf(y - 1.0)
     share = torch.rand(upper.shape, dtype=upper.dtype, generator=_random).to(upper.device)
     return (lower + share * (upper - lower)).clamp(0.0, 1.0)

@@ -3,9 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor
+
+if TYPE_CHECKING:
+    from model_core.compiled.kernel import Views
 
 # Of the first chunk, the larger; each later one doubles what there is, up to a bound. Most slabs
 # have one: steps of rows in several cost more.
@@ -23,6 +27,16 @@ class Chunk:
             torch.empty((rows, *each.shape[1:]), dtype=each.dtype, device=each.device)
             for each in like
         ]
+        self._views: Views | None = None
+
+    @property
+    def views(self) -> Views:
+        """Where the rows lie in memory, for a compiled kernel."""
+        if self._views is None:
+            from model_core.compiled.kernel import Views
+
+            self._views = Views(self.tensors)
+        return self._views
 
     @property
     def used(self) -> int:
@@ -95,6 +109,16 @@ class Chunks:
             for own, each in zip(chunk.tensors, tensors, strict=False):
                 own.index_copy_(0, rows, each if len(groups) == 1 else each.index_select(0, at))
 
+    def places(self, numbers: Sequence[int]) -> list[tuple[Chunk, list[int], list[int]]]:
+        """Chunks that hold them, with their rows there and which of `numbers` these are."""
+        found: dict[int, tuple[Chunk, list[int], list[int]]] = {}
+        for place, number in enumerate(numbers):
+            chunk, row = self._places[number]
+            _, rows, places = found.setdefault(id(chunk), (chunk, [], []))
+            rows.append(row)
+            places.append(place)
+        return list(found.values())
+
     def trim(self) -> int:
         """Move rows together, and give back chunks that are not needed; returns their bytes."""
         before = self.rows
@@ -129,13 +153,7 @@ class Chunks:
         if len(rows) == len(numbers):  # as a rule: it has to be quick
             at = torch.arange(len(rows), device=device)
             return [(first, torch.tensor(rows, device=device), at)]
-        found: dict[int, tuple[Chunk, list[int], list[int]]] = {}
-        for place, number in enumerate(numbers):
-            chunk, row = self._places[number]
-            _, rows, places = found.setdefault(id(chunk), (chunk, [], []))
-            rows.append(row)
-            places.append(place)
         return [
             (chunk, torch.tensor(rows, device=device), torch.tensor(places, device=device))
-            for chunk, rows, places in found.values()
+            for chunk, rows, places in self.places(numbers)
         ]

@@ -57,6 +57,7 @@ class Engine:
         self.ahead_ms = 0.0  # how far the store's clock is ahead of this machine's
         self.tick: Callable[[], None] = lambda: None  # a sign of life, in long work
         self.busy: Container[int] = ()  # partitions of jobs under way
+        self.compiles = False  # whether kernels of new slabs are compiled, in the background
         self.applying: set[tuple[int, str]] = set()  # streams of the batch under way
         self.committing: set[tuple[int, str]] = set()  # streams that may not be stored yet
 
@@ -252,6 +253,8 @@ class Engine:
             self._slabs[key] = Slab(
                 model, settings.max_hypotheses, self.settings.device, *sizes, self._make_room
             )
+            if self.compiles:
+                self._slabs[key].compile()
         return self._slabs[key]
 
     # --- keeping ------------------------------------------------------------------------------

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
+import numpy as np
 import torch
 from msgspec.structs import replace
 from torch import Tensor
@@ -14,27 +15,28 @@ from model_core import filter as moca
 from model_core import kernel, readout
 from model_core.belief import Belief
 from model_core.filter import FilterState, Inputs, Prior
-from model_core.predictive import Mixture
+from model_core.quantiles import with_normal
 from model_core.readout import Readout
 from model_core.upm.base import UnderlyingModel
 from service.wire import Record, numbers
 from service.worker.streams import step_inputs
+from service.worker.streams.answers import LEVELS, Place, Summarised
 from service.worker.streams.chunks import Chunks
 
+if TYPE_CHECKING:
+    from model_core.compiled.kernel import Kernel as CompiledKernel
+
+OK_COLUMN = list(readout.NUMBERS).index("ok")
 RECENT_RUN_LENGTHS = 5  # 0 to 4: a change within the last five observations is a recent one
 CHUNK_BYTES = 64 << 20  # of a slab's memory that is taken, and given back, at a time
 STEP_BYTES = 128 << 20  # of the states that are stepped at once
 
 
 class Step(NamedTuple):
-    """A step's predictive mixture, the run lengths (B, S) of its components, and the readouts.
+    """Readouts of the rows, in order, and where the predictive of each is."""
 
-    A component beyond the S run lengths is the outliers'.
-    """
-
-    predictive: Mixture
-    run_length: Tensor
     readouts: list[Readout]
+    places: list[Place | Summarised]
 
 
 class Slab:
@@ -52,14 +54,21 @@ class Slab:
         """Hold no stream yet; make_room: called with the bytes of a chunk before it is taken."""
         self.model, self.max_hypotheses, self.device = model, max_hypotheses, device
         self._kernel = kernel.select(model, device, RECENT_RUN_LENGTHS)
+        self._compiled: CompiledKernel | None = None
         self._make_room = make_room
         unit = torch.ones(1, model.scaled, dtype=torch.float64, device=device)
         prior = moca.make_prior(model, unit * 0 + 1, unit)
+        self._levels = with_normal(LEVELS)
         self._blank, self._stats = moca.init(prior, max_hypotheses), type(prior.stats)
         self._leaves = len(moca.leaves(self._blank))
         self._chunks = Chunks([*moca.leaves(self._blank), *_tensors(prior)], chunk_bytes)
         self.row_bytes = self._chunks.row_bytes
         self.step_rows = max(1, step_bytes // self.row_bytes)
+
+    def compile(self) -> None:
+        """Step by the compiled kernel, if there is one, once it is ready: in the background."""
+        self._compiled = kernel.in_place(self.model, self.device)
+        kernel.compile_soon(self._compiled)
 
     @property
     def empty(self) -> bool:
@@ -128,22 +137,91 @@ class Slab:
         records: list[Record],
         confirmed: list[int],
         thresholds: list[float] | None = None,
+        detailed: Sequence[bool] = (),
+        summarised: bool = True,
     ) -> Step:
         """Step distinct rows by one observation each; reads out what the host needs, at once.
 
         confirmed: start of the last confirmed event of each. thresholds: of `changed_probability`,
-        at which one is; 0 where it takes time.
+        at which one is; 0 where it takes time. detailed: rows whose mixture itself is wanted, not
+        only its summary; none if empty. summarised: whether predictives are wanted at all.
         """
+        alarms = thresholds or [0.0] * len(rows)
+        if not kernel.usable(self._compiled):
+            return self._step_eagerly(rows, records, confirmed, alarms)
+        wanted = [i for i in range(len(rows)) if not (detailed and detailed[i])]
+        found = self._step_compiled(rows, records, confirmed, alarms, wanted, summarised)
+        # Rows of details, and those that are not finite: what becomes of them eager steps decide.
+        left = [i for i in range(len(rows)) if i not in found]
+        if left:
+            again = self._step_eagerly(
+                [rows[i] for i in left],
+                [records[i] for i in left],
+                [confirmed[i] for i in left],
+                [alarms[i] for i in left],
+            )
+            found.update(zip(left, zip(*again, strict=True), strict=True))
+        each = [found[i] for i in range(len(rows))]
+        return Step([readout for readout, _ in each], [place for _, place in each])
+
+    def _step_eagerly(
+        self,
+        rows: list[int],
+        records: list[Record],
+        confirmed: list[int],
+        thresholds: list[float],
+    ) -> Step:
         found = self._chunks.read(rows)
         state = moca.rebuild(self._blank, found[: self._leaves])
         prior = self._prior(found[self._leaves :])
-        alarms = self._tensor([thresholds or [0.0] * len(rows)]).squeeze(0)
+        alarms = self._tensor([thresholds]).squeeze(0)
         starts = torch.tensor(confirmed, device=self.device)
         stepped = self._kernel(state, prior, self.inputs(records), starts, alarms)
         self._chunks.write(rows, moca.leaves(stepped.state))
         # Growth gave each slot the run length it has here: pruning only empties slots.
         run_length = stepped.state.belief.run_length
-        return Step(stepped.predictive, run_length, readout.rows(stepped.table))
+        places = [Place(stepped.predictive, i, run_length) for i in range(len(rows))]
+        return Step(readout.rows(stepped.table), [*places])
+
+    def _step_compiled(
+        self,
+        rows: list[int],
+        records: list[Record],
+        confirmed: list[int],
+        thresholds: list[float],
+        wanted: list[int],
+        summarised: bool,
+    ) -> dict[int, tuple[Readout, Place | Summarised]]:
+        """Step the `wanted` of the rows where they lie; returns those that stayed finite."""
+        assert self._compiled is not None
+        found: dict[int, tuple[Readout, Place | Summarised]] = {}
+        if not wanted:
+            return found
+        chosen = [records[i] for i in wanted]
+        hazards = [record.hazard for record in chosen]
+        table = step_inputs.hazard_table(self.model, hazards, self.device).numpy()
+        numbers = step_inputs.packed(
+            self.model,
+            chosen,
+            [confirmed[i] for i in wanted],
+            [thresholds[i] for i in wanted],
+        )
+        for chunk, places, at in self._chunks.places([rows[i] for i in wanted]):
+            alone = len(at) == len(wanted)
+            result, summary = self._compiled.advance(
+                chunk.views,
+                np.array(places, dtype=np.int64),
+                numbers if alone else numbers[at],
+                table if alone else table[at],
+                RECENT_RUN_LENGTHS,
+                self._levels,
+                summarised,
+            )
+            fine = np.flatnonzero(result[:, OK_COLUMN] > 0)
+            readouts = readout.rows(torch.from_numpy(result[fine]))
+            for row, each in zip(fine.tolist(), readouts, strict=True):
+                found[wanted[at[row]]] = each, Summarised(summary, row)
+        return found
 
     def replay(
         self,
@@ -160,13 +238,13 @@ class Slab:
         for row, record in zip(rows, records, strict=True):
             if record.belief_override:
                 self.restate(row, record.belief_override)
-        readouts = self.step(rows, records, confirmed, thresholds).readouts
+        readouts = self.step(rows, records, confirmed, thresholds, summarised=False).readouts
         broken = [i for i, each in enumerate(readouts) if not each.ok]
         if broken:
             blank = [replace(records[i], y=None) for i in broken]
             asked = [thresholds[i] for i in broken] if thresholds else None
             told = [rows[i] for i in broken], blank, [confirmed[i] for i in broken]
-            again = self.step(*told, asked).readouts
+            again = self.step(*told, asked, summarised=False).readouts
             for i, each in zip(broken, again, strict=True):
                 readouts[i] = each
         return readouts

@@ -2,17 +2,28 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from functools import lru_cache
 from typing import Any
 
+import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
 from model_core import hazard as tables
 from model_core.upm.base import UnderlyingModel
 from service.errors.stream import TimeBackwards
-from service.wire import Durations, Hazard, Observation, StreamSettings, timestamps
+from service.wire import (
+    Durations,
+    Hazard,
+    Observation,
+    Record,
+    StreamSettings,
+    numbers,
+    timestamps,
+)
 
 
 def effective_rates(
@@ -35,6 +46,26 @@ def hazard_table(model: UnderlyingModel, hazards: list[Hazard | None], device: s
     rows = [_table(_key(each), device) for each in stated]
     longest = max(map(len, rows))
     return torch.stack([torch.cat((row, row[-1:].expand(longest - len(row)))) for row in rows])
+
+
+def packed(
+    model: UnderlyingModel,
+    records: Sequence[Record],
+    confirmed: Sequence[int],
+    thresholds: Sequence[float],
+) -> NDArray[np.float64]:
+    """Inputs of a compiled kernel (B, 6 + d + x): see `compiled.kernel.Kernel.advance`."""
+    missing, no_input = [0.0] * model.y_dim, [0.0] * model.x_dim
+    lines = []
+    for record, start, threshold in zip(records, confirmed, thresholds, strict=True):
+        changepoint = math.nan if record.changepoint is None else record.changepoint
+        labelled = record.y is not None
+        line = [labelled, record.elapsed, changepoint, record.outlier_rate, start, threshold]
+        line += numbers(record.y) if labelled else missing
+        if model.x_dim:
+            line += no_input if record.x is None else record.x
+        lines.append(line)
+    return np.array(lines, dtype=np.float64)
 
 
 def _key(hazard: Hazard) -> tuple[float, ...] | tuple[tuple[float, float]]:

@@ -1,0 +1,63 @@
+"""Compiled steps: `filter.step` on rows in place, at the price of its arithmetic.
+
+The eager filter is the specification; a kernel differs from it by rounding alone, and leaves to it
+every row whose numbers are not finite. numba is optional: without it, and for models that have no
+kernel, `kernel_of` returns None, and everything is computed eagerly.
+"""
+
+from __future__ import annotations
+
+from functools import lru_cache
+from importlib import import_module
+from importlib.util import find_spec
+from typing import TYPE_CHECKING
+
+from model_core.upm.base import UnderlyingModel
+
+if TYPE_CHECKING:
+    from model_core.compiled.kernel import Kernel
+
+# Module below `models` whose `of` makes the dimensions of a model, by class of the model.
+_KINDS = {
+    "model_core.upm.conjugate:Gaussian": "gaussian",
+    "model_core.upm.averaged:Averaged": "averaged",
+    "model_core.upm.linear:Autoregressive": "regression",
+    "model_core.upm.linear:Linear": "regression",
+    "model_core.upm.multivariate:Multivariate": "multivariate",
+    "model_core.upm.conjugate:Poisson": "poisson",
+    "model_core.upm.mixed_poisson:MixedPoisson": "poisson",
+    "model_core.upm.conjugate:BernoulliModel": "bernoulli",
+    "model_core.upm.conjugate:Exponential": "exponential",
+    "model_core.upm.conjugate:CategoricalModel": "categorical",
+}
+
+
+def available() -> bool:
+    """Whether kernels can be compiled here."""
+    return find_spec("numba") is not None
+
+
+def has_kernel(model: UnderlyingModel) -> bool:
+    """Whether the model has a kernel; costs nothing."""
+    return _name(model) in _KINDS
+
+
+def kernel_of(model: UnderlyingModel) -> Kernel | None:
+    """Return the kernel of a model; None: it has none, or numba is missing.
+
+    It is not compiled yet, unless equal models had it before.
+    """
+    return _kernel_of(model) if has_kernel(model) and available() else None
+
+
+@lru_cache(maxsize=256)
+def _kernel_of(model: UnderlyingModel) -> Kernel | None:
+    from model_core.compiled.kernel import Kernel
+
+    dimensions = import_module(f"model_core.compiled.models.{_KINDS[_name(model)]}").of(model)
+    return None if dimensions is None else Kernel(model, dimensions)
+
+
+def _name(model: UnderlyingModel) -> str:
+    """Of the class itself: a subclass may compute something else."""
+    return f"{type(model).__module__}:{type(model).__qualname__}"

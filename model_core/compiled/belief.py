@@ -1,0 +1,244 @@
+"""The belief's part of a step, the same for every model: growth, observation, pruning, readout.
+
+What `model_core.belief`, `hazard` and `readout` compute, for one row in place. `views` are a row's
+leaves in memory (see `jit.floats`), in the order of `filter.leaves`; `work` is (ROWS, S + 1), a
+column for each slot, the last for outliers.
+"""
+
+from __future__ import annotations
+
+import math
+
+from model_core.compiled import arithmetic
+from model_core.compiled.arithmetic import INF
+from model_core.compiled.jit import Floats, Ints, compiled, floats, ints
+
+# Leaves of a state; the model's statistics follow, then those of the prior, location and context.
+LOG_PROB, RUN_LENGTH, SCORE, PREVIOUS, SEQ, TOTALS, TOTALS_AT_START, CONTEXT, STATISTICS = range(9)
+
+# Columns of the inputs of a row; the label's and the input's numbers follow.
+LABELLED, ELAPSED, CHANGEPOINT, OUTLIER_RATE, CONFIRMED, THRESHOLD, LABEL = range(7)
+
+# Rows of `work`.
+GROWN = 0  # log probability after growth
+PATH = 1  # score of the best path, after growth; then with the label
+CHANCE = 2  # probability after growth, then weight in the mixture
+EACH = 3  # log likelihood of the label
+SHARE = 4  # inlier responsibility
+POSTERIOR = 5  # log probability after the label
+MASS = 6  # the same as a probability
+SPARE = 7
+ROWS = 8
+
+# Columns of the table of a readout, as `readout.NUMBERS` has them; the totals follow.
+(
+    LOG_SCORE, CHANGEPOINT_PROBABILITY, PRUNED_MASS, BORN_PREVIOUS_START, OK, CHANGED, RECENT,
+    MAP_RUN_LENGTH, EVENT_RUN_LENGTH, EVENT_PROBABILITY, EVENT_PREVIOUS_START, MEAN_RUN_LENGTH,
+    HYPOTHESES, BEST_START, NUMBERS,
+) = range(15)  # fmt: skip
+
+
+@compiled
+def log_change(hazard: float, elapsed: float, changepoint: float) -> tuple[float, float]:
+    """Log probabilities of a change and of none, as `hazard.log_change`."""
+    if not math.isnan(changepoint):
+        change = math.log(changepoint) if changepoint > 0 else -INF
+        return change, (math.log1p(-changepoint) if changepoint < 1 else -INF)
+    if elapsed == 0 or hazard == 0:
+        return -INF, 0.0
+    survival = elapsed * math.log1p(-hazard) if hazard < 1 else -INF
+    return (math.log(-math.expm1(survival)) if survival < 0 else -INF), survival
+
+
+@compiled
+def _shift(values: Floats, by: float, out: Floats, n: int) -> None:
+    for i in range(n):
+        out[i] = values[i] + by
+
+
+@compiled
+def _changes(views: Ints, row: int, number: Floats, hazard: Floats, work: Floats) -> None:
+    """Log probability and score: with a change into EACH and SHARE, else into GROWN and PATH."""
+    log_prob, score = floats(views, LOG_PROB, row), floats(views, SCORE, row)
+    run_length = ints(views, RUN_LENGTH, row)
+    n, entries = log_prob.shape[0], hazard.shape[0]
+    if entries == 1:
+        change, survival = log_change(hazard[0], number[ELAPSED], number[CHANGEPOINT])
+        _shift(log_prob, change, work[EACH], n)
+        _shift(score, change, work[SHARE], n)
+        _shift(log_prob, survival, work[GROWN], n)
+        _shift(score, survival, work[PATH], n)
+        return
+    for i in range(n):
+        entry = min(max(run_length[i], 0), entries - 1)
+        change, survival = log_change(hazard[entry], number[ELAPSED], number[CHANGEPOINT])
+        work[EACH, i] = log_prob[i] + change
+        work[SHARE, i] = score[i] + change
+        work[GROWN, i] = log_prob[i] + survival
+        work[PATH, i] = score[i] + survival
+
+
+@compiled
+def grow(views: Ints, row: int, number: Floats, hazard: Floats, work: Floats) -> tuple[int, int]:
+    """Fill GROWN, PATH and CHANCE; returns the new hypothesis's slot and its previous start."""
+    log_prob, seq = floats(views, LOG_PROB, row), ints(views, SEQ, row)[0]
+    n = log_prob.shape[0]
+    slot = arithmetic.place_of(log_prob, arithmetic.smallest(log_prob, n), n)
+    _changes(views, row, number, hazard, work)
+    change, best, previous = 0.0, 0.0, -1
+    if seq > 0:
+        top = arithmetic.largest(work[EACH], n)
+        change = -INF
+        if top > -INF:
+            arithmetic.exp_of(work[EACH], top, work[CHANCE], n)
+            change = top + math.log(arithmetic.total(work[CHANCE], n))
+        best = arithmetic.largest(work[SHARE], n)
+        came_from = arithmetic.place_of(work[SHARE], best, n)
+        previous = seq - 1 - ints(views, RUN_LENGTH, row)[came_from]
+    work[GROWN, slot] = change
+    work[PATH, slot] = best
+    arithmetic.exp_of(work[GROWN], 0.0, work[CHANCE], n)
+    return slot, previous
+
+
+@compiled
+def mix(rate: float, work: Floats) -> None:
+    """Turn CHANCE into the weights of the mixture, the outliers' last."""
+    chance = work[CHANCE]
+    n = chance.shape[0] - 1
+    everything = arithmetic.total(chance, n)
+    for i in range(n):
+        chance[i] *= 1.0 - rate
+    chance[n] = rate * everything
+
+
+@compiled
+def with_outliers(rate: float, work: Floats) -> None:
+    """Label likelihood in EACH with that of an outlier, its last column; fills SHARE."""
+    each, share = work[EACH], work[SHARE]
+    n = each.shape[0] - 1
+    inside, outside = math.log1p(-rate), math.log(rate) + each[n]
+    for i in range(n):
+        share[i] = arithmetic.exp(-abs(each[i] + inside - outside))
+    # exp(log_in - log(exp(log_in) + exp(log_out))), by the smaller of the two over the larger
+    for i in range(n):
+        one = 1.0 if each[i] + inside >= outside else share[i]
+        more = arithmetic.log1p(share[i])
+        top = each[i] + inside if each[i] + inside >= outside else outside
+        each[i] = top + more
+        share[i] = one / (1.0 + share[i])
+
+
+@compiled
+def observe(work: Floats) -> float:
+    """Bayes' rule with EACH, into POSTERIOR, MASS and PATH; returns the log score."""
+    n = work.shape[1] - 1
+    grown, each, posterior, path = work[GROWN], work[EACH], work[POSTERIOR], work[PATH]
+    for i in range(n):
+        posterior[i] = grown[i] + each[i]
+    top = arithmetic.largest(posterior, n)
+    arithmetic.exp_of(posterior, top, work[MASS], n)
+    evidence = math.log(arithmetic.total(work[MASS], n))
+    for i in range(n):
+        posterior[i] = posterior[i] - top - evidence
+    for i in range(n):
+        path[i] += each[i]
+    _shift(path, -arithmetic.largest(path, n), path, n)
+    return top + evidence
+
+
+@compiled
+def totals_after(views: Ints, row: int, number: Floats, location: Floats, out: Floats) -> bool:
+    """New totals of the labels; returns whether they are finite."""
+    before, outputs = floats(views, TOTALS, row), location.shape[0]
+    labelled = number[LABELLED] > 0
+    out[0] = before[0] + (1.0 if labelled else 0.0)
+    for o in range(outputs):
+        centred = number[LABEL + o] - location[o] if labelled else 0.0
+        out[1 + o] = before[1 + o] + centred
+        out[1 + outputs + o] = before[1 + outputs + o] + centred * centred
+    return math.isfinite(arithmetic.total(out, 1 + 2 * outputs))
+
+
+@compiled
+def keep(
+    views: Ints, row: int, slot: int, previous: int, totals: Floats, work: Floats, table: Floats
+) -> None:
+    """Write the belief after the step, pruned, and the totals; MASS is then what is written."""
+    n = work.shape[1] - 1
+    log_prob, score = floats(views, LOG_PROB, row), floats(views, SCORE, row)
+    run_length, starts = ints(views, RUN_LENGTH, row), ints(views, PREVIOUS, row)
+    own, at_start = floats(views, TOTALS, row), floats(views, TOTALS_AT_START, row)
+    posterior, size = work[POSTERIOR], own.shape[0]
+    drop = arithmetic.place_of(posterior, arithmetic.smallest(posterior, n), n)
+    mass = math.exp(posterior[drop])
+    table[CHANGEPOINT_PROBABILITY] = math.exp(posterior[slot])
+    table[PRUNED_MASS] = mass
+    table[BORN_PREVIOUS_START] = previous
+    for i in range(n):
+        run_length[i] += 1
+    run_length[slot] = 0
+    starts[slot] = previous
+    for k in range(size):
+        at_start[slot * size + k] = own[k]
+        own[k] = totals[k]
+    _shift(posterior, -math.log1p(-mass), log_prob, n)
+    _shift(work[PATH], 0.0, score, n)
+    log_prob[drop] = -INF
+    score[drop] = -INF
+    ints(views, SEQ, row)[0] += 1
+    arithmetic.exp_of(log_prob, 0.0, work[MASS], n)
+
+
+@compiled
+def _likeliest_below(log_prob: Floats, run_length: Ints, below: float) -> int:
+    """Most probable slot of a run length below; 0 where there is none."""
+    slot, highest = 0, -INF
+    for i in range(log_prob.shape[0]):
+        if run_length[i] < below and log_prob[i] > highest:
+            slot, highest = i, log_prob[i]
+    return slot
+
+
+@compiled
+def _mass_below(mass: Floats, run_length: Ints, below: float, spare: Floats) -> float:
+    n = run_length.shape[0]
+    for i in range(n):
+        spare[i] = mass[i] if run_length[i] < below else 0.0
+    return min(arithmetic.total(spare, n), 1.0)
+
+
+@compiled
+def read_out(
+    views: Ints, row: int, number: Floats, window: int, work: Floats, table: Floats
+) -> None:
+    """Fill the table's numbers that are of the belief after the step, as `readout.table` does."""
+    log_prob, run_length = floats(views, LOG_PROB, row), ints(views, RUN_LENGTH, row)
+    score, mass, spare = floats(views, SCORE, row), work[MASS], work[SPARE]
+    n, seq = log_prob.shape[0], ints(views, SEQ, row)[0] - 1
+    below = seq - number[CONFIRMED]
+    likeliest = arithmetic.place_of(log_prob, arithmetic.largest(log_prob, n), n)
+    best = arithmetic.place_of(score, arithmetic.largest(score, n), n)
+    changed = _mass_below(mass, run_length, below, spare)
+    event = likeliest
+    if number[THRESHOLD] > 0 and changed >= number[THRESHOLD]:
+        event = _likeliest_below(log_prob, run_length, below)
+    for i in range(n):
+        spare[i] = mass[i] * run_length[i]
+    alive = 0
+    for i in range(n):
+        alive += 1 if log_prob[i] > -INF else 0
+    table[CHANGED] = changed
+    table[MEAN_RUN_LENGTH] = arithmetic.total(spare, n)
+    table[RECENT] = _mass_below(mass, run_length, window, spare)
+    table[MAP_RUN_LENGTH] = run_length[likeliest]
+    table[EVENT_RUN_LENGTH] = run_length[event]
+    table[EVENT_PROBABILITY] = mass[event]
+    table[EVENT_PREVIOUS_START] = ints(views, PREVIOUS, row)[event]
+    table[HYPOTHESES] = alive
+    table[BEST_START] = seq - run_length[best]
+    totals, at_start = floats(views, TOTALS, row), floats(views, TOTALS_AT_START, row)
+    size = totals.shape[0]
+    for k in range(size):
+        table[NUMBERS + k] = totals[k]
+        table[NUMBERS + size + k] = at_start[event * size + k]

@@ -1,0 +1,187 @@
+"""Compilation by numba: its options, and a cache on disk that any change of the sources empties.
+
+numba is optional; only modules that `model_core.compiled` imports on demand import this one.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import threading
+from collections.abc import Callable
+from functools import lru_cache
+from pathlib import Path
+from typing import Any, TypeVar
+
+import numba
+import numpy as np
+from numba import extending
+from numba.core import caching
+from numba.extending import overload
+from numpy.typing import NDArray
+
+Floats = NDArray[np.float64]
+Ints = NDArray[np.int64]
+F = TypeVar("F", bound=Callable[..., Any])
+
+# numpy's errors: a check of each division for zero would keep loops from being vectorised. No
+# fastmath: what is not finite has to be seen, and sums have one order on every machine.
+OPTIONS = {"error_model": "numpy", "nogil": True}
+_compiling = threading.Lock()
+intrinsic: Callable[[Callable[..., Any]], Any] = extending.intrinsic
+
+
+def compiled(function: F) -> F:
+    """Compile at the first call, or load from the cache."""
+    dispatcher = numba.njit(**OPTIONS)(function)
+    cache = _cache(function)
+    if cache is not None:
+        dispatcher._cache = cache
+    return dispatcher  # type: ignore[no-any-return]
+
+
+def inlined(function: F) -> F:
+    """Compile into every caller: loops over such functions can be vectorised."""
+    return numba.njit(forceinline=True, **OPTIONS)(function)  # type: ignore[no-any-return]
+
+
+def implements(function: Callable[..., Any], *kinds: type) -> Callable[[F], F]:
+    """Make a function the implementation of another where its first argument is of these kinds.
+
+    kinds: NamedTuple classes, which the compiler knows as types.
+    """
+
+    def register(implementation: F) -> F:
+        def chosen(model: Any, *arguments: Any) -> F | None:
+            return implementation if getattr(model, "instance_class", None) in kinds else None
+
+        overload(function, jit_options=OPTIONS, strict=False)(chosen)
+        return implementation
+
+    return register
+
+
+def locked(function: Callable[..., Any], *arguments: Any) -> Any:
+    """Call a function that may compile; numba compiles for one thread at a time."""
+    with _compiling:
+        return function(*arguments)
+
+
+@lru_cache(maxsize=1)
+def _digest() -> str:
+    """Of all sources of model_core: kernels hold the code and constants of several files."""
+    root = Path(__file__).parents[1]
+    digest = hashlib.sha256()
+    for path in sorted(root.rglob("*.py")):
+        digest.update(str(path.relative_to(root)).encode() + b"\0" + path.read_bytes() + b"\0")
+    return digest.hexdigest()
+
+
+class _Sources:
+    """Freshness by all sources instead of the function's own file."""
+
+    def get_source_stamp(self) -> str:
+        """Equal as long as the cache is valid."""
+        return _digest()
+
+
+def _cache(function: Callable[..., Any]) -> Any:
+    """Cache beside the sources, in NUMBA_CACHE_DIR or in the user's; None if none is writable."""
+    try:
+        return _Cache(function)
+    except (AttributeError, RuntimeError):  # another version of numba, or nowhere to write
+        return None
+
+
+class _UserProvided(_Sources, caching.UserProvidedCacheLocator):  # type: ignore[misc]
+    """NUMBA_CACHE_DIR."""
+
+
+class _InTree(_Sources, caching.InTreeCacheLocator):  # type: ignore[misc]
+    """`__pycache__` beside the source."""
+
+
+class _UserWide(_Sources, caching.UserWideCacheLocator):  # type: ignore[misc]
+    """Cache folder of the user."""
+
+
+class _Implementation(caching.CompileResultCacheImpl):  # type: ignore[misc]
+    """What is stored, and where."""
+
+    _locator_classes = [_UserProvided, _InTree, _UserWide]
+
+
+class _Cache(caching.FunctionCache):  # type: ignore[misc]
+    """Compiled functions, valid for these very sources."""
+
+    _impl_class = _Implementation
+
+
+@intrinsic
+def bits_of(context: Any, x: Any) -> Any:
+    """The 64 bits of a float as an integer."""
+
+    def generate(_: Any, builder: Any, signature: Any, arguments: Any) -> Any:
+        from llvmlite import ir
+
+        return builder.bitcast(arguments[0], ir.IntType(64))
+
+    return numba.types.int64(numba.types.float64), generate
+
+
+@intrinsic
+def float_of(context: Any, bits: Any) -> Any:
+    """The float that 64 bits are."""
+
+    def generate(_: Any, builder: Any, signature: Any, arguments: Any) -> Any:
+        from llvmlite import ir
+
+        return builder.bitcast(arguments[0], ir.DoubleType())
+
+    return numba.types.float64(numba.types.int64), generate
+
+
+@intrinsic
+def fma(context: Any, a: Any, b: Any, c: Any) -> Any:
+    """`a b + c` with one rounding."""
+
+    def generate(_: Any, builder: Any, signature: Any, arguments: Any) -> Any:
+        return builder.fma(*arguments)
+
+    real = numba.types.float64
+    return real(real, real, real), generate
+
+
+@intrinsic
+def _floats_at(context: Any, address: Any) -> Any:
+    """Address as a pointer to floats."""
+
+    def generate(target: Any, builder: Any, signature: Any, arguments: Any) -> Any:
+        return builder.inttoptr(arguments[0], target.get_value_type(signature.return_type))
+
+    return numba.types.CPointer(numba.types.float64)(numba.types.int64), generate
+
+
+@intrinsic
+def _ints_at(context: Any, address: Any) -> Any:
+    """Address as a pointer to integers."""
+
+    def generate(target: Any, builder: Any, signature: Any, arguments: Any) -> Any:
+        return builder.inttoptr(arguments[0], target.get_value_type(signature.return_type))
+
+    return numba.types.CPointer(numba.types.int64)(numba.types.int64), generate
+
+
+@inlined
+def floats(views: Ints, leaf: int, row: int) -> Floats:
+    """One row of a leaf; views: (L, 2) address and numbers in a row of each."""
+    size = views[leaf, 1]
+    address = views[leaf, 0] + 8 * size * row
+    return numba.carray(_floats_at(address), (size,))  # type: ignore[no-any-return]
+
+
+@inlined
+def ints(views: Ints, leaf: int, row: int) -> Ints:
+    """One row of a leaf of integers."""
+    size = views[leaf, 1]
+    address = views[leaf, 0] + 8 * size * row
+    return numba.carray(_ints_at(address), (size,))  # type: ignore[no-any-return]

@@ -1,0 +1,96 @@
+"""A model's kernel as its callers have it: rows of tensors on the CPU, stepped in place."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from model_core import filter as moca
+from model_core.compiled.belief import LABEL, NUMBERS
+from model_core.compiled.jit import Floats, Ints, locked
+from model_core.compiled.step import advance
+from model_core.summary import Summary
+from model_core.upm.base import UnderlyingModel
+
+NO_SUMMARY = np.empty((0, 0))
+NO_LEVELS = np.empty((2, 0))
+
+
+class Views:
+    """Addresses of the leaves of many rows, and the tensors, which it keeps alive."""
+
+    def __init__(self, tensors: Sequence[Tensor]) -> None:
+        """tensors: (rows, ...) of a state (`filter.leaves`) and of its prior, on the CPU.
+
+        Raises ValueError where one is not contiguous or not of 64 bits.
+        """
+        for each in tensors:
+            if each.device.type != "cpu" or not each.is_contiguous() or each.element_size() != 8:
+                raise ValueError("expected contiguous tensors of 64-bit numbers on the CPU")
+        self._tensors = list(tensors)
+        self.table = np.array([(t.data_ptr(), t[:1].numel()) for t in tensors], dtype=np.int64)
+
+
+class Kernel:
+    """The step of rows of one model, and the summary of the predictive mixtures before it."""
+
+    def __init__(self, model: UnderlyingModel, dimensions: Any) -> None:
+        """dimensions: the model as its implementation has it."""
+        self.model, self._dimensions = model, dimensions
+        self.ready = False
+        self.asked = False  # to be compiled in the background
+        self._support = model.label
+
+    def compile(self) -> None:
+        """Compile, or load from the cache: seconds, or a fraction of one. Any thread may."""
+        if not self.ready:
+            locked(self._once)
+            self.ready = True
+
+    def advance(
+        self,
+        views: Views,
+        rows: Ints,
+        inputs: Floats,
+        hazards: Floats,
+        window: int,
+        levels: Floats = NO_LEVELS,
+        summarised: bool = True,
+    ) -> tuple[Floats, Summary]:
+        """Step distinct rows by one observation each, in place; returns table and summary.
+
+        rows: (B,) int64. inputs: (B, 6 + d + x) labelled (0 or 1), elapsed, changepoint (nan: not
+        stated), outlier rate, start of the last confirmed event, threshold (as in
+        `readout.table`), label, input. hazards: (B, H). levels: (2, Q), see
+        `quantiles.with_normal`. The table
+        is that of `readout.table`. Where its `ok` is 0 the row is as it was, the rest of the table
+        and its summary are undefined, and the eager step decides. A summary that is not wanted is
+        empty.
+        """
+        outputs = self.model.y_dim
+        table = np.empty((len(rows), NUMBERS + 2 + 4 * outputs))
+        columns = self._columns(levels.shape[1]) if summarised else 0
+        summary = np.empty((len(rows), columns))
+        advance(
+            self._dimensions, views.table, rows, inputs, hazards, levels, window, table, summary
+        )
+        return table, Summary(summary, outputs, self._support)
+
+    def _columns(self, levels: int) -> int:
+        d = self.model.y_dim
+        return self.model.classes if self._support == "class" else 3 * d + d * d + levels * d
+
+    def _once(self) -> None:
+        """Call with no rows: compiled is what the types ask for."""
+
+        one = torch.ones(1, self.model.scaled, dtype=torch.float64)
+        prior = moca.make_prior(self.model, one, one)
+        leaves = [*moca.leaves(moca.init(prior, 1)), *prior.stats, *prior[1:]]
+        views = Views([each.contiguous() for each in leaves])
+        none = np.empty(0, dtype=np.int64)
+        inputs = np.empty((0, LABEL + self.model.y_dim + self.model.x_dim))
+        self.advance(views, none, inputs, np.empty((0, 1)), 1)

@@ -1,0 +1,261 @@
+"""Mixtures of Student-t or of Lomax distributions: moments, distribution function, quantiles.
+
+What `predictive`, `quantiles` and `special` compute. `components` is (FIELDS, M), a column for each
+component of one output's mixture.
+"""
+
+from __future__ import annotations
+
+import math
+
+import numba
+import numpy as np
+
+from model_core.compiled import arithmetic
+from model_core.compiled.arithmetic import INF
+from model_core.compiled.jit import OPTIONS, F, Floats, compiled, inlined
+
+NEGLIGIBLE = 1e-18  # weight of a component that is left out of quantiles
+HALLEY_STEPS = 12
+BRACKET_STEPS = 200
+NEWTON_STEPS = 40  # in a bracket; then it is halved
+NEAR = 1e-12  # of a tail, below which the normal's quantile of it is not worth taking
+ROOT_2_PI = math.sqrt(2 * math.pi)
+ROOT_HALF = math.sqrt(0.5)
+
+# Fields of a Student-t; TERM and the four after it are the terms of `special.student_t_table`.
+WEIGHT, LOC, INVERSE, HALF, NORM, TERM = range(6)
+HILL, HILL_B, SLOPE, LEVEL, FIELDS = range(10, 15)
+# Of a Lomax distribution: weight, shape, 1 / scale, in those of WEIGHT, LOC, INVERSE.
+SHAPE = LOC
+
+
+@compiled
+def tabulate(components: Floats, n: int) -> None:
+    """Fill what depends on the degrees of freedom alone, as `special.student_t_table`."""
+    half = components[HALF]
+    for i in range(n):
+        components[TERM, i] = 0.5 / half[i]
+    for j in range(1, 5):
+        own, before = components[TERM + j], components[TERM + j - 1]
+        for i in range(n):
+            own[i] = before[i] * ((half[i] + (j - 0.5)) / (half[i] + j))
+    hill = components[HILL]
+    for i in range(n):
+        hill[i] = 2.0 * half[i] + 9.5
+    for i in range(n):
+        components[HILL_B, i] = 48.0 * hill[i] * hill[i] + 100.0
+    for i in range(n):
+        components[SLOPE, i] = ROOT_HALF / (48.0 * hill[i] * hill[i])
+    for i in range(n):
+        components[LEVEL, i] = ROOT_HALF + 3.0 * components[SLOPE, i]
+
+
+@inlined
+def _student_t(
+    x: float, loc: float, inverse: float, half: float, norm: float,
+    a: float, b: float, c: float, d: float, e: float,
+    hill: float, hill_b: float, slope: float, level: float,
+) -> tuple[float, float, float]:  # fmt: skip
+    """CDF, density and its derivative of one, as `special.student_t`."""
+    t = (x - loc) * inverse
+    t = t if t > -1e150 else -1e150
+    t = t if t < 1e150 else 1e150
+    ratio = t * t * a
+    u = 1.0 / (1.0 + ratio)
+    more = arithmetic.log1p(ratio)
+    density = arithmetic.exp(norm - (half + 0.5) * more)
+    series = (((e * u + d) * u + c) * u + b) * u + a
+    y = hill * more
+    poly = ((-0.4 * y - 3.3) * y - 24.0) * y - 85.5
+    bend = y + poly / (hill_b + 0.8 * y * y)
+    tail = arithmetic.half_erfc((level + bend * slope) * math.sqrt(y)) + abs(t) * density * series
+    cdf = tail if t < 0 else 1.0 - tail
+    density *= inverse
+    return cdf, density, -density * inverse * (2.0 * half + 1.0) * t * u * a
+
+
+# Only these sums may be regrouped, which is what makes loops that sum three things into vectors.
+# The functions they call keep their order. A state holds nothing of them: quantiles alone do.
+def _summed(function: F) -> F:
+    return numba.njit(fastmath={"reassoc"}, **OPTIONS)(function)  # type: ignore[no-any-return]
+
+
+@_summed
+def _student_t_sums(x: float, components: Floats, n: int) -> tuple[float, float, float]:
+    weight, loc, inverse, half = components[0], components[1], components[2], components[3]
+    norm, a, b, c = components[4], components[5], components[6], components[7]
+    d, e, hill, hill_b = components[8], components[9], components[10], components[11]
+    slope, level = components[12], components[13]
+    cdf, density, derivative = 0.0, 0.0, 0.0
+    for i in range(n):
+        f, p, q = _student_t(
+            x, loc[i], inverse[i], half[i], norm[i], a[i], b[i], c[i], d[i], e[i],
+            hill[i], hill_b[i], slope[i], level[i],
+        )  # fmt: skip
+        cdf += weight[i] * f
+        density += weight[i] * p
+        derivative += weight[i] * q
+    return cdf, density, derivative
+
+
+@_summed
+def _lomax_sums(x: float, components: Floats, n: int) -> tuple[float, float, float]:
+    weight, shape, inverse = components[WEIGHT], components[SHAPE], components[INVERSE]
+    cdf, density, derivative = 0.0, 0.0, 0.0
+    for i in range(n):
+        ratio = max(x, 0.0) * inverse[i]
+        tail = arithmetic.exp(-shape[i] * arithmetic.log1p(ratio))
+        p = weight[i] * shape[i] * inverse[i] * tail / (1.0 + ratio)
+        cdf += weight[i] * (1.0 - tail)
+        density += p
+        derivative -= p * (shape[i] + 1.0) * inverse[i] / (1.0 + ratio)
+    return cdf, density, derivative
+
+
+@compiled
+def sums(x: float, components: Floats, n: int, positive: bool) -> tuple[float, float, float]:
+    """CDF, density and its derivative of a mixture."""
+    if positive:
+        return _lomax_sums(x, components, n)
+    return _student_t_sums(x, components, n)
+
+
+@compiled
+def _by_halley(
+    normal: float, start: float, small: float, components: Floats, n: int, positive: bool
+) -> float:
+    """Solve `ndtri(F(x)) = normal`, of a mixture close to a normal almost a line; nan: failed."""
+    x = start
+    for _ in range(HALLEY_STEPS):
+        cdf, density, derivative = sums(x, components, n, positive)
+        if not (NEAR < cdf < 1.0 - NEAR and density > 0):
+            return np.nan
+        at = arithmetic.ndtri(cdf)
+        slope = density * ROOT_2_PI * math.exp(0.5 * at * at)
+        bend = at * slope * slope + derivative / density * slope
+        newton = (at - normal) / slope
+        move = newton / max(1.0 - 0.5 * newton * bend / slope, 0.5)
+        x = x - move
+        x = max(x, 0.0) if positive else x
+        # The error that is left is of third order.
+        if abs(move) < small:
+            return x
+    return np.nan
+
+
+@compiled
+def _by_bracket(
+    level: float,
+    start: float,
+    spread: float,
+    small: float,
+    components: Floats,
+    n: int,
+    positive: bool,
+) -> float:
+    """Newton's method kept inside a bracket, as `quantiles._newton`."""
+    x, low, high = start, (0.0 if positive else -INF), INF
+    for step in range(BRACKET_STEPS):
+        cdf, density, _ = sums(x, components, n, positive)
+        excess = cdf - level
+        low = x if excess < 0 else low
+        high = x if excess > 0 else high
+        limit = 4.0 * spread * 2.0**step
+        move = min(max(-excess / max(density, 1e-300), -limit), limit)
+        new = x + move
+        if new == x:
+            new = x - (limit if excess > 0 else -limit)
+        middle = 0.5 * (low + high)
+        bounded = math.isfinite(middle)
+        if abs(excess) < 2e-15 * level:
+            return x
+        if bounded and middle in (low, high):
+            return high
+        if abs(move) < small:
+            return x + move
+        x = middle if bounded and (new <= low or new >= high or step >= NEWTON_STEPS) else new
+    return x
+
+
+@compiled
+def quantiles(
+    levels: Floats,
+    centre: float,
+    tolerance: float,
+    components: Floats,
+    n: int,
+    positive: bool,
+    out: Floats,
+) -> None:
+    """Quantiles at levels (2, Q), which stand over the normal's; centre: the mixture's mean.
+
+    tolerance: the last step, in scales of the narrowest component.
+    """
+    between, within, narrowest = 0.0, 0.0, INF
+    for i in range(n):
+        mean = _mean_of(components, i, positive)
+        scale = _scale_of(components, i, mean, positive)
+        between += components[WEIGHT, i] * (mean - centre) ** 2
+        within += components[WEIGHT, i] * scale
+        narrowest = min(narrowest, scale)
+    spread = math.sqrt(between + within * within)
+    small = tolerance * narrowest
+    for k in range(levels.shape[1]):
+        start = centre + spread * levels[1, k]
+        start = max(start, 0.0) if positive else start
+        x = _by_halley(levels[1, k], start, small, components, n, positive)
+        if math.isnan(x):
+            # Its error is of the second order only.
+            fine = 1e-3 * small
+            x = _by_bracket(levels[0, k], start, spread, fine, components, n, positive)
+        out[k] = x
+
+
+@inlined
+def _mean_of(components: Floats, i: int, positive: bool) -> float:
+    if positive:
+        return 1.0 / float(components[INVERSE, i] * (components[SHAPE, i] - 1.0))
+    return float(components[LOC, i])
+
+
+@inlined
+def _scale_of(components: Floats, i: int, mean: float, positive: bool) -> float:
+    """Scale of a normal whose density is that of the component at its mean."""
+    if positive:
+        shape = components[SHAPE, i]
+        log_density = math.log(shape * components[INVERSE, i])
+        log_density -= (shape + 1.0) * math.log1p(mean * components[INVERSE, i])
+        return math.exp(-log_density) / ROOT_2_PI
+    return arithmetic.exp(-components[NORM, i]) / float(components[INVERSE, i] * ROOT_2_PI)
+
+
+@compiled
+def moments(weight: Floats, means: Floats, variances: Floats, n: int, out: Floats) -> None:
+    """Mean (d) and covariance (d, d) into `out`; means, variances (d, M) of the components.
+
+    inf on the diagonal where a variance does not exist.
+    """
+    outputs = means.shape[0]
+    for o in range(outputs):
+        out[o] = arithmetic.dot(weight, means[o], n)
+    for o in range(outputs):
+        for p in range(o, outputs):
+            value = 0.0
+            for i in range(n):
+                value += weight[i] * ((means[o, i] - out[o]) * (means[p, i] - out[p]))
+            out[outputs + o * outputs + p] = value
+            out[outputs + p * outputs + o] = value
+        out[outputs + o * outputs + o] += _average(weight, variances[o], n)
+
+
+@compiled
+def _average(weight: Floats, values: Floats, n: int) -> float:
+    """Average with weights; a value of weight 0 may be infinite."""
+    average = arithmetic.dot(weight, values, n)
+    if math.isfinite(average):
+        return average
+    average = 0.0
+    for i in range(n):
+        average += weight[i] * values[i] if weight[i] > 0 else 0.0
+    return average

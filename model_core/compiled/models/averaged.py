@@ -1,0 +1,185 @@
+"""`upm.averaged.Averaged`: a level, a line or an autoregression in each regime, averaged."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+from model_core.compiled import arithmetic, mixture, step
+from model_core.compiled.belief import LABEL
+from model_core.compiled.jit import Floats, compiled, implements
+from model_core.compiled.models import lags, student_t
+from model_core.upm import averaged
+from model_core.upm.averaged import KINDS, UNIT
+
+LINE, LAG = 1, 2  # among the kinds
+SINGULAR = 1e-14  # least determinant, as a share of what it is the difference to
+
+
+class Averaged(NamedTuple):
+    """Rows of the statistics: mean (d, 3, 2), precision (d, 3, 3), alpha, beta and weight (d, 3).
+
+    Then the origin; and beside the statistics the second feature and `f' Lambda^-1 f`, (d, 3) each.
+    """
+
+    outputs: int
+    rows: int
+    kept: int
+    params: int
+    statistics: int = 6
+    parts: int = KINDS
+    outliers: int = 1
+    spare: int = mixture.FIELDS
+
+
+def of(model: averaged.Averaged) -> Averaged:
+    """Dimensions of a model."""
+    kept = 21 * model.y_dim + 2
+    params = student_t.rows_of(model.y_dim, KINDS)
+    return Averaged(model.y_dim, kept + 6 * model.y_dim, kept, params)
+
+
+@implements(step.predict, Averaged)
+def predict(
+    model: Averaged,
+    number: Floats,
+    context: Floats,
+    location: Floats,
+    own: Floats,
+    params: Floats,
+) -> None:
+    """Average of three Student-t."""
+    _predict(model.outputs, context, own, params)
+
+
+@compiled
+def _predict(outputs: int, context: Floats, own: Floats, params: Floats) -> None:
+    d, size = outputs, KINDS * outputs
+    alpha, origin = own[15 * d], own[21 * d + 1]
+    first, slots = 2 * d + 2, alpha.shape[0] - 1
+    params[2 * d, :] = alpha
+    for o in range(d):
+        lag = context[1 + 4 * d + o]
+        for kind in range(KINDS):
+            k = o * KINDS + kind
+            u = own[21 * d + 2 + k]
+            u[:] = lag if kind == LAG else 0.0
+            if kind == LINE:
+                for i in range(slots):
+                    u[i] = 0.0 if origin[i] < 0 else (context[0] - origin[i]) / UNIT
+            u[slots] = 0.0  # an outlier is of the level's prior
+            beta, variance = own[15 * d + 1 + k], own[21 * d + 2 + size + k]
+            _forecast(own[2 * k : 2 * k + 2], own[6 * d + 3 * k : 6 * d + 3 * k + 3], u,
+                      params[first + k], variance)  # fmt: skip
+            square = params[first + size + k]
+            for i in range(slots + 1):
+                square[i] = beta[i] / alpha[i] * (1.0 + variance[i])
+            params[first + 3 * size + k, :] = own[18 * d + 1 + k]
+    student_t.finish(d, KINDS, params)
+
+
+@compiled
+def _forecast(mean: Floats, precision: Floats, u: Floats, loc: Floats, variance: Floats) -> None:
+    """`k' f` and `f' Lambda^-1 f` of one kind; the precision as its entries 00, 01, 11."""
+    level, slope = mean[0], mean[1]
+    for i in range(u.shape[0]):
+        loc[i] = level[i] + slope[i] * u[i]
+    a, b, c = precision[0], precision[1], precision[2]
+    for i in range(u.shape[0]):
+        product = a[i] * c[i]
+        determinant = product - b[i] * b[i]
+        determinant = determinant if determinant > SINGULAR * product else SINGULAR * product
+        value = (c[i] - b[i] * u[i]) / determinant + u[i] * ((a[i] * u[i] - b[i]) / determinant)
+        variance[i] = value if value > 0.0 else 0.0
+
+
+@implements(step.score, Averaged)
+def score(model: Averaged, number: Floats, own: Floats, params: Floats, each: Floats) -> None:
+    """Log density of all outputs."""
+    student_t.log_density(model.outputs, KINDS, number, params, each)
+
+
+@implements(step.learn, Averaged)
+def learn(
+    model: Averaged, number: Floats, context: Floats, share: Floats, own: Floats, params: Floats
+) -> None:
+    """Conjugate update of the three, and of their probabilities."""
+    _learn(model.outputs, number, context[0], share, own, params)
+
+
+@compiled
+def _learn(
+    outputs: int, number: Floats, now: float, share: Floats, own: Floats, params: Floats
+) -> None:
+    d, size = outputs, KINDS * outputs
+    alpha, origin = own[15 * d], own[21 * d + 1]
+    first, n = 2 * d + 2, share.shape[0] - 1
+    for o in range(d):
+        densities = params[first + 2 * size + o * KINDS : first + 2 * size + (o + 1) * KINDS]
+        evidence = params[o]  # its mean is not needed any more
+        evidence[:] = 0.0
+        student_t.fold(densities, evidence)
+        for k in range(o * KINDS, (o + 1) * KINDS):
+            u, variance = own[21 * d + 2 + k], own[21 * d + 2 + size + k]
+            loc, beta = params[first + k], own[15 * d + 1 + k]
+            y = number[LABEL + o]
+            for i in range(n):
+                error = y - loc[i]
+                grown = share[i] * (error * error) / (1.0 + share[i] * variance[i])
+                beta[i] += 0.5 * grown
+            _absorb(y, loc, share, u, own[2 * k : 2 * k + 2],
+                    own[6 * d + 3 * k : 6 * d + 3 * k + 3])  # fmt: skip
+            _reweigh(params[first + 2 * size + k], evidence, share, own[18 * d + 1 + k])
+    for i in range(n):
+        alpha[i] += 0.5 * share[i]
+    for i in range(n):
+        origin[i] = now if origin[i] < 0 and share[i] > 0 else origin[i]
+
+
+@compiled
+def _absorb(
+    y: float, loc: Floats, share: Floats, u: Floats, mean: Floats, precision: Floats
+) -> None:
+    n = share.shape[0] - 1
+    level, slope, a, b, c = mean[0], mean[1], precision[0], precision[1], precision[2]
+    for i in range(n):
+        a[i] += share[i]
+    for i in range(n):
+        b[i] += share[i] * u[i]
+    for i in range(n):
+        c[i] += share[i] * (u[i] * u[i])
+    for i in range(n):
+        product = a[i] * c[i]
+        determinant = product - b[i] * b[i]
+        determinant = determinant if determinant > SINGULAR * product else SINGULAR * product
+        error = share[i] * (y - loc[i])
+        level[i] += error * ((c[i] - b[i] * u[i]) / determinant)
+        slope[i] += error * ((a[i] * u[i] - b[i]) / determinant)
+
+
+@compiled
+def _reweigh(density: Floats, evidence: Floats, share: Floats, log_weight: Floats) -> None:
+    """`log(w exp(density - evidence) + (1 - w) exp(log_weight))`."""
+    for i in range(share.shape[0] - 1):
+        told = arithmetic.log(share[i]) + density[i] - evidence[i]
+        rest = arithmetic.log(1.0 - share[i]) + log_weight[i]
+        log_weight[i] = arithmetic.logaddexp(told, rest)
+
+
+@implements(step.remember, Averaged)
+def remember(model: Averaged, number: Floats, context: Floats) -> None:
+    """Time and the lag."""
+    lags.advance(model.outputs, number, context)
+
+
+@implements(step.summarise, Averaged)
+def summarise(
+    model: Averaged,
+    number: Floats,
+    chance: Floats,
+    params: Floats,
+    levels: Floats,
+    spare: Floats,
+    out: Floats,
+) -> None:
+    """As any mixture of Student-t."""
+    student_t.summarise(model.outputs, KINDS, number, chance, params, levels, spare, out)

@@ -1,0 +1,105 @@
+"""`upm.conjugate.Gaussian`: mean and variance unknown, outputs independent."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+from model_core.compiled import mixture, step
+from model_core.compiled.belief import LABEL
+from model_core.compiled.jit import Floats, compiled, implements
+from model_core.compiled.models import student_t
+from model_core.upm import conjugate
+
+
+class Gaussian(NamedTuple):
+    """Rows of the statistics: mean (d), kappa, alpha, beta (d)."""
+
+    outputs: int
+    rows: int
+    kept: int
+    params: int
+    statistics: int = 4
+    parts: int = 1
+    outliers: int = 1
+    spare: int = mixture.FIELDS
+
+
+def of(model: conjugate.Gaussian) -> Gaussian:
+    """Dimensions of a model."""
+    rows = 2 * model.y_dim + 2
+    return Gaussian(model.y_dim, rows, rows, student_t.rows_of(model.y_dim, 1))
+
+
+@implements(step.predict, Gaussian)
+def predict(
+    model: Gaussian,
+    number: Floats,
+    context: Floats,
+    location: Floats,
+    own: Floats,
+    params: Floats,
+) -> None:
+    """Student-t with `2 alpha` degrees of freedom."""
+    _predict(model.outputs, own, params)
+
+
+@compiled
+def _predict(outputs: int, own: Floats, params: Floats) -> None:
+    kappa, alpha, half = own[outputs], own[outputs + 1], params[2 * outputs]
+    half[:] = alpha
+    for o in range(outputs):
+        loc, square = params[2 * outputs + 2 + o], params[3 * outputs + 2 + o]
+        beta = own[outputs + 2 + o]
+        loc[:] = own[o]
+        for i in range(square.shape[0]):
+            square[i] = beta[i] * (kappa[i] + 1.0) / (alpha[i] * kappa[i])
+    student_t.finish(outputs, 1, params)
+
+
+@implements(step.score, Gaussian)
+def score(model: Gaussian, number: Floats, own: Floats, params: Floats, each: Floats) -> None:
+    """Log density of all outputs."""
+    student_t.log_density(model.outputs, 1, number, params, each)
+
+
+@implements(step.learn, Gaussian)
+def learn(
+    model: Gaussian, number: Floats, context: Floats, share: Floats, own: Floats, params: Floats
+) -> None:
+    """Conjugate update with the responsibility as a fraction of an observation."""
+    _learn(model.outputs, number, share, own)
+
+
+@compiled
+def _learn(outputs: int, number: Floats, share: Floats, own: Floats) -> None:
+    kappa, alpha, n = own[outputs], own[outputs + 1], share.shape[0]
+    for o in range(outputs):
+        mean, beta, y = own[o], own[outputs + 2 + o], number[LABEL + o]
+        for i in range(n):
+            error = y - mean[i]
+            gain = share[i] / (kappa[i] + share[i])
+            beta[i] += 0.5 * kappa[i] * gain * (error * error)
+            mean[i] += gain * error
+    for i in range(n):
+        kappa[i] += share[i]
+    for i in range(n):
+        alpha[i] += 0.5 * share[i]
+
+
+@implements(step.remember, Gaussian)
+def remember(model: Gaussian, number: Floats, context: Floats) -> None:
+    """Nothing."""
+
+
+@implements(step.summarise, Gaussian)
+def summarise(
+    model: Gaussian,
+    number: Floats,
+    chance: Floats,
+    params: Floats,
+    levels: Floats,
+    spare: Floats,
+    out: Floats,
+) -> None:
+    """As any mixture of Student-t."""
+    student_t.summarise(model.outputs, 1, number, chance, params, levels, spare, out)

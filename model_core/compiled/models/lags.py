@@ -1,0 +1,33 @@
+"""A stream's context of time and lags, as `upm.lags` keeps it."""
+
+from __future__ import annotations
+
+import math
+
+from model_core.compiled.belief import LABEL, LABELLED
+from model_core.compiled.jit import Floats, compiled
+from model_core.upm.base import FARTHEST
+from model_core.upm.lags import REACH
+
+
+@compiled
+def advance(outputs: int, number: Floats, context: Floats) -> None:
+    """Context one observation later: time, location, scale, two labels before (2 d), lags (p d)."""
+    context[0] += 1.0
+    d, recent, first = outputs, 1 + 2 * outputs, 1 + 4 * outputs
+    size = context.shape[0] - first
+    if size == 0:
+        return
+    for k in range(size - 1, d - 1, -1):
+        context[first + k] = context[first + k - d]
+    if number[LABELLED] == 0:
+        return
+    for o in range(d):
+        value = (number[LABEL + o] - context[1 + o]) / context[1 + d + o]
+        if math.isfinite(number[LABEL + o]):
+            value = min(max(value, -FARTHEST), FARTHEST)
+        one, two = context[recent + o], context[recent + d + o]
+        low, high = min(one, two) - REACH, max(one, two) + REACH
+        context[first + o] = max(low, min(high, value))
+        context[recent + d + o] = one
+        context[recent + o] = value

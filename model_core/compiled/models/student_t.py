@@ -1,0 +1,163 @@
+"""Predictives that are Student-t, or averages of several of them, of independent outputs.
+
+Rows of `params` for `d` outputs of `P` parts: means and variances (d each), half the degrees of
+freedom, the log density at zero; then d P each: locations, squared scales, log densities of the
+label (with the log weight), log weights. The last column is the prior's, `P` parts alike.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from model_core.compiled import arithmetic, mixture
+from model_core.compiled.arithmetic import INF
+from model_core.compiled.belief import LABEL, LABELLED
+from model_core.compiled.jit import Floats, compiled
+from model_core.upm.conjugate import OUTLIER_SPREAD
+
+TOLERANCE = 1e-4  # of a quantile's last step, in scales; its error is of the third order
+
+
+def rows_of(outputs: int, parts: int) -> int:
+    """Rows of `params`."""
+    return 2 * outputs + 2 + 4 * outputs * parts
+
+
+@compiled
+def finish(outputs: int, parts: int, params: Floats) -> None:
+    """Norms, and the outliers' scales, once half the degrees of freedom and scales are there."""
+    half, norm, slots = params[2 * outputs], params[2 * outputs + 1], params.shape[1] - 1
+    for i in range(slots + 1):
+        norm[i] = arithmetic.student_t_norm(half[i])
+    squares = 2 * outputs + 2 + outputs * parts
+    for k in range(outputs * parts):
+        params[squares + k, slots] *= OUTLIER_SPREAD
+
+
+@compiled
+def _densities(
+    y: float, half: Floats, norm: Floats, loc: Floats, square: Floats, out: Floats
+) -> None:
+    for i in range(out.shape[0]):
+        error = y - loc[i]
+        out[i] = (half[i] + 0.5) * arithmetic.log1p(error * error / (square[i] * 2.0 * half[i]))
+    for i in range(out.shape[0]):
+        out[i] = norm[i] - 0.5 * arithmetic.log(square[i]) - out[i]
+
+
+@compiled
+def _add(left: Floats, right: Floats, out: Floats) -> None:
+    for i in range(out.shape[0]):
+        out[i] = left[i] + right[i]
+
+
+@compiled
+def fold(densities: Floats, out: Floats) -> None:
+    """Add to `out` the log of the sum of a few rows' exponentials."""
+    parts, n = densities.shape
+    top = densities[0]
+    for i in range(n):
+        highest = top[i]
+        for k in range(1, parts):
+            highest = densities[k, i] if densities[k, i] > highest else highest
+        total = 0.0
+        for k in range(parts):
+            total += arithmetic.exp(densities[k, i] - highest)
+        out[i] += highest + arithmetic.log(total)
+
+
+@compiled
+def log_density(outputs: int, parts: int, number: Floats, params: Floats, each: Floats) -> None:
+    """Fill the label's log densities, of every part and together."""
+    half, norm = params[2 * outputs], params[2 * outputs + 1]
+    first, size = 2 * outputs + 2, outputs * parts
+    each[:] = 0.0
+    for o in range(outputs):
+        for k in range(o * parts, o * parts + parts):
+            loc, square = params[first + k], params[first + size + k]
+            own = params[first + 2 * size + k]
+            _densities(number[LABEL + o], half, norm, loc, square, own)
+            if parts == 1:
+                _add(each, own, each)
+            else:
+                _add(own, params[first + 3 * size + k], own)
+        if parts > 1:
+            at = first + 2 * size + o * parts
+            fold(params[at : at + parts], each)
+
+
+@compiled
+def describe(outputs: int, parts: int, params: Floats) -> None:
+    """Fill means and variances of each hypothesis; inf where a variance does not exist."""
+    half, first, size = params[2 * outputs], 2 * outputs + 2, outputs * parts
+    for o in range(outputs):
+        mean, variance = params[o], params[outputs + o]
+        for k in range(o * parts, o * parts + parts):
+            loc, log_weight = params[first + k], params[first + 3 * size + k]
+            for i in range(mean.shape[0]):
+                share = arithmetic.exp(log_weight[i]) if parts > 1 else 1.0
+                mean[i] = share * loc[i] + (mean[i] if k > o * parts else 0.0)
+        for k in range(o * parts, o * parts + parts):
+            loc, log_weight = params[first + k], params[first + 3 * size + k]
+            square = params[first + size + k]
+            for i in range(mean.shape[0]):
+                share = arithmetic.exp(log_weight[i]) if parts > 1 else 1.0
+                own = (loc[i] - mean[i]) * (loc[i] - mean[i]) + square[i] * half[i] / (half[i] - 1)
+                variance[i] = share * own + (variance[i] if k > o * parts else 0.0)
+        for i in range(variance.shape[0]):
+            variance[i] = variance[i] if half[i] > 1.0 else INF
+
+
+@compiled
+def gather(
+    outputs: int, parts: int, output: int, chance: Floats, params: Floats, out: Floats
+) -> int:
+    """Components of one output that have a weight; returns how many."""
+    half, norm = params[2 * outputs], params[2 * outputs + 1]
+    first, size, n = 2 * outputs + 2, outputs * parts, 0
+    share = out[mixture.LEVEL]  # filled by `tabulate`, later
+    for k in range(output * parts, output * parts + parts):
+        loc, square = params[first + k], params[first + size + k]
+        log_weight = params[first + 3 * size + k]
+        for i in range(chance.shape[0]):
+            share[i] = chance[i] * arithmetic.exp(log_weight[i]) if parts > 1 else chance[i]
+        for i in range(chance.shape[0]):
+            if share[i] > mixture.NEGLIGIBLE:
+                out[mixture.WEIGHT, n] = share[i]
+                out[mixture.LOC, n] = loc[i]
+                out[mixture.INVERSE, n] = square[i]
+                out[mixture.HALF, n] = half[i]
+                out[mixture.NORM, n] = norm[i]
+                n += 1
+    inverse = out[mixture.INVERSE]
+    for i in range(n):
+        inverse[i] = 1.0 / np.sqrt(inverse[i])
+    return n
+
+
+@compiled
+def summarise(
+    outputs: int,
+    parts: int,
+    number: Floats,
+    chance: Floats,
+    params: Floats,
+    levels: Floats,
+    spare: Floats,
+    out: Floats,
+) -> None:
+    """Mean, covariance, the label's cumulative probability (twice) and quantiles."""
+    describe(outputs, parts, params)
+    n = chance.shape[0]
+    mixture.moments(chance, params[:outputs], params[outputs : 2 * outputs], n, out)
+    first, count = outputs + outputs * outputs, levels.shape[1]
+    for o in range(outputs):
+        n = gather(outputs, parts, o, chance, params, spare)
+        mixture.tabulate(spare, n)
+        cdf = np.nan
+        if number[LABELLED] > 0:
+            cdf = mixture.sums(number[LABEL + o], spare, n, False)[0]
+        out[first + o] = cdf
+        out[first + outputs + o] = cdf
+        at = first + 2 * outputs + o * count
+        mixture.quantiles(levels, out[o], TOLERANCE, spare, n, False, out[at : at + count])

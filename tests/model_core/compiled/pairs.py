@@ -1,0 +1,151 @@
+"""Kernels beside the eager filter, on the same rows and inputs."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import numpy as np
+import pytest
+import torch
+
+from model_core import compiled, quantiles, readout
+from model_core import filter as moca
+from model_core.filter import FilterState, Prior
+from model_core.upm.base import UnderlyingModel
+
+pytest.importorskip("numba")
+from model_core.compiled.kernel import Views
+
+LEVELS = (0.05, 0.5, 0.95)
+NORMAL = quantiles.with_normal(LEVELS)
+WINDOW = 5
+OK = list(readout.NUMBERS).index("ok")
+INTEGERS = {name for name, kind in readout.NUMBERS.items() if kind is not float}
+PATHS = {"born_previous_start", "event_previous_start", "best_start"}
+
+
+class Seen(NamedTuple):
+    """One observation of each stream: all (B, ...)."""
+
+    y: np.ndarray
+    labelled: np.ndarray
+    hazard: np.ndarray
+    elapsed: np.ndarray
+    changepoint: np.ndarray
+    outlier_rate: np.ndarray
+    confirmed: np.ndarray
+    thresholds: np.ndarray
+    x: np.ndarray | None = None
+
+    def packed(self) -> np.ndarray:
+        told = (
+            self.labelled.astype(float), self.elapsed, self.changepoint, self.outlier_rate,
+            self.confirmed.astype(float), self.thresholds,
+        )  # fmt: skip
+        parts = [np.column_stack(told), self.y]
+        return np.column_stack(parts if self.x is None else [*parts, self.x])
+
+    def inputs(self) -> moca.Inputs:
+        x = None if self.x is None else torch.tensor(self.x)
+        rest = (self.y, self.labelled, self.hazard, self.elapsed, self.changepoint)
+        return moca.Inputs(x, *map(torch.tensor, rest), torch.tensor(self.outlier_rate))
+
+
+def observed(model: UnderlyingModel, rng: np.random.Generator, batch: int, at: int, **told) -> Seen:
+    """An observation such as a stream may well bring, and now and then an odd one."""
+    usual = {
+        "y": labels(model, rng, batch, at),
+        "labelled": rng.random(batch) > 0.1,
+        "hazard": np.full((batch, 1), 0.02),
+        "elapsed": np.where(rng.random(batch) < 0.1, rng.choice([0.0, 0.3, 7.0], batch), 1.0),
+        "changepoint": np.where(rng.random(batch) < 0.1, rng.choice([0.0, 0.3, 1.0]), np.nan),
+        "outlier_rate": rng.choice([0.0, 0.01, 0.3], batch),
+        "confirmed": rng.integers(0, at + 1, batch),
+        "thresholds": rng.choice([0.0, 0.05, 0.9], batch),
+        "x": rng.normal(size=(batch, model.x_dim)) if model.x_dim else None,
+    }
+    return Seen(**{**usual, **told})
+
+
+def labels(model: UnderlyingModel, rng: np.random.Generator, batch: int, at: int) -> np.ndarray:
+    level = 1 + at // 12 % 3
+    match model.label:
+        case "count":
+            return rng.poisson(4.0 * level**4, (batch, 1)).astype(float)
+        case "positive":
+            return rng.exponential(2.0 * level, (batch, 1))
+        case "binary":
+            return (rng.random((batch, 1)) < 0.25 * level).astype(float)
+        case "class":
+            return rng.integers(0, model.classes, (batch, 1)).astype(float)
+    y = 3.0 * level + rng.normal(size=(batch, model.y_dim))
+    # All outputs far off together leave a covariance that is singular but for rounding.
+    far = 1e2 if model.kind == "multivariate" else rng.choice([1e2, 1e6])
+    return y + (rng.random((batch, 1)) < 0.03) * far
+
+
+class Pair:
+    """The same streams twice: stepped eagerly, and in place by the kernel."""
+
+    def __init__(self, model: UnderlyingModel, batch: int, max_hypotheses: int) -> None:
+        self.model, self.kernel = model, compiled.kernel_of(model)
+        self.kernel.compile()
+        one = torch.ones(batch, model.scaled, dtype=torch.float64)
+        prior = moca.make_prior(model, 2.0 * one, 1.5 * one)
+        self.prior: Prior = rebuilt(prior)
+        self.eager: FilterState = moca.init(prior, max_hypotheses)
+        self.own = copied(self.eager)
+        self.rows = np.arange(batch)
+
+    def step(self, seen: Seen):
+        """Both steps; returns the info of the eager one, both tables and the kernel's summary."""
+        self.eager, info = moca.step(self.model, self.eager, self.prior, seen.inputs())
+        told = torch.tensor(seen.confirmed), torch.tensor(seen.thresholds)
+        expected = readout.table(self.eager, info, *told, WINDOW).numpy()
+        table, summary = self.advance(seen)
+        return info, expected, table, summary
+
+    def advance(self, seen: Seen, rows: np.ndarray | None = None):
+        leaves = [*moca.leaves(self.own), *self.prior.stats, *self.prior[1:]]
+        rows = self.rows if rows is None else rows
+        views = Views(leaves)
+        return self.kernel.advance(views, rows, seen.packed(), seen.hazard, WINDOW, NORMAL)
+
+    def check_states(self, tolerance: float, paths: bool = True) -> None:
+        alive = ~torch.isneginf(self.eager.belief.log_prob)
+        names = [*self.eager.belief._fields, "seq", "totals", "totals_at_start", "context"]
+        names += self.eager.stats._fields
+        leaves = zip(names, moca.leaves(self.own), moca.leaves(self.eager), strict=True)
+        for name, own, eager in leaves:
+            if name == "previous_start" and not paths:
+                continue
+            if eager.dim() > 1 and eager.shape[:2] == alive.shape and name != "context":
+                own, eager = own[alive], eager[alive]  # what an empty slot holds does not matter
+            close(own.numpy(), eager.numpy(), tolerance, name)
+
+
+def close(own, expected, tolerance: float, name: str = "") -> None:
+    """Equal to a tolerance relative to the scale of what they are compared with, at least 1."""
+    own, expected = np.asarray(own, dtype=float), np.asarray(expected, dtype=float)
+    np.testing.assert_array_equal(np.isnan(own), np.isnan(expected), err_msg=name)
+    same = (own == expected) | np.isnan(own)
+    error = np.where(same, 0.0, np.abs(own - expected) / np.maximum(1.0, np.abs(expected)))
+    assert error.size == 0 or error.max() <= tolerance, f"{name}: off by {error.max():.1e}"
+
+
+def check_table(own, expected, tolerance: float, paths: bool = True) -> None:
+    """paths: whether those of the best paths are compared, of which some may be as good."""
+    for i, name in enumerate(readout.NUMBERS):
+        if name in PATHS and not paths:
+            continue
+        close(own[:, i], expected[:, i], 0.0 if name in INTEGERS else tolerance, name)
+    close(own[:, len(readout.NUMBERS) :], expected[:, len(readout.NUMBERS) :], tolerance, "totals")
+
+
+def copied(state: FilterState) -> FilterState:
+    return moca.rebuild(state, [each.clone().contiguous() for each in moca.leaves(state)])
+
+
+def rebuilt(prior: Prior) -> Prior:
+    stats = type(prior.stats)(*(each.clone().contiguous() for each in prior.stats))
+    return Prior(stats, prior.location.clone(), prior.context.clone())

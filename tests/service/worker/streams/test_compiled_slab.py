@@ -1,0 +1,180 @@
+"""A slab whose kernel is compiled, beside one that steps eagerly."""
+
+import numpy as np
+import pytest
+import torch
+
+pytest.importorskip("numba")
+
+from model_core import kernel
+from model_core.upm.builtin import Options, build
+from service.schema.members import ABSENT
+from service.wire import Configure, Record
+from service.worker.streams.answers import Answer, Place, Summarised, fill
+from service.worker.streams.slab import Slab
+from tests.service.worker.conftest import close_to
+
+STREAMS, STEPS = 40, 25
+KINDS = {
+    "gaussian": Options(y_dim=2),
+    "averaged": Options(),
+    "linear": Options(x_dim=2),
+    "poisson": Options(),
+    "categorical": Options(classes=3),
+    "bernoulli": Options(),
+}
+
+
+@pytest.fixture(autouse=True)
+def _inference():
+    with torch.inference_mode():
+        yield
+
+
+def slab_of(name):
+    slab = Slab(
+        build(name, KINDS[name]), 10, "cpu", chunk_bytes=1
+    )  # a row to a chunk but the first
+    size = slab.model.scaled
+    prior = slab.prior([2.0] * size, [1.5] * size)
+    return slab, [slab.add(slab.start(prior), prior) for _ in range(STREAMS)]
+
+
+def beside(name):
+    """Two slabs alike, the second with its kernel."""
+    eager, compiled = slab_of(name), slab_of(name)
+    compiled[0].compile()
+    compiled[0]._compiled.compile()  # waits for it
+    return eager, compiled
+
+
+def label(model, rng):
+    if rng.random() < 0.1:
+        return None
+    match model.label:
+        case "count":
+            return float(rng.poisson(20))
+        case "binary" | "class":
+            return float(rng.integers(0, 2))
+    y = rng.normal(size=model.y_dim) * 3 + 2
+    return y.tolist() if model.y_dim > 1 else float(y[0])
+
+
+def records(model, rng, seq):
+    return [
+        Record(
+            seq,
+            label(model, rng),
+            rng.normal(size=model.x_dim).tolist() if model.x_dim else None,
+            None,
+            float(rng.choice([0.0, 1.0, 1.0, 2.5])),
+            float(rng.choice([0.3, 1.0])) if rng.random() < 0.1 else None,
+            (0.05, 0.02) if row % 7 == 0 else 0.01,
+            0.01 if row % 3 else 0.0,
+        )
+        for row in range(STREAMS)
+    ]
+
+
+@pytest.mark.parametrize("name", KINDS)
+def test_it_steps_and_answers_as_the_eager_one(name):
+    (eager, rows), (compiled, own) = beside(name)
+    rng = np.random.default_rng(2)
+    for seq in range(STEPS):
+        chosen = rng.permutation(STREAMS)[:30].tolist()
+        told = records(eager.model, rng, seq)
+        told = [told[i] for i in chosen]
+        watched = [int(rng.integers(0, seq + 1)) for _ in chosen], [0.1] * len(chosen)
+        first = eager.step([rows[i] for i in chosen], told, *watched)
+        second = compiled.step([own[i] for i in chosen], told, *watched)
+        assert all(isinstance(each, Summarised) for each in second.places)
+        for one, other in zip(first.readouts, second.readouts, strict=True):
+            for field, value, mine in zip(one._fields, one, other, strict=True):
+                assert mine == pytest.approx(value, rel=1e-10, abs=1e-11, nan_ok=True), field
+        check_answers(told, first, second)
+    for row, mine in zip(rows, own, strict=True):
+        one, other = eager.state(row), compiled.state(mine)
+        alive = torch.isfinite(one.belief.log_prob)
+        assert torch.allclose(one.belief.log_prob[alive], other.belief.log_prob[alive], atol=1e-10)
+        assert torch.equal(one.belief.run_length[alive], other.belief.run_length[alive])
+        assert torch.allclose(one.totals, other.totals, rtol=1e-12)
+
+
+def check_answers(told, first, second):
+    pairs = [[Answer("a", "m@1", record) for record in told] for _ in range(2)]
+    for answers, step in zip(pairs, (first, second), strict=True):
+        for answer, readout, place in zip(answers, step.readouts, step.places, strict=True):
+            answer.readout, answer.place = readout, place
+        fill(answers)
+    for one, other in zip(*pairs, strict=True):
+        if one.predictive.probabilities is not ABSENT:
+            mine = other.predictive.probabilities
+            assert mine == pytest.approx(one.predictive.probabilities, abs=1e-11)
+            continue
+        assert other.predictive.mean == pytest.approx(one.predictive.mean, rel=1e-10)
+        variances = zip(one.predictive.variance, other.predictive.variance, strict=True)
+        assert all(mine == pytest.approx(row, rel=1e-10, abs=1e-10) for row, mine in variances)
+        for level, values in one.predictive.quantiles.items():
+            assert other.predictive.quantiles[level] == pytest.approx(values, rel=1e-5, abs=1e-5)
+
+
+def test_rows_that_name_details_are_stepped_eagerly():
+    (_, _), (compiled, rows) = beside("averaged")
+    rng = np.random.default_rng(4)
+    told = records(compiled.model, rng, 0)
+    detailed = [i % 4 == 0 for i in range(STREAMS)]
+    step = compiled.step(rows, told, [0] * STREAMS, None, detailed)
+    for place, wanted in zip(step.places, detailed, strict=True):
+        assert isinstance(place, Place if wanted else Summarised)
+    assert [each.hypotheses for each in step.readouts] == [1] * STREAMS
+
+
+def test_a_label_that_is_too_far_off_is_refused_by_both():
+    (eager, rows), (compiled, own) = beside("averaged")
+    rng = np.random.default_rng(6)
+    told = records(eager.model, rng, 0)
+    told[3].y = 1e200
+    steps = [each.step(at, told, [0] * STREAMS) for each, at in ((eager, rows), (compiled, own))]
+    for step in steps:
+        assert [readout.ok for readout in step.readouts] == [i != 3 for i in range(STREAMS)]
+    assert int(compiled.state(own[3]).seq) == 0
+    assert isinstance(steps[1].places[3], Place)
+
+
+def test_a_slab_steps_eagerly_until_its_kernel_is_ready():
+    slab, rows = slab_of("averaged")
+    told = records(slab.model, np.random.default_rng(8), 0)
+    kinds = [type(slab.step(rows, told, [0] * STREAMS).places[0])]
+    slab.compile()
+    slab._compiled.compile()
+    kinds.append(type(slab.step(rows, told, [0] * STREAMS).places[0]))
+    with kernel.eager_only():
+        kinds.append(type(slab.step(rows, told, [0] * STREAMS).places[0]))
+    assert kinds == [Place, Summarised, Place]
+
+
+GIVEN = {
+    "averaged": {"location": [4.0], "scale": [2.0]},
+    "gaussian": {"location": [4.0], "scale": [2.0]},
+    "poisson": {"location": [4.0]},
+    "categorical": {"classes": 4},
+}
+
+
+@pytest.mark.parametrize("model", GIVEN)
+def test_a_worker_answers_as_without_kernels(make_bench, model):
+    answers = []
+    for compiles in (False, True):
+        bench = make_bench(db=int(compiles), partitions=1)
+        bench.worker.engine.compiles = compiles
+        bench.ask(Configure("a", {"model": model, **GIVEN[model]}), status=201)
+        bench.observe("a", [1.0, 2.0])
+        for slab in bench.worker.engine._slabs.values():
+            if compiles:
+                slab._compiled.compile()  # waits for it
+        own = bench.observe("a", [1.0, 3.0, None, 2.0])
+        bench.crash()  # what is stored is stepped through again
+        own += bench.observe("a", [0.0, 1.0])
+        own += bench.observe("a", [1.0], components=True)
+        answers.append(own)
+    close_to(*answers, 1e-7)
