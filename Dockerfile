@@ -63,7 +63,9 @@ RUN cd /opt/moca/lib/python3*/site-packages \
         httptools/parser/*.so \
     # Compiled are the modules that are imported at a start, instead of all.
     && /opt/moca/bin/python -c 'import service.commands.main, service.runtime.supervisor, service.commands.demo, \
-        service.api.app, service.api.server, service.worker.worker, service.webhooks.runner'
+        service.api.app, service.api.server, service.worker.worker, service.webhooks.runner' \
+    # Kernels for the processor of this machine; on another one workers compile them in the background.
+    && /opt/moca/bin/python -m model_core.compiled
 
 FROM ${PYTHON_IMAGE}
 ARG VARIANT=cpu

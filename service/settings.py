@@ -34,6 +34,9 @@ class Settings(BaseSettings):
     )
     workers: int = Field(1, ge=1, description="number of worker processes of `moca serve`")
     device: str = Field("cpu", description="torch device of a worker")
+    no_kernels: bool = Field(
+        False, description="step all streams by torch, none by compiled kernels"
+    )
     metrics_port: int = Field(
         0, ge=0, le=65535, description="port of a worker's /metrics endpoint; 0: disabled"
     )

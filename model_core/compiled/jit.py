@@ -5,6 +5,7 @@ numba is optional; only modules that `model_core.compiled` imports on demand imp
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import threading
 from collections.abc import Callable
@@ -97,7 +98,12 @@ class _UserProvided(_Sources, caching.UserProvidedCacheLocator):  # type: ignore
 
 
 class _InTree(_Sources, caching.InTreeCacheLocator):  # type: ignore[misc]
-    """`__pycache__` beside the source."""
+    """`__pycache__` beside the source; of an image that is read-only if it was filled before."""
+
+    def ensure_cache_path(self) -> None:
+        """Raise OSError for a folder that can neither be written to nor has kernels in it."""
+        if not any(Path(self.get_cache_path()).glob("*.nbi")):
+            super().ensure_cache_path()
 
 
 class _UserWide(_Sources, caching.UserWideCacheLocator):  # type: ignore[misc]
@@ -114,6 +120,11 @@ class _Cache(caching.FunctionCache):  # type: ignore[misc]
     """Compiled functions, valid for these very sources."""
 
     _impl_class = _Implementation
+
+    def save_overload(self, signature: Any, data: Any) -> None:
+        """Keep what was compiled, where that can be written."""
+        with contextlib.suppress(OSError):
+            super().save_overload(signature, data)
 
 
 @intrinsic

@@ -52,6 +52,7 @@ WORKER = STORE | {
     "models_dir",
     "worker_hang_s",
     "device",
+    "no_kernels",
     "plugins",
     "metrics_port",
     "lease_ttl_ms",

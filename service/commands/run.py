@@ -134,7 +134,7 @@ def worker(
         with connect(settings.redis_url or "", START_TIMEOUT_S) as client:
             patiently(client.ping)
         found = Worker(settings, chosen, sharing)
-        found.engine.compiles = True
+        found.engine.compiles = not settings.no_kernels
         _stop_on_signals(found)
         if settings.metrics_port:
             metrics.serve(settings.metrics_port)
