@@ -1,4 +1,4 @@
-"""Apply commands in log order: streams in batches, one observation of a stream at a time."""
+"""Apply commands in log order: streams in batches, an observation or a series of each at a time."""
 
 from __future__ import annotations
 
@@ -9,11 +9,11 @@ from msgspec.structs import replace
 
 from service.errors.base import CorruptState, Defect, KeyReused, ServiceError, UnknownModel
 from service.observability import metrics
-from service.wire import Head, IdempotencyRecord, Observation, Observe, Record
+from service.wire import Head, IdempotencyRecord, Observation, Observe, Record, timestamps
 from service.worker.commands import predict
 from service.worker.commands.dispatch import control, fresh, usable
 from service.worker.filtering import delayed_labels, events
-from service.worker.filtering.step import observe
+from service.worker.filtering.step import observe, observe_series
 from service.worker.streams import answers, step_inputs
 from service.worker.streams.answers import Answer, Filling
 from service.worker.streams.limits import check_details, check_sizes
@@ -74,11 +74,16 @@ class CommandBatch:
         work = []
         for queue in self.queues.values():
             self.engine.tick()
-            answer = yield from self._next(queue)
-            if answer is not None:
-                work.append((queue, answer))
-        if not work:
-            return
+            coming = yield from self._next(queue)
+            if len(coming) == 1:
+                work.append((queue, coming[0]))
+            elif coming:
+                self._series(queue, coming)
+        if work:
+            self._step(work)
+
+    def _step(self, work: list[tuple[StreamQueue, Answer]]) -> None:
+        """Apply one observation to each of several streams."""
         metrics.BATCH_SIZE.observe(len(work))
         failed = observe(self.engine, [(queue.stream, answer) for queue, answer in work])
         for (queue, answer), refusal in zip(work, failed, strict=True):
@@ -98,8 +103,26 @@ class CommandBatch:
             if queue.at == len(command.observations):
                 self._done(queue)
 
-    def _next(self, queue: StreamQueue) -> Generator[None, None, Answer | None]:
-        """Run what comes before a queue's next observation; None when nothing is left."""
+    def _series(self, queue: StreamQueue, coming: list[Answer]) -> None:
+        """Apply several observations of one command."""
+        stream, task = queue.stream, queue.tasks[0]
+        metrics.BATCH_SIZE.observe(len(coming))
+        applied, refusal = observe_series(stream, coming)
+        events.publish(stream, task)
+        for answer in coming[:applied]:
+            task.answers.append(answer)
+            self.filling.add(answer)
+            stream.touch(task.envelope.time_ms)
+        if refusal is not None:
+            self._refuse(queue, refusal)
+        else:
+            self._done(queue)
+
+    def _next(self, queue: StreamQueue) -> Generator[None, None, list[Answer]]:
+        """Run what comes before a queue's next observations; none when nothing is left.
+
+        Several are of one command, and can be applied in one call.
+        """
         while queue.tasks:
             task = queue.tasks[0]
             try:
@@ -111,13 +134,13 @@ class CommandBatch:
                     if queue.at == 0 and delayed_labels.concerned(queue.stream, task.command):
                         self._delayed(queue, task, task.command)
                         continue
-                    return self._observation(queue, task, task.command)
+                    return self._observations(queue, task, task.command)
                 yield from control(self.engine, queue.stream, task)
                 events.publish(queue.stream, task)
                 self._done(queue)
             except ServiceError as refusal:
                 self._refuse(queue, refusal)
-        return None
+        return []
 
     def _known(self, queue: StreamQueue, task: Task, command: Observe) -> bool:
         """Whether this part of a keyed request was applied before."""
@@ -185,28 +208,39 @@ class CommandBatch:
             stream.create(head)
             stream.touch(task.envelope.time_ms)
 
-    def _observation(self, queue: StreamQueue, task: Task, command: Observe) -> Answer:
-        """The queue's next observation, checked against its stream as it is now."""
+    def _observations(self, queue: StreamQueue, task: Task, command: Observe) -> list[Answer]:
+        """The queue's next observations, checked against its stream as it is now."""
         stream, head = queue.stream, self._begun(queue, task)
         if queue.at == 0:
             check_position(command.seq, head.seq)
             self._check(head, command.observations, command.first)
             check_details(self.engine, head, command)
             self._create(stream, head, task)
-        head = stream.live()
-        known = Known(head.x_dim, head.y_dim).after(command.observations[queue.at])
+        head, slab = stream.live(), stream.slab
+        alone = command.belief or answers.detailed(command)
+        several = slab is not None and slab.in_series and not alone
+        coming = command.observations[queue.at : None if several else queue.at + 1]
+        known = Known(head.x_dim, head.y_dim)
+        for seen in coming:
+            known = known.after(seen)
         head.x_dim, head.y_dim = known
-        record = self._record(head, command, queue.at)
-        return Answer(stream.name, head.settings.model, record, command)
+        model = head.settings.model
+        return [Answer(stream.name, model, each, command) for each in self._records(head, coming)]
 
-    def _record(self, head: Head, command: Observe, at: int) -> Record:
-        seen, model = command.observations[at], self.engine.catalogue.of(head)
-        supervision = head.pending_supervision if seen.changepoint is None else seen.changepoint
-        rates = step_inputs.effective_rates(model, head.settings)
-        elapsed = step_inputs.elapsed(seen, head.settings.interval, head.last_time)
-        record = Record(head.seq, seen.y, seen.x, seen.time, elapsed, supervision, *rates)
-        record.belief_override = head.belief_override
-        return record
+    def _records(self, head: Head, coming: list[Observation]) -> list[Record]:
+        """Records of a stream's next observations."""
+        rates = step_inputs.effective_rates(self.engine.catalogue.of(head), head.settings)
+        last_time, supervision = head.last_time, head.pending_supervision
+        records = []
+        for seq, seen in enumerate(coming, head.seq):
+            elapsed = step_inputs.elapsed(seen, head.settings.interval, last_time)
+            stated = supervision if seen.changepoint is None else seen.changepoint
+            records.append(Record(seq, seen.y, seen.x, seen.time, elapsed, stated, *rates))
+            supervision = None
+            if seen.time is not None:
+                last_time = timestamps.seconds(seen.time)
+        records[0].belief_override = head.belief_override
+        return records
 
     def _check(self, head: Head, observations: list[Observation], first: int) -> None:
         """Check a whole command first, so that a refusal leaves nothing of it applied."""

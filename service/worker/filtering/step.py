@@ -14,7 +14,7 @@ from service.observability import metrics, model_metrics
 from service.wire import Event, Head, Record, numbers, timestamps
 from service.worker.filtering import alarm_threshold, warmup
 from service.worker.filtering.events import track
-from service.worker.streams.answers import Answer, Place
+from service.worker.streams.answers import Answer, AnyPlace, Place
 from service.worker.streams.registry import Engine, by_slab
 from service.worker.streams.slab import Slab
 from service.worker.streams.stream import Stream
@@ -48,15 +48,60 @@ def _advance(slab: Slab, group: list[tuple[Stream, Answer]]) -> list[tuple[Answe
         if not readout.ok:
             faults.append((answer, _fault(stream.live(), answer.record)))
             continue
-        answer.readout, answer.place = readout, step.places[i]
-        record_step(answer.record, readout)
-        answer.event = publish_events(
-            stream, track_events(stream, answer.record, readout), answer.record.time
-        )
-        advance_head(stream.live(), answer.record, answer.record.log_score)
-        stream.put(answer.record)
+        _apply(stream, answer, readout, step.places[i])
     _measure(group[0][1].model, [answer for _, answer in group])
     return faults
+
+
+def observe_series(stream: Stream, answers: Sequence[Answer]) -> tuple[int, ServiceError | None]:
+    """Apply observations of one stream, one after the other, in few calls of its kernel.
+
+    Returns how many were applied, and why the next one was not. See `Slab.in_series`.
+    """
+    slab, done = stream.slab, 0
+    assert slab is not None
+    while done < len(answers):
+        rest = answers[done:]
+        records, before = [answer.record for answer in rest], slab.state(stream.row)
+        watched = alarm_threshold.alarm_inputs([stream.live()])
+        found = slab.series(stream.row, records, *watched)
+        count = _follow(stream, rest, found)
+        _measure(rest[0].model, rest[:count])
+        if count < len(rest):
+            slab.put(stream.row, before)
+            if count:
+                slab.series(stream.row, records[:count], *watched, summarised=False)
+            if count == len(found):  # refused by the kernel: what becomes of it eager steps decide
+                for _, refusal in _advance(slab, [(stream, rest[count])]):
+                    return done + count, refusal
+                count += 1
+        done += count
+    return done, None
+
+
+def _follow(
+    stream: Stream, answers: Sequence[Answer], found: Sequence[tuple[Readout, AnyPlace]]
+) -> int:
+    """Apply what was stepped; returns how many hold: up to the next confirmed event.
+
+    The numbers after it are about another start, and have to be read out anew.
+    """
+    head = stream.live()
+    confirmed = head.confirmed_start
+    for count, (answer, (readout, place)) in enumerate(zip(answers, found, strict=False), 1):
+        _apply(stream, answer, readout, place)
+        if head.confirmed_start != confirmed:
+            return count
+    return len(found)
+
+
+def _apply(stream: Stream, answer: Answer, readout: Readout, place: AnyPlace) -> None:
+    record = answer.record
+    answer.readout, answer.place = readout, place
+    record_step(record, readout)
+    answer.event = publish_events(stream, track_events(stream, record, readout), record.time)
+    advance_head(stream.live(), record, record.log_score)
+    stream.put(record)
 
 
 def wake(engine: Engine, streams: Iterable[Stream]) -> None:
@@ -173,7 +218,7 @@ def track_events(stream: Stream, record: Record, readout: Readout) -> list[Event
     return events
 
 
-def _measure(model: str, answers: list[Answer]) -> None:
+def _measure(model: str, answers: Sequence[Answer]) -> None:
     """Count what a step of one slab gave; its streams share their model."""
     readouts = [a.readout for a in answers if a.readout is not None]
     changes = [each.changepoint_probability for each in readouts]

@@ -58,6 +58,9 @@ class Summarised(NamedTuple):
         return int(self.summary.numbers[self.row].nbytes)
 
 
+AnyPlace = Place | Summarised  # of a predictive that waits to be rendered
+
+
 class Answer:
     """What one observation will be answered with; the predictive is filled in per batch."""
 
@@ -81,7 +84,7 @@ class Answer:
         self.stream, self.model, self.record = stream, model, record
         self.request = request  # which parts of the predictive it names
         self.readout: Readout | None = None
-        self.place: Place | Summarised | None = None
+        self.place: AnyPlace | None = None
         self.predictive: Predictive | None = None
         self.event: Event | None = None
         self.belief: list[tuple[int, float]] | None = None
@@ -91,8 +94,7 @@ class Answer:
     @property
     def detailed(self) -> bool:
         """Whether the request names more than the usual summary of the predictive."""
-        request = self.request
-        return request is not None and (request.components or request.quantiles is not None)
+        return self.request is not None and detailed(self.request)
 
     def render(self) -> bytes:
         """JSON text, as DESIGN section 5 has it."""
@@ -128,6 +130,11 @@ class Answer:
             pruned_mass=readout.pruned_mass,
             belief=belief,
         )
+
+
+def detailed(request: Observe) -> bool:
+    """Whether a request names more than the usual summary of the predictives."""
+    return request.components or request.quantiles is not None
 
 
 def repeat(body: list[bytes]) -> list[bytes]:

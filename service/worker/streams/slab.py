@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from itertools import takewhile
 from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
@@ -20,7 +21,7 @@ from model_core.readout import Readout
 from model_core.upm.base import UnderlyingModel
 from service.wire import Record, numbers
 from service.worker.streams import step_inputs
-from service.worker.streams.answers import LEVELS, Place, Summarised
+from service.worker.streams.answers import LEVELS, AnyPlace, Place, Summarised
 from service.worker.streams.chunks import Chunks
 
 if TYPE_CHECKING:
@@ -36,7 +37,7 @@ class Step(NamedTuple):
     """Readouts of the rows, in order, and where the predictive of each is."""
 
     readouts: list[Readout]
-    places: list[Place | Summarised]
+    places: list[AnyPlace]
 
 
 class Slab:
@@ -164,6 +165,32 @@ class Slab:
         each = [found[i] for i in range(len(rows))]
         return Step([readout for readout, _ in each], [place for _, place in each])
 
+    @property
+    def in_series(self) -> bool:
+        """Whether several observations of one row can be stepped through in one call."""
+        return kernel.usable(self._compiled)
+
+    def series(
+        self,
+        row: int,
+        records: list[Record],
+        confirmed: list[int],
+        thresholds: list[float] | None = None,
+        summarised: bool = True,
+    ) -> list[tuple[Readout, AnyPlace]]:
+        """Step one row by one observation after the other; returns those before a refused one.
+
+        Where one is refused the row is to be put back: those after it were stepped as well.
+        confirmed, thresholds: of one row, as in `step`; they are taken as if nothing was confirmed
+        on the way.
+        """
+        every = len(records)
+        alarms = (thresholds or [0.0]) * every
+        found = self._step_compiled(
+            [row] * every, records, confirmed * every, alarms, list(range(every)), summarised
+        )
+        return [found[i] for i in takewhile(found.__contains__, range(every))]
+
     def _step_eagerly(
         self,
         rows: list[int],
@@ -191,10 +218,13 @@ class Slab:
         thresholds: list[float],
         wanted: list[int],
         summarised: bool,
-    ) -> dict[int, tuple[Readout, Place | Summarised]]:
-        """Step the `wanted` of the rows where they lie; returns those that stayed finite."""
+    ) -> dict[int, tuple[Readout, AnyPlace]]:
+        """Step the `wanted` of the rows where they lie; returns those that stayed finite.
+
+        A row that is named more than once is stepped as often, in order.
+        """
         assert self._compiled is not None
-        found: dict[int, tuple[Readout, Place | Summarised]] = {}
+        found: dict[int, tuple[Readout, AnyPlace]] = {}
         if not wanted:
             return found
         chosen = [records[i] for i in wanted]
