@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import gc
 import logging
 import os
 import secrets
@@ -139,6 +140,9 @@ def worker(
         if settings.metrics_port:
             metrics.serve(settings.metrics_port)
         log.info("%s computes on %s", chosen, settings.device)
+        # What torch and others loaded is permanent: a collection need not go through it.
+        gc.collect()
+        gc.freeze()
         found.run()
     except (
         StartupError,
