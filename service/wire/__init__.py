@@ -20,6 +20,7 @@ from service.wire.commands import (
     Configure,
     Delete,
     Envelope,
+    EventFeedback,
     Expire,
     Import,
     LogEntry,
@@ -31,7 +32,6 @@ from service.wire.commands import (
     RunLength,
     SetBelief,
     Sums,
-    Verdict,
     WhatIf,
 )
 from service.wire.records import (
@@ -81,7 +81,7 @@ __all__ = [
     "SetBelief",
     "StreamSettings",
     "Sums",
-    "Verdict",
+    "EventFeedback",
     "WhatIf",
     "checked",
     "checksummed",

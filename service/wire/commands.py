@@ -91,7 +91,7 @@ class SetBelief(Struct, tag="set_belief", omit_defaults=True):
     seq: int | None = None  # expected position of that observation
 
 
-class Verdict(Struct, tag="verdict", omit_defaults=True):
+class EventFeedback(Struct, tag="verdict", omit_defaults=True):
     """Say of an event, or of a start that none was raised for, whether it was a change."""
 
     stream: str
@@ -133,13 +133,13 @@ Command = (
     | Act
     | RunLength
     | SetBelief
-    | Verdict
+    | EventFeedback
     | WhatIf
     | Move
     | Import
 )
 TAGS = frozenset(each.__struct_config__.tag for each in get_args(Command))
-BACKGROUND = (Verdict, WhatIf, Move)  # go through all that is retained
+BACKGROUND = (EventFeedback, WhatIf, Move)  # go through all that is retained
 READ_ONLY = (
     Predict,
     Act,

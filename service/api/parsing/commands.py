@@ -97,17 +97,17 @@ class CommandParser:
         """Parse a move to another model."""
         return wire.Move(stream, self._observation_parser.parsed(_model, body).model)
 
-    def feedback(self, stream: str, body: bytes, event: str) -> wire.Verdict:
+    def feedback(self, stream: str, body: bytes, event: str) -> wire.EventFeedback:
         """Parse feedback on an event, whose id is in the path."""
         if not event.isdecimal() or len(event) > MAX_DIGITS:
             raise InvalidField([FieldError("path.event", "expected the id of an event")])
-        return wire.Verdict(
+        return wire.EventFeedback(
             stream, self._observation_parser.parsed(_feedback, body).change, int(event)
         )
 
-    def change(self, stream: str, body: bytes) -> wire.Verdict:
+    def change(self, stream: str, body: bytes) -> wire.EventFeedback:
         """Parse the report of a missed changepoint."""
-        return wire.Verdict(
+        return wire.EventFeedback(
             stream, True, start=self._observation_parser.parsed(_change, body).start
         )
 

@@ -21,6 +21,7 @@ from service.wire import (
     Configure,
     Delete,
     Envelope,
+    EventFeedback,
     Expire,
     Head,
     Import,
@@ -29,7 +30,6 @@ from service.wire import (
     RunLength,
     SetBelief,
     StreamSettings,
-    Verdict,
     WhatIf,
 )
 from service.worker.commands import act, forecast, predict, rerun_commands, set_belief, snapshot
@@ -94,7 +94,7 @@ def usable(stream: Stream, moved: bool = False) -> None:
 
 
 def fresh(engine: Engine, stream: Stream, envelope: Envelope, given: dict[str, Any]) -> Head:
-    """Head of a stream's next life, before any observation."""
+    """Head of a stream's next generation, before any observation."""
     catalogue, now = engine.catalogue, envelope.time_ms
     asked = given.get("model") or envelope.default_model
     if envelope.chosen is not None and same_model(asked, envelope.chosen):
@@ -203,7 +203,7 @@ def _set_belief(engine: Engine, stream: Stream, task: Task) -> None:
 
 
 def _verdict(engine: Engine, stream: Stream, task: Task) -> Iterator[None]:
-    assert isinstance(task.command, Verdict)
+    assert isinstance(task.command, EventFeedback)
     now_ms = task.envelope.time_ms
     answer = yield from rerun_commands.apply_feedback(engine, stream, task.command, now_ms)
     task.body = [answer]
@@ -240,7 +240,7 @@ _RUN: dict[type, Callable[[Engine, Stream, Task], None]] = {
     Import: _import,
 }
 _RERUN: dict[type, Callable[[Engine, Stream, Task], Iterator[None]]] = {
-    Verdict: _verdict,
+    EventFeedback: _verdict,
     WhatIf: _what_if,
     Move: _move,
 }

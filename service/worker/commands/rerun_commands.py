@@ -11,7 +11,16 @@ from msgspec.structs import replace
 from service.errors.stream import NotRetained, UnknownEvent, WarmingUp
 from service.schema import rendering, responses
 from service.schema.responses import BeliefAfter
-from service.wire import Event, Head, Move, Observation, Record, StreamSettings, Verdict, WhatIf
+from service.wire import (
+    Event,
+    EventFeedback,
+    Head,
+    Move,
+    Observation,
+    Record,
+    StreamSettings,
+    WhatIf,
+)
 from service.worker.commands import rerun
 from service.worker.commands.rerun import Steps, retained
 from service.worker.filtering import alarm_threshold
@@ -30,7 +39,9 @@ from service.worker.streams.validation import (
 SHOWN, BELIEVED = 64, 1e-4  # run lengths of a belief in an answer, and how probable at least
 
 
-def apply_feedback(engine: Engine, stream: Stream, command: Verdict, now_ms: int) -> Steps[bytes]:
+def apply_feedback(
+    engine: Engine, stream: Stream, command: EventFeedback, now_ms: int
+) -> Steps[bytes]:
     """Correct the belief by a person's word, and keep it: answer to the verdict.
 
     A change is certain at its start. Of one that was none, everything between the changes before
@@ -79,7 +90,7 @@ def _told(
 
 
 def _judged(
-    engine: Engine, stream: Stream, command: Verdict, event: Event | None, start: int
+    engine: Engine, stream: Stream, command: EventFeedback, event: Event | None, start: int
 ) -> Event:
     """The event that the verdict is on, as it is now, with the verdict."""
     events = stream.events(engine.store)

@@ -268,7 +268,7 @@ class Engine:
                 continue
             blob = codec.encode(stream.slab.model, stream.slab.state(stream.row))
             metrics.CHECKPOINT_BYTES.observe(len(blob))
-            # The commit that drops an earlier life would drop what is written before it.
+            # The commit that drops an earlier generation would drop what is written before it.
             (within if stream.reborn else before).append((stream, blob))
         if not self._put(partition, before):
             before, within = [], before + within

@@ -43,7 +43,7 @@ class Stream:
         self.row = -1
         self.broken: str | None = None  # why what is stored cannot be read
         self.unserved: Exception | None = None  # why there is no model for what is stored
-        self.reborn = False  # the next commit drops an earlier life
+        self.reborn = False  # the next commit drops an earlier generation
         self.phase = phase_of(name)
         self._stale = set(stored.stale)
         self._fresh: dict[bytes, bytes] = {}
@@ -98,7 +98,7 @@ class Stream:
         self._touched = True
 
     def restart(self, head: Head) -> None:
-        """Begin this life again with other settings; it has no observation yet."""
+        """Begin this generation again with other settings; it has no observation yet."""
         old = self.live()
         self.leave()
         head.generation, head.created_ms = old.generation, old.created_ms
@@ -175,7 +175,7 @@ class Stream:
         self._raised += [(event, time) for event in events]
 
     def events(self, store: Store) -> dict[int, Event]:
-        """All events of this life, by id."""
+        """All events of this generation, by id."""
         found = store.events(self.partition, self.name) | self._known
         return dict(sorted(found.items()))
 

@@ -22,7 +22,7 @@ from service.store.append import Queued, entry_of
 from service.store.connection import connect_async
 from service.store.log import START, Entry
 from service.store.worker_reads import CorruptState, Store, decoded
-from service.wire import Configure, Delete, Observation, Observe, Verdict, WhatIf
+from service.wire import Configure, Delete, EventFeedback, Observation, Observe, WhatIf
 from service.worker.commands.rerun import retained
 from service.worker.streams.registry import Engine
 from service.worker.streams.stream import Stream
@@ -295,7 +295,7 @@ def test_a_damaged_chunk_stops_what_needs_it_alone(written):
     bench = written.bench
     bad = flip(bench.client, keys.history(0, "a"), "0")
     assert bench.observe("a", [1.0], key="n", digest="d")[0]["seq"] == 68
-    for command in (WhatIf("a", {}), Verdict("a", False, event=1)):
+    for command in (WhatIf("a", {}), EventFeedback("a", False, event=1)):
         answer = bench.ask(command, status=500)
         assert slug(answer) == "corrupt-state"
         assert "history 0" in answer["detail"]
@@ -309,11 +309,11 @@ def test_a_damaged_event_stops_what_needs_it_alone(written):
     bad = flip(bench.client, keys.events(0, "a"), "1")
     assert bench.observe("a", [1.0])[0]["seq"] == 68
     before = bench.head("a")
-    for command in (Verdict("a", True, event=1), wire.Move("a", "student")):
+    for command in (EventFeedback("a", True, event=1), wire.Move("a", "student")):
         answer = bench.send(command)[0]
         assert answer.status in (500, 422)
     assert bench.head("a") == before
-    assert slug(bench.ask(Verdict("a", True, event=1), status=500)) == "corrupt-state"
+    assert slug(bench.ask(EventFeedback("a", True, event=1), status=500)) == "corrupt-state"
     assert bench.ask(WhatIf("a", {}))["seq"] == 69
     assert bad in bench.quarantine("a").values()
 

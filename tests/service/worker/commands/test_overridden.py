@@ -5,7 +5,7 @@ import random
 import pytest
 import torch
 
-from service.wire import Configure, Move, Observation, RunLength, SetBelief, Verdict, WhatIf
+from service.wire import Configure, EventFeedback, Move, Observation, RunLength, SetBelief, WhatIf
 from service.worker.commands import rerun
 from service.worker.commands.rerun import retained
 
@@ -97,7 +97,7 @@ def test_a_verdict_that_says_nothing_new_leaves_the_belief(bench, at):
     y = [Observation(y=v, changepoint=1.0 if i == 10 else None) for i, v in enumerate(labels())]
     overridden(bench, "a", at, y)
     before = believed(bench, "a")
-    bench.ask(Verdict("a", change=True, start=10))
+    bench.ask(EventFeedback("a", change=True, start=10))
     assert believed(bench, "a") == pytest.approx(before, abs=1e-9)
     bench.crash()
     assert believed(bench, "a") == pytest.approx(before, abs=1e-9)
@@ -129,7 +129,7 @@ def test_a_later_verdict_is_stronger_than_an_override(bench):
     overridden(bench, "a", 30, y, [(2, 1.0)])
     assert {59 - r for r, p in believed(bench, "a").items() if p > 0.5} == {27}
     (event,) = [each for each in bench.events("a") if each.state != "withdrawn"]
-    bench.ask(Verdict("a", change=False, event=event.id))
+    bench.ask(EventFeedback("a", change=False, event=event.id))
     assert {59 - r for r, p in believed(bench, "a").items() if p > 0.5} == {0}
 
 

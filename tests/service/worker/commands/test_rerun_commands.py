@@ -6,7 +6,16 @@ import random
 import msgspec
 import pytest
 
-from service.wire import Configure, Move, Observation, Observe, Predict, RunLength, Verdict, WhatIf
+from service.wire import (
+    Configure,
+    EventFeedback,
+    Move,
+    Observation,
+    Observe,
+    Predict,
+    RunLength,
+    WhatIf,
+)
 from service.worker.commands.rerun import retained
 from tests.service.worker.streams.test_reload import MODELS, configure, series
 
@@ -132,7 +141,7 @@ def test_what_was_no_change_is_one_regime(bench, close):
     bench.ask(Configure("a", KNOWN), status=201)
     bench.observe("a", labels)
     (event,) = standing(bench, "a")
-    answer = bench.ask(Verdict("a", change=False, event=event.id))
+    answer = bench.ask(EventFeedback("a", change=False, event=event.id))
     assert answer["event"]["state"] == "withdrawn"
     assert answer["event"]["verdict"] is False
     refused = {f"s{i}": 0.0 for i in range(1, 90)}
@@ -151,7 +160,7 @@ def test_a_missed_one_is_reported(bench, close):
     bench.ask(Configure("a", settings), status=201)
     bench.observe("a", labels)
     assert bench.events("a") == []
-    answer = bench.ask(Verdict("a", change=True, start=30))
+    answer = bench.ask(EventFeedback("a", change=True, start=30))
     assert (answer["event"]["start"], answer["event"]["verdict"]) == (30, True)
     assert answer["event"]["state"] == "confirmed"
     bench.ask(Configure("b", settings), status=201)
@@ -167,7 +176,7 @@ def test_a_verdict_stays_with_the_event(bench):
     bench.observe("a", shifted(0, 4, each=30))
     (event,) = standing(bench, "a")
     assert event.state == "suspected"
-    answer = bench.ask(Verdict("a", change=True, event=event.id))
+    answer = bench.ask(EventFeedback("a", change=True, event=event.id))
     assert answer["event"]["verdict"] is True
     bench.observe("a", shifted(4, each=30))
     (event,) = standing(bench, "a")
@@ -178,8 +187,8 @@ def test_an_earlier_verdict_outlives_a_later_one(bench):
     bench.ask(Configure("a", KNOWN), status=201)
     bench.observe("a", shifted(0, 5, 0))
     first, second = standing(bench, "a")
-    bench.ask(Verdict("a", change=False, event=second.id))
-    bench.ask(Verdict("a", change=True, event=first.id))
+    bench.ask(EventFeedback("a", change=False, event=second.id))
+    bench.ask(EventFeedback("a", change=True, event=first.id))
     first, second = (e for e in bench.events("a") if e.id in (first.id, second.id))
     assert (first.state, first.verdict) == ("confirmed", True)
     assert (second.state, second.verdict) == ("withdrawn", False)
@@ -189,10 +198,10 @@ def test_an_earlier_verdict_outlives_a_later_one(bench):
 @pytest.mark.parametrize(
     ("command", "status", "slug"),
     [
-        (Verdict("a", change=False, event=9), 404, "unknown-event"),
-        (Verdict("a", change=True, start=0), 409, "not-retained"),
-        (Verdict("a", change=True, start=80), 409, "not-retained"),
-        (Verdict("w", change=True, start=1), 409, "warming-up"),
+        (EventFeedback("a", change=False, event=9), 404, "unknown-event"),
+        (EventFeedback("a", change=True, start=0), 409, "not-retained"),
+        (EventFeedback("a", change=True, start=80), 409, "not-retained"),
+        (EventFeedback("w", change=True, start=1), 409, "warming-up"),
     ],
 )
 def test_verdicts_on_what_is_not_there(bench, command, status, slug):
@@ -207,7 +216,9 @@ def test_verdicts_on_what_is_not_there(bench, command, status, slug):
 def test_a_verdict_counts_once_whatever_dies(bench, close):
     bench.ask(Configure("a", KNOWN), status=201)
     bench.observe("a", shifted(0, 5))
-    numbers = bench.append(Verdict("a", change=False, event=1), Observe("a", [Observation(y=1.0)]))
+    numbers = bench.append(
+        EventFeedback("a", change=False, event=1), Observe("a", [Observation(y=1.0)])
+    )
     bench.outcomes(numbers)
     before = bench.ask(RunLength("a"))
     bench.crash()

@@ -16,13 +16,13 @@ from service.wire import (
     Act,
     Configure,
     Delete,
+    EventFeedback,
     Move,
     Observation,
     Observe,
     Predict,
     RunLength,
     SetBelief,
-    Verdict,
     WhatIf,
 )
 from service.worker.self_test import rehearse
@@ -128,7 +128,7 @@ def test_every_command_of_every_kind(benches, both, name):
     lengths = [each["run_length"] for each in ask(RunLength("a"))[1][0]["belief"]]
     assert ask(SetBelief("a", [(lengths[0], 0.5), (lengths[-1], 0.5)], 0.2))[0] == 200
     both(lambda bench: bench.observe("a", observations[16:19]))
-    assert ask(Verdict("a", True, start=8))[0] == 200
+    assert ask(EventFeedback("a", True, start=8))[0] == 200
     for bench in benches:  # states come back from their bytes, and from the tail
         bench.crash()
     both(lambda bench: bench.observe("a", observations[19:21]))
