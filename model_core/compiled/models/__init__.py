@@ -1,0 +1,1 @@
+"""Kernels of the built-in models: predict, score, learn, remember and summarise of each."""
