@@ -16,7 +16,6 @@ from model_core.compiled.step import advance
 from model_core.summary import Summary
 from model_core.upm.base import UnderlyingModel
 
-NO_SUMMARY = np.empty((0, 0))
 NO_LEVELS = np.empty((2, 0))
 
 
