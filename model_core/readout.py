@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from typing import NamedTuple, get_type_hints
 
+import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
 from model_core import belief as beliefs
@@ -93,18 +95,12 @@ def table(
     return torch.cat((numbers, state.totals, state.totals_at_start[stream, slot]), 1)
 
 
-def rows(table: Tensor) -> list[Readout]:
+def rows(table: Tensor | NDArray[np.float64]) -> list[Readout]:
     """Return the readout of each stream of a table, on the host."""
     first = len(NUMBERS)
     middle = first + (table.shape[1] - first) // 2
-    return [
-        Readout(
-            **{
-                name: kind(value)
-                for (name, kind), value in zip(NUMBERS.items(), line, strict=False)
-            },
-            totals=line[first:middle],
-            start_totals=line[middle:],
-        )
-        for line in table.tolist()
-    ]
+    lines: list[list[float]] = table.tolist()
+    columns = zip(NUMBERS.values(), zip(*lines, strict=True), strict=False)
+    numbers = [values if kind is float else map(kind, values) for kind, values in columns]
+    totals = ((line[first:middle], line[middle:]) for line in lines)
+    return [Readout(*each, *sums) for *each, sums in zip(*numbers, totals, strict=True)]

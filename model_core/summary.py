@@ -20,6 +20,11 @@ class Summary:
         """support: what labels are, as of `Components`."""
         self.numbers, self.outputs, self.support = numbers, outputs, support
 
+    @property
+    def row_bytes(self) -> int:
+        """Bytes of one row."""
+        return self.numbers.itemsize * self.numbers.shape[1]
+
     def rows(self, chosen: list[int]) -> Summary:
         """Some of the rows."""
         if chosen == list(range(len(self.numbers))):

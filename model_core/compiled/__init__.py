@@ -17,6 +17,9 @@ from model_core.upm.base import UnderlyingModel
 if TYPE_CHECKING:
     from model_core.compiled.kernel import Kernel
 
+# Columns of the inputs of a row; the label's and the input's numbers follow.
+LABELLED, ELAPSED, CHANGEPOINT, OUTLIER_RATE, CONFIRMED, THRESHOLD, LABEL = range(7)
+
 # Module below `models` whose `of` makes the dimensions of a model, by class of the model.
 _KINDS = {
     "model_core.upm.conjugate:Gaussian": "gaussian",

@@ -9,15 +9,20 @@ from __future__ import annotations
 
 import math
 
-from model_core.compiled import arithmetic
+from model_core.compiled import (
+    CHANGEPOINT,
+    CONFIRMED,
+    ELAPSED,
+    LABEL,
+    LABELLED,
+    THRESHOLD,
+    arithmetic,
+)
 from model_core.compiled.arithmetic import INF
 from model_core.compiled.jit import Floats, Ints, compiled, floats, ints
 
 # Leaves of a state; the model's statistics follow, then those of the prior, location and context.
 LOG_PROB, RUN_LENGTH, SCORE, PREVIOUS, SEQ, TOTALS, TOTALS_AT_START, CONTEXT, STATISTICS = range(9)
-
-# Columns of the inputs of a row; the label's and the input's numbers follow.
-LABELLED, ELAPSED, CHANGEPOINT, OUTLIER_RATE, CONFIRMED, THRESHOLD, LABEL = range(7)
 
 # Rows of `work`.
 GROWN = 0  # log probability after growth

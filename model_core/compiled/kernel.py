@@ -10,7 +10,8 @@ import torch
 from torch import Tensor
 
 from model_core import filter as moca
-from model_core.compiled.belief import LABEL, NUMBERS
+from model_core.compiled import LABEL
+from model_core.compiled.belief import NUMBERS
 from model_core.compiled.jit import Floats, Ints, locked
 from model_core.compiled.step import advance
 from model_core.summary import Summary

@@ -12,15 +12,13 @@ from typing import Any
 
 import numpy as np
 
-from model_core.compiled import arithmetic, belief
+from model_core.compiled import LABELLED, OUTLIER_RATE, arithmetic, belief
 from model_core.compiled.belief import (
     CHANCE,
     EACH,
-    LABELLED,
     LOG_PROB,
     LOG_SCORE,
     OK,
-    OUTLIER_RATE,
     PATH,
     SHARE,
     STATISTICS,

@@ -7,9 +7,8 @@ process. The folder has to be empty when the service starts.
 
 from __future__ import annotations
 
-import collections
 import os
-from bisect import bisect_left
+from bisect import bisect_left, bisect_right
 from collections.abc import Sequence
 
 from prometheus_client import (
@@ -279,11 +278,15 @@ def observe_all(histogram: Histogram, values: Sequence[float]) -> None:
     A write is a lock and a store into the shared file; one at a time they cost more than the
     arithmetic of what they count.
     """
-    counts = collections.Counter(bisect_left(histogram._upper_bounds, value) for value in values)
-    for bucket, count in counts.items():
-        histogram._buckets[bucket].inc(count)
-    if values:
-        histogram._sum.inc(sum(values))
+    if not values:
+        return
+    bounds, rising, at = histogram._upper_bounds, sorted(values), 0
+    while at < len(rising):
+        bucket = bisect_left(bounds, rising[at])
+        end = bisect_right(rising, bounds[bucket], at)
+        histogram._buckets[bucket].inc(end - at)
+        at = end
+    histogram._sum.inc(sum(values))
 
 
 def exposition() -> bytes:

@@ -14,6 +14,7 @@ from service import wire
 from service.store import keys
 
 CHUNK = 64
+COMPRESSION = 1  # of chunks: twice as fast as the usual level, and 1 % longer
 
 
 class CorruptState(ValueError):
@@ -41,7 +42,9 @@ def first_of(stream: str, chunk: int) -> int:
 
 def seal(stream: str, number: int, records: Sequence[wire.Record | msgspec.Raw]) -> bytes:
     """Encode the records of one chunk; Raw: encoded already."""
-    return wire.checksummed(zlib.compress(wire.encode(records)), "history", stream, number)
+    return wire.checksummed(
+        zlib.compress(wire.encode(records), COMPRESSION), "history", stream, number
+    )
 
 
 def unseal(stream: str, number: int | str, blob: bytes) -> list[wire.Record]:

@@ -8,7 +8,7 @@ import msgspec
 from msgspec import Struct
 
 
-class Observation(Struct, omit_defaults=True):
+class Observation(Struct, omit_defaults=True, gc=False):
     """One observation as accepted: form checked, not yet checked against its stream."""
 
     y: float | list[float] | None = None
@@ -19,7 +19,7 @@ class Observation(Struct, omit_defaults=True):
     pending: bool = False  # its label is to come
 
 
-class Observe(Struct, tag="observe", omit_defaults=True):
+class Observe(Struct, tag="observe", omit_defaults=True, gc=False):
     """Apply observations in order; at most 32 in one command."""
 
     stream: str

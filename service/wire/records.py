@@ -140,7 +140,7 @@ class Head(Struct, omit_defaults=True):
     digest: str | None = None  # of the model's artifact; None: built in, or not recorded yet
 
 
-class Record(Struct, array_like=True, omit_defaults=True):
+class Record(Struct, array_like=True, omit_defaults=True, gc=False):
     """One applied observation: raw inputs, the settings it met, and its compact answer."""
 
     seq: int

@@ -20,11 +20,19 @@ from service.worker.streams.limits import check_details, check_sizes
 from service.worker.streams.registry import Engine
 from service.worker.streams.stream import Stream
 from service.worker.streams.task import Task, key_field
-from service.worker.streams.validation import Known, check_label, check_observation, check_position
+from service.worker.streams.validation import (
+    Known,
+    check_label,
+    check_observation,
+    check_position,
+    plain,
+)
 
 
 class StreamQueue:
     """The tasks of one stream, in log order, and how far the current list has come."""
+
+    __slots__ = ("at", "keyed", "stream", "tasks")
 
     def __init__(self, stream: Stream) -> None:
         self.stream = stream
@@ -109,9 +117,9 @@ class CommandBatch:
         metrics.BATCH_SIZE.observe(len(coming))
         applied, refusal = observe_series(stream, coming)
         events.publish(stream, task)
-        for answer in coming[:applied]:
-            task.answers.append(answer)
-            self.filling.add(answer)
+        task.answers += coming[:applied]
+        self.filling.add(*coming[:applied])
+        if applied:
             stream.touch(task.envelope.time_ms)
         if refusal is not None:
             self._refuse(queue, refusal)
@@ -220,10 +228,7 @@ class CommandBatch:
         alone = command.belief or answers.detailed(command)
         several = slab is not None and slab.in_series and not alone
         coming = command.observations[queue.at : None if several else queue.at + 1]
-        known = Known(head.x_dim, head.y_dim)
-        for seen in coming:
-            known = known.after(seen)
-        head.x_dim, head.y_dim = known
+        head.x_dim, head.y_dim = Known(head.x_dim, head.y_dim).after_all(coming)
         model = head.settings.model
         return [Answer(stream.name, model, each, command) for each in self._records(head, coming)]
 
@@ -245,8 +250,8 @@ class CommandBatch:
     def _check(self, head: Head, observations: list[Observation], first: int) -> None:
         """Check a whole command first, so that a refusal leaves nothing of it applied."""
         known, model = Known(head.x_dim, head.y_dim), self.engine.catalogue.of(head)
-        before = known
-        for i, each in enumerate(observations, first):
+        before, each_alone = known, [] if plain(observations, known, model) else observations
+        for i, each in enumerate(each_alone, first):
             alone = first == 0 and len(observations) == 1
             where = "" if alone else f"observations[{i}]."
             # The dimensions are given by the first input and label; what a label may be is not.

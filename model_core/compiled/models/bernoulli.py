@@ -9,8 +9,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from model_core.compiled import arithmetic, mixture, step
-from model_core.compiled.belief import LABEL, LABELLED
+from model_core.compiled import LABEL, LABELLED, arithmetic, mixture, step
 from model_core.compiled.counts import ROUNDING
 from model_core.compiled.jit import Floats, compiled, implements
 from model_core.upm import conjugate

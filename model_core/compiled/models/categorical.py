@@ -7,9 +7,8 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from model_core.compiled import arithmetic, step
+from model_core.compiled import LABEL, arithmetic, step
 from model_core.compiled.arithmetic import INF
-from model_core.compiled.belief import LABEL
 from model_core.compiled.jit import Floats, compiled, implements
 from model_core.upm import conjugate
 

@@ -9,9 +9,8 @@ from typing import NamedTuple
 
 import numpy as np
 
-from model_core.compiled import arithmetic, mixture, step
+from model_core.compiled import LABEL, LABELLED, arithmetic, mixture, step
 from model_core.compiled.arithmetic import INF
-from model_core.compiled.belief import LABEL, LABELLED
 from model_core.compiled.jit import Floats, compiled, implements
 from model_core.compiled.models.student_t import TOLERANCE
 from model_core.upm import conjugate

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from model_core.compiled import mixture, step
-from model_core.compiled.belief import LABEL
+from model_core.compiled import LABEL, mixture, step
 from model_core.compiled.jit import Floats, compiled, implements
 from model_core.compiled.models import student_t
 from model_core.upm import conjugate

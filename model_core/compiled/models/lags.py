@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 
-from model_core.compiled.belief import LABEL, LABELLED
+from model_core.compiled import LABEL, LABELLED
 from model_core.compiled.jit import Floats, compiled
 from model_core.upm.base import FARTHEST
 from model_core.upm.lags import REACH

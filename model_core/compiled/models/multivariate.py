@@ -10,8 +10,7 @@ import math
 import sys
 from typing import NamedTuple
 
-from model_core.compiled import arithmetic, mixture, step
-from model_core.compiled.belief import LABEL
+from model_core.compiled import LABEL, arithmetic, mixture, step
 from model_core.compiled.jit import Floats, compiled, implements
 from model_core.compiled.models import student_t
 from model_core.upm import multivariate

@@ -11,8 +11,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from model_core.compiled import arithmetic, counts, mixture, step
-from model_core.compiled.belief import LABEL, LABELLED
+from model_core.compiled import LABEL, LABELLED, arithmetic, counts, mixture, step
 from model_core.compiled.jit import Floats, compiled, implements
 from model_core.compiled.models.student_t import fold
 from model_core.upm import conjugate, mixed_poisson

@@ -5,8 +5,7 @@ from __future__ import annotations
 import math
 from typing import NamedTuple
 
-from model_core.compiled import mixture, step
-from model_core.compiled.belief import LABEL
+from model_core.compiled import LABEL, mixture, step
 from model_core.compiled.jit import Floats, compiled, implements
 from model_core.compiled.models import lags, student_t
 from model_core.upm import linear

@@ -9,9 +9,8 @@ from __future__ import annotations
 
 import numpy as np
 
-from model_core.compiled import arithmetic, mixture
+from model_core.compiled import LABEL, LABELLED, arithmetic, mixture
 from model_core.compiled.arithmetic import INF
-from model_core.compiled.belief import LABEL, LABELLED
 from model_core.compiled.jit import Floats, compiled
 from model_core.upm.conjugate import OUTLIER_SPREAD
 

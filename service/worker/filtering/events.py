@@ -15,6 +15,11 @@ from service.worker.streams.task import Task
 __all__ = ["Reading", "track"]
 
 
+def concerned(head: Head, start: int) -> bool:
+    """Whether a most probable run start can move a stream's events at all."""
+    return start > head.confirmed_start or head.event is not None
+
+
 def track(head: Head, reading: Reading) -> list[Event]:
     """Move a stream's event state by one observation; returns the events that changed."""
     before = Track(

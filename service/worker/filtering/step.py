@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 
 import torch
 
@@ -12,8 +12,7 @@ from model_core.upm.base import UnderlyingModel
 from service.errors.base import LabelOutOfRange, NumericalFault, ServiceError
 from service.observability import metrics, model_metrics
 from service.wire import Event, Head, Record, numbers, timestamps
-from service.worker.filtering import alarm_threshold, warmup
-from service.worker.filtering.events import track
+from service.worker.filtering import alarm_threshold, events, warmup
 from service.worker.streams.answers import Answer, AnyPlace, Place
 from service.worker.streams.registry import Engine, by_slab
 from service.worker.streams.slab import Slab
@@ -24,18 +23,12 @@ from service.worker.streams.validation import LARGEST
 def observe(engine: Engine, work: Sequence[tuple[Stream, Answer]]) -> list[ServiceError | None]:
     """Apply one observation to each of several streams; fills in readouts and places."""
     failed: dict[int, ServiceError] = {}
-    index = {id(answer): i for i, (_, answer) in enumerate(work)}
-    cold: list[tuple[Stream, Answer]] = []
-    warm: list[tuple[Stream, Answer]] = []
     wake(engine, [stream for stream, _ in work])
-    for stream, answer in work:
-        (cold if stream.slab is None else warm).append((stream, answer))
-    for slab, group in by_slab(warm):
+    for slab, group in by_slab(each for each in work if each[0].slab is not None):
         engine.tick()
-        for answer, refusal in _advance(slab, group):
-            failed[index[id(answer)]] = refusal
-    _warm_up(engine, cold)
-    return [failed.get(i) for i in range(len(work))]
+        failed.update((id(answer), refusal) for answer, refusal in _advance(slab, group))
+    _warm_up(engine, [each for each in work if each[0].slab is None])
+    return [failed.get(id(answer)) for _, answer in work]
 
 
 def _advance(slab: Slab, group: list[tuple[Stream, Answer]]) -> list[tuple[Answer, ServiceError]]:
@@ -58,41 +51,50 @@ def observe_series(stream: Stream, answers: Sequence[Answer]) -> tuple[int, Serv
 
     Returns how many were applied, and why the next one was not. See `Slab.in_series`.
     """
-    slab, done = stream.slab, 0
-    assert slab is not None
+    done = 0
     while done < len(answers):
         rest = answers[done:]
-        records, before = [answer.record for answer in rest], slab.state(stream.row)
-        watched = alarm_threshold.alarm_inputs([stream.live()])
-        found = slab.series(stream.row, records, *watched)
-        count = _follow(stream, rest, found)
+        steps = through(stream, [answer.record for answer in rest])
+        count = 0
+        for answer, (readout, place) in zip(rest, steps, strict=False):
+            _apply(stream, answer, readout, place)
+            count += 1
         _measure(rest[0].model, rest[:count])
-        if count < len(rest):
-            slab.put(stream.row, before)
-            if count:
-                slab.series(stream.row, records[:count], *watched, summarised=False)
-            if count == len(found):  # refused by the kernel: what becomes of it eager steps decide
-                for _, refusal in _advance(slab, [(stream, rest[count])]):
-                    return done + count, refusal
-                count += 1
         done += count
+        if done < len(answers):  # refused by the kernel: what becomes of it eager steps decide
+            assert stream.slab is not None
+            for _, refusal in _advance(stream.slab, [(stream, answers[done])]):
+                return done, refusal
+            done += 1
     return done, None
 
 
-def _follow(
-    stream: Stream, answers: Sequence[Answer], found: Sequence[tuple[Readout, AnyPlace]]
-) -> int:
-    """Apply what was stepped; returns how many hold: up to the next confirmed event.
+def through(
+    stream: Stream, records: Sequence[Record], summarised: bool = True
+) -> Iterator[tuple[Readout, AnyPlace]]:
+    """Step one stream through its next records, by few calls of its kernel; see `Slab.in_series`.
 
-    The numbers after it are about another start, and have to be read out anew.
+    Yields what each gave, up to the first that the kernel refuses. Where the caller confirms an
+    event, what follows is stepped anew: its numbers are about another start.
     """
-    head = stream.live()
-    confirmed = head.confirmed_start
-    for count, (answer, (readout, place)) in enumerate(zip(answers, found, strict=False), 1):
-        _apply(stream, answer, readout, place)
-        if head.confirmed_start != confirmed:
-            return count
-    return len(found)
+    slab, at, refused = stream.slab, 0, False
+    assert slab is not None
+    while at < len(records) and not refused:
+        rest, before = records[at:], slab.state(stream.row)
+        (confirmed,), (threshold,) = alarm_threshold.alarm_inputs([stream.live()])
+        step = slab.series(stream.row, rest, confirmed, threshold, summarised)
+        refused, count = len(step.readouts) < len(rest), 0
+        for each in zip(step.readouts, step.places, strict=True):
+            count += 1
+            yield each
+            if stream.live().confirmed_start != confirmed:
+                refused = False
+                break
+        if count < len(rest):
+            slab.put(stream.row, before)
+            if count:
+                slab.series(stream.row, rest[:count], confirmed, threshold, summarised=False)
+        at += count
 
 
 def _apply(stream: Stream, answer: Answer, readout: Readout, place: AnyPlace) -> None:
@@ -106,7 +108,9 @@ def _apply(stream: Stream, answer: Answer, readout: Readout, place: AnyPlace) ->
 
 def wake(engine: Engine, streams: Iterable[Stream]) -> None:
     """Begin filtering where no warm-up is needed, or none any more."""
-    _begin(engine, [stream for stream in streams if _needs_no_warmup(engine, stream)])
+    known = [stream for stream in streams if _needs_no_warmup(engine, stream)]
+    if known:
+        _begin(engine, known)
 
 
 def _needs_no_warmup(engine: Engine, stream: Stream) -> bool:
@@ -197,25 +201,29 @@ def record_step(record: Record, readout: Readout) -> None:
     record.previous_start = readout.born_previous_start
 
 
-def publish_events(stream: Stream, events: list[Event], time: str | None) -> Event | None:
+def publish_events(stream: Stream, moved: list[Event], time: str | None) -> Event | None:
     """Have events written and counted; returns the last of them. time: of the observation."""
-    stream.raise_events(events, time)
-    for event in events:
+    if not moved:
+        return None
+    stream.raise_events(moved, time)
+    for event in moved:
         metrics.CHANGEPOINTS.labels(stream.live().settings.model, event.state).inc()
-    return events[-1] if events else None
+    return moved[-1]
 
 
 def track_events(stream: Stream, record: Record, readout: Readout) -> list[Event]:
     """Enter a step's numbers into the head, and follow the events; returns those that moved."""
     head, seq = stream.live(), record.seq
-    quantity = stream.slab is not None and stream.slab.model.label != "class"
-    events = track(head, readout.reading(seq, record.time, quantity))
+    moved: list[Event] = []
+    if events.concerned(head, seq - readout.event_run_length):
+        quantity = stream.slab is not None and stream.slab.model.label != "class"
+        moved = events.track(head, readout.reading(seq, record.time, quantity))
     head.best_start = readout.best_start
     head.map_run_length = readout.map_run_length
     head.changed_probability = readout.changed_probability
     head.pruned_mass = readout.pruned_mass
     head.pruned_mass_sum += readout.pruned_mass
-    return events
+    return moved
 
 
 def _measure(model: str, answers: Sequence[Answer]) -> None:

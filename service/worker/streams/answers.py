@@ -55,41 +55,26 @@ class Summarised(NamedTuple):
     @property
     def nbytes(self) -> int:
         """Bytes that wait for the row to be rendered."""
-        return int(self.summary.numbers[self.row].nbytes)
+        return self.summary.row_bytes
 
 
 AnyPlace = Place | Summarised  # of a predictive that waits to be rendered
 
 
-class Answer:
+class Answer(msgspec.Struct, gc=False):
     """What one observation will be answered with; the predictive is filled in per batch."""
 
-    __slots__ = (
-        "belief",
-        "components",
-        "event",
-        "model",
-        "place",
-        "predictive",
-        "provisional",
-        "readout",
-        "record",
-        "request",
-        "stream",
-    )
-
-    def __init__(
-        self, stream: str, model: str, record: Record, request: Observe | None = None
-    ) -> None:
-        self.stream, self.model, self.record = stream, model, record
-        self.request = request  # which parts of the predictive it names
-        self.readout: Readout | None = None
-        self.place: AnyPlace | None = None
-        self.predictive: Predictive | None = None
-        self.event: Event | None = None
-        self.belief: list[tuple[int, float]] | None = None
-        self.components: list[Component] | None = None
-        self.provisional = False  # labels before it are to come
+    stream: str
+    model: str
+    record: Record
+    request: Observe | None = None  # which parts of the predictive it names
+    readout: Readout | None = None
+    place: AnyPlace | None = None
+    predictive: Predictive | None = None
+    event: Event | None = None
+    belief: list[tuple[int, float]] | None = None
+    components: list[Component] | None = None
+    provisional: bool = False  # labels before it are to come
 
     @property
     def detailed(self) -> bool:
@@ -155,11 +140,11 @@ class Filling:
         self._waiting: list[Answer] = []
         self._bytes = 0
 
-    def add(self, answer: Answer) -> None:
-        """Have an answer filled in, now or later."""
-        self.count += 1
-        self._waiting.append(answer)
-        self._bytes += answer.place.nbytes if answer.place is not None else 0
+    def add(self, *answers: Answer) -> None:
+        """Have answers filled in, now or later."""
+        self.count += len(answers)
+        self._waiting += answers
+        self._bytes += sum(each.place.nbytes for each in answers if each.place is not None)
         if self._bytes > self._most:
             self.fill()
 
@@ -225,7 +210,7 @@ def predictives(summary: Summary, levels: Sequence[float]) -> list[Predictive]:
     if summary.support == "binary":
         return [of_classes([1 - p, p]) for (p,) in summary.mean.tolist()]
     covariance = summary.covariance
-    exists: list[bool] = np.isfinite(covariance.reshape(len(covariance), -1)).min(1).tolist()
+    exists: list[bool] = np.isfinite(covariance).all((1, 2)).tolist()
     values = np.maximum.accumulate(summary.quantiles, 1).tolist()
     names = [str(level) for level in levels]
     rows = zip(summary.mean.tolist(), covariance.tolist(), exists, values, strict=True)

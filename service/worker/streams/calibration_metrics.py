@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 
+import numpy as np
 import torch
-from torch import Tensor
+from numpy.typing import NDArray
 
 from model_core.predictive import Mixture
 from model_core.summary import Summary
@@ -14,7 +14,8 @@ from service.observability.metrics import observe_all
 from service.observability.model_metrics import PIT
 from service.wire import numbers
 
-_random = torch.Generator().manual_seed(1)  # of metrics alone: no answer depends on it
+Floats = NDArray[np.float64]
+_random = np.random.default_rng(1)  # of metrics alone: no answer depends on it
 
 
 def measure(
@@ -32,43 +33,37 @@ def measure(
     if not rows:
         return
     nothing = [0.0] * len(numbers(labels[rows[0]]))
-    y = torch.tensor([numbers(each) or nothing for each in labels], dtype=torch.float64)
-    values = transform(mixture, y.to(mixture.log_weight.device)).tolist()
-    by_model: dict[str, list[float]] = {}
-    for i in rows:
-        found = by_model.setdefault(models[i] or "", [])
-        found += [each for each in values[i] if math.isfinite(each)]
-    for model, found in by_model.items():
-        observe_all(PIT.labels(model), found)
+    known = [numbers(each) or nothing for each in labels]
+    _count(transform(mixture, known)[rows], [models[i] or "" for i in rows])
 
 
 def measure_summary(summary: Summary, models: Sequence[str]) -> None:
     """Count the PIT of each row's label, of which a summary holds the cumulative probabilities."""
-    if summary.support == "class":
-        return
-    upper, lower = torch.from_numpy(summary.cdf), torch.from_numpy(summary.cdf_below)
-    values = _between(lower, upper, summary.support).tolist()
-    by_model: dict[str, list[float]] = {}
-    for model, row in zip(models, values, strict=True):
-        by_model.setdefault(model, []).extend(each for each in row if math.isfinite(each))
-    for model, found in by_model.items():
-        observe_all(PIT.labels(model), found)
+    if summary.support != "class":
+        _count(_between(summary.cdf_below, summary.cdf, summary.support), models)
 
 
-def transform(mixture: Mixture, y: Tensor) -> Tensor:
+def transform(mixture: Mixture, labels: list[list[float]]) -> Floats:
     """`P(Y <= y)` (B, d) under each row's predictive; uniform where it is calibrated.
 
     Of counts, a random place within the step of the distribution at the label.
     """
     support = mixture.components.support
-    counts = support in ("count", "binary")
+    y = torch.tensor(labels, dtype=torch.float64, device=mixture.log_weight.device)
     upper = mixture.cdf(y)
-    return _between(mixture.cdf(y - 1.0) if counts else upper, upper, support)
+    lower = mixture.cdf(y - 1.0) if support in ("count", "binary") else upper
+    return _between(lower.cpu().numpy(), upper.cpu().numpy(), support)
 
 
-def _between(lower: Tensor, upper: Tensor, support: str) -> Tensor:
+def _between(lower: Floats, upper: Floats, support: str) -> Floats:
     """Upper end of a step of the distribution; of counts, a random place within it."""
-    if support not in ("count", "binary"):
-        return upper.clamp(0.0, 1.0)
-    share = torch.rand(upper.shape, dtype=upper.dtype, generator=_random).to(upper.device)
-    return (lower + share * (upper - lower)).clamp(0.0, 1.0)
+    if support in ("count", "binary"):
+        upper = lower + _random.random(upper.shape) * (upper - lower)
+    return upper.clip(0.0, 1.0)
+
+
+def _count(values: Floats, models: Sequence[str]) -> None:
+    """Enter the rows of values into the histograms of their models; those not finite are none."""
+    for model in dict.fromkeys(models):
+        chosen = values[[each == model for each in models]]
+        observe_all(PIT.labels(model), chosen[np.isfinite(chosen)].tolist())

@@ -109,6 +109,10 @@ class Chunks:
             for own, each in zip(chunk.tensors, tensors, strict=False):
                 own.index_copy_(0, rows, each if len(groups) == 1 else each.index_select(0, at))
 
+    def place(self, number: int) -> tuple[Chunk, int]:
+        """Chunk that holds a row, and its place there."""
+        return self._places[number]
+
     def places(self, numbers: Sequence[int]) -> list[tuple[Chunk, list[int], list[int]]]:
         """Chunks that hold them, with their rows there and which of `numbers` these are."""
         found: dict[int, tuple[Chunk, list[int], list[int]]] = {}

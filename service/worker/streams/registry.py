@@ -32,6 +32,7 @@ from service.worker.streams.stream import Stream
 
 logger = logging.getLogger(__name__)
 STEP_PARTS = 6  # of the states that are stepped at once, what a step holds at its peak, about
+COMMITTED_BYTES = 64 << 10  # of a state that a commit writes itself; larger ones go before it
 LOADED = 256  # streams loaded at a time
 NEW_BYTES = 256 << 10  # what a stream that is yet to be made may need
 T = TypeVar("T")
@@ -260,7 +261,7 @@ class Engine:
     # --- keeping ------------------------------------------------------------------------------
 
     def checkpoint(self, partition: int, streams: Iterable[Stream]) -> None:
-        """Write these streams' states, and have their heads point at them."""
+        """Have these streams' states written, and their heads point at them."""
         before: list[tuple[Stream, bytes]] = []
         within: list[tuple[Stream, bytes]] = []
         for stream in streams:
@@ -269,7 +270,8 @@ class Engine:
             blob = codec.encode(stream.slab.model, stream.slab.state(stream.row))
             metrics.CHECKPOINT_BYTES.observe(len(blob))
             # The commit that drops an earlier generation would drop what is written before it.
-            (within if stream.reborn else before).append((stream, blob))
+            small = len(blob) <= COMMITTED_BYTES
+            (within if small or stream.reborn else before).append((stream, blob))
         if not self._put(partition, before):
             before, within = [], before + within
         for stream, _ in before:

@@ -3,26 +3,28 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from itertools import takewhile
 from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 import torch
 from msgspec.structs import replace
+from numpy.typing import NDArray
 from torch import Tensor
 
 from model_core import belief as beliefs
+from model_core import compiled as columns
 from model_core import filter as moca
 from model_core import kernel, readout
 from model_core.belief import Belief
 from model_core.filter import FilterState, Inputs, Prior
 from model_core.quantiles import with_normal
 from model_core.readout import Readout
+from model_core.summary import Summary
 from model_core.upm.base import UnderlyingModel
-from service.wire import Record, numbers
+from service.wire import Record
 from service.worker.streams import step_inputs
 from service.worker.streams.answers import LEVELS, AnyPlace, Place, Summarised
-from service.worker.streams.chunks import Chunks
+from service.worker.streams.chunks import Chunk, Chunks
 
 if TYPE_CHECKING:
     from model_core.compiled.kernel import Kernel as CompiledKernel
@@ -173,23 +175,25 @@ class Slab:
     def series(
         self,
         row: int,
-        records: list[Record],
-        confirmed: list[int],
-        thresholds: list[float] | None = None,
+        records: Sequence[Record],
+        confirmed: int,
+        threshold: float = 0.0,
         summarised: bool = True,
-    ) -> list[tuple[Readout, AnyPlace]]:
+    ) -> Step:
         """Step one row by one observation after the other; returns those before a refused one.
 
         Where one is refused the row is to be put back: those after it were stepped as well.
-        confirmed, thresholds: of one row, as in `step`; they are taken as if nothing was confirmed
-        on the way.
+        confirmed, threshold: as in `step`; taken as if nothing was confirmed on the way.
         """
-        every = len(records)
-        alarms = (thresholds or [0.0]) * every
-        found = self._step_compiled(
-            [row] * every, records, confirmed * every, alarms, list(range(every)), summarised
-        )
-        return [found[i] for i in takewhile(found.__contains__, range(every))]
+        count = len(records)
+        chunk, place = self._chunks.place(row)
+        watched = [confirmed] * count, [threshold] * count
+        at = np.full(count, place, dtype=np.int64)
+        result, summary = self._advance(chunk, at, records, *watched, summarised)
+        refused = np.flatnonzero(result[:, OK_COLUMN] <= 0)
+        fine = int(refused[0]) if len(refused) else count
+        places = [Summarised(summary, i) for i in range(fine)]
+        return Step(readout.rows(result[:fine]), [*places])
 
     def _step_eagerly(
         self,
@@ -201,9 +205,9 @@ class Slab:
         found = self._chunks.read(rows)
         state = moca.rebuild(self._blank, found[: self._leaves])
         prior = self._prior(found[self._leaves :])
-        alarms = self._tensor([thresholds]).squeeze(0)
-        starts = torch.tensor(confirmed, device=self.device)
-        stepped = self._kernel(state, prior, self.inputs(records), starts, alarms)
+        packed = self._packed(records, confirmed, thresholds)
+        starts, alarms = packed[:, columns.CONFIRMED].long(), packed[:, columns.THRESHOLD]
+        stepped = self._kernel(state, prior, self._inputs(records, packed), starts, alarms)
         self._chunks.write(rows, moca.leaves(stepped.state))
         # Growth gave each slot the run length it has here: pruning only empties slots.
         run_length = stepped.state.belief.run_length
@@ -219,39 +223,44 @@ class Slab:
         wanted: list[int],
         summarised: bool,
     ) -> dict[int, tuple[Readout, AnyPlace]]:
-        """Step the `wanted` of the rows where they lie; returns those that stayed finite.
-
-        A row that is named more than once is stepped as often, in order.
-        """
-        assert self._compiled is not None
+        """Step the `wanted` of the rows where they lie; returns those that stayed finite."""
         found: dict[int, tuple[Readout, AnyPlace]] = {}
-        if not wanted:
-            return found
-        chosen = [records[i] for i in wanted]
-        hazards = [record.hazard for record in chosen]
-        table = step_inputs.hazard_table(self.model, hazards, self.device).numpy()
-        numbers = step_inputs.packed(
-            self.model,
-            chosen,
-            [confirmed[i] for i in wanted],
-            [thresholds[i] for i in wanted],
-        )
         for chunk, places, at in self._chunks.places([rows[i] for i in wanted]):
-            alone = len(at) == len(wanted)
-            result, summary = self._compiled.advance(
-                chunk.views,
+            chosen = [wanted[i] for i in at]
+            result, summary = self._advance(
+                chunk,
                 np.array(places, dtype=np.int64),
-                numbers if alone else numbers[at],
-                table if alone else table[at],
-                RECENT_RUN_LENGTHS,
-                self._levels,
+                [records[i] for i in chosen],
+                [confirmed[i] for i in chosen],
+                [thresholds[i] for i in chosen],
                 summarised,
             )
             fine = np.flatnonzero(result[:, OK_COLUMN] > 0)
-            readouts = readout.rows(torch.from_numpy(result[fine]))
+            readouts = readout.rows(result[fine])
             for row, each in zip(fine.tolist(), readouts, strict=True):
-                found[wanted[at[row]]] = each, Summarised(summary, row)
+                found[chosen[row]] = each, Summarised(summary, row)
         return found
+
+    def _advance(
+        self,
+        chunk: Chunk,
+        places: NDArray[np.int64],
+        records: Sequence[Record],
+        confirmed: Sequence[int],
+        thresholds: Sequence[float],
+        summarised: bool,
+    ) -> tuple[NDArray[np.float64], Summary]:
+        """Step rows of a chunk by the compiled kernel: the table of `readout`, and summaries."""
+        assert self._compiled is not None
+        return self._compiled.advance(
+            chunk.views,
+            places,
+            step_inputs.packed(self.model, records, confirmed, thresholds),
+            step_inputs.hazard_table(self.model, [record.hazard for record in records]),
+            RECENT_RUN_LENGTHS,
+            self._levels,
+            summarised,
+        )
 
     def replay(
         self,
@@ -281,20 +290,27 @@ class Slab:
 
     def inputs(self, records: list[Record]) -> Inputs:
         """Tensors of one observation of each stream."""
-        outputs = self.model.y_dim
-        nothing = [0.0] * outputs
-        y = [numbers(r.y) or nothing for r in records]
-        x = None
-        if self.model.x_dim:
-            blank = [0.0] * self.model.x_dim
-            x = self._tensor([r.x if r.x is not None else blank for r in records])
-        told = [float("nan") if r.changepoint is None else r.changepoint for r in records]
-        settings = self._tensor(
-            [[r.elapsed, p, r.outlier_rate] for r, p in zip(records, told, strict=True)]
+        nothing = [0] * len(records)
+        return self._inputs(records, self._packed(records, nothing, nothing))
+
+    def _packed(
+        self, records: list[Record], confirmed: Sequence[int], thresholds: Sequence[float]
+    ) -> Tensor:
+        packed = step_inputs.packed(self.model, records, confirmed, thresholds)
+        return torch.from_numpy(packed).to(self.device)
+
+    def _inputs(self, records: list[Record], packed: Tensor) -> Inputs:
+        label, x = columns.LABEL, columns.LABEL + self.model.y_dim
+        hazards = step_inputs.hazard_table(self.model, [record.hazard for record in records])
+        return Inputs(
+            packed[:, x:] if self.model.x_dim else None,
+            packed[:, label:x],
+            packed[:, columns.LABELLED] > 0,
+            torch.from_numpy(hazards).to(self.device),
+            packed[:, columns.ELAPSED],
+            packed[:, columns.CHANGEPOINT],
+            packed[:, columns.OUTLIER_RATE],
         )
-        labelled = torch.tensor([r.y is not None for r in records], device=self.device)
-        hazard = step_inputs.hazard_table(self.model, [r.hazard for r in records], self.device)
-        return Inputs(x, self._tensor(y), labelled, hazard, *settings.unbind(1))
 
     def _tensor(self, values: list[list[float]]) -> Tensor:
         return torch.tensor(values, dtype=torch.float64, device=self.device)

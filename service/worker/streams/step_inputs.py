@@ -8,10 +8,9 @@ from functools import lru_cache
 from typing import Any
 
 import numpy as np
-import torch
 from numpy.typing import NDArray
-from torch import Tensor
 
+from model_core import compiled as columns
 from model_core import hazard as tables
 from model_core.upm.base import UnderlyingModel
 from service.errors.stream import TimeBackwards
@@ -37,15 +36,15 @@ def effective_rates(
     return hazard, model.outlier_rate if rate is None else rate
 
 
-def hazard_table(model: UnderlyingModel, hazards: list[Hazard | None], device: str) -> Tensor:
+def hazard_table(model: UnderlyingModel, hazards: Sequence[Hazard | None]) -> NDArray[np.float64]:
     """Hazards by run length (B, H), H that of the longest: a last entry holds on."""
     stated = [model.hazard if each is None else each for each in hazards]
-    if all(isinstance(each, float) for each in stated):
-        return torch.tensor([[each] for each in stated], dtype=torch.float64, device=device)
-    # Tables may have thousands of entries: they are made once, and copied as tensors.
-    rows = [_table(_key(each), device) for each in stated]
+    if all(type(each) is float for each in stated):
+        return np.array(stated, dtype=np.float64)[:, None]
+    # Tables may have thousands of entries: they are made once, and copied as arrays.
+    rows = [_table(_key(each)) for each in stated]
     longest = max(map(len, rows))
-    return torch.stack([torch.cat((row, row[-1:].expand(longest - len(row)))) for row in rows])
+    return np.stack([np.pad(row, (0, longest - len(row)), "edge") for row in rows])
 
 
 def packed(
@@ -54,18 +53,21 @@ def packed(
     confirmed: Sequence[int],
     thresholds: Sequence[float],
 ) -> NDArray[np.float64]:
-    """Inputs of a compiled kernel (B, 6 + d + x): see `compiled.kernel.Kernel.advance`."""
-    missing, no_input = [0.0] * model.y_dim, [0.0] * model.x_dim
-    lines = []
-    for record, start, threshold in zip(records, confirmed, thresholds, strict=True):
-        changepoint = math.nan if record.changepoint is None else record.changepoint
-        labelled = record.y is not None
-        line = [labelled, record.elapsed, changepoint, record.outlier_rate, start, threshold]
-        line += numbers(record.y) if labelled else missing
-        if model.x_dim:
-            line += no_input if record.x is None else record.x
-        lines.append(line)
-    return np.array(lines, dtype=np.float64)
+    """Inputs of a step (B, 6 + d + x): see `compiled.kernel.Kernel.advance`."""
+    label, missing, none = columns.LABEL, [0.0] * model.y_dim, [0.0] * model.x_dim
+    x = label + model.y_dim
+    found = np.empty((len(records), x + model.x_dim))
+    found[:, columns.LABELLED] = [record.y is not None for record in records]
+    found[:, columns.ELAPSED] = [record.elapsed for record in records]
+    found[:, columns.CHANGEPOINT] = [
+        math.nan if record.changepoint is None else record.changepoint for record in records
+    ]
+    found[:, columns.OUTLIER_RATE] = [record.outlier_rate for record in records]
+    found[:, columns.CONFIRMED], found[:, columns.THRESHOLD] = confirmed, thresholds
+    found[:, label:x] = [numbers(record.y) or missing for record in records]
+    if model.x_dim:
+        found[:, x:] = [none if record.x is None else record.x for record in records]
+    return found
 
 
 def _key(hazard: Hazard) -> tuple[float, ...] | tuple[tuple[float, float]]:
@@ -76,9 +78,9 @@ def _key(hazard: Hazard) -> tuple[float, ...] | tuple[tuple[float, float]]:
 
 
 @lru_cache(maxsize=256)
-def _table(key: tuple[Any, ...], device: str) -> Tensor:
+def _table(key: tuple[Any, ...]) -> NDArray[np.float64]:
     entries = tables.negative_binomial(*key[0]) if isinstance(key[0], tuple) else key
-    return torch.tensor(entries, dtype=torch.float64, device=device)
+    return np.asarray(entries, dtype=np.float64)
 
 
 def elapsed(seen: Observation, interval: float | None, last: float | None) -> float:

@@ -12,7 +12,7 @@ import msgspec
 from service import wire
 from service.errors.base import ServiceError
 from service.store.log import DONE, START, Entry, Offset
-from service.wire import Command, Envelope, Observe, Outcome, versions
+from service.wire import Envelope, Observe, Outcome, versions
 from service.worker.streams import answers
 from service.worker.streams.answers import Answer
 
@@ -21,6 +21,11 @@ REACH = 128  # observations of one stream in a batch: they are applied one after
 
 class Task:
     """One command on its way from the log to its outcome."""
+
+    __slots__ = (
+        "answers", "body", "checksums", "command", "entry", "envelope", "field", "incarnation",
+        "index", "partition", "raised", "refusal", "same_as", "sharded", "status",
+    )  # fmt: skip
 
     def __init__(
         self,
@@ -33,6 +38,7 @@ class Task:
         sharded: bool = True,
     ) -> None:
         self.partition, self.incarnation, self.envelope = partition, incarnation, envelope
+        self.command = envelope.command
         self.entry, self.index = entry, index  # its place in the log
         self.checksums = checksums  # whether its API reads outcomes that have them
         self.sharded = sharded  # whether its API listens on the partition's channel
@@ -43,11 +49,6 @@ class Task:
         self.refusal: ServiceError | None = None
         self.same_as: Task | None = None  # an earlier task of this batch with the same key
         self.field: bytes | None = None  # its idempotency record is to be kept under this
-
-    @property
-    def command(self) -> Command:
-        """The command."""
-        return self.envelope.command
 
     def outcome(self) -> Outcome:
         """What is stored and published."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Sequence
 from typing import Any, NamedTuple
 
 from model_core.upm.base import UnderlyingModel
@@ -38,6 +39,15 @@ class Known(NamedTuple):
             y_dim = len(numbers(seen.y))
         return Known(x_dim, y_dim)
 
+    def after_all(self, observations: Iterable[Observation]) -> Known:
+        """What is known after several."""
+        known = self
+        for seen in observations:
+            if None not in known:
+                break
+            known = known.after(seen)
+        return known
+
 
 def check_position(expected: int | None, current: int) -> None:
     """Raise SeqConflict where a command expects its stream at another position."""
@@ -61,6 +71,18 @@ def check_observation(
             raise LabelOutOfRange(
                 f"{where}{field}: expected numbers up to {LARGEST:g}", field=field
             )
+
+
+def plain(observations: Sequence[Observation], known: Known, model: UnderlyingModel) -> bool:
+    """Whether all are single numbers that any stream of the model takes; otherwise check each."""
+    if model.label != "real" or known.x_dim != 0 or known.y_dim != 1:
+        return False
+    labels = [seen.y for seen in observations]
+    return (
+        all(type(y) is float for y in labels)
+        and all(not seen.x for seen in observations)
+        and -LARGEST <= min(labels) <= max(labels) <= LARGEST
+    )
 
 
 def check_inputs(inputs: list[list[float]], field: str, x_dim: int | None) -> None:
