@@ -23,7 +23,7 @@ class Summary:
     @property
     def row_bytes(self) -> int:
         """Bytes of one row."""
-        return self.numbers.itemsize * self.numbers.shape[1]
+        return self.numbers[:1].nbytes
 
     def rows(self, chosen: list[int]) -> Summary:
         """Some of the rows."""

@@ -25,7 +25,9 @@ from service.wire import timestamps
 STREAM_ID = r"^[A-Za-z0-9._:@~-]{1,200}$"
 STREAM_ID_RULE = "1 to 200 of the characters A-Z a-z 0-9 . _ : @ ~ - (and not '.' or '..')"
 KEY = r"^[!-~]{1,200}$"  # printable ASCII without spaces
-COMMAND_OBSERVATIONS = 32  # limit of one command
+# Limit of one command. Earlier versions had another: what was begun with a key in parts of one size
+# cannot go on in those of the other.
+COMMAND_OBSERVATIONS, EARLIER_OBSERVATIONS = 512, 32
 MAX_WARMUP = 200
 MAX_TABLE = 64  # entries of a hazard's table
 MAX_DURATION = 10_000.0

@@ -20,7 +20,7 @@ class Observation(Struct, omit_defaults=True, gc=False):
 
 
 class Observe(Struct, tag="observe", omit_defaults=True, gc=False):
-    """Apply observations in order; at most 32 in one command."""
+    """Apply observations in order; at most 512 in one command."""
 
     stream: str
     observations: list[Observation]

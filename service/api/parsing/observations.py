@@ -20,7 +20,14 @@ from service.api.parsing.bodies import LIGHT_BYTES, JsonLimits, check_command, m
 from service.api.parsing.field_errors import field_errors
 from service.api.parsing.msgspec_forms import MsgspecForm
 from service.errors.base import MAX_ERRORS, FieldError, InvalidField
-from service.schema.observations import COMMAND_OBSERVATIONS, Form, Item, Observation, StreamForm
+from service.schema.observations import (
+    COMMAND_OBSERVATIONS,
+    EARLIER_OBSERVATIONS,
+    Form,
+    Item,
+    Observation,
+    StreamForm,
+)
 from service.settings import Settings
 from service.store import append
 
@@ -233,6 +240,14 @@ class ObservationParser:
         if numbers is None or len(numbers) <= limit:
             return []
         return [FieldError(loc, f"expected at most {limit} numbers, got {len(numbers)}")]
+
+
+def list_digest(body: bytes, count: int, size: int) -> str:
+    """Return the digest of a body of `count` observations, which is applied in parts of `size`.
+
+    Another size gives another digest, or a repeat could find its parts at other places.
+    """
+    return digest(body if count <= EARLIER_OBSERVATIONS else b"%d:%b" % (size, body))
 
 
 def digest(body: bytes) -> str:

@@ -26,7 +26,7 @@ from service.api.http import (
     submit,
 )
 from service.api.parsing.bodies import NDJSON
-from service.api.parsing.observations import Observations, digest
+from service.api.parsing.observations import Observations, list_digest
 from service.api.routes.bulk import Bulk
 from service.errors.base import PROBLEM_JSON, FieldError, InvalidField, ServiceError
 from service.schema.queries import ObserveQuery
@@ -41,10 +41,12 @@ async def observe(request: Request) -> Response:
     key = key_of(request)
     body = await read_json(request)
     form = await parse_body(context, context.observation_parser.observations, body)
-    body_digest = None if key is None else await parse_body(context, digest, body)
+    size, count = context.observation_parser.parts(form.observations), len(form.observations)
+    read = partial(list_digest, count=count, size=size)
+    body_digest = None if key is None else await parse_body(context, read, body)
     template = replace(options, stream=stream, key=key, digest=body_digest, seq=form.seq)
     if form.many:
-        return await _observe_list(context, template, form)
+        return await _observe_list(context, template, form, size)
     template.observations = form.observations
     return await submit(request, template)
 
@@ -75,10 +77,12 @@ def _template(request: Request) -> wire.Observe:
     )
 
 
-async def _observe_list(context: Context, template: wire.Observe, form: Observations) -> Response:
-    """Apply a list part by part, in order; not atomic."""
+async def _observe_list(
+    context: Context, template: wire.Observe, form: Observations, size: int
+) -> Response:
+    """Apply a list in parts of `size`, in order; not atomic."""
     answers: list[bytes] = []
-    size, patience = context.observation_parser.parts(form.observations), context.gateway.patience()
+    patience = context.gateway.patience()
     for first in range(0, len(form.observations), size):
         part = form.observations[first : first + size]
         command = replace(

@@ -6,7 +6,8 @@ stream itself is not touched; `adopt` puts the outcome in its place.
 
 from __future__ import annotations
 
-from collections.abc import Generator, Iterable
+from collections.abc import Generator, Iterable, Iterator
+from itertools import pairwise
 from typing import TypeVar
 
 import torch
@@ -17,8 +18,8 @@ from service.observability import metrics
 from service.store.worker_reads import CHUNK, CorruptState, Store, Stored, unseal
 from service.wire import Event, Head, Record, StreamSettings
 from service.worker.commands import predict, set_belief
-from service.worker.filtering import alarm_threshold, warmup
-from service.worker.filtering.step import advance_head, publish_events, track_events
+from service.worker.filtering import warmup
+from service.worker.filtering.step import advance_head, publish_events, replay, track_events
 from service.worker.streams import step_inputs
 from service.worker.streams.registry import Engine
 from service.worker.streams.stream import Stream
@@ -26,7 +27,9 @@ from service.worker.streams.stream import Stream
 T = TypeVar("T")
 # A rerun yields where it can be left for a while, or given up; it returns its outcome.
 Steps = Generator[None, None, T]
-TICK = 16  # observations between signs of life; others of the worker go on then
+# Observations between signs of life, and those of a kernel that steps them in one call; others of
+# the worker go on then.
+TICK, SERIES = 16, 512
 # Of the head in place, whatever the rerun found.
 KEPT = ("created_ms", "oldest", "last_time", "pending", "pending_supervision", "pending_settings")
 NEAR = 10  # observations between the starts of what counts as the same change
@@ -132,21 +135,31 @@ def _step(engine: Engine, found: Rerun, beliefs: int) -> Steps[None]:
     slab = made.slab
     assert slab is not None
     metrics.REPLAYED.inc(len(records))
-    for i, record in enumerate(records):
-        if i % TICK == 0:
-            engine.tick()
-            yield
-        (readout,) = slab.replay([made.row], [record], *alarm_threshold.alarm_inputs([head]))
-        if i == 0 and record.seq:
-            _placed(made, record.seq)
-            readout = readout._replace(best_start=record.seq)
-        score = None if readout.log_score != readout.log_score else readout.log_score
-        found.scores[i], found.changed[i] = score, readout.changed_probability
-        if i >= len(records) - beliefs:
-            found.beliefs[record.seq] = predict.belief(made)
-        record.previous_start = readout.born_previous_start
-        found.events.update((event.id, event) for event in track_events(made, record, readout))
-        advance_head(head, record, score)
+    for part in _parts(len(records), beliefs, SERIES if slab.in_series else TICK):
+        engine.tick()
+        yield
+        chosen = records[part.start : part.stop]
+        for i, record, readout in zip(part, chosen, replay(made, chosen), strict=True):
+            if i == 0 and record.seq:
+                _placed(made, record.seq)
+                readout = readout._replace(best_start=record.seq)
+            score = None if readout.log_score != readout.log_score else readout.log_score
+            found.scores[i], found.changed[i] = score, readout.changed_probability
+            if i >= len(records) - beliefs:
+                found.beliefs[record.seq] = predict.belief(made)
+            record.previous_start = readout.born_previous_start
+            found.events.update((event.id, event) for event in track_events(made, record, readout))
+            advance_head(head, record, score)
+
+
+def _parts(count: int, alone: int, most: int) -> Iterator[range]:
+    """Places of the observations to step at a time; the first and the last `alone` each by itself.
+
+    After those the state is looked at.
+    """
+    last = max(1, count - alone)
+    bounds = [0, *range(1, last, most), *range(last, count), count]
+    return (range(start, end) for start, end in pairwise(bounds) if start < end)
 
 
 def _placed(made: Stream, seq: int) -> None:

@@ -210,7 +210,7 @@ def predictives(summary: Summary, levels: Sequence[float]) -> list[Predictive]:
     if summary.support == "binary":
         return [of_classes([1 - p, p]) for (p,) in summary.mean.tolist()]
     covariance = summary.covariance
-    exists: list[bool] = np.isfinite(covariance).all((1, 2)).tolist()
+    exists: Any = np.isfinite(covariance).all((1, 2)).tolist()
     values = np.maximum.accumulate(summary.quantiles, 1).tolist()
     names = [str(level) for level in levels]
     rows = zip(summary.mean.tolist(), covariance.tolist(), exists, values, strict=True)

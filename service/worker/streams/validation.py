@@ -77,11 +77,8 @@ def plain(observations: Sequence[Observation], known: Known, model: UnderlyingMo
     """Whether all are single numbers that any stream of the model takes; otherwise check each."""
     if model.label != "real" or known.x_dim != 0 or known.y_dim != 1:
         return False
-    labels = [seen.y for seen in observations]
-    return (
-        all(type(y) is float for y in labels)
-        and all(not seen.x for seen in observations)
-        and -LARGEST <= min(labels) <= max(labels) <= LARGEST
+    return all(
+        isinstance(o.y, float) and -LARGEST <= o.y <= LARGEST and not o.x for o in observations
     )
 
 

@@ -32,10 +32,10 @@ async def test_answers_in_order_and_in_the_same_form(api):
 
 
 async def test_neighbours_of_a_stream_share_commands(api, worker):
-    items = [{"stream": stream, "y": i} for i in range(40) for stream in ("a", "b")]
-    assert len((await api.post(POST, json=items)).json()) == 80
+    items = [{"stream": stream, "y": i} for i in range(600) for stream in ("a", "b")]
+    assert len((await api.post(POST, json=items)).json()) == 1200
     sizes = [len(command.observations) for command in worker.commands if command.stream == "a"]
-    assert sizes == [32, 8]
+    assert sizes == [512, 88]
 
 
 async def test_items_with_keys(api, worker):

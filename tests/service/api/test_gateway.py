@@ -10,6 +10,7 @@ import redis
 from service.api.gateway import gateway, load_shedding
 from service.errors.base import WaitTooLong
 from service.observability import metrics
+from service.schema.observations import COMMAND_OBSERVATIONS
 from service.store import append, keys
 from service.store.connection import connect
 from service.store.keys import partition_of
@@ -155,13 +156,13 @@ async def test_no_answer_says_accepted_and_it_is_applied_once(short, start, requ
 
 async def test_a_list_that_stops_half_way_says_how_far_it_came(short, worker, start, until):
     async with start(short) as api:
-        request = asyncio.create_task(api.post(POST, json=[{"y": i} for i in range(3000)]))
-        await until(lambda: len(worker.commands) > 3)
+        request = asyncio.create_task(api.post(POST, json=[{"y": 1}] * 9000))
+        await until(lambda: len(worker.commands) > 1)
         worker.running.clear()
         response = await request
         assert (response.status_code, slug(response)) == (504, "no-answer")
         applied = response.json()["applied"]
-        assert applied % 32 == 0
+        assert applied and applied % COMMAND_OBSERVATIONS == 0
         assert [each["seq"] for each in response.json()["answers"]] == list(range(applied))
 
 
@@ -175,12 +176,18 @@ async def test_an_outage_counts_once_for_all_commands_of_a_request(settings, wor
     worker._apply = late
     bulk = [{"stream": "b", "key": f"k{i}", "y": i} for i in range(4)]
     async with start(patient) as api:
-        for path, body in ((POST, [{"y": i} for i in range(40)]), ("/v1/observations", bulk)):
+        for path, body in (
+            (POST, [{"y": i} for i in range(COMMAND_OBSERVATIONS + 8)]),
+            ("/v1/observations", bulk),
+        ):
             began = time.monotonic()
             response = await api.post(path, json=body)
             assert time.monotonic() - began < 4.0
             if path == POST:
-                assert (response.status_code, response.json()["applied"]) == (504, 32)
+                assert (response.status_code, response.json()["applied"]) == (
+                    504,
+                    COMMAND_OBSERVATIONS,
+                )
             else:
                 assert [each["status"] for each in response.json()] == [200, 504, 424, 424]
 

@@ -4,6 +4,7 @@ import json
 
 import pytest
 
+from service.api.parsing.observations import digest, list_digest
 from service.store import append
 
 POST = "/v1/streams/s/observations"
@@ -51,16 +52,20 @@ async def test_everything_of_an_observation_reaches_the_worker(api, worker):
     assert (found.time, found.elapsed, found.changepoint) == (sent["time"], 2.0, 0.25)
 
 
-async def test_a_list_goes_in_parts_of_32_and_is_answered_as_a_list(api, worker):
-    response = await api.post(
-        POST, json=[{"y": i} for i in range(70)], headers={"Idempotency-Key": "k"}
-    )
-    assert [answer["seq"] for answer in response.json()] == list(range(70))
+async def test_a_list_goes_in_parts_and_is_answered_as_a_list(api, worker):
+    response = await api.post(POST, json=[{"y": 1}] * 1100, headers={"Idempotency-Key": "k"})
+    assert [answer["seq"] for answer in response.json()] == list(range(1100))
     commands = worker.commands
-    assert [len(command.observations) for command in commands] == [32, 32, 6]
-    assert [command.first for command in commands] == [0, 32, 64]
+    assert [len(command.observations) for command in commands] == [512, 512, 76]
+    assert [command.first for command in commands] == [0, 512, 1024]
     assert len({(command.key, command.digest) for command in commands}) == 1
     assert (await api.post(POST, json=[])).json() == []
+
+
+def test_a_list_of_several_parts_is_not_taken_for_one_in_other_parts():
+    body = b"[...]"
+    assert list_digest(body, 32, 512) == list_digest(body, 32, 32) == digest(body)
+    assert len({digest(body), list_digest(body, 33, 512), list_digest(body, 33, 20)}) == 3
 
 
 async def test_a_list_again_with_its_key_is_answered_from_memory(api, worker):
@@ -72,16 +77,15 @@ async def test_a_list_again_with_its_key_is_answered_from_memory(api, worker):
 
 
 async def test_expected_positions(api, worker):
-    body = [{"y": i, "seq": i} for i in range(40)]
+    body = [{"y": i, "seq": i} for i in range(600)]
     assert (await api.post(POST, json=body)).status_code == 200
-    assert [command.seq for command in worker.commands] == [0, 32]
+    assert [command.seq for command in worker.commands] == [0, 512]
     document = await problem(await api.post(POST, json={"y": 1, "seq": 7}), 409, "seq-conflict")
-    assert document["seq"] == 40
-    gap = await problem(
-        await api.post(POST, json=[{"y": 1, "seq": 40}, {"y": 1, "seq": 42}]), 422, "invalid-field"
-    )
+    assert document["seq"] == 600
+    apart = await api.post(POST, json=[{"y": 1, "seq": 600}, {"y": 1, "seq": 602}])
+    gap = await problem(apart, 422, "invalid-field")
     assert gap["errors"][0]["loc"] == "body[1].seq"
-    assert (await api.post(POST, json=[{"y": 1}, {"y": 1, "seq": 41}])).status_code == 200
+    assert (await api.post(POST, json=[{"y": 1}, {"y": 1, "seq": 601}])).status_code == 200
 
 
 async def test_a_list_refused_part_way_says_what_was_applied(api):
@@ -190,10 +194,11 @@ async def test_wide_observations_go_in_smaller_parts(settings, worker, start, mo
         )
 
 
-@pytest.mark.parametrize(("outputs", "part"), [(1, 32), (30, 32), (64, 12), (256, 1)])
+@pytest.mark.parametrize(("outputs", "part"), [(1, 512), (30, 58), (64, 12), (256, 1)])
 async def test_wide_labels_go_in_parts_whose_answers_are_small(api, worker, outputs, part):
     """Each is answered with a covariance: 32 of 256 outputs would be 40 MB in one outcome."""
-    assert len((await api.post(POST, json=[{"y": [0.5] * outputs}] * 36)).json()) == 36
+    count = part + 4
+    assert len((await api.post(POST, json=[{"y": [0.5] * outputs}] * count)).json()) == count
     assert max(len(command.observations) for command in worker.commands) == part
 
 
