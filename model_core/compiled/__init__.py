@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 LABELLED, ELAPSED, CHANGEPOINT, OUTLIER_RATE, CONFIRMED, THRESHOLD, LABEL = range(7)
 
 # Module below `models` whose `of` makes the dimensions of a model, by class of the model.
-_KINDS = {
+_BUILT_IN = {
     "model_core.upm.conjugate:Gaussian": "gaussian",
     "model_core.upm.averaged:Averaged": "averaged",
     "model_core.upm.linear:Autoregressive": "regression",
@@ -33,6 +33,11 @@ _KINDS = {
     "model_core.upm.conjugate:Exponential": "exponential",
     "model_core.upm.conjugate:CategoricalModel": "categorical",
 }
+# Of models with an encoder: torch computes the features, which the kernel takes as its inputs.
+_LEARNED = {
+    "model_core.upm.alpaca:Alpaca": "alpaca",
+    "model_core.upm.pcoc:Pcoc": "pcoc",
+}
 
 
 def available() -> bool:
@@ -42,23 +47,31 @@ def available() -> bool:
 
 def has_kernel(model: UnderlyingModel) -> bool:
     """Whether the model has a kernel; costs nothing."""
-    return _name(model) in _KINDS
+    return _name(model) in _BUILT_IN or _name(model) in _LEARNED
 
 
 def kernel_of(model: UnderlyingModel) -> Kernel | None:
     """Return the kernel of a model; None: it has none, or numba is missing.
 
-    It is not compiled yet, unless equal models had it before.
+    It is not compiled yet, unless equal models had it before. Models of one class share what is
+    compiled, whatever their sizes and weights.
     """
-    return _kernel_of(model) if has_kernel(model) and available() else None
+    if not (has_kernel(model) and available()):
+        return None
+    # A learned model is not kept here: its weights would never be given back.
+    return _kernel_of(model) if _name(model) in _BUILT_IN else _made(model, _LEARNED)
 
 
 @lru_cache(maxsize=256)
 def _kernel_of(model: UnderlyingModel) -> Kernel | None:
+    return _made(model, _BUILT_IN)
+
+
+def _made(model: UnderlyingModel, kinds: dict[str, str]) -> Kernel | None:
     from model_core.compiled.kernel import Kernel
 
-    dimensions = import_module(f"model_core.compiled.models.{_KINDS[_name(model)]}").of(model)
-    return None if dimensions is None else Kernel(model, dimensions)
+    dimensions = import_module(f"model_core.compiled.models.{kinds[_name(model)]}").of(model)
+    return None if dimensions is None else Kernel(model, dimensions, kinds is _LEARNED)
 
 
 def _name(model: UnderlyingModel) -> str:

@@ -33,7 +33,9 @@ SHARE = 4  # inlier responsibility
 POSTERIOR = 5  # log probability after the label
 MASS = 6  # the same as a probability
 SPARE = 7
-ROWS = 8
+INSIDE = 8  # log probability that the observation is of the hypothesis, given its input
+OUTSIDE = 9  # log probability that it is an outlier
+ROWS = 10
 
 # Columns of the table of a readout, as `readout.NUMBERS` has them; the totals follow.
 (
@@ -108,8 +110,10 @@ def grow(views: Ints, row: int, number: Floats, hazard: Floats, work: Floats) ->
 
 @compiled
 def mix(rate: float, work: Floats) -> None:
-    """Turn CHANCE into the weights of the mixture, the outliers' last."""
+    """Turn CHANCE into the weights of the mixture, the outliers' last; fills INSIDE, OUTSIDE."""
     chance = work[CHANCE]
+    work[INSIDE] = math.log1p(-rate)
+    work[OUTSIDE] = math.log(rate) if rate > 0 else -INF
     n = chance.shape[0] - 1
     everything = arithmetic.total(chance, n)
     for i in range(n):
@@ -118,18 +122,25 @@ def mix(rate: float, work: Floats) -> None:
 
 
 @compiled
-def with_outliers(rate: float, work: Floats) -> None:
-    """Label likelihood in EACH with that of an outlier, its last column; fills SHARE."""
-    each, share = work[EACH], work[SHARE]
+def with_outliers(work: Floats) -> None:
+    """Label likelihood in EACH with that of an outlier, its last column; fills SHARE.
+
+    INSIDE and OUTSIDE are the probabilities of both; they become those with the label.
+    """
+    each, share, inside, outside = work[EACH], work[SHARE], work[INSIDE], work[OUTSIDE]
     n = each.shape[0] - 1
-    inside, outside = math.log1p(-rate), math.log(rate) + each[n]
+    astray = each[n]
     for i in range(n):
-        share[i] = arithmetic.exp(-abs(each[i] + inside - outside))
+        inside[i] += each[i]
+    for i in range(n):
+        outside[i] += astray
+    for i in range(n):
+        share[i] = arithmetic.exp(-abs(inside[i] - outside[i]))
     # exp(log_in - log(exp(log_in) + exp(log_out))), by the smaller of the two over the larger
     for i in range(n):
-        one = 1.0 if each[i] + inside >= outside else share[i]
+        one = 1.0 if inside[i] >= outside[i] else share[i]
         more = arithmetic.log1p(share[i])
-        top = each[i] + inside if each[i] + inside >= outside else outside
+        top = inside[i] if inside[i] >= outside[i] else outside[i]
         each[i] = top + more
         share[i] = one / (1.0 + share[i])
 
@@ -150,6 +161,15 @@ def observe(work: Floats) -> float:
         path[i] += each[i]
     _shift(path, -arithmetic.largest(path, n), path, n)
     return top + evidence
+
+
+@compiled
+def observe_input(work: Floats) -> None:
+    """Bayes' rule with the likelihood of the input in EACH, into GROWN, PATH and CHANCE."""
+    observe(work)
+    n = work.shape[1] - 1
+    _shift(work[POSTERIOR], 0.0, work[GROWN], n)
+    arithmetic.exp_of(work[GROWN], 0.0, work[CHANCE], n)
 
 
 @compiled

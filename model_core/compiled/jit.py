@@ -8,6 +8,7 @@ from __future__ import annotations
 import contextlib
 import hashlib
 import threading
+from collections import defaultdict
 from collections.abc import Callable
 from functools import lru_cache
 from pathlib import Path
@@ -28,6 +29,7 @@ F = TypeVar("F", bound=Callable[..., Any])
 # fastmath: what is not finite has to be seen, and sums have one order on every machine.
 OPTIONS = {"error_model": "numpy", "nogil": True}
 _compiling = threading.Lock()
+_kinds_of: defaultdict[Callable[..., Any], set[type]] = defaultdict(set)
 intrinsic: Callable[[Callable[..., Any]], Any] = extending.intrinsic
 
 
@@ -54,6 +56,21 @@ def implements(function: Callable[..., Any], *kinds: type) -> Callable[[F], F]:
     def register(implementation: F) -> F:
         def chosen(model: Any, *arguments: Any) -> F | None:
             return implementation if getattr(model, "instance_class", None) in kinds else None
+
+        _kinds_of[function].update(kinds)
+        overload(function, jit_options=OPTIONS, strict=False)(chosen)
+        return implementation
+
+    return register
+
+
+def implements_otherwise(function: Callable[..., Any]) -> Callable[[F], F]:
+    """Make a function the implementation of another for kinds that have none of their own."""
+
+    def register(implementation: F) -> F:
+        def chosen(model: Any, *arguments: Any) -> F | None:
+            own = getattr(model, "instance_class", None) in _kinds_of[function]
+            return None if own else implementation
 
         overload(function, jit_options=OPTIONS, strict=False)(chosen)
         return implementation

@@ -11,8 +11,9 @@ from torch import Tensor
 
 from model_core import filter as moca
 from model_core.compiled import LABEL
-from model_core.compiled.belief import NUMBERS
+from model_core.compiled.belief import CONTEXT, NUMBERS
 from model_core.compiled.jit import Floats, Ints, locked
+from model_core.compiled.models import lags
 from model_core.compiled.step import advance
 from model_core.summary import Summary
 from model_core.upm.base import UnderlyingModel
@@ -34,13 +35,21 @@ class Views:
         self._tensors = list(tensors)
         self.table = np.array([(t.data_ptr(), t[:1].numel()) for t in tensors], dtype=np.int64)
 
+    @property
+    def context(self) -> Tensor:
+        """Contexts (rows, c), as the kernel leaves them."""
+        return self._tensors[CONTEXT]
+
 
 class Kernel:
     """The step of rows of one model, and the summary of the predictive mixtures before it."""
 
-    def __init__(self, model: UnderlyingModel, dimensions: Any) -> None:
-        """dimensions: the model as its implementation has it."""
-        self.model, self._dimensions = model, dimensions
+    def __init__(self, model: UnderlyingModel, dimensions: Any, encodes: bool = False) -> None:
+        """dimensions: the model as its implementation has it.
+
+        encodes: whether that takes features in place of the inputs.
+        """
+        self.model, self._dimensions, self._encodes = model, dimensions, encodes
         self.ready = False
         self.asked = False  # to be compiled in the background
         self._support = model.label
@@ -61,7 +70,9 @@ class Kernel:
         levels: Floats = NO_LEVELS,
         summarised: bool = True,
     ) -> tuple[Floats, Summary]:
-        """Step distinct rows by one observation each, in place; returns table and summary.
+        """Step rows by one observation each, in place; returns table and summary.
+
+        A row that is named again is stepped again, in order.
 
         rows: (B,) int64. inputs: (B, 6 + d + x) labelled (0 or 1), elapsed, changepoint (nan: not
         stated), outlier rate, start of the last confirmed event, threshold (as in
@@ -72,6 +83,8 @@ class Kernel:
         empty.
         """
         outputs = self.model.y_dim
+        if self._encodes and len(rows):
+            inputs = self._encoded(views, rows, inputs)
         table = np.empty((len(rows), NUMBERS + 2 + 4 * outputs))
         columns = self._columns(levels.shape[1]) if summarised else 0
         summary = np.empty((len(rows), columns))
@@ -80,13 +93,24 @@ class Kernel:
         )
         return table, Summary(summary, outputs, self._support)
 
+    def _encoded(self, views: Views, rows: Ints, inputs: Floats) -> Floats:
+        """Inputs with the features of all rows in place of what they are made of."""
+        first = LABEL + self.model.y_dim
+        with torch.inference_mode():
+            context = views.context[: len(rows)]
+            if context.shape[1]:  # labels before, which are features
+                context = views.context[torch.from_numpy(rows)]
+                lags.contexts(self.model.y_dim, rows, inputs, context.numpy())
+            features = self.model.encode(torch.from_numpy(inputs[:, first:]), context)
+        assert features is not None
+        return np.concatenate((inputs[:, :first], features.numpy()), 1)
+
     def _columns(self, levels: int) -> int:
         d = self.model.y_dim
         return self.model.classes if self._support == "class" else 3 * d + d * d + levels * d
 
     def _once(self) -> None:
         """Call with no rows: compiled is what the types ask for."""
-
         one = torch.ones(1, self.model.scaled, dtype=torch.float64)
         prior = moca.make_prior(self.model, one, one)
         leaves = [*moca.leaves(moca.init(prior, 1)), *prior.stats, *prior[1:]]
@@ -94,3 +118,5 @@ class Kernel:
         none = np.empty(0, dtype=np.int64)
         inputs = np.empty((0, LABEL + self.model.y_dim + self.model.x_dim))
         self.advance(views, none, inputs, np.empty((0, 1)), 1)
+        if self._encodes:
+            lags.contexts(self.model.y_dim, none, inputs, np.empty((0, 0)))

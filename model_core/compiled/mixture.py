@@ -1,4 +1,4 @@
-"""Mixtures of Student-t or of Lomax distributions: moments, distribution function, quantiles.
+"""Mixtures of Student-t, Lomax or normal distributions: moments, distribution function, quantiles.
 
 What `predictive`, `quantiles` and `special` compute. `components` is (FIELDS, M), a column for each
 component of one output's mixture.
@@ -23,11 +23,14 @@ NEAR = 1e-12  # of a tail, below which the normal's quantile of it is not worth 
 ROOT_2_PI = math.sqrt(2 * math.pi)
 ROOT_HALF = math.sqrt(0.5)
 
+STUDENT_T, LOMAX, NORMAL = range(3)  # families
+
 # Fields of a Student-t; TERM and the four after it are the terms of `special.student_t_table`.
 WEIGHT, LOC, INVERSE, HALF, NORM, TERM = range(6)
 HILL, HILL_B, SLOPE, LEVEL, FIELDS = range(10, 15)
 # Of a Lomax distribution: weight, shape, 1 / scale, in those of WEIGHT, LOC, INVERSE.
 SHAPE = LOC
+# Of a normal: weight, mean, 1 / standard deviation and log density at zero, likewise.
 
 
 @compiled
@@ -113,22 +116,41 @@ def _lomax_sums(x: float, components: Floats, n: int) -> tuple[float, float, flo
     return cdf, density, derivative
 
 
+@_summed
+def _normal_sums(x: float, components: Floats, n: int) -> tuple[float, float, float]:
+    weight, loc = components[WEIGHT], components[LOC]
+    inverse, norm = components[INVERSE], components[NORM]
+    cdf, density, derivative = 0.0, 0.0, 0.0
+    for i in range(n):
+        z = (x - loc[i]) * inverse[i]
+        z = z if z > -1e150 else -1e150
+        z = z if z < 1e150 else 1e150
+        tail = arithmetic.half_erfc(abs(z) * ROOT_HALF)
+        p = weight[i] * inverse[i] * arithmetic.exp(norm[i] - 0.5 * (z * z))
+        cdf += weight[i] * (tail if z < 0 else 1.0 - tail)
+        density += p
+        derivative -= p * z * inverse[i]
+    return cdf, density, derivative
+
+
 @compiled
-def sums(x: float, components: Floats, n: int, positive: bool) -> tuple[float, float, float]:
+def sums(x: float, components: Floats, n: int, family: int) -> tuple[float, float, float]:
     """CDF, density and its derivative of a mixture."""
-    if positive:
+    if family == LOMAX:
         return _lomax_sums(x, components, n)
+    if family == NORMAL:
+        return _normal_sums(x, components, n)
     return _student_t_sums(x, components, n)
 
 
 @compiled
 def _by_halley(
-    normal: float, start: float, small: float, components: Floats, n: int, positive: bool
+    normal: float, start: float, small: float, components: Floats, n: int, family: int
 ) -> float:
     """Solve `ndtri(F(x)) = normal`, of a mixture close to a normal almost a line; nan: failed."""
     x = start
     for _ in range(HALLEY_STEPS):
-        cdf, density, derivative = sums(x, components, n, positive)
+        cdf, density, derivative = sums(x, components, n, family)
         if not (NEAR < cdf < 1.0 - NEAR and density > 0):
             return np.nan
         at = arithmetic.ndtri(cdf)
@@ -137,7 +159,7 @@ def _by_halley(
         newton = (at - normal) / slope
         move = newton / max(1.0 - 0.5 * newton * bend / slope, 0.5)
         x = x - move
-        x = max(x, 0.0) if positive else x
+        x = max(x, 0.0) if family == LOMAX else x
         # The error that is left is of third order.
         if abs(move) < small:
             return x
@@ -152,12 +174,12 @@ def _by_bracket(
     small: float,
     components: Floats,
     n: int,
-    positive: bool,
+    family: int,
 ) -> float:
     """Newton's method kept inside a bracket, as `quantiles._newton`."""
-    x, low, high = start, (0.0 if positive else -INF), INF
+    x, low, high = start, (0.0 if family == LOMAX else -INF), INF
     for step in range(BRACKET_STEPS):
-        cdf, density, _ = sums(x, components, n, positive)
+        cdf, density, _ = sums(x, components, n, family)
         excess = cdf - level
         low = x if excess < 0 else low
         high = x if excess > 0 else high
@@ -185,7 +207,7 @@ def quantiles(
     tolerance: float,
     components: Floats,
     n: int,
-    positive: bool,
+    family: int,
     out: Floats,
 ) -> None:
     """Quantiles at levels (2, Q), which stand over the normal's; centre: the mixture's mean.
@@ -194,8 +216,8 @@ def quantiles(
     """
     between, within, narrowest = 0.0, 0.0, INF
     for i in range(n):
-        mean = _mean_of(components, i, positive)
-        scale = _scale_of(components, i, mean, positive)
+        mean = _mean_of(components, i, family)
+        scale = _scale_of(components, i, mean, family)
         between += components[WEIGHT, i] * (mean - centre) ** 2
         within += components[WEIGHT, i] * scale
         narrowest = min(narrowest, scale)
@@ -203,26 +225,26 @@ def quantiles(
     small = tolerance * narrowest
     for k in range(levels.shape[1]):
         start = centre + spread * levels[1, k]
-        start = max(start, 0.0) if positive else start
-        x = _by_halley(levels[1, k], start, small, components, n, positive)
+        start = max(start, 0.0) if family == LOMAX else start
+        x = _by_halley(levels[1, k], start, small, components, n, family)
         if math.isnan(x):
             # Its error is of the second order only.
             fine = 1e-3 * small
-            x = _by_bracket(levels[0, k], start, spread, fine, components, n, positive)
+            x = _by_bracket(levels[0, k], start, spread, fine, components, n, family)
         out[k] = x
 
 
 @inlined
-def _mean_of(components: Floats, i: int, positive: bool) -> float:
-    if positive:
+def _mean_of(components: Floats, i: int, family: int) -> float:
+    if family == LOMAX:
         return 1.0 / float(components[INVERSE, i] * (components[SHAPE, i] - 1.0))
     return float(components[LOC, i])
 
 
 @inlined
-def _scale_of(components: Floats, i: int, mean: float, positive: bool) -> float:
+def _scale_of(components: Floats, i: int, mean: float, family: int) -> float:
     """Scale of a normal whose density is that of the component at its mean."""
-    if positive:
+    if family == LOMAX:
         shape = components[SHAPE, i]
         log_density = math.log(shape * components[INVERSE, i])
         log_density -= (shape + 1.0) * math.log1p(mean * components[INVERSE, i])

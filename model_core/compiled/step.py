@@ -2,7 +2,9 @@
 
 A model is a NamedTuple of its dimensions, and implementations of `predict`, `score`, `learn`,
 `remember` and `summarise` for it; everything else is here and shared. One more column than there
-are slots holds the prior, which outliers are drawn from (with a wider scale).
+are slots holds the prior, which outliers are drawn from (with a wider scale). Models whose
+statistics are too large to be copied for a step have a `load` and a `store` of their own, those
+that score their inputs a `mix`.
 """
 
 from __future__ import annotations
@@ -23,7 +25,19 @@ from model_core.compiled.belief import (
     SHARE,
     STATISTICS,
 )
-from model_core.compiled.jit import Floats, Ints, compiled, floats
+from model_core.compiled.jit import Floats, Ints, compiled, floats, implements_otherwise
+
+
+def load(model: Any, views: Ints, row: int, slot: int, number: Floats, own: Floats) -> None:
+    """Fill `own` from the statistics, with the prior's in the column of `slot` and in the last."""
+
+
+def mix(model: Any, rate: float, params: Floats, work: Floats) -> None:
+    """Take in the input, then turn CHANCE into weights of the mixture; see `belief.mix`."""
+
+
+def store(model: Any, views: Ints, row: int, slot: int, number: Floats, own: Floats) -> None:
+    """Write the statistics that `own` has become, once the step is known to stay finite."""
 
 
 def predict(
@@ -62,34 +76,50 @@ def summarise(
 
 
 @compiled
-def _load(views: Ints, row: int, slot: int, count: int, own: Floats) -> None:
-    """Statistics as columns: those of the slots, with the prior's in the new one and last."""
+def load_leaf(views: Ints, row: int, slot: int, leaf: int, count: int, own: Floats) -> int:
+    """One of `count` statistics as the first rows of `own`; returns how many rows it has."""
     slots = views[LOG_PROB, 1]
-    at = 0
-    for leaf in range(STATISTICS, STATISTICS + count):
-        values, prior = floats(views, leaf, row), floats(views, leaf + count, row)
-        width = prior.shape[0]
-        for k in range(width):
-            own_row = own[at + k]
-            for i in range(slots):
-                own_row[i] = values[i * width + k]
-            own_row[slot] = prior[k]
-            own_row[slots] = prior[k]
-        at += width
+    values, prior = floats(views, leaf, row), floats(views, leaf + count, row)
+    width: int = prior.shape[0]
+    for k in range(width):
+        own_row = own[k]
+        for i in range(slots):
+            own_row[i] = values[i * width + k]
+        own_row[slot] = prior[k]
+        own_row[slots] = prior[k]
+    return width
 
 
 @compiled
-def _store(views: Ints, row: int, count: int, own: Floats) -> None:
-    """Put the columns of the slots back."""
+def store_leaf(views: Ints, row: int, leaf: int, count: int, own: Floats) -> int:
+    """Put the slots' columns of a statistic back; returns how many rows it has."""
     slots = views[LOG_PROB, 1]
+    values = floats(views, leaf, row)
+    width: int = views[leaf + count, 1]
+    for k in range(width):
+        own_row = own[k]
+        for i in range(slots):
+            values[i * width + k] = own_row[i]
+    return width
+
+
+@implements_otherwise(load)
+def _load(model: Any, views: Ints, row: int, slot: int, number: Floats, own: Floats) -> None:
     at = 0
-    for leaf in range(STATISTICS, STATISTICS + count):
-        values, width = floats(views, leaf, row), views[leaf + count, 1]
-        for k in range(width):
-            own_row = own[at + k]
-            for i in range(slots):
-                values[i * width + k] = own_row[i]
-        at += width
+    for leaf in range(STATISTICS, STATISTICS + model.statistics):
+        at += load_leaf(views, row, slot, leaf, model.statistics, own[at:])
+
+
+@implements_otherwise(store)
+def _store(model: Any, views: Ints, row: int, slot: int, number: Floats, own: Floats) -> None:
+    at = 0
+    for leaf in range(STATISTICS, STATISTICS + model.statistics):
+        at += store_leaf(views, row, leaf, model.statistics, own[at:])
+
+
+@implements_otherwise(mix)
+def _mix(model: Any, rate: float, params: Floats, work: Floats) -> None:
+    belief.mix(rate, work)
 
 
 @compiled
@@ -131,15 +161,15 @@ def advance(
         rate = number[OUTLIER_RATE] if model.outliers else 0.0
         labelled = number[LABELLED] > 0
         slot, previous = belief.grow(views, row, number, hazards[b], work)
-        belief.mix(rate, work)
-        _load(views, row, slot, count, own)
+        load(model, views, row, slot, number, own)
         predict(model, number, context, location, own, params)
+        mix(model, rate, params, work)
         work[EACH] = 0.0
         work[SHARE] = 1.0
         if labelled:
             score(model, number, own, params, work[EACH])
         if labelled and rate > 0:
-            belief.with_outliers(rate, work)
+            belief.with_outliers(work)
         log_score = belief.observe(work)
         known = belief.totals_after(views, row, number, location, totals)
         best = arithmetic.largest(work[PATH], slots)
@@ -152,7 +182,7 @@ def advance(
         if not _finite(own, model.kept, slots):
             continue
         belief.keep(views, row, slot, previous, totals, work, line)
-        _store(views, row, count, own)
+        store(model, views, row, slot, number, own)
         remember(model, number, context)
         belief.read_out(views, row, number, window, work, line)
         line[LOG_SCORE] = log_score if labelled else np.nan

@@ -1,172 +1,266 @@
-"""`moca bench step`: the time of one filter step early and late in a stream's life.
+"""`moca bench step`: processor time of one filter step, by model, batch, way and time of life.
 
-Memory is bounded, so a step at t = 20,000 must cost what one at t = 500 does. Both states are kept
-and stepped in turn, so that a machine that slows down slows both.
+Everything is measured in rounds, one after the other in each, so that a machine that slows down
+slows all: ratios are those of one round. Times are of the thread, for one stream.
 """
 
 from __future__ import annotations
 
-import statistics
-import time
-from collections.abc import Iterator
+import json
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, NamedTuple
 
+import numpy as np
+from rich.box import SIMPLE_HEAD
 from rich.console import Console
 from rich.progress import track
+from rich.table import Table
 
 from service.bench.processes import BenchError
 
 if TYPE_CHECKING:
-    from torch import Tensor
+    from service.bench.peers import PeerStreams
+    from service.bench.subjects import Subject
 
-    from model_core.filter import FilterState, Inputs, Prior
-    from model_core.upm.base import UnderlyingModel
+LIFE_STREAMS = 16  # in whose batch early and late steps are compared
+SAMPLE_US = 4000.0  # a measurement is to take at least as long
+MOST_STEPS = 50  # of a measurement
+COMPARED = ("gaussian", "averaged")  # with other packages
+SUMMARY = {False: "", True: " + summary"}
 
-REGIME = 250  # observations between shifts of the made-up series
+
+class Interval(NamedTuple):
+    """Median over the rounds, and the values that a tenth of them are below and above."""
+
+    median: float
+    low: float
+    high: float
+
+    def __str__(self) -> str:
+        if self.median >= 100:
+            return f"{self.median:,.0f} ({self.low:,.0f}-{self.high:,.0f})"
+        return f"{self.median:.2f} ({self.low:.2f}-{self.high:.2f})"
+
+
+@dataclass
+class Step:
+    """Times of a step of one stream, in microseconds, one for each round."""
+
+    name: str
+    by: str  # eager, compiled, or the package's description
+    streams: int
+    max_hypotheses: int | None
+    summary: bool
+    us: list[float] = field(default_factory=list)
+
+    def interval(self) -> Interval:
+        """Over the rounds."""
+        return interval(self.us)
+
+
+@dataclass
+class Ratio:
+    """How often one time is contained in another: `of` over `over`, one for each round."""
+
+    of: str
+    over: str
+    streams: int
+    ratios: list[float]
+
+    def interval(self) -> Interval:
+        """Over the rounds."""
+        return interval(self.ratios)
 
 
 @dataclass
 class StepBench:
-    """Result of `bench_step`: milliseconds per step, one entry per round."""
+    """Result of `bench_step`."""
 
-    model: str
-    streams: int
-    max_hypotheses: int
     early: int
     late: int
-    early_ms: list[float] = field(default_factory=list)
-    late_ms: list[float] = field(default_factory=list)
+    rounds: int
+    steps: list[Step] = field(default_factory=list)
+    lives: list[Ratio] = field(default_factory=list)  # a late step over an early one
+    peers: list[Ratio] = field(default_factory=list)  # another package's step over ours
+    missing: list[str] = field(default_factory=list)  # packages that are not installed
 
-    def ratio(self) -> float:
-        """Median over the rounds of late over early."""
-        pairs = zip(self.late_ms, self.early_ms, strict=True)
-        return statistics.median(late / early for late, early in pairs)
+    def to_json(self) -> str:
+        """All times and ratios, with their intervals."""
+        found = asdict(self)
+        for name in ("steps", "lives", "peers"):
+            for entry, own in zip(found[name], getattr(self, name), strict=True):
+                entry.update(own.interval()._asdict())
+        return json.dumps(found, indent=1)
+
+
+def interval(values: Sequence[float]) -> Interval:
+    """Median, and the tenth and ninetieth percentile."""
+    low, median, high = np.quantile(values, (0.1, 0.5, 0.9)).tolist()
+    return Interval(median, low, high)
 
 
 def bench_step(
     *,
-    model: str = "gaussian",
-    streams: int = 32,
+    models: Sequence[str] | None = None,
+    batches: Sequence[int] = (1, 16, 256),
     max_hypotheses: int = 50,
     early: int = 500,
     late: int = 20_000,
-    rounds: int = 21,
-    steps: int = 50,
+    rounds: int = 11,
+    json_file: Path | None = None,
     console: Console | None = None,
 ) -> StepBench:
-    """Time `steps` filter steps from t = `early` and from t = `late`, in turn; print and return.
+    """Measure the steps of models, and those of other packages beside them; print and return.
 
-    One batch of `streams` streams of a built-in model, on one CPU thread as in a worker.
+    models: all if None. batches: streams that are stepped at once, on one CPU thread as in a
+    worker.
     """
-    from model_core.upm.builtin import NEWEST, Options, build
+    import torch
 
-    if model not in NEWEST:
-        raise BenchError(f"expected one of {', '.join(NEWEST)}, got {model!r}")
-    if not (0 < early < late and rounds > 0 and steps > 0 and streams > 0):
-        raise BenchError("expected 0 < early < late, and positive rounds, steps and streams")
+    from service.bench import peers, subjects
+
+    chosen = list(models or subjects.MODELS)
+    for name in chosen:
+        subjects.model_of(name)
+    if not (0 < early < late and rounds > 0 and max_hypotheses > 0):
+        raise BenchError("expected 0 < early < late, and positive rounds and hypotheses")
+    if not batches or min(batches) < 1:
+        raise BenchError(f"expected batches of at least one stream, got {list(batches)}")
     console = console or Console()
-    result = StepBench(model, streams, max_hypotheses, early, late)
-    with _one_thread():
-        chosen = build(model, Options())
-        prior = _prior(chosen, streams)
-        series = _series(chosen.label, streams, late + steps)
-        states = _walk(chosen, prior, series, (early, late), max_hypotheses, console)
-        for _ in range(rounds):
-            for start, times in ((early, result.early_ms), (late, result.late_ms)):
-                window = series[start : start + steps]
-                times.append(_time_ms(chosen, states[start], prior, window))
-    console.print(report_line(result), highlight=False)
+    result = StepBench(early, late, rounds)
+    known, result.missing = peers.installed()
+    with _one_thread(), torch.inference_mode():
+        for name in track(chosen, "models", console=console, transient=True):
+            for batch in sorted({_batch(name, each) for each in batches}):
+                others = known if name in COMPARED else []
+                rivals = [peers.PeerStreams(peer, module, batch) for peer, module in others]
+                _measure(result, _subjects(name, batch, max_hypotheses, bool(rivals)), rivals)
+            _compare_life(result, name, max_hypotheses)
+    if json_file is not None:
+        json_file.write_text(result.to_json() + "\n")
+    report(result, console)
     return result
 
 
-def _walk(
-    model: UnderlyingModel,
-    prior: Prior,
-    series: list[Tensor],
-    wanted: tuple[int, int],
-    max_hypotheses: int,
-    console: Console,
-) -> dict[int, FilterState]:
-    """Step through the series; return the states before the wanted times."""
-    from model_core import filter as filtering
+def _batch(name: str, streams: int) -> int:
+    from service.bench.subjects import ALPACA, ALPACA_STREAMS
 
-    states: dict[int, FilterState] = {}
-    state = filtering.init(prior, max_hypotheses)
-    last = max(wanted)
-    for t in track(range(last), f"{last:,} steps", console=console, transient=True):
-        if t in wanted:
-            states[t] = state
-        state, _ = filtering.step(model, state, prior, _inputs(series[t]))
-    return {**states, last: state}
+    return min(streams, ALPACA_STREAMS) if name == ALPACA else streams
 
 
-def report_line(result: StepBench) -> str:
-    """Return what is printed."""
-    early, late = statistics.median(result.early_ms), statistics.median(result.late_ms)
-    return (
-        f"{result.model}, {result.streams} streams, {result.max_hypotheses} hypotheses: "
-        f"{early:.3f} ms per step at t = {result.early:,}, {late:.3f} ms at t = {result.late:,}, "
-        f"ratio {result.ratio():.3f} (median of {len(result.early_ms)} rounds)"
-    )
+def _subjects(name: str, streams: int, max_hypotheses: int, compared: bool) -> list[Subject]:
+    """Streams of a model; again with as many hypotheses as other packages have."""
+    from service.bench.peers import RUN_LENGTHS
+    from service.bench.subjects import Subject
+
+    sizes = [max_hypotheses]
+    if compared and name == "gaussian" and max_hypotheses != RUN_LENGTHS:
+        sizes.append(RUN_LENGTHS)
+    return [Subject(name, streams, size) for size in sizes]
 
 
-def _time_ms(
-    model: UnderlyingModel, state: FilterState, prior: Prior, window: list[Tensor]
-) -> float:
-    from model_core import filter as filtering
-
-    inputs = [_inputs(y) for y in window]
-    started = time.perf_counter()
-    for each in inputs:
-        state, _ = filtering.step(model, state, prior, each)
-    return 1e3 * (time.perf_counter() - started) / len(window)
-
-
-def _inputs(y: Tensor) -> Inputs:
-    import torch
-
-    from model_core.filter import Inputs
-
-    rows = y.shape[0]
-
-    def constant(value: float) -> Tensor:
-        return torch.full((rows,), value, dtype=torch.float64)
-
-    labelled = torch.ones(rows, dtype=torch.bool)
-    nothing = constant(float("nan"))
-    hazard = constant(1 / 250)[:, None]
-    return Inputs(None, y, labelled, hazard, constant(1.0), nothing, constant(0.01))
-
-
-def _prior(chosen: UnderlyingModel, streams: int) -> Prior:
-    import torch
-
-    from model_core.filter import make_prior
-
-    location = {"count": 3.0, "binary": 0.5, "positive": 3.0}.get(chosen.label, 0.0)
-    ones = torch.ones(streams, 1, dtype=torch.float64)
-    return make_prior(chosen, location * ones, ones)
+def _measure(result: StepBench, ours: list[Subject], rivals: list[PeerStreams]) -> None:
+    """Steps from t = `early` on, in all ways, and the ratios of other packages' to ours."""
+    timed: list[tuple[Step, Callable[[int], float]]] = []
+    for subject in ours:
+        subject.walk(result.early)
+        timed += [
+            (_entry(subject, way, summary), _timer(subject, way, summary))
+            for way in subject.ways
+            for summary in SUMMARY
+        ]
+    for rival in rivals:
+        rival.walk(result.early)
+        peer = rival.peer
+        entry = Step(peer.name, peer.description, rival.streams, None, False)
+        timed.append((entry, rival.time_us))
+    _run(result.rounds, timed)
+    result.steps += [entry for entry, _ in timed]
+    first = len(timed) - len(rivals)
+    alike = [
+        entry
+        for (entry, _), rival in zip(timed[first:], rivals, strict=True)
+        if rival.peer.posterior
+    ]
+    for entry, _ in timed[:first]:
+        if entry.by == "compiled":
+            result.peers += [_over(other, entry) for other in alike]
 
 
-def _series(label: str, streams: int, length: int) -> list[Tensor]:
-    """Draw a series with a shift every `REGIME` observations; each entry is (streams, 1)."""
-    import torch
+def _entry(subject: Subject, way: str, summary: bool) -> Step:
+    return Step(subject.name, way, subject.streams, subject.max_hypotheses, summary)
 
-    draw = torch.Generator().manual_seed(1)
-    shape = (-(-length // REGIME), streams, 1)
-    level = torch.rand(shape, generator=draw, dtype=torch.float64)
-    level = level.repeat_interleave(REGIME, 0)[:length]
-    if label == "binary":
-        return list(torch.bernoulli(level, generator=draw))
-    if label == "count":
-        return list(torch.poisson(1 + 5 * level, generator=draw))
-    if label == "positive":
-        noise = torch.rand(level.shape, generator=draw, dtype=torch.float64)
-        return list(-(1 + 5 * level) * torch.log1p(-noise))  # exponential
-    noise = torch.randn(level.shape, generator=draw, dtype=torch.float64)
-    return list(6 * level + noise)
+
+def _timer(subject: Subject, way: str, summary: bool) -> Callable[[int], float]:
+    return lambda steps: subject.time_us(way, summary, steps)
+
+
+def _over(other: Step, own: Step) -> Ratio:
+    ours = f"{own.name}, {own.max_hypotheses} hypotheses{SUMMARY[own.summary]}"
+    ratios = [theirs / mine for theirs, mine in zip(other.us, own.us, strict=True)]
+    return Ratio(f"{other.name}, {other.by}", ours, own.streams, ratios)
+
+
+def _run(rounds: int, timed: list[tuple[Step, Callable[[int], float]]]) -> None:
+    """Measure each once a round, in turn; what is quick by several steps."""
+    first = [max(timer(1) * entry.streams, 1.0) for entry, timer in timed]
+    steps = [max(1, min(MOST_STEPS, round(SAMPLE_US / us))) for us in first]
+    for _ in range(rounds):
+        for (entry, timer), count in zip(timed, steps, strict=True):
+            entry.us.append(timer(count))
+
+
+def _compare_life(result: StepBench, name: str, max_hypotheses: int) -> None:
+    """Late steps over early ones: memory is bounded, so that both cost the same."""
+    from service.bench.subjects import Subject
+
+    young, old = (Subject(name, LIFE_STREAMS, max_hypotheses) for _ in range(2))
+    young.walk(result.early)
+    old.walk(result.late)
+    for way in young.ways:
+        timed = [(_entry(each, way, True), _timer(each, way, True)) for each in (young, old)]
+        _run(result.rounds, timed)
+        (early, _), (late, _) = timed
+        ratios = [b / a for a, b in zip(early.us, late.us, strict=True)]
+        times = f"t = {result.late:,}", f"{name}, {way}, t = {result.early:,}"
+        result.lives.append(Ratio(*times, LIFE_STREAMS, ratios))
+
+
+def report(result: StepBench, console: Console) -> None:
+    """Print tables of the times and of the ratios."""
+    console.print(_times(result.steps))
+    titles = "Late over early", "Other packages over compiled steps"
+    for title, ratios in zip(titles, (result.lives, result.peers), strict=True):
+        if ratios:
+            table = _table(title, "time of", "over", "streams", "ratio")
+            for each in ratios:
+                table.add_row(each.of, each.over, str(each.streams), str(each.interval()))
+            console.print(table)
+    for name in result.missing:
+        console.print(f"{name}: not installed", highlight=False)
+
+
+def _times(steps: list[Step]) -> Table:
+    title = "µs of a thread for a step of one stream: median (10 % - 90 %) over the rounds"
+    table = _table(title, "model", "hypotheses", "streams", "by", "step", "with summary")
+    rows: dict[tuple[str, ...], dict[bool, str]] = {}
+    for each in steps:
+        size = "" if each.max_hypotheses is None else str(each.max_hypotheses)
+        key = (each.name, size, str(each.streams), each.by)
+        rows.setdefault(key, {})[each.summary] = str(each.interval())
+    for names, cells in rows.items():
+        table.add_row(*names, cells.get(False, ""), cells.get(True, ""))
+    return table
+
+
+def _table(title: str, *headings: str) -> Table:
+    table = Table(box=SIMPLE_HEAD, title=title, title_justify="left")
+    for heading in headings:
+        table.add_column(heading)
+    return table
 
 
 @contextmanager
@@ -176,7 +270,6 @@ def _one_thread() -> Iterator[None]:
     before = torch.get_num_threads()
     torch.set_num_threads(1)
     try:
-        with torch.inference_mode():
-            yield
+        yield
     finally:
         torch.set_num_threads(before)

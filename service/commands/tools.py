@@ -174,28 +174,47 @@ def bench_serve(
 
 @bench.command("step")
 def bench_step(
-    model: Annotated[str, typer.Option(help="A built-in model.")] = "gaussian",
-    streams: Annotated[int, typer.Option(min=1, help="Streams per batch.")] = 32,
+    models: Annotated[
+        str | None,
+        typer.Option(
+            "--model", help="Models, comma-separated: built-in ones, alpaca.", show_default="all"
+        ),
+    ] = None,
+    streams: Annotated[str, typer.Option(help="Streams per batch, comma-separated.")] = "1,16,256",
     max_hypotheses: Annotated[int, typer.Option(min=2, help="Hypotheses per stream.")] = 50,
     early: Annotated[int, typer.Option(min=1, help="Early step number.")] = 500,
     late: Annotated[int, typer.Option(min=2, help="Late step number.")] = 20_000,
-    rounds: Annotated[int, typer.Option(min=1, help="Measurements of each, in turn.")] = 21,
+    rounds: Annotated[int, typer.Option(min=1, help="Measurements of each, in turn.")] = 11,
+    json_file: Annotated[
+        Path | None, typer.Option("--json", help="File for all times and ratios, as JSON.")
+    ] = None,
 ) -> None:
-    """Compare the time of a filter step late in a stream with that of an early one."""
+    """Measure the processor time of a filter step: by torch, compiled, early and late.
+
+    Beside it those of fast-bocpd, changepoint and river, where they are installed.
+    """
     from service.bench import BenchError
     from service.bench import bench_step as run
 
     try:
         run(
-            model=model,
-            streams=streams,
+            models=_names(models),
+            batches=_sizes(streams),
             max_hypotheses=max_hypotheses,
             early=early,
             late=late,
             rounds=rounds,
+            json_file=json_file,
         )
     except BenchError as error:
         fail(str(error), 1)
+
+
+def _sizes(text: str) -> list[int]:
+    try:
+        return [int(each) for each in text.split(",")]
+    except ValueError:
+        fail(f"--streams: expected numbers between commas such as 1,16,256, got {text!r}", 2)
 
 
 def _names(text: str | None) -> list[str] | None:

@@ -117,6 +117,6 @@ def _summarise(
             spare[mixture.INVERSE, n] = 1.0 / scale[i]
             n += 1
     mixture.moments(chance, params[:1], params[1:2], chance.shape[0], out)
-    out[2] = mixture.sums(label, spare, n, True)[0] if label == label else np.nan
+    out[2] = mixture.sums(label, spare, n, mixture.LOMAX)[0] if label == label else np.nan
     out[3] = out[2]
-    mixture.quantiles(levels, out[0], TOLERANCE, spare, n, True, out[4:])
+    mixture.quantiles(levels, out[0], TOLERANCE, spare, n, mixture.LOMAX, out[4:])

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 
 from model_core.compiled import LABEL, LABELLED
-from model_core.compiled.jit import Floats, compiled
+from model_core.compiled.jit import Floats, Ints, compiled
 from model_core.upm.base import FARTHEST
 from model_core.upm.lags import REACH
 
@@ -31,3 +31,17 @@ def advance(outputs: int, number: Floats, context: Floats) -> None:
         context[first + o] = max(low, min(high, value))
         context[recent + d + o] = one
         context[recent + o] = value
+
+
+@compiled
+def contexts(outputs: int, rows: Ints, inputs: Floats, out: Floats) -> None:
+    """Contexts before each observation, from those of the rows (B, c), in place.
+
+    A row that is named again has moved on since it was named before.
+    """
+    for b in range(rows.shape[0]):
+        for before in range(b - 1, -1, -1):
+            if rows[before] == rows[b]:
+                out[b] = out[before]
+                advance(outputs, inputs[before], out[b])
+                break

@@ -122,8 +122,8 @@ def _predict(
         row = projected[a]
         row[:] = 0.0
         for b in range(size):
-            _add_product(cov[a * size + b], features[b], row)
-        _add_product(row, features[a], gram)
+            add_product(cov[a * size + b], features[b], row)
+        add_product(row, features[a], gram)
     params[2 * d, :] = alpha
     for o in range(d):
         loc, square = params[2 * d + 2 + o], params[3 * d + 2 + o]
@@ -133,14 +133,15 @@ def _predict(
         )
         loc[:] = 0.0
         for a in range(size):
-            _add_product(own[a * d + o], features[a], loc)
+            add_product(own[a * d + o], features[a], loc)
         for i in range(n):
             square[i] = (1.0 + gram[i]) * (beta[i] / own_alpha[i])
     student_t.finish(d, 1, params)
 
 
 @compiled
-def _add_product(left: Floats, right: Floats, out: Floats) -> None:
+def add_product(left: Floats, right: Floats, out: Floats) -> None:
+    """Add the products of two rows."""
     for i in range(out.shape[0]):
         out[i] += left[i] * right[i]
 
@@ -176,7 +177,7 @@ def _learn(
     """projected: (n + 1 rows) `P f` and `f' P f`; it becomes the scaled gain."""
     d, n = outputs, share.shape[0]
     noise = size * d + size * size
-    _gain(size, share, projected)
+    gain(size, share, projected)
     for a in range(size):
         for b in range(size):
             _subtract_product(projected[a], projected[b], own[size * d + a * size + b])
@@ -186,7 +187,7 @@ def _learn(
         for i in range(n):
             whitened[i] = projected[size, i] * (number[LABEL + o] - loc[i])
         for a in range(size):
-            _add_product(projected[a], whitened, own[a * d + o])
+            add_product(projected[a], whitened, own[a * d + o])
         for i in range(n):
             beta[i] += 0.5 * (whitened[i] * whitened[i])
         for i in range(n):
@@ -194,7 +195,7 @@ def _learn(
 
 
 @compiled
-def _gain(size: int, share: Floats, projected: Floats) -> None:
+def gain(size: int, share: Floats, projected: Floats) -> None:
     """Turn `f' P f` into `sqrt(w / (1 + w f' P f))`, and `P f` into what is `P f` times that."""
     scaled = projected[size]
     for i in range(share.shape[0]):

@@ -34,9 +34,10 @@ def finish(outputs: int, parts: int, params: Floats) -> None:
 
 
 @compiled
-def _densities(
+def densities(
     y: float, half: Floats, norm: Floats, loc: Floats, square: Floats, out: Floats
 ) -> None:
+    """Log densities of one label, by the rows of `params`."""
     for i in range(out.shape[0]):
         error = y - loc[i]
         out[i] = (half[i] + 0.5) * arithmetic.log1p(error * error / (square[i] * 2.0 * half[i]))
@@ -75,7 +76,7 @@ def log_density(outputs: int, parts: int, number: Floats, params: Floats, each: 
         for k in range(o * parts, o * parts + parts):
             loc, square = params[first + k], params[first + size + k]
             own = params[first + 2 * size + k]
-            _densities(number[LABEL + o], half, norm, loc, square, own)
+            densities(number[LABEL + o], half, norm, loc, square, own)
             if parts == 1:
                 _add(each, own, each)
             else:
@@ -149,14 +150,29 @@ def summarise(
     describe(outputs, parts, params)
     n = chance.shape[0]
     mixture.moments(chance, params[:outputs], params[outputs : 2 * outputs], n, out)
-    first, count = outputs + outputs * outputs, levels.shape[1]
     for o in range(outputs):
         n = gather(outputs, parts, o, chance, params, spare)
         mixture.tabulate(spare, n)
-        cdf = np.nan
-        if number[LABELLED] > 0:
-            cdf = mixture.sums(number[LABEL + o], spare, n, False)[0]
-        out[first + o] = cdf
-        out[first + outputs + o] = cdf
-        at = first + 2 * outputs + o * count
-        mixture.quantiles(levels, out[o], TOLERANCE, spare, n, False, out[at : at + count])
+        marginal(outputs, o, mixture.STUDENT_T, number, levels, spare, n, out)
+
+
+@compiled
+def marginal(
+    outputs: int,
+    output: int,
+    family: int,
+    number: Floats,
+    levels: Floats,
+    components: Floats,
+    n: int,
+    out: Floats,
+) -> None:
+    """One output's cumulative probability at the label (twice) and quantiles, after its mean."""
+    first, count = outputs + outputs * outputs, levels.shape[1]
+    cdf = np.nan
+    if number[LABELLED] > 0:
+        cdf = mixture.sums(number[LABEL + output], components, n, family)[0]
+    out[first + output] = cdf
+    out[first + outputs + output] = cdf
+    at = first + 2 * outputs + output * count
+    mixture.quantiles(levels, out[output], TOLERANCE, components, n, family, out[at : at + count])

@@ -1,5 +1,7 @@
 """Compiled steps against the eager filter, which is what they are to compute."""
 
+import dataclasses
+
 import numpy as np
 import pytest
 import torch
@@ -10,11 +12,14 @@ pytest.importorskip("numba")
 
 from model_core import compiled, kernel
 from model_core import filter as moca
+from model_core.encoder import Identity
 from model_core.upm import conjugate, linear, mixed_poisson
-from model_core.upm.alpaca import Alpaca
 from model_core.upm.averaged import Averaged
+from model_core.upm.lstm import Lstm
 from model_core.upm.multivariate import Multivariate
-from tests.model_core.compiled.pairs import LEVELS, OK, Pair, check_table, close, observed
+from tests.model_core.compiled.pairs import OK, Pair, check_table, observed, run_beside
+from tests.model_core.learned_cases import pcoc_case
+from tests.model_core.regression_cases import alpaca_case, lagged_case, noisy_alpaca_case
 
 MODELS = {
     "gaussian": conjugate.Gaussian(),
@@ -33,6 +38,11 @@ MODELS = {
     "bernoulli": conjugate.BernoulliModel(),
     "categorical": conjugate.CategoricalModel(classes=3),
     "exponential": conjugate.Exponential(),
+    "alpaca": alpaca_case(1).model,
+    "alpaca-unknown-2": noisy_alpaca_case(2).model,
+    "alpaca-lags": lagged_case(1).model,
+    "alpaca-lags-alone": lagged_case(0).model,
+    "pcoc": pcoc_case().model,
 }
 # The same examples in every run; the slow tests look for others.
 QUICK = settings(max_examples=4, deadline=None, derandomize=True)
@@ -48,62 +58,6 @@ HAZARDS = st.one_of(
 def _inference():
     with torch.inference_mode():
         yield
-
-
-def run_beside(model, seed, hypotheses, hazard, steps):
-    """A series in which the eager filter refuses a label is not compared any further."""
-    tolerance = 1e-11
-    rng, batch = np.random.default_rng(seed), 3
-    pair, complete = Pair(model, batch, hypotheses), True
-    told = {"labelled": np.ones(batch, bool)} if seed % 2 else {}
-    for at in range(steps):
-        seen = observed(model, rng, batch, at, hazard=np.tile(hazard, (batch, 1)), **told)
-        info, expected, table, summary = pair.step(seen)
-        if not (expected[:, OK] > 0).all():
-            return
-        # A change just before a missing label is as probable as one just after it.
-        complete = complete and bool(seen.labelled.all())
-        check_table(table, expected, tolerance, complete)
-        # Moments of outliers lose a digit in either.
-        check_summary(model, info.predictive, seen, summary, 10 * tolerance)
-    pair.check_states(tolerance, complete)
-
-
-def check_summary(model, mixture, seen, summary, tolerance):
-    close(summary.mean, mixture.mean(), tolerance, "mean")
-    if model.label == "class":
-        return
-    close(summary.covariance, mixture.covariance(), tolerance, "covariance")
-    known = torch.tensor(np.where(seen.labelled[:, None], seen.y, np.nan))
-    for own, values in ((summary.cdf, known), (summary.cdf_below, known - 1.0)):
-        if own is summary.cdf or model.label in ("count", "binary"):
-            reached = mixture.cdf(torch.nan_to_num(values))
-            expected = torch.where(torch.isnan(known), torch.nan, reached)
-            close(own, expected, max(tolerance, 2e-10), "cdf")
-    levels = torch.tensor(LEVELS, dtype=torch.float64)
-    discrete = model.label in ("count", "binary")
-    for row in range(len(known)):
-        # A quantile is as exact as its probability: between two regimes nothing holds its place.
-        value = torch.tensor(summary.quantiles[row]).T
-        for output, each in enumerate(value):
-            for level, q in zip(levels, each, strict=True):
-                at = known[row].clone()
-                at[output] = q
-                one = _row(mixture, row)
-                reached = one.cdf(torch.nan_to_num(at)[None])[0, output]
-                if discrete:
-                    below = one.cdf(torch.nan_to_num(at)[None] - 1.0)[0, output]
-                    assert below < level + 1e-9
-                    assert reached > level - 1e-9
-                else:
-                    assert abs(reached - level) < 1e-9
-
-
-def _row(mixture, row):
-    parts = [each[row : row + 1] for each in mixture.components.parameters()]
-    return mixture._replace(
-        log_weight=mixture.log_weight[row : row + 1], components=mixture.components.rebuilt(*parts)
-    )
 
 
 @pytest.mark.parametrize("name", MODELS)
@@ -140,9 +94,21 @@ def test_ten_thousand_steps_do_not_drift_apart(name):
     pair.check_states(tolerance)
 
 
+def with_own_features(model):
+    """Products by torch round as the size of the batch has it: features are inputs here."""
+    if not hasattr(model, "encoder"):
+        return model
+    size = model.prior_mean.shape[-1 if model.label == "class" else 0]
+    offset = torch.zeros(size, dtype=torch.float64)
+    changes = {"encoder": Identity(), "x_offset": offset, "x_scale": offset + 1.0}
+    if getattr(model, "lags", 0):
+        changes = {**changes, "lags": 0}
+    return dataclasses.replace(model, **changes)
+
+
 @pytest.mark.parametrize("name", MODELS)
 def test_a_row_does_not_depend_on_its_batch_mates(name):
-    model, rng = MODELS[name], np.random.default_rng(3)
+    model, rng = with_own_features(MODELS[name]), np.random.default_rng(3)
     together, alone = Pair(model, 5, 10), Pair(model, 5, 10)
     for at in range(25):
         seen = observed(model, rng, 5, at)
@@ -185,7 +151,7 @@ def test_models_without_a_kernel_have_none():
 
     assert compiled.kernel_of(Own()) is None
     assert compiled.kernel_of(linear.Linear(x_dim=200)) is None
-    assert not compiled.has_kernel(Alpaca.__new__(Alpaca))
+    assert not compiled.has_kernel(Lstm.__new__(Lstm))
     assert kernel.in_place(conjugate.Gaussian(), "meta") is None
 
 

@@ -2,18 +2,24 @@
 
 import asyncio
 import io
+import json
 import sys
 from contextlib import asynccontextmanager, contextmanager
+from importlib.util import find_spec
 
 import pytest
+import torch
 from rich.console import Console
 
-from service.bench import BenchError, bench_overload, bench_serve, bench_step, open_loop
+from model_core.filter import leaves
+from service.bench import BenchError, bench_overload, bench_serve, bench_step, open_loop, peers
 from service.bench import overload as overloading
 from service.bench import processes as run_processes
 from service.bench import serve as serving
 from service.bench.load import Job, Report, content_length, quantiles, request_bytes, run
 from service.bench.processes import Server, cpu_seconds, echo_server, free_port
+from service.bench.step import interval
+from service.bench.subjects import Subject
 
 
 @pytest.fixture(scope="module")
@@ -318,19 +324,72 @@ def test_bench_overload_refuses(bad):
 # --- bench step -----------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("model", ["gaussian", "poisson", "bernoulli"])
-def test_bench_step(model):
+SMALL = {"batches": [1, 3], "max_hypotheses": 8, "early": 20, "late": 60, "rounds": 3}
+
+
+@pytest.mark.parametrize("model", ["gaussian", "multivariate", "categorical", "linear", "alpaca"])
+def test_bench_step(model, tmp_path):
+    console, file = quiet(), tmp_path / "steps.json"
+    result = bench_step(models=[model], json_file=file, console=console, **SMALL)
+    ways = {each.by for each in result.steps if each.name == model and each.max_hypotheses == 8}
+    assert ways == ({"eager", "compiled"} if find_spec("numba") else {"eager"})
+    own = [each for each in result.steps if each.max_hypotheses == 8]
+    assert len(own) == len(result.lives) * 2 * 2  # batches, with a summary and without
+    assert all(len(each.us) == 3 and min(each.us) > 0 for each in result.steps)
+    assert all(len(each.ratios) == 3 for each in result.lives + result.peers)
+    told = json.loads(file.read_text())
+    assert told["steps"][0]["median"] == result.steps[0].interval().median
+    assert (told["early"], told["late"]) == (20, 60)
+    assert "Late over early" in console.file.getvalue()
+
+
+def test_bench_step_compares_with_other_packages(monkeypatch):
+    """Packages are named by what is set; one that is missing is said to be."""
+
+    class Detector:
+        def update(self, y):
+            assert isinstance(y, float)
+
+    present = peers.Peer("present", "its default", "json", lambda module: Detector().update)
+    missing = peers.Peer("missing", "its default", "no_such_package", lambda module: None)
+    monkeypatch.setattr(peers, "PEERS", (present, missing))
     console = quiet()
-    result = bench_step(
-        model=model, streams=2, max_hypotheses=8, early=20, late=60, rounds=3, steps=5,
-        console=console,
-    )  # fmt: skip
-    assert len(result.early_ms) == len(result.late_ms) == 3
-    assert min(result.early_ms + result.late_ms) > 0
-    assert f"ratio {result.ratio():.3f}" in console.file.getvalue()
+    result = bench_step(models=["gaussian"], console=console, **SMALL)
+    assert result.missing == ["missing"]
+    assert "missing: not installed" in console.file.getvalue()
+    assert [each.streams for each in result.steps if each.name == "present"] == [1, 3]
+    if find_spec("numba"):
+        assert {each.of for each in result.peers} == {"present, its default"}
+        assert "gaussian, 200 hypotheses" in {each.over for each in result.peers}
 
 
-@pytest.mark.parametrize("bad", [{"model": "none"}, {"early": 9, "late": 9}, {"rounds": 0}])
+def test_intervals_are_of_the_rounds():
+    found = interval([float(each) for each in range(11)])
+    assert found == (5.0, 1.0, 9.0)
+    assert str(found) == "5.00 (1.00-9.00)"
+
+
+def test_late_streams_are_later():
+    """A subject's streams stay where they are while they are timed."""
+    subject = Subject("gaussian", 2, 8)
+    subject.walk(30)
+    before = [each.clone() for each in leaves(subject.state)]
+    for way in subject.ways:
+        subject.time_us(way, True, 4)
+    assert all(map(torch.equal, before, leaves(subject.state)))
+    assert subject.state.seq.tolist() == [30, 30]
+
+
+@pytest.mark.parametrize(
+    "bad",
+    [
+        {"models": ["none"]},
+        {"early": 9, "late": 9},
+        {"rounds": 0},
+        {"batches": []},
+        {"batches": [0]},
+    ],
+)
 def test_bench_step_refuses(bad):
     with pytest.raises(BenchError, match="expected"):
         bench_step(**bad, console=quiet())

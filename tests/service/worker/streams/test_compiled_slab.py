@@ -7,9 +7,10 @@ import torch
 pytest.importorskip("numba")
 
 from model_core import kernel
+from model_core.upm import untrained
 from model_core.upm.builtin import Options, build
 from service.schema.members import ABSENT
-from service.wire import Configure, Record
+from service.wire import Configure, Observation, Record
 from service.worker.streams.answers import Answer, Place, Summarised, fill
 from service.worker.streams.slab import Slab
 from tests.service.worker.conftest import close_to
@@ -23,6 +24,13 @@ KINDS = {
     "categorical": Options(classes=3),
     "bernoulli": Options(),
 }
+LEARNED = {
+    "alpaca": untrained.alpaca(6, outputs=2),
+    "alpaca-known": untrained.alpaca(6, known_noise=True),
+    "alpaca-lags": untrained.alpaca(6, lags=2),
+    "alpaca-lags-alone": untrained.alpaca(6, inputs=0, lags=2),
+    "pcoc": untrained.pcoc(2, features=6),
+}
 
 
 @pytest.fixture(autouse=True)
@@ -32,9 +40,8 @@ def _inference():
 
 
 def slab_of(name):
-    slab = Slab(
-        build(name, KINDS[name]), 10, "cpu", chunk_bytes=1
-    )  # a row to a chunk but the first
+    model = LEARNED[name] if name in LEARNED else build(name, KINDS[name])
+    slab = Slab(model, 10, "cpu", chunk_bytes=1)  # a row to a chunk but the first
     size = slab.model.scaled
     prior = slab.prior([2.0] * size, [1.5] * size)
     return slab, [slab.add(slab.start(prior), prior) for _ in range(STREAMS)]
@@ -76,7 +83,7 @@ def records(model, rng, seq):
     ]
 
 
-@pytest.mark.parametrize("name", KINDS)
+@pytest.mark.parametrize("name", [*KINDS, *LEARNED])
 def test_it_steps_and_answers_as_the_eager_one(name):
     (eager, rows), (compiled, own) = beside(name)
     rng = np.random.default_rng(2)
@@ -116,6 +123,28 @@ def check_answers(told, first, second):
         assert all(mine == pytest.approx(row, rel=1e-10, abs=1e-10) for row, mine in variances)
         for level, values in one.predictive.quantiles.items():
             assert other.predictive.quantiles[level] == pytest.approx(values, rel=1e-5, abs=1e-5)
+
+
+@pytest.mark.parametrize("name", LEARNED)
+def test_a_series_of_a_learned_model_is_its_steps_one_by_one(name):
+    (eager, rows), (compiled, own) = beside(name)
+    rng = np.random.default_rng(3)
+    assert compiled.in_series
+    told = [records(eager.model, rng, seq)[1] for seq in range(20)]
+    steps = [eager.step(rows[:1], [record], [0], [0.1]) for record in told]
+    found = compiled.series(own[0], told, [0], [0.1])
+    assert len(found) == len(told)
+    for step, (readout, place) in zip(steps, found, strict=True):
+        assert isinstance(place, Summarised)
+        assert readout.log_score == pytest.approx(
+            step.readouts[0].log_score, abs=1e-10, nan_ok=True
+        )
+        assert readout.mean_run_length == pytest.approx(step.readouts[0].mean_run_length, rel=1e-10)
+    one, other = eager.state(rows[0]), compiled.state(own[0])
+    assert torch.allclose(one.context, other.context, atol=1e-12)
+    alive = torch.isfinite(one.belief.log_prob)
+    for mine, expected in zip(other.stats, one.stats, strict=True):
+        assert torch.allclose(mine[alive], expected[alive], rtol=1e-10, atol=1e-10)
 
 
 def test_rows_that_name_details_are_stepped_eagerly():
@@ -178,3 +207,30 @@ def test_a_worker_answers_as_without_kernels(make_bench, model):
         own += bench.observe("a", [1.0], components=True)
         answers.append(own)
     close_to(*answers, 1e-7)
+
+
+def test_a_worker_answers_for_an_artifact_as_without_kernels(make_bench, alpaca):
+    rng = np.random.default_rng(9)
+    coming = [
+        Observation(
+            y=None if at % 9 == 5 else rng.normal(size=2).tolist(), x=rng.normal(size=2).tolist()
+        )
+        for at in range(60)
+    ]
+    answers = []
+    for compiles, part in ((False, 7), (True, 1), (True, 7)):
+        bench = make_bench(db=len(answers), partitions=1)
+        bench.worker.engine.compiles = compiles
+        bench.ask(Configure("a", {"model": "pump@1"}), status=201)
+        own = bench.observe("a", coming[:1])
+        for slab in bench.worker.engine._slabs.values():
+            assert compiles == (slab._compiled is not None)
+            if compiles:
+                slab._compiled.compile()  # waits for it
+        own += bench.observe("a", coming[1:40], part=part)
+        bench.crash()  # what is stored is stepped through again
+        own += bench.observe("a", coming[40:], part=part)
+        answers.append((own, [record.seq for record in bench.records("a")]))
+    for found, kept in answers[1:]:
+        close_to(found, answers[0][0], 1e-7)
+        assert kept == answers[0][1]

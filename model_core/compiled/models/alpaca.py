@@ -1,0 +1,307 @@
+"""`upm.alpaca.Alpaca`: a regression on learned features, its noise known or not.
+
+The inputs of a row are its features (n). Covariances stay where they are: a step reads each once
+to project the features, and once to take what the label tells off it, in the state's own memory.
+
+Rows of `own`: mean (n, d); alpha (d) and beta (d) where the noise is unknown; `P f` (n) and
+`f' P f`, which the label turns into the gain and its square.
+
+Rows of `params` for `d` outputs: means and variances (d each); then of each output those of
+`student_t` for one output, with the fit in scaled units in the last.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import numpy as np
+from torch import Tensor
+
+from model_core.compiled import LABEL, LABELLED, arithmetic, mixture, step
+from model_core.compiled.belief import STATISTICS
+from model_core.compiled.jit import Floats, Ints, compiled, floats, implements
+from model_core.compiled.models import lags, regression, student_t
+from model_core.upm import alpaca
+from model_core.upm.conjugate import OUTLIER_SPREAD
+
+MEAN, COV, ALPHA, BETA = range(STATISTICS, STATISTICS + 4)  # leaves
+# Rows of an output in `params`.
+HALF, NORM, LOC, SQUARE, DENSITY, FIT, BLOCK = range(2, 9)
+
+
+class Alpaca(NamedTuple):
+    """Dimensions, and the numbers (d) of every stream: scaling and, where known, the noise."""
+
+    outputs: int
+    rows: int
+    kept: int
+    params: int
+    statistics: int
+    size: int  # n
+    lags: int
+    noisy: int  # whether the noise is unknown
+    y_offset: Floats
+    y_scale: Floats
+    noise: Floats
+    parts: int = 1
+    outliers: int = 1
+    spare: int = mixture.FIELDS
+
+
+def of(model: alpaca.Alpaca) -> Alpaca:
+    """Dimensions of a model."""
+    size, d = model.prior_mean.shape
+    noisy, known = model.noise_variance is None, model.noise_variance
+    rows = size * d + 2 * d * noisy + size + 1
+    return Alpaca(
+        d, rows, rows, (2 + BLOCK) * d, 4 if noisy else 2, size, model.lags, int(noisy),
+        numbers(model.y_offset), numbers(model.y_scale),
+        np.ones(d) if known is None else numbers(known),
+    )  # fmt: skip
+
+
+def numbers(value: Tensor) -> Floats:
+    """A tensor's numbers, one after the other, that nobody else changes."""
+    return value.detach().double().reshape(-1).numpy().copy()
+
+
+@implements(step.load, Alpaca)
+def load(model: Alpaca, views: Ints, row: int, slot: int, number: Floats, own: Floats) -> None:
+    """All but the covariances, which are projected."""
+    count, first = model.statistics, LABEL + model.outputs
+    at = step.load_leaf(views, row, slot, MEAN, count, own)
+    if model.noisy:
+        at += step.load_leaf(views, row, slot, ALPHA, count, own[at:])
+        at += step.load_leaf(views, row, slot, BETA, count, own[at:])
+    features = number[first : first + model.size]
+    prior, projected = floats(views, COV + count, row), own[at:]
+    _project(floats(views, COV, row), prior, slot, features, projected)
+
+
+@compiled
+def _project(cov: Floats, prior: Floats, slot: int, features: Floats, projected: Floats) -> None:
+    """`P f` and `f' P f` of each slot, and of the prior in the column of `slot` and the last."""
+    size, slots = features.shape[0], projected.shape[1] - 1
+    product = np.empty(size)
+    for i in range(slots):
+        if i != slot:
+            _times(cov, i * size * size, features, product)
+            _put(product, i, projected)
+    _times(prior, 0, features, product)
+    _put(product, slot, projected)
+    _put(product, slots, projected)
+    gram = projected[size]
+    gram[:] = 0.0
+    for a in range(size):
+        _add_multiple(features[a], projected[a], gram)
+
+
+@compiled
+def _times(matrices: Floats, first: int, vector: Floats, out: Floats) -> None:
+    """Product of the symmetric matrix that begins at `first`, four rows at a time."""
+    n = vector.shape[0]
+    out[:] = 0.0
+    whole = n - n % 4
+    for a in range(0, whole, 4):
+        at = first + a * n
+        one, two = matrices[at : at + n], matrices[at + n : at + 2 * n]
+        three, four = matrices[at + 2 * n : at + 3 * n], matrices[at + 3 * n : at + 4 * n]
+        p, q, r, s = vector[a], vector[a + 1], vector[a + 2], vector[a + 3]
+        for b in range(n):
+            out[b] += (p * one[b] + q * two[b]) + (r * three[b] + s * four[b])
+    for a in range(whole, n):
+        at = first + a * n
+        _add_multiple(vector[a], matrices[at : at + n], out)
+
+
+@compiled
+def _put(values: Floats, column: int, out: Floats) -> None:
+    for a in range(values.shape[0]):
+        out[a, column] = values[a]
+
+
+@compiled
+def _add_multiple(by: float, values: Floats, out: Floats) -> None:
+    for i in range(out.shape[0]):
+        out[i] += by * values[i]
+
+
+@implements(step.predict, Alpaca)
+def predict(
+    model: Alpaca, number: Floats, context: Floats, location: Floats, own: Floats, params: Floats
+) -> None:
+    """`K' f` and squared scale `(1 + f' P f)` times the noise's, in the units of the labels."""
+    d, size = model.outputs, model.size
+    noise, gram = size * d, own[model.kept - 1]
+    for o in range(d):
+        block = params[2 * d + BLOCK * o : 2 * d + BLOCK * (o + 1)]
+        block[FIT, :] = 0.0
+        for a in range(size):
+            _add_multiple(number[LABEL + d + a], own[a * d + o], block[FIT])
+        if model.noisy:
+            _unknown(own[noise + o], own[noise + d + o], gram, block)
+        else:
+            _known(model.noise[o], gram, block)
+        _in_units(model.y_offset[o], model.y_scale[o], block)
+        if model.noisy:
+            student_t.finish(1, 1, block)
+        else:
+            block[SQUARE, block.shape[1] - 1] *= OUTLIER_SPREAD
+
+
+@compiled
+def _unknown(alpha: Floats, beta: Floats, gram: Floats, block: Floats) -> None:
+    half, square = block[HALF], block[SQUARE]
+    for i in range(gram.shape[0]):
+        half[i] = alpha[i]
+    for i in range(gram.shape[0]):
+        square[i] = (1.0 + gram[i]) * (beta[i] / alpha[i])
+
+
+@compiled
+def _known(noise: float, gram: Floats, block: Floats) -> None:
+    square = block[SQUARE]
+    block[HALF, :] = 0.0
+    block[NORM, :] = -arithmetic.HALF_LOG_2PI
+    for i in range(gram.shape[0]):
+        square[i] = (1.0 + gram[i]) * noise
+
+
+@compiled
+def _in_units(offset: float, scale: float, block: Floats) -> None:
+    loc, square, fit = block[LOC], block[SQUARE], block[FIT]
+    for i in range(loc.shape[0]):
+        loc[i] = fit[i] * scale + offset
+    for i in range(loc.shape[0]):
+        square[i] *= scale * scale
+
+
+@implements(step.score, Alpaca)
+def score(model: Alpaca, number: Floats, own: Floats, params: Floats, each: Floats) -> None:
+    """Log density of all outputs."""
+    d = model.outputs
+    each[:] = 0.0
+    for o in range(d):
+        block = params[2 * d + BLOCK * o : 2 * d + BLOCK * (o + 1)]
+        y, density = number[LABEL + o], block[DENSITY]
+        if model.noisy:
+            student_t.densities(y, block[HALF], block[NORM], block[LOC], block[SQUARE], density)
+        else:
+            _normal_densities(y, block[LOC], block[SQUARE], density)
+        _add_multiple(1.0, density, each)
+
+
+@compiled
+def _normal_densities(y: float, loc: Floats, square: Floats, out: Floats) -> None:
+    for i in range(out.shape[0]):
+        error = y - loc[i]
+        out[i] = 0.5 * (error * error / square[i] + arithmetic.log(square[i]))
+    for i in range(out.shape[0]):
+        out[i] = -arithmetic.HALF_LOG_2PI - out[i]
+
+
+@implements(step.learn, Alpaca)
+def learn(
+    model: Alpaca, number: Floats, context: Floats, share: Floats, own: Floats, params: Floats
+) -> None:
+    """One row absorbed, as `regression.absorb`; the covariances only when it is stored."""
+    d, size, noise = model.outputs, model.size, model.size * model.outputs
+    projected = own[model.kept - size - 1 : model.kept]
+    regression.gain(size, share, projected)
+    for o in range(d):
+        label = (number[LABEL + o] - model.y_offset[o]) / model.y_scale[o]
+        whitened = params[2 * d + BLOCK * o + FIT]
+        _whiten(label, projected[size], whitened)
+        for a in range(size):
+            regression.add_product(projected[a], whitened, own[a * d + o])
+        if model.noisy:
+            _learn_noise(share, whitened, own[noise + o], own[noise + d + o])
+    _square(size, projected)
+
+
+@compiled
+def _whiten(label: float, scaled: Floats, fit: Floats) -> None:
+    """Residuals of unit variance in those of the noise, in place of the fit."""
+    for i in range(fit.shape[0]):
+        fit[i] = scaled[i] * (label - fit[i])
+
+
+@compiled
+def _learn_noise(share: Floats, whitened: Floats, alpha: Floats, beta: Floats) -> None:
+    for i in range(share.shape[0]):
+        beta[i] += 0.5 * (whitened[i] * whitened[i])
+    for i in range(share.shape[0]):
+        alpha[i] += 0.5 * share[i]
+
+
+@compiled
+def _square(size: int, projected: Floats) -> None:
+    """Sum of the gain's squares, which is finite where its products with itself are."""
+    square = projected[size]
+    square[:] = 0.0
+    for a in range(size):
+        regression.add_product(projected[a], projected[a], square)
+
+
+@implements(step.store, Alpaca)
+def store(model: Alpaca, views: Ints, row: int, slot: int, number: Floats, own: Floats) -> None:
+    """Columns back to their places; covariances less the gain's product with itself."""
+    count, size = model.statistics, model.size
+    at = step.store_leaf(views, row, MEAN, count, own)
+    if model.noisy:
+        at += step.store_leaf(views, row, ALPHA, count, own[at:])
+        at += step.store_leaf(views, row, BETA, count, own[at:])
+    cov, gain = floats(views, COV, row), own[at : at + size]
+    cov[slot * size * size : (slot + 1) * size * size] = floats(views, COV + count, row)
+    if number[LABELLED] > 0:
+        _downdate(cov, gain)
+
+
+@compiled
+def _downdate(cov: Floats, gain: Floats) -> None:
+    size, slots = gain.shape[0], gain.shape[1] - 1
+    own = np.empty(size)
+    for i in range(slots):
+        for a in range(size):
+            own[a] = gain[a, i]
+        for a in range(size):
+            at = (i * size + a) * size
+            # Indices of the whole: a slice for each row would cost more than the row.
+            for b in range(size):
+                cov[at + b] -= own[a] * own[b]
+
+
+@implements(step.remember, Alpaca)
+def remember(model: Alpaca, number: Floats, context: Floats) -> None:
+    """Time and lags of a model that has any."""
+    if model.lags > 0:
+        lags.advance(model.outputs, number, context)
+
+
+@implements(step.summarise, Alpaca)
+def summarise(
+    model: Alpaca,
+    number: Floats,
+    chance: Floats,
+    params: Floats,
+    levels: Floats,
+    spare: Floats,
+    out: Floats,
+) -> None:
+    """Moments, and each output's mixture of Student-t or of normals."""
+    d = model.outputs
+    family = mixture.STUDENT_T if model.noisy else mixture.NORMAL
+    for o in range(d):
+        block = params[2 * d + BLOCK * o : 2 * d + BLOCK * (o + 1)]
+        if model.noisy:
+            student_t.describe(1, 1, block)
+            params[o], params[d + o] = block[0], block[1]
+        else:
+            params[o], params[d + o] = block[LOC], block[SQUARE]
+    mixture.moments(chance, params[:d], params[d : 2 * d], chance.shape[0], out)
+    for o in range(d):
+        block = params[2 * d + BLOCK * o : 2 * d + BLOCK * (o + 1)]
+        n = student_t.gather(1, 1, 0, chance, block, spare)
+        if model.noisy:
+            mixture.tabulate(spare, n)
+        student_t.marginal(d, o, family, number, levels, spare, n, out)

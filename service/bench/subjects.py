@@ -1,0 +1,175 @@
+"""What `moca bench step` steps: batches of streams of one model, eagerly or by its kernel."""
+
+from __future__ import annotations
+
+import time
+from typing import TYPE_CHECKING, NamedTuple
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from model_core import filter as filtering
+from model_core import kernel, quantiles
+from model_core.filter import FilterState, Inputs, Prior
+from model_core.predictive import Mixture
+from model_core.upm import untrained
+from model_core.upm.builtin import BUILTIN, NEWEST
+from service.bench.processes import BenchError
+
+if TYPE_CHECKING:
+    from model_core.compiled.kernel import Kernel
+    from model_core.upm.base import UnderlyingModel
+
+Floats = NDArray[np.float64]
+REGIME = 250  # observations between shifts of the made-up series
+HAZARD, OUTLIER_RATE = 1 / REGIME, 0.01
+RECENT_RUN_LENGTHS = 5
+LEVELS = (0.05, 0.5, 0.95)  # quantiles of the summary
+ALPACA = "alpaca"  # with the 32 features of `untrained.alpaca`
+ALPACA_STREAMS = 64  # of a batch at most: a state has 430 kB
+MODELS = (*NEWEST, ALPACA)
+
+
+class Seen(NamedTuple):
+    """One observation of each stream: labels (B, d) and inputs (B, x)."""
+
+    y: Floats
+    x: Floats
+
+
+def model_of(name: str) -> UnderlyingModel:
+    """A built-in model, or an ALPaCA that was never trained."""
+    if name == ALPACA:
+        return untrained.alpaca()
+    if name not in NEWEST:
+        raise BenchError(f"expected one of {', '.join(MODELS)}, got {name!r}")
+    found = BUILTIN[NEWEST[name]]
+    return found.build(found.simulated)
+
+
+def label(kind: str, outputs: int, streams: int, t: int) -> Floats:
+    """Draw labels (B, d) of a series with a shift every `REGIME` observations."""
+    level = np.random.default_rng((1, t // REGIME)).random((streams, outputs))
+    draw = np.random.default_rng((2, t))
+    match kind:
+        case "count":
+            return draw.poisson(1 + 5 * level).astype(np.float64)
+        case "binary":
+            return (draw.random(level.shape) < level).astype(np.float64)
+        case "class":
+            return (level + draw.random(level.shape)).round()
+        case "positive":
+            return draw.exponential(1 + 5 * level)
+    return 6 * level + draw.normal(size=level.shape)
+
+
+class Subject:
+    """A batch of streams of one model, at one time of their lives."""
+
+    def __init__(self, name: str, streams: int, max_hypotheses: int) -> None:
+        """Compile the model's kernel, if it has one."""
+        self.name, self.streams, self.max_hypotheses = name, streams, max_hypotheses
+        self.model, self.at = model_of(name), 0
+        self._eager = kernel.select(self.model, "cpu", RECENT_RUN_LENGTHS)
+        self._compiled: Kernel | None = kernel.in_place(self.model, "cpu")
+        if self._compiled is not None:
+            self._compiled.compile()
+        ones = torch.ones(streams, self.model.scaled, dtype=torch.float64)
+        location = {"count": 3.0, "binary": 0.5, "positive": 3.0}.get(self.model.label, 0.0)
+        prior = filtering.make_prior(self.model, location * ones, ones)
+        self._prior = Prior(
+            type(prior.stats)(*(each.contiguous() for each in prior.stats)),
+            prior.location.contiguous(),
+            prior.context.contiguous(),
+        )
+        self.state = self._copy(filtering.init(prior, max_hypotheses))
+        self._table = torch.full((streams, 1), HAZARD, dtype=torch.float64)
+
+    @property
+    def ways(self) -> list[str]:
+        """How a step can be computed."""
+        return ["eager"] if self._compiled is None else ["eager", "compiled"]
+
+    def walk(self, to: int) -> None:
+        """Step through the series up to a time, by the quickest way."""
+        way = self.ways[-1]
+        while self.at < to:
+            count = min(100, to - self.at)
+            self._step(way, self.state, [self._seen(self.at + i) for i in range(count)], False)
+            self.at += count
+
+    def time_us(self, way: str, summarised: bool, steps: int) -> float:
+        """Thread CPU time of a step of one stream; the streams stay where they are."""
+        window = [self._seen(self.at + i) for i in range(steps)]
+        kept = self.state
+        self.state = self._copy(kept)
+        try:
+            return 1e6 * self._step(way, self.state, window, summarised) / steps / self.streams
+        finally:
+            self.state = kept
+
+    def _seen(self, t: int) -> Seen:
+        draw = np.random.default_rng((3, t))
+        y = label(self.model.label, self.model.y_dim, self.streams, t)
+        return Seen(y, draw.normal(size=(self.streams, self.model.x_dim)))
+
+    def _step(self, way: str, state: FilterState, window: list[Seen], summarised: bool) -> float:
+        """Step from a state; returns the seconds of the steps alone."""
+        if way == "eager":
+            return self._step_eagerly(state, window, summarised)
+        return self._step_compiled(state, window, summarised)
+
+    def _step_eagerly(self, state: FilterState, window: list[Seen], summarised: bool) -> float:
+        ready = [self._inputs(seen) for seen in window]
+        zeros = torch.zeros(self.streams, dtype=torch.float64)
+        began = time.thread_time()
+        for inputs in ready:
+            stepped = self._eager(state, self._prior, inputs, zeros.long(), zeros)
+            state = stepped.state
+            if summarised:
+                summarise(stepped.predictive, inputs)
+        took_s = time.thread_time() - began
+        self.state = state
+        return took_s
+
+    def _step_compiled(self, state: FilterState, window: list[Seen], summarised: bool) -> float:
+        from model_core.compiled.kernel import Views
+
+        assert self._compiled is not None
+        views = Views([*filtering.leaves(state), *self._prior.stats, *self._prior[1:]])
+        ready = [self._packed(seen) for seen in window]
+        levels = quantiles.with_normal(LEVELS)
+        rows, hazards = np.arange(self.streams), self._table.numpy()
+        began = time.thread_time()
+        for inputs in ready:
+            self._compiled.advance(
+                views, rows, inputs, hazards, RECENT_RUN_LENGTHS, levels, summarised
+            )
+        return time.thread_time() - began
+
+    def _inputs(self, seen: Seen) -> Inputs:
+        ones = torch.ones(self.streams, dtype=torch.float64)
+        x = torch.from_numpy(seen.x) if self.model.x_dim else None
+        return Inputs(
+            x, torch.from_numpy(seen.y), ones > 0, self._table, ones, ones * float("nan"),
+            ones * OUTLIER_RATE,
+        )  # fmt: skip
+
+    def _packed(self, seen: Seen) -> Floats:
+        settings = [1.0, 1.0, float("nan"), OUTLIER_RATE, 0.0, 0.0]
+        return np.concatenate((np.tile(settings, (self.streams, 1)), seen.y, seen.x), 1)
+
+    def _copy(self, state: FilterState) -> FilterState:
+        leaves = [each.clone().contiguous() for each in filtering.leaves(state)]
+        return filtering.rebuild(state, leaves)
+
+
+def summarise(mixture: Mixture, inputs: Inputs) -> None:
+    """Compute what a kernel's summary has."""
+    mixture.mean()
+    if mixture.components.support == "class":
+        return
+    mixture.covariance()
+    mixture.cdf(inputs.y)
+    mixture.quantile(torch.tensor(LEVELS, dtype=torch.float64), 1e-4)
