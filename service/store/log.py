@@ -268,9 +268,9 @@ class Log:
         return self.begin_commit(commits)()
 
     def begin_commit(self, commits: Sequence[Commit]) -> Callable[[], list[str]]:
-        """Send commits; the returned function waits for their results, as `commit` does.
+        """Begin to commit; the returned function waits for the results, as `commit` does.
 
-        A read that follows is answered after them.
+        They go out with the next read, which is answered after them, or when they are waited for.
         """
         calls = [_commit_call(commit) for commit in commits]
         pipe = self._pipe
@@ -278,10 +278,10 @@ class Log:
             self._thread = self._thread or ThreadPoolExecutor(1, thread_name_prefix="commit")
             future = self._thread.submit(self._commit.run_all, self.client, calls)
             return lambda: _texts(future.result())
-        replies = pipe.begin(self._commit.commands(calls))
+        replies = pipe.put(self._commit.commands(calls))
 
         def results() -> list[str]:
-            pipe.drain()
+            pipe.exchange()
             if len(replies) < len(calls):
                 raise redis.ConnectionError("the connection was lost before commits were answered")
             return _texts(self._commit.run_unknown(self.client, calls, replies))

@@ -170,7 +170,7 @@ class Committer:
         assert self._results is None, "a commit is under way"
         self._commits, self._stages = commits, stages
         self._began = time.monotonic()
-        self._results = list  # of what failed while it was sent nobody knows how far it came
+        self._results = list  # where this fails they count as under way, and are abandoned
         self._results = self._log.begin_commit(commits)
 
     def settle(self) -> list[tuple[Commit, str]]:

@@ -111,7 +111,7 @@ class Worker:
             time.sleep(IDLE_MS / 1000)
             return
         at = {p: offset for p, offset in self.offsets.items() if p not in self._jobs}
-        # The store answers a read after the commit that was sent before it.
+        # The commit goes out with the read, and is answered before it.
         busy = bool(self._jobs) or bool(self._committer.partitions)
         entries = self.log.read(at, READ_ENTRIES, 0 if busy else IDLE_MS)
         self._settle()
@@ -128,6 +128,7 @@ class Worker:
         if found:
             self._work(found)
         if self._jobs:
+            self._settle()
             self._advance()
 
     def _in_room(self, found: dict[int, list[Item]]) -> dict[int, list[Item]]:
