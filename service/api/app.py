@@ -112,6 +112,7 @@ def create_app(settings: Settings) -> FastAPI:
         title="MOCA service",
         version=_version(),
         lifespan=lifespan,
+        telemetry={"tracing": False, "metrics": False, "logs": False},  # the service has its own
         exception_handlers={
             HTTPException: _http_error,
             ServiceError: _service_error,

@@ -20,9 +20,11 @@ import uvicorn
 from fastapi import FastAPI
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
+from service.api.answer_writer import AnswerWriter
 from service.api.gateway.load_shedding import Overload
 from service.api.http import Context
 from service.api.middleware import Refusals
+from service.api.parsing.bodies import WHOLE
 from service.errors.base import (
     PROBLEM_JSON,
     FormError,
@@ -204,6 +206,7 @@ class BoundedHead(HttpToolsProtocol):
             self._refuse(TooManyConnections("connection limit of this API process reached"))
         if not self.transport.is_closing() and not self._shed():
             super().on_headers_complete()
+            self._join_writes()
 
     def on_body(self, body: bytes) -> None:
         """Pass on a chunk of a body, unless its request was refused."""
@@ -219,7 +222,13 @@ class BoundedHead(HttpToolsProtocol):
             self._cancel_timeout()
             self.on_response_complete()
         else:
+            self.scope["state"][WHOLE] = True
             super().on_message_complete()
+
+    def _join_writes(self) -> None:
+        cycle: Any = self.cycle  # None: nothing but an upgrade was asked for
+        if cycle is not None and cycle.scope is self.scope:
+            cycle.transport = AnswerWriter(cycle, self.transport)
 
     def _host_error(self) -> str | None:
         """Return the error of an invalid Host header, which decides access without keys.

@@ -10,7 +10,8 @@ from __future__ import annotations
 import logging
 import secrets
 import time
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any, Literal, NamedTuple, cast
 
 import redis
@@ -18,7 +19,10 @@ from redis.exceptions import ResponseError
 
 from service.observability import metrics
 from service.store import keys
+from service.store.cluster.blocking import Cluster
+from service.store.cluster.routing import entries_of
 from service.store.connection import MAX_BLOCK_MS
+from service.store.pipe import Pipe
 from service.store.script import Argument, Call, Script
 from service.wire import versions
 
@@ -114,6 +118,9 @@ class Log:
         self._acquire, self._renew = Script("acquire"), Script("renew")
         self._release, self._commit = Script("release"), Script("commit")
         self._trial = Script("trial")
+        # On a cluster a call goes to several nodes: the client has their connections.
+        self._pipe = None if isinstance(client, Cluster) else Pipe(client)
+        self._thread: ThreadPoolExecutor | None = None
 
     def acquire(self, partition: int, blame: bool = True) -> Lease | None:
         """Take a partition's lease, or None when someone holds it, or it is of a later version.
@@ -232,21 +239,25 @@ class Log:
             return {}
         names = {keys.log(p).encode(): p for p in positions}
         after = {name: _before_next(positions[p]) for name, p in names.items()}
-        found = self._xread(after, count)
-        if not found and block_ms > 0 and self._xread(after, 1, min(block_ms, MAX_BLOCK_MS)):
-            # The first of several entries wakes a waiting reader; the others are here by now.
-            found = self._xread(after, count)
+        if block_ms > 0 and not self._xread(after, 1, min(block_ms, MAX_BLOCK_MS)):
+            return {}
+        # The first of several entries wakes a waiting reader; the others are here by now.
         return {
             names[name]: [
                 Entry(id_.decode(), fields.get(b"b", b""), fields.get(b"c", b""))
                 for id_, fields in entries
             ]
-            for name, entries in found or []
+            for name, entries in self._xread(after, count)
         }
 
-    def _xread(self, after: dict[bytes, str], count: int, block_ms: int | None = None) -> list[Any]:
+    def _xread(self, after: dict[bytes, str], count: int, block_ms: int = 0) -> list[Any]:
         # BLOCK 0 is for ever; without it nothing is waited for.
-        return cast(list[Any], self.client.xread(cast(Any, after), count=count, block=block_ms))
+        if self._pipe is None:
+            found = self.client.xread(cast(Any, after), count=count, block=block_ms or None)
+            return cast(list[Any], found)
+        wait = ("BLOCK", block_ms) if block_ms else ()
+        command = ("XREAD", "COUNT", count, *wait, "STREAMS", *after, *after.values())
+        return entries_of([self._pipe.call(command)])
 
     def commit(self, commits: Sequence[Commit]) -> list[str]:
         """Commit each partition on its own: OK, ALREADY (done before), FENCED (not ours).
@@ -254,9 +265,35 @@ class Log:
         A commit that can never succeed (wrong type, malformed effect) answers "INVALID: why"
         and writes nothing. Other errors raise, after every partition had its turn.
         """
+        return self.begin_commit(commits)()
+
+    def begin_commit(self, commits: Sequence[Commit]) -> Callable[[], list[str]]:
+        """Begin to commit; the returned function waits for the results, as `commit` does.
+
+        They go out with the next read, which is answered after them, or when they are waited for.
+        """
         calls = [_commit_call(commit) for commit in commits]
-        results = _raise_first(self._commit.run_all(self.client, calls))
-        return [result.decode() for result in results]
+        pipe = self._pipe
+        if pipe is None:
+            self._thread = self._thread or ThreadPoolExecutor(1, thread_name_prefix="commit")
+            future = self._thread.submit(self._commit.run_all, self.client, calls)
+            return lambda: _texts(future.result())
+        replies = pipe.put(self._commit.commands(calls))
+
+        def results() -> list[str]:
+            pipe.exchange()
+            if len(replies) < len(calls):
+                raise redis.ConnectionError("the connection was lost before commits were answered")
+            return _texts(self._commit.run_unknown(self.client, calls, replies))
+
+        return results
+
+    def close(self) -> None:
+        """Close the connection for reads and commits, and end the thread that commits."""
+        if self._pipe is not None:
+            self._pipe.close()
+        if self._thread is not None:
+            self._thread.shutdown()
 
     def heartbeat(self, ttl_ms: int) -> list[str]:
         """Say that this worker lives for another `ttl_ms`; return the ids of all that live.
@@ -297,6 +334,10 @@ def _raise_first(results: list[Any]) -> list[Any]:
         if isinstance(result, ResponseError):
             raise result
     return results
+
+
+def _texts(results: list[Any]) -> list[str]:
+    return [result.decode() for result in _raise_first(results)]
 
 
 def _before_next(offset: Offset) -> str:

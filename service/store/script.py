@@ -45,7 +45,12 @@ class Script:
 
         A lost connection raises: then nobody knows which of the calls took place.
         """
-        results = self._pipeline(client, calls)
+        return self.run_unknown(client, calls, self._pipeline(client, calls))
+
+    def run_unknown(
+        self, client: redis.Redis, calls: Sequence[Call], results: list[Any]
+    ) -> list[Any]:
+        """Return the results of calls, after running again those that got NOSCRIPT."""
         if unknown := _unknown(results):
             text = isinstance(client, Cluster)  # each node learns from what is sent to it
             if not text:
@@ -83,7 +88,7 @@ class Script:
         pool: Any = client.connection_pool
         connection = pool.get_connection()
         try:
-            untaken = send(connection, self._commands(calls))
+            untaken = send(connection, self.commands(calls))
             return [reply_of(connection, untaken) for _ in calls]
         except BaseException:
             connection.disconnect()  # answers that nobody waits for are on their way
@@ -101,7 +106,7 @@ class Script:
         pool: Any = client.connection_pool
         connection = await pool.get_connection()
         try:
-            untaken = await send_async(connection, self._commands(calls))
+            untaken = await send_async(connection, self.commands(calls))
             return [await reply_of_async(connection, untaken) for _ in calls]
         except BaseException:
             await connection.disconnect(nowait=True)
@@ -109,7 +114,8 @@ class Script:
         finally:
             await pool.release(connection)
 
-    def _commands(self, calls: Sequence[Call]) -> list[tuple[Argument, ...]]:
+    def commands(self, calls: Sequence[Call]) -> list[tuple[Argument, ...]]:
+        """Return the commands that run the script where the server knows it."""
         return [("EVALSHA", self.digest, len(c.keys), *c.keys, *c.arguments) for c in calls]
 
     def _routed(self, calls: Sequence[Call], text: bool) -> list[Routed]:

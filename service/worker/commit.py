@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import time
-from collections.abc import Iterable, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor, wait
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any, NamedTuple
 
 from redis.exceptions import ResponseError
@@ -73,8 +73,7 @@ def commit_of(
             logger.error("quarantined %s, offset %s of partition %d", _name(item), item.offset, p)
             aside = ("HSET", keys.quarantine(p), str(item.offset), item.payload)
             effects.append(aside)
-    for stream in streams:
-        effects += stream.effects()
+    effects += _joined(keys.heads(p), [e for stream in streams for e in stream.effects()])
     effects += events.effects(lease.partition, streams, feed_events)
     done = sum(wire.units(task.command) for task in tasks)
     done += sum(item.lost.units for item in items if item.lost)
@@ -126,6 +125,13 @@ def _unreadable(lost: Lost) -> Answered:
     return Answered(lost.incarnation, outcome, True, lost.sharded)
 
 
+def _joined(key: str, effects: Sequence[Effect]) -> list[Effect]:
+    """Effects with one HSET of a hash, at their end, in place of many."""
+    pairs = [part for effect in effects if effect[:2] == ("HSET", key) for part in effect[2:]]
+    others = [effect for effect in effects if effect[:2] != ("HSET", key)]
+    return [*others, ("HSET", key, *pairs)] if pairs else others
+
+
 def _outcomes(
     answers: Iterable[Answered], partition: int, keep_ms: int
 ) -> tuple[list[tuple[Argument, ...]], list[tuple[str, bytes]]]:
@@ -150,19 +156,22 @@ def _outcomes(
 
 
 class Committer:
-    """At most one round of commits is under way; the next is handed over when it has ended."""
+    """At most one round of commits is under way; the next is sent when it has ended."""
 
     def __init__(self, log: Log) -> None:
         self._log = log
-        self._pool = ThreadPoolExecutor(1, thread_name_prefix="commit")
         self._commits: list[Commit] = []
-        self._results: Future[list[str]] | None = None
+        self._stages = Stages([], None)
+        self._began = 0.0
+        self._results: Callable[[], list[str]] | None = None
 
     def submit(self, commits: list[Commit], stages: Stages) -> None:
         """Begin to commit what the stages are of; `settle` was called since the last time."""
         assert self._results is None, "a commit is under way"
-        self._commits = commits
-        self._results = self._pool.submit(self._run, commits, stages)
+        self._commits, self._stages = commits, stages
+        self._began = time.monotonic()
+        self._results = list  # where this fails they count as under way, and are abandoned
+        self._results = self._log.begin_commit(commits)
 
     def settle(self) -> list[tuple[Commit, str]]:
         """Wait for what is under way; returns each commit's result, nothing if nothing was.
@@ -171,8 +180,11 @@ class Committer:
         """
         if self._results is None:
             return []
-        results = self._results.result()
+        wait = self._results
+        self._results = list
+        results = wait()
         self._results = None
+        self._stages.committed(self._began, self._commits, results)
         return list(zip(self._commits, results, strict=True))
 
     @property
@@ -184,16 +196,12 @@ class Committer:
         """Wait and discard the result; return partitions whose commit outcome is unknown."""
         partitions = self.partitions
         if self._results is not None:
-            wait([self._results])
+            with contextlib.suppress(Exception):
+                self._results()
         self._results = None
         return partitions
 
     def close(self) -> None:
-        """End the thread."""
-        self._pool.shutdown()
-
-    def _run(self, commits: list[Commit], stages: Stages) -> list[str]:
-        began = time.monotonic()
-        results = self._log.commit(commits)
-        stages.committed(began, commits, results)
-        return results
+        """Wait for what is under way, and close the log."""
+        self.abandon()
+        self._log.close()

@@ -111,9 +111,14 @@ class Worker:
             time.sleep(IDLE_MS / 1000)
             return
         at = {p: offset for p, offset in self.offsets.items() if p not in self._jobs}
-        entries = self.log.read(at, READ_ENTRIES, 0 if self._jobs else IDLE_MS)
+        # The commit goes out with the read, and is answered before it.
+        busy = bool(self._jobs) or bool(self._committer.partitions)
+        entries = self.log.read(at, READ_ENTRIES, 0 if busy else IDLE_MS)
+        self._settle()
         found = {
-            p: in_reach(decode_entries(p, at[p], e), is_background) for p, e in entries.items()
+            p: in_reach(decode_entries(p, at[p], e), is_background)
+            for p, e in entries.items()
+            if p in self.offsets
         }
         for partition in [p for p, items in found.items() if not items]:
             self.log.decline(partition, f"log entries after {at[partition]}")
@@ -122,9 +127,8 @@ class Worker:
         self._jobs.take(found)
         if found:
             self._work(found)
-        else:
-            self._settle()
         if self._jobs:
+            self._settle()
             self._advance()
 
     def _in_room(self, found: dict[int, list[Item]]) -> dict[int, list[Item]]:

@@ -197,7 +197,7 @@ class PartitionQueue:
         now = time.monotonic()
         for pending in self._batch:
             pending.acknowledged = now
-            _ingest.observe(now - pending.since)
+        metrics.observe_all(_ingest, [now - pending.since for pending in self._batch])
         self._batch = []
 
     def _shed(self, waiting: int) -> None:

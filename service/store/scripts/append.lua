@@ -19,7 +19,9 @@ local function check_of(text) return redis.sha1hex(text):sub(1, 8) end
 local seen = redis.call('GET', append)
 if seen then
   local text, last, entry, check = string.match(seen, '^((%d+) (%S+)) (%x+)$')
-  if not text or check_of(text) ~= check then
+  -- One that says that this batch comes next, as most do, is checked only where it may be a repeat.
+  local fresh = text and tonumber(last) < number and ARGV[7] ~= '1'
+  if not fresh and (not text or check_of(text) ~= check) then
     if ARGV[7] == '1' then
       return {false, -1}
     end

@@ -22,6 +22,7 @@ from service.wire import Observation, Observe
 from service.worker import worker as loop
 from service.worker.self_test import rehearse
 from service.worker.worker import Worker
+from tests.service.worker.commits import restore_commit
 
 INCARNATION = "api0"
 TURNS = 400
@@ -68,7 +69,7 @@ class Bench:
 
     def stop(self):
         """Stop the worker cleanly."""
-        vars(self.worker.log).pop("commit", None)  # a test's faults
+        restore_commit(self.worker.log)  # a test's faults
         with torch.inference_mode():
             self.worker._hand_over()
         self._worker = None

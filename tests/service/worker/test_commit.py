@@ -5,6 +5,7 @@ import redis
 
 from service.store import keys
 from service.wire import Observation, Observe
+from tests.service.worker.commits import commit_of, replace_commit, restore_commit
 
 
 def test_two_workers_share_partitions_and_hand_over(make_bench):
@@ -31,11 +32,11 @@ def test_a_fenced_worker_forgets_and_nothing_is_applied_twice(bench):
     old = bench.worker
     bench.observe("a", [1.0, 2.0])
     (number,) = bench.append(Observe("a", [Observation(y=3.0)]))
-    commit = old.log.commit
+    commit = commit_of(old.log)
 
     def late(commits):
         # Between its step and its commit the lease ends and another worker does the work.
-        old.log.commit = commit
+        restore_commit(old.log)
         for p in range(2):
             bench.client.delete(keys.lease(p))
         old.log.leave()
@@ -45,7 +46,7 @@ def test_a_fenced_worker_forgets_and_nothing_is_applied_twice(bench):
         assert len(other.offsets) == 2
         return commit(commits)
 
-    old.log.commit = late
+    replace_commit(old.log, late)
     bench.turn(old)
     bench.turn(old)
     assert bench.partition("a") not in old.offsets
@@ -86,7 +87,7 @@ class Trouble:
 
     def __init__(self, bench, kind):
         self.bench, self.kind, self.rounds = bench, kind, []
-        self.commit = bench.worker.log.commit
+        self.commit = commit_of(bench.worker.log)
 
     def __call__(self, commits):
         self.rounds.append({each.partition for each in commits})
@@ -118,7 +119,8 @@ def test_a_batch_computed_while_the_commit_before_it_fails(make_bench, kind):
         bench.observe(stream, [1.0, 2.0])
     bench.turn()
     bench.worker._maintained = float("inf")  # which would wait for the commit under way
-    bench.worker.log.commit = trouble = Trouble(bench, kind)
+    trouble = Trouble(bench, kind)
+    replace_commit(bench.worker.log, trouble)
     numbers = []
     for _ in range(2):
         for stream in streams:

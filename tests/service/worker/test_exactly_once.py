@@ -8,6 +8,7 @@ import redis
 
 from service.store import keys
 from service.wire import Configure, Delete, Observation, Observe, Predict, RunLength
+from tests.service.worker.commits import commit_of, replace_commit
 
 STREAMS = ["a", "b", "c", "d", "e"]
 KNOWN = {"location": [0.0], "scale": [1.0]}
@@ -77,7 +78,7 @@ class Faults:
         self.rng, self.blamed, self.count = rng, 0, 0
 
     def install(self, worker):
-        commit = worker.log.commit
+        commit = commit_of(worker.log)
 
         def faulty(commits):
             chance = self.rng.random()
@@ -94,7 +95,7 @@ class Faults:
                 raise RuntimeError("a defect")
             return commit(commits)
 
-        worker.log.commit = faulty
+        replace_commit(worker.log, faulty)
 
 
 def state(bench, stream):
@@ -168,7 +169,7 @@ def known(body):
 
 def test_an_entry_applied_in_part_goes_on_where_it_stopped(bench):
     commands = [Observe("a", [Observation(y=float(i))]) for i in range(5)]
-    commit, seen = bench.worker.log.commit, []
+    commit, seen = commit_of(bench.worker.log), []
 
     def faulty(commits):
         # Two failures of the whole batch make the worker careful; then a cut after the second.
@@ -180,7 +181,7 @@ def test_an_entry_applied_in_part_goes_on_where_it_stopped(bench):
             raise redis.ConnectionError("cut after")
         return found
 
-    bench.worker.log.commit = faulty
+    replace_commit(bench.worker.log, faulty)
     outcomes = bench.outcomes(bench.append(*commands))
     assert [json.loads(o.body[0])["seq"] for o in outcomes] == [0, 1, 2, 3, 4]
     # One by one until the cut; then the rest of the entry in one batch.

@@ -43,7 +43,7 @@ class Stalls:
 
     def install(self, worker):
         """At what it read, but has not named yet; in computing; or before its commit is sent."""
-        read, commit, apply = worker.log.read, worker.log.commit, loop.CommandBatch.apply
+        read, begin, apply = worker.log.read, worker.log.begin_commit, loop.CommandBatch.apply
 
         def read_and_wait(*arguments):
             found = read(*arguments)
@@ -57,14 +57,14 @@ class Stalls:
 
         def wait_and_commit(commits):
             self.here()
-            return commit(commits)
+            return begin(commits)
 
         if self.where == "read":
             worker.log.read = read_and_wait
         elif self.where == "computing":
             loop.CommandBatch.apply = wait_and_apply  # this process is the worker's alone
         else:
-            worker.log.commit = wait_and_commit
+            worker.log.begin_commit = wait_and_commit
 
 
 def _serve(settings, name, stalls):

@@ -13,6 +13,7 @@ from service.store import keys
 from service.store import log as log_module
 from service.wire import Configure, Observation, Observe, RunLength
 from service.worker.streams import registry as engine_module
+from tests.service.worker.commits import commit_of, replace_commit
 
 POISON = 13.0
 
@@ -208,13 +209,13 @@ def test_a_commit_that_can_never_succeed(make_bench):
     bench = make_bench(partitions=1)
     for stream in ("a", "b", "c"):
         bench.observe(stream, [1.0])
-    commit = bench.worker.log.commit
+    commit = commit_of(bench.worker.log)
 
     def refuse(commits):
         written = {effect[1] for each in commits for effect in each.effects}
         return ["INVALID: why"] if keys.tail(0, "b") in written else commit(commits)
 
-    bench.worker.log.commit = refuse
+    replace_commit(bench.worker.log, refuse)
     outcomes = bench.send(one("a", 2.0), one("b", 2.0), one("c", 2.0))
     assert [outcome.status for outcome in outcomes] == [200, 500, 200]
     assert [bench.head(s).seq for s in ("a", "b", "c")] == [2, 1, 2]

@@ -7,6 +7,7 @@ import redis
 
 from service.store import event_log, keys
 from service.wire import Configure, Delete, Observation, Observe, event_entries
+from tests.service.worker.commits import commit_of, replace_commit, restore_commit
 
 LEVELS = (0.0, 8.0, -8.0, 0.0)
 STREAMS = ("a", "b", "c", "d")
@@ -71,15 +72,15 @@ def test_events_keep_their_place_when_a_stream_ends_in_the_same_batch(bench):
 
 def cut(bench, after):
     """Have the next commit fail, before or after it took place."""
-    commit = bench.worker.log.commit
+    commit = commit_of(bench.worker.log)
 
     def faulty(commits):
-        bench.worker.log.commit = commit
+        restore_commit(bench.worker.log)
         if after:
             commit(commits)
         raise redis.ConnectionError("cut")
 
-    bench.worker.log.commit = faulty
+    replace_commit(bench.worker.log, faulty)
 
 
 def trouble(bench, rng):

@@ -11,6 +11,7 @@ from service import wire
 from service.store import keys
 from service.wire import Configure, Observation, Predict, RunLength
 from service.worker.streams import registry
+from tests.service.worker.commits import commit_of, replace_commit, restore_commit
 
 
 def series(kind, count, seed=1):
@@ -163,7 +164,7 @@ def test_lost_between_checkpoint_and_commit(make_bench, close, monkeypatch):
     answers = []
     for at in range(0, 120, 6):
         answers += bench.observe("a", observations[at : at + 3])
-        put, commit = bench.worker.engine.store.put_checkpoints, bench.worker.log.commit
+        put, commit = bench.worker.engine.store.put_checkpoints, commit_of(bench.worker.log)
 
         def put_and_fail(*args, put=put):
             put(*args)
@@ -175,10 +176,11 @@ def test_lost_between_checkpoint_and_commit(make_bench, close, monkeypatch):
 
         with pytest.MonkeyPatch.context() as patch:
             patch.setattr(bench.worker.engine.store, "put_checkpoints", put_and_fail)
-            patch.setattr(bench.worker.log, "commit", commit_and_fail)
+            replace_commit(bench.worker.log, commit_and_fail)
             numbers = bench.append(wire.Observe("a", observations[at + 3 : at + 6]))
             bench.turn()
             bench.turn()
+        restore_commit(bench.worker.log)
         (outcome,) = bench.outcomes(numbers)
         answers += map(msgspec.json.decode, outcome.body)
         check_bounds(bench, "a")
