@@ -174,6 +174,7 @@ class Worker:
         commits = [self._commit_of(leases[p], items[p], s) for p, s in touched.items() if items[p]]
         self._submit(commits, stages)
         self.engine.committing = set(batch.queues)
+        self.engine.changed(batch.queues)
         self.engine.drop_broken(batch.queues)
         self._busy = set()
 
@@ -328,7 +329,7 @@ class Worker:
         """Hand a partition over: its states are written first."""
         self._jobs.end(partition)
         self._settle()
-        streams = [s for (p, _), s in self.engine.streams.items() if p == partition]
+        streams = self.engine.of_partition(partition)
         self._keep(partition, [s.name for s in streams if s.alive and s.slab is not None])
         lease = self.leases.drop(partition)
         self._forget(partition)
@@ -344,6 +345,7 @@ class Worker:
         self.engine.checkpoint(partition, streams)
         at = self.offsets[partition]
         effects = [effect for stream in streams for effect in stream.effects()]
+        self.engine.changed((partition, name) for name in names)
         if effects:
             token = self.leases.held()[partition].token
             self._commit([Commit(partition, token, at, at, 0, effects, [])])

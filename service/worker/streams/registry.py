@@ -25,6 +25,7 @@ from service.store.worker_reads import CorruptState as Unreadable
 from service.store.worker_reads import Store, Stored, decoded
 from service.wire import Head
 from service.worker.streams.answers import WAITING_BYTES
+from service.worker.streams.ledger import Ledger
 from service.worker.streams.memory import Room, give_back, room
 from service.worker.streams.models import Catalogue, options_of
 from service.worker.streams.slab import CHUNK_BYTES, STEP_BYTES, Slab
@@ -53,6 +54,7 @@ class Engine:
         self._sharing = sharing
         self.catalogue = Catalogue(settings.models_dir, settings.device)
         self.streams: OrderedDict[tuple[int, str], Stream] = OrderedDict()
+        self._ledger = Ledger(self.streams)
         self._slabs: dict[tuple[str, str | None, int, Options], Slab] = {}
         self.ahead_ms = 0.0  # how far the store's clock is ahead of this machine's
         self.tick: Callable[[], None] = lambda: None  # a sign of life, in long work
@@ -65,6 +67,8 @@ class Engine:
 
     def load(self, partition: int, names: Iterable[str]) -> None:
         """Have these streams in memory; a stream that cannot be read is marked broken."""
+        names = list(names)
+        self._ledger.mark((partition, name) for name in names)
         missing = []
         for name in dict.fromkeys(names):
             if (partition, name) in self.streams:
@@ -239,8 +243,12 @@ class Engine:
 
     def forget(self, partition: int) -> None:
         """Drop everything of a partition that is lost; nothing is written."""
-        for key in [key for key in self.streams if key[0] == partition]:
-            self.streams.pop(key).leave()
+        for stream in self.of_partition(partition):
+            self.evict(stream)
+
+    def of_partition(self, partition: int) -> list[Stream]:
+        """Streams of a partition that are loaded."""
+        return [stream for (p, _), stream in self.streams.items() if p == partition]
 
     def slab(self, head: Head) -> Slab:
         """Slab of the streams that share this one's model and shape."""
@@ -340,8 +348,7 @@ class Engine:
         """Bytes held on the host and on the device, with those of the largest step."""
         states = sum(slab.nbytes for slab in self._slabs.values())
         step = STEP_PARTS * min(STEP_BYTES, self._part) + self.waiting_bytes if states else 0
-        host = sum(stream.host_bytes for stream in self.streams.values())
-        return Held(host, states + step + self.catalogue.nbytes)
+        return Held(self._ledger.host_bytes, states + step + self.catalogue.nbytes)
 
     def crowded(self, busy: Container[int]) -> dict[int, list[str]]:
         """Idle streams used longest ago, as many as must go to keep within the room.
@@ -390,6 +397,10 @@ class Engine:
             if found is not None and (found.broken or found.unserved) is not None:
                 self.evict(found)
 
+    def changed(self, keys: Iterable[tuple[int, str]]) -> None:
+        """Have what these streams hold counted anew: commands were applied or states written."""
+        self._ledger.mark(keys)
+
     def drop_empty_slabs(self) -> None:
         """Free the memory of slabs that no stream needs."""
         self._slabs = {key: slab for key, slab in self._slabs.items() if not slab.empty}
@@ -397,20 +408,20 @@ class Engine:
 
     def measure(self) -> None:
         """Set the gauges of what is held, and of how far checkpoints are behind."""
-        behind = [s for s in self.streams.values() if s.behind_checkpoint]
-        oldest_ms = min((s.checkpoint_ms for s in behind), default=None)
+        oldest_ms = self._ledger.oldest_ms
         age_s = 0.0 if oldest_ms is None else max(0.0, time.time() - oldest_ms / 1000)
-        ahead = (s.live().seq - s.live().checkpoint for s in behind)
         metrics.RESIDENT_BYTES.set(sum(self.held()))
-        metrics.RESIDENT_STREAMS.set(sum(s.slab is not None for s in self.streams.values()))
+        metrics.RESIDENT_STREAMS.set(self._ledger.resident)
         metrics.CHECKPOINT_AGE.set(age_s)
-        metrics.CHECKPOINT_LAG.set(max(ahead, default=0))
+        metrics.CHECKPOINT_LAG.set(self._ledger.behind)
         metrics.CHANGED_MODELS.set(self.catalogue.notice())
 
     def evict(self, stream: Stream) -> None:
         """Forget a stream whose state is safe in Redis."""
+        self._ledger.drop(stream)
         del self.streams[stream.partition, stream.name]
         stream.leave()
+        stream.unserved = None  # its traceback holds the stream
 
 
 def by_slab(work: Iterable[tuple[Stream, T]]) -> list[tuple[Slab, list[tuple[Stream, T]]]]:
