@@ -18,13 +18,14 @@ from service.store.log import Commit, Lease, Log, Offset, Verdict
 from service.store.worker_reads import Store
 from service.worker.background_jobs import Jobs, is_background
 from service.worker.batch import CommandBatch
+from service.worker.collection import Collector
 from service.worker.commit import Committer, commit_of, refused
 from service.worker.leases import Census, Leases, share
 from service.worker.self_test import rehearse
 from service.worker.streams.registry import Engine
 from service.worker.streams.stream import Stream
 from service.worker.streams.task import Item, decode_entries, in_reach
-from service.worker.timing import Stages
+from service.worker.timing import Stages, cpu_time
 
 logger = logging.getLogger(__name__)
 READ_ENTRIES = 64  # of each partition at a time: 16 MiB at most
@@ -52,6 +53,7 @@ class Worker:
         self.engine.tick = self.leases.tick
         self._jobs = Jobs(self.engine, self._tracer)
         self.engine.busy = self._jobs
+        self.collector: Collector | None = None  # of a process that does nothing else
         self._census = Census()
         self.offsets: dict[int, Offset] = {}
         self._blame = True
@@ -106,7 +108,12 @@ class Worker:
         every_s = MAINTAIN_S if now > self._hurry_until else BACKOFF_S
         if now - self._maintained > min(every_s, self.settings.lease_ttl_ms / 4000):
             self._maintained = now
-            self._maintain()
+            with cpu_time(metrics.HOUSEKEEPING):
+                self._maintain()
+        elif self.collector is not None and self.collector.due:
+            self._settle()  # no batch is under way, whose objects would be kept
+            with cpu_time(metrics.HOUSEKEEPING):
+                self.collector.tend()
         if not self.offsets:
             time.sleep(IDLE_MS / 1000)
             return
@@ -124,6 +131,8 @@ class Worker:
             self._work(found)
         else:
             self._settle()
+            if self.collector is not None and not self._jobs:
+                self.collector.rest()
         if self._jobs:
             self._advance()
 
@@ -238,6 +247,8 @@ class Worker:
         self._blame = True
         self._make_room()
         self.engine.measure()
+        if self.collector is not None:
+            self.collector.tend()
 
     def _hurry(self) -> None:
         """Share the partitions anew at once, and soon again until all workers are back."""

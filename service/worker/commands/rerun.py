@@ -183,7 +183,7 @@ def adopt(
         changed.append(replace(gone, state="withdrawn"))
     stream.leave()
     stream.head, stream.unserved = head, None
-    stream.slab, stream.row, stream.buffer = found.stream.slab, found.stream.row, []
+    stream.slab, stream.row, stream.buffer = found.stream.slab, found.stream.row, ()
     if stream.slab is None:
         stream.buffer = list(found.records)
     stream.relay(found.records)

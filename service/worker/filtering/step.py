@@ -142,7 +142,7 @@ def _begin(engine: Engine, streams: list[Stream]) -> None:
                 stream.put(record)
                 publish_events(stream, track_events(stream, record, readout), record.time)
     for stream in streams:
-        stream.buffer = []
+        stream.buffer = ()
 
 
 def _warm_up(engine: Engine, cold: list[tuple[Stream, Answer]]) -> None:
@@ -158,7 +158,7 @@ def _warm_up(engine: Engine, cold: list[tuple[Stream, Answer]]) -> None:
     for stream, answer in cold:
         head, record = stream.live(), answer.record
         advance_head(head, record, None)
-        stream.buffer.append(record)
+        stream.buffer = [*stream.buffer, record]
         stream.put(record)
         model = engine.catalogue.of(head)
         values, waited = warmup.values_of(stream.buffer, model), len(stream.buffer)

@@ -239,7 +239,7 @@ class Engine:
                 slab.replay([s.row for s, _ in group], [r for _, r in group], [0] * len(group))
             metrics.REPLAYED.inc(len(now))
         for stream in streams:
-            stream.buffer = []
+            stream.buffer = ()
 
     def forget(self, partition: int) -> None:
         """Drop everything of a partition that is lost; nothing is written."""
@@ -398,8 +398,8 @@ class Engine:
                 self.evict(found)
 
     def changed(self, keys: Iterable[tuple[int, str]]) -> None:
-        """Have what these streams hold counted anew: commands were applied or states written."""
-        self._ledger.mark(keys)
+        """Count what these streams hold: commands were applied to them, or states written."""
+        self._ledger.count(keys)
 
     def drop_empty_slabs(self) -> None:
         """Free the memory of slabs that no stream needs."""

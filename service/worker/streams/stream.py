@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from types import MappingProxyType
 from typing import Any, NamedTuple, TypeVar
 
@@ -73,7 +73,7 @@ class Stream:
         self.head: Head | None = None
         self.tail: dict[int, bytes] = {}  # encoded records, without their checksums
         self.damaged: Mapping[int, bytes] = NOTHING  # records in the tail, as stored
-        self.buffer: list[Record] = []  # records while warming up
+        self.buffer: Sequence[Record] = ()  # records while warming up
         self.remembered: dict[bytes, IdempotencyRecord] = NOTHING
         self.unreadable: Mapping[bytes, bytes] = NOTHING  # idempotency records
         self.slab: Slab | None = None
@@ -84,9 +84,9 @@ class Stream:
         self.reborn = False  # the next commit drops an earlier generation
         self.phase = phase_of(name)
         self.share: Share | None = None  # of what its engine holds, as last counted
-        self._stale = frozenset(stored.stale)
+        self._stale = stored.stale
         self._fresh: dict[bytes, bytes] = NOTHING
-        self._effects: list[Effect] = []
+        self._effects: tuple[Effect, ...] = ()
         self._new: dict[int, Record] = NOTHING  # encoded when the answers are complete
         self._events: dict[int, Event] = NOTHING
         self._known: dict[int, Event] = NOTHING  # since it was loaded: not all committed yet
@@ -131,10 +131,10 @@ class Stream:
 
     def create(self, head: Head) -> None:
         """Start a new generation of the stream."""
-        self.head, self.tail, self.buffer = head, {}, []
+        self.head, self.tail, self.buffer = head, {}, ()
         self._new = self._events = self._known = NOTHING
         self._was = NO_SETTINGS
-        self._effects.append(("ZADD", keys.names(self.partition), 0, self.name))
+        self._effects += (("ZADD", keys.names(self.partition), 0, self.name),)
         self._touched = True
 
     def restart(self, head: Head) -> None:
@@ -150,16 +150,16 @@ class Stream:
         head = self.head or Head(1, wire.StreamSettings())  # it could not be read
         self.head = Head(head.generation, head.settings, deleted=True, updated_ms=now_ms)
         self.broken, self.unserved, self.reborn = None, None, True
-        self.tail, self.buffer = {}, []
+        self.tail, self.buffer = {}, ()
         self.damaged = self._new = self._events = NOTHING
         self.leave()
         for list_of in (keys.names, keys.due, keys.pinned):
-            self._effects.append(("ZREM", list_of(p), name))
+            self._effects += (("ZREM", list_of(p), name),)
         if self.unreadable:
-            self._effects.append(("HDEL", keys.idempotency(p, name), *self.unreadable))
+            self._effects += (("HDEL", keys.idempotency(p, name), *self.unreadable),)
             self.unreadable = NOTHING
         for key in (keys.tail, keys.history, keys.checkpoint, keys.events, keys.changes):
-            self._effects.append(("UNLINK", key(p, name)))
+            self._effects += (("UNLINK", key(p, name)),)
         self._touched = True
 
     def leave(self) -> None:
@@ -186,7 +186,7 @@ class Stream:
         for each in changes:
             field = f"{each.seq}:{each.time_ms}:{each.number}"
             blob = wire.checksummed(wire.encode(each), "change", self.name, field)
-            self._effects.append(("HSET", key, field, blob))
+            self._effects += (("HSET", key, field, blob),)
 
     def count(self) -> None:
         """Count what the stream takes on the host."""
@@ -246,7 +246,7 @@ class Stream:
             del self.remembered[oldest]
             self._remembered_bytes -= _remembered_bytes(oldest, first)
             self._fresh.pop(oldest, None)
-            self._effects.append(("HDEL", keys.idempotency(self.partition, self.name), oldest))
+            self._effects += (("HDEL", keys.idempotency(self.partition, self.name), oldest),)
 
     def recall(self, stored: dict[bytes, bytes]) -> None:
         """Load keyed outcomes, oldest first; those that cannot be read are `unreadable`.
@@ -309,7 +309,7 @@ class Stream:
         head = self.live()
         old = f"{head.generation}:{head.checkpoint}"
         if head.checkpoint and head.checkpoint != head.seq:
-            self._effects.append(("HDEL", keys.checkpoint(self.partition, self.name), old))
+            self._effects += (("HDEL", keys.checkpoint(self.partition, self.name), old),)
         head.checkpoint, head.checkpoint_ms = head.seq, head.updated_ms
         self._touched = True
 
@@ -318,7 +318,7 @@ class Stream:
         self.moved_checkpoint()
         key, field = keys.checkpoint(self.partition, self.name), self.checkpoint_field
         kept = wire.checksummed(blob, "checkpoint", self.name, field)
-        self._effects.append(("HSET", key, field, kept))
+        self._effects += (("HSET", key, field, kept),)
 
     def checkpoint_due(self, every: int) -> bool:
         """Whether a boundary of `every` observations was passed since the last checkpoint."""
@@ -339,7 +339,7 @@ class Stream:
 
     def set_aside(self, blobs: Mapping[str, bytes | None]) -> None:
         """Keep parts that cannot be read, by name, where no later commit overwrites them."""
-        self._effects += quarantine_effects(self.partition, self.name, blobs)
+        self._effects += (*quarantine_effects(self.partition, self.name, blobs),)
 
     def effects(self) -> list[Effect]:
         """Everything the next commit must write; afterwards nothing waits."""
@@ -350,7 +350,7 @@ class Stream:
             self._drop_stale()
             if self.live().warm:
                 self._seal()
-        found, self._effects = self._effects, []
+        found, self._effects = list(self._effects), ()
         if self._new:
             pairs = [part for seq in self._new for part in (str(seq), self._record(seq))]
             found.append(("HSET", keys.tail(p, name), *pairs))
@@ -382,11 +382,12 @@ class Stream:
         head = self.live()
         if not self._stale:
             return
-        stale = self._stale - {f"{head.generation}:{head.checkpoint}".encode()}  # made again
+        named = f"{head.generation}:{head.checkpoint}".encode()  # made again
+        stale = [field for field in self._stale if field != named]
         if stale:
             key = keys.checkpoint(self.partition, self.name)
-            self._effects.append(("HDEL", key, *stale))
-        self._stale = frozenset()
+            self._effects += (("HDEL", key, *stale),)
+        self._stale = ()
 
     def _seal(self) -> None:
         """Seal complete chunks, drop those past the retained history, trim the tail."""
@@ -397,21 +398,21 @@ class Stream:
             seqs = range(head.sealed, end)  # without those that are damaged
             blobs = [msgspec.Raw(self.tail[seq]) for seq in seqs if seq in self.tail]
             self._sealing = {**self._sealing, number: seal(name, number, blobs)}
-            self._effects.append(("HSET", key, str(number), self._sealing[number]))
+            self._effects += (("HSET", key, str(number), self._sealing[number]),)
             head.sealed = end
             self._touched = True
         oldest = (max(0, head.seq - head.settings.history) + self.phase) // CHUNK
         sealed = (head.sealed + self.phase) // CHUNK
         gone = range(head.oldest, min(oldest, sealed))
         if gone:
-            self._effects.append(("HDEL", key, *(str(number) for number in gone)))
+            self._effects += (("HDEL", key, *(str(number) for number in gone)),)
             head.oldest = gone.stop
             self._touched = True
         end = min(head.sealed, head.checkpoint)
         if min((next(iter(self.tail), end), *self.damaged)) < end:
             done = [seq for seq in (*self.tail, *self.damaged) if seq < end]
             # New ones too: the end of the warm-up puts records that are stored already.
-            self._effects.append(("HDEL", keys.tail(p, name), *map(str, done)))
+            self._effects += (("HDEL", keys.tail(p, name), *map(str, done)),)
             self.tail = _without(self.tail, done)
             self.damaged = _without(self.damaged, done) or NOTHING
             self._new = _without(self._new, done) or NOTHING
