@@ -104,16 +104,7 @@ class Worker:
             logger.warning("partition %d was taken over", partition)
             self._disown(partition)
             self._hurry()  # unless somebody has it by now: leases end while a store hangs
-        now = time.monotonic()
-        every_s = MAINTAIN_S if now > self._hurry_until else BACKOFF_S
-        if now - self._maintained > min(every_s, self.settings.lease_ttl_ms / 4000):
-            self._maintained = now
-            with cpu_time(metrics.HOUSEKEEPING):
-                self._maintain()
-        elif self.collector is not None and self.collector.due:
-            self._settle()  # no batch is under way, whose objects would be kept
-            with cpu_time(metrics.HOUSEKEEPING):
-                self.collector.tend()
+        self._keep_house()
         if not self.offsets:
             time.sleep(IDLE_MS / 1000)
             return
@@ -135,6 +126,19 @@ class Worker:
                 self.collector.rest()
         if self._jobs:
             self._advance()
+
+    def _keep_house(self) -> None:
+        """Look at leases, memory and garbage, as far as it is time."""
+        now = time.monotonic()
+        every_s = MAINTAIN_S if now > self._hurry_until else BACKOFF_S
+        if now - self._maintained > min(every_s, self.settings.lease_ttl_ms / 4000):
+            self._maintained = now
+            with cpu_time(metrics.HOUSEKEEPING):
+                self._maintain()
+        elif self.collector is not None and self.collector.due:
+            self._settle()  # no batch is under way, whose objects would be kept
+            with cpu_time(metrics.HOUSEKEEPING):
+                self.collector.tend()
 
     def _in_room(self, found: dict[int, list[Item]]) -> dict[int, list[Item]]:
         """The first items of each partition whose streams fit into memory, which are loaded."""

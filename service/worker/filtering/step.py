@@ -122,13 +122,9 @@ def _needs_no_warmup(engine: Engine, stream: Stream) -> bool:
 
 def _begin(engine: Engine, streams: list[Stream]) -> None:
     """Start filters with a known location and scale, through what was kept so far."""
+    engine.begin(streams)
     for stream in streams:
-        engine.tick()
-        head = stream.live()
-        slab = engine.slab(head)
-        prior = slab.prior(head.location or [], head.scale or [])
-        stream.slab, stream.row = slab, slab.add(slab.start(prior), prior)
-        head.warm = True
+        stream.live().warm = True
     for i in range(max((len(stream.buffer) for stream in streams), default=0)):
         now = [(s, s.buffer[i]) for s in streams if i < len(s.buffer)]
         metrics.REPLAYED.inc(len(now))

@@ -6,7 +6,7 @@ import logging
 import time
 from collections import OrderedDict
 from collections.abc import Callable, Container, Iterable, Mapping, Sequence
-from functools import cached_property
+from functools import cached_property, partial
 from typing import NamedTuple, TypeVar
 
 import msgspec
@@ -75,25 +75,39 @@ class Engine:
                 self.streams.move_to_end((partition, name))
             else:
                 missing.append(name)
-        loaded = []
-        for name, each, wrong in self._fetch(partition, missing):
+        found: list[tuple[Stream, Stored]] = []
+        for name, stored, wrong in self._fetch(partition, missing):
             self.tick()
-            stream = Stream(partition, name, each)
+            stream = Stream(partition, name, stored)
             self.streams[partition, name] = stream
-            try:
-                if wrong:
-                    raise CorruptState(wrong)
-                self._begin(stream, each)
-                loaded.append(stream)
-            except (CorruptState, Unreadable, msgspec.MsgspecError) as error:
-                self._break(stream, each, str(error))
-            except ServiceError as refusal:  # its model is missing: again at the next command
-                stream.unserved = refusal
-            stream.count()
-        self._replay([s for s in loaded if s.slab is not None])
+            if self._usable(stream, stored, partial(self._read, stream, stored, wrong)):
+                found.append((stream, stored))
+        self.begin([stream for stream, _ in found if stream.alive and stream.live().warm])
+        loaded = [
+            stream
+            for stream, stored in found
+            if self._usable(stream, stored, partial(self._resume, stream, stored))
+        ]
+        self._replay([stream for stream in loaded if stream.slab is not None])
+        for name in missing:
+            self.streams[partition, name].count()
 
-    def _begin(self, stream: Stream, stored: Stored) -> None:
+    def _usable(self, stream: Stream, stored: Stored, part: Callable[[], None]) -> bool:
+        """Do a part of loading a stream; False where the stream cannot be used as it is."""
+        try:
+            part()
+        except (CorruptState, Unreadable, msgspec.MsgspecError) as error:
+            self._break(stream, stored, str(error))
+        except ServiceError as refusal:  # its model is missing: again at the next command
+            stream.unserved = refusal
+        else:
+            return True
+        return False
+
+    def _read(self, stream: Stream, stored: Stored, wrong: str | None) -> None:
         """Take over what is stored; raises where the stream cannot be used as it is."""
+        if wrong:
+            raise CorruptState(wrong)
         stream.recall(stored.idempotency)
         stream.read_tail(stored.tail)
         if stored.head is not None:
@@ -102,12 +116,33 @@ class Engine:
         elif stored.named or stored.tail:
             raise CorruptState("its head is missing")
         self._know(stream)
-        checkpoint = stored.checkpoint
-        if checkpoint is not None:
+        self._connect(stream)
+
+    def _resume(self, stream: Stream, stored: Stored) -> None:
+        """Go on from the checkpoint of a stream, if it has one."""
+        blob = stored.checkpoint
+        if blob is not None:
             field = f"{stream.live().generation}:{stream.live().checkpoint}"
-            checkpoint = decoded(bytes, checkpoint, "checkpoint", stream.name, field)
-        self._restore(stream, checkpoint)
+            blob = decoded(bytes, blob, "checkpoint", stream.name, field)
+        self._put_checkpoint(stream, blob)
         self._spare(stream)
+
+    def begin(self, streams: Iterable[Stream]) -> None:
+        """Put streams on the device, as before any observation; location and scale are known."""
+        groups: dict[int, tuple[Slab, list[Stream]]] = {}
+        for stream in streams:
+            slab = self.slab(stream.live())
+            groups.setdefault(id(slab), (slab, []))[1].append(stream)
+        for slab, group in groups.values():
+            for i in range(0, len(group), slab.step_rows):
+                self.tick()
+                part = group[i : i + slab.step_rows]
+                heads = [stream.live() for stream in part]
+                rows = slab.begin(
+                    [head.location or [] for head in heads], [head.scale or [] for head in heads]
+                )
+                for stream, row in zip(part, rows, strict=True):
+                    stream.slab, stream.row = slab, row
 
     def _spare(self, stream: Stream) -> None:
         """Keep aside what is damaged of a stream that can be used without it."""
@@ -197,8 +232,8 @@ class Engine:
         }
         self.note(stream, parts, reason)
 
-    def _restore(self, stream: Stream, checkpoint: bytes | None) -> None:
-        """Put the stream's last checkpoint on the device; its tail is replayed later."""
+    def _connect(self, stream: Stream) -> None:
+        """Take the records that are to be replayed; raises CorruptState where one is missing."""
         if not stream.alive:
             return
         head = stream.live()
@@ -210,24 +245,30 @@ class Engine:
         if any(seq not in records or records[seq].seq != seq for seq in wanted):
             raise CorruptState(f"its tail does not connect seq {first} with its head")
         stream.buffer = [records[seq] for seq in range(head.checkpoint, head.seq)]
-        if not head.warm:
+        if head.warm:
+            self.slab(head)  # raises where its model is missing
+
+    def _put_checkpoint(self, stream: Stream, checkpoint: bytes | None) -> None:
+        """Put a stream's last checkpoint on the device; its tail is replayed later."""
+        slab = stream.slab
+        if slab is None:
             return
+        head = stream.live()
         if head.checkpoint and checkpoint is None:
             raise CorruptState(f"its checkpoint at seq {head.checkpoint} is missing")
-        slab = self.slab(head)
-        prior = slab.prior(head.location or [], head.scale or [])
         if head.checkpoint and checkpoint is not None:
+            prior = slab.row_prior(stream.row)
             state = codec.decode(slab.model, prior, slab.max_hypotheses, checkpoint)
             if int(state.seq) != head.checkpoint:
                 raise CorruptState(f"its checkpoint is at seq {int(state.seq)}")
-        else:
-            state = slab.start(prior)
-        stream.slab, stream.row = slab, slab.add(state, prior)
+            slab.put(stream.row, state)
 
     def restore(self, stream: Stream, checkpoint: bytes | None) -> None:
         """Put one stream on the device, from its checkpoint and its tail; raises CorruptState."""
-        self._restore(stream, checkpoint)
-        if stream.slab is not None:
+        self._connect(stream)
+        if stream.alive and stream.live().warm:
+            self.begin([stream])
+            self._put_checkpoint(stream, checkpoint)
             self._replay([stream])
 
     def _replay(self, streams: list[Stream]) -> None:

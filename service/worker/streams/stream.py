@@ -18,7 +18,7 @@ from service.worker.streams.ledger import Share
 from service.worker.streams.slab import Slab
 
 # About, of a stream, of an entry beside its own bytes, and of a struct that is not encoded.
-STREAM_BYTES, ENTRY_BYTES, STRUCT_BYTES = 3000, 110, 500
+STREAM_BYTES, ENTRY_BYTES, STRUCT_BYTES = 2200, 110, 500
 # Stands for every dict of a stream that has no entry: most have none, and an empty one of its own
 # takes 64 bytes. It cannot be written to by mistake.
 NOTHING: Any = MappingProxyType({})

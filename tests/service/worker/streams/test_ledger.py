@@ -66,17 +66,16 @@ def do(bench, action, name, draw):
     """Do something to a stream; what it leads to is for the worker to count."""
     engine, partition = bench.worker.engine, bench.partition(name)
     stream = engine.streams.get((partition, name))
-    if action == "observe":
-        bench.send(Observe(name, [Observation(y=draw.gauss(0, 1))]))
-    elif action == "list":
-        seen = [Observation(y=draw.gauss(0, 1)) for _ in range(draw.randint(1, 30))]
-        bench.send(Observe(name, seen, key=f"k{draw.random()}", digest="d"))
-    elif action == "delete":
-        bench.send(Delete(name))
-    elif action == "resize":
-        bench.send(Configure(name, {**KNOWN, "max_hypotheses": draw.choice([10, 20])}))
-    elif action == "fail":
-        bench.send(Observe(name, [Observation(y=1.0), Observation(y=[1.0, 2.0])]))
+    seen = [Observation(y=draw.gauss(0, 1)) for _ in range(draw.randint(1, 30))]
+    commands = {
+        "observe": Observe(name, seen[:1]),
+        "list": Observe(name, seen, key=f"k{draw.random()}", digest="d"),
+        "delete": Delete(name),
+        "resize": Configure(name, {**KNOWN, "max_hypotheses": draw.choice([10, 20])}),
+        "fail": Observe(name, [Observation(y=1.0), Observation(y=[1.0, 2.0])]),
+    }
+    if action in commands:
+        bench.send(commands[action])
     elif action == "lose":
         bench.worker._disown(partition)
     elif action == "evict" and stream is not None:
