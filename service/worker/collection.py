@@ -15,7 +15,9 @@ import time
 # seldom meets what is needed until its end.
 YOUNG = 10_000
 DUE = 3  # collections of the youngest after which the rest is frozen: some 10 ms of work
-THAW_S = 3600.0  # least time between full collections of everything
+# Least time between full collections of everything. With 100,000 streams one takes most of a
+# second, and few objects wait for it.
+THAW_S = 86_400.0
 
 
 class Collector:

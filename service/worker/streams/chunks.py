@@ -118,10 +118,16 @@ class Chunks:
             places.append(place)
         return list(found.values())
 
-    def trim(self) -> int:
-        """Move rows together, and give back chunks that are not needed; returns their bytes."""
+    def trim(self, eager: bool = True) -> int:
+        """Move rows together, and give back chunks that are not needed; returns their bytes.
+
+        Unless `eager`, free rows stay, as many as the largest chunk has: a chunk that was just
+        taken for rows to come would have others moved into it.
+        """
         before = self.rows
         spare = before - len(self)
+        if not eager and len(self):
+            spare -= max(chunk.rows for chunk in self._chunks)
         for chunk in sorted(self._chunks, key=lambda each: each.used):
             if chunk.rows <= spare:
                 spare -= chunk.rows

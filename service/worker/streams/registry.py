@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import logging
 import time
-from collections import OrderedDict
 from collections.abc import Callable, Container, Iterable, Mapping, Sequence
 from functools import cached_property, partial
 from typing import NamedTuple, TypeVar
@@ -53,7 +52,7 @@ class Engine:
         self.settings, self.store = settings, store
         self._sharing = sharing
         self.catalogue = Catalogue(settings.models_dir, settings.device)
-        self.streams: OrderedDict[tuple[int, str], Stream] = OrderedDict()
+        self.streams: dict[tuple[int, str], Stream] = {}  # those used longest ago come first
         self._ledger = Ledger(self.streams)
         self._slabs: dict[tuple[str, str | None, int, Options], Slab] = {}
         self.ahead_ms = 0.0  # how far the store's clock is ahead of this machine's
@@ -71,8 +70,9 @@ class Engine:
         self._ledger.mark((partition, name) for name in names)
         missing = []
         for name in dict.fromkeys(names):
-            if (partition, name) in self.streams:
-                self.streams.move_to_end((partition, name))
+            stream = self.streams.pop((partition, name), None)
+            if stream is not None:
+                self.streams[partition, name] = stream
             else:
                 missing.append(name)
         found: list[tuple[Stream, Stored]] = []
@@ -424,11 +424,13 @@ class Engine:
         for stream in self._to_go(coming, self.busy):
             if (stream.partition, stream.name) not in used:
                 self.evict(stream)
-        self._trim()  # also empty slabs stay: one of them is being filled
+        self._trim(coming)  # also empty slabs stay: one of them is being filled
 
-    def _trim(self) -> None:
-        """Give back the memory of rows that no stream has."""
-        if sum([slab.trim() for slab in self._slabs.values()]):
+    def _trim(self, coming: int = 0) -> None:
+        """Give back the memory of rows that no stream has, all of it where room is short."""
+        host, device = self.held()
+        short = self.room.excess(host, device + coming) > 0
+        if sum([slab.trim(eager=short) for slab in self._slabs.values()]):
             give_back()
 
     def drop_broken(self, keys: Iterable[tuple[int, str]]) -> None:

@@ -91,9 +91,9 @@ class Slab:
         """Memory of rows that no stream has."""
         return self.nbytes - len(self._chunks) * self.row_bytes
 
-    def trim(self) -> int:
-        """Give back memory that no stream needs; returns its bytes."""
-        return self._chunks.trim()
+    def trim(self, eager: bool = True) -> int:
+        """Give back memory that no stream needs; returns its bytes. eager: all of it."""
+        return self._chunks.trim(eager)
 
     def prior(self, location: list[float], scale: list[float]) -> Prior:
         """Prior of one stream."""

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from service.observability.metrics import REGISTRY
 from service.wire import Configure, Delete, Observation, Observe
-from service.worker.collection import Collector
+from service.worker.collection import THAW_S, Collector
 from service.worker.streams.ledger import Tally
 
 KNOWN = {"location": [0.0], "scale": [1.0]}
@@ -144,7 +144,7 @@ def test_new_garbage_is_collected_and_the_rest_is_left_alone(collector):
     assert Knot.gone == 1  # it was frozen, and has no end of its own
 
 
-def test_what_was_frozen_is_collected_in_a_quiet_hour(collector, monkeypatch):
+def test_what_was_frozen_is_collected_once_a_day(collector, monkeypatch):
     Knot.gone = 0
     kept = Knot()
     collector.tend()
@@ -152,7 +152,7 @@ def test_what_was_frozen_is_collected_in_a_quiet_hour(collector, monkeypatch):
     collector.rest()
     assert Knot.gone == 0
     now = time.monotonic()
-    monkeypatch.setattr("service.worker.collection.time.monotonic", lambda: now + 3601.0)
+    monkeypatch.setattr("service.worker.collection.time.monotonic", lambda: now + THAW_S + 1.0)
     collector.rest()
     assert Knot.gone == 1
     assert gc.get_freeze_count() > 0
