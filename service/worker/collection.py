@@ -11,6 +11,8 @@ from __future__ import annotations
 import gc
 import time
 
+from model_core import kernel
+
 # New containers until the youngest are collected: more than a batch makes, so that a collection
 # seldom meets what is needed until its end.
 YOUNG = 10_000
@@ -33,10 +35,15 @@ class Collector:
     def due(self) -> bool:
         """Whether so much is new that the next look at it should not wait."""
         _, young, old = gc.get_count()
-        return young >= DUE or old > 0
+        return (young >= DUE or old > 0) and not kernel.compiling()
 
     def tend(self) -> None:
-        """Collect what came since the last time, and freeze the rest of it."""
+        """Collect what came since the last time, and freeze the rest of it.
+
+        Nothing is frozen while kernels are compiled: a compiler leaves cycles behind, and many.
+        """
+        if kernel.compiling():
+            return
         gc.collect()
         gc.freeze()
 

@@ -8,6 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from model_core import kernel
 from service.observability.metrics import REGISTRY
 from service.wire import Configure, Delete, Observation, Observe
 from service.worker.collection import THAW_S, Collector
@@ -142,6 +143,18 @@ def test_new_garbage_is_collected_and_the_rest_is_left_alone(collector):
     del kept
     collector.tend()
     assert Knot.gone == 1  # it was frozen, and has no end of its own
+
+
+def test_nothing_is_frozen_while_kernels_are_compiled(collector, monkeypatch):
+    monkeypatch.setattr(kernel, "compiling", lambda: True)
+    kept, frozen = Knot(), gc.get_freeze_count()
+    collector.tend()
+    assert gc.get_freeze_count() <= frozen
+    assert not collector.due
+    Knot.gone = 0
+    del kept
+    gc.collect()  # as the system does at last by itself
+    assert Knot.gone == 1
 
 
 def test_what_was_frozen_is_collected_once_a_day(collector, monkeypatch):
