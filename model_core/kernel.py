@@ -81,6 +81,11 @@ def compile_soon(kernel: Compiled | None) -> None:
             _Compiler.thread.start()
 
 
+def compiling() -> bool:
+    """Whether kernels are being compiled in this process, or wait for it."""
+    return _Compiler.busy or not _Compiler.waiting.empty()
+
+
 @contextlib.contextmanager
 def eager_only() -> Iterator[None]:
     """Turn compiled kernels off, in the whole process."""
@@ -103,12 +108,16 @@ class _Compiler:
     waiting: queue.SimpleQueue[Compiled] = queue.SimpleQueue()
     starting = threading.Lock()
     thread: threading.Thread | None = None
+    busy = False
 
 
 def _compile() -> None:
     while True:
         kernel = _Compiler.waiting.get()
+        _Compiler.busy = True
         try:
             kernel.compile()
         except Exception:  # the eager kernel goes on serving
             logger.exception("cannot compile the kernel of %s", kernel.model.kind)
+        finally:
+            _Compiler.busy = False

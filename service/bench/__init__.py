@@ -2,15 +2,18 @@
 
 from service.bench.overload import OverloadBench, bench_overload
 from service.bench.processes import BenchError
+from service.bench.scale import ScaleBench, bench_scale
 from service.bench.serve import ServeBench, bench_serve
 from service.bench.step import StepBench, bench_step
 
 __all__ = [
     "BenchError",
     "OverloadBench",
+    "ScaleBench",
     "ServeBench",
     "StepBench",
     "bench_overload",
+    "bench_scale",
     "bench_serve",
     "bench_step",
 ]

@@ -114,6 +114,28 @@ def _stop(child: subprocess.Popen[bytes]) -> None:
 
 def cpu_seconds(server: Server) -> dict[str, float]:
     """CPU time of a server and all its descendants so far, by role; empty where unknown."""
+    total: dict[str, float] = {}
+    for pid, used in _family(server).items():
+        role = _role(pid)
+        total[role] = total.get(role, 0.0) + used / os.sysconf("SC_CLK_TCK")
+    return total
+
+
+def memory_bytes(server: Server) -> dict[str, int]:
+    """Resident memory of a server and all its descendants, by role; empty where unknown."""
+    total: dict[str, int] = {}
+    for pid in _family(server):
+        try:
+            pages = int((PROC / str(pid) / "statm").read_text().split()[1])
+        except OSError:  # it ended meanwhile
+            continue
+        role = _role(pid)
+        total[role] = total.get(role, 0) + pages * os.sysconf("SC_PAGE_SIZE")
+    return total
+
+
+def _family(server: Server) -> dict[int, int]:
+    """Processes of a server, itself among them, with the clock ticks they used."""
     if server.pid is None or not PROC.joinpath("self/stat").exists():
         return {}
     parent: dict[int, int] = {}
@@ -129,11 +151,7 @@ def cpu_seconds(server: Server) -> dict[str, float]:
     family = {server.pid}
     while more := {pid for pid, of in parent.items() if of in family} - family:
         family |= more
-    total: dict[str, float] = {}
-    for pid in family & ticks.keys():
-        role = _role(pid)
-        total[role] = total.get(role, 0.0) + ticks[pid] / os.sysconf("SC_CLK_TCK")
-    return total
+    return {pid: ticks[pid] for pid in family & ticks.keys()}
 
 
 def _role(pid: int) -> str:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import gc
 import logging
 import os
 import secrets
@@ -128,6 +127,7 @@ def worker(
     if "/" in chosen:
         fail(f"--worker-id: expected an id without '/', got {chosen!r}")
     begin("worker" if parent_fd is None else chosen.partition("-")[0], settings, parent_fd)
+    from service.worker.collection import Collector
     from service.worker.worker import Worker  # torch: a second or more
 
     try:
@@ -140,9 +140,7 @@ def worker(
         if settings.metrics_port:
             metrics.serve(settings.metrics_port)
         log.info("%s computes on %s", chosen, settings.device)
-        # What torch and others loaded is permanent: a collection need not go through it.
-        gc.collect()
-        gc.freeze()
+        found.collector = Collector()
         found.run()
     except (
         StartupError,

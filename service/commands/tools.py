@@ -172,6 +172,29 @@ def bench_serve(
         fail(str(error), 1)
 
 
+@bench.command("scale")
+def bench_scale(
+    streams: Annotated[int, typer.Option(min=1, help="Number of streams.")] = 100_000,
+    seconds: Annotated[float, typer.Option(help="Duration of measured load.")] = 30.0,
+    rounds: Annotated[int, typer.Option(min=1, help="Time slices of each, in turn.")] = 3,
+    model: Annotated[str, typer.Option(help="Model of the streams.")] = "gaussian",
+    json: Annotated[
+        Path | None, typer.Option("--json", help="Write the numbers to this file, too.")
+    ] = None,
+) -> None:
+    """Compare the throughput with many streams in one worker to that with 1,000.
+
+    Also the memory that a stream takes, and the CPU time of the worker's housekeeping.
+    """
+    from service.bench import BenchError
+    from service.bench import bench_scale as run
+
+    try:
+        run(streams=streams, seconds=seconds, rounds=rounds, model=model, file=json)
+    except BenchError as error:
+        fail(str(error), 1)
+
+
 @bench.command("step")
 def bench_step(
     models: Annotated[

@@ -197,6 +197,13 @@ LOG_ROLLBACKS = Counter(
     "Logs that ended before their committed offset and were repaired.",
     registry=REGISTRY,
 )
+HOUSEKEEPING = Histogram(
+    "moca_housekeeping_seconds",
+    "CPU time of one round of a worker's housekeeping (leases, eviction, gauges, garbage), "
+    "in seconds.",
+    buckets=(5e-4, 1e-3, 2e-3, 5e-3, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1.0),
+    registry=REGISTRY,
+)
 CHECKPOINT_AGE = Gauge(
     "moca_checkpoint_age_seconds",
     "Age of the oldest checkpoint among resident streams that have advanced since, in seconds.",

@@ -148,7 +148,7 @@ READ_ONLY = (
 )  # change nothing, and need no answer past their deadline
 
 
-class Envelope(Struct, array_like=True):
+class Envelope(Struct, array_like=True, gc=False):
     """A command with what the API stamps on it."""
 
     number: int  # counts up in one API process; its outcome is found under it
@@ -160,7 +160,7 @@ class Envelope(Struct, array_like=True):
     trace: str | None = None  # where it stands in a trace: ids of trace and span; None: in none
 
 
-class LogEntry(Struct, array_like=True):
+class LogEntry(Struct, array_like=True, gc=False):
     """One log entry: the commands that one API process appended together."""
 
     incarnation: str
@@ -177,7 +177,7 @@ class CommandSum(NamedTuple):
     crc: int
 
 
-class Sums(Struct, array_like=True):
+class Sums(Struct, array_like=True, gc=False):
     """Checksums of a log entry's commands, which lie one after the other from `start` on.
 
     With these a damaged command is known by its number, and the others of the entry are not hurt.
@@ -190,7 +190,7 @@ class Sums(Struct, array_like=True):
     sharded: bool = False  # whether outcomes are listened for on channels of the partition
 
 
-class Outcome(Struct, array_like=True):
+class Outcome(Struct, array_like=True, gc=False):
     """Result of one command.
 
     `body` holds JSON texts. Observe: one per applied observation and, when `status` is an

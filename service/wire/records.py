@@ -9,7 +9,7 @@ from msgspec import Struct, field
 from service.wire.commands import Observation
 
 
-class Durations(Struct):
+class Durations(Struct, gc=False):
     """Hazard of regimes whose durations are negative binomial, in observations."""
 
     mean: float
@@ -19,13 +19,13 @@ class Durations(Struct):
 Hazard = float | Durations | tuple[float, ...]  # the last: a table by run length
 
 
-class Sensitivity(Struct):
+class Sensitivity(Struct, gc=False):
     """How sensitive a stream is, in false alarms per 1,000 observations of one regime."""
 
     false_alarms_per_1000: float
 
 
-class StreamSettings(Struct, omit_defaults=True):
+class StreamSettings(Struct, omit_defaults=True, gc=False):
     """Settings of one stream; None means the model's or the service's default."""
 
     model: str = ""  # NAME@VERSION once the stream exists
@@ -48,7 +48,7 @@ class StreamSettings(Struct, omit_defaults=True):
     sensitivity: Sensitivity | None = None
 
 
-class Change(Struct, array_like=True):
+class Change(Struct, array_like=True, gc=False):
     """Settings that were changed before the observation at `seq`."""
 
     seq: int
@@ -57,7 +57,7 @@ class Change(Struct, array_like=True):
     number: int = 0  # counts the stream's changes from 1; 0: kept before they were counted
 
 
-class PendingSettings(Struct, array_like=True):
+class PendingSettings(Struct, array_like=True, gc=False):
     """Effective settings of pending observations before `until`."""
 
     until: int
@@ -66,7 +66,7 @@ class PendingSettings(Struct, array_like=True):
     interval: float | None
 
 
-class Alarm(Struct, omit_defaults=True):
+class Alarm(Struct, omit_defaults=True, gc=False):
     """What a stream's sensitivity comes to.
 
     threshold: of `changed_probability`, at which a change is confirmed. delays: to expect, by the
@@ -78,7 +78,7 @@ class Alarm(Struct, omit_defaults=True):
     differs: list[str] = []
 
 
-class Event(Struct, omit_defaults=True):
+class Event(Struct, omit_defaults=True, gc=False):
     """A changepoint, from suspicion on. `start` and the `_at` fields are values of `seq`."""
 
     id: int
@@ -94,7 +94,7 @@ class Event(Struct, omit_defaults=True):
     verdict: bool | None = None  # a person's word: whether it was a change
 
 
-class Head(Struct, omit_defaults=True):
+class Head(Struct, omit_defaults=True, gc=False):
     """What a stream is, written with every commit that touches it."""
 
     generation: int
@@ -164,7 +164,7 @@ class Record(Struct, array_like=True, omit_defaults=True, gc=False):
     belief_override: list[tuple[int, float]] | None = None  # made just before this one
 
 
-class IdempotencyRecord(Struct, array_like=True):
+class IdempotencyRecord(Struct, array_like=True, gc=False):
     """What one part of a keyed request did."""
 
     digest: str

@@ -18,13 +18,14 @@ from service.store.log import Commit, Lease, Log, Offset, Verdict
 from service.store.worker_reads import Store
 from service.worker.background_jobs import Jobs, is_background
 from service.worker.batch import CommandBatch
+from service.worker.collection import Collector
 from service.worker.commit import Committer, commit_of, refused
 from service.worker.leases import Census, Leases, share
 from service.worker.self_test import rehearse
 from service.worker.streams.registry import Engine
 from service.worker.streams.stream import Stream
 from service.worker.streams.task import Item, decode_entries, in_reach
-from service.worker.timing import Stages
+from service.worker.timing import Stages, cpu_time
 
 logger = logging.getLogger(__name__)
 READ_ENTRIES = 64  # of each partition at a time: 16 MiB at most
@@ -52,6 +53,7 @@ class Worker:
         self.engine.tick = self.leases.tick
         self._jobs = Jobs(self.engine, self._tracer)
         self.engine.busy = self._jobs
+        self.collector: Collector | None = None  # of a process that does nothing else
         self._census = Census()
         self.offsets: dict[int, Offset] = {}
         self._blame = True
@@ -102,11 +104,7 @@ class Worker:
             logger.warning("partition %d was taken over", partition)
             self._disown(partition)
             self._hurry()  # unless somebody has it by now: leases end while a store hangs
-        now = time.monotonic()
-        every_s = MAINTAIN_S if now > self._hurry_until else BACKOFF_S
-        if now - self._maintained > min(every_s, self.settings.lease_ttl_ms / 4000):
-            self._maintained = now
-            self._maintain()
+        self._keep_house()
         if not self.offsets:
             time.sleep(IDLE_MS / 1000)
             return
@@ -127,9 +125,24 @@ class Worker:
         self._jobs.take(found)
         if found:
             self._work(found)
+        elif self.collector is not None and not self._jobs:
+            self.collector.rest()
         if self._jobs:
             self._settle()
             self._advance()
+
+    def _keep_house(self) -> None:
+        """Look at leases, memory and garbage, as far as it is time."""
+        now = time.monotonic()
+        every_s = MAINTAIN_S if now > self._hurry_until else BACKOFF_S
+        if now - self._maintained > min(every_s, self.settings.lease_ttl_ms / 4000):
+            self._maintained = now
+            with cpu_time(metrics.HOUSEKEEPING):
+                self._maintain()
+        elif self.collector is not None and self.collector.due:
+            self._settle()  # no batch is under way, whose objects would be kept
+            with cpu_time(metrics.HOUSEKEEPING):
+                self.collector.tend()
 
     def _in_room(self, found: dict[int, list[Item]]) -> dict[int, list[Item]]:
         """The first items of each partition whose streams fit into memory, which are loaded."""
@@ -178,6 +191,7 @@ class Worker:
         commits = [self._commit_of(leases[p], items[p], s) for p, s in touched.items() if items[p]]
         self._submit(commits, stages)
         self.engine.committing = set(batch.queues)
+        self.engine.changed(batch.queues)
         self.engine.drop_broken(batch.queues)
         self._busy = set()
 
@@ -241,6 +255,8 @@ class Worker:
         self._blame = True
         self._make_room()
         self.engine.measure()
+        if self.collector is not None:
+            self.collector.tend()
 
     def _hurry(self) -> None:
         """Share the partitions anew at once, and soon again until all workers are back."""
@@ -332,7 +348,7 @@ class Worker:
         """Hand a partition over: its states are written first."""
         self._jobs.end(partition)
         self._settle()
-        streams = [s for (p, _), s in self.engine.streams.items() if p == partition]
+        streams = self.engine.of_partition(partition)
         self._keep(partition, [s.name for s in streams if s.alive and s.slab is not None])
         lease = self.leases.drop(partition)
         self._forget(partition)
@@ -348,6 +364,7 @@ class Worker:
         self.engine.checkpoint(partition, streams)
         at = self.offsets[partition]
         effects = [effect for stream in streams for effect in stream.effects()]
+        self.engine.changed((partition, name) for name in names)
         if effects:
             token = self.leases.held()[partition].token
             self._commit([Commit(partition, token, at, at, 0, effects, [])])

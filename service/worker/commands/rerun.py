@@ -19,9 +19,10 @@ from service.store.worker_reads import CHUNK, CorruptState, Store, Stored, unsea
 from service.wire import Event, Head, Record, StreamSettings
 from service.worker.commands import predict, set_belief
 from service.worker.filtering import warmup
-from service.worker.filtering.step import advance_head, publish_events, replay, track_events
+from service.worker.filtering.step import advance_head, publish_events, track_events
 from service.worker.streams import step_inputs
 from service.worker.streams.registry import Engine
+from service.worker.streams.series import replay
 from service.worker.streams.stream import Stream
 
 T = TypeVar("T")
@@ -196,7 +197,7 @@ def adopt(
         changed.append(replace(gone, state="withdrawn"))
     stream.leave()
     stream.head, stream.unserved = head, None
-    stream.slab, stream.row, stream.buffer = found.stream.slab, found.stream.row, []
+    stream.slab, stream.row, stream.buffer = found.stream.slab, found.stream.row, ()
     if stream.slab is None:
         stream.buffer = list(found.records)
     stream.relay(found.records)

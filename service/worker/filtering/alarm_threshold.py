@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
@@ -16,12 +15,6 @@ from service.models import sensitivity_curves
 from service.wire import Alarm, Head, StreamSettings
 
 BEARING = ("sensitivity", "hazard", "outlier_rate", "max_hypotheses", "warmup", "location", "scale")
-
-
-def alarm_inputs(heads: Iterable[Head]) -> tuple[list[int], list[float]]:
-    """Start of each stream's last confirmed event, and its threshold; 0 where it has none."""
-    pairs = [(h.confirmed_start, 0.0 if h.alarm is None else h.alarm.threshold) for h in heads]
-    return [start for start, _ in pairs], [threshold for _, threshold in pairs]
 
 
 def of(models_dir: Path, model: UnderlyingModel, settings: StreamSettings) -> Alarm | None:

@@ -15,7 +15,6 @@ from msgspec.structs import replace
 from service.errors.base import ServiceError
 from service.errors.stream import NotAwaited
 from service.wire import Head, Observation, Observe, PendingSettings, Record, timestamps
-from service.worker.filtering import alarm_threshold
 from service.worker.filtering.step import observe, record_step, wake
 from service.worker.streams import step_inputs
 from service.worker.streams.answers import Answer
@@ -145,7 +144,7 @@ def _run_ahead(
         stream.come_back()
         row = slab.add(slab.state(stream.row), slab.row_prior(stream.row))
         stream.ahead = Ahead(row, 0)
-    watched = alarm_threshold.alarm_inputs([head])
+    watched = step_inputs.alarm_inputs([head])
     while stream.ahead.count < count:
         at = stream.ahead.count
         record = _record(engine, stream, head.seq + at, head.pending[at])

@@ -72,14 +72,14 @@ def publish(stream: Stream, task: Task) -> None:
             stream.name, head.settings.model, head.generation, event, time, task.envelope.time_ms
         )
         number = event_entries.number_of(stream.partition, id_)
-        stream.feed.append((id_, event_entries.encode(raised, number)))
+        stream.feed += ((id_, event_entries.encode(raised, number)),)
 
 
 def effects(partition: int, streams: Sequence[Stream], most: int) -> list[tuple[Argument, ...]]:
     """What the streams raised, in the order of the log; at most about `most` entries stay."""
     entries = sorted(entry for stream in streams for entry in stream.feed)
     for stream in streams:
-        stream.feed = []
+        stream.feed = ()
     if not entries:
         return []
     parts = [part for id_, blob in entries for part in (str(id_), blob)]

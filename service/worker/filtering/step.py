@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Sequence
 
 import torch
 
@@ -12,9 +12,11 @@ from model_core.upm.base import UnderlyingModel
 from service.errors.base import LabelOutOfRange, NumericalFault, ServiceError
 from service.observability import metrics, model_metrics
 from service.wire import Event, Head, Record, numbers, timestamps
-from service.worker.filtering import alarm_threshold, events, warmup
+from service.worker.filtering import events, warmup
+from service.worker.streams import step_inputs
 from service.worker.streams.answers import Answer, AnyPlace, Place
-from service.worker.streams.registry import Engine, by_slab
+from service.worker.streams.registry import Engine
+from service.worker.streams.series import by_slab, replay_buffers, through
 from service.worker.streams.slab import Slab
 from service.worker.streams.stream import Stream
 from service.worker.streams.validation import LARGEST
@@ -33,7 +35,7 @@ def observe(engine: Engine, work: Sequence[tuple[Stream, Answer]]) -> list[Servi
 
 def _advance(slab: Slab, group: list[tuple[Stream, Answer]]) -> list[tuple[Answer, ServiceError]]:
     rows = [stream.row for stream, _ in group]
-    watched = alarm_threshold.alarm_inputs([stream.live() for stream, _ in group])
+    watched = step_inputs.alarm_inputs([stream.live() for stream, _ in group])
     detailed = [answer.detailed for _, answer in group]
     step = slab.step(rows, [a.record for _, a in group], *watched, detailed)
     faults: list[tuple[Answer, ServiceError]] = []
@@ -69,55 +71,6 @@ def observe_series(stream: Stream, answers: Sequence[Answer]) -> tuple[int, Serv
     return done, None
 
 
-def through(
-    stream: Stream, records: Sequence[Record], summarised: bool = True
-) -> Iterator[tuple[Readout, AnyPlace]]:
-    """Step one stream through its next records, by few calls of its kernel; see `Slab.in_series`.
-
-    Yields what each gave, up to the first that the kernel refuses. Where the caller confirms an
-    event, what follows is stepped anew: its numbers are about another start.
-    """
-    slab, at, refused = stream.slab, 0, False
-    assert slab is not None
-    while at < len(records) and not refused:
-        rest, before = records[at:], slab.state(stream.row)
-        (confirmed,), (threshold,) = alarm_threshold.alarm_inputs([stream.live()])
-        step = slab.series(stream.row, rest, confirmed, threshold, summarised)
-        refused, count = len(step.readouts) < len(rest), 0
-        for each in zip(step.readouts, step.places, strict=True):
-            count += 1
-            yield each
-            if stream.live().confirmed_start != confirmed:
-                refused = False
-                break
-        if count < len(rest):
-            slab.put(stream.row, before)
-            if count:
-                slab.series(stream.row, rest[:count], confirmed, threshold, summarised=False)
-        at += count
-
-
-def replay(stream: Stream, records: Sequence[Record]) -> Iterator[Readout]:
-    """Step one stream through what counts as applied, as `Slab.replay` does, in few calls.
-
-    Its state may be ahead of what was yielded until all was.
-    """
-    slab, at = stream.slab, 0
-    assert slab is not None
-    while at < len(records):
-        if slab.in_series and not records[at].belief_override:
-            later = range(at + 1, len(records))
-            end = next((i for i in later if records[i].belief_override), len(records))
-            for readout, _ in through(stream, records[at:end], summarised=False):
-                at += 1
-                yield readout
-            if at == end:
-                continue
-        watched = alarm_threshold.alarm_inputs([stream.live()])
-        yield from slab.replay([stream.row], [records[at]], *watched)
-        at += 1
-
-
 def _apply(stream: Stream, answer: Answer, readout: Readout, place: AnyPlace) -> None:
     record = answer.record
     answer.readout, answer.place = readout, place
@@ -147,27 +100,13 @@ def _needs_no_warmup(engine: Engine, stream: Stream) -> bool:
 
 def _begin(engine: Engine, streams: list[Stream]) -> None:
     """Start filters with a known location and scale, through what was kept so far."""
+    engine.begin(streams)
     for stream in streams:
-        engine.tick()
-        head = stream.live()
-        slab = engine.slab(head)
-        prior = slab.prior(head.location or [], head.scale or [])
-        stream.slab, stream.row = slab, slab.add(slab.start(prior), prior)
-        head.warm = True
-    for i in range(max((len(stream.buffer) for stream in streams), default=0)):
-        now = [(s, s.buffer[i]) for s in streams if i < len(s.buffer)]
-        metrics.REPLAYED.inc(len(now))
-        for slab, group in by_slab(now):
-            watched = alarm_threshold.alarm_inputs([s.live() for s, _ in group])
-            records = [record for _, record in group]
-            readouts = slab.replay([s.row for s, _ in group], records, *watched)
-            for (stream, record), readout in zip(group, readouts, strict=True):
-                # The record stays as it was answered.
-                record.previous_start = readout.born_previous_start
-                stream.put(record)
-                publish_events(stream, track_events(stream, record, readout), record.time)
-    for stream in streams:
-        stream.buffer = []
+        stream.live().warm = True
+    for stream, record, readout in replay_buffers(streams, engine.tick):
+        record.previous_start = readout.born_previous_start  # it stays as it was answered
+        stream.put(record)
+        publish_events(stream, track_events(stream, record, readout), record.time)
 
 
 def _warm_up(engine: Engine, cold: list[tuple[Stream, Answer]]) -> None:
@@ -183,7 +122,7 @@ def _warm_up(engine: Engine, cold: list[tuple[Stream, Answer]]) -> None:
     for stream, answer in cold:
         head, record = stream.live(), answer.record
         advance_head(head, record, None)
-        stream.buffer.append(record)
+        stream.buffer = [*stream.buffer, record]
         stream.put(record)
         model = engine.catalogue.of(head)
         values, waited = warmup.values_of(stream.buffer, model), len(stream.buffer)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import torch
@@ -31,7 +32,7 @@ def given(
     return (settings.location, one) if model.label in SCALE_FREE else None
 
 
-def values_of(records: list[Record], model: UnderlyingModel) -> list[list[float]]:
+def values_of(records: Sequence[Record], model: UnderlyingModel) -> list[list[float]]:
     """What location and scale are taken from: the labels there are, with inputs if they count."""
     labelled = [record for record in records if record.y is not None]
     if not model.scales_inputs:
@@ -49,7 +50,7 @@ def estimate(
 
 def provisional(
     model: UnderlyingModel,
-    histories: list[list[Record]],
+    histories: Sequence[Sequence[Record]],
     settings: list[StreamSettings],
     coming: list[list[float] | None],
     device: str,

@@ -74,15 +74,14 @@ class Chunks:
         """Bytes of the next chunk."""
         return self._next_rows() * self.row_bytes
 
-    def add(self, tensors: Sequence[Tensor]) -> int:
-        """Keep one row; returns its number."""
+    def reserve(self) -> int:
+        """Take a row that is written next; returns its number."""
         if self.full:
             self._chunks.append(Chunk(self._like, self._next_rows()))
         # Into the fullest, so that others empty.
         chunk = max((each for each in self._chunks if each.free), key=lambda each: each.used)
         number, self._next = self._next, self._next + 1
         self._places[number] = chunk, chunk.free.pop()
-        self.write([number], tensors)
         return number
 
     def remove(self, number: int) -> None:
@@ -123,10 +122,16 @@ class Chunks:
             places.append(place)
         return list(found.values())
 
-    def trim(self) -> int:
-        """Move rows together, and give back chunks that are not needed; returns their bytes."""
+    def trim(self, eager: bool = True) -> int:
+        """Move rows together, and give back chunks that are not needed; returns their bytes.
+
+        Unless `eager`, free rows stay, as many as the largest chunk has: a chunk that was just
+        taken for rows to come would have others moved into it.
+        """
         before = self.rows
         spare = before - len(self)
+        if not eager and len(self):
+            spare -= max(chunk.rows for chunk in self._chunks)
         for chunk in sorted(self._chunks, key=lambda each: each.used):
             if chunk.rows <= spare:
                 spare -= chunk.rows

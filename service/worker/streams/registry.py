@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import logging
 import time
-from collections import OrderedDict
 from collections.abc import Callable, Container, Iterable, Mapping, Sequence
-from functools import cached_property
+from functools import cached_property, partial
 from typing import NamedTuple, TypeVar
 
 import msgspec
@@ -25,8 +24,10 @@ from service.store.worker_reads import CorruptState as Unreadable
 from service.store.worker_reads import Store, Stored, decoded
 from service.wire import Head
 from service.worker.streams.answers import WAITING_BYTES
+from service.worker.streams.ledger import Ledger
 from service.worker.streams.memory import Room, give_back, room
 from service.worker.streams.models import Catalogue, options_of
+from service.worker.streams.series import replay_buffers
 from service.worker.streams.slab import CHUNK_BYTES, STEP_BYTES, Slab
 from service.worker.streams.stream import Stream
 
@@ -53,7 +54,8 @@ class Engine:
         self.settings, self.store = settings, store
         self._sharing = sharing
         self.catalogue = Catalogue(settings.models_dir, settings.device)
-        self.streams: OrderedDict[tuple[int, str], Stream] = OrderedDict()
+        self.streams: dict[tuple[int, str], Stream] = {}  # those used longest ago come first
+        self._ledger = Ledger(self.streams)
         self._slabs: dict[tuple[str, str | None, int, Options], Slab] = {}
         self.ahead_ms = 0.0  # how far the store's clock is ahead of this machine's
         self.tick: Callable[[], None] = lambda: None  # a sign of life, in long work
@@ -66,31 +68,48 @@ class Engine:
 
     def load(self, partition: int, names: Iterable[str]) -> None:
         """Have these streams in memory; a stream that cannot be read is marked broken."""
+        names = list(names)
+        self._ledger.mark((partition, name) for name in names)
         missing = []
         for name in dict.fromkeys(names):
-            if (partition, name) in self.streams:
-                self.streams.move_to_end((partition, name))
+            stream = self.streams.pop((partition, name), None)
+            if stream is not None:
+                self.streams[partition, name] = stream
             else:
                 missing.append(name)
-        loaded = []
-        for name, each, wrong in self._fetch(partition, missing):
+        found: list[tuple[Stream, Stored]] = []
+        for name, stored, wrong in self._fetch(partition, missing):
             self.tick()
-            stream = Stream(partition, name, each)
+            stream = Stream(partition, name, stored)
             self.streams[partition, name] = stream
-            try:
-                if wrong:
-                    raise CorruptState(wrong)
-                self._begin(stream, each)
-                loaded.append(stream)
-            except (CorruptState, Unreadable, msgspec.MsgspecError) as error:
-                self._break(stream, each, str(error))
-            except ServiceError as refusal:  # its model is missing: again at the next command
-                stream.unserved = refusal
-            stream.count()
-        self._replay([s for s in loaded if s.slab is not None])
+            if self._usable(stream, stored, partial(self._read, stream, stored, wrong)):
+                found.append((stream, stored))
+        self.begin([stream for stream, _ in found if stream.alive and stream.live().warm])
+        loaded = [
+            stream
+            for stream, stored in found
+            if self._usable(stream, stored, partial(self._resume, stream, stored))
+        ]
+        self._replay([stream for stream in loaded if stream.slab is not None])
+        for name in missing:
+            self.streams[partition, name].count()
 
-    def _begin(self, stream: Stream, stored: Stored) -> None:
+    def _usable(self, stream: Stream, stored: Stored, part: Callable[[], None]) -> bool:
+        """Do a part of loading a stream; False where the stream cannot be used as it is."""
+        try:
+            part()
+        except (CorruptState, Unreadable, msgspec.MsgspecError) as error:
+            self._break(stream, stored, str(error))
+        except ServiceError as refusal:  # its model is missing: again at the next command
+            stream.unserved = refusal
+        else:
+            return True
+        return False
+
+    def _read(self, stream: Stream, stored: Stored, wrong: str | None) -> None:
         """Take over what is stored; raises where the stream cannot be used as it is."""
+        if wrong:
+            raise CorruptState(wrong)
         stream.recall(stored.idempotency)
         stream.read_tail(stored.tail)
         if stored.head is not None:
@@ -99,12 +118,33 @@ class Engine:
         elif stored.named or stored.tail:
             raise CorruptState("its head is missing")
         self._know(stream)
-        checkpoint = stored.checkpoint
-        if checkpoint is not None:
+        self._connect(stream)
+
+    def _resume(self, stream: Stream, stored: Stored) -> None:
+        """Go on from the checkpoint of a stream, if it has one."""
+        blob = stored.checkpoint
+        if blob is not None:
             field = f"{stream.live().generation}:{stream.live().checkpoint}"
-            checkpoint = decoded(bytes, checkpoint, "checkpoint", stream.name, field)
-        self._restore(stream, checkpoint)
+            blob = decoded(bytes, blob, "checkpoint", stream.name, field)
+        self._put_checkpoint(stream, blob)
         self._spare(stream)
+
+    def begin(self, streams: Iterable[Stream]) -> None:
+        """Put streams on the device, as before any observation; location and scale are known."""
+        groups: dict[int, tuple[Slab, list[Stream]]] = {}
+        for stream in streams:
+            slab = self.slab(stream.live())
+            groups.setdefault(id(slab), (slab, []))[1].append(stream)
+        for slab, group in groups.values():
+            for i in range(0, len(group), slab.step_rows):
+                self.tick()
+                part = group[i : i + slab.step_rows]
+                heads = [stream.live() for stream in part]
+                rows = slab.begin(
+                    [head.location or [] for head in heads], [head.scale or [] for head in heads]
+                )
+                for stream, row in zip(part, rows, strict=True):
+                    stream.slab, stream.row = slab, row
 
     def _spare(self, stream: Stream) -> None:
         """Keep aside what is damaged of a stream that can be used without it."""
@@ -194,8 +234,8 @@ class Engine:
         }
         self.note(stream, parts, reason)
 
-    def _restore(self, stream: Stream, checkpoint: bytes | None) -> None:
-        """Put the stream's last checkpoint on the device; its tail is replayed later."""
+    def _connect(self, stream: Stream) -> None:
+        """Take the records that are to be replayed; raises CorruptState where one is missing."""
         if not stream.alive:
             return
         head = stream.live()
@@ -207,41 +247,45 @@ class Engine:
         if any(seq not in records or records[seq].seq != seq for seq in wanted):
             raise CorruptState(f"its tail does not connect seq {first} with its head")
         stream.buffer = [records[seq] for seq in range(head.checkpoint, head.seq)]
-        if not head.warm:
+        if head.warm:
+            self.slab(head)  # raises where its model is missing
+
+    def _put_checkpoint(self, stream: Stream, checkpoint: bytes | None) -> None:
+        """Put a stream's last checkpoint on the device; its tail is replayed later."""
+        slab = stream.slab
+        if slab is None:
             return
+        head = stream.live()
         if head.checkpoint and checkpoint is None:
             raise CorruptState(f"its checkpoint at seq {head.checkpoint} is missing")
-        slab = self.slab(head)
-        prior = slab.prior(head.location or [], head.scale or [])
         if head.checkpoint and checkpoint is not None:
+            prior = slab.row_prior(stream.row)
             state = codec.decode(slab.model, prior, slab.max_hypotheses, checkpoint)
             if int(state.seq) != head.checkpoint:
                 raise CorruptState(f"its checkpoint is at seq {int(state.seq)}")
-        else:
-            state = slab.start(prior)
-        stream.slab, stream.row = slab, slab.add(state, prior)
+            slab.put(stream.row, state)
 
     def restore(self, stream: Stream, checkpoint: bytes | None) -> None:
         """Put one stream on the device, from its checkpoint and its tail; raises CorruptState."""
-        self._restore(stream, checkpoint)
-        if stream.slab is not None:
+        self._connect(stream)
+        if stream.alive and stream.live().warm:
+            self.begin([stream])
+            self._put_checkpoint(stream, checkpoint)
             self._replay([stream])
 
     def _replay(self, streams: list[Stream]) -> None:
         """Step streams through the tail beyond their checkpoints; raises no events again."""
-        for i in range(max((len(stream.buffer) for stream in streams), default=0)):
-            now = [(stream, stream.buffer[i]) for stream in streams if i < len(stream.buffer)]
-            for slab, group in by_slab(now):
-                self.tick()
-                slab.replay([s.row for s, _ in group], [r for _, r in group], [0] * len(group))
-            metrics.REPLAYED.inc(len(now))
-        for stream in streams:
-            stream.buffer = []
+        for _ in replay_buffers(streams, self.tick):
+            pass
 
     def forget(self, partition: int) -> None:
         """Drop everything of a partition that is lost; nothing is written."""
-        for key in [key for key in self.streams if key[0] == partition]:
-            self.streams.pop(key).leave()
+        for stream in self.of_partition(partition):
+            self.evict(stream)
+
+    def of_partition(self, partition: int) -> list[Stream]:
+        """Streams of a partition that are loaded."""
+        return [stream for (p, _), stream in self.streams.items() if p == partition]
 
     def slab(self, head: Head) -> Slab:
         """Slab of the streams that share this one's model and shape."""
@@ -342,8 +386,7 @@ class Engine:
         """Bytes held on the host and on the device, with those of the largest step."""
         states = sum(slab.nbytes for slab in self._slabs.values())
         step = STEP_PARTS * min(STEP_BYTES, self._part) + self.waiting_bytes if states else 0
-        host = sum(stream.host_bytes for stream in self.streams.values())
-        return Held(host, states + step + self.catalogue.nbytes)
+        return Held(self._ledger.host_bytes, states + step + self.catalogue.nbytes)
 
     def crowded(self, busy: Container[int]) -> dict[int, list[str]]:
         """Idle streams used longest ago, as many as must go to keep within the room.
@@ -378,11 +421,13 @@ class Engine:
         for stream in self._to_go(coming, self.busy):
             if (stream.partition, stream.name) not in used:
                 self.evict(stream)
-        self._trim()  # also empty slabs stay: one of them is being filled
+        self._trim(coming)  # also empty slabs stay: one of them is being filled
 
-    def _trim(self) -> None:
-        """Give back the memory of rows that no stream has."""
-        if sum([slab.trim() for slab in self._slabs.values()]):
+    def _trim(self, coming: int = 0) -> None:
+        """Give back the memory of rows that no stream has, all of it where room is short."""
+        host, device = self.held()
+        short = self.room.excess(host, device + coming) > 0
+        if sum([slab.trim(eager=short) for slab in self._slabs.values()]):
             give_back()
 
     def drop_broken(self, keys: Iterable[tuple[int, str]]) -> None:
@@ -392,6 +437,10 @@ class Engine:
             if found is not None and (found.broken or found.unserved) is not None:
                 self.evict(found)
 
+    def changed(self, keys: Iterable[tuple[int, str]]) -> None:
+        """Count what these streams hold: commands were applied to them, or states written."""
+        self._ledger.count(keys)
+
     def drop_empty_slabs(self) -> None:
         """Free the memory of slabs that no stream needs."""
         self._slabs = {key: slab for key, slab in self._slabs.items() if not slab.empty}
@@ -399,30 +448,17 @@ class Engine:
 
     def measure(self) -> None:
         """Set the gauges of what is held, and of how far checkpoints are behind."""
-        behind = [s for s in self.streams.values() if s.behind_checkpoint]
-        oldest_ms = min((s.checkpoint_ms for s in behind), default=None)
+        oldest_ms = self._ledger.oldest_ms
         age_s = 0.0 if oldest_ms is None else max(0.0, time.time() - oldest_ms / 1000)
-        ahead = (s.live().seq - s.live().checkpoint for s in behind)
         metrics.RESIDENT_BYTES.set(sum(self.held()))
-        metrics.RESIDENT_STREAMS.set(sum(s.slab is not None for s in self.streams.values()))
+        metrics.RESIDENT_STREAMS.set(self._ledger.resident)
         metrics.CHECKPOINT_AGE.set(age_s)
-        metrics.CHECKPOINT_LAG.set(max(ahead, default=0))
+        metrics.CHECKPOINT_LAG.set(self._ledger.behind)
         metrics.CHANGED_MODELS.set(self.catalogue.notice())
 
     def evict(self, stream: Stream) -> None:
         """Forget a stream whose state is safe in Redis."""
+        self._ledger.drop(stream)
         del self.streams[stream.partition, stream.name]
         stream.leave()
-
-
-def by_slab(work: Iterable[tuple[Stream, T]]) -> list[tuple[Slab, list[tuple[Stream, T]]]]:
-    """Group work by the slab that its streams are in, large states a few at a time."""
-    groups: dict[int, tuple[Slab, list[tuple[Stream, T]]]] = {}
-    for stream, item in work:
-        assert stream.slab is not None
-        groups.setdefault(id(stream.slab), (stream.slab, []))[1].append((stream, item))
-    found = []
-    for slab, group in groups.values():
-        most = slab.step_rows
-        found += [(slab, group[i : i + most]) for i in range(0, len(group), most)]
-    return found
+        stream.unserved = None  # its traceback holds the stream

@@ -93,9 +93,9 @@ class Slab:
         """Memory of rows that no stream has."""
         return self.nbytes - len(self._chunks) * self.row_bytes
 
-    def trim(self) -> int:
-        """Give back memory that no stream needs; returns its bytes."""
-        return self._chunks.trim()
+    def trim(self, eager: bool = True) -> int:
+        """Give back memory that no stream needs; returns its bytes. eager: all of it."""
+        return self._chunks.trim(eager)
 
     def prior(self, location: list[float], scale: list[float]) -> Prior:
         """Prior of one stream."""
@@ -107,9 +107,23 @@ class Slab:
 
     def add(self, state: FilterState, prior: Prior) -> int:
         """Make one stream resident; returns its row."""
-        if self._chunks.full and self._make_room is not None:
-            self._make_room(self._chunks.next_bytes)
-        return self._chunks.add([*moca.leaves(state), *_tensors(prior)])
+        (row,) = self._add(1, [*moca.leaves(state), *_tensors(prior)])
+        return row
+
+    def begin(self, locations: list[list[float]], scales: list[list[float]]) -> list[int]:
+        """Make streams resident that have no observation yet; returns their rows."""
+        prior = moca.make_prior(self.model, self._tensor(locations), self._tensor(scales))
+        state = moca.init(prior, self.max_hypotheses)
+        return self._add(len(locations), [*moca.leaves(state), *_tensors(prior)])
+
+    def _add(self, count: int, tensors: list[Tensor]) -> list[int]:
+        rows = []
+        for _ in range(count):
+            if self._chunks.full and self._make_room is not None:
+                self._make_room(self._chunks.next_bytes)
+            rows.append(self._chunks.reserve())
+        self._chunks.write(rows, tensors)
+        return rows
 
     def remove(self, row: int) -> None:
         """Forget a row."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from functools import lru_cache
 from typing import Any
 
@@ -17,6 +17,7 @@ from service.errors.stream import TimeBackwards
 from service.wire import (
     Durations,
     Hazard,
+    Head,
     Observation,
     Record,
     StreamSettings,
@@ -45,6 +46,12 @@ def hazard_table(model: UnderlyingModel, hazards: Sequence[Hazard | None]) -> ND
     rows = [_table(_key(each)) for each in stated]
     longest = max(map(len, rows))
     return np.stack([np.pad(row, (0, longest - len(row)), "edge") for row in rows])
+
+
+def alarm_inputs(heads: Iterable[Head]) -> tuple[list[int], list[float]]:
+    """Start of each stream's last confirmed event, and its threshold; 0 where it has none."""
+    pairs = [(h.confirmed_start, 0.0 if h.alarm is None else h.alarm.threshold) for h in heads]
+    return [start for start, _ in pairs], [threshold for _, threshold in pairs]
 
 
 def packed(

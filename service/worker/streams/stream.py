@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections import OrderedDict
-from collections.abc import Mapping
-from typing import NamedTuple
+from collections.abc import Iterable, Mapping, Sequence
+from types import MappingProxyType
+from typing import Any, NamedTuple, TypeVar
 
 import msgspec
 
@@ -14,10 +14,16 @@ from service.store.effects import Effect, index_effects, quarantine_effects
 from service.store.worker_reads import CHUNK, CorruptState, Store, Stored, decoded, phase_of, seal
 from service.wire import Change, Event, Head, IdempotencyRecord, Record
 from service.wire.event_entries import Id
+from service.worker.streams.ledger import Share
 from service.worker.streams.slab import Slab
 
 # About, of a stream, of an entry beside its own bytes, and of a struct that is not encoded.
-STREAM_BYTES, ENTRY_BYTES, STRUCT_BYTES = 3000, 110, 500
+STREAM_BYTES, ENTRY_BYTES, STRUCT_BYTES = 2200, 110, 500
+# Stands for every dict of a stream that has no entry: most have none, and an empty one of its own
+# takes 64 bytes. It cannot be written to by mistake.
+NOTHING: Any = MappingProxyType({})
+NO_SETTINGS = wire.StreamSettings()  # of a stream that is not stored yet; never changed
+T = TypeVar("T")
 
 
 class Ahead(NamedTuple):
@@ -30,14 +36,46 @@ class Ahead(NamedTuple):
 class Stream:
     """A loaded stream. `head` is None for one that never was; see `alive`."""
 
+    __slots__ = (
+        "partition",
+        "name",
+        "head",
+        "tail",
+        "damaged",
+        "buffer",
+        "remembered",
+        "unreadable",
+        "slab",
+        "ahead",
+        "row",
+        "broken",
+        "unserved",
+        "reborn",
+        "phase",
+        "share",
+        "feed",
+        "host_bytes",
+        "_stale",
+        "_fresh",
+        "_effects",
+        "_new",
+        "_events",
+        "_known",
+        "_raised",
+        "_touched",
+        "_was",
+        "_sealing",
+        "_remembered_bytes",
+    )
+
     def __init__(self, partition: int, name: str, stored: Stored) -> None:
         self.partition, self.name = partition, name
         self.head: Head | None = None
         self.tail: dict[int, bytes] = {}  # encoded records, without their checksums
-        self.damaged: dict[int, bytes] = {}  # records in the tail, as stored
-        self.buffer: list[Record] = []  # records while warming up
-        self.remembered: OrderedDict[bytes, IdempotencyRecord] = OrderedDict()
-        self.unreadable: dict[bytes, bytes] = {}  # idempotency records
+        self.damaged: Mapping[int, bytes] = NOTHING  # records in the tail, as stored
+        self.buffer: Sequence[Record] = ()  # records while warming up
+        self.remembered: dict[bytes, IdempotencyRecord] = NOTHING
+        self.unreadable: Mapping[bytes, bytes] = NOTHING  # idempotency records
         self.slab: Slab | None = None
         self.ahead: Ahead | None = None
         self.row = -1
@@ -45,17 +83,18 @@ class Stream:
         self.unserved: Exception | None = None  # why there is no model for what is stored
         self.reborn = False  # the next commit drops an earlier generation
         self.phase = phase_of(name)
-        self._stale = set(stored.stale)
-        self._fresh: dict[bytes, bytes] = {}
-        self._effects: list[Effect] = []
-        self._new: dict[int, Record] = {}  # encoded when the answers are complete
-        self._events: dict[int, Event] = {}
-        self._known: dict[int, Event] = {}  # since it was loaded: not all committed yet
-        self._raised: list[tuple[Event, str | None]] = []
-        self.feed: list[tuple[Id, bytes]] = []  # id and entry, for the next commit
+        self.share: Share | None = None  # of what its engine holds, as last counted
+        self._stale = stored.stale
+        self._fresh: dict[bytes, bytes] = NOTHING
+        self._effects: tuple[Effect, ...] = ()
+        self._new: dict[int, Record] = NOTHING  # encoded when the answers are complete
+        self._events: dict[int, Event] = NOTHING
+        self._known: dict[int, Event] = NOTHING  # since it was loaded: not all committed yet
+        self._raised: tuple[tuple[Event, str | None], ...] = ()
+        self.feed: tuple[tuple[Id, bytes], ...] = ()  # id and entry, for the next commit
         self._touched = False
-        self._was = wire.StreamSettings()  # settings when they were last written
-        self._sealing: dict[int, bytes] = {}  # chunks that the last commit may still be writing
+        self._was = NO_SETTINGS  # settings when they were last written
+        self._sealing: dict[int, bytes] = NOTHING  # chunks that the last commit may be writing
         self._remembered_bytes = 0
         self.host_bytes = STREAM_BYTES  # what all of this takes, as last counted
 
@@ -92,9 +131,10 @@ class Stream:
 
     def create(self, head: Head) -> None:
         """Start a new generation of the stream."""
-        self.head, self.tail, self.buffer, self._new, self._events = head, {}, [], {}, {}
-        self._known, self._was = {}, wire.StreamSettings()
-        self._effects.append(("ZADD", keys.names(self.partition), 0, self.name))
+        self.head, self.tail, self.buffer = head, {}, ()
+        self._new = self._events = self._known = NOTHING
+        self._was = NO_SETTINGS
+        self._effects += (("ZADD", keys.names(self.partition), 0, self.name),)
         self._touched = True
 
     def restart(self, head: Head) -> None:
@@ -110,15 +150,16 @@ class Stream:
         head = self.head or Head(1, wire.StreamSettings())  # it could not be read
         self.head = Head(head.generation, head.settings, deleted=True, updated_ms=now_ms)
         self.broken, self.unserved, self.reborn = None, None, True
-        self.tail, self.damaged, self.buffer, self._new, self._events = {}, {}, [], {}, {}
+        self.tail, self.buffer = {}, ()
+        self.damaged = self._new = self._events = NOTHING
         self.leave()
         for list_of in (keys.names, keys.due, keys.pinned):
-            self._effects.append(("ZREM", list_of(p), name))
+            self._effects += (("ZREM", list_of(p), name),)
         if self.unreadable:
-            self._effects.append(("HDEL", keys.idempotency(p, name), *self.unreadable))
-            self.unreadable = {}
+            self._effects += (("HDEL", keys.idempotency(p, name), *self.unreadable),)
+            self.unreadable = NOTHING
         for key in (keys.tail, keys.history, keys.checkpoint, keys.events, keys.changes):
-            self._effects.append(("UNLINK", key(p, name)))
+            self._effects += (("UNLINK", key(p, name)),)
         self._touched = True
 
     def leave(self) -> None:
@@ -145,7 +186,7 @@ class Stream:
         for each in changes:
             field = f"{each.seq}:{each.time_ms}:{each.number}"
             blob = wire.checksummed(wire.encode(each), "change", self.name, field)
-            self._effects.append(("HSET", key, field, blob))
+            self._effects += (("HSET", key, field, blob),)
 
     def count(self) -> None:
         """Count what the stream takes on the host."""
@@ -162,17 +203,21 @@ class Stream:
 
     def put(self, record: Record) -> None:
         """Keep a record that is new or was changed."""
-        self._new[record.seq] = record
+        if self._new:
+            self._new[record.seq] = record
+        else:
+            self._new = {record.seq: record}
 
     def keep_events(self, events: list[Event]) -> None:
         """Queue events for the next commit without publishing them."""
-        self._events.update((event.id, event) for event in events)
-        self._known.update(self._events)
+        if events:
+            self._events = {**self._events, **{event.id: event for event in events}}
+            self._known = {**self._known, **self._events}
 
     def raise_events(self, events: list[Event], time: str | None) -> None:
         """Have events written with the next commit; `time` is the observation's."""
         self.keep_events(events)
-        self._raised += [(event, time) for event in events]
+        self._raised += tuple((event, time) for event in events)
 
     def events(self, store: Store) -> dict[int, Event]:
         """All events of this generation, by id."""
@@ -181,16 +226,18 @@ class Stream:
 
     def take_raised(self) -> list[tuple[Event, str | None]]:
         """Return the events raised since the last call, in order."""
-        found, self._raised = self._raised, []
-        return found
+        found, self._raised = self._raised, ()
+        return list(found)
 
     def remember(
         self, field: bytes, record: IdempotencyRecord, keep_s: float, keep_requests: int
     ) -> None:
         """Keep a keyed outcome; forget those that are old and not among the newest."""
         record.field = field
+        if not self.remembered:
+            self.remembered = {}
         self.remembered[field] = record
-        self._fresh[field] = self._kept(record)
+        self._fresh = {**self._fresh, field: self._kept(record)}
         self._remembered_bytes += _remembered_bytes(field, record)
         while len(self.remembered) > max(keep_requests, 1):
             oldest, first = next(iter(self.remembered.items()))
@@ -199,7 +246,7 @@ class Stream:
             del self.remembered[oldest]
             self._remembered_bytes -= _remembered_bytes(oldest, first)
             self._fresh.pop(oldest, None)
-            self._effects.append(("HDEL", keys.idempotency(self.partition, self.name), oldest))
+            self._effects += (("HDEL", keys.idempotency(self.partition, self.name), oldest),)
 
     def recall(self, stored: dict[bytes, bytes]) -> None:
         """Load keyed outcomes, oldest first; those that cannot be read are `unreadable`.
@@ -207,37 +254,45 @@ class Stream:
         A record has its field in it: where the two differ, the hash's was damaged, and the record
         is taken under its own. Whatever was stored under the other one is lost.
         """
+        if not stored:
+            return
         records: dict[bytes, IdempotencyRecord] = {}
+        unreadable = dict(self.unreadable)
         for field, blob in stored.items():
             try:
                 record = decoded(wire.decode_idempotency, blob, "idempotency", self.name)
             except CorruptState:
-                self.unreadable[field] = blob
+                unreadable[field] = blob
                 continue
             if record.field not in (b"", field):
-                self.unreadable[field] = blob
+                unreadable[field] = blob
             records[record.field or field] = record
-        self.unreadable = {f: blob for f, blob in self.unreadable.items() if f not in records}
-        self.remembered.update(sorted(records.items(), key=lambda pair: pair[1].time_ms))
+        unreadable = {f: blob for f, blob in unreadable.items() if f not in records}
+        self.unreadable = unreadable or NOTHING
+        by_time = sorted(records.items(), key=lambda pair: pair[1].time_ms)
+        self.remembered = {**self.remembered, **dict(by_time)}
         self._remembered_bytes = sum(_remembered_bytes(*pair) for pair in self.remembered.items())
 
     def keep_remembered(self) -> None:
         """Have all keyed outcomes written with the next commit."""
         for field, record in self.remembered.items():
             record.field = field
-            self._fresh[field] = self._kept(record)
+        kept = {field: self._kept(record) for field, record in self.remembered.items()}
+        self._fresh = {**self._fresh, **kept}
 
     def _kept(self, record: IdempotencyRecord) -> bytes:
         return wire.checksummed(wire.encode(record), "idempotency", self.name)
 
     def read_tail(self, stored: Mapping[int, bytes]) -> None:
         """Take stored records over; those that do not fit their checksums are `damaged`."""
+        damaged = dict(self.damaged)
         for seq, blob in stored.items():
             try:
                 self.tail[seq] = wire.checked(blob, "tail", self.name, seq)
-                self.damaged.pop(seq, None)
+                damaged.pop(seq, None)
             except wire.Damaged:
-                self.damaged[seq] = blob
+                damaged[seq] = blob
+        self.damaged = damaged or NOTHING
 
     def mend(self, stored: Mapping[int, bytes]) -> None:
         """Take over those of the damaged records that are good by now, at their places."""
@@ -254,7 +309,7 @@ class Stream:
         head = self.live()
         old = f"{head.generation}:{head.checkpoint}"
         if head.checkpoint and head.checkpoint != head.seq:
-            self._effects.append(("HDEL", keys.checkpoint(self.partition, self.name), old))
+            self._effects += (("HDEL", keys.checkpoint(self.partition, self.name), old),)
         head.checkpoint, head.checkpoint_ms = head.seq, head.updated_ms
         self._touched = True
 
@@ -263,7 +318,7 @@ class Stream:
         self.moved_checkpoint()
         key, field = keys.checkpoint(self.partition, self.name), self.checkpoint_field
         kept = wire.checksummed(blob, "checkpoint", self.name, field)
-        self._effects.append(("HSET", key, field, kept))
+        self._effects += (("HSET", key, field, kept),)
 
     def checkpoint_due(self, every: int) -> bool:
         """Whether a boundary of `every` observations was passed since the last checkpoint."""
@@ -284,18 +339,18 @@ class Stream:
 
     def set_aside(self, blobs: Mapping[str, bytes | None]) -> None:
         """Keep parts that cannot be read, by name, where no later commit overwrites them."""
-        self._effects += quarantine_effects(self.partition, self.name, blobs)
+        self._effects += (*quarantine_effects(self.partition, self.name, blobs),)
 
     def effects(self) -> list[Effect]:
         """Everything the next commit must write; afterwards nothing waits."""
         p, name = self.partition, self.name
         self.tail.update((seq, wire.encode(record)) for seq, record in self._new.items())
-        self._sealing = {}
+        self._sealing = NOTHING
         if self.alive and self.broken is None and self.unserved is None:
             self._drop_stale()
             if self.live().warm:
                 self._seal()
-        found, self._effects = self._effects, []
+        found, self._effects = list(self._effects), ()
         if self._new:
             pairs = [part for seq in self._new for part in (str(seq), self._record(seq))]
             found.append(("HSET", keys.tail(p, name), *pairs))
@@ -311,8 +366,8 @@ class Stream:
             if self.alive:
                 found += index_effects(p, name, self.head, self._was)
                 self._was = self.head.settings
-        self._new, self._events, self._fresh, self._touched = {}, {}, {}, False
-        self.reborn = False
+        self._new = self._events = self._fresh = NOTHING
+        self._touched = self.reborn = False
         self.count()
         return found
 
@@ -325,11 +380,14 @@ class Stream:
     def _drop_stale(self) -> None:
         """Drop states that a worker wrote and did not live to commit."""
         head = self.live()
-        self._stale.discard(f"{head.generation}:{head.checkpoint}".encode())  # made again
-        if self._stale:
+        if not self._stale:
+            return
+        named = f"{head.generation}:{head.checkpoint}".encode()  # made again
+        stale = [field for field in self._stale if field != named]
+        if stale:
             key = keys.checkpoint(self.partition, self.name)
-            self._effects.append(("HDEL", key, *self._stale))
-        self._stale = set()
+            self._effects += (("HDEL", key, *stale),)
+        self._stale = ()
 
     def _seal(self) -> None:
         """Seal complete chunks, drop those past the retained history, trim the tail."""
@@ -339,26 +397,25 @@ class Stream:
             number = (end - 1 + self.phase) // CHUNK
             seqs = range(head.sealed, end)  # without those that are damaged
             blobs = [msgspec.Raw(self.tail[seq]) for seq in seqs if seq in self.tail]
-            self._sealing[number] = seal(name, number, blobs)
-            self._effects.append(("HSET", key, str(number), self._sealing[number]))
+            self._sealing = {**self._sealing, number: seal(name, number, blobs)}
+            self._effects += (("HSET", key, str(number), self._sealing[number]),)
             head.sealed = end
             self._touched = True
         oldest = (max(0, head.seq - head.settings.history) + self.phase) // CHUNK
         sealed = (head.sealed + self.phase) // CHUNK
         gone = range(head.oldest, min(oldest, sealed))
         if gone:
-            self._effects.append(("HDEL", key, *(str(number) for number in gone)))
+            self._effects += (("HDEL", key, *(str(number) for number in gone)),)
             head.oldest = gone.stop
             self._touched = True
         end = min(head.sealed, head.checkpoint)
         if min((next(iter(self.tail), end), *self.damaged)) < end:
             done = [seq for seq in (*self.tail, *self.damaged) if seq < end]
             # New ones too: the end of the warm-up puts records that are stored already.
-            self._effects.append(("HDEL", keys.tail(p, name), *map(str, done)))
-            for seq in done:
-                self.tail.pop(seq, None)
-                self.damaged.pop(seq, None)
-                self._new.pop(seq, None)
+            self._effects += (("HDEL", keys.tail(p, name), *map(str, done)),)
+            self.tail = _without(self.tail, done)
+            self.damaged = _without(self.damaged, done) or NOTHING
+            self._new = _without(self._new, done) or NOTHING
 
     def _chunk_end(self, seq: int) -> int:
         return ((seq + self.phase) // CHUNK + 1) * CHUNK - self.phase
@@ -366,3 +423,9 @@ class Stream:
 
 def _remembered_bytes(field: bytes, record: IdempotencyRecord) -> int:
     return 400 + len(field) + sum(len(each) + 50 for each in record.body)
+
+
+def _without(parts: Mapping[int, T], gone: Iterable[int]) -> dict[int, T]:
+    """The others: a new dict, since one that entries were taken from keeps their memory."""
+    dropped = set(gone)
+    return {seq: part for seq, part in parts.items() if seq not in dropped}

@@ -135,7 +135,7 @@ def test_a_repeat_that_is_set_aside_says_what_the_first_came_to(make_bench, monk
     stored = bench.stored("a")
     bench.crash()
     with monkeypatch.context() as patch:
-        patch.setattr(engine_module.Engine, "_restore", _raising(ValueError("a defect")))
+        patch.setattr(engine_module.Engine, "_read", _raising(ValueError("a defect")))
         (repeat,) = bench.send(keyed(1.0))
     answer = json.loads(repeat.body[0])
     assert (repeat.status, answer.pop("duplicate")) == (200, True)

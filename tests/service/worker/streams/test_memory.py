@@ -137,6 +137,42 @@ def test_a_slab_grows_without_a_copy_and_shrinks_again(regimes):
         assert (slab.nbytes, slab.empty) == (0, True)
 
 
+def test_rows_stay_where_they_are_while_a_slab_grows(regimes):
+    """As the worker looks at it meanwhile: what was taken for rows to come is not given back."""
+    with torch.inference_mode():
+        slab = Slab(regimes, 50, "cpu", chunk_bytes=64 * MIB)
+        for count in (1, 15, 17, 40, 70, 150):
+            slab.begin([[0.0]] * count, [[1.0]] * count)
+            held, places = slab.nbytes, dict(slab._chunks._places)
+            assert slab.trim(eager=False) == 0
+            assert slab.nbytes == held
+            assert slab._chunks._places == places
+        rows = sorted(slab._chunks._places)
+        for row in rows[5:]:
+            slab.remove(row)
+        assert slab.trim(eager=False) > 0
+        assert slab.trim() > 0
+        for row in rows[:5]:
+            slab.remove(row)
+        slab.trim(eager=False)
+        assert slab.nbytes == 0
+
+
+def test_streams_begun_together_are_as_those_begun_alone(regimes):
+    with torch.inference_mode():
+        slab = Slab(regimes, 20, "cpu", chunk_bytes=4 * MIB)
+        locations, scales = [[0.5], [-2.0], [7.0]], [[1.0], [3.0], [0.25]]
+        rows = slab.begin(locations, scales)
+        for row, location, scale in zip(rows, locations, scales, strict=True):
+            prior = slab.prior(location, scale)
+            alone = slab.add(slab.start(prior), prior)
+            for mine, other in zip(slab.state(row)[1:-1], slab.state(alone)[1:-1], strict=True):
+                assert torch.equal(mine, other)
+            for mine, other in zip(slab.state(row).stats, slab.state(alone).stats, strict=True):
+                assert torch.equal(mine, other)
+            assert torch.equal(slab.row_prior(row).location, prior.location)
+
+
 def test_streams_on_the_host_are_counted(make_bench):
     bench = make_bench(partitions=1, idempotency_keep_requests=64)
     names = [f"s{i}" for i in range(60)]

@@ -143,7 +143,7 @@ def test_evicted_after_every_batch(make_bench, close):
 
 
 def test_the_least_recently_used_goes_first(make_bench):
-    bench = make_bench(partitions=1, resident_bytes=50_000)
+    bench = make_bench(partitions=1, resident_bytes=28_000)
     for i in range(12):
         bench.observe(f"s{i}", [1.0])
         bench.observe("busy", [1.0])

@@ -1,0 +1,149 @@
+"""Running totals of what a worker's streams hold, so that no gauge needs a walk over all of them.
+
+A stream that may have changed is marked; its part of the totals is taken anew when they are read.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Mapping
+from typing import TYPE_CHECKING, NamedTuple
+
+if TYPE_CHECKING:
+    from service.worker.streams.stream import Stream
+
+Key = tuple[int, str]  # partition and name of a stream
+
+
+class Share(NamedTuple):
+    """Part of the totals that is one stream's."""
+
+    host_bytes: int
+    resident: bool
+    behind: int  # observations since its last checkpoint
+    checkpoint_ms: int  # when that was made; of no meaning where none is behind
+
+
+class Tally:
+    """Numbers that come and go, of which the extremes are wanted."""
+
+    def __init__(self) -> None:
+        self._counts: Counter[int] = Counter()
+        self._least: int | None = None
+        self._most: int | None = None
+
+    def add(self, number: int) -> None:
+        """Count a number."""
+        self._counts[number] += 1
+        if self._least is not None and number < self._least:
+            self._least = number
+        if self._most is not None and number > self._most:
+            self._most = number
+
+    def remove(self, number: int) -> None:
+        """Count a number no more."""
+        self._counts[number] -= 1
+        if self._counts[number]:
+            return
+        del self._counts[number]
+        # Only now are different numbers gone through, when an extreme is next asked for.
+        if number == self._least:
+            self._least = None
+        if number == self._most:
+            self._most = None
+
+    @property
+    def least(self) -> int | None:
+        """The smallest number; None without any."""
+        if self._least is None:
+            self._least = min(self._counts, default=None)
+        return self._least
+
+    @property
+    def most(self) -> int | None:
+        """The largest number; None without any."""
+        if self._most is None:
+            self._most = max(self._counts, default=None)
+        return self._most
+
+
+class Ledger:
+    """Totals over the streams of a mapping, which others change."""
+
+    def __init__(self, streams: Mapping[Key, Stream]) -> None:
+        self._streams = streams
+        self._marked: set[Key] = set()
+        self._host_bytes = 0
+        self._resident = 0
+        self._behind = Tally()
+        self._checkpoints_ms = Tally()
+
+    def mark(self, keys: Iterable[Key]) -> None:
+        """Count these streams anew before the totals are next read."""
+        self._marked.update(keys)
+
+    def count(self, keys: Iterable[Key]) -> None:
+        """Count these streams anew at once."""
+        self.mark(keys)
+        self._settle()
+
+    def drop(self, stream: Stream) -> None:
+        """Take a stream that goes out of the totals."""
+        self._marked.discard((stream.partition, stream.name))
+        if stream.share is not None:
+            self._count(stream.share, -1)
+            stream.share = None
+
+    @property
+    def host_bytes(self) -> int:
+        """Bytes on the host."""
+        self._settle()
+        return self._host_bytes
+
+    @property
+    def resident(self) -> int:
+        """Streams that have a row of a slab."""
+        self._settle()
+        return self._resident
+
+    @property
+    def behind(self) -> int:
+        """Largest number of observations since a stream's last checkpoint."""
+        self._settle()
+        return self._behind.most or 0
+
+    @property
+    def oldest_ms(self) -> int | None:
+        """When the oldest checkpoint was made of a stream that was observed since."""
+        self._settle()
+        return self._checkpoints_ms.least
+
+    def _settle(self) -> None:
+        marked, self._marked = self._marked, set()
+        for key in marked:
+            stream = self._streams.get(key)
+            if stream is None:
+                continue
+            new = _share(stream)
+            if new != stream.share:
+                if stream.share is not None:
+                    self._count(stream.share, -1)
+                self._count(new, 1)
+                stream.share = new
+
+    def _count(self, share: Share, sign: int) -> None:
+        self._host_bytes += sign * share.host_bytes
+        self._resident += sign * share.resident
+        if share.behind:
+            for tally, number in (
+                (self._behind, share.behind),
+                (self._checkpoints_ms, share.checkpoint_ms),
+            ):
+                (tally.add if sign > 0 else tally.remove)(number)
+
+
+def _share(stream: Stream) -> Share:
+    if not stream.behind_checkpoint:
+        return Share(stream.host_bytes, stream.slab is not None, 0, 0)
+    head = stream.live()
+    return Share(stream.host_bytes, True, head.seq - head.checkpoint, stream.checkpoint_ms)

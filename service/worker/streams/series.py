@@ -1,0 +1,108 @@
+"""Streams stepped through several records: one after the other, in few calls of a kernel."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from typing import TypeVar
+
+from model_core.readout import Readout
+from service.observability import metrics
+from service.wire import Record
+from service.worker.streams import step_inputs
+from service.worker.streams.answers import AnyPlace
+from service.worker.streams.slab import Slab
+from service.worker.streams.stream import Stream
+
+T = TypeVar("T")
+
+
+def through(
+    stream: Stream, records: Sequence[Record], summarised: bool = True
+) -> Iterator[tuple[Readout, AnyPlace]]:
+    """Step one stream through its next records, by few calls of its kernel; see `Slab.in_series`.
+
+    Yields what each gave, up to the first that the kernel refuses. Where the caller confirms an
+    event, what follows is stepped anew: its numbers are about another start.
+    """
+    slab, at, refused = stream.slab, 0, False
+    assert slab is not None
+    while at < len(records) and not refused:
+        rest, before = records[at:], slab.state(stream.row)
+        (confirmed,), (threshold,) = step_inputs.alarm_inputs([stream.live()])
+        step = slab.series(stream.row, rest, confirmed, threshold, summarised)
+        refused, count = len(step.readouts) < len(rest), 0
+        for each in zip(step.readouts, step.places, strict=True):
+            count += 1
+            yield each
+            if stream.live().confirmed_start != confirmed:
+                refused = False
+                break
+        if count < len(rest):
+            slab.put(stream.row, before)
+            if count:
+                slab.series(stream.row, rest[:count], confirmed, threshold, summarised=False)
+        at += count
+
+
+def replay(stream: Stream, records: Sequence[Record]) -> Iterator[Readout]:
+    """Step one stream through what counts as applied, as `Slab.replay` does, in few calls.
+
+    Its state may be ahead of what was yielded until all was.
+    """
+    slab, at = stream.slab, 0
+    assert slab is not None
+    while at < len(records):
+        if slab.in_series and not records[at].belief_override:
+            later = range(at + 1, len(records))
+            end = next((i for i in later if records[i].belief_override), len(records))
+            for readout, _ in through(stream, records[at:end], summarised=False):
+                at += 1
+                yield readout
+            if at == end:
+                continue
+        watched = step_inputs.alarm_inputs([stream.live()])
+        yield from slab.replay([stream.row], [records[at]], *watched)
+        at += 1
+
+
+def replay_buffers(
+    streams: Sequence[Stream], tick: Callable[[], None]
+) -> Iterator[tuple[Stream, Record, Readout]]:
+    """Step streams through the records that wait in their buffers, which are empty afterwards.
+
+    Yields what each gave, those of one stream in order. tick: a sign of life.
+    """
+    metrics.REPLAYED.inc(sum(len(stream.buffer) for stream in streams))
+    in_rounds = []
+    for stream in streams:
+        if stream.slab is not None and stream.slab.in_series:
+            tick()
+            records = stream.buffer
+            yield from (
+                (stream, *each) for each in zip(records, replay(stream, records), strict=True)
+            )
+        else:
+            in_rounds.append(stream)
+    for i in range(max((len(stream.buffer) for stream in in_rounds), default=0)):
+        now = [(stream, stream.buffer[i]) for stream in in_rounds if i < len(stream.buffer)]
+        for slab, group in by_slab(now):
+            tick()
+            records = [record for _, record in group]
+            watched = step_inputs.alarm_inputs([stream.live() for stream, _ in group])
+            readouts = slab.replay([stream.row for stream, _ in group], records, *watched)
+            yield from ((*each, readout) for each, readout in zip(group, readouts, strict=True))
+    for stream in streams:
+        stream.buffer = ()
+
+
+def by_slab(work: Iterable[tuple[Stream, T]]) -> list[tuple[Slab, list[tuple[Stream, T]]]]:
+    """Group work by the slab that its streams are in, large states a few at a time."""
+    groups: dict[int, tuple[Slab, list[tuple[Stream, T]]]] = {}
+    for stream, item in work:
+        assert stream.slab is not None
+        groups.setdefault(id(stream.slab), (stream.slab, []))[1].append((stream, item))
+    found = []
+    for slab, group in groups.values():
+        most = slab.step_rows
+        found += [(slab, group[i : i + most]) for i in range(0, len(group), most)]
+    return found
