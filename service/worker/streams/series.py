@@ -77,10 +77,8 @@ def replay_buffers(
     for stream in streams:
         if stream.slab is not None and stream.slab.in_series:
             tick()
-            records = stream.buffer
-            yield from (
-                (stream, *each) for each in zip(records, replay(stream, records), strict=True)
-            )
+            for record, readout in zip(stream.buffer, replay(stream, stream.buffer), strict=True):
+                yield stream, record, readout
         else:
             in_rounds.append(stream)
     for i in range(max((len(stream.buffer) for stream in in_rounds), default=0)):
@@ -90,7 +88,8 @@ def replay_buffers(
             records = [record for _, record in group]
             watched = step_inputs.alarm_inputs([stream.live() for stream, _ in group])
             readouts = slab.replay([stream.row for stream, _ in group], records, *watched)
-            yield from ((*each, readout) for each, readout in zip(group, readouts, strict=True))
+            for (stream, record), readout in zip(group, readouts, strict=True):
+                yield stream, record, readout
     for stream in streams:
         stream.buffer = ()
 

@@ -1,5 +1,6 @@
 """Lists of one stream, stepped through in few calls of a kernel, beside the same one by one."""
 
+import contextlib
 import json
 import random
 
@@ -11,10 +12,10 @@ import numpy as np
 import torch
 
 from model_core import kernel, readout
-from model_core.compiled.belief import LABEL
+from model_core.compiled import LABEL
 from model_core.summary import Summary
 from model_core.upm.conjugate import Gaussian
-from service.wire import Configure, Observation, Observe
+from service.wire import Configure, Observation, Observe, SetBelief, WhatIf
 from service.worker.streams.slab import RECENT_RUN_LENGTHS
 
 GIVEN = {
@@ -146,6 +147,37 @@ def test_what_the_kernel_refuses_eager_steps_decide(pair, at, broken):
     more = [0.5, 1.5, 1.0]
     assert in_lists.observe("a", more) == by_one.observe("a", more, part=1)
     assert in_lists.records("a") == by_one.records("a")
+
+
+@pytest.mark.parametrize("model", GIVEN)
+def test_a_rerun_is_what_torch_makes_of_it(pair, model):
+    """Also past an override of the belief, with beliefs of the last, and from the middle on."""
+    _, bench = pair(model, history=100)
+    coming = list(series(model, LENGTH, random.Random(model)))
+    bench.observe("a", coming[:200])
+    bench.ask(SetBelief("a", [(0, 0.9), (30, 0.1)]))
+    bench.observe("a", coming[200:])
+    settings = {"hazard": 0.05, "outlier_rate": 0.02}
+    found = []
+    for turned_off in (contextlib.nullcontext, kernel.eager_only):
+        with turned_off():
+            found.append(bench.ask(WhatIf("a", settings, series=True, beliefs=3)))
+    assert found[0]["events"] != []
+    close(*found)
+
+
+def close(one, other):
+    """Equal but for rounding, in numbers within dicts and lists."""
+    if isinstance(one, dict):
+        assert one.keys() == other.keys()
+        one, other = list(one.values()), list(other.values())
+    if isinstance(one, list):
+        for pair in zip(one, other, strict=True):
+            close(*pair)
+    elif isinstance(one, float):
+        assert one == pytest.approx(other, rel=1e-8, abs=1e-10)
+    else:
+        assert one == other
 
 
 def test_details_are_answered_one_by_one(pair):
