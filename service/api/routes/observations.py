@@ -26,7 +26,7 @@ from service.api.http import (
     submit,
 )
 from service.api.parsing.bodies import NDJSON
-from service.api.parsing.observations import Observations, list_digest
+from service.api.parsing.observations import Observations, digest, list_digest
 from service.api.routes.bulk import Bulk
 from service.errors.base import PROBLEM_JSON, FieldError, InvalidField, ServiceError
 from service.schema.queries import ObserveQuery
@@ -41,12 +41,13 @@ async def observe(request: Request) -> Response:
     key = key_of(request)
     body = await read_json(request)
     form = await parse_body(context, context.observation_parser.observations, body)
-    size, count = context.observation_parser.parts(form.observations), len(form.observations)
-    read = partial(list_digest, count=count, size=size)
-    body_digest = None if key is None else await parse_body(context, read, body)
-    template = replace(options, stream=stream, key=key, digest=body_digest, seq=form.seq)
+    template = replace(options, stream=stream, key=key, seq=form.seq)
     if form.many:
+        size, count = context.observation_parser.parts(form.observations), len(form.observations)
+        read = partial(list_digest, count=count, size=size)
+        template.digest = None if key is None else await parse_body(context, read, body)
         return await _observe_list(context, template, form, size)
+    template.digest = None if key is None else await parse_body(context, digest, body)
     template.observations = form.observations
     return await submit(request, template)
 
