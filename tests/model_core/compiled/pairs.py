@@ -78,12 +78,13 @@ def labels(model: UnderlyingModel, rng: np.random.Generator, batch: int, at: int
             return (rng.random((batch, 1)) < 0.25 * level).astype(float)
         case "class":
             return rng.integers(0, model.classes, (batch, 1)).astype(float)
-    y = 3.0 * level + rng.normal(size=(batch, model.y_dim))
-    # All outputs far off together leave a covariance that is singular but for rounding; a normal's
-    # log density grows with the square, and beside it what tells hypotheses apart is rounding.
-    near = model.kind == "multivariate" or is_normal(model)
-    far = 1e2 if near else rng.choice([1e2, 1e6])
-    return y + (rng.random((batch, 1)) < 0.03) * far
+    noise, astray = rng.normal(size=(batch, model.y_dim)), rng.random((batch, 1)) < 0.03
+    if is_normal(model):
+        # What is far off is so to all hypotheses, which are then as likely as before it: ties.
+        return (0.5 * level + 0.7 * noise + 4.0 * astray) * model.y_scale.numpy()
+    # All outputs far off together leave a covariance that is singular but for rounding.
+    far = 1e2 if model.kind == "multivariate" else rng.choice([1e2, 1e6])
+    return 3.0 * level + noise + astray * far
 
 
 def is_normal(model: UnderlyingModel) -> bool:
