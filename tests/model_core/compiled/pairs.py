@@ -161,14 +161,17 @@ def rebuilt(prior: Prior) -> Prior:
     return Prior(stats, prior.location.clone(), prior.context.clone())
 
 
-def run_beside(model, seed, hypotheses, hazard, steps):
-    """A series in which the eager filter refuses a label is not compared any further."""
+def run_beside(model, seed, hypotheses, hazard, steps, **settings):
+    """A series in which the eager filter refuses a label is not compared any further.
+
+    settings: of every observation, in place of those that are drawn.
+    """
     tolerance = 1e-11
     rng, batch = np.random.default_rng(seed), 3
     pair = Pair(model, batch, hypotheses)
     # What is an outlier to all hypotheses tells as much before a change as after it.
     complete = not (model.kind == "pcoc" or is_normal(model))
-    told = {"labelled": np.ones(batch, bool)} if seed % 2 else {}
+    told = {"labelled": np.ones(batch, bool), **settings} if seed % 2 else settings
     for at in range(steps):
         seen = observed(model, rng, batch, at, hazard=np.tile(hazard, (batch, 1)), **told)
         info, expected, table, summary = pair.step(seen)
@@ -179,7 +182,8 @@ def run_beside(model, seed, hypotheses, hazard, steps):
         check_table(table, expected, tolerance, complete)
         # Moments of outliers lose a digit in either.
         check_summary(model, info.predictive, seen, summary, 10 * tolerance)
-    pair.check_states(tolerance, complete)
+    # A label a million scales off costs the weights of dozens of features a digit, in either.
+    pair.check_states(10 * tolerance if model.kind == "alpaca" else tolerance, complete)
 
 
 def check_summary(model, mixture, seen, summary, tolerance):
