@@ -213,3 +213,13 @@ def ints(views: Ints, leaf: int, row: int) -> Ints:
     size = views[leaf, 1]
     address = views[leaf, 0] + 8 * size * row
     return numba.carray(_ints_at(address), (size,))  # type: ignore[no-any-return]
+
+
+@inlined
+def matrix(memory: Floats, first: int, rows: int, columns: int) -> Floats:
+    """Rows of numbers in memory from its place `first` on, which the caller keeps.
+
+    Slices of it are not counted as references, which costs as much as short loops over them.
+    """
+    address = memory.ctypes.data + 8 * first
+    return numba.carray(_floats_at(address), (rows, columns))  # type: ignore[no-any-return]

@@ -25,7 +25,7 @@ from model_core.compiled.belief import (
     SHARE,
     STATISTICS,
 )
-from model_core.compiled.jit import Floats, Ints, compiled, floats, implements_otherwise
+from model_core.compiled.jit import Floats, Ints, compiled, floats, implements_otherwise, matrix
 
 
 def load(model: Any, views: Ints, row: int, slot: int, number: Floats, own: Floats) -> None:
@@ -148,10 +148,12 @@ def advance(
     Shapes and order of the arguments: see `Kernel.advance`.
     """
     slots, count = views[LOG_PROB, 1], model.statistics
-    work = np.empty((belief.ROWS, slots + 1))
-    own = np.empty((model.rows, slots + 1))
-    params = np.empty((model.params, slots + 1))
-    spare = np.empty((model.spare, model.parts * (slots + 1)))
+    width, after = slots + 1, belief.ROWS + model.rows
+    memory = np.empty((after + model.params + model.spare * model.parts) * width)
+    work = matrix(memory, 0, belief.ROWS, width)
+    own = matrix(memory, belief.ROWS * width, model.rows, width)
+    params = matrix(memory, after * width, model.params, width)
+    spare = matrix(memory, (after + model.params) * width, model.spare, model.parts * width)
     totals = np.empty(views[belief.TOTALS, 1])
     for b in range(rows.shape[0]):
         row, number, line = rows[b], inputs[b], table[b]
@@ -187,3 +189,4 @@ def advance(
         belief.read_out(views, row, number, window, work, line)
         line[LOG_SCORE] = log_score if labelled else np.nan
         line[OK] = 1.0
+    memory[0] = 0.0  # it is kept until here
