@@ -80,7 +80,7 @@ def replay(
         str | None,
         typer.Option(help="Time column.", show_default="time, timestamp, date, year"),
     ] = None,
-    batch: Annotated[int, typer.Option(min=1, help="Observations per request.")] = 128,
+    batch: Annotated[int, typer.Option(min=1, help="Observations per request.")] = 1000,
     belief: Annotated[
         bool,
         typer.Option(help="Request the run-length belief (for the heat map)."),
