@@ -118,21 +118,21 @@ def _begin(engine: Engine, streams: list[Stream]) -> None:
 def _warm_up(engine: Engine, cold: list[tuple[Stream, Answer]]) -> None:
     """Answer from one regime, keep the records, begin where enough labels are there."""
     ready: dict[int, tuple[UnderlyingModel, list[tuple[Stream, Answer]]]] = {}
-    for stream, answer in cold:
-        model = engine.catalogue.of(stream.live())
-        if warmup.varied(warmup.values_of(stream.buffer, model), model.y_dim):
-            ready.setdefault(id(model), (model, []))[1].append((stream, answer))
+    models = [engine.catalogue.of(stream.live()) for stream, _ in cold]
+    known = [warmup.values_of(s.buffer, model) for (s, _), model in zip(cold, models, strict=True)]
+    for each, model, values in zip(cold, models, known, strict=True):
+        if warmup.varied(values, model.y_dim):
+            ready.setdefault(id(model), (model, []))[1].append(each)
     for model, group in ready.values():
         _provisional(engine, model, group)
     warm = []
-    for stream, answer in cold:
+    for (stream, answer), model, values in zip(cold, models, known, strict=True):
         head, record = stream.live(), answer.record
         advance_head(head, record, None)
         stream.buffer = [*stream.buffer, record]
         stream.put(record)
-        model = engine.catalogue.of(head)
-        values, waited = warmup.values_of(stream.buffer, model), len(stream.buffer)
-        if warmup.complete(values, model.y_dim, head.settings.warmup, waited):
+        values += warmup.values_of([record], model)
+        if warmup.complete(values, model.y_dim, head.settings.warmup, len(stream.buffer)):
             head.y_dim = head.y_dim or 1
             head.location, head.scale = warmup.estimate(values, head.settings, model)
             warm.append((stream, answer))

@@ -132,9 +132,9 @@ def test_a_series_of_a_learned_model_is_its_steps_one_by_one(name):
     assert compiled.in_series
     told = [records(eager.model, rng, seq)[1] for seq in range(20)]
     steps = [eager.step(rows[:1], [record], [0], [0.1]) for record in told]
-    found = compiled.series(own[0], told, [0], [0.1])
-    assert len(found) == len(told)
-    for step, (readout, place) in zip(steps, found, strict=True):
+    found = compiled.series(own[0], told, 0, 0.1)
+    assert len(found.readouts) == len(told)
+    for step, readout, place in zip(steps, found.readouts, found.places, strict=True):
         assert isinstance(place, Summarised)
         assert readout.log_score == pytest.approx(
             step.readouts[0].log_score, abs=1e-10, nan_ok=True
