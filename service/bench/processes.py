@@ -18,6 +18,7 @@ import httpx
 
 START_S = 60.0
 STOP_S = 20.0
+STORES = ("valkey-server", "redis-server")
 PROC = Path("/proc")  # without it, CPU time is not reported
 
 
@@ -163,6 +164,8 @@ def _role(pid: int) -> str:
         return "ended"
     if "service.commands.main" in words[:-1]:
         return words[words.index("service.commands.main") + 1]
+    if name in STORES:
+        return "store"
     if len(words) > 3 and words[1] == "-c":
         return "serve" if words[3] == "serve" else "echo"
     return name
