@@ -148,7 +148,8 @@ def _family(server: Server) -> dict[int, int]:
             except OSError:  # it ended meanwhile
                 continue
             parent[int(folder.name)] = int(fields[1])
-            ticks[int(folder.name)] = int(fields[11]) + int(fields[12])
+            # With that of children that ended: what was used never shrinks.
+            ticks[int(folder.name)] = sum(map(int, fields[11:15]))
     family = {server.pid}
     while more := {pid for pid, of in parent.items() if of in family} - family:
         family |= more

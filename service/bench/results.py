@@ -48,7 +48,7 @@ def table(title: str, *headings: str) -> Table:
     """A table as all measurements print it: names on the left, numbers on the right."""
     made = Table(box=SIMPLE_HEAD, title=title, title_justify="left", padding=(0, 2, 0, 0))
     for number, heading in enumerate(headings):
-        made.add_column(heading, justify="right" if number else "left")
+        made.add_column(heading, justify="right" if number else "left", overflow="fold")
     return made
 
 

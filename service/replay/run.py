@@ -126,7 +126,7 @@ def _import_soon(files: Sequence[Path]) -> None:
         if ".png" in suffixes:
             from service.replay import plots  # noqa: F401
 
-    threading.Thread(target=load, name="import", daemon=True).start()
+    threading.Thread(target=load, name="import").start()
 
 
 @contextmanager

@@ -4,7 +4,9 @@ import asyncio
 import inspect
 import io
 import json
+import subprocess
 import sys
+import time
 from contextlib import asynccontextmanager, contextmanager
 from importlib.util import find_spec
 
@@ -366,6 +368,21 @@ def test_settings_of_the_caller_do_not_reach_the_service(monkeypatch):
 
 def test_cpu_of_somebody_elses_server_is_unknown():
     assert cpu_seconds(Server("http://x", None)) == {}
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="reads /proc")
+def test_cpu_of_a_child_that_ended_still_counts():
+    busy = "import time\nwhile time.process_time() < 0.4: pass"
+    code = f"import subprocess, sys; subprocess.run([sys.executable, '-c', {busy!r}]); input()"
+    child = subprocess.Popen([sys.executable, "-c", code], stdin=subprocess.PIPE)
+    try:
+        seen = [0.0]
+        while seen[-1] < 0.4 or run_processes._family(Server("", child.pid)).keys() != {child.pid}:
+            seen.append(sum(cpu_seconds(Server("", child.pid)).values()))
+            time.sleep(0.02)
+        assert sum(cpu_seconds(Server("", child.pid)).values()) >= 0.4
+    finally:
+        child.communicate(b"\n")
 
 
 def test_no_proc(monkeypatch, tmp_path):

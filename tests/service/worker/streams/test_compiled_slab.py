@@ -265,8 +265,9 @@ def test_a_series_with_beliefs_is_one_without():
     told[9].y = 1e200
     plain, believed = (compiled.series(own[i], told, 0, 0.1, believed=i > 0) for i in range(2))
     assert len(believed.beliefs) == len(believed.readouts) == len(plain.readouts) == 9
-    tables = [np.array(each.readouts, dtype=float) for each in (plain, believed)]
-    assert np.array_equal(*tables, equal_nan=True)
+    for one, other in zip(plain.readouts, believed.readouts, strict=True):
+        pairs = zip(one, other, strict=True)
+        assert all(np.array_equal(*np.array(pair, dtype=float), equal_nan=True) for pair in pairs)
     for one, other in zip(plain.places, believed.places, strict=True):
         mine, theirs = (p.summary.rows([p.row]).numbers for p in (one, other))
         assert np.array_equal(mine, theirs, equal_nan=True)
