@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import numpy as np
 from numpy.typing import NDArray
 
@@ -60,3 +62,9 @@ class Summary:
         start = 3 * self.outputs + self.outputs**2
         rows = len(self.numbers)
         return self.numbers[:, start:].reshape(rows, self.outputs, -1).transpose(0, 2, 1)
+
+
+def joined(parts: Sequence[Summary]) -> Summary:
+    """The rows of several summaries of one model, in order."""
+    first = parts[0]
+    return Summary(np.concatenate([each.numbers for each in parts]), first.outputs, first.support)

@@ -15,7 +15,15 @@ from rich.console import Console
 from service.bench.load import quantiles
 from service.bench.open_loop import OpenJob, Requests
 from service.bench.processes import BenchError, Server, moca_server
-from service.bench.serve import Side, delete, job_for, observations, prime, slice_of
+from service.bench.slices import (
+    Side,
+    delete,
+    job_for,
+    observations,
+    prime,
+    slice_of,
+    wait_until_compiled,
+)
 
 CAPACITY_S = 8.0
 CAPACITY_CONNECTIONS = 64
@@ -93,6 +101,7 @@ def bench_overload(
             servers = [Server(url, None) for url in urls]
             stack.callback(delete, urls[0], names)
         prime(servers[0], names, min(8, streams))
+        wait_until_compiled(servers[0])
         if capacity is None:
             capacity = _capacity(servers[0], names)
         console.print(f"capacity: {capacity:,.0f} observations/s", highlight=False)

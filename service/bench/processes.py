@@ -18,6 +18,7 @@ import httpx
 
 START_S = 60.0
 STOP_S = 20.0
+STORES = ("valkey-server", "redis-server")
 PROC = Path("/proc")  # without it, CPU time is not reported
 
 
@@ -147,7 +148,8 @@ def _family(server: Server) -> dict[int, int]:
             except OSError:  # it ended meanwhile
                 continue
             parent[int(folder.name)] = int(fields[1])
-            ticks[int(folder.name)] = int(fields[11]) + int(fields[12])
+            # With that of children that ended: what was used never shrinks.
+            ticks[int(folder.name)] = sum(map(int, fields[11:15]))
     family = {server.pid}
     while more := {pid for pid, of in parent.items() if of in family} - family:
         family |= more
@@ -163,6 +165,8 @@ def _role(pid: int) -> str:
         return "ended"
     if "service.commands.main" in words[:-1]:
         return words[words.index("service.commands.main") + 1]
+    if name in STORES:
+        return "store"
     if len(words) > 3 and words[1] == "-c":
         return "serve" if words[3] == "serve" else "echo"
     return name

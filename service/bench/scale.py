@@ -15,20 +15,26 @@ import uuid
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, dataclass, field
-from pathlib import Path
 from typing import Any
 
 import httpx
 import msgspec
-from prometheus_client.parser import text_string_to_metric_families
-from rich.box import SIMPLE_HEAD
 from rich.console import Console
 from rich.progress import track
 from rich.table import Table
 
 from service.bench.load import Job
 from service.bench.processes import BenchError, Server, memory_bytes, moca_server
-from service.bench.serve import Side, job_for, observations, slice_of
+from service.bench.results import table
+from service.bench.slices import (
+    REQUEST_S,
+    Side,
+    job_for,
+    observations,
+    samples,
+    slice_of,
+    wait_until_compiled,
+)
 
 PATH = "/v1/observations"
 FEW = 1_000  # streams, which any number of them is compared with
@@ -38,7 +44,6 @@ BEGINNERS = 2  # such requests at a time
 PART = 100  # streams in one measured request, an observation of each
 CONNECTIONS = 4
 LIMIT_S = 1200.0  # for beginning streams; those that are there by then are measured
-REQUEST_S = 120.0
 PAUSE_S = 0.2  # before what was shed is sent again
 EXPIRY_S = 62  # until the store has forgotten the outcomes of what was posted
 REFRESH_S = 3.0  # within this the service looks at the store's memory again
@@ -87,6 +92,15 @@ class ScaleBench:
         pairs = zip(self.rates, self.few_rates, strict=True)
         return statistics.median(many / few for many, few in pairs)
 
+    def summary(self) -> dict[str, object]:
+        """Everything measured, and what it comes to."""
+        return {
+            **asdict(self),
+            "rate_ratio": self.ratio(),
+            "worker_bytes_per_stream": self.per_stream("worker"),
+            "store_bytes_per_stream": self.per_stream("store"),
+        }
+
     def per_stream(self, part: str) -> float:
         """Bytes that a stream takes of `worker` or `store`."""
         before, after = self.held
@@ -100,13 +114,12 @@ def bench_scale(
     seconds: float = 30.0,
     rounds: int = 3,
     model: str = "gaussian",
-    file: Path | None = None,
     console: Console | None = None,
 ) -> ScaleBench:
     """Begin `streams` streams of a service started here, and measure it; print and return it.
 
     `seconds` is the time under measured load, in `rounds` slices with few streams and as many
-    with all. file: where the numbers go as JSON, too.
+    with all.
     """
     if streams < 2 * PART or rounds < 1 or seconds <= 0:
         raise BenchError(
@@ -123,8 +136,6 @@ def bench_scale(
         _probe(result, server, names[: result.few])
     for line in report_lines(result):
         console.print(line, highlight=False)
-    if file is not None:
-        file.write_bytes(msgspec.json.format(msgspec.json.encode(summary(result))) + b"\n")
     return result
 
 
@@ -211,6 +222,7 @@ def _shed(rows: list[Row], items: list[dict[str, Any]]) -> list[Row]:
 
 def _warm(server: Server, names: Sequence[str]) -> None:
     """Have kernels compiled and buffers grown before memory is first taken."""
+    wait_until_compiled(server)
     slice_of(server, _job(server, names), WARM_S, Side())
 
 
@@ -252,11 +264,11 @@ def _load(
 
 def _rate(server: Server, job: Job, slice_s: float) -> float:
     """Observations applied per second: under load some may be shed."""
-    side, before = Side(), _samples(server)[APPLIED]
+    side, before = Side(), samples(server)[APPLIED]
     slice_of(server, job, slice_s, side)
     if set(side.errors()) - {str(SHED)}:
         raise BenchError(f"requests failed under load: {side.errors()}")
-    return (_samples(server)[APPLIED] - before) / side.reports[0].seconds
+    return (samples(server)[APPLIED] - before) / side.reports[0].seconds
 
 
 def _probe(result: ScaleBench, server: Server, names: Sequence[str]) -> None:
@@ -272,23 +284,13 @@ def _held(server: Server, streams: int) -> Held:
     time.sleep(REFRESH_S)
     by_role = memory_bytes(server)
     return Held(
-        streams, by_role.get("worker", 0), int(_samples(server)["moca_redis_used_memory_bytes"])
+        streams, by_role.get("worker", 0), int(samples(server)["moca_redis_used_memory_bytes"])
     )
-
-
-def _samples(server: Server) -> dict[str, float]:
-    """The service's metrics, by name and values of labels."""
-    text = httpx.get(f"{server.url}/metrics", timeout=REQUEST_S, trust_env=False).text
-    return {
-        " ".join((sample.name, *sample.labels.values())): float(sample.value)
-        for family in text_string_to_metric_families(text)
-        for sample in family.samples
-    }
 
 
 def _rounds(server: Server) -> dict[str, float]:
     """Housekeeping of the service's worker so far."""
-    return {k: v for k, v in _samples(server).items() if k.startswith(HOUSEKEEPING)}
+    return {k: v for k, v in samples(server).items() if k.startswith(HOUSEKEEPING)}
 
 
 def _between(before: dict[str, float], after: dict[str, float], seconds: float) -> Housekeeping:
@@ -304,34 +306,19 @@ def _between(before: dict[str, float], after: dict[str, float], seconds: float) 
     return Housekeeping(spent.get(f"{HOUSEKEEPING}_sum", 0.0) / seconds, longest_s)
 
 
-def summary(result: ScaleBench) -> dict[str, object]:
-    """Everything measured, and what it comes to."""
-    return {
-        **asdict(result),
-        "rate_ratio": result.ratio(),
-        "worker_bytes_per_stream": result.per_stream("worker"),
-        "store_bytes_per_stream": result.per_stream("store"),
-    }
-
-
 def report_lines(result: ScaleBench) -> list[Table | str]:
     """Return what is printed."""
-    table = Table(
-        title=f"{result.model}, one worker, bulk requests of {PART} streams",
-        title_justify="left",
-        box=SIMPLE_HEAD,
-    )
-    for name in ("streams", "observations/s", "worker MiB", "store MiB"):
-        table.add_column(name, justify="right")
+    title = f"{result.model}, one worker, bulk requests of {PART} streams"
+    loads = table(title, "streams", "observations/s", "worker MiB", "store MiB")
     rows = zip((result.few_rates, result.rates), result.held, strict=True)
     for rates, held in rows:
         mib = [f"{size / (1 << 20):,.0f}" for size in (held.worker, held.store)]
-        table.add_row(f"{held.streams:,}", f"{statistics.median(rates):,.0f}", *mib)
+        loads.add_row(f"{held.streams:,}", f"{statistics.median(rates):,.0f}", *mib)
     each = ", ".join(
         f"{many / few:.2f}" for many, few in zip(result.rates, result.few_rates, strict=True)
     )
     lines: list[Table | str] = [
-        table,
+        loads,
         f"ratio of the rates: {result.ratio():.3f} (rounds: {each})",
         f"a stream takes {result.per_stream('worker'):,.0f} bytes of the worker and "
         f"{result.per_stream('store'):,.0f} of the store, with {PRIMING} observations",

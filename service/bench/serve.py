@@ -1,87 +1,90 @@
-"""`moca bench serve`: single-observation REST throughput beside a bare FastAPI echo endpoint.
+"""`moca bench serve`: throughput and CPU of the service, beside a bare FastAPI echo endpoint.
 
-Both are measured in one run, alternating, by the same closed-loop generator; the ratio of their
-throughputs says what the service costs whatever the machine.
+Single observations and the echo are measured in one run, alternating, by the same closed-loop
+generator; the ratio of their throughputs says what the service costs whatever the machine. Lists
+of observations and replays follow in the same rounds.
 """
 
 from __future__ import annotations
 
 import os
-import random
 import statistics
-import subprocess
-import sys
 import uuid
+from collections.abc import Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, field
-from urllib.parse import urlsplit
+from typing import Any
 
-import msgspec
-from rich.box import SIMPLE_HEAD
 from rich.console import Console
 from rich.table import Table
 
-from service.bench.load import Job, Report
-from service.bench.processes import (
-    BenchError,
-    Server,
-    cpu_seconds,
-    echo_server,
-    machine_busy_s,
-    moca_server,
+from model_core.upm.builtin import NEWEST
+from service.bench.lists import ListLoad, Lists, replay_s
+from service.bench.processes import BenchError, Server, echo_server, moca_server
+from service.bench.results import interval, rounds_of, table
+from service.bench.slices import (
+    PRIMING,
+    Side,
+    delete,
+    job_for,
+    observations,
+    prime,
+    put_streams,
+    slice_of,
+    wait_until_compiled,
 )
-from service.client import Client, Problem
 
-PRIMING = 32  # observations each stream gets first, so that the filter runs and not the warm-up
-BODIES = 8  # different labels that a connection sends in turn
 QUIET_CORES = 0.2  # what others may use before the result says so
 WARM_S = 0.5  # unmeasured load before the first slice of each
+ALL = "all"
+DEFAULT = "the default model"
+SINGLE = "single observations"
+PARTS = ("worker", "api", "store")  # processes of a service
 
 
 @dataclass
-class Side:
-    """All slices of one server."""
+class Plan:
+    """What is measured: see `bench_serve`."""
 
-    reports: list[Report] = field(default_factory=list)
-    server_us: list[dict[str, float]] = field(default_factory=list)  # CPU per request by role
-    other_cores: list[float] = field(default_factory=list)  # used by everything else meanwhile
+    seconds: float
+    connections: int
+    streams: int
+    rounds: int
+    lists: int
+    replay: int
 
-    def rate(self) -> float:
-        """Median throughput, requests per second."""
-        return statistics.median(report.rate for report in self.reports)
+    def check(self) -> None:
+        """Raise BenchError for what cannot be measured."""
+        if (
+            self.connections < 1
+            or self.streams < self.connections
+            or self.rounds < 1
+            or self.seconds <= 0
+            or min(self.lists, self.replay) < 0
+        ):
+            raise BenchError(
+                "expected connections >= 1, streams >= connections, rounds >= 1, seconds > 0, and "
+                f"lists and replay >= 0; got {self}"
+            )
 
-    def latency_ms(self, name: str) -> float:
-        """Median over the slices of one latency quantile."""
-        return statistics.median(report.latency_ms.get(name, 0.0) for report in self.reports)
-
-    def generator_us(self) -> float:
-        """Median CPU time that the generator spends on a request, microseconds."""
-        return statistics.median(report.generator_us for report in self.reports)
-
-    def cpu_us(self) -> dict[str, float]:
-        """Median CPU time of the server per request by role, microseconds; empty if unknown."""
-        roles = {role for each in self.server_us for role in each}
-        middle = {r: statistics.median(u.get(r, 0.0) for u in self.server_us) for r in roles}
-        return dict(sorted(middle.items(), key=lambda pair: -pair[1]))
-
-    def errors(self) -> dict[str, int]:
-        """Failures of all slices by kind."""
-        total: dict[str, int] = {}
-        for report in self.reports:
-            for kind, count in report.errors.items():
-                total[kind] = total.get(kind, 0) + count
-        return total
+    @property
+    def slice_s(self) -> float:
+        """Seconds of one slice."""
+        return self.seconds / (2 * self.rounds)
 
 
 @dataclass
 class ServeBench:
-    """Result of `bench_serve`."""
+    """Result of `bench_serve` for one model; lists and replays are empty where not wanted."""
 
     connections: int
     streams: int
     model: str
     service: Side = field(default_factory=Side)
     echo: Side = field(default_factory=Side)
+    lists: list[Lists] = field(default_factory=list)
+    replay_rows: int = 0
+    replay_s: list[float] = field(default_factory=list)
 
     def ratios(self) -> list[float]:
         """Throughput of the service over the echo's, one per pair of neighbouring slices."""
@@ -92,6 +95,19 @@ class ServeBench:
         """Median ratio."""
         return statistics.median(self.ratios())
 
+    def summary(self) -> dict[str, Any]:
+        """All values, with their intervals over the rounds."""
+        return {
+            "model": self.model,
+            "connections": self.connections,
+            "streams": self.streams,
+            "service": self.service.summary(),
+            "echo": self.echo.summary(),
+            "ratio": rounds_of(self.ratios()),
+            "lists": [each.summary() for each in self.lists],
+            "replay": {"rows": self.replay_rows, "seconds": rounds_of(self.replay_s)},
+        }
+
 
 def bench_serve(
     *,
@@ -101,170 +117,162 @@ def bench_serve(
     streams: int = 500,
     rounds: int = 3,
     workers: int = 1,
-    model: str = "gaussian",
+    models: Sequence[str] | None = None,
+    lists: int = 0,
+    replay: int = 0,
     console: Console | None = None,
-) -> ServeBench:
+) -> list[ServeBench]:
     """Measure the service at `url`, or one started here, beside the echo; print and return it.
 
-    `seconds` is the time under measured load, shared by `rounds` slices of the service and as
-    many of the echo in turn. Each request is one observation; `streams` different streams, of
-    `model` where the service is started here.
+    seconds: time under measured load of single observations for each model, shared by `rounds`
+    slices of the service and as many of the echo in turn. models: names; all built-in ones if
+    "all"; `gaussian`, or the default of the service at `url`, if None. lists: length of lists of
+    one stream and of many, which are loaded for as long as a slice each; replay: rows of a replay
+    in each round; 0: none.
     """
-    if connections < 1 or streams < connections or rounds < 1 or seconds <= 0:
-        raise BenchError(
-            "expected connections >= 1, streams >= connections, rounds >= 1 and seconds > 0; got "
-            f"{connections}, {streams}, {rounds} and {seconds:g}"
-        )
+    plan = Plan(seconds, connections, streams, rounds, lists, replay)
+    plan.check()
     if url is not None:
         job_for(Server(url, None), [], connections)  # refuses an address it cannot load
+    chosen = _models(models, url)
     console = console or Console()
-    prefix = f"bench-{uuid.uuid4().hex[:8]}"
-    names = [f"{prefix}-{number}" for number in range(streams)]
+    results = []
     with ExitStack() as stack:
         echo = stack.enter_context(echo_server())
         console.print("starting the service" if url is None else f"measuring {url}")
         if url is None:
-            mine = stack.enter_context(moca_server(workers, ["--default-model", model]))
+            mine = stack.enter_context(moca_server(workers, ["--default-model", chosen[0]]))
         else:
             mine = Server(url, None)
-            stack.callback(delete, url, names)
-        result = ServeBench(connections, len(names), model if url is None else "the default model")
-        _measure(result, mine, echo, names, rounds, seconds, console)
-    for line in report_lines(result):
+        for model in chosen:
+            by_default = model == (chosen[0] if url is None else DEFAULT)
+            results.append(_measure(plan, mine, echo, model, by_default, console))
+    for line in report_lines(results):
         console.print(line, highlight=False)
-    return result
+    return results
+
+
+def _models(models: Sequence[str] | None, url: str | None) -> list[str]:
+    if not models:
+        return ["gaussian" if url is None else DEFAULT]
+    return list(NEWEST) if ALL in models else list(models)
 
 
 def _measure(
-    result: ServeBench,
-    mine: Server,
-    echo: Server,
-    names: list[str],
-    rounds: int,
-    seconds: float,
-    console: Console,
-) -> None:
-    """Prime the streams, warm both servers, then measure them in turn."""
-    connections = result.connections
-    slice_s = seconds / (2 * rounds)
-    console.print(f"priming {len(names)} streams with {PRIMING} observations each")
-    prime(mine, names, connections)
-    echo_job = job_for(echo, ["/echo"] * connections, connections)
-    service_job = job_for(mine, [observations(name) for name in names], connections)
-    for server, job in ((echo, echo_job), (mine, service_job)):
-        slice_of(server, job, WARM_S, Side())
-    for number in range(rounds):
-        console.print(f"round {number + 1} of {rounds}: {slice_s:g} s each")
-        slice_of(mine, service_job, slice_s, result.service)
-        slice_of(echo, echo_job, slice_s, result.echo)
+    plan: Plan, mine: Server, echo: Server, model: str, by_default: bool, console: Console
+) -> ServeBench:
+    """Prime streams of a model, wait for its kernel, warm both servers, then measure in turn."""
+    prefix = f"bench-{uuid.uuid4().hex[:8]}"
+    names = [f"{prefix}-{number}" for number in range(max(plan.streams, plan.lists))]
+    singles, listed = names[: plan.streams], names[: plan.lists]
+    result = ServeBench(plan.connections, plan.streams, model, replay_rows=plan.replay)
+    with ExitStack() as stack:
+        if mine.pid is None:
+            stack.callback(delete, mine.url, names)
+        if not by_default or model == "categorical":
+            put_streams(mine, names, model)
+        console.print(f"{model}: priming {len(names)} streams with {PRIMING} observations each")
+        prime(mine, names, plan.connections, model)
+        wait_until_compiled(mine)
+        loads = [ListLoad(mine, model, each, plan.lists) for each in (listed[:1], listed) if each]
+        result.lists = [load.result for load in loads]
+        echo_job = job_for(echo, ["/echo"] * plan.connections, plan.connections)
+        targets = [observations(name) for name in singles]
+        service_job = job_for(mine, targets, plan.connections, model)
+        for server, job in ((echo, echo_job), (mine, service_job)):
+            slice_of(server, job, WARM_S, Side())
+        for number in range(plan.rounds):
+            console.print(f"round {number + 1} of {plan.rounds}: {plan.slice_s:g} s each")
+            slice_of(mine, service_job, plan.slice_s, result.service)
+            slice_of(echo, echo_job, plan.slice_s, result.echo)
+            for load in loads:
+                load.run(plan.slice_s)
+            if plan.replay:
+                result.replay_s.append(_replay(mine, model, plan.replay))
+    return result
 
 
-def observations(name: str) -> str:
-    """Return the path of a stream's observations."""
-    return f"/v1/streams/{name}/observations"
+def _replay(server: Server, model: str, rows: int) -> float:
+    try:
+        return replay_s(server, None if model == DEFAULT else model, rows)
+    finally:
+        if server.pid is None:
+            delete(server.url, ["replay"])
 
 
-def job_for(server: Server, targets: list[str], connections: int) -> Job:
-    """Return a job of ready-made observations for a server."""
-    where = urlsplit(server.url)
-    if where.scheme != "http" or where.hostname is None:
-        raise BenchError(f"expected an http:// address, got {server.url!r}")
-    draw = random.Random(1)
-    bodies = [f'{{"y": {draw.gauss(10.0, 1.0):.4f}}}' for _ in range(BODIES)]
-    return Job(where.hostname, where.port or 80, targets, bodies, connections)
-
-
-def prime(server: Server, names: list[str], connections: int) -> None:
-    """Take every stream out of its warm-up; one list each."""
-    job = job_for(server, [observations(name) for name in names], connections)
-    draw = random.Random(2)
-    rows = [{"y": round(draw.gauss(10.0, 1.0), 4)} for _ in range(PRIMING)]
-    job.bodies, job.seconds = [msgspec.json.encode(rows).decode()], 0.0
-    report = _generate(job)
-    while set(report.errors) == {"429"} and job.connections > 1:  # too much at once for it
-        job.connections //= 2
-        report = _generate(job)
-    if report.errors:
-        raise BenchError(f"priming failed: {report.errors} of {report.requests} requests")
-
-
-def slice_of(server: Server, job: Job, seconds: float, side: Side) -> None:
-    """Load a server for a while, and add what came of it to its side."""
-    job.seconds = seconds
-    before, busy = cpu_seconds(server), machine_busy_s()
-    report = _generate(job)
-    after, busy_after = cpu_seconds(server), machine_busy_s()
-    side.reports.append(report)
-    used = {role: after[role] - before.get(role, 0.0) for role in after}
-    if used:
-        side.server_us.append({role: 1e6 * s / report.requests for role, s in used.items()})
-    if used and busy is not None and busy_after is not None:
-        others = busy_after - busy - sum(used.values()) - report.process_s
-        side.other_cores.append(max(others, 0.0) / report.seconds)
-
-
-def _generate(job: Job) -> Report:
-    """Run the generator in its own process."""
-    done = subprocess.run(
-        [sys.executable, "-c", "from service.bench.load import main; main()"],
-        input=msgspec.json.encode(job),
-        capture_output=True,
-        timeout=job.seconds + 300,
-        check=False,
-    )
-    if done.returncode:
-        raise BenchError(f"the load generator failed:\n{done.stderr.decode()[-2000:]}")
-    report = msgspec.json.decode(done.stdout, type=Report)
-    if not report.requests:
-        raise BenchError("the load generator got no answer at all")
-    return report
-
-
-def delete(url: str, names: list[str]) -> None:
-    """Leave nothing behind in somebody else's service."""
-    with Client(url) as client:
-        for name in names:
-            try:
-                client.delete_stream(name)
-            except Problem as problem:
-                if problem.status != 404:  # 404: it was never made
-                    raise
-
-
-def report_lines(result: ServeBench) -> list[Table | str]:
-    """Return what is printed: the table, the ratio, and what the generator cost."""
-    table = Table(
-        title=f"single observations, {result.connections} connections in closed loop, "
-        f"{result.streams} streams of {result.model}",
-        title_justify="left",
-        box=SIMPLE_HEAD,
-    )
-    for name in ("", "per s", "p50 ms", "p90 ms", "p99 ms", "server us", "generator us"):
-        table.add_column(name, justify="right" if name else "left")
-    for name, side in (("service", result.service), ("bare echo", result.echo)):
-        latency = [f"{side.latency_ms(quantile):.2f}" for quantile in ("p50", "p90", "p99")]
-        server = f"{sum(side.cpu_us().values()):.0f}" if side.server_us else "?"
-        table.add_row(name, f"{side.rate():,.0f}", *latency, server, f"{side.generator_us():.0f}")
-    each = ", ".join(f"{ratio:.2f}" for ratio in result.ratios())
-    lines: list[Table | str] = [
-        table,
-        f"ratio service / echo: {result.ratio():.3f} (rounds: {each})",
+def report_lines(results: Sequence[ServeBench]) -> list[Table | str]:
+    """Return what is printed: a table of each kind of load, with a line for each model."""
+    lines: list[Table | str] = [_singles(results)]
+    shares = [
+        [1e-4 * side.generator_us() * side.rate() for side in (each.service, each.echo)]
+        for each in results
     ]
-    shares = [1e-4 * side.generator_us() * side.rate() for side in (result.service, result.echo)]
+    beside, bare = (statistics.median(each[i] for each in shares) for i in range(2))
     lines.append(
-        f"us: CPU per request. The generator took {shares[0]:.0f} % of a core beside the service, "
-        f"{shares[1]:.0f} % beside the echo."
+        "Medians (10 % - 90 % of the rounds). us: CPU for a request. The generator took "
+        f"{beside:.0f} % of a core beside the service, {bare:.0f} % beside the echo."
     )
-    if roles := result.service.cpu_us():
-        each = ", ".join(f"{role} {us:.0f}" for role, us in roles.items() if us >= 0.5)
-        lines.append(f"service us by process: {each}")
-    others = [*result.service.other_cores, *result.echo.other_cores]
+    if any(each.lists for each in results):
+        lines.append(_lists(results))
+    if any(each.replay_s for each in results):
+        replays = table("moca replay, from start to end, with a plot", "model", "rows", "seconds")
+        for each in results:
+            replays.add_row(each.model, f"{each.replay_rows:,}", str(interval(each.replay_s)))
+        lines.append(replays)
+    others = [cores for each in results for cores in each.service.other_cores]
+    others += [cores for each in results for cores in each.echo.other_cores]
     if others and statistics.median(others) > QUIET_CORES:
         lines.append(
             f"Not a quiet machine: other processes used {statistics.median(others):.1f} of "
             f"{os.cpu_count()} cores meanwhile."
         )
-    for name, side in (("service", result.service), ("echo", result.echo)):
-        if side.errors():
-            lines.append(f"{name} failures: {side.errors()}")
+    for each in results:
+        for name, side in (("service", each.service), ("echo", each.echo)):
+            if side.errors():
+                lines.append(f"{each.model}: {name} failures: {side.errors()}")
     return lines
+
+
+def _singles(results: Sequence[ServeBench]) -> Table:
+    first = results[0]
+    title = (
+        f"{SINGLE}, {first.connections} connections in closed loop, {first.streams} streams, "
+        "beside a bare echo"
+    )
+    headings = ("per s", "echo/s", "ratio", "p50 ms", "p99 ms")
+    shown = table(title, "model", *headings, *(f"{part} us" for part in PARTS))
+    for each in results:
+        latency = [f"{each.service.latency_ms(quantile):.2f}" for quantile in ("p50", "p99")]
+        cpu = each.service.cpu_us()
+        parts = [f"{cpu[part]:.0f}" if part in cpu else "?" for part in PARTS]
+        shown.add_row(
+            each.model,
+            f"{each.service.rate():,.0f}",
+            f"{each.echo.rate():,.0f}",
+            str(interval(each.ratios())),
+            *latency,
+            *parts,
+        )
+    return shown
+
+
+def _lists(results: Sequence[ServeBench]) -> Table:
+    length = next(lists.length for each in results for lists in each.lists)
+    title = f"lists of {length:,}, one after the other; us: CPU for an observation"
+    parts = [f"{part} us" for part in PARTS]
+    shown = table(title, "model", "list of", "per s", *parts, "per core-s of the worker")
+    for each in results:
+        for lists in each.lists:
+            us = [
+                f"{statistics.median(lists.us[part]):.1f}" if part in lists.us else "?"
+                for part in PARTS
+            ]
+            rates = lists.worker_rates()
+            core = str(interval(rates)) if rates else "?"
+            rate = f"{statistics.median(lists.per_s):,.0f}"
+            shown.add_row(each.model, lists.of, rate, *us, core)
+    return shown
+
+
+def _median(values: Sequence[float] | None) -> str:
+    return f"{statistics.median(values):.1f}" if values else "?"

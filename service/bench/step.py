@@ -6,20 +6,19 @@ slows all: ratios are those of one round. Times are of the thread, for one strea
 
 from __future__ import annotations
 
-import json
+import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field
-from pathlib import Path
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING
 
-import numpy as np
-from rich.box import SIMPLE_HEAD
 from rich.console import Console
 from rich.progress import track
 from rich.table import Table
 
+from model_core.upm.builtin import NEWEST
 from service.bench.processes import BenchError
+from service.bench.results import Interval, interval, rounds_of, table
 
 if TYPE_CHECKING:
     from service.bench.peers import PeerStreams
@@ -29,20 +28,10 @@ LIFE_STREAMS = 16  # in whose batch early and late steps are compared
 SAMPLE_US = 4000.0  # a measurement is to take at least as long
 MOST_STEPS = 50  # of a measurement
 COMPARED = ("gaussian", "averaged")  # with other packages
+GPU_BATCHES = (64, 256, 1024, 4096)
+COPY_BYTES = 256 << 20  # copied to measure the bandwidth of a device
+COPIES = 5
 SUMMARY = {False: "", True: " + summary"}
-
-
-class Interval(NamedTuple):
-    """Median over the rounds, and the values that a tenth of them are below and above."""
-
-    median: float
-    low: float
-    high: float
-
-    def __str__(self) -> str:
-        if self.median >= 100:
-            return f"{self.median:,.0f} ({self.low:,.0f}-{self.high:,.0f})"
-        return f"{self.median:.2f} ({self.low:.2f}-{self.high:.2f})"
 
 
 @dataclass
@@ -87,19 +76,13 @@ class StepBench:
     peers: list[Ratio] = field(default_factory=list)  # another package's step over ours
     missing: list[str] = field(default_factory=list)  # packages that are not installed
 
-    def to_json(self) -> str:
+    def summary(self) -> dict[str, object]:
         """All times and ratios, with their intervals."""
         found = asdict(self)
         for name in ("steps", "lives", "peers"):
             for entry, own in zip(found[name], getattr(self, name), strict=True):
                 entry.update(own.interval()._asdict())
-        return json.dumps(found, indent=1)
-
-
-def interval(values: Sequence[float]) -> Interval:
-    """Median, and the tenth and ninetieth percentile."""
-    low, median, high = np.quantile(values, (0.1, 0.5, 0.9)).tolist()
-    return Interval(median, low, high)
+        return found
 
 
 def bench_step(
@@ -110,7 +93,6 @@ def bench_step(
     early: int = 500,
     late: int = 20_000,
     rounds: int = 11,
-    json_file: Path | None = None,
     console: Console | None = None,
 ) -> StepBench:
     """Measure the steps of models, and those of other packages beside them; print and return.
@@ -139,8 +121,6 @@ def bench_step(
                 rivals = [peers.PeerStreams(peer, module, batch) for peer, module in others]
                 _measure(result, _subjects(name, batch, max_hypotheses, bool(rivals)), rivals)
             _compare_life(result, name, max_hypotheses)
-    if json_file is not None:
-        json_file.write_text(result.to_json() + "\n")
     report(result, console)
     return result
 
@@ -204,7 +184,7 @@ def _over(other: Step, own: Step) -> Ratio:
     return Ratio(f"{other.name}, {other.by}", ours, own.streams, ratios)
 
 
-def _run(rounds: int, timed: list[tuple[Step, Callable[[int], float]]]) -> None:
+def _run(rounds: int, timed: Sequence[tuple[Step, Callable[[int], float]]]) -> None:
     """Measure each once a round, in turn; what is quick by several steps."""
     first = [max(timer(1) * entry.streams, 1.0) for entry, timer in timed]
     steps = [max(1, min(MOST_STEPS, round(SAMPLE_US / us))) for us in first]
@@ -235,32 +215,25 @@ def report(result: StepBench, console: Console) -> None:
     titles = "Late over early", "Other packages over compiled steps"
     for title, ratios in zip(titles, (result.lives, result.peers), strict=True):
         if ratios:
-            table = _table(title, "time of", "over", "streams", "ratio")
+            shown = table(title, "time of", "over", "streams", "ratio")
             for each in ratios:
-                table.add_row(each.of, each.over, str(each.streams), str(each.interval()))
-            console.print(table)
+                shown.add_row(each.of, each.over, str(each.streams), str(each.interval()))
+            console.print(shown)
     for name in result.missing:
         console.print(f"{name}: not installed", highlight=False)
 
 
 def _times(steps: list[Step]) -> Table:
     title = "µs of a thread for a step of one stream: median (10 % - 90 %) over the rounds"
-    table = _table(title, "model", "hypotheses", "streams", "by", "step", "with summary")
+    shown = table(title, "model", "hypotheses", "streams", "by", "step", "with summary")
     rows: dict[tuple[str, ...], dict[bool, str]] = {}
     for each in steps:
         size = "" if each.max_hypotheses is None else str(each.max_hypotheses)
         key = (each.name, size, str(each.streams), each.by)
         rows.setdefault(key, {})[each.summary] = str(each.interval())
     for names, cells in rows.items():
-        table.add_row(*names, cells.get(False, ""), cells.get(True, ""))
-    return table
-
-
-def _table(title: str, *headings: str) -> Table:
-    table = Table(box=SIMPLE_HEAD, title=title, title_justify="left")
-    for heading in headings:
-        table.add_column(heading)
-    return table
+        shown.add_row(*names, cells.get(False, ""), cells.get(True, ""))
+    return shown
 
 
 @contextmanager
@@ -273,3 +246,124 @@ def _one_thread() -> Iterator[None]:
         yield
     finally:
         torch.set_num_threads(before)
+
+
+@dataclass
+class DeviceStep(Step):
+    """Times of a step of one stream on a device; bytes: of all states, read and written."""
+
+    state_bytes: int = 0
+
+    def shares(self, bytes_per_s: float) -> list[float]:
+        """Share of the device's bandwidth that a step needs at least, one for each round."""
+        moved = 2 * self.state_bytes
+        return [moved / (1e-6 * us * self.streams) / bytes_per_s for us in self.us]
+
+
+@dataclass
+class GpuBench:
+    """Result of `bench_gpu`."""
+
+    device: str
+    bytes_per_s: float  # that a copy reads and writes
+    steps: list[DeviceStep] = field(default_factory=list)
+
+    def summary(self) -> dict[str, object]:
+        """All times and shares, with their intervals."""
+        steps = [
+            {
+                **asdict(each),
+                **each.interval()._asdict(),
+                "share": rounds_of(each.shares(self.bytes_per_s)),
+            }
+            for each in self.steps
+        ]
+        return {"device": self.device, "bytes_per_s": self.bytes_per_s, "steps": steps}
+
+
+def bench_gpu(
+    *,
+    models: Sequence[str] | None = None,
+    batches: Sequence[int] = GPU_BATCHES,
+    max_hypotheses: int = 50,
+    early: int = 100,
+    rounds: int = 7,
+    device: str = "cuda",
+    console: Console | None = None,
+) -> GpuBench:
+    """Measure steps on a CUDA device, by batch; print and return.
+
+    models: built-in ones, all if None. A summary of the predictive is part of each step.
+    """
+    import torch
+
+    if device != "cpu" and not torch.cuda.is_available():
+        raise BenchError(
+            "expected a CUDA device, got none: `moca bench step` measures steps on the CPU"
+        )
+    chosen = list(models or NEWEST)
+    if unknown := [name for name in chosen if name not in NEWEST]:
+        raise BenchError(f"expected built-in models ({', '.join(NEWEST)}), got {unknown}")
+    if not batches or min(batches) < 1 or rounds < 1 or early < 1:
+        raise BenchError("expected positive batches, rounds and early")
+    console = console or Console()
+    with torch.inference_mode():
+        name_of = "cpu" if device == "cpu" else torch.cuda.get_device_name(device)
+        result = GpuBench(name_of, _bandwidth(device))
+        for name in track(chosen, "models", console=console, transient=True):
+            for batch in sorted(set(batches)):
+                result.steps += _on_device(name, batch, max_hypotheses, early, rounds, device)
+    console.print(_device_table(result))
+    return result
+
+
+def _on_device(
+    name: str, batch: int, max_hypotheses: int, early: int, rounds: int, device: str
+) -> list[DeviceStep]:
+    from service.bench.subjects import Subject
+
+    subject = Subject(name, batch, max_hypotheses, device)
+    subject.walk(early)
+    timed: list[tuple[DeviceStep, Callable[[int], float]]] = []
+    for way in subject.ways:
+        by = "fused" if way == "compiled" else way
+        entry = DeviceStep(name, by, batch, max_hypotheses, True, [], subject.state_bytes)
+        timed.append((entry, _timer(subject, way, True)))
+    _run(rounds, timed)
+    return [entry for entry, _ in timed]
+
+
+def _bandwidth(device: str) -> float:
+    """Bytes per second that a copy within the device's memory reads and writes."""
+    import torch
+
+    source = torch.ones(COPY_BYTES // 8, dtype=torch.float64, device=device)
+    target = torch.empty_like(source)
+    best_s = float("inf")
+    for _ in range(COPIES):
+        began = _synchronised(device)
+        target.copy_(source)
+        best_s = min(best_s, _synchronised(device) - began)
+    return 2 * COPY_BYTES / best_s
+
+
+def _synchronised(device: str) -> float:
+    import torch
+
+    if device != "cpu":
+        torch.cuda.synchronize(device)
+    return time.perf_counter()
+
+
+def _device_table(result: GpuBench) -> Table:
+    title = (
+        f"{result.device}, {result.bytes_per_s / 1e9:,.0f} GB/s: a step with summary, "
+        "median (10 % - 90 %) over the rounds"
+    )
+    headings = ("streams", "by", "us for a stream", "steps / s", "% of the bandwidth")
+    shown = table(title, "model", *headings)
+    for each in result.steps:
+        share = interval([100 * part for part in each.shares(result.bytes_per_s)])
+        rate = f"{1e6 / each.interval().median:,.0f}"
+        shown.add_row(each.name, str(each.streams), each.by, str(each.interval()), rate, str(share))
+    return shown

@@ -46,7 +46,7 @@ app.add_typer(keys.app, name="keys")
 app.command()(backup.backup)
 app.command()(backup.restore)
 for _measure in sorted(entry_points(group="moca.bench"), key=lambda each: each.name):
-    tools.bench.command(_measure.name)(_measure.load())
+    tools.bench.command(_measure.name)(tools.measurement(_measure.load()))
 # The offline jobs: the service does not import them, they are found as installed.
 for _command in sorted(entry_points(group="moca.commands"), key=lambda each: each.name):
     _found = _command.load()

@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+import functools
+import inspect
+from collections.abc import Callable
+from dataclasses import asdict
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 from rich.box import SIMPLE_HEAD
@@ -80,7 +84,7 @@ def replay(
         str | None,
         typer.Option(help="Time column.", show_default="time, timestamp, date, year"),
     ] = None,
-    batch: Annotated[int, typer.Option(min=1, help="Observations per request.")] = 128,
+    batch: Annotated[int, typer.Option(min=1, help="Observations per request.")] = 1000,
     belief: Annotated[
         bool,
         typer.Option(help="Request the run-length belief (for the heat map)."),
@@ -115,7 +119,56 @@ def replay(
         fail(str(error), 1)
 
 
+Models = Annotated[
+    str | None,
+    typer.Option(
+        "--model", help="Models, comma-separated: built-in ones, alpaca.", show_default="all"
+    ),
+]
+Hypotheses = Annotated[int, typer.Option(min=2, help="Hypotheses per stream.")]
+JSON_FILE = inspect.Parameter(
+    "json_file",
+    inspect.Parameter.KEYWORD_ONLY,
+    default=None,
+    annotation=Annotated[
+        Path | None,
+        typer.Option(
+            "--json",
+            help="File for all values, with the machine, versions and date, as JSON.",
+        ),
+    ],
+)
+
+
+def measurement(measure: Callable[..., Any]) -> Callable[..., None]:
+    """Give a measurement the option `--json`: what it returns is written in one envelope."""
+    own = inspect.signature(measure, eval_str=True).parameters.values()
+
+    @functools.wraps(measure)
+    def run(**given: Any) -> None:
+        from service.bench import BenchError
+        from service.bench.results import write_json
+        from service.client import ClientError
+
+        file = given.pop(JSON_FILE.name)
+        try:
+            results = measure(**given)
+            if file is not None:
+                write_json(file, results)
+        except (BenchError, ClientError, OSError) as error:
+            fail(str(error), 1)
+
+    parameters = [
+        *(each.replace(kind=inspect.Parameter.KEYWORD_ONLY) for each in own),
+        JSON_FILE,
+    ]
+    run.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
+    run.__annotations__ = {each.name: each.annotation for each in parameters}
+    return run
+
+
 @bench.command("serve")
+@measurement
 def bench_serve(
     url: Annotated[
         str | None,
@@ -125,12 +178,27 @@ def bench_serve(
             show_default="one is started for the measurement",
         ),
     ] = None,
-    seconds: Annotated[float, typer.Option(help="Duration of measured load.")] = 30.0,
+    seconds: Annotated[
+        float, typer.Option(help="Duration of measured load of single observations, per model.")
+    ] = 30.0,
     connections: Annotated[int, typer.Option(min=1, help="Concurrent connections.")] = 32,
     streams: Annotated[int, typer.Option(min=1, help="Number of streams.")] = 500,
     rounds: Annotated[int, typer.Option(min=1, help="Time slices per server, in turn.")] = 3,
     workers: Annotated[int, typer.Option(min=1, help="Workers of a service started here.")] = 1,
-    model: Annotated[str, typer.Option(help="Model of a service started here.")] = "gaussian",
+    model: Annotated[
+        str | None,
+        typer.Option(
+            help="Models, comma-separated, or all built-in ones: all.",
+            show_default="gaussian, or the default of a running service",
+        ),
+    ] = None,
+    lists: Annotated[
+        int,
+        typer.Option(min=0, help="Length of lists of one stream, and of many; 0: no lists."),
+    ] = 1000,
+    replay: Annotated[
+        int, typer.Option(min=0, help="Rows of a replay in each round; 0: no replay.")
+    ] = 20_000,
     overload: Annotated[
         float | None,
         typer.Option(
@@ -139,98 +207,105 @@ def bench_serve(
             help="Overload: send this many times the capacity for --seconds, then half of it.",
         ),
     ] = None,
-) -> None:
-    """Measure throughput and latency relative to a bare FastAPI echo endpoint.
+) -> object:
+    """Measure throughput, latency and CPU, relative to a bare FastAPI echo endpoint.
 
-    With --overload, measure accepted and rejected load, latency and recovery.
+    Single observations, lists and replays, once kernels are compiled. With --overload, measure
+    accepted and rejected load, latency and recovery instead.
     """
-    from service.bench import BenchError, bench_overload
+    from service.bench import bench_overload
     from service.bench import bench_serve as run
-    from service.client import ClientError
 
-    try:
-        if overload is not None:
+    models = _names(model)
+    if overload is not None:
+        return asdict(
             bench_overload(
                 urls=None if url is None else [url],
                 factor=overload,
                 seconds=seconds,
                 streams=streams,
                 workers=workers,
-                model=model,
+                model=models[0] if models else "gaussian",
             )
-            return
-        run(
-            url=url,
-            seconds=seconds,
-            connections=connections,
-            streams=streams,
-            rounds=rounds,
-            workers=workers,
-            model=model,
         )
-    except (BenchError, ClientError) as error:
-        fail(str(error), 1)
+    results = run(
+        url=url,
+        seconds=seconds,
+        connections=connections,
+        streams=streams,
+        rounds=rounds,
+        workers=workers,
+        models=models,
+        lists=lists,
+        replay=replay,
+    )
+    return [each.summary() for each in results]
 
 
 @bench.command("scale")
+@measurement
 def bench_scale(
     streams: Annotated[int, typer.Option(min=1, help="Number of streams.")] = 100_000,
     seconds: Annotated[float, typer.Option(help="Duration of measured load.")] = 30.0,
     rounds: Annotated[int, typer.Option(min=1, help="Time slices of each, in turn.")] = 3,
     model: Annotated[str, typer.Option(help="Model of the streams.")] = "gaussian",
-    json: Annotated[
-        Path | None, typer.Option("--json", help="Write the numbers to this file, too.")
-    ] = None,
-) -> None:
+) -> object:
     """Compare the throughput with many streams in one worker to that with 1,000.
 
     Also the memory that a stream takes, and the CPU time of the worker's housekeeping.
     """
-    from service.bench import BenchError
     from service.bench import bench_scale as run
 
-    try:
-        run(streams=streams, seconds=seconds, rounds=rounds, model=model, file=json)
-    except BenchError as error:
-        fail(str(error), 1)
+    return run(streams=streams, seconds=seconds, rounds=rounds, model=model).summary()
 
 
 @bench.command("step")
+@measurement
 def bench_step(
-    models: Annotated[
-        str | None,
-        typer.Option(
-            "--model", help="Models, comma-separated: built-in ones, alpaca.", show_default="all"
-        ),
-    ] = None,
+    models: Models = None,
     streams: Annotated[str, typer.Option(help="Streams per batch, comma-separated.")] = "1,16,256",
-    max_hypotheses: Annotated[int, typer.Option(min=2, help="Hypotheses per stream.")] = 50,
+    max_hypotheses: Hypotheses = 50,
     early: Annotated[int, typer.Option(min=1, help="Early step number.")] = 500,
     late: Annotated[int, typer.Option(min=2, help="Late step number.")] = 20_000,
     rounds: Annotated[int, typer.Option(min=1, help="Measurements of each, in turn.")] = 11,
-    json_file: Annotated[
-        Path | None, typer.Option("--json", help="File for all times and ratios, as JSON.")
-    ] = None,
-) -> None:
+) -> object:
     """Measure the processor time of a filter step: by torch, compiled, early and late.
 
     Beside it those of fast-bocpd, changepoint and river, where they are installed.
     """
-    from service.bench import BenchError
     from service.bench import bench_step as run
 
-    try:
-        run(
-            models=_names(models),
-            batches=_sizes(streams),
-            max_hypotheses=max_hypotheses,
-            early=early,
-            late=late,
-            rounds=rounds,
-            json_file=json_file,
-        )
-    except BenchError as error:
-        fail(str(error), 1)
+    result = run(
+        models=_names(models),
+        batches=_sizes(streams),
+        max_hypotheses=max_hypotheses,
+        early=early,
+        late=late,
+        rounds=rounds,
+    )
+    return result.summary()
+
+
+@bench.command("gpu")
+@measurement
+def bench_gpu(
+    models: Models = None,
+    streams: Annotated[
+        str, typer.Option(help="Streams per batch, comma-separated.")
+    ] = "64,256,1024,4096",
+    max_hypotheses: Hypotheses = 50,
+    rounds: Annotated[int, typer.Option(min=1, help="Measurements of each, in turn.")] = 7,
+) -> object:
+    """Measure filter steps on a CUDA device: by torch, and fused where the model has a kernel."""
+    from service.bench import bench_gpu as run
+
+    result = run(
+        models=_names(models),
+        batches=_sizes(streams),
+        max_hypotheses=max_hypotheses,
+        rounds=rounds,
+    )
+    return result.summary()
 
 
 def _sizes(text: str) -> list[int]:

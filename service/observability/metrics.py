@@ -209,6 +209,12 @@ HOUSEKEEPING = Histogram(
     buckets=(5e-4, 1e-3, 2e-3, 5e-3, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1.0),
     registry=REGISTRY,
 )
+WORKERS_COMPILING = Gauge(
+    "moca_workers_compiling",
+    "Workers that compile or load kernels of models; torch steps their streams meanwhile.",
+    multiprocess_mode="livesum",
+    registry=REGISTRY,
+)
 CHECKPOINT_AGE = Gauge(
     "moca_checkpoint_age_seconds",
     "Age of the oldest checkpoint among resident streams that have advanced since, in seconds.",

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import gc
 import re
-from collections.abc import Mapping, Sequence
+import threading
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, Literal
@@ -15,10 +18,11 @@ from rich.table import Table
 
 from service.client import Client, ClientError, Problem
 from service.schema.responses import Event
-from service.tables.answers import Replayed, write_answers
+from service.tables.answers import Replayed, import_writer, write_answers
 from service.tables.series import read_series
 
 READY_WAIT_S = 10.0
+BATCH = 1000  # observations in a request
 
 
 class ReplayError(RuntimeError):
@@ -37,7 +41,7 @@ def replay(
     y_columns: Sequence[str] | None = None,
     x_columns: Sequence[str] | None = None,
     time_column: str | None = None,
-    batch: int = 128,
+    batch: int = BATCH,
     belief: bool = True,
     existing: Literal["refuse", "append", "replace"] = "refuse",
     console: Console | None = None,
@@ -62,12 +66,15 @@ def replay(
     with Client(url, api_key=api_key) as client:
         client.wait_ready(READY_WAIT_S)
         _prepare(client, stream, wanted, existing)
+        _import_soon(files)
         try:
-            _stream(client, replayed, batch, belief, console)
+            with _collecting_nothing():
+                _stream(client, replayed, batch, belief, console)
         except (ReplayError, KeyboardInterrupt):
             _write_partial(replayed, files, console)
             raise
-    _write(replayed, files)
+    with _collecting_nothing():
+        _write(replayed, files)
     console.print(events_table(replayed))
     for path in files:
         console.print(f"wrote {path}", highlight=False)
@@ -107,6 +114,34 @@ def _write(replayed: Replayed, files: Sequence[Path]) -> None:
             from service.replay.plots import plot_replay  # matplotlib is optional
 
             plot_replay(replayed, path)
+
+
+def _import_soon(files: Sequence[Path]) -> None:
+    """Import what writes the files in the background, while the service computes."""
+    suffixes = {path.suffix.lower() for path in files}
+
+    def load() -> None:
+        if ".parquet" in suffixes:
+            import_writer()
+        if ".png" in suffixes:
+            from service.replay import plots  # noqa: F401
+
+    threading.Thread(target=load, name="import").start()
+
+
+@contextmanager
+def _collecting_nothing() -> Iterator[None]:
+    """Leave the garbage collector out: it would go through all answers again and again.
+
+    What is kept of them has no cycles.
+    """
+    before = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if before:
+            gc.enable()
 
 
 def _write_partial(replayed: Replayed, files: Sequence[Path], console: Console) -> None:

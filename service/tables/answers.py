@@ -148,6 +148,14 @@ def write_answers(replayed: Replayed, files: Sequence[Path]) -> None:
             parquet.write_table(pa.table({**columns, **_lists(replayed)}), file)
 
 
+def import_writer() -> None:
+    """Import what Parquet files are written by, and what that imports with its first array."""
+    import pyarrow as pa
+    from pyarrow import parquet  # noqa: F401
+
+    pa.array([])
+
+
 def _write_csv(columns: dict[str, list[Any]], file: Path) -> None:
     with file.open("w", newline="", encoding="utf-8") as handle:
         writer = csv.writer(handle)

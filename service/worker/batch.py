@@ -10,7 +10,6 @@ from msgspec.structs import replace
 from service.errors.base import CorruptState, Defect, KeyReused, ServiceError, UnknownModel
 from service.observability import metrics
 from service.wire import Head, IdempotencyRecord, Observation, Observe, Record, timestamps
-from service.worker.commands import predict
 from service.worker.commands.dispatch import control, fresh, usable
 from service.worker.filtering import delayed_labels, events
 from service.worker.filtering.step import observe, observe_series
@@ -105,7 +104,7 @@ class CommandBatch:
             command = task.command
             assert isinstance(command, Observe)
             if command.belief and queue.stream.slab is not None:
-                answer.belief = predict.belief(queue.stream)
+                answer.belief = queue.stream.slab.belief(queue.stream.row)
             queue.stream.touch(task.envelope.time_ms)
             queue.at += 1
             if queue.at == len(command.observations):
@@ -115,7 +114,8 @@ class CommandBatch:
         """Apply several observations of one command."""
         stream, task = queue.stream, queue.tasks[0]
         metrics.BATCH_SIZE.observe(len(coming))
-        applied, refusal = observe_series(stream, coming)
+        assert isinstance(task.command, Observe)
+        applied, refusal = observe_series(stream, coming, task.command.belief)
         events.publish(stream, task)
         task.answers += coming[:applied]
         self.filling.add(*coming[:applied])
@@ -225,8 +225,7 @@ class CommandBatch:
             check_details(self.engine, head, command)
             self._create(stream, head, task)
         head, slab = stream.live(), stream.slab
-        alone = command.belief or answers.detailed(command)
-        several = slab is not None and slab.in_series and not alone
+        several = slab is not None and slab.in_series and not answers.detailed(command)
         coming = command.observations[queue.at : None if several else queue.at + 1]
         head.x_dim, head.y_dim = Known(head.x_dim, head.y_dim).after_all(coming)
         model = head.settings.model

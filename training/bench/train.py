@@ -33,7 +33,7 @@ def command(
         typer.Option(help="float32 or float64.", show_choices=False),
     ] = "float32",
     repeats: Annotated[int, typer.Option(min=1, help="Iterations; their median counts.")] = REPEATS,
-) -> None:
+) -> object:
     """Time and memory of a training iteration: batch 50, 100 observations, 32 features, one core.
 
     `plain` is the paper's recursion step by step, with torch's own gradients; `rows` is the block
@@ -50,7 +50,7 @@ def command(
     }
     plain = measured["plain"]
     title = f"One iteration: batch {BATCH}, T = {LENGTH}, n = {FEATURES}, {dtype}, one core"
-    table = Table("way", box=SIMPLE_HEAD, title=title)
+    table = Table("way", box=SIMPLE_HEAD, title=title, title_justify="left")
     for heading in ("seconds", "times faster", "peak MB", "share of memory", "loss"):
         table.add_column(heading, justify="right")
     for name, way in measured.items():
@@ -63,6 +63,7 @@ def command(
             f"{way.loss:.5f}",
         )
     Console().print(table)
+    return {"dtype": dtype, "ways": {name: way._asdict() for name, way in measured.items()}}
 
 
 def _in_subprocess(way: str, dtype: str, repeats: int) -> Measured:

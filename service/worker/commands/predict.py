@@ -24,15 +24,6 @@ from service.worker.streams.stream import Stream
 from service.worker.streams.validation import check_inputs
 
 
-def belief(stream: Stream) -> list[tuple[int, float]]:
-    """Surviving hypotheses as (run length, probability), shortest first."""
-    assert stream.slab is not None
-    found = stream.slab.state(stream.row).belief
-    pairs = zip(found.run_length[0].tolist(), found.log_prob[0].exp().tolist(), strict=True)
-    alive = torch.isfinite(found.log_prob[0]).tolist()
-    return sorted(pair for pair, there in zip(pairs, alive, strict=True) if there)
-
-
 def run_length(stream: Stream) -> bytes:
     """Answer to GET run-length: the whole belief after the last observation."""
     head = stream.live()
@@ -45,7 +36,7 @@ def run_length(stream: Stream) -> bytes:
     )
     if stream.slab is None or head.seq == 0:
         return msgspec.json.encode(answer)
-    pairs = belief(stream)
+    pairs = stream.slab.belief(stream.row)
     last = head.seq - 1
     answer.belief = [Hypothesis(r, last - r, p) for r, p in pairs]
     answer.run_length = RunLengthSummary(

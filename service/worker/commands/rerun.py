@@ -17,7 +17,7 @@ from model_core.upm.base import UnderlyingModel
 from service.observability import metrics
 from service.store.worker_reads import CHUNK, CorruptState, Store, Stored, unseal
 from service.wire import Event, Head, Record, StreamSettings
-from service.worker.commands import predict, set_belief
+from service.worker.commands import set_belief
 from service.worker.filtering import warmup
 from service.worker.filtering.step import advance_head, publish_events, track_events
 from service.worker.streams import step_inputs
@@ -147,7 +147,7 @@ def _step(engine: Engine, found: Rerun, beliefs: int) -> Steps[None]:
             score = None if readout.log_score != readout.log_score else readout.log_score
             found.scores[i], found.changed[i] = score, readout.changed_probability
             if i >= len(records) - beliefs:
-                found.beliefs[record.seq] = predict.belief(made)
+                found.beliefs[record.seq] = slab.belief(made.row)
             record.previous_start = readout.born_previous_start
             found.events.update((event.id, event) for event in track_events(made, record, readout))
             advance_head(head, record, score)

@@ -48,18 +48,22 @@ def _advance(slab: Slab, group: list[tuple[Stream, Answer]]) -> list[tuple[Answe
     return faults
 
 
-def observe_series(stream: Stream, answers: Sequence[Answer]) -> tuple[int, ServiceError | None]:
+def observe_series(
+    stream: Stream, answers: Sequence[Answer], believed: bool = False
+) -> tuple[int, ServiceError | None]:
     """Apply observations of one stream, one after the other, in few calls of its kernel.
 
-    Returns how many were applied, and why the next one was not. See `Slab.in_series`.
+    Returns how many were applied, and why the next one was not. See `Slab.in_series`. believed:
+    whether answers carry the belief after them.
     """
     done = 0
     while done < len(answers):
         rest = answers[done:]
-        steps = through(stream, [answer.record for answer in rest])
+        steps = through(stream, [answer.record for answer in rest], believed=believed)
         count = 0
-        for answer, (readout, place) in zip(rest, steps, strict=False):
-            _apply(stream, answer, readout, place)
+        for answer, each in zip(rest, steps, strict=False):
+            _apply(stream, answer, each.readout, each.place)
+            answer.belief = each.belief
             count += 1
         _measure(rest[0].model, rest[:count])
         done += count
@@ -67,6 +71,8 @@ def observe_series(stream: Stream, answers: Sequence[Answer]) -> tuple[int, Serv
             assert stream.slab is not None
             for _, refusal in _advance(stream.slab, [(stream, answers[done])]):
                 return done, refusal
+            if believed:
+                answers[done].belief = stream.slab.belief(stream.row)
             done += 1
     return done, None
 

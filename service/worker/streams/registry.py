@@ -11,7 +11,7 @@ from typing import NamedTuple, TypeVar
 import msgspec
 import redis
 
-from model_core import codec
+from model_core import codec, kernel
 from model_core import filter as moca
 from model_core.errors import CorruptState
 from model_core.filter import FilterState
@@ -455,6 +455,7 @@ class Engine:
         metrics.CHECKPOINT_AGE.set(age_s)
         metrics.CHECKPOINT_LAG.set(self._ledger.behind)
         metrics.CHANGED_MODELS.set(self.catalogue.notice())
+        metrics.WORKERS_COMPILING.set(kernel.compiling())
 
     def evict(self, stream: Stream) -> None:
         """Forget a stream whose state is safe in Redis."""

@@ -3,22 +3,30 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from typing import TypeVar
+from typing import NamedTuple, TypeVar
 
 from model_core.readout import Readout
 from service.observability import metrics
 from service.wire import Record
 from service.worker.streams import step_inputs
 from service.worker.streams.answers import AnyPlace
-from service.worker.streams.slab import Slab
+from service.worker.streams.slab import Probabilities, Slab
 from service.worker.streams.stream import Stream
 
 T = TypeVar("T")
 
 
+class Stepped(NamedTuple):
+    """What one observation of a series gave."""
+
+    readout: Readout
+    place: AnyPlace
+    belief: Probabilities | None
+
+
 def through(
-    stream: Stream, records: Sequence[Record], summarised: bool = True
-) -> Iterator[tuple[Readout, AnyPlace]]:
+    stream: Stream, records: Sequence[Record], summarised: bool = True, believed: bool = False
+) -> Iterator[Stepped]:
     """Step one stream through its next records, by few calls of its kernel; see `Slab.in_series`.
 
     Yields what each gave, up to the first that the kernel refuses. Where the caller confirms an
@@ -29,11 +37,13 @@ def through(
     while at < len(records) and not refused:
         rest, before = records[at:], slab.state(stream.row)
         (confirmed,), (threshold,) = step_inputs.alarm_inputs([stream.live()])
-        step = slab.series(stream.row, rest, confirmed, threshold, summarised)
+        step = slab.series(stream.row, rest, confirmed, threshold, summarised, believed)
+        beliefs: Sequence[Probabilities | None]
+        beliefs = step.beliefs or [None] * len(step.readouts)
         refused, count = len(step.readouts) < len(rest), 0
-        for each in zip(step.readouts, step.places, strict=True):
+        for readout, place, belief in zip(step.readouts, step.places, beliefs, strict=True):
             count += 1
-            yield each
+            yield Stepped(readout, place, belief)
             if stream.live().confirmed_start != confirmed:
                 refused = False
                 break
@@ -55,9 +65,9 @@ def replay(stream: Stream, records: Sequence[Record]) -> Iterator[Readout]:
         if slab.in_series and not records[at].belief_override:
             later = range(at + 1, len(records))
             end = next((i for i in later if records[i].belief_override), len(records))
-            for readout, _ in through(stream, records[at:end], summarised=False):
+            for each in through(stream, records[at:end], summarised=False):
                 at += 1
-                yield readout
+                yield each.readout
             if at == end:
                 continue
         watched = step_inputs.alarm_inputs([stream.live()])

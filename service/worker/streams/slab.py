@@ -19,8 +19,9 @@ from model_core.belief import Belief
 from model_core.filter import FilterState, Inputs, Prior
 from model_core.quantiles import with_normal
 from model_core.readout import Readout
-from model_core.summary import Summary
+from model_core.summary import Summary, joined
 from model_core.upm.base import UnderlyingModel
+from service.observability import metrics
 from service.wire import Record
 from service.worker.streams import step_inputs
 from service.worker.streams.answers import LEVELS, AnyPlace, Place, Summarised
@@ -33,13 +34,51 @@ OK_COLUMN = list(readout.NUMBERS).index("ok")
 RECENT_RUN_LENGTHS = 5  # 0 to 4: a change within the last five observations is a recent one
 CHUNK_BYTES = 64 << 20  # of a slab's memory that is taken, and given back, at a time
 STEP_BYTES = 128 << 20  # of the states that are stepped at once
+NEVER = np.iinfo(np.int64).max  # later than any run length
+
+
+Probabilities = list[tuple[int, float]]  # of run lengths, the shortest first
 
 
 class Step(NamedTuple):
-    """Readouts of the rows, in order, and where the predictive of each is."""
+    """Readouts of the rows, in order, and where the predictive of each is.
+
+    beliefs: after each of several observations of one row, where they are wanted.
+    """
 
     readouts: list[Readout]
     places: list[AnyPlace]
+    beliefs: list[Probabilities] | None = None
+
+
+class _Beliefs:
+    """Beliefs of one row after each of several observations."""
+
+    def __init__(self, chunk: Chunk, place: int, count: int) -> None:
+        log_prob, run_length = (each[place].numpy() for each in chunk.tensors[:2])
+        self._now = log_prob, run_length
+        self._log_prob = np.empty((count, *log_prob.shape))
+        self._run_length = np.empty((count, *run_length.shape), dtype=np.int64)
+
+    def keep(self, at: int) -> None:
+        """Copy the row as it is after observation `at`."""
+        self._log_prob[at], self._run_length[at] = self._now
+
+    def first(self, count: int) -> list[Probabilities]:
+        """Those after the first observations."""
+        return probabilities(self._log_prob[:count], self._run_length[:count])
+
+
+def probabilities(
+    log_prob: NDArray[np.float64], run_length: NDArray[np.int64]
+) -> list[Probabilities]:
+    """Surviving hypotheses of beliefs (B, S), the shortest run length first."""
+    alive = np.isfinite(log_prob)
+    order = np.where(alive, run_length, NEVER).argsort(1, kind="stable")
+    lengths = np.take_along_axis(run_length, order, 1).tolist()
+    chances = np.exp(np.take_along_axis(log_prob, order, 1)).tolist()
+    rows = zip(lengths, chances, alive.sum(1).tolist(), strict=True)
+    return [list(zip(r[:count], p[:count], strict=True)) for r, p, count in rows]
 
 
 class Slab:
@@ -72,6 +111,8 @@ class Slab:
         """Step by the compiled kernel, if there is one, once it is ready: in the background."""
         self._compiled = kernel.in_place(self.model, self.device)
         kernel.compile_soon(self._compiled)
+        if self._compiled is not None and not self._compiled.ready:
+            metrics.WORKERS_COMPILING.set(1)  # until the next housekeeping finds it done
 
     @property
     def empty(self) -> bool:
@@ -133,6 +174,12 @@ class Slab:
         """State of one stream (batch 1), a copy."""
         return moca.rebuild(self._blank, self._chunks.read([row], slice(self._leaves)))
 
+    def belief(self, row: int) -> Probabilities:
+        """Surviving hypotheses of one stream."""
+        log_prob, run_length = self._chunks.read([row], slice(2))
+        (found,) = probabilities(log_prob.cpu().numpy(), run_length.cpu().numpy())
+        return found
+
     def put(self, row: int, state: FilterState) -> None:
         """Put a state (batch 1) in place of a row's."""
         self._chunks.write([row], moca.leaves(state))
@@ -177,7 +224,7 @@ class Slab:
                 [confirmed[i] for i in left],
                 [alarms[i] for i in left],
             )
-            found.update(zip(left, zip(*again, strict=True), strict=True))
+            found.update(zip(left, zip(again.readouts, again.places, strict=True), strict=True))
         each = [found[i] for i in range(len(rows))]
         return Step([readout for readout, _ in each], [place for _, place in each])
 
@@ -193,21 +240,25 @@ class Slab:
         confirmed: int,
         threshold: float = 0.0,
         summarised: bool = True,
+        believed: bool = False,
     ) -> Step:
         """Step one row by one observation after the other; returns those before a refused one.
 
         Where one is refused the row is to be put back: those after it were stepped as well.
         confirmed, threshold: as in `step`; taken as if nothing was confirmed on the way.
+        believed: whether the belief after each observation is wanted.
         """
         count = len(records)
         chunk, place = self._chunks.place(row)
         watched = [confirmed] * count, [threshold] * count
         at = np.full(count, place, dtype=np.int64)
-        result, summary = self._advance(chunk, at, records, *watched, summarised)
+        beliefs = _Beliefs(chunk, place, count) if believed else None
+        result, summary = self._advance(chunk, at, records, *watched, summarised, beliefs)
         refused = np.flatnonzero(result[:, OK_COLUMN] <= 0)
         fine = int(refused[0]) if len(refused) else count
         places = [Summarised(summary, i) for i in range(fine)]
-        return Step(readout.rows(result[:fine]), [*places])
+        kept = None if beliefs is None else beliefs.first(fine)
+        return Step(readout.rows(result[:fine]), [*places], kept)
 
     def _step_eagerly(
         self,
@@ -263,18 +314,25 @@ class Slab:
         confirmed: Sequence[int],
         thresholds: Sequence[float],
         summarised: bool,
+        beliefs: _Beliefs | None = None,
     ) -> tuple[NDArray[np.float64], Summary]:
-        """Step rows of a chunk by the compiled kernel: the table of `readout`, and summaries."""
+        """Step rows of a chunk by the compiled kernel: the table of `readout`, and summaries.
+
+        beliefs: filled after each observation, of one row then.
+        """
         assert self._compiled is not None
-        return self._compiled.advance(
-            chunk.views,
-            places,
-            step_inputs.packed(self.model, records, confirmed, thresholds),
-            step_inputs.hazard_table(self.model, [record.hazard for record in records]),
-            RECENT_RUN_LENGTHS,
-            self._levels,
-            summarised,
-        )
+        kernel, views = self._compiled, chunk.views
+        inputs = step_inputs.packed(self.model, records, confirmed, thresholds)
+        hazards = step_inputs.hazard_table(self.model, [record.hazard for record in records])
+        after = RECENT_RUN_LENGTHS, self._levels, summarised
+        if beliefs is None:
+            return kernel.advance(views, places, inputs, hazards, *after)
+        parts = []
+        for i in range(len(records)):
+            one = slice(i, i + 1)
+            parts.append(kernel.advance(views, places[one], inputs[one], hazards[one], *after))
+            beliefs.keep(i)
+        return np.concatenate([table for table, _ in parts]), joined([each for _, each in parts])
 
     def replay(
         self,

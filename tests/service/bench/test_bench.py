@@ -1,24 +1,39 @@
 """The load generator against real servers, the alternation, and the step benchmark."""
 
 import asyncio
+import inspect
 import io
 import json
+import subprocess
 import sys
+import time
 from contextlib import asynccontextmanager, contextmanager
 from importlib.util import find_spec
 
 import pytest
 import torch
+import typer
 from rich.console import Console
 
 from model_core.filter import leaves
-from service.bench import BenchError, bench_overload, bench_serve, bench_step, open_loop, peers
+from service.bench import (
+    BenchError,
+    bench_gpu,
+    bench_overload,
+    bench_serve,
+    bench_step,
+    lists,
+    open_loop,
+    peers,
+    results,
+    slices,
+)
 from service.bench import overload as overloading
 from service.bench import processes as run_processes
 from service.bench import serve as serving
 from service.bench.load import Job, Report, content_length, quantiles, request_bytes, run
 from service.bench.processes import Server, cpu_seconds, echo_server, free_port
-from service.bench.step import interval
+from service.bench.results import interval
 from service.bench.subjects import Subject
 
 
@@ -177,17 +192,126 @@ def test_bench_serve(monkeypatch):
     monkeypatch.setattr(serving, "moca_server", pretender)
     monkeypatch.setattr(serving, "WARM_S", 0.1)
     console = quiet()
-    result = bench_serve(seconds=1.2, connections=4, streams=10, rounds=2, console=console)
+    (result,) = bench_serve(seconds=1.2, connections=4, streams=10, rounds=2, console=console)
     assert len(result.service.reports) == len(result.echo.reports) == len(result.ratios()) == 2
     assert 0.05 < result.ratio() < 5
     assert result.service.errors() == {}
-    said = console.file.getvalue()
-    assert f"ratio service / echo: {result.ratio():.3f}" in said
+    said = " ".join(console.file.getvalue().split())
+    assert str(interval(result.ratios())) in said
     assert "% of a core beside the service" in said
     if sys.platform == "linux":
         assert sum(result.service.cpu_us().values()) > 0
         assert list(result.echo.cpu_us()) == ["echo"]
-        assert "service us by process: " in said
+    told = result.summary()
+    assert told["ratio"]["median"] == result.ratio()
+    assert told["service"]["per_s"]["rounds"] == [each.rate for each in result.service.reports]
+    assert (told["lists"], told["replay"]["seconds"]) == ([], {"rounds": []})
+
+
+@pytest.mark.timeout(180)
+def test_bench_serve_of_several_models_with_lists_and_replays(monkeypatch):
+    monkeypatch.setattr(serving, "WARM_S", 0.1)
+    monkeypatch.setattr(serving, "wait_until_compiled", lambda server: None)
+    console = quiet()
+    found = bench_serve(
+        seconds=0.6, connections=2, streams=3, rounds=1, models=["gaussian", "categorical"],
+        lists=20, replay=60, console=console,
+    )  # fmt: skip
+    assert [each.model for each in found] == ["gaussian", "categorical"]
+    for result in found:
+        assert result.service.errors() == {}
+        assert [each.of for each in result.lists] == ["one stream", "20 streams"]
+        for each in result.lists:
+            assert len(each.per_s) == 1
+            assert each.per_s[0] > 0
+            if sys.platform == "linux":
+                assert {"worker", "api", "store"} <= set(each.us)
+                assert each.worker_rates()[0] == pytest.approx(1e6 / each.us["worker"][0])
+        assert len(result.replay_s) == 1
+        json.dumps(result.summary())
+    said = console.file.getvalue()
+    assert "lists of 20" in said
+    assert "moca replay" in said
+
+
+@pytest.mark.parametrize("model", [*serving.NEWEST, "pump"])
+def test_observations_of_every_model(model):
+    rows = slices.rows_of(model, 600)
+    assert len(rows) == 600
+    assert rows != slices.rows_of(model, 600, seed=2)
+    assert all(("x" in row) == (model == "linear") for row in rows)
+    labels = [row["y"] for row in rows]
+    if model in ("bernoulli", "categorical"):
+        assert set(labels) == set(range(2 if model == "bernoulli" else slices.CLASSES))
+    assert slices.settings_of(model).get("classes") == (4 if model == "categorical" else None)
+
+
+def test_kernels_are_waited_for(monkeypatch):
+    """Two looks in a row without a worker that compiles; an earlier service does not say."""
+    monkeypatch.setattr(slices, "LOOK_S", 0.0)
+    told = iter([0.0, 2.0, 1.0, 0.0, 0.0, 5.0])
+    monkeypatch.setattr(slices, "samples", lambda server: {slices.COMPILING: next(told)})
+    slices.wait_until_compiled(Server("http://x", None))
+    assert next(told) == 5.0
+    monkeypatch.setattr(slices, "samples", lambda server: {slices.COMPILING: 1.0})
+    with pytest.raises(BenchError, match="expected compiled kernels within 0 s, got 1 workers"):
+        slices.wait_until_compiled(Server("http://x", None), 0.0)
+    monkeypatch.setattr(slices, "samples", lambda server: {})
+    slices.wait_until_compiled(Server("http://x", None))
+
+
+def test_lists_that_are_not_applied_are_no_measurement(monkeypatch):
+    def nothing(server, job, seconds, side):
+        side.reports.append(Report(3, {}, 1.0, 0.0, {}))
+
+    monkeypatch.setattr(lists, "slice_of", nothing)
+    load = lists.ListLoad(Server("http://x", None), "gaussian", ["a"], 10)
+    monkeypatch.setattr(lists, "samples", lambda server: {lists.APPLIED: 7.0})
+    with pytest.raises(BenchError, match="expected observations to be applied"):
+        load.run(1.0)
+    monkeypatch.setattr(lists, "samples", lambda server: {})
+    with pytest.raises(BenchError, match="expected /metrics"):
+        load.run(1.0)
+
+
+def test_one_envelope(tmp_path):
+    file = tmp_path / "results.json"
+    results.write_json(file, {"a": [1.0, float("inf")]})
+    told = json.loads(file.read_text())
+    assert list(told) == ["command", "date", "machine", "versions", "results"]
+    assert told["results"] == {"a": [1.0, None]}
+    assert told["machine"]["cores"] >= 1
+    assert {"python", "torch"} <= set(told["versions"])
+
+
+@pytest.mark.parametrize("command", ["serve", "scale", "step", "gpu", "train"])
+def test_every_measurement_can_write_json(command):
+    from service.commands.main import app
+
+    (found,) = [
+        each
+        for group in app.registered_groups
+        if group.name == "bench"
+        for each in group.typer_instance.registered_commands
+        if each.name == command
+    ]
+    assert "json_file" in inspect.signature(found.callback).parameters
+
+
+def test_a_measurement_writes_what_it_returns(tmp_path, capsys):
+    from service.commands.tools import measurement
+
+    file = tmp_path / "x.json"
+    measurement(lambda *, n: {"n": n})(n=3, json_file=file)
+    assert json.loads(file.read_text())["results"] == {"n": 3}
+
+    def fails():
+        raise BenchError("expected a quiet machine")
+
+    with pytest.raises(typer.Exit) as ended:
+        measurement(fails)(json_file=None)
+    assert ended.value.exit_code == 1
+    assert "expected a quiet machine" in capsys.readouterr().err
 
 
 def test_bench_of_a_running_service_leaves_nothing_behind():
@@ -210,7 +334,15 @@ def test_ratio_pairs_neighbours():
 
 
 @pytest.mark.parametrize(
-    "bad", [{"connections": 0}, {"streams": 2}, {"rounds": 0}, {"seconds": 0}, {"url": "ftp://x"}]
+    "bad",
+    [
+        {"connections": 0},
+        {"streams": 2},
+        {"rounds": 0},
+        {"seconds": 0},
+        {"url": "ftp://x"},
+        {"lists": -1},
+    ],
 )
 def test_bench_serve_refuses(bad):
     with pytest.raises(BenchError, match="expected"):
@@ -238,6 +370,21 @@ def test_cpu_of_somebody_elses_server_is_unknown():
     assert cpu_seconds(Server("http://x", None)) == {}
 
 
+@pytest.mark.skipif(sys.platform != "linux", reason="reads /proc")
+def test_cpu_of_a_child_that_ended_still_counts():
+    busy = "import time\nwhile time.process_time() < 0.4: pass"
+    code = f"import subprocess, sys; subprocess.run([sys.executable, '-c', {busy!r}]); input()"
+    child = subprocess.Popen([sys.executable, "-c", code], stdin=subprocess.PIPE)
+    try:
+        seen = [0.0]
+        while seen[-1] < 0.4 or run_processes._family(Server("", child.pid)).keys() != {child.pid}:
+            seen.append(sum(cpu_seconds(Server("", child.pid)).values()))
+            time.sleep(0.02)
+        assert sum(cpu_seconds(Server("", child.pid)).values()) >= 0.4
+    finally:
+        child.communicate(b"\n")
+
+
 def test_no_proc(monkeypatch, tmp_path):
     monkeypatch.setattr(run_processes, "PROC", tmp_path)
     assert cpu_seconds(Server("http://x", 1)) == {}
@@ -249,7 +396,7 @@ def test_a_busy_machine_is_told():
     for side in (result.service, result.echo):
         side.reports.append(Report(10, {}, 1.0, 0.0, {}))
         side.other_cores.append(0.6)
-    assert any("other processes used 0.6" in str(line) for line in serving.report_lines(result))
+    assert any("other processes used 0.6" in str(line) for line in serving.report_lines([result]))
 
 
 async def test_open_loop_counts_from_the_time_a_request_was_due():
@@ -328,16 +475,16 @@ SMALL = {"batches": [1, 3], "max_hypotheses": 8, "early": 20, "late": 60, "round
 
 
 @pytest.mark.parametrize("model", ["gaussian", "multivariate", "categorical", "linear", "alpaca"])
-def test_bench_step(model, tmp_path):
-    console, file = quiet(), tmp_path / "steps.json"
-    result = bench_step(models=[model], json_file=file, console=console, **SMALL)
+def test_bench_step(model):
+    console = quiet()
+    result = bench_step(models=[model], console=console, **SMALL)
     ways = {each.by for each in result.steps if each.name == model and each.max_hypotheses == 8}
     assert ways == ({"eager", "compiled"} if find_spec("numba") else {"eager"})
     own = [each for each in result.steps if each.max_hypotheses == 8]
     assert len(own) == len(result.lives) * 2 * 2  # batches, with a summary and without
     assert all(len(each.us) == 3 and min(each.us) > 0 for each in result.steps)
     assert all(len(each.ratios) == 3 for each in result.lives + result.peers)
-    told = json.loads(file.read_text())
+    told = result.summary()
     assert told["steps"][0]["median"] == result.steps[0].interval().median
     assert (told["early"], told["late"]) == (20, 60)
     assert "Late over early" in console.file.getvalue()
@@ -393,3 +540,37 @@ def test_late_streams_are_later():
 def test_bench_step_refuses(bad):
     with pytest.raises(BenchError, match="expected"):
         bench_step(**bad, console=quiet())
+
+
+# --- bench gpu ------------------------------------------------------------------------------
+
+
+def test_bench_gpu_says_that_there_is_no_device(monkeypatch):
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
+    with pytest.raises(BenchError, match="expected a CUDA device, got none"):
+        bench_gpu(console=quiet())
+
+
+def test_bench_gpu_measures_any_device(monkeypatch):
+    """The same code on the CPU, which takes no time of a device."""
+    monkeypatch.setattr("service.bench.step.COPY_BYTES", 1 << 16)
+    console = quiet()
+    found = bench_gpu(
+        models=["gaussian"], batches=[2, 3], max_hypotheses=8, early=20, rounds=2, device="cpu",
+        console=console,
+    )  # fmt: skip
+    assert found.bytes_per_s > 0
+    assert sorted({each.streams for each in found.steps}) == [2, 3]
+    first = found.steps[0]
+    assert first.by == "eager"
+    assert len(first.us) == 2
+    moved = 2 * first.state_bytes
+    assert first.shares(1e9)[0] == pytest.approx(moved / (1e-6 * first.us[0] * 2) / 1e9)
+    json.dumps(found.summary())
+    assert "gaussian" in console.file.getvalue()
+
+
+@pytest.mark.parametrize("bad", [{"models": ["alpaca"]}, {"rounds": 0}, {"batches": []}])
+def test_bench_gpu_refuses(bad):
+    with pytest.raises(BenchError, match="expected"):
+        bench_gpu(**{"device": "cpu", **bad}, console=quiet())

@@ -1,6 +1,7 @@
 """Reading series, and whole replays against the HTTP stand-in."""
 
 import csv
+import gc
 import io
 import math
 
@@ -11,6 +12,7 @@ from rich.console import Console
 
 from service.replay import ReplayError, SeriesError, read_series, replay
 from service.replay.run import _size, output_files
+from service.tables.answers import Replayed
 from service.tables.times import time_axis
 
 
@@ -216,6 +218,26 @@ def test_a_refusal_midway_names_the_rows_and_keeps_what_was_answered(standin, sh
         replay(shift, url=standin.url, out=out, batch=10, console=console)
     assert len(out.read_text().splitlines()) == 51
     assert "first 50 rows" in console.file.getvalue()
+
+
+@pytest.mark.parametrize("collects", [True, False])
+def test_the_garbage_collector_rests_and_is_left_as_it_was(
+    standin, shift, tmp_path, monkeypatch, collects
+):
+    seen = []
+    add = Replayed.add
+    monkeypatch.setattr(
+        Replayed, "add", lambda self, rows: (seen.append(gc.isenabled()), add(self, rows))
+    )
+    (gc.enable if collects else gc.disable)()
+    try:
+        replay(shift, url=standin.url, out=tmp_path / "out", batch=50, console=quiet())
+        assert seen == [False] * (-(-len(read_series(shift).y) // 50))
+        with pytest.raises(ReplayError):  # it has observations
+            replay(shift, url=standin.url, out=tmp_path / "out", console=quiet())
+        assert gc.isenabled() == collects
+    finally:
+        gc.enable()
 
 
 def test_another_writer_is_noticed(standin, shift, tmp_path):

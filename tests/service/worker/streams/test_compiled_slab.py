@@ -205,6 +205,7 @@ def test_a_worker_answers_as_without_kernels(make_bench, model):
         bench.crash()  # what is stored is stepped through again
         own += bench.observe("a", [0.0, 1.0])
         own += bench.observe("a", [1.0], components=True)
+        own += bench.observe("a", [0.0, None, 1.0, 1.0], belief=True)
         answers.append(own)
     close_to(*answers, 1e-7)
 
@@ -234,3 +235,41 @@ def test_a_worker_answers_for_an_artifact_as_without_kernels(make_bench, alpaca)
     for found, kept in answers[1:]:
         close_to(found, answers[0][0], 1e-7)
         assert kept == answers[0][1]
+
+
+@pytest.mark.parametrize("name", ["gaussian", "averaged", "alpaca-lags"])
+def test_beliefs_of_a_series_are_those_after_its_steps(name):
+    (eager, rows), (compiled, own) = beside(name)
+    rng = np.random.default_rng(9)
+    told = [records(eager.model, rng, seq)[1] for seq in range(25)]  # more than hypotheses
+    expected = []
+    for record in told:
+        eager.step(rows[:1], [record], [0], [0.1])
+        expected.append(eager.belief(rows[0]))
+    found = compiled.series(own[0], told, 0, 0.1, believed=True)
+    for mine, belief in zip(found.beliefs, expected, strict=True):
+        lengths, chances = zip(*belief, strict=True)
+        assert [length for length, _ in mine] == sorted(lengths)
+        assert [chance for _, chance in mine] == pytest.approx(chances, abs=1e-10)
+    assert len(found.beliefs[0]) == 1
+    assert max(map(len, found.beliefs)) > 5
+    assert found.beliefs[-1] == compiled.belief(own[0])
+    assert compiled.series(own[1], told, 0, 0.1).beliefs is None
+
+
+def test_a_series_with_beliefs_is_one_without():
+    """Answers, states and the observation that is refused are the same."""
+    (_, _), (compiled, own) = beside("averaged")
+    rng = np.random.default_rng(10)
+    told = [records(compiled.model, rng, seq)[1] for seq in range(12)]
+    told[9].y = 1e200
+    plain, believed = (compiled.series(own[i], told, 0, 0.1, believed=i > 0) for i in range(2))
+    assert len(believed.beliefs) == len(believed.readouts) == len(plain.readouts) == 9
+    for one, other in zip(plain.readouts, believed.readouts, strict=True):
+        pairs = zip(one, other, strict=True)
+        assert all(np.array_equal(*np.array(pair, dtype=float), equal_nan=True) for pair in pairs)
+    for one, other in zip(plain.places, believed.places, strict=True):
+        mine, theirs = (p.summary.rows([p.row]).numbers for p in (one, other))
+        assert np.array_equal(mine, theirs, equal_nan=True)
+    states = [compiled.state(own[i]) for i in range(2)]
+    assert torch.equal(states[0].belief.log_prob, states[1].belief.log_prob)
