@@ -4,7 +4,7 @@ The inputs of a row are its features (n). Covariances stay where they are: a ste
 to project the features, and once to take what the label tells off it, in the state's own memory.
 
 Rows of `own`: mean (n, d); alpha (d) and beta (d) where the noise is unknown; `P f` (n) and
-`f' P f`, which the label turns into the gain and its square.
+`f' P f`, which the label turns into the gain and its square; then room for n numbers.
 
 Rows of `params` for `d` outputs: means and variances (d each); then of each output those of
 `student_t` for one output, with the fit in scaled units in the last.
@@ -19,7 +19,7 @@ from torch import Tensor
 
 from model_core.compiled import LABEL, LABELLED, arithmetic, mixture, step
 from model_core.compiled.belief import STATISTICS
-from model_core.compiled.jit import Floats, Ints, compiled, floats, implements
+from model_core.compiled.jit import LANES, Floats, Ints, compiled, flat, floats, implements, padded
 from model_core.compiled.models import lags, regression, student_t
 from model_core.upm import alpaca
 from model_core.upm.conjugate import OUTLIER_SPREAD
@@ -52,9 +52,9 @@ def of(model: alpaca.Alpaca) -> Alpaca:
     """Dimensions of a model."""
     size, d = model.prior_mean.shape
     noisy, known = model.noise_variance is None, model.noise_variance
-    rows = size * d + 2 * d * noisy + size + 1
+    kept = size * d + 2 * d * noisy + size + 1
     return Alpaca(
-        d, rows, rows, (2 + BLOCK) * d, 4 if noisy else 2, size, model.lags, int(noisy),
+        d, kept + padded(size) // LANES, kept, (2 + BLOCK) * d, 4 if noisy else 2, size, model.lags, int(noisy),
         numbers(model.y_offset), numbers(model.y_scale),
         np.ones(d) if known is None else numbers(known),
     )  # fmt: skip
@@ -74,22 +74,26 @@ def load(model: Alpaca, views: Ints, row: int, slot: int, number: Floats, own: F
         at += step.load_leaf(views, row, slot, ALPHA, count, own[at:])
         at += step.load_leaf(views, row, slot, BETA, count, own[at:])
     features = number[first : first + model.size]
-    prior, projected = floats(views, COV + count, row), own[at:]
-    _project(floats(views, COV, row), prior, slot, features, projected)
+    prior, projected = floats(views, COV + count, row), own[at : model.kept]
+    product = flat(own[model.kept :], model.size)
+    _project(floats(views, COV, row), prior, slot, features, projected, product)
 
 
 @compiled
-def _project(cov: Floats, prior: Floats, slot: int, features: Floats, projected: Floats) -> None:
-    """`P f` and `f' P f` of each slot, and of the prior in the column of `slot` and the last."""
-    size, slots = features.shape[0], projected.shape[1] - 1
-    product = np.empty(size)
+def _project(
+    cov: Floats, prior: Floats, slot: int, features: Floats, projected: Floats, product: Floats
+) -> None:
+    """`P f` and `f' P f` of each slot, and of the prior in the column of `slot` and after all."""
+    size = features.shape[0]
+    slots = cov.shape[0] // (size * size)
     for i in range(slots):
         if i != slot:
             _times(cov, i * size * size, features, product)
             _put(product, i, projected)
     _times(prior, 0, features, product)
     _put(product, slot, projected)
-    _put(product, slots, projected)
+    for i in range(slots, projected.shape[1]):
+        _put(product, i, projected)
     gram = projected[size]
     gram[:] = 0.0
     for a in range(size):
@@ -254,14 +258,13 @@ def store(model: Alpaca, views: Ints, row: int, slot: int, number: Floats, own: 
     cov, gain = floats(views, COV, row), own[at : at + size]
     cov[slot * size * size : (slot + 1) * size * size] = floats(views, COV + count, row)
     if number[LABELLED] > 0:
-        _downdate(cov, gain)
+        _downdate(cov, gain, flat(own[model.kept :], size))
 
 
 @compiled
-def _downdate(cov: Floats, gain: Floats) -> None:
-    size, slots = gain.shape[0], gain.shape[1] - 1
-    own = np.empty(size)
-    for i in range(slots):
+def _downdate(cov: Floats, gain: Floats, own: Floats) -> None:
+    size = gain.shape[0]
+    for i in range(cov.shape[0] // (size * size)):
         for a in range(size):
             own[a] = gain[a, i]
         for a in range(size):

@@ -4,7 +4,7 @@ The inputs of a row are its features (n). The sums of features stay where they a
 those of its class alone.
 
 Rows of `own`: counts (J); then `log p(z, y)` of every class (J), the last column with wider
-variances, as of outliers; and the label's responsibilities. Rows of `params`: log probabilities of
+variances, as of outliers; the label's responsibilities; and room for n numbers. Rows of `params`: log probabilities of
 the classes (J), in the last column those without the input; and `log p(z)`.
 """
 
@@ -22,10 +22,11 @@ from model_core.compiled.belief import (
     EACH,
     GROWN,
     INSIDE,
+    LOG_PROB,
     OUTSIDE,
     STATISTICS,
 )
-from model_core.compiled.jit import Floats, Ints, compiled, floats, implements
+from model_core.compiled.jit import LANES, Floats, Ints, compiled, flat, floats, implements, padded
 from model_core.compiled.models import student_t
 from model_core.compiled.models.alpaca import numbers
 from model_core.upm import pcoc
@@ -61,7 +62,7 @@ def of(model: pcoc.Pcoc) -> Pcoc:
     """Dimensions of a model."""
     classes, size = model.prior_mean.shape
     return Pcoc(
-        classes, 2 * classes + 1, classes, classes + 1, size,
+        classes, 2 * classes + 1 + padded(size) // LANES, classes, classes + 1, size,
         numbers(model.prior_precision), numbers(model.prior_precision * model.prior_mean),
         numbers(model.noise_variance), numbers(1 / model.noise_variance),
         numbers(model.dirichlet),
@@ -75,10 +76,12 @@ def load(model: Pcoc, views: Ints, row: int, slot: int, number: Floats, own: Flo
     step.load_leaf(views, row, slot, COUNTS, model.statistics, own)
     sums, prior = floats(views, SUMS, row), floats(views, SUMS + model.statistics, row)
     features = number[LABEL + 1 : LABEL + 1 + size]
-    slots, each = own.shape[1] - 1, np.empty(size)
-    for i in range(slots + 1):
-        seen = prior if i in (slot, slots) else sums[i * classes * size : (i + 1) * classes * size]
-        spread = OUTLIER_SPREAD if i == slots else 1.0
+    slots, last, each = views[LOG_PROB, 1], own.shape[1] - 1, flat(own[2 * classes + 1 :], size)
+    for column in range(slots + 1):
+        i = column if column < slots else last
+        fresh = i in (slot, last)
+        seen = prior if fresh else sums[i * classes * size : (i + 1) * classes * size]
+        spread = OUTLIER_SPREAD if i == last else 1.0
         for j in range(classes):
             part = slice(j * size, (j + 1) * size)
             _distances(
@@ -86,6 +89,8 @@ def load(model: Pcoc, views: Ints, row: int, slot: int, number: Floats, own: Flo
                 model.natural[part], model.noise[part], model.inverse[part], each,
             )  # fmt: skip
             own[classes + j, i] = -0.5 * (arithmetic.total(each, size) + size * LOG_2PI)
+    for j in range(classes):
+        own[classes + j, slots:last] = own[classes + j, slot]
     _add_classes(classes, model.dirichlet, own, own[classes : 2 * classes], own[2 * classes])
 
 
@@ -201,7 +206,7 @@ def store(model: Pcoc, views: Ints, row: int, slot: int, number: Floats, own: Fl
     if number[LABELLED] == 0:
         return
     share, label = own[2 * classes], int(number[LABEL])
-    for i in range(own.shape[1] - 1):
+    for i in range(views[LOG_PROB, 1]):
         at = i * width + label * size
         for k in range(size):
             sums[at + k] += share[i] * number[LABEL + 1 + k]

@@ -11,7 +11,7 @@ import numpy as np
 
 from model_core.compiled import LABEL, LABELLED, arithmetic, mixture
 from model_core.compiled.arithmetic import INF
-from model_core.compiled.jit import Floats, compiled
+from model_core.compiled.jit import Floats, compiled, whole
 from model_core.upm.conjugate import OUTLIER_SPREAD
 
 TOLERANCE = 1e-4  # of a quantile's last step, in scales; its error is of the third order
@@ -25,12 +25,13 @@ def rows_of(outputs: int, parts: int) -> int:
 @compiled
 def finish(outputs: int, parts: int, params: Floats) -> None:
     """Norms, and the outliers' scales, once half the degrees of freedom and scales are there."""
-    half, norm, slots = params[2 * outputs], params[2 * outputs + 1], params.shape[1] - 1
-    for i in range(slots + 1):
+    half, norm = params[2 * outputs], params[2 * outputs + 1]
+    n = whole(half)
+    for i in range(n):
         norm[i] = arithmetic.student_t_norm(half[i])
     squares = 2 * outputs + 2 + outputs * parts
     for k in range(outputs * parts):
-        params[squares + k, slots] *= OUTLIER_SPREAD
+        params[squares + k, n - 1] *= OUTLIER_SPREAD
 
 
 @compiled
@@ -38,24 +39,25 @@ def densities(
     y: float, half: Floats, norm: Floats, loc: Floats, square: Floats, out: Floats
 ) -> None:
     """Log densities of one label, by the rows of `params`."""
-    for i in range(out.shape[0]):
+    n = whole(out)
+    for i in range(n):
         error = y - loc[i]
         out[i] = (half[i] + 0.5) * arithmetic.log1p(error * error / (square[i] * 2.0 * half[i]))
-    for i in range(out.shape[0]):
+    for i in range(n):
         out[i] = norm[i] - 0.5 * arithmetic.log(square[i]) - out[i]
 
 
 @compiled
 def _add(left: Floats, right: Floats, out: Floats) -> None:
-    for i in range(out.shape[0]):
+    for i in range(whole(out)):
         out[i] = left[i] + right[i]
 
 
 @compiled
 def fold(densities: Floats, out: Floats) -> None:
     """Add to `out` the log of the sum of a few rows' exponentials."""
-    parts, n = densities.shape
-    top = densities[0]
+    parts, top = densities.shape[0], densities[0]
+    n = whole(top)
     for i in range(n):
         highest = top[i]
         for k in range(1, parts):
@@ -90,21 +92,22 @@ def log_density(outputs: int, parts: int, number: Floats, params: Floats, each: 
 def describe(outputs: int, parts: int, params: Floats) -> None:
     """Fill means and variances of each hypothesis; inf where a variance does not exist."""
     half, first, size = params[2 * outputs], 2 * outputs + 2, outputs * parts
+    n = whole(half)
     for o in range(outputs):
         mean, variance = params[o], params[outputs + o]
         for k in range(o * parts, o * parts + parts):
             loc, log_weight = params[first + k], params[first + 3 * size + k]
-            for i in range(mean.shape[0]):
+            for i in range(n):
                 share = arithmetic.exp(log_weight[i]) if parts > 1 else 1.0
                 mean[i] = share * loc[i] + (mean[i] if k > o * parts else 0.0)
         for k in range(o * parts, o * parts + parts):
             loc, log_weight = params[first + k], params[first + 3 * size + k]
             square = params[first + size + k]
-            for i in range(mean.shape[0]):
+            for i in range(n):
                 share = arithmetic.exp(log_weight[i]) if parts > 1 else 1.0
                 own = (loc[i] - mean[i]) * (loc[i] - mean[i]) + square[i] * half[i] / (half[i] - 1)
                 variance[i] = share * own + (variance[i] if k > o * parts else 0.0)
-        for i in range(variance.shape[0]):
+        for i in range(n):
             variance[i] = variance[i] if half[i] > 1.0 else INF
 
 
@@ -119,7 +122,7 @@ def gather(
     for k in range(output * parts, output * parts + parts):
         loc, square = params[first + k], params[first + size + k]
         log_weight = params[first + 3 * size + k]
-        for i in range(chance.shape[0]):
+        for i in range(whole(chance)):
             share[i] = chance[i] * arithmetic.exp(log_weight[i]) if parts > 1 else chance[i]
         for i in range(chance.shape[0]):
             if share[i] > mixture.NEGLIGIBLE:
