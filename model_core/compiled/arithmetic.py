@@ -283,6 +283,13 @@ def smallest(values: Floats, n: int) -> float:
 
 
 @compiled
+def copy(values: Floats, out: Floats) -> None:
+    """As many as `out` has; by numba it would take memory, as the two might overlap."""
+    for i in range(out.shape[0]):
+        out[i] = values[i]
+
+
+@compiled
 def place_of(values: Floats, value: float, n: int) -> int:
     """First place of a value among the first n; 0 if there is none."""
     for i in range(n):

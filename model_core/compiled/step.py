@@ -3,9 +3,9 @@
 A model is a NamedTuple of its dimensions, and implementations of `predict`, `score`, `learn`,
 `remember` and `summarise` for it; everything else is here and shared. Arrays have W columns, whole
 vectors: after those of the slots the last one holds the prior, which outliers are drawn from (with
-a wider scale), and those that are left in between are as slots that nothing was seen in. Models whose
-statistics are too large to be copied for a step have a `load` and a `store` of their own, those
-that score their inputs a `mix`.
+a wider scale), and those that are left in between are as slots that nothing was seen in. Models
+whose statistics are too large to be copied for a step have a `load` and a `store` of their own,
+those that score their inputs a `mix`.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ from model_core.compiled.jit import (
 
 
 def load(model: Any, views: Ints, row: int, slot: int, number: Floats, own: Floats) -> None:
-    """Fill `own` from the statistics, with the prior's in the column of `slot` and after the slots'."""
+    """Fill `own` from the statistics, with the prior's in the column of `slot` and after all slots."""
 
 
 def mix(model: Any, rate: float, params: Floats, work: Floats) -> None:

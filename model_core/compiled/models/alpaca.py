@@ -256,7 +256,8 @@ def store(model: Alpaca, views: Ints, row: int, slot: int, number: Floats, own: 
         at += step.store_leaf(views, row, ALPHA, count, own[at:])
         at += step.store_leaf(views, row, BETA, count, own[at:])
     cov, gain = floats(views, COV, row), own[at : at + size]
-    cov[slot * size * size : (slot + 1) * size * size] = floats(views, COV + count, row)
+    fresh = floats(views, COV + count, row)
+    arithmetic.copy(fresh, cov[slot * size * size : (slot + 1) * size * size])
     if number[LABELLED] > 0:
         _downdate(cov, gain, flat(own[model.kept :], size))
 
@@ -298,9 +299,11 @@ def summarise(
         block = params[2 * d + BLOCK * o : 2 * d + BLOCK * (o + 1)]
         if model.noisy:
             student_t.describe(1, 1, block)
-            params[o], params[d + o] = block[0], block[1]
+            arithmetic.copy(block[0], params[o])
+            arithmetic.copy(block[1], params[d + o])
         else:
-            params[o], params[d + o] = block[LOC], block[SQUARE]
+            arithmetic.copy(block[LOC], params[o])
+            arithmetic.copy(block[SQUARE], params[d + o])
     mixture.moments(chance, params[:d], params[d : 2 * d], chance.shape[0], out)
     for o in range(d):
         block = params[2 * d + BLOCK * o : 2 * d + BLOCK * (o + 1)]

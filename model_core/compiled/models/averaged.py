@@ -55,7 +55,7 @@ def _predict(outputs: int, context: Floats, own: Floats, params: Floats) -> None
     d, size = outputs, KINDS * outputs
     alpha, origin = own[15 * d], own[21 * d + 1]
     first, n = 2 * d + 2, whole(alpha)
-    params[2 * d, :] = alpha
+    arithmetic.copy(alpha, params[2 * d])
     for o in range(d):
         lag = context[1 + 4 * d + o]
         for kind in range(KINDS):
@@ -72,7 +72,7 @@ def _predict(outputs: int, context: Floats, own: Floats, params: Floats) -> None
             square = params[first + size + k]
             for i in range(n):
                 square[i] = beta[i] / alpha[i] * (1.0 + variance[i])
-            params[first + 3 * size + k, :] = own[18 * d + 1 + k]
+            arithmetic.copy(own[18 * d + 1 + k], params[first + 3 * size + k])
     student_t.finish(d, KINDS, params)
 
 

@@ -44,8 +44,8 @@ def predict(
     params: Floats,
 ) -> None:
     """Lomax; an outlier has ten times the scale."""
-    params[2, :] = own[0]
-    params[3, :] = own[1]
+    arithmetic.copy(own[0], params[2])
+    arithmetic.copy(own[1], params[3])
     params[3, own.shape[1] - 1] *= OUTLIER_SPREAD
 
 

@@ -66,7 +66,7 @@ def _predict(outputs: int, own: Floats, params: Floats) -> None:
     for i in range(n):
         spread[i] = (kappa[i] + 1.0) / (kappa[i] * 2.0 * half[i])
     for o in range(d):
-        params[2 * d + 2 + o, :] = own[o]
+        arithmetic.copy(own[o], params[2 * d + 2 + o])
         square = params[3 * d + 2 + o]
         for i in range(n):
             square[i] = psi[o * d + o, i] * spread[i]
@@ -83,7 +83,7 @@ def _factorise(d: int, psi: Floats, factor: Floats, log_determinant: Floats) -> 
     for a in range(d):
         for b in range(a + 1):
             row = factor[a * d + b]
-            row[:] = psi[a * d + b]
+            arithmetic.copy(psi[a * d + b], row)
             for c in range(b):
                 left, right = factor[a * d + c], factor[b * d + c]
                 for i in range(n):

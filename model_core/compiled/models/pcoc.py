@@ -13,8 +13,6 @@ from __future__ import annotations
 import math
 from typing import NamedTuple
 
-import numpy as np
-
 from model_core.compiled import LABEL, LABELLED, arithmetic, belief, step
 from model_core.compiled.arithmetic import INF
 from model_core.compiled.belief import (
@@ -182,7 +180,7 @@ def score(model: Pcoc, number: Floats, own: Floats, params: Floats, each: Floats
     j = int(y) if 0 <= y < model.classes else 0
     each[:] = -INF
     if j == y:
-        each[:] = params[j]
+        arithmetic.copy(params[j], each)
 
 
 @implements(step.learn, Pcoc)
@@ -202,7 +200,8 @@ def store(model: Pcoc, views: Ints, row: int, slot: int, number: Floats, own: Fl
     classes, size = model.classes, model.size
     step.store_leaf(views, row, COUNTS, model.statistics, own)
     sums, width = floats(views, SUMS, row), classes * size
-    sums[slot * width : (slot + 1) * width] = floats(views, SUMS + model.statistics, row)
+    prior = floats(views, SUMS + model.statistics, row)
+    arithmetic.copy(prior, sums[slot * width : (slot + 1) * width])
     if number[LABELLED] == 0:
         return
     share, label = own[2 * classes], int(number[LABEL])

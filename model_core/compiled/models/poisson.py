@@ -80,7 +80,7 @@ def predict(
 @compiled
 def _predict(own: Floats, params: Floats) -> None:
     shape, rate = own[0], own[1]
-    params[2, :] = shape
+    arithmetic.copy(shape, params[2])
     for i in range(shape.shape[0]):
         params[FIRST, i] = shape[i] / rate[i]
     params[2, shape.shape[0] - 1] /= OUTLIER_SPREAD
@@ -110,7 +110,7 @@ def predict_mixed(
             params[FIRST + k],
             params[FIRST + model.parts + k],
         )
-    params[2, :] = own[0]
+    arithmetic.copy(own[0], params[2])
     _normalise(model.parts, params)
 
 

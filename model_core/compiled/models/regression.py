@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from typing import NamedTuple
 
-from model_core.compiled import LABEL, mixture, step
+from model_core.compiled import LABEL, arithmetic, mixture, step
 from model_core.compiled.jit import Floats, compiled, implements
 from model_core.compiled.models import lags, student_t
 from model_core.upm import linear
@@ -124,7 +124,7 @@ def _predict(
         for b in range(size):
             add_product(cov[a * size + b], features[b], row)
         add_product(row, features[a], gram)
-    params[2 * d, :] = alpha
+    arithmetic.copy(alpha, params[2 * d])
     for o in range(d):
         loc, square = params[2 * d + 2 + o], params[3 * d + 2 + o]
         beta, own_alpha = (
