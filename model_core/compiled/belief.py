@@ -66,8 +66,17 @@ def _shift(values: Floats, by: float, out: Floats, n: int) -> None:
 
 
 @compiled
-def _changes(views: Ints, row: int, number: Floats, hazard: Floats, work: Floats) -> None:
-    """Log probability and score: with a change into EACH and SHARE, else into GROWN and PATH."""
+def _scale(by: float, values: Floats, n: int) -> None:
+    for i in range(n):
+        values[i] *= by
+
+
+@compiled
+def _changes(views: Ints, row: int, number: Floats, hazard: Floats, work: Floats) -> float:
+    """Log probability and score: with a change into EACH and SHARE, else into GROWN and PATH.
+
+    Returns the log of how much likelier no change is, where all have the same hazard; else nan.
+    """
     log_prob, score = floats(views, LOG_PROB, row), floats(views, SCORE, row)
     run_length = ints(views, RUN_LENGTH, row)
     n, entries = log_prob.shape[0], hazard.shape[0]
@@ -77,7 +86,7 @@ def _changes(views: Ints, row: int, number: Floats, hazard: Floats, work: Floats
         _shift(score, change, work[SHARE], n)
         _shift(log_prob, survival, work[GROWN], n)
         _shift(score, survival, work[PATH], n)
-        return
+        return survival - change
     for i in range(n):
         entry = min(max(run_length[i], 0), entries - 1)
         change, survival = log_change(hazard[entry], number[ELAPSED], number[CHANGEPOINT])
@@ -85,6 +94,7 @@ def _changes(views: Ints, row: int, number: Floats, hazard: Floats, work: Floats
         work[SHARE, i] = score[i] + change
         work[GROWN, i] = log_prob[i] + survival
         work[PATH, i] = score[i] + survival
+    return math.nan
 
 
 @compiled
@@ -104,21 +114,26 @@ def grow(views: Ints, row: int, number: Floats, hazard: Floats, work: Floats) ->
     log_prob, seq = floats(views, LOG_PROB, row), ints(views, SEQ, row)[0]
     slots, n = log_prob.shape[0], whole(work[GROWN])
     slot = arithmetic.place_of(log_prob, arithmetic.smallest(log_prob, slots), slots)
-    _changes(views, row, number, hazard, work)
+    likelier = _changes(views, row, number, hazard, work)
     _empty_after(slots, work)
-    change, best, previous = 0.0, 0.0, -1
+    change, best, previous, scale = 0.0, 0.0, -1, 0.0
     if seq > 0:
         top = arithmetic.largest(work[EACH], n)
         change = -INF
         if top > -INF:
             arithmetic.exp_of(work[EACH], top, work[CHANCE], n)
             change = top + math.log(arithmetic.total(work[CHANCE], n))
+            scale = math.exp(top + likelier)
         best = arithmetic.largest(work[SHARE], n)
         came_from = arithmetic.place_of(work[SHARE], best, n)
         previous = seq - 1 - ints(views, RUN_LENGTH, row)[came_from]
     work[GROWN, slot] = change
     work[PATH, slot] = best
-    arithmetic.exp_of(work[GROWN], 0.0, work[CHANCE], n)
+    if 0.0 < scale < INF:  # what CHANCE has is proportional to what it is to have
+        _scale(scale, work[CHANCE], n)
+        work[CHANCE, slot] = math.exp(change)
+    else:
+        arithmetic.exp_of(work[GROWN], 0.0, work[CHANCE], n)
     return slot, previous
 
 
@@ -169,7 +184,9 @@ def observe(work: Floats) -> float:
         posterior[i] = grown[i] + each[i]
     top = arithmetic.largest(posterior, n)
     arithmetic.exp_of(posterior, top, work[MASS], n)
-    evidence = math.log(arithmetic.total(work[MASS], n))
+    total = arithmetic.total(work[MASS], n)
+    evidence = math.log(total)
+    _scale(1.0 / total, work[MASS], n)
     for i in range(n):
         posterior[i] = posterior[i] - top - evidence
     for i in range(n):
@@ -230,7 +247,8 @@ def keep(
     posterior[drop] = -INF
     path[drop] = -INF
     _shift(posterior, -math.log1p(-mass), posterior, n)
-    arithmetic.exp_of(posterior, 0.0, work[MASS], n)
+    _scale(1.0 / (1.0 - mass), work[MASS], n)
+    work[MASS, drop] = 0.0
     _shift(posterior, 0.0, log_prob, slots)
     _shift(path, 0.0, score, slots)
     ints(views, SEQ, row)[0] += 1

@@ -238,6 +238,7 @@ def flat(rows: Floats, size: int) -> Floats:
     return _floats_at(rows.ctypes.data, size)  # type: ignore[no-any-return]
 
 
+@extending.register_jitable  # type: ignore[untyped-decorator]
 def padded(numbers: int) -> int:
     """How many numbers a row has that is filled up to whole vectors."""
     return (numbers + LANES - 1) // LANES * LANES

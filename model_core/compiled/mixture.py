@@ -13,7 +13,7 @@ import numpy as np
 
 from model_core.compiled import arithmetic
 from model_core.compiled.arithmetic import INF
-from model_core.compiled.jit import OPTIONS, F, Floats, compiled, inlined
+from model_core.compiled.jit import LANES, OPTIONS, F, Floats, compiled, inlined, padded
 
 NEGLIGIBLE = 1e-18  # weight of a component that is left out of quantiles
 HALLEY_STEPS = 12
@@ -31,6 +31,14 @@ HILL, HILL_B, SLOPE, LEVEL, FIELDS = range(10, 15)
 # Of a Lomax distribution: weight, shape, 1 / scale, in those of WEIGHT, LOC, INVERSE.
 SHAPE = LOC
 # Of a normal: weight, mean, 1 / standard deviation and log density at zero, likewise.
+
+
+@compiled
+def fill_up(components: Floats, n: int) -> None:
+    """Components of no weight, as the first, up to whole vectors."""
+    for k in range(WEIGHT, NORM + 1):
+        for i in range(n, padded(n)):
+            components[k, i] = components[k, 0] if k > WEIGHT else 0.0
 
 
 @compiled
@@ -91,7 +99,7 @@ def _student_t_sums(x: float, components: Floats, n: int) -> tuple[float, float,
     d, e, hill, hill_b = components[8], components[9], components[10], components[11]
     slope, level = components[12], components[13]
     cdf, density, derivative = 0.0, 0.0, 0.0
-    for i in range(n):
+    for i in range(n & -LANES):  # it is filled up
         f, p, q = _student_t(
             x, loc[i], inverse[i], half[i], norm[i], a[i], b[i], c[i], d[i], e[i],
             hill[i], hill_b[i], slope[i], level[i],

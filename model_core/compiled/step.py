@@ -39,7 +39,7 @@ from model_core.compiled.jit import (
 
 
 def load(model: Any, views: Ints, row: int, slot: int, number: Floats, own: Floats) -> None:
-    """Fill `own` from the statistics, with the prior's in the column of `slot` and after all slots."""
+    """Fill `own` from the statistics, with the prior's in the column of `slot` and after all."""
 
 
 def mix(model: Any, rate: float, params: Floats, work: Floats) -> None:

@@ -26,7 +26,7 @@ from model_core.upm.conjugate import OUTLIER_SPREAD
 
 MEAN, COV, ALPHA, BETA = range(STATISTICS, STATISTICS + 4)  # leaves
 # Rows of an output in `params`.
-HALF, NORM, LOC, SQUARE, DENSITY, FIT, BLOCK = range(2, 9)
+HALF, NORM, FACTOR, INVERSE, LOC, SQUARE, DENSITY, FIT, BLOCK = range(2, 11)
 
 
 class Alpaca(NamedTuple):
@@ -54,7 +54,8 @@ def of(model: alpaca.Alpaca) -> Alpaca:
     noisy, known = model.noise_variance is None, model.noise_variance
     kept = size * d + 2 * d * noisy + size + 1
     return Alpaca(
-        d, kept + padded(size) // LANES, kept, (2 + BLOCK) * d, 4 if noisy else 2, size, model.lags, int(noisy),
+        d, kept + padded(size) // LANES, kept, (2 + BLOCK) * d, 4 if noisy else 2, size, model.lags,
+        int(noisy),
         numbers(model.y_offset), numbers(model.y_scale),
         np.ones(d) if known is None else numbers(known),
     )  # fmt: skip
@@ -189,7 +190,7 @@ def score(model: Alpaca, number: Floats, own: Floats, params: Floats, each: Floa
         block = params[2 * d + BLOCK * o : 2 * d + BLOCK * (o + 1)]
         y, density = number[LABEL + o], block[DENSITY]
         if model.noisy:
-            student_t.densities(y, block[HALF], block[NORM], block[LOC], block[SQUARE], density)
+            student_t.densities(y, block[HALF : INVERSE + 1], block[LOC], block[SQUARE], density)
         else:
             _normal_densities(y, block[LOC], block[SQUARE], density)
         _add_multiple(1.0, density, each)

@@ -54,7 +54,7 @@ def predict(
 def _predict(outputs: int, context: Floats, own: Floats, params: Floats) -> None:
     d, size = outputs, KINDS * outputs
     alpha, origin = own[15 * d], own[21 * d + 1]
-    first, n = 2 * d + 2, whole(alpha)
+    first, n = 2 * d + 4, whole(alpha)
     arithmetic.copy(alpha, params[2 * d])
     for o in range(d):
         lag = context[1 + 4 * d + o]
@@ -112,7 +112,7 @@ def _learn(
 ) -> None:
     d, size = outputs, KINDS * outputs
     alpha, origin = own[15 * d], own[21 * d + 1]
-    first, n = 2 * d + 2, whole(share)
+    first, n = 2 * d + 4, whole(share)
     for o in range(d):
         densities = params[first + 2 * size + o * KINDS : first + 2 * size + (o + 1) * KINDS]
         evidence = params[o]  # its mean is not needed any more

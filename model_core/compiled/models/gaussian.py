@@ -49,7 +49,7 @@ def _predict(outputs: int, own: Floats, params: Floats) -> None:
     for i in range(n):
         half[i] = alpha[i]
     for o in range(outputs):
-        loc, square = params[2 * outputs + 2 + o], params[3 * outputs + 2 + o]
+        loc, square = params[2 * outputs + 4 + o], params[3 * outputs + 4 + o]
         mean, beta = own[o], own[outputs + 2 + o]
         for i in range(n):
             loc[i] = mean[i]

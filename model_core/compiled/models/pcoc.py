@@ -4,8 +4,8 @@ The inputs of a row are its features (n). The sums of features stay where they a
 those of its class alone.
 
 Rows of `own`: counts (J); then `log p(z, y)` of every class (J), the last column with wider
-variances, as of outliers; the label's responsibilities; and room for n numbers. Rows of `params`: log probabilities of
-the classes (J), in the last column those without the input; and `log p(z)`.
+variances, as of outliers; the label's responsibilities; and room for n numbers. Rows of `params`:
+log probabilities of the classes (J), in the last column those without the input; and `log p(z)`.
 """
 
 from __future__ import annotations

@@ -126,7 +126,7 @@ def _predict(
         add_product(row, features[a], gram)
     arithmetic.copy(alpha, params[2 * d])
     for o in range(d):
-        loc, square = params[2 * d + 2 + o], params[3 * d + 2 + o]
+        loc, square = params[2 * d + 4 + o], params[3 * d + 4 + o]
         beta, own_alpha = (
             own[size * d + size * size + d + o],
             own[size * d + size * size + o],
@@ -182,8 +182,8 @@ def _learn(
         for b in range(size):
             _subtract_product(projected[a], projected[b], own[size * d + a * size + b])
     for o in range(d):
-        loc, alpha, beta = params[2 * d + 2 + o], own[noise + o], own[noise + d + o]
-        whitened = params[3 * d + 2 + o]  # the squared scale is not needed any more
+        loc, alpha, beta = params[2 * d + 4 + o], own[noise + o], own[noise + d + o]
+        whitened = params[3 * d + 4 + o]  # the squared scale is not needed any more
         for i in range(n):
             whitened[i] = projected[size, i] * (number[LABEL + o] - loc[i])
         for a in range(size):

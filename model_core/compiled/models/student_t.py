@@ -1,7 +1,7 @@
 """Predictives that are Student-t, or averages of several of them, of independent outputs.
 
 Rows of `params` for `d` outputs of `P` parts: means and variances (d each), half the degrees of
-freedom, the log density at zero; then d P each: locations, squared scales, log densities of the
+freedom and what log densities at zero are made of (FREEDOM); then d P each: locations, squared scales, log densities of the
 label (with the log weight), log weights. The last column is the prior's, `P` parts alike.
 """
 
@@ -11,40 +11,45 @@ import numpy as np
 
 from model_core.compiled import LABEL, LABELLED, arithmetic, mixture
 from model_core.compiled.arithmetic import INF
-from model_core.compiled.jit import Floats, compiled, whole
+from model_core.compiled.jit import Floats, compiled, padded, whole
 from model_core.upm.conjugate import OUTLIER_SPREAD
 
+# Rows of what depends on the degrees of freedom alone: half of them; the log density at zero of unit
+# scale, less half the logarithm of the next row until `describe` has added it; 1 / degrees.
+HALF, NORM, FACTOR, INVERSE, FREEDOM = range(5)
 TOLERANCE = 1e-4  # of a quantile's last step, in scales; its error is of the third order
 
 
 def rows_of(outputs: int, parts: int) -> int:
     """Rows of `params`."""
-    return 2 * outputs + 2 + 4 * outputs * parts
+    return 2 * outputs + FREEDOM + 4 * outputs * parts
 
 
 @compiled
 def finish(outputs: int, parts: int, params: Floats) -> None:
     """Norms, and the outliers' scales, once half the degrees of freedom and scales are there."""
-    half, norm = params[2 * outputs], params[2 * outputs + 1]
-    n = whole(half)
+    first = 2 * outputs
+    half, norm, factor = params[first + HALF], params[first + NORM], params[first + FACTOR]
+    inverse, n = params[first + INVERSE], whole(half)
     for i in range(n):
-        norm[i] = arithmetic.student_t_norm(half[i])
-    squares = 2 * outputs + 2 + outputs * parts
+        norm[i], factor[i], inverse[i] = arithmetic.student_t_norm(half[i])
+    squares = first + FREEDOM + outputs * parts
     for k in range(outputs * parts):
         params[squares + k, n - 1] *= OUTLIER_SPREAD
 
 
 @compiled
-def densities(
-    y: float, half: Floats, norm: Floats, loc: Floats, square: Floats, out: Floats
-) -> None:
-    """Log densities of one label, by the rows of `params`."""
+def densities(y: float, freedom: Floats, loc: Floats, square: Floats, out: Floats) -> None:
+    """Log densities of one label, by the rows of `params`; freedom: those of FREEDOM."""
+    half, norm, factor, inverse = freedom[HALF], freedom[NORM], freedom[FACTOR], freedom[INVERSE]
     n = whole(out)
     for i in range(n):
-        error = y - loc[i]
-        out[i] = (half[i] + 0.5) * arithmetic.log1p(error * error / (square[i] * 2.0 * half[i]))
+        error, scale = y - loc[i], 1.0 / square[i]
+        far = arithmetic.log1p(error * error * scale * inverse[i])
+        # One logarithm for those of the norm and of the scale.
+        out[i] = 0.5 * arithmetic.log(factor[i] * scale) - (half[i] + 0.5) * far
     for i in range(n):
-        out[i] = norm[i] - 0.5 * arithmetic.log(square[i]) - out[i]
+        out[i] += norm[i]
 
 
 @compiled
@@ -71,14 +76,14 @@ def fold(densities: Floats, out: Floats) -> None:
 @compiled
 def log_density(outputs: int, parts: int, number: Floats, params: Floats, each: Floats) -> None:
     """Fill the label's log densities, of every part and together."""
-    half, norm = params[2 * outputs], params[2 * outputs + 1]
-    first, size = 2 * outputs + 2, outputs * parts
+    freedom = params[2 * outputs : 2 * outputs + FREEDOM]
+    first, size = 2 * outputs + FREEDOM, outputs * parts
     each[:] = 0.0
     for o in range(outputs):
         for k in range(o * parts, o * parts + parts):
             loc, square = params[first + k], params[first + size + k]
             own = params[first + 2 * size + k]
-            densities(number[LABEL + o], half, norm, loc, square, own)
+            densities(number[LABEL + o], freedom, loc, square, own)
             if parts == 1:
                 _add(each, own, each)
             else:
@@ -90,9 +95,11 @@ def log_density(outputs: int, parts: int, number: Floats, params: Floats, each: 
 
 @compiled
 def describe(outputs: int, parts: int, params: Floats) -> None:
-    """Fill means and variances of each hypothesis; inf where a variance does not exist."""
-    half, first, size = params[2 * outputs], 2 * outputs + 2, outputs * parts
-    n = whole(half)
+    """Fill norms, means and variances of each hypothesis; inf where a variance does not exist."""
+    half, first, size = params[2 * outputs + HALF], 2 * outputs + FREEDOM, outputs * parts
+    norm, factor, n = params[2 * outputs + NORM], params[2 * outputs + FACTOR], whole(half)
+    for i in range(n):
+        norm[i] += 0.5 * arithmetic.log(factor[i])
     for o in range(outputs):
         mean, variance = params[o], params[outputs + o]
         for k in range(o * parts, o * parts + parts):
@@ -115,16 +122,16 @@ def describe(outputs: int, parts: int, params: Floats) -> None:
 def gather(
     outputs: int, parts: int, output: int, chance: Floats, params: Floats, out: Floats
 ) -> int:
-    """Components of one output that have a weight; returns how many."""
-    half, norm = params[2 * outputs], params[2 * outputs + 1]
-    first, size, n = 2 * outputs + 2, outputs * parts, 0
+    """Components of one output that have a weight, filled up; returns how many."""
+    half, norm = params[2 * outputs + HALF], params[2 * outputs + NORM]
+    first, size, n = 2 * outputs + FREEDOM, outputs * parts, 0
     share = out[mixture.LEVEL]  # filled by `tabulate`, later
     for k in range(output * parts, output * parts + parts):
         loc, square = params[first + k], params[first + size + k]
         log_weight = params[first + 3 * size + k]
         for i in range(whole(chance)):
             share[i] = chance[i] * arithmetic.exp(log_weight[i]) if parts > 1 else chance[i]
-        for i in range(chance.shape[0]):
+        for i in range(whole(chance)):
             if share[i] > mixture.NEGLIGIBLE:
                 out[mixture.WEIGHT, n] = share[i]
                 out[mixture.LOC, n] = loc[i]
@@ -132,7 +139,8 @@ def gather(
                 out[mixture.HALF, n] = half[i]
                 out[mixture.NORM, n] = norm[i]
                 n += 1
-    inverse = out[mixture.INVERSE]
+    mixture.fill_up(out, n)
+    inverse, n = out[mixture.INVERSE], padded(n)
     for i in range(n):
         inverse[i] = 1.0 / np.sqrt(inverse[i])
     return n
