@@ -137,7 +137,7 @@ def half_erfc(z: float) -> float:
 
 @inlined
 def student_t_norm(a: float) -> tuple[float, float, float]:
-    """Log density at zero of Student's t of `2 a` degrees of freedom, for a >= 1/4, and `1 / (2 a)`.
+    """Log density at zero of Student's t of `2 a` degrees of freedom, a >= 1/4, and `1 / (2 a)`.
 
     The first two are `n` and `f` of the density `n + log(f) / 2`, whose logarithm may be one of a
     product. It is `lgamma(a + 1/2) - lgamma(a) - log(2 pi a) / 2`, by the asymptotic series at
@@ -294,6 +294,13 @@ def copy(values: Floats, out: Floats) -> None:
     """As many as `out` has; by numba it would take memory, as the two might overlap."""
     for i in range(out.shape[0]):
         out[i] = values[i]
+
+
+@compiled
+def fill(row: Floats, value: float) -> None:
+    """Set all; numba's own assignment to a slice is a slow loop."""
+    for i in range(row.shape[0]):
+        row[i] = value
 
 
 @compiled

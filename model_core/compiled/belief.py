@@ -141,8 +141,8 @@ def grow(views: Ints, row: int, number: Floats, hazard: Floats, work: Floats) ->
 def mix(rate: float, work: Floats) -> None:
     """Turn CHANCE into the weights of the mixture, the outliers' last; fills INSIDE, OUTSIDE."""
     chance = work[CHANCE]
-    work[INSIDE] = math.log1p(-rate)
-    work[OUTSIDE] = math.log(rate) if rate > 0 else -INF
+    arithmetic.fill(work[INSIDE], math.log1p(-rate))
+    arithmetic.fill(work[OUTSIDE], math.log(rate) if rate > 0 else -INF)
     n = whole(chance)
     everything = arithmetic.total(chance, n)
     for i in range(n):

@@ -33,6 +33,7 @@ from model_core.compiled.jit import (
     compiled,
     floats,
     implements_otherwise,
+    inlined,
     matrix,
     whole,
 )
@@ -85,7 +86,7 @@ def summarise(
     """Fill a row of the summary: see `Kernel`. chance: (W) weights in the mixture."""
 
 
-@compiled
+@inlined
 def load_leaf(views: Ints, row: int, slot: int, leaf: int, count: int, own: Floats) -> int:
     """One of `count` statistics as the first rows of `own`; returns how many rows it has."""
     slots = views[LOG_PROB, 1]
@@ -101,7 +102,7 @@ def load_leaf(views: Ints, row: int, slot: int, leaf: int, count: int, own: Floa
     return width
 
 
-@compiled
+@inlined
 def store_leaf(views: Ints, row: int, leaf: int, count: int, own: Floats) -> int:
     """Put the slots' columns of a statistic back; returns how many rows it has."""
     slots = views[LOG_PROB, 1]
@@ -137,7 +138,7 @@ def _mix(model: Any, rate: float, params: Floats, work: Floats) -> None:
 def _finite(own: Floats, rows: int, sums: Floats) -> bool:
     """Whether all statistics are; a sum of finite numbers that overflows counts as not."""
     n = whole(sums)
-    sums[:] = 0.0
+    arithmetic.fill(sums, 0.0)
     for k in range(rows):
         own_row = own[k]
         for i in range(n):
@@ -186,8 +187,8 @@ def advance(
         load(model, views, row, slot, number, own)
         predict(model, number, context, location, own, params)
         mix(model, rate, params, work)
-        work[EACH] = 0.0
-        work[SHARE] = 1.0
+        arithmetic.fill(work[EACH], 0.0)
+        arithmetic.fill(work[SHARE], 1.0)
         if labelled:
             score(model, number, own, params, work[EACH])
         if labelled and rate > 0:

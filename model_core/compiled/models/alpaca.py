@@ -96,7 +96,7 @@ def _project(
     for i in range(slots, projected.shape[1]):
         _put(product, i, projected)
     gram = projected[size]
-    gram[:] = 0.0
+    arithmetic.fill(gram, 0.0)
     for a in range(size):
         _add_multiple(features[a], projected[a], gram)
 
@@ -105,7 +105,7 @@ def _project(
 def _times(matrices: Floats, first: int, vector: Floats, out: Floats) -> None:
     """Product of the symmetric matrix that begins at `first`, four rows at a time."""
     n = vector.shape[0]
-    out[:] = 0.0
+    arithmetic.fill(out, 0.0)
     whole = n - n % 4
     for a in range(0, whole, 4):
         at = first + a * n
@@ -140,7 +140,7 @@ def predict(
     noise, gram = size * d, own[model.kept - 1]
     for o in range(d):
         block = params[2 * d + BLOCK * o : 2 * d + BLOCK * (o + 1)]
-        block[FIT, :] = 0.0
+        arithmetic.fill(block[FIT], 0.0)
         for a in range(size):
             _add_multiple(number[LABEL + d + a], own[a * d + o], block[FIT])
         if model.noisy:
@@ -166,8 +166,8 @@ def _unknown(alpha: Floats, beta: Floats, gram: Floats, block: Floats) -> None:
 @compiled
 def _known(noise: float, gram: Floats, block: Floats) -> None:
     square = block[SQUARE]
-    block[HALF, :] = 0.0
-    block[NORM, :] = -arithmetic.HALF_LOG_2PI
+    arithmetic.fill(block[HALF], 0.0)
+    arithmetic.fill(block[NORM], -arithmetic.HALF_LOG_2PI)
     for i in range(gram.shape[0]):
         square[i] = (1.0 + gram[i]) * noise
 
@@ -185,7 +185,7 @@ def _in_units(offset: float, scale: float, block: Floats) -> None:
 def score(model: Alpaca, number: Floats, own: Floats, params: Floats, each: Floats) -> None:
     """Log density of all outputs."""
     d = model.outputs
-    each[:] = 0.0
+    arithmetic.fill(each, 0.0)
     for o in range(d):
         block = params[2 * d + BLOCK * o : 2 * d + BLOCK * (o + 1)]
         y, density = number[LABEL + o], block[DENSITY]
@@ -243,7 +243,7 @@ def _learn_noise(share: Floats, whitened: Floats, alpha: Floats, beta: Floats) -
 def _square(size: int, projected: Floats) -> None:
     """Sum of the gain's squares, which is finite where its products with itself are."""
     square = projected[size]
-    square[:] = 0.0
+    arithmetic.fill(square, 0.0)
     for a in range(size):
         regression.add_product(projected[a], projected[a], square)
 

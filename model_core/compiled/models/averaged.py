@@ -61,7 +61,7 @@ def _predict(outputs: int, context: Floats, own: Floats, params: Floats) -> None
         for kind in range(KINDS):
             k = o * KINDS + kind
             u = own[21 * d + 2 + k]
-            u[:] = lag if kind == LAG else 0.0
+            arithmetic.fill(u, lag if kind == LAG else 0.0)
             if kind == LINE:
                 for i in range(n):
                     u[i] = 0.0 if origin[i] < 0 else (context[0] - origin[i]) / UNIT
@@ -114,10 +114,7 @@ def _learn(
     alpha, origin = own[15 * d], own[21 * d + 1]
     first, n = 2 * d + 4, whole(share)
     for o in range(d):
-        densities = params[first + 2 * size + o * KINDS : first + 2 * size + (o + 1) * KINDS]
-        evidence = params[o]  # its mean is not needed any more
-        evidence[:] = 0.0
-        student_t.fold(densities, evidence)
+        evidence = params[first + 4 * size + o]
         for k in range(o * KINDS, (o + 1) * KINDS):
             u, variance = own[21 * d + 2 + k], own[21 * d + 2 + size + k]
             loc, beta = params[first + k], own[15 * d + 1 + k]

@@ -58,7 +58,7 @@ def score(model: Exponential, number: Floats, own: Floats, params: Floats, each:
 @compiled
 def _score(y: float, shape: Floats, scale: Floats, each: Floats) -> None:
     if y < 0:
-        each[:] = -INF
+        arithmetic.fill(each, -INF)
         return
     for i in range(each.shape[0]):
         each[i] = arithmetic.log(shape[i] / scale[i])

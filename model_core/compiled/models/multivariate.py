@@ -79,7 +79,7 @@ def _predict(outputs: int, own: Floats, params: Floats) -> None:
 def _factorise(d: int, psi: Floats, factor: Floats, log_determinant: Floats) -> None:
     """Lower factor of each column's matrix, nan where it is not positive definite."""
     n = log_determinant.shape[0]
-    log_determinant[:] = 0.0
+    arithmetic.fill(log_determinant, 0.0)
     for a in range(d):
         for b in range(a + 1):
             row = factor[a * d + b]
@@ -117,7 +117,7 @@ def _score(outputs: int, number: Floats, params: Floats, each: Floats) -> None:
     factor, spread = params[own_at:], params[own_at + d * d]
     half, log_determinant = params[2 * d], params[own_at + d * d + 1]
     residuals = params[4 * d + 4 : 5 * d + 4]  # the rows of the label's log densities
-    each[:] = 0.0
+    arithmetic.fill(each, 0.0)
     for a in range(d):
         residual, loc, pivot = residuals[a], params[2 * d + 4 + a], factor[a * d + a]
         for i in range(n):

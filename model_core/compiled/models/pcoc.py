@@ -117,7 +117,7 @@ def _add_classes(
     classes: int, dirichlet: Floats, counts: Floats, out: Floats, total: Floats
 ) -> None:
     """Add `log p(y)` of every class."""
-    total[:] = 0.0
+    arithmetic.fill(total, 0.0)
     for j in range(classes):
         for i in range(total.shape[0]):
             total[i] += dirichlet[j] + counts[j, i]
@@ -135,8 +135,7 @@ def predict(
     """Bayes' rule over the classes; the outliers' are those of the prior, whatever the input."""
     classes = model.classes
     joint, evidence = own[classes : 2 * classes], params[classes]
-    evidence[:] = 0.0
-    student_t.fold(joint, evidence)
+    student_t.fold(joint, own[2 * classes], evidence)
     for j in range(classes):
         for i in range(evidence.shape[0]):
             params[j, i] = joint[j, i] - evidence[i]
@@ -178,7 +177,7 @@ def score(model: Pcoc, number: Floats, own: Floats, params: Floats, each: Floats
     """Log probability of the class; -inf of an index that is none."""
     y = number[LABEL]
     j = int(y) if 0 <= y < model.classes else 0
-    each[:] = -INF
+    arithmetic.fill(each, -INF)
     if j == y:
         arithmetic.copy(params[j], each)
 

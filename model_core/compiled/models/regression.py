@@ -76,29 +76,31 @@ def predict(
 @compiled
 def _inputs(outputs: int, inputs: int, number: Floats, context: Floats, features: Floats) -> None:
     """One and the inputs in units of the stream."""
-    features[0, :] = 1.0
+    arithmetic.fill(features[0], 1.0)
     for k in range(inputs):
         x = number[LABEL + outputs + k]
         value = (x - context[k]) / context[inputs + k]
-        features[1 + k, :] = min(max(value, -FARTHEST), FARTHEST) if math.isfinite(x) else x
+        arithmetic.fill(
+            features[1 + k], min(max(value, -FARTHEST), FARTHEST) if math.isfinite(x) else x
+        )
 
 
 @compiled
 def _past(outputs: int, order: int, season: int, context: Floats, features: Floats) -> None:
     """One, the lags, and the sines of a season."""
-    features[0, :] = 1.0
+    arithmetic.fill(features[0], 1.0)
     for k in range(order * outputs):
-        features[1 + k, :] = context[1 + 4 * outputs + k]
+        arithmetic.fill(features[1 + k], context[1 + 4 * outputs + k])
     at = 1 + order * outputs
     if season > 0:
         # The remainder first: the sine of a large angle has lost digits.
         time = context[0] % float(season)
         for k in range(1, min(HARMONICS, season // 2) + 1):
             rate = 2 * math.pi * k / season
-            features[at, :] = math.sin(rate * time + math.pi / 2)
+            arithmetic.fill(features[at], math.sin(rate * time + math.pi / 2))
             at += 1
             if 2 * k != season:
-                features[at, :] = math.sin(rate * time)
+                arithmetic.fill(features[at], math.sin(rate * time))
                 at += 1
 
 
@@ -117,10 +119,10 @@ def _predict(
     d, n = outputs, features.shape[1]
     cov, alpha = own[size * d :], own[size * d + size * size]
     gram = projected[size]
-    gram[:] = 0.0
+    arithmetic.fill(gram, 0.0)
     for a in range(size):
         row = projected[a]
-        row[:] = 0.0
+        arithmetic.fill(row, 0.0)
         for b in range(size):
             add_product(cov[a * size + b], features[b], row)
         add_product(row, features[a], gram)
@@ -131,7 +133,7 @@ def _predict(
             own[size * d + size * size + d + o],
             own[size * d + size * size + o],
         )
-        loc[:] = 0.0
+        arithmetic.fill(loc, 0.0)
         for a in range(size):
             add_product(own[a * d + o], features[a], loc)
         for i in range(n):

@@ -1,8 +1,9 @@
 """Predictives that are Student-t, or averages of several of them, of independent outputs.
 
 Rows of `params` for `d` outputs of `P` parts: means and variances (d each), half the degrees of
-freedom and what log densities at zero are made of (FREEDOM); then d P each: locations, squared scales, log densities of the
-label (with the log weight), log weights. The last column is the prior's, `P` parts alike.
+freedom and what log densities at zero are made of (FREEDOM); then d P each: locations, squared
+scales, log densities of the label (with the log weight), log weights; and of several parts the
+label's log densities together (d). The last column is the prior's, `P` parts alike.
 """
 
 from __future__ import annotations
@@ -14,15 +15,15 @@ from model_core.compiled.arithmetic import INF
 from model_core.compiled.jit import Floats, compiled, padded, whole
 from model_core.upm.conjugate import OUTLIER_SPREAD
 
-# Rows of what depends on the degrees of freedom alone: half of them; the log density at zero of unit
-# scale, less half the logarithm of the next row until `describe` has added it; 1 / degrees.
+# Rows of what depends on the degrees of freedom alone: half of them; the log density at zero with
+# unit scale, less half the logarithm of the next row until `describe` adds it; 1 / degrees.
 HALF, NORM, FACTOR, INVERSE, FREEDOM = range(5)
 TOLERANCE = 1e-4  # of a quantile's last step, in scales; its error is of the third order
 
 
 def rows_of(outputs: int, parts: int) -> int:
     """Rows of `params`."""
-    return 2 * outputs + FREEDOM + 4 * outputs * parts
+    return 2 * outputs + FREEDOM + 4 * outputs * parts + (outputs if parts > 1 else 0)
 
 
 @compiled
@@ -59,18 +60,21 @@ def _add(left: Floats, right: Floats, out: Floats) -> None:
 
 
 @compiled
-def fold(densities: Floats, out: Floats) -> None:
-    """Add to `out` the log of the sum of a few rows' exponentials."""
-    parts, top = densities.shape[0], densities[0]
-    n = whole(top)
+def fold(densities: Floats, top: Floats, out: Floats) -> None:
+    """Fill `out` with the log of the sum of a few rows' exponentials, `top` with the highest."""
+    n = whole(out)
+    arithmetic.copy(densities[0], top)
+    for k in range(1, densities.shape[0]):
+        own = densities[k]
+        for i in range(n):
+            top[i] = own[i] if own[i] > top[i] else top[i]
+    arithmetic.fill(out, 0.0)
+    for k in range(densities.shape[0]):
+        own = densities[k]
+        for i in range(n):
+            out[i] += arithmetic.exp(own[i] - top[i])
     for i in range(n):
-        highest = top[i]
-        for k in range(1, parts):
-            highest = densities[k, i] if densities[k, i] > highest else highest
-        total = 0.0
-        for k in range(parts):
-            total += arithmetic.exp(densities[k, i] - highest)
-        out[i] += highest + arithmetic.log(total)
+        out[i] = top[i] + arithmetic.log(out[i])
 
 
 @compiled
@@ -78,7 +82,7 @@ def log_density(outputs: int, parts: int, number: Floats, params: Floats, each: 
     """Fill the label's log densities, of every part and together."""
     freedom = params[2 * outputs : 2 * outputs + FREEDOM]
     first, size = 2 * outputs + FREEDOM, outputs * parts
-    each[:] = 0.0
+    arithmetic.fill(each, 0.0)
     for o in range(outputs):
         for k in range(o * parts, o * parts + parts):
             loc, square = params[first + k], params[first + size + k]
@@ -90,7 +94,9 @@ def log_density(outputs: int, parts: int, number: Floats, params: Floats, each: 
                 _add(own, params[first + 3 * size + k], own)
         if parts > 1:
             at = first + 2 * size + o * parts
-            fold(params[at : at + parts], each)
+            together = params[first + 4 * size + o]
+            fold(params[at : at + parts], params[o], together)  # its mean comes later
+            _add(each, together, each)
 
 
 @compiled

@@ -27,10 +27,11 @@ def over(function):
 
 
 WIDE = np.geomspace(1e-300, 1e300, 999)
+NEAR = np.geomspace(1e-17, 100, 999)
 CASES = {
     "exp": (arithmetic.exp, np.exp, np.r_[-WIDE[WIDE < 700], np.linspace(0, 709, 99)]),
     "log": (arithmetic.log, np.log, np.r_[WIDE, 5e-324, 1e-310, np.linspace(0.5, 2, 99)]),
-    "log1p": (arithmetic.log1p, np.log1p, np.r_[WIDE, np.geomspace(1e-17, 100, 999), -np.geomspace(1e-17, 0.999, 999)]),
+    "log1p": (arithmetic.log1p, np.log1p, np.r_[WIDE, NEAR, -NEAR[NEAR < 1]]),
     "half_erfc": (arithmetic.half_erfc, lambda z: special.erfc(z) / 2, np.linspace(0, 26, 999)),
     "ndtri": (arithmetic.ndtri, special.ndtri, np.geomspace(1e-300, 0.9999, 999)),
 }  # fmt: skip
