@@ -24,6 +24,15 @@ NO_LEVELS = np.empty((2, 0))
 INT, FLOAT = np.dtype(np.int64), np.dtype(np.float64)
 
 
+def _check(numbers: Floats | Ints, dtype: np.dtype[Any]) -> None:
+    """Raise ValueError for what compiled code would take for something else."""
+    if numbers.dtype != dtype or not numbers.flags.c_contiguous:
+        raise ValueError(
+            f"expected contiguous numbers of type {dtype}, got {numbers.dtype} of strides "
+            f"{numbers.strides}; make them by np.ascontiguousarray"
+        )
+
+
 class _Own(threading.local):
     """What a thread's steps work in, one after the other."""
 
@@ -73,7 +82,8 @@ class Kernel:
         self.ready = False
         self.asked = False  # to be compiled in the background
         self._support = model.label
-        self._steps: Callable[..., None] | None = None
+        self._steps: Callable[..., None] = self._resolve
+        self._levels = NO_LEVELS  # that were checked last
         self._rows = rows_of(dimensions)
         self._numbers = NUMBERS + 2 + 4 * model.y_dim  # in a row of the table
 
@@ -105,34 +115,19 @@ class Kernel:
         and its summary are undefined, and the eager step decides. A summary that is not wanted is
         empty.
         """
-        if self._steps is None:
-            self.compile()
-        if self._encodes:
+        if self._encodes and len(rows):
             inputs = self._encoded(views, rows, inputs)
-        for each, dtype in ((rows, INT), (inputs, FLOAT), (hazards, FLOAT), (levels, FLOAT)):
-            if each.dtype != dtype or not each.flags.c_contiguous:
-                raise ValueError(
-                    f"expected contiguous {dtype} numbers, got {each.dtype} numbers "
-                    f"of strides {each.strides}; np.ascontiguousarray makes them"
-                )
-        return self._call(self._steps, views, rows, inputs, hazards, window, levels, summarised)
-
-    def _call(
-        self,
-        function: Callable[..., None],
-        views: Views,
-        rows: Ints,
-        inputs: Floats,
-        hazards: Floats,
-        window: int,
-        levels: Floats,
-        summarised: bool,
-    ) -> tuple[Floats, Summary]:
+        _check(rows, INT)
+        _check(inputs, FLOAT)
+        _check(hazards, FLOAT)
+        if levels is not self._levels:
+            _check(levels, FLOAT)
+            self._levels = levels
         batch = len(rows)
         table = np.empty((batch, self._numbers))
         summary = np.empty((batch, self._columns(levels.shape[1]) if summarised else 0))
         memory = _own.numbers(self._rows * views.width + views.totals)
-        function(
+        self._steps(
             self._dimensions, views.table, rows, inputs, hazards, levels, window, memory, table,
             summary,
         )  # fmt: skip
@@ -162,14 +157,14 @@ class Kernel:
         views = Views([each.contiguous() for each in leaves])
         none = np.empty(0, dtype=np.int64)
         inputs = np.empty((0, LABEL + self.model.y_dim + self.model.x_dim))
-        self._call(self._resolve, views, none, inputs, np.empty((0, 1)), 1, NO_LEVELS, False)
+        self.advance(views, none, inputs, np.empty((0, 1)), 1, summarised=False)
         if self._encodes:
             lags.contexts(self.model.y_dim, none, inputs, np.empty((0, 0)))
 
     def _resolve(self, *arguments: Any) -> None:
-        """Call, and keep what was compiled for these types.
+        """Call, and call what was compiled for these types from then on.
 
-        To find that takes numba longer than a short step; then it is for the caller to mind types.
+        To find it by the types takes numba longer than a short step; `advance` checks them.
         """
         advance(*arguments)
         types = tuple(numba.typeof(each) for each in arguments)

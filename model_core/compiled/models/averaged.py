@@ -54,7 +54,7 @@ def predict(
 def _predict(outputs: int, context: Floats, own: Floats, params: Floats) -> None:
     d, size = outputs, KINDS * outputs
     alpha, origin = own[15 * d], own[21 * d + 1]
-    first, n = 2 * d + 4, whole(alpha)
+    first, n = 2 * d + student_t.FREEDOM, whole(alpha)
     arithmetic.copy(alpha, params[2 * d])
     for o in range(d):
         lag = context[1 + 4 * d + o]
@@ -112,7 +112,9 @@ def _learn(
 ) -> None:
     d, size = outputs, KINDS * outputs
     alpha, origin = own[15 * d], own[21 * d + 1]
-    first, n = 2 * d + 4, whole(share)
+    first, n = 2 * d + student_t.FREEDOM, whole(share)
+    told, rest = params[0], params[d]  # means and variances are not needed any more
+    _log_shares(share, told, rest)
     for o in range(d):
         evidence = params[first + 4 * size + o]
         for k in range(o * KINDS, (o + 1) * KINDS):
@@ -125,7 +127,7 @@ def _learn(
                 beta[i] += 0.5 * grown
             _absorb(y, loc, share, u, own[2 * k : 2 * k + 2],
                     own[6 * d + 3 * k : 6 * d + 3 * k + 3])  # fmt: skip
-            _reweigh(params[first + 2 * size + k], evidence, share, own[18 * d + 1 + k])
+            _reweigh(params[first + 2 * size + k], evidence, told, rest, own[18 * d + 1 + k])
     for i in range(n):
         alpha[i] += 0.5 * share[i]
     for i in range(n):
@@ -154,12 +156,22 @@ def _absorb(
 
 
 @compiled
-def _reweigh(density: Floats, evidence: Floats, share: Floats, log_weight: Floats) -> None:
-    """`log(w exp(density - evidence) + (1 - w) exp(log_weight))`."""
+def _log_shares(share: Floats, told: Floats, rest: Floats) -> None:
+    """Log of the share that a label tells with, and of what is left of one."""
     for i in range(whole(share)):
-        told = arithmetic.log(share[i]) + density[i] - evidence[i]
-        rest = arithmetic.log(1.0 - share[i]) + log_weight[i]
-        log_weight[i] = arithmetic.logaddexp(told, rest)
+        told[i] = arithmetic.log(share[i])
+        rest[i] = arithmetic.log(1.0 - share[i])
+
+
+@compiled
+def _reweigh(
+    density: Floats, evidence: Floats, told: Floats, rest: Floats, log_weight: Floats
+) -> None:
+    """`log(w exp(density - evidence) + (1 - w) exp(log_weight))`, by `_log_shares` of w."""
+    for i in range(whole(told)):
+        log_weight[i] = arithmetic.logaddexp(
+            told[i] + density[i] - evidence[i], rest[i] + log_weight[i]
+        )
 
 
 @implements(step.remember, Averaged)
