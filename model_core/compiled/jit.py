@@ -251,4 +251,5 @@ def whole(row: Floats) -> int:
     By the mask the compiler knows that loops over it consist of whole vectors: what is left over
     would take as long as several of them.
     """
-    return row.shape[0] & -LANES
+    size: int = row.shape[0] & -LANES
+    return size

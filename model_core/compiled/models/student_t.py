@@ -146,10 +146,11 @@ def gather(
                 out[mixture.NORM, n] = norm[i]
                 n += 1
     mixture.fill_up(out, n)
-    inverse, n = out[mixture.INVERSE], padded(n)
-    for i in range(n):
+    inverse = out[mixture.INVERSE]
+    filled: int = padded(n)
+    for i in range(filled):
         inverse[i] = 1.0 / np.sqrt(inverse[i])
-    return n
+    return filled
 
 
 @compiled
