@@ -117,6 +117,7 @@ def _compile() -> None:
         _Compiler.busy = True
         try:
             kernel.compile()
+            logger.info("the compiled kernel of %s is ready", kernel.model.kind)
         except Exception:  # the eager kernel goes on serving
             logger.exception("cannot compile the kernel of %s", kernel.model.kind)
         finally:

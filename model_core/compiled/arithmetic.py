@@ -78,9 +78,14 @@ def log(x: float) -> float:
 
 @inlined
 def log1p(x: float) -> float:
-    """`log(1 + x)` of a finite x above -1."""
+    """`log(1 + x)` of a finite x above -1.
+
+    The logarithm of the sum as it was rounded, and what the rounding lost, to first order. That is
+    not divided by the sum: it matters only where x is small, and the quotient is the same there.
+    """
     u = 1.0 + x
-    return log(u) + (x - (u - 1.0)) / u
+    lost = x - (u - 1.0)
+    return log(u) + (lost if x < 1.0 else 0.0)
 
 
 @inlined
@@ -131,11 +136,13 @@ def half_erfc(z: float) -> float:
 
 
 @inlined
-def student_t_norm(a: float) -> float:
-    """Log density at zero of Student's t of `2 a` degrees of freedom, for a >= 1/4.
+def student_t_norm(a: float) -> tuple[float, float, float]:
+    """Log density at zero of Student's t of `2 a` degrees of freedom, a >= 1/4, and `1 / (2 a)`.
 
-    `lgamma(a + 1/2) - lgamma(a) - log(2 pi a) / 2`, by the asymptotic series at `a + 8` and the
-    recurrence of the gamma function; as differences of lgamma it would lose digits for large a.
+    The first two are `n` and `f` of the density `n + log(f) / 2`, whose logarithm may be one of a
+    product. It is `lgamma(a + 1/2) - lgamma(a) - log(2 pi a) / 2`, by the asymptotic series at
+    `a + 8` and the recurrence of the gamma function; as differences of lgamma it would lose digits
+    for large a.
     """
     p = (a * (a + 1.0)) * ((a + 2.0) * (a + 3.0))
     p *= ((a + 4.0) * (a + 5.0)) * ((a + 6.0) * (a + 7.0))
@@ -143,7 +150,8 @@ def student_t_norm(a: float) -> float:
     q *= ((a + 4.5) * (a + 5.5)) * ((a + 6.5) * (a + 7.5))
     ratio = p / q
     b = a + 8.0
-    x = 1.0 / b
+    both = 1.0 / (a * b)
+    x = a * both
     w = x * x
     series = fma(w, -5461 / 425984.0, 691 / 180224.0)
     series = fma(w, series, -31 / 18432.0)
@@ -151,8 +159,7 @@ def student_t_norm(a: float) -> float:
     series = fma(w, series, -1 / 640.0)
     series = fma(w, series, 1 / 192.0)
     series = fma(w, series, -0.125) * x
-    norm: float = series + 0.5 * log(ratio * ratio * (b / a)) - HALF_LOG_2PI
-    return norm
+    return series - HALF_LOG_2PI, ratio * ratio * (b * b * both), 0.5 * b * both
 
 
 @compiled
@@ -280,6 +287,20 @@ def smallest(values: Floats, n: int) -> float:
     for i in range(whole, n):
         result = values[i] if values[i] < result else result
     return result
+
+
+@compiled
+def copy(values: Floats, out: Floats) -> None:
+    """As many as `out` has; by numba it would take memory, as the two might overlap."""
+    for i in range(out.shape[0]):
+        out[i] = values[i]
+
+
+@compiled
+def fill(row: Floats, value: float) -> None:
+    """Set all; numba's own assignment to a slice is a slow loop."""
+    for i in range(row.shape[0]):
+        row[i] = value
 
 
 @compiled

@@ -1,8 +1,9 @@
 """The belief's part of a step, the same for every model: growth, observation, pruning, readout.
 
 What `model_core.belief`, `hazard` and `readout` compute, for one row in place. `views` are a row's
-leaves in memory (see `jit.floats`), in the order of `filter.leaves`; `work` is (ROWS, S + 1), a
-column for each slot, the last for outliers.
+leaves in memory (see `jit.floats`), in the order of `filter.leaves`; `work` is (ROWS, W), a column
+for each slot, the last for outliers. Columns between them, which fill up whole vectors, are as
+empty slots: of probability 0.
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ from model_core.compiled import (
     arithmetic,
 )
 from model_core.compiled.arithmetic import INF
-from model_core.compiled.jit import Floats, Ints, compiled, floats, ints
+from model_core.compiled.jit import Floats, Ints, compiled, floats, ints, whole
 
 # Leaves of a state; the model's statistics follow, then those of the prior, location and context.
 LOG_PROB, RUN_LENGTH, SCORE, PREVIOUS, SEQ, TOTALS, TOTALS_AT_START, CONTEXT, STATISTICS = range(9)
@@ -35,7 +36,8 @@ MASS = 6  # the same as a probability
 SPARE = 7
 INSIDE = 8  # log probability that the observation is of the hypothesis, given its input
 OUTSIDE = 9  # log probability that it is an outlier
-ROWS = 10
+AGE = 10  # run length after the step
+ROWS = 11
 
 # Columns of the table of a readout, as `readout.NUMBERS` has them; the totals follow.
 (
@@ -64,8 +66,17 @@ def _shift(values: Floats, by: float, out: Floats, n: int) -> None:
 
 
 @compiled
-def _changes(views: Ints, row: int, number: Floats, hazard: Floats, work: Floats) -> None:
-    """Log probability and score: with a change into EACH and SHARE, else into GROWN and PATH."""
+def _scale(by: float, values: Floats, n: int) -> None:
+    for i in range(n):
+        values[i] *= by
+
+
+@compiled
+def _changes(views: Ints, row: int, number: Floats, hazard: Floats, work: Floats) -> float:
+    """Log probability and score: with a change into EACH and SHARE, else into GROWN and PATH.
+
+    Returns the log of how much likelier no change is, where all have the same hazard; else nan.
+    """
     log_prob, score = floats(views, LOG_PROB, row), floats(views, SCORE, row)
     run_length = ints(views, RUN_LENGTH, row)
     n, entries = log_prob.shape[0], hazard.shape[0]
@@ -75,7 +86,7 @@ def _changes(views: Ints, row: int, number: Floats, hazard: Floats, work: Floats
         _shift(score, change, work[SHARE], n)
         _shift(log_prob, survival, work[GROWN], n)
         _shift(score, survival, work[PATH], n)
-        return
+        return survival - change
     for i in range(n):
         entry = min(max(run_length[i], 0), entries - 1)
         change, survival = log_change(hazard[entry], number[ELAPSED], number[CHANGEPOINT])
@@ -83,28 +94,46 @@ def _changes(views: Ints, row: int, number: Floats, hazard: Floats, work: Floats
         work[SHARE, i] = score[i] + change
         work[GROWN, i] = log_prob[i] + survival
         work[PATH, i] = score[i] + survival
+    return math.nan
+
+
+@compiled
+def _empty_after(slots: int, work: Floats) -> None:
+    """Columns after the slots' as those of empty ones."""
+    for i in range(slots, work.shape[1]):
+        work[GROWN, i] = -INF
+        work[PATH, i] = -INF
+        work[EACH, i] = -INF
+        work[SHARE, i] = -INF
+        work[AGE, i] = 0.0
 
 
 @compiled
 def grow(views: Ints, row: int, number: Floats, hazard: Floats, work: Floats) -> tuple[int, int]:
     """Fill GROWN, PATH and CHANCE; returns the new hypothesis's slot and its previous start."""
     log_prob, seq = floats(views, LOG_PROB, row), ints(views, SEQ, row)[0]
-    n = log_prob.shape[0]
-    slot = arithmetic.place_of(log_prob, arithmetic.smallest(log_prob, n), n)
-    _changes(views, row, number, hazard, work)
-    change, best, previous = 0.0, 0.0, -1
+    slots, n = log_prob.shape[0], whole(work[GROWN])
+    slot = arithmetic.place_of(log_prob, arithmetic.smallest(log_prob, slots), slots)
+    likelier = _changes(views, row, number, hazard, work)
+    _empty_after(slots, work)
+    change, best, previous, scale = 0.0, 0.0, -1, 0.0
     if seq > 0:
         top = arithmetic.largest(work[EACH], n)
         change = -INF
         if top > -INF:
             arithmetic.exp_of(work[EACH], top, work[CHANCE], n)
             change = top + math.log(arithmetic.total(work[CHANCE], n))
+            scale = math.exp(top + likelier)
         best = arithmetic.largest(work[SHARE], n)
         came_from = arithmetic.place_of(work[SHARE], best, n)
         previous = seq - 1 - ints(views, RUN_LENGTH, row)[came_from]
     work[GROWN, slot] = change
     work[PATH, slot] = best
-    arithmetic.exp_of(work[GROWN], 0.0, work[CHANCE], n)
+    if 0.0 < scale < INF:  # what CHANCE has is proportional to what it is to have
+        _scale(scale, work[CHANCE], n)
+        work[CHANCE, slot] = math.exp(change)
+    else:
+        arithmetic.exp_of(work[GROWN], 0.0, work[CHANCE], n)
     return slot, previous
 
 
@@ -112,13 +141,13 @@ def grow(views: Ints, row: int, number: Floats, hazard: Floats, work: Floats) ->
 def mix(rate: float, work: Floats) -> None:
     """Turn CHANCE into the weights of the mixture, the outliers' last; fills INSIDE, OUTSIDE."""
     chance = work[CHANCE]
-    work[INSIDE] = math.log1p(-rate)
-    work[OUTSIDE] = math.log(rate) if rate > 0 else -INF
-    n = chance.shape[0] - 1
+    arithmetic.fill(work[INSIDE], math.log1p(-rate))
+    arithmetic.fill(work[OUTSIDE], math.log(rate) if rate > 0 else -INF)
+    n = whole(chance)
     everything = arithmetic.total(chance, n)
     for i in range(n):
         chance[i] *= 1.0 - rate
-    chance[n] = rate * everything
+    chance[n - 1] = rate * everything
 
 
 @compiled
@@ -128,8 +157,8 @@ def with_outliers(work: Floats) -> None:
     INSIDE and OUTSIDE are the probabilities of both; they become those with the label.
     """
     each, share, inside, outside = work[EACH], work[SHARE], work[INSIDE], work[OUTSIDE]
-    n = each.shape[0] - 1
-    astray = each[n]
+    n = whole(each)
+    astray = each[n - 1]
     for i in range(n):
         inside[i] += each[i]
     for i in range(n):
@@ -143,18 +172,21 @@ def with_outliers(work: Floats) -> None:
         top = inside[i] if inside[i] >= outside[i] else outside[i]
         each[i] = top + more
         share[i] = one / (1.0 + share[i])
+    each[n - 1], share[n - 1] = astray, 0.0
 
 
 @compiled
 def observe(work: Floats) -> float:
     """Bayes' rule with EACH, into POSTERIOR, MASS and PATH; returns the log score."""
-    n = work.shape[1] - 1
     grown, each, posterior, path = work[GROWN], work[EACH], work[POSTERIOR], work[PATH]
+    n = whole(grown)
     for i in range(n):
         posterior[i] = grown[i] + each[i]
     top = arithmetic.largest(posterior, n)
     arithmetic.exp_of(posterior, top, work[MASS], n)
-    evidence = math.log(arithmetic.total(work[MASS], n))
+    total = arithmetic.total(work[MASS], n)
+    evidence = math.log(total)
+    _scale(1.0 / total, work[MASS], n)
     for i in range(n):
         posterior[i] = posterior[i] - top - evidence
     for i in range(n):
@@ -167,7 +199,7 @@ def observe(work: Floats) -> float:
 def observe_input(work: Floats) -> None:
     """Bayes' rule with the likelihood of the input in EACH, into GROWN, PATH and CHANCE."""
     observe(work)
-    n = work.shape[1] - 1
+    n = whole(work[GROWN])
     _shift(work[POSTERIOR], 0.0, work[GROWN], n)
     arithmetic.exp_of(work[GROWN], 0.0, work[CHANCE], n)
 
@@ -189,47 +221,54 @@ def totals_after(views: Ints, row: int, number: Floats, location: Floats, out: F
 def keep(
     views: Ints, row: int, slot: int, previous: int, totals: Floats, work: Floats, table: Floats
 ) -> None:
-    """Write the belief after the step, pruned, and the totals; MASS is then what is written."""
-    n = work.shape[1] - 1
+    """Write the belief after the step, pruned, and the totals.
+
+    POSTERIOR, PATH and AGE are then what is written, MASS the probabilities.
+    """
     log_prob, score = floats(views, LOG_PROB, row), floats(views, SCORE, row)
     run_length, starts = ints(views, RUN_LENGTH, row), ints(views, PREVIOUS, row)
     own, at_start = floats(views, TOTALS, row), floats(views, TOTALS_AT_START, row)
-    posterior, size = work[POSTERIOR], own.shape[0]
-    drop = arithmetic.place_of(posterior, arithmetic.smallest(posterior, n), n)
+    posterior, path, age = work[POSTERIOR], work[PATH], work[AGE]
+    slots, n, size = log_prob.shape[0], whole(posterior), own.shape[0]
+    drop = arithmetic.place_of(posterior, arithmetic.smallest(posterior, slots), slots)
     mass = math.exp(posterior[drop])
     table[CHANGEPOINT_PROBABILITY] = math.exp(posterior[slot])
     table[PRUNED_MASS] = mass
     table[BORN_PREVIOUS_START] = previous
-    for i in range(n):
+    for i in range(slots):
         run_length[i] += 1
     run_length[slot] = 0
     starts[slot] = previous
+    for i in range(slots):
+        age[i] = run_length[i]
     for k in range(size):
         at_start[slot * size + k] = own[k]
         own[k] = totals[k]
-    _shift(posterior, -math.log1p(-mass), log_prob, n)
-    _shift(work[PATH], 0.0, score, n)
-    log_prob[drop] = -INF
-    score[drop] = -INF
+    posterior[drop] = -INF
+    path[drop] = -INF
+    _shift(posterior, -math.log1p(-mass), posterior, n)
+    _scale(1.0 / (1.0 - mass), work[MASS], n)
+    work[MASS, drop] = 0.0
+    _shift(posterior, 0.0, log_prob, slots)
+    _shift(path, 0.0, score, slots)
     ints(views, SEQ, row)[0] += 1
-    arithmetic.exp_of(log_prob, 0.0, work[MASS], n)
 
 
 @compiled
-def _likeliest_below(log_prob: Floats, run_length: Ints, below: float) -> int:
+def _likeliest_below(log_prob: Floats, age: Floats, below: float) -> int:
     """Most probable slot of a run length below; 0 where there is none."""
     slot, highest = 0, -INF
     for i in range(log_prob.shape[0]):
-        if run_length[i] < below and log_prob[i] > highest:
+        if age[i] < below and log_prob[i] > highest:
             slot, highest = i, log_prob[i]
     return slot
 
 
 @compiled
-def _mass_below(mass: Floats, run_length: Ints, below: float, spare: Floats) -> float:
-    n = run_length.shape[0]
+def _mass_below(mass: Floats, age: Floats, below: float, spare: Floats) -> float:
+    n = whole(age)
     for i in range(n):
-        spare[i] = mass[i] if run_length[i] < below else 0.0
+        spare[i] = mass[i] if age[i] < below else 0.0
     return min(arithmetic.total(spare, n), 1.0)
 
 
@@ -238,30 +277,30 @@ def read_out(
     views: Ints, row: int, number: Floats, window: int, work: Floats, table: Floats
 ) -> None:
     """Fill the table's numbers that are of the belief after the step, as `readout.table` does."""
-    log_prob, run_length = floats(views, LOG_PROB, row), ints(views, RUN_LENGTH, row)
-    score, mass, spare = floats(views, SCORE, row), work[MASS], work[SPARE]
-    n, seq = log_prob.shape[0], ints(views, SEQ, row)[0] - 1
+    log_prob, age, score = work[POSTERIOR], work[AGE], work[PATH]
+    mass, spare = work[MASS], work[SPARE]
+    n, seq = whole(mass), ints(views, SEQ, row)[0] - 1
     below = seq - number[CONFIRMED]
     likeliest = arithmetic.place_of(log_prob, arithmetic.largest(log_prob, n), n)
     best = arithmetic.place_of(score, arithmetic.largest(score, n), n)
-    changed = _mass_below(mass, run_length, below, spare)
+    changed = _mass_below(mass, age, below, spare)
     event = likeliest
     if number[THRESHOLD] > 0 and changed >= number[THRESHOLD]:
-        event = _likeliest_below(log_prob, run_length, below)
+        event = _likeliest_below(log_prob, age, below)
     for i in range(n):
-        spare[i] = mass[i] * run_length[i]
+        spare[i] = mass[i] * age[i]
     alive = 0
     for i in range(n):
         alive += 1 if log_prob[i] > -INF else 0
     table[CHANGED] = changed
     table[MEAN_RUN_LENGTH] = arithmetic.total(spare, n)
-    table[RECENT] = _mass_below(mass, run_length, window, spare)
-    table[MAP_RUN_LENGTH] = run_length[likeliest]
-    table[EVENT_RUN_LENGTH] = run_length[event]
+    table[RECENT] = _mass_below(mass, age, window, spare)
+    table[MAP_RUN_LENGTH] = age[likeliest]
+    table[EVENT_RUN_LENGTH] = age[event]
     table[EVENT_PROBABILITY] = mass[event]
     table[EVENT_PREVIOUS_START] = ints(views, PREVIOUS, row)[event]
     table[HYPOTHESES] = alive
-    table[BEST_START] = seq - run_length[best]
+    table[BEST_START] = seq - age[best]
     totals, at_start = floats(views, TOTALS, row), floats(views, TOTALS_AT_START, row)
     size = totals.shape[0]
     for k in range(size):

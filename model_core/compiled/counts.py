@@ -1,6 +1,6 @@
 """Mixtures of negative binomials: masses, distribution function, quantiles; as `special` has them.
 
-`components` is (FIELDS, M), a column for each component.
+`components` is (FIELDS, M), a column for each component; M is at least LANES.
 """
 
 from __future__ import annotations
@@ -11,11 +11,12 @@ import numpy as np
 
 from model_core.compiled import arithmetic
 from model_core.compiled.arithmetic import HALF_LOG_2PI, INF
-from model_core.compiled.jit import Floats, compiled, inlined
+from model_core.compiled.jit import LANES, Floats, compiled, flat, inlined
 from model_core.quantiles import COUNT_STEPS
 from model_core.special import COUNT_SHIFTS, EXACT_COUNTS
 
-WEIGHT, SHAPE, RATE, RUNNING, FIELDS = range(5)
+WEIGHT, SHAPE, RATE, RUNNING, CUMULATIVE = range(5)
+FIELDS = CUMULATIVE + EXACT_COUNTS // LANES  # the last of `small_counts`
 ROUNDING = 1e-12  # by which a sum of masses may miss a level that it meets
 
 
@@ -188,7 +189,7 @@ def summarise(
 
     number: the label, nan without one.
     """
-    cumulative = np.empty(EXACT_COUNTS)
+    cumulative = flat(components[CUMULATIVE:], EXACT_COUNTS)
     small_counts(components, n, EXACT_COUNTS, cumulative)
     out[2] = np.nan if math.isnan(number) else cdf(number, components, n, cumulative)
     out[3] = np.nan if math.isnan(number) else cdf(number - 1.0, components, n, cumulative)

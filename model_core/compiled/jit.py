@@ -17,8 +17,9 @@ from typing import Any, TypeVar
 import numba
 import numpy as np
 from numba import extending
-from numba.core import caching
+from numba.core import caching, cgutils
 from numba.extending import overload
+from numba.np import arrayobj
 from numpy.typing import NDArray
 
 Floats = NDArray[np.float64]
@@ -26,8 +27,11 @@ Ints = NDArray[np.int64]
 F = TypeVar("F", bound=Callable[..., Any])
 
 # numpy's errors: a check of each division for zero would keep loops from being vectorised. No
-# fastmath: what is not finite has to be seen, and sums have one order on every machine.
-OPTIONS = {"error_model": "numpy", "nogil": True}
+# fastmath: what is not finite has to be seen, and sums have one order on every machine. Without
+# numba's runtime (nrt) nothing is allocated, and references to arrays are not counted, which costs
+# as much as short loops over them.
+OPTIONS = {"error_model": "numpy", "nogil": True, "_nrt": False}
+LANES = 8  # numbers that the widest vectors of a processor hold
 _compiling = threading.Lock()
 _kinds_of: defaultdict[Callable[..., Any], set[type]] = defaultdict(set)
 intrinsic: Callable[[Callable[..., Any]], Any] = extending.intrinsic
@@ -179,47 +183,73 @@ def fma(context: Any, a: Any, b: Any, c: Any) -> Any:
     return real(real, real, real), generate
 
 
-@intrinsic
-def _floats_at(context: Any, address: Any) -> Any:
-    """Address as a pointer to floats."""
+def _array_at(numbers: Any, dimensions: int) -> Any:
+    """Intrinsic that makes the array of an address and a shape, whose memory others keep."""
+    kind = numba.types.Array(numbers, dimensions, "C")
 
-    def generate(target: Any, builder: Any, signature: Any, arguments: Any) -> Any:
-        return builder.inttoptr(arguments[0], target.get_value_type(signature.return_type))
+    @intrinsic
+    def made(context: Any, address: Any, *shape: Any) -> Any:
+        def generate(target: Any, builder: Any, signature: Any, arguments: Any) -> Any:
+            array = arrayobj.make_array(kind)(target, builder)
+            lengths = cgutils.unpack_tuple(builder, arguments[1])
+            size = target.get_constant(numba.types.intp, 8)
+            strides = [size] if dimensions == 1 else [builder.mul(size, lengths[1]), size]
+            data = builder.inttoptr(arguments[0], array.data.type)
+            arrayobj.populate_array(array, data, lengths, strides, size, None)
+            return array._getvalue()
 
-    return numba.types.CPointer(numba.types.float64)(numba.types.int64), generate
+        return kind(address, numba.types.StarArgTuple(shape)), generate
+
+    return made
 
 
-@intrinsic
-def _ints_at(context: Any, address: Any) -> Any:
-    """Address as a pointer to integers."""
-
-    def generate(target: Any, builder: Any, signature: Any, arguments: Any) -> Any:
-        return builder.inttoptr(arguments[0], target.get_value_type(signature.return_type))
-
-    return numba.types.CPointer(numba.types.int64)(numba.types.int64), generate
+_floats_at, _matrix_at = _array_at(numba.float64, 1), _array_at(numba.float64, 2)
+_ints_at = _array_at(numba.int64, 1)
 
 
-@inlined
+def _expanded(function: F) -> F:
+    """Written into every caller: without the runtime no function may return a new array."""
+    return numba.njit(inline="always", **OPTIONS)(function)  # type: ignore[no-any-return]
+
+
+@_expanded
 def floats(views: Ints, leaf: int, row: int) -> Floats:
     """One row of a leaf; views: (L, 2) address and numbers in a row of each."""
     size = views[leaf, 1]
-    address = views[leaf, 0] + 8 * size * row
-    return numba.carray(_floats_at(address), (size,))  # type: ignore[no-any-return]
+    return _floats_at(views[leaf, 0] + 8 * size * row, size)  # type: ignore[no-any-return]
 
 
-@inlined
+@_expanded
 def ints(views: Ints, leaf: int, row: int) -> Ints:
     """One row of a leaf of integers."""
     size = views[leaf, 1]
-    address = views[leaf, 0] + 8 * size * row
-    return numba.carray(_ints_at(address), (size,))  # type: ignore[no-any-return]
+    return _ints_at(views[leaf, 0] + 8 * size * row, size)  # type: ignore[no-any-return]
+
+
+@_expanded
+def matrix(memory: Floats, first: int, rows: int, columns: int) -> Floats:
+    """Rows of numbers in memory from its place `first` on, which the caller keeps."""
+    return _matrix_at(memory.ctypes.data + 8 * first, rows, columns)  # type: ignore[no-any-return]
+
+
+@_expanded
+def flat(rows: Floats, size: int) -> Floats:
+    """The first numbers of rows that lie one after the other, as one row."""
+    return _floats_at(rows.ctypes.data, size)  # type: ignore[no-any-return]
+
+
+@extending.register_jitable  # type: ignore[untyped-decorator]
+def padded(numbers: int) -> int:
+    """How many numbers a row has that is filled up to whole vectors."""
+    return (numbers + LANES - 1) // LANES * LANES
 
 
 @inlined
-def matrix(memory: Floats, first: int, rows: int, columns: int) -> Floats:
-    """Rows of numbers in memory from its place `first` on, which the caller keeps.
+def whole(row: Floats) -> int:
+    """How many numbers a padded row has.
 
-    Slices of it are not counted as references, which costs as much as short loops over them.
+    By the mask the compiler knows that loops over it consist of whole vectors: what is left over
+    would take as long as several of them.
     """
-    address = memory.ctypes.data + 8 * first
-    return numba.carray(_floats_at(address), (rows, columns))  # type: ignore[no-any-return]
+    size: int = row.shape[0] & -LANES
+    return size

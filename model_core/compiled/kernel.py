@@ -2,23 +2,50 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import threading
+from collections.abc import Callable, Sequence
 from typing import Any
 
+import numba
 import numpy as np
 import torch
 from torch import Tensor
 
 from model_core import filter as moca
 from model_core.compiled import LABEL
-from model_core.compiled.belief import CONTEXT, NUMBERS
-from model_core.compiled.jit import Floats, Ints, locked
+from model_core.compiled.belief import CONTEXT, LOG_PROB, NUMBERS, TOTALS
+from model_core.compiled.jit import Floats, Ints, locked, padded
 from model_core.compiled.models import lags
-from model_core.compiled.step import advance
+from model_core.compiled.step import advance, rows_of
 from model_core.summary import Summary
 from model_core.upm.base import UnderlyingModel
 
 NO_LEVELS = np.empty((2, 0))
+INT, FLOAT = np.dtype(np.int64), np.dtype(np.float64)
+
+
+def _check(numbers: Floats | Ints, dtype: np.dtype[Any]) -> None:
+    """Raise ValueError for what compiled code would take for something else."""
+    if numbers.dtype != dtype or not numbers.flags.c_contiguous:
+        raise ValueError(
+            f"expected contiguous numbers of type {dtype}, got {numbers.dtype} of strides "
+            f"{numbers.strides}; make them by np.ascontiguousarray"
+        )
+
+
+class _Own(threading.local):
+    """What a thread's steps work in, one after the other."""
+
+    memory = np.empty(0)
+
+    def numbers(self, count: int) -> Floats:
+        """At least so many."""
+        if self.memory.size < count:
+            self.memory = np.empty(count)
+        return self.memory
+
+
+_own = _Own()
 
 
 class Views:
@@ -34,6 +61,8 @@ class Views:
                 raise ValueError("expected contiguous tensors of 64-bit numbers on the CPU")
         self._tensors = list(tensors)
         self.table = np.array([(t.data_ptr(), t[:1].numel()) for t in tensors], dtype=np.int64)
+        self.width = padded(int(self.table[LOG_PROB, 1]) + 1)
+        self.totals = int(self.table[TOTALS, 1])
 
     @property
     def context(self) -> Tensor:
@@ -53,6 +82,10 @@ class Kernel:
         self.ready = False
         self.asked = False  # to be compiled in the background
         self._support = model.label
+        self._steps: Callable[..., None] = self._resolve
+        self._levels = NO_LEVELS  # that were checked last
+        self._rows = rows_of(dimensions)
+        self._numbers = NUMBERS + 2 + 4 * model.y_dim  # in a row of the table
 
     def compile(self) -> None:
         """Compile, or load from the cache: seconds, or a fraction of one. Any thread may."""
@@ -82,16 +115,23 @@ class Kernel:
         and its summary are undefined, and the eager step decides. A summary that is not wanted is
         empty.
         """
-        outputs = self.model.y_dim
         if self._encodes and len(rows):
             inputs = self._encoded(views, rows, inputs)
-        table = np.empty((len(rows), NUMBERS + 2 + 4 * outputs))
-        columns = self._columns(levels.shape[1]) if summarised else 0
-        summary = np.empty((len(rows), columns))
-        advance(
-            self._dimensions, views.table, rows, inputs, hazards, levels, window, table, summary
-        )
-        return table, Summary(summary, outputs, self._support)
+        _check(rows, INT)
+        _check(inputs, FLOAT)
+        _check(hazards, FLOAT)
+        if levels is not self._levels:
+            _check(levels, FLOAT)
+            self._levels = levels
+        batch = len(rows)
+        table = np.empty((batch, self._numbers))
+        summary = np.empty((batch, self._columns(levels.shape[1]) if summarised else 0))
+        memory = _own.numbers(self._rows * views.width + views.totals)
+        self._steps(
+            self._dimensions, views.table, rows, inputs, hazards, levels, window, memory, table,
+            summary,
+        )  # fmt: skip
+        return table, Summary(summary, self.model.y_dim, self._support)
 
     def _encoded(self, views: Views, rows: Ints, inputs: Floats) -> Floats:
         """Inputs with the features of all rows in place of what they are made of."""
@@ -117,6 +157,15 @@ class Kernel:
         views = Views([each.contiguous() for each in leaves])
         none = np.empty(0, dtype=np.int64)
         inputs = np.empty((0, LABEL + self.model.y_dim + self.model.x_dim))
-        self.advance(views, none, inputs, np.empty((0, 1)), 1)
+        self.advance(views, none, inputs, np.empty((0, 1)), 1, summarised=False)
         if self._encodes:
             lags.contexts(self.model.y_dim, none, inputs, np.empty((0, 0)))
+
+    def _resolve(self, *arguments: Any) -> None:
+        """Call, and call what was compiled for these types from then on.
+
+        To find it by the types takes numba longer than a short step; `advance` checks them.
+        """
+        advance(*arguments)
+        types = tuple(numba.typeof(each) for each in arguments)
+        self._steps = advance.overloads[types].entry_point  # type: ignore[attr-defined]

@@ -13,7 +13,7 @@ import numpy as np
 
 from model_core.compiled import arithmetic
 from model_core.compiled.arithmetic import INF
-from model_core.compiled.jit import OPTIONS, F, Floats, compiled, inlined
+from model_core.compiled.jit import LANES, OPTIONS, F, Floats, compiled, inlined, padded
 
 NEGLIGIBLE = 1e-18  # weight of a component that is left out of quantiles
 HALLEY_STEPS = 12
@@ -27,10 +27,18 @@ STUDENT_T, LOMAX, NORMAL = range(3)  # families
 
 # Fields of a Student-t; TERM and the four after it are the terms of `special.student_t_table`.
 WEIGHT, LOC, INVERSE, HALF, NORM, TERM = range(6)
-HILL, HILL_B, SLOPE, LEVEL, FIELDS = range(10, 15)
+HILL, HILL_B, SLOPE, LEVEL, SCALE, FIELDS = range(10, 16)  # SCALE of all, see `_scales`
 # Of a Lomax distribution: weight, shape, 1 / scale, in those of WEIGHT, LOC, INVERSE.
 SHAPE = LOC
 # Of a normal: weight, mean, 1 / standard deviation and log density at zero, likewise.
+
+
+@compiled
+def fill_up(components: Floats, n: int) -> None:
+    """Components of no weight, as the first, up to whole vectors."""
+    for k in range(WEIGHT, NORM + 1):
+        for i in range(n, padded(n)):
+            components[k, i] = components[k, 0] if k > WEIGHT else 0.0
 
 
 @compiled
@@ -91,7 +99,7 @@ def _student_t_sums(x: float, components: Floats, n: int) -> tuple[float, float,
     d, e, hill, hill_b = components[8], components[9], components[10], components[11]
     slope, level = components[12], components[13]
     cdf, density, derivative = 0.0, 0.0, 0.0
-    for i in range(n):
+    for i in range(n & -LANES):  # it is filled up
         f, p, q = _student_t(
             x, loc[i], inverse[i], half[i], norm[i], a[i], b[i], c[i], d[i], e[i],
             hill[i], hill_b[i], slope[i], level[i],
@@ -214,15 +222,14 @@ def quantiles(
 
     tolerance: the last step, in scales of the narrowest component.
     """
-    between, within, narrowest = 0.0, 0.0, INF
+    between, within, scales = 0.0, 0.0, components[SCALE]
+    _scales(components, n, family)
     for i in range(n):
         mean = _mean_of(components, i, family)
-        scale = _scale_of(components, i, mean, family)
         between += components[WEIGHT, i] * (mean - centre) ** 2
-        within += components[WEIGHT, i] * scale
-        narrowest = min(narrowest, scale)
+        within += components[WEIGHT, i] * scales[i]
     spread = math.sqrt(between + within * within)
-    small = tolerance * narrowest
+    small = tolerance * arithmetic.smallest(scales, n)
     for k in range(levels.shape[1]):
         start = centre + spread * levels[1, k]
         start = max(start, 0.0) if family == LOMAX else start
@@ -241,15 +248,19 @@ def _mean_of(components: Floats, i: int, family: int) -> float:
     return float(components[LOC, i])
 
 
-@inlined
-def _scale_of(components: Floats, i: int, mean: float, family: int) -> float:
-    """Scale of a normal whose density is that of the component at its mean."""
-    if family == LOMAX:
+@compiled
+def _scales(components: Floats, n: int, family: int) -> None:
+    """Scales of normals whose densities are those of the components at their means."""
+    inverse, norm, scale = components[INVERSE], components[NORM], components[SCALE]
+    if family != LOMAX:
+        for i in range(n):
+            scale[i] = arithmetic.exp(-norm[i]) / (inverse[i] * ROOT_2_PI)
+        return
+    for i in range(n):
         shape = components[SHAPE, i]
-        log_density = math.log(shape * components[INVERSE, i])
-        log_density -= (shape + 1.0) * math.log1p(mean * components[INVERSE, i])
-        return math.exp(-log_density) / ROOT_2_PI
-    return arithmetic.exp(-components[NORM, i]) / float(components[INVERSE, i] * ROOT_2_PI)
+        log_density = math.log(shape * inverse[i])
+        log_density -= (shape + 1.0) * math.log1p(_mean_of(components, i, family) * inverse[i])
+        scale[i] = math.exp(-log_density) / ROOT_2_PI
 
 
 @compiled

@@ -1,10 +1,11 @@
 """A whole step of rows in place: what `filter.step`, `readout.table` and a summary compute.
 
 A model is a NamedTuple of its dimensions, and implementations of `predict`, `score`, `learn`,
-`remember` and `summarise` for it; everything else is here and shared. One more column than there
-are slots holds the prior, which outliers are drawn from (with a wider scale). Models whose
-statistics are too large to be copied for a step have a `load` and a `store` of their own, those
-that score their inputs a `mix`.
+`remember` and `summarise` for it; everything else is here and shared. Arrays have W columns, whole
+vectors: after those of the slots the last one holds the prior, which outliers are drawn from (with
+a wider scale), and those that are left in between are as slots that nothing was seen in. Models
+whose statistics are too large to be copied for a step have a `load` and a `store` of their own,
+those that score their inputs a `mix`.
 """
 
 from __future__ import annotations
@@ -25,11 +26,21 @@ from model_core.compiled.belief import (
     SHARE,
     STATISTICS,
 )
-from model_core.compiled.jit import Floats, Ints, compiled, floats, implements_otherwise, matrix
+from model_core.compiled.jit import (
+    LANES,
+    Floats,
+    Ints,
+    compiled,
+    floats,
+    implements_otherwise,
+    inlined,
+    matrix,
+    whole,
+)
 
 
 def load(model: Any, views: Ints, row: int, slot: int, number: Floats, own: Floats) -> None:
-    """Fill `own` from the statistics, with the prior's in the column of `slot` and in the last."""
+    """Fill `own` from the statistics, with the prior's in the column of `slot` and after all."""
 
 
 def mix(model: Any, rate: float, params: Floats, work: Floats) -> None:
@@ -43,14 +54,14 @@ def store(model: Any, views: Ints, row: int, slot: int, number: Floats, own: Flo
 def predict(
     model: Any, number: Floats, context: Floats, location: Floats, own: Floats, params: Floats
 ) -> None:
-    """Fill `params` (model.params, S + 1) from the statistics `own` (model.rows, S + 1).
+    """Fill `params` (model.params, W) from the statistics `own` (model.rows, W).
 
     number: the inputs of the row. context: the stream's, before the step.
     """
 
 
 def score(model: Any, number: Floats, own: Floats, params: Floats, each: Floats) -> None:
-    """Log density `each` (S + 1) of the label under each hypothesis, the outlier's last."""
+    """Log density `each` (W) of the label under each hypothesis, the outlier's last."""
 
 
 def learn(
@@ -72,10 +83,10 @@ def summarise(
     spare: Floats,
     out: Floats,
 ) -> None:
-    """Fill a row of the summary: see `Kernel`. chance: (S + 1) weights in the mixture."""
+    """Fill a row of the summary: see `Kernel`. chance: (W) weights in the mixture."""
 
 
-@compiled
+@inlined
 def load_leaf(views: Ints, row: int, slot: int, leaf: int, count: int, own: Floats) -> int:
     """One of `count` statistics as the first rows of `own`; returns how many rows it has."""
     slots = views[LOG_PROB, 1]
@@ -86,11 +97,12 @@ def load_leaf(views: Ints, row: int, slot: int, leaf: int, count: int, own: Floa
         for i in range(slots):
             own_row[i] = values[i * width + k]
         own_row[slot] = prior[k]
-        own_row[slots] = prior[k]
+        for i in range(slots, own_row.shape[0]):
+            own_row[i] = prior[k]
     return width
 
 
-@compiled
+@inlined
 def store_leaf(views: Ints, row: int, leaf: int, count: int, own: Floats) -> int:
     """Put the slots' columns of a statistic back; returns how many rows it has."""
     slots = views[LOG_PROB, 1]
@@ -123,12 +135,20 @@ def _mix(model: Any, rate: float, params: Floats, work: Floats) -> None:
 
 
 @compiled
-def _finite(own: Floats, rows: int, slots: int) -> bool:
+def _finite(own: Floats, rows: int, sums: Floats) -> bool:
     """Whether all statistics are; a sum of finite numbers that overflows counts as not."""
-    total = 0.0
+    n = whole(sums)
+    arithmetic.fill(sums, 0.0)
     for k in range(rows):
-        total += arithmetic.total(own[k], slots)
-    return math.isfinite(total)
+        own_row = own[k]
+        for i in range(n):
+            sums[i] += own_row[i]
+    return math.isfinite(arithmetic.total(sums, n))
+
+
+def rows_of(model: Any) -> int:
+    """How many rows the memory has that a step works in; the totals follow."""
+    return int(belief.ROWS + model.rows + model.params + model.spare * model.parts)
 
 
 @compiled
@@ -140,21 +160,22 @@ def advance(
     hazards: Floats,
     levels: Floats,
     window: int,
+    memory: Floats,
     table: Floats,
     summary: Floats,
 ) -> None:
     """Step distinct rows by one observation each. A row that is not `ok` stays as it was.
 
-    Shapes and order of the arguments: see `Kernel.advance`.
+    Shapes and order of the arguments: see `Kernel.advance`. memory: see `rows_of`.
     """
-    slots, count = views[LOG_PROB, 1], model.statistics
-    width, after = slots + 1, belief.ROWS + model.rows
-    memory = np.empty((after + model.params + model.spare * model.parts) * width)
+    count, width = model.statistics, (views[LOG_PROB, 1] + LANES) & -LANES  # of `padded`
+    after = belief.ROWS + model.rows
+    spares = after + model.params
     work = matrix(memory, 0, belief.ROWS, width)
     own = matrix(memory, belief.ROWS * width, model.rows, width)
     params = matrix(memory, after * width, model.params, width)
-    spare = matrix(memory, (after + model.params) * width, model.spare, model.parts * width)
-    totals = np.empty(views[belief.TOTALS, 1])
+    spare = matrix(memory, spares * width, model.spare, model.parts * width)
+    totals = memory[(spares + model.spare * model.parts) * width :]
     for b in range(rows.shape[0]):
         row, number, line = rows[b], inputs[b], table[b]
         line[OK] = 0.0
@@ -166,22 +187,22 @@ def advance(
         load(model, views, row, slot, number, own)
         predict(model, number, context, location, own, params)
         mix(model, rate, params, work)
-        work[EACH] = 0.0
-        work[SHARE] = 1.0
+        arithmetic.fill(work[EACH], 0.0)
+        arithmetic.fill(work[SHARE], 1.0)
         if labelled:
             score(model, number, own, params, work[EACH])
         if labelled and rate > 0:
             belief.with_outliers(work)
         log_score = belief.observe(work)
         known = belief.totals_after(views, row, number, location, totals)
-        best = arithmetic.largest(work[PATH], slots)
+        best = arithmetic.largest(work[PATH], width)
         if not (known and math.isfinite(log_score) and math.isfinite(best)):
             continue
         if summary.shape[1] > 0:
             summarise(model, number, work[CHANCE], params, levels, spare, summary[b])
         if labelled:
             learn(model, number, context, work[SHARE], own, params)
-        if not _finite(own, model.kept, slots):
+        if not _finite(own, model.kept, work[belief.SPARE]):
             continue
         belief.keep(views, row, slot, previous, totals, work, line)
         store(model, views, row, slot, number, own)
@@ -189,4 +210,3 @@ def advance(
         belief.read_out(views, row, number, window, work, line)
         line[LOG_SCORE] = log_score if labelled else np.nan
         line[OK] = 1.0
-    memory[0] = 0.0  # it is kept until here

@@ -4,7 +4,7 @@ The inputs of a row are its features (n). Covariances stay where they are: a ste
 to project the features, and once to take what the label tells off it, in the state's own memory.
 
 Rows of `own`: mean (n, d); alpha (d) and beta (d) where the noise is unknown; `P f` (n) and
-`f' P f`, which the label turns into the gain and its square.
+`f' P f`, which the label turns into the gain and its square; then room for n numbers.
 
 Rows of `params` for `d` outputs: means and variances (d each); then of each output those of
 `student_t` for one output, with the fit in scaled units in the last.
@@ -19,14 +19,14 @@ from torch import Tensor
 
 from model_core.compiled import LABEL, LABELLED, arithmetic, mixture, step
 from model_core.compiled.belief import STATISTICS
-from model_core.compiled.jit import Floats, Ints, compiled, floats, implements
+from model_core.compiled.jit import LANES, Floats, Ints, compiled, flat, floats, implements, padded
 from model_core.compiled.models import lags, regression, student_t
 from model_core.upm import alpaca
 from model_core.upm.conjugate import OUTLIER_SPREAD
 
 MEAN, COV, ALPHA, BETA = range(STATISTICS, STATISTICS + 4)  # leaves
 # Rows of an output in `params`.
-HALF, NORM, LOC, SQUARE, DENSITY, FIT, BLOCK = range(2, 9)
+HALF, NORM, FACTOR, INVERSE, LOC, SQUARE, DENSITY, FIT, BLOCK = range(2, 11)
 
 
 class Alpaca(NamedTuple):
@@ -52,9 +52,10 @@ def of(model: alpaca.Alpaca) -> Alpaca:
     """Dimensions of a model."""
     size, d = model.prior_mean.shape
     noisy, known = model.noise_variance is None, model.noise_variance
-    rows = size * d + 2 * d * noisy + size + 1
+    kept = size * d + 2 * d * noisy + size + 1
     return Alpaca(
-        d, rows, rows, (2 + BLOCK) * d, 4 if noisy else 2, size, model.lags, int(noisy),
+        d, kept + padded(size) // LANES, kept, (2 + BLOCK) * d, 4 if noisy else 2, size, model.lags,
+        int(noisy),
         numbers(model.y_offset), numbers(model.y_scale),
         np.ones(d) if known is None else numbers(known),
     )  # fmt: skip
@@ -74,24 +75,28 @@ def load(model: Alpaca, views: Ints, row: int, slot: int, number: Floats, own: F
         at += step.load_leaf(views, row, slot, ALPHA, count, own[at:])
         at += step.load_leaf(views, row, slot, BETA, count, own[at:])
     features = number[first : first + model.size]
-    prior, projected = floats(views, COV + count, row), own[at:]
-    _project(floats(views, COV, row), prior, slot, features, projected)
+    prior, projected = floats(views, COV + count, row), own[at : model.kept]
+    product = flat(own[model.kept :], model.size)
+    _project(floats(views, COV, row), prior, slot, features, projected, product)
 
 
 @compiled
-def _project(cov: Floats, prior: Floats, slot: int, features: Floats, projected: Floats) -> None:
-    """`P f` and `f' P f` of each slot, and of the prior in the column of `slot` and the last."""
-    size, slots = features.shape[0], projected.shape[1] - 1
-    product = np.empty(size)
+def _project(
+    cov: Floats, prior: Floats, slot: int, features: Floats, projected: Floats, product: Floats
+) -> None:
+    """`P f` and `f' P f` of each slot, and of the prior in the column of `slot` and after all."""
+    size = features.shape[0]
+    slots = cov.shape[0] // (size * size)
     for i in range(slots):
         if i != slot:
             _times(cov, i * size * size, features, product)
             _put(product, i, projected)
     _times(prior, 0, features, product)
     _put(product, slot, projected)
-    _put(product, slots, projected)
+    for i in range(slots, projected.shape[1]):
+        _put(product, i, projected)
     gram = projected[size]
-    gram[:] = 0.0
+    arithmetic.fill(gram, 0.0)
     for a in range(size):
         _add_multiple(features[a], projected[a], gram)
 
@@ -100,7 +105,7 @@ def _project(cov: Floats, prior: Floats, slot: int, features: Floats, projected:
 def _times(matrices: Floats, first: int, vector: Floats, out: Floats) -> None:
     """Product of the symmetric matrix that begins at `first`, four rows at a time."""
     n = vector.shape[0]
-    out[:] = 0.0
+    arithmetic.fill(out, 0.0)
     whole = n - n % 4
     for a in range(0, whole, 4):
         at = first + a * n
@@ -135,7 +140,7 @@ def predict(
     noise, gram = size * d, own[model.kept - 1]
     for o in range(d):
         block = params[2 * d + BLOCK * o : 2 * d + BLOCK * (o + 1)]
-        block[FIT, :] = 0.0
+        arithmetic.fill(block[FIT], 0.0)
         for a in range(size):
             _add_multiple(number[LABEL + d + a], own[a * d + o], block[FIT])
         if model.noisy:
@@ -161,8 +166,8 @@ def _unknown(alpha: Floats, beta: Floats, gram: Floats, block: Floats) -> None:
 @compiled
 def _known(noise: float, gram: Floats, block: Floats) -> None:
     square = block[SQUARE]
-    block[HALF, :] = 0.0
-    block[NORM, :] = -arithmetic.HALF_LOG_2PI
+    arithmetic.fill(block[HALF], 0.0)
+    arithmetic.fill(block[NORM], -arithmetic.HALF_LOG_2PI)
     for i in range(gram.shape[0]):
         square[i] = (1.0 + gram[i]) * noise
 
@@ -180,12 +185,12 @@ def _in_units(offset: float, scale: float, block: Floats) -> None:
 def score(model: Alpaca, number: Floats, own: Floats, params: Floats, each: Floats) -> None:
     """Log density of all outputs."""
     d = model.outputs
-    each[:] = 0.0
+    arithmetic.fill(each, 0.0)
     for o in range(d):
         block = params[2 * d + BLOCK * o : 2 * d + BLOCK * (o + 1)]
         y, density = number[LABEL + o], block[DENSITY]
         if model.noisy:
-            student_t.densities(y, block[HALF], block[NORM], block[LOC], block[SQUARE], density)
+            student_t.densities(y, block[HALF : INVERSE + 1], block[LOC], block[SQUARE], density)
         else:
             _normal_densities(y, block[LOC], block[SQUARE], density)
         _add_multiple(1.0, density, each)
@@ -238,7 +243,7 @@ def _learn_noise(share: Floats, whitened: Floats, alpha: Floats, beta: Floats) -
 def _square(size: int, projected: Floats) -> None:
     """Sum of the gain's squares, which is finite where its products with itself are."""
     square = projected[size]
-    square[:] = 0.0
+    arithmetic.fill(square, 0.0)
     for a in range(size):
         regression.add_product(projected[a], projected[a], square)
 
@@ -252,16 +257,16 @@ def store(model: Alpaca, views: Ints, row: int, slot: int, number: Floats, own: 
         at += step.store_leaf(views, row, ALPHA, count, own[at:])
         at += step.store_leaf(views, row, BETA, count, own[at:])
     cov, gain = floats(views, COV, row), own[at : at + size]
-    cov[slot * size * size : (slot + 1) * size * size] = floats(views, COV + count, row)
+    fresh = floats(views, COV + count, row)
+    arithmetic.copy(fresh, cov[slot * size * size : (slot + 1) * size * size])
     if number[LABELLED] > 0:
-        _downdate(cov, gain)
+        _downdate(cov, gain, flat(own[model.kept :], size))
 
 
 @compiled
-def _downdate(cov: Floats, gain: Floats) -> None:
-    size, slots = gain.shape[0], gain.shape[1] - 1
-    own = np.empty(size)
-    for i in range(slots):
+def _downdate(cov: Floats, gain: Floats, own: Floats) -> None:
+    size = gain.shape[0]
+    for i in range(cov.shape[0] // (size * size)):
         for a in range(size):
             own[a] = gain[a, i]
         for a in range(size):
@@ -295,9 +300,11 @@ def summarise(
         block = params[2 * d + BLOCK * o : 2 * d + BLOCK * (o + 1)]
         if model.noisy:
             student_t.describe(1, 1, block)
-            params[o], params[d + o] = block[0], block[1]
+            arithmetic.copy(block[0], params[o])
+            arithmetic.copy(block[1], params[d + o])
         else:
-            params[o], params[d + o] = block[LOC], block[SQUARE]
+            arithmetic.copy(block[LOC], params[o])
+            arithmetic.copy(block[SQUARE], params[d + o])
     mixture.moments(chance, params[:d], params[d : 2 * d], chance.shape[0], out)
     for o in range(d):
         block = params[2 * d + BLOCK * o : 2 * d + BLOCK * (o + 1)]

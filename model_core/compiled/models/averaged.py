@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import NamedTuple
 
 from model_core.compiled import LABEL, arithmetic, mixture, step
-from model_core.compiled.jit import Floats, compiled, implements
+from model_core.compiled.jit import Floats, compiled, implements, whole
 from model_core.compiled.models import lags, student_t
 from model_core.upm import averaged
 from model_core.upm.averaged import KINDS, UNIT
@@ -54,25 +54,25 @@ def predict(
 def _predict(outputs: int, context: Floats, own: Floats, params: Floats) -> None:
     d, size = outputs, KINDS * outputs
     alpha, origin = own[15 * d], own[21 * d + 1]
-    first, slots = 2 * d + 2, alpha.shape[0] - 1
-    params[2 * d, :] = alpha
+    first, n = 2 * d + student_t.FREEDOM, whole(alpha)
+    arithmetic.copy(alpha, params[2 * d])
     for o in range(d):
         lag = context[1 + 4 * d + o]
         for kind in range(KINDS):
             k = o * KINDS + kind
             u = own[21 * d + 2 + k]
-            u[:] = lag if kind == LAG else 0.0
+            arithmetic.fill(u, lag if kind == LAG else 0.0)
             if kind == LINE:
-                for i in range(slots):
+                for i in range(n):
                     u[i] = 0.0 if origin[i] < 0 else (context[0] - origin[i]) / UNIT
-            u[slots] = 0.0  # an outlier is of the level's prior
+            u[n - 1] = 0.0  # an outlier is of the level's prior
             beta, variance = own[15 * d + 1 + k], own[21 * d + 2 + size + k]
             _forecast(own[2 * k : 2 * k + 2], own[6 * d + 3 * k : 6 * d + 3 * k + 3], u,
                       params[first + k], variance)  # fmt: skip
             square = params[first + size + k]
-            for i in range(slots + 1):
+            for i in range(n):
                 square[i] = beta[i] / alpha[i] * (1.0 + variance[i])
-            params[first + 3 * size + k, :] = own[18 * d + 1 + k]
+            arithmetic.copy(own[18 * d + 1 + k], params[first + 3 * size + k])
     student_t.finish(d, KINDS, params)
 
 
@@ -80,10 +80,11 @@ def _predict(outputs: int, context: Floats, own: Floats, params: Floats) -> None
 def _forecast(mean: Floats, precision: Floats, u: Floats, loc: Floats, variance: Floats) -> None:
     """`k' f` and `f' Lambda^-1 f` of one kind; the precision as its entries 00, 01, 11."""
     level, slope = mean[0], mean[1]
-    for i in range(u.shape[0]):
+    n = whole(u)
+    for i in range(n):
         loc[i] = level[i] + slope[i] * u[i]
     a, b, c = precision[0], precision[1], precision[2]
-    for i in range(u.shape[0]):
+    for i in range(n):
         product = a[i] * c[i]
         determinant = product - b[i] * b[i]
         determinant = determinant if determinant > SINGULAR * product else SINGULAR * product
@@ -111,12 +112,11 @@ def _learn(
 ) -> None:
     d, size = outputs, KINDS * outputs
     alpha, origin = own[15 * d], own[21 * d + 1]
-    first, n = 2 * d + 2, share.shape[0] - 1
+    first, n = 2 * d + student_t.FREEDOM, whole(share)
+    told, rest = params[0], params[d]  # means and variances are not needed any more
+    _log_shares(share, told, rest)
     for o in range(d):
-        densities = params[first + 2 * size + o * KINDS : first + 2 * size + (o + 1) * KINDS]
-        evidence = params[o]  # its mean is not needed any more
-        evidence[:] = 0.0
-        student_t.fold(densities, evidence)
+        evidence = params[first + 4 * size + o]
         for k in range(o * KINDS, (o + 1) * KINDS):
             u, variance = own[21 * d + 2 + k], own[21 * d + 2 + size + k]
             loc, beta = params[first + k], own[15 * d + 1 + k]
@@ -127,7 +127,7 @@ def _learn(
                 beta[i] += 0.5 * grown
             _absorb(y, loc, share, u, own[2 * k : 2 * k + 2],
                     own[6 * d + 3 * k : 6 * d + 3 * k + 3])  # fmt: skip
-            _reweigh(params[first + 2 * size + k], evidence, share, own[18 * d + 1 + k])
+            _reweigh(params[first + 2 * size + k], evidence, told, rest, own[18 * d + 1 + k])
     for i in range(n):
         alpha[i] += 0.5 * share[i]
     for i in range(n):
@@ -138,7 +138,7 @@ def _learn(
 def _absorb(
     y: float, loc: Floats, share: Floats, u: Floats, mean: Floats, precision: Floats
 ) -> None:
-    n = share.shape[0] - 1
+    n = whole(share)
     level, slope, a, b, c = mean[0], mean[1], precision[0], precision[1], precision[2]
     for i in range(n):
         a[i] += share[i]
@@ -156,12 +156,22 @@ def _absorb(
 
 
 @compiled
-def _reweigh(density: Floats, evidence: Floats, share: Floats, log_weight: Floats) -> None:
-    """`log(w exp(density - evidence) + (1 - w) exp(log_weight))`."""
-    for i in range(share.shape[0] - 1):
-        told = arithmetic.log(share[i]) + density[i] - evidence[i]
-        rest = arithmetic.log(1.0 - share[i]) + log_weight[i]
-        log_weight[i] = arithmetic.logaddexp(told, rest)
+def _log_shares(share: Floats, told: Floats, rest: Floats) -> None:
+    """Log of the share that a label tells with, and of what is left of one."""
+    for i in range(whole(share)):
+        told[i] = arithmetic.log(share[i])
+        rest[i] = arithmetic.log(1.0 - share[i])
+
+
+@compiled
+def _reweigh(
+    density: Floats, evidence: Floats, told: Floats, rest: Floats, log_weight: Floats
+) -> None:
+    """`log(w exp(density - evidence) + (1 - w) exp(log_weight))`, by `_log_shares` of w."""
+    for i in range(whole(told)):
+        log_weight[i] = arithmetic.logaddexp(
+            told[i] + density[i] - evidence[i], rest[i] + log_weight[i]
+        )
 
 
 @implements(step.remember, Averaged)

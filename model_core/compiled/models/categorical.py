@@ -47,7 +47,7 @@ def predict(
 @compiled
 def _predict(classes: int, own: Floats, params: Floats) -> None:
     total = params[classes]
-    total[:] = 0.0
+    arithmetic.fill(total, 0.0)
     for j in range(classes):
         for i in range(total.shape[0]):
             total[i] += own[j, i]
@@ -61,7 +61,7 @@ def score(model: Categorical, number: Floats, own: Floats, params: Floats, each:
     """Log probability of the class; -inf of an index that is none."""
     y = number[LABEL]
     j = int(y) if 0 <= y < model.classes else 0
-    each[:] = -INF
+    arithmetic.fill(each, -INF)
     if j == y:
         for i in range(each.shape[0]):
             each[i] = arithmetic.log(own[j, i]) - arithmetic.log(params[model.classes, i])

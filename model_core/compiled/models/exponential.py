@@ -44,8 +44,8 @@ def predict(
     params: Floats,
 ) -> None:
     """Lomax; an outlier has ten times the scale."""
-    params[2, :] = own[0]
-    params[3, :] = own[1]
+    arithmetic.copy(own[0], params[2])
+    arithmetic.copy(own[1], params[3])
     params[3, own.shape[1] - 1] *= OUTLIER_SPREAD
 
 
@@ -58,7 +58,7 @@ def score(model: Exponential, number: Floats, own: Floats, params: Floats, each:
 @compiled
 def _score(y: float, shape: Floats, scale: Floats, each: Floats) -> None:
     if y < 0:
-        each[:] = -INF
+        arithmetic.fill(each, -INF)
         return
     for i in range(each.shape[0]):
         each[i] = arithmetic.log(shape[i] / scale[i])

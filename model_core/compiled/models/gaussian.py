@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import NamedTuple
 
 from model_core.compiled import LABEL, mixture, step
-from model_core.compiled.jit import Floats, compiled, implements
+from model_core.compiled.jit import Floats, compiled, implements, whole
 from model_core.compiled.models import student_t
 from model_core.upm import conjugate
 
@@ -45,12 +45,14 @@ def predict(
 @compiled
 def _predict(outputs: int, own: Floats, params: Floats) -> None:
     kappa, alpha, half = own[outputs], own[outputs + 1], params[2 * outputs]
-    half[:] = alpha
+    n = whole(half)
+    for i in range(n):
+        half[i] = alpha[i]
     for o in range(outputs):
-        loc, square = params[2 * outputs + 2 + o], params[3 * outputs + 2 + o]
-        beta = own[outputs + 2 + o]
-        loc[:] = own[o]
-        for i in range(square.shape[0]):
+        loc, square = params[2 * outputs + 4 + o], params[3 * outputs + 4 + o]
+        mean, beta = own[o], own[outputs + 2 + o]
+        for i in range(n):
+            loc[i] = mean[i]
             square[i] = beta[i] * (kappa[i] + 1.0) / (alpha[i] * kappa[i])
     student_t.finish(outputs, 1, params)
 
@@ -71,7 +73,7 @@ def learn(
 
 @compiled
 def _learn(outputs: int, number: Floats, share: Floats, own: Floats) -> None:
-    kappa, alpha, n = own[outputs], own[outputs + 1], share.shape[0]
+    kappa, alpha, n = own[outputs], own[outputs + 1], whole(share)
     for o in range(outputs):
         mean, beta, y = own[o], own[outputs + 2 + o], number[LABEL + o]
         for i in range(n):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 
-from model_core.compiled import LABEL, LABELLED
+from model_core.compiled import LABEL, LABELLED, arithmetic
 from model_core.compiled.jit import Floats, Ints, compiled
 from model_core.upm.base import FARTHEST
 from model_core.upm.lags import REACH
@@ -42,6 +42,6 @@ def contexts(outputs: int, rows: Ints, inputs: Floats, out: Floats) -> None:
     for b in range(rows.shape[0]):
         for before in range(b - 1, -1, -1):
             if rows[before] == rows[b]:
-                out[b] = out[before]
+                arithmetic.copy(out[before], out[b])
                 advance(outputs, inputs[before], out[b])
                 break

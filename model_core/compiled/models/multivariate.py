@@ -66,8 +66,8 @@ def _predict(outputs: int, own: Floats, params: Floats) -> None:
     for i in range(n):
         spread[i] = (kappa[i] + 1.0) / (kappa[i] * 2.0 * half[i])
     for o in range(d):
-        params[2 * d + 2 + o, :] = own[o]
-        square = params[3 * d + 2 + o]
+        arithmetic.copy(own[o], params[2 * d + 4 + o])
+        square = params[3 * d + 4 + o]
         for i in range(n):
             square[i] = psi[o * d + o, i] * spread[i]
     _factorise(d, psi, factor, params[own_at + d * d + 1])
@@ -79,11 +79,11 @@ def _predict(outputs: int, own: Floats, params: Floats) -> None:
 def _factorise(d: int, psi: Floats, factor: Floats, log_determinant: Floats) -> None:
     """Lower factor of each column's matrix, nan where it is not positive definite."""
     n = log_determinant.shape[0]
-    log_determinant[:] = 0.0
+    arithmetic.fill(log_determinant, 0.0)
     for a in range(d):
         for b in range(a + 1):
             row = factor[a * d + b]
-            row[:] = psi[a * d + b]
+            arithmetic.copy(psi[a * d + b], row)
             for c in range(b):
                 left, right = factor[a * d + c], factor[b * d + c]
                 for i in range(n):
@@ -116,10 +116,10 @@ def _score(outputs: int, number: Floats, params: Floats, each: Floats) -> None:
     own_at = params.shape[0] - d * d - 2
     factor, spread = params[own_at:], params[own_at + d * d]
     half, log_determinant = params[2 * d], params[own_at + d * d + 1]
-    residuals = params[4 * d + 2 : 5 * d + 2]  # the rows of the label's log densities
-    each[:] = 0.0
+    residuals = params[4 * d + 4 : 5 * d + 4]  # the rows of the label's log densities
+    arithmetic.fill(each, 0.0)
     for a in range(d):
-        residual, loc, pivot = residuals[a], params[2 * d + 2 + a], factor[a * d + a]
+        residual, loc, pivot = residuals[a], params[2 * d + 4 + a], factor[a * d + a]
         for i in range(n):
             residual[i] = number[LABEL + a] - loc[i]
         for b in range(a):
@@ -160,7 +160,7 @@ def learn(
 def _learn(outputs: int, number: Floats, share: Floats, own: Floats, params: Floats) -> None:
     d, n = outputs, share.shape[0]
     kappa, nu, psi = own[d], own[d + 1], own[d + 2 :]
-    errors, gain = params[4 * d + 2 : 5 * d + 2], params[0]  # neither is needed any more
+    errors, gain = params[4 * d + 4 : 5 * d + 4], params[0]  # neither is needed any more
     for i in range(n):
         gain[i] = share[i] / (kappa[i] + share[i])
     for o in range(d):

@@ -4,16 +4,14 @@ The inputs of a row are its features (n). The sums of features stay where they a
 those of its class alone.
 
 Rows of `own`: counts (J); then `log p(z, y)` of every class (J), the last column with wider
-variances, as of outliers; and the label's responsibilities. Rows of `params`: log probabilities of
-the classes (J), in the last column those without the input; and `log p(z)`.
+variances, as of outliers; the label's responsibilities; and room for n numbers. Rows of `params`:
+log probabilities of the classes (J), in the last column those without the input; and `log p(z)`.
 """
 
 from __future__ import annotations
 
 import math
 from typing import NamedTuple
-
-import numpy as np
 
 from model_core.compiled import LABEL, LABELLED, arithmetic, belief, step
 from model_core.compiled.arithmetic import INF
@@ -22,10 +20,11 @@ from model_core.compiled.belief import (
     EACH,
     GROWN,
     INSIDE,
+    LOG_PROB,
     OUTSIDE,
     STATISTICS,
 )
-from model_core.compiled.jit import Floats, Ints, compiled, floats, implements
+from model_core.compiled.jit import LANES, Floats, Ints, compiled, flat, floats, implements, padded
 from model_core.compiled.models import student_t
 from model_core.compiled.models.alpaca import numbers
 from model_core.upm import pcoc
@@ -61,7 +60,7 @@ def of(model: pcoc.Pcoc) -> Pcoc:
     """Dimensions of a model."""
     classes, size = model.prior_mean.shape
     return Pcoc(
-        classes, 2 * classes + 1, classes, classes + 1, size,
+        classes, 2 * classes + 1 + padded(size) // LANES, classes, classes + 1, size,
         numbers(model.prior_precision), numbers(model.prior_precision * model.prior_mean),
         numbers(model.noise_variance), numbers(1 / model.noise_variance),
         numbers(model.dirichlet),
@@ -75,10 +74,12 @@ def load(model: Pcoc, views: Ints, row: int, slot: int, number: Floats, own: Flo
     step.load_leaf(views, row, slot, COUNTS, model.statistics, own)
     sums, prior = floats(views, SUMS, row), floats(views, SUMS + model.statistics, row)
     features = number[LABEL + 1 : LABEL + 1 + size]
-    slots, each = own.shape[1] - 1, np.empty(size)
-    for i in range(slots + 1):
-        seen = prior if i in (slot, slots) else sums[i * classes * size : (i + 1) * classes * size]
-        spread = OUTLIER_SPREAD if i == slots else 1.0
+    slots, last, each = views[LOG_PROB, 1], own.shape[1] - 1, flat(own[2 * classes + 1 :], size)
+    for column in range(slots + 1):
+        i = column if column < slots else last
+        fresh = i in (slot, last)
+        seen = prior if fresh else sums[i * classes * size : (i + 1) * classes * size]
+        spread = OUTLIER_SPREAD if i == last else 1.0
         for j in range(classes):
             part = slice(j * size, (j + 1) * size)
             _distances(
@@ -86,6 +87,8 @@ def load(model: Pcoc, views: Ints, row: int, slot: int, number: Floats, own: Flo
                 model.natural[part], model.noise[part], model.inverse[part], each,
             )  # fmt: skip
             own[classes + j, i] = -0.5 * (arithmetic.total(each, size) + size * LOG_2PI)
+    for j in range(classes):
+        own[classes + j, slots:last] = own[classes + j, slot]
     _add_classes(classes, model.dirichlet, own, own[classes : 2 * classes], own[2 * classes])
 
 
@@ -114,7 +117,7 @@ def _add_classes(
     classes: int, dirichlet: Floats, counts: Floats, out: Floats, total: Floats
 ) -> None:
     """Add `log p(y)` of every class."""
-    total[:] = 0.0
+    arithmetic.fill(total, 0.0)
     for j in range(classes):
         for i in range(total.shape[0]):
             total[i] += dirichlet[j] + counts[j, i]
@@ -132,8 +135,7 @@ def predict(
     """Bayes' rule over the classes; the outliers' are those of the prior, whatever the input."""
     classes = model.classes
     joint, evidence = own[classes : 2 * classes], params[classes]
-    evidence[:] = 0.0
-    student_t.fold(joint, evidence)
+    student_t.fold(joint, own[2 * classes], evidence)
     for j in range(classes):
         for i in range(evidence.shape[0]):
             params[j, i] = joint[j, i] - evidence[i]
@@ -175,9 +177,9 @@ def score(model: Pcoc, number: Floats, own: Floats, params: Floats, each: Floats
     """Log probability of the class; -inf of an index that is none."""
     y = number[LABEL]
     j = int(y) if 0 <= y < model.classes else 0
-    each[:] = -INF
+    arithmetic.fill(each, -INF)
     if j == y:
-        each[:] = params[j]
+        arithmetic.copy(params[j], each)
 
 
 @implements(step.learn, Pcoc)
@@ -197,11 +199,12 @@ def store(model: Pcoc, views: Ints, row: int, slot: int, number: Floats, own: Fl
     classes, size = model.classes, model.size
     step.store_leaf(views, row, COUNTS, model.statistics, own)
     sums, width = floats(views, SUMS, row), classes * size
-    sums[slot * width : (slot + 1) * width] = floats(views, SUMS + model.statistics, row)
+    prior = floats(views, SUMS + model.statistics, row)
+    arithmetic.copy(prior, sums[slot * width : (slot + 1) * width])
     if number[LABELLED] == 0:
         return
     share, label = own[2 * classes], int(number[LABEL])
-    for i in range(own.shape[1] - 1):
+    for i in range(views[LOG_PROB, 1]):
         at = i * width + label * size
         for k in range(size):
             sums[at + k] += share[i] * number[LABEL + 1 + k]

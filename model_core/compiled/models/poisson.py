@@ -80,11 +80,11 @@ def predict(
 @compiled
 def _predict(own: Floats, params: Floats) -> None:
     shape, rate = own[0], own[1]
-    params[2, :] = shape
+    arithmetic.copy(shape, params[2])
     for i in range(shape.shape[0]):
         params[FIRST, i] = shape[i] / rate[i]
     params[2, shape.shape[0] - 1] /= OUTLIER_SPREAD
-    params[FIRST + 1, :] = 0.0
+    arithmetic.fill(params[FIRST + 1], 0.0)
 
 
 @implements(step.predict, MixedPoisson)
@@ -110,7 +110,7 @@ def predict_mixed(
             params[FIRST + k],
             params[FIRST + model.parts + k],
         )
-    params[2, :] = own[0]
+    arithmetic.copy(own[0], params[2])
     _normalise(model.parts, params)
 
 
@@ -138,8 +138,7 @@ def _predict_part(
 def _normalise(parts: int, params: Floats) -> None:
     """Log weights that sum to one."""
     logs, total = params[FIRST + parts : FIRST + 2 * parts], params[0]
-    total[:] = 0.0
-    fold(logs, total)
+    fold(logs, params[1], total)
     for k in range(parts):
         for i in range(total.shape[0]):
             logs[k, i] -= total[i]
@@ -158,8 +157,7 @@ def _score(parts: int, y: float, params: Floats, each: Floats) -> None:
         counts.log_masses(y, params[2], params[FIRST + k], masses[k])
         for i in range(each.shape[0]):
             masses[k, i] += params[FIRST + parts + k, i]
-    each[:] = 0.0
-    fold(masses, each)
+    fold(masses, params[0], each)
 
 
 @implements(step.learn, Poisson, MixedPoisson)
@@ -205,8 +203,8 @@ def _summarise(
     out: Floats,
 ) -> None:
     shape, mean, variance, columns = params[2], params[0], params[1], chance.shape[0]
-    mean[:] = 0.0
-    variance[:] = 0.0
+    arithmetic.fill(mean, 0.0)
+    arithmetic.fill(variance, 0.0)
     n = 0
     for k in range(parts):
         rate, logs = params[FIRST + k], params[FIRST + parts + k]

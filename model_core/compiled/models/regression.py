@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from typing import NamedTuple
 
-from model_core.compiled import LABEL, mixture, step
+from model_core.compiled import LABEL, arithmetic, mixture, step
 from model_core.compiled.jit import Floats, compiled, implements
 from model_core.compiled.models import lags, student_t
 from model_core.upm import linear
@@ -76,29 +76,31 @@ def predict(
 @compiled
 def _inputs(outputs: int, inputs: int, number: Floats, context: Floats, features: Floats) -> None:
     """One and the inputs in units of the stream."""
-    features[0, :] = 1.0
+    arithmetic.fill(features[0], 1.0)
     for k in range(inputs):
         x = number[LABEL + outputs + k]
         value = (x - context[k]) / context[inputs + k]
-        features[1 + k, :] = min(max(value, -FARTHEST), FARTHEST) if math.isfinite(x) else x
+        arithmetic.fill(
+            features[1 + k], min(max(value, -FARTHEST), FARTHEST) if math.isfinite(x) else x
+        )
 
 
 @compiled
 def _past(outputs: int, order: int, season: int, context: Floats, features: Floats) -> None:
     """One, the lags, and the sines of a season."""
-    features[0, :] = 1.0
+    arithmetic.fill(features[0], 1.0)
     for k in range(order * outputs):
-        features[1 + k, :] = context[1 + 4 * outputs + k]
+        arithmetic.fill(features[1 + k], context[1 + 4 * outputs + k])
     at = 1 + order * outputs
     if season > 0:
         # The remainder first: the sine of a large angle has lost digits.
         time = context[0] % float(season)
         for k in range(1, min(HARMONICS, season // 2) + 1):
             rate = 2 * math.pi * k / season
-            features[at, :] = math.sin(rate * time + math.pi / 2)
+            arithmetic.fill(features[at], math.sin(rate * time + math.pi / 2))
             at += 1
             if 2 * k != season:
-                features[at, :] = math.sin(rate * time)
+                arithmetic.fill(features[at], math.sin(rate * time))
                 at += 1
 
 
@@ -117,21 +119,21 @@ def _predict(
     d, n = outputs, features.shape[1]
     cov, alpha = own[size * d :], own[size * d + size * size]
     gram = projected[size]
-    gram[:] = 0.0
+    arithmetic.fill(gram, 0.0)
     for a in range(size):
         row = projected[a]
-        row[:] = 0.0
+        arithmetic.fill(row, 0.0)
         for b in range(size):
             add_product(cov[a * size + b], features[b], row)
         add_product(row, features[a], gram)
-    params[2 * d, :] = alpha
+    arithmetic.copy(alpha, params[2 * d])
     for o in range(d):
-        loc, square = params[2 * d + 2 + o], params[3 * d + 2 + o]
+        loc, square = params[2 * d + 4 + o], params[3 * d + 4 + o]
         beta, own_alpha = (
             own[size * d + size * size + d + o],
             own[size * d + size * size + o],
         )
-        loc[:] = 0.0
+        arithmetic.fill(loc, 0.0)
         for a in range(size):
             add_product(own[a * d + o], features[a], loc)
         for i in range(n):
@@ -182,8 +184,8 @@ def _learn(
         for b in range(size):
             _subtract_product(projected[a], projected[b], own[size * d + a * size + b])
     for o in range(d):
-        loc, alpha, beta = params[2 * d + 2 + o], own[noise + o], own[noise + d + o]
-        whitened = params[3 * d + 2 + o]  # the squared scale is not needed any more
+        loc, alpha, beta = params[2 * d + 4 + o], own[noise + o], own[noise + d + o]
+        whitened = params[3 * d + 4 + o]  # the squared scale is not needed any more
         for i in range(n):
             whitened[i] = projected[size, i] * (number[LABEL + o] - loc[i])
         for a in range(size):

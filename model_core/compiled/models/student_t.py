@@ -1,8 +1,9 @@
 """Predictives that are Student-t, or averages of several of them, of independent outputs.
 
 Rows of `params` for `d` outputs of `P` parts: means and variances (d each), half the degrees of
-freedom, the log density at zero; then d P each: locations, squared scales, log densities of the
-label (with the log weight), log weights. The last column is the prior's, `P` parts alike.
+freedom and what log densities at zero are made of (FREEDOM); then d P each: locations, squared
+scales, log densities of the label (with the log weight), log weights; and of several parts the
+label's log densities together (d). The last column is the prior's, `P` parts alike.
 """
 
 from __future__ import annotations
@@ -11,100 +12,115 @@ import numpy as np
 
 from model_core.compiled import LABEL, LABELLED, arithmetic, mixture
 from model_core.compiled.arithmetic import INF
-from model_core.compiled.jit import Floats, compiled
+from model_core.compiled.jit import Floats, compiled, padded, whole
 from model_core.upm.conjugate import OUTLIER_SPREAD
 
+# Rows of what depends on the degrees of freedom alone: half of them; the log density at zero with
+# unit scale, less half the logarithm of the next row until `describe` adds it; 1 / degrees.
+HALF, NORM, FACTOR, INVERSE, FREEDOM = range(5)
 TOLERANCE = 1e-4  # of a quantile's last step, in scales; its error is of the third order
 
 
 def rows_of(outputs: int, parts: int) -> int:
     """Rows of `params`."""
-    return 2 * outputs + 2 + 4 * outputs * parts
+    return 2 * outputs + FREEDOM + 4 * outputs * parts + (outputs if parts > 1 else 0)
 
 
 @compiled
 def finish(outputs: int, parts: int, params: Floats) -> None:
     """Norms, and the outliers' scales, once half the degrees of freedom and scales are there."""
-    half, norm, slots = params[2 * outputs], params[2 * outputs + 1], params.shape[1] - 1
-    for i in range(slots + 1):
-        norm[i] = arithmetic.student_t_norm(half[i])
-    squares = 2 * outputs + 2 + outputs * parts
+    first = 2 * outputs
+    half, norm, factor = params[first + HALF], params[first + NORM], params[first + FACTOR]
+    inverse, n = params[first + INVERSE], whole(half)
+    for i in range(n):
+        norm[i], factor[i], inverse[i] = arithmetic.student_t_norm(half[i])
+    squares = first + FREEDOM + outputs * parts
     for k in range(outputs * parts):
-        params[squares + k, slots] *= OUTLIER_SPREAD
+        params[squares + k, n - 1] *= OUTLIER_SPREAD
 
 
 @compiled
-def densities(
-    y: float, half: Floats, norm: Floats, loc: Floats, square: Floats, out: Floats
-) -> None:
-    """Log densities of one label, by the rows of `params`."""
-    for i in range(out.shape[0]):
-        error = y - loc[i]
-        out[i] = (half[i] + 0.5) * arithmetic.log1p(error * error / (square[i] * 2.0 * half[i]))
-    for i in range(out.shape[0]):
-        out[i] = norm[i] - 0.5 * arithmetic.log(square[i]) - out[i]
+def densities(y: float, freedom: Floats, loc: Floats, square: Floats, out: Floats) -> None:
+    """Log densities of one label, by the rows of `params`; freedom: those of FREEDOM."""
+    half, norm, factor, inverse = freedom[HALF], freedom[NORM], freedom[FACTOR], freedom[INVERSE]
+    n = whole(out)
+    for i in range(n):
+        error, scale = y - loc[i], 1.0 / square[i]
+        far = arithmetic.log1p(error * error * scale * inverse[i])
+        # One logarithm for those of the norm and of the scale.
+        out[i] = 0.5 * arithmetic.log(factor[i] * scale) - (half[i] + 0.5) * far
+    for i in range(n):
+        out[i] += norm[i]
 
 
 @compiled
 def _add(left: Floats, right: Floats, out: Floats) -> None:
-    for i in range(out.shape[0]):
+    for i in range(whole(out)):
         out[i] = left[i] + right[i]
 
 
 @compiled
-def fold(densities: Floats, out: Floats) -> None:
-    """Add to `out` the log of the sum of a few rows' exponentials."""
-    parts, n = densities.shape
-    top = densities[0]
+def fold(densities: Floats, top: Floats, out: Floats) -> None:
+    """Fill `out` with the log of the sum of a few rows' exponentials, `top` with the highest."""
+    n = whole(out)
+    arithmetic.copy(densities[0], top)
+    for k in range(1, densities.shape[0]):
+        own = densities[k]
+        for i in range(n):
+            top[i] = own[i] if own[i] > top[i] else top[i]
+    arithmetic.fill(out, 0.0)
+    for k in range(densities.shape[0]):
+        own = densities[k]
+        for i in range(n):
+            out[i] += arithmetic.exp(own[i] - top[i])
     for i in range(n):
-        highest = top[i]
-        for k in range(1, parts):
-            highest = densities[k, i] if densities[k, i] > highest else highest
-        total = 0.0
-        for k in range(parts):
-            total += arithmetic.exp(densities[k, i] - highest)
-        out[i] += highest + arithmetic.log(total)
+        out[i] = top[i] + arithmetic.log(out[i])
 
 
 @compiled
 def log_density(outputs: int, parts: int, number: Floats, params: Floats, each: Floats) -> None:
     """Fill the label's log densities, of every part and together."""
-    half, norm = params[2 * outputs], params[2 * outputs + 1]
-    first, size = 2 * outputs + 2, outputs * parts
-    each[:] = 0.0
+    freedom = params[2 * outputs : 2 * outputs + FREEDOM]
+    first, size = 2 * outputs + FREEDOM, outputs * parts
+    arithmetic.fill(each, 0.0)
     for o in range(outputs):
         for k in range(o * parts, o * parts + parts):
             loc, square = params[first + k], params[first + size + k]
             own = params[first + 2 * size + k]
-            densities(number[LABEL + o], half, norm, loc, square, own)
+            densities(number[LABEL + o], freedom, loc, square, own)
             if parts == 1:
                 _add(each, own, each)
             else:
                 _add(own, params[first + 3 * size + k], own)
         if parts > 1:
             at = first + 2 * size + o * parts
-            fold(params[at : at + parts], each)
+            together = params[first + 4 * size + o]
+            fold(params[at : at + parts], params[o], together)  # its mean comes later
+            _add(each, together, each)
 
 
 @compiled
 def describe(outputs: int, parts: int, params: Floats) -> None:
-    """Fill means and variances of each hypothesis; inf where a variance does not exist."""
-    half, first, size = params[2 * outputs], 2 * outputs + 2, outputs * parts
+    """Fill norms, means and variances of each hypothesis; inf where a variance does not exist."""
+    half, first, size = params[2 * outputs + HALF], 2 * outputs + FREEDOM, outputs * parts
+    norm, factor, n = params[2 * outputs + NORM], params[2 * outputs + FACTOR], whole(half)
+    for i in range(n):
+        norm[i] += 0.5 * arithmetic.log(factor[i])
     for o in range(outputs):
         mean, variance = params[o], params[outputs + o]
         for k in range(o * parts, o * parts + parts):
             loc, log_weight = params[first + k], params[first + 3 * size + k]
-            for i in range(mean.shape[0]):
+            for i in range(n):
                 share = arithmetic.exp(log_weight[i]) if parts > 1 else 1.0
                 mean[i] = share * loc[i] + (mean[i] if k > o * parts else 0.0)
         for k in range(o * parts, o * parts + parts):
             loc, log_weight = params[first + k], params[first + 3 * size + k]
             square = params[first + size + k]
-            for i in range(mean.shape[0]):
+            for i in range(n):
                 share = arithmetic.exp(log_weight[i]) if parts > 1 else 1.0
                 own = (loc[i] - mean[i]) * (loc[i] - mean[i]) + square[i] * half[i] / (half[i] - 1)
                 variance[i] = share * own + (variance[i] if k > o * parts else 0.0)
-        for i in range(variance.shape[0]):
+        for i in range(n):
             variance[i] = variance[i] if half[i] > 1.0 else INF
 
 
@@ -112,16 +128,16 @@ def describe(outputs: int, parts: int, params: Floats) -> None:
 def gather(
     outputs: int, parts: int, output: int, chance: Floats, params: Floats, out: Floats
 ) -> int:
-    """Components of one output that have a weight; returns how many."""
-    half, norm = params[2 * outputs], params[2 * outputs + 1]
-    first, size, n = 2 * outputs + 2, outputs * parts, 0
+    """Components of one output that have a weight, filled up; returns how many."""
+    half, norm = params[2 * outputs + HALF], params[2 * outputs + NORM]
+    first, size, n = 2 * outputs + FREEDOM, outputs * parts, 0
     share = out[mixture.LEVEL]  # filled by `tabulate`, later
     for k in range(output * parts, output * parts + parts):
         loc, square = params[first + k], params[first + size + k]
         log_weight = params[first + 3 * size + k]
-        for i in range(chance.shape[0]):
+        for i in range(whole(chance)):
             share[i] = chance[i] * arithmetic.exp(log_weight[i]) if parts > 1 else chance[i]
-        for i in range(chance.shape[0]):
+        for i in range(whole(chance)):
             if share[i] > mixture.NEGLIGIBLE:
                 out[mixture.WEIGHT, n] = share[i]
                 out[mixture.LOC, n] = loc[i]
@@ -129,10 +145,12 @@ def gather(
                 out[mixture.HALF, n] = half[i]
                 out[mixture.NORM, n] = norm[i]
                 n += 1
+    mixture.fill_up(out, n)
     inverse = out[mixture.INVERSE]
-    for i in range(n):
+    filled: int = padded(n)
+    for i in range(filled):
         inverse[i] = 1.0 / np.sqrt(inverse[i])
-    return n
+    return filled
 
 
 @compiled

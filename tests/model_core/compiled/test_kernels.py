@@ -12,6 +12,7 @@ pytest.importorskip("numba")
 
 from model_core import compiled, kernel
 from model_core import filter as moca
+from model_core.compiled.kernel import Views
 from model_core.encoder import Identity
 from model_core.upm import conjugate, linear, mixed_poisson
 from model_core.upm.averaged import Averaged
@@ -164,3 +165,30 @@ def test_kernels_can_be_turned_off():
         assert not kernel.usable(own)
         assert kernel.in_place(model, "cpu") is None
     assert kernel.in_place(model, "cpu") is own
+
+
+@pytest.mark.parametrize(
+    ("name", "wrong"),
+    [
+        ("rows", np.arange(2, dtype=np.int32)),
+        ("rows", np.arange(4)[::2]),
+        ("inputs", np.asfortranarray(np.ones((2, 7)))),
+        ("hazards", np.full((2, 2), 0.1)[:, :1]),
+        ("levels", np.zeros((2, 1), dtype=np.float32)),
+    ],
+)
+def test_numbers_that_compiled_code_would_misread_are_refused(name, wrong):
+    pair = Pair(conjugate.Gaussian(), 2, 4)
+    views = Views([*moca.leaves(pair.own), *pair.prior.stats, *pair.prior[1:]])
+    told = {"rows": np.arange(2), "inputs": np.ones((2, 7)), "hazards": np.full((2, 1), 0.1)}
+    before = [each.clone() for each in moca.leaves(pair.own)]
+    with pytest.raises(ValueError, match="expected contiguous numbers"):
+        pair.kernel.advance(views, window=5, **{**told, name: wrong})
+    for one, other in zip(before, moca.leaves(pair.own), strict=True):
+        assert torch.equal(one, other)
+
+
+@pytest.mark.parametrize("hypotheses", [1, 6, 7, 8, 15, 16])
+@pytest.mark.parametrize("name", ["gaussian", "averaged-2", "mixed-poisson", "pcoc", "alpaca"])
+def test_slots_need_not_fill_whole_vectors(name, hypotheses):
+    run_beside(MODELS[name], 11, hypotheses, [0.05], 25)
