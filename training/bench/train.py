@@ -97,7 +97,7 @@ def measure(way: str, dtype: str, repeats: int) -> Measured:
         loss.backward()  # type: ignore[no-untyped-call]
         times.append(time.perf_counter() - begun)
         value = loss.item()
-    return Measured(sorted(times)[len(times) // 2], _peak_mb() - before, value)
+    return Measured(sorted(times)[len(times) // 2], max(0.0, _peak_mb() - before), value)
 
 
 def _peak_mb() -> float:
