@@ -8,6 +8,8 @@ from typing import TYPE_CHECKING
 import torch
 from torch import Tensor
 
+from model_core.transfer import to_device
+
 if TYPE_CHECKING:
     from model_core.compiled.kernel import Views
 
@@ -161,8 +163,8 @@ class Chunks:
         rows = [row for chunk, row in map(self._places.__getitem__, numbers) if chunk is first]
         if len(rows) == len(numbers):  # as a rule: it has to be quick
             at = torch.arange(len(rows), device=device)
-            return [(first, torch.tensor(rows, device=device), at)]
+            return [(first, to_device(rows, device), at)]
         return [
-            (chunk, torch.tensor(rows, device=device), torch.tensor(places, device=device))
+            (chunk, to_device(rows, device), to_device(places, device))
             for chunk, rows, places in self.places(numbers)
         ]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
@@ -20,6 +20,7 @@ from model_core.filter import FilterState, Inputs, Prior
 from model_core.quantiles import with_normal
 from model_core.readout import Readout
 from model_core.summary import Summary
+from model_core.transfer import on_host, to_device, to_host
 from model_core.upm.base import UnderlyingModel
 from service.wire import Record
 from service.worker.streams import step_inputs
@@ -132,6 +133,20 @@ class Slab:
     def state(self, row: int) -> FilterState:
         """State of one stream (batch 1), a copy."""
         return moca.rebuild(self._blank, self._chunks.read([row], slice(self._leaves)))
+
+    def states(self, rows: Sequence[int]) -> Iterator[FilterState]:
+        """States of streams (batch 1 each) on the host, in order: one copy for all.
+
+        Where rows lie on the host nothing is copied: each is good until its row changes.
+        """
+        if on_host(self._blank.seq):
+            found = [self._chunks.place(row) for row in rows]
+            places = [(chunk.tensors[: self._leaves], row) for chunk, row in found]
+        else:
+            tensors = to_host(self._chunks.read(rows, slice(self._leaves)))
+            places = [(tensors, i) for i in range(len(rows))]
+        for tensors, row in places:
+            yield moca.rebuild(self._blank, [each[row : row + 1] for each in tensors])
 
     def put(self, row: int, state: FilterState) -> None:
         """Put a state (batch 1) in place of a row's."""
@@ -311,7 +326,7 @@ class Slab:
         self, records: list[Record], confirmed: Sequence[int], thresholds: Sequence[float]
     ) -> Tensor:
         packed = step_inputs.packed(self.model, records, confirmed, thresholds)
-        return torch.from_numpy(packed).to(self.device)
+        return to_device(packed, self.device)
 
     def _inputs(self, records: list[Record], packed: Tensor) -> Inputs:
         label, x = columns.LABEL, columns.LABEL + self.model.y_dim
@@ -320,7 +335,7 @@ class Slab:
             packed[:, x:] if self.model.x_dim else None,
             packed[:, label:x],
             packed[:, columns.LABELLED] > 0,
-            torch.from_numpy(hazards).to(self.device),
+            to_device(hazards, self.device),
             packed[:, columns.ELAPSED],
             packed[:, columns.CHANGEPOINT],
             packed[:, columns.OUTLIER_RATE],
