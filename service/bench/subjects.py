@@ -18,7 +18,6 @@ from model_core.upm.builtin import BUILTIN, NEWEST
 from service.bench.processes import BenchError
 
 if TYPE_CHECKING:
-    from model_core.compiled.kernel import Kernel
     from model_core.upm.base import UnderlyingModel
 
 Floats = NDArray[np.float64]
@@ -72,7 +71,7 @@ class Subject:
         self.name, self.streams, self.max_hypotheses = name, streams, max_hypotheses
         self.model, self.at = model_of(name), 0
         self._eager = kernel.select(self.model, "cpu", RECENT_RUN_LENGTHS)
-        self._compiled: Kernel | None = kernel.in_place(self.model, "cpu")
+        self._compiled: kernel.InPlace | None = kernel.in_place(self.model, "cpu")
         if self._compiled is not None:
             self._compiled.compile()
         ones = torch.ones(streams, self.model.scaled, dtype=torch.float64)

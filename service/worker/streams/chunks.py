@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor
@@ -11,7 +11,7 @@ from torch import Tensor
 from model_core.transfer import to_device
 
 if TYPE_CHECKING:
-    from model_core.compiled.kernel import Views
+    from model_core.kernel import InPlace
 
 # Of the first chunk, the larger; each later one doubles what there is, up to a bound. Most slabs
 # have one: steps of rows in several cost more.
@@ -29,15 +29,12 @@ class Chunk:
             torch.empty((rows, *each.shape[1:]), dtype=each.dtype, device=each.device)
             for each in like
         ]
-        self._views: Views | None = None
+        self._views: Any = None
 
-    @property
-    def views(self) -> Views:
-        """Where the rows lie in memory, for a compiled kernel."""
+    def views(self, kernel: InPlace) -> Any:
+        """Where the rows lie in memory, for the kernel of the slab."""
         if self._views is None:
-            from model_core.compiled.kernel import Views
-
-            self._views = Views(self.tensors)
+            self._views = kernel.views(self.tensors)
         return self._views
 
     @property

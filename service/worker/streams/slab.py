@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 import torch
@@ -26,9 +26,6 @@ from service.wire import Record
 from service.worker.streams import step_inputs
 from service.worker.streams.answers import LEVELS, AnyPlace, Place, Summarised
 from service.worker.streams.chunks import Chunk, Chunks
-
-if TYPE_CHECKING:
-    from model_core.compiled.kernel import Kernel as CompiledKernel
 
 OK_COLUMN = list(readout.NUMBERS).index("ok")
 RECENT_RUN_LENGTHS = 5  # 0 to 4: a change within the last five observations is a recent one
@@ -58,7 +55,7 @@ class Slab:
         """Hold no stream yet; make_room: called with the bytes of a chunk before it is taken."""
         self.model, self.max_hypotheses, self.device = model, max_hypotheses, device
         self._kernel = kernel.select(model, device, RECENT_RUN_LENGTHS)
-        self._compiled: CompiledKernel | None = None
+        self._compiled: kernel.InPlace | None = None
         self._make_room = make_room
         unit = torch.ones(1, model.scaled, dtype=torch.float64, device=device)
         prior = moca.make_prior(model, unit * 0 + 1, unit)
@@ -71,7 +68,7 @@ class Slab:
 
     def compile(self) -> None:
         """Step by the compiled kernel, if there is one, once it is ready: in the background."""
-        self._compiled = kernel.in_place(self.model, self.device)
+        self._compiled = kernel.in_place(self.model, self.device, self.max_hypotheses)
         kernel.compile_soon(self._compiled)
 
     @property
@@ -282,7 +279,7 @@ class Slab:
         """Step rows of a chunk by the compiled kernel: the table of `readout`, and summaries."""
         assert self._compiled is not None
         return self._compiled.advance(
-            chunk.views,
+            chunk.views(self._compiled),
             places,
             step_inputs.packed(self.model, records, confirmed, thresholds),
             step_inputs.hazard_table(self.model, [record.hazard for record in records]),
