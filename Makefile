@@ -8,6 +8,7 @@ export PYTHONDONTWRITEBYTECODE :=
 VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
+TEST_STAMP := $(VENV)/.installed-for-tests
 # Files keep their order: the long ones, of whole processes, begin first.
 PYTEST := $(BIN)/python -m pytest -n $(TESTS_AT_ONCE) --dist loadfile --no-loadscope-reorder
 
@@ -23,13 +24,18 @@ $(STAMP): pyproject.toml constraints.txt
 	$(BIN)/python -m pip install --quiet -c constraints.txt -e '.[fast,console,plots,train,test,docs,dev]'
 	touch $@
 
+# 0.7 GB that nothing but tests of CUDA kernels needs, which run in its interpreter.
+$(TEST_STAMP): $(STAMP)
+	$(BIN)/python -m pip install --quiet -c constraints.txt -e '.[triton]'
+	touch $@
+
 run: install  ## start the service, stream both samples through it, keep serving
 	$(BIN)/moca demo
 
-test: install  ## the tests, but for the slow ones: minutes
+test: $(TEST_STAMP)  ## the tests, but for the slow ones: minutes
 	$(PYTEST) -m "not slow"
 
-test-all: install  ## every test, an hour or so
+test-all: $(TEST_STAMP)  ## every test, an hour or so
 	$(PYTEST)
 
 check: install  ## what CI checks besides the tests

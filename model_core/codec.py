@@ -13,12 +13,15 @@ from math import prod
 from typing import Any
 from zlib import crc32
 
+import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
 from model_core.belief import Belief
 from model_core.errors import CorruptState
-from model_core.filter import FilterState, Prior, init
+from model_core.filter import FilterState, Prior, init, leaves, rebuild
+from model_core.transfer import to_host
 from model_core.upm.base import UnderlyingModel
 
 MAGIC = b"MOCA"
@@ -26,25 +29,25 @@ VERSION = 1
 _PREFIX = struct.Struct("<4sHI")
 _CHECKSUM = struct.Struct("<I")
 _DTYPES = {"f64": torch.float64, "i64": torch.int64}
+_NAMES = {np.dtype("<f8"): "f64", np.dtype("<i8"): "i64"}
 
 
 def encode(model: UnderlyingModel, state: FilterState) -> bytes:
     """Bytes of one stream's state (every tensor with batch 1)."""
-    alive = torch.isfinite(state.belief.log_prob[0]).nonzero().squeeze(-1)
-    arrays = {name: each[0, alive] for name, each in zip(Belief._fields, state.belief, strict=True)}
-    arrays["totals_at_start"] = state.totals_at_start[0, alive]
+    state = rebuild(state, to_host([each.detach() for each in leaves(state)]))
+    alive = np.flatnonzero(np.isfinite(_numbers(state.belief.log_prob)))
+    belief = zip(Belief._fields, state.belief, strict=True)
+    arrays = {name: _numbers(each)[alive] for name, each in belief}
+    arrays["totals_at_start"] = _numbers(state.totals_at_start)[alive]
     for name, each in zip(state.stats._fields, state.stats, strict=True):
-        kept = each[0, alive]
+        kept = _numbers(each)[alive]
         arrays[f"stats.{name}"] = _lower(kept) if name in model.symmetric else kept
-    arrays["seq"], arrays["totals"] = state.seq[0], state.totals[0]
+    arrays["seq"], arrays["totals"] = _numbers(state.seq), _numbers(state.totals)
     if state.context.shape[-1]:
-        arrays["context"] = state.context[0]
-    names = {torch.float64: "f64", torch.int64: "i64"}
-    table = [[name, names[each.dtype], list(each.shape)] for name, each in arrays.items()]
+        arrays["context"] = _numbers(state.context)
+    table = [[name, _NAMES[each.dtype], list(each.shape)] for name, each in arrays.items()]
     header = json.dumps({"kind": model.kind, "arrays": table}, separators=(",", ":")).encode()
-    payload = b"".join(
-        each.detach().cpu().contiguous().numpy().tobytes() for each in arrays.values()
-    )
+    payload = b"".join(each.tobytes() for each in arrays.values())
     body = _PREFIX.pack(MAGIC, VERSION, len(header)) + header + payload
     return body + _CHECKSUM.pack(crc32(body))
 
@@ -146,9 +149,14 @@ def _fitting(arrays: dict[str, Tensor], name: str, like: Tensor) -> Tensor:
     return value.to(like.device)
 
 
-def _lower(matrix: Tensor) -> Tensor:
-    rows, columns = torch.tril_indices(matrix.shape[-1], matrix.shape[-1])
-    return matrix[..., rows, columns]
+def _numbers(tensor: Tensor) -> NDArray[Any]:
+    """The only row of a tensor on the host."""
+    return np.asarray(tensor[0].numpy())
+
+
+def _lower(matrix: NDArray[Any]) -> NDArray[Any]:
+    places = np.flatnonzero(np.tri(matrix.shape[-1]))
+    return matrix.reshape(len(matrix), -1).take(places, 1)
 
 
 def _full(name: str, lower: Tensor, size: int) -> Tensor:

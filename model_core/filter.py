@@ -17,6 +17,7 @@ from model_core import hazard as hazards
 from model_core.belief import Belief, Growth
 from model_core.components import join
 from model_core.predictive import Mixture
+from model_core.transfer import on_host
 from model_core.upm.base import Stats, UnderlyingModel, over, select, tree_map
 
 
@@ -168,7 +169,9 @@ def step(
     ok = torch.isfinite(log_score) & finite(new)
     score = torch.where(inputs.labelled, log_score, torch.nan)
     info = Info(prediction.mixture, score, change, pruned, growth.previous_start, ok)
-    return (new if bool(ok.all()) else choose(ok, new, state)), info
+    # A look at `ok` would have the host wait for a device.
+    fine = on_host(ok) and bool(ok.all())
+    return (new if fine else choose(ok, new, state)), info
 
 
 def _likelihood(prediction: Prediction, y: Tensor, inputs: Inputs) -> tuple[Tensor, Tensor]:
@@ -226,18 +229,25 @@ def label_likelihood(
 
 def finite(state: FilterState) -> Tensor:
     """Whether a row (B,) has only finite statistics where there is a hypothesis."""
-    # A sum finds what is not; that of finite numbers may overflow, and is then looked into.
-    total = state.totals.sum(-1) + state.context.sum(-1) + state.belief.log_prob.exp().sum(-1)
-    for each in state.stats:
-        total = total + each.flatten(1).sum(-1)
     present = ~torch.isneginf(state.belief.log_prob)
-    if bool(torch.isfinite(total).all()):
+    if on_host(present) and _finite_sums(state):
         return present.any(-1)
     fine = torch.isfinite(state.belief.log_prob) | ~present
     for each in state.stats:
         fine = fine & (torch.isfinite(each).flatten(2).all(-1) | ~present)
     alone = torch.cat((state.totals, state.context), -1)
     return fine.all(-1) & present.any(-1) & torch.isfinite(alone).all(-1)
+
+
+def _finite_sums(state: FilterState) -> bool:
+    """Whether sums of all there is are finite, which finds all that is not.
+
+    Those of finite numbers may overflow.
+    """
+    total = state.totals.sum(-1) + state.context.sum(-1) + state.belief.log_prob.exp().sum(-1)
+    for each in state.stats:
+        total = total + each.flatten(1).sum(-1)
+    return bool(torch.isfinite(total).all())
 
 
 def choose(mask: Tensor, chosen: FilterState, otherwise: FilterState) -> FilterState:

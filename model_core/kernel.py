@@ -1,7 +1,8 @@
 """The step of a batch as one call, by model and device.
 
 Every kernel computes what `filter.step` computes; they differ in speed alone. The eager one serves
-every model; `in_place` gives the compiled one of a model that has it (see `model_core.compiled`).
+every model; `in_place` gives the one of a model that has it, which steps rows where they lie:
+compiled for the CPU (see `model_core.compiled`), or fused for a GPU (see `model_core.fused`).
 """
 
 from __future__ import annotations
@@ -10,22 +11,51 @@ import contextlib
 import logging
 import queue
 import threading
-from collections.abc import Callable, Iterator
-from typing import TYPE_CHECKING, NamedTuple
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any, NamedTuple, Protocol
 
+import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
-from model_core import compiled, readout
+from model_core import compiled, fused, readout
 from model_core import filter as moca
 from model_core.filter import FilterState, Inputs, Prior
 from model_core.predictive import Mixture
+from model_core.summary import Summary
 from model_core.upm.base import UnderlyingModel
 
-if TYPE_CHECKING:
-    from model_core.compiled.kernel import Kernel as Compiled
-
 logger = logging.getLogger(__name__)
+
+
+class InPlace(Protocol):
+    """A kernel that steps rows where they lie; see `compiled.kernel.Kernel`."""
+
+    model: UnderlyingModel
+    ready: bool
+    asked: bool
+
+    def compile(self) -> None:
+        """Make it ready; any thread may."""
+        ...
+
+    def views(self, tensors: Sequence[Tensor]) -> Any:
+        """Rows of tensors, as `advance` takes them."""
+        ...
+
+    def advance(
+        self,
+        views: Any,
+        rows: NDArray[np.int64],
+        inputs: NDArray[np.float64],
+        hazards: NDArray[np.float64],
+        window: int,
+        levels: NDArray[np.float64],
+        summarised: bool = True,
+    ) -> tuple[NDArray[np.float64], Summary]:
+        """Step rows by one observation each, in place; returns table and summary."""
+        ...
 
 
 class Stepped(NamedTuple):
@@ -53,23 +83,28 @@ def select(model: UnderlyingModel, device: torch.device | str, recent_window: in
     return eager
 
 
-def in_place(model: UnderlyingModel, device: torch.device | str) -> Compiled | None:
-    """Return the compiled kernel of a model on a device, None where there is none.
+def in_place(
+    model: UnderlyingModel, device: torch.device | str, max_hypotheses: int = 50
+) -> InPlace | None:
+    """Return the kernel of a model on a device that steps in place, None where there is none.
 
-    It steps rows where they lie. It may be used once it is `ready`; until then, and for rows that
-    it refuses, the eager kernel serves. Streams of one model share it.
+    It may be used once it is `ready`; until then, and for rows that it refuses, the eager kernel
+    serves. On a CPU streams of one model share it; on a GPU it is for rows of as many hypotheses.
     """
-    if _Switch.off or torch.device(device).type != "cpu":
+    kind = torch.device(device).type
+    if _Switch.off or kind not in ("cpu", "cuda"):
         return None
+    if kind == "cuda":
+        return fused.kernel_of(model, max_hypotheses, device)
     return compiled.kernel_of(model)
 
 
-def usable(kernel: Compiled | None) -> bool:
+def usable(kernel: InPlace | None) -> bool:
     """Whether a kernel is compiled, and kernels are not turned off."""
     return kernel is not None and kernel.ready and not _Switch.off
 
 
-def compile_soon(kernel: Compiled | None) -> None:
+def compile_soon(kernel: InPlace | None) -> None:
     """Have a kernel compiled, or loaded from the cache, in a background thread of its own."""
     if kernel is None or kernel.ready or kernel.asked:
         return
@@ -105,7 +140,7 @@ class _Switch:
 class _Compiler:
     """Kernels that wait to be compiled, and the thread that does."""
 
-    waiting: queue.SimpleQueue[Compiled] = queue.SimpleQueue()
+    waiting: queue.SimpleQueue[InPlace] = queue.SimpleQueue()
     starting = threading.Lock()
     thread: threading.Thread | None = None
     busy = False

@@ -10,6 +10,7 @@ from torch import Tensor
 
 from model_core import quantiles
 from model_core.components import Components, average
+from model_core.transfer import on_host
 
 LARGE = 4096  # outputs of all components of a row, from which on it is worth to leave some out
 NEGLIGIBLE = 1e-16  # weight of a component, as a share of the lesser tail that is asked for
@@ -40,7 +41,7 @@ class Mixture(NamedTuple):
 
     def cdf(self, value: Tensor) -> Tensor:
         """Marginal cumulative probabilities (B, d) at values (B, d)."""
-        if self._large:
+        if on_host(value) and self._large:
             rows = zip(self._heavy(NEGLIGIBLE), value.unsqueeze(1), strict=True)
             return torch.cat([each._cdf(at) for each, at in rows])
         return self._cdf(value)
@@ -48,25 +49,28 @@ class Mixture(NamedTuple):
     def _cdf(self, value: Tensor) -> Tensor:
         return average(self.log_weight, self.components.cdf(value.unsqueeze(1)))
 
-    def quantile(self, levels: Tensor, tolerance: float = quantiles.TOLERANCE) -> Tensor:
+    def quantile(
+        self, levels: Tensor, tolerance: float = quantiles.TOLERANCE, waits: bool = True
+    ) -> Tensor:
         """Marginal quantiles (B, Q, d) at levels (Q,) strictly between 0 and 1; none of classes.
 
         `tolerance` is the size of the last Newton step of a continuous one, in scales of the
-        narrowest component; the error is about its square.
+        narrowest component; the error is about its square. Unless the host `waits` for numbers of
+        a device, steps are of a fixed number, and nan stands where they do not suffice.
         """
         if self.components.support == "class":
             raise ValueError("classes have no order, hence no quantiles")
-        if self._large:
+        if waits and self._large:
             least = NEGLIGIBLE * float(torch.minimum(levels, 1 - levels).min())
-            rows = [each._quantile(levels, tolerance) for each in self._heavy(least)]
+            rows = [each._quantile(levels, tolerance, waits) for each in self._heavy(least)]
             return torch.cat(rows)
-        return self._quantile(levels, tolerance)
+        return self._quantile(levels, tolerance, waits)
 
-    def _quantile(self, levels: Tensor, tolerance: float) -> Tensor:
+    def _quantile(self, levels: Tensor, tolerance: float, waits: bool) -> Tensor:
         weight, alone = self.components.marginals(self.log_weight.exp())
         if alone.support in ("real", "positive"):
-            return quantiles.continuous(weight, alone, levels, tolerance)
-        return quantiles.count(weight, alone, levels)
+            return quantiles.continuous(weight, alone, levels, tolerance, waits)
+        return quantiles.count(weight, alone, levels, waits)
 
     @property
     def _large(self) -> bool:

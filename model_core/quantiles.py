@@ -14,17 +14,21 @@ from model_core.components import Components
 
 COUNT_STEPS = 500  # of a count's quantile; a dozen are needed
 PLAIN_STEPS = 8  # of a quantile that is easily found
+FIXED_STEPS = 12  # where the host does not wait to see whether it is found
 NEWTON_STEPS = 40  # of a quantile; then its bracket is halved, at most 120 times
 STEPS = 160
 ROOT_2_PI = math.sqrt(2 * math.pi)
 TOLERANCE = 1e-6  # last Newton step, in scales of the narrowest component; its error is squared
 
 
-def continuous(weight: Tensor, components: Components, levels: Tensor, tolerance: float) -> Tensor:
+def continuous(
+    weight: Tensor, components: Components, levels: Tensor, tolerance: float, waits: bool = True
+) -> Tensor:
     """Quantiles (B, Q, d) of continuous mixtures, of each output with weights (B, M, d, k).
 
     Newton's method from the quantile of a normal; where that has not arrived soon, again inside
-    a bracket. A row that has arrived stays: no answer depends on its batch-mates.
+    a bracket. A row that has arrived stays: no answer depends on its batch-mates. Unless the host
+    `waits` for numbers, as of a device, nan stands where plain steps have not arrived.
     """
     batch, _, outputs, _ = weight.shape
     wanted = len(levels)
@@ -37,9 +41,13 @@ def continuous(weight: Tensor, components: Components, levels: Tensor, tolerance
     centre, spread, narrowest = map(rows, _centre(weight, components))
     normal = torch.special.ndtri(levels).reshape(1, -1, 1, 1)
     start: Tensor = (centre + spread * normal).clamp(min=_least(components))
+    if not waits and components.support == "positive":  # from 0 no plain step leads anywhere
+        start = centre * -torch.log1p(-levels).reshape(1, -1, 1, 1)
     table = [rows(weight), *map(rows, components.table())]
-    x, done = _plain(components, start, normal, tolerance * narrowest, *table)
-    if not bool(done.all()):
+    x, done = _plain(components, start, normal, tolerance * narrowest, waits, *table)
+    if not waits:
+        x = torch.where(done, x, torch.nan)
+    elif not bool(done.all()):
         left = (~done).flatten().nonzero().squeeze(-1)
         row, goal = left // wanted, levels[left % wanted].reshape(-1, 1, 1, 1)
         fixed = [spread, tolerance * narrowest, *table]
@@ -56,21 +64,27 @@ def with_normal(levels: Sequence[float]) -> NDArray[np.float64]:
 
 
 def _plain(
-    family: Components, x: Tensor, normal: Tensor, small: Tensor, weight: Tensor, *table: Tensor
+    family: Components,
+    x: Tensor,
+    normal: Tensor,
+    small: Tensor,
+    waits: bool,
+    weight: Tensor,
+    *table: Tensor,
 ) -> tuple[Tensor, Tensor]:
     """A few plain Newton steps; returns where they led and which (R, Q, 1, 1) have arrived.
 
     What they solve is `ndtri(F(x)) = normal`: of a mixture close to a normal it is almost a line.
     """
     done, least = torch.zeros_like(x, dtype=torch.bool), _least(family)
-    for _ in range(PLAIN_STEPS):
+    for _ in range(PLAIN_STEPS if waits else FIXED_STEPS):
         cdf, density = family.evaluate(x, table)
         at = torch.special.ndtri(_total(weight * cdf))
         slope = _total(weight * density) * torch.exp(0.5 * at.square())
         move = (at - normal) / (ROOT_2_PI * slope)
         x = torch.where(done, x, (x - move).clamp(min=least))
         done = done | (move.abs() < small)
-        if bool(done.all()):
+        if waits and bool(done.all()):
             break
     return x, done
 
@@ -147,11 +161,12 @@ def _centre(weight: Tensor, components: Components) -> tuple[Tensor, Tensor, Ten
     return mean, (between + within.square()).sqrt(), narrowest
 
 
-def count(weight: Tensor, components: Components, levels: Tensor) -> Tensor:
+def count(weight: Tensor, components: Components, levels: Tensor, waits: bool = True) -> Tensor:
     """Smallest count (B, Q, d) whose cumulative probability reaches each level.
 
     weight: (B, M, d, k). From the quantile of a normal outwards until it is bracketed, then false
-    position and halving in turn.
+    position and halving in turn. Unless the host `waits` for numbers, as of a device, nan stands
+    where a fixed number of steps has not arrived.
     """
     goal = levels.reshape(1, -1, 1)
     mean, spread, _ = (value.squeeze(-1) for value in _centre(weight, components))
@@ -160,7 +175,7 @@ def count(weight: Tensor, components: Components, levels: Tensor) -> Tensor:
     # Each end of the bracket with the probability by which it exceeds the level.
     low, high = torch.full_like(x, -1.0), torch.full_like(x, torch.inf)
     below, above = -goal.expand_as(x), 1 - goal.expand_as(x)
-    for step in range(COUNT_STEPS):
+    for step in range(COUNT_STEPS if waits else FIXED_STEPS):
         # Sums of masses may end a rounding error below a level that they meet.
         cdf = weight.unsqueeze(2) * each.cdf(x[:, None, ..., None])
         excess = cdf.sum((1, 4)) - goal + 1e-12
@@ -171,9 +186,10 @@ def count(weight: Tensor, components: Components, levels: Tensor) -> Tensor:
         inside = (low + part * (high - low)).floor()
         inside = torch.minimum(torch.maximum(inside, low + 1), high - 1)
         unbounded = torch.isinf(high)
-        if not (unbounded | ((inside > low) & (inside < high))).any():  # floats may be far apart
+        left = unbounded | ((inside > low) & (inside < high))  # floats may be far apart
+        if waits and not left.any():
             break
         far = (0.25 * spread + 1).floor() * 2.0**step
         x = torch.where(low < 0, (high - far).clamp(min=0), inside)
         x = torch.where(unbounded, low + far, x)
-    return high
+    return high if waits else torch.where(left, torch.nan, high)

@@ -12,6 +12,7 @@ from torch import Tensor
 from model_core import belief as beliefs
 from model_core.events import Reading
 from model_core.filter import FilterState, Info
+from model_core.transfer import to_host
 
 
 class Readout(NamedTuple):
@@ -99,6 +100,8 @@ def rows(table: Tensor | NDArray[np.float64]) -> list[Readout]:
     """Return the readout of each stream of a table, on the host."""
     first = len(NUMBERS)
     middle = first + (table.shape[1] - first) // 2
+    if isinstance(table, Tensor):
+        (table,) = to_host([table])
     lines: list[list[float]] = table.tolist()
     columns = zip(NUMBERS.values(), zip(*lines, strict=True), strict=False)
     numbers = [values if kind is float else map(kind, values) for kind, values in columns]

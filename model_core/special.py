@@ -7,6 +7,8 @@ import math
 import torch
 from torch import Tensor
 
+from model_core.transfer import on_host
+
 SHIFTS = 5  # recurrence steps that take df up to where the normal expansion is exact to 2e-10
 EXACT_COUNTS = 64  # counts below are summed one by one
 COUNT_SHIFTS = 24  # the same recurrence for larger counts
@@ -92,10 +94,15 @@ def negative_binomial_cdf(value: Tensor, shape: Tensor, rate: Tensor) -> Tensor:
     value = (value + 0 * (shape + rate)).floor()
     small = value < EXACT_COUNTS
     index = torch.where(small, value, 0.0).clamp(min=0).long()
-    table = negative_binomial_table(shape, rate, int(index.max().item()) + 1)
+    # On a device, room for any: to look at the largest would have the host wait.
+    counts = int(index.max().item()) + 1 if on_host(index) else EXACT_COUNTS
+    table = negative_binomial_table(shape, rate, counts)
     table = table.expand(*value.shape, -1)
     exact = table.gather(-1, index.unsqueeze(-1)).squeeze(-1)
-    large = exact if bool(small.all()) else torch.where(small, exact, _large(value, shape, rate))
+    if on_host(small) and bool(small.all()):
+        large = exact
+    else:
+        large = torch.where(small, exact, _large(value, shape, rate))
     return torch.where(value < 0, 0.0, large)
 
 

@@ -35,6 +35,19 @@ PRODUCTS = {
 }
 
 
+# What has the host wait for a device. A copy to the host does too.
+LOOKS = {
+    f"aten::{name}"
+    for name in ("_local_scalar_dense", "is_nonzero", "nonzero", "masked_select", "equal")
+}
+
+
+class _Waiting:
+    """Whether the host may wait for the device."""
+
+    refused = False
+
+
 class Guarded(Tensor):
     """A tensor on the guarded device: one of the CPU, kept inside."""
 
@@ -61,6 +74,7 @@ class Guarded(Tensor):
         if func in (Tensor.numpy, Tensor.__array__):
             raise TypeError(f"can't convert {NAME}:0 device type tensor to numpy; use .cpu() first")
         if func is Tensor.tolist:  # copies to the CPU, as it does from a GPU
+            _wait("tolist")
             return args[0].inner.tolist()
         if func is Tensor.new_tensor:  # makes its tensor below where operations are seen
             return torch.tensor(args[1], dtype=args[0].dtype).to(DEVICE)
@@ -155,6 +169,7 @@ def _dispatched(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any
     here = [each for each in tensors if isinstance(each, Guarded)]
     if here:
         _check(operation, args, tensors)
+        _check_waits(operation, args, kwargs)
     found = func(*inner, **named)
     if operation.mutable:  # returns what it was given
         return kwargs.get("out", args[0])
@@ -211,7 +226,29 @@ def _check(operation: _Operation, args: tuple[Any, ...], tensors: list[Tensor]) 
         raise RuntimeError(f"{name}: expected all tensors to be on the same device, got {shapes}")
 
 
+def _check_waits(operation: _Operation, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+    masks = [each for each in args[1] if each is not None] if operation.name in INDEXED else []
+    copied = operation.name in COPIES and _place(operation, args, kwargs, True).type != NAME
+    if operation.name in LOOKS or copied or any(each.dtype == torch.bool for each in masks):
+        _wait(operation.name)
+
+
+def _wait(name: str) -> None:
+    if _Waiting.refused:
+        raise RuntimeError(f"{name}: the host would wait for the device")
+
+
 _PLAIN = torch.Generator
+
+
+@contextmanager
+def no_waiting() -> Iterator[None]:
+    """Within it nothing may have the host wait for the guarded device."""
+    _Waiting.refused = True
+    try:
+        yield
+    finally:
+        _Waiting.refused = False
 
 
 @contextmanager

@@ -93,6 +93,10 @@ class Kernel:
             locked(self._once)
             self.ready = True
 
+    def views(self, tensors: Sequence[Tensor]) -> Views:
+        """Rows of tensors, as `advance` takes them."""
+        return Views(tensors)
+
     def advance(
         self,
         views: Views,

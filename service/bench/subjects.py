@@ -18,7 +18,6 @@ from model_core.upm.builtin import BUILTIN, NEWEST
 from service.bench.processes import BenchError
 
 if TYPE_CHECKING:
-    from model_core.compiled.kernel import Kernel
     from model_core.upm.base import UnderlyingModel
 
 Floats = NDArray[np.float64]
@@ -73,7 +72,7 @@ class Subject:
         self.model, self.at, self.device = model_of(name), 0, device
         with kernel.eager_only():
             self._eager = kernel.select(self.model, device, RECENT_RUN_LENGTHS)
-        self._compiled: Kernel | None = kernel.in_place(self.model, device)
+        self._compiled: kernel.InPlace | None = kernel.in_place(self.model, device)
         if self._compiled is not None:
             self._compiled.compile()
         ones = torch.ones(streams, self.model.scaled, dtype=torch.float64, device=device)

@@ -9,11 +9,11 @@ from typing import Any
 import pytest
 import torch
 
-from model_core import codec
+from model_core import codec, readout, transfer
 from model_core import filter as moca
 from model_core import segments as seg
 from model_core.filter import Inputs, Prior
-from tests.guarded import guarded
+from tests.guarded import guarded, no_waiting
 from tests.model_core.cases import CASES, inputs, run, series, tensor
 
 STEPS = 40
@@ -94,6 +94,55 @@ def test_steps_and_answers(case, batch, device):
         far = info.predictive.quantile(levels.to(device)).cpu()
         torch.testing.assert_close(here.info.predictive.quantile(levels), far, atol=1e-6, rtol=1e-6)
     assert info.predictive.sample(7, torch.Generator(device).manual_seed(0)).shape[:2] == (5, 7)
+
+
+def test_a_step_and_its_answer_have_the_host_wait_for_nothing(case, batch, device):
+    model, prior = moved(case.model, device), moved(case.prior(5), device)
+    state, levels = moca.init(prior, 12), tensor([0.05, 0.5, 0.95]).to(device)
+    for t in range(20):
+        now = Inputs(*(None if each is None else each.to(device) for each in inputs(batch, t)))
+        watched = torch.zeros_like(state.seq), torch.zeros_like(now.elapsed)
+        with no_waiting():
+            state, info = moca.step(model, state, prior, now)
+            table = readout.table(state, info, *watched, 5)
+            numbers = [info.predictive.mean()]
+            if case.model.label not in ("class", "binary"):
+                mixture = info.predictive
+                numbers += [mixture.covariance(), mixture.cdf(now.y)]
+                numbers += [mixture.quantile(levels, 1e-4, waits=False)]
+        found = readout.rows(table), transfer.to_host(numbers)
+        assert all(each.ok for each in found[0])
+    if len(numbers) > 1:
+        expected = info.predictive.quantile(levels, 1e-4).cpu()
+        missing = found[1][-1].isnan()
+        assert missing.double().mean() < 0.1
+        expected[missing] = torch.nan
+        torch.testing.assert_close(found[1][-1], expected, atol=1e-5, rtol=1e-5, equal_nan=True)
+
+
+def test_a_label_that_is_refused_leaves_a_state_on_a_device_as_it_was(device):
+    case = next(case for case in CASES if case.name == "gaussian-3")
+    prior = moved(case.prior(2), device)
+    state = moca.init(prior, 4)
+    now = inputs([series(case, seed, 3, (0.05,)) for seed in range(2)], 0)
+    now.y[1] = torch.inf
+    there = Inputs(*(None if each is None else each.to(device) for each in now))
+    with no_waiting():
+        new, info = moca.step(case.model, state, prior, there)
+    assert info.ok.tolist() == [True, False]
+    for one, other in zip(moca.leaves(new), moca.leaves(state), strict=True):
+        assert one[1].tolist() == other[1].tolist()
+
+
+def test_tensors_come_to_the_host_together(device):
+    tensors = [
+        torch.arange(6).reshape(3, 2), torch.empty(3, 0, dtype=torch.float64),
+        torch.full((3, 2, 2), torch.nan, dtype=torch.float64), torch.tensor([-1, 2, 1 << 62]),
+    ]  # fmt: skip
+    found = transfer.to_host([each.to(device)[1:] for each in tensors])
+    for one, each in zip(found, tensors, strict=True):
+        assert one.device.type == "cpu"
+        torch.testing.assert_close(one, each[1:], atol=0, rtol=0, equal_nan=True)
 
 
 def test_a_state_from_the_device_is_read_on_the_cpu_and_back(case, batch, device):

@@ -14,6 +14,7 @@ from torch import Tensor
 from model_core.predictive import Mixture
 from model_core.readout import Readout
 from model_core.summary import Summary
+from model_core.transfer import on_host, to_device, to_host
 from service.schema import rendering, responses
 from service.schema.members import ABSENT
 from service.schema.rendering import of_classes, of_numbers
@@ -167,11 +168,15 @@ def fill(answers: list[Answer]) -> None:
             summarised.setdefault(id(answer.place.summary), []).append(answer)
     for alike in kinds.values():
         mixture = _gather(alike)
-        filtered = [a.model if a.readout is not None else None for a in alike]
-        calibration_metrics.measure(mixture, [a.record.y for a in alike], filtered)
-        summaries = summarise(mixture, LEVELS)
-        for row, (answer, found) in enumerate(zip(alike, summaries, strict=True)):
-            _keep(answer, found)
+        labels = [a.record.y if a.readout is not None else None for a in alike]
+        numbers = _numbers(mixture, LEVELS)
+        cumulative = calibration_metrics.cumulative(mixture, labels)
+        found = to_host([*numbers, *cumulative])
+        models = [answer.model for answer in alike]
+        calibration_metrics.measure(mixture, found[len(numbers) :], labels, models)
+        summaries = _rendered(mixture, found[: len(numbers)], LEVELS)
+        for row, (answer, summary) in enumerate(zip(alike, summaries, strict=True)):
+            _keep(answer, summary)
             _add_details(answer, mixture, row)
             answer.place = None
     for alike in summarised.values():
@@ -256,19 +261,37 @@ def summarise(mixture: Mixture, levels: Sequence[float]) -> list[Predictive]:
 
     For classes, zeros and ones among them: their probabilities.
     """
-    if mixture.components.support == "class":
-        return [of_classes(each) for each in mixture.mean().tolist()]
-    if mixture.components.support == "binary":
-        return [of_classes([1 - p, p]) for (p,) in mixture.mean().tolist()]
+    return _rendered(mixture, to_host(_numbers(mixture, levels)), levels)
+
+
+def _numbers(mixture: Mixture, levels: Sequence[float]) -> list[Tensor]:
+    """Numbers of `summarise`, where the mixture is: probabilities of classes, or those below.
+
+    Mean (B, d), covariance (B, d, d), quantiles (B, Q, d) at the levels in rising order.
+    """
+    if mixture.components.support in ("class", "binary"):
+        return [mixture.mean()]
     shape = mixture.components.mean().shape
     most = max(1, SUMMARY_BYTES // (8 * shape[1] * shape[2] ** 2))
     if shape[0] > most:
-        parts = [_rows(mixture, i, i + most) for i in range(0, shape[0], most)]
-        return [found for part in parts for found in summarise(part, levels)]
-    covariance = mixture.covariance()
+        parts = [_numbers(_rows(mixture, i, i + most), levels) for i in range(0, shape[0], most)]
+        return [torch.cat(each) for each in zip(*parts, strict=True)]
+    return [mixture.mean(), mixture.covariance(), _rising(mixture, levels)]
+
+
+def _rendered(
+    mixture: Mixture, numbers: Sequence[Tensor], levels: Sequence[float]
+) -> list[Predictive]:
+    """Predictives of the rows from their numbers, which are on the host."""
+    support, mean = mixture.components.support, numbers[0].tolist()
+    if support == "class":
+        return [of_classes(each) for each in mean]
+    if support == "binary":
+        return [of_classes([1 - p, p]) for (p,) in mean]
+    _, covariance, quantiles = numbers
     exists = torch.isfinite(covariance).flatten(1).all(-1).tolist()
-    values = _quantiles(mixture, levels)
-    rows = zip(mixture.mean().tolist(), covariance.tolist(), exists, values, strict=True)
+    values = _in_order(_complete(mixture, quantiles, levels), levels)
+    rows = zip(mean, covariance.tolist(), exists, values, strict=True)
     names = [str(level) for level in levels]
     return [
         of_numbers(mean, variance if known else None, dict(zip(names, each, strict=True)))
@@ -320,11 +343,39 @@ def _rows(mixture: Mixture, start: int, end: int) -> Mixture:
 
 def _quantiles(mixture: Mixture, levels: Sequence[float]) -> list[list[list[float]]]:
     """As lists (B, Q, d), made monotone against rounding."""
+    (values,) = to_host([_rising(mixture, levels)])
+    return _in_order(_complete(mixture, values, levels), levels)
+
+
+def _rising(mixture: Mixture, levels: Sequence[float]) -> Tensor:
+    """Quantiles (B, Q, d) at the levels in rising order, monotone against rounding.
+
+    On a device they are found without a look at them, and nan where that has not succeeded.
+    """
     if not levels:
-        return [[] for _ in mixture.log_weight]
-    weight, rising = mixture.log_weight, sorted(levels)
-    at = torch.tensor(rising, dtype=weight.dtype, device=weight.device)
-    found: list[list[list[float]]] = mixture.quantile(at, PRECISION).cummax(1).values.tolist()
+        return torch.empty_like(mixture.mean()[:, None][:, :0])
+    weight = mixture.log_weight
+    at = to_device(np.array(sorted(levels)), weight.device)
+    found = mixture.quantile(at, PRECISION, waits=on_host(weight))
+    values: Tensor = found.cummax(1).values
+    return values
+
+
+def _complete(mixture: Mixture, values: Tensor, levels: Sequence[float]) -> Tensor:
+    """Fill in the rows of `_rising` that a device did not find, on the host."""
+    if on_host(mixture.log_weight):
+        return values
+    for row in values.isnan().flatten(1).any(1).nonzero().flatten().tolist():
+        alone = _rows(mixture, row, row + 1)
+        weight, *parameters = to_host([alone.log_weight, *alone.components.parameters()])
+        values[row] = _rising(Mixture(weight, alone.components.rebuilt(*parameters)), levels)[0]
+    return values
+
+
+def _in_order(values: Tensor, levels: Sequence[float]) -> list[list[list[float]]]:
+    """Quantiles (B, Q, d) of the levels in rising order as lists, in the order of the levels."""
+    found: list[list[list[float]]] = values.tolist()
+    rising = sorted(levels)
     if rising == list(levels):
         return found
     places = [rising.index(level) for level in levels]

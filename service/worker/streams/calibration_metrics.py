@@ -5,36 +5,49 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 import numpy as np
-import torch
 from numpy.typing import NDArray
+from torch import Tensor
 
 from model_core.predictive import Mixture
 from model_core.summary import Summary
+from model_core.transfer import to_device
 from service.observability.metrics import observe_all
 from service.observability.model_metrics import PIT
 from service.wire import numbers
 
 Floats = NDArray[np.float64]
+Label = float | list[float] | None
+STEPPED = ("count", "binary")  # supports on which a distribution function has steps
 _random = np.random.default_rng(1)  # of metrics alone: no answer depends on it
 
 
-def measure(
-    mixture: Mixture,
-    labels: Sequence[float | list[float] | None],
-    models: Sequence[str | None],
-) -> None:
-    """Count the PIT of each row's label, each output alone; model None: the row is left out.
+def cumulative(mixture: Mixture, labels: Sequence[Label]) -> list[Tensor]:
+    """`P(Y < y)` and `P(Y <= y)` (B, d) of each row's label, where the mixture is.
 
-    Classes have no order, hence no PIT.
+    Nothing where no label has a PIT: classes have no order. Of a row without a label, anything.
     """
-    if mixture.components.support == "class":
-        return
-    rows = [i for i, y in enumerate(labels) if y is not None and models[i] is not None]
-    if not rows:
-        return
-    nothing = [0.0] * len(numbers(labels[rows[0]]))
-    known = [numbers(each) or nothing for each in labels]
-    _count(transform(mixture, known)[rows], [models[i] or "" for i in rows])
+    known = next((each for each in labels if each is not None), None)
+    support = mixture.components.support
+    if known is None or support == "class":
+        return []
+    nothing = [0.0] * len(numbers(known))
+    values = np.array([numbers(each) or nothing for each in labels])
+    y = to_device(values, mixture.log_weight.device)
+    upper = mixture.cdf(y)
+    return [mixture.cdf(y - 1.0) if support in STEPPED else upper, upper]
+
+
+def measure(
+    mixture: Mixture, found: Sequence[Tensor], labels: Sequence[Label], models: Sequence[str]
+) -> None:
+    """Count the PIT of each row's label, each output alone; found: `cumulative`, on the host.
+
+    It is uniform where the mixture is calibrated.
+    """
+    rows = [i for i, y in enumerate(labels) if y is not None]
+    if found:
+        lower, upper = (each.numpy()[rows] for each in found)
+        _count(_between(lower, upper, mixture.components.support), [models[i] for i in rows])
 
 
 def measure_summary(summary: Summary, models: Sequence[str]) -> None:
@@ -43,21 +56,9 @@ def measure_summary(summary: Summary, models: Sequence[str]) -> None:
         _count(_between(summary.cdf_below, summary.cdf, summary.support), models)
 
 
-def transform(mixture: Mixture, labels: list[list[float]]) -> Floats:
-    """`P(Y <= y)` (B, d) under each row's predictive; uniform where it is calibrated.
-
-    Of counts, a random place within the step of the distribution at the label.
-    """
-    support = mixture.components.support
-    y = torch.tensor(labels, dtype=torch.float64, device=mixture.log_weight.device)
-    upper = mixture.cdf(y)
-    lower = mixture.cdf(y - 1.0) if support in ("count", "binary") else upper
-    return _between(lower.cpu().numpy(), upper.cpu().numpy(), support)
-
-
 def _between(lower: Floats, upper: Floats, support: str) -> Floats:
     """Upper end of a step of the distribution; of counts, a random place within it."""
-    if support in ("count", "binary"):
+    if support in STEPPED:
         upper = lower + _random.random(upper.shape) * (upper - lower)
     return upper.clip(0.0, 1.0)
 

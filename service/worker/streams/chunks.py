@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor
 
+from model_core.transfer import to_device
+
 if TYPE_CHECKING:
-    from model_core.compiled.kernel import Views
+    from model_core.kernel import InPlace
 
 # Of the first chunk, the larger; each later one doubles what there is, up to a bound. Most slabs
 # have one: steps of rows in several cost more.
@@ -27,15 +29,12 @@ class Chunk:
             torch.empty((rows, *each.shape[1:]), dtype=each.dtype, device=each.device)
             for each in like
         ]
-        self._views: Views | None = None
+        self._views: Any = None
 
-    @property
-    def views(self) -> Views:
-        """Where the rows lie in memory, for a compiled kernel."""
+    def views(self, kernel: InPlace) -> Any:
+        """Where the rows lie in memory, for the kernel of the slab."""
         if self._views is None:
-            from model_core.compiled.kernel import Views
-
-            self._views = Views(self.tensors)
+            self._views = kernel.views(self.tensors)
         return self._views
 
     @property
@@ -161,8 +160,8 @@ class Chunks:
         rows = [row for chunk, row in map(self._places.__getitem__, numbers) if chunk is first]
         if len(rows) == len(numbers):  # as a rule: it has to be quick
             at = torch.arange(len(rows), device=device)
-            return [(first, torch.tensor(rows, device=device), at)]
+            return [(first, to_device(rows, device), at)]
         return [
-            (chunk, torch.tensor(rows, device=device), torch.tensor(places, device=device))
+            (chunk, to_device(rows, device), to_device(places, device))
             for chunk, rows, places in self.places(numbers)
         ]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Callable, Container, Iterable, Mapping, Sequence
+from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Sequence
 from functools import cached_property, partial
 from typing import NamedTuple, TypeVar
 
@@ -27,7 +27,7 @@ from service.worker.streams.answers import WAITING_BYTES
 from service.worker.streams.ledger import Ledger
 from service.worker.streams.memory import Room, give_back, room
 from service.worker.streams.models import Catalogue, options_of
-from service.worker.streams.series import replay_buffers
+from service.worker.streams.series import by_slab, replay_buffers
 from service.worker.streams.slab import CHUNK_BYTES, STEP_BYTES, Slab
 from service.worker.streams.stream import Stream
 
@@ -308,10 +308,8 @@ class Engine:
         """Have these streams' states written, and their heads point at them."""
         before: list[tuple[Stream, bytes]] = []
         within: list[tuple[Stream, bytes]] = []
-        for stream in streams:
-            if stream.slab is None or stream.live().checkpoint == stream.live().seq:
-                continue
-            blob = codec.encode(stream.slab.model, stream.slab.state(stream.row))
+        due = [s for s in streams if s.slab is not None and s.live().checkpoint != s.live().seq]
+        for stream, blob in _encoded(due):
             metrics.CHECKPOINT_BYTES.observe(len(blob))
             # The commit that drops an earlier generation would drop what is written before it.
             small = len(blob) <= COMMITTED_BYTES
@@ -463,3 +461,11 @@ class Engine:
         del self.streams[stream.partition, stream.name]
         stream.leave()
         stream.unserved = None  # its traceback holds the stream
+
+
+def _encoded(streams: Iterable[Stream]) -> Iterator[tuple[Stream, bytes]]:
+    """Streams that are on the device, with the bytes of their states; those of a slab together."""
+    for slab, group in by_slab((stream, None) for stream in streams):
+        states = slab.states([stream.row for stream, _ in group])
+        for (stream, _), state in zip(group, states, strict=True):
+            yield stream, codec.encode(slab.model, state)

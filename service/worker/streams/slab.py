@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, NamedTuple
+from collections.abc import Callable, Iterator, Sequence
+from typing import NamedTuple
 
 import numpy as np
 import torch
@@ -20,15 +20,13 @@ from model_core.filter import FilterState, Inputs, Prior
 from model_core.quantiles import with_normal
 from model_core.readout import Readout
 from model_core.summary import Summary, joined
+from model_core.transfer import on_host, to_device, to_host
 from model_core.upm.base import UnderlyingModel
 from service.observability import metrics
 from service.wire import Record
 from service.worker.streams import step_inputs
 from service.worker.streams.answers import LEVELS, AnyPlace, Place, Summarised
 from service.worker.streams.chunks import Chunk, Chunks
-
-if TYPE_CHECKING:
-    from model_core.compiled.kernel import Kernel as CompiledKernel
 
 OK_COLUMN = list(readout.NUMBERS).index("ok")
 RECENT_RUN_LENGTHS = 5  # 0 to 4: a change within the last five observations is a recent one
@@ -55,14 +53,13 @@ class _Beliefs:
     """Beliefs of one row after each of several observations."""
 
     def __init__(self, chunk: Chunk, place: int, count: int) -> None:
-        log_prob, run_length = (each[place].numpy() for each in chunk.tensors[:2])
-        self._now = log_prob, run_length
-        self._log_prob = np.empty((count, *log_prob.shape))
-        self._run_length = np.empty((count, *run_length.shape), dtype=np.int64)
+        self._now = [each[place] for each in chunk.tensors[:2]]
+        self._log_prob = np.empty((count, len(self._now[0])))
+        self._run_length = np.empty((count, len(self._now[1])), dtype=np.int64)
 
     def keep(self, at: int) -> None:
         """Copy the row as it is after observation `at`."""
-        self._log_prob[at], self._run_length[at] = self._now
+        self._log_prob[at], self._run_length[at] = (each.cpu().numpy() for each in self._now)
 
     def first(self, count: int) -> list[Probabilities]:
         """Those after the first observations."""
@@ -96,7 +93,7 @@ class Slab:
         """Hold no stream yet; make_room: called with the bytes of a chunk before it is taken."""
         self.model, self.max_hypotheses, self.device = model, max_hypotheses, device
         self._kernel = kernel.select(model, device, RECENT_RUN_LENGTHS)
-        self._compiled: CompiledKernel | None = None
+        self._compiled: kernel.InPlace | None = None
         self._make_room = make_room
         unit = torch.ones(1, model.scaled, dtype=torch.float64, device=device)
         prior = moca.make_prior(model, unit * 0 + 1, unit)
@@ -109,7 +106,7 @@ class Slab:
 
     def compile(self) -> None:
         """Step by the compiled kernel, if there is one, once it is ready: in the background."""
-        self._compiled = kernel.in_place(self.model, self.device)
+        self._compiled = kernel.in_place(self.model, self.device, self.max_hypotheses)
         kernel.compile_soon(self._compiled)
         if self._compiled is not None and not self._compiled.ready:
             metrics.WORKERS_COMPILING.set(1)  # until the next housekeeping finds it done
@@ -179,6 +176,20 @@ class Slab:
         log_prob, run_length = self._chunks.read([row], slice(2))
         (found,) = probabilities(log_prob.cpu().numpy(), run_length.cpu().numpy())
         return found
+
+    def states(self, rows: Sequence[int]) -> Iterator[FilterState]:
+        """States of streams (batch 1 each) on the host, in order: one copy for all.
+
+        Where rows lie on the host nothing is copied: each is good until its row changes.
+        """
+        if on_host(self._blank.seq):
+            found = [self._chunks.place(row) for row in rows]
+            places = [(chunk.tensors[: self._leaves], row) for chunk, row in found]
+        else:
+            tensors = to_host(self._chunks.read(rows, slice(self._leaves)))
+            places = [(tensors, i) for i in range(len(rows))]
+        for tensors, row in places:
+            yield moca.rebuild(self._blank, [each[row : row + 1] for each in tensors])
 
     def put(self, row: int, state: FilterState) -> None:
         """Put a state (batch 1) in place of a row's."""
@@ -321,7 +332,7 @@ class Slab:
         beliefs: filled after each observation, of one row then.
         """
         assert self._compiled is not None
-        kernel, views = self._compiled, chunk.views
+        kernel, views = self._compiled, chunk.views(self._compiled)
         inputs = step_inputs.packed(self.model, records, confirmed, thresholds)
         hazards = step_inputs.hazard_table(self.model, [record.hazard for record in records])
         after = RECENT_RUN_LENGTHS, self._levels, summarised
@@ -369,7 +380,7 @@ class Slab:
         self, records: list[Record], confirmed: Sequence[int], thresholds: Sequence[float]
     ) -> Tensor:
         packed = step_inputs.packed(self.model, records, confirmed, thresholds)
-        return torch.from_numpy(packed).to(self.device)
+        return to_device(packed, self.device)
 
     def _inputs(self, records: list[Record], packed: Tensor) -> Inputs:
         label, x = columns.LABEL, columns.LABEL + self.model.y_dim
@@ -378,7 +389,7 @@ class Slab:
             packed[:, x:] if self.model.x_dim else None,
             packed[:, label:x],
             packed[:, columns.LABELLED] > 0,
-            torch.from_numpy(hazards).to(self.device),
+            to_device(hazards, self.device),
             packed[:, columns.ELAPSED],
             packed[:, columns.CHANGEPOINT],
             packed[:, columns.OUTLIER_RATE],

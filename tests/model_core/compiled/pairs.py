@@ -5,16 +5,12 @@ from __future__ import annotations
 from typing import NamedTuple
 
 import numpy as np
-import pytest
 import torch
 
 from model_core import compiled, quantiles, readout
 from model_core import filter as moca
 from model_core.filter import FilterState, Prior
 from model_core.upm.base import UnderlyingModel
-
-pytest.importorskip("numba")
-from model_core.compiled.kernel import Views
 
 LEVELS = (0.05, 0.5, 0.95)
 NORMAL = quantiles.with_normal(LEVELS)
@@ -95,9 +91,17 @@ def is_normal(model: UnderlyingModel) -> bool:
 class Pair:
     """The same streams twice: stepped eagerly, and in place by the kernel."""
 
+    def kernel_of(self, model: UnderlyingModel, max_hypotheses: int):
+        """The kernel, compiled, and what makes its views."""
+        from model_core.compiled.kernel import Views
+
+        kernel = compiled.kernel_of(model)
+        kernel.compile()
+        return kernel, Views
+
     def __init__(self, model: UnderlyingModel, batch: int, max_hypotheses: int) -> None:
-        self.model, self.kernel = model, compiled.kernel_of(model)
-        self.kernel.compile()
+        self.model = model
+        self.kernel, self.views = self.kernel_of(model, max_hypotheses)
         one = torch.ones(batch, model.scaled, dtype=torch.float64)
         prior = moca.make_prior(model, 2.0 * one, 1.5 * one)
         self.prior: Prior = rebuilt(prior)
@@ -116,8 +120,9 @@ class Pair:
     def advance(self, seen: Seen, rows: np.ndarray | None = None):
         leaves = [*moca.leaves(self.own), *self.prior.stats, *self.prior[1:]]
         rows = self.rows if rows is None else rows
-        views = Views(leaves)
-        return self.kernel.advance(views, rows, seen.packed(), seen.hazard, WINDOW, NORMAL)
+        return self.kernel.advance(
+            self.views(leaves), rows, seen.packed(), seen.hazard, WINDOW, NORMAL
+        )
 
     def check_states(self, tolerance: float, paths: bool = True) -> None:
         alive = ~torch.isneginf(self.eager.belief.log_prob)
@@ -161,14 +166,14 @@ def rebuilt(prior: Prior) -> Prior:
     return Prior(stats, prior.location.clone(), prior.context.clone())
 
 
-def run_beside(model, seed, hypotheses, hazard, steps, **settings):
+def run_beside(model, seed, hypotheses, hazard, steps, pairs=Pair, **settings):
     """A series in which the eager filter refuses a label is not compared any further.
 
-    settings: of every observation, in place of those that are drawn.
+    settings: of every observation, in place of those that are drawn. pairs: with which kernel.
     """
     tolerance = 1e-11
     rng, batch = np.random.default_rng(seed), 3
-    pair = Pair(model, batch, hypotheses)
+    pair = pairs(model, batch, hypotheses)
     # What is an outlier to all hypotheses tells as much before a change as after it.
     complete = not (model.kind == "pcoc" or is_normal(model))
     told = {"labelled": np.ones(batch, bool), **settings} if seed % 2 else settings

@@ -1,0 +1,1 @@
+"""Models: the predictive of an output under each hypothesis, and the update of the statistics."""

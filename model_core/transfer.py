@@ -1,0 +1,47 @@
+"""Copies between the host and a device: as few as may be, so that the host seldom waits.
+
+A number that is read off a device makes the host wait for all work before it. What a step or an
+answer needs is therefore computed without a look at any, and copied together.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from math import prod
+from typing import Any
+
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+
+def on_host(tensor: Tensor) -> bool:
+    """Whether a look at the tensor's numbers waits for no device."""
+    return tensor.device.type == "cpu"
+
+
+def to_host(tensors: Sequence[Tensor]) -> list[Tensor]:
+    """Tensors of 64-bit numbers that lie on one device, on the host: one copy, one wait.
+
+    Those on the host are returned as they are.
+    """
+    if all(map(on_host, tensors)):
+        return list(tensors)
+    packed = torch.cat([each.reshape(-1).view(torch.float64) for each in tensors])
+    # Pinned memory alone is copied to while the host goes on.
+    pinned = packed.device.type == "cuda"
+    host = torch.empty(packed.shape, dtype=packed.dtype, pin_memory=pinned)
+    host.copy_(packed, non_blocking=pinned)
+    if pinned:
+        torch.cuda.current_stream(packed.device).synchronize()
+    parts = torch.split(host, [prod(each.shape) for each in tensors])
+    pairs = zip(parts, tensors, strict=True)
+    return [part.view(each.dtype).reshape(each.shape) for part, each in pairs]
+
+
+def to_device(values: NDArray[Any] | Sequence[int], device: torch.device | str) -> Tensor:
+    """Numbers of the host as a tensor on a device; the host does not wait for the copy."""
+    tensor = torch.as_tensor(values)
+    if torch.device(device).type == "cuda":
+        return tensor.pin_memory().to(device, non_blocking=True)
+    return tensor.to(device)

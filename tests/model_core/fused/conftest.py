@@ -1,0 +1,15 @@
+"""Fused kernels are run by Triton's interpreter, chosen before Triton is loaded."""
+
+import os
+
+import pytest
+import torch
+
+os.environ.setdefault("TRITON_INTERPRET", "1")
+pytest.importorskip("triton", reason="Triton is not installed: pip install -e '.[dev]', on Linux")
+
+
+@pytest.fixture(autouse=True)
+def _inference():
+    with torch.inference_mode():
+        yield
