@@ -55,8 +55,9 @@ class Replies:
         pending = self.pending.get(outcome.number)
         if pending is None or pending.future.done():
             return False
-        if pending.acknowledged:
-            _reply.observe(time.monotonic() - pending.acknowledged)
+        now = time.monotonic()
+        pending.acknowledged = pending.acknowledged or now  # this may overtake the append's answer
+        _reply.observe(now - pending.acknowledged)
         pending.future.set_result(outcome)
         return True
 
