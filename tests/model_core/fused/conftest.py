@@ -6,7 +6,7 @@ import pytest
 import torch
 
 os.environ.setdefault("TRITON_INTERPRET", "1")
-pytest.importorskip("triton", reason="Triton is not installed: pip install -e '.[triton]', on Linux")
+pytest.importorskip("triton", reason="no Triton here: pip install -e '.[triton]', on Linux")
 
 
 @pytest.fixture(autouse=True)

@@ -7,7 +7,7 @@ import pytest
 import torch
 
 os.environ.setdefault("TRITON_INTERPRET", "1")  # before Triton is loaded
-pytest.importorskip("triton", reason="Triton is not installed: pip install -e '.[triton]', on Linux")
+pytest.importorskip("triton", reason="no Triton here: pip install -e '.[triton]', on Linux")
 
 from model_core import fused
 from model_core.upm.builtin import Options, build
