@@ -312,7 +312,7 @@ def _sizes(text: str) -> list[int]:
     try:
         return [int(each) for each in text.split(",")]
     except ValueError:
-        fail(f"--streams: expected numbers between commas such as 1,16,256, got {text!r}", 2)
+        fail(f"--streams: expected comma-separated integers such as 1,16,256, got {text!r}", 2)
 
 
 def _names(text: str | None) -> list[str] | None:

@@ -133,7 +133,7 @@ def _import_soon(files: Sequence[Path]) -> None:
 def _collecting_nothing() -> Iterator[None]:
     """Leave the garbage collector out: it would go through all answers again and again.
 
-    What is kept of them has no cycles.
+    The answers contain no reference cycles.
     """
     before = gc.isenabled()
     gc.disable()

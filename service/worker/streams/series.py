@@ -36,7 +36,7 @@ def through(
     slab, at, refused = stream.slab, 0, False
     assert slab is not None
     while at < len(records) and not refused:
-        rest, before = records[at : at + AT_ONCE], slab.saved(stream.row)
+        rest, before = records[at : at + AT_ONCE], slab.state(stream.row)
         (confirmed,), (threshold,) = step_inputs.alarm_inputs([stream.live()])
         step = slab.series(stream.row, rest, confirmed, threshold, summarised, believed)
         beliefs: Sequence[Probabilities | None]
@@ -49,7 +49,7 @@ def through(
                 refused = False
                 break
         if count < len(rest):
-            slab.put_back(stream.row, before)
+            slab.put(stream.row, before)
             if count:
                 slab.series(stream.row, rest[:count], confirmed, threshold, summarised=False)
         at += count

@@ -191,17 +191,6 @@ class Slab:
         for tensors, row in places:
             yield moca.rebuild(self._blank, [each[row : row + 1] for each in tensors])
 
-    def saved(self, row: int) -> list[Tensor]:
-        """Copy of a row's state, for `put_back`."""
-        chunk, place = self._chunks.place(row)
-        return [each[place].clone() for each in chunk.tensors[: self._leaves]]
-
-    def put_back(self, row: int, saved: list[Tensor]) -> None:
-        """Make a row what it was when it was saved."""
-        chunk, place = self._chunks.place(row)
-        for own, each in zip(chunk.tensors, saved, strict=False):
-            own[place] = each
-
     def put(self, row: int, state: FilterState) -> None:
         """Put a state (batch 1) in place of a row's."""
         self._chunks.write([row], moca.leaves(state))
