@@ -41,10 +41,10 @@ def continuous(
     centre, spread, narrowest = map(rows, _centre(weight, components))
     normal = torch.special.ndtri(levels).reshape(1, -1, 1, 1)
     start: Tensor = (centre + spread * normal).clamp(min=_least(components))
-    if not waits and components.support == "positive":  # from 0 no plain step leads anywhere
+    if components.support == "positive":  # from 0 no plain step leads anywhere
         start = centre * -torch.log1p(-levels).reshape(1, -1, 1, 1)
     table = [rows(weight), *map(rows, components.table())]
-    x, done = _plain(components, start, normal, tolerance * narrowest, waits, *table)
+    x, done = _plain(components, start, normal, tolerance, narrowest, waits, *table)
     if not waits:
         x = torch.where(done, x, torch.nan)
     elif not bool(done.all()):
@@ -67,7 +67,8 @@ def _plain(
     family: Components,
     x: Tensor,
     normal: Tensor,
-    small: Tensor,
+    tolerance: float,
+    narrowest: Tensor,
     waits: bool,
     weight: Tensor,
     *table: Tensor,
@@ -83,7 +84,9 @@ def _plain(
         slope = _total(weight * density) * torch.exp(0.5 * at.square())
         move = (at - normal) / (ROOT_2_PI * slope)
         x = torch.where(done, x, (x - move).clamp(min=least))
-        done = done | (move.abs() < small)
+        # Steps are small as well where a positive value is all but 0, however far it has to go.
+        near = ((at - normal).abs() < 10 * tolerance) & (move.abs() < tolerance * narrowest)
+        done = done | near
         if waits and bool(done.all()):
             break
     return x, done
@@ -152,7 +155,8 @@ def _centre(weight: Tensor, components: Components) -> tuple[Tensor, Tensor, Ten
     A component's scale is taken from the height of its peak: its variance may not exist.
     """
     each, present, over = components.mean(), weight > 0, (1, 3)
-    scale = torch.exp(-components.log_density(each)) / ROOT_2_PI
+    peak = torch.zeros_like(each) if components.support == "positive" else each
+    scale = torch.exp(-components.log_density(peak)) / ROOT_2_PI
     mean = torch.where(present, weight * each, 0.0).sum(over, keepdim=True)
     between = torch.where(present, weight * (each - mean).square(), 0.0).sum(over, keepdim=True)
     # The average scale, not its square's: one wide component of little weight hardly moves it.

@@ -20,6 +20,7 @@ HALLEY_STEPS = 12
 BRACKET_STEPS = 200
 NEWTON_STEPS = 40  # in a bracket; then it is halved
 NEAR = 1e-12  # of a tail, below which the normal's quantile of it is not worth taking
+ARRIVED = 1e-3  # how far the normal's quantiles may still be apart before a last step
 ROOT_2_PI = math.sqrt(2 * math.pi)
 ROOT_HALF = math.sqrt(0.5)
 
@@ -168,8 +169,9 @@ def _by_halley(
         move = newton / max(1.0 - 0.5 * newton * bend / slope, 0.5)
         x = x - move
         x = max(x, 0.0) if family == LOMAX else x
-        # The error that is left is of third order.
-        if abs(move) < small:
+        # The error that is left is of third order. Steps are small as well where a positive value
+        # is all but 0, however far it has to go.
+        if abs(move) < small and abs(at - normal) < ARRIVED:
             return x
     return np.nan
 
@@ -232,7 +234,8 @@ def quantiles(
     small = tolerance * arithmetic.smallest(scales, n)
     for k in range(levels.shape[1]):
         start = centre + spread * levels[1, k]
-        start = max(start, 0.0) if family == LOMAX else start
+        if family == LOMAX:  # from 0 no step leads anywhere
+            start = -centre * math.log1p(-levels[0, k])
         x = _by_halley(levels[1, k], start, small, components, n, family)
         if math.isnan(x):
             # Its error is of the second order only.
@@ -250,17 +253,14 @@ def _mean_of(components: Floats, i: int, family: int) -> float:
 
 @compiled
 def _scales(components: Floats, n: int, family: int) -> None:
-    """Scales of normals whose densities are those of the components at their means."""
+    """Scales of normals whose peaks are as high as those of the components."""
     inverse, norm, scale = components[INVERSE], components[NORM], components[SCALE]
     if family != LOMAX:
         for i in range(n):
             scale[i] = arithmetic.exp(-norm[i]) / (inverse[i] * ROOT_2_PI)
         return
     for i in range(n):
-        shape = components[SHAPE, i]
-        log_density = math.log(shape * inverse[i])
-        log_density -= (shape + 1.0) * math.log1p(_mean_of(components, i, family) * inverse[i])
-        scale[i] = math.exp(-log_density) / ROOT_2_PI
+        scale[i] = 1.0 / (components[SHAPE, i] * inverse[i] * ROOT_2_PI)
 
 
 @compiled

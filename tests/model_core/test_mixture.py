@@ -103,7 +103,7 @@ def test_a_cdf_of_quantiles_is_the_level():
 FAR = tensor([1e-12, 1e-9, 1e-4, 0.05, 0.5, 0.95, 1 - 1e-4, 1 - 1e-9, 1 - 1e-12])
 
 
-@pytest.mark.parametrize("shape", [1.1, 2.5, 30.0, 2e4])
+@pytest.mark.parametrize("shape", [1.001, 1.1, 2.5, 30.0, 2e4])
 @pytest.mark.parametrize("scale", [1e-9, 1.0, 1e12])
 def test_quantiles_of_a_duration(shape, scale):
     """Exact to the square of the last Newton step, however near zero or far out."""
@@ -122,6 +122,18 @@ def test_quantiles_of_mixed_durations(scale):
     parts = Lomax(shape, shape * tensor(scale * 10 ** rng.uniform(-3, 3, (20, 8, 1))))
     assert_quantiles(Mixture(weight, parts))
     assert (Mixture(weight, parts).quantile(FAR) > 0).all()
+
+
+def test_a_quantile_of_durations_close_to_zero_is_as_exact_as_others():
+    """There the slope of what is solved has no bound, and a step of any length is short."""
+    rng = np.random.default_rng(0)
+    for size in (1, 2, 5):
+        weight = tensor(rng.dirichlet(np.ones(size), 500)).log()
+        shape = tensor(1.001 + rng.exponential(10, (500, size, 1)))
+        parts = Lomax(shape, shape * tensor(np.exp(rng.normal(size=(500, size, 1)))))
+        mix = Mixture(weight, parts)
+        error = (at(mix, mix.quantile(LEVELS)) - LEVELS.reshape(1, -1, 1)).abs()
+        assert error.max() < 1e-10
 
 
 def test_quantiles_of_correlated_outputs_are_those_of_each_alone():
