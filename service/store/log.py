@@ -234,7 +234,6 @@ class Log:
         """Read up to `count` entries per partition beyond each position, waiting for the first.
 
         An entry that is applied in part comes first and whole: skip up to the offset's index.
-        Without a wait the answer does not wait for a commit that was begun, either.
         """
         if not positions:
             return {}
@@ -258,8 +257,7 @@ class Log:
             return cast(list[Any], found)
         wait = ("BLOCK", block_ms) if block_ms else ()
         command = ("XREAD", "COUNT", count, *wait, "STREAMS", *after, *after.values())
-        reply = self._pipe.call(command) if block_ms else self._pipe.ask(command)
-        return entries_of([reply])
+        return entries_of([self._pipe.call(command)])
 
     def commit(self, commits: Sequence[Commit]) -> list[str]:
         """Commit each partition on its own: OK, ALREADY (done before), FENCED (not ours).
@@ -272,7 +270,7 @@ class Log:
     def begin_commit(self, commits: Sequence[Commit]) -> Callable[[], list[str]]:
         """Begin to commit; the returned function waits for the results, as `commit` does.
 
-        They go out with the next read, or when they are waited for.
+        They go out with the next read, which is answered after them, or when they are waited for.
         """
         calls = [_commit_call(commit) for commit in commits]
         pipe = self._pipe

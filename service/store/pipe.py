@@ -25,8 +25,6 @@ class Pipe:
         self._lent_s = 0.0
         self._unsent: list[tuple[Any, ...]] = []
         self._due: list[tuple[list[Any], int]] = []  # replies to be, and their number
-        self._sent = 0  # how many of those due are of commands that went out
-        self._untaken = 0  # see `exchange.send`
 
     def put(self, commands: Sequence[tuple[Any, ...]]) -> list[Any]:
         """Have commands go out with the next exchange, which fills the list that is returned.
@@ -40,7 +38,18 @@ class Pipe:
 
     def exchange(self) -> None:
         """Send what waits and read every reply."""
-        self._go(len(self._due))
+        if not self._due:
+            return
+        try:
+            connection = self._borrow()
+            untaken = send(connection, self._unsent)
+            for replies, count in self._due:
+                replies += [reply_of(connection, untaken) for _ in range(count)]
+        except BaseException:
+            self.close()
+            raise
+        self._unsent = []
+        self._due = []
 
     def call(self, command: tuple[Any, ...]) -> Any:
         """Send a command, after what waits, and return its reply."""
@@ -48,46 +57,19 @@ class Pipe:
         self.exchange()
         return replies[0]
 
-    def ask(self, command: tuple[Any, ...]) -> Any:
-        """Send a command ahead of what waits, then that, and return the reply to the command.
-
-        The others are read later: the server can be at work on what waited meanwhile.
-        """
-        replies: list[Any] = []
-        self._due.insert(self._sent, (replies, 1))
-        self._go(self._sent + 1, command)
-        return replies[0]
-
     def close(self) -> None:
         """Close the connection: replies that nobody waits for may be on their way."""
         connection = self._connection
         self._connection = None
-        self._unsent, self._due, self._sent = [], [], 0
+        self._unsent = []
+        self._due = []
         if connection is not None:
             connection.disconnect()
             self._pool.release(connection)
 
-    def _go(self, count: int, *first: tuple[Any, ...]) -> None:
-        """Send a command, and what waits; read the first replies that are due."""
-        if not count:
-            return
-        try:
-            connection = self._borrow()
-            # Alone: the server replies once it has carried out all that it got at a time.
-            for commands in (first, self._unsent):
-                if commands:
-                    self._untaken = send(connection, commands)
-            self._unsent, self._sent = [], len(self._due)
-            for replies, number in self._due[:count]:
-                replies += [reply_of(connection, self._untaken) for _ in range(number)]
-        except BaseException:
-            self.close()
-            raise
-        self._due, self._sent = self._due[count:], self._sent - count
-
     def _borrow(self) -> Any:
         now = time.monotonic()
-        if self._connection is not None and not self._sent and now - self._lent_s > LENT_S:
+        if self._connection is not None and now - self._lent_s > LENT_S:
             self._pool.release(self._connection)
             self._connection = None
         if self._connection is None:

@@ -109,11 +109,10 @@ class Worker:
             time.sleep(IDLE_MS / 1000)
             return
         at = {p: offset for p, offset in self.offsets.items() if p not in self._jobs}
-        # The commit goes out after the read: the store is at it while the next batch is applied.
+        # The commit goes out with the read, and is answered before it.
         busy = bool(self._jobs) or bool(self._committer.partitions)
         entries = self.log.read(at, READ_ENTRIES, 0 if busy else IDLE_MS)
-        if not entries:
-            self._settle()
+        self._settle()
         found = {
             p: in_reach(decode_entries(p, at[p], e), is_background)
             for p, e in entries.items()

@@ -48,10 +48,12 @@ class Seen(NamedTuple):
         return moca.Inputs(x, *map(torch.tensor, rest), torch.tensor(self.outlier_rate))
 
 
-def observed(model: UnderlyingModel, rng: np.random.Generator, batch: int, at: int, **told) -> Seen:
-    """An observation such as a stream may well bring, and now and then an odd one."""
+def observed(
+    model: UnderlyingModel, rng: np.random.Generator, batch: int, at: int, far: float = 1e6, **told
+) -> Seen:
+    """An observation such as a stream may well bring, and now and then an odd one, so far off."""
     usual = {
-        "y": labels(model, rng, batch, at),
+        "y": labels(model, rng, batch, at, far),
         "labelled": rng.random(batch) > 0.1,
         "hazard": np.full((batch, 1), 0.02),
         "elapsed": np.where(rng.random(batch) < 0.1, rng.choice([0.0, 0.3, 7.0], batch), 1.0),
@@ -64,7 +66,9 @@ def observed(model: UnderlyingModel, rng: np.random.Generator, batch: int, at: i
     return Seen(**{**usual, **told})
 
 
-def labels(model: UnderlyingModel, rng: np.random.Generator, batch: int, at: int) -> np.ndarray:
+def labels(
+    model: UnderlyingModel, rng: np.random.Generator, batch: int, at: int, far: float
+) -> np.ndarray:
     level = 1 + at // 12 % 3
     match model.label:
         case "count":
@@ -80,7 +84,7 @@ def labels(model: UnderlyingModel, rng: np.random.Generator, batch: int, at: int
         # What is far off is so to all hypotheses, which are then as likely as before it: ties.
         return (0.5 * level + 0.7 * noise + 4.0 * astray) * model.y_scale.numpy()
     # All outputs far off together leave a covariance that is singular but for rounding.
-    far = 1e2 if model.kind == "multivariate" else rng.choice([1e2, 1e6])
+    far = 1e2 if model.kind == "multivariate" else rng.choice([1e2, far])
     return 3.0 * level + noise + astray * far
 
 
@@ -91,7 +95,7 @@ def is_normal(model: UnderlyingModel) -> bool:
 
 def is_regression(model: UnderlyingModel) -> bool:
     """Whether labels, or what encodes inputs, are regressors."""
-    return model.kind in ("alpaca", "autoregressive")
+    return model.kind in ("alpaca", "autoregressive", "averaged")
 
 
 class Pair:
@@ -130,13 +134,17 @@ class Pair:
             self.views(leaves), rows, seen.packed(), seen.hazard, WINDOW, NORMAL
         )
 
-    def kept_another_of_equals(self) -> bool:
-        """Whether hypotheses differ that were as probable as each other: rounding broke the tie."""
+    def broke_a_tie(self) -> bool:
+        """Whether another of equals is kept, or is the most probable: rounding decides on those."""
         own, eager = self.own.belief, self.eager.belief
-        order = [each.run_length.masked_fill(torch.isneginf(each.log_prob), -1).sort().values
-                 for each in (own, eager)]  # fmt: skip
         likely = [each.log_prob.sort().values for each in (own, eager)]
-        return not torch.equal(*order) and torch.allclose(*likely, rtol=0, atol=1e-12)
+        kept, best = (
+            [choice(each) for each in (own, eager)]
+            for choice in (lambda b: b.run_length[~torch.isneginf(b.log_prob)].sort().values,
+                           lambda b: b.run_length.gather(1, b.log_prob.argmax(1, keepdim=True)))
+        )  # fmt: skip
+        differ = not (torch.equal(*kept) and torch.equal(*best))
+        return differ and torch.allclose(*likely, rtol=0, atol=1e-12)
 
     def check_states(self, tolerance: float, paths: bool = True) -> None:
         alive = ~torch.isneginf(self.eager.belief.log_prob)
@@ -198,7 +206,7 @@ def run_beside(model, seed, hypotheses, hazard, steps, pairs=Pair, **settings):
             return
         # A change just before a missing label is as probable as one just after it.
         complete = complete and bool(seen.labelled.all())
-        if not complete and pair.kept_another_of_equals():
+        if pair.broke_a_tie():
             return
         if is_regression(model) and (np.abs(seen.y) > FAR).any():
             tolerance = 1e-10  # it costs the weights of dozens of features a digit, in either

@@ -30,19 +30,6 @@ def test_commands_are_carried_out_in_order_and_together(redis_client):
     found.close()
 
 
-def test_a_command_may_go_ahead_and_leaves_the_other_replies_for_later(redis_client):
-    found = Pipe(redis_client)
-    earlier = found.put([("INCR", "a"), ("INCR", "a")])
-    assert found.ask(("GET", "a")) is None
-    assert earlier == []
-    later = found.put([("INCR", "a")])
-    assert found.ask(("GET", "a")) == b"2"
-    assert (earlier, later) == ([1, 2], [])
-    found.exchange()
-    assert later == [3]
-    found.close()
-
-
 def test_an_error_of_the_server_is_a_reply(redis_client):
     found = Pipe(redis_client)
     replies = found.put([("SET", "a", "x"), ("INCR", "a"), ("SET", "b", "y")])
@@ -93,19 +80,7 @@ def test_a_read_finds_what_the_commit_before_it_left(log, add, make):
     lease = log.acquire(P)
     assert log.commit([make(lease, first)]) == ["OK"]  # the server knows the script now
     results = log.begin_commit([make(lease, second, expected=first)])
-    assert [entry.id for entry in log.read({P: START}, 5, 100)[P]] == [third.entry]
-    assert results() == ["OK"]
-
-
-def test_a_read_that_does_not_wait_goes_ahead_of_a_commit(redis_client, log, add, make):
-    """And the commit goes out with it, whether anybody waits for it or not."""
-    first, second = (Offset(entry, DONE) for entry in add(2))
-    lease = log.acquire(P)
-    assert log.commit([make(lease, first)]) == ["OK"]
-    results = log.begin_commit([make(lease, second, expected=first)])
-    assert [entry.id for entry in log.read({P: START}, 5, 0)[P]] == [second.entry]
-    assert log.read({P: second}, 5, 0) == {}
-    assert redis_client.hget(keys.meta(P), "offset") == str(second).encode()
+    assert [entry.id for entry in log.read({P: START}, 5, 0)[P]] == [third.entry]
     assert results() == ["OK"]
 
 
