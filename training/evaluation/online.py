@@ -1,4 +1,8 @@
-"""Offline simulation of the service on a series: the same filter, warm-up and events."""
+"""Offline simulation of the service on a series: the same filter, warm-up and events.
+
+Series are stepped by the model's compiled kernel where it has one and numba is installed, else by
+the eager filter; both give the same numbers but for rounding.
+"""
 
 from __future__ import annotations
 
@@ -6,19 +10,29 @@ import math
 from collections.abc import Iterable, Iterator, Sequence
 from typing import NamedTuple
 
+import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
+from model_core import compiled, kernel, readout, warmup
 from model_core import filter as moca
-from model_core import readout, warmup
 from model_core.defaults import Defaults
 from model_core.events import Event, Track, track
 from model_core.filter import FilterState, Info, Inputs, Prior
+from model_core.kernel import InPlace
+from model_core.predictive import Mixture
+from model_core.quantiles import with_normal
 from model_core.readout import Readout
+from model_core.summary import Summary
 from model_core.upm.base import UnderlyingModel
 from training.data.base import Batch
 
 Rows = Sequence[Sequence[float]]  # labels [T][d], nan where missing
+RECENT_RUN_LENGTHS = 5  # of `recent_change_probability`, as in the service
+AT_ONCE = 64  # observations in a call of a kernel
+OK_COLUMN = list(readout.NUMBERS).index("ok")
+NO_SUMMARY = np.empty(0)
 
 
 class Settings(NamedTuple):
@@ -29,22 +43,50 @@ class Settings(NamedTuple):
     outlier_rate: float | None = None
 
 
+class Answers(NamedTuple):
+    """Numbers that the service answers of each observation of a series; nan while warming up.
+
+    log_score, changed, recent: (T,) log score (nan without a label), `changed_probability` and
+    `recent_change_probability`. summary: of the predictives (T rows), empty unless quantiles were
+    wanted; also filled while warming up. warmup: observations of the warm-up.
+    """
+
+    log_score: NDArray[np.float64]
+    changed: NDArray[np.float64]
+    recent: NDArray[np.float64]
+    summary: Summary
+    warmup: int
+
+
 class Followed(NamedTuple):
     """Events and segmentation of one series.
 
     events: each state change of an event with its position. changed:
     `changed_probability` after each observation; nan while warming up. served: starts of the
-    segmentation of the retained history, without the first.
+    segmentation of the retained history, without the first. answers: all other numbers.
     """
 
     events: list[tuple[int, Event]]
     changed: list[float]
     served: Sequence[int] = ()
+    answers: Answers | None = None
 
     def confirmed(self) -> list[int]:
         """Latest starts of the events that are confirmed at the end."""
         starts = {event.id: event.start for _, event in self.events if event.state == "confirmed"}
         return sorted(set(starts.values()))
+
+
+class Step(NamedTuple):
+    """One observation of one stream.
+
+    summary: numbers of a row of `Summary`, none where no predictive is wanted.
+    """
+
+    stream: int
+    t: int
+    readout: Readout
+    summary: NDArray[np.float64]
 
 
 def run(
@@ -53,15 +95,20 @@ def run(
     """Filter labels (B, T, d), nan where missing, step by step."""
     state = moca.init(prior, settings.defaults.max_hypotheses)
     for t in range(y.shape[1]):
-        inputs = observed(model, Batch(None, y), t)
-        if settings.hazard is not None:
-            hazard = torch.full_like(inputs.hazard[:, :1], settings.hazard)
-            inputs = inputs._replace(hazard=hazard)
-        if settings.outlier_rate is not None:
-            rate = torch.full_like(inputs.elapsed, settings.outlier_rate)
-            inputs = inputs._replace(outlier_rate=rate)
-        state, info = moca.step(model, state, prior, inputs)
+        state, info = moca.step(model, state, prior, _inputs(model, y, t, settings))
         yield state, info
+
+
+def _inputs(model: UnderlyingModel, y: Tensor, t: int, settings: Settings) -> Inputs:
+    """Observation `t` of every stream with its settings."""
+    inputs = observed(model, Batch(None, y), t)
+    if settings.hazard is not None:
+        hazard = torch.full_like(inputs.hazard[:, :1], settings.hazard)
+        inputs = inputs._replace(hazard=hazard)
+    if settings.outlier_rate is not None:
+        rate = torch.full_like(inputs.elapsed, settings.outlier_rate)
+        inputs = inputs._replace(outlier_rate=rate)
+    return inputs
 
 
 def observed(model: UnderlyingModel, batch: Batch, t: int) -> Inputs:
@@ -82,33 +129,30 @@ def observed(model: UnderlyingModel, batch: Batch, t: int) -> Inputs:
     )
 
 
-def follow(model: UnderlyingModel, series: Sequence[Rows], settings: Settings) -> list[Followed]:
-    """Events of several series of one length, as of streams of the service."""
+def follow(
+    model: UnderlyingModel,
+    series: Sequence[Rows],
+    settings: Settings,
+    levels: Sequence[float] = (),
+) -> list[Followed]:
+    """Events and answers of several series of one length, as of streams of the service.
+
+    levels: of the quantiles of predictives; without any these are not summarised.
+    """
     warmups = [warm(model, rows, settings.defaults.warmup) for rows in series]
-    tracks = [Track() for _ in series]
-    events = [list[tuple[int, Event]]() for _ in series]
-    changed = [[math.nan] * len(rows) for rows in series]
+    followers = [
+        _Follower(len(rows), warmed[2], settings.defaults.confirm_after)
+        for rows, warmed in zip(series, warmups, strict=True)
+    ]
     y = torch.tensor(series, dtype=torch.float64)
     prior = prior_of(model, [(location, scale) for location, scale, _ in warmups])
-    pointers = _Pointers()
-    for t, (state, info) in enumerate(run(model, prior, y, settings)):
-        confirmed = torch.tensor([one.confirmed_start for one in tracks])
-        readouts = _readouts(state, info, confirmed)
-        pointers.add(readouts)
-        for i, told in enumerate(readouts):
-            if t >= warmups[i][2]:
-                changed[i][t] = told.changed_probability
-            reading = told.reading(t)
-            tracks[i], moved = track(tracks[i], reading, settings.defaults.confirm_after)
-            events[i] += [(t, event) for event in moved]
+    confirmed = np.zeros(len(series), dtype=np.int64)
+    for step in steps(model, prior, y, settings, confirmed, levels):
+        follower = followers[step.stream]
+        follower.take(step)
+        confirmed[step.stream] = follower.track.confirmed_start
     first = max(0, y.shape[1] - settings.defaults.history)
-    return [
-        # A stream that never finished its warm-up has no events, and is one segment.
-        Followed(events[i], changed[i], pointers.starts(i, first))
-        if warmups[i][2] <= len(rows)
-        else Followed([], changed[i])
-        for i, rows in enumerate(series)
-    ]
+    return [each.followed(model, first) for each in followers]
 
 
 def segmentation(model: UnderlyingModel, rows: Rows, settings: Settings) -> list[int]:
@@ -118,31 +162,231 @@ def segmentation(model: UnderlyingModel, rows: Rows, settings: Settings) -> list
     """
     labels = [row for row in rows if all(map(math.isfinite, row))]
     prior = prior_of(model, [warmup.estimate(labels, model)])
+    y = torch.tensor([rows], dtype=torch.float64)
     pointers = _Pointers()
-    for state, info in run(model, prior, torch.tensor([rows], dtype=torch.float64), settings):
-        pointers.add(_readouts(state, info, torch.zeros(1, dtype=torch.int64)))
-    return pointers.starts(0)
+    for step in steps(model, prior, y, settings, np.zeros(1, dtype=np.int64)):
+        pointers.add(step.readout)
+    return pointers.starts()
+
+
+def steps(
+    model: UnderlyingModel,
+    prior: Prior,
+    y: Tensor,
+    settings: Settings,
+    confirmed: NDArray[np.int64],
+    levels: Sequence[float] = (),
+) -> Iterator[Step]:
+    """Filter labels (B, T, d), nan where missing; the steps of one stream come in order.
+
+    confirmed: (B,) start of each stream's last confirmed event; the caller may move it after each
+    step. Alarms of these evaluations are confirmed in time, by no threshold. levels: of the
+    quantiles in the summaries; without any there are none.
+    """
+    fast = kernel.in_place(model, y.device, settings.defaults.max_hypotheses)
+    if fast is None:
+        yield from _steps_eagerly(model, prior, y, settings, confirmed, levels)
+        return
+    fast.compile()
+    rows = _Rows(model, fast, prior, y, settings, levels)
+    for stream in range(len(y)):
+        yield from rows.through(stream, confirmed)
+
+
+def _steps_eagerly(
+    model: UnderlyingModel,
+    prior: Prior,
+    y: Tensor,
+    settings: Settings,
+    confirmed: NDArray[np.int64],
+    levels: Sequence[float],
+) -> Iterator[Step]:
+    for t, (state, info) in enumerate(run(model, prior, y, settings)):
+        table = _readouts(state, info, torch.tensor(confirmed))
+        summaries = _summaries(info.predictive, y[:, t], levels)
+        for stream, (each, summary) in enumerate(zip(table, summaries, strict=True)):
+            yield Step(stream, t, each, summary)
+
+
+class _Rows:
+    """Streams whose states a compiled kernel steps where they lie."""
+
+    def __init__(
+        self,
+        model: UnderlyingModel,
+        fast: InPlace,
+        prior: Prior,
+        y: Tensor,
+        settings: Settings,
+        levels: Sequence[float],
+    ) -> None:
+        self._model, self._kernel, self._y, self._settings = model, fast, y, settings
+        self._levels = levels
+        self._blank = moca.init(prior, settings.defaults.max_hypotheses)
+        self._leaves = [each.clone().contiguous() for each in moca.leaves(self._blank)]
+        stats = type(prior.stats)(*(each.clone().contiguous() for each in prior.stats))
+        self._prior = Prior(stats, *(each.clone().contiguous() for each in prior[1:]))
+        self._views = fast.views([*self._leaves, *self._prior.stats, *self._prior[1:]])
+        self._normal = with_normal(levels)
+        self._inputs = self._packed()
+        first = _inputs(model, y, 0, settings) if y.shape[1] else None
+        self._hazards = np.empty((AT_ONCE, 0)) if first is None else _repeated(first.hazard)
+
+    def _packed(self) -> NDArray[np.float64]:
+        """Inputs (B, T, 6 + d) of all steps; see `compiled.kernel.Kernel.advance`."""
+        y, model, stated = self._y.numpy(), self._model, self._settings.outlier_rate
+        labelled = np.isfinite(y).all(-1)
+        packed = np.zeros((*y.shape[:2], compiled.LABEL + model.y_dim))
+        packed[..., compiled.LABELLED] = labelled
+        packed[..., compiled.ELAPSED] = 1.0
+        packed[..., compiled.CHANGEPOINT] = np.nan
+        packed[..., compiled.OUTLIER_RATE] = model.outlier_rate if stated is None else stated
+        packed[..., compiled.LABEL :] = np.where(labelled[..., None], y, 0.0)
+        return packed
+
+    def through(self, stream: int, confirmed: NDArray[np.int64]) -> Iterator[Step]:
+        """Step a stream through its labels.
+
+        `AT_ONCE` of them are stepped as if nothing was confirmed on the way. Where the caller
+        confirms an event, those after it are stepped anew: their numbers are about another start.
+        """
+        t = 0
+        while t < self._y.shape[1]:
+            end = min(t + AT_ONCE, self._y.shape[1])
+            before = [each[stream].clone() for each in self._leaves]
+            start = int(confirmed[stream])
+            table, numbers = self._advance(stream, t, end, start, bool(self._levels))
+            fine = _leading(table[:, OK_COLUMN] > 0)
+            used = 0
+            for each in readout.rows(table[:fine]) if fine else []:
+                summary = numbers[used] if self._levels else NO_SUMMARY
+                yield Step(stream, t + used, each, summary)
+                used += 1
+                if confirmed[stream] != start:
+                    break
+            refused = used == fine < end - t
+            if used < end - t:
+                for leaf, old in zip(self._leaves, before, strict=True):
+                    leaf[stream] = old
+                self._advance(stream, t, t + used, start, False)
+            t += used
+            if refused:
+                yield self._step_eagerly(stream, t, confirmed)
+                t += 1
+
+    def _advance(
+        self, stream: int, first: int, end: int, confirmed: int, summarised: bool
+    ) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+        """Table of `readout`, and numbers of `Summary`, of steps from `first` to before `end`."""
+        count = end - first
+        inputs = self._inputs[stream, first:end].copy()
+        inputs[:, compiled.CONFIRMED] = confirmed
+        table, summary = self._kernel.advance(
+            self._views,
+            np.full(count, stream, dtype=np.int64),
+            inputs,
+            self._hazards[:count],
+            RECENT_RUN_LENGTHS,
+            self._normal,
+            summarised,
+        )
+        return table, summary.numbers
+
+    def _step_eagerly(self, stream: int, t: int, confirmed: NDArray[np.int64]) -> Step:
+        """Step over a label that the kernel leaves to the eager filter."""
+        one = slice(stream, stream + 1)
+        state = moca.rebuild(self._blank, [each[one] for each in self._leaves])
+        stats = type(self._prior.stats)(*(each[one] for each in self._prior.stats))
+        prior = Prior(stats, *(each[one] for each in self._prior[1:]))
+        inputs = _inputs(self._model, self._y[one], t, self._settings)
+        state, info = moca.step(self._model, state, prior, inputs)
+        for leaf, new in zip(self._leaves, moca.leaves(state), strict=True):
+            leaf[one] = new
+        (each,) = _readouts(state, info, torch.tensor(confirmed[one]))
+        (summary,) = _summaries(info.predictive, self._y[one, t], self._levels)
+        return Step(stream, t, each, summary)
+
+
+def _repeated(hazard: Tensor) -> NDArray[np.float64]:
+    """Hazards (AT_ONCE, H) of the steps of one call; all streams (B, H) have the same."""
+    return np.ascontiguousarray(np.tile(hazard[:1].numpy(), (AT_ONCE, 1)))
+
+
+def _leading(fine: NDArray[np.bool_]) -> int:
+    """Number of entries before the first that is false."""
+    return len(fine) if fine.all() else int(fine.argmin())
+
+
+def _summaries(
+    mixture: Mixture, y: Tensor, levels: Sequence[float]
+) -> Iterable[NDArray[np.float64]]:
+    """Numbers of the rows of `Summary`, as a compiled kernel makes them, or none."""
+    if not levels:
+        return [NO_SUMMARY] * len(y)
+    missing = ~torch.isfinite(y)
+    at = torch.where(missing, 0.0, y)
+    cdf, below = (
+        torch.where(missing, torch.nan, mixture.cdf(each))
+        for each in (at, at - float(mixture.components.support in ("count", "binary")))
+    )
+    quantiles = mixture.quantile(torch.tensor(levels, dtype=torch.float64))
+    parts = (mixture.mean(), mixture.covariance(), cdf, below, quantiles.transpose(1, 2))
+    return list(torch.cat([each.flatten(1) for each in parts], 1).numpy())
+
+
+class _Follower:
+    """Events, answers and best path of one stream."""
+
+    def __init__(self, length: int, warmup_length: int, confirm_after: int) -> None:
+        self.track = Track()
+        self._events: list[tuple[int, Event]] = []
+        self._warmup, self._confirm_after = warmup_length, confirm_after
+        self._numbers = np.full((3, length), np.nan)
+        self._summaries: list[NDArray[np.float64]] = []
+        self._pointers = _Pointers()
+
+    def take(self, step: Step) -> None:
+        """Take in the next step of the stream."""
+        each, t = step.readout, step.t
+        self._pointers.add(each)
+        self._summaries.append(step.summary)
+        if t >= self._warmup:
+            answered = (each.log_score, each.changed_probability, each.recent_change_probability)
+            self._numbers[:, t] = answered
+        self.track, moved = track(self.track, each.reading(t), self._confirm_after)
+        self._events += [(t, event) for event in moved]
+
+    def followed(self, model: UnderlyingModel, first: int) -> Followed:
+        """What came of the stream; first: of its retained history."""
+        log_score, changed, recent = self._numbers
+        summary = Summary(np.array(self._summaries), model.y_dim, model.label)
+        answers = Answers(log_score, changed, recent, summary, self._warmup)
+        if self._warmup > len(changed):
+            # A stream that never finished its warm-up has no events, and is one segment.
+            return Followed([], changed.tolist(), answers=answers)
+        served = self._pointers.starts(first)
+        return Followed(self._events, changed.tolist(), served, answers)
 
 
 class _Pointers:
-    """Back pointers of the best path of several streams (Viterbi)."""
+    """Back pointers of the best path of a stream (Viterbi)."""
 
     def __init__(self) -> None:
-        self._previous: list[list[int]] = []  # [t][stream]: where the regime before t starts
-        self._last: list[int] = []  # [stream]: where the last regime of the best path starts
+        self._previous: list[int] = []  # by t: where the regime before one that starts there starts
+        self._last = 0  # where the last regime of the best path starts
 
-    def add(self, readouts: list[Readout]) -> None:
+    def add(self, step: Readout) -> None:
         """Add a step."""
-        self._last = [each.best_start for each in readouts]
-        self._previous.append([each.born_previous_start for each in readouts])
+        self._last = step.best_start
+        self._previous.append(step.born_previous_start)
 
-    def starts(self, stream: int, first: int = 0) -> list[int]:
+    def starts(self, first: int = 0) -> list[int]:
         """Starts of the best segmentation, those after `first`."""
         starts = []
-        start = self._last[stream] if self._last else 0
+        start = self._last
         while start > first:
             starts.append(start)
-            start = self._previous[start][stream]
+            start = self._previous[start]
         return starts[::-1]
 
 
@@ -170,4 +414,4 @@ def prior_of(model: UnderlyingModel, moments: list[tuple[list[float], list[float
 def _readouts(state: FilterState, info: Info, confirmed: Tensor) -> list[Readout]:
     """Readouts after a step; events of these evaluations are confirmed in time, by no threshold."""
     never = torch.zeros(len(confirmed), dtype=torch.float64)
-    return readout.rows(readout.table(state, info, confirmed, never, recent_window=1))
+    return readout.rows(readout.table(state, info, confirmed, never, RECENT_RUN_LENGTHS))

@@ -7,6 +7,7 @@ from importlib import resources
 
 import pytest
 
+from model_core import kernel
 from model_core.defaults import Defaults
 from model_core.events import Event
 from model_core.upm.averaged import Averaged
@@ -14,6 +15,7 @@ from model_core.upm.conjugate import Gaussian, Poisson
 from model_core.upm.mixed_poisson import MixedPoisson
 from service.settings import Settings as ServiceSettings
 from service.wire import StreamSettings
+from training.evaluation import online
 from training.evaluation.online import Followed, Settings, follow, segmentation
 
 
@@ -113,3 +115,59 @@ def test_a_relocated_event_counts_where_it_lies_by_then():
     events = [(33, event._replace(state="suspected")), (43, event), (50, event._replace(start=28))]
     withdrawn = Event(2, "withdrawn", 60, 61)
     assert Followed([*events, (70, withdrawn)], []).confirmed() == [28]
+
+
+LEVELS = (0.05, 0.5, 0.95)
+
+
+@pytest.mark.parametrize("model", [Averaged(), Gaussian(y_dim=2)])
+def test_compiled_and_eager_steps_agree(model):
+    pytest.importorskip("numba")
+    rng = random.Random(5)
+    series = [
+        [[rng.gauss(5.0 * (t >= at), 1.0) for _ in range(model.y_dim)] for t in range(150)]
+        for at in (60, 90)
+    ]
+    series[0][30] = [math.nan] * model.y_dim
+    fast = follow(model, series, Settings(), LEVELS)
+    with kernel.eager_only():
+        slow = follow(model, series, Settings(), LEVELS)
+    for ours, theirs in zip(fast, slow, strict=True):
+        assert ours.confirmed() == theirs.confirmed() != []
+        assert ours.served == theirs.served
+        times = [[(t, event.id, event.state) for t, event in one.events] for one in (ours, theirs)]
+        assert times[0] == times[1]
+        for one, other in zip(ours.answers[:3], theirs.answers[:3], strict=True):
+            assert one == pytest.approx(other, abs=1e-9, nan_ok=True)
+        numbers = [each.answers.summary.numbers for each in (ours, theirs)]
+        assert numbers[0] == pytest.approx(numbers[1], abs=1e-8, nan_ok=True)
+
+
+def test_a_label_that_the_kernel_refuses_is_left_to_the_eager_filter(monkeypatch):
+    pytest.importorskip("numba")
+    rng = random.Random(6)
+    rows = [[1e200 if t == 40 else rng.gauss(0, 1)] for t in range(81)]
+    eager = []
+    alone = online._Rows._step_eagerly
+    monkeypatch.setattr(
+        online._Rows,
+        "_step_eagerly",
+        lambda rows, *where: eager.append(where[1]) or alone(rows, *where),
+    )
+    (fast,) = follow(Gaussian(), [rows], Settings(), LEVELS)
+    assert eager == [40]
+    with kernel.eager_only():
+        (slow,) = follow(Gaussian(), [rows], Settings(), LEVELS)
+    assert fast.changed == pytest.approx(slow.changed, abs=1e-9, nan_ok=True)
+    assert fast.answers.log_score == pytest.approx(slow.answers.log_score, abs=1e-9, nan_ok=True)
+
+
+def test_answers_are_those_after_the_warm_up():
+    rows = sample("nile")
+    (found,) = follow(Averaged(), [rows], Settings(), LEVELS)
+    answers = found.answers
+    assert answers.warmup == 20
+    assert all(math.isnan(each[19]) and math.isfinite(each[20]) for each in answers[:3])
+    low, median, high = answers.summary.quantiles[50, :, 0]
+    assert low < median < high
+    assert answers.summary.cdf[28, 0] < 0.5  # it fell
