@@ -91,8 +91,8 @@ def f1(annotations: Annotations, detections: Iterable[int]) -> float:
     for points in marked:
         for point in points:
             union.add(point)
-    precision = _hits(union, detected) / len(detected)
-    recall = sum(_hits(points, detected) / len(points) for points in marked) / len(marked)
+    precision = hits(union, detected) / len(detected)
+    recall = sum(hits(points, detected) / len(points) for points in marked) / len(marked)
     return 2 * precision * recall / (precision + recall) if precision + recall > 0 else 0.0
 
 
@@ -103,16 +103,16 @@ def _with_zero(points: Iterable[int]) -> set[int]:
     return marked
 
 
-def _hits(truth: Iterable[int], detected: list[int]) -> int:
+def hits(truth: Iterable[int], detected: Iterable[int], margin: int = MARGIN) -> int:
     """Number of true points with a detection within the margin; each matches one, the nearest."""
     free = list(detected)
-    hits = 0
+    count = 0
     for point in truth:
         nearest = min(free, key=lambda other: abs(other - point), default=None)
-        if nearest is not None and abs(nearest - point) <= MARGIN:
+        if nearest is not None and abs(nearest - point) <= margin:
             free.remove(nearest)
-            hits += 1
-    return hits
+            count += 1
+    return count
 
 
 def covering(annotations: Annotations, detections: Iterable[int], length: int) -> float:

@@ -1,0 +1,216 @@
+"""`moca evaluate all`: run every measure, and keep the results."""
+
+from __future__ import annotations
+
+import platform
+import time
+from collections.abc import Callable, Mapping, Sequence
+from datetime import UTC, datetime
+from functools import partial
+from pathlib import Path
+from typing import NamedTuple
+
+import numpy as np
+import torch
+from rich.console import Console
+from rich.progress import Progress
+
+from model_core.upm.base import UnderlyingModel
+from model_core.upm.builtin import Options, build
+from training.evaluation.online import Settings, follow
+from training.evaluation.quality import baselines, changes, corpora, forecasts, nab
+from training.evaluation.quality.baselines import Detector, Floats
+from training.evaluation.quality.changes import ChangeRow, FamilyRow, Sizes
+from training.evaluation.quality.corpora import Corpora, Scalars
+from training.evaluation.quality.families import FAMILIES
+from training.evaluation.quality.forecasts import Forecast, SeriesScore
+
+VECTOR_MODEL = "multivariate"  # scored on vectors beside the models that were asked for
+NAB = "NAB"
+
+
+class ForecastRow(NamedTuple):
+    """One method on one corpus."""
+
+    corpus: str
+    method: str
+    score: forecasts.Score
+
+
+class NabRow(NamedTuple):
+    """One detector's score."""
+
+    method: str
+    score: nab.Score
+
+
+class Results(NamedTuple):
+    """All that was measured.
+
+    missing: files and packages that were not there, hence not measured. took_s: wall time.
+    """
+
+    models: list[str]
+    seed: int
+    day: str
+    torch: str
+    python: str
+    took_s: float
+    missing: list[str]
+    families: list[FamilyRow]
+    changes: list[ChangeRow]
+    forecasts: list[ForecastRow]
+    nab: list[NabRow]
+
+
+class _Bar:
+    """A progress bar of known parts."""
+
+    def __init__(self, progress: Progress) -> None:
+        self._progress = progress
+
+    def part(self, name: str, total: int) -> Callable[[], None]:
+        """Begin a part; returns what moves it on."""
+        task = self._progress.add_task(name, total=total)
+        return lambda: self._progress.advance(task)
+
+
+def evaluate(
+    folder: Path,
+    models: Sequence[str],
+    seed: int = 0,
+    sizes: Sizes | None = None,
+    console: Console | None = None,
+) -> Results:
+    """Measure models at the service's default settings; raises FileNotFoundError without data."""
+    torch.set_num_threads(1)
+    began = time.monotonic()
+    data = corpora.load(folder)
+    detectors, missing = baselines.detectors()
+    built = {name: build(name, Options()) for name in models}
+    rng = np.random.default_rng(seed)
+    with Progress(console=console, transient=True) as progress:
+        bar = _Bar(progress)
+        simulated = _simulated(built, detectors, seed, sizes or Sizes(), bar)
+        found = _changes(data, built, detectors, rng, bar)
+        scores, anomalies = _forecasts(data, built, rng, bar)
+    return Results(
+        list(models),
+        seed,
+        datetime.now(UTC).date().isoformat(),
+        torch.__version__,
+        platform.python_version(),
+        time.monotonic() - began,
+        [*data.missing, *missing],
+        simulated,
+        found,
+        scores,
+        anomalies,
+    )
+
+
+def _simulated(
+    models: Mapping[str, UnderlyingModel],
+    detectors: Mapping[str, Detector],
+    seed: int,
+    sizes: Sizes,
+    bar: _Bar,
+) -> list[FamilyRow]:
+    watches = [changes.watch_model(name, model) for name, model in models.items()]
+    watches += [changes.watch_baseline(*each) for each in detectors.items()]
+    advance = bar.part("simulated families", len(FAMILIES) * len(watches))
+    return list(changes.simulate(watches, seed, sizes, advance))
+
+
+def _changes(
+    data: Corpora,
+    models: Mapping[str, UnderlyingModel],
+    detectors: Mapping[str, Detector],
+    rng: np.random.Generator,
+    bar: _Bar,
+) -> list[ChangeRow]:
+    found = []
+    if data.tcpd:
+        advance = bar.part("TCPD", len(data.tcpd))
+        found += changes.on_tcpd(data.tcpd, detectors, models, rng, advance)
+    make: dict[str, Callable[[int], UnderlyingModel]] = {
+        name: partial(_sized, name) for name in dict.fromkeys([*models, VECTOR_MODEL])
+    }
+    if data.vectors:
+        advance = bar.part("vectors", len(data.vectors))
+        for corpus, series in data.vectors.items():
+            found += changes.vectors(corpus, series, detectors, make, rng)
+            advance()
+    return found
+
+
+def _sized(name: str, outputs: int) -> UnderlyingModel:
+    return build(name, Options(y_dim=outputs))
+
+
+def _forecasts(
+    data: Corpora, models: Mapping[str, UnderlyingModel], rng: np.random.Generator, bar: _Bar
+) -> tuple[list[ForecastRow], list[NabRow]]:
+    rows: list[ForecastRow] = []
+    anomalies: list[NabRow] = []
+    for corpus, everything in data.scalars.items():
+        series = [one for one in everything if forecasts.scorable(one.y)]
+        advance = bar.part(f"forecasts: {corpus}", len(series))
+        strange: dict[str, list[Floats]] = {}
+        scores: dict[str, list[SeriesScore]] = {}
+        for one in series:
+            for method, score in _scored(one, models, strange).items():
+                scores.setdefault(method, []).append(score)
+            advance()
+        if not series:
+            continue
+        others = scores[next(iter(baselines.FORECASTERS))]
+        rows += [
+            ForecastRow(corpus, method, forecasts.pooled(each, others, rng))
+            for method, each in scores.items()
+        ]
+        if corpus == NAB:
+            anomalies = _anomalies(series, strange, rng)
+    return rows, anomalies
+
+
+def _scored(
+    one: Scalars, models: Mapping[str, UnderlyingModel], strange: dict[str, list[Floats]]
+) -> dict[str, SeriesScore]:
+    """Scores of every forecaster on one series; strange: gains the probabilities answered."""
+    location, scale = changes.scaled(one.y[:, None])
+    first = forecasts.first_scored(one.y)
+    scores = {}
+    for name, model in models.items():
+        (followed,) = follow(model, [one.y[:, None].tolist()], Settings(), forecasts.LEVELS)
+        answers = followed.answers
+        assert answers is not None
+        summary = answers.summary
+        forecast = Forecast(
+            answers.log_score, summary.mean[:, 0], summary.cdf[:, 0], summary.quantiles[:, :, 0]
+        )
+        scores[name] = forecasts.score(one.y, forecast, scale[0], first)
+        for kind, values in (
+            ("changed_probability", answers.changed),
+            ("recent_change_probability", answers.recent),
+            ("-log_score", -answers.log_score),
+        ):
+            strange.setdefault(f"{name}, {kind}", []).append(values)
+    z = (one.y - location[0]) / scale[0]
+    for name, forecaster in baselines.FORECASTERS.items():
+        forecast = forecasts.of_normal(z, forecaster(z))
+        scores[name] = forecasts.score(z, forecast, 1.0, first)
+    return scores
+
+
+def _anomalies(
+    series: Sequence[Scalars], strange: dict[str, list[Floats]], rng: np.random.Generator
+) -> list[NabRow]:
+    weighted = [nab.weights(each.window) for each in series if each.window is not None]
+    detectors = {
+        **strange,
+        "windowed Gaussian": [nab.windowed_gaussian(each.y) for each in series],
+        "random": [rng.random(len(each.y)) for each in series],
+        baselines.NOTHING: [np.zeros(len(each.y)) for each in series],
+    }
+    return [NabRow(name, nab.score(scores, weighted, rng)) for name, scores in detectors.items()]

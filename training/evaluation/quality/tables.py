@@ -1,0 +1,250 @@
+"""The results as tables, for the terminal, a page and Markdown alike."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Sequence
+from typing import Any, NamedTuple
+
+from rich.box import SIMPLE_HEAD
+from rich.table import Table as RichTable
+
+from training.evaluation.quality.changes import ChangeRow, FamilyRow, Sizes
+from training.evaluation.quality.corpora import MARGINS
+from training.evaluation.quality.evaluate import ForecastRow, NabRow, Results
+from training.evaluation.quality.forecasts import RUNAWAY
+from training.statistics.intervals import Estimate, formatted
+
+NONE = "-"
+
+
+class Table(NamedTuple):
+    """A table of texts; the first `named` columns name a row, the others hold numbers."""
+
+    title: str
+    caption: str
+    heads: tuple[str, ...]
+    rows: list[tuple[str, ...]]
+    named: int = 2
+
+
+def tables(results: Results) -> list[Table]:
+    """Every table that there are results for."""
+    corpora = dict.fromkeys(row.corpus for row in results.changes)
+    found = [_families(results.families)]
+    found += [_changes(corpus, results.changes) for corpus in corpora]
+    found += [_densities(results.forecasts), _errors(results.forecasts)]
+    found += [_calibration(results.forecasts), _nab(results.nab)]
+    return [each for each in found if each.rows]
+
+
+def _families(rows: Iterable[FamilyRow]) -> Table:
+    sizes = Sizes()
+    shifts = [f"{shift:g} sd" for shift in sizes.shifts]
+    return Table(
+        "Simulated families",
+        f"False alarms per 1,000 quiet observations ({INTERVAL}); then for each size of shift the "
+        f"median delay, in observations, and the share found within {sizes.within}. A method "
+        "that alarms all the time also finds shifts.",
+        ("family", "method", "false per 1,000", *shifts),
+        [
+            (
+                row.family,
+                row.method,
+                formatted(row.false, 2),
+                *(
+                    f"{_whole(delay)} ({found:.0%})"
+                    for delay, found in zip(row.delay, row.found, strict=True)
+                ),
+            )
+            for row in rows
+        ],
+    )
+
+
+INTERVAL = "mean and 95 % bootstrap interval over series"
+
+
+def _changes(corpus: str, rows: Iterable[ChangeRow]) -> Table:
+    chosen = [row for row in rows if row.corpus == corpus]
+    margin = MARGINS.get(corpus)
+    heads = ["method", "F1", "detections"]
+    if margin is None:
+        caption = f"F1 (margin 5) and covering by the benchmark's scorer, {INTERVAL}."
+        heads.insert(2, "covering")
+    else:
+        caption = f"F1 of detected changes within {margin} observations, {INTERVAL}."
+    return Table(
+        f"Changes: {corpus}",
+        caption,
+        tuple(heads),
+        [
+            (
+                row.method,
+                formatted(row.f1),
+                *([] if row.cover is None else [formatted(row.cover)]),
+                str(row.detections),
+            )
+            for row in chosen
+        ],
+        1,
+    )
+
+
+def _densities(rows: Iterable[ForecastRow]) -> Table:
+    return Table(
+        "Forecasts: log score and CRPS",
+        f"One step ahead, each series in the scale of its warm-up, {INTERVAL}. Lead: log score "
+        "less that of the last value, median over series. Relative: CRPS as a share of the last "
+        "value's, geometric mean over series.",
+        ("corpus", "method", "log score", "lead", "CRPS", "relative"),
+        [
+            (
+                row.corpus,
+                row.method,
+                _rounded(row.score.log_score),
+                _fixed(row.score.lead),
+                _rounded(row.score.crps),
+                _fixed(row.score.relative_crps),
+            )
+            for row in rows
+        ],
+    )
+
+
+def _errors(rows: Iterable[ForecastRow]) -> Table:
+    return Table(
+        "Forecasts: error and runaways",
+        f"Mean absolute error in the scale of the warm-up, {INTERVAL}; as a share of the last "
+        "value's, geometric mean over series. Runaway: largest distance of a predictive mean from "
+        "the range of the labels, in their standard deviations, and the number of series with "
+        f"more than {RUNAWAY:g}.",
+        ("corpus", "method", "error", "relative", "runaway", "series"),
+        [
+            (
+                row.corpus,
+                row.method,
+                _rounded(row.score.error),
+                _fixed(row.score.relative_error),
+                f"{row.score.runaway:.2g}",
+                str(row.score.runaways),
+            )
+            for row in rows
+        ],
+    )
+
+
+def _calibration(rows: Iterable[ForecastRow]) -> Table:
+    return Table(
+        "Calibration",
+        "Share of labels in 90 % intervals: pooled, and of the series with the lowest and the "
+        "highest. KS: distance of the pooled PITs from uniform.",
+        ("corpus", "method", "coverage", "lowest", "highest", "KS"),
+        [
+            (
+                row.corpus,
+                row.method,
+                *map(_fixed, (row.score.coverage, row.score.lowest, row.score.highest)),
+                _fixed(row.score.ks),
+            )
+            for row in rows
+        ],
+    )
+
+
+def _nab(rows: Iterable[NabRow]) -> Table:
+    return Table(
+        "Anomalies: NAB, standard profile",
+        "Other half: the threshold is the best one of a random half of the series, the score that "
+        "of the other half; mean and standard deviation over 20 splits. In-sample: with the best "
+        "threshold of all series.",
+        ("anomaly score", "other half", "in-sample"),
+        [
+            (
+                row.method,
+                NONE
+                if math.isnan(row.score.mean)
+                else f"{row.score.mean:.1f} ± {row.score.sd:.1f}",
+                f"{row.score.in_sample:.1f}",
+            )
+            for row in rows
+        ],
+        1,
+    )
+
+
+def for_terminal(table: Table) -> RichTable:
+    """The table as rich prints it."""
+    made = RichTable(
+        box=SIMPLE_HEAD, title=table.title, caption=table.caption, padding=(0, 1, 0, 0)
+    )
+    for k, head in enumerate(table.heads):
+        if k < table.named:
+            made.add_column(head)
+        else:
+            made.add_column(head, justify="right", no_wrap=True)
+    group = table.rows[0][0]
+    for row in table.rows:
+        if table.named > 1 and row[0] != group:
+            made.add_section()
+            group = row[0]
+        made.add_row(*row)
+    return made
+
+
+def markdown(found: Sequence[Table]) -> str:
+    """The tables for a page of documentation."""
+    parts = []
+    for table in found:
+        numbers = len(table.heads) - table.named
+        lines = [
+            f"### {table.title}",
+            "",
+            table.caption,
+            "",
+            f"| {' | '.join(table.heads)} |",
+            "|" + "---|" * table.named + "---:|" * numbers,
+            *(f"| {' | '.join(row)} |" for row in table.rows),
+        ]
+        parts.append("\n".join(lines))
+    return "\n\n".join(parts) + "\n"
+
+
+def as_json(results: Results) -> dict[str, Any]:
+    """All numbers in JSON types; those that are not finite are null."""
+    fields: dict[str, Any] = _json(results)
+    for row in fields["forecasts"]:
+        del row["score"]["pit"]
+    return fields
+
+
+def _json(value: Any) -> Any:
+    if hasattr(value, "_asdict"):
+        return {key: _json(field) for key, field in value._asdict().items()}
+    if isinstance(value, (list, tuple)):
+        return [_json(item) for item in value]
+    if isinstance(value, float):
+        return value if math.isfinite(value) else None
+    return value
+
+
+def _whole(value: float) -> str:
+    return f"{value:g}" if math.isfinite(value) else NONE
+
+
+def _rounded(value: Estimate) -> str:
+    """Mean and interval to three digits: scales of a warm-up may be tiny."""
+    if math.isnan(value.half_width):
+        return f"{value.mean:.3g}"
+    return f"{value.mean:.3g} ± {value.half_width:.2g}"
+
+
+def _fixed(value: float) -> str:
+    return f"{value:.3f}" if math.isfinite(value) else NONE
+
+
+def interval(estimate: Estimate) -> tuple[float, float]:
+    """Ends of an interval; of one series the mean itself."""
+    if math.isnan(estimate.low):
+        return estimate.mean, estimate.mean
+    return estimate.low, estimate.high
