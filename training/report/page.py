@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Iterable, Mapping
 from html import escape
 from pathlib import Path
 from typing import Any
 
 from training.figures import rendering as figures
+from training.figures.chart import Chart
 from training.figures.rendering import FONT
 from training.report.contents import Calibration, Comparison, Metric, Report, as_json
 from training.statistics.intervals import Estimate, formatted
@@ -78,16 +80,16 @@ def _about(report: Report) -> str:
         ("seed", environment.seed),
         ("time of training", f"{environment.wall_time_s:.1f} s"),
     ]
-    return _section("Model", _table("what was trained, and where", ("", ""), rows))
+    return section("Model", table("what was trained, and where", ("", ""), rows))
 
 
 def _metrics(metrics: Iterable[Metric]) -> str:
     rows = [
-        (one.name, one.unit, _Number(formatted(one.estimate)), *_ends(one.estimate))
+        (one.name, one.unit, Number(formatted(one.estimate)), *_ends(one.estimate))
         for one in metrics
     ]
     heads = ("metric", "unit", "mean", "95 % from", "to", "sequences")
-    return _section("Metrics", _table("mean over sequences with its 95 % interval", heads, rows))
+    return section("Metrics", table("mean over sequences with its 95 % interval", heads, rows))
 
 
 def _comparisons(comparisons: Iterable[Comparison]) -> str:
@@ -95,15 +97,15 @@ def _comparisons(comparisons: Iterable[Comparison]) -> str:
         (
             one.method,
             one.metric,
-            _Number(formatted(one.estimate)),
-            _Number("" if one.difference is None else formatted(one.difference)),
-            _Number(one.estimate.count),
+            Number(formatted(one.estimate)),
+            Number("" if one.difference is None else formatted(one.difference)),
+            Number(one.estimate.count),
         )
         for one in comparisons
     ]
     heads = ("method", "metric", "mean", "model less method", "sequences")
     caption = "other methods on the same sequences; differences are paired, with 95 % intervals"
-    return _section("Comparison", _table(caption, heads, rows)) if rows else ""
+    return section("Comparison", table(caption, heads, rows)) if rows else ""
 
 
 def _calibration(calibration: Calibration | None) -> str:
@@ -112,30 +114,29 @@ def _calibration(calibration: Calibration | None) -> str:
     parts = []
     rows: list[tuple[Any, ...]] = []
     if calibration.pit_distance is not None:
-        rows.append(("distance of PITs from uniform", _Number(f"{calibration.pit_distance:.4f}")))
+        rows.append(("distance of PITs from uniform", Number(f"{calibration.pit_distance:.4f}")))
     if calibration.class_error is not None:
-        rows.append(("expected calibration error", _Number(f"{calibration.class_error:.4f}")))
+        rows.append(("expected calibration error", Number(f"{calibration.class_error:.4f}")))
     if rows:
-        parts.append(_table("0 is perfect", ("measure", "value"), rows))
+        parts.append(table("0 is perfect", ("measure", "value"), rows))
     if calibration.coverage:
-        levels = [(_Number(f"{a:.0%}"), _Number(f"{b:.1%}")) for a, b in calibration.coverage]
+        levels = [(Number(f"{a:.0%}"), Number(f"{b:.1%}")) for a, b in calibration.coverage]
         caption = "share of labels inside central predictive intervals"
-        parts.append(_table(caption, ("level", "inside"), levels))
-    return _section("Calibration", "".join(parts))
+        parts.append(table(caption, ("level", "inside"), levels))
+    return section("Calibration", "".join(parts))
 
 
 def _figures(report: Report) -> str:
     parts = [
-        f"<h3>{escape(chart.title)}</h3>\n<figure>{figures.div(chart, f'figure-{k}')}"
-        f"<figcaption>{escape(chart.description)}</figcaption></figure>\n"
+        f"<h3>{escape(chart.title)}</h3>\n{figure(chart, f'figure-{k}')}"
         for k, chart in enumerate(report.figures)
     ]
-    return _section("Figures", "".join(parts)) if parts else ""
+    return section("Figures", "".join(parts)) if parts else ""
 
 
 def _configuration(configuration: Mapping[str, Any]) -> str:
     rows = list(_flat(configuration))
-    return _section("Configuration", _table("as it was given", ("setting", "value"), rows))
+    return section("Configuration", table("as it was given", ("setting", "value"), rows))
 
 
 def _flat(settings: Mapping[str, Any], before: str = "") -> Iterable[tuple[str, str]]:
@@ -146,32 +147,42 @@ def _flat(settings: Mapping[str, Any], before: str = "") -> Iterable[tuple[str, 
             yield f"{before}{key}", str(value)
 
 
-class _Number(str):
+class Number(str):
     """A cell in a column of numbers."""
 
     __slots__ = ()
 
-    def __new__(cls, value: object) -> _Number:
+    def __new__(cls, value: object) -> Number:
+        """Of any value, by its text."""
         return super().__new__(cls, value)
 
 
-def _ends(estimate: Estimate) -> tuple[_Number, ...]:
+def _ends(estimate: Estimate) -> tuple[Number, ...]:
     if estimate.count == 1:
-        return _Number(""), _Number(""), _Number(1)
-    low = _Number(f"{estimate.low:.3f}")
-    high = _Number(f"{estimate.high:.3f}")
-    return low, high, _Number(estimate.count)
+        return Number(""), Number(""), Number(1)
+    low = Number(f"{estimate.low:.3f}")
+    high = Number(f"{estimate.high:.3f}")
+    return low, high, Number(estimate.count)
 
 
-def _section(title: str, inner: str) -> str:
-    identity = title.lower()
+def figure(chart: Chart, identity: str) -> str:
+    """A chart with its description; identity: its own in the page."""
     return (
-        f'<section aria-labelledby="{identity}">\n<h2 id="{identity}">{title}</h2>\n'
+        f"<figure>{figures.div(chart, identity)}"
+        f"<figcaption>{escape(chart.description)}</figcaption></figure>\n"
+    )
+
+
+def section(title: str, inner: str) -> str:
+    """A section of a page; inner: HTML."""
+    identity = re.sub("[^a-z0-9]+", "-", title.lower())
+    return (
+        f'<section aria-labelledby="{identity}">\n<h2 id="{identity}">{escape(title)}</h2>\n'
         f"{inner}</section>\n"
     )
 
 
-def _table(caption: str, heads: Iterable[str], rows: Iterable[Iterable[Any]]) -> str:
+def table(caption: str, heads: Iterable[str], rows: Iterable[Iterable[Any]]) -> str:
     """A table whose first column names its rows; empty `heads` are omitted."""
     named = [head for head in heads if head]
     top = "".join(f'<th scope="col">{escape(head)}</th>' for head in named)
@@ -186,7 +197,7 @@ def _table(caption: str, heads: Iterable[str], rows: Iterable[Iterable[Any]]) ->
 def _row(cells: list[Any]) -> str:
     first = f'<th scope="row">{escape(str(cells[0]))}</th>'
     rest = (
-        f"<td{' class=number' if isinstance(cell, _Number) else ''}>{escape(str(cell))}</td>"
+        f"<td{' class=number' if isinstance(cell, Number) else ''}>{escape(str(cell))}</td>"
         for cell in cells[1:]
     )
     return first + "".join(rest)

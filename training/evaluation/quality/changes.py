@@ -1,7 +1,9 @@
 """How well changes are found: in simulated families, on vectors, and on TCPD.
 
-An alarm of a model is an event that is confirmed (once for each event) or `changed_probability`
-crossing .9. Its delay counts the observations from the shift on, the first one included.
+An alarm of a model is an event that is confirmed or `changed_probability` crossing .9. On quiet
+series each event counts once, when it is first confirmed. A shift is also found by the confirmation
+of an earlier event at a new start. Delays count the observations from the shift on, the first one
+included.
 """
 
 from __future__ import annotations
@@ -26,8 +28,18 @@ from training.evaluation.quality.families import FAMILIES, Family
 from training.statistics.intervals import Estimate, bootstrap
 
 Floats = NDArray[np.float64]
-# Alarm times of series (B, T) of one length, by method.
-Watch = Callable[[Floats], Mapping[str, list[list[int]]]]
+CROSSED = outliers.ALARMS[-1]  # `changed_probability` crossing .9
+
+
+class Alarms(NamedTuple):
+    """Times of the alarms of one series: of new ones, and also of those that were moved."""
+
+    new: list[int]
+    moved: list[int]
+
+
+# Alarms of series (B, T) of one length, by method.
+Watch = Callable[[Floats], Mapping[str, list[Alarms]]]
 
 
 class Sizes(NamedTuple):
@@ -68,12 +80,15 @@ class ChangeRow(NamedTuple):
 def watch_model(name: str, model: UnderlyingModel) -> Watch:
     """Alarms of a model with the service's defaults."""
 
-    def watch(y: Floats) -> dict[str, list[list[int]]]:
+    def watch(y: Floats) -> dict[str, list[Alarms]]:
         followed = follow(model, y[..., None].tolist(), Settings())
         raised = [outliers.alarms(each) for each in followed]
         return {
-            f"{name}, {label}": [each[kind] for each in raised]
-            for kind, label in (("confirmed", "confirmed"), (outliers.ALARMS[2], "changed > .9"))
+            f"{name}, confirmed": [
+                Alarms(new["confirmed"], [t for t, e in each.events if e.state == "confirmed"])
+                for new, each in zip(raised, followed, strict=True)
+            ],
+            f"{name}, changed > .9": [Alarms(each[CROSSED], each[CROSSED]) for each in raised],
         }
 
     return watch
@@ -82,13 +97,14 @@ def watch_model(name: str, model: UnderlyingModel) -> Watch:
 def watch_baseline(name: str, detector: Detector) -> Watch:
     """Alarms of a baseline, those of the warm-up left out."""
 
-    def watch(y: Floats) -> dict[str, list[list[int]]]:
+    def watch(y: Floats) -> dict[str, list[Alarms]]:
         warmup = Defaults().warmup
         raised = []
         for series in y:
             location, scale = scaled(series[:, None])
             alarms = baselines.alarms_of(detector, series[:, None], location, scale)
-            raised.append([t for t in alarms if t >= warmup])
+            later = [t for t in alarms if t >= warmup]
+            raised.append(Alarms(later, later))
         return {name: raised}
 
     return watch
@@ -111,7 +127,7 @@ def simulate(
             raised = watch(quiet)
             after = [watch(y) for y in shifted]
             for method, alarms in raised.items():
-                rates = [1000 * len(times) / sizes.quiet_length for times in alarms]
+                rates = [1000 * len(each.new) / sizes.quiet_length for each in alarms]
                 delays = [_delays(each[method], sizes) for each in after]
                 yield FamilyRow(
                     family.name,
@@ -134,9 +150,11 @@ def _draw(family: Family, rng: np.random.Generator, sizes: Sizes) -> tuple[Float
     return quiet, shifted
 
 
-def _delays(alarms: Sequence[Sequence[int]], sizes: Sizes) -> list[float]:
+def _delays(alarms: Sequence[Alarms], sizes: Sizes) -> list[float]:
     first = sizes.shift_at
-    return [min((t - first + 1 for t in times if t >= first), default=math.inf) for times in alarms]
+    return [
+        min((t - first + 1 for t in each.moved if t >= first), default=math.inf) for each in alarms
+    ]
 
 
 def f1(truth: Sequence[int], detected: Sequence[int], margin: int) -> float:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -74,7 +74,9 @@ def _nab(file: Path, into: Corpora) -> None:
     arrays = _arrays(file)
     names = [key.removesuffix("__value") for key in arrays if key.endswith("__value")]
     into.scalars["NAB"] = [
-        Scalars(name, arrays[f"{name}__value"].astype(float), arrays[f"{name}__window"] > 0)
+        Scalars(
+            name, arrays[f"{name}__value"].astype(float), arrays[f"{name}__window"].astype(bool)
+        )
         for name in names
     ]
 
@@ -114,12 +116,12 @@ def _elec2(file: Path, into: Corpora) -> None:
     ]
 
 
-def _vectors(name: str, arrays: Mapping[str, NDArray[np.generic]]) -> Vectors:
+def _vectors(name: str, arrays: Mapping[str, NDArray[Any]]) -> Vectors:
     changes = np.flatnonzero(arrays[f"{name}__changepoint"]).tolist()
     return Vectors(name, arrays[f"{name}__x"].astype(float), changes)
 
 
-def _arrays(file: Path) -> dict[str, NDArray[np.generic]]:
+def _arrays(file: Path) -> dict[str, NDArray[Any]]:
     with np.load(file, allow_pickle=False) as content:
         return {key: content[key] for key in content.files}
 

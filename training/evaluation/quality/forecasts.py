@@ -56,9 +56,9 @@ class Score(NamedTuple):
     """Means over the series of a corpus.
 
     lead: log score less the last value's, median over series. relative_error, relative_crps: as
-    shares of the last value's, geometric means over series. coverage: share of labels in 90 % intervals, pooled; lowest, highest: of any series.
-    ks: of the pooled PITs from uniform. runaway: the largest of any series; runaways: number of
-    series with more than `RUNAWAY`.
+    shares of the last value's, geometric means over series. coverage: share of labels in 90 %
+    intervals, pooled; lowest, highest: of any series. ks: of the pooled PITs from uniform.
+    runaway: the largest of any series; runaways: number of series with more than `RUNAWAY`.
     """
 
     log_score: Estimate
@@ -120,7 +120,8 @@ def crps(label: Floats, quantiles: Floats) -> Floats:
     """
     error = label[:, None] - quantiles
     levels = np.array(LEVELS)
-    return 2 * np.maximum(levels * error, (levels - 1) * error).mean(1)
+    mean: Floats = np.maximum(levels * error, (levels - 1) * error).mean(1)
+    return 2 * mean
 
 
 def runaway(y: Floats, mean: Floats, spread: float) -> float:

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import json
 import math
 from collections.abc import Iterable, Sequence
+from pathlib import Path
 from typing import Any, NamedTuple
 
 from rich.box import SIMPLE_HEAD
+from rich.console import Console
 from rich.table import Table as RichTable
 
 from training.evaluation.quality.changes import ChangeRow, FamilyRow, Sizes
@@ -192,6 +195,15 @@ def for_terminal(table: Table) -> RichTable:
     return made
 
 
+def show(results: Results, console: Console) -> None:
+    """Print every table, and what was not measured."""
+    for table in tables(results):
+        console.print(for_terminal(table))
+    if results.missing:
+        console.print(f"not measured, as it is not there: {', '.join(results.missing)}")
+    console.print(f"{results.took_s:.0f} s, torch {results.torch}, Python {results.python}")
+
+
 def markdown(found: Sequence[Table]) -> str:
     """The tables for a page of documentation."""
     parts = []
@@ -208,6 +220,13 @@ def markdown(found: Sequence[Table]) -> str:
         ]
         parts.append("\n".join(lines))
     return "\n\n".join(parts) + "\n"
+
+
+def write_numbers(file: Path, results: Results) -> None:
+    """Write all numbers as JSON."""
+    text = json.dumps(as_json(results), indent=1, ensure_ascii=False, allow_nan=False)
+    file.parent.mkdir(parents=True, exist_ok=True)
+    file.write_text(text + "\n", "utf-8")
 
 
 def as_json(results: Results) -> dict[str, Any]:

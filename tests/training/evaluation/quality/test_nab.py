@@ -1,0 +1,94 @@
+"""The NAB score: 100 for the perfect detector, 0 for none, and values by hand."""
+
+import math
+
+import numpy as np
+import pytest
+
+from training.evaluation.quality import nab
+
+
+def window(n, *spans):
+    inside = np.zeros(n, dtype=bool)
+    for start, end in spans:
+        inside[start:end] = True
+    return inside
+
+
+def flags(n, *at):
+    scores = np.zeros(n)
+    scores[list(at)] = 1.0
+    return scores
+
+
+def sigmoid(y):
+    return 2 / (1 + math.exp(5 * y)) - 1
+
+
+TWO = nab.weights(window(1000, (400, 450), (700, 750)))
+
+
+def test_the_perfect_detector_has_100_and_nothing_has_0():
+    perfect = nab.curve([flags(1000, 400, 700)], [TWO])
+    assert perfect.at(1.0) == pytest.approx(100.0)
+    assert perfect.best() == (pytest.approx(100.0), 1.0)
+    assert nab.curve([np.full(1000, np.nan)], [TWO]).best() == (0.0, np.inf)
+
+
+def test_a_late_detection_counts_less_and_only_the_first_counts():
+    late = nab.curve([flags(1000, 449, 700)], [TWO]).at(1.0)
+    assert late == pytest.approx(100 * (3 + sigmoid(-1 / 50) / sigmoid(-1)) / 4)
+    again = nab.curve([flags(1000, 400, 420, 449, 700)], [TWO]).at(1.0)
+    assert again == pytest.approx(100.0)
+
+
+def test_false_detections_cost_less_just_after_a_window():
+    def cost(at):
+        return 100.0 - nab.curve([flags(1000, 400, 700, at)], [TWO]).at(1.0)
+
+    assert cost(300) == pytest.approx(100 * 0.11 / 4)
+    assert cost(600) == pytest.approx(100 * 0.11 / 4, rel=1e-3)
+    assert cost(451) == pytest.approx(100 * -0.11 * sigmoid(2 / 49) / 4)
+    assert cost(100) == 0.0  # of the probation: 15 %
+
+
+def test_the_probation_of_a_long_series_is_750():
+    assert nab.weights(window(20_000)).first == 750
+    assert nab.weights(window(1000)).first == 150
+
+
+def test_equal_scores_are_flagged_together():
+    found = nab.curve([np.ones(1000)], [TWO])
+    assert len(found.threshold) == 2
+    assert found.at(1.0) < 0
+
+
+def test_a_threshold_comes_from_the_other_half():
+    n = 1000
+    weighted = [nab.weights(window(n, (400, 450))) for _ in range(8)]
+    same = nab.score([flags(n, 400)] * 8, weighted, np.random.default_rng(0))
+    assert same == (pytest.approx(100.0), pytest.approx(100.0), pytest.approx(0.0))
+    # Thresholds of one series say nothing of another: in-sample is better.
+    rng = np.random.default_rng(1)
+    noise = [rng.random(n) for _ in range(8)]
+    found = nab.score(noise, weighted, rng)
+    assert found.mean < found.in_sample
+
+
+def test_the_windowed_gaussian_by_hand():
+    y = np.random.default_rng(0).normal(size=300)
+    found = nab.windowed_gaussian(y)
+    mean, sd = y[:200].mean(), y[:200].std()
+    expected = 1 - 0.5 * math.erfc(abs(y[200] - mean) / sd / math.sqrt(2))
+    assert found[200] == pytest.approx(expected)
+    assert found[0] == 0.0
+
+
+def test_the_window_moves_in_steps(monkeypatch):
+    monkeypatch.setattr(nab, "WINDOW", 50)
+    monkeypatch.setattr(nab, "STEP", 10)
+    y = np.random.default_rng(0).normal(size=200)
+    found = nab.windowed_gaussian(y)
+    recent = y[110:160]  # known when observations 160 to 169 are judged
+    expected = 1 - 0.5 * math.erfc(abs(y[165] - recent.mean()) / recent.std() / math.sqrt(2))
+    assert found[165] == pytest.approx(expected)
