@@ -1,9 +1,7 @@
 """How well changes are found: in simulated families, on vectors, and on TCPD.
 
-An alarm of a model is an event that is confirmed or `changed_probability` crossing .9. On quiet
-series each event counts once, when it is first confirmed. A shift is also found by the confirmation
-of an earlier event at a new start. Delays count the observations from the shift on, the first one
-included.
+An alarm of a model is an event that is confirmed or `changed_probability` crossing .9. Delays count
+the observations from the shift on, the first one included.
 """
 
 from __future__ import annotations
@@ -20,7 +18,7 @@ from model_core.defaults import Defaults
 from model_core.upm.base import UnderlyingModel
 from model_core.upm.conjugate import Gaussian
 from training.evaluation import outliers, tcpd
-from training.evaluation.online import Settings, follow, segmentation, warm
+from training.evaluation.online import Followed, Settings, follow, segmentation, warm
 from training.evaluation.quality import baselines
 from training.evaluation.quality.baselines import Detector
 from training.evaluation.quality.corpora import MARGINS, Vectors
@@ -29,17 +27,8 @@ from training.statistics.intervals import Estimate, bootstrap
 
 Floats = NDArray[np.float64]
 CROSSED = outliers.ALARMS[-1]  # `changed_probability` crossing .9
-
-
-class Alarms(NamedTuple):
-    """Times of the alarms of one series: of new ones, and also of those that were moved."""
-
-    new: list[int]
-    moved: list[int]
-
-
-# Alarms of series (B, T) of one length, by method.
-Watch = Callable[[Floats], Mapping[str, list[Alarms]]]
+# Alarm times of series (B, T) of one length, by method.
+Watch = Callable[[Floats], Mapping[str, list[list[int]]]]
 
 
 class Sizes(NamedTuple):
@@ -80,31 +69,41 @@ class ChangeRow(NamedTuple):
 def watch_model(name: str, model: UnderlyingModel) -> Watch:
     """Alarms of a model with the service's defaults."""
 
-    def watch(y: Floats) -> dict[str, list[Alarms]]:
+    def watch(y: Floats) -> dict[str, list[list[int]]]:
         followed = follow(model, y[..., None].tolist(), Settings())
-        raised = [outliers.alarms(each) for each in followed]
         return {
-            f"{name}, confirmed": [
-                Alarms(new["confirmed"], [t for t, e in each.events if e.state == "confirmed"])
-                for new, each in zip(raised, followed, strict=True)
-            ],
-            f"{name}, changed > .9": [Alarms(each[CROSSED], each[CROSSED]) for each in raised],
+            f"{name}, confirmed": [confirmations(each) for each in followed],
+            f"{name}, changed > .9": [outliers.alarms(each)[CROSSED] for each in followed],
         }
 
     return watch
 
 
+def confirmations(followed: Followed) -> list[int]:
+    """Times at which events were confirmed.
+
+    One that is relocated counts again where its new start is after its confirmation: it cannot be
+    the same change.
+    """
+    times = []
+    latest: dict[int, int] = {}
+    for t, event in followed.events:
+        if event.state == "confirmed" and event.start > latest.get(event.id, -1):
+            times.append(t)
+            latest[event.id] = t
+    return times
+
+
 def watch_baseline(name: str, detector: Detector) -> Watch:
     """Alarms of a baseline, those of the warm-up left out."""
 
-    def watch(y: Floats) -> dict[str, list[Alarms]]:
+    def watch(y: Floats) -> dict[str, list[list[int]]]:
         warmup = Defaults().warmup
         raised = []
         for series in y:
             location, scale = scaled(series[:, None])
             alarms = baselines.alarms_of(detector, series[:, None], location, scale)
-            later = [t for t in alarms if t >= warmup]
-            raised.append(Alarms(later, later))
+            raised.append([t for t in alarms if t >= warmup])
         return {name: raised}
 
     return watch
@@ -127,7 +126,7 @@ def simulate(
             raised = watch(quiet)
             after = [watch(y) for y in shifted]
             for method, alarms in raised.items():
-                rates = [1000 * len(each.new) / sizes.quiet_length for each in alarms]
+                rates = [1000 * len(times) / sizes.quiet_length for times in alarms]
                 delays = [_delays(each[method], sizes) for each in after]
                 yield FamilyRow(
                     family.name,
@@ -150,11 +149,9 @@ def _draw(family: Family, rng: np.random.Generator, sizes: Sizes) -> tuple[Float
     return quiet, shifted
 
 
-def _delays(alarms: Sequence[Alarms], sizes: Sizes) -> list[float]:
+def _delays(alarms: Sequence[Sequence[int]], sizes: Sizes) -> list[float]:
     first = sizes.shift_at
-    return [
-        min((t - first + 1 for t in each.moved if t >= first), default=math.inf) for each in alarms
-    ]
+    return [min((t - first + 1 for t in times if t >= first), default=math.inf) for times in alarms]
 
 
 def f1(truth: Sequence[int], detected: Sequence[int], margin: int) -> float:

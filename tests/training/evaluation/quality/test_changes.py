@@ -5,8 +5,10 @@ import math
 import numpy as np
 import pytest
 
+from model_core.events import Event
+from training.evaluation.online import Followed
 from training.evaluation.quality import changes
-from training.evaluation.quality.changes import Alarms, Sizes, f1
+from training.evaluation.quality.changes import Sizes, f1
 from training.evaluation.quality.families import FAMILIES, Family
 
 
@@ -24,15 +26,22 @@ def test_alarms_are_false_on_quiet_series_and_delays_count_the_first(monkeypatch
     def watch(y):
         # One alarm in each quiet series; of shifts only the large one is found, at once.
         quiet = y.shape[1] == sizes.quiet_length
-        if quiet:
-            return {"tests": [Alarms([7], [7, 9]) for _ in y]}
-        return {"tests": [Alarms([10], [10, *np.flatnonzero(one > 4)[:1]]) for one in y]}
+        return {"tests": [[7] if quiet else [10, *np.flatnonzero(one > 4)[:1]] for one in y]}
 
     (row,) = changes.simulate([watch], 0, sizes, lambda: None)
     assert (row.family, row.method) == ("zero", "tests")
     assert row.false.mean == pytest.approx(2.0)
     assert row.found == (0.0, 1.0)
     assert row.delay == (math.inf, 1.0)
+
+
+def test_a_relocated_event_counts_again_after_its_confirmation():
+    one = Event(1, "confirmed", 28, 30)
+    events = [
+        (30, one._replace(state="suspected")), (40, one), (45, one._replace(start=26)),
+        (90, one._replace(start=75)), (91, Event(2, "withdrawn", 80, 85)),
+    ]  # fmt: skip
+    assert changes.confirmations(Followed(events, [])) == [40, 90]
 
 
 def test_a_model_finds_large_shifts_in_normal_series(monkeypatch):
