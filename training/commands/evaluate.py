@@ -99,6 +99,7 @@ def everything(
         fail("--data (or MOCA_TEST_DATA) is needed: the folder that holds tcpd.json and the like")
     from rich.console import Console
 
+    from training.errors import TrainingError
     from training.evaluation.quality.evaluate import evaluate
     from training.evaluation.quality.tables import show, write_numbers
 
@@ -108,7 +109,7 @@ def everything(
     console = Console()
     try:
         results = evaluate(data, chosen, seed, console=console)
-    except OSError as error:
+    except (TrainingError, OSError) as error:
         fail(f"--data: {error}")
     show(results, console)
     try:

@@ -72,7 +72,7 @@ def _mark(facet: Facet, marks: Marks, at: int, y: Floats) -> list[Layer]:
         for low, high, place in zip(marks.low[shown], marks.high[shown], y[shown], strict=True):
             ends = _raised(facet, np.array([low, high]))
             layers.append(Line(ends, np.array([place, place]), "", colour, width=1.2))
-    symbol = SYMBOLS[at % len(SYMBOLS)]
+    symbol = SYMBOLS[(at + at // len(palette.SEGMENTS)) % len(SYMBOLS)]  # none has a twin
     value = _raised(facet, marks.value[shown])
     layers.append(Points(value, y[shown], marks.method, colour, symbol, 7.0))
     return layers

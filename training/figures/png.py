@@ -21,6 +21,7 @@ from training.figures.chart import Chart, Floats, Panel, Rules, edges
 INCH = 100  # pixels of a chart's size
 DPI = 200  # dots in an inch: twice as fine, for screens with two dots to a pixel
 POINTS = 0.8  # points of a PNG's marker to a pixel of the page's
+KEY_WIDTH, LETTER_WIDTH = 55, 6  # pixels of a key in the legend, and of each letter beside it
 EDGE = (1.0, 1.0, 1.0, 0.6)  # of markers, so that those close together stay distinct
 MARKERS = {
     "circle": "o",
@@ -201,13 +202,19 @@ def _legend(canvas: Figure) -> None:
             list(keys.values()),
             list(keys),
             loc="outside lower center",
-            ncols=min(len(keys), 7),
+            ncols=_legend_columns(canvas, list(keys)),
             frameon=False,
             fontsize=9,
         )
         for handle in legend.legend_handles:
             if isinstance(handle, PathCollection):
                 handle.set_alpha(1.0)  # that of the first point may be faint
+
+
+def _legend_columns(canvas: Figure, names: list[str]) -> int:
+    """Columns of keys that fit into the width, at most 7."""
+    widest = KEY_WIDTH + LETTER_WIDTH * max(map(len, names))
+    return max(1, min(len(names), 7, int(canvas.get_figwidth() * INCH / widest)))
 
 
 def _literal(text: str) -> str:

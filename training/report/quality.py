@@ -76,8 +76,9 @@ def charts(results: Results) -> dict[str, Chart]:
     if results.families:
         found["false_alarms"] = _false_alarms(results.families)
         found["delays"] = _delays(results.families)
-    if results.changes:
-        found["changes"] = _changes(results.changes)
+    for corpus in dict.fromkeys(row.corpus for row in results.changes):
+        rows = [row for row in results.changes if row.corpus == corpus]
+        found[f"changes_{corpus.lower()}"] = _changes(corpus, rows)
     if results.forecasts:
         found["forecasts"] = _forecasts(results.forecasts)
     for row in results.forecasts:
@@ -121,10 +122,14 @@ def _delays(rows: Sequence[FamilyRow]) -> Chart:
 _COMPARED = ("normal", "Student-t3", "lognormal", "AR(0.5)", "season of 24")
 
 
-def _changes(rows: Sequence[ChangeRow]) -> Chart:
-    scores = {(row.corpus, row.method): row.f1 for row in rows}
-    text = "F1 of detected changes, mean and 95 % interval over series."
-    return dots("Changes found", [_facet("F1", scores)], text)
+def _changes(corpus: str, rows: Sequence[ChangeRow]) -> Chart:
+    measures: dict[str, dict[tuple[str, str], Estimate]] = {
+        "F1": {(row.method, ""): row.f1 for row in rows},
+        "covering": {(row.method, ""): row.cover for row in rows if row.cover is not None},
+    }
+    facets = [_facet(measure, values) for measure, values in measures.items() if values]
+    text = f"{' and '.join(facet.measure for facet in facets)}, mean and 95 % interval over series."
+    return dots(f"Changes found: {corpus}", facets, text)
 
 
 def _forecasts(rows: Sequence[ForecastRow]) -> Chart:

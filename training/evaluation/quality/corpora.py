@@ -5,10 +5,12 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
+from zipfile import BadZipFile
 
 import numpy as np
 from numpy.typing import NDArray
 
+from training.errors import BadData
 from training.evaluation import tcpd
 
 Floats = NDArray[np.float64]
@@ -49,13 +51,16 @@ class Corpora(NamedTuple):
 
 
 def load(folder: Path) -> Corpora:
-    """Read what there is; raises FileNotFoundError where none of the files is."""
+    """Read what there is; raises FileNotFoundError where none of the files is, and BadData."""
     found = Corpora([], {}, {}, [])
     for file, read in _READERS.items():
         if not (folder / file).is_file():
             found.missing.append(file)
             continue
-        read(folder / file, found)
+        try:
+            read(folder / file, found)
+        except (KeyError, ValueError, BadZipFile) as error:
+            raise BadData(f"{folder / file}: cannot be read as that corpus: {error}") from error
     if len(found.missing) == len(_READERS):
         raise FileNotFoundError(
             f"{folder}: expected at least one of {', '.join(_READERS)}, found none"

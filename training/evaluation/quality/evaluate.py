@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import platform
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -27,6 +28,7 @@ from training.evaluation.quality.forecasts import Forecast, SeriesScore
 
 VECTOR_MODEL = "multivariate"  # scored on vectors beside the models that were asked for
 NAB = "NAB"
+SURPRISE = "-log_score"  # in the series' scale: one threshold serves all series
 
 
 class ForecastRow(NamedTuple):
@@ -82,7 +84,7 @@ def evaluate(
     sizes: Sizes | None = None,
     console: Console | None = None,
 ) -> Results:
-    """Measure models at the service's default settings; raises FileNotFoundError without data."""
+    """Measure models at the service's default settings; raises FileNotFoundError, BadData."""
     torch.set_num_threads(1)
     began = time.monotonic()
     data = corpora.load(folder)
@@ -169,7 +171,7 @@ def _forecasts(
             ForecastRow(corpus, method, forecasts.pooled(each, others, rng))
             for method, each in scores.items()
         ]
-        if corpus == NAB:
+        if corpus == NAB and any(each.window is not None and each.window.any() for each in series):
             anomalies = _anomalies(series, strange, rng)
     return rows, anomalies
 
@@ -193,7 +195,7 @@ def _scored(
         for kind, values in (
             ("changed_probability", answers.changed),
             ("recent_change_probability", answers.recent),
-            ("-log_score", -answers.log_score),
+            (SURPRISE, -answers.log_score - math.log(scale[0])),
         ):
             strange.setdefault(f"{name}, {kind}", []).append(values)
     z = (one.y - location[0]) / scale[0]

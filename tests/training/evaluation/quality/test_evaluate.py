@@ -101,6 +101,18 @@ def test_a_folder_without_data_is_refused(tmp_path):
     assert "--data (or MOCA_TEST_DATA) is needed" in result.stderr
 
 
+@pytest.mark.parametrize(
+    ("name", "content"),
+    [("tcpd.json", b"{"), ("nab.npz", b"no archive"), ("tcpd.json", b'{"one": {}}')],
+)
+def test_a_file_that_cannot_be_read_is_named(tmp_path, name, content):
+    (tmp_path / name).write_bytes(content)
+    result = CliRunner().invoke(app, ["all", "--data", str(tmp_path)])
+    assert result.exit_code == 2
+    assert name in result.stderr
+    assert "cannot be read as that corpus" in result.stderr
+
+
 def test_a_model_of_other_labels_is_refused(tmp_path):
     result = CliRunner().invoke(app, ["all", "--data", str(tmp_path), "--model", "poisson"])
     assert result.exit_code == 2
