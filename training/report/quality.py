@@ -133,20 +133,21 @@ def _changes(corpus: str, rows: Sequence[ChangeRow]) -> Chart:
 
 
 def _forecasts(rows: Sequence[ForecastRow]) -> Chart:
-    def share(value: float) -> Estimate:
-        return Estimate(value, math.nan, math.nan, 1)
-
+    places = [(row.corpus, row.method) for row in rows]
     measures = {
-        "CRPS": {(row.corpus, row.method): share(row.score.relative_crps) for row in rows},
-        "absolute error": {
-            (row.corpus, row.method): share(row.score.relative_error) for row in rows
-        },
+        "CRPS": [row.score.relative_crps for row in rows],
+        "absolute error": [row.score.relative_error for row in rows],
     }
     facets = [
-        _facet("share of the last value's", values)._replace(title=name, rule=1.0)
+        _facet("share of the last value's", dict(zip(places, values, strict=True)))._replace(
+            title=name, rule=1.0
+        )
         for name, values in measures.items()
     ]
-    text = "Shares of the last value's CRPS and absolute error, geometric means over series."
+    text = (
+        "Shares of the last value's CRPS and absolute error, geometric means over series with "
+        "95 % intervals."
+    )
     return dots("Forecasts beside the last value", facets, text)
 
 

@@ -64,9 +64,9 @@ class Score(NamedTuple):
     log_score: Estimate
     lead: float
     error: Estimate
-    relative_error: float
+    relative_error: Estimate
     crps: Estimate
-    relative_crps: float
+    relative_crps: Estimate
     coverage: float
     lowest: float
     highest: float
@@ -147,9 +147,9 @@ def pooled(
             one.log_score - other.log_score for one, other in zip(scores, last_value, strict=True)
         ),
         bootstrap([each.error for each in scores], rng),
-        _ratio([each.error for each in scores], [each.error for each in last_value]),
+        _ratio([each.error for each in scores], [each.error for each in last_value], rng),
         bootstrap([each.crps for each in scores], rng),
-        _ratio([each.crps for each in scores], [each.crps for each in last_value]),
+        _ratio([each.crps for each in scores], [each.crps for each in last_value], rng),
         covered(together),
         min(inside),
         max(inside),
@@ -166,7 +166,10 @@ def covered(pit: Floats) -> float:
     return float(calibration.coverage(torch.from_numpy(pit), level))
 
 
-def _ratio(errors: Sequence[float], others: Sequence[float]) -> float:
-    """Geometric mean of ratios, without series that the others forecast without any error."""
-    logs = [math.log(a / b) for a, b in zip(errors, others, strict=True) if a > 0 and b > 0]
-    return math.exp(math.fsum(logs) / len(logs)) if logs else math.nan
+def _ratio(values: Sequence[float], others: Sequence[float], rng: np.random.Generator) -> Estimate:
+    """Geometric mean of ratios, without series that either forecasts without any error."""
+    logs = [math.log(a / b) for a, b in zip(values, others, strict=True) if a > 0 and b > 0]
+    if not logs:
+        return Estimate(math.nan, math.nan, math.nan, 0)
+    mean, low, high, count = bootstrap(logs, rng)
+    return Estimate(math.exp(mean), math.exp(low), math.exp(high), count)

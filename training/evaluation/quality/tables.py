@@ -108,7 +108,7 @@ def _densities(rows: Iterable[ForecastRow]) -> Table:
                 _rounded(row.score.log_score),
                 _fixed(row.score.lead),
                 _rounded(row.score.crps),
-                _fixed(row.score.relative_crps),
+                _rounded(row.score.relative_crps),
             )
             for row in rows
         ],
@@ -128,7 +128,7 @@ def _errors(rows: Iterable[ForecastRow]) -> Table:
                 row.corpus,
                 row.method,
                 _rounded(row.score.error),
-                _fixed(row.score.relative_error),
+                _rounded(row.score.relative_error),
                 f"{row.score.runaway:.2g}",
                 str(row.score.runaways),
             )

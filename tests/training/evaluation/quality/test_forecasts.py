@@ -70,7 +70,8 @@ def test_corpora_are_pooled():
     found = forecasts.pooled(ours, last, np.random.default_rng(0))
     assert found.log_score.mean == 1.5
     assert found.lead == pytest.approx(-0.5)
-    assert found.relative_error == pytest.approx(1.0)  # half and twice
+    assert found.relative_error.mean == pytest.approx(1.0)  # half and twice
+    assert (found.relative_error.low, found.relative_error.high) == pytest.approx((0.5, 2.0))
     assert (found.coverage, found.lowest, found.highest) == (0.75, 0.5, 1.0)
     assert (found.runaway, found.runaways) == (5.0, 1)
 
