@@ -72,23 +72,23 @@ def _table(content: Table) -> str:
 
 def charts(results: Results) -> dict[str, Chart]:
     """Figures by name, those that there are results for."""
-    found: dict[str, Chart] = {}
+    figures: dict[str, Chart] = {}
     if results.families:
-        found["false_alarms"] = _false_alarms(results.families)
-        found["delays"] = _delays(results.families)
+        figures["false_alarms"] = _false_alarms(results.families)
+        figures["delays"] = _delays(results.families)
     for corpus in dict.fromkeys(row.corpus for row in results.changes):
         rows = [row for row in results.changes if row.corpus == corpus]
-        found[f"changes_{corpus.lower()}"] = _changes(corpus, rows)
+        figures[f"changes_{corpus.lower()}"] = _changes(corpus, rows)
     if results.forecasts:
-        found["forecasts"] = _forecasts(results.forecasts)
+        figures["forecasts"] = _forecasts(results.forecasts)
     for row in results.forecasts:
         if row.method == results.models[0]:
             title = f"Calibration of {row.method} on {row.corpus}"
             chart = calibration.real(torch.from_numpy(row.score.pit), title=title)
-            found[f"calibration_{row.corpus.lower()}"] = chart
+            figures[f"calibration_{row.corpus.lower()}"] = chart
     if results.nab:
-        found["nab"] = _nab(results.nab)
-    return found
+        figures["nab"] = _nab(results.nab)
+    return figures
 
 
 def _false_alarms(rows: Sequence[FamilyRow]) -> Chart:

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 import torch
 
-from training.figures import bandit, belief, palette, performance, trajectory
+from training.figures import bandit, belief, dots, palette, performance, trajectory
 from training.figures import calibration as calibrated
 from training.figures import performance as losses
 from training.figures.chart import Axis, Chart, Line, Panel, Points, edges
@@ -76,7 +76,15 @@ def training():
     )
 
 
+def dot_plot():
+    low = np.array([0.001, 1.0])
+    marks = [dots.Marks("one", 2 * low, low, 3 * low), dots.Marks("two", np.array([np.nan, 5.0]))]
+    facet = dots.Facet("rate", ["a", "b"], marks, "rates", floor=0.01, rule=0.5)
+    return dots.dots("Dots", [facet], "Rates by category.")
+
+
 FIGURES = {
+    "dots": dot_plot,
     "against": lambda: performance.against([facet()]),
     "over_time": lambda: performance.over_time([facet()]),
     "step_time": lambda: performance.step_time([curve("MOCA")]),
@@ -139,6 +147,18 @@ def test_performance_has_the_numbers_in_the_methods_order(tmp_path):
     assert traces[0]["line"]["color"] == palette.METHODS["MOCA"].colour
     assert layout["xaxis"]["type"] == "log"
     assert layout["yaxis"]["title"]["text"] == "test NLL (nats)"
+
+
+def test_dots_are_beside_each_other_and_never_below_the_floor(tmp_path):
+    traces, layout = read(save(dot_plot(), tmp_path / "a")[0])
+    one, two = (trace for trace in traces if trace["mode"] == "markers")
+    np.testing.assert_allclose(numbers(one["x"]), [0.01, 2.0])
+    np.testing.assert_allclose(numbers(two["x"]), [5.0])  # there is no other
+    assert numbers(one["y"])[1] > 1.0 > numbers(two["y"])[0]
+    assert layout["yaxis"]["ticktext"] == ["a", "b"]
+    assert layout["xaxis"]["ticktext"][0] == "≤ 0.01"
+    intervals = [numbers(trace["x"]) for trace in traces if trace["mode"] == "lines"]
+    np.testing.assert_allclose(intervals, [[0.01, 0.01], [1.0, 3.0]])
 
 
 def test_a_setting_of_nothing_stands_below_the_smallest(tmp_path):

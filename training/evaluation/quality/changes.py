@@ -170,21 +170,21 @@ def vectors(
 ) -> list[ChangeRow]:
     """F1 on a corpus of vectors; make: models by name, from the number of outputs."""
     margin = MARGINS[corpus]
-    found: dict[str, list[list[int]]] = {}
+    detections: dict[str, list[list[int]]] = {}
     for name, build in make.items():
-        found[name] = [
+        detections[name] = [
             follow(build(one.y.shape[1]), [one.y.tolist()], Settings())[0].confirmed()
             for one in series
         ]
     for name, detector in detectors.items():
-        found[name] = [
+        detections[name] = [
             baselines.alarms_of(detector, one.y, *scaled(one.y), apart=margin) for one in series
         ]
-    found[baselines.EVEN] = [
+    detections[baselines.EVEN] = [
         baselines.evenly_spaced(len(one.y), len(one.changes)) for one in series
     ]
     rows = []
-    for method, detected in found.items():
+    for method, detected in detections.items():
         pairs = zip(series, detected, strict=True)
         scores = [f1(one.changes, points, margin) for one, points in pairs]
         count = sum(map(len, detected))
@@ -202,7 +202,7 @@ def on_tcpd(
     """F1 and covering of univariate series, by the benchmark's scorer."""
     scores: dict[str, list[tuple[tcpd.Score, int]]] = {}
     for one in series:
-        for method, detected in _found(one, detectors, models).items():
+        for method, detected in _detections(one, detectors, models).items():
             result = tcpd.score(one.annotations, detected, len(one.values))
             scores.setdefault(method, []).append((result, len(detected)))
         advance()
@@ -218,19 +218,19 @@ def on_tcpd(
     ]
 
 
-def _found(
+def _detections(
     one: tcpd.Series, detectors: Mapping[str, Detector], models: Mapping[str, UnderlyingModel]
 ) -> dict[str, Sequence[int]]:
     """Changes of one series by method."""
-    found: dict[str, Sequence[int]] = {}
+    detections: dict[str, Sequence[int]] = {}
     for name, model in models.items():
         (followed,) = follow(model, [one.values], Settings())
-        found[f"{name}, confirmed online"] = followed.confirmed()
-        found[f"{name}, segmentation as served"] = followed.served
-        found[f"{name}, in hindsight"] = segmentation(model, one.values, Settings())
+        detections[f"{name}, confirmed online"] = followed.confirmed()
+        detections[f"{name}, segmentation as served"] = followed.served
+        detections[f"{name}, in hindsight"] = segmentation(model, one.values, Settings())
     y = np.array(one.values)
     for name, detector in detectors.items():
-        found[name] = baselines.alarms_of(detector, y, *scaled(y))
+        detections[name] = baselines.alarms_of(detector, y, *scaled(y))
     count = round(statistics.mean(len(points) for points in one.annotations.values()))
-    found[baselines.EVEN] = baselines.evenly_spaced(len(y), count)
-    return found
+    detections[baselines.EVEN] = baselines.evenly_spaced(len(y), count)
+    return detections

@@ -52,20 +52,20 @@ class Corpora(NamedTuple):
 
 def load(folder: Path) -> Corpora:
     """Read what there is; raises FileNotFoundError where none of the files is, and BadData."""
-    found = Corpora([], {}, {}, [])
+    corpora = Corpora([], {}, {}, [])
     for file, read in _READERS.items():
         if not (folder / file).is_file():
-            found.missing.append(file)
+            corpora.missing.append(file)
             continue
         try:
-            read(folder / file, found)
+            read(folder / file, corpora)
         except (KeyError, ValueError, BadZipFile) as error:
             raise BadData(f"{folder / file}: cannot be read as that corpus: {error}") from error
-    if len(found.missing) == len(_READERS):
+    if len(corpora.missing) == len(_READERS):
         raise FileNotFoundError(
             f"{folder}: expected at least one of {', '.join(_READERS)}, found none"
         )
-    return found
+    return corpora
 
 
 def _tcpd(file: Path, into: Corpora) -> None:

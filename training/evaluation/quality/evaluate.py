@@ -94,7 +94,7 @@ def evaluate(
     with Progress(console=console, transient=True) as progress:
         bar = _Bar(progress)
         simulated = _simulated(built, detectors, seed, sizes or Sizes(), bar)
-        found = _changes(data, built, detectors, rng, bar)
+        change_rows = _changes(data, built, detectors, rng, bar)
         scores, anomalies = _forecasts(data, built, rng, bar)
     return Results(
         list(models),
@@ -105,7 +105,7 @@ def evaluate(
         time.monotonic() - began,
         [*data.missing, *missing],
         simulated,
-        found,
+        change_rows,
         scores,
         anomalies,
     )
@@ -131,19 +131,19 @@ def _changes(
     rng: np.random.Generator,
     bar: _Bar,
 ) -> list[ChangeRow]:
-    found = []
+    change_rows = []
     if data.tcpd:
         advance = bar.part("TCPD", len(data.tcpd))
-        found += changes.on_tcpd(data.tcpd, detectors, models, rng, advance)
+        change_rows += changes.on_tcpd(data.tcpd, detectors, models, rng, advance)
     make: dict[str, Callable[[int], UnderlyingModel]] = {
         name: partial(_sized, name) for name in dict.fromkeys([*models, VECTOR_MODEL])
     }
     if data.vectors:
         advance = bar.part("vectors", len(data.vectors))
         for corpus, series in data.vectors.items():
-            found += changes.vectors(corpus, series, detectors, make, rng)
+            change_rows += changes.vectors(corpus, series, detectors, make, rng)
             advance()
-    return found
+    return change_rows
 
 
 def _sized(name: str, outputs: int) -> UnderlyingModel:

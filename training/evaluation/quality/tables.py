@@ -34,11 +34,11 @@ class Table(NamedTuple):
 def tables(results: Results) -> list[Table]:
     """Every table that there are results for."""
     corpora = dict.fromkeys(row.corpus for row in results.changes)
-    found = [_families(results.families)]
-    found += [_changes(corpus, results.changes) for corpus in corpora]
-    found += [_densities(results.forecasts), _errors(results.forecasts)]
-    found += [_calibration(results.forecasts), _nab(results.nab)]
-    return [each for each in found if each.rows]
+    content = [_families(results.families)]
+    content += [_changes(corpus, results.changes) for corpus in corpora]
+    content += [_densities(results.forecasts), _errors(results.forecasts)]
+    content += [_calibration(results.forecasts), _nab(results.nab)]
+    return [each for each in content if each.rows]
 
 
 def _families(rows: Iterable[FamilyRow]) -> Table:
@@ -204,10 +204,10 @@ def show(results: Results, console: Console) -> None:
     console.print(f"{results.took_s:.0f} s, torch {results.torch}, Python {results.python}")
 
 
-def markdown(found: Sequence[Table]) -> str:
+def markdown(content: Sequence[Table]) -> str:
     """The tables for a page of documentation."""
     parts = []
-    for table in found:
+    for table in content:
         numbers = len(table.heads) - table.named
         lines = [
             f"### {table.title}",
