@@ -15,6 +15,7 @@ from service.wire import (
     Event,
     EventFeedback,
     Head,
+    Hindsight,
     Move,
     Observation,
     Record,
@@ -159,6 +160,29 @@ def _compared(
         log_score=found.scores if series else None,
         changed_probability=found.changed if series else None,
     )
+
+
+def segment_history(engine: Engine, stream: Stream, now_ms: int) -> Steps[None]:
+    """Segment what is retained in hindsight, unless that was done a short while ago.
+
+    The segmentation is kept beside the stream; the stream itself stays as it is.
+    """
+    head = stream.live()
+    if not head.warm:
+        raise WarmingUp(f"the stream has no belief yet at seq {head.seq}", seq=head.seq)
+    known = engine.store.hindsight(stream.partition, stream.name)
+    if known is not None and known.current(head):
+        return
+    records = retained(stream, engine.store, engine.settings.max_replay, gaps=True)
+    if not records:
+        raise NotRetained("no observation is retained that could be segmented", first=head.seq)
+    found = yield from rerun.in_hindsight(engine, stream, records)
+    try:
+        path = rendering.segmentation(found.head, found.records)
+    finally:
+        found.close()
+    starts = [segment.start for segment in path]
+    stream.keep_hindsight(Hindsight(head.generation, starts[0], head.seq, starts, now_ms))
 
 
 def move(engine: Engine, stream: Stream, command: Move, now_ms: int) -> Steps[None]:
