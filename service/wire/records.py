@@ -177,8 +177,9 @@ class Hindsight(Struct, array_like=True, gc=False):
     at_ms: int  # when it was computed
 
     def usable(self, head: Head) -> bool:
-        """Whether it is of this stream, and not of an earlier generation."""
-        return self.generation == head.generation and self.seq <= head.seq
+        """Whether it is of this generation, and reaches into what is retained."""
+        oldest = head.seq - head.settings.history
+        return self.generation == head.generation and oldest < self.seq <= head.seq
 
     def current(self, head: Head) -> bool:
         """Whether the stream has moved on since by no more than a tenth of what was segmented."""

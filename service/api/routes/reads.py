@@ -51,17 +51,37 @@ async def changepoints(request: Request) -> Response:
     context, stream = context_of(request), stream_of(request)
     head = await head_of(context, stream)
     partition = context.gateway.partition(stream)
+    found, status = await _hindsight(context, stream, head), "current"
+    if not (head.warm and head.seq and head.settings.history):
+        found, status = None, "none"
+    elif found is None or not found.current(head):
+        status = await context.hindsight.compute(stream)
+        head = await head_of(context, stream)
+        found = await _hindsight(context, stream, head)
+    if found is None and status == "current":
+        status = "unavailable"  # it was damaged, or is of another generation
     events, unreadable = await from_store(context.store.events(partition, stream))
     path, lost = await _path(context, stream, head)
+    segmentation = rendering.segmentation(head, path)
+    if found is not None:
+        segmentation = rendering.in_hindsight(head, segmentation, found)
     answer = responses.Changepoints(
         stream=stream,
         seq=head.seq,
         model=head.settings.model,
         events=[rendering.event(event) for event in events],
-        segmentation=rendering.segmentation(head, path),
+        segmentation=segmentation,
+        hindsight=rendering.hindsight(status, found),
         unreadable=without(unreadable + lost, f"events of {stream!r}"),
     )
     return json_response(_encode(answer))
+
+
+async def _hindsight(context: Context, stream: str, head: wire.Head) -> wire.Hindsight | None:
+    """Return the stored segmentation in hindsight; None where there is none of this stream."""
+    partition = context.gateway.partition(stream)
+    found = await from_store(context.store.hindsight(partition, stream))
+    return found if found is not None and found.usable(head) else None
 
 
 async def history(request: Request) -> Response:

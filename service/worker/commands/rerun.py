@@ -15,6 +15,7 @@ from msgspec.structs import replace
 
 from model_core.upm.base import UnderlyingModel
 from service.observability import metrics
+from service.schema.rendering import NEAR
 from service.store.worker_reads import CHUNK, CorruptState, Store, Stored, unseal
 from service.wire import Event, Head, Record, StreamSettings
 from service.worker.commands import set_belief
@@ -33,7 +34,6 @@ Steps = Generator[None, None, T]
 TICK, SERIES = 16, 512
 # Of the head in place, whatever the rerun found.
 KEPT = ("created_ms", "oldest", "last_time", "pending", "pending_supervision", "pending_settings")
-NEAR = 10  # observations between the starts of what counts as the same change
 
 
 class Rerun:
@@ -276,13 +276,7 @@ def retained(stream: Stream, store: Store, most: int, gaps: bool = False) -> lis
         if blob is None and not gaps and head.oldest <= number < (head.sealed + phase) // CHUNK:
             raise CorruptState(f"chunk {number} of {stream.name!r} is missing")
     blobs = {number: blob for number, blob in (stored | sealing).items() if blob is not None}
-    chunks = []
-    for number, blob in blobs.items():
-        try:
-            chunks.append(unseal(stream.name, number, blob))
-        except CorruptState:
-            if not gaps:
-                raise
+    chunks = [_unsealed(stream.name, number, blob, gaps) for number, blob in blobs.items()]
     records = {record.seq: record for chunk in chunks for record in chunk} | recent
     found: list[Record] = []
     for seq in range(head.seq - 1, max(0, wanted.start * CHUNK - phase) - 1, -1):
@@ -294,3 +288,12 @@ def retained(stream: Stream, store: Store, most: int, gaps: bool = False) -> lis
             break
         found.append(records[seq])
     return found[::-1]
+
+
+def _unsealed(name: str, number: int, blob: bytes, gaps: bool) -> list[Record]:
+    try:
+        return unseal(name, number, blob)
+    except CorruptState:
+        if not gaps:
+            raise
+        return []
