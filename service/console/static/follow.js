@@ -15,6 +15,7 @@ export class Followed {
     this.observations = /** @type {any[]} */ ([]);
     this.events = /** @type {any[]} */ ([]);
     this.segmentation = /** @type {any[]} */ ([]);
+    this.hindsight = /** @type {any} */ (null); // how far the segmentation is one in hindsight
     this.beliefs = /** @type {Map<number, any>} */ (new Map());
     this.belief = /** @type {any} */ (null); // as of now, whole
     this.loaded = false; // whether everything was read; what comes then is added
@@ -87,7 +88,9 @@ export class Followed {
   /** Read what messages do not say; observations are taken in meanwhile. */
   async details() {
     const { more, said } = this;
-    if (this.told !== said) await this.readEvents();
+    // Hindsight that was being computed is there soon after.
+    const awaited = this.hindsight?.status === "pending";
+    if (awaited || this.told !== said) await this.readEvents();
     this.told = said;
     if (!more) return;
     this.more = false; // until another comes
@@ -164,6 +167,7 @@ export class Followed {
     );
     this.events = found.events;
     this.segmentation = found.segmentation;
+    this.hindsight = found.hindsight;
     if (this.loaded && !expected) changed.forEach(this.onChange);
   }
 
