@@ -167,7 +167,10 @@ def changepoints(
     api_key: ApiKey = None,
     as_json: Json = False,
 ) -> None:
-    """Print a stream's changepoint events and segmentation, or stream new events with --follow."""
+    """Print a stream's changepoint events and segmentation, or stream new events with --follow.
+
+    The segmentation is in hindsight as far as its line says, and else of the online filter.
+    """
     with connected(url, api_key) as client:
         if follow:
             for message in client.events(stream=stream, after=after, retry_for_s=None):

@@ -47,7 +47,11 @@ async def run_length(request: Request) -> Response:
 
 
 async def changepoints(request: Request) -> Response:
-    """Return the changepoint events and the best segmentation of the retained observations."""
+    """Return the changepoint events and the best segmentation of the retained observations.
+
+    As far as `hindsight` says, it is one in hindsight. That is computed by a worker when there is
+    none, or the stream has moved on by a tenth; the call waits for it up to a second.
+    """
     context, stream = context_of(request), stream_of(request)
     head = await head_of(context, stream)
     partition = context.gateway.partition(stream)
