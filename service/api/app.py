@@ -180,6 +180,8 @@ async def _start(settings: Settings, overload: Overload, stack: AsyncExitStack) 
         AsyncKeyring(reads), Rates(counting, settings.key_rate), settings, required
     )
     stack.push_async_callback(gateway.close)
+    hindsight = HindsightRequests(gateway)
+    stack.push_async_callback(hindsight.close)
     observation_hub = ObservationHub(store, settings)
     expiry = Expiry(store, gateway)
     gateway.start(authenticator.watch(), expiry.watch(), observation_hub.watch(), overload.watch())
@@ -197,7 +199,7 @@ async def _start(settings: Settings, overload: Overload, stack: AsyncExitStack) 
         command_parser=CommandParser(settings, observation_parser),
         gateway=gateway,
         replies=replies,
-        hindsight=HindsightRequests(gateway),
+        hindsight=hindsight,
         store=store,
         monitor=monitor,
         catalogue=catalogue,

@@ -22,7 +22,7 @@ def store(settings):
         yield client
 
 
-def put(store, seq=500, starts=(0, 250), **settings):
+def put(store, seq=500, starts=(0, 250), name="s", **settings):
     """A stream whose online path has these starts."""
     previous = [-1] * seq
     for before, start in zip(starts, starts[1:], strict=False):
@@ -30,7 +30,7 @@ def put(store, seq=500, starts=(0, 250), **settings):
     head = wire.Head(
         1, wire.StreamSettings(**settings), seq=seq, warm=True, sealed=seq, best_start=starts[-1]
     )
-    put_history(store, "s", head, previous)
+    put_history(store, name, head, previous)
 
 
 def found_in_hindsight(seq, *starts, generation=1):
@@ -100,6 +100,39 @@ async def test_without_a_worker_the_online_path_is_answered(api, worker, store, 
     await until(lambda: store.hexists(keys.hindsight(P), "s"))
     assert (await changepoints(api))[0] == [0, 100]
     assert asked(worker) == 1
+
+
+async def test_few_are_in_the_logs_at_a_time(api, worker, store, until, monkeypatch):
+    """A client that reads all streams holds up the observations of a partition by two at most."""
+    monkeypatch.setattr(hindsight, "WAIT_S", 0.2)
+    monkeypatch.setattr(hindsight, "MOST", 5)
+    names = [f"s{i}" for i in range(7)]
+    for name in names:
+        put(store, name=name)
+        worker.hindsight[name] = found_in_hindsight(500, 0, 100)
+    worker.running.clear()
+    await asyncio.sleep(0.1)
+    paths = [f"/v1/streams/{name}/changepoints" for name in names]
+    found = await asyncio.gather(*(api.get(path) for path in paths))
+    assert [each.json()["hindsight"]["status"] for each in found] == ["pending"] * 7
+    assert len(api.app.state.context.replies.pending) == hindsight.IN_LOGS
+    worker.running.set()
+    await until(lambda: asked(worker) == 5)
+    found = await asyncio.gather(*(api.get(path) for path in paths))
+    assert [each.json()["hindsight"]["status"] for each in found] == ["current"] * 7
+    assert asked(worker) == 7
+
+
+async def test_stops_while_some_wait(start, settings, worker, store):
+    worker.running.clear()
+    for i in range(4):
+        put(store, name=f"s{i}")
+    async with start(settings) as api:
+        waiting = [asyncio.create_task(api.get(f"/v1/streams/s{i}/changepoints")) for i in range(4)]
+        await asyncio.sleep(0.2)
+        began = time.monotonic()
+    await asyncio.gather(*waiting, return_exceptions=True)
+    assert time.monotonic() - began < 3
 
 
 async def test_an_older_one_is_answered_meanwhile(api, worker, store, monkeypatch):
