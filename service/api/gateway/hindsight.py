@@ -36,7 +36,7 @@ class HindsightRequests:
         """Forget the requests under way; what is in a log is computed."""
         await tasks.end(*(request.task for request in self._under_way.values()))
 
-    async def compute(self, stream: str) -> Status:
+    async def compute(self, stream: str, wait: bool = True) -> Status:
         """Have a stream's segmentation computed; returns how that went, or `pending`.
 
         Never fails. What takes longer than WAIT_S goes on, and later calls do not wait for it.
@@ -48,7 +48,7 @@ class HindsightRequests:
             task = asyncio.get_running_loop().create_task(self._submit(stream))
             task.add_done_callback(lambda _: self._under_way.pop(stream))
             request = self._under_way[stream] = _Request(task, time.monotonic())
-        left_s = request.since + WAIT_S - time.monotonic()
+        left_s = request.since + WAIT_S - time.monotonic() if wait else 0.0
         done, _ = await asyncio.wait([request.task], timeout=max(0.0, left_s))
         return request.task.result() if done else "pending"
 

@@ -20,7 +20,7 @@ from service.api.http import (
 from service.api.parsing.commands import CommandParser
 from service.api.routes.streams import head_of
 from service.schema import rendering, responses
-from service.schema.queries import HistoryQuery
+from service.schema.queries import ChangepointsQuery, HistoryQuery
 from service.store.worker_reads import CHUNK
 
 _encode = msgspec.json.Encoder().encode
@@ -50,16 +50,18 @@ async def changepoints(request: Request) -> Response:
     """Return the changepoint events and the best segmentation of the retained observations.
 
     As far as `hindsight` says, it is one in hindsight. That is computed by a worker when there is
-    none, or the stream has moved on by a tenth; the call waits for it up to a second.
+    none, or the stream has moved on by a tenth; the call waits for it up to a second, unless
+    `wait` is false.
     """
     context, stream = context_of(request), stream_of(request)
+    form = read_query(request, ChangepointsQuery)
     head = await head_of(context, stream)
     partition = context.gateway.partition(stream)
     found, status = await _hindsight(context, stream, head), "current"
     if not (head.warm and head.seq and head.settings.history):
         found, status = None, "none"
     elif found is None or not found.current(head):
-        status = await context.hindsight.compute(stream)
+        status = await context.hindsight.compute(stream, form.wait)
         head = await head_of(context, stream)
         found = await _hindsight(context, stream, head)
     if found is None and status == "current":

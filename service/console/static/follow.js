@@ -35,7 +35,12 @@ export class Followed {
 
   /** Whether there is something to read that messages do not say. */
   get behind() {
-    return this.more || this.told !== this.said;
+    return this.more || this.awaits || this.told !== this.said;
+  }
+
+  /** Whether the segmentation in hindsight is being computed. */
+  get awaits() {
+    return this.hindsight?.status === "pending";
   }
 
   /** What the summary says of events. */
@@ -89,8 +94,7 @@ export class Followed {
   async details() {
     const { more, said } = this;
     // Hindsight that was being computed is there soon after.
-    const awaited = this.hindsight?.status === "pending";
-    if (awaited || this.told !== said) await this.readEvents();
+    if (this.awaits || this.told !== said) await this.readEvents(false, true);
     this.told = said;
     if (!more) return;
     this.more = false; // until another comes
@@ -158,9 +162,12 @@ export class Followed {
     this.observations = found;
   }
 
-  /** @param {boolean} [expected] whether the change was announced already */
-  async readEvents(expected = false) {
-    const found = await get(pathOf(this.stream, "/changepoints"));
+  /**
+   * @param {boolean} [expected] whether the change was announced already
+   * @param {boolean} [wait] for hindsight; the page is drawn first
+   */
+  async readEvents(expected = false, wait = false) {
+    const found = await get(pathOf(this.stream, "/changepoints"), { wait });
     const known = new Map(this.events.map((each) => [each.id, stateOf(each)]));
     const changed = found.events.filter(
       (/** @type {any} */ each) => known.get(each.id) !== stateOf(each),

@@ -135,6 +135,22 @@ async def test_stops_while_some_wait(start, settings, worker, store):
     assert time.monotonic() - began < 3
 
 
+async def test_not_waited_for_on_request(api, worker, store, until):
+    put(store)
+    worker.hindsight["s"] = found_in_hindsight(500, 0, 100)
+    worker.running.clear()
+    await asyncio.sleep(0.1)
+    began = time.monotonic()
+    response = await api.get(PATH, params={"wait": "false"})
+    assert time.monotonic() - began < 0.5
+    assert response.json()["hindsight"]["status"] == "pending"
+    worker.running.set()
+    await until(lambda: store.hexists(keys.hindsight(P), "s"))
+    response = await api.get(PATH, params={"wait": "false"})
+    assert response.json()["hindsight"]["status"] == "current"
+    assert (await api.get(PATH, params={"wait": "perhaps"})).status_code == 422
+
+
 async def test_an_older_one_is_answered_meanwhile(api, worker, store, monkeypatch):
     put(store)
     worker.hindsight["s"] = found_in_hindsight(500, 0, 100)
