@@ -142,7 +142,9 @@ export class Followed {
     if (this.summary && summary.created !== this.summary.created) this.forget(); // made anew
     this.summary = summary;
     await this.readObservations();
-    await Promise.all([this.readEvents(), this.readBelief()]);
+    // In this order: the belief would wait for hindsight, which reading events may begin.
+    await this.readBelief();
+    await this.readEvents();
     this.told = this.said;
     this.more = false;
     this.loaded = true;
