@@ -96,8 +96,8 @@ class Settings(BaseSettings):
     max_replay: int = Field(
         5000,
         ge=1,
-        description="maximum observations rerun at once, by feedback, what-if or a move to "
-        "another model",
+        description="maximum observations rerun at once, by feedback, what-if, a segmentation in "
+        "hindsight or a move to another model",
     )
     max_snapshot_bytes: int = Field(
         64 << 20, ge=1024, description="maximum size of an imported snapshot"

@@ -25,6 +25,7 @@ from service.api.auth.guard import Authenticator
 from service.api.auth.rate_limits import Rates
 from service.api.gateway.expiry import Expiry
 from service.api.gateway.gateway import Gateway
+from service.api.gateway.hindsight import HindsightRequests
 from service.api.gateway.load_shedding import Overload
 from service.api.gateway.partition_queue import Access
 from service.api.gateway.pinned_metrics import Pinned
@@ -179,6 +180,8 @@ async def _start(settings: Settings, overload: Overload, stack: AsyncExitStack) 
         AsyncKeyring(reads), Rates(counting, settings.key_rate), settings, required
     )
     stack.push_async_callback(gateway.close)
+    hindsight = HindsightRequests(gateway)
+    stack.push_async_callback(hindsight.close)
     observation_hub = ObservationHub(store, settings)
     expiry = Expiry(store, gateway)
     gateway.start(authenticator.watch(), expiry.watch(), observation_hub.watch(), overload.watch())
@@ -196,6 +199,7 @@ async def _start(settings: Settings, overload: Overload, stack: AsyncExitStack) 
         command_parser=CommandParser(settings, observation_parser),
         gateway=gateway,
         replies=replies,
+        hindsight=hindsight,
         store=store,
         monitor=monitor,
         catalogue=catalogue,

@@ -16,6 +16,7 @@ from starlette.types import Receive, Scope, Send
 
 from service.api.auth.guard import Authenticator
 from service.api.gateway.gateway import Gateway
+from service.api.gateway.hindsight import HindsightRequests
 from service.api.gateway.pinned_metrics import Pinned
 from service.api.gateway.replies import Replies
 from service.api.gateway.store_monitor import Monitor
@@ -98,6 +99,7 @@ class Context(NamedTuple):
     command_parser: CommandParser
     gateway: Gateway
     replies: Replies
+    hindsight: HindsightRequests
     store: AsyncStore
     monitor: Monitor
     catalogue: Catalogue

@@ -38,7 +38,7 @@ _HASHES = {
     "idempotency": keys.idempotency,
     "changes": keys.changes,
 }
-_LISTS = (keys.heads, keys.names, keys.due, keys.pinned, keys.feed)
+_LISTS = (keys.heads, keys.names, keys.due, keys.pinned, keys.feed, keys.hindsight)
 
 
 class Unrestorable(RuntimeError):

@@ -210,7 +210,11 @@ class AsyncClient(AsyncDriver):
         return await self.call(calls.what_if(stream, body))
 
     async def changepoints(self, stream: str) -> Changepoints:
-        """Return the stream's events and its retrospective segmentation."""
+        """Return the stream's events and segmentation.
+
+        `hindsight` says how far that is one in hindsight. While its status is `pending`, a worker
+        computes it: ask again.
+        """
         return await self.call(calls.changepoints(stream))
 
     async def judge(self, stream: str, event: int, change: bool) -> Verdict:

@@ -208,7 +208,11 @@ class Client(Driver):
         return self.call(calls.what_if(stream, body))
 
     def changepoints(self, stream: str) -> Changepoints:
-        """Return the stream's events and its retrospective segmentation."""
+        """Return the stream's events and segmentation.
+
+        `hindsight` says how far that is one in hindsight. While its status is `pending`, a worker
+        computes it: ask again.
+        """
         return self.call(calls.changepoints(stream))
 
     def judge(self, stream: str, event: int, change: bool) -> Verdict:

@@ -28,6 +28,7 @@ from service.commands.connection import (
 )
 from service.commands.options import fail
 from service.schema.responses import Answer, Event, Gap, Prediction, StreamEvent
+from service.tables.answers import describe_segmentation
 
 NEGATIVE = {"ignore_unknown_options": True}  # -1.5 is a label, not an option
 FILE_BATCH = 500
@@ -166,7 +167,10 @@ def changepoints(
     api_key: ApiKey = None,
     as_json: Json = False,
 ) -> None:
-    """Print a stream's changepoint events and segmentation, or stream new events with --follow."""
+    """Print a stream's changepoint events and segmentation, or stream new events with --follow.
+
+    The segmentation is in hindsight as far as its line says, and else of the online filter.
+    """
     with connected(url, api_key) as client:
         if follow:
             for message in client.events(stream=stream, after=after, retry_for_s=None):
@@ -181,8 +185,7 @@ def changepoints(
     for event in found.events:
         made.add_row(*_row(event))
     Console().print(made)
-    regimes = ", ".join(f"{each.start}-{each.end - 1}" for each in found.segmentation)
-    typer.echo(f"best segmentation, by seq: {regimes or 'not known yet'}")
+    typer.echo(describe_segmentation(found))
 
 
 def _row(event: Event) -> list[str]:

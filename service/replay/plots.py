@@ -106,8 +106,28 @@ def _draw_data(panel: Axes, replayed: Replayed, x: Floats, dimension: int) -> No
     panel.scatter(x, labels, s=size, color=INK, lw=0, zorder=3, label="observed")
     panel.set_ylabel(replayed.series.y_names[dimension])
     _limit(panel, np.asarray(labels), predictive)
+    _mark_regimes(panel, replayed, x)
     if dimension == 0:
-        panel.legend(loc="lower right", bbox_to_anchor=(1, 1), ncols=3, frameon=False, fontsize=8)
+        panel.legend(loc="lower right", bbox_to_anchor=(1, 1), ncols=4, frameon=False, fontsize=8)
+
+
+def _mark_regimes(panel: Axes, replayed: Replayed, x: Floats) -> None:
+    """Put a triangle below the start of each regime after the first, where known in hindsight."""
+    if replayed.hindsight is None or replayed.hindsight.seq is None:
+        return
+    starts = [segment.start for segment in replayed.segmentation[1:]]
+    rows = [row for start in starts if (row := replayed.row(start)) is not None]
+    if rows:
+        panel.plot(
+            edges(x)[rows],
+            [0.0] * len(rows),
+            "^",
+            color=INK,
+            ms=6,
+            clip_on=False,
+            transform=panel.get_xaxis_transform(),
+            label="regime in hindsight",
+        )
 
 
 def _limit(panel: Axes, labels: Floats, predictive: Band) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import gc
 import re
 import threading
+import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from importlib.util import find_spec
@@ -17,12 +18,19 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 from rich.table import Table
 
 from service.client import Client, ClientError, Problem
-from service.schema.responses import Event
-from service.tables.answers import Replayed, import_writer, write_answers
+from service.schema.responses import Changepoints, Event
+from service.tables.answers import (
+    Replayed,
+    describe_segmentation,
+    import_writer,
+    write_answers,
+)
 from service.tables.series import read_series
 
 READY_WAIT_S = 10.0
 BATCH = 1000  # observations in a request
+HINDSIGHT_WAIT_S = 10.0
+HINDSIGHT_POLL_S = 0.2
 
 
 class ReplayError(RuntimeError):
@@ -76,6 +84,7 @@ def replay(
     with _collecting_nothing():
         _write(replayed, files)
     console.print(events_table(replayed))
+    console.print(describe_segmentation(replayed), highlight=False)
     for path in files:
         console.print(f"wrote {path}", highlight=False)
     return replayed
@@ -187,10 +196,22 @@ def _stream(client: Client, replayed: Replayed, batch: int, belief: bool, consol
                 raise ReplayError(f"{where}: another client writes to {replayed.stream!r} too")
             progress.advance(task, len(answers))
     try:
-        changepoints = client.changepoints(replayed.stream)
+        found = _changepoints(client, replayed.stream)
     except ClientError as error:
         raise ReplayError(f"changepoints: {error}") from error
-    replayed.events, replayed.segmentation = changepoints.events, changepoints.segmentation
+    replayed.events, replayed.segmentation = found.events, found.segmentation
+    replayed.hindsight = found.hindsight
+
+
+def _changepoints(client: Client, stream: str) -> Changepoints:
+    """Ask until the segmentation in hindsight is there, for a while."""
+    give_up = time.monotonic() + HINDSIGHT_WAIT_S
+    while True:
+        found = client.changepoints(stream)
+        pending = found.hindsight is not None and found.hindsight.status == "pending"
+        if not pending or time.monotonic() > give_up:
+            return found
+        time.sleep(HINDSIGHT_POLL_S)
 
 
 def _progress(console: Console) -> Progress:

@@ -49,6 +49,14 @@ class StreamsQuery(Form):
     limit: Annotated[int, Field(ge=1, le=1000)] = Field(100, description="ids per page")
 
 
+class ChangepointsQuery(Form):
+    """Query of the changepoints of a stream."""
+
+    wait: bool = Field(
+        True, description="whether to wait up to 1 s for a segmentation in hindsight"
+    )
+
+
 class HistoryQuery(Form):
     """Query of a page of history."""
 

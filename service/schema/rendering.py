@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from datetime import UTC, datetime
+from itertools import pairwise
 from typing import Any, overload
 
 import msgspec
@@ -13,6 +14,7 @@ from service.schema.responses import (
     Change,
     Event,
     Glance,
+    Hindsight,
     MostProbable,
     Predictive,
     Recorded,
@@ -23,6 +25,8 @@ from service.schema.responses import (
     StreamSummary,
 )
 from service.wire.event_entries import Raised
+
+NEAR = 10  # observations between the starts of what counts as the same change
 
 
 @overload
@@ -165,6 +169,37 @@ def segmentation(head: wire.Head, records: list[wire.Record]) -> list[Segment]:
         end, start = start, pointers[start]
     segments.append(Segment(max(start, first), end))
     return segments[::-1]
+
+
+def in_hindsight(head: wire.Head, online: list[Segment], found: wire.Hindsight) -> list[Segment]:
+    """Segmentation of the retained records: in hindsight as far as that reaches, else online.
+
+    What hindsight knew of its last NEAR observations was little: once there are more, their
+    regimes are the online path's. Starts of both within NEAR observations are one change, which
+    is not counted twice.
+    """
+    if not online:
+        return []
+    begin, end = online[0].start, online[-1].end
+    settled = found.seq if head.seq == found.seq else found.seq - NEAR
+    known = [start for start in found.starts if start > max(begin, found.first)]
+    kept = [start for start in known if start < settled]
+    open_ = [start for start in known if start >= settled]
+    starts = [segment.start for segment in online[1:]]
+    outside = [s for s in starts if not found.first <= s < settled or _near(s, open_)]
+    starts = sorted([begin, *kept, *(s for s in outside if not _near(s, kept))])
+    return [Segment(*each) for each in pairwise([*starts, end])]
+
+
+def _near(start: int, others: list[int]) -> bool:
+    return any(abs(start - other) <= NEAR for other in others)
+
+
+def hindsight(status: str, found: wire.Hindsight | None) -> Hindsight:
+    """Return how far a segmentation is one in hindsight."""
+    if found is None:
+        return Hindsight(status)
+    return Hindsight(status, found.first, found.seq, instant(found.at_ms))
 
 
 def event_state(raised: Raised) -> StreamEvent:

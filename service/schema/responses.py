@@ -297,6 +297,24 @@ class Segment(Response):
     end: int
 
 
+class Hindsight(Response):
+    """Part of a segmentation that was computed in hindsight, with location and scale of it all."""
+
+    status: Annotated[
+        str,
+        doc(
+            "`current`; `pending`: being computed, ask again; `unavailable`: could not be computed "
+            "now; `none`: there is nothing to segment yet"
+        ),
+        words("current", "pending", "unavailable", "none"),
+    ]
+    first: Annotated[
+        int | None, doc("its first observation; null while all of the segmentation is online")
+    ] = sent(None)
+    seq: Annotated[int | None, doc("position of the first observation after it")] = sent(None)
+    computed: Annotated[str | None, doc("when it was computed, RFC 3339")] = sent(None)
+
+
 class Changepoints(Response):
     """Changepoint events, and the best segmentation of the retained history."""
 
@@ -304,7 +322,11 @@ class Changepoints(Response):
     seq: int
     model: str = sent("")
     events: list[Event] = sent([])
-    segmentation: list[Segment] = sent([])
+    segmentation: Annotated[
+        list[Segment],
+        doc("in hindsight for what `hindsight` says, else the best path of the online filter"),
+    ] = sent([])
+    hindsight: Annotated[Hindsight | None, doc("null from an older service")] = sent(None)
     unreadable: Annotated[
         list[str],
         doc(

@@ -22,6 +22,7 @@ from service.store.worker_reads import (
     decoded,
     each_decoded,
     first_of,
+    hindsight_of,
     state,
     unseal,
 )
@@ -70,6 +71,11 @@ class AsyncStore:
         blobs = await cast(Any, self._client.hgetall(keys.events(partition, stream)))
         found, unreadable = each_decoded(wire.decode_event, blobs, "event", stream)
         return sorted(found, key=lambda event: event.id), sorted(unreadable)
+
+    async def hindsight(self, partition: int, stream: str) -> wire.Hindsight | None:
+        """Return a stream's segmentation in hindsight; None without one, or for a damaged one."""
+        blob = await cast(Any, self._client.hget(keys.hindsight(partition), stream))
+        return hindsight_of(stream, blob)
 
     async def stage(self, partition: int, token: str, blob: bytes) -> None:
         """Leave a snapshot for a partition's worker, for a while."""

@@ -91,6 +91,11 @@ def feed(p: int) -> str:
     return f"moca:{{{p}}}:feed"
 
 
+def hindsight(p: int) -> str:
+    """Return the hash of segmentations in hindsight by stream id."""
+    return f"moca:{{{p}}}:hindsight"
+
+
 def idempotency(p: int, stream: str) -> str:
     """Return the hash of idempotency records by `key`, NUL, position of the part in its list."""
     return f"moca:{{{p}}}:idempotency:{stream}"

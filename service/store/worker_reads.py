@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import zlib
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, NamedTuple, cast
@@ -12,6 +13,8 @@ import redis
 
 from service import wire
 from service.store import keys
+
+logger = logging.getLogger(__name__)
 
 CHUNK = 64
 COMPRESSION = 1  # of chunks: twice as fast as the usual level, and 1 % longer
@@ -119,6 +122,11 @@ class Store:
             raise CorruptState(text, {f"event {id_}": blob for id_, blob in unreadable.items()})
         return {event.id: event for event in found}
 
+    def hindsight(self, partition: int, stream: str) -> wire.Hindsight | None:
+        """Read a stream's segmentation in hindsight; None without one, or for a damaged one."""
+        blob = cast(bytes | None, self._client.hget(keys.hindsight(partition), stream))
+        return hindsight_of(stream, blob)
+
     def keyed(self, partition: int, stream: str, field: bytes) -> wire.IdempotencyRecord | None:
         """Read one idempotency record."""
         key = keys.idempotency(partition, stream)
@@ -166,6 +174,20 @@ def checkpoint_field(stream: str, head: bytes | None) -> str:
     except CorruptState:  # the worker decodes it again, and says whose head is corrupt
         return ""
     return f"{found.generation}:{found.checkpoint}"
+
+
+def hindsight_of(stream: str, blob: bytes | None) -> wire.Hindsight | None:
+    """Decode a stored segmentation in hindsight; a damaged one counts as missing.
+
+    It is derived from the history alone, and computed anew.
+    """
+    if blob is None:
+        return None
+    try:
+        return cast(wire.Hindsight, decoded(wire.decode_hindsight, blob, "hindsight", stream))
+    except CorruptState as error:
+        logger.warning("%s; it will be computed anew", error)
+        return None
 
 
 def decoded(decode: Any, blob: bytes, part: str, owner: str, field: object = "") -> Any:

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from service.schema.responses import Answer, Event, Recorded, Segment
+from service.schema.responses import Answer, Changepoints, Event, Hindsight, Recorded, Segment
 from service.tables.series import Series
 
 
@@ -18,6 +18,20 @@ class BeliefRow(NamedTuple):
 
     run_length: array[int]
     probability: array[float]
+
+
+def describe_segmentation(found: Changepoints | Replayed) -> str:
+    """Return a line with the regimes by seq, and how far they are known in hindsight."""
+    regimes = ", ".join(f"{each.start}-{each.end - 1}" for each in found.segmentation)
+    line = f"best segmentation, by seq: {regimes or 'not known yet'}"
+    hindsight = found.hindsight
+    if not regimes or hindsight is None:
+        return line
+    reach = "online"
+    if hindsight.first is not None and hindsight.seq is not None:
+        reach = f"in hindsight for {hindsight.first}-{hindsight.seq - 1}"
+    later = {"pending": "; hindsight is being computed", "unavailable": "; no hindsight now"}
+    return f"{line} ({reach}{later.get(hindsight.status, '')})"
 
 
 @dataclass
@@ -30,6 +44,7 @@ class Replayed:
     beliefs: list[BeliefRow | None] = field(default_factory=list)
     events: list[Event] = field(default_factory=list)
     segmentation: list[Segment] = field(default_factory=list)
+    hindsight: Hindsight | None = None  # how far the segmentation is one in hindsight
 
     def add(self, answers: Sequence[Answer]) -> None:
         """Keep the next answers; their beliefs go into arrays."""

@@ -30,6 +30,7 @@ from service.wire.commands import (
     Outcome,
     Predict,
     RunLength,
+    SegmentHistory,
     SetBelief,
     Sums,
     WhatIf,
@@ -41,6 +42,7 @@ from service.wire.records import (
     Event,
     Hazard,
     Head,
+    Hindsight,
     IdempotencyRecord,
     PendingSettings,
     Record,
@@ -66,6 +68,7 @@ __all__ = [
     "Expire",
     "Hazard",
     "Head",
+    "Hindsight",
     "IdempotencyRecord",
     "Import",
     "Move",
@@ -78,6 +81,7 @@ __all__ = [
     "TAGS",
     "Record",
     "RunLength",
+    "SegmentHistory",
     "SetBelief",
     "StreamSettings",
     "Sums",
@@ -91,6 +95,7 @@ __all__ = [
     "decode_envelope",
     "decode_event",
     "decode_head",
+    "decode_hindsight",
     "decode_hints",
     "decode_idempotency",
     "decode_outcome",
@@ -112,6 +117,7 @@ decode_head = msgspec.msgpack.Decoder(Head).decode
 decode_record = msgspec.msgpack.Decoder(Record).decode
 decode_chunk = msgspec.msgpack.Decoder(list[Record]).decode
 decode_change = msgspec.msgpack.Decoder(Change).decode
+decode_hindsight = msgspec.msgpack.Decoder(Hindsight).decode
 decode_event = msgspec.msgpack.Decoder(Event).decode
 decode_idempotency = msgspec.msgpack.Decoder(IdempotencyRecord).decode
 

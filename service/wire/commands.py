@@ -109,6 +109,12 @@ class WhatIf(Struct, tag="what_if", omit_defaults=True):
     beliefs: int = 0  # observations, the last ones, after which to answer the belief
 
 
+class SegmentHistory(Struct, tag="segment_history"):
+    """Segment what is retained in hindsight; the result is kept beside the stream."""
+
+    stream: str
+
+
 class Move(Struct, tag="move", omit_defaults=True):
     """Go on under another model, or version, after a rerun of what is retained."""
 
@@ -135,17 +141,19 @@ Command = (
     | SetBelief
     | EventFeedback
     | WhatIf
+    | SegmentHistory
     | Move
     | Import
 )
 TAGS = frozenset(each.__struct_config__.tag for each in get_args(Command))
-BACKGROUND = (EventFeedback, WhatIf, Move)  # go through all that is retained
+BACKGROUND = (EventFeedback, WhatIf, SegmentHistory, Move)  # go through all that is retained
 READ_ONLY = (
     Predict,
     Act,
     RunLength,
     WhatIf,
-)  # change nothing, and need no answer past their deadline
+    SegmentHistory,
+)  # change nothing of the stream, and need no answer past their deadline
 
 
 class Envelope(Struct, array_like=True, gc=False):

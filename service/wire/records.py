@@ -164,6 +164,28 @@ class Record(Struct, array_like=True, omit_defaults=True, gc=False):
     belief_override: list[tuple[int, float]] | None = None  # made just before this one
 
 
+class Hindsight(Struct, array_like=True, gc=False):
+    """Best segmentation of the observations in [first, seq), with location and scale of them all.
+
+    starts: of its regimes, the first included.
+    """
+
+    generation: int
+    first: int
+    seq: int
+    starts: list[int]
+    at_ms: int  # when it was computed
+
+    def usable(self, head: Head) -> bool:
+        """Whether it is of this generation, and reaches into what is retained."""
+        oldest = head.seq - head.settings.history
+        return self.generation == head.generation and oldest < self.seq <= head.seq
+
+    def current(self, head: Head) -> bool:
+        """Whether the stream has moved on since by no more than a tenth of what was segmented."""
+        return self.usable(head) and 10 * (head.seq - self.seq) <= self.seq - self.first
+
+
 class IdempotencyRecord(Struct, array_like=True, gc=False):
     """What one part of a keyed request did."""
 

@@ -138,6 +138,7 @@ class StandIn(ThreadingHTTPServer):
         self.lose_answers = 0  # apply this many posted lists, then cut the connection
         self.refusals: list[tuple[int, dict[str, str]]] = []  # answered before anything else
         self.bodies: list[list[dict]] = []
+        self.hindsight: Iterator[dict] = iter(())  # of the next answers about changepoints
 
     @property
     def url(self) -> str:
@@ -195,6 +196,7 @@ class Handler(BaseHTTPRequestHandler):
             ends = [*starts[1:], stream.seq]
             segments = [{"start": s, "end": e} for s, e in zip(starts, ends, strict=True)]
             said = {"stream": parts[0], "seq": stream.seq, "model": "gaussian@1"}
+            said["hindsight"] = next(self.server.hindsight, None)
             self._answer(200, {**said, "events": stream.events, "segmentation": segments})
         else:
             belief = self.server.streams[parts[0]].belief

@@ -37,6 +37,7 @@ NEEDS_MEMORY = (
     wire.Observe,
     wire.Configure,
     wire.Import,
+    wire.SegmentHistory,
 )  # refused when the store's memory is short
 LEAST_PATIENCE_S = 1.0  # per command, however long earlier commands of its request waited
 GRACE_S = 3.0  # waiting requests fail once Redis has been unreachable for this long

@@ -20,7 +20,7 @@ from service.api.http import (
 from service.api.parsing.commands import CommandParser
 from service.api.routes.streams import head_of
 from service.schema import rendering, responses
-from service.schema.queries import HistoryQuery
+from service.schema.queries import ChangepointsQuery, HistoryQuery
 from service.store.worker_reads import CHUNK
 
 _encode = msgspec.json.Encoder().encode
@@ -47,21 +47,47 @@ async def run_length(request: Request) -> Response:
 
 
 async def changepoints(request: Request) -> Response:
-    """Return the changepoint events and the best segmentation of the retained observations."""
+    """Return the changepoint events and the best segmentation of the retained observations.
+
+    As far as `hindsight` says, it is one in hindsight. That is computed by a worker when there is
+    none, or the stream has moved on by a tenth; the call waits for it up to a second, unless
+    `wait` is false.
+    """
     context, stream = context_of(request), stream_of(request)
+    form = read_query(request, ChangepointsQuery)
     head = await head_of(context, stream)
     partition = context.gateway.partition(stream)
+    found, status = await _hindsight(context, stream, head), "current"
+    if not (head.warm and head.seq and head.settings.history):
+        found, status = None, "none"
+    elif found is None or not found.current(head):
+        status = await context.hindsight.compute(stream, form.wait)
+        head = await head_of(context, stream)
+        found = await _hindsight(context, stream, head)
+    if found is None and status == "current":
+        status = "unavailable"  # it was damaged, or is of another generation
     events, unreadable = await from_store(context.store.events(partition, stream))
     path, lost = await _path(context, stream, head)
+    segmentation = rendering.segmentation(head, path)
+    if found is not None:
+        segmentation = rendering.in_hindsight(head, segmentation, found)
     answer = responses.Changepoints(
         stream=stream,
         seq=head.seq,
         model=head.settings.model,
         events=[rendering.event(event) for event in events],
-        segmentation=rendering.segmentation(head, path),
+        segmentation=segmentation,
+        hindsight=rendering.hindsight(status, found),
         unreadable=without(unreadable + lost, f"events of {stream!r}"),
     )
     return json_response(_encode(answer))
+
+
+async def _hindsight(context: Context, stream: str, head: wire.Head) -> wire.Hindsight | None:
+    """Return the stored segmentation in hindsight; None where there is none of this stream."""
+    partition = context.gateway.partition(stream)
+    found = await from_store(context.store.hindsight(partition, stream))
+    return found if found is not None and found.usable(head) else None
 
 
 async def history(request: Request) -> Response:

@@ -39,6 +39,7 @@ from service.schema.commands import (
 )
 from service.schema.observations import Item, Observation, StreamForm
 from service.schema.queries import (
+    ChangepointsQuery,
     EventsQuery,
     HistoryQuery,
     LiveQuery,
@@ -234,6 +235,7 @@ CALLS = (
         responses.Changepoints,
         STORED,
         _here,
+        ChangepointsQuery,
         tag="reads",
     ),
     Call(

@@ -8,6 +8,7 @@ import { badge } from "./row.js";
 
 const HEADS = ["State", "Began at", "Suspected", "Confirmed", "Size", "Probability", "Feedback"];
 const SHOWN = 100;
+const SHOWN_STARTS = 20;
 
 export class EventList {
   /**
@@ -22,6 +23,7 @@ export class EventList {
     this.body = h("tbody", { role: "rowgroup" });
     this.none = h("p", { class: "empty" }, "No changepoints yet.");
     this.cut = h("p", { class: "note", hidden: true }, `Showing the newest ${SHOWN}.`);
+    this.regimes = h("p", { class: "note", id: "regimes" });
     this.input = h("input", {
       id: "missed",
       type: "number",
@@ -55,6 +57,7 @@ export class EventList {
       ),
       this.none,
       this.cut,
+      this.regimes,
       this.form(),
     );
   }
@@ -98,6 +101,22 @@ export class EventList {
       /** @type {HTMLElement|null} */ (
         this.body.querySelector(`[data-focus="${focused}"]`)
       )?.focus();
+  }
+
+  /** @param {any[]} segmentation @param {any} hindsight */
+  drawRegimes(segmentation, hindsight) {
+    this.regimes.hidden = !segmentation.length;
+    const starts = segmentation.slice(1).map((each) => count(each.start));
+    const shown = starts.slice(-SHOWN_STARTS).join(", ");
+    const more = starts.length > SHOWN_STARTS ? "…, " : "";
+    const found = starts.length ? `regimes begin at ${more}${shown}` : "a single regime";
+    const computed = hindsight?.seq ?? null;
+    const kind =
+      computed === null
+        ? "Best segmentation, online"
+        : `Best segmentation, in hindsight up to observation ${count(computed - 1)}`;
+    const waits = hindsight?.status === "pending" ? " Hindsight is being computed." : "";
+    this.regimes.textContent = `${kind}: ${found}.${waits}`;
   }
 
   /** @param {any} event @param {(at: number) => string} timeAt */

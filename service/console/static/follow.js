@@ -15,6 +15,7 @@ export class Followed {
     this.observations = /** @type {any[]} */ ([]);
     this.events = /** @type {any[]} */ ([]);
     this.segmentation = /** @type {any[]} */ ([]);
+    this.hindsight = /** @type {any} */ (null); // how far the segmentation is one in hindsight
     this.beliefs = /** @type {Map<number, any>} */ (new Map());
     this.belief = /** @type {any} */ (null); // as of now, whole
     this.loaded = false; // whether everything was read; what comes then is added
@@ -34,7 +35,12 @@ export class Followed {
 
   /** Whether there is something to read that messages do not say. */
   get behind() {
-    return this.more || this.told !== this.said;
+    return this.more || this.awaits || this.told !== this.said;
+  }
+
+  /** Whether the segmentation in hindsight is being computed. */
+  get awaits() {
+    return this.hindsight?.status === "pending";
   }
 
   /** What the summary says of events. */
@@ -87,7 +93,8 @@ export class Followed {
   /** Read what messages do not say; observations are taken in meanwhile. */
   async details() {
     const { more, said } = this;
-    if (this.told !== said) await this.readEvents();
+    // Hindsight that was being computed is there soon after.
+    if (this.awaits || this.told !== said) await this.readEvents(false, true);
     this.told = said;
     if (!more) return;
     this.more = false; // until another comes
@@ -135,7 +142,9 @@ export class Followed {
     if (this.summary && summary.created !== this.summary.created) this.forget(); // made anew
     this.summary = summary;
     await this.readObservations();
-    await Promise.all([this.readEvents(), this.readBelief()]);
+    // In this order: the belief would wait for hindsight, which reading events may begin.
+    await this.readBelief();
+    await this.readEvents();
     this.told = this.said;
     this.more = false;
     this.loaded = true;
@@ -155,15 +164,19 @@ export class Followed {
     this.observations = found;
   }
 
-  /** @param {boolean} [expected] whether the change was announced already */
-  async readEvents(expected = false) {
-    const found = await get(pathOf(this.stream, "/changepoints"));
+  /**
+   * @param {boolean} [expected] whether the change was announced already
+   * @param {boolean} [wait] for hindsight; the page is drawn first
+   */
+  async readEvents(expected = false, wait = false) {
+    const found = await get(pathOf(this.stream, "/changepoints"), { wait });
     const known = new Map(this.events.map((each) => [each.id, stateOf(each)]));
     const changed = found.events.filter(
       (/** @type {any} */ each) => known.get(each.id) !== stateOf(each),
     );
     this.events = found.events;
     this.segmentation = found.segmentation;
+    this.hindsight = found.hindsight;
     if (this.loaded && !expected) changed.forEach(this.onChange);
   }
 

@@ -215,6 +215,7 @@ class StreamPage {
     this.drawFacts();
     this.chart.draw();
     this.events.draw(this.data.events, this.data.observations, this.data.summary.seq);
+    this.events.drawRegimes(this.data.segmentation, this.data.hindsight);
     this.drawTables();
     const rows = Object.entries(this.data.summary.settings).map(([key, value]) => [
       key,

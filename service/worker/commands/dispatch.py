@@ -28,6 +28,7 @@ from service.wire import (
     Move,
     Predict,
     RunLength,
+    SegmentHistory,
     SetBelief,
     StreamSettings,
     WhatIf,
@@ -215,6 +216,11 @@ def _what_if(engine: Engine, stream: Stream, task: Task) -> Iterator[None]:
     task.body = [answer]
 
 
+def _segment_history(engine: Engine, stream: Stream, task: Task) -> Iterator[None]:
+    yield from rerun_commands.segment_history(engine, stream, task.envelope.time_ms)
+    task.status = 204
+
+
 def _move(engine: Engine, stream: Stream, task: Task) -> Iterator[None]:
     assert isinstance(task.command, Move)
     yield from rerun_commands.move(engine, stream, task.command, task.envelope.time_ms)
@@ -242,5 +248,6 @@ _RUN: dict[type, Callable[[Engine, Stream, Task], None]] = {
 _RERUN: dict[type, Callable[[Engine, Stream, Task], Iterator[None]]] = {
     EventFeedback: _verdict,
     WhatIf: _what_if,
+    SegmentHistory: _segment_history,
     Move: _move,
 }

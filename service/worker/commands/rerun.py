@@ -15,6 +15,7 @@ from msgspec.structs import replace
 
 from model_core.upm.base import UnderlyingModel
 from service.observability import metrics
+from service.schema.rendering import NEAR
 from service.store.worker_reads import CHUNK, CorruptState, Store, Stored, unseal
 from service.wire import Event, Head, Record, StreamSettings
 from service.worker.commands import set_belief
@@ -33,7 +34,6 @@ Steps = Generator[None, None, T]
 TICK, SERIES = 16, 512
 # Of the head in place, whatever the rerun found.
 KEPT = ("created_ms", "oldest", "last_time", "pending", "pending_supervision", "pending_settings")
-NEAR = 10  # observations between the starts of what counts as the same change
 
 
 class Rerun:
@@ -75,10 +75,27 @@ def under(
 def corrected(engine: Engine, stream: Stream, records: list[Record]) -> Steps[Rerun]:
     """Rerun records, of which only supervision was changed, in the stream's own units."""
     old = stream.live()
+    units = (old.location or [], old.scale or [])
+    return (yield from _run(engine, stream, _anew(old), records, units))
+
+
+def in_hindsight(engine: Engine, stream: Stream, records: list[Record]) -> Steps[Rerun]:
+    """Rerun records, as they were met, with the location and scale of all of them."""
+    old = stream.live()
+    model = engine.catalogue.of(old)
+    known = warmup.given(old.settings, model)
+    if known is None:
+        known = warmup.estimate(warmup.values_of(records, model), old.settings, model)
+    # The rerun notes where regimes come from; those of the stream itself stay.
+    records = [replace(record) for record in records]
+    return (yield from _run(engine, stream, _anew(old), records, known))
+
+
+def _anew(old: Head) -> Head:
+    """Head of a rerun with the settings of the stream."""
     head = Head(1, old.settings, x_dim=old.x_dim, y_dim=old.y_dim, alarm=old.alarm)
     head.digest = old.digest
-    units = (old.location or [], old.scale or [])
-    return (yield from _run(engine, stream, head, records, units))
+    return head
 
 
 def _begun(stream: Stream, head: Head, records: list[Record]) -> Stream:
@@ -201,6 +218,7 @@ def adopt(
     if stream.slab is None:
         stream.buffer = list(found.records)
     stream.relay(found.records)
+    stream.drop_hindsight()
     publish_events(stream, changed, None)
     stream.touch(now_ms)
     if stream.slab is not None and head.seq:
@@ -242,10 +260,11 @@ def _reconciled(
     return found
 
 
-def retained(stream: Stream, store: Store, most: int) -> list[Record]:
+def retained(stream: Stream, store: Store, most: int, gaps: bool = False) -> list[Record]:
     """The last `most` records, and those before them in the same chunk; ascending.
 
-    Raises CorruptState where one of them cannot be read, or is gone.
+    Raises CorruptState where one of them cannot be read, or is gone. With `gaps` they begin after
+    the last such one instead.
     """
     head, phase = stream.live(), stream.phase
     recent, sealing = stream.recent()
@@ -254,17 +273,27 @@ def retained(stream: Stream, store: Store, most: int) -> list[Record]:
     missing = [number for number in wanted if number not in sealing]
     stored = dict(zip(missing, store.chunks(stream.partition, stream.name, missing), strict=True))
     for number, blob in stored.items():
-        if blob is None and head.oldest <= number < (head.sealed + phase) // CHUNK:
+        if blob is None and not gaps and head.oldest <= number < (head.sealed + phase) // CHUNK:
             raise CorruptState(f"chunk {number} of {stream.name!r} is missing")
     blobs = {number: blob for number, blob in (stored | sealing).items() if blob is not None}
-    chunks = [unseal(stream.name, number, blob) for number, blob in blobs.items()]
+    chunks = [_unsealed(stream.name, number, blob, gaps) for number, blob in blobs.items()]
     records = {record.seq: record for chunk in chunks for record in chunk} | recent
     found: list[Record] = []
     for seq in range(head.seq - 1, max(0, wanted.start * CHUNK - phase) - 1, -1):
         if seq not in records:
             # Of the oldest chunk the first may never have been here: those of an imported stream.
-            if (seq + phase) // CHUNK > head.oldest or min(records, default=seq) < seq:
+            within = (seq + phase) // CHUNK > head.oldest or min(records, default=seq) < seq
+            if within and not gaps:
                 raise CorruptState(f"observation {seq} of {stream.name!r} is missing")
             break
         found.append(records[seq])
     return found[::-1]
+
+
+def _unsealed(name: str, number: int, blob: bytes, gaps: bool) -> list[Record]:
+    try:
+        return unseal(name, number, blob)
+    except CorruptState:
+        if not gaps:
+            raise
+        return []

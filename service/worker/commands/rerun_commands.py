@@ -15,6 +15,7 @@ from service.wire import (
     Event,
     EventFeedback,
     Head,
+    Hindsight,
     Move,
     Observation,
     Record,
@@ -36,6 +37,9 @@ from service.worker.streams.validation import (
     same_model,
 )
 
+# Observations segmented in hindsight where torch steps each: about a second, for which the other
+# commands of the partition wait.
+UNCOMPILED = 512
 SHOWN, BELIEVED = 64, 1e-4  # run lengths of a belief in an answer, and how probable at least
 
 
@@ -98,7 +102,7 @@ def _judged(
         now = replace(events[event.id], verdict=command.change)
     else:
         alive = [e for e in events.values() if e.state != "withdrawn"]
-        near = [e for e in alive if abs(e.start - start) <= rerun.NEAR]
+        near = [e for e in alive if abs(e.start - start) <= rendering.NEAR]
         head = stream.live()
         made = Event(head.next_event, "confirmed", start, start, head.seq - 1, probability=1.0)
         now = replace(min(near, key=lambda e: abs(e.start - start), default=made), verdict=True)
@@ -159,6 +163,31 @@ def _compared(
         log_score=found.scores if series else None,
         changed_probability=found.changed if series else None,
     )
+
+
+def segment_history(engine: Engine, stream: Stream, now_ms: int) -> Steps[None]:
+    """Segment what is retained in hindsight, unless that was done a short while ago.
+
+    The segmentation is kept beside the stream; the stream itself stays as it is.
+    """
+    head = stream.live()
+    if not head.warm:
+        raise WarmingUp(f"the stream has no belief yet at seq {head.seq}", seq=head.seq)
+    known = engine.store.hindsight(stream.partition, stream.name)
+    if known is not None and known.current(head):
+        return
+    in_series = stream.slab is not None and stream.slab.in_series
+    most = engine.settings.max_replay if in_series else min(UNCOMPILED, engine.settings.max_replay)
+    records = retained(stream, engine.store, most, gaps=True)
+    if not records:
+        raise NotRetained("no observation is retained that could be segmented", first=head.seq)
+    found = yield from rerun.in_hindsight(engine, stream, records)
+    try:
+        path = rendering.segmentation(found.head, found.records)
+    finally:
+        found.close()
+    starts = [segment.start for segment in path]
+    stream.keep_hindsight(Hindsight(head.generation, starts[0], head.seq, starts, now_ms))
 
 
 def move(engine: Engine, stream: Stream, command: Move, now_ms: int) -> Steps[None]:

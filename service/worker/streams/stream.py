@@ -12,7 +12,7 @@ from service import wire
 from service.store import keys
 from service.store.effects import Effect, index_effects, quarantine_effects
 from service.store.worker_reads import CHUNK, CorruptState, Store, Stored, decoded, phase_of, seal
-from service.wire import Change, Event, Head, IdempotencyRecord, Record
+from service.wire import Change, Event, Head, Hindsight, IdempotencyRecord, Record
 from service.wire.event_entries import Id
 from service.worker.streams.ledger import Share
 from service.worker.streams.slab import Slab
@@ -160,6 +160,7 @@ class Stream:
             self.unreadable = NOTHING
         for key in (keys.tail, keys.history, keys.checkpoint, keys.events, keys.changes):
             self._effects += (("UNLINK", key(p, name)),)
+        self.drop_hindsight()
         self._touched = True
 
     def leave(self) -> None:
@@ -187,6 +188,15 @@ class Stream:
             field = f"{each.seq}:{each.time_ms}:{each.number}"
             blob = wire.checksummed(wire.encode(each), "change", self.name, field)
             self._effects += (("HSET", key, field, blob),)
+
+    def keep_hindsight(self, found: Hindsight) -> None:
+        """Have a segmentation in hindsight written with the next commit."""
+        blob = wire.checksummed(wire.encode(found), "hindsight", self.name)
+        self._effects += (("HSET", keys.hindsight(self.partition), self.name, blob),)
+
+    def drop_hindsight(self) -> None:
+        """Have the segmentation in hindsight removed: it is of what is not so any more."""
+        self._effects += (("HDEL", keys.hindsight(self.partition), self.name),)
 
     def count(self) -> None:
         """Count what the stream takes on the host."""

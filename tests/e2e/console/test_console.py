@@ -115,6 +115,16 @@ def test_a_verdict_is_kept_and_shown(page, demo, client, stream):
     expect(page.locator("#announce")).to_contain_text("Saved: change at 40 reported")
 
 
+def test_the_segmentation_is_shown_as_what_it_is(page, demo, client, stream):
+    post(client, stream, 10, 40)
+    post(client, stream, 14, 40, seed=2)
+    page.goto(f"{demo}/#/streams/{stream}")
+    said = page.locator("#regimes")
+    expect(said).to_have_text(
+        "Best segmentation, in hindsight up to observation 79: regimes begin at 40."
+    )
+
+
 def test_what_if_is_shown_beside_what_was_and_changes_nothing(page, demo, client):
     before = client.get("/v1/streams/nile").json()
     page.goto(f"{demo}/#/streams/nile")

@@ -54,6 +54,7 @@ class FakeWorker:
         self.publish = True
         self.inline = True  # else only the numbers of outcomes are published
         self.channel = keys.reply_channel
+        self.hindsight = {}  # by stream, what a segmentation in hindsight finds
         self.commands, self.envelopes = [], []
         self.batches = []  # commands in each entry of the log
         self._thread = threading.Thread(target=self._run, daemon=True)
@@ -170,6 +171,9 @@ class FakeWorker:
     def _other(self, partition, command):
         stream = command.stream
         head, effects = self._heads.get(stream), []
+        if isinstance(command, wire.SegmentHistory) and stream in self.hindsight:
+            blob = wire.checksummed(wire.encode(self.hindsight[stream]), "hindsight", stream)
+            return 204, [], [("HSET", keys.hindsight(partition), stream, blob)]
         if isinstance(command, wire.Configure):
             status = 200 if head else 201
             if head is None:

@@ -7,7 +7,15 @@ import numpy as np
 import pytest
 
 from service.replay import Replayed, Series, plots
-from service.schema.responses import Answer, BeliefColumns, Event, Predictive, RunLengthSummary
+from service.schema.responses import (
+    Answer,
+    BeliefColumns,
+    Event,
+    Hindsight,
+    Predictive,
+    RunLengthSummary,
+    Segment,
+)
 from service.tables.answers import BeliefRow
 from service.tables.times import time_axis
 
@@ -38,6 +46,8 @@ def made(rows=60, dimensions=1, warmup=0, times=None, first=0, classes=0):
     replayed = Replayed("s", Series(y, None, names, [], axis))
     replayed.add([row(first + k, dimensions, k < warmup, classes) for k in range(rows)])
     replayed.events = [Event(1, "confirmed", 30, 33, 43), Event(2, "withdrawn", 50, 52)]
+    replayed.segmentation = [Segment(0, 29), Segment(29, 60)]
+    replayed.hindsight = Hindsight("current", 0, 60)
     return replayed
 
 
@@ -91,6 +101,19 @@ def test_a_line_stands_before_the_first_observation_of_a_regime(tmp_path, monkey
     assert [text.get_text() for text in drawn[0].texts] == ["1901"]  # withdrawn ones have none
     alarm = [line for line in drawn[-1].lines if set(line.get_ydata()) == {plots.ALARM}]
     assert len(alarm) == 1
+
+
+def test_regimes_in_hindsight_are_marked(tmp_path, monkeypatch):
+    drawn = []
+    monkeypatch.setattr(plots, "_finish", lambda panels, replayed, x: drawn.extend(panels))
+    replayed = made()
+    plots.plot_replay(replayed, tmp_path / "plot.png")
+    (marked,) = (line for line in drawn[0].lines if line.get_marker() == "^")
+    assert list(marked.get_xdata()) == [28.5]  # the regime starts at 29
+    drawn.clear()
+    replayed.hindsight = None
+    plots.plot_replay(replayed, tmp_path / "plot.png")
+    assert not [line for line in drawn[0].lines if line.get_marker() == "^"]
 
 
 def test_band_has_holes_where_there_is_no_prediction():

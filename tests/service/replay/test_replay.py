@@ -12,7 +12,8 @@ from rich.console import Console
 
 from service.replay import ReplayError, SeriesError, read_series, replay
 from service.replay.run import _size, output_files
-from service.tables.answers import Replayed
+from service.schema.responses import Changepoints, Hindsight, Segment
+from service.tables.answers import Replayed, describe_segmentation
 from service.tables.times import time_axis
 
 
@@ -284,6 +285,43 @@ def test_output_files(tmp_path):
 )
 def test_size_of_a_change(size, names, said):
     assert _size(size, names) == said
+
+
+def test_hindsight_is_waited_for(standin, shift, tmp_path, monkeypatch):
+    monkeypatch.setattr("service.replay.run.HINDSIGHT_POLL_S", 0.01)
+    current = {"status": "current", "first": 0, "seq": 80}
+    standin.hindsight = iter([{"status": "pending"}] * 3 + [current])
+    console = quiet()
+    replayed = replay(shift, url=standin.url, out=tmp_path / "a.csv", console=console)
+    assert replayed.hindsight == Hindsight("current", 0, 80)
+    said = " ".join(console.file.getvalue().split())
+    assert "best segmentation, by seq: 0-39, 40-79 (in hindsight for 0-79)" in said
+
+
+def test_hindsight_is_not_waited_for_without_end(standin, shift, tmp_path, monkeypatch):
+    monkeypatch.setattr("service.replay.run.HINDSIGHT_WAIT_S", 0.0)
+    monkeypatch.setattr("service.replay.run.HINDSIGHT_POLL_S", 0.01)
+    standin.hindsight = iter([{"status": "pending"}] * 9)
+    replayed = replay(shift, url=standin.url, out=tmp_path / "a.csv", console=quiet())
+    assert replayed.hindsight.status == "pending"
+    assert len(list(standin.hindsight)) >= 7
+
+
+@pytest.mark.parametrize(
+    ("hindsight", "said"),
+    [
+        (None, ""),
+        (Hindsight("current", 0, 75), " (in hindsight for 0-74)"),
+        (Hindsight("pending", 0, 60), " (in hindsight for 0-59; hindsight is being computed)"),
+        (Hindsight("pending"), " (online; hindsight is being computed)"),
+        (Hindsight("unavailable"), " (online; no hindsight now)"),
+    ],
+)
+def test_a_segmentation_is_said_as_what_it_is(hindsight, said):
+    found = Changepoints("s", 80, segmentation=[Segment(0, 50), Segment(50, 80)])
+    found.hindsight = hindsight
+    assert describe_segmentation(found) == f"best segmentation, by seq: 0-49, 50-79{said}"
+    assert describe_segmentation(Changepoints("s", 2)) == "best segmentation, by seq: not known yet"
 
 
 def test_the_table_fits_a_terminal_of_80(standin, tmp_path):

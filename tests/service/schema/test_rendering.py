@@ -1,10 +1,13 @@
 """What is shown of committed state."""
 
+from itertools import pairwise
+
 import msgspec
+import pytest
 
 from service.schema import rendering
 from service.schema.responses import Segment, StreamSummary
-from service.wire import Event, Head, Record, StreamSettings
+from service.wire import Event, Head, Hindsight, Record, StreamSettings
 
 
 def head(**more):
@@ -46,6 +49,53 @@ class TestSegmentation:
     def test_none_without_records_or_before_the_filter_runs(self):
         assert rendering.segmentation(head(warm=True), []) == []
         assert rendering.segmentation(head(seq=2), records([-1, -1])) == []
+
+
+class TestInHindsight:
+    @pytest.mark.parametrize(
+        ("starts", "seq", "online", "expected"),
+        [
+            ([0, 40], 100, [0, 60], [0, 40]),  # nothing since: as it was found
+            ([0, 95], 100, [0], [0, 95]),
+            ([0, 40], 110, [0, 60, 103], [0, 40, 103]),  # what began since
+            ([0, 40], 110, [0, 60, 97], [0, 40, 97]),  # or was too new then
+            ([0, 95], 110, [0], [0]),  # and what was too new to be kept
+            ([0, 95], 110, [0, 88], [0, 88]),  # one change, on both sides of where it is settled
+            ([0, 88], 110, [0, 95], [0, 88]),
+            ([0], 110, [0, 88], [0]),
+            ([30, 70], 100, [0, 20, 50], [0, 20, 70]),  # not all that is retained was segmented
+            ([30, 70], 100, [0, 50], [0, 70]),
+            ([30, 35], 100, [0, 28], [0, 35]),
+            ([0, 30, 60], 104, [40, 58], [40, 60]),  # some of it is not retained any more
+            ([0, 30], 104, [40, 58], [40]),
+        ],
+    )
+    def test_goes_as_far_as_it_reaches(self, starts, seq, online, expected):
+        path = [Segment(*each) for each in pairwise([*online, seq])]
+        found = Hindsight(1, starts[0], 100, starts, 0)
+        segments = rendering.in_hindsight(head(warm=True, seq=seq), path, found)
+        assert segments == [Segment(*each) for each in pairwise([*expected, seq])]
+
+    def test_none_without_records(self):
+        found = Hindsight(1, 0, 100, [0, 50], 0)
+        assert rendering.in_hindsight(head(warm=True, seq=100), [], found) == []
+
+    @pytest.mark.parametrize(
+        ("seq", "history", "usable", "current"),
+        [
+            (110, 2000, True, True),
+            (111, 2000, True, False),
+            (99, 2000, False, False),
+            (2099, 2000, True, False),
+            (2100, 2000, False, False),
+            (105, 5, False, False),
+        ],
+    )
+    def test_until_a_tenth_more_was_observed(self, seq, history, usable, current):
+        stream = Head(1, StreamSettings(history=history), seq=seq)
+        found = Hindsight(1, 0, 100, [0], 0)
+        assert (found.usable(stream), found.current(stream)) == (usable, current)
+        assert not Hindsight(2, 0, 100, [0], 0).usable(stream)
 
 
 class TestSummary:
