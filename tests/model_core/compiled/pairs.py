@@ -135,16 +135,22 @@ class Pair:
         )
 
     def broke_a_tie(self) -> bool:
-        """Whether another of equals is kept, or is the most probable: rounding decides on those."""
+        """Whether another of equals is kept, or is the best: rounding decides on those."""
         own, eager = self.own.belief, self.eager.belief
-        likely = [each.log_prob.sort().values for each in (own, eager)]
-        kept, best = (
-            [choice(each) for each in (own, eager)]
-            for choice in (lambda b: b.run_length[~torch.isneginf(b.log_prob)].sort().values,
-                           lambda b: b.run_length.gather(1, b.log_prob.argmax(1, keepdim=True)))
-        )  # fmt: skip
-        differ = not (torch.equal(*kept) and torch.equal(*best))
-        return differ and torch.allclose(*likely, rtol=0, atol=1e-12)
+        for values in ("log_prob", "score"):
+            likely = [getattr(each, values) for each in (own, eager)]
+            best = [
+                each.run_length.gather(1, value.argmax(1, keepdim=True))
+                for each, value in zip((own, eager), likely, strict=True)
+            ]
+            kept = [
+                each.run_length.masked_fill(torch.isneginf(value), -1).sort().values
+                for each, value in zip((own, eager), likely, strict=True)
+            ]
+            equal = torch.allclose(*(value.sort().values for value in likely), rtol=0, atol=1e-12)
+            if equal and not (torch.equal(*best) and torch.equal(*kept)):
+                return True
+        return False
 
     def check_states(self, tolerance: float, paths: bool = True) -> None:
         alive = ~torch.isneginf(self.eager.belief.log_prob)
