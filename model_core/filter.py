@@ -164,7 +164,8 @@ def step(
     centred = y - prior.location
     seen = torch.cat((torch.ones_like(y[:, :1]), centred, centred.square()), -1)
     totals = grown.totals + torch.where(inputs.labelled.unsqueeze(-1), seen, 0.0)
-    context = model.remember(grown.context, y, inputs.labelled)
+    known = _believed(prediction, posterior, inlier, y) if model.believes else y
+    context = model.remember(grown.context, known, inputs.labelled)
     new = FilterState(kept, grown.seq + 1, totals, grown.totals_at_start, context, stats)
     ok = torch.isfinite(log_score) & finite(new)
     score = torch.where(inputs.labelled, log_score, torch.nan)
@@ -181,6 +182,15 @@ def _likelihood(prediction: Prediction, y: Tensor, inputs: Inputs) -> tuple[Tens
     told = inputs.outlier_rate.unsqueeze(-1), inputs.labelled.unsqueeze(-1)
     logs = prediction.log_inlier, prediction.log_outlier
     return label_likelihood(each[:, :slots], outlier, logs, *told)
+
+
+def _believed(prediction: Prediction, posterior: Belief, inlier: Tensor, y: Tensor) -> Tensor:
+    """What is believed of labels (B, d), as `UnderlyingModel.remember` has it."""
+    before, slots = prediction.belief.log_prob.exp(), inlier.shape[-1]
+    expected = prediction.mixture.components.mean()[:, :slots]
+    forecast = (before.unsqueeze(-1) * expected).sum(1) / before.sum(-1, keepdim=True)
+    share = (posterior.log_prob.exp() * inlier).sum(-1, keepdim=True)
+    return torch.lerp(forecast, y, share)
 
 
 def input_likelihood(

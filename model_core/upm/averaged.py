@@ -40,10 +40,10 @@ UNIT = 10.0  # observations in which the line's slope is measured
 
 
 class AveragedStats(NamedTuple):
-    """Three regressions in each hypothesis.
+    """Regressions in each hypothesis, three or more.
 
-    mean: (B, S, d, 3, 2) `k`. precision: (B, S, d, 3, 3) `Lambda` as its entries 00, 01, 11.
-    alpha: (B, S, 1). beta, log_weight: (B, S, d, 3). origin: (B, S, 1) time of the regime's first
+    mean: (B, S, d, P, 2) `k`, of P parts. precision: (B, S, d, P, 3) `Lambda` as its entries 00, 01, 11.
+    alpha: (B, S, 1). beta, log_weight: (B, S, d, P). origin: (B, S, 1) time of the regime's first
     label, -1 before it.
     """
 
@@ -77,8 +77,9 @@ class Averaged(UnderlyingModel):
 
     def prior(self, location: Tensor, scale: Tensor) -> AveragedStats:
         """Prior centred on the location; the three are equally probable."""
-        level = location[:, None, :, None].expand(-1, -1, -1, KINDS)
-        second = level.new_tensor([1.0, self.slope, self.autoregression]).expand_as(level)
+        level = location[:, None, :, None].expand(-1, -1, -1, self.parts)
+        times = self.parts // KINDS
+        second = level.new_tensor([1.0, self.slope, self.autoregression] * times).expand_as(level)
         first, nothing = torch.full_like(level, self.kappa), torch.zeros_like(level)
         beta = self.beta * scale[:, None, :, None].square().expand_as(level)
         one = torch.ones_like(location[:, None, :1])
@@ -87,7 +88,7 @@ class Averaged(UnderlyingModel):
             torch.stack((first, nothing, second), -1),
             self.alpha * one,
             beta.clone(),
-            torch.full_like(level, -math.log(KINDS)),
+            torch.full_like(level, -math.log(self.parts)),
             -one,
         )
 
@@ -104,56 +105,74 @@ class Averaged(UnderlyingModel):
         return torch.cat(lags.read(context, self.y_dim), -1)
 
     def predictive(self, stats: AveragedStats, phi: Tensor | None) -> Blend:
-        """Average of three Student-t."""
-        found, scale, _ = self._forecast(stats, _second(stats, self.required(phi)))
-        return Blend(StudentT((2 * stats.alpha).unsqueeze(-1), found, scale), stats.log_weight)
+        """Average of Student-t."""
+        found, scale, _ = self._forecast(stats, self.required(phi))
+        return Blend(StudentT(self._freedom(stats), found, scale), stats.log_weight)
 
     def outlier(self, prior: AveragedStats, phi: Tensor | None) -> Blend:
         """The level's prior predictive with ten times its squared scale."""
-        level = torch.zeros_like(prior.beta)
-        found, scale, _ = self._forecast(prior, level)
-        df, scale = (2 * prior.alpha).unsqueeze(-1), scale * OUTLIER_SPREAD**0.5
-        return Blend(StudentT(df, found, scale), prior.log_weight)
+        found, variance = _regression(prior, torch.zeros_like(prior.beta))
+        scale = _scale(prior, variance) * OUTLIER_SPREAD**0.5
+        return Blend(StudentT(self._freedom(prior), found, scale), prior.log_weight)
 
     def update(
         self, stats: AveragedStats, phi: Tensor | None, y: Tensor, weight: Tensor
     ) -> AveragedStats:
         """Conjugate update of the three, and of their probabilities."""
         phi = self.required(phi)
-        u, w = _second(stats, phi), weight[..., None, None]
-        found, scale, variance = self._forecast(stats, u)
+        u, w = self._second(stats, phi), weight[..., None, None]
+        found, scale, variance = self._forecast(stats, phi)
         error = y[:, None, :, None] - found
+        density = StudentT(self._freedom(stats), found, scale).log_density(y[:, None, :, None])
+        told = torch.log_softmax(stats.log_weight + density, -1)
+        each = w * self._precision(error / scale)
         square = torch.stack((torch.ones_like(u), u, u.square()), -1)
-        precision = stats.precision + w.unsqueeze(-1) * square
+        precision = stats.precision + each.unsqueeze(-1) * square
         gain = torch.stack(_solve(precision, u), -1)
-        df = (2 * stats.alpha).unsqueeze(-1)
-        each = StudentT(df, found, scale).log_density(y[:, None, :, None])
-        told = torch.log_softmax(stats.log_weight + each, -1)
         fresh = (stats.origin < 0) & (weight.unsqueeze(-1) > 0)
         return AveragedStats(
-            stats.mean + (w * error).unsqueeze(-1) * gain,
+            stats.mean + (each * error).unsqueeze(-1) * gain,
             precision,
             stats.alpha + 0.5 * weight.unsqueeze(-1),
-            stats.beta + 0.5 * w * error.square() / (1 + w * variance),
+            stats.beta + 0.5 * each * error.square() / (1 + each * variance),
             torch.logaddexp(torch.log(w) + told, torch.log1p(-w) + stats.log_weight),
             torch.where(fresh, phi[:, None, :1], stats.origin),
         )
 
-    def _forecast(self, stats: AveragedStats, u: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        """`k' f`, the predictive's scale, and `f' Lambda^-1 f`; all (B, S, d, 3), as `u`."""
-        found = stats.mean[..., 0] + stats.mean[..., 1] * u
-        first, second = _solve(stats.precision, u)
-        variance = (first + u * second).clamp(min=0)
-        spread = stats.beta / stats.alpha.unsqueeze(-1)
-        return found, (spread * (1 + variance)).sqrt(), variance
+    def _forecast(self, stats: AveragedStats, phi: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        """Location and scale of the predictives, and `f' Lambda^-1 f`; all (B, S, d, parts)."""
+        found, variance = _regression(stats, self._second(stats, phi))
+        return self._bounded(found, phi), _scale(stats, variance), variance
+
+    def _bounded(self, found: Tensor, phi: Tensor) -> Tensor:
+        """Locations that are believed; phi: (B, n)."""
+        return found
+
+    def _precision(self, z: Tensor) -> Tensor | float:
+        """What is expected of a label's precision in units of its regime's, of its error `z`."""
+        return 1.0
+
+    def _freedom(self, stats: AveragedStats) -> Tensor:
+        """Degrees of freedom, (B, S, 1, 1) or (B, S, 1, parts)."""
+        return (2 * stats.alpha).unsqueeze(-1)
+
+    def _second(self, stats: AveragedStats, phi: Tensor) -> Tensor:
+        """The features besides the constant (B, S, d, parts)."""
+        time, last = phi[:, None, :1], phi[:, None, 1 : 1 + self.y_dim]
+        age = torch.where(stats.origin < 0, 0.0, (time - stats.origin) / UNIT)
+        full = stats.beta[..., 0]
+        each = [torch.zeros_like(full), age.expand_as(full), last.expand_as(full)]
+        return torch.stack(each * (self.parts // KINDS), -1)
 
 
-def _second(stats: AveragedStats, phi: Tensor) -> Tensor:
-    """The features besides the constant (B, S, d, 3)."""
-    time, last = phi[:, None, :1], phi[:, None, 1:]
-    age = torch.where(stats.origin < 0, 0.0, (time - stats.origin) / UNIT)
-    full = stats.beta[..., 0]
-    return torch.stack((torch.zeros_like(full), age.expand_as(full), last.expand_as(full)), -1)
+def _regression(stats: AveragedStats, u: Tensor) -> tuple[Tensor, Tensor]:
+    """`k' f` and `f' Lambda^-1 f`; both (B, S, d, parts), as `u`."""
+    first, second = _solve(stats.precision, u)
+    return stats.mean[..., 0] + stats.mean[..., 1] * u, (first + u * second).clamp(min=0)
+
+
+def _scale(stats: AveragedStats, variance: Tensor) -> Tensor:
+    return (stats.beta / stats.alpha.unsqueeze(-1) * (1 + variance)).sqrt()
 
 
 def _solve(precision: Tensor, u: Tensor) -> tuple[Tensor, Tensor]:

@@ -61,6 +61,7 @@ class UnderlyingModel(ABC):
     hazard: float | tuple[float, ...] = 0.01  # default hazard, or a table by run length
     outlier_rate: float = 0.0  # default
     parts: int = 1  # distributions of each output that one hypothesis's predictive is made of
+    believes: bool = False  # whether what it remembers of a label is what is believed of it
     exchangeable: bool = False  # whether only parameters carry from a regime's label to the next
     symmetric: tuple[str, ...] = ()  # statistics whose last two axes are a symmetric matrix
 
@@ -73,7 +74,11 @@ class UnderlyingModel(ABC):
         return torch.zeros(len(location), 0, dtype=location.dtype, device=location.device)
 
     def remember(self, context: Tensor, y: Tensor, labelled: Tensor) -> Tensor:
-        """Context after an observation; y: (B, y_dim), anything where not `labelled` (B,)."""
+        """Context after an observation; y: (B, y_dim), anything where not `labelled` (B,).
+
+        Of a model that `believes`, y is `w y + (1 - w) m` of a filter's label: the responsibility
+        `w` of inliers and the mean `m` of what they were expected to be, over all hypotheses.
+        """
         return context
 
     def encode(self, x: Tensor | None, context: Tensor) -> Tensor | None:

@@ -1,0 +1,84 @@
+"""The averaged model with noise of heavy tails among what it averages, and bounded forecasts.
+
+Beside the level, the line and the autoregression of `averaged`, whose noise is normal, the same
+three with noise of heavy tails: a Student-t of `TAILS` degrees of freedom at most, as a normal
+whose variance is drawn anew for each label. Given the label, the expected precision of that
+variance is
+
+    w_k = w min(1, (TAILS + 1) / (TAILS + z^2)),    z = (y - k' f) / predictive scale,
+
+in place of the inlier responsibility `w` (iteratively reweighted least squares: Lange, Little &
+Taylor 1989, *JASA* 84): a label far off moves these regressions little, and costs their regime
+little evidence.
+
+The lag is the label as it is believed: `w y + (1 - w) m`, with the inlier responsibility and the
+forecast `m` of all hypotheses together. So an outlier is no lever on the next forecast, and a jump
+that lasts is followed as soon as it is believed.
+
+No regression is believed farther than `REACH` scales outside the range of the believed labels: one
+that was learned from labels close together may lead anywhere when they jump.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from model_core.upm import averaged
+from model_core.upm.averaged import Averaged, AveragedStats
+from model_core.upm.base import in_units
+
+TAILS = 3.0  # degrees of freedom, at most, of noise of heavy tails
+REACH = 3.0  # scales that a forecast may lie outside the range of the labels
+
+
+@dataclass(frozen=True)
+class RobustAveraged(Averaged):
+    """Level, line or autoregression in each regime, each with normal or heavy-tailed noise.
+
+    Features are (B, 1 + 3 d): time, lag, least and greatest forecast.
+    """
+
+    parts = 2 * averaged.KINDS
+    kind: str = "robust-averaged"
+    believes: bool = True
+
+    def context(self, location: Tensor, scale: Tensor) -> Tensor:
+        """Time, location, scale, least and greatest label, and the lag, which are believed.
+
+        (B, 1 + 5 d); the last three in the stream's units.
+        """
+        batch, outputs = location.shape
+        rest = location.new_zeros(batch, 3 * outputs)
+        return torch.cat((location.new_zeros(batch, 1), location, scale, rest), -1)
+
+    def remember(self, context: Tensor, y: Tensor, labelled: Tensor) -> Tensor:
+        """One observation later; y: the label as it is believed."""
+        time, location, scale, least, most, lag = self._parts(context)
+        value = torch.where(labelled.unsqueeze(-1), in_units(y, location, scale), lag)
+        range_ = torch.minimum(least, value), torch.maximum(most, value)
+        return torch.cat((time + 1, location, scale, *range_, value), -1)
+
+    def encode(self, x: Tensor | None, context: Tensor) -> Tensor:
+        """Time, the lag, least and greatest forecast."""
+        time, location, scale, least, most, lag = self._parts(context)
+        bounds = location + scale * (least - REACH), location + scale * (most + REACH)
+        return torch.cat((time, lag, *bounds), -1)
+
+    def _bounded(self, found: Tensor, phi: Tensor) -> Tensor:
+        least, most = phi[:, None, 1 + self.y_dim :, None].chunk(2, 2)
+        return torch.maximum(least, torch.minimum(most, found))
+
+    def _precision(self, z: Tensor) -> Tensor:
+        heavy = ((TAILS + 1) / (TAILS + z[..., averaged.KINDS :].square())).clamp(max=1)
+        return torch.cat((torch.ones_like(heavy), heavy), -1)
+
+    def _freedom(self, stats: AveragedStats) -> Tensor:
+        df = (2 * stats.alpha).unsqueeze(-1).expand(-1, -1, -1, averaged.KINDS)
+        return torch.cat((df, df.clamp(max=TAILS)), -1)
+
+    def _parts(self, context: Tensor) -> tuple[Tensor, ...]:
+        d = self.y_dim
+        return torch.tensor_split(context, [1, *(1 + k * d for k in range(1, 5))], -1)
