@@ -70,7 +70,11 @@ def learn(
     """Update `own` by the label with inlier responsibilities `share`; the last column is spare."""
 
 
-def remember(model: Any, number: Floats, context: Floats) -> None:
+def believe(model: Any, number: Floats, work: Floats, params: Floats) -> None:
+    """Keep in `params` what is believed of the label, if `remember` is to know; see `filter`."""
+
+
+def remember(model: Any, number: Floats, params: Floats, context: Floats) -> None:
     """Move the context on by an observation, labelled or not."""
 
 
@@ -132,6 +136,11 @@ def _store(model: Any, views: Ints, row: int, slot: int, number: Floats, own: Fl
 @implements_otherwise(mix)
 def _mix(model: Any, rate: float, params: Floats, work: Floats) -> None:
     belief.mix(rate, work)
+
+
+@implements_otherwise(believe)
+def _believe(model: Any, number: Floats, work: Floats, params: Floats) -> None:
+    pass
 
 
 @compiled
@@ -201,12 +210,13 @@ def advance(
         if summary.shape[1] > 0:
             summarise(model, number, work[CHANCE], params, levels, spare, summary[b])
         if labelled:
+            believe(model, number, work, params)
             learn(model, number, context, work[SHARE], own, params)
         if not _finite(own, model.kept, work[belief.SPARE]):
             continue
         belief.keep(views, row, slot, previous, totals, work, line)
         store(model, views, row, slot, number, own)
-        remember(model, number, context)
+        remember(model, number, params, context)
         belief.read_out(views, row, number, window, work, line)
         line[LOG_SCORE] = log_score if labelled else np.nan
         line[OK] = 1.0

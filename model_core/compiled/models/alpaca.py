@@ -149,7 +149,7 @@ def predict(
             _known(model.noise[o], gram, block)
         _in_units(model.y_offset[o], model.y_scale[o], block)
         if model.noisy:
-            student_t.finish(1, 1, block)
+            student_t.finish(1, 1, 1, block)
         else:
             block[SQUARE, block.shape[1] - 1] *= OUTLIER_SPREAD
 
@@ -277,7 +277,7 @@ def _downdate(cov: Floats, gain: Floats, own: Floats) -> None:
 
 
 @implements(step.remember, Alpaca)
-def remember(model: Alpaca, number: Floats, context: Floats) -> None:
+def remember(model: Alpaca, number: Floats, params: Floats, context: Floats) -> None:
     """Time and lags of a model that has any."""
     if model.lags > 0:
         lags.advance(model.outputs, number, context)
@@ -299,7 +299,7 @@ def summarise(
     for o in range(d):
         block = params[2 * d + BLOCK * o : 2 * d + BLOCK * (o + 1)]
         if model.noisy:
-            student_t.describe(1, 1, block)
+            student_t.describe(1, 1, 1, block)
             arithmetic.copy(block[0], params[o])
             arithmetic.copy(block[1], params[d + o])
         else:
@@ -308,7 +308,7 @@ def summarise(
     mixture.moments(chance, params[:d], params[d : 2 * d], chance.shape[0], out)
     for o in range(d):
         block = params[2 * d + BLOCK * o : 2 * d + BLOCK * (o + 1)]
-        n = student_t.gather(1, 1, 0, chance, block, spare)
+        n = student_t.gather(1, 1, 1, 0, chance, block, spare)
         if model.noisy:
             mixture.tabulate(spare, n)
         student_t.marginal(d, o, family, number, levels, spare, n, out)

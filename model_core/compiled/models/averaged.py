@@ -9,15 +9,17 @@ from model_core.compiled.jit import Floats, compiled, implements, whole
 from model_core.compiled.models import lags, student_t
 from model_core.upm import averaged
 from model_core.upm.averaged import KINDS, UNIT
+from model_core.upm.robust_averaged import TAILS
 
 LINE, LAG = 1, 2  # among the kinds
 SINGULAR = 1e-14  # least determinant, as a share of what it is the difference to
 
 
 class Averaged(NamedTuple):
-    """Rows of the statistics: mean (d, 3, 2), precision (d, 3, 3), alpha, beta and weight (d, 3).
+    """Rows of the statistics, of P parts: mean (d, P, 2), precision (d, P, 3), alpha (1).
 
-    Then the origin; and beside the statistics the second feature and `f' Lambda^-1 f`, (d, 3) each.
+    Then beta and weight (d, P), the origin (1); and beside the statistics the second feature and
+    `f' Lambda^-1 f`, (d, P) each.
     """
 
     outputs: int
@@ -32,9 +34,14 @@ class Averaged(NamedTuple):
 
 def of(model: averaged.Averaged) -> Averaged:
     """Dimensions of a model."""
-    kept = 21 * model.y_dim + 2
-    params = student_t.rows_of(model.y_dim, KINDS)
-    return Averaged(model.y_dim, kept + 6 * model.y_dim, kept, params)
+    kept = rows_of(model.y_dim, KINDS)
+    params = student_t.rows_of(model.y_dim, KINDS, 1)
+    return Averaged(model.y_dim, kept + 2 * KINDS * model.y_dim, kept, params)
+
+
+def rows_of(outputs: int, parts: int) -> int:
+    """Rows of the statistics."""
+    return 7 * parts * outputs + 2
 
 
 @implements(step.predict, Averaged)
@@ -47,33 +54,39 @@ def predict(
     params: Floats,
 ) -> None:
     """Average of three Student-t."""
-    _predict(model.outputs, context, own, params)
+    regress(model.outputs, KINDS, 1, context, own, params)
+    student_t.finish(model.outputs, KINDS, 1, params)
 
 
 @compiled
-def _predict(outputs: int, context: Floats, own: Floats, params: Floats) -> None:
-    d, size = outputs, KINDS * outputs
-    alpha, origin = own[15 * d], own[21 * d + 1]
-    first, n = 2 * d + student_t.FREEDOM, whole(alpha)
+def regress(
+    outputs: int, parts: int, groups: int, context: Floats, own: Floats, params: Floats
+) -> None:
+    """Fill half the degrees of freedom, locations, squared scales and log weights.
+
+    parts: so many, of the three kinds over and over.
+    """
+    d, size = outputs, parts * outputs
+    alpha, origin = own[5 * size], own[7 * size + 1]
+    first, n = 2 * d + student_t.FREEDOM * groups, whole(alpha)
     arithmetic.copy(alpha, params[2 * d])
     for o in range(d):
         lag = context[1 + 4 * d + o]
-        for kind in range(KINDS):
-            k = o * KINDS + kind
-            u = own[21 * d + 2 + k]
+        for part in range(parts):
+            k, kind = o * parts + part, part % KINDS
+            u = own[7 * size + 2 + k]
             arithmetic.fill(u, lag if kind == LAG else 0.0)
             if kind == LINE:
                 for i in range(n):
                     u[i] = 0.0 if origin[i] < 0 else (context[0] - origin[i]) / UNIT
             u[n - 1] = 0.0  # an outlier is of the level's prior
-            beta, variance = own[15 * d + 1 + k], own[21 * d + 2 + size + k]
-            _forecast(own[2 * k : 2 * k + 2], own[6 * d + 3 * k : 6 * d + 3 * k + 3], u,
+            beta, variance = own[5 * size + 1 + k], own[8 * size + 2 + k]
+            _forecast(own[2 * k : 2 * k + 2], own[2 * size + 3 * k : 2 * size + 3 * k + 3], u,
                       params[first + k], variance)  # fmt: skip
             square = params[first + size + k]
             for i in range(n):
                 square[i] = beta[i] / alpha[i] * (1.0 + variance[i])
-            arithmetic.copy(own[18 * d + 1 + k], params[first + 3 * size + k])
-    student_t.finish(d, KINDS, params)
+            arithmetic.copy(own[6 * size + 1 + k], params[first + 3 * size + k])
 
 
 @compiled
@@ -95,7 +108,7 @@ def _forecast(mean: Floats, precision: Floats, u: Floats, loc: Floats, variance:
 @implements(step.score, Averaged)
 def score(model: Averaged, number: Floats, own: Floats, params: Floats, each: Floats) -> None:
     """Log density of all outputs."""
-    student_t.log_density(model.outputs, KINDS, number, params, each)
+    student_t.log_density(model.outputs, KINDS, 1, number, params, each)
 
 
 @implements(step.learn, Averaged)
@@ -103,35 +116,62 @@ def learn(
     model: Averaged, number: Floats, context: Floats, share: Floats, own: Floats, params: Floats
 ) -> None:
     """Conjugate update of the three, and of their probabilities."""
-    _learn(model.outputs, number, context[0], share, own, params)
+    n = model.outputs
+    # Means and variances are not needed any more.
+    update(n, KINDS, 1, number, context[0], share, share, own, params, params[0], params[n])
 
 
 @compiled
-def _learn(
-    outputs: int, number: Floats, now: float, share: Floats, own: Floats, params: Floats
+def update(
+    outputs: int,
+    parts: int,
+    groups: int,
+    number: Floats,
+    now: float,
+    share: Floats,
+    weak: Floats,
+    own: Floats,
+    params: Floats,
+    told: Floats,
+    rest: Floats,
 ) -> None:
-    d, size = outputs, KINDS * outputs
-    alpha, origin = own[15 * d], own[21 * d + 1]
-    first, n = 2 * d + student_t.FREEDOM, whole(share)
-    told, rest = params[0], params[d]  # means and variances are not needed any more
+    """Conjugate update of all parts, and of their probabilities.
+
+    weak: filled with the shares of parts with heavy tails, which those after the first three are.
+    told, rest: rows to work in.
+    """
+    d, size = outputs, parts * outputs
+    alpha, origin = own[5 * size], own[7 * size + 1]
+    first, n = 2 * d + student_t.FREEDOM * groups, whole(share)
     _log_shares(share, told, rest)
     for o in range(d):
-        evidence = params[first + 4 * size + o]
-        for k in range(o * KINDS, (o + 1) * KINDS):
-            u, variance = own[21 * d + 2 + k], own[21 * d + 2 + size + k]
-            loc, beta = params[first + k], own[15 * d + 1 + k]
-            y = number[LABEL + o]
+        evidence, y = params[first + 4 * size + o], number[LABEL + o]
+        for k in range(o * parts, (o + 1) * parts):
+            u, variance = own[7 * size + 2 + k], own[8 * size + 2 + k]
+            loc, beta, each = params[first + k], own[5 * size + 1 + k], share
+            if k % parts >= KINDS:
+                _weaken(y, share, loc, params[first + size + k], weak)
+                each = weak
             for i in range(n):
                 error = y - loc[i]
-                grown = share[i] * (error * error) / (1.0 + share[i] * variance[i])
+                grown = each[i] * (error * error) / (1.0 + each[i] * variance[i])
                 beta[i] += 0.5 * grown
-            _absorb(y, loc, share, u, own[2 * k : 2 * k + 2],
-                    own[6 * d + 3 * k : 6 * d + 3 * k + 3])  # fmt: skip
-            _reweigh(params[first + 2 * size + k], evidence, told, rest, own[18 * d + 1 + k])
+            _absorb(y, loc, each, u, own[2 * k : 2 * k + 2],
+                    own[2 * size + 3 * k : 2 * size + 3 * k + 3])  # fmt: skip
+            _reweigh(params[first + 2 * size + k], evidence, told, rest, own[6 * size + 1 + k])
     for i in range(n):
         alpha[i] += 0.5 * share[i]
     for i in range(n):
         origin[i] = now if origin[i] < 0 and share[i] > 0 else origin[i]
+
+
+@compiled
+def _weaken(y: float, share: Floats, loc: Floats, square: Floats, weak: Floats) -> None:
+    """Shares times what is expected of the precision of a label of heavy tails."""
+    for i in range(whole(share)):
+        error = y - loc[i]
+        precise = (TAILS + 1.0) / (TAILS + error * error / square[i])
+        weak[i] = share[i] * (precise if precise < 1.0 else 1.0)
 
 
 @compiled
@@ -175,7 +215,7 @@ def _reweigh(
 
 
 @implements(step.remember, Averaged)
-def remember(model: Averaged, number: Floats, context: Floats) -> None:
+def remember(model: Averaged, number: Floats, params: Floats, context: Floats) -> None:
     """Time and the lag."""
     lags.advance(model.outputs, number, context)
 
@@ -191,4 +231,4 @@ def summarise(
     out: Floats,
 ) -> None:
     """As any mixture of Student-t."""
-    student_t.summarise(model.outputs, KINDS, number, chance, params, levels, spare, out)
+    student_t.summarise(model.outputs, KINDS, 1, number, chance, params, levels, spare, out)

@@ -70,7 +70,7 @@ def learn(
 
 
 @implements(step.remember, Bernoulli)
-def remember(model: Bernoulli, number: Floats, context: Floats) -> None:
+def remember(model: Bernoulli, number: Floats, params: Floats, context: Floats) -> None:
     """Nothing."""
 
 

@@ -83,7 +83,7 @@ def learn(
 
 
 @implements(step.remember, Categorical)
-def remember(model: Categorical, number: Floats, context: Floats) -> None:
+def remember(model: Categorical, number: Floats, params: Floats, context: Floats) -> None:
     """Nothing."""
 
 

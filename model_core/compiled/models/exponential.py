@@ -84,7 +84,7 @@ def learn(
 
 
 @implements(step.remember, Exponential)
-def remember(model: Exponential, number: Floats, context: Floats) -> None:
+def remember(model: Exponential, number: Floats, params: Floats, context: Floats) -> None:
     """Nothing."""
 
 

@@ -211,7 +211,7 @@ def store(model: Pcoc, views: Ints, row: int, slot: int, number: Floats, own: Fl
 
 
 @implements(step.remember, Pcoc)
-def remember(model: Pcoc, number: Floats, context: Floats) -> None:
+def remember(model: Pcoc, number: Floats, params: Floats, context: Floats) -> None:
     """Nothing."""
 
 

@@ -173,7 +173,7 @@ def learn(
 
 
 @implements(step.remember, Poisson, MixedPoisson)
-def remember(model: Poisson, number: Floats, context: Floats) -> None:
+def remember(model: Poisson, number: Floats, params: Floats, context: Floats) -> None:
     """Nothing."""
 
 

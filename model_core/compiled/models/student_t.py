@@ -1,9 +1,10 @@
 """Predictives that are Student-t, or averages of several of them, of independent outputs.
 
-Rows of `params` for `d` outputs of `P` parts: means and variances (d each), half the degrees of
-freedom and what log densities at zero are made of (FREEDOM); then d P each: locations, squared
-scales, log densities of the label (with the log weight), log weights; and of several parts the
-label's log densities together (d). The last column is the prior's, `P` parts alike.
+Rows of `params` for `d` outputs of `P` parts: means and variances (d each); half the degrees of
+freedom and what log densities at zero are made of (FREEDOM), for each of as many groups as the
+parts are divided into evenly; then d P each: locations, squared scales, log densities of the label
+(with the log weight), log weights; and of several parts the label's log densities together (d).
+The last column is the prior's.
 """
 
 from __future__ import annotations
@@ -12,7 +13,7 @@ import numpy as np
 
 from model_core.compiled import LABEL, LABELLED, arithmetic, mixture
 from model_core.compiled.arithmetic import INF
-from model_core.compiled.jit import Floats, compiled, padded, whole
+from model_core.compiled.jit import Floats, compiled, inlined, padded, whole
 from model_core.upm.conjugate import OUTLIER_SPREAD
 
 # Rows of what depends on the degrees of freedom alone: half of them; the log density at zero with
@@ -21,20 +22,28 @@ HALF, NORM, FACTOR, INVERSE, FREEDOM = range(5)
 TOLERANCE = 1e-4  # of a quantile's last step, in scales; its error is of the third order
 
 
-def rows_of(outputs: int, parts: int) -> int:
+def rows_of(outputs: int, parts: int, groups: int) -> int:
     """Rows of `params`."""
-    return 2 * outputs + FREEDOM + 4 * outputs * parts + (outputs if parts > 1 else 0)
+    return 2 * outputs + FREEDOM * groups + 4 * outputs * parts + (outputs if parts > 1 else 0)
+
+
+@inlined
+def freedom_of(outputs: int, parts: int, groups: int, k: int) -> int:
+    """First row of FREEDOM of a part, counted over all outputs."""
+    return 2 * outputs + FREEDOM * (k % parts * groups // parts)
 
 
 @compiled
-def finish(outputs: int, parts: int, params: Floats) -> None:
+def finish(outputs: int, parts: int, groups: int, params: Floats) -> None:
     """Norms, and the outliers' scales, once half the degrees of freedom and scales are there."""
-    first = 2 * outputs
-    half, norm, factor = params[first + HALF], params[first + NORM], params[first + FACTOR]
-    inverse, n = params[first + INVERSE], whole(half)
-    for i in range(n):
-        norm[i], factor[i], inverse[i] = arithmetic.student_t_norm(half[i])
-    squares = first + FREEDOM + outputs * parts
+    for group in range(groups):
+        first = 2 * outputs + FREEDOM * group
+        half, norm, factor = params[first + HALF], params[first + NORM], params[first + FACTOR]
+        inverse, n = params[first + INVERSE], whole(half)
+        for i in range(n):
+            norm[i], factor[i], inverse[i] = arithmetic.student_t_norm(half[i])
+    n = whole(params[0])
+    squares = 2 * outputs + FREEDOM * groups + outputs * parts
     for k in range(outputs * parts):
         params[squares + k, n - 1] *= OUTLIER_SPREAD
 
@@ -78,15 +87,17 @@ def fold(densities: Floats, top: Floats, out: Floats) -> None:
 
 
 @compiled
-def log_density(outputs: int, parts: int, number: Floats, params: Floats, each: Floats) -> None:
+def log_density(
+    outputs: int, parts: int, groups: int, number: Floats, params: Floats, each: Floats
+) -> None:
     """Fill the label's log densities, of every part and together."""
-    freedom = params[2 * outputs : 2 * outputs + FREEDOM]
-    first, size = 2 * outputs + FREEDOM, outputs * parts
+    first, size = 2 * outputs + FREEDOM * groups, outputs * parts
     arithmetic.fill(each, 0.0)
     for o in range(outputs):
         for k in range(o * parts, o * parts + parts):
             loc, square = params[first + k], params[first + size + k]
-            own = params[first + 2 * size + k]
+            own, at = params[first + 2 * size + k], freedom_of(outputs, parts, groups, k)
+            freedom = params[at : at + FREEDOM]
             densities(number[LABEL + o], freedom, loc, square, own)
             if parts == 1:
                 _add(each, own, each)
@@ -100,12 +111,14 @@ def log_density(outputs: int, parts: int, number: Floats, params: Floats, each: 
 
 
 @compiled
-def describe(outputs: int, parts: int, params: Floats) -> None:
+def describe(outputs: int, parts: int, groups: int, params: Floats) -> None:
     """Fill norms, means and variances of each hypothesis; inf where a variance does not exist."""
-    half, first, size = params[2 * outputs + HALF], 2 * outputs + FREEDOM, outputs * parts
-    norm, factor, n = params[2 * outputs + NORM], params[2 * outputs + FACTOR], whole(half)
-    for i in range(n):
-        norm[i] += 0.5 * arithmetic.log(factor[i])
+    first, size, n = 2 * outputs + FREEDOM * groups, outputs * parts, whole(params[0])
+    for group in range(groups):
+        norm = params[2 * outputs + FREEDOM * group + NORM]
+        factor = params[2 * outputs + FREEDOM * group + FACTOR]
+        for i in range(n):
+            norm[i] += 0.5 * arithmetic.log(factor[i])
     for o in range(outputs):
         mean, variance = params[o], params[outputs + o]
         for k in range(o * parts, o * parts + parts):
@@ -116,25 +129,35 @@ def describe(outputs: int, parts: int, params: Floats) -> None:
         for k in range(o * parts, o * parts + parts):
             loc, log_weight = params[first + k], params[first + 3 * size + k]
             square = params[first + size + k]
+            half = params[freedom_of(outputs, parts, groups, k) + HALF]
             for i in range(n):
                 share = arithmetic.exp(log_weight[i]) if parts > 1 else 1.0
                 own = (loc[i] - mean[i]) * (loc[i] - mean[i]) + square[i] * half[i] / (half[i] - 1)
                 variance[i] = share * own + (variance[i] if k > o * parts else 0.0)
-        for i in range(n):
-            variance[i] = variance[i] if half[i] > 1.0 else INF
+        for group in range(groups):
+            half = params[2 * outputs + FREEDOM * group + HALF]
+            for i in range(n):
+                variance[i] = variance[i] if half[i] > 1.0 else INF
 
 
 @compiled
 def gather(
-    outputs: int, parts: int, output: int, chance: Floats, params: Floats, out: Floats
+    outputs: int,
+    parts: int,
+    groups: int,
+    output: int,
+    chance: Floats,
+    params: Floats,
+    out: Floats,
 ) -> int:
     """Components of one output that have a weight, filled up; returns how many."""
-    half, norm = params[2 * outputs + HALF], params[2 * outputs + NORM]
-    first, size, n = 2 * outputs + FREEDOM, outputs * parts, 0
+    first, size, n = 2 * outputs + FREEDOM * groups, outputs * parts, 0
     share = out[mixture.LEVEL]  # filled by `tabulate`, later
     for k in range(output * parts, output * parts + parts):
         loc, square = params[first + k], params[first + size + k]
         log_weight = params[first + 3 * size + k]
+        at = freedom_of(outputs, parts, groups, k)
+        half, norm = params[at + HALF], params[at + NORM]
         for i in range(whole(chance)):
             share[i] = chance[i] * arithmetic.exp(log_weight[i]) if parts > 1 else chance[i]
         for i in range(whole(chance)):
@@ -157,6 +180,7 @@ def gather(
 def summarise(
     outputs: int,
     parts: int,
+    groups: int,
     number: Floats,
     chance: Floats,
     params: Floats,
@@ -165,11 +189,11 @@ def summarise(
     out: Floats,
 ) -> None:
     """Mean, covariance, the label's cumulative probability (twice) and quantiles."""
-    describe(outputs, parts, params)
+    describe(outputs, parts, groups, params)
     n = chance.shape[0]
     mixture.moments(chance, params[:outputs], params[outputs : 2 * outputs], n, out)
     for o in range(outputs):
-        n = gather(outputs, parts, o, chance, params, spare)
+        n = gather(outputs, parts, groups, o, chance, params, spare)
         mixture.tabulate(spare, n)
         marginal(outputs, o, mixture.STUDENT_T, number, levels, spare, n, out)
 

@@ -18,6 +18,7 @@ from model_core.upm import conjugate, linear, mixed_poisson
 from model_core.upm.averaged import Averaged
 from model_core.upm.lstm import Lstm
 from model_core.upm.multivariate import Multivariate
+from model_core.upm.robust_averaged import RobustAveraged
 from tests.model_core.compiled.pairs import OK, Pair, check_table, observed, run_beside
 from tests.model_core.learned_cases import pcoc_case
 from tests.model_core.regression_cases import alpaca_case, lagged_case, noisy_alpaca_case
@@ -27,6 +28,8 @@ MODELS = {
     "gaussian-2": conjugate.Gaussian(y_dim=2),
     "averaged": Averaged(),
     "averaged-2": Averaged(y_dim=2),
+    "robust-averaged": RobustAveraged(),
+    "robust-averaged-2": RobustAveraged(y_dim=2),
     "autoregressive": linear.Autoregressive(),
     "autoregressive-all": linear.Autoregressive(y_dim=2, order=2, trend=True, season=7),
     "autoregressive-none": linear.Autoregressive(order=0, trend=True, season=4),
