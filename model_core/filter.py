@@ -164,7 +164,10 @@ def step(
     centred = y - prior.location
     seen = torch.cat((torch.ones_like(y[:, :1]), centred, centred.square()), -1)
     totals = grown.totals + torch.where(inputs.labelled.unsqueeze(-1), seen, 0.0)
-    known = _believed(prediction, posterior, inlier, y) if model.believes else y
+    known = y
+    if model.believes:
+        share = model.share(grown.stats, prediction.phi, y, inlier)
+        known = _believed(prediction, posterior, share, y)
     context = model.remember(grown.context, known, inputs.labelled)
     new = FilterState(kept, grown.seq + 1, totals, grown.totals_at_start, context, stats)
     ok = torch.isfinite(log_score) & finite(new)
@@ -184,13 +187,12 @@ def _likelihood(prediction: Prediction, y: Tensor, inputs: Inputs) -> tuple[Tens
     return label_likelihood(each[:, :slots], outlier, logs, *told)
 
 
-def _believed(prediction: Prediction, posterior: Belief, inlier: Tensor, y: Tensor) -> Tensor:
-    """What is believed of labels (B, d), as `UnderlyingModel.remember` has it."""
-    before, slots = prediction.belief.log_prob.exp(), inlier.shape[-1]
+def _believed(prediction: Prediction, posterior: Belief, share: Tensor, y: Tensor) -> Tensor:
+    """What is believed of labels (B, d), as `UnderlyingModel.remember` has it; share: (B, S, d)."""
+    before, slots = prediction.belief.log_prob.exp(), share.shape[1]
     expected = prediction.mixture.components.mean()[:, :slots]
     forecast = (before.unsqueeze(-1) * expected).sum(1) / before.sum(-1, keepdim=True)
-    share = (posterior.log_prob.exp() * inlier).sum(-1, keepdim=True)
-    return torch.lerp(forecast, y, share)
+    return torch.lerp(forecast, y, (posterior.log_prob.exp().unsqueeze(-1) * share).sum(1))
 
 
 def input_likelihood(

@@ -125,7 +125,7 @@ class Averaged(UnderlyingModel):
         error = y[:, None, :, None] - found
         density = StudentT(self._freedom(stats), found, scale).log_density(y[:, None, :, None])
         told = torch.log_softmax(stats.log_weight + density, -1)
-        each = w * self._precision(error / scale)
+        each = self._shares(w, told - stats.log_weight, error / scale)
         square = torch.stack((torch.ones_like(u), u, u.square()), -1)
         precision = stats.precision + each.unsqueeze(-1) * square
         gain = torch.stack(_solve(precision, u), -1)
@@ -148,9 +148,13 @@ class Averaged(UnderlyingModel):
         """Locations that are believed; phi: (B, n)."""
         return found
 
-    def _precision(self, z: Tensor) -> Tensor | float:
-        """What is expected of a label's precision in units of its regime's, of its error `z`."""
-        return 1.0
+    def _shares(self, w: Tensor, lead: Tensor, z: Tensor) -> Tensor:
+        """Of a label, of which each part learns.
+
+        w: (B, S, 1, 1) inlier responsibility. lead: log density over the average of all parts. z:
+        error in scales.
+        """
+        return w
 
     def _freedom(self, stats: AveragedStats) -> Tensor:
         """Degrees of freedom, (B, S, 1, 1) or (B, S, 1, parts)."""

@@ -76,10 +76,14 @@ class UnderlyingModel(ABC):
     def remember(self, context: Tensor, y: Tensor, labelled: Tensor) -> Tensor:
         """Context after an observation; y: (B, y_dim), anything where not `labelled` (B,).
 
-        Of a model that `believes`, y is `w y + (1 - w) m` of a filter's label: the responsibility
-        `w` of inliers and the mean `m` of what they were expected to be, over all hypotheses.
+        Of a model that `believes`, y is `v y + (1 - v) m` of a filter's label: the average of
+        `share` over hypotheses given the label, and the mean `m` that they expected.
         """
         return context
+
+    def share(self, stats: Stats, phi: Tensor | None, y: Tensor, weight: Tensor) -> Tensor:
+        """How far each hypothesis believes labels (B, S, d or 1); arguments as of `update`."""
+        return weight.unsqueeze(-1)
 
     def encode(self, x: Tensor | None, context: Tensor) -> Tensor | None:
         """Features (B, n) of inputs (B, x_dim) in a context (B, c)."""

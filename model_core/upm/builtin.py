@@ -63,7 +63,7 @@ _TABLE = (
     ),
     BuiltIn(
         "averaged@1", "averaged", "averaged:Averaged",
-        "Earlier version: forecasts may leave the labels' range by far, and heavy tails are changes.",
+        "Earlier version: forecasts may leave the labels' range by far; heavy tails are changes.",
         takes=("y_dim",), y_dim=None,
     ),
     BuiltIn(

@@ -11,8 +11,13 @@ in place of the inlier responsibility `w` (iteratively reweighted least squares:
 Taylor 1989, *JASA* 84): a label far off moves these regressions little, and costs their regime
 little evidence.
 
-The lag is the label as it is believed: `w y + (1 - w) m`, with the inlier responsibility and the
-forecast `m` of all hypotheses together. So an outlier is no lever on the next forecast, and a jump
+That `w` is a part's own, too: given the part, the odds of an inlier are those of its regime times
+`p_k(y)` over the average density of all parts, and no more than `MOST_ODDS`. What only heavy tails
+explain is an outlier to the rest, which would else take their scale from it.
+
+The lag is the label as it is believed: `v y + (1 - v) m`, with the average `v` of these shares,
+by the probabilities of hypotheses and parts given the label, and the forecast `m` of all
+hypotheses together. So an outlier is no lever on the next forecast, and a jump
 that lasts is followed as soon as it is believed.
 
 No regression is believed farther than `REACH` scales outside the range of the believed labels: one
@@ -26,11 +31,14 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from model_core.components import StudentT
 from model_core.upm import averaged
 from model_core.upm.averaged import Averaged, AveragedStats
 from model_core.upm.base import in_units
 
 TAILS = 3.0  # degrees of freedom, at most, of noise of heavy tails
+MOST_ODDS = 1e4  # at most, of a label being no outlier of a part
+FAR_AHEAD = 50.0  # of a part's log density before the others'; more changes nothing
 REACH = 3.0  # scales that a forecast may lie outside the range of the labels
 
 
@@ -44,6 +52,15 @@ class RobustAveraged(Averaged):
     parts = 2 * averaged.KINDS
     kind: str = "robust-averaged"
     believes: bool = True
+
+    def share(self, stats: AveragedStats, phi: Tensor | None, y: Tensor, weight: Tensor) -> Tensor:
+        """By the parts that explain the label: (B, S, d)."""
+        found, scale, _ = self._forecast(stats, self.required(phi))
+        z = (y[:, None, :, None] - found) / scale
+        density = StudentT(self._freedom(stats), found, scale).log_density(y[:, None, :, None])
+        told = torch.log_softmax(stats.log_weight + density, -1)
+        each = self._shares(weight[..., None, None], told - stats.log_weight, z)
+        return (told.exp() * each).sum(-1)
 
     def context(self, location: Tensor, scale: Tensor) -> Tensor:
         """Time, location, scale, least and greatest label, and the lag, which are believed.
@@ -71,9 +88,10 @@ class RobustAveraged(Averaged):
         least, most = phi[:, None, 1 + self.y_dim :, None].chunk(2, 2)
         return torch.maximum(least, torch.minimum(most, found))
 
-    def _precision(self, z: Tensor) -> Tensor:
+    def _shares(self, w: Tensor, lead: Tensor, z: Tensor) -> Tensor:
+        odds = (w / (1 - w)).clamp(max=MOST_ODDS) * lead.clamp(max=FAR_AHEAD).exp()
         heavy = ((TAILS + 1) / (TAILS + z[..., averaged.KINDS :].square())).clamp(max=1)
-        return torch.cat((torch.ones_like(heavy), heavy), -1)
+        return odds / (1 + odds) * torch.cat((torch.ones_like(heavy), heavy), -1)
 
     def _freedom(self, stats: AveragedStats) -> Tensor:
         df = (2 * stats.alpha).unsqueeze(-1).expand(-1, -1, -1, averaged.KINDS)

@@ -9,7 +9,7 @@ from model_core.compiled.jit import Floats, compiled, implements, whole
 from model_core.compiled.models import lags, student_t
 from model_core.upm import averaged
 from model_core.upm.averaged import KINDS, UNIT
-from model_core.upm.robust_averaged import TAILS
+from model_core.upm.robust_averaged import FAR_AHEAD, MOST_ODDS, TAILS
 
 LINE, LAG = 1, 2  # among the kinds
 SINGULAR = 1e-14  # least determinant, as a share of what it is the difference to
@@ -137,8 +137,8 @@ def update(
 ) -> None:
     """Conjugate update of all parts, and of their probabilities.
 
-    weak: filled with the shares of parts with heavy tails, which those after the first three are.
-    told, rest: rows to work in.
+    groups: 1: each part learns as much as its regime; 2: each has a share of its own, into `weak`,
+    and those after the first three are of heavy tails. told, rest: rows to work in.
     """
     d, size = outputs, parts * outputs
     alpha, origin = own[5 * size], own[7 * size + 1]
@@ -149,8 +149,11 @@ def update(
         for k in range(o * parts, (o + 1) * parts):
             u, variance = own[7 * size + 2 + k], own[8 * size + 2 + k]
             loc, beta, each = params[first + k], own[5 * size + 1 + k], share
-            if k % parts >= KINDS:
-                _weaken(y, share, loc, params[first + size + k], weak)
+            if groups > 1:
+                square, density = params[first + size + k], params[first + 2 * size + k]
+                tails = TAILS if k % parts >= KINDS else 0.0
+                lead = params[first + 3 * size + k]
+                shares(y, share, loc, square, density, lead, evidence, tails, weak)
                 each = weak
             for i in range(n):
                 error = y - loc[i]
@@ -166,12 +169,30 @@ def update(
 
 
 @compiled
-def _weaken(y: float, share: Floats, loc: Floats, square: Floats, weak: Floats) -> None:
-    """Shares times what is expected of the precision of a label of heavy tails."""
+def shares(
+    y: float,
+    share: Floats,
+    loc: Floats,
+    square: Floats,
+    density: Floats,
+    log_weight: Floats,
+    evidence: Floats,
+    tails: float,
+    out: Floats,
+) -> None:
+    """How much of a label a part learns; density: with its log weight; tails: 0 for a normal."""
     for i in range(whole(share)):
-        error = y - loc[i]
-        precise = (TAILS + 1.0) / (TAILS + error * error / square[i])
-        weak[i] = share[i] * (precise if precise < 1.0 else 1.0)
+        lead = density[i] - log_weight[i] - evidence[i]
+        out[i] = arithmetic.exp(lead if lead < FAR_AHEAD else FAR_AHEAD)
+    for i in range(whole(share)):
+        rest, odds = 1.0 - share[i], MOST_ODDS
+        if share[i] < MOST_ODDS * rest:
+            odds = share[i] / rest
+        odds *= out[i]
+        error, precise = y - loc[i], 1.0
+        if tails > 0:
+            precise = (tails + 1.0) / (tails + error * error / square[i])
+        out[i] = odds / (1.0 + odds) * (precise if precise < 1.0 else 1.0)
 
 
 @compiled

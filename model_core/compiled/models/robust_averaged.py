@@ -87,23 +87,28 @@ def believe(model: RobustAveraged, number: Floats, work: Floats, params: Floats)
 def _believe(outputs: int, number: Floats, work: Floats, params: Floats) -> None:
     d, size = outputs, PARTS * outputs
     first, n = 2 * d + student_t.FREEDOM * GROUPS, whole(work[CHANCE])
-    chance, whole_chance, share = work[CHANCE], 0.0, 0.0
+    chance, mass, whole_chance = work[CHANCE], work[MASS], 0.0
+    weak = params[params.shape[0] - d - 1]
     for i in range(n - 1):
         whole_chance += chance[i]
-        share += work[MASS, i] * work[SHARE, i]
     for o in range(d):
-        forecast = 0.0
+        y, evidence = number[LABEL + o], params[first + 4 * size + o]
+        forecast, share = 0.0, 0.0
         for k in range(o * PARTS, (o + 1) * PARTS):
             loc, log_weight = params[first + k], params[first + 3 * size + k]
+            square, density = params[first + size + k], params[first + 2 * size + k]
+            tails = TAILS if k % PARTS >= KINDS else 0.0
+            averaged.shares(y, work[SHARE], loc, square, density, log_weight, evidence, tails, weak)
             for i in range(n - 1):
                 if chance[i] > 0:
                     forecast += chance[i] * arithmetic.exp(log_weight[i]) * loc[i]
+                if mass[i] > 0:
+                    share += mass[i] * arithmetic.exp(density[i] - evidence[i]) * weak[i]
         forecast /= whole_chance
-        y = number[LABEL + o]
         believed = forecast + share * (y - forecast)
-        params[params.shape[0] - d + o, 0] = (
-            believed if share < 0.5 else (y - (y - forecast) * (1.0 - share))
-        )
+        if share >= 0.5:
+            believed = y - (y - forecast) * (1.0 - share)
+        params[params.shape[0] - d + o, 0] = believed
 
 
 @implements(step.learn, RobustAveraged)
