@@ -42,9 +42,9 @@ UNIT = 10.0  # observations in which the line's slope is measured
 class AveragedStats(NamedTuple):
     """Regressions in each hypothesis, three or more.
 
-    mean: (B, S, d, P, 2) `k`, of P parts. precision: (B, S, d, P, 3) `Lambda` as its entries 00, 01, 11.
-    alpha: (B, S, 1). beta, log_weight: (B, S, d, P). origin: (B, S, 1) time of the regime's first
-    label, -1 before it.
+    mean: (B, S, d, P, 2) `k`, of P parts. precision: (B, S, d, P, 3) `Lambda` as its entries 00,
+    01, 11. alpha: (B, S, 1). beta, log_weight: (B, S, d, P). origin: (B, S, 1) time of the
+    regime's first label, -1 before it.
     """
 
     mean: Tensor

@@ -63,11 +63,6 @@ _TABLE = (
     ),
     BuiltIn(
         "averaged@1", "averaged", "averaged:Averaged",
-        "Earlier version: forecasts may leave the labels' range by far; heavy tails are changes.",
-        takes=("y_dim",), y_dim=None,
-    ),
-    BuiltIn(
-        "averaged@2", "robust-averaged", "robust_averaged:RobustAveraged",
         "A level, a line or an autoregression per regime, averaged by evidence; numeric labels.",
         takes=("y_dim",), y_dim=None,
     ),

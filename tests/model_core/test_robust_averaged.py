@@ -77,7 +77,7 @@ def test_the_lag_of_an_outlier_is_what_was_expected():
 
 
 def test_a_label_far_off_moves_no_part_much():
-    """Normal noise takes it for an outlier, if heavy tails explain it; those by Student's weight."""
+    """Of normal noise it is an outlier if heavy tails explain it; these weigh it as Student's."""
     model = RobustAveraged()
     prior = prior_of(model, [([0.0], [1.0])])
     stats, phi, one = prior.stats, model.encode(None, prior.context), torch.ones(1, 1).double()

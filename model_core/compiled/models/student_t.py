@@ -113,31 +113,46 @@ def log_density(
 @compiled
 def describe(outputs: int, parts: int, groups: int, params: Floats) -> None:
     """Fill norms, means and variances of each hypothesis; inf where a variance does not exist."""
-    first, size, n = 2 * outputs + FREEDOM * groups, outputs * parts, whole(params[0])
+    n = whole(params[0])
     for group in range(groups):
-        norm = params[2 * outputs + FREEDOM * group + NORM]
-        factor = params[2 * outputs + FREEDOM * group + FACTOR]
+        first = 2 * outputs + FREEDOM * group
+        norm, factor = params[first + NORM], params[first + FACTOR]
         for i in range(n):
             norm[i] += 0.5 * arithmetic.log(factor[i])
     for o in range(outputs):
-        mean, variance = params[o], params[outputs + o]
-        for k in range(o * parts, o * parts + parts):
-            loc, log_weight = params[first + k], params[first + 3 * size + k]
-            for i in range(n):
-                share = arithmetic.exp(log_weight[i]) if parts > 1 else 1.0
-                mean[i] = share * loc[i] + (mean[i] if k > o * parts else 0.0)
-        for k in range(o * parts, o * parts + parts):
-            loc, log_weight = params[first + k], params[first + 3 * size + k]
-            square = params[first + size + k]
-            half = params[freedom_of(outputs, parts, groups, k) + HALF]
-            for i in range(n):
-                share = arithmetic.exp(log_weight[i]) if parts > 1 else 1.0
-                own = (loc[i] - mean[i]) * (loc[i] - mean[i]) + square[i] * half[i] / (half[i] - 1)
-                variance[i] = share * own + (variance[i] if k > o * parts else 0.0)
-        for group in range(groups):
-            half = params[2 * outputs + FREEDOM * group + HALF]
-            for i in range(n):
-                variance[i] = variance[i] if half[i] > 1.0 else INF
+        _average_means(outputs, parts, groups, o, params)
+        _average_variances(outputs, parts, groups, o, params)
+
+
+@compiled
+def _average_means(outputs: int, parts: int, groups: int, o: int, params: Floats) -> None:
+    first, size = 2 * outputs + FREEDOM * groups, outputs * parts
+    mean = params[o]
+    for k in range(o * parts, o * parts + parts):
+        loc, log_weight = params[first + k], params[first + 3 * size + k]
+        for i in range(whole(mean)):
+            share = arithmetic.exp(log_weight[i]) if parts > 1 else 1.0
+            mean[i] = share * loc[i] + (mean[i] if k > o * parts else 0.0)
+
+
+@compiled
+def _average_variances(outputs: int, parts: int, groups: int, o: int, params: Floats) -> None:
+    first, size = 2 * outputs + FREEDOM * groups, outputs * parts
+    mean, variance = params[o], params[outputs + o]
+    for k in range(o * parts, o * parts + parts):
+        loc, log_weight = params[first + k], params[first + 3 * size + k]
+        square, half = (
+            params[first + size + k],
+            params[freedom_of(outputs, parts, groups, k) + HALF],
+        )
+        for i in range(whole(mean)):
+            share = arithmetic.exp(log_weight[i]) if parts > 1 else 1.0
+            own = (loc[i] - mean[i]) * (loc[i] - mean[i]) + square[i] * half[i] / (half[i] - 1)
+            variance[i] = share * own + (variance[i] if k > o * parts else 0.0)
+    for group in range(groups):
+        half = params[2 * outputs + FREEDOM * group + HALF]
+        for i in range(whole(mean)):
+            variance[i] = variance[i] if half[i] > 1.0 else INF
 
 
 @compiled
