@@ -121,11 +121,7 @@ class Averaged(UnderlyingModel):
         """Conjugate update of the three, and of their probabilities."""
         phi = self.required(phi)
         u, w = self._second(stats, phi), weight[..., None, None]
-        found, scale, variance = self._forecast(stats, phi)
-        error = y[:, None, :, None] - found
-        density = StudentT(self._freedom(stats), found, scale).log_density(y[:, None, :, None])
-        told = torch.log_softmax(stats.log_weight + density, -1)
-        each = self._shares(w, told - stats.log_weight, error / scale)
+        error, variance, told, each = self._explained(stats, phi, y, w)
         square = torch.stack((torch.ones_like(u), u, u.square()), -1)
         precision = stats.precision + each.unsqueeze(-1) * square
         gain = torch.stack(_solve(precision, u), -1)
@@ -143,6 +139,20 @@ class Averaged(UnderlyingModel):
         """Location and scale of the predictives, and `f' Lambda^-1 f`; all (B, S, d, parts)."""
         found, variance = _regression(stats, self._second(stats, phi))
         return self._bounded(found, phi), _scale(stats, variance), variance
+
+    def _explained(
+        self, stats: AveragedStats, phi: Tensor, y: Tensor, w: Tensor
+    ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+        """Errors of the parts, `f' Lambda^-1 f`, log probabilities given the label, and shares.
+
+        All (B, S, d, parts); w: (B, S, 1, 1) inlier responsibility.
+        """
+        found, scale, variance = self._forecast(stats, phi)
+        value = y[:, None, :, None]
+        density = StudentT(self._freedom(stats), found, scale).log_density(value)
+        told = torch.log_softmax(stats.log_weight + density, -1)
+        error = value - found
+        return error, variance, told, self._shares(w, told - stats.log_weight, error / scale)
 
     def _bounded(self, found: Tensor, phi: Tensor) -> Tensor:
         """Locations that are believed; phi: (B, n)."""

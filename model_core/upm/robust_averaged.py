@@ -31,7 +31,6 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from model_core.components import StudentT
 from model_core.upm import averaged
 from model_core.upm.averaged import Averaged, AveragedStats
 from model_core.upm.base import in_units
@@ -55,11 +54,8 @@ class RobustAveraged(Averaged):
 
     def share(self, stats: AveragedStats, phi: Tensor | None, y: Tensor, weight: Tensor) -> Tensor:
         """By the parts that explain the label: (B, S, d)."""
-        found, scale, _ = self._forecast(stats, self.required(phi))
-        z = (y[:, None, :, None] - found) / scale
-        density = StudentT(self._freedom(stats), found, scale).log_density(y[:, None, :, None])
-        told = torch.log_softmax(stats.log_weight + density, -1)
-        each = self._shares(weight[..., None, None], told - stats.log_weight, z)
+        w = weight[..., None, None]
+        _, _, told, each = self._explained(stats, self.required(phi), y, w)
         return (told.exp() * each).sum(-1)
 
     def context(self, location: Tensor, scale: Tensor) -> Tensor:

@@ -71,7 +71,7 @@ def _table(content: Table) -> str:
 
 
 def charts(results: Results) -> dict[str, Chart]:
-    """Figures by name, those that there are results for."""
+    """Figures of all results, by name."""
     figures: dict[str, Chart] = {}
     if results.families:
         figures["false_alarms"] = _false_alarms(results.families)

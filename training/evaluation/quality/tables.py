@@ -32,7 +32,7 @@ class Table(NamedTuple):
 
 
 def tables(results: Results) -> list[Table]:
-    """Every table that there are results for."""
+    """Tables of all results."""
     corpora = dict.fromkeys(row.corpus for row in results.changes)
     content = [_families(results.families)]
     content += [_changes(corpus, results.changes) for corpus in corpora]

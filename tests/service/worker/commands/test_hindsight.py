@@ -34,7 +34,7 @@ def labels(model, count, seed=5):
 
 
 def stored(bench, stream="a"):
-    """What is kept in hindsight, checked."""
+    """The stored segmentation in hindsight, after its checksum."""
     blob = bench.client.hget(keys.hindsight(bench.partition(stream)), stream)
     if blob is None:
         return None
@@ -149,7 +149,7 @@ def test_of_a_stream_longer_than_its_history(bench, history):
     bench.ask(Configure("a", {"model": "averaged", "history": history}), status=201)
     bench.observe("a", y)
     found = segment(bench)
-    # What is kept is whole chunks.
+    # History is retained in whole chunks.
     assert 330 - history - CHUNK < found.first <= 330 - history
     assert found.starts == [
         found.first,
