@@ -27,13 +27,14 @@ PERIODS = 3  # that a season has to be seen for
 SHORTEST = 4  # observations
 RECENT_PERIODS = 12  # that a profile and its evidence are taken from
 FIRST_SEARCH = 24  # labels
-GROWTH = 1.15  # of the number of labels between searches
+GROWTH = 1.2  # of the number of labels between searches
 SEARCHES = 4  # in a ring of labels, once it is full
 EVIDENCE = 13.0  # nats: one period in 440,000 by chance
 EXPLAINED = 0.3  # share of a period's variation that the others have to forecast
 GAINED = 0.1  # share of what is left of it by an autoregression
 CANDIDATES = 4  # of each autocorrelation
-CORRELATED = 0.05
+CORRELATED = 0.15  # at the lag of a candidate
+PLAUSIBLE = 0.1  # share of the variation that it explains
 HARMONICS = 32  # that evidence is taken from
 FORGETTING = 0.8  # of a period in the profile
 AMPLITUDE_FORGETTING = 0.6
@@ -72,7 +73,8 @@ class _Head(NamedTuple):
     update: int
 
 
-NUMBERS = len(_Head._fields) + LAYERS * len(Layer._fields)
+FIRST_LAYER = len(_Head._fields)
+NUMBERS = FIRST_LAYER + LAYERS * len(Layer._fields)
 
 
 def blank(capacity: int = CAPACITY) -> Floats:
@@ -93,23 +95,24 @@ def observe(state: Floats, y: float) -> bool:
     Returns whether a season was found or given up, so that a filter of the labels without their
     season should begin anew; `recent` has what it can begin with.
     """
-    head = _head(state)
-    capacity = _capacity(state)
-    state[NUMBERS + head.seen % capacity] = y
-    seen = head.seen + 1
-    head = _Head(seen, min(head.known + 1, capacity), head.search, head.update)
-    _put_head(state, head)
+    # Numbers are read one by one: most observations end here.
+    seen, capacity = int(state.item(0)), _capacity(state)
+    state[NUMBERS + seen % capacity] = y
+    state[0] = seen + 1
+    state[1] = min(state.item(1) + 1, capacity)
     moved = False
-    if layers(state) and seen >= head.update:
+    if state.item(FIRST_LAYER) and seen + 1 >= state.item(3):
         moved = _update(state)
-    if seen >= _head(state).search:
+    if seen + 1 >= state.item(2):
         moved = _search(state) or moved
     return moved
 
 
 def offset(state: Floats, ahead: int = 0) -> float:
     """Season of the next label, or of one that comes so many observations later."""
-    position = int(state[0]) + ahead
+    if not state.item(FIRST_LAYER):
+        return 0.0
+    position = int(state.item(0)) + ahead
     return math.fsum(
         _profile(state, i)[(position - layer.origin) % layer.period]
         for i, layer in enumerate(layers(state))
@@ -132,7 +135,7 @@ def periods(state: Floats) -> list[int]:
 
 def layers(state: Floats) -> list[Layer]:
     """Seasons that are believed."""
-    first, size = len(_Head._fields), len(Layer._fields)
+    first, size = FIRST_LAYER, len(Layer._fields)
     rows = state[first:NUMBERS].reshape(LAYERS, size).tolist()
     return [Layer(int(row[0]), int(row[1]), row[2]) for row in rows if row[0] > 0]
 
@@ -150,7 +153,7 @@ def _put_head(state: Floats, head: _Head) -> None:
 
 
 def _put_layers(state: Floats, kept: list[Layer]) -> None:
-    first, size = len(_Head._fields), len(Layer._fields)
+    first, size = FIRST_LAYER, len(Layer._fields)
     state[first:NUMBERS] = 0.0
     for i, layer in enumerate(kept):
         state[first + i * size : first + (i + 1) * size] = layer
@@ -291,8 +294,9 @@ def found(y: Floats, shortest: int = SHORTEST) -> int:
     y = y / size
     peaks = {*_peaks(y, shortest, longest), *_peaks(np.diff(y), shortest, longest)}
     candidates = sorted({_climbed(y, each, shortest, longest) for each in peaks})
-    best = max(candidates, key=lambda period: evidence(y, period), default=0)
-    return best if best and evidence(y, best) >= EVIDENCE and _forecasts(y, best) else 0
+    scored = [(evidence(y, each), each) for each in candidates if _explained(y, each) >= PLAUSIBLE]
+    most, best = max(scored, default=(0.0, 0))
+    return best if most >= EVIDENCE and _forecasts(y, best) else 0
 
 
 def evidence(y: Floats, period: int) -> float:
