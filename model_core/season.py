@@ -21,7 +21,8 @@ from numpy.typing import NDArray
 
 Floats = NDArray[np.float64]
 
-CAPACITY = 2016  # labels kept: six weeks of hours' halves divided by the day, seven days of 288
+CAPACITY = 2016  # labels kept: six weeks of half-hours, a week of five minutes
+REPLAYED = 200  # of the labels before a season is found, that a filter begins anew with
 LAYERS = 2
 PERIODS = 3  # that a season has to be seen for
 SHORTEST = 4  # observations
@@ -29,6 +30,7 @@ RECENT_PERIODS = 12  # that a profile and its evidence are taken from
 FIRST_SEARCH = 24  # labels
 GROWTH = 1.2  # of the number of labels between searches
 SEARCHES = 4  # in a ring of labels, once it is full
+FEWEST = 8  # observations between searches
 EVIDENCE = 13.0  # nats: one period in 440,000 by chance
 EXPLAINED = 0.3  # share of a period's variation that the others have to forecast
 GAINED = 0.1  # share of what is left of it by an autoregression
@@ -113,10 +115,10 @@ def offset(state: Floats, ahead: int = 0) -> float:
     if not state.item(FIRST_LAYER):
         return 0.0
     position = int(state.item(0)) + ahead
-    return math.fsum(
-        _profile(state, i)[(position - layer.origin) % layer.period]
-        for i, layer in enumerate(layers(state))
-    )
+    total = 0.0
+    for i, layer in enumerate(layers(state)):
+        total += _profile(state, i).item((position - layer.origin) % layer.period)
+    return total
 
 
 def recent(state: Floats, count: int) -> Floats:
@@ -201,17 +203,15 @@ def _update(state: Floats) -> bool:
     y = _filled(_labels(state, head.known))
     kept = layers(state)
     locked = len(kept) == LAYERS and kept[1].period % kept[0].period == 0
+    block = min(_block(kept), len(y))
     for i, layer in enumerate(kept):
-        block = max(head.update - _begun(kept, head), layer.period)
         rest = y - _seasons(state, len(y), i)
-        season = _profile(state, i)[
-            (np.arange(head.seen - block, head.seen) - layer.origin) % layer.period
-        ]
+        season = _seasons(state, block, i + 1) - _seasons(state, block, i)
         worth = _worth(layer.worth, rest[-block:], season)
         if worth < 0:
             _put_layers(state, kept[:i])
-            known = min(block, head.known)
-            _put_head(state, head._replace(known=known, search=head.seen + max(block // 4, 8)))
+            search = head.seen + max(block // SEARCHES, FEWEST)
+            _put_head(state, head._replace(known=block, search=search))
             _plan_update(state)
             return True
         period = layer.period
@@ -223,13 +223,9 @@ def _update(state: Floats) -> bool:
     return False
 
 
-def _begun(kept: list[Layer], head: _Head) -> int:
-    """Position of the last update."""
-    return head.update - _block(kept)
-
-
 def _block(kept: list[Layer]) -> int:
-    return max(BLOCK, *(layer.period for layer in kept), 0)
+    """Observations between updates."""
+    return max([BLOCK, *(layer.period for layer in kept)])
 
 
 def _plan_update(state: Floats) -> None:
@@ -264,7 +260,7 @@ def _search(state: Floats) -> bool:
     """Look for a further season; returns whether there is one."""
     head, kept = _head(state), layers(state)
     wait = min(int((GROWTH - 1) * head.known), _capacity(state) // SEARCHES)
-    _put_head(state, head._replace(search=head.seen + max(wait, 8)))
+    _put_head(state, head._replace(search=head.seen + max(wait, FEWEST)))
     if len(kept) == LAYERS:
         return False
     y = _filled(_labels(state, head.known))
