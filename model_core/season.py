@@ -31,7 +31,7 @@ FIRST_SEARCH = 24  # labels
 GROWTH = 1.2  # of the number of labels between searches
 SEARCHES = 4  # in a ring of labels, once it is full
 FEWEST = 8  # observations between searches
-EVIDENCE = 13.0  # nats: one period in 440,000 by chance
+EVIDENCE = 12.0  # nats: one period in 160,000 by chance
 EXPLAINED = 0.3  # share of a period's variation that the others have to forecast
 GAINED = 0.1  # share of what is left of it by an autoregression
 CANDIDATES = 4  # of each autocorrelation
@@ -42,7 +42,8 @@ FORGETTING = 0.8  # of a period in the profile
 AMPLITUDE_FORGETTING = 0.6
 AMPLITUDES = (0.5, 1.5)  # of the last periods, in units of the profile
 BLOCK = 64  # observations between updates of a profile, at least
-WORTH = 0.3  # nats an observation; the most that counts for or against a season
+WORTH = 0.3  # nats an observation; the most that counts for a season
+WORST = -0.6  # and against it
 WORTH_FORGETTING = 0.75
 OUTLYING = 4.0  # standard deviations beyond which a label says no more of what a season is worth
 MULTIPLE = 0.02  # a longer period as close as this to a multiple of the shorter one is that
@@ -54,7 +55,7 @@ class Layer(NamedTuple):
     """One season.
 
     period: observations. origin: position at which the profile begins. worth: average gain in nats
-    an observation of forecasts by it, between -`WORTH` and `WORTH`.
+    an observation of forecasts by it, between `WORST` and `WORTH`.
     """
 
     period: int
@@ -235,8 +236,9 @@ def _plan_update(state: Floats) -> None:
 
 def _worth(before: float, y: Floats, season: Floats) -> float:
     """Worth of a season after labels (B,) that it was not learned from."""
-    gain = 0.5 * (math.log(_spread(y)) - math.log(_spread(y - season)))
-    return WORTH_FORGETTING * before + (1 - WORTH_FORGETTING) * min(max(gain, -WORTH), WORTH)
+    size = float(np.abs(y).max()) or 1.0
+    gain = 0.5 * (math.log(_spread(y / size)) - math.log(_spread((y - season) / size)))
+    return WORTH_FORGETTING * before + (1 - WORTH_FORGETTING) * min(max(gain, WORST), WORTH)
 
 
 def _spread(y: Floats) -> float:
@@ -246,9 +248,7 @@ def _spread(y: Floats) -> float:
     return float(np.minimum(squares, most).mean()) + 1e-300
 
 
-def _learn(
-    state: Floats, index: int, y: Floats, period: int, worth: float, scaled: bool
-) -> Layer:
+def _learn(state: Floats, index: int, y: Floats, period: int, worth: float, scaled: bool) -> Layer:
     """Write a profile from labels (T,); scaled: by the amplitude of the last periods."""
     profile = learned(y, period, scaled)
     _profile(state, index)[:period] = profile
@@ -307,7 +307,9 @@ def evidence(y: Floats, period: int) -> float:
     sums = np.cumsum((len(rows) - 1) * np.log1p(between / within)).tolist()
     best = 0.0
     for choices, count in enumerate(_doubled(min(len(sums), HARMONICS)), 1):
-        best = max(best, _log_tail(sums[count - 1], count) - math.log(choices))
+        # 1/2, 1/6, 1/12 ...: shares of the first, second, third choice; together less than 1.
+        share = 1 / (choices * (choices + 1))
+        best = max(best, _log_tail(sums[count - 1], count) + math.log(share))
     return best
 
 
@@ -349,32 +351,36 @@ def learned(y: Floats, period: int, scaled: bool = False) -> Floats:
     Periods that differ from the others weigh less, as do old ones. Harmonics are shrunk by their
     standard errors. scaled: to the amplitude of the last periods.
     """
-    rows = _folded(y, period, drifting=True)
+    size = float(np.abs(y).max(initial=0.0)) or 1.0  # squares are numbers, whatever the unit
+    rows = _folded(y / size, period, drifting=True)
     weights = _weights(rows)
     ages = np.arange(len(rows))[::-1]
     mean, squares, total = _harmonics(rows, weights * FORGETTING**ages)
     within, between = _variation(mean, squares, total)
     freedom = max(total - 1, 1e-6)
     spectrum = np.zeros(period // 2 + 1, dtype=np.complex128)
-    spectrum[1 : (period + 1) // 2] = mean * np.maximum(0, 1 - within / (freedom * between + 1e-300))
+    spectrum[1 : (period + 1) // 2] = mean * np.maximum(
+        0, 1 - within / (freedom * between + 1e-300)
+    )
     profile = np.fft.irfft(spectrum, period)
     power = float(profile @ profile)
     if not scaled or power == 0:
-        return profile
+        return profile * size
     late = weights * AMPLITUDE_FORGETTING**ages
-    return profile * np.clip(late @ (rows @ profile) / (late.sum() * power), *AMPLITUDES)
+    amplitude = float(late @ (rows @ profile)) / (float(late.sum()) * power)
+    return profile * (size * min(max(amplitude, AMPLITUDES[0]), AMPLITUDES[1]))
 
 
 def _folded(y: Floats, period: int, drifting: bool = False) -> Floats:
     """The last periods as rows (n, P) about their means; drifting: and about their slope."""
     count = min(len(y) // period, RECENT_PERIODS)
-    rows = y[len(y) - count * period :].reshape(count, period)
+    rows = y[len(y) - count * period :].reshape(count, period).copy()
     means = rows.mean(1)
-    rows = rows - means[:, None]
+    rows -= means[:, None]
     if drifting and count > 1:
         # The median of the differences is not moved by a single step.
-        slope = np.median(np.diff(means)) / period
-        rows = rows - slope * (np.arange(period) - (period - 1) / 2)
+        slope = float(np.median(np.diff(means))) / period
+        rows -= slope * (np.arange(period) - (period - 1) / 2)
     return rows
 
 
@@ -428,13 +434,15 @@ def _variation(
 def _detrended(y: Floats) -> Floats:
     """Labels about the least-squares line through them."""
     at = np.arange(len(y)) - (len(y) - 1) / 2
-    return y - y.mean() - at * ((at @ y) / (at @ at))
+    slope = float(at @ y) / float(at @ at)
+    return y - float(y.mean()) - slope * at
 
 
 def _without(y: Floats, period: int) -> Floats:
     """Labels about their mean of each phase."""
     phase = np.arange(len(y)) % period
-    return y - (np.bincount(phase, y) / np.bincount(phase))[phase]
+    means: Floats = np.bincount(phase, y) / np.bincount(phase)
+    return y - means[phase]
 
 
 def _peaks(y: Floats, shortest: int, longest: int) -> list[int]:
@@ -448,8 +456,8 @@ def _peaks(y: Floats, shortest: int, longest: int) -> list[int]:
     lags = np.arange(shortest, min(longest, count - 2) + 1)
     middle = correlation[lags]
     high = (middle >= correlation[lags - 1]) & (middle >= correlation[lags + 1])
-    lags = lags[high & (middle > CORRELATED)]
-    return lags[np.argsort(-correlation[lags], kind="stable")][:CANDIDATES].tolist()
+    highest = sorted(lags[high & (middle > CORRELATED)].tolist(), key=lambda lag: -correlation[lag])
+    return highest[:CANDIDATES]
 
 
 def _climbed(y: Floats, period: int, shortest: int, longest: int) -> int:

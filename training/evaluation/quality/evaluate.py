@@ -27,8 +27,11 @@ from training.evaluation.quality.families import FAMILIES
 from training.evaluation.quality.forecasts import Forecast, SeriesScore
 
 VECTOR_MODEL = "multivariate"  # scored on vectors beside the models that were asked for
+LESS_SEASONS = "less seasons"  # after a model's name
 NAB = "NAB"
 SURPRISE = "-log_score"  # in the series' scale: one threshold serves all series
+
+Candidates = Mapping[str, tuple[UnderlyingModel, Settings]]  # by name
 
 
 class ForecastRow(NamedTuple):
@@ -83,21 +86,28 @@ def evaluate(
     seed: int = 0,
     sizes: Sizes | None = None,
     console: Console | None = None,
+    seasons: bool = False,
 ) -> Results:
-    """Measure models at the service's default settings; raises FileNotFoundError, BadData."""
+    """Measure models at the service's default settings; raises FileNotFoundError, BadData.
+
+    seasons: also measure each with seasons taken from the labels first.
+    """
     torch.set_num_threads(1)
     began = time.monotonic()
     data = corpora.load(folder)
     detectors, missing = baselines.detectors()
-    built = {name: build(name, Options()) for name in models}
+    built = {name: (build(name, Options()), Settings()) for name in models}
+    if seasons:
+        for name in models:
+            built[f"{name} {LESS_SEASONS}"] = (built[name][0], Settings(seasons=True))
     rng = np.random.default_rng(seed)
     with Progress(console=console, transient=True) as progress:
         bar = _Bar(progress)
         simulated = _simulated(built, detectors, seed, sizes or Sizes(), bar)
-        change_rows = _changes(data, built, detectors, rng, bar)
+        change_rows = _changes(data, models, built, detectors, rng, bar)
         scores, anomalies = _forecasts(data, built, rng, bar)
     return Results(
-        list(models),
+        list(built),
         seed,
         datetime.now(UTC).date().isoformat(),
         torch.__version__,
@@ -112,13 +122,13 @@ def evaluate(
 
 
 def _simulated(
-    models: Mapping[str, UnderlyingModel],
+    models: Candidates,
     detectors: Mapping[str, Detector],
     seed: int,
     sizes: Sizes,
     bar: _Bar,
 ) -> list[FamilyRow]:
-    watches = [changes.watch_model(name, model) for name, model in models.items()]
+    watches = [changes.watch_model(name, *each) for name, each in models.items()]
     watches += [changes.watch_baseline(*each) for each in detectors.items()]
     advance = bar.part("simulated families", len(FAMILIES) * len(watches))
     return list(changes.simulate(watches, seed, sizes, advance))
@@ -126,7 +136,8 @@ def _simulated(
 
 def _changes(
     data: Corpora,
-    models: Mapping[str, UnderlyingModel],
+    names: Sequence[str],
+    models: Candidates,
     detectors: Mapping[str, Detector],
     rng: np.random.Generator,
     bar: _Bar,
@@ -136,7 +147,7 @@ def _changes(
         advance = bar.part("TCPD", len(data.tcpd))
         change_rows += changes.on_tcpd(data.tcpd, detectors, models, rng, advance)
     make: dict[str, Callable[[int], UnderlyingModel]] = {
-        name: partial(_sized, name) for name in dict.fromkeys([*models, VECTOR_MODEL])
+        name: partial(_sized, name) for name in dict.fromkeys([*names, VECTOR_MODEL])
     }
     if data.vectors:
         advance = bar.part("vectors", len(data.vectors))
@@ -151,7 +162,7 @@ def _sized(name: str, outputs: int) -> UnderlyingModel:
 
 
 def _forecasts(
-    data: Corpora, models: Mapping[str, UnderlyingModel], rng: np.random.Generator, bar: _Bar
+    data: Corpora, models: Candidates, rng: np.random.Generator, bar: _Bar
 ) -> tuple[list[ForecastRow], list[NabRow]]:
     rows: list[ForecastRow] = []
     anomalies: list[NabRow] = []
@@ -177,14 +188,14 @@ def _forecasts(
 
 
 def _scored(
-    one: Scalars, models: Mapping[str, UnderlyingModel], strange: dict[str, list[Floats]]
+    one: Scalars, models: Candidates, strange: dict[str, list[Floats]]
 ) -> dict[str, SeriesScore]:
     """Scores of every forecaster on one series; strange: gains the probabilities answered."""
     location, scale = changes.scaled(one.y[:, None])
     first = forecasts.first_scored(one.y)
     scores = {}
-    for name, model in models.items():
-        (followed,) = follow(model, [one.y[:, None].tolist()], Settings(), forecasts.LEVELS)
+    for name, (model, settings) in models.items():
+        (followed,) = follow(model, [one.y[:, None].tolist()], settings, forecasts.LEVELS)
         answers = followed.answers
         assert answers is not None
         summary = answers.summary
