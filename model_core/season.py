@@ -48,6 +48,7 @@ WORTH_FORGETTING = 0.75
 OUTLYING = 4.0  # standard deviations beyond which a label says no more of what a season is worth
 MULTIPLE = 0.02  # a longer period as close as this to a multiple of the shorter one is that
 FLOOR = 1e-12  # of sums of squares
+ROUNDING = 1e-12  # of labels
 MAD_SD = 1.4826  # standard deviations of normal noise in a median absolute deviation
 
 
@@ -301,7 +302,7 @@ def evidence(y: Floats, period: int) -> float:
     The most that any first 1, 2, 4 ... harmonics give, less what the choice costs.
     """
     rows = _whitened(y, period)
-    if len(rows) < PERIODS:
+    if len(rows) < PERIODS or (rows**2).sum() <= FLOOR * (y**2).sum():  # rounding alone
         return 0.0
     within, between = _variation(*_harmonics(rows, np.ones(len(rows))))
     sums = np.cumsum((len(rows) - 1) * np.log1p(between / within)).tolist()
@@ -352,7 +353,7 @@ def learned(y: Floats, period: int, scaled: bool = False) -> Floats:
     standard errors. scaled: to the amplitude of the last periods.
     """
     size = float(np.abs(y).max(initial=0.0)) or 1.0  # squares are numbers, whatever the unit
-    rows = _folded(y / size, period, drifting=True)
+    rows = _folded(y / size, period, robust=True)
     weights = _weights(rows)
     ages = np.arange(len(rows))[::-1]
     mean, squares, total = _harmonics(rows, weights * FORGETTING**ages)
@@ -371,17 +372,22 @@ def learned(y: Floats, period: int, scaled: bool = False) -> Floats:
     return profile * (size * min(max(amplitude, AMPLITUDES[0]), AMPLITUDES[1]))
 
 
-def _folded(y: Floats, period: int, drifting: bool = False) -> Floats:
-    """The last periods as rows (n, P) about their means; drifting: and about their slope."""
+def _folded(y: Floats, period: int, robust: bool = False) -> Floats:
+    """The last periods as rows (n, P) about their means and the slope through those.
+
+    The slope is that of the neighbours' means; robust: the median of all, not moved by one step.
+    """
     count = min(len(y) // period, RECENT_PERIODS)
-    rows = y[len(y) - count * period :].reshape(count, period).copy()
+    rows = y[len(y) - count * period :].reshape(count, period)
     means = rows.mean(1)
-    rows -= means[:, None]
-    if drifting and count > 1:
-        # The median of the differences is not moved by a single step.
-        slope = float(np.median(np.diff(means))) / period
-        rows -= slope * (np.arange(period) - (period - 1) / 2)
-    return rows
+    slopes = np.zeros(count)
+    if count > 1:
+        slopes = np.gradient(means)
+    if robust:
+        slopes[:] = np.median(np.diff(means)) if count > 1 else 0.0
+    centred = (np.arange(period) - (period - 1) / 2) / period
+    folded: Floats = rows - means[:, None] - slopes[:, None] * centred
+    return folded
 
 
 def _weights(rows: Floats) -> Floats:
@@ -432,10 +438,11 @@ def _variation(
 
 
 def _detrended(y: Floats) -> Floats:
-    """Labels about the least-squares line through them."""
+    """Labels about the least-squares line through them; 0 where only rounding is left."""
     at = np.arange(len(y)) - (len(y) - 1) / 2
     slope = float(at @ y) / float(at @ at)
-    return y - float(y.mean()) - slope * at
+    rest = y - float(y.mean()) - slope * at
+    return np.where(np.abs(rest) > ROUNDING * np.abs(y).max(), rest, 0.0)
 
 
 def _without(y: Floats, period: int) -> Floats:
