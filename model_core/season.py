@@ -41,6 +41,7 @@ HARMONICS = 32  # that evidence is taken from
 FORGETTING = 0.8  # of a period in the profile
 AMPLITUDE_FORGETTING = 0.6
 AMPLITUDES = (0.5, 1.5)  # of the last periods, in units of the profile
+SHRINKAGE = 2.0  # squared standard errors by which a harmonic is taken to be smaller
 BLOCK = 64  # observations between updates of a profile, at least
 WORTH = 0.3  # nats an observation; the most that counts for a season
 WORST = -0.6  # and against it
@@ -349,8 +350,8 @@ def _held_out(rows: Floats) -> tuple[Floats, float]:
 def learned(y: Floats, period: int, scaled: bool = False) -> Floats:
     """Profile (P,) of the last periods of labels (T,): the season from the first of them on.
 
-    Periods that differ from the others weigh less, as do old ones. Harmonics are shrunk by their
-    standard errors. scaled: to the amplitude of the last periods.
+    Periods that differ from the others weigh less, as do old ones. Harmonics are shrunk by
+    their standard errors. scaled: to the amplitude of the last periods.
     """
     size = float(np.abs(y).max(initial=0.0)) or 1.0  # squares are numbers, whatever the unit
     rows = _folded(y / size, period, robust=True)
@@ -360,10 +361,9 @@ def learned(y: Floats, period: int, scaled: bool = False) -> Floats:
     within, between = _variation(mean, squares, total)
     freedom = max(total - 1, 1e-6)
     spectrum = np.zeros(period // 2 + 1, dtype=np.complex128)
-    spectrum[1 : (period + 1) // 2] = mean * np.maximum(
-        0, 1 - within / (freedom * between + 1e-300)
-    )
-    profile = np.fft.irfft(spectrum, period)
+    shrunk = np.maximum(0, 1 - SHRINKAGE * within / (freedom * between + 1e-300))
+    spectrum[1 : (period + 1) // 2] = mean * shrunk
+    profile: Floats = np.fft.irfft(spectrum, period)
     power = float(profile @ profile)
     if not scaled or power == 0:
         return profile * size

@@ -34,9 +34,9 @@ def test_stretches_are_the_series():
     assert parts[1].labels[:200].std() < 0.6 < parts[1].offsets[:200].std()
 
 
-@pytest.mark.parametrize("model", [Averaged(), Gaussian()])
-def test_nothing_changes_without_a_season(model):
-    y = rows(np.random.default_rng(1).normal(size=300))
+def test_nothing_changes_without_a_season():
+    model = Gaussian()
+    y = rows(np.random.default_rng(1).normal(size=100))
     (plain,) = follow(model, [y], Settings(), LEVELS)
     (less,) = follow(model, [y], SEASONAL, LEVELS)
     assert less.events == plain.events
@@ -82,7 +82,7 @@ def test_forecasts_are_those_of_the_labels():
 def test_a_change_before_the_season_is_found_stays():
     rng = np.random.default_rng(5)
     y = day(rng, 300)
-    y[:70] -= 8.0
+    y[:70] -= 3.0
     (followed,) = follow(Averaged(), [rows(y)], SEASONAL)
     assert len(seasons.stretches(y)) == 2
     assert any(abs(start - 70) <= 2 for start in followed.confirmed())
@@ -90,7 +90,7 @@ def test_a_change_before_the_season_is_found_stays():
 
 
 def test_other_labels_have_no_seasons():
-    counts = np.random.default_rng(6).poisson(3 + 3 * (np.arange(300) % 24 < 12)).astype(float)
+    counts = np.random.default_rng(6).poisson(3 + 3 * (np.arange(150) % 12 < 6)).astype(float)
     (plain,) = follow(Poisson(), [rows(counts)], Settings())
     (less,) = follow(Poisson(), [rows(counts)], SEASONAL)
     assert less.events == plain.events
