@@ -49,6 +49,7 @@ WORTH_FORGETTING = 0.75
 OUTLYING = 4.0  # standard deviations beyond which a label says no more of what a season is worth
 MULTIPLE = 0.02  # a longer period as close as this to a multiple of the shorter one is that
 FLOOR = 1e-12  # of sums of squares
+MOST_SEEN = 2**53  # observations that float64 can count
 ROUNDING = 1e-12  # of labels
 MAD_SD = 1.4826  # standard deviations of normal noise in a median absolute deviation
 
@@ -122,6 +123,24 @@ def offset(state: Floats, ahead: int = 0) -> float:
     for i, layer in enumerate(layers(state)):
         total += _profile(state, i).item((position - layer.origin) % layer.period)
     return total
+
+
+def valid(state: Floats) -> bool:
+    """Whether an array can be the state of a stream: for those that were stored."""
+    room = len(state) - NUMBERS
+    if room < PERIODS * SHORTEST or room % (PERIODS + LAYERS):
+        return False
+    numbers = state[:NUMBERS]
+    if not np.isfinite(numbers).all() or (np.abs(numbers) > MOST_SEEN).any():
+        return False
+    longest = _capacity(state) // PERIODS
+    kept = layers(state)
+    profiles = [_profile(state, i)[: layer.period] for i, layer in enumerate(kept)]
+    return (
+        0 <= _head(state).known <= min(_head(state).seen, _capacity(state))
+        and all(SHORTEST <= layer.period <= longest for layer in kept)
+        and all(np.isfinite(each).all() for each in profiles)
+    )
 
 
 def recent(state: Floats, count: int) -> Floats:

@@ -222,3 +222,18 @@ def test_the_state_is_all_that_there_is():
 def test_a_capacity_that_cannot_be():
     with pytest.raises(ValueError, match="expected a multiple of 3, at least 12, got 100"):
         season.blank(100)
+
+
+def test_what_cannot_be_a_state_is_not_valid():
+    state, _ = passed(sine(np.random.default_rng(14), 200))
+    assert season.valid(state)
+    assert season.valid(season.blank(12))
+    assert not season.valid(state[:-1])
+    assert not season.valid(state[:5])
+    for place, number in ((0, np.nan), (1, 1e6), (season.FIRST_LAYER, 2.0), (0, 1e300)):
+        other = state.copy()
+        other[place] = number
+        assert not season.valid(other)
+    other = state.copy()
+    other[-2 * season.CAPACITY // 3 :] = np.inf  # the profiles
+    assert not season.valid(other)
