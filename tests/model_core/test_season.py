@@ -5,7 +5,7 @@ import math
 import numpy as np
 import pytest
 
-from model_core import season
+from model_core import periodicity, season
 
 DAY = 24
 KINDS = ("white", "heavy tails", "AR(0.9)", "random walk", "drift")
@@ -65,15 +65,15 @@ def brute_force_evidence(rows):
 def test_evidence_is_that_of_the_harmonics():
     rng = np.random.default_rng(0)
     y = sine(rng, 5 * DAY, sd=2.0)
-    rows = season._whitened(y, DAY)
-    assert season.evidence(y, DAY) == pytest.approx(brute_force_evidence(rows), rel=1e-6)
+    rows = periodicity._whitened(y, DAY)
+    assert periodicity.evidence(y, DAY) == pytest.approx(brute_force_evidence(rows), rel=1e-6)
 
 
 @pytest.mark.parametrize("kind", KINDS[:4])
 @pytest.mark.parametrize("period", [7, 24, 60])
 def test_evidence_in_noise_is_as_rare_as_it_says(kind, period):
     rng = np.random.default_rng(1)
-    scores = [season.evidence(noise(kind, rng, 5 * period + 1), period) for _ in range(1000)]
+    scores = [periodicity.evidence(noise(kind, rng, 5 * period + 1), period) for _ in range(1000)]
     for level in (2.0, 4.0):
         assert np.mean(np.array(scores) >= level) < 1.2 * math.exp(-level)
 
@@ -89,7 +89,7 @@ def test_noise_has_no_season(kind):
 def test_straight_lines_have_no_season(slope):
     y = slope * np.arange(300.0)
     y[170:] = y[170]
-    assert season.found(season._detrended(y)) == 0
+    assert periodicity.found(periodicity.detrended(y)) == 0
     assert passed(y)[1] == []
 
 
@@ -98,9 +98,9 @@ def test_straight_lines_have_no_season(slope):
 def test_the_period_is_that_of_an_exhaustive_search(make, period):
     y = make(np.random.default_rng(3), 8 * period, period)
     y -= y.mean()
-    every = range(season.SHORTEST, len(y) // season.PERIODS + 1)
-    best = max(every, key=lambda each: season.evidence(y, each))
-    assert season.found(y) == best
+    every = range(periodicity.SHORTEST, len(y) // periodicity.PERIODS + 1)
+    best = max(every, key=lambda each: periodicity.evidence(y, each))
+    assert periodicity.found(y) == best
     assert abs(best - period) <= period // 48
 
 
