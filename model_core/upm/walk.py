@@ -9,9 +9,9 @@ Its squared scale `q / n` and `phi = b / a` are learned by iteratively reweighte
     q' = F q + g e^2,   n' = F n + 1,   a' = G a + (1 - G) + g c^2 n / q,   b' = G b + g c d n / q,
     c' = min(g, 1) d,
 
-so the change that leads to an outlier does not go on, and no forecast runs away. The walk's weight `v` in the answer is what Bayes' rule makes
-of it beside the hypotheses' mixture, with a fixed share `SHARE` (Herbster & Warmuth 1998, *Machine
-Learning* 32):
+so the change that leads to an outlier does not go on, and no forecast runs away. The walk's weight
+`v` in the answer is what Bayes' rule makes of it beside the hypotheses' mixture, with a fixed share
+(Herbster & Warmuth 1998, *Machine Learning* 32):
 
     v' = (1 - SHARE) v p_walk(y) / (v p_walk(y) + (1 - v) p(y)) + SHARE / 2.
 

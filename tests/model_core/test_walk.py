@@ -71,7 +71,8 @@ def test_a_missing_label_ends_the_momentum_and_nothing_else():
     assert (states[5] == states[6]).all()
     changed = states[4] != states[5]
     assert changed.tolist() == [False, False, False, True, False, False, False]
-    assert forecasts[4, 0] > 3.5 and forecasts[5, 0] == 3.0
+    assert forecasts[4, 0] > 3.5
+    assert forecasts[5, 0] == 3.0
 
 
 def test_a_trend_goes_on_and_an_outlier_does_not():
@@ -84,7 +85,7 @@ def test_a_trend_goes_on_and_an_outlier_does_not():
     assert abs(forecasts[51, 0] - values[50]) < 20.0
 
 
-@pytest.mark.parametrize("draws, low, high", [("walk", 0.5, 1.0), ("noise", 0.0, 0.1)])
+@pytest.mark.parametrize(("draws", "low", "high"), [("walk", 0.5, 1.0), ("noise", 0.0, 0.1)])
 def test_weight_follows_what_forecasts_better(draws, low, high):
     values = np.random.default_rng(3).normal(size=300)
     _, contexts, *_ = stepped(RobustAveraged(), values.cumsum() if draws == "walk" else values)

@@ -6,7 +6,7 @@ import math
 from typing import NamedTuple
 
 from model_core.compiled import LABEL, LABELLED, arithmetic, belief, mixture, step
-from model_core.compiled.belief import CHANCE, EACH, MASS, SHARE
+from model_core.compiled.belief import CHANCE, MASS, SHARE
 from model_core.compiled.jit import Floats, compiled, implements, whole
 from model_core.compiled.models import averaged, student_t, walk
 from model_core.upm import robust_averaged
