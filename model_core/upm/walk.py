@@ -82,4 +82,4 @@ def advance(kept: Tensor, y: Tensor, labelled: Tensor, lead: Tensor) -> Tensor:
 
 def _parts(kept: Tensor) -> tuple[Tensor, ...]:
     outputs = (kept.shape[-1] - 2) // COLUMNS
-    return kept.split([1, 1, *[outputs] * COLUMNS], -1)
+    return torch.split(kept, [1, 1, *[outputs] * COLUMNS], -1)
