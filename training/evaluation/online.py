@@ -418,9 +418,7 @@ def prior_of(model: UnderlyingModel, moments: list[tuple[list[float], list[float
     return moca.make_prior(model, location, scale)
 
 
-def _readouts(
-    state: FilterState, info: Info, confirmed: Tensor, threshold: float
-) -> list[Readout]:
+def _readouts(state: FilterState, info: Info, confirmed: Tensor, threshold: float) -> list[Readout]:
     """Readouts after a step, of streams whose changes are confirmed at a threshold; 0: in time."""
     thresholds = torch.full((len(confirmed),), threshold, dtype=torch.float64)
     return readout.rows(readout.table(state, info, confirmed, thresholds, RECENT_RUN_LENGTHS))

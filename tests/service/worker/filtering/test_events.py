@@ -130,7 +130,10 @@ def test_by_probability_an_event_waits_for_it_alone():
     assert states(life.see(9, changed=0.99)) == [(1, "confirmed", 9)]
     assert life.head.last_event.confirmed_at == 61
     life.quiet(10)
-    assert states(life.see(70, previous=9, changed=0.999)) == [(2, "suspected", 70), (2, "confirmed", 70)]
+    assert states(life.see(70, previous=9, changed=0.999)) == [
+        (2, "suspected", 70),
+        (2, "confirmed", 70),
+    ]
 
 
 @pytest.mark.parametrize("seed", range(20))
@@ -143,7 +146,9 @@ def test_by_probability_each_observation_decides_alone(seed):
         confirmed, open_before = life.head.confirmed_start, life.head.event
         changed = rng.choice([0.1, 0.6, 0.8999, 0.9, 0.97])
         start = rng.randint(confirmed + 1, seq) if changed > 0.5 and confirmed < seq else confirmed
-        found = [(event.state, event.start) for event in life.see(start, confirmed, changed=changed)]
+        found = [
+            (event.state, event.start) for event in life.see(start, confirmed, changed=changed)
+        ]
         if start == confirmed:
             expected = [] if open_before is None else [("withdrawn", open_before.start)]
         else:
