@@ -31,8 +31,8 @@ CONFIRMATION = ("confirm_after", "confirm_probability")  # rules, of which a str
 class StreamSettings(Struct, omit_defaults=True, gc=False):
     """Settings of one stream; None means the model's or the service's default.
 
-    confirm_probability: None: changes are confirmed after `confirm_after` observations, as are those
-    of streams of versions that had no other rule. New streams are made with a number.
+    confirm_probability: None: changes are confirmed after `confirm_after` observations, as they are
+    in streams of versions that had no other rule. New streams are made with a number.
     """
 
     model: str = ""  # NAME@VERSION once the stream exists

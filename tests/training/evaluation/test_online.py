@@ -19,7 +19,6 @@ from service.worker.commands.dispatch import NEW_SETTINGS
 from training.evaluation import online
 from training.evaluation.online import Followed, Settings, follow, segmentation
 
-
 IN_TIME = Defaults(confirm_probability=None, confirm_after=10)
 
 

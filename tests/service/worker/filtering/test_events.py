@@ -138,7 +138,7 @@ def test_by_probability_an_event_waits_for_it_alone():
 
 @pytest.mark.parametrize("seed", range(20))
 def test_by_probability_each_observation_decides_alone(seed):
-    """Confirmed is what is as probable as asked; what is less probable changes no event for that."""
+    """Confirmed is what is as probable as asked, whatever was before."""
     rng = random.Random(seed)
     life = Life(confirm_after=rng.choice([0, 1, 1000]), threshold=0.9)
     life.quiet(5)

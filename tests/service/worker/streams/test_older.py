@@ -102,7 +102,7 @@ def confirmed(events):
 
 @pytest.mark.parametrize("length", [0, 7, 45, 62])
 def test_streams_of_earlier_versions_stay_at_ten_observations(make_bench, length):
-    """Their settings name no rule, as ten observations were the default; nothing may change that."""
+    """Their settings name no rule, as ten observations were the default."""
     bench, explicit = make_bench(), make_bench(db=1)
     for each, settings in ((bench, {}), (explicit, {"confirm_after": 10})):
         each.ask(Configure("a", settings), status=201)
