@@ -7,12 +7,12 @@ from typing import NamedTuple
 
 from model_core.compiled import LABEL, LABELLED, arithmetic, belief, mixture, step
 from model_core.compiled.belief import CHANCE, MASS, SHARE
-from model_core.compiled.jit import Floats, compiled, implements, whole
+from model_core.compiled.jit import Floats, compiled, implements, inlined, whole
 from model_core.compiled.models import averaged, student_t, walk
 from model_core.upm import robust_averaged
 from model_core.upm.averaged import KINDS
 from model_core.upm.base import FARTHEST
-from model_core.upm.robust_averaged import REACH, TAILS
+from model_core.upm.robust_averaged import FAR_AHEAD, MOST_ODDS, REACH, TAILS
 from model_core.upm.walk import TAILS as TAILS_OF_WALK
 
 PARTS = 2 * KINDS
@@ -20,9 +20,10 @@ GROUPS = 2  # of degrees of freedom: normal noise, heavy tails
 
 
 class RobustAveraged(NamedTuple):
-    """As `averaged.Averaged`. `params` ends with a row to work in and believed labels (d).
+    """As `averaged.Averaged`.
 
-    Then the walk's weight, and the lead that it had, in a row.
+    `params` ends with the shares of the parts (d P), what is believed of labels (d), and a row of
+    the walk's weight and the lead that it had.
     """
 
     outputs: int
@@ -38,7 +39,7 @@ class RobustAveraged(NamedTuple):
 def of(model: robust_averaged.RobustAveraged) -> RobustAveraged:
     """Dimensions of a model."""
     d, kept = model.y_dim, averaged.rows_of(model.y_dim, PARTS)
-    params = student_t.rows_of(d, PARTS, GROUPS) + 1 + d + 1
+    params = student_t.rows_of(d, PARTS, GROUPS) + PARTS * d + d + 1
     return RobustAveraged(d, kept + 2 * PARTS * d, kept, params)
 
 
@@ -56,6 +57,15 @@ def predict(
     _bound(model.outputs, context, params)
     _walk(model.outputs, context, params)
     student_t.finish(model.outputs, PARTS, GROUPS, params)
+    first, at = student_t.weights_of(model.outputs, PARTS, GROUPS), whole(params[0]) - 2
+    for k in range(PARTS * model.outputs):  # its parts are one
+        params[first + k, at] = 1.0 if k % PARTS == 0 else 0.0
+
+
+@inlined
+def shares_of(outputs: int, params: Floats) -> int:
+    """First row of the shares of the parts."""
+    return params.shape[0] - 1 - outputs - PARTS * outputs
 
 
 @compiled
@@ -133,27 +143,56 @@ def _believe(outputs: int, number: Floats, work: Floats, params: Floats) -> None
     d, size = outputs, PARTS * outputs
     first, n = 2 * d + student_t.FREEDOM * GROUPS, whole(work[CHANCE])
     chance, mass, whole_chance = work[CHANCE], work[MASS], 0.0
-    weak = params[params.shape[0] - d - 2]
+    weights = student_t.weights_of(d, PARTS, GROUPS)
     for i in range(n - 2):  # hypotheses alone: neither the walk nor outliers
         whole_chance += chance[i]
     for o in range(d):
         y, evidence = number[LABEL + o], params[first + 4 * size + o]
         forecast, share = 0.0, 0.0
         for k in range(o * PARTS, (o + 1) * PARTS):
-            loc, log_weight = params[first + k], params[first + 3 * size + k]
-            square, density = params[first + size + k], params[first + 2 * size + k]
+            loc, square, log_weight = params[first + k], params[first + size + k], first + 3 * size
+            density, each = params[first + 2 * size + k], params[shares_of(d, params) + k]
             tails = TAILS if k % PARTS >= KINDS else 0.0
-            averaged.shares(y, work[SHARE], loc, square, density, log_weight, evidence, tails, weak)
+            _share(y, work[SHARE], loc, square, density, params[log_weight + k], evidence, tails,
+                   each)  # fmt: skip
+            weight, told = params[weights + k], params[weights + size + k]
             for i in range(n - 2):
                 if chance[i] > 0:
-                    forecast += chance[i] * arithmetic.exp(log_weight[i]) * loc[i]
+                    forecast += chance[i] * weight[i] * loc[i]
                 if mass[i] > 0:
-                    share += mass[i] * arithmetic.exp(density[i] - evidence[i]) * weak[i]
+                    share += mass[i] * told[i] * each[i]
         forecast /= whole_chance
         believed = forecast + share * (y - forecast)
         if share >= 0.5:
             believed = y - (y - forecast) * (1.0 - share)
         params[params.shape[0] - 1 - d + o, 0] = believed
+
+
+@compiled
+def _share(
+    y: float,
+    share: Floats,
+    loc: Floats,
+    square: Floats,
+    density: Floats,
+    log_weight: Floats,
+    evidence: Floats,
+    tails: float,
+    out: Floats,
+) -> None:
+    """How much of a label a part learns; density: with its log weight; tails: 0 for a normal."""
+    for i in range(whole(share)):
+        lead = density[i] - log_weight[i] - evidence[i]
+        out[i] = arithmetic.exp(lead if lead < FAR_AHEAD else FAR_AHEAD)
+    for i in range(whole(share)):
+        rest, odds = 1.0 - share[i], MOST_ODDS
+        if share[i] < MOST_ODDS * rest:
+            odds = share[i] / rest
+        odds *= out[i]
+        error, precise = y - loc[i], 1.0
+        if tails > 0:
+            precise = (tails + 1.0) / (tails + error * error / square[i])
+        out[i] = odds / (1.0 + odds) * (precise if precise < 1.0 else 1.0)
 
 
 @implements(step.learn, RobustAveraged)
@@ -166,10 +205,20 @@ def learn(
     params: Floats,
 ) -> None:
     """Conjugate update of the six, and of their probabilities."""
-    d, weak = model.outputs, params[params.shape[0] - model.outputs - 2]
+    d = model.outputs
     # Means and variances are not needed any more.
     averaged.update(
-        d, PARTS, GROUPS, number, context[0], share, weak, own, params, params[0], params[d]
+        d,
+        PARTS,
+        GROUPS,
+        number,
+        context[0],
+        share,
+        shares_of(d, params),
+        own,
+        params,
+        params[0],
+        params[d],
     )
 
 
