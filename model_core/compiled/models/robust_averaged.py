@@ -65,7 +65,8 @@ def predict(
 @inlined
 def shares_of(outputs: int, params: Floats) -> int:
     """First row of the shares of the parts."""
-    return params.shape[0] - 1 - outputs - PARTS * outputs
+    first: int = params.shape[0] - 1 - outputs - PARTS * outputs
+    return first
 
 
 @compiled
