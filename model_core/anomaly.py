@@ -54,6 +54,21 @@ def start(location: Sequence[float], scale: Sequence[float]) -> Floats:
     return state
 
 
+def valid(state: Floats) -> bool:
+    """Whether a state can be one, from a source that is not trusted: places are not checked."""
+    for sketch in (0, _SKETCH):
+        used = state[sketch]
+        if not (0 <= used <= POINTS and used == int(used)):
+            return False
+        values = state[sketch + _VALUE :][: int(used)]
+        weights = state[sketch + _WEIGHT :][: int(used)]
+        if (np.diff(values) <= 0).any() or (weights < 1).any():
+            return False
+    outputs = state[_LABELS:].reshape(-1, _OUTPUT)
+    least = outputs[:, (_COUNT, _SQUARES)] >= 0
+    return bool(np.isfinite(state).all() and least.all() and (outputs[:, _SCALE] > 0).all())
+
+
 def observe_rows(
     states: Floats, rows: NDArray[np.int64], surprises: Floats, labels: Floats
 ) -> Floats:

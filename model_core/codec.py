@@ -18,6 +18,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from model_core import anomaly
 from model_core.belief import Belief
 from model_core.errors import CorruptState
 from model_core.filter import FilterState, Prior, init, leaves, rebuild
@@ -96,7 +97,10 @@ def decode_ranks(model: UnderlyingModel, blob: bytes, size: int) -> NDArray[np.f
     arrays = _arrays(blob, model.kind)
     if _RANKS not in arrays:
         return None
-    return np.asarray(_fitting(arrays, _RANKS, torch.empty(size, dtype=torch.float64)).numpy())
+    ranks = _fitting(arrays, _RANKS, torch.empty(size, dtype=torch.float64)).numpy()
+    if not anomaly.valid(ranks):
+        raise CorruptState(f"state's array {_RANKS!r} is no sketch of ranks")
+    return np.asarray(ranks)
 
 
 def _checked(blob: bytes) -> tuple[bytes, int]:
