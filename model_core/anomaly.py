@@ -26,7 +26,7 @@ from numpy.typing import NDArray
 Floats = NDArray[np.float64]
 Numbers = MutableSequence[float]  # or an array, compiled
 
-POINTS = 48  # values of a sketch: relative errors of ranks are about n ** (1 / POINTS) - 1, halved
+POINTS = 48  # values of a full sketch; ranks are within about n ** (1 / POINTS), as a factor
 MOVING = 0.125  # share of the newest label in the moving mean
 FARTHEST = 1e100  # scales, beyond which a label counts as that far: squares stay finite
 LEAST_VARIANCE = 1e-12  # in scales, squared
@@ -58,11 +58,11 @@ def valid(state: Floats) -> bool:
     """Whether a state can be one, from a source that is not trusted: places are not checked."""
     for sketch in (0, _SKETCH):
         used = state[sketch]
-        if not (0 <= used <= POINTS and used == int(used)):
+        if not (0 <= used < POINTS and used == int(used)):
             return False
         values = state[sketch + _VALUE :][: int(used)]
         weights = state[sketch + _WEIGHT :][: int(used)]
-        if (np.diff(values) <= 0).any() or (weights < 1).any():
+        if (np.diff(values) < 0).any() or (weights < 1).any():
             return False
     outputs = state[_LABELS:].reshape(-1, _OUTPUT)
     least = outputs[:, (_COUNT, _SQUARES)] >= 0
@@ -153,22 +153,21 @@ def rank(state: Numbers, sketch: int, value: float) -> float:
     if place < used and state[values + place] == value:
         state[weights + place] += 1.0
         return (1.0 + above) / (1.0 + count)
-    if used == POINTS:
-        merged = merge(state, values, weights)
-        if merged < place:
-            place -= 1
-        used -= 1
     for i in range(used, place, -1):
         state[values + i] = state[values + i - 1]
         state[weights + i] = state[weights + i - 1]
     state[values + place] = value
     state[weights + place] = 1.0
-    state[sketch] = used + 1.0
+    used += 1
+    if used == POINTS:
+        merge(state, values, weights)
+        used -= 1
+    state[sketch] = float(used)
     return (1.0 + above) / (1.0 + count)
 
 
-def merge(state: Numbers, values: int, weights: int) -> int:
-    """Merge two neighbours of a full sketch at their mean; returns the place of the lower.
+def merge(state: Numbers, values: int, weights: int) -> None:
+    """Merge two neighbours of a full sketch at their mean.
 
     Those that are fewest relative to those above them; the two largest values stay.
     """
@@ -190,4 +189,3 @@ def merge(state: Numbers, values: int, weights: int) -> int:
     for i in range(chosen + 1, POINTS - 1):
         state[values + i] = state[values + i + 1]
         state[weights + i] = state[weights + i + 1]
-    return chosen
