@@ -28,6 +28,8 @@ Numbers = MutableSequence[float]  # or an array, compiled
 
 POINTS = 48  # values of a full sketch; ranks are within about n ** (1 / POINTS), as a factor
 MOVING = 0.125  # share of the newest label in the moving mean
+# Of a surprise: scores of a filter that was stored and replayed differ by rounding, ranks may not.
+RESOLUTION, LARGEST_ROUNDED = 2.0**30, 1e8
 FARTHEST = 1e100  # scales, beyond which a label counts as that far: squares stay finite
 LEAST_VARIANCE = 1e-12  # in scales, squared
 # Of a sketch: how many values it has, the values, ascending, and how often each was met.
@@ -102,6 +104,8 @@ def use(rows: Callable[[Floats, NDArray[np.int64], Floats, Floats], Floats] | No
 
 def observe(state: Numbers, surprise: float, label: Sequence[float]) -> float:
     """Take one observation in; returns its anomaly, in [0, 1]; surprise: finite."""
+    if abs(surprise) < LARGEST_ROUNDED:
+        surprise = math.floor(surprise * RESOLUTION + 0.5) / RESOLUTION
     p = rank(state, 0, surprise)
     if not len(label):  # a class is no quantity
         return 1.0 - p

@@ -1,4 +1,4 @@
-"""Ranks by a sketch of fixed size, beside those of all that came; and the anomaly that they make."""
+"""Ranks by a sketch of fixed size, beside those of all that came; the anomaly they make."""
 
 import bisect
 import math
