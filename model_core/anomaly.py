@@ -23,6 +23,8 @@ from collections.abc import Callable, MutableSequence, Sequence
 import numpy as np
 from numpy.typing import NDArray
 
+from model_core.upm.base import UnderlyingModel
+
 Floats = NDArray[np.float64]
 Numbers = MutableSequence[float]  # or an array, compiled
 
@@ -40,6 +42,11 @@ _SKETCH = _WEIGHT + POINTS
 # moving mean of its labels.
 _LABELS = 2 * _SKETCH
 _SCALE, _COUNT, _MEAN, _SQUARES, _MOVING, _OUTPUT = range(1, 7)
+
+
+def outputs(model: UnderlyingModel) -> int:
+    """Numbers of a label whose distances count: none of a class, which is no quantity."""
+    return 0 if model.label == "class" else model.y_dim
 
 
 def size(outputs: int) -> int:

@@ -23,8 +23,7 @@ class Anomalies:
 
     def __init__(self, model: UnderlyingModel, chunk_rows: int) -> None:
         """Hold no row yet; chunk_rows: of a chunk of memory, at most."""
-        # A class is no quantity: its surprise alone counts.
-        self._outputs = 0 if model.label == "class" else model.y_dim
+        self._outputs = anomaly.outputs(model)
         self._scaled = model.needs_scale
         self.size = anomaly.size(self._outputs)
         like = torch.empty(1, self.size, dtype=torch.float64)
