@@ -1,5 +1,6 @@
 """What `moca evaluate` says of a series is what a stream of the service says."""
 
+import math
 import random
 
 import pytest
@@ -21,7 +22,7 @@ def test_segmentation_and_events(bench, model, steps, history):
     if model == "poisson":
         y = [float(round(abs(10 * value))) for value in y]
     bench.ask(Configure("a", {"model": model, "history": history}), status=201)
-    bench.observe("a", y)
+    answers = bench.observe("a", y)
     segments = rendering.segmentation(bench.head("a"), bench.records("a"))
     served = [segment.start for segment in segments][1:]
     confirmed = sorted(e.start for e in bench.events("a") if e.state == "confirmed")
@@ -29,3 +30,6 @@ def test_segmentation_and_events(bench, model, steps, history):
     (found,) = follow(build(model, Options()), [[[value] for value in y]], settings)
     assert (list(found.served), found.confirmed()) == (served, confirmed)
     assert bool(served) == (steps > 20)
+    assert found.answers is not None
+    anomalies = [math.nan if each["anomaly"] is None else each["anomaly"] for each in answers]
+    assert found.answers.anomaly == pytest.approx(anomalies, nan_ok=True)
