@@ -5,7 +5,10 @@ import math
 import numpy as np
 import pytest
 
+from model_core.upm.builtin import Options, build
+from training.evaluation.online import Settings, follow
 from training.evaluation.quality import nab
+from training.evaluation.quality.families import FAMILIES
 
 
 def window(n, *spans):
@@ -102,6 +105,24 @@ def test_a_threshold_is_fixed_for_alarms():
     assert (found.in_sample, found.fixed) == (pytest.approx(100.0), pytest.approx(100.0))
     nothing = [0.9989 * each for each in scores]
     assert nab.score_alarms(nothing, weighted, np.random.default_rng(0)).fixed == 0.0
+
+
+@pytest.mark.parametrize("family", FAMILIES, ids=[family.name for family in FAMILIES])
+def test_quiet_series_raise_few_alarms(family):
+    rng = np.random.default_rng(8)
+    y = [family.draw(rng, 1500)[:, None].tolist() for _ in range(3)]
+    found = [each.answers.anomaly for each in follow(build("gaussian", Options()), y, Settings())]
+    raised = sum(len(nab.alarms(np.nan_to_num(each), nab.ALARM)) for each in found)
+    assert raised <= 5 * 4.5  # 5 per 1,000 observations
+    labels = [np.nanmean(each[100:] > 0.5) for each in found]
+    assert 0.3 < np.mean(labels) < 0.9
+
+
+def test_an_outlier_is_an_anomaly_at_once():
+    y = np.random.default_rng(9).normal(size=(10, 600, 1))
+    y[:, 500] = 8.0
+    followed = follow(build("gaussian", Options()), y.tolist(), Settings())
+    assert min(each.answers.anomaly[500] for each in followed) > 0.999
 
 
 def test_the_windowed_gaussian_by_hand():
