@@ -61,7 +61,7 @@ class Views:
                 raise ValueError("expected contiguous tensors of 64-bit numbers on the CPU")
         self._tensors = list(tensors)
         self.table = np.array([(t.data_ptr(), t[:1].numel()) for t in tensors], dtype=np.int64)
-        self.width = padded(int(self.table[LOG_PROB, 1]) + 1)
+        self.width = padded(int(self.table[LOG_PROB, 1]) + 2)  # see `step`
         self.totals = int(self.table[TOTALS, 1])
 
     @property

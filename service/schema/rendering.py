@@ -41,8 +41,10 @@ def event(stored: wire.Event | None) -> Event | None:
 
 
 def settings(stored: wire.StreamSettings) -> dict[str, Any]:
-    """Return a stream's settings, with every field."""
+    """Return a stream's settings, with every field; of two rules of confirmation one is null."""
     values = {field: getattr(stored, field) for field in stored.__struct_fields__}
+    if stored.confirm_probability is not None:
+        values["confirm_after"] = None
     for nested in ("hazard", "sensitivity"):
         values[nested] = msgspec.to_builtins(values[nested])
     return values

@@ -177,7 +177,8 @@ class StreamSummary(Response):
     awaited: Annotated[list[int], doc("positions of pending labels")] = sent([])
     settings: dict[str, Any] = sent({})
     sensitivity: Annotated[
-        Sensitivity | None, doc("null: changes are confirmed by `confirm_after`")
+        Sensitivity | None,
+        doc("null: changes are confirmed by `confirm_probability` or `confirm_after`"),
     ] = sent(None)
     warming_up: bool = sent(False)
     x_dim: int | None = sent(None)

@@ -42,6 +42,11 @@ class Settings(NamedTuple):
     hazard: float | None = None
     outlier_rate: float | None = None
 
+    @property
+    def threshold(self) -> float:
+        """Of `changed_probability`, at which a change is confirmed; 0 where it takes time."""
+        return self.defaults.confirm_probability or 0.0
+
 
 class Answers(NamedTuple):
     """Numbers that the service answers of each observation of a series; nan while warming up.
@@ -144,7 +149,7 @@ def follow(
     warmups = [warm(model, rows, settings.defaults.warmup) for rows in series]
     y = torch.tensor(series, dtype=torch.float64)
     followers = [
-        _Follower(model, rows, warmed, settings.defaults.confirm_after)
+        _Follower(model, rows, warmed, settings)
         for rows, warmed in zip(y.numpy(), warmups, strict=True)
     ]
     prior = prior_of(model, [(location, scale) for location, scale, _ in warmups])
@@ -182,8 +187,7 @@ def steps(
     """Filter labels (B, T, d), nan where missing; the steps of one stream come in order.
 
     confirmed: (B,) start of each stream's last confirmed event; the caller may move it after each
-    step. Alarms of these evaluations are confirmed in time, by no threshold. levels: of the
-    quantiles in the summaries; without any there are none.
+    step. levels: of the quantiles in the summaries; without any there are none.
     """
     fast = kernel.in_place(model, y.device, settings.defaults.max_hypotheses)
     if fast is None:
@@ -204,7 +208,7 @@ def _steps_eagerly(
     levels: Sequence[float],
 ) -> Iterator[Step]:
     for t, (state, info) in enumerate(run(model, prior, y, settings)):
-        table = _readouts(state, info, torch.tensor(confirmed))
+        table = _readouts(state, info, torch.tensor(confirmed), settings.threshold)
         summaries = _summaries(info.predictive, y[:, t], levels)
         for stream, (each, summary) in enumerate(zip(table, summaries, strict=True)):
             yield Step(stream, t, each, summary)
@@ -243,6 +247,7 @@ class _Rows:
         packed[..., compiled.ELAPSED] = 1.0
         packed[..., compiled.CHANGEPOINT] = np.nan
         packed[..., compiled.OUTLIER_RATE] = model.outlier_rate if stated is None else stated
+        packed[..., compiled.THRESHOLD] = self._settings.threshold
         packed[..., compiled.LABEL :] = np.where(labelled[..., None], y, 0.0)
         return packed
 
@@ -304,7 +309,7 @@ class _Rows:
         state, info = moca.step(self._model, state, prior, inputs)
         for leaf, new in zip(self._leaves, moca.leaves(state), strict=True):
             leaf[one] = new
-        (each,) = _readouts(state, info, torch.tensor(confirmed[one]))
+        (each,) = _readouts(state, info, torch.tensor(confirmed[one]), self._settings.threshold)
         (summary,) = _summaries(info.predictive, self._y[one, t], self._levels)
         return Step(stream, t, each, summary)
 
@@ -344,14 +349,16 @@ class _Follower:
         model: UnderlyingModel,
         labels: NDArray[np.float64],
         warmed: tuple[list[float], list[float], int],
-        confirm_after: int,
+        settings: Settings,
     ) -> None:
         """labels: (T, d), nan where missing. warmed: as of `warm`."""
         self.track = Track()
         self._events: list[tuple[int, Event]] = []
-        self._model, self._labels, self._confirm_after = model, labels, confirm_after
+        self._model, self._labels = model, labels
         location, scale, self._warmup = warmed
         self._units = location, scale
+        self._threshold = settings.threshold
+        self._confirm_after = 0 if settings.threshold else settings.defaults.confirm_after
         self._numbers = np.full((3, len(labels)), np.nan)
         self._surprises = np.full(len(labels), np.nan)
         self._summaries: list[NDArray[np.float64]] = []
@@ -366,7 +373,8 @@ class _Follower:
         if t >= self._warmup:
             answered = (each.log_score, each.changed_probability, each.recent_change_probability)
             self._numbers[:, t] = answered
-        self.track, moved = track(self.track, each.reading(t), self._confirm_after)
+        rule = self._confirm_after, self._threshold
+        self.track, moved = track(self.track, each.reading(t), *rule)
         self._events += [(t, event) for event in moved]
 
     def followed(self, first: int) -> Followed:
@@ -439,7 +447,7 @@ def prior_of(model: UnderlyingModel, moments: list[tuple[list[float], list[float
     return moca.make_prior(model, location, scale)
 
 
-def _readouts(state: FilterState, info: Info, confirmed: Tensor) -> list[Readout]:
-    """Readouts after a step; events of these evaluations are confirmed in time, by no threshold."""
-    never = torch.zeros(len(confirmed), dtype=torch.float64)
-    return readout.rows(readout.table(state, info, confirmed, never, RECENT_RUN_LENGTHS))
+def _readouts(state: FilterState, info: Info, confirmed: Tensor, threshold: float) -> list[Readout]:
+    """Readouts after a step, of streams whose changes are confirmed at a threshold; 0: in time."""
+    thresholds = torch.full((len(confirmed),), threshold, dtype=torch.float64)
+    return readout.rows(readout.table(state, info, confirmed, thresholds, RECENT_RUN_LENGTHS))
