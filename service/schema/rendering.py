@@ -90,6 +90,7 @@ def record(stored: wire.Record) -> Recorded:
         changed_probability=stored.changed_probability,
         changepoint_probability=stored.changepoint_probability,
         recent_change_probability=stored.recent_change_probability,
+        anomaly=stored.anomaly,
         run_length=_most_probable(stored.map_run_length),
     )
 

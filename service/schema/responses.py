@@ -21,6 +21,13 @@ Hazard = Annotated[
         extra_json_schema=schema(float | list[float] | dict[str, float] | None),
     ),
 ]
+Anomaly = Annotated[
+    float | None,
+    doc(
+        "how unusual this observation is for this stream, from 0 to 1; 1 - anomaly is about the "
+        "share of a quiet stream's observations that are as strange"
+    ),
+]
 NextSeq = Annotated[int, doc("position of the next observation")]
 
 
@@ -107,6 +114,7 @@ class Answer(Response):
         float | None, doc("probability that this observation starts a regime")
     ] = sent(None)
     recent_change_probability: float | None = sent(None)
+    anomaly: Anomaly = sent(None)
     run_length: RunLengthSummary | None = sent(None)
     event: Annotated[
         Event | None, doc("the changepoint event whose state this observation changed")
@@ -371,6 +379,7 @@ class Recorded(Response):
     changed_probability: float | None = sent(None)
     changepoint_probability: float | None = sent(None)
     recent_change_probability: float | None = sent(None)
+    anomaly: Anomaly = sent(None)
     run_length: MostProbable | None = sent(None)
 
 

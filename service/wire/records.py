@@ -186,6 +186,7 @@ class Record(Struct, array_like=True, omit_defaults=True, gc=False):
     previous_start: int = -1  # where the best path before a regime starting here starts; -1: none
     variance: list[list[float]] | None = None
     belief_override: list[tuple[int, float]] | None = None  # made just before this one
+    anomaly: float | None = None
 
 
 class Hindsight(Struct, array_like=True, gc=False):

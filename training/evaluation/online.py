@@ -15,7 +15,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from model_core import compiled, kernel, readout, warmup
+from model_core import anomaly, compiled, kernel, readout, warmup
 from model_core import filter as moca
 from model_core.defaults import Defaults
 from model_core.events import Event, Track, track
@@ -51,14 +51,16 @@ class Settings(NamedTuple):
 class Answers(NamedTuple):
     """Numbers that the service answers of each observation of a series; nan while warming up.
 
-    log_score, changed, recent: (T,) log score (nan without a label), `changed_probability` and
-    `recent_change_probability`. summary: of the predictives (T rows), empty unless quantiles were
-    wanted; also filled while warming up. warmup: observations of the warm-up.
+    log_score, changed, recent, anomaly: (T,) log score (nan without a label, as the anomaly),
+    `changed_probability`, `recent_change_probability` and `anomaly`. summary: of the predictives
+    (T rows), empty unless quantiles were wanted; also filled while warming up. warmup: observations
+    of the warm-up.
     """
 
     log_score: NDArray[np.float64]
     changed: NDArray[np.float64]
     recent: NDArray[np.float64]
+    anomaly: NDArray[np.float64]
     summary: Summary
     warmup: int
 
@@ -145,11 +147,11 @@ def follow(
     levels: of the quantiles of predictives; without any these are not summarised.
     """
     warmups = [warm(model, rows, settings.defaults.warmup) for rows in series]
-    followers = [
-        _Follower(len(rows), warmed[2], settings)
-        for rows, warmed in zip(series, warmups, strict=True)
-    ]
     y = torch.tensor(series, dtype=torch.float64)
+    followers = [
+        _Follower(model, rows, warmed, settings)
+        for rows, warmed in zip(y.numpy(), warmups, strict=True)
+    ]
     prior = prior_of(model, [(location, scale) for location, scale, _ in warmups])
     confirmed = np.zeros(len(series), dtype=np.int64)
     for step in steps(model, prior, y, settings, confirmed, levels):
@@ -157,7 +159,7 @@ def follow(
         follower.take(step)
         confirmed[step.stream] = follower.track.confirmed_start
     first = max(0, y.shape[1] - settings.defaults.history)
-    return [each.followed(model, first) for each in followers]
+    return [each.followed(first) for each in followers]
 
 
 def segmentation(model: UnderlyingModel, rows: Rows, settings: Settings) -> list[int]:
@@ -342,12 +344,23 @@ def _summaries(
 class _Follower:
     """Events, answers and best path of one stream."""
 
-    def __init__(self, length: int, warmup_length: int, settings: Settings) -> None:
+    def __init__(
+        self,
+        model: UnderlyingModel,
+        labels: NDArray[np.float64],
+        warmed: tuple[list[float], list[float], int],
+        settings: Settings,
+    ) -> None:
+        """labels: (T, d), nan where missing. warmed: as of `warm`."""
         self.track = Track()
         self._events: list[tuple[int, Event]] = []
-        self._warmup, self._threshold = warmup_length, settings.threshold
+        self._model, self._labels = model, labels
+        location, scale, self._warmup = warmed
+        self._units = location, scale
+        self._threshold = settings.threshold
         self._confirm_after = 0 if settings.threshold else settings.defaults.confirm_after
-        self._numbers = np.full((3, length), np.nan)
+        self._numbers = np.full((3, len(labels)), np.nan)
+        self._surprises = np.full(len(labels), np.nan)
         self._summaries: list[NDArray[np.float64]] = []
         self._pointers = _Pointers()
 
@@ -356,6 +369,7 @@ class _Follower:
         each, t = step.readout, step.t
         self._pointers.add(each)
         self._summaries.append(step.summary)
+        self._surprises[t] = -each.log_score
         if t >= self._warmup:
             answered = (each.log_score, each.changed_probability, each.recent_change_probability)
             self._numbers[:, t] = answered
@@ -363,16 +377,31 @@ class _Follower:
         self.track, moved = track(self.track, each.reading(t), *rule)
         self._events += [(t, event) for event in moved]
 
-    def followed(self, model: UnderlyingModel, first: int) -> Followed:
+    def followed(self, first: int) -> Followed:
         """What came of the stream; first: of its retained history."""
         log_score, changed, recent = self._numbers
-        summary = Summary(np.array(self._summaries), model.y_dim, model.label)
-        answers = Answers(log_score, changed, recent, summary, self._warmup)
+        summary = Summary(np.array(self._summaries), self._model.y_dim, self._model.label)
+        answers = Answers(log_score, changed, recent, self._anomalies(), summary, self._warmup)
         if self._warmup > len(changed):
             # A stream that never finished its warm-up has no events, and is one segment.
             return Followed([], changed.tolist(), answers=answers)
         served = self._pointers.starts(first)
         return Followed(self._events, changed.tolist(), served, answers)
+
+    def _anomalies(self) -> NDArray[np.float64]:
+        """Anomalies (T,); nan while warming up, which counts as past, and without a label."""
+        outputs = anomaly.outputs(self._model)
+        location, scale = [0.0] * outputs, [1.0] * outputs
+        if self._model.needs_scale:
+            location, scale = self._units
+        found = anomaly.observe_rows(
+            anomaly.start(location[:outputs], scale[:outputs])[None],
+            np.zeros(len(self._labels), dtype=np.int64),
+            self._surprises,
+            np.ascontiguousarray(self._labels[:, :outputs]),
+        )
+        found[: self._warmup] = np.nan
+        return found
 
 
 class _Pointers:

@@ -1,5 +1,6 @@
 """What `moca evaluate` says of a series is what a stream of the service says."""
 
+import math
 import random
 
 import pytest
@@ -32,6 +33,9 @@ def test_segmentation_and_events(bench, model, steps, history, rule):
     (found,) = follow(build(model, Options()), [[[value] for value in y]], settings)
     assert (list(found.served), found.confirmed()) == (served, confirmed)
     assert bool(served) == (steps > 20)
+    assert found.answers is not None
+    anomalies = [math.nan if each["anomaly"] is None else each["anomaly"] for each in answers]
+    assert found.answers.anomaly == pytest.approx(anomalies, nan_ok=True)
     moved = [(t, each.id, each.state, each.start) for t, each in found.events if t >= 20]
     told = [(each["seq"], each["event"]) for each in answers if each["event"]]
     last = {t: (id_, state, start) for t, id_, state, start in moved}
