@@ -18,6 +18,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from model_core import anomaly
 from model_core.belief import Belief
 from model_core.errors import CorruptState
 from model_core.filter import FilterState, Prior, init, leaves, rebuild
@@ -29,11 +30,17 @@ VERSION = 1
 _PREFIX = struct.Struct("<4sHI")
 _CHECKSUM = struct.Struct("<I")
 _DTYPES = {"f64": torch.float64, "i64": torch.int64}
+_RANKS = "anomaly"
 _NAMES = {np.dtype("<f8"): "f64", np.dtype("<i8"): "i64"}
 
 
-def encode(model: UnderlyingModel, state: FilterState) -> bytes:
-    """Bytes of one stream's state (every tensor with batch 1)."""
+def encode(
+    model: UnderlyingModel, state: FilterState, ranks: NDArray[np.float64] | None = None
+) -> bytes:
+    """Bytes of one stream's state (every tensor with batch 1).
+
+    ranks: its state of `anomaly`, which older versions pass over.
+    """
     state = rebuild(state, to_host([each.detach() for each in leaves(state)]))
     alive = np.flatnonzero(np.isfinite(_numbers(state.belief.log_prob)))
     belief = zip(Belief._fields, state.belief, strict=True)
@@ -45,6 +52,8 @@ def encode(model: UnderlyingModel, state: FilterState) -> bytes:
     arrays["seq"], arrays["totals"] = _numbers(state.seq), _numbers(state.totals)
     if state.context.shape[-1]:
         arrays["context"] = _numbers(state.context)
+    if ranks is not None:
+        arrays[_RANKS] = ranks
     table = [[name, _NAMES[each.dtype], list(each.shape)] for name, each in arrays.items()]
     header = json.dumps({"kind": model.kind, "arrays": table}, separators=(",", ":")).encode()
     payload = b"".join(each.tobytes() for each in arrays.values())
@@ -81,6 +90,17 @@ def decode(model: UnderlyingModel, prior: Prior, max_hypotheses: int, blob: byte
         context = _fitting(arrays, "context", context[0])[None]
     totals = _fitting(arrays, "totals", state.totals[0])[None]
     return state._replace(seq=seq[None], totals=totals, context=context)
+
+
+def decode_ranks(model: UnderlyingModel, blob: bytes, size: int) -> NDArray[np.float64] | None:
+    """State of `anomaly` from bytes; None from a version that had none. Raises CorruptState."""
+    arrays = _arrays(blob, model.kind)
+    if _RANKS not in arrays:
+        return None
+    ranks = _fitting(arrays, _RANKS, torch.empty(size, dtype=torch.float64)).numpy()
+    if not anomaly.valid(ranks):
+        raise CorruptState(f"state's array {_RANKS!r} is no sketch of ranks")
+    return np.asarray(ranks)
 
 
 def _checked(blob: bytes) -> tuple[bytes, int]:

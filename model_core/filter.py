@@ -67,8 +67,10 @@ class Inputs(NamedTuple):
 class Prediction(NamedTuple):
     """What is expected of the coming label, given its input.
 
-    belief: after the input alone. phi: features. log_inlier, log_outlier: (B, 1) or (B, S), of the
-    input having been drawn from each hypothesis or from the outliers.
+    mixture: of the S hypotheses, outliers if there are any, and what is beside them. belief: after
+    the input alone. phi: features. log_inlier, log_outlier: (B, 1) or (B, S), of the input having
+    been drawn from each hypothesis or from the outliers. beside: (B, 1) weight of what answers are
+    averaged with, None where there is nothing.
     """
 
     mixture: Mixture
@@ -76,12 +78,13 @@ class Prediction(NamedTuple):
     phi: Tensor | None
     log_inlier: Tensor
     log_outlier: Tensor
+    beside: Tensor | None
 
 
 class Info(NamedTuple):
     """What the step found; all but `predictive` are (B,) and of the belief after the label.
 
-    predictive: the mixture before the label. log_score: `log p(y | x, past)`, nan if unlabelled.
+    predictive: the mixture before the label. log_score: its log density, nan if unlabelled.
     changepoint_probability: `b_t(0 | x_t, y_t)`. born_previous_start: where the best path before
     a regime that starts here starts. ok: the step stayed finite; where not, the state is the old.
     """
@@ -130,7 +133,7 @@ def predict(model: UnderlyingModel, state: FilterState, prior: Prior, inputs: In
     """Mixture predictive of the coming label from a grown state (paper, eq. 5).
 
     With an outlier rate `e` each hypothesis's density is `(1-e) p(x, y | eta[r]) + e p_out(x, y)`;
-    the last component of the mixture is the outlier's.
+    after theirs the mixture has the outlier's component, then that of what is beside them.
     """
     phi, rate = model.encode(inputs.x, state.context), inputs.outlier_rate.unsqueeze(-1)
     outlier, belief = model.outlier(prior.stats, phi), state.belief
@@ -139,14 +142,17 @@ def predict(model: UnderlyingModel, state: FilterState, prior: Prior, inputs: In
     )
     if log_input is not None:
         belief, _ = beliefs.observe(belief, log_input)
-    components = model.predictive(state.stats, phi)
-    if outlier is None:
-        mixture = Mixture(belief.log_prob, components)
-        return Prediction(mixture, belief, phi, log_inlier, log_outlier)
-    astray = torch.logsumexp(belief.log_prob + log_outlier, -1, keepdim=True)
-    weight = torch.cat((belief.log_prob + log_inlier, astray), -1)
-    mixture = Mixture(weight, join(components, outlier))
-    return Prediction(mixture, belief, phi, log_inlier, log_outlier)
+    mixture = Mixture(belief.log_prob, model.predictive(state.stats, phi))
+    if outlier is not None:
+        astray = torch.logsumexp(belief.log_prob + log_outlier, -1, keepdim=True)
+        weight = torch.cat((belief.log_prob + log_inlier, astray), -1)
+        mixture = Mixture(weight, join(mixture.components, outlier))
+    beside = model.beside(state.context)
+    if beside is None:
+        return Prediction(mixture, belief, phi, log_inlier, log_outlier, None)
+    weights = mixture.log_weight + torch.log1p(-beside.weight), torch.log(beside.weight)
+    mixture = Mixture(torch.cat(weights, -1), join(mixture.components, beside.components))
+    return Prediction(mixture, belief, phi, log_inlier, log_outlier, beside.weight)
 
 
 def step(
@@ -156,7 +162,7 @@ def step(
     grown, growth = grow(state, prior, inputs)
     prediction = predict(model, grown, prior, inputs)
     y = torch.where(inputs.labelled.unsqueeze(-1), inputs.y, prior.location)
-    log_likelihood, inlier = _likelihood(prediction, y, inputs)
+    log_likelihood, inlier, log_beside = _likelihood(prediction, y, inputs)
     posterior, log_score = beliefs.observe(prediction.belief, log_likelihood)
     change = torch.where(growth.born, posterior.log_prob.exp(), 0.0).sum(-1)
     stats = model.update(grown.stats, prediction.phi, y, inlier)
@@ -168,7 +174,12 @@ def step(
     if model.believes:
         share = model.share(grown.stats, prediction.phi, y, inlier)
         known = _believed(prediction, posterior, share, y)
-    context = model.remember(grown.context, known, inputs.labelled)
+    context = grown.context
+    if prediction.beside is not None:
+        context = model.judge(context, y, inputs.labelled, log_beside - log_score)
+        weights = torch.log1p(-prediction.beside), torch.log(prediction.beside)
+        log_score = torch.logaddexp(weights[0][:, 0] + log_score, weights[1][:, 0] + log_beside)
+    context = model.remember(context, known, inputs.labelled)
     new = FilterState(kept, grown.seq + 1, totals, grown.totals_at_start, context, stats)
     ok = torch.isfinite(log_score) & finite(new)
     score = torch.where(inputs.labelled, log_score, torch.nan)
@@ -178,13 +189,15 @@ def step(
     return (new if fine else choose(ok, new, state)), info
 
 
-def _likelihood(prediction: Prediction, y: Tensor, inputs: Inputs) -> tuple[Tensor, Tensor]:
+def _likelihood(prediction: Prediction, y: Tensor, inputs: Inputs) -> tuple[Tensor, Tensor, Tensor]:
+    """As `label_likelihood`, then the log density (B,) of what is last in the mixture."""
     each = prediction.mixture.components.joint_log_density(y.unsqueeze(1))
     slots = prediction.belief.log_prob.shape[-1]
-    outlier = each[:, slots:] if each.shape[-1] > slots else None
+    others = each[:, slots:] if prediction.beside is None else each[:, slots:-1]
     told = inputs.outlier_rate.unsqueeze(-1), inputs.labelled.unsqueeze(-1)
     logs = prediction.log_inlier, prediction.log_outlier
-    return label_likelihood(each[:, :slots], outlier, logs, *told)
+    outlier = others if others.shape[-1] else None
+    return *label_likelihood(each[:, :slots], outlier, logs, *told), each[:, -1]
 
 
 def _believed(prediction: Prediction, posterior: Belief, share: Tensor, y: Tensor) -> Tensor:

@@ -115,7 +115,15 @@ def _seen(start: Tensor, t: Tensor, longest: int | None) -> Tensor:
 
 
 def observed_rows(model: UnderlyingModel, prior: Prior, data: Sequences) -> Rows:
-    """Features of all observations, in the contexts that were theirs."""
+    """Features of all observations, in the contexts that were theirs.
+
+    Raises ValueError for a model that remembers labels as a filter believes them.
+    """
+    if model.believes:
+        raise ValueError(
+            f"a model of kind {model.kind!r} remembers labels as its filter believes them: step "
+            "it through the sequence by filter.step"
+        )
     labelled = ~torch.isnan(data.y).any(-1)
     y = torch.where(labelled.unsqueeze(-1), data.y, prior.location.unsqueeze(1))
     batch, steps = labelled.shape

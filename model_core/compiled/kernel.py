@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from model_core import filter as moca
-from model_core.compiled import LABEL
+from model_core.compiled import LABEL, anomaly
 from model_core.compiled.belief import CONTEXT, LOG_PROB, NUMBERS, TOTALS
 from model_core.compiled.jit import Floats, Ints, locked, padded
 from model_core.compiled.models import lags
@@ -61,7 +61,7 @@ class Views:
                 raise ValueError("expected contiguous tensors of 64-bit numbers on the CPU")
         self._tensors = list(tensors)
         self.table = np.array([(t.data_ptr(), t[:1].numel()) for t in tensors], dtype=np.int64)
-        self.width = padded(int(self.table[LOG_PROB, 1]) + 1)
+        self.width = padded(int(self.table[LOG_PROB, 1]) + 2)  # see `step`
         self.totals = int(self.table[TOTALS, 1])
 
     @property
@@ -90,6 +90,7 @@ class Kernel:
     def compile(self) -> None:
         """Compile, or load from the cache: seconds, or a fraction of one. Any thread may."""
         if not self.ready:
+            anomaly.compile()
             locked(self._once)
             self.ready = True
 

@@ -3,7 +3,8 @@
 A model is a NamedTuple of its dimensions, and implementations of `predict`, `score`, `learn`,
 `remember` and `summarise` for it; everything else is here and shared. Arrays have W columns, whole
 vectors: after those of the slots the last one holds the prior, which outliers are drawn from (with
-a wider scale), and those that are left in between are as slots that nothing was seen in. Models
+a wider scale), the one before it what a model has `beside` its hypotheses, if anything, and those
+that are left in between are as slots that nothing was seen in. Models
 whose statistics are too large to be copied for a step have a `load` and a `store` of their own,
 those that score their inputs a `mix`.
 """
@@ -70,8 +71,12 @@ def learn(
     """Update `own` by the label with inlier responsibilities `share`; the last column is spare."""
 
 
-def believe(model: Any, number: Floats, work: Floats, params: Floats) -> None:
-    """Keep in `params` what is believed of the label, if `remember` is to know; see `filter`."""
+def believe(model: Any, number: Floats, work: Floats, params: Floats, log_score: float) -> float:
+    """Keep in `params` what is believed of the label, if `remember` is to know; see `filter`.
+
+    log_score: of the hypotheses. Returns that of the answer, with what is beside them.
+    """
+    return log_score
 
 
 def remember(model: Any, number: Floats, params: Floats, context: Floats) -> None:
@@ -139,8 +144,8 @@ def _mix(model: Any, rate: float, params: Floats, work: Floats) -> None:
 
 
 @implements_otherwise(believe)
-def _believe(model: Any, number: Floats, work: Floats, params: Floats) -> None:
-    pass
+def _believe(model: Any, number: Floats, work: Floats, params: Floats, log_score: float) -> float:
+    return log_score
 
 
 @compiled
@@ -177,7 +182,8 @@ def advance(
 
     Shapes and order of the arguments: see `Kernel.advance`. memory: see `rows_of`.
     """
-    count, width = model.statistics, (views[LOG_PROB, 1] + LANES) & -LANES  # of `padded`
+    count = model.statistics
+    width = (views[LOG_PROB, 1] + 1 + LANES) & -LANES  # of `padded`
     after = belief.ROWS + model.rows
     spares = after + model.params
     work = matrix(memory, 0, belief.ROWS, width)
@@ -210,7 +216,7 @@ def advance(
         if summary.shape[1] > 0:
             summarise(model, number, work[CHANCE], params, levels, spare, summary[b])
         if labelled:
-            believe(model, number, work, params)
+            log_score = believe(model, number, work, params, log_score)
             learn(model, number, context, work[SHARE], own, params)
         if not _finite(own, model.kept, work[belief.SPARE]):
             continue

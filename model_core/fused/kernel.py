@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Iterator, Sequence
+from importlib import import_module
 from types import ModuleType
 from typing import Any
 
@@ -14,7 +15,7 @@ from torch import Tensor
 
 from model_core import filter as moca
 from model_core import readout
-from model_core.compiled import ELAPSED, LABEL, LABELLED
+from model_core.compiled import ELAPSED, LABEL, LABELLED, available
 from model_core.fused.step import step
 from model_core.quantiles import with_normal
 from model_core.summary import Summary
@@ -69,6 +70,8 @@ class Kernel:
         Raises RuntimeError where they differ: the kernel is then not to be used.
         """
         if not self.ready:
+            if available():
+                import_module("model_core.compiled.anomaly").compile()
             with torch.inference_mode():
                 self._probe()
             self.ready = True

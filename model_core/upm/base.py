@@ -43,6 +43,16 @@ class Starts(NamedTuple):
     log_input: Tensor | None = None
 
 
+class Beside(NamedTuple):
+    """What answers are averaged with, beside the hypotheses.
+
+    weight: (B, 1) its probability. components: of the model's family, (B, 1).
+    """
+
+    weight: Tensor
+    components: Components
+
+
 class UnderlyingModel(ABC):
     """A Bayesian model whose posterior statistics can be updated one observation at a time.
 
@@ -84,6 +94,17 @@ class UnderlyingModel(ABC):
     def share(self, stats: Stats, phi: Tensor | None, y: Tensor, weight: Tensor) -> Tensor:
         """How far each hypothesis believes labels (B, S, d or 1); arguments as of `update`."""
         return weight.unsqueeze(-1)
+
+    def beside(self, context: Tensor) -> Beside | None:
+        """What else forecasts the label; it has no vote on changes."""
+        return None
+
+    def judge(self, context: Tensor, y: Tensor, labelled: Tensor, lead: Tensor) -> Tensor:
+        """Context once what is `beside` has learned; y: as it was observed; before `remember`.
+
+        lead: (B,) its log density of the label less that of the hypotheses.
+        """
+        return context
 
     def encode(self, x: Tensor | None, context: Tensor) -> Tensor | None:
         """Features (B, n) of inputs (B, x_dim) in a context (B, c)."""

@@ -63,6 +63,11 @@ _TABLE = (
     ),
     BuiltIn(
         "averaged@1", "averaged", "averaged:Averaged",
+        "Earlier version: normal noise alone, and forecasts that may run away.",
+        takes=("y_dim",), y_dim=None,
+    ),
+    BuiltIn(
+        "averaged@2", "robust-averaged", "robust_averaged:RobustAveraged",
         "A level, a line or an autoregression per regime, averaged by evidence; numeric labels.",
         takes=("y_dim",), y_dim=None,
     ),

@@ -20,20 +20,24 @@ by the probabilities of hypotheses and parts given the label, and the forecast `
 hypotheses together. So an outlier is no lever on the next forecast, and a jump
 that lasts is followed as soon as it is believed.
 
+Answers are averaged with a random walk, by how each has forecast the stream; see `walk`.
+
 No regression is believed farther than `REACH` scales outside the range of the believed labels: one
 that was learned from labels close together may lead anywhere when they jump.
 """
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 
 import torch
 from torch import Tensor
 
-from model_core.upm import averaged
+from model_core.components import Blend, StudentT
+from model_core.upm import averaged, walk
 from model_core.upm.averaged import Averaged, AveragedStats
-from model_core.upm.base import in_units
+from model_core.upm.base import Beside, in_units
 
 TAILS = 3.0  # degrees of freedom, at most, of noise of heavy tails
 MOST_ODDS = 1e4  # at most, of a label being no outlier of a part
@@ -59,24 +63,41 @@ class RobustAveraged(Averaged):
         return (told.exp() * each).sum(-1)
 
     def context(self, location: Tensor, scale: Tensor) -> Tensor:
-        """Time, location, scale, least and greatest label, and the lag, which are believed.
+        """Time, location, scale, least and greatest label and the lag as believed, and the walk.
 
-        (B, 1 + 5 d); the last three in the stream's units.
+        (B, 3 + 10 d); from the least label on in the stream's units.
         """
         batch, outputs = location.shape
         rest = location.new_zeros(batch, 3 * outputs)
-        return torch.cat((location.new_zeros(batch, 1), location, scale, rest), -1)
+        time = location.new_zeros(batch, 1)
+        return torch.cat((time, location, scale, rest, walk.begin(location)), -1)
+
+    def beside(self, context: Tensor) -> Beside:
+        """The random walk."""
+        _, location, scale, *_, kept = self._parts(context)
+        found = walk.forecast(kept)
+        df, loc, width = found.df[:, :1], location + scale * found.loc, scale * found.scale
+        each = (t[:, None, :, None].expand(-1, -1, -1, self.parts) for t in (df, loc, width))
+        equal = torch.full_like(loc, -math.log(self.parts))[:, None, :, None]
+        components = Blend(StudentT(*each), equal.expand(-1, -1, -1, self.parts))
+        return Beside(walk.weight(kept), components)
+
+    def judge(self, context: Tensor, y: Tensor, labelled: Tensor, lead: Tensor) -> Tensor:
+        """The walk one label later."""
+        *rest, kept = self._parts(context)
+        value = in_units(y, rest[1], rest[2])
+        return torch.cat((*rest, walk.advance(kept, value, labelled, lead)), -1)
 
     def remember(self, context: Tensor, y: Tensor, labelled: Tensor) -> Tensor:
         """One observation later; y: the label as it is believed."""
-        time, location, scale, least, most, lag = self._parts(context)
+        time, location, scale, least, most, lag, kept = self._parts(context)
         value = torch.where(labelled.unsqueeze(-1), in_units(y, location, scale), lag)
         range_ = torch.minimum(least, value), torch.maximum(most, value)
-        return torch.cat((time + 1, location, scale, *range_, value), -1)
+        return torch.cat((time + 1, location, scale, *range_, value, kept), -1)
 
     def encode(self, x: Tensor | None, context: Tensor) -> Tensor:
         """Time, the lag, least and greatest forecast."""
-        time, location, scale, least, most, lag = self._parts(context)
+        time, location, scale, least, most, lag, _ = self._parts(context)
         bounds = location + scale * (least - REACH), location + scale * (most + REACH)
         return torch.cat((time, lag, *bounds), -1)
 
@@ -95,4 +116,4 @@ class RobustAveraged(Averaged):
 
     def _parts(self, context: Tensor) -> tuple[Tensor, ...]:
         d = self.y_dim
-        return torch.tensor_split(context, [1, *(1 + k * d for k in range(1, 5))], -1)
+        return torch.tensor_split(context, [1, *(1 + k * d for k in range(1, 6))], -1)

@@ -161,7 +161,8 @@ def _recorded(rows: list[Recorded]) -> dict[str, list[Any]]:
     columns |= predictive_columns(rows)
     for name in ("log_score", "changed_probability", "changepoint_probability"):
         columns[name] = [getattr(each, name) for each in rows]
-    columns["recent_change_probability"] = [each.recent_change_probability for each in rows]
+    for name in ("recent_change_probability", "anomaly"):
+        columns[name] = [getattr(each, name) for each in rows]
     columns["run_length_map"] = [e.run_length.map if e.run_length else None for e in rows]
     return columns
 

@@ -32,8 +32,8 @@ from service.tables.answers import describe_segmentation
 
 NEGATIVE = {"ignore_unknown_options": True}  # -1.5 is a label, not an option
 FILE_BATCH = 500
-_LINE = "{:>8}  {:>12}  {:>10}  {:>10}  {}"
-_HEAD = _LINE.format("seq", "expected", "log score", "changed", "event")
+_LINE = "{:>8}  {:>12}  {:>10}  {:>10}  {:>8}  {}"
+_HEAD = _LINE.format("seq", "expected", "log score", "changed", "anomaly", "event")
 
 
 def observe(
@@ -225,7 +225,8 @@ def _tell(answer: Answer, as_json: bool) -> None:
     event = "" if answer.event is None else f"{answer.event.state} (start {answer.event.start})"
     note = "warming up" if answer.warming_up else event
     score, changed = number(answer.log_score), number(answer.changed_probability)
-    typer.echo(_LINE.format(answer.seq, expected, score, changed, note).rstrip())
+    strange = number(answer.anomaly, 5)
+    typer.echo(_LINE.format(answer.seq, expected, score, changed, strange, note).rstrip())
 
 
 def _described(found: Prediction) -> Iterator[str]:

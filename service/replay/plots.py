@@ -19,10 +19,13 @@ if TYPE_CHECKING:
     from service.tables.answers import BeliefRow, Replayed
 
 ALARM = 0.9  # changed_probability to alarm on
+STRANGE = 0.999  # anomaly to mark
+SILENCE = 100  # observations after a mark without another: what lasts is strange for a while
 MAX_DATA_PANELS = 6
 MAX_CELLS = (1600, 500)  # time x run length of the heat map; more is invisible
 FLOOR = 1e-4  # probabilities below it look like none
 INK, BAND, MEDIAN, CHANGE, QUIET = "#1f2933", "#9ec5e8", "#1f6fb2", "#c8102e", "#7b8794"
+ODD = "#7d3c98"
 Floats = NDArray[np.float64]
 
 
@@ -104,11 +107,25 @@ def _draw_data(panel: Axes, replayed: Replayed, x: Floats, dimension: int) -> No
     )
     size = float(np.clip(2500 / max(rows, 1), 2, 18))
     panel.scatter(x, labels, s=size, color=INK, lw=0, zorder=3, label="observed")
+    strange = anomalies(replayed)
+    if strange:
+        at, y = x[strange], np.asarray(labels)[strange]
+        panel.scatter(at, y, s=60, marker="D", fc="none", ec=ODD, zorder=4, label="anomaly")
     panel.set_ylabel(replayed.series.y_names[dimension])
     _limit(panel, np.asarray(labels), predictive)
     _mark_regimes(panel, replayed, x)
     if dimension == 0:
-        panel.legend(loc="lower right", bbox_to_anchor=(1, 1), ncols=4, frameon=False, fontsize=8)
+        panel.legend(loc="lower right", bbox_to_anchor=(1, 1), ncols=5, frameon=False, fontsize=8)
+
+
+def anomalies(replayed: Replayed) -> list[int]:
+    """Rows that are unusual for the stream, the first of each run."""
+    found: list[int] = []
+    for row, answer in enumerate(replayed.answers):
+        strange = answer.anomaly is not None and answer.anomaly >= STRANGE
+        if strange and (not found or row - found[-1] >= SILENCE):
+            found.append(row)
+    return found
 
 
 def _mark_regimes(panel: Axes, replayed: Replayed, x: Floats) -> None:

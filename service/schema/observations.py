@@ -193,8 +193,15 @@ class StreamForm(Form):
         None,
         description="share of labels that belong to no regime (outliers); default: the model's",
     )
-    confirm_after: Annotated[StrictInt, Field(ge=1, le=100_000), WHOLE] = Field(
-        10, description="observations that a change stays suspected before it is confirmed"
+    confirm_probability: Annotated[Number, Field(ge=0.5, lt=1)] | None = Field(
+        0.99,
+        description="confirm a change as soon as `changed_probability` reaches this. `null` with "
+        "a `confirm_after`, and not allowed together with one",
+    )
+    confirm_after: Annotated[StrictInt, Field(ge=1, le=100_000), WHOLE] | None = Field(
+        None,
+        description="confirm a change after so many observations under suspicion, instead of at "
+        "a probability; `null`: at `confirm_probability`",
     )
     warmup: Annotated[StrictInt, Field(ge=0, le=MAX_WARMUP), WHOLE] = Field(
         20, description="observations used to calibrate location and scale"
@@ -242,5 +249,5 @@ class StreamForm(Form):
     sensitivity: SensitivityForm | None = Field(
         None,
         description="target false-alarm rate: confirm a change at the probability calibrated "
-        "for it, instead of after `confirm_after` observations",
+        "for it, instead of by `confirm_probability` or `confirm_after`",
     )

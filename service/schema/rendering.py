@@ -41,8 +41,10 @@ def event(stored: wire.Event | None) -> Event | None:
 
 
 def settings(stored: wire.StreamSettings) -> dict[str, Any]:
-    """Return a stream's settings, with every field."""
+    """Return a stream's settings, with every field; of two rules of confirmation one is null."""
     values = {field: getattr(stored, field) for field in stored.__struct_fields__}
+    if stored.confirm_probability is not None:
+        values["confirm_after"] = None
     for nested in ("hazard", "sensitivity"):
         values[nested] = msgspec.to_builtins(values[nested])
     return values
@@ -88,6 +90,7 @@ def record(stored: wire.Record) -> Recorded:
         changed_probability=stored.changed_probability,
         changepoint_probability=stored.changepoint_probability,
         recent_change_probability=stored.recent_change_probability,
+        anomaly=stored.anomaly,
         run_length=_most_probable(stored.map_run_length),
     )
 

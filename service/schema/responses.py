@@ -21,6 +21,13 @@ Hazard = Annotated[
         extra_json_schema=schema(float | list[float] | dict[str, float] | None),
     ),
 ]
+Anomaly = Annotated[
+    float | None,
+    doc(
+        "how unusual this observation is for this stream, from 0 to 1; 1 - anomaly is about the "
+        "share of a quiet stream's observations that are as strange"
+    ),
+]
 NextSeq = Annotated[int, doc("position of the next observation")]
 
 
@@ -107,6 +114,7 @@ class Answer(Response):
         float | None, doc("probability that this observation starts a regime")
     ] = sent(None)
     recent_change_probability: float | None = sent(None)
+    anomaly: Anomaly = sent(None)
     run_length: RunLengthSummary | None = sent(None)
     event: Annotated[
         Event | None, doc("the changepoint event whose state this observation changed")
@@ -169,7 +177,8 @@ class StreamSummary(Response):
     awaited: Annotated[list[int], doc("positions of pending labels")] = sent([])
     settings: dict[str, Any] = sent({})
     sensitivity: Annotated[
-        Sensitivity | None, doc("null: changes are confirmed by `confirm_after`")
+        Sensitivity | None,
+        doc("null: changes are confirmed by `confirm_probability` or `confirm_after`"),
     ] = sent(None)
     warming_up: bool = sent(False)
     x_dim: int | None = sent(None)
@@ -370,6 +379,7 @@ class Recorded(Response):
     changed_probability: float | None = sent(None)
     changepoint_probability: float | None = sent(None)
     recent_change_probability: float | None = sent(None)
+    anomaly: Anomaly = sent(None)
     run_length: MostProbable | None = sent(None)
 
 

@@ -99,7 +99,8 @@ def answer_columns(answers: Sequence[Answer]) -> dict[str, list[Any]]:
     columns = predictive_columns(answers)
     for name in ("log_score", "changed_probability", "changepoint_probability"):
         columns[name] = [getattr(answer, name) for answer in answers]
-    columns["recent_change_probability"] = [a.recent_change_probability for a in answers]
+    for name in ("recent_change_probability", "anomaly"):
+        columns[name] = [getattr(answer, name) for answer in answers]
     for name in ("map", "mean", "hypotheses", "pruned_mass"):
         title = name if name in {"hypotheses", "pruned_mass"} else f"run_length_{name}"
         columns[title] = [

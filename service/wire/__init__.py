@@ -36,6 +36,7 @@ from service.wire.commands import (
     WhatIf,
 )
 from service.wire.records import (
+    CONFIRMATION,
     Alarm,
     Change,
     Durations,
@@ -78,6 +79,7 @@ __all__ = [
     "Predict",
     "READ_ONLY",
     "BACKGROUND",
+    "CONFIRMATION",
     "TAGS",
     "Record",
     "RunLength",

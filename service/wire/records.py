@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from msgspec import Struct, field
+from msgspec import Struct, convert, field, to_builtins
 
 from service.wire.commands import Observation
 
@@ -25,8 +25,15 @@ class Sensitivity(Struct, gc=False):
     false_alarms_per_1000: float
 
 
+CONFIRMATION = ("confirm_after", "confirm_probability")  # rules, of which a stream has one
+
+
 class StreamSettings(Struct, omit_defaults=True, gc=False):
-    """Settings of one stream; None means the model's or the service's default."""
+    """Settings of one stream; None means the model's or the service's default.
+
+    confirm_probability: None: changes are confirmed after `confirm_after` observations, as they are
+    in streams of versions that had no other rule. New streams are made with a number.
+    """
 
     model: str = ""  # NAME@VERSION once the stream exists
     hazard: Hazard | None = None
@@ -46,6 +53,17 @@ class StreamSettings(Struct, omit_defaults=True, gc=False):
     pinned: bool = False
     label_window: int = 100  # observations that may wait behind a label to come
     sensitivity: Sensitivity | None = None
+    confirm_probability: float | None = None
+
+    def updated(self, given: dict[str, Any]) -> StreamSettings:
+        """Return settings of which some are replaced; either rule of confirmation ends the other.
+
+        Raises msgspec.ValidationError for values of wrong types.
+        """
+        kept = to_builtins(self)
+        if any(rule in given for rule in CONFIRMATION):
+            kept = {name: value for name, value in kept.items() if name not in CONFIRMATION}
+        return convert({**kept, **given}, StreamSettings)
 
 
 class Change(Struct, array_like=True, gc=False):
@@ -67,10 +85,11 @@ class PendingSettings(Struct, array_like=True, gc=False):
 
 
 class Alarm(Struct, omit_defaults=True, gc=False):
-    """What a stream's sensitivity comes to.
+    """The threshold of `changed_probability` at which a stream's changes are confirmed.
 
-    threshold: of `changed_probability`, at which a change is confirmed. delays: to expect, by the
-    size of a shift. differs: settings that its false alarms were not simulated with.
+    It is `confirm_probability`, or calibrated for the stream's sensitivity; then there are also
+    delays: to expect, by the size of a shift, and differs: settings that its false alarms were not
+    simulated with.
     """
 
     threshold: float
@@ -136,8 +155,13 @@ class Head(Struct, omit_defaults=True, gc=False):
     # of those pending that came before the settings changed
     pending_settings: list[PendingSettings] = field(name="met", default_factory=list)
     last_time: float | None = None  # of the last observation that had one; seconds since 1970
-    alarm: Alarm | None = None  # what `sensitivity` comes to
+    alarm: Alarm | None = None  # None: changes are confirmed after `confirm_after` observations
     digest: str | None = None  # of the model's artifact; None: built in, or not recorded yet
+
+    def __post_init__(self) -> None:
+        # Older workers keep the alarm of a stream, and drop the setting, which they do not know.
+        if self.alarm is not None and self.settings.sensitivity is None:
+            self.settings.confirm_probability = self.alarm.threshold
 
 
 class Record(Struct, array_like=True, omit_defaults=True, gc=False):
@@ -162,6 +186,7 @@ class Record(Struct, array_like=True, omit_defaults=True, gc=False):
     previous_start: int = -1  # where the best path before a regime starting here starts; -1: none
     variance: list[list[float]] | None = None
     belief_override: list[tuple[int, float]] | None = None  # made just before this one
+    anomaly: float | None = None
 
 
 class Hindsight(Struct, array_like=True, gc=False):

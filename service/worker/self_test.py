@@ -44,8 +44,7 @@ def dummy_step(settings: Settings) -> None:
     """Step the built-in Gaussian once on the worker's device."""
     model = Catalogue(settings.models_dir, settings.device).get("gaussian@1")
     slab = Slab(model, 50, settings.device)
-    prior = slab.prior([0.0], [1.0])
-    row = slab.add(slab.start(prior), prior)
+    (row,) = slab.begin([[0.0]], [[1.0]])
     rates = step_inputs.effective_rates(model, StreamSettings())
     record = Record(0, 0.0, None, None, 1.0, None, *rates)
     (place,) = slab.step([row], [record], [0]).places

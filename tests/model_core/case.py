@@ -18,13 +18,16 @@ Draw = Callable[[np.random.Generator, int], tuple[np.ndarray, np.ndarray]]
 
 
 class Case(NamedTuple):
-    """A model, one stream's location and scale, the reference, and labels it may well see."""
+    """A model, one stream's location and scale, the reference, and labels it may well see.
+
+    reference: of windows, None where a window has no likelihood of its own.
+    """
 
     name: str
     model: UnderlyingModel
     location: np.ndarray
     scale: np.ndarray
-    reference: Reference
+    reference: Reference | None
     draw: Draw
 
     def prior(self, batch: int = 1) -> Prior:

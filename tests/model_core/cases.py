@@ -25,6 +25,7 @@ from tests.model_core.regression_cases import (
     lagged_case,
     linear_case,
     noisy_alpaca_case,
+    robust_averaged_case,
 )
 
 
@@ -144,7 +145,11 @@ CASES = [
     pcoc_case(),
     lstm_case(),
 ]
-BY_NAME = {case.name: case for case in CASES}
+# What these remember of labels depends on the belief: no window has a likelihood of its own. They
+# are beside a whole filter in `test_robust_averaged`.
+BELIEVING = [robust_averaged_case(1), robust_averaged_case(2)]
+EVERY = [*CASES, *BELIEVING]
+BY_NAME = {case.name: case for case in EVERY}
 
 
 def series(

@@ -7,9 +7,9 @@ import dataclasses
 import numpy as np
 
 from model_core.encoder import Mlp
-from model_core.upm import alpaca, averaged, linear
+from model_core.upm import alpaca, averaged, linear, robust_averaged
 from tests.model_core import regressions
-from tests.model_core.case import Case, irregular, tensor
+from tests.model_core.case import Case, Draw, irregular, tensor
 
 
 def alpaca_case(y_dim: int, features: int = 5) -> Case:
@@ -139,17 +139,32 @@ def autoregressive_case(
 
 def averaged_case(y_dim: int) -> Case:
     """A level, then a line through a walk."""
-    location, scale = irregular(y_dim, seed=15), 1.2 + 0.5 * irregular(y_dim, seed=16)
-    kappa, slope, lag, alpha, beta = 0.7, 4.0, 9.0, 1.8, 0.6
+    location, scale, told = _averaged(y_dim)
+    model = averaged.Averaged(y_dim=y_dim, **told)
+    noise = regressions.Noise(np.array(told["alpha"]), np.array(told["beta"]))
+    seconds = 1.0, told["slope"], told["autoregression"]
+    truth = regressions.Averaged((location, scale), told["kappa"], seconds, noise)
+    return Case(f"averaged-{y_dim}", model, location, scale, truth, _walking(location, scale))
 
+
+def robust_averaged_case(y_dim: int) -> Case:
+    """The same series."""
+    location, scale, told = _averaged(y_dim)
+    model = robust_averaged.RobustAveraged(y_dim=y_dim, **told)
+    draw = _walking(location, scale)
+    return Case(f"robust-averaged-{y_dim}", model, location, scale, None, draw)
+
+
+def _averaged(y_dim: int) -> tuple[np.ndarray, np.ndarray, dict[str, float]]:
+    location, scale = irregular(y_dim, seed=15), 1.2 + 0.5 * irregular(y_dim, seed=16)
+    told = {"kappa": 0.7, "slope": 4.0, "autoregression": 9.0, "alpha": 1.8, "beta": 0.6}
+    return location, scale, told
+
+
+def _walking(location: np.ndarray, scale: np.ndarray) -> Draw:
     def draw(rng, steps):
-        time, noise = np.arange(steps)[:, None], rng.normal(size=(steps, y_dim))
+        time, noise = np.arange(steps)[:, None], rng.normal(size=(steps, len(location)))
         late = 0.3 * time + 0.5 * noise.cumsum(0)
         return np.zeros((steps, 0)), location + scale * np.where(time < steps // 2, noise, late)
 
-    model = averaged.Averaged(
-        y_dim=y_dim, kappa=kappa, slope=slope, autoregression=lag, alpha=alpha, beta=beta
-    )
-    noise = regressions.Noise(np.array(alpha), np.array(beta))
-    truth = regressions.Averaged((location, scale), kappa, (1.0, slope, lag), noise)
-    return Case(f"averaged-{y_dim}", model, location, scale, truth, draw)
+    return draw

@@ -16,12 +16,12 @@ from model_core import codec
 from model_core import filter as moca
 from model_core.errors import CorruptState
 from model_core.filter import FilterState
-from tests.model_core.cases import BY_NAME, CASES, Case, alpaca_case, inputs, run, series
+from tests.model_core.cases import BY_NAME, EVERY, Case, alpaca_case, inputs, run, series
 
 ROOM = 12
 quick = settings(max_examples=300, deadline=None, derandomize=True)
-cases = pytest.mark.parametrize("case", CASES, ids=lambda case: case.name)
-any_case = st.sampled_from(CASES)
+cases = pytest.mark.parametrize("case", EVERY, ids=lambda case: case.name)
+any_case = st.sampled_from(EVERY)
 
 
 def state_of(case: Case, steps: int = 20, max_hypotheses: int = ROOM) -> FilterState:
@@ -29,7 +29,7 @@ def state_of(case: Case, steps: int = 20, max_hypotheses: int = ROOM) -> FilterS
     return run(case, [one], max_hypotheses)[-1].state
 
 
-BLOBS = {case.name: codec.encode(case.model, state_of(case)) for case in CASES}
+BLOBS = {case.name: codec.encode(case.model, state_of(case)) for case in EVERY}
 
 
 def decode(case: Case, blob: bytes, max_hypotheses: int = ROOM) -> FilterState:

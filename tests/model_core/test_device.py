@@ -14,7 +14,7 @@ from model_core import filter as moca
 from model_core import segments as seg
 from model_core.filter import Inputs, Prior
 from tests.guarded import guarded, no_waiting
-from tests.model_core.cases import CASES, inputs, run, series, tensor
+from tests.model_core.cases import EVERY, inputs, run, series, tensor
 
 STEPS = 40
 no_gpu = pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device")
@@ -54,7 +54,7 @@ ALIKE = (  # as others here
     "autoregressive-all",
     "averaged-2",
 )
-EACH = [pytest.param(c, marks=[pytest.mark.slow] * (c.name in ALIKE), id=c.name) for c in CASES]
+EACH = [pytest.param(c, marks=[pytest.mark.slow] * (c.name in ALIKE), id=c.name) for c in EVERY]
 
 
 @pytest.fixture(params=EACH)
@@ -121,7 +121,7 @@ def test_a_step_and_its_answer_have_the_host_wait_for_nothing(case, batch, devic
 
 
 def test_a_label_that_is_refused_leaves_a_state_on_a_device_as_it_was(device):
-    case = next(case for case in CASES if case.name == "gaussian-3")
+    case = next(case for case in EVERY if case.name == "gaussian-3")
     prior = moved(case.prior(2), device)
     state = moca.init(prior, 4)
     now = inputs([series(case, seed, 3, (0.05,)) for seed in range(2)], 0)

@@ -11,7 +11,7 @@ from tests.model_core.cases import BY_NAME, Step, inputs
 from tests.model_core.golden.make import (
     AFTER,
     BEFORE,
-    CASES,
+    EVERY,
     FOLDER,
     MAX_HYPOTHESES,
     answer,
@@ -22,13 +22,13 @@ FILES = sorted(FOLDER.glob("*.moca"))
 
 
 def test_there_is_one_of_every_model_in_this_version():
-    assert {f"{case.name}.v{codec.VERSION}.moca" for case in CASES} <= {f.name for f in FILES}
-    assert {case.name for case in CASES} == set(BY_NAME)
+    assert {f"{case.name}.v{codec.VERSION}.moca" for case in EVERY} <= {f.name for f in FILES}
+    assert {case.name for case in EVERY} == set(BY_NAME)
 
 
 @pytest.mark.parametrize("built_in", BUILTIN.values(), ids=lambda each: each.reference)
 def test_there_is_one_of_every_built_in_model(built_in):
-    kinds = {case.model.kind for case in CASES}
+    kinds = {case.model.kind for case in EVERY}
     assert built_in.kind in kinds, "add a case and its reference to cases.py, run golden/make.py"
 
 

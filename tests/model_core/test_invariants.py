@@ -15,7 +15,7 @@ from model_core import filter as moca
 from model_core.components import Bernoulli
 from model_core.filter import FilterState, Inputs
 from tests.model_core.cases import (
-    CASES,
+    EVERY,
     Case,
     exponential,
     inputs,
@@ -29,10 +29,10 @@ from tests.model_core.reference import Series
 STEPS = 12
 quick = settings(max_examples=30, deadline=None, derandomize=True)
 NEVER_OUTLYING = ("bernoulli", "categorical")
-any_case = st.sampled_from(CASES)
-ordered_case = st.sampled_from([case for case in CASES if case.model.label != "class"])
+any_case = st.sampled_from(EVERY)
+ordered_case = st.sampled_from([case for case in EVERY if case.model.label != "class"])
 SCALE_FREE = [
-    *(case for case in CASES if case.model.needs_scale and case.model.label == "real"),
+    *(case for case in EVERY if case.model.needs_scale and case.model.label == "real"),
     multivariate_case(3),
 ]
 table = st.tuples(*[st.floats(0.01, 0.9)] * 2, st.floats(0.0, 0.5))  # by run length
@@ -197,7 +197,7 @@ def spoilt(now: Inputs, part: str, value: float, row: int) -> Inputs:
 
 def poison() -> Iterator[tuple[Case, str, float]]:
     """Every number that a model reads, not finite; an infinite time is only a certain change."""
-    for case in CASES:
+    for case in EVERY:
         for part in ("y", "x", "hazard", "elapsed", "outlier_rate"):
             unread = {"x": not case.model.x_dim, "outlier_rate": case.name in NEVER_OUTLYING}
             for value in (np.nan, np.inf, -np.inf):
@@ -220,7 +220,7 @@ def test_a_step_that_is_not_finite_keeps_the_state(case, part, value):
         assert same_bits(rows(state, [0, 2]), rows(good, [0, 2]))
 
 
-@pytest.mark.parametrize("case", CASES, ids=lambda case: case.name)
+@pytest.mark.parametrize("case", EVERY, ids=lambda case: case.name)
 def test_a_missing_label_is_never_read(case):
     batch = [series(case, 0, 8, labelled=[True] * 7 + [False])]
     states = []
@@ -236,7 +236,7 @@ def test_a_missing_label_is_never_read(case):
     assert same_bits(states[0], states[2])
 
 
-@pytest.mark.parametrize("case", CASES, ids=lambda case: case.name)
+@pytest.mark.parametrize("case", EVERY, ids=lambda case: case.name)
 def test_totals_are_the_moments_of_any_segment(case):
     one = series(case, 3, 20, labelled=[True, True, False])
     state = run(case, [one], 30)[-1].state
@@ -248,7 +248,7 @@ def test_totals_are_the_moments_of_any_segment(case):
         np.testing.assert_allclose(found, expected, atol=1e-9)
 
 
-@pytest.mark.parametrize("case", CASES, ids=lambda case: case.name)
+@pytest.mark.parametrize("case", EVERY, ids=lambda case: case.name)
 def test_scores_have_gradients(case):
     """In the prior and the hazard, from the first step on, against central differences."""
     told = {"outlier_rate": 0.05, "labelled": [True, True, True, False], "hazard": (0.1, 0.3)}

@@ -8,7 +8,7 @@ import torch
 from model_core import filter as moca
 from model_core import kernel, readout
 from model_core.readout import NUMBERS, Readout
-from tests.model_core.cases import CASES, inputs, run, series
+from tests.model_core.cases import CASES, EVERY, inputs, run, series
 
 WINDOW, MOST, STEPS = 3, 4, 12
 
@@ -84,7 +84,7 @@ def test_the_columns_are_the_numbers_of_a_readout_in_order():
     assert (told.totals, told.start_totals) == ([14.0, 15.0, 16.0], [17.0, 18.0, 19.0])
 
 
-@pytest.mark.parametrize("case", CASES, ids=lambda case: case.name)
+@pytest.mark.parametrize("case", EVERY, ids=lambda case: case.name)
 def test_a_kernel_takes_the_steps_of_the_filter(case):
     batch, prior = batch_of(case), case.prior(2)
     step = kernel.select(case.model, "cpu", WINDOW)

@@ -7,14 +7,162 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
+from scipy import stats as distributions
 
 from model_core import filter as moca
 from model_core.upm.averaged import Averaged
-from model_core.upm.robust_averaged import REACH, TAILS, RobustAveraged
+from model_core.upm.robust_averaged import MOST_ODDS, REACH, TAILS, RobustAveraged
+from tests.model_core.cases import BELIEVING, by_start, run, series
 from training.data.base import Batch
 from training.evaluation.online import Settings, follow, observed, prior_of, warm
 
 DATA = os.environ.get("MOCA_TEST_DATA")
+
+
+class Alone(RobustAveraged):
+    """The model without the walk, whose forecasts are then those of the regimes."""
+
+    def beside(self, context):
+        return None
+
+
+class Belief:
+    """The model's filter again, by loops over regimes, outputs and parts; nothing is pruned.
+
+    Regressions keep their normal equations, and solve them anew for each forecast.
+    """
+
+    def __init__(self, model, location, scale):
+        self.model, self.location, self.scale = model, location, scale
+        self.log_prob, self.regimes = [], []
+        self.time, self.lag = 0, np.zeros_like(location)
+        self.least, self.most = np.zeros_like(location), np.zeros_like(location)
+        self.walk, self.weight, self.count = [(0, 0, 2, 1, 0)] * len(location), 0.5, 2.0
+
+    def fresh(self):
+        m = self.model
+        parts = []
+        for o, (at, scale) in enumerate(zip(self.location, self.scale, strict=True)):
+            for second in (1.0, m.slope, m.autoregression) * 2:
+                moments = np.diag([m.kappa, second])
+                parts.append([moments, moments @ [at, 0.0], m.beta * scale**2, -np.log(6), o])
+        return {"origin": None, "alpha": m.alpha, "parts": parts}
+
+    def forecast(self, regime, index):
+        """Features, location and scale of a part, and f' Lambda^-1 f."""
+        moments, right, beta, _, o = regime["parts"][index]
+        kind = index % 3
+        age = 0 if regime["origin"] is None else (self.time - regime["origin"]) / 10
+        f = np.array([1.0, (0.0, age, self.lag[o])[kind]])
+        variance = f @ np.linalg.solve(moments, f)
+        loc = np.linalg.solve(moments, right) @ f
+        bounds = self.location[o] + self.scale[o] * np.array(
+            [self.least[o] - REACH, self.most[o] + REACH]
+        )
+        loc = np.clip(loc, *bounds)
+        return f, loc, np.sqrt(beta / regime["alpha"] * (1 + variance)), variance
+
+    def step(self, y, labelled, hazard, elapsed, hint, rate):
+        """Log score of a label, and the probabilities of all starts after it."""
+        change = 1 - (1 - hazard) ** elapsed if np.isnan(hint) else hint
+        chances = np.exp(self.log_prob)
+        grown = [*(chances * (1 - change)), change * chances.sum() if len(chances) else 1.0]
+        self.regimes.append(self.fresh())
+        score = np.nan
+        if labelled:
+            score = self.learn(y, np.array(grown), rate)
+        else:
+            self.log_prob = np.log(grown)
+            self.walk = [(last, 0, *rest) for last, _, *rest in self.walk]
+        self.time += 1
+        return score, np.exp(self.log_prob)
+
+    def learn(self, y, grown, rate):
+        outside = 1.0
+        for o, (at, scale) in enumerate(zip(self.location, self.scale, strict=True)):
+            m = self.model
+            wide = np.sqrt(10 * m.beta / m.alpha * (1 + 1 / m.kappa)) * scale
+            parts = [distributions.t(df, at, wide).pdf(y[o]) for df in (2 * m.alpha, TAILS)]
+            outside *= np.mean(parts)
+        likelihood, shares, expected = [], [], np.zeros_like(y)
+        for chance, regime in zip(grown, self.regimes, strict=True):
+            found = [self.forecast(regime, k) for k in range(len(regime["parts"]))]
+            each = np.array([
+                distributions.t(min(2 * regime["alpha"], 1e9 if k % 6 < 3 else TAILS), loc, scale)
+                .pdf(y[part[4]])
+                for k, ((_, loc, scale, _), part) in enumerate(
+                    zip(found, regime["parts"], strict=True)
+                )
+            ])  # fmt: skip
+            weights = np.exp([part[3] for part in regime["parts"]])
+            sums = (weights * each).reshape(-1, 6).sum(1)
+            inside = sums.prod()
+            inlier = (1 - rate) * inside / ((1 - rate) * inside + rate * outside)
+            likelihood.append((1 - rate) * inside + rate * outside)
+            told = weights * each / sums.repeat(6)
+            odds = min(inlier / (1 - inlier) if inlier < 1 else np.inf, MOST_ODDS)
+            odds = odds * each / sums.repeat(6)
+            share = odds / (1 + odds)
+            for k, (f, loc, scale, variance) in enumerate(found):
+                part, error = regime["parts"][k], y[regime["parts"][k][4]] - loc
+                if k % 6 >= 3:
+                    share[k] *= min(1, (TAILS + 1) / (TAILS + (error / scale) ** 2))
+                # The error of a bounded forecast moves the mean as if it was the regression's.
+                target = np.linalg.solve(part[0], part[1]) @ f + error
+                part[0], part[1] = (
+                    part[0] + share[k] * np.outer(f, f),
+                    part[1] + share[k] * f * target,
+                )
+                part[2] += share[k] * error**2 / (2 * (1 + share[k] * variance))
+                part[3] = np.log(inlier * told[k] + (1 - inlier) * weights[k])
+            regime["alpha"] += inlier / 2
+            if regime["origin"] is None:
+                regime["origin"] = self.time
+            shares.append((told * share).reshape(-1, 6).sum(1))
+            means = (weights * [loc for _, loc, *_ in found]).reshape(-1, 6).sum(1)
+            expected = expected + chance / grown.sum() * means
+        evidence = (grown * likelihood).sum()
+        posterior = grown * likelihood / evidence
+        v = (posterior[:, None] * shares).sum(0)
+        self.lag = (v * y + (1 - v) * expected - self.location) / self.scale
+        self.least, self.most = np.minimum(self.least, self.lag), np.maximum(self.most, self.lag)
+        self.log_prob = np.log(posterior)
+        return self.walked(y, evidence)
+
+    def walked(self, y, evidence):
+        """Log score of the answer; the walk learns."""
+        density, kept = 1.0, []
+        for o, (last, change, square, own, cross) in enumerate(self.walk):
+            value = (y[o] - self.location[o]) / self.scale[o]
+            loc, scale = last + np.clip(cross / own, -1, 1) * change, np.sqrt(square / self.count)
+            density *= distributions.t(3, loc, scale).pdf(value) / self.scale[o]
+            g = 4 / (3 + ((value - loc) / scale) ** 2)
+            pull = g / scale**2 * change
+            kept.append((
+                value, min(g, 1) * (value - last), 0.98 * square + g * (value - loc) ** 2 + 1e-8,
+                0.99 * own + 0.01 + pull * change, 0.99 * cross + pull * (value - last),
+            ))  # fmt: skip
+        whole = self.weight * density + (1 - self.weight) * evidence
+        self.walk, self.count = kept, 0.98 * self.count + 1
+        self.weight = 0.99 * self.weight * density / whole + 0.005
+        return np.log(whole)
+
+
+@pytest.mark.parametrize("case", BELIEVING, ids=lambda case: case.name)
+@pytest.mark.parametrize("rate", [0.0, 0.02])
+def test_the_whole_filter_beside_loops(case, rate):
+    labelled = [t % 7 != 4 for t in range(40)]
+    hint = [0.7 if t == 25 else np.nan for t in range(40)]
+    told = {"labelled": labelled, "elapsed": [1.0, 2.5], "changepoint": hint}
+    one = series(case, 11, 40, outlier_rate=rate, **told)
+    one.y[12] += 40.0
+    truth = Belief(case.model, case.location, case.scale)
+    for t, step in enumerate(run(case, [one], 60)):
+        asked = one.y[t], labelled[t], one.hazard[t], one.elapsed[t], hint[t], rate
+        score, starts = truth.step(*asked)
+        found = by_start(step.state, step.state.belief.log_prob.exp())
+        assert step.info.log_score.item() == pytest.approx(score, abs=1e-9, nan_ok=True)
+        assert [found[s] for s in sorted(found)] == pytest.approx(starts.tolist(), abs=1e-9)
 
 
 def stepped(model, labels, outlier_rate=None):
@@ -70,8 +218,8 @@ def test_the_lag_of_an_outlier_is_what_was_expected():
     rng = np.random.default_rng(5)
     labels = rng.normal(size=80)
     labels[60] = 40.0
-    means, contexts, location, scale = stepped(RobustAveraged(), labels)
-    lags = location + scale * contexts[:, -1]
+    means, contexts, location, scale = stepped(Alone(), labels)
+    lags = location + scale * contexts[:, 5]
     assert abs(lags[60] - means[60]) < 0.5
     assert np.abs(lags[30:60] - labels[30:60]).max() < 1.0
 
@@ -105,8 +253,8 @@ def test_heavy_tails_raise_fewer_events():
 @pytest.mark.skipif(DATA is None, reason="MOCA_TEST_DATA is not set")
 def test_no_forecast_of_real_series_runs_away():
     content = json.loads((Path(DATA) / "tcpd.json").read_text())
-    for name, series in content.items():
-        values = np.array(series["values"][0], dtype=float)[:400]
+    for name, each in content.items():
+        values = np.array(each["values"][0], dtype=float)[:400]
         labels = values[np.isfinite(values)]
         means, _, location, scale = stepped(RobustAveraged(), labels)
         assert (means >= labels.min() - REACH * scale).all(), name

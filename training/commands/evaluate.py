@@ -17,6 +17,13 @@ Model = Annotated[
     str | None,
     typer.Option(help="A built-in model.", show_default="the service's default"),
 ]
+Models = Annotated[
+    list[str] | None,
+    typer.Option(
+        help="A built-in model of numbers, NAME or NAME@VERSION; may be given several times.",
+        show_default="the service's default",
+    ),
+]
 
 
 @app.command()
@@ -58,6 +65,38 @@ def outliers(
     evaluation.report(_model(model), hazard, seed)
 
 
+@app.command()
+def nab(
+    data: Annotated[
+        Path | None,
+        typer.Option(
+            envvar="MOCA_TEST_DATA", help="Folder that holds nab.npz.", show_default=False
+        ),
+    ] = None,
+    model: Models = None,
+    seed: Annotated[int, typer.Option(help="Seed of the halves.")] = 0,
+) -> None:
+    """Score `anomaly` on the Numenta Anomaly Benchmark, standard profile, beside baselines.
+
+    Thresholds are chosen on one random half of the series and scored on the other. Alarms are
+    silent for 100 observations after each; without that, each observation counts.
+    """
+    if data is None:
+        fail("--data (or MOCA_TEST_DATA) is needed: the folder that holds nab.npz")
+    from rich.console import Console
+
+    from training.errors import TrainingError
+    from training.evaluation.quality.evaluate import on_nab
+    from training.evaluation.quality.tables import anomalies, for_terminal
+
+    console = Console()
+    try:
+        rows = on_nab(data, _models(model), seed, console)
+    except (TrainingError, OSError) as error:
+        fail(f"--data: {error}")
+    console.print(for_terminal(anomalies(rows)))
+
+
 @app.command("all")
 def everything(
     data: Annotated[
@@ -69,13 +108,7 @@ def everything(
             show_default=False,
         ),
     ] = None,
-    model: Annotated[
-        list[str] | None,
-        typer.Option(
-            help="A built-in model of numbers, NAME or NAME@VERSION; may be given several times.",
-            show_default="the service's default",
-        ),
-    ] = None,
+    model: Models = None,
     seasons: Annotated[
         bool,
         typer.Option("--seasons", help="Also score each model with seasons taken out first."),
@@ -107,7 +140,7 @@ def everything(
     from training.evaluation.quality.evaluate import evaluate
     from training.evaluation.quality.tables import show, write_numbers
 
-    chosen = [_model(name) for name in model] if model else [_model(None)]
+    chosen = _models(model)
     if page is not None:  # before minutes of work: what draws may be missing
         from training.report import quality
     console = Console()
@@ -283,3 +316,7 @@ def _model(name: str | None) -> str:
     if chosen not in known:
         fail(f"--model: expected one of {', '.join(known)}, got {chosen!r}")
     return chosen
+
+
+def _models(names: list[str] | None) -> list[str]:
+    return [_model(name) for name in names] if names else [_model(None)]

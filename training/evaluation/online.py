@@ -15,7 +15,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from model_core import compiled, kernel, readout, warmup
+from model_core import anomaly, compiled, kernel, readout, warmup
 from model_core import filter as moca
 from model_core.defaults import Defaults
 from model_core.events import Event, Track, track
@@ -48,18 +48,25 @@ class Settings(NamedTuple):
     outlier_rate: float | None = None
     seasons: bool = False
 
+    @property
+    def threshold(self) -> float:
+        """Of `changed_probability`, at which a change is confirmed; 0 where it takes time."""
+        return self.defaults.confirm_probability or 0.0
+
 
 class Answers(NamedTuple):
     """Numbers that the service answers of each observation of a series; nan while warming up.
 
-    log_score, changed, recent: (T,) log score (nan without a label), `changed_probability` and
-    `recent_change_probability`. summary: of the predictives (T rows), empty unless quantiles were
-    wanted; also filled while warming up. warmup: observations of the warm-up.
+    log_score, changed, recent, anomaly: (T,) log score (nan without a label, as the anomaly),
+    `changed_probability`, `recent_change_probability` and `anomaly`. summary: of the predictives
+    (T rows), empty unless quantiles were wanted; also filled while warming up. warmup: observations
+    of the warm-up.
     """
 
     log_score: NDArray[np.float64]
     changed: NDArray[np.float64]
     recent: NDArray[np.float64]
+    anomaly: NDArray[np.float64]
     summary: Summary
     warmup: int
 
@@ -148,11 +155,11 @@ def follow(
     if settings.seasons and model.label == "real" and model.y_dim == 1:
         return [_follow_seasonal(model, rows, settings, levels) for rows in series]
     warmups = [warm(model, rows, settings.defaults.warmup) for rows in series]
-    followers = [
-        _Follower(len(rows), warmed[2], settings.defaults.confirm_after)
-        for rows, warmed in zip(series, warmups, strict=True)
-    ]
     y = torch.tensor(series, dtype=torch.float64)
+    followers = [
+        _Follower(model, rows, warmed, settings)
+        for rows, warmed in zip(y.numpy(), warmups, strict=True)
+    ]
     prior = prior_of(model, [(location, scale) for location, scale, _ in warmups])
     confirmed = np.zeros(len(series), dtype=np.int64)
     for step in steps(model, prior, y, settings, confirmed, levels):
@@ -160,7 +167,7 @@ def follow(
         follower.take(step)
         confirmed[step.stream] = follower.track.confirmed_start
     first = max(0, y.shape[1] - settings.defaults.history)
-    return [each.followed(model, first) for each in followers]
+    return [each.followed(first) for each in followers]
 
 
 def _follow_seasonal(
@@ -171,19 +178,21 @@ def _follow_seasonal(
     Where a season is found or given up, the filter begins anew with the last labels less their
     season. The regimes that it finds among these are known, no events.
     """
-    location, scale, warmup_length = warm(model, rows, settings.defaults.warmup)
-    follower = _Follower(len(rows), warmup_length, settings.defaults.confirm_after)
+    warmed = warm(model, rows, settings.defaults.warmup)
+    location, scale, _ = warmed
+    y = np.array(rows, dtype=np.float64)
+    follower = _Follower(model, y, warmed, settings)
     confirmed = np.zeros(1, dtype=np.int64)
-    for stretch in seasons.stretches(np.array(rows, dtype=np.float64)[:, 0]):
+    for stretch in seasons.stretches(y[:, 0]):
         base, replayed = stretch.base, len(stretch.past)
         if replayed:
             known = stretch.past[np.isfinite(stretch.past), None]
             location, scale = warmup.estimate(known.tolist(), model)
         joined = follower.best_start(base)
-        y = torch.tensor(np.concatenate([stretch.past, stretch.labels])[None, :, None])
+        labels = torch.tensor(np.concatenate([stretch.past, stretch.labels])[None, :, None])
         prior = prior_of(model, [(location, scale)])
         confirmed[0] = max(follower.track.confirmed_start - base, 0)
-        for step in steps(model, prior, y, settings, confirmed, levels):
+        for step in steps(model, prior, labels, settings, confirmed, levels):
             t = base + step.t
             each = seasons.moved(step.readout, base, joined)
             if step.t < replayed:
@@ -193,7 +202,7 @@ def _follow_seasonal(
                 follower.take(Step(0, t, each, summary))
             confirmed[0] = max(follower.track.confirmed_start - base, 0)
     first = max(0, len(rows) - settings.defaults.history)
-    return follower.followed(model, first)
+    return follower.followed(first)
 
 
 def segmentation(model: UnderlyingModel, rows: Rows, settings: Settings) -> list[int]:
@@ -221,8 +230,7 @@ def steps(
     """Filter labels (B, T, d), nan where missing; the steps of one stream come in order.
 
     confirmed: (B,) start of each stream's last confirmed event; the caller may move it after each
-    step. Alarms of these evaluations are confirmed in time, by no threshold. levels: of the
-    quantiles in the summaries; without any there are none.
+    step. levels: of the quantiles in the summaries; without any there are none.
     """
     fast = kernel.in_place(model, y.device, settings.defaults.max_hypotheses)
     if fast is None:
@@ -243,7 +251,7 @@ def _steps_eagerly(
     levels: Sequence[float],
 ) -> Iterator[Step]:
     for t, (state, info) in enumerate(run(model, prior, y, settings)):
-        table = _readouts(state, info, torch.tensor(confirmed))
+        table = _readouts(state, info, torch.tensor(confirmed), settings.threshold)
         summaries = _summaries(info.predictive, y[:, t], levels)
         for stream, (each, summary) in enumerate(zip(table, summaries, strict=True)):
             yield Step(stream, t, each, summary)
@@ -282,6 +290,7 @@ class _Rows:
         packed[..., compiled.ELAPSED] = 1.0
         packed[..., compiled.CHANGEPOINT] = np.nan
         packed[..., compiled.OUTLIER_RATE] = model.outlier_rate if stated is None else stated
+        packed[..., compiled.THRESHOLD] = self._settings.threshold
         packed[..., compiled.LABEL :] = np.where(labelled[..., None], y, 0.0)
         return packed
 
@@ -343,7 +352,7 @@ class _Rows:
         state, info = moca.step(self._model, state, prior, inputs)
         for leaf, new in zip(self._leaves, moca.leaves(state), strict=True):
             leaf[one] = new
-        (each,) = _readouts(state, info, torch.tensor(confirmed[one]))
+        (each,) = _readouts(state, info, torch.tensor(confirmed[one]), self._settings.threshold)
         (summary,) = _summaries(info.predictive, self._y[one, t], self._levels)
         return Step(stream, t, each, summary)
 
@@ -378,11 +387,23 @@ def _summaries(
 class _Follower:
     """Events, answers and best path of one stream."""
 
-    def __init__(self, length: int, warmup_length: int, confirm_after: int) -> None:
+    def __init__(
+        self,
+        model: UnderlyingModel,
+        labels: NDArray[np.float64],
+        warmed: tuple[list[float], list[float], int],
+        settings: Settings,
+    ) -> None:
+        """labels: (T, d), nan where missing. warmed: as of `warm`."""
         self.track = Track()
         self._events: list[tuple[int, Event]] = []
-        self._warmup, self._confirm_after = warmup_length, confirm_after
-        self._numbers = np.full((3, length), np.nan)
+        self._model, self._labels = model, labels
+        location, scale, self._warmup = warmed
+        self._units = location, scale
+        self._threshold = settings.threshold
+        self._confirm_after = 0 if settings.threshold else settings.defaults.confirm_after
+        self._numbers = np.full((3, len(labels)), np.nan)
+        self._surprises = np.full(len(labels), np.nan)
         self._summaries: list[NDArray[np.float64]] = []
         self._pointers = _Pointers()
 
@@ -391,10 +412,12 @@ class _Follower:
         each, t = step.readout, step.t
         self._pointers.add(each)
         self._summaries.append(step.summary)
+        self._surprises[t] = -each.log_score
         if t >= self._warmup:
             answered = (each.log_score, each.changed_probability, each.recent_change_probability)
             self._numbers[:, t] = answered
-        self.track, moved = track(self.track, each.reading(t), self._confirm_after)
+        rule = self._confirm_after, self._threshold
+        self.track, moved = track(self.track, each.reading(t), *rule)
         self._events += [(t, event) for event in moved]
 
     def best_start(self, t: int) -> int:
@@ -413,16 +436,31 @@ class _Follower:
                 confirmed_start=start, before_start=start, confirmed_totals=readout.start_totals
             )
 
-    def followed(self, model: UnderlyingModel, first: int) -> Followed:
+    def followed(self, first: int) -> Followed:
         """What came of the stream; first: of its retained history."""
         log_score, changed, recent = self._numbers
-        summary = Summary(np.array(self._summaries), model.y_dim, model.label)
-        answers = Answers(log_score, changed, recent, summary, self._warmup)
+        summary = Summary(np.array(self._summaries), self._model.y_dim, self._model.label)
+        answers = Answers(log_score, changed, recent, self._anomalies(), summary, self._warmup)
         if self._warmup > len(changed):
             # A stream that never finished its warm-up has no events, and is one segment.
             return Followed([], changed.tolist(), answers=answers)
         served = self._pointers.starts(first)
         return Followed(self._events, changed.tolist(), served, answers)
+
+    def _anomalies(self) -> NDArray[np.float64]:
+        """Anomalies (T,); nan while warming up, which counts as past, and without a label."""
+        outputs = anomaly.outputs(self._model)
+        location, scale = [0.0] * outputs, [1.0] * outputs
+        if self._model.needs_scale:
+            location, scale = self._units
+        found = anomaly.observe_rows(
+            anomaly.start(location[:outputs], scale[:outputs])[None],
+            np.zeros(len(self._labels), dtype=np.int64),
+            self._surprises,
+            np.ascontiguousarray(self._labels[:, :outputs]),
+        )
+        found[: self._warmup] = np.nan
+        return found
 
 
 class _Pointers:
@@ -477,7 +515,7 @@ def prior_of(model: UnderlyingModel, moments: list[tuple[list[float], list[float
     return moca.make_prior(model, location, scale)
 
 
-def _readouts(state: FilterState, info: Info, confirmed: Tensor) -> list[Readout]:
-    """Readouts after a step; events of these evaluations are confirmed in time, by no threshold."""
-    never = torch.zeros(len(confirmed), dtype=torch.float64)
-    return readout.rows(readout.table(state, info, confirmed, never, RECENT_RUN_LENGTHS))
+def _readouts(state: FilterState, info: Info, confirmed: Tensor, threshold: float) -> list[Readout]:
+    """Readouts after a step, of streams whose changes are confirmed at a threshold; 0: in time."""
+    thresholds = torch.full((len(confirmed),), threshold, dtype=torch.float64)
+    return readout.rows(readout.table(state, info, confirmed, thresholds, RECENT_RUN_LENGTHS))

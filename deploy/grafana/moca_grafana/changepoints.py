@@ -54,8 +54,8 @@ def _now() -> list[Panel]:
     )
     withdrawn = What(
         "Withdrawn, last hour",
-        "Share of suspected changepoints that were withdrawn. High: outliers, or "
-        "confirm_after is too long.",
+        "Share of suspected changepoints that were withdrawn. High: outliers, or changes too small "
+        "for confirm_probability.",
         "percentunit",
         above(0.8, 0.95),
     )

@@ -9,7 +9,6 @@ from model_core.compiled.jit import Floats, compiled, implements, whole
 from model_core.compiled.models import lags, student_t
 from model_core.upm import averaged
 from model_core.upm.averaged import KINDS, UNIT
-from model_core.upm.robust_averaged import FAR_AHEAD, MOST_ODDS, TAILS
 
 LINE, LAG = 1, 2  # among the kinds
 SINGULAR = 1e-14  # least determinant, as a share of what it is the difference to
@@ -118,7 +117,7 @@ def learn(
     """Conjugate update of the three, and of their probabilities."""
     n = model.outputs
     # Means and variances are not needed any more.
-    update(n, KINDS, 1, number, context[0], share, share, own, params, params[0], params[n])
+    update(n, KINDS, 1, number, context[0], share, -1, own, params, params[0], params[n])
 
 
 @compiled
@@ -129,7 +128,7 @@ def update(
     number: Floats,
     now: float,
     share: Floats,
-    weak: Floats,
+    shares: int,
     own: Floats,
     params: Floats,
     told: Floats,
@@ -137,8 +136,8 @@ def update(
 ) -> None:
     """Conjugate update of all parts, and of their probabilities.
 
-    groups: 1: each part learns as much as its regime; 2: each has a share of its own, into `weak`,
-    and those after the first three are of heavy tails. told, rest: rows to work in.
+    shares: first row of `params` with the share of each part; below 0: each learns as much as its
+    regime. told, rest: rows to work in.
     """
     d, size = outputs, parts * outputs
     alpha, origin = own[5 * size], own[7 * size + 1]
@@ -148,13 +147,8 @@ def update(
         evidence, y = params[first + 4 * size + o], number[LABEL + o]
         for k in range(o * parts, (o + 1) * parts):
             u, variance = own[7 * size + 2 + k], own[8 * size + 2 + k]
-            loc, beta, each = params[first + k], own[5 * size + 1 + k], share
-            if groups > 1:
-                square, density = params[first + size + k], params[first + 2 * size + k]
-                tails = TAILS if k % parts >= KINDS else 0.0
-                lead = params[first + 3 * size + k]
-                shares(y, share, loc, square, density, lead, evidence, tails, weak)
-                each = weak
+            loc, beta = params[first + k], own[5 * size + 1 + k]
+            each = params[shares + k] if shares >= 0 else share
             for i in range(n):
                 error = y - loc[i]
                 grown = each[i] * (error * error) / (1.0 + each[i] * variance[i])
@@ -166,33 +160,6 @@ def update(
         alpha[i] += 0.5 * share[i]
     for i in range(n):
         origin[i] = now if origin[i] < 0 and share[i] > 0 else origin[i]
-
-
-@compiled
-def shares(
-    y: float,
-    share: Floats,
-    loc: Floats,
-    square: Floats,
-    density: Floats,
-    log_weight: Floats,
-    evidence: Floats,
-    tails: float,
-    out: Floats,
-) -> None:
-    """How much of a label a part learns; density: with its log weight; tails: 0 for a normal."""
-    for i in range(whole(share)):
-        lead = density[i] - log_weight[i] - evidence[i]
-        out[i] = arithmetic.exp(lead if lead < FAR_AHEAD else FAR_AHEAD)
-    for i in range(whole(share)):
-        rest, odds = 1.0 - share[i], MOST_ODDS
-        if share[i] < MOST_ODDS * rest:
-            odds = share[i] / rest
-        odds *= out[i]
-        error, precise = y - loc[i], 1.0
-        if tails > 0:
-            precise = (tails + 1.0) / (tails + error * error / square[i])
-        out[i] = odds / (1.0 + odds) * (precise if precise < 1.0 else 1.0)
 
 
 @compiled

@@ -1,25 +1,30 @@
-"""`upm.robust_averaged.RobustAveraged`: as `averaged`, with noise of heavy tails and bounds."""
+"""`upm.robust_averaged.RobustAveraged`: as `averaged`, with heavy tails, bounds and a walk."""
 
 from __future__ import annotations
 
 import math
 from typing import NamedTuple
 
-from model_core.compiled import LABEL, LABELLED, arithmetic, mixture, step
+from model_core.compiled import LABEL, LABELLED, arithmetic, belief, mixture, step
 from model_core.compiled.belief import CHANCE, MASS, SHARE
-from model_core.compiled.jit import Floats, compiled, implements, whole
-from model_core.compiled.models import averaged, student_t
+from model_core.compiled.jit import Floats, compiled, implements, inlined, whole
+from model_core.compiled.models import averaged, student_t, walk
 from model_core.upm import robust_averaged
 from model_core.upm.averaged import KINDS
 from model_core.upm.base import FARTHEST
-from model_core.upm.robust_averaged import REACH, TAILS
+from model_core.upm.robust_averaged import FAR_AHEAD, MOST_ODDS, REACH, TAILS
+from model_core.upm.walk import TAILS as TAILS_OF_WALK
 
 PARTS = 2 * KINDS
 GROUPS = 2  # of degrees of freedom: normal noise, heavy tails
 
 
 class RobustAveraged(NamedTuple):
-    """As `averaged.Averaged`. `params` ends with a row to work in and believed labels (d)."""
+    """As `averaged.Averaged`.
+
+    `params` ends with the shares of the parts (d P), what is believed of labels (d), and a row of
+    the walk's weight and the lead that it had.
+    """
 
     outputs: int
     rows: int
@@ -34,7 +39,7 @@ class RobustAveraged(NamedTuple):
 def of(model: robust_averaged.RobustAveraged) -> RobustAveraged:
     """Dimensions of a model."""
     d, kept = model.y_dim, averaged.rows_of(model.y_dim, PARTS)
-    params = student_t.rows_of(d, PARTS, GROUPS) + 1 + d
+    params = student_t.rows_of(d, PARTS, GROUPS) + PARTS * d + d + 1
     return RobustAveraged(d, kept + 2 * PARTS * d, kept, params)
 
 
@@ -47,10 +52,21 @@ def predict(
     own: Floats,
     params: Floats,
 ) -> None:
-    """Average of six Student-t."""
+    """Average of six Student-t, and the walk."""
     averaged.regress(model.outputs, PARTS, GROUPS, context, own, params)
     _bound(model.outputs, context, params)
+    _walk(model.outputs, context, params)
     student_t.finish(model.outputs, PARTS, GROUPS, params)
+    first, at = student_t.weights_of(model.outputs, PARTS, GROUPS), whole(params[0]) - 2
+    for k in range(PARTS * model.outputs):  # its parts are one
+        params[first + k, at] = 1.0 if k % PARTS == 0 else 0.0
+
+
+@inlined
+def shares_of(outputs: int, params: Floats) -> int:
+    """First row of the shares of the parts."""
+    first: int = params.shape[0] - 1 - outputs - PARTS * outputs
+    return first
 
 
 @compiled
@@ -71,6 +87,37 @@ def _bound(outputs: int, context: Floats, params: Floats) -> None:
                 loc[i] = max(least, min(most, loc[i]))
 
 
+@compiled
+def _walk(outputs: int, context: Floats, params: Floats) -> None:
+    """The walk's forecast as all parts of the column before the last."""
+    d, size = outputs, PARTS * outputs
+    first, at = 2 * d + student_t.FREEDOM * GROUPS, whole(params[0]) - 2
+    kept = context[1 + 5 * d :]
+    params[params.shape[0] - 1, 0] = kept[walk.WEIGHT]
+    for group in range(GROUPS):
+        params[2 * d + student_t.FREEDOM * group, at] = 0.5 * TAILS_OF_WALK
+    for o in range(d):
+        scale = context[1 + d + o]
+        loc = context[1 + o] + scale * walk.location(kept, d, o)
+        square = scale * scale * walk.square(kept, d, o)
+        for k in range(o * PARTS, (o + 1) * PARTS):
+            params[first + k, at] = loc
+            params[first + size + k, at] = square
+            params[first + 3 * size + k, at] = -math.log(PARTS)
+
+
+@implements(step.mix, RobustAveraged)
+def mix(model: RobustAveraged, rate: float, params: Floats, work: Floats) -> None:
+    """As any, then with the walk."""
+    belief.mix(rate, work)
+    chance, weight = work[CHANCE], params[params.shape[0] - 1, 0]
+    n = whole(chance)
+    everything = arithmetic.total(chance, n)
+    for i in range(n):
+        chance[i] *= 1.0 - weight
+    chance[n - 2] = weight * everything
+
+
 @implements(step.score, RobustAveraged)
 def score(model: RobustAveraged, number: Floats, own: Floats, params: Floats, each: Floats) -> None:
     """Log density of all outputs."""
@@ -78,9 +125,18 @@ def score(model: RobustAveraged, number: Floats, own: Floats, params: Floats, ea
 
 
 @implements(step.believe, RobustAveraged)
-def believe(model: RobustAveraged, number: Floats, work: Floats, params: Floats) -> None:
-    """`w y + (1 - w) m` in the last rows of `params`."""
+def believe(
+    model: RobustAveraged, number: Floats, work: Floats, params: Floats, log_score: float
+) -> float:
+    """`v y + (1 - v) m` in rows at the end of `params`; returns the score with the walk."""
     _believe(model.outputs, number, work, params)
+    last, d, size = params.shape[0] - 1, model.outputs, PARTS * model.outputs
+    first, n = 2 * d + student_t.FREEDOM * GROUPS + 4 * size, whole(work[CHANCE])
+    density, weight = 0.0, params[last, 0]
+    for o in range(d):
+        density += params[first + o, n - 2]
+    params[last, 1] = density - log_score
+    return arithmetic.logaddexp(math.log1p(-weight) + log_score, math.log(weight) + density)
 
 
 @compiled
@@ -88,27 +144,56 @@ def _believe(outputs: int, number: Floats, work: Floats, params: Floats) -> None
     d, size = outputs, PARTS * outputs
     first, n = 2 * d + student_t.FREEDOM * GROUPS, whole(work[CHANCE])
     chance, mass, whole_chance = work[CHANCE], work[MASS], 0.0
-    weak = params[params.shape[0] - d - 1]
-    for i in range(n - 1):
+    weights = student_t.weights_of(d, PARTS, GROUPS)
+    for i in range(n - 2):  # hypotheses alone: neither the walk nor outliers
         whole_chance += chance[i]
     for o in range(d):
         y, evidence = number[LABEL + o], params[first + 4 * size + o]
         forecast, share = 0.0, 0.0
         for k in range(o * PARTS, (o + 1) * PARTS):
-            loc, log_weight = params[first + k], params[first + 3 * size + k]
-            square, density = params[first + size + k], params[first + 2 * size + k]
+            loc, square, log_weight = params[first + k], params[first + size + k], first + 3 * size
+            density, each = params[first + 2 * size + k], params[shares_of(d, params) + k]
             tails = TAILS if k % PARTS >= KINDS else 0.0
-            averaged.shares(y, work[SHARE], loc, square, density, log_weight, evidence, tails, weak)
-            for i in range(n - 1):
+            _share(y, work[SHARE], loc, square, density, params[log_weight + k], evidence, tails,
+                   each)  # fmt: skip
+            weight, told = params[weights + k], params[weights + size + k]
+            for i in range(n - 2):
                 if chance[i] > 0:
-                    forecast += chance[i] * arithmetic.exp(log_weight[i]) * loc[i]
+                    forecast += chance[i] * weight[i] * loc[i]
                 if mass[i] > 0:
-                    share += mass[i] * arithmetic.exp(density[i] - evidence[i]) * weak[i]
+                    share += mass[i] * told[i] * each[i]
         forecast /= whole_chance
         believed = forecast + share * (y - forecast)
         if share >= 0.5:
             believed = y - (y - forecast) * (1.0 - share)
-        params[params.shape[0] - d + o, 0] = believed
+        params[params.shape[0] - 1 - d + o, 0] = believed
+
+
+@compiled
+def _share(
+    y: float,
+    share: Floats,
+    loc: Floats,
+    square: Floats,
+    density: Floats,
+    log_weight: Floats,
+    evidence: Floats,
+    tails: float,
+    out: Floats,
+) -> None:
+    """How much of a label a part learns; density: with its log weight; tails: 0 for a normal."""
+    for i in range(whole(share)):
+        lead = density[i] - log_weight[i] - evidence[i]
+        out[i] = arithmetic.exp(lead if lead < FAR_AHEAD else FAR_AHEAD)
+    for i in range(whole(share)):
+        rest, odds = 1.0 - share[i], MOST_ODDS
+        if share[i] < MOST_ODDS * rest:
+            odds = share[i] / rest
+        odds *= out[i]
+        error, precise = y - loc[i], 1.0
+        if tails > 0:
+            precise = (tails + 1.0) / (tails + error * error / square[i])
+        out[i] = odds / (1.0 + odds) * (precise if precise < 1.0 else 1.0)
 
 
 @implements(step.learn, RobustAveraged)
@@ -121,16 +206,28 @@ def learn(
     params: Floats,
 ) -> None:
     """Conjugate update of the six, and of their probabilities."""
-    d, weak = model.outputs, params[params.shape[0] - model.outputs - 1]
+    d = model.outputs
     # Means and variances are not needed any more.
     averaged.update(
-        d, PARTS, GROUPS, number, context[0], share, weak, own, params, params[0], params[d]
+        d,
+        PARTS,
+        GROUPS,
+        number,
+        context[0],
+        share,
+        shares_of(d, params),
+        own,
+        params,
+        params[0],
+        params[d],
     )
 
 
 @implements(step.remember, RobustAveraged)
 def remember(model: RobustAveraged, number: Floats, params: Floats, context: Floats) -> None:
-    """Time, and the range and the lag of believed labels."""
+    """Time, the range and the lag of believed labels, and the walk."""
+    lead = params[params.shape[0] - 1, 1]
+    walk.advance(model.outputs, number, context, 1 + 5 * model.outputs, lead)
     _remember(model.outputs, number, params, context)
 
 
@@ -141,7 +238,7 @@ def _remember(outputs: int, number: Floats, params: Floats, context: Floats) -> 
         return
     d = outputs
     for o in range(d):
-        believed = params[params.shape[0] - d + o, 0]
+        believed = params[params.shape[0] - 1 - d + o, 0]
         value = (believed - context[1 + o]) / context[1 + d + o]
         if math.isfinite(believed):
             value = min(max(value, -FARTHEST), FARTHEST)

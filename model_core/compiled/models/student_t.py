@@ -3,8 +3,9 @@
 Rows of `params` for `d` outputs of `P` parts: means and variances (d each); half the degrees of
 freedom and what log densities at zero are made of (FREEDOM), for each of as many groups as the
 parts are divided into evenly; then d P each: locations, squared scales, log densities of the label
-(with the log weight), log weights; and of several parts the label's log densities together (d).
-The last column is the prior's.
+(with the log weight), log weights; and of several parts the label's log densities together (d),
+the weights and the probabilities of the parts given the label (d P each). The last column is the
+prior's.
 """
 
 from __future__ import annotations
@@ -24,7 +25,14 @@ TOLERANCE = 1e-4  # of a quantile's last step, in scales; its error is of the th
 
 def rows_of(outputs: int, parts: int, groups: int) -> int:
     """Rows of `params`."""
-    return 2 * outputs + FREEDOM * groups + 4 * outputs * parts + (outputs if parts > 1 else 0)
+    several = outputs + 2 * outputs * parts if parts > 1 else 0
+    return 2 * outputs + FREEDOM * groups + 4 * outputs * parts + several
+
+
+@inlined
+def weights_of(outputs: int, parts: int, groups: int) -> int:
+    """First row of the weights of several parts; those given the label follow."""
+    return 3 * outputs + FREEDOM * groups + 4 * outputs * parts
 
 
 @inlined
@@ -35,7 +43,7 @@ def freedom_of(outputs: int, parts: int, groups: int, k: int) -> int:
 
 @compiled
 def finish(outputs: int, parts: int, groups: int, params: Floats) -> None:
-    """Norms, and the outliers' scales, once half the degrees of freedom and scales are there."""
+    """Norms, weights and the outliers' scales, once the rest is there."""
     for group in range(groups):
         first = 2 * outputs + FREEDOM * group
         half, norm, factor = params[first + HALF], params[first + NORM], params[first + FACTOR]
@@ -46,6 +54,10 @@ def finish(outputs: int, parts: int, groups: int, params: Floats) -> None:
     squares = 2 * outputs + FREEDOM * groups + outputs * parts
     for k in range(outputs * parts):
         params[squares + k, n - 1] *= OUTLIER_SPREAD
+    if parts > 1:
+        at = weights_of(outputs, parts, groups)
+        for k in range(outputs * parts):
+            arithmetic.exp_of(params[squares + 2 * outputs * parts + k], 0.0, params[at + k], n)
 
 
 @compiled
@@ -87,6 +99,29 @@ def fold(densities: Floats, top: Floats, out: Floats) -> None:
 
 
 @compiled
+def _explain(densities: Floats, top: Floats, out: Floats, told: Floats) -> None:
+    """As `fold`, and each row's share of the sum into `told`."""
+    n = whole(out)
+    arithmetic.copy(densities[0], top)
+    for k in range(1, densities.shape[0]):
+        own = densities[k]
+        for i in range(n):
+            top[i] = own[i] if own[i] > top[i] else top[i]
+    arithmetic.fill(out, 0.0)
+    for k in range(densities.shape[0]):
+        own, share = densities[k], told[k]
+        for i in range(n):
+            share[i] = arithmetic.exp(own[i] - top[i])
+        _add(out, share, out)
+    for k in range(densities.shape[0]):
+        share = told[k]
+        for i in range(n):
+            share[i] /= out[i]
+    for i in range(n):
+        out[i] = top[i] + arithmetic.log(out[i])
+
+
+@compiled
 def log_density(
     outputs: int, parts: int, groups: int, number: Floats, params: Floats, each: Floats
 ) -> None:
@@ -106,7 +141,9 @@ def log_density(
         if parts > 1:
             at = first + 2 * size + o * parts
             together = params[first + 4 * size + o]
-            fold(params[at : at + parts], params[o], together)  # its mean comes later
+            told = weights_of(outputs, parts, groups) + (outputs + o) * parts
+            own, top = params[at : at + parts], params[o]  # its mean comes later
+            _explain(own, top, together, params[told : told + parts])
             _add(each, together, each)
 
 
@@ -126,12 +163,12 @@ def describe(outputs: int, parts: int, groups: int, params: Floats) -> None:
 
 @compiled
 def _average_means(outputs: int, parts: int, groups: int, o: int, params: Floats) -> None:
-    first, size = 2 * outputs + FREEDOM * groups, outputs * parts
+    first, at = 2 * outputs + FREEDOM * groups, weights_of(outputs, parts, groups)
     mean = params[o]
     for k in range(o * parts, o * parts + parts):
-        loc, log_weight = params[first + k], params[first + 3 * size + k]
+        loc, weight = params[first + k], params[at + k if parts > 1 else o]
         for i in range(whole(mean)):
-            share = arithmetic.exp(log_weight[i]) if parts > 1 else 1.0
+            share = weight[i] if parts > 1 else 1.0
             mean[i] = share * loc[i] + (mean[i] if k > o * parts else 0.0)
 
 
@@ -139,14 +176,15 @@ def _average_means(outputs: int, parts: int, groups: int, o: int, params: Floats
 def _average_variances(outputs: int, parts: int, groups: int, o: int, params: Floats) -> None:
     first, size = 2 * outputs + FREEDOM * groups, outputs * parts
     mean, variance = params[o], params[outputs + o]
+    at = weights_of(outputs, parts, groups)
     for k in range(o * parts, o * parts + parts):
-        loc, log_weight = params[first + k], params[first + 3 * size + k]
+        loc, weight = params[first + k], params[at + k if parts > 1 else o]
         square, half = (
             params[first + size + k],
             params[freedom_of(outputs, parts, groups, k) + HALF],
         )
         for i in range(whole(mean)):
-            share = arithmetic.exp(log_weight[i]) if parts > 1 else 1.0
+            share = weight[i] if parts > 1 else 1.0
             own = (loc[i] - mean[i]) * (loc[i] - mean[i]) + square[i] * half[i] / (half[i] - 1)
             variance[i] = share * own + (variance[i] if k > o * parts else 0.0)
     for group in range(groups):
@@ -168,13 +206,14 @@ def gather(
     """Components of one output that have a weight, filled up; returns how many."""
     first, size, n = 2 * outputs + FREEDOM * groups, outputs * parts, 0
     share = out[mixture.LEVEL]  # filled by `tabulate`, later
+    weights = weights_of(outputs, parts, groups)
     for k in range(output * parts, output * parts + parts):
         loc, square = params[first + k], params[first + size + k]
-        log_weight = params[first + 3 * size + k]
+        weight = params[weights + k if parts > 1 else output]
         at = freedom_of(outputs, parts, groups, k)
         half, norm = params[at + HALF], params[at + NORM]
         for i in range(whole(chance)):
-            share[i] = chance[i] * arithmetic.exp(log_weight[i]) if parts > 1 else chance[i]
+            share[i] = chance[i] * weight[i] if parts > 1 else chance[i]
         for i in range(whole(chance)):
             if share[i] > mixture.NEGLIGIBLE:
                 out[mixture.WEIGHT, n] = share[i]

@@ -155,9 +155,16 @@ class ObservationParser:
                 errors.append(FieldError(f"{loc}.{name}", f"expected at most {limit}"))
         for name in ("location", "scale"):
             errors += self.too_long(getattr(form, name), f"{loc}.{name}")
+        given = form.model_fields_set
+        if "confirm_probability" in given and None not in (
+            form.confirm_probability,
+            form.confirm_after,
+        ):
+            detail = "not allowed together with confirm_after; give one of them, or null for one"
+            errors.append(FieldError(f"{loc}.confirm_probability", detail))
         if errors:
             raise InvalidField(errors)
-        return form.model_dump(exclude_unset=True)
+        return _one_rule(form.model_dump(exclude_unset=True))
 
     def parts(self, observations: Sequence[wire.Observation]) -> int:
         """Return how many observations of this list go in one command.
@@ -277,6 +284,17 @@ def check_parameters(parameters: Sequence[tuple[str, str]]) -> None:
     if len(parameters) > MAX_PARAMETERS:
         detail = f"expected at most {MAX_PARAMETERS} parameters, got {len(parameters)}"
         raise InvalidField([FieldError("query", detail)])
+
+
+def _one_rule(settings: dict[str, Any]) -> dict[str, Any]:
+    """Leave one rule of confirmation of those named; `null` for all of them is the default."""
+    named = settings.keys() & set(wire.CONFIRMATION)
+    if not named:
+        return settings
+    rules = {rule: settings[rule] for rule in named if settings[rule] is not None}
+    default = StreamForm.model_fields["confirm_probability"].default
+    others = {name: value for name, value in settings.items() if name not in named}
+    return {**others, **(rules or {"confirm_probability": default})}
 
 
 def _is_list(body: bytes) -> bool:

@@ -259,4 +259,5 @@ def _answer(bare: Answer, record: Recorded) -> Answer:
     bare.changed_probability = record.changed_probability
     bare.changepoint_probability = record.changepoint_probability
     bare.recent_change_probability = record.recent_change_probability
+    bare.anomaly = record.anomaly
     return bare

@@ -6,10 +6,10 @@ import { depth, heat } from "./heat.js";
 import { lines, notes, ticks } from "./marks.js";
 import { colour } from "./theme.js";
 
-const FAR = 4; // standard deviations from the forecast at which a label counts as an outlier
+const STRANGE = 0.999; // anomaly that is marked
+const SILENCE = 100; // observations after a mark without another: what lasts is strange for a while
 const EXTREME = 0.03; // share of forecasts at each end that may be out of sight
 const NARROW = 560; // pixels
-const SD_OF_90 = 2 * 1.645; // how many of them the band from 5 % to 95 % is wide
 
 /** What the chart is drawn from. @typedef {{
  *   observations: any[], events: any[], beliefs: Map<number, any>, output: number,
@@ -31,18 +31,13 @@ export function forecast(seen, output) {
   return [of("0.05"), of("0.5") ?? one(held.mean, output), of("0.95")];
 }
 
-/** Labels far from their forecast where no regime began. @param {Shown} shown */
-export function outliers(shown) {
-  const spans = shown.events
-    .filter((each) => each.state !== "withdrawn")
-    .map((each) => [each.start, Math.max(each.suspected_at, each.start)]);
+/** Observations that are unusual for the stream, the first of each run. @param {Shown} shown */
+export function anomalies(shown) {
+  let last = -Infinity;
   return shown.observations.filter((seen) => {
-    const y = one(seen.y, shown.output),
-      [low, middle, high] = forecast(seen, shown.output);
-    if (y === null || low === null || high === null || !(high > low)) return false;
-    if (seen.changed_probability === null) return false; // a forecast of the warm-up
-    if (spans.some(([from, to]) => seen.seq >= from && seen.seq <= to)) return false;
-    return Math.abs(y - (middle ?? (low + high) / 2)) > (FAR * (high - low)) / SD_OF_90;
+    const marked = (seen.anomaly ?? 0) >= STRANGE && seen.seq - last >= SILENCE;
+    if (marked) last = seen.seq;
+    return marked;
   });
 }
 
@@ -118,7 +113,7 @@ export function drawing(shown, range, width) {
 function labels(shown, seqs) {
   const bands = shown.observations.map((each) => forecast(each, shown.output));
   const y = shown.observations.map((each) => one(each.y, shown.output));
-  const far = outliers(shown);
+  const strange = anomalies(shown);
   const times = shown.observations.map((each) => moment(each.time));
   const edge = { x: seqs, mode: "lines", line: { width: 0 }, hoverinfo: "skip", showlegend: false };
   const many = seqs.length > 400,
@@ -153,13 +148,13 @@ function labels(shown, seqs) {
       hovertemplate: "%{y:.6~g}  %{customdata}",
     },
     {
-      x: far.map((each) => each.seq),
-      y: far.map((each) => one(each.y, shown.output)),
+      x: strange.map((each) => each.seq),
+      y: strange.map((each) => one(each.y, shown.output)),
       mode: "markers",
-      name: "outlier",
-      showlegend: far.length > 0,
+      name: "anomaly",
+      showlegend: strange.length > 0,
       hoverinfo: "skip",
-      marker: { symbol: "diamond-open", size: 12, color: colour("outlier"), line: { width: 2 } },
+      marker: { symbol: "diamond-open", size: 12, color: colour("anomaly"), line: { width: 2 } },
     },
   ];
 }
@@ -215,6 +210,7 @@ export function words(shown) {
   ];
   if (regimeStart !== null)
     parts.push(`The current regime most probably began at ${count(regimeStart)}.`);
-  const far = outliers(shown).length;
-  return parts.join(" ") + (far ? ` ${plural(far, "outlier")}.` : "");
+  const strange = anomalies(shown).length;
+  if (strange) parts.push(strange > 1 ? `${count(strange)} anomalies.` : "1 anomaly.");
+  return parts.join(" ");
 }

@@ -9,6 +9,7 @@ from typing import Any
 import msgspec
 from msgspec.structs import replace
 
+from model_core.defaults import Defaults
 from service.errors.base import CorruptState, ModelChanged, ReadTimeout, UnknownStream
 from service.observability import metrics
 from service.schema import rendering
@@ -47,6 +48,9 @@ from service.worker.streams.validation import (
     same_model,
 )
 
+# Of a stream that is made now. Stored settings name no default, so it cannot be that of the struct:
+# a stream of an earlier version that names no rule is confirmed after `confirm_after` observations.
+NEW_SETTINGS = StreamSettings(confirm_probability=Defaults().confirm_probability)
 CREATES_STREAM = (Configure, Import)  # need no stream
 
 
@@ -94,14 +98,23 @@ def usable(stream: Stream, moved: bool = False) -> None:
         raise (ModelChanged if changed else CorruptState)(str(stream.unserved))
 
 
-def fresh(engine: Engine, stream: Stream, envelope: Envelope, given: dict[str, Any]) -> Head:
-    """Head of a stream's next generation, before any observation."""
+def fresh(
+    engine: Engine,
+    stream: Stream,
+    envelope: Envelope,
+    given: dict[str, Any],
+    earlier: StreamSettings = NEW_SETTINGS,
+) -> Head:
+    """Head of a stream's next generation, before any observation.
+
+    given: settings in place of those of `earlier`.
+    """
     catalogue, now = engine.catalogue, envelope.time_ms
-    asked = given.get("model") or envelope.default_model
+    asked = given.get("model") or earlier.model or envelope.default_model
     if envelope.chosen is not None and same_model(asked, envelope.chosen):
         asked = envelope.chosen
     name = catalogue.resolve(asked)
-    settings = _settings({**given, "model": name})
+    settings = earlier.updated({**given, "model": name})
     check_options(settings)
     generation = stream.head.generation + 1 if stream.head is not None else 1
     head = Head(generation, settings, created_ms=now, digest=catalogue.digest(name))
@@ -113,10 +126,6 @@ def fresh(engine: Engine, stream: Stream, envelope: Envelope, given: dict[str, A
     return head
 
 
-def _settings(given: dict[str, Any]) -> StreamSettings:
-    return msgspec.convert(given, StreamSettings)
-
-
 def _configure(engine: Engine, stream: Stream, task: Task) -> None:
     assert isinstance(task.command, Configure)
     given = dict(task.command.settings)
@@ -125,8 +134,8 @@ def _configure(engine: Engine, stream: Stream, task: Task) -> None:
         stream.create(fresh(engine, stream, task.envelope, given))
     elif delayed_labels.position(stream.live()) == 0:
         # Nothing was learned yet: begin again, whatever changes.
-        earlier = msgspec.to_builtins(stream.live().settings)
-        stream.restart(fresh(engine, stream, task.envelope, {**earlier, **given}))
+        earlier = stream.live().settings
+        stream.restart(fresh(engine, stream, task.envelope, given, earlier))
     else:
         _change(engine, stream, dict(given))
         _note(stream, given, task)
@@ -153,7 +162,7 @@ def _change(engine: Engine, stream: Stream, given: dict[str, Any]) -> None:
     size = given.pop("max_hypotheses", head.settings.max_hypotheses)
     if size > head.settings.max_hypotheses:
         check_sizes(engine, head, Known(head.x_dim, head.y_dim), size)
-    new = _settings({**msgspec.to_builtins(head.settings), **given})
+    new = head.settings.updated(given)
     told = engine.settings.models_dir, engine.catalogue.of(head), head
     head.alarm = alarm_threshold.after(*told, replace(new, max_hypotheses=size))
     delayed_labels.keep_met(engine, head)

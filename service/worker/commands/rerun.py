@@ -135,8 +135,8 @@ def _run(
         return found
     (head.location, head.scale), head.warm = known, True
     slab = engine.slab(head)
-    prior = slab.prior(head.location, head.scale)
-    made.slab, made.row = slab, slab.add(slab.start(prior), prior)
+    (row,) = slab.begin([head.location], [head.scale])
+    made.slab, made.row = slab, row
     try:
         yield from _step(engine, found, beliefs)
     except BaseException:  # given up on the way, too

@@ -19,7 +19,6 @@ from service.wire import (
     Move,
     Observation,
     Record,
-    StreamSettings,
     WhatIf,
 )
 from service.worker.commands import rerun
@@ -220,8 +219,7 @@ def _prepared(
         given = {**given, "model": catalogue.resolve(given["model"])}
     else:
         given = {**given, "model": head.settings.model}
-    merged = {**msgspec.to_builtins(head.settings), **given}
-    settings = msgspec.convert(merged, StreamSettings)
+    settings = head.settings.updated(given)
     check_options(settings)
     records = retained(stream, engine.store, engine.settings.max_replay)
     stays = settings.model == head.settings.model and not anew

@@ -1,4 +1,4 @@
-"""What a stream's sensitivity comes to: a threshold, from the curves of its model."""
+"""The threshold at which changes are confirmed: as set, or as calibrated for a sensitivity."""
 
 from __future__ import annotations
 
@@ -14,13 +14,23 @@ from service.errors.base import UnfitSettings
 from service.models import sensitivity_curves
 from service.wire import Alarm, Head, StreamSettings
 
-BEARING = ("sensitivity", "hazard", "outlier_rate", "max_hypotheses", "warmup", "location", "scale")
+BEARING = (
+    "sensitivity",
+    "confirm_probability",
+    "hazard",
+    "outlier_rate",
+    "max_hypotheses",
+    "warmup",
+    "location",
+    "scale",
+)
 
 
 def of(models_dir: Path, model: UnderlyingModel, settings: StreamSettings) -> Alarm | None:
-    """What these settings come to with their model; raises UnfitSettings."""
+    """The threshold of these settings with their model, None for none; raises UnfitSettings."""
     if settings.sensitivity is None:
-        return None
+        stated = settings.confirm_probability
+        return None if stated is None else Alarm(stated)
     stored = sensitivity_curves.of(models_dir, settings.model)
     if stored is None:
         raise _refusal(_missing(settings.model, model))

@@ -142,7 +142,8 @@ def _run_ahead(
         return answer
     if stream.ahead is None or stream.ahead.count >= count:
         stream.come_back()
-        row = slab.add(slab.state(stream.row), slab.row_prior(stream.row))
+        own = slab.state(stream.row), slab.row_prior(stream.row), slab.ranks(stream.row)
+        row = slab.add(*own)
         stream.ahead = Ahead(row, 0)
     watched = step_inputs.alarm_inputs([head])
     while stream.ahead.count < count:
@@ -153,7 +154,7 @@ def _run_ahead(
         stream.ahead = stream.ahead._replace(count=at + 1)
         answer.record, answer.readout = record, readout
         (answer.place,) = step.places
-        record_step(record, readout)
+        record_step(record, readout, step.anomalies[0])
     return answer
 
 

@@ -43,7 +43,7 @@ def _advance(slab: Slab, group: list[tuple[Stream, Answer]]) -> list[tuple[Answe
         if not readout.ok:
             faults.append((answer, _fault(stream.live(), answer.record)))
             continue
-        _apply(stream, answer, readout, step.places[i])
+        _apply(stream, answer, readout, step.places[i], step.anomalies[i])
     _measure(group[0][1].model, [answer for _, answer in group])
     return faults
 
@@ -62,7 +62,7 @@ def observe_series(
         steps = through(stream, [answer.record for answer in rest], believed=believed)
         count = 0
         for answer, each in zip(rest, steps, strict=False):
-            _apply(stream, answer, each.readout, each.place)
+            _apply(stream, answer, each.readout, each.place, each.anomaly)
             answer.belief = each.belief
             count += 1
         _measure(rest[0].model, rest[:count])
@@ -77,10 +77,12 @@ def observe_series(
     return done, None
 
 
-def _apply(stream: Stream, answer: Answer, readout: Readout, place: AnyPlace) -> None:
+def _apply(
+    stream: Stream, answer: Answer, readout: Readout, place: AnyPlace, anomaly: float | None
+) -> None:
     record = answer.record
     answer.readout, answer.place = readout, place
-    record_step(record, readout)
+    record_step(record, readout, anomaly)
     answer.event = publish_events(stream, track_events(stream, record, readout), record.time)
     advance_head(stream.live(), record, record.log_score)
     stream.put(record)
@@ -157,7 +159,7 @@ def _provisional(
             answer.record.log_score = score
 
 
-def record_step(record: Record, readout: Readout) -> None:
+def record_step(record: Record, readout: Readout, anomaly: float | None) -> None:
     """Enter a step's numbers into its record."""
     record.log_score = None if math.isnan(readout.log_score) else readout.log_score
     record.changed_probability = readout.changed_probability
@@ -165,6 +167,7 @@ def record_step(record: Record, readout: Readout) -> None:
     record.recent_change_probability = readout.recent_change_probability
     record.map_run_length = readout.map_run_length
     record.previous_start = readout.born_previous_start
+    record.anomaly = anomaly
 
 
 def publish_events(stream: Stream, moved: list[Event], time: str | None) -> Event | None:

@@ -94,6 +94,7 @@ class Answer(msgspec.Struct, gc=False):
             changed_probability=record.changed_probability,
             changepoint_probability=record.changepoint_probability,
             recent_change_probability=record.recent_change_probability,
+            anomaly=record.anomaly,
             run_length=None if readout is None else self._run_length(readout),
             event=rendering.event(self.event),
             warming_up=readout is None,

@@ -11,8 +11,8 @@ from typing import NamedTuple, TypeVar
 import msgspec
 import redis
 
-from model_core import codec, kernel
 from model_core import filter as moca
+from model_core import kernel
 from model_core.errors import CorruptState
 from model_core.filter import FilterState
 from model_core.upm.builtin import Options
@@ -259,11 +259,10 @@ class Engine:
         if head.checkpoint and checkpoint is None:
             raise CorruptState(f"its checkpoint at seq {head.checkpoint} is missing")
         if head.checkpoint and checkpoint is not None:
-            prior = slab.row_prior(stream.row)
-            state = codec.decode(slab.model, prior, slab.max_hypotheses, checkpoint)
+            state, ranks = slab.decoded(stream.row, checkpoint)
             if int(state.seq) != head.checkpoint:
                 raise CorruptState(f"its checkpoint is at seq {int(state.seq)}")
-            slab.put(stream.row, state)
+            slab.put(stream.row, state, ranks)
 
     def restore(self, stream: Stream, checkpoint: bytes | None) -> None:
         """Put one stream on the device, from its checkpoint and its tail; raises CorruptState."""
@@ -345,20 +344,20 @@ class Engine:
         head.settings.max_hypotheses = max_hypotheses
         if old is None:
             return
-        prior = old.row_prior(row)
+        prior, ranks = old.row_prior(row), old.ranks(row)
         state = moca.resize(old.state(row), prior, max_hypotheses)
         stream.leave()
         stream.slab = self.slab(head)
-        stream.row = stream.slab.add(state, prior)
+        stream.row = stream.slab.add(state, prior, ranks)
         if head.seq:
             # Within the commit: the stored head may name a checkpoint of this very seq.
-            stream.commit_checkpoint(codec.encode(stream.slab.model, state))
+            stream.commit_checkpoint(stream.slab.encoded(stream.row, state))
 
     def replace(self, stream: Stream, state: FilterState) -> None:
         """Put another state in place of a stream's, which observations alone do not lead to."""
         assert stream.slab is not None
         stream.slab.put(stream.row, state)
-        stream.commit_checkpoint(codec.encode(stream.slab.model, state))
+        stream.commit_checkpoint(stream.slab.encoded(stream.row, state))
 
     @cached_property
     def _found_room(self) -> Room:
@@ -468,4 +467,4 @@ def _encoded(streams: Iterable[Stream]) -> Iterator[tuple[Stream, bytes]]:
     for slab, group in by_slab((stream, None) for stream in streams):
         states = slab.states([stream.row for stream, _ in group])
         for (stream, _), state in zip(group, states, strict=True):
-            yield stream, codec.encode(slab.model, state)
+            yield stream, slab.encoded(stream.row, state)

@@ -22,6 +22,7 @@ class Stepped(NamedTuple):
 
     readout: Readout
     place: AnyPlace
+    anomaly: float | None
     belief: Probabilities | None
 
 
@@ -36,20 +37,22 @@ def through(
     slab, at, refused = stream.slab, 0, False
     assert slab is not None
     while at < len(records) and not refused:
-        rest, before = records[at : at + AT_ONCE], slab.state(stream.row)
+        rest = records[at : at + AT_ONCE]
+        before = slab.state(stream.row), slab.ranks(stream.row)
         (confirmed,), (threshold,) = step_inputs.alarm_inputs([stream.live()])
         step = slab.series(stream.row, rest, confirmed, threshold, summarised, believed)
         beliefs: Sequence[Probabilities | None]
         beliefs = step.beliefs or [None] * len(step.readouts)
         refused, count = len(step.readouts) < len(rest), 0
-        for readout, place, belief in zip(step.readouts, step.places, beliefs, strict=True):
+        found = zip(step.readouts, step.places, step.anomalies, beliefs, strict=True)
+        for each in found:
             count += 1
-            yield Stepped(readout, place, belief)
+            yield Stepped(*each)
             if stream.live().confirmed_start != confirmed:
                 refused = False
                 break
         if count < len(rest):
-            slab.put(stream.row, before)
+            slab.put(stream.row, *before)
             if count:
                 slab.series(stream.row, rest[:count], confirmed, threshold, summarised=False)
         at += count

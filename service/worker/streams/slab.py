@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import NamedTuple
 
 import numpy as np
@@ -12,9 +12,9 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from model_core import belief as beliefs
+from model_core import codec, kernel, readout
 from model_core import compiled as columns
 from model_core import filter as moca
-from model_core import kernel, readout
 from model_core.belief import Belief
 from model_core.filter import FilterState, Inputs, Prior
 from model_core.quantiles import with_normal
@@ -25,6 +25,7 @@ from model_core.upm.base import UnderlyingModel
 from service.observability import metrics
 from service.wire import Record
 from service.worker.streams import step_inputs
+from service.worker.streams.anomalies import Anomalies, Floats
 from service.worker.streams.answers import LEVELS, AnyPlace, Place, Summarised
 from service.worker.streams.chunks import Chunk, Chunks
 
@@ -39,13 +40,15 @@ Probabilities = list[tuple[int, float]]  # of run lengths, the shortest first
 
 
 class Step(NamedTuple):
-    """Readouts of the rows, in order, and where the predictive of each is.
+    """Readouts of the rows, in order, where the predictive of each is, and its anomaly.
 
-    beliefs: after each of several observations of one row, where they are wanted.
+    anomalies: None without a label. beliefs: after each of several observations of one row, where
+    they are wanted.
     """
 
     readouts: list[Readout]
     places: list[AnyPlace]
+    anomalies: Sequence[float | None] = ()
     beliefs: list[Probabilities] | None = None
 
 
@@ -101,7 +104,8 @@ class Slab:
         self._blank, self._stats = moca.init(prior, max_hypotheses), type(prior.stats)
         self._leaves = len(moca.leaves(self._blank))
         self._chunks = Chunks([*moca.leaves(self._blank), *_tensors(prior)], chunk_bytes)
-        self.row_bytes = self._chunks.row_bytes
+        self._anomalies = Anomalies(model, max(1, chunk_bytes // self._chunks.row_bytes))
+        self.row_bytes = self._chunks.row_bytes + self._anomalies.chunks.row_bytes
         self.step_rows = max(1, step_bytes // self.row_bytes)
 
     def compile(self) -> None:
@@ -124,7 +128,8 @@ class Slab:
     @property
     def nbytes(self) -> int:
         """Memory that is held."""
-        return self.rows * self.row_bytes
+        held = self._chunks, self._anomalies.chunks
+        return sum(chunks.rows * chunks.row_bytes for chunks in held)
 
     @property
     def spare_bytes(self) -> int:
@@ -133,43 +138,58 @@ class Slab:
 
     def trim(self, eager: bool = True) -> int:
         """Give back memory that no stream needs; returns its bytes. eager: all of it."""
-        return self._chunks.trim(eager)
+        return self._chunks.trim(eager) + self._anomalies.chunks.trim(eager)
 
-    def prior(self, location: list[float], scale: list[float]) -> Prior:
-        """Prior of one stream."""
-        return moca.make_prior(self.model, self._tensor([location]), self._tensor([scale]))
-
-    def start(self, prior: Prior) -> FilterState:
-        """State of one stream before any observation."""
-        return moca.init(prior, self.max_hypotheses)
-
-    def add(self, state: FilterState, prior: Prior) -> int:
-        """Make one stream resident; returns its row."""
-        (row,) = self._add(1, [*moca.leaves(state), *_tensors(prior)])
+    def add(self, state: FilterState, prior: Prior, ranks: Floats) -> int:
+        """Make one stream resident; ranks: see `ranks`. Returns its row."""
+        (row,) = self._add([ranks], [*moca.leaves(state), *_tensors(prior)])
         return row
 
     def begin(self, locations: list[list[float]], scales: list[list[float]]) -> list[int]:
         """Make streams resident that have no observation yet; returns their rows."""
         prior = moca.make_prior(self.model, self._tensor(locations), self._tensor(scales))
         state = moca.init(prior, self.max_hypotheses)
-        return self._add(len(locations), [*moca.leaves(state), *_tensors(prior)])
+        ranks = map(self._anomalies.start, locations, scales)
+        return self._add(ranks, [*moca.leaves(state), *_tensors(prior)])
 
-    def _add(self, count: int, tensors: list[Tensor]) -> list[int]:
+    def _add(self, ranks: Iterable[Floats], tensors: list[Tensor]) -> list[int]:
         rows = []
-        for _ in range(count):
-            if self._chunks.full and self._make_room is not None:
-                self._make_room(self._chunks.next_bytes)
+        for each in ranks:
+            if self._make_room is not None:
+                held = self._chunks, self._anomalies.chunks
+                coming = sum(chunks.next_bytes for chunks in held if chunks.full)
+                if coming:
+                    self._make_room(coming)
             rows.append(self._chunks.reserve())
+            self._anomalies.add(each)  # both number their rows from 0
         self._chunks.write(rows, tensors)
         return rows
 
     def remove(self, row: int) -> None:
         """Forget a row."""
         self._chunks.remove(row)
+        self._anomalies.chunks.remove(row)
 
     def state(self, row: int) -> FilterState:
         """State of one stream (batch 1), a copy."""
         return moca.rebuild(self._blank, self._chunks.read([row], slice(self._leaves)))
+
+    def ranks(self, row: int) -> Floats:
+        """State of `anomaly` of one stream, a copy."""
+        return self._anomalies.get(row)
+
+    def decoded(self, row: int, blob: bytes) -> tuple[FilterState, Floats]:
+        """States of one stream from bytes, as `put` takes them; raises CorruptState.
+
+        Bytes of a version that had no anomalies have them begin anew.
+        """
+        state = codec.decode(self.model, self.row_prior(row), self.max_hypotheses, blob)
+        ranks = codec.decode_ranks(self.model, blob, self._anomalies.size)
+        return state, self.ranks(row) if ranks is None else ranks
+
+    def encoded(self, row: int, state: FilterState) -> bytes:
+        """Bytes of one stream; state: its own."""
+        return codec.encode(self.model, state, self.ranks(row))
 
     def belief(self, row: int) -> Probabilities:
         """Surviving hypotheses of one stream."""
@@ -191,9 +211,11 @@ class Slab:
         for tensors, row in places:
             yield moca.rebuild(self._blank, [each[row : row + 1] for each in tensors])
 
-    def put(self, row: int, state: FilterState) -> None:
-        """Put a state (batch 1) in place of a row's."""
+    def put(self, row: int, state: FilterState, ranks: Floats | None = None) -> None:
+        """Put a state (batch 1) in place of a row's; ranks: see `ranks`, None leaves them."""
         self._chunks.write([row], moca.leaves(state))
+        if ranks is not None:
+            self._anomalies.put(row, ranks)
 
     def restate(self, row: int, stated: Sequence[tuple[int, float]]) -> Belief:
         """Override a row's belief by probabilities of run lengths; returns it."""
@@ -222,8 +244,22 @@ class Slab:
         only its summary; none if empty. summarised: whether predictives are wanted at all.
         """
         alarms = thresholds or [0.0] * len(rows)
-        if not kernel.usable(self._compiled):
-            return self._step_eagerly(rows, records, confirmed, alarms)
+        if kernel.usable(self._compiled):
+            found = self._step_quickly(rows, records, confirmed, alarms, detailed, summarised)
+        else:
+            found = self._step_eagerly(rows, records, confirmed, alarms)
+        return found._replace(anomalies=self._anomalies.observe(rows, records, found.readouts))
+
+    def _step_quickly(
+        self,
+        rows: list[int],
+        records: list[Record],
+        confirmed: list[int],
+        alarms: list[float],
+        detailed: Sequence[bool],
+        summarised: bool,
+    ) -> Step:
+        """Step by the compiled kernel where that serves, else eagerly."""
         wanted = [i for i in range(len(rows)) if not (detailed and detailed[i])]
         found = self._step_compiled(rows, records, confirmed, alarms, wanted, summarised)
         # Rows of details, and those that are not finite: what becomes of them eager steps decide.
@@ -269,7 +305,9 @@ class Slab:
         fine = int(refused[0]) if len(refused) else count
         places = [Summarised(summary, i) for i in range(fine)]
         kept = None if beliefs is None else beliefs.first(fine)
-        return Step(readout.rows(result[:fine]), [*places], kept)
+        readouts = readout.rows(result[:fine])
+        anomalies = self._anomalies.observe([row] * fine, records[:fine], readouts)
+        return Step(readouts, [*places], anomalies, kept)
 
     def _step_eagerly(
         self,

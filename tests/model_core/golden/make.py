@@ -14,7 +14,7 @@ from pathlib import Path
 import numpy as np
 
 from model_core import codec
-from tests.model_core.cases import CASES, Case, Step, run, series
+from tests.model_core.cases import EVERY, Case, Step, run, series
 from tests.model_core.reference import Series
 
 FOLDER = Path(__file__).parent
@@ -64,7 +64,7 @@ def nulls(value: np.ndarray) -> list:
 
 def main() -> None:
     """Write both files of every model that has none yet."""
-    for case in CASES:
+    for case in EVERY:
         stem = f"{case.name}.v{codec.VERSION}"
         if (FOLDER / f"{stem}.moca").exists():
             continue

@@ -64,6 +64,10 @@ async def test_create_change_look_delete(api, worker):
         ({"max_hypotheses": None}, "max_hypotheses"),
         ({"outlier_rate": 1}, "outlier_rate"),
         ({"confirm_after": 0}, "confirm_after"),
+        ({"confirm_probability": 0.49}, "confirm_probability"),
+        ({"confirm_probability": 1}, "confirm_probability"),
+        ({"confirm_probability": True}, "confirm_probability"),
+        ({"confirm_probability": 0.9, "confirm_after": 10}, "confirm_probability"),
         ({"warmup": 201}, "warmup"),
         ({"history": 100_001}, "history"),
         ({"location": []}, "location"),
@@ -84,6 +88,29 @@ async def test_wrong_settings_are_refused_by_name(api, worker, body, loc):
     found = [error["loc"] for error in response.json()["errors"]]
     assert found == [f"body.{loc}" if loc else "body"]
     assert worker.commands == []
+
+
+@pytest.mark.parametrize(
+    ("body", "given"),
+    [
+        ({}, {}),
+        ({"confirm_after": 10}, {"confirm_after": 10}),
+        ({"confirm_probability": 0.5}, {"confirm_probability": 0.5}),
+        ({"confirm_after": 10, "confirm_probability": None}, {"confirm_after": 10}),
+        ({"confirm_after": None, "confirm_probability": 0.9}, {"confirm_probability": 0.9}),
+        ({"confirm_after": None}, {"confirm_probability": 0.99}),
+        ({"confirm_probability": None}, {"confirm_probability": 0.99}),
+        (
+            {"hazard": None, "confirm_after": None, "confirm_probability": None},
+            {"hazard": None, "confirm_probability": 0.99},
+        ),
+    ],
+)
+async def test_one_rule_of_confirmation_is_passed_on(api, worker, body, given):
+    assert (await api.put("/v1/streams/s", json=body)).status_code == 201
+    assert worker.commands[0].settings == given
+    await api.post("/v1/streams/s/what-if", json={"settings": body})
+    assert worker.commands[1].settings == given
 
 
 async def test_list_in_pages(api):

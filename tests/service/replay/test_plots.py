@@ -35,7 +35,7 @@ def row(seq, dimensions=1, warming_up=False, classes=0):
     belief = BeliefColumns([since, max(since - 2, 0)], [0.9, 0.1])
     summary = RunLengthSummary(since, float(since), hypotheses=2, pruned_mass=0.0, belief=belief)
     changed = 0.95 if 32 <= seq < 42 else 0.02
-    return Answer("s", seq, "gaussian@1", predictive, -1.0, changed, 0.01, 0.05, summary)
+    return Answer("s", seq, "gaussian@1", predictive, -1.0, changed, 0.01, 0.05, 0.3, summary)
 
 
 def made(rows=60, dimensions=1, warmup=0, times=None, first=0, classes=0):
@@ -49,6 +49,16 @@ def made(rows=60, dimensions=1, warmup=0, times=None, first=0, classes=0):
     replayed.segmentation = [Segment(0, 29), Segment(29, 60)]
     replayed.hindsight = Hindsight("current", 0, 60)
     return replayed
+
+
+def test_the_first_of_what_is_strange_for_a_while_is_marked(tmp_path):
+    replayed = made(rows=400)
+    assert plots.anomalies(replayed) == []
+    for at in (50, 51, 120, 151, 399):
+        replayed.answers[at].anomaly = 0.9995
+    replayed.answers[300].anomaly = None
+    assert plots.anomalies(replayed) == [50, 151, 399]
+    plots.plot_replay(replayed, tmp_path / "marked.png")
 
 
 @pytest.mark.one_in(3)

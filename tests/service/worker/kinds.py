@@ -80,6 +80,7 @@ KINDS = {
     "gaussian-3": Kind("gaussian", triple, y_dim=3),
     "averaged": Kind("averaged", real),
     "averaged-2": Kind("averaged", pair, y_dim=2),
+    "averaged-earlier": Kind("averaged@1", real),
     "multivariate-1": Kind("multivariate", real),
     "multivariate-3": Kind("multivariate", triple, y_dim=3),
     "poisson": Kind("poisson", count),

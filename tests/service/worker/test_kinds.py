@@ -27,6 +27,7 @@ ALIKE = (
     "poisson-1",
     "gaussian-3",
     "averaged-2",
+    "averaged-earlier",
     "multivariate-1",
     "autoregressive-0",
 )  # as others here

@@ -13,10 +13,13 @@ from model_core.events import Event
 from model_core.upm.averaged import Averaged
 from model_core.upm.conjugate import Gaussian, Poisson
 from model_core.upm.mixed_poisson import MixedPoisson
+from service.schema.observations import StreamForm
 from service.settings import Settings as ServiceSettings
-from service.wire import StreamSettings
+from service.worker.commands.dispatch import NEW_SETTINGS
 from training.evaluation import online
 from training.evaluation.online import Followed, Settings, follow, segmentation
+
+IN_TIME = Defaults(confirm_probability=None, confirm_after=10)
 
 
 def sample(name):
@@ -25,9 +28,11 @@ def sample(name):
 
 
 def test_defaults_are_the_services():
-    ours, theirs = Defaults(), StreamSettings()
-    for name in ("max_hypotheses", "confirm_after", "warmup"):
+    ours, theirs = Defaults(), NEW_SETTINGS
+    for name in ("max_hypotheses", "confirm_probability", "confirm_after", "warmup", "history"):
         assert getattr(ours, name) == getattr(theirs, name)
+    stated = StreamForm.model_fields["confirm_probability"].default
+    assert ours.confirm_probability == stated
     assert ours.model == ServiceSettings.model_fields["default_model"].default
 
 
@@ -51,11 +56,16 @@ def test_a_lasting_jump_of_counts_is_confirmed(before, after):
     rng = random.Random(1)
     rows = [[float(poisson(rng, before))] for _ in range(100)]
     rows += [[float(poisson(rng, after))] for _ in range(20)]
-    (found,) = follow(MixedPoisson(), [rows], Settings())
+    (found,) = follow(MixedPoisson(), [rows], Settings(IN_TIME))
     assert found.confirmed() == [100]
     late = [(event.state, t) for t, event in found.events if t >= 100]
     assert late[0] <= ("suspected", 101)
     assert ("confirmed", late[0][1] + 10) in late
+    (sooner,) = follow(MixedPoisson(), [rows], Settings())
+    assert sooner.confirmed() == [100]
+    by_probability = {event.state: t for t, event in sooner.events if t >= 100}
+    assert by_probability["confirmed"] <= 103
+    assert sooner.changed[by_probability["confirmed"]] >= 0.99
 
 
 def test_counts_with_outliers_are_not_confirmed():

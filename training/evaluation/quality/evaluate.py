@@ -29,6 +29,7 @@ from training.evaluation.quality.forecasts import Forecast, SeriesScore
 VECTOR_MODEL = "multivariate"  # scored on vectors beside the models that were asked for
 LESS_SEASONS = "less seasons"  # after a model's name
 NAB = "NAB"
+ANOMALY = "anomaly"
 SURPRISE = "-log_score"  # in the series' scale: one threshold serves all series
 
 Candidates = Mapping[str, tuple[UnderlyingModel, Settings]]  # by name
@@ -121,6 +122,28 @@ def evaluate(
     )
 
 
+def on_nab(
+    folder: Path, models: Sequence[str], seed: int = 0, console: Console | None = None
+) -> list[NabRow]:
+    """Score the anomalies of models, and baselines; raises FileNotFoundError, BadData."""
+    torch.set_num_threads(1)
+    everything = corpora.load(folder).scalars.get(NAB)
+    if everything is None:
+        raise FileNotFoundError(f"{folder}: expected nab.npz, found none")
+    series = [each for each in everything if forecasts.scorable(each.y)]
+    built = {name: build(name, Options()) for name in models}
+    strange: dict[str, list[Floats]] = {}
+    with Progress(console=console, transient=True) as progress:
+        advance = _Bar(progress).part(NAB, len(series))
+        for one in series:
+            for name, model in built.items():
+                (followed,) = follow(model, [one.y[:, None].tolist()], Settings())
+                assert followed.answers is not None
+                strange.setdefault(f"{name}, {ANOMALY}", []).append(followed.answers.anomaly)
+            advance()
+    return _anomalies(series, strange, np.random.default_rng(seed))
+
+
 def _simulated(
     models: Candidates,
     detectors: Mapping[str, Detector],
@@ -207,6 +230,7 @@ def _scored(
             ("changed_probability", answers.changed),
             ("recent_change_probability", answers.recent),
             (SURPRISE, -answers.log_score - math.log(scale[0])),
+            (ANOMALY, answers.anomaly),
         ):
             strange.setdefault(f"{name}, {kind}", []).append(values)
     z = (one.y - location[0]) / scale[0]
@@ -226,4 +250,9 @@ def _anomalies(
         "random": [rng.random(len(each.y)) for each in series],
         baselines.NOTHING: [np.zeros(len(each.y)) for each in series],
     }
-    return [NabRow(name, nab.score(scores, weighted, rng)) for name, scores in detectors.items()]
+    rows = []
+    for name, scores in detectors.items():
+        if name.endswith(ANOMALY):
+            rows.append(NabRow(f"{name}, alarms", nab.score_alarms(scores, weighted, rng)))
+        rows.append(NabRow(name, nab.score(scores, weighted, rng)))
+    return rows

@@ -260,6 +260,24 @@ def test_under_others_it_is_as_if_they_had_been_given(bench, close):
     assert answer["settings"]["hazard"] == 0.2
 
 
+@pytest.mark.parametrize("there", [{}, {"confirm_after": 10}])
+@pytest.mark.parametrize(
+    "tried", [{}, {"confirm_after": 3}, {"confirm_probability": 0.8}, {"confirm_probability": 0.99}]
+)
+def test_events_of_a_rerun_are_those_of_the_rule_tried(bench, there, tried):
+    labels = shifted(0, 2, 0, each=50)
+    bench.ask(Configure("a", {**KNOWN, **there}), status=201)
+    bench.observe("a", labels)
+    answer = bench.ask(WhatIf("a", tried))
+    bench.ask(Configure("b", {**KNOWN, **(tried or there)}), status=201)
+    bench.observe("b", labels)
+    settings = bench.ask(Configure("b", {}))["settings"]
+    assert answer["settings"] == settings
+    times = [(e["start"], e["suspected_at"], e["confirmed_at"]) for e in answer["events"]]
+    assert times == [(e.start, e.suspected_at, e.confirmed_at) for e in bench.events("b")]
+    assert any(at is not None for *_, at in times)
+
+
 @pytest.mark.parametrize("kind", MODELS)
 def test_beliefs_of_a_rerun_are_those_after_each_observation(bench, alpaca, kind, close):
     configure(bench, "a", kind)

@@ -11,7 +11,16 @@ from model_core import artifact
 from service.models import catalogue
 from service.store.api_reads import AsyncStore
 from service.store.connection import connect_async
-from service.wire import Delete, Import, Observation, Observe, Predict, RunLength, snapshot
+from service.wire import (
+    Configure,
+    Delete,
+    Import,
+    Observation,
+    Observe,
+    Predict,
+    RunLength,
+    snapshot,
+)
 from tests.service.worker.streams.test_reload import MODELS, configure, series
 
 TOKEN = "0123"
@@ -160,3 +169,17 @@ def test_a_model_that_is_not_there_or_another(bench, make_bench, alpaca, tmp_pat
 
 def test_one_that_was_not_kept(bench):
     assert "upload it again" in bench.ask(Import("a", "nothing"), status=422)["detail"]
+
+
+@pytest.mark.parametrize(
+    ("given", "rule"),
+    [({}, 0.99), ({"confirm_probability": 0.8}, 0.8), ({"confirm_after": 3}, None)],
+)
+def test_a_stream_keeps_its_rule_of_confirmation(bench, make_bench, given, rule):
+    bench.ask(Configure("a", given), status=201)
+    bench.observe("a", series("gaussian", 40))
+    other = make_bench(db=1)
+    put(other, "b", export(bench, "a"))
+    head = other.head("b")
+    assert head.settings.confirm_probability == (head.alarm and head.alarm.threshold) == rule
+    assert head.settings.confirm_after == given.get("confirm_after", 10)

@@ -48,7 +48,8 @@ def test_an_event_is_confirmed_once_the_threshold_is_reached(bench):
     assert 150 <= event.confirmed_at < 157
     assert abs(event.start - 150) <= 2
     assert event.direction == "up"
-    bench.observe("b", y)  # the default waits for ten observations
+    bench.ask(Configure("b", {"confirm_after": 10}), status=201)
+    bench.observe("b", y)
     (by_time,) = [e for e in bench.events("b") if e.state == "confirmed"]
     assert by_time.confirmed_at == by_time.suspected_at + 10 > event.confirmed_at
 

@@ -9,6 +9,7 @@ import pytest
 from service.wire import Configure, Observation
 
 KNOWN = {"location": [0.0], "scale": [1.0], "hazard": 0.01}
+IN_TIME = {**KNOWN, "confirm_after": 10}
 
 
 def told(answers):
@@ -44,6 +45,7 @@ def check_stored(bench, stream, answers):
 def test_the_nile(bench):
     text = files("service.samples").joinpath("nile.csv").read_text().splitlines()
     y = [float(row["y"]) for row in csv.DictReader(line for line in text if line[0] != "#")]
+    bench.ask(Configure("nile", {"confirm_after": 10}), status=201)
     answers = bench.observe("nile", y)
     (event,) = [event for event in bench.events("nile") if event.state == "confirmed"]
     assert event.start == 28
@@ -56,8 +58,32 @@ def test_the_nile(bench):
     assert event.start < alarm < event.confirmed_at
 
 
+def varying(seed, count=250, rate=0.03):
+    """Labels of regimes whose levels are far apart."""
+    rng = random.Random(seed)
+    level, y = 0.0, []
+    for _ in range(count):
+        if rng.random() < rate:
+            level = rng.gauss(0, 4)
+        y.append(rng.gauss(level, 1))
+    return y
+
+
+@pytest.mark.parametrize("seed", range(4))
+@pytest.mark.parametrize("given", [{}, {"confirm_probability": 0.7}])
+@pytest.mark.parametrize("model", ["gaussian", "averaged"])
+def test_by_default_a_change_is_confirmed_when_it_is_probable(bench, model, given, seed):
+    bench.ask(Configure("a", {**KNOWN, **given, "model": model}), status=201)
+    answers = bench.observe("a", varying(seed))
+    threshold = given.get("confirm_probability", 0.99)
+    probable = [a["seq"] for a in answers if a["changed_probability"] >= threshold]
+    events = [a["event"] for a in answers if a["event"] and a["event"]["state"] == "confirmed"]
+    assert [each["confirmed_at"] for each in events] == probable != []
+    check_stored(bench, "a", answers)
+
+
 def test_suspected_confirmed_and_what_the_answers_say(bench):
-    bench.ask(Configure("a", KNOWN), status=201)
+    bench.ask(Configure("a", IN_TIME), status=201)
     times = [f"2024-01-01T00:{i // 60:02}:{i % 60:02}Z" for i in range(90)]
     y = noise(50) + noise(40, level=4.0, seed=1)
     seen = [Observation(y=v, time=time) for v, time in zip(y, times, strict=True)]
@@ -79,7 +105,7 @@ def test_suspected_confirmed_and_what_the_answers_say(bench):
 
 
 def test_a_spike_is_withdrawn(bench):
-    bench.ask(Configure("a", KNOWN), status=201)
+    bench.ask(Configure("a", IN_TIME), status=201)
     answers = bench.observe("a", noise(50) + [3.0, 3.0] + noise(6, seed=2))
     states = [entry[2] for entry in told(answers) if entry[1] == 1]
     assert states == ["suspected", "withdrawn"]
@@ -122,7 +148,7 @@ def test_missing_labels_neither_raise_nor_hide(bench):
 
 def test_told_changes(bench):
     """Supervision: a switch that the client knows is found at once where the labels agree."""
-    bench.ask(Configure("a", KNOWN), status=201)
+    bench.ask(Configure("a", IN_TIME), status=201)
     y = [Observation(y=v) for v in noise(40)]
     y[30].changepoint = 1.0
     answers = bench.observe("a", y)
@@ -130,7 +156,7 @@ def test_told_changes(bench):
     assert answers[30]["changepoint_probability"] == pytest.approx(1)
     assert answers[30]["run_length"]["map"] == 0
     known = [Observation(y=v, changepoint=0.0) for v in noise(30) + noise(30, level=6.0)]
-    bench.ask(Configure("b", KNOWN), status=201)
+    bench.ask(Configure("b", IN_TIME), status=201)
     assert not told(bench.observe("b", known))
 
 
@@ -151,11 +177,11 @@ def test_relocated_by_what_comes_later(bench):
     assert found
 
 
-@pytest.mark.parametrize("seed", range(4))
+@pytest.mark.parametrize("seed", range(8))
 def test_what_holds_of_every_series(bench, seed):
     rng = random.Random(seed)
-    given = {"hazard": 0.05, "confirm_after": rng.choice([1, 3, 10]), "outlier_rate": 0.0}
-    bench.ask(Configure("a", {**KNOWN, **given}), status=201)
+    rule = {"confirm_after": rng.choice([1, 3, 10])} if seed < 4 else {"confirm_probability": 0.9}
+    bench.ask(Configure("a", {**KNOWN, "hazard": 0.05, "outlier_rate": 0.0, **rule}), status=201)
     level, y = 0.0, []
     for _ in range(250):
         if rng.random() < 0.05:

@@ -1,19 +1,21 @@
 """The life of changepoint events, from readings of the belief made up for the purpose."""
 
 import math
+import random
 
 import pytest
 
 from model_core import events as core
-from service.wire import Event, Head, StreamSettings
+from service.wire import Alarm, Event, Head, StreamSettings
 from service.worker.filtering.events import Reading, track
 
 
 class Life:
     """A head and the labels so far; `see` tracks one observation."""
 
-    def __init__(self, confirm_after=3, outputs=1):
+    def __init__(self, confirm_after=3, outputs=1, threshold=None):
         self.head = Head(1, StreamSettings(model="gaussian@1", confirm_after=confirm_after))
+        self.head.alarm = None if threshold is None else Alarm(threshold)
         self.outputs = outputs
         self.labels = []
 
@@ -23,12 +25,11 @@ class Life:
         found += [math.fsum(row[i] for row in rows) for i in range(self.outputs)]
         return found + [math.fsum(row[i] ** 2 for row in rows) for i in range(self.outputs)]
 
-    def see(self, start, previous=0, y=(0.0,), probability=0.9):
+    def see(self, start, previous=0, y=(0.0,), probability=0.9, changed=1.0):
         seq = len(self.labels)
         self.labels.append(y)
-        reading = Reading(
-            seq, f"t{seq}", start, probability, previous, self.totals(seq + 1), self.totals(start)
-        )
+        totals = self.totals(seq + 1), self.totals(start)
+        reading = Reading(seq, f"t{seq}", start, probability, previous, *totals, changed)
         return track(self.head, reading)
 
     def quiet(self, count, y=(0.0,)):
@@ -118,6 +119,56 @@ def test_confirmed_at_once():
     life = Life(confirm_after=0)
     life.quiet(10)
     assert states(life.see(10)) == [(1, "suspected", 10), (1, "confirmed", 10)]
+
+
+def test_by_probability_an_event_waits_for_it_alone():
+    life = Life(threshold=0.99)
+    life.quiet(10)
+    assert states(life.see(9, changed=0.7)) == [(1, "suspected", 9)]
+    for _ in range(50):
+        assert life.see(9, changed=0.989) == []
+    assert states(life.see(9, changed=0.99)) == [(1, "confirmed", 9)]
+    assert life.head.last_event.confirmed_at == 61
+    life.quiet(10)
+    assert states(life.see(70, previous=9, changed=0.999)) == [
+        (2, "suspected", 70),
+        (2, "confirmed", 70),
+    ]
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_by_probability_each_observation_decides_alone(seed):
+    """Confirmed is what is as probable as asked, whatever was before."""
+    rng = random.Random(seed)
+    life = Life(confirm_after=rng.choice([0, 1, 1000]), threshold=0.9)
+    life.quiet(5)
+    for seq in range(5, 200):
+        confirmed, open_before = life.head.confirmed_start, life.head.event
+        changed = rng.choice([0.1, 0.6, 0.8999, 0.9, 0.97])
+        start = rng.randint(confirmed + 1, seq) if changed > 0.5 and confirmed < seq else confirmed
+        found = [
+            (event.state, event.start) for event in life.see(start, confirmed, changed=changed)
+        ]
+        if start == confirmed:
+            expected = [] if open_before is None else [("withdrawn", open_before.start)]
+        else:
+            moved = open_before is None or open_before.start != start
+            new = open_before is not None and start > open_before.suspected_at
+            expected = [("withdrawn", open_before.start)] if new else []
+            expected += [("suspected", start)] if moved else []
+            expected += [("confirmed", start)] if changed >= 0.9 else []
+        assert found == expected
+        assert life.head.confirmed_start == (start if ("confirmed", start) in found else confirmed)
+
+
+def test_the_rule_may_change_under_way():
+    life = Life(confirm_after=100)
+    life.quiet(10)
+    assert states(life.see(10, changed=0.8)) == [(1, "suspected", 10)]
+    life.head.alarm = Alarm(0.9)
+    assert life.see(10, changed=0.8) == []
+    life.head.alarm, life.head.settings.confirm_after = None, 2
+    assert states(life.see(10, changed=0.8)) == [(1, "confirmed", 10)]
 
 
 def confirmed_at_20():

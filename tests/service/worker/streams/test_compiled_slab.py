@@ -43,8 +43,7 @@ def slab_of(name):
     model = LEARNED[name] if name in LEARNED else build(name, KINDS[name])
     slab = Slab(model, 10, "cpu", chunk_bytes=1)  # a row to a chunk but the first
     size = slab.model.scaled
-    prior = slab.prior([2.0] * size, [1.5] * size)
-    return slab, [slab.add(slab.start(prior), prior) for _ in range(STREAMS)]
+    return slab, slab.begin([[2.0] * size] * STREAMS, [[1.5] * size] * STREAMS)
 
 
 def beside(name):

@@ -12,7 +12,7 @@ import pytest
 import torch
 
 import service.samples
-from model_core import artifact, codec, quantiles
+from model_core import artifact, quantiles
 from model_core.transfer import to_host
 from service.wire import (
     Act,
@@ -195,7 +195,7 @@ def test_states_of_a_slab_are_copied_together(benches, monkeypatch):
     found = [bench.worker.engine.streams[0, name] for name in names]
     streams = [s for s in found if s.live().checkpoint != s.live().seq]
     assert len(streams) > 2
-    expected = [codec.encode(s.slab.model, s.slab.state(s.row)) for s in streams]
+    expected = [s.slab.encoded(s.row, s.slab.state(s.row)) for s in streams]
     monkeypatch.setattr(Stream, "commit_checkpoint", lambda _, blob: written.append(blob))
     monkeypatch.setattr(slabs, "to_host", lambda them: copies.append(1) or to_host(them))
     bench.worker.engine.checkpoint(0, streams)

@@ -11,6 +11,7 @@ import tracemalloc
 import weakref
 from pathlib import Path
 
+import numpy as np
 import pytest
 import torch
 from torch.utils._python_dispatch import TorchDispatchMode
@@ -114,9 +115,8 @@ def regimes():
 def test_a_slab_grows_without_a_copy_and_shrinks_again(regimes):
     with torch.inference_mode(), Allocated() as allocated:
         slab = Slab(regimes, 50, "cpu", chunk_bytes=4 * MIB)
-        prior = slab.prior([0.0], [1.0])
-        state = slab.start(prior)
-        rows = [slab.add(state, prior) for _ in range(200)]
+        rows = [slab.begin([[0.0]], [[1.0]])[0] for _ in range(200)]
+        state = slab.state(rows[0])
         assert slab.nbytes < 1.1 * 200 * slab.row_bytes
         assert 0.8 * allocated.now < slab.nbytes < 1.2 * allocated.now
         assert allocated.peak < 1.3 * slab.nbytes
@@ -164,13 +164,13 @@ def test_streams_begun_together_are_as_those_begun_alone(regimes):
         locations, scales = [[0.5], [-2.0], [7.0]], [[1.0], [3.0], [0.25]]
         rows = slab.begin(locations, scales)
         for row, location, scale in zip(rows, locations, scales, strict=True):
-            prior = slab.prior(location, scale)
-            alone = slab.add(slab.start(prior), prior)
+            (alone,) = slab.begin([location], [scale])
             for mine, other in zip(slab.state(row)[1:-1], slab.state(alone)[1:-1], strict=True):
                 assert torch.equal(mine, other)
             for mine, other in zip(slab.state(row).stats, slab.state(alone).stats, strict=True):
                 assert torch.equal(mine, other)
-            assert torch.equal(slab.row_prior(row).location, prior.location)
+            assert torch.equal(slab.row_prior(row).location, slab.row_prior(alone).location)
+            assert np.array_equal(slab.ranks(row), slab.ranks(alone))
 
 
 def test_streams_on_the_host_are_counted(make_bench):

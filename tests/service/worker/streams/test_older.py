@@ -83,7 +83,7 @@ def test_streams_of_version_0_1(make_bench, close, tmp_path, name, length):
     observations = series(KINDS[shape], length + 40)
     for each in (bench, plain):
         each.default_model = "gaussian"
-        each.ask(Configure("a", settings), status=201)
+        each.ask(Configure("a", {"confirm_after": 10, **settings}), status=201)
         each.observe("a", observations[:length])
     bench.crash()
     age(bench, "a")
@@ -91,6 +91,61 @@ def test_streams_of_version_0_1(make_bench, close, tmp_path, name, length):
     close(bench.observe("a", observations[length:]), plain.observe("a", observations[length:]))
     assert [r.seq for r in bench.records("a")] == list(range(length + 40))
     assert bench.head("a").x_dim == KINDS[shape].x_dim
+
+
+SHIFTED = [0.3 * (-1) ** i for i in range(60)] + [4.0 + 0.3 * (-1) ** i for i in range(40)]
+
+
+def confirmed(events):
+    return [(e.id, e.start, e.suspected_at, e.confirmed_at) for e in events if e.confirmed_at]
+
+
+@pytest.mark.parametrize("length", [0, 7, 45, 62])
+def test_streams_of_earlier_versions_stay_at_ten_observations(make_bench, length):
+    """Their settings name no rule, as ten observations were the default."""
+    bench, explicit = make_bench(), make_bench(db=1)
+    for each, settings in ((bench, {}), (explicit, {"confirm_after": 10})):
+        each.ask(Configure("a", settings), status=201)
+        each.observe("a", SHIFTED[:length])
+    bench.crash()
+    age(bench, "a")
+    assert bench.head("a").settings.confirm_probability is None
+    changed = {"history": 500, "hazard": 0.02}  # also where nothing was observed yet
+    for each in (bench, explicit):
+        found = each.ask(Configure("a", changed))["settings"]
+        assert (found["confirm_after"], found["confirm_probability"]) == (10, None)
+        each.observe("a", SHIFTED[length:])
+    assert confirmed(bench.events("a")) == confirmed(explicit.events("a"))
+    ((_, start, suspected, at),) = confirmed(bench.events("a"))
+    assert (start, at) == (60, suspected + 10)
+
+
+def forget(bench, stream):
+    """Have the head be as a worker that does not know the setting would write it."""
+    key, p = keys.heads(bench.partition(stream)), bench.partition(stream)
+    head = decoded(wire.decode_head, bench.client.hget(key, stream), "head", stream)
+    plain = msgspec.msgpack.decode(wire.encode(head))
+    del plain["settings"]["confirm_probability"]
+    bench.client.hset(keys.heads(p), stream, wire.encode(plain))
+
+
+@pytest.mark.parametrize("length", [0, 20, 45, 62])
+def test_an_older_worker_on_the_way_leaves_a_stream_its_rule(make_bench, length):
+    """It confirms by the alarm, too, and keeps it; settings that it does not know it drops."""
+    bench, plain = make_bench(), make_bench(db=1)
+    for each in (bench, plain):
+        each.ask(Configure("a", {"confirm_probability": 0.9}), status=201)
+        each.observe("a", SHIFTED[:length])
+    bench.crash()
+    forget(bench, "a")
+    found = bench.ask(Configure("a", {"hazard": 0.02}))
+    assert found["settings"]["confirm_probability"] == 0.9
+    assert (found["settings"]["confirm_after"], found["sensitivity"]) == (None, None)
+    plain.ask(Configure("a", {"hazard": 0.02}))
+    for each in (bench, plain):
+        each.observe("a", SHIFTED[length:])
+    assert confirmed(bench.events("a")) == confirmed(plain.events("a"))
+    assert len(confirmed(bench.events("a"))) == 1
 
 
 def test_the_bytes_of_a_head_and_a_record():

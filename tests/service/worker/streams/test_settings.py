@@ -204,6 +204,60 @@ def test_the_default_model_is_the_commands(make_bench):
     assert bench.head("a").settings.model == "bernoulli@1"
 
 
+def rule(summary):
+    settings = summary["settings"]
+    return settings["confirm_after"], settings["confirm_probability"]
+
+
+def test_a_stream_has_one_rule_of_confirmation(bench):
+    assert rule(bench.ask(Configure("a", {}), status=201)) == (None, 0.99)
+    bench.observe("implicit", [1.0])
+    assert bench.head("implicit").settings.confirm_probability == 0.99
+    assert bench.head("implicit").alarm.threshold == 0.99
+    for seen in ([], labels(5), labels(30)):
+        bench.observe("a", seen)
+        assert rule(bench.ask(Configure("a", {"confirm_after": 4}))) == (4, None)
+        assert bench.head("a").alarm is None
+        assert rule(bench.ask(Configure("a", {"hazard": 0.02}))) == (4, None)
+        assert rule(bench.ask(Configure("a", {"confirm_probability": 0.8}))) == (None, 0.8)
+        assert rule(bench.ask(Configure("a", {"hazard": 0.01}))) == (None, 0.8)
+        assert bench.head("a").alarm.threshold == 0.8
+        bench.stop()
+
+
+@pytest.mark.parametrize("first", [{"confirm_after": 30}, {"confirm_probability": 0.99999}])
+def test_either_rule_takes_over_under_way(bench, first):
+    y = [*labels(60), 3.0, 3.2, 2.9]
+    bench.ask(Configure("a", {**KNOWN, **first}), status=201)
+    bench.observe("a", y)
+    (event,) = bench.events("a")
+    assert event.state == "suspected"
+    assert 0.8 < bench.head("a").changed_probability < 0.99999
+    # Each decides with the next observation.
+    other = {"confirm_probability": 0.8} if "confirm_after" in first else {"confirm_after": 1}
+    bench.ask(Configure("a", other))
+    bench.observe("a", [3.1])
+    (event,) = bench.events("a")
+    assert (event.state, event.confirmed_at) == ("confirmed", 63)
+
+
+def test_a_sensitivity_is_before_both_rules_and_leaves_the_one_there_was(bench):
+    asked = {"sensitivity": {"false_alarms_per_1000": 0.1}}
+    for stream, given, threshold in (
+        ("a", {"confirm_after": 4}, None),
+        ("b", {"confirm_probability": 0.8}, 0.8),
+    ):
+        bench.ask(Configure(stream, {**KNOWN, **given}), status=201)
+        bench.observe(stream, labels(5))
+        expected = rule(bench.ask(Configure(stream, {})))
+        found = bench.ask(Configure(stream, asked))
+        assert bench.head(stream).alarm.threshold == found["sensitivity"]["threshold"] > 0.9
+        assert rule(found) == expected
+        assert rule(bench.ask(Configure(stream, {"sensitivity": None}))) == expected
+        alarm = bench.head(stream).alarm
+        assert (alarm and alarm.threshold) == threshold
+
+
 def test_confirm_after(bench):
     bench.ask(Configure("a", {**KNOWN, "confirm_after": 4}), status=201)
     answers = bench.observe("a", labels(40) + [v + 6 for v in labels(20, seed=5)])

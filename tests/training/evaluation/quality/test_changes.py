@@ -55,5 +55,6 @@ def test_a_model_finds_large_shifts_in_normal_series(monkeypatch):
     assert (confirmed.method, crossed.method) == ("gaussian, confirmed", "gaussian, changed > .9")
     assert confirmed.found == crossed.found == (1.0,)
     assert crossed.delay[0] <= 4
-    assert confirmed.delay[0] == pytest.approx(crossed.delay[0] + 10, abs=3)
+    # From .9 to .99 it takes one observation of a large shift, or none.
+    assert crossed.delay[0] <= confirmed.delay[0] <= crossed.delay[0] + 1
     assert confirmed.false.mean <= 3.0

@@ -94,6 +94,17 @@ def test_the_page_is_by_itself(folder, tmp_path):
     assert len(numbers["nab"]) == len(results.nab)
 
 
+def test_anomalies_alone(folder):
+    result = CliRunner().invoke(app, ["nab", "--data", str(folder), "--model", "gaussian"])
+    assert result.exit_code == 0, result.stderr
+    for row in ("gaussian, anomaly, alarms", "gaussian, anomaly ", "windowed Gaussian"):
+        assert row in result.stdout
+    (folder / "nab.npz").unlink()
+    result = CliRunner().invoke(app, ["nab", "--data", str(folder)])
+    assert result.exit_code == 2
+    assert "expected nab.npz" in result.stderr
+
+
 def test_a_folder_without_data_is_refused(tmp_path):
     result = CliRunner().invoke(app, ["all", "--data", str(tmp_path)])
     assert result.exit_code == 2

@@ -5,7 +5,10 @@ import math
 import numpy as np
 import pytest
 
+from model_core.upm.builtin import Options, build
+from training.evaluation.online import Settings, follow
 from training.evaluation.quality import nab
+from training.evaluation.quality.families import FAMILIES
 
 
 def window(n, *spans):
@@ -67,12 +70,59 @@ def test_a_threshold_comes_from_the_other_half():
     n = 1000
     weighted = [nab.weights(window(n, (400, 450))) for _ in range(8)]
     same = nab.score([flags(n, 400)] * 8, weighted, np.random.default_rng(0))
-    assert same == (pytest.approx(100.0), pytest.approx(100.0), pytest.approx(0.0))
+    assert same[:3] == (pytest.approx(100.0), pytest.approx(100.0), pytest.approx(0.0))
+    assert math.isnan(same.fixed)
     # Thresholds of one series say nothing of another: in-sample is better.
     rng = np.random.default_rng(1)
     noise = [rng.random(n) for _ in range(8)]
     found = nab.score(noise, weighted, rng)
     assert found.mean < found.in_sample
+
+
+def test_an_alarm_silences_those_that_follow():
+    score = flags(1000, 5, 6, 104, 105, 106, 204, 400)
+    assert nab.alarms(score, 1.0) == [5, 105, 400]
+    assert nab.alarms(score, 1.1) == []
+
+
+def test_alarms_are_scored_as_detections_are():
+    """With none within the silence of another both scores are the same."""
+    score = flags(1000, 200, 430, 600, 700, 850)
+    swept, alarmed = nab.curve([score], [TWO]), nab.alarm_curve([score], [TWO])
+    assert alarmed.at(nab.ALARM) == pytest.approx(swept.at(1.0))
+    # One that is strange all along costs an alarm in 100 observations, and no more.
+    long = np.zeros(1000)
+    long[480:700] = 1.0
+    false = 100 * sum(TWO.weight[at] for at in (480, 580, 680)) / 4
+    assert nab.alarm_curve([long], [TWO]).at(nab.ALARM) == pytest.approx(false)
+
+
+def test_a_threshold_is_fixed_for_alarms():
+    n = 1000
+    weighted = [nab.weights(window(n, (400, 450))) for _ in range(8)]
+    scores = [0.9991 * flags(n, 400) for _ in range(8)]
+    found = nab.score_alarms(scores, weighted, np.random.default_rng(0))
+    assert (found.in_sample, found.fixed) == (pytest.approx(100.0), pytest.approx(100.0))
+    nothing = [0.9989 * each for each in scores]
+    assert nab.score_alarms(nothing, weighted, np.random.default_rng(0)).fixed == 0.0
+
+
+@pytest.mark.parametrize("family", FAMILIES, ids=[family.name for family in FAMILIES])
+def test_quiet_series_raise_few_alarms(family):
+    rng = np.random.default_rng(8)
+    y = [family.draw(rng, 1500)[:, None].tolist() for _ in range(3)]
+    found = [each.answers.anomaly for each in follow(build("gaussian", Options()), y, Settings())]
+    raised = sum(len(nab.alarms(np.nan_to_num(each), nab.ALARM)) for each in found)
+    assert raised <= 5 * 4.5  # 5 per 1,000 observations
+    labels = [np.nanmean(each[100:] > 0.5) for each in found]
+    assert 0.3 < np.mean(labels) < 0.9
+
+
+def test_an_outlier_is_an_anomaly_at_once():
+    y = np.random.default_rng(9).normal(size=(10, 600, 1))
+    y[:, 500] = 8.0
+    followed = follow(build("gaussian", Options()), y.tolist(), Settings())
+    assert min(each.answers.anomaly[500] for each in followed) > 0.999
 
 
 def test_the_windowed_gaussian_by_hand():

@@ -1,0 +1,38 @@
+"""`anomaly.observe_rows`, compiled from the functions that also run without a compiler."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+from numba import extending
+
+from model_core import anomaly
+from model_core.compiled.jit import OPTIONS, Floats, Ints, compiled, locked
+
+for _function in (anomaly.merge, anomaly.rank, anomaly.distance, anomaly.observe):
+    extending.register_jitable(**OPTIONS)(_function)
+_observe = anomaly.observe
+
+
+@compiled
+def _observe_rows(
+    states: Floats, rows: Ints, surprises: Floats, labels: Floats, anomalies: Floats
+) -> None:
+    for i in range(len(rows)):
+        if math.isfinite(surprises[i]):
+            anomalies[i] = _observe(states[rows[i]], surprises[i], labels[i])
+
+
+def observe_rows(states: Floats, rows: Ints, surprises: Floats, labels: Floats) -> Floats:
+    """As `anomaly.observe_rows`."""
+    anomalies = np.full(len(rows), np.nan)
+    _observe_rows(states, rows, surprises, labels, anomalies)
+    return anomalies
+
+
+def compile() -> None:
+    """Compile, or load from the cache, and have it serve from then on. Any thread may."""
+    nothing = np.empty(0)
+    locked(observe_rows, np.empty((0, 0)), nothing.astype(np.int64), nothing, np.empty((0, 0)))
+    anomaly.use(observe_rows)

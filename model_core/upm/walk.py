@@ -1,0 +1,85 @@
+"""A random walk with momentum, which forecasts are averaged with; it has no vote on changes.
+
+The label to come is expected at `l + phi c`: the last label `l` and the change `c` that led to it,
+times the autoregression `phi` of changes, with noise of a Student-t of `TAILS` degrees of freedom.
+Its squared scale `q / n` and `phi = b / a` are learned by iteratively reweighted least squares
+(Lange, Little & Taylor 1989, *JASA* 84), and forgotten: with `e` the error, `z` the same in scales,
+`d = y - l` and `g = (TAILS + 1) / (TAILS + z^2)`,
+
+    q' = F q + g e^2,   n' = F n + 1,   a' = G a + (1 - G) + g c^2 n / q,   b' = G b + g c d n / q,
+    c' = min(g, 1) d,
+
+so the change that leads to an outlier does not go on, and no forecast runs away. The walk's weight
+`v` in the answer is what Bayes' rule makes of it beside the hypotheses' mixture, with a fixed share
+(Herbster & Warmuth 1998, *Machine Learning* 32):
+
+    v' = (1 - SHARE) v p_walk(y) / (v p_walk(y) + (1 - v) p(y)) + SHARE / 2.
+
+Why not a part of each regime: it explains any step and any drift, so it would hide their changes.
+What is kept of a stream is (B, 2 + 5 d), in its units: `v`, `n`; `l`, `c`, `q`, `a`, `b`.
+"""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from model_core.components import StudentT
+
+TAILS = 3.0  # degrees of freedom
+FORGET, FORGET_MOMENTUM = 0.98, 0.99  # `F`, `G`
+SHARE = 0.01
+FLOOR = 1e-8  # of a squared scale, of the stream's: constant labels leave no noise
+COLUMNS = 5  # for each output
+
+
+def begin(location: Tensor) -> Tensor:
+    """Before the first label, as if two errors of one scale were seen; location: (B, d)."""
+    start = location.new_tensor([0.5, 2.0]).expand(len(location), 2)
+    nothing = torch.zeros_like(location)
+    one = torch.ones_like(location)
+    return torch.cat((start, nothing, nothing, 2 * one, one, nothing), -1)
+
+
+def weight(kept: Tensor) -> Tensor:
+    """`v` (B, 1)."""
+    return kept[:, :1]
+
+
+def forecast(kept: Tensor) -> StudentT:
+    """Of the label to come, (B, d) in the stream's units."""
+    _, count, last, change, square, a, b = _parts(kept)
+    loc = last + (b / a).clamp(-1, 1) * change
+    return StudentT(torch.full_like(loc, TAILS), loc, (square / count).sqrt())
+
+
+def advance(kept: Tensor, y: Tensor, labelled: Tensor, lead: Tensor) -> Tensor:
+    """One observation later; y: (B, d) in the stream's units, anything where not `labelled` (B,).
+
+    lead: (B,) log density of the label by the walk less that by the hypotheses. After a missing
+    label there is no change that could go on.
+    """
+    share, count, last, change, square, a, b = _parts(kept)
+    error, precision, moved = y - forecast(kept).loc, count / square, y - last
+    g = (TAILS + 1) / (TAILS + precision * error.square())
+    pull = g * precision * change
+    won = torch.sigmoid(torch.logit(share) + lead.unsqueeze(-1))
+    learned = torch.cat(
+        (
+            (1 - SHARE) * won + SHARE / 2,
+            FORGET * count + 1,
+            y,
+            g.clamp(max=1) * moved,
+            FORGET * square + g * error.square() + FLOOR,
+            FORGET_MOMENTUM * a + (1 - FORGET_MOMENTUM) + pull * change,
+            FORGET_MOMENTUM * b + pull * moved,
+        ),
+        -1,
+    )
+    rest = torch.cat((share, count, last, torch.zeros_like(change), square, a, b), -1)
+    return torch.where(labelled.unsqueeze(-1), learned, rest)
+
+
+def _parts(kept: Tensor) -> tuple[Tensor, ...]:
+    outputs = (kept.shape[-1] - 2) // COLUMNS
+    return torch.split(kept, [1, 1, *[outputs] * COLUMNS], -1)

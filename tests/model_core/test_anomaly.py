@@ -1,0 +1,184 @@
+"""Ranks by a sketch of fixed size, beside those of all that came; the anomaly they make."""
+
+import bisect
+import math
+
+import numpy as np
+import pytest
+
+from model_core import anomaly
+
+N = 20_000
+RNG = np.random.default_rng
+
+
+def walk(n):
+    return RNG(1).normal(size=n).cumsum()
+
+
+SERIES = {
+    "normal": RNG(0).normal(size=N),
+    "heavy": np.exp(3 * RNG(0).normal(size=N)),
+    "rising": np.arange(N) + 1e3 * RNG(0).normal(size=N),
+    "falling": -np.arange(N) + 1e3 * RNG(0).normal(size=N),
+    "walk": walk(N),
+    "shifted": RNG(0).normal(size=N) + 5 * (np.arange(N) > N / 2),
+    "few": RNG(0).integers(0, 7, N).astype(float),
+    "rounded": np.round(RNG(0).normal(size=N), 2),
+    "sorted": np.sort(RNG(0).normal(size=N)),
+    "reversed": np.sort(RNG(0).normal(size=N))[::-1],
+    "constant": np.zeros(N),
+}
+
+
+def exact_ranks(values):
+    """Share of values as large, this one counted, by keeping them all."""
+    past, ranks = [], []
+    for value in values:
+        place = bisect.bisect_left(past, value)
+        ranks.append((1 + len(past) - place) / (1 + len(past)))
+        past.insert(place, value)
+    return np.array(ranks)
+
+
+def sketched_ranks(values):
+    state = anomaly.start([], []).tolist()
+    return np.array([anomaly.rank(state, 0, value) for value in values.tolist()]), state
+
+
+def sketch(state):
+    used = int(state[0])
+    return state[1 : 1 + used], state[1 + anomaly.POINTS :][:used]
+
+
+@pytest.mark.parametrize("name", SERIES)
+def test_ranks_are_those_of_all_that_came(name):
+    values = SERIES[name]
+    ranks, state = sketched_ranks(values)
+    off = np.abs(np.log10(ranks) - np.log10(exact_ranks(values)))
+    assert off.max() < 0.15
+    assert off.mean() < 0.04
+    assert anomaly.valid(np.array(state))
+    kept, weights = sketch(state)
+    assert sum(weights) == N
+    assert kept == sorted(kept)
+    assert kept[-1] == values.max()
+
+
+def test_ranks_are_exact_as_long_as_few_values_came():
+    for values in (SERIES["normal"][: anomaly.POINTS - 1], SERIES["few"]):
+        ranks, _ = sketched_ranks(values)
+        assert np.array_equal(ranks, exact_ranks(values))
+
+
+def test_the_largest_so_far_is_known_as_such():
+    values = SERIES["walk"]
+    ranks, _ = sketched_ranks(values)
+    peak = np.maximum.accumulate(values)
+    newest = np.flatnonzero(values[1:] > peak[:-1]) + 1
+    assert len(newest) > 10
+    assert np.array_equal(ranks[newest], 1 / (newest + 1))
+
+
+def test_distance_is_that_of_a_moving_mean_from_all_before():
+    labels = RNG(2).normal(3.0, 2.0, (300, 2))
+    labels[40, 1] = math.nan  # one output is missing
+    state = anomaly.start([3.0, 0.0], [2.0, 0.5]).tolist()
+    found = [anomaly.distance(state, label) for label in labels.tolist()]
+    scaled = (labels - [3.0, 0.0]) / [2.0, 0.5]
+    moving = [scaled[0, 0], scaled[0, 1]]
+    for t in range(1, 300):
+        total = 0.0
+        for i in range(2):
+            if math.isnan(scaled[t, i]):
+                continue
+            moving[i] += (scaled[t, i] - moving[i]) / 8
+            past = scaled[:t, i][np.isfinite(scaled[:t, i])]
+            if len(past) > 1:
+                total += (moving[i] - past.mean()) ** 2 / past.var(ddof=1)
+        assert found[t] == pytest.approx(total, rel=1e-9)
+
+
+def run(surprises, labels):
+    labels = labels.reshape(len(labels), -1)
+    outputs = labels.shape[1]
+    states = anomaly.start([0.0] * outputs, [1.0] * outputs)[None]
+    rows = np.zeros(len(surprises), dtype=np.int64)
+    return anomaly.observe_rows(states, rows, surprises, labels), states
+
+
+def test_of_what_does_not_change_it_is_about_uniform():
+    found = []
+    for seed in range(10):
+        y = RNG(seed).normal(size=2000)
+        found.append(run(0.5 * y**2, y)[0][200:])
+    found = np.concatenate(found)
+    assert found.mean() == pytest.approx(0.5, abs=0.03)
+    for level in (0.5, 0.9, 0.99):
+        assert (found > level).mean() == pytest.approx(1 - level, rel=0.8)
+    assert (found > 0.999).mean() < 0.005
+
+
+def test_an_outlier_and_a_shift_are_strange():
+    y = RNG(3).normal(size=1000)
+    y[500] = 8.0
+    found, _ = run(0.5 * y**2, y)
+    assert found[500] > 0.999
+    y = RNG(3).normal(size=1000)
+    y[500:] += 4.0  # the filter gets used to it: its surprises are those of the noise
+    found, _ = run(0.5 * (y - 4.0 * (np.arange(1000) > 505)) ** 2, y)
+    assert found[500:520].max() > 0.9998
+
+
+def test_a_class_has_the_rank_of_its_surprise():
+    surprises = SERIES["few"][:500]
+    found, _ = run(surprises, np.empty((500, 0)))
+    assert np.allclose(found, 1 - exact_ranks(surprises))
+    assert found[100:].max() < 0.9  # ties count as strange: what comes all the time is not
+
+
+def test_without_a_label_a_row_stays_as_it_is():
+    states = np.stack([anomaly.start([0.0], [1.0])] * 2)
+    anomaly.observe_rows(states, np.array([0, 1, 0]), np.array([1.0, 2.0, 0.5]), np.ones((3, 1)))
+    before = states.copy()
+    nothing = np.array([math.nan, math.inf])
+    found = anomaly.observe_rows(states, np.array([0, 1]), nothing, np.ones((2, 1)))
+    assert np.isnan(found).all()
+    assert np.array_equal(states, before)
+
+
+def test_labels_of_any_size_leave_numbers_finite():
+    y = np.array([1e100, -1e100, 1e300, 0.0, 1e-300] * 40)
+    found, states = run(np.abs(y) / 1e295, y)
+    assert np.isfinite(found).all()
+    assert anomaly.valid(states[0])
+
+
+@pytest.mark.parametrize("outputs", [0, 1, 3])
+def test_compiled_it_is_the_same_to_the_last_bit(outputs, monkeypatch):
+    compiled = pytest.importorskip("model_core.compiled.anomaly")
+    rng = RNG(outputs)
+    rows = rng.integers(0, 5, 4000)
+    surprises = np.where(rng.random(4000) < 0.2, rng.integers(0, 3, 4000), rng.normal(size=4000))
+    surprises[::17] = math.nan
+    labels = np.exp(rng.normal(size=(4000, outputs)))
+    if outputs:
+        labels[::29, 0] = math.nan
+    mine = np.stack([anomaly.start([0.5] * outputs, [2.0] * outputs)] * 5)
+    other = mine.copy()
+    monkeypatch.setattr(anomaly._Compiled, "rows", None)
+    found = anomaly.observe_rows(mine, rows, surprises, labels)
+    again = compiled.observe_rows(other, rows, surprises, labels)
+    assert np.array_equal(found, again, equal_nan=True)
+    assert np.array_equal(mine, other)
+
+
+@pytest.mark.parametrize(
+    ("at", "value"),
+    [(0, 48.0), (0, -1.0), (0, 2.5), (0, math.nan), (1, 1e9), (1, math.inf), (49, 0.0), (-5, 0.0)],
+)
+def test_what_is_no_state_is_found(at, value):
+    _, states = run(SERIES["normal"][:100], SERIES["normal"][:100])
+    assert anomaly.valid(states[0])
+    states[0, at] = value
+    assert not anomaly.valid(states[0])
