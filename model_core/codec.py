@@ -18,7 +18,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from model_core import anomaly
+from model_core import anomaly, season
 from model_core.belief import Belief
 from model_core.errors import CorruptState
 from model_core.filter import FilterState, Prior, init, leaves, rebuild
@@ -30,16 +30,19 @@ VERSION = 1
 _PREFIX = struct.Struct("<4sHI")
 _CHECKSUM = struct.Struct("<I")
 _DTYPES = {"f64": torch.float64, "i64": torch.int64}
-_RANKS = "anomaly"
+_RANKS, _SEASON = "anomaly", "season"
 _NAMES = {np.dtype("<f8"): "f64", np.dtype("<i8"): "i64"}
 
 
 def encode(
-    model: UnderlyingModel, state: FilterState, ranks: NDArray[np.float64] | None = None
+    model: UnderlyingModel,
+    state: FilterState,
+    ranks: NDArray[np.float64] | None = None,
+    seasons: NDArray[np.float64] | None = None,
 ) -> bytes:
     """Bytes of one stream's state (every tensor with batch 1).
 
-    ranks: its state of `anomaly`, which older versions pass over.
+    ranks, seasons: its states of `anomaly` and `season`, which older versions pass over.
     """
     state = rebuild(state, to_host([each.detach() for each in leaves(state)]))
     alive = np.flatnonzero(np.isfinite(_numbers(state.belief.log_prob)))
@@ -54,6 +57,8 @@ def encode(
         arrays["context"] = _numbers(state.context)
     if ranks is not None:
         arrays[_RANKS] = ranks
+    if seasons is not None:
+        arrays[_SEASON] = seasons
     table = [[name, _NAMES[each.dtype], list(each.shape)] for name, each in arrays.items()]
     header = json.dumps({"kind": model.kind, "arrays": table}, separators=(",", ":")).encode()
     payload = b"".join(each.tobytes() for each in arrays.values())
@@ -101,6 +106,17 @@ def decode_ranks(model: UnderlyingModel, blob: bytes, size: int) -> NDArray[np.f
     if not anomaly.valid(ranks):
         raise CorruptState(f"state's array {_RANKS!r} is no sketch of ranks")
     return np.asarray(ranks)
+
+
+def decode_season(model: UnderlyingModel, blob: bytes) -> NDArray[np.float64]:
+    """State of `season` from bytes. Raises CorruptState, also where there is none."""
+    found = _arrays(blob, model.kind).get(_SEASON)
+    if found is None:
+        raise CorruptState(f"state has no array {_SEASON!r}")
+    values = np.asarray(found.numpy())
+    if values.dtype != np.float64 or values.ndim != 1 or not season.valid(values):
+        raise CorruptState(f"state's array {_SEASON!r} is no state of a season")
+    return values
 
 
 def _checked(blob: bytes) -> tuple[bytes, int]:

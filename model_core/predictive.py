@@ -86,6 +86,10 @@ class Mixture(NamedTuple):
             kept = (each[row : row + 1, at] for each in self.components.parameters())
             yield Mixture(log_weight[at].unsqueeze(0), self.components.rebuilt(*kept))
 
+    def shifted(self, by: Tensor) -> Mixture:
+        """Predictive of labels that are larger by `by` (B,); of families with a location."""
+        return Mixture(self.log_weight, self.components.shifted(by))
+
     def sample(self, draws: int, generator: torch.Generator | None = None) -> Tensor:
         """Draws (B, draws, d)."""
         chosen = torch.multinomial(self.log_weight.exp(), draws, True, generator=generator)

@@ -133,6 +133,14 @@ def recent(state: Floats, count: int) -> Floats:
     return _labels(state, count) - _seasons(state, count, LAYERS)
 
 
+def offsets(state: Floats, count: int) -> Floats:
+    """Season, as it is known now, of up to `count` of the last labels, oldest first.
+
+    Of labels from before a season was given up there are none.
+    """
+    return _seasons(state, min(count, _head(state).known), LAYERS)
+
+
 def periods(state: Floats) -> list[int]:
     """Periods in observations, shorter ones first; empty: no season."""
     return [layer.period for layer in layers(state)]

@@ -33,6 +33,13 @@ class Summary:
             return self
         return Summary(self.numbers[chosen], self.outputs, self.support)
 
+    def shifted(self, by: Floats) -> Summary:
+        """Those of numbers that are larger by `by` (B,)."""
+        shifted = Summary(self.numbers.copy(), self.outputs, self.support)
+        shifted.mean[:] += by[:, None]
+        shifted.quantiles[:] += by[:, None, None]
+        return shifted
+
     @property
     def mean(self) -> Floats:
         """(B, d), of classes their probabilities (B, J)."""

@@ -61,6 +61,10 @@ class Components(Protocol):
         """The same family, all its tensors changed in shape alike."""
         ...
 
+    def shifted(self, by: Tensor) -> Self:
+        """Distributions of labels that are larger by `by` (B,); of families with a location."""
+        ...
+
     def marginals(self, weight: Tensor) -> tuple[Tensor, Components]:
         """Mixture of each output alone, from weights (B, M): weights (B, M, d, k) and a family.
 
@@ -126,6 +130,12 @@ class Family:
         """Diagonal: that of many outputs and components would not fit into memory."""
         own: Any = self
         return torch.diag_embed(average(log_weight, own.variance()))
+
+    def shifted(self, by: Tensor) -> Self:
+        """Distributions of labels that are larger by `by` (B,); of families with a location."""
+        own: Any = self
+        moved: Self = own._replace(loc=own.loc + by.reshape(-1, *[1] * (own.loc.dim() - 1)))
+        return moved
 
     def mapped(self, change: Callable[[Tensor], Tensor]) -> Self:
         """With what was computed of its tensors and kept."""

@@ -40,6 +40,10 @@ class Blend(_Blend, Family):
         """The same family with other tensors."""
         return type(self)(self.each.rebuilt(*parameters[:-1]), parameters[-1])
 
+    def shifted(self, by: Tensor) -> Self:
+        """All of the family."""
+        return self._replace(each=self.each.shifted(by))
+
     def named(self) -> dict[str, Tensor]:
         """Those of the family, of the shape of the weights, and the weights."""
         shape = self.log_weight.shape

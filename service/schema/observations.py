@@ -246,6 +246,11 @@ class StreamForm(Form):
     season: Annotated[StrictInt, Field(ge=2, le=MAX_SEASON), WHOLE] | None = Field(
         None, description="period of an `autoregressive` stream's season, in observations"
     )
+    seasonal: StrictBool = Field(
+        False,
+        description="whether to find seasons in the labels, and to keep them out of forecasts' "
+        "errors and of changes; for models of one real label",
+    )
     sensitivity: SensitivityForm | None = Field(
         None,
         description="target false-alarm rate: confirm a change at the probability calibrated "

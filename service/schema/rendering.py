@@ -19,6 +19,7 @@ from service.schema.responses import (
     Predictive,
     Recorded,
     RecordedSupervision,
+    Season,
     Segment,
     Sensitivity,
     StreamEvent,
@@ -117,7 +118,13 @@ def summary(name: str, head: wire.Head) -> StreamSummary:
         last_event=event(head.last_event),
         mean_log_score=head.log_score_sum / head.scored if head.scored else None,
         pruned_mass=head.pruned_mass_sum,
+        season=season(head.season),
     )
+
+
+def season(stored: wire.Season | None) -> Season | None:
+    """Return the season of a stream, if it has one now."""
+    return Season(stored.periods) if stored is not None and stored.periods else None
 
 
 def glance(name: str, head: wire.Head, labels: list[float | None]) -> Glance:

@@ -93,6 +93,15 @@ Suspected = Annotated[Event | None, doc("the suspected change")]
 Confirmed = Annotated[Event | None, doc("the last confirmed change")]
 
 
+class Season(Response):
+    """Season that was found in the labels of a stream."""
+
+    periods: Annotated[list[int], doc("in observations, shorter ones first")]
+
+
+Found = Annotated[Season | None, doc("only with the setting `seasonal`, once a season was found")]
+
+
 class Answer(Response):
     """Answer to one observation."""
 
@@ -130,6 +139,7 @@ class Answer(Response):
     provisional: Annotated[bool, doc("true: computed before earlier pending labels arrived")] = (
         False
     )
+    season: Found = None
 
 
 class ItemAnswer(Answer):
@@ -193,6 +203,7 @@ class StreamSummary(Response):
     last_event: Confirmed = sent(None)
     mean_log_score: float | None = sent(None)
     pruned_mass: float = sent(0.0)
+    season: Found = None
 
 
 class StreamName(Response):

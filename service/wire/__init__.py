@@ -47,11 +47,13 @@ from service.wire.records import (
     IdempotencyRecord,
     PendingSettings,
     Record,
+    Season,
     Sensitivity,
     StreamSettings,
 )
 
 __all__ = [
+    "Season",
     "Sensitivity",
     "Alarm",
     "Act",

@@ -54,6 +54,7 @@ class StreamSettings(Struct, omit_defaults=True, gc=False):
     label_window: int = 100  # observations that may wait behind a label to come
     sensitivity: Sensitivity | None = None
     confirm_probability: float | None = None
+    seasonal: bool = False  # whether seasons are found, and taken from the labels
 
     def updated(self, given: dict[str, Any]) -> StreamSettings:
         """Return settings of which some are replaced; either rule of confirmation ends the other.
@@ -113,6 +114,16 @@ class Event(Struct, omit_defaults=True, gc=False):
     verdict: bool | None = None  # a person's word: whether it was a change
 
 
+class Season(Struct, array_like=True, gc=False):
+    """Season of a stream: periods in observations, none once it was given up.
+
+    since: position that the filter last began anew at, because one was found or given up.
+    """
+
+    periods: list[int]
+    since: int
+
+
 class Head(Struct, omit_defaults=True, gc=False):
     """What a stream is, written with every commit that touches it."""
 
@@ -157,6 +168,7 @@ class Head(Struct, omit_defaults=True, gc=False):
     last_time: float | None = None  # of the last observation that had one; seconds since 1970
     alarm: Alarm | None = None  # None: changes are confirmed after `confirm_after` observations
     digest: str | None = None  # of the model's artifact; None: built in, or not recorded yet
+    season: Season | None = None  # None: no season was found so far
 
     def __post_init__(self) -> None:
         # Older workers keep the alarm of a stream, and drop the setting, which they do not know.
@@ -187,6 +199,7 @@ class Record(Struct, array_like=True, omit_defaults=True, gc=False):
     variance: list[list[float]] | None = None
     belief_override: list[tuple[int, float]] | None = None  # made just before this one
     anomaly: float | None = None
+    offset: float = 0.0  # season that the filter's label is less of
 
 
 class Hindsight(Struct, array_like=True, gc=False):

@@ -115,7 +115,7 @@ class CommandBatch:
         stream, task = queue.stream, queue.tasks[0]
         metrics.BATCH_SIZE.observe(len(coming))
         assert isinstance(task.command, Observe)
-        applied, refusal = observe_series(stream, coming, task.command.belief)
+        applied, refusal = observe_series(self.engine, stream, coming, task.command.belief)
         events.publish(stream, task)
         task.answers += coming[:applied]
         self.filling.add(*coming[:applied])

@@ -55,7 +55,7 @@ def act(engine: Engine, stream: Stream, command: Act) -> bytes:
         strategy=command.strategy,
         chosen=chosen,
         candidate=command.candidates[chosen],
-        values=choice.values[0].tolist(),
+        values=(choice.values[0] + stream.offset(len(head.pending))).tolist(),
         seed=None if command.strategy == "greedy" else command.seed,
     )
     return msgspec.json.encode(answer)

@@ -77,7 +77,17 @@ def _exact(engine: Engine, stream: Stream, command: Predict) -> list[Predictive]
     state, prior = slab.state(delayed_labels.newest(engine, stream)), slab.row_prior(stream.row)
     inputs = slab.inputs([_coming(stream, command)])
     found = horizon.mixtures(slab.model, state, prior, inputs, command.horizon)
+    if stream.season is not None:
+        seasons = _seasons(stream, command).to(slab.device)
+        found = (each.shifted(seasons[i]) for i, each in enumerate(found))
     return [summarise(each, command.quantiles)[0] for each in found]
+
+
+def _seasons(stream: Stream, command: Predict) -> Tensor:
+    """Seasons (horizon,) of the labels to come."""
+    first = len(stream.live().pending)
+    offsets = [stream.offset(first + i) for i in range(command.horizon)]
+    return torch.tensor(offsets, dtype=torch.float64)
 
 
 def _paths(engine: Engine, stream: Stream, command: Predict, count: int) -> Tensor:
@@ -89,7 +99,8 @@ def _paths(engine: Engine, stream: Stream, command: Predict, count: int) -> Tens
     )
     inputs = slab.inputs([_coming(stream, command)] * count)
     generator = torch.Generator(slab.device).manual_seed(command.seed)
-    return horizon.paths(slab.model, *rows, inputs, command.horizon, generator)
+    paths = horizon.paths(slab.model, *rows, inputs, command.horizon, generator)
+    return paths if stream.season is None else paths + _seasons(stream, command)[:, None].to(paths)
 
 
 def _summary(model: UnderlyingModel, drawn: Tensor, levels: Sequence[float]) -> Predictive:

@@ -72,10 +72,11 @@ def predictions(engine: Engine, stream: Stream, command: Predict) -> bytes:
     found = [Prediction() for _ in inputs]
     if stream.slab is not None:
         mixture, run_lengths = _mixture(engine, stream, command, inputs)
+        mixture = _of_labels(stream, mixture)
         found = _described(mixture, run_lengths, command)
     else:
         if warmup.varied(warmup.values_of(stream.buffer, model), model.y_dim):
-            mixture = _provisional(engine, stream, inputs)
+            mixture = _of_labels(stream, _provisional(engine, stream, inputs))
             found = _described(mixture, [head.seq] * mixture.log_weight.shape[1], command)
     for prediction, x in zip(found, inputs, strict=True):
         prediction.x = x or None
@@ -87,6 +88,12 @@ def predictions(engine: Engine, stream: Stream, command: Predict) -> bytes:
         predictions=found,
     )
     return msgspec.json.encode(answer)
+
+
+def _of_labels(stream: Stream, mixture: Mixture) -> Mixture:
+    """Mixture of the coming label, of one of the label less its season."""
+    offset = stream.offset(len(stream.live().pending))
+    return mixture.shifted(torch.full_like(mixture.log_weight[:, 0], offset)) if offset else mixture
 
 
 def _provisional(engine: Engine, stream: Stream, points: list[list[float]]) -> Mixture:

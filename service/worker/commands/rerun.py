@@ -16,7 +16,7 @@ from msgspec.structs import replace
 from model_core.upm.base import UnderlyingModel
 from service.observability import metrics
 from service.schema.rendering import NEAR
-from service.store.worker_reads import CHUNK, CorruptState, Store, Stored, unseal
+from service.store.worker_reads import Stored
 from service.wire import Event, Head, Record, StreamSettings
 from service.worker.commands import set_belief
 from service.worker.filtering import warmup
@@ -33,7 +33,10 @@ Steps = Generator[None, None, T]
 # the worker go on then.
 TICK, SERIES = 16, 512
 # Of the head in place, whatever the rerun found.
-KEPT = ("created_ms", "oldest", "last_time", "pending", "pending_supervision", "pending_settings")
+KEPT = (
+    "created_ms", "oldest", "last_time", "pending", "pending_supervision", "pending_settings",
+    "season",
+)  # fmt: skip
 
 
 class Rerun:
@@ -217,6 +220,8 @@ def adopt(
     stream.slab, stream.row, stream.buffer = found.stream.slab, found.stream.row, ()
     if stream.slab is None:
         stream.buffer = list(found.records)
+        stream.begin_season()
+        stream.resume_season()
     stream.relay(found.records)
     stream.drop_hindsight()
     publish_events(stream, changed, None)
@@ -258,42 +263,3 @@ def _reconciled(
             found[event.id] = replace(event, id=following)
             following += 1
     return found
-
-
-def retained(stream: Stream, store: Store, most: int, gaps: bool = False) -> list[Record]:
-    """The last `most` records, and those before them in the same chunk; ascending.
-
-    Raises CorruptState where one of them cannot be read, or is gone. With `gaps` they begin after
-    the last such one instead.
-    """
-    head, phase = stream.live(), stream.phase
-    recent, sealing = stream.recent()
-    first = max(0, head.seq - min(head.settings.history, most))
-    wanted = range((first + phase) // CHUNK, (head.sealed - 1 + phase) // CHUNK + 1)
-    missing = [number for number in wanted if number not in sealing]
-    stored = dict(zip(missing, store.chunks(stream.partition, stream.name, missing), strict=True))
-    for number, blob in stored.items():
-        if blob is None and not gaps and head.oldest <= number < (head.sealed + phase) // CHUNK:
-            raise CorruptState(f"chunk {number} of {stream.name!r} is missing")
-    blobs = {number: blob for number, blob in (stored | sealing).items() if blob is not None}
-    chunks = [_unsealed(stream.name, number, blob, gaps) for number, blob in blobs.items()]
-    records = {record.seq: record for chunk in chunks for record in chunk} | recent
-    found: list[Record] = []
-    for seq in range(head.seq - 1, max(0, wanted.start * CHUNK - phase) - 1, -1):
-        if seq not in records:
-            # Of the oldest chunk the first may never have been here: those of an imported stream.
-            within = (seq + phase) // CHUNK > head.oldest or min(records, default=seq) < seq
-            if within and not gaps:
-                raise CorruptState(f"observation {seq} of {stream.name!r} is missing")
-            break
-        found.append(records[seq])
-    return found[::-1]
-
-
-def _unsealed(name: str, number: int, blob: bytes, gaps: bool) -> list[Record]:
-    try:
-        return unseal(name, number, blob)
-    except CorruptState:
-        if not gaps:
-            raise
-        return []

@@ -22,8 +22,9 @@ from service.wire import (
     WhatIf,
 )
 from service.worker.commands import rerun
-from service.worker.commands.rerun import Steps, retained
-from service.worker.filtering import alarm_threshold
+from service.worker.commands.rerun import Steps
+from service.worker.filtering import alarm_threshold, seasons
+from service.worker.filtering.history import retained
 from service.worker.streams.limits import check_sizes
 from service.worker.streams.registry import Engine
 from service.worker.streams.stream import Stream
@@ -68,6 +69,7 @@ def apply_feedback(
             first=first,
         )
     told = _told(command.change, start, event, events, head)
+    records = seasons.known_now(stream, records, head.settings.seasonal)
     records = [
         replace(record, changepoint=told.get(record.seq, record.changepoint)) for record in records
     ]
@@ -180,6 +182,7 @@ def segment_history(engine: Engine, stream: Stream, now_ms: int) -> Steps[None]:
     records = retained(stream, engine.store, most, gaps=True)
     if not records:
         raise NotRetained("no observation is retained that could be segmented", first=head.seq)
+    records = seasons.known_now(stream, records, head.settings.seasonal)
     found = yield from rerun.in_hindsight(engine, stream, records)
     try:
         path = rendering.segmentation(found.head, found.records)
@@ -239,4 +242,4 @@ def _prepared(
         check_label(seen, where, model)
     shaped.x_dim, shaped.y_dim = known
     shaped.alarm = alarm_threshold.of(engine.settings.models_dir, model, settings)
-    return shaped, records
+    return shaped, seasons.known_now(stream, records, settings.seasonal)

@@ -30,6 +30,7 @@ def take(engine: Engine, stream: Stream, command: Import, now_ms: int) -> None:
     head.generation = stream.head.generation + 1 if stream.head is not None else 1
     stream.create(head)
     stream.slab, stream.row, stream.buffer = made.slab, made.row, made.buffer
+    stream.season = made.season
     for record in found.records:
         stream.put(record)
     stream.keep_events(found.events)

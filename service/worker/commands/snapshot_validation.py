@@ -29,6 +29,7 @@ from service.wire.snapshot import BadSnapshot, Snapshot
 from service.worker.streams.limits import check_sizes
 from service.worker.streams.registry import Engine
 from service.worker.streams.validation import (
+    LARGEST,
     Known,
     check_label,
     check_observation,
@@ -132,6 +133,10 @@ def _check_head(head: Head) -> None:
     if not all(map(math.isfinite, [*totals, *sums])):
         raise BadSnapshot("a sum, or the last time, is not finite")
     _check_override(head.belief_override, head.seq)
+    if head.season is not None:
+        _range("season: since", head.season.since, 0, head.seq)
+        for period in head.season.periods:
+            _range("season: a period", period, 1, head.seq)
     for each in head.pending_settings:
         _check_rates(each)
 
@@ -150,6 +155,7 @@ def _check_record(record: Record) -> None:
     _range("elapsed", record.elapsed, 0, math.inf)
     _range("supervision", record.changepoint or 0.0, 0, 1)
     _check_override(record.belief_override, record.seq)
+    _range("season", record.offset, -LARGEST, LARGEST)
     _check_time(record.time)
 
 

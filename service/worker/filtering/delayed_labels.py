@@ -122,6 +122,8 @@ def _settle(
         if stream.ahead is not None:
             # What ran ahead went through the same observation: nothing waited before it.
             stream.ahead = stream.ahead._replace(count=stream.ahead.count - 1)
+    if found and stream.season is not None:
+        stream.come_back()  # it went ahead with the seasons of before
     head.pending_settings = (
         [each for each in head.pending_settings if each.until > head.seq] if head.pending else []
     )
@@ -137,7 +139,7 @@ def _run_ahead(
     seq = head.seq + count - 1
     record = _record(engine, stream, seq, None)
     answer = Answer(stream.name, head.settings.model, record, request)
-    answer.provisional = True
+    answer.provisional, answer.season = True, head.season
     if slab is None:  # in the warm-up there is nothing to say yet
         return answer
     if stream.ahead is None or stream.ahead.count >= count:
@@ -152,7 +154,7 @@ def _run_ahead(
         step = slab.step([stream.ahead.row], [record], *watched, [answer.detailed])
         (readout,) = step.readouts
         stream.ahead = stream.ahead._replace(count=at + 1)
-        answer.record, answer.readout = record, readout
+        answer.record, answer.readout, answer.offset = record, readout, record.offset
         (answer.place,) = step.places
         record_step(record, readout, step.anomalies[0])
     return answer
@@ -170,6 +172,7 @@ def _record(engine: Engine, stream: Stream, seq: int, seen: Observation | None) 
     rest = (elapsed, supervision, settings.hazard, settings.outlier_rate)
     record = Record(seq, seen.y, seen.x, seen.time, *rest)
     record.belief_override = head.belief_override if seq == head.seq else None
+    record.offset = stream.offset(seq - head.seq)
     return record
 
 

@@ -12,7 +12,7 @@ from model_core.upm.base import UnderlyingModel
 from service.errors.base import LabelOutOfRange, NumericalFault, ServiceError
 from service.observability import metrics, model_metrics
 from service.wire import Event, Head, Record, numbers, timestamps
-from service.worker.filtering import events, warmup
+from service.worker.filtering import events, seasons, warmup
 from service.worker.streams import step_inputs
 from service.worker.streams.answers import Answer, AnyPlace, Place
 from service.worker.streams.registry import Engine
@@ -28,12 +28,16 @@ def observe(engine: Engine, work: Sequence[tuple[Stream, Answer]]) -> list[Servi
     wake(engine, [stream for stream, _ in work])
     for slab, group in by_slab(each for each in work if each[0].slab is not None):
         engine.tick()
-        failed.update((id(answer), refusal) for answer, refusal in _advance(slab, group))
+        failed.update((id(answer), refusal) for answer, refusal in _advance(engine, slab, group))
     _warm_up(engine, [each for each in work if each[0].slab is None])
     return [failed.get(id(answer)) for _, answer in work]
 
 
-def _advance(slab: Slab, group: list[tuple[Stream, Answer]]) -> list[tuple[Answer, ServiceError]]:
+def _advance(
+    engine: Engine, slab: Slab, group: list[tuple[Stream, Answer]]
+) -> list[tuple[Answer, ServiceError]]:
+    for stream, answer in group:
+        answer.record.offset = stream.offset()
     rows = [stream.row for stream, _ in group]
     watched = step_inputs.alarm_inputs([stream.live() for stream, _ in group])
     detailed = [answer.detailed for _, answer in group]
@@ -43,13 +47,14 @@ def _advance(slab: Slab, group: list[tuple[Stream, Answer]]) -> list[tuple[Answe
         if not readout.ok:
             faults.append((answer, _fault(stream.live(), answer.record)))
             continue
-        _apply(stream, answer, readout, step.places[i], step.anomalies[i])
+        if _apply(stream, answer, readout, step.places[i], step.anomalies[i]):
+            _begin_anew(engine, stream, answer)
     _measure(group[0][1].model, [answer for _, answer in group])
     return faults
 
 
 def observe_series(
-    stream: Stream, answers: Sequence[Answer], believed: bool = False
+    engine: Engine, stream: Stream, answers: Sequence[Answer], believed: bool = False
 ) -> tuple[int, ServiceError | None]:
     """Apply observations of one stream, one after the other, in few calls of its kernel.
 
@@ -58,18 +63,22 @@ def observe_series(
     """
     done = 0
     while done < len(answers):
-        rest = answers[done:]
-        steps = through(stream, [answer.record for answer in rest], believed=believed)
-        count = 0
-        for answer, each in zip(rest, steps, strict=False):
-            _apply(stream, answer, each.readout, each.place, each.anomaly)
+        records = seasons.foreseen(stream, [answer.record for answer in answers[done:]])
+        rest = answers[done : done + len(records)]
+        count, moved = 0, False
+        for answer, each in zip(rest, through(stream, records, believed=believed), strict=False):
+            moved = _apply(stream, answer, each.readout, each.place, each.anomaly)
             answer.belief = each.belief
             count += 1
         _measure(rest[0].model, rest[:count])
         done += count
-        if done < len(answers):  # refused by the kernel: what becomes of it eager steps decide
-            assert stream.slab is not None
-            for _, refusal in _advance(stream.slab, [(stream, answers[done])]):
+        assert stream.slab is not None
+        if moved:
+            _begin_anew(engine, stream, answers[done - 1])
+            if believed:
+                answers[done - 1].belief = stream.slab.belief(stream.row)
+        elif count < len(rest):  # refused by the kernel: what becomes of it eager steps decide
+            for _, refusal in _advance(engine, stream.slab, [(stream, answers[done])]):
                 return done, refusal
             if believed:
                 answers[done].belief = stream.slab.belief(stream.row)
@@ -79,13 +88,22 @@ def observe_series(
 
 def _apply(
     stream: Stream, answer: Answer, readout: Readout, place: AnyPlace, anomaly: float | None
-) -> None:
+) -> bool:
+    """Enter a step into its answer and the stream; returns whether its filter begins anew."""
     record = answer.record
-    answer.readout, answer.place = readout, place
+    answer.readout, answer.place, answer.offset = readout, place, record.offset
     record_step(record, readout, anomaly)
     answer.event = publish_events(stream, track_events(stream, record, readout), record.time)
     advance_head(stream.live(), record, record.log_score)
     stream.put(record)
+    moved = seasons.observe(stream, record)
+    answer.season = stream.live().season
+    return moved
+
+
+def _begin_anew(engine: Engine, stream: Stream, answer: Answer) -> None:
+    seasons.begin_anew(engine, stream)
+    answer.season = stream.live().season
 
 
 def wake(engine: Engine, streams: Iterable[Stream]) -> None:
@@ -134,6 +152,9 @@ def _warm_up(engine: Engine, cold: list[tuple[Stream, Answer]]) -> None:
         stream.buffer = [*stream.buffer, record]
         stream.put(record)
         values += warmup.values_of([record], model)
+        if seasons.warming_up(stream, record):
+            values = warmup.values_of(stream.buffer, model)
+        answer.season = head.season
         if warmup.complete(values, model.y_dim, head.settings.warmup, len(stream.buffer)):
             head.y_dim = head.y_dim or 1
             head.location, head.scale = warmup.estimate(values, head.settings, model)
@@ -146,11 +167,13 @@ def _warm_up(engine: Engine, cold: list[tuple[Stream, Answer]]) -> None:
 def _provisional(
     engine: Engine, model: UnderlyingModel, group: list[tuple[Stream, Answer]]
 ) -> None:
+    for stream, answer in group:
+        answer.offset = answer.record.offset = stream.offset()
     settings = [stream.live().settings for stream, _ in group]
     histories, coming = [s.buffer for s, _ in group], [a.record.x for _, a in group]
     device = engine.settings.device
     mixture = warmup.provisional(model, histories, settings, coming, device)
-    known = [numbers(a.record.y) or [0.0] * model.y_dim for _, a in group]
+    known = [warmup.filtered(a.record) or [0.0] * model.y_dim for _, a in group]
     y = torch.tensor(known, dtype=torch.float64, device=engine.settings.device)
     scores = mixture.log_prob(y).tolist()
     for i, ((_, answer), score) in enumerate(zip(group, scores, strict=True)):

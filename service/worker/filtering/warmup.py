@@ -33,11 +33,20 @@ def given(
 
 
 def values_of(records: Sequence[Record], model: UnderlyingModel) -> list[list[float]]:
-    """What location and scale are taken from: the labels there are, with inputs if they count."""
+    """What location and scale are taken from: the labels there are, with inputs if they count.
+
+    Labels are less their seasons.
+    """
     labelled = [record for record in records if record.y is not None]
     if not model.scales_inputs:
-        return [numbers(record.y) for record in labelled]
-    return [[*numbers(record.y), *(record.x or [])] for record in labelled]
+        return [filtered(record) for record in labelled]
+    return [[*filtered(record), *(record.x or [])] for record in labelled]
+
+
+def filtered(record: Record) -> list[float]:
+    """Label as the filter sees it."""
+    y = numbers(record.y)
+    return [value - record.offset for value in y] if record.offset else y
 
 
 def estimate(
@@ -75,7 +84,7 @@ def provisional(
     for i in range(max(map(len, histories))):
         rows = [records[i] if i < len(records) else None for records in histories]
         phi = encoded([row.x if row else None for row in rows])
-        y = tensor([numbers(row.y) or nothing if row else nothing for row in rows])
+        y = tensor([filtered(row) or nothing if row else nothing for row in rows])
         labelled = tensor([float(row is not None and row.y is not None) for row in rows])
         stats = model.update(stats, phi, y, labelled.unsqueeze(-1))
         there = tensor([float(row is not None) for row in rows]).unsqueeze(-1) > 0

@@ -19,7 +19,7 @@ from service.schema import rendering, responses
 from service.schema.members import ABSENT
 from service.schema.rendering import of_classes, of_numbers
 from service.schema.responses import BeliefColumns, Component, Predictive, RunLengthSummary
-from service.wire import Event, Observe, Record
+from service.wire import Event, Observe, Record, Season
 from service.worker.streams import calibration_metrics
 
 LEVELS = (0.05, 0.5, 0.95)
@@ -76,6 +76,8 @@ class Answer(msgspec.Struct, gc=False):
     belief: list[tuple[int, float]] | None = None
     components: list[Component] | None = None
     provisional: bool = False  # labels before it are to come
+    offset: float = 0.0  # season that the place's predictive is less of
+    season: Season | None = None
 
     @property
     def detailed(self) -> bool:
@@ -102,6 +104,7 @@ class Answer(msgspec.Struct, gc=False):
             components=self.components,
             time=record.time,
             provisional=self.provisional,
+            season=rendering.season(self.season),
         )
         return msgspec.json.encode(answer)
 
@@ -168,7 +171,7 @@ def fill(answers: list[Answer]) -> None:
         elif answer.place is not None:
             summarised.setdefault(id(answer.place.summary), []).append(answer)
     for alike in kinds.values():
-        mixture = _gather(alike)
+        mixture = _with_seasons(_gather(alike), alike)
         labels = [a.record.y if a.readout is not None else None for a in alike]
         numbers = _numbers(mixture, LEVELS)
         cumulative = calibration_metrics.cumulative(mixture, labels)
@@ -202,6 +205,8 @@ def _fill_summarised(answers: list[Answer]) -> None:
     """Fill in answers from the summaries of one batch."""
     places = [a.place for a in answers if isinstance(a.place, Summarised)]
     chosen = places[0].summary.rows([place.row for place in places])
+    if any(answer.offset for answer in answers):
+        chosen = chosen.shifted(np.array([answer.offset for answer in answers]))
     models = [answer.model for answer in answers]
     calibration_metrics.measure_summary(chosen, models)
     for answer, found in zip(answers, predictives(chosen, LEVELS), strict=True):
@@ -255,6 +260,14 @@ def _gather(answers: list[Answer]) -> Mixture:
     parts = zip(*([p[rows] for p in m.components.parameters()] for m, rows in groups), strict=True)
     components = groups[0][0].components.rebuilt(*(torch.cat(part) for part in parts))
     return Mixture(torch.cat(weights), components)
+
+
+def _with_seasons(mixture: Mixture, answers: list[Answer]) -> Mixture:
+    """Predictive of the labels themselves, of one of labels less their seasons."""
+    if not any(answer.offset for answer in answers):
+        return mixture
+    offsets = np.array([answer.offset for answer in answers])
+    return mixture.shifted(to_device(offsets, mixture.log_weight.device))
 
 
 def summarise(mixture: Mixture, levels: Sequence[float]) -> list[Predictive]:

@@ -11,8 +11,8 @@ from typing import NamedTuple, TypeVar
 import msgspec
 import redis
 
+from model_core import codec, kernel
 from model_core import filter as moca
-from model_core import kernel
 from model_core.errors import CorruptState
 from model_core.filter import FilterState
 from model_core.upm.builtin import Options
@@ -127,6 +127,7 @@ class Engine:
             field = f"{stream.live().generation}:{stream.live().checkpoint}"
             blob = decoded(bytes, blob, "checkpoint", stream.name, field)
         self._put_checkpoint(stream, blob)
+        stream.resume_season()
         self._spare(stream)
 
     def begin(self, streams: Iterable[Stream]) -> None:
@@ -263,13 +264,19 @@ class Engine:
             if int(state.seq) != head.checkpoint:
                 raise CorruptState(f"its checkpoint is at seq {int(state.seq)}")
             slab.put(stream.row, state, ranks)
+            if stream.season is not None:
+                stream.season = codec.decode_season(slab.model, checkpoint)
 
     def restore(self, stream: Stream, checkpoint: bytes | None) -> None:
         """Put one stream on the device, from its checkpoint and its tail; raises CorruptState."""
         self._connect(stream)
-        if stream.alive and stream.live().warm:
+        stream.begin_season()
+        warm = stream.alive and stream.live().warm
+        if warm:
             self.begin([stream])
             self._put_checkpoint(stream, checkpoint)
+        stream.resume_season()
+        if warm:
             self._replay([stream])
 
     def _replay(self, streams: list[Stream]) -> None:
@@ -351,13 +358,13 @@ class Engine:
         stream.row = stream.slab.add(state, prior, ranks)
         if head.seq:
             # Within the commit: the stored head may name a checkpoint of this very seq.
-            stream.commit_checkpoint(stream.slab.encoded(stream.row, state))
+            stream.commit_checkpoint(stream.slab.encoded(stream.row, state, stream.season))
 
     def replace(self, stream: Stream, state: FilterState) -> None:
         """Put another state in place of a stream's, which observations alone do not lead to."""
         assert stream.slab is not None
         stream.slab.put(stream.row, state)
-        stream.commit_checkpoint(stream.slab.encoded(stream.row, state))
+        stream.commit_checkpoint(stream.slab.encoded(stream.row, state, stream.season))
 
     @cached_property
     def _found_room(self) -> Room:
@@ -467,4 +474,4 @@ def _encoded(streams: Iterable[Stream]) -> Iterator[tuple[Stream, bytes]]:
     for slab, group in by_slab((stream, None) for stream in streams):
         states = slab.states([stream.row for stream, _ in group])
         for (stream, _), state in zip(group, states, strict=True):
-            yield stream, slab.encoded(stream.row, state)
+            yield stream, slab.encoded(stream.row, state, stream.season)

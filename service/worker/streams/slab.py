@@ -187,9 +187,9 @@ class Slab:
         ranks = codec.decode_ranks(self.model, blob, self._anomalies.size)
         return state, self.ranks(row) if ranks is None else ranks
 
-    def encoded(self, row: int, state: FilterState) -> bytes:
-        """Bytes of one stream; state: its own."""
-        return codec.encode(self.model, state, self.ranks(row))
+    def encoded(self, row: int, state: FilterState, seasons: Floats | None = None) -> bytes:
+        """Bytes of one stream; state, seasons: its own."""
+        return codec.encode(self.model, state, self.ranks(row), seasons)
 
     def belief(self, row: int) -> Probabilities:
         """Surviving hypotheses of one stream."""

@@ -72,9 +72,16 @@ def packed(
     found[:, columns.OUTLIER_RATE] = [record.outlier_rate for record in records]
     found[:, columns.CONFIRMED], found[:, columns.THRESHOLD] = confirmed, thresholds
     found[:, label:x] = [numbers(record.y) or missing for record in records]
+    if any(record.offset for record in records):
+        found[:, label:x] -= np.array([record.offset for record in records])[:, None]
     if model.x_dim:
         found[:, x:] = [none if record.x is None else record.x for record in records]
     return found
+
+
+def label(record: Record) -> float:
+    """The only output's label; nan where it is missing."""
+    return math.nan if record.y is None else numbers(record.y)[0]
 
 
 def _key(hazard: Hazard) -> tuple[float, ...] | tuple[tuple[float, float]]:

@@ -7,7 +7,10 @@ from types import MappingProxyType
 from typing import Any, NamedTuple, TypeVar
 
 import msgspec
+import numpy as np
+from numpy.typing import NDArray
 
+from model_core import season
 from service import wire
 from service.store import keys
 from service.store.effects import Effect, index_effects, quarantine_effects
@@ -16,6 +19,7 @@ from service.wire import Change, Event, Head, Hindsight, IdempotencyRecord, Reco
 from service.wire.event_entries import Id
 from service.worker.streams.ledger import Share
 from service.worker.streams.slab import Slab
+from service.worker.streams.step_inputs import label
 
 # About, of a stream, of an entry beside its own bytes, and of a struct that is not encoded.
 STREAM_BYTES, ENTRY_BYTES, STRUCT_BYTES = 2200, 110, 500
@@ -24,6 +28,7 @@ STREAM_BYTES, ENTRY_BYTES, STRUCT_BYTES = 2200, 110, 500
 NOTHING: Any = MappingProxyType({})
 NO_SETTINGS = wire.StreamSettings()  # of a stream that is not stored yet; never changed
 T = TypeVar("T")
+Floats = NDArray[np.float64]
 
 
 class Ahead(NamedTuple):
@@ -48,6 +53,7 @@ class Stream:
         "slab",
         "ahead",
         "row",
+        "season",
         "broken",
         "unserved",
         "reborn",
@@ -79,6 +85,7 @@ class Stream:
         self.slab: Slab | None = None
         self.ahead: Ahead | None = None
         self.row = -1
+        self.season: Floats | None = None  # of `model_core.season`, where the settings ask for it
         self.broken: str | None = None  # why what is stored cannot be read
         self.unserved: Exception | None = None  # why there is no model for what is stored
         self.reborn = False  # the next commit drops an earlier generation
@@ -128,12 +135,14 @@ class Stream:
         self.head = head
         if head is not None:
             self._was = head.settings
+            self.begin_season()
 
     def create(self, head: Head) -> None:
         """Start a new generation of the stream."""
         self.head, self.tail, self.buffer = head, {}, ()
         self._new = self._events = self._known = NOTHING
         self._was = NO_SETTINGS
+        self.begin_season()
         self._effects += (("ZADD", keys.names(self.partition), 0, self.name),)
         self._touched = True
 
@@ -143,6 +152,7 @@ class Stream:
         self.leave()
         head.generation, head.created_ms = old.generation, old.created_ms
         self.head = head
+        self.begin_season()
 
     def delete(self, now_ms: int) -> None:
         """Leave a tombstone; idempotency records stay."""
@@ -150,7 +160,7 @@ class Stream:
         head = self.head or Head(1, wire.StreamSettings())  # it could not be read
         self.head = Head(head.generation, head.settings, deleted=True, updated_ms=now_ms)
         self.broken, self.unserved, self.reborn = None, None, True
-        self.tail, self.buffer = {}, ()
+        self.tail, self.buffer, self.season = {}, (), None
         self.damaged = self._new = self._events = NOTHING
         self.leave()
         for list_of in (keys.names, keys.due, keys.pinned):
@@ -162,6 +172,24 @@ class Stream:
             self._effects += (("UNLINK", key(p, name)),)
         self.drop_hindsight()
         self._touched = True
+
+    def begin_season(self) -> None:
+        """Look for seasons from the first label on, where the settings ask for it."""
+        wanted = self.alive and self.live().settings.seasonal
+        self.season = season.blank() if wanted else None
+
+    def resume_season(self) -> None:
+        """Take in the labels that wait in the buffer.
+
+        Where a season was found or given up there was a checkpoint: no filter begins anew here.
+        """
+        if self.season is not None:
+            for record in self.buffer:
+                season.observe(self.season, label(record))
+
+    def offset(self, ahead: int = 0) -> float:
+        """Season of the next label, or of one that comes so many observations later."""
+        return 0.0 if self.season is None else season.offset(self.season, ahead)
 
     def leave(self) -> None:
         """Give the row on the device back."""
@@ -209,6 +237,7 @@ class Stream:
             + ENTRY_BYTES * len(blobs)
             + STRUCT_BYTES * structs
             + self._remembered_bytes
+            + (0 if self.season is None else self.season.nbytes)
         )
 
     def put(self, record: Record) -> None:

@@ -21,7 +21,7 @@ LARGEST = 1e100
 LARGEST_COUNT = 1e12  # exact in a float, with room for sums of them
 REMEDY = {"model": "move it to another model by POST /v1/streams/{id}/model"}
 DELETE = "delete the stream first"
-FIXED = ("model", "warmup", "location", "scale", "classes", "order", "trend", "season")
+FIXED = ("model", "warmup", "location", "scale", "classes", "order", "trend", "season", "seasonal")
 
 
 class Known(NamedTuple):
@@ -136,6 +136,15 @@ def _wrong(value: float, model: UnderlyingModel) -> str | None:
 
 def check_prior(settings: StreamSettings, model: UnderlyingModel, known: Known) -> Known:
     """Raise where location and scale do not fit the model; returns what they tell of its shape."""
+    if settings.seasonal:
+        if model.label != "real" or known.y_dim not in (None, 1):
+            outputs = "any number of" if known.y_dim is None else known.y_dim
+            raise UnfitSettings(
+                "seasonal: expected a model of one real label, got one of "
+                f"{outputs} {model.label} labels; leave the setting out",
+                field="seasonal",
+            )
+        known = known._replace(y_dim=1)
     given = {"location": settings.location, "scale": settings.scale}
     for field, values in given.items():
         if values is None:

@@ -1,0 +1,182 @@
+"""Seasons of a stream: its filter sees labels less their season, and answers are of the labels.
+
+Which season a label met is kept in its record. Where a season is found or given up, the filter
+begins anew with the last labels less the season that is known then.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+
+import torch
+from msgspec.structs import replace
+
+from model_core import belief as beliefs
+from model_core import season
+from model_core.filter import FilterState
+from model_core.readout import Readout
+from service.store.worker_reads import Stored
+from service.wire import Head, Record, Season
+from service.worker.filtering import warmup
+from service.worker.filtering.history import retained
+from service.worker.streams.registry import Engine
+from service.worker.streams.series import replay
+from service.worker.streams.step_inputs import label
+from service.worker.streams.stream import Floats, Stream
+
+
+def foreseen(stream: Stream, records: Sequence[Record]) -> Sequence[Record]:
+    """Enter the seasons of coming labels into their records.
+
+    Returns those up to the first after which the filter begins anew; the stream stays as it is.
+    """
+    if stream.season is None:
+        return records
+    state = stream.season.copy()
+    for count, record in enumerate(records, 1):
+        record.offset = season.offset(state)
+        if season.observe(state, label(record)):
+            return records[:count]
+    return records
+
+
+def observe(stream: Stream, record: Record) -> bool:
+    """Take in the label of an applied observation; returns whether seasons were found or given up.
+
+    The head, which is after that observation, has the seasons of now.
+    """
+    if stream.season is None:
+        return False
+    head = stream.live()
+    moved = season.observe(stream.season, label(record))
+    if moved:
+        head.season = Season(season.periods(stream.season), head.seq)
+    elif head.season is not None and head.season.periods:  # these may drift
+        periods = season.periods(stream.season)
+        if periods != head.season.periods:
+            head.season = replace(head.season, periods=periods)
+    return moved
+
+
+def begin_anew(engine: Engine, stream: Stream) -> None:
+    """Begin the filter anew with the last labels less the seasons of now.
+
+    The regimes that it finds among these are known, no events. The regime that the filter before
+    believed in goes on where the new one begins.
+    """
+    head, slab = stream.live(), stream.slab
+    assert slab is not None
+    assert stream.season is not None
+    records = retained(stream, engine.store, season.REPLAYED, gaps=True)
+    offsets = season.offsets(stream.season, season.REPLAYED).tolist()
+    known = records[-len(offsets) :]
+    for record, offset in zip(known, offsets[-len(known) :], strict=True):
+        record.offset = offset
+    base = known[0].seq
+    joined = max(known[0].previous_start, 0) if base else 0
+    stated = warmup.given(head.settings, slab.model)
+    values = warmup.values_of(known, slab.model)
+    units = stated or warmup.estimate(values, head.settings, slab.model)
+    head.location, head.scale = units
+    ranks = slab.ranks(stream.row)
+    stream.leave()
+    stream.slab = slab
+    (stream.row,) = slab.begin([head.location], [head.scale])
+    last = _replayed(engine, stream, known, joined)
+    state = _moved(slab.state(stream.row), base, joined)
+    slab.put(stream.row, state, ranks)
+    start = max(head.confirmed_start, head.seq - 1 - last.event_run_length)
+    head.confirmed_start = head.before_start = start
+    head.confirmed_totals = last.start_totals
+    head.best_start = _position(last.best_start, base, joined)
+    lengths = state.belief.run_length
+    head.map_run_length = int(lengths[0, state.belief.log_prob[0].argmax()])
+    since = torch.tensor([head.seq - 1 - start], device=lengths.device)
+    head.changed_probability = float(beliefs.mass_below(state.belief, since))
+    stream.relay(records)
+    stream.drop_hindsight()
+    engine.replace(stream, state)
+
+
+def _replayed(engine: Engine, stream: Stream, records: list[Record], joined: int) -> Readout:
+    """Step the stream's new filter through records, which learn where regimes come from.
+
+    Returns the last readout, in positions of that filter.
+    """
+    head, base = stream.live(), records[0].seq
+    made = Stream(stream.partition, stream.name, Stored(None, None, {}, {}))
+    made.slab, made.row = stream.slab, stream.row
+    made.head = Head(head.generation, head.settings, alarm=head.alarm)
+    made.head.confirmed_start = max(head.confirmed_start - base, 0)
+    for record, readout in zip(records, replay(made, records), strict=True):
+        engine.tick()
+        record.previous_start = _position(readout.born_previous_start, base, joined)
+    return readout
+
+
+def _position(position: int, base: int, joined: int) -> int:
+    """Position in the stream of a start in a filter that began at `base`.
+
+    joined: start of the regime that goes on there.
+    """
+    return position + base if position > 0 else joined
+
+
+def _moved(state: FilterState, base: int, joined: int) -> FilterState:
+    """State of a filter that began at `base`, in positions of the stream."""
+    belief = state.belief
+    length, previous = belief.run_length, belief.previous_start
+    eldest = state.seq.unsqueeze(-1) - 1
+    length = torch.where(length == eldest, length + base - joined, length)
+    moved = torch.where(previous == 0, joined, previous + base)
+    previous = torch.where(previous < 0, previous, moved)
+    belief = belief._replace(run_length=length, previous_start=previous)
+    return state._replace(belief=belief, seq=state.seq + base)
+
+
+def warming_up(stream: Stream, record: Record) -> bool:
+    """Take in the label of an observation of the warm-up, which is in the buffer.
+
+    Returns whether seasons were found or given up: all labels are less those of now then.
+    """
+    moved = observe(stream, record)
+    if moved:
+        assert stream.season is not None
+        offsets = season.offsets(stream.season, len(stream.buffer)).tolist()
+        for each, offset in zip(stream.buffer[-len(offsets) :], offsets, strict=True):
+            each.offset = offset
+            stream.put(each)
+    return moved
+
+
+def known_now(stream: Stream, records: Iterable[Record], seasonal: bool) -> list[Record]:
+    """Retained records for a rerun, less the seasons that are known now.
+
+    Observations since the filter last began anew are as they were met. seasonal: whether labels
+    are less their seasons at all; of a stream that did not look for any these are found first.
+    """
+    records = list(records)
+    state, found, seq = stream.season, stream.live().season, stream.live().seq
+    if not seasonal:
+        return [replace(each, offset=0.0) for each in records] if state is not None else records
+    if state is None:
+        state, found, records = _searched(records)
+    if found is None:
+        return records
+    offsets = season.offsets(state, len(records)).tolist()
+    known = dict(enumerate(offsets, seq - len(offsets)))
+    return [
+        replace(each, offset=known.get(each.seq, each.offset)) if each.seq < found.since else each
+        for each in records
+    ]
+
+
+def _searched(records: list[Record]) -> tuple[Floats, Season | None, list[Record]]:
+    """Seasons of records, as a stream of them alone would have found them."""
+    state, found = season.blank(), None
+    met = []
+    for record in records:
+        met.append(replace(record, offset=season.offset(state)))
+        if season.observe(state, label(record)):
+            found = Season(season.periods(state), record.seq + 1)
+    return state, found, met
