@@ -23,7 +23,7 @@ from service.store.connection import connect_async
 from service.store.log import START, Entry
 from service.store.worker_reads import CorruptState, Store, decoded
 from service.wire import Configure, Delete, EventFeedback, Observation, Observe, WhatIf
-from service.worker.commands.rerun import retained
+from service.worker.filtering.history import retained
 from service.worker.streams.registry import Engine
 from service.worker.streams.stream import Stream
 from service.worker.streams.task import decode_entries

@@ -7,7 +7,7 @@ import torch
 
 from service.wire import Configure, EventFeedback, Move, Observation, RunLength, SetBelief, WhatIf
 from service.worker.commands import rerun
-from service.worker.commands.rerun import retained
+from service.worker.filtering.history import retained
 
 KNOWN = {"location": [0.0], "scale": [1.0], "hazard": 0.02}
 SHORT = [(2, 0.25), (0, 0.75)]

@@ -16,7 +16,7 @@ from service.wire import (
     RunLength,
     WhatIf,
 )
-from service.worker.commands.rerun import retained
+from service.worker.filtering.history import retained
 from tests.service.worker.streams.test_reload import MODELS, configure, series
 
 KNOWN = {"location": [0.0], "scale": [1.0], "hazard": 0.01}
