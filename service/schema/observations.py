@@ -248,8 +248,8 @@ class StreamForm(Form):
     )
     seasonal: StrictBool = Field(
         False,
-        description="whether to find seasons in the labels, and to keep them out of forecasts' "
-        "errors and of changes; for models of one real label",
+        description="whether to find seasons in the labels: changes are then those of labels less "
+        "their season, and forecasts follow it; for models of one real label",
     )
     sensitivity: SensitivityForm | None = Field(
         None,

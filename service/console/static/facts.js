@@ -21,8 +21,12 @@ export function factsOf(summary, belief) {
     fact("Mean log score", number(summary.mean_log_score, 3)),
     fact("Model", h("a", { href: `#/models/${summary.model.split("@")[0]}` }, summary.model)),
     fact("Updated", ago(summary.updated)),
+    ...(summary.season ? [fact("Season", periods(summary.season.periods))] : []),
   ];
 }
+
+/** @param {number[]} found */
+const periods = (found) => `every ${found.map(count).join(" and ")} observations`;
 
 /** @param {string} name @param {any} value */
 const fact = (name, value) => h("div", {}, h("dt", {}, name), h("dd", {}, value));

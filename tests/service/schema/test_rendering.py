@@ -105,7 +105,10 @@ class TestSummary:
         assert (found["seq"], found["warming_up"], found["run_length"]) == (0, True, None)
         assert found["regime_start"] is None
         assert found["mean_log_score"] is None
-        assert list(found) == list(StreamSummary.__struct_fields__)
+        fields = [name for name in StreamSummary.__struct_fields__ if name != "season"]
+        assert list(found) == fields
+        with_season = shown(rendering.summary("a", head(season=wire.Season([24, 168], 600))))
+        assert with_season["season"] == {"periods": [24, 168]}
 
     def test_one_with_observations(self):
         event = Event(3, "suspected", 8, suspected_at=9)

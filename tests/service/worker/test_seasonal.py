@@ -125,21 +125,27 @@ def test_nothing_is_lost_with_a_worker(make_bench, close, more):
     ]
 
 
-def test_pending_labels(make_bench, close):
-    """Labels that come late, in order, are as if they had come at once."""
+@pytest.mark.parametrize("first", [110, 180])
+def test_pending_labels(make_bench, close, first):
+    """Labels that come late, in order, are as if they had come at once.
+
+    first: pending label, before the season is found, or after it.
+    """
     y = day(230, 220)
     prompt, late = make_bench(db=0), make_bench(db=1)
     for bench in (prompt, late):
         seasonal(bench)
-        bench.observe("a", y[:180])
-    expected = prompt.observe("a", y[180:])
+        bench.observe("a", y[:first])
+    y = y[: first + 50]
+    expected = prompt.observe("a", y[first:])
     provisional = late.observe("a", [Observation(y=None, pending=True)] * 50, part=10)
     assert all(each["provisional"] for each in provisional)
     means = [each["predictive"]["mean"][0] for each in provisional]
-    assert np.abs(np.array(means) - [season_at(t) for t in range(180, 230)]).max() < 0.6
+    errors = np.abs(np.array(means) - [season_at(t) for t in range(first, first + 50)])
+    assert (errors.max() < 0.6) == (first == 180)
     late.crash()
     answers = []
-    for t in range(180, 230):
+    for t in range(first, first + 50):
         answers += late.observe("a", [Observation(y=y[t])], seq=t)
     close(answers, expected)
 
