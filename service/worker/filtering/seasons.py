@@ -74,10 +74,10 @@ def begin_anew(engine: Engine, stream: Stream) -> None:
         record.offset = offset
     base = known[0].seq
     joined = max(known[0].previous_start, 0) if base else 0
-    stated = warmup.given(head.settings, slab.model)
     values = warmup.values_of(known, slab.model)
-    units = stated or warmup.estimate(values, head.settings, slab.model)
-    head.location, head.scale = units
+    stated = warmup.given(head.settings, slab.model)
+    if stated is None and warmup.varied(values, slab.model.y_dim):
+        head.location, head.scale = warmup.estimate(values, head.settings, slab.model)
     ranks = slab.ranks(stream.row)
     stream.leave()
     stream.slab = slab

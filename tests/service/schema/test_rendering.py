@@ -7,7 +7,7 @@ import pytest
 
 from service.schema import rendering
 from service.schema.responses import Segment, StreamSummary
-from service.wire import Event, Head, Hindsight, Record, StreamSettings
+from service.wire import Event, Head, Hindsight, Record, Season, StreamSettings
 
 
 def head(**more):
@@ -107,7 +107,7 @@ class TestSummary:
         assert found["mean_log_score"] is None
         fields = [name for name in StreamSummary.__struct_fields__ if name != "season"]
         assert list(found) == fields
-        with_season = shown(rendering.summary("a", head(season=wire.Season([24, 168], 600))))
+        with_season = shown(rendering.summary("a", head(season=Season([24, 168], 600))))
         assert with_season["season"] == {"periods": [24, 168]}
 
     def test_one_with_observations(self):

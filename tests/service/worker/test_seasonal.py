@@ -306,3 +306,16 @@ def test_streams_without_the_setting_are_stored_as_before(bench):
     (checkpoint,) = bench.stored("a")["checkpoint"].values()
     assert b'"season"' not in checkpoint
     assert not any(record.offset for record in bench.records("a"))
+
+
+@pytest.mark.parametrize("more", [{}, {"history": 0}])
+def test_seasons_without_noise_or_history(bench, more):
+    """A scale of rounding alone, and a filter that begins anew with next to nothing."""
+    sd = 0.5 if more else 0.0
+    rng = np.random.default_rng(2)
+    y = [season_at(t) + sd * rng.normal() for t in range(400)]
+    seasonal(bench, **more)
+    answers = bench.observe("a", y)
+    assert answers[-1]["season"]["periods"][0] == 24
+    means = np.array([each["predictive"]["mean"][0] for each in answers[300:]])
+    assert np.abs(means - [season_at(t) for t in range(300, 400)]).max() < (0.6 if more else 0.01)
