@@ -106,7 +106,8 @@ def _selection(rows: Iterable[SelectionRow]) -> Table:
         f"The best of the defaults and {Sizes().candidates} random settings around them (each "
         f"constant times 1/{SPREAD:g} to {SPREAD:g}) on a random half of the series, scored on the "
         "other half; the defaults on the same halves; mean and standard deviation over "
-        f"{REPETITIONS} splits. Beaten: share of the random settings that the defaults beat on all series.",
+        f"{REPETITIONS} splits. Beaten: share of the random settings that the defaults beat on "
+        "all series.",
         ("method", "output", "chosen: F1", "covering", "defaults: F1", "covering", "beaten"),
         [
             (
