@@ -39,7 +39,7 @@ def test_the_nile_stream_is_found_with_its_change_on_the_chart(page, demo):
     band = trace(found, "forecast, 90 %")
     assert sum(high is not None for high in band["y"]) >= 95
     expect(page.locator(".plot")).to_have_attribute(
-        "aria-label", re.compile(r"1 confirmed change, the last at 28 ▼ down by 1\.9 sd")
+        "aria-label", re.compile(r"1 confirmed change, the last at 28 ▼ down by 2\.3 sd")
     )
 
 
