@@ -82,7 +82,7 @@ def test_forecasts_are_those_of_the_labels():
 def test_a_change_before_the_season_is_found_stays():
     rng = np.random.default_rng(5)
     y = day(rng, 300)
-    y[:70] -= 3.0
+    y[:70] -= 6.0
     (followed,) = follow(Averaged(), [rows(y)], SEASONAL)
     assert len(seasons.stretches(y)) == 2
     assert any(abs(start - 70) <= 2 for start in followed.confirmed())

@@ -40,6 +40,7 @@ class Sizes(NamedTuple):
     shift_at: int = 300
     within: int = 100  # observations after the shift in which it has to be found
     shifts: tuple[float, ...] = (1.0, 2.0, 3.0)  # standard deviations
+    candidates: int = 24  # random settings to choose from, beside the defaults
 
 
 class FamilyRow(NamedTuple):

@@ -19,7 +19,7 @@ from rich.progress import Progress
 from model_core.upm.base import UnderlyingModel
 from model_core.upm.builtin import Options, build
 from training.evaluation.online import Settings, follow
-from training.evaluation.quality import baselines, changes, corpora, forecasts, nab
+from training.evaluation.quality import baselines, changes, corpora, forecasts, nab, selection
 from training.evaluation.quality.baselines import Detector, Floats
 from training.evaluation.quality.changes import ChangeRow, FamilyRow, Sizes
 from training.evaluation.quality.corpora import Corpora, Scalars
@@ -41,6 +41,13 @@ class ForecastRow(NamedTuple):
     corpus: str
     method: str
     score: forecasts.Score
+
+
+class SelectionRow(NamedTuple):
+    """One model on TCPD."""
+
+    method: str
+    row: selection.Row
 
 
 class NabRow(NamedTuple):
@@ -65,6 +72,7 @@ class Results(NamedTuple):
     missing: list[str]
     families: list[FamilyRow]
     changes: list[ChangeRow]
+    selection: list[SelectionRow]
     forecasts: list[ForecastRow]
     nab: list[NabRow]
 
@@ -94,6 +102,7 @@ def evaluate(
     seasons: also measure each with seasons taken from the labels first.
     """
     torch.set_num_threads(1)
+    sizes = sizes or Sizes()
     began = time.monotonic()
     data = corpora.load(folder)
     detectors, missing = baselines.detectors()
@@ -104,8 +113,9 @@ def evaluate(
     rng = np.random.default_rng(seed)
     with Progress(console=console, transient=True) as progress:
         bar = _Bar(progress)
-        simulated = _simulated(built, detectors, seed, sizes or Sizes(), bar)
+        simulated = _simulated(built, detectors, seed, sizes, bar)
         change_rows = _changes(data, models, built, detectors, rng, bar)
+        chosen = _selection(data, models, sizes, rng, bar)
         scores, anomalies = _forecasts(data, built, rng, bar)
     return Results(
         list(built),
@@ -117,6 +127,7 @@ def evaluate(
         [*data.missing, *missing],
         simulated,
         change_rows,
+        chosen,
         scores,
         anomalies,
     )
@@ -178,6 +189,23 @@ def _changes(
             change_rows += changes.vectors(corpus, series, detectors, make, rng)
             advance()
     return change_rows
+
+
+def _selection(
+    data: Corpora,
+    models: Sequence[str],
+    sizes: Sizes,
+    rng: np.random.Generator,
+    bar: _Bar,
+) -> list[SelectionRow]:
+    if len(data.tcpd) < 2:  # no halves
+        return []
+    advance = bar.part("choices on TCPD", len(models) * (1 + sizes.candidates))
+    return [
+        SelectionRow(name, row)
+        for name in models
+        for row in selection.selected(data.tcpd, _sized(name, 1), sizes.candidates, rng, advance)
+    ]
 
 
 def _sized(name: str, outputs: int) -> UnderlyingModel:

@@ -13,7 +13,7 @@ from training.evaluation.quality import evaluate as quality
 from training.evaluation.quality.changes import Sizes
 from training.evaluation.quality.tables import as_json, markdown, show, tables, write_numbers
 
-SMALL = Sizes(2, 120, 2, 40, 30)
+SMALL = Sizes(2, 120, 2, 40, 30, candidates=2)
 
 
 @pytest.fixture
