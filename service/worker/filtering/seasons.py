@@ -81,7 +81,7 @@ def begin_anew(engine: Engine, stream: Stream) -> None:
     ranks = slab.ranks(stream.row)
     stream.leave()
     stream.slab = slab
-    (stream.row,) = slab.begin([head.location], [head.scale])
+    (stream.row,) = slab.begin([head.location or []], [head.scale or []])
     last = _replayed(engine, stream, known, joined)
     state = _moved(slab.state(stream.row), base, joined)
     slab.put(stream.row, state, ranks)

@@ -48,6 +48,7 @@ async def test_create_change_look_delete(api, worker):
         ({"order": -1}, "order"),
         ({"order": 33}, "order"),
         ({"trend": 1}, "trend"),
+        ({"seasonal": 1}, "seasonal"),
         ({"season": 1}, "season"),
         ({"season": 10_001}, "season"),
         ({"sensitivity": 0.1}, "sensitivity"),
