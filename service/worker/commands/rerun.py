@@ -33,7 +33,15 @@ Steps = Generator[None, None, T]
 # the worker go on then.
 TICK, SERIES = 16, 512
 # Of the head in place, whatever the rerun found.
-KEPT = ("created_ms", "oldest", "last_time", "pending", "pending_supervision", "pending_settings")
+KEPT = (
+    "created_ms",
+    "oldest",
+    "last_time",
+    "pending",
+    "pending_supervision",
+    "pending_settings",
+    "last_anomaly",
+)
 
 
 class Rerun:
