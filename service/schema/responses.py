@@ -195,6 +195,9 @@ class StreamSummary(Response):
     last: list[float] | None = sent(None)
     event: Suspected = sent(None)
     last_event: Confirmed = sent(None)
+    last_anomaly: Annotated[
+        int | None, doc("`seq` of the last anomaly event; null: none, or not known any more")
+    ] = sent(None)
     mean_log_score: float | None = sent(None)
     pruned_mass: float = sent(0.0)
 

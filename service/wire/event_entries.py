@@ -24,9 +24,7 @@ SEQ_BITS, INDEX_BITS, EVENT_BITS = 32, 20, 12
 STATES = ("suspected", "confirmed", "withdrawn")
 # Types of the messages about events, by the kinds of those.
 MESSAGES = {"change": "changepoint", "anomaly": "anomaly"}
-CHANGES = frozenset(
-    {"change"}
-)  # a reader who names no kind means changes: once there were no others
+CHANGES = frozenset({"change"})  # what readers mean who name no kind: once there was no other
 
 
 class Id(NamedTuple):

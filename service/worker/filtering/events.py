@@ -105,7 +105,7 @@ def _distance(record: Record, place: AnyPlace) -> dict[str, Any]:
     if found is None or len(label) != len(found.mean):
         return {}
     each = zip(label, found.mean, found.sd, strict=True)
-    sizes = [(y - mean) / sd if sd > 0 else math.nan for y, mean, sd in each]
+    sizes = [(y - mean) / sd if 0 < sd < math.inf else math.nan for y, mean, sd in each]
     if not all(map(math.isfinite, sizes)):
         return {}
     most = max(sizes, key=abs)
