@@ -122,17 +122,17 @@ def test_changepoints(moca, stream, service_url):
 
 def test_anomalies_are_shown_to_those_who_ask(moca, stream, service_url):
     rng = random.Random(1)
-    y = [rng.gauss(0, 1) for _ in range(140)]
-    y[130] = 12.0
+    y = [rng.gauss(0, 1) for _ in range(200)]
+    y[180] = 15.0
     with Client(service_url) as client:
         client.put_stream(stream, {"model": "gaussian", "location": 0, "scale": 1})
         client.observe(stream, y)
         changes = client.changepoints(stream).events
         assert all(event.kind == "change" for event in changes)
         (anomaly,) = client.changepoints(stream, kinds=["anomaly"]).events
-        assert (anomaly.id, anomaly.kind, anomaly.direction) == (130, "anomaly", "up")
+        assert (anomaly.id, anomaly.kind, anomaly.direction) == (180, "anomaly", "up")
         assert client.changepoints(stream, kinds=["all"]).events == [*changes, anomaly]
-        assert client.stream(stream).last_anomaly == 130
+        assert client.stream(stream).last_anomaly == 180
         for kinds in (["anomaly"], ["change", "anomaly"]):
             messages = client.events(stream=stream, kinds=kinds, after="0")
             assert next(m.event for m in messages if m.event.kind == "anomaly") == anomaly
@@ -140,9 +140,9 @@ def test_anomalies_are_shown_to_those_who_ask(moca, stream, service_url):
     assert "anomaly" not in moca("changepoints", stream).stdout
     listed = moca("changepoints", stream, "--kind", "all").stdout
     (row,) = [line for line in listed.splitlines() if "anomaly" in line]
-    assert row.split()[:4] == ["130", "anomaly", "confirmed", "130"]
+    assert row.split()[:4] == ["180", "anomaly", "confirmed", "180"]
     found = json.loads(moca("changepoints", stream, "--kind", "anomaly", "--json").stdout)
-    assert [event["id"] for event in found["events"]] == [130]
+    assert [event["id"] for event in found["events"]] == [180]
 
 
 @pytest.mark.parametrize("options", [["--json"], []])

@@ -213,7 +213,7 @@ def test_problems_are_shown_as_the_service_says_them(watched, demo):
     expect(page.locator("#feed")).to_be_hidden()
     page.goto(f"{demo}/#/streams/nile")
     drawn(page)
-    expect(page.get_by_role("heading", name="Changepoints")).to_be_visible()
+    expect(page.get_by_role("heading", name="Events")).to_be_visible()
     page.get_by_label("Hazard", exact=True).fill("1")
     page.get_by_role("button", name="Rerun").click()
     expect(page.get_by_role("alert")).to_contain_text("body.settings.hazard")
