@@ -21,8 +21,9 @@ from moca_grafana.panels import (
 MODEL = 'model=~"$model"'
 STREAM = 'stream=~"$stream"'
 INTRO = (
-    "Every changepoint and anomaly with its start, size and state is in [the console](${console}/#/). "
-    "Prometheus only has counts by model, and the metrics of pinned streams below."
+    "Every changepoint and anomaly with its start, size and state is in "
+    "[the console](${console}/#/). Prometheus only has counts by model, and the metrics of pinned "
+    "streams below."
 )
 
 

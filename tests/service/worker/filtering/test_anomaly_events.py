@@ -60,6 +60,27 @@ def test_what_an_alarm_says(bench):
     assert bench.head("a").last_anomaly == 270
 
 
+def test_compiled_kernels_raise_the_same(make_bench):
+    """One after the other, and in series of many observations."""
+    found = []
+    for compiles, part in ((False, 1), (True, 1), (True, 32)):
+        bench = make_bench(db=len(found), partitions=1)
+        bench.worker.engine.compiles = compiles
+        bench.ask(Configure("a", KNOWN), 201)
+        bench.observe("a", labels()[:1])
+        for slab in bench.worker.engine._slabs.values():
+            if compiles:
+                slab._compiled.compile()  # waits for it
+        bench.observe("a", labels()[1:], part=part)
+        found.append([(e.id, e.direction, e.size, e.probability) for e in anomalies(bench)])
+    first, *others = found
+    assert [event[:2] for event in first] == [(150, "up"), (270, "down")]
+    for other in others:
+        assert [event[:2] for event in other] == [event[:2] for event in first]
+        for one, same in zip(first, other, strict=True):
+            assert one[2:] == pytest.approx(same[2:], rel=1e-7)
+
+
 def test_alarms_are_no_changes(make_bench):
     """Changes, their numbers and the answers are those of a stream without alarms."""
     bench, silent = make_bench(), make_bench(db=1)
