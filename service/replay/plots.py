@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
     from service.tables.answers import BeliefRow, Replayed
 
-ALARM = 0.9  # changed_probability to alarm on
+ALARM = 0.99  # of changed_probability: where a change is confirmed by default
 STRANGE = 0.999  # anomaly to mark
 SILENCE = 100  # observations after a mark without another: what lasts is strange for a while
 MAX_DATA_PANELS = 6

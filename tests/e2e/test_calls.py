@@ -178,6 +178,6 @@ def test_streams_expire_and_pinned_ones_have_metrics(client):
         assert time.monotonic() < deadline
         time.sleep(0.2)
     text = client.get("/metrics").text
-    assert 'moca_stream_observations{model="averaged@1",stream="dial"} 60.0' in text
+    assert 'moca_stream_observations{model="averaged@2",stream="dial"} 60.0' in text
     for name in ("last", "mean", "lower", "upper", "changed_probability", "run_length"):
-        assert f'moca_stream_{name}{{model="averaged@1",stream="dial"}}' in text
+        assert f'moca_stream_{name}{{model="averaged@2",stream="dial"}}' in text

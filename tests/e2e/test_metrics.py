@@ -30,13 +30,13 @@ def test_metrics_tell_what_happened(exposition):
         for sample in family.samples
     }
     assert samples["moca_observations_total", "applied"] == 80
-    assert samples["moca_changepoints_total", "averaged@1", "confirmed"] == 1
+    assert samples["moca_changepoints_total", "averaged@2", "confirmed"] == 1
     assert samples["moca_owned_partitions",] == 16
     assert samples["moca_redis_up",] == samples["moca_redis_append_only",] == 1
-    assert samples["moca_pit_count", "averaged@1"] == 60
+    assert samples["moca_pit_count", "averaged@2"] == 60
     for stage in ("ingest", "queue", "compute", "commit", "reply"):
         assert samples["moca_stage_duration_seconds_count", stage] > 0
-    assert samples["moca_log_score_nats_count", "averaged@1"] == 60  # not while warming up
+    assert samples["moca_log_score_nats_count", "averaged@2"] == 60  # not while warming up
     assert "a-stream" not in exposition
 
 

@@ -156,6 +156,8 @@ def test_a_state_from_the_device_is_read_on_the_cpu_and_back(case, batch, device
 
 
 def test_the_segment_matrix(case, batch, device):
+    if case.model.believes:
+        pytest.skip("what it remembers depends on a filter")
     x = tensor([each.x for each in batch])
     y = tensor([each.y for each in batch])
     data = seg.Sequences(x if x.shape[-1] else None, y)

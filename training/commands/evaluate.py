@@ -109,6 +109,10 @@ def everything(
         ),
     ] = None,
     model: Models = None,
+    seasons: Annotated[
+        bool,
+        typer.Option("--seasons", help="Also score each model with seasons taken out first."),
+    ] = False,
     seed: Annotated[int, typer.Option(help="Seed of the simulations and intervals.")] = 0,
     json: Annotated[
         Path | None, typer.Option(help="File for all numbers.", show_default=False)
@@ -141,7 +145,7 @@ def everything(
         from training.report import quality
     console = Console()
     try:
-        results = evaluate(data, chosen, seed, console=console)
+        results = evaluate(data, chosen, seed, console=console, seasons=seasons)
     except (TrainingError, OSError) as error:
         fail(f"--data: {error}")
     show(results, console)

@@ -27,6 +27,7 @@ from model_core.readout import Readout
 from model_core.summary import Summary
 from model_core.upm.base import UnderlyingModel
 from training.data.base import Batch
+from training.evaluation import seasons
 
 Rows = Sequence[Sequence[float]]  # labels [T][d], nan where missing
 RECENT_RUN_LENGTHS = 5  # of `recent_change_probability`, as in the service
@@ -36,11 +37,16 @@ NO_SUMMARY = np.empty(0)
 
 
 class Settings(NamedTuple):
-    """Settings of the filter; hazard and outlier rate are by default the model's."""
+    """Settings of the filter; hazard and outlier rate are by default the model's.
+
+    seasons: whether seasons are found and taken from the labels before the filter sees them; only
+    of models with one output that is a number.
+    """
 
     defaults: Defaults = Defaults()
     hazard: float | None = None
     outlier_rate: float | None = None
+    seasons: bool = False
 
     @property
     def threshold(self) -> float:
@@ -146,6 +152,8 @@ def follow(
 
     levels: of the quantiles of predictives; without any these are not summarised.
     """
+    if settings.seasons and model.label == "real" and model.y_dim == 1:
+        return [_follow_seasonal(model, rows, settings, levels) for rows in series]
     warmups = [warm(model, rows, settings.defaults.warmup) for rows in series]
     y = torch.tensor(series, dtype=torch.float64)
     followers = [
@@ -160,6 +168,41 @@ def follow(
         confirmed[step.stream] = follower.track.confirmed_start
     first = max(0, y.shape[1] - settings.defaults.history)
     return [each.followed(first) for each in followers]
+
+
+def _follow_seasonal(
+    model: UnderlyingModel, rows: Rows, settings: Settings, levels: Sequence[float]
+) -> Followed:
+    """Events and answers of one series less its seasons.
+
+    Where a season is found or given up, the filter begins anew with the last labels less their
+    season. The regimes that it finds among these are known, no events.
+    """
+    warmed = warm(model, rows, settings.defaults.warmup)
+    location, scale, _ = warmed
+    y = np.array(rows, dtype=np.float64)
+    follower = _Follower(model, y, warmed, settings)
+    confirmed = np.zeros(1, dtype=np.int64)
+    for stretch in seasons.stretches(y[:, 0]):
+        base, replayed = stretch.base, len(stretch.past)
+        if replayed:
+            known = stretch.past[np.isfinite(stretch.past), None]
+            location, scale = warmup.estimate(known.tolist(), model)
+        joined = follower.best_start(base)
+        labels = torch.tensor(np.concatenate([stretch.past, stretch.labels])[None, :, None])
+        prior = prior_of(model, [(location, scale)])
+        confirmed[0] = max(follower.track.confirmed_start - base, 0)
+        for step in steps(model, prior, labels, settings, confirmed, levels):
+            t = base + step.t
+            each = seasons.moved(step.readout, base, joined)
+            if step.t < replayed:
+                follower.replay(t, each, last=step.t == replayed - 1)
+            else:
+                summary = stretch.answered(step.summary, step.t - replayed)
+                follower.take(Step(0, t, each, summary))
+            confirmed[0] = max(follower.track.confirmed_start - base, 0)
+    first = max(0, len(rows) - settings.defaults.history)
+    return follower.followed(first)
 
 
 def segmentation(model: UnderlyingModel, rows: Rows, settings: Settings) -> list[int]:
@@ -377,6 +420,22 @@ class _Follower:
         self.track, moved = track(self.track, each.reading(t), *rule)
         self._events += [(t, event) for event in moved]
 
+    def best_start(self, t: int) -> int:
+        """Start of the last regime of the best path before observation `t`."""
+        return self._pointers.best_start(t)
+
+    def replay(self, t: int, readout: Readout, last: bool) -> None:
+        """Put a step of a new filter in the place of one that was taken before.
+
+        last: whether it is the last one; the regime it believes in raises no event.
+        """
+        self._pointers.replace(t, readout)
+        if last:
+            start = max(self.track.confirmed_start, readout.reading(t).start)
+            self.track = self.track._replace(
+                confirmed_start=start, before_start=start, confirmed_totals=readout.start_totals
+            )
+
     def followed(self, first: int) -> Followed:
         """What came of the stream; first: of its retained history."""
         log_score, changed, recent = self._numbers
@@ -409,17 +468,26 @@ class _Pointers:
 
     def __init__(self) -> None:
         self._previous: list[int] = []  # by t: where the regime before one that starts there starts
-        self._last = 0  # where the last regime of the best path starts
+        self._best: list[int] = []  # by t: where the last regime of the best path starts
 
     def add(self, step: Readout) -> None:
         """Add a step."""
-        self._last = step.best_start
+        self._best.append(step.best_start)
         self._previous.append(step.born_previous_start)
+
+    def replace(self, t: int, step: Readout) -> None:
+        """Put another filter's step in the place of one."""
+        self._best[t] = step.best_start
+        self._previous[t] = step.born_previous_start
+
+    def best_start(self, t: int) -> int:
+        """Start of the last regime of the best path before observation `t`."""
+        return self._best[t - 1] if t > 0 else 0
 
     def starts(self, first: int = 0) -> list[int]:
         """Starts of the best segmentation, those after `first`."""
         starts = []
-        start = self._last
+        start = self._best[-1] if self._best else 0
         while start > first:
             starts.append(start)
             start = self._previous[start]

@@ -81,14 +81,19 @@ def _add(left: Floats, right: Floats, out: Floats) -> None:
 
 
 @compiled
+def _highest(rows: Floats, out: Floats) -> None:
+    arithmetic.copy(rows[0], out)
+    for k in range(1, rows.shape[0]):
+        own = rows[k]
+        for i in range(whole(out)):
+            out[i] = own[i] if own[i] > out[i] else out[i]
+
+
+@compiled
 def fold(densities: Floats, top: Floats, out: Floats) -> None:
     """Fill `out` with the log of the sum of a few rows' exponentials, `top` with the highest."""
     n = whole(out)
-    arithmetic.copy(densities[0], top)
-    for k in range(1, densities.shape[0]):
-        own = densities[k]
-        for i in range(n):
-            top[i] = own[i] if own[i] > top[i] else top[i]
+    _highest(densities, top)
     arithmetic.fill(out, 0.0)
     for k in range(densities.shape[0]):
         own = densities[k]
@@ -102,11 +107,7 @@ def fold(densities: Floats, top: Floats, out: Floats) -> None:
 def _explain(densities: Floats, top: Floats, out: Floats, told: Floats) -> None:
     """As `fold`, and each row's share of the sum into `told`."""
     n = whole(out)
-    arithmetic.copy(densities[0], top)
-    for k in range(1, densities.shape[0]):
-        own = densities[k]
-        for i in range(n):
-            top[i] = own[i] if own[i] > top[i] else top[i]
+    _highest(densities, top)
     arithmetic.fill(out, 0.0)
     for k in range(densities.shape[0]):
         own, share = densities[k], told[k]

@@ -26,7 +26,7 @@ def test_the_nile_stream_is_found_with_its_change_on_the_chart(page, demo):
         "aria-label", re.compile("last 40 labels, from")
     )
     expect(row).to_contain_text("72 of 100")
-    expect(row).to_contain_text("at 28 ▼ down by 1.9 sd")
+    expect(row).to_contain_text("at 28 ▼ down by 2.3 sd")
     row.get_by_role("link", name="nile").click()
     expect(page).to_have_url(f"{demo}/#/streams/nile")
     expect(page).to_have_title("nile · MOCA console")
@@ -39,7 +39,7 @@ def test_the_nile_stream_is_found_with_its_change_on_the_chart(page, demo):
     band = trace(found, "forecast, 90 %")
     assert sum(high is not None for high in band["y"]) >= 95
     expect(page.locator(".plot")).to_have_attribute(
-        "aria-label", re.compile(r"1 confirmed change, the last at 28 ▼ down by 1\.9 sd")
+        "aria-label", re.compile(r"1 confirmed change, the last at 28 ▼ down by 2\.3 sd")
     )
 
 
@@ -85,6 +85,7 @@ def test_a_stream_is_followed_live(page, demo, client, stream):
 
 
 def test_the_list_shows_changes_as_they_come(page, demo, client, stream):
+    client.put(f"/v1/streams/{stream}", json={"confirm_after": 10}).raise_for_status()
     post(client, stream, 10, 30)
     page.goto(f"{demo}/#/?prefix={quote(stream)}")
     expect(page.locator("#feed")).to_have_text("live")

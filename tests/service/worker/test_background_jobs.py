@@ -57,7 +57,7 @@ def test_its_own_partition_keeps_its_order(bench, names):
     _, second = _turns_until(bench, observed)
     assert (first.status, second.status) == (200, 200)
     answer = json.loads(second.body[0])
-    assert (answer["seq"], answer["model"]) == (len(LABELS), "averaged@1")
+    assert (answer["seq"], answer["model"]) == (len(LABELS), "averaged@2")
 
 
 @pytest.mark.parametrize("way", ["crash", "stop", "release"])
@@ -79,7 +79,7 @@ def test_what_is_broken_off_is_done_by_the_next_owner(bench, names, way):
         getattr(bench, way)()
     _, outcome = _turns_until(bench, moved)
     assert outcome.status == 200
-    assert json.loads(outcome.body[0])["model"] == "averaged@1"
+    assert json.loads(outcome.body[0])["model"] == "averaged@2"
     answer = bench.observe(long, [4.0])
     assert answer[0]["seq"] == len(LABELS)
 

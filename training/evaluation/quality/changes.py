@@ -40,6 +40,7 @@ class Sizes(NamedTuple):
     shift_at: int = 300
     within: int = 100  # observations after the shift in which it has to be found
     shifts: tuple[float, ...] = (1.0, 2.0, 3.0)  # standard deviations
+    candidates: int = 24  # random settings to choose from, beside the defaults
 
 
 class FamilyRow(NamedTuple):
@@ -66,11 +67,11 @@ class ChangeRow(NamedTuple):
     detections: int = 0
 
 
-def watch_model(name: str, model: UnderlyingModel) -> Watch:
-    """Alarms of a model with the service's defaults."""
+def watch_model(name: str, model: UnderlyingModel, settings: Settings) -> Watch:
+    """Alarms of a model."""
 
     def watch(y: Floats) -> dict[str, list[list[int]]]:
-        followed = follow(model, y[..., None].tolist(), Settings())
+        followed = follow(model, y[..., None].tolist(), settings)
         return {
             f"{name}, confirmed": [confirmations(each) for each in followed],
             f"{name}, changed > .9": [outliers.alarms(each)[CROSSED] for each in followed],
@@ -195,7 +196,7 @@ def vectors(
 def on_tcpd(
     series: Sequence[tcpd.Series],
     detectors: Mapping[str, Detector],
-    models: Mapping[str, UnderlyingModel],
+    models: Mapping[str, tuple[UnderlyingModel, Settings]],
     rng: np.random.Generator,
     advance: Callable[[], None],
 ) -> list[ChangeRow]:
@@ -219,15 +220,18 @@ def on_tcpd(
 
 
 def _detections(
-    one: tcpd.Series, detectors: Mapping[str, Detector], models: Mapping[str, UnderlyingModel]
+    one: tcpd.Series,
+    detectors: Mapping[str, Detector],
+    models: Mapping[str, tuple[UnderlyingModel, Settings]],
 ) -> dict[str, Sequence[int]]:
     """Changes of one series by method."""
     detections: dict[str, Sequence[int]] = {}
-    for name, model in models.items():
-        (followed,) = follow(model, [one.values], Settings())
+    for name, (model, settings) in models.items():
+        (followed,) = follow(model, [one.values], settings)
         detections[f"{name}, confirmed online"] = followed.confirmed()
         detections[f"{name}, segmentation as served"] = followed.served
-        detections[f"{name}, in hindsight"] = segmentation(model, one.values, Settings())
+        if not settings.seasons:
+            detections[f"{name}, in hindsight"] = segmentation(model, one.values, settings)
     y = np.array(one.values)
     for name, detector in detectors.items():
         detections[name] = baselines.alarms_of(detector, y, *scaled(y))

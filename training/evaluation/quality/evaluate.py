@@ -19,7 +19,7 @@ from rich.progress import Progress
 from model_core.upm.base import UnderlyingModel
 from model_core.upm.builtin import Options, build
 from training.evaluation.online import Settings, follow
-from training.evaluation.quality import baselines, changes, corpora, forecasts, nab
+from training.evaluation.quality import baselines, changes, corpora, forecasts, nab, selection
 from training.evaluation.quality.baselines import Detector, Floats
 from training.evaluation.quality.changes import ChangeRow, FamilyRow, Sizes
 from training.evaluation.quality.corpora import Corpora, Scalars
@@ -27,9 +27,12 @@ from training.evaluation.quality.families import FAMILIES
 from training.evaluation.quality.forecasts import Forecast, SeriesScore
 
 VECTOR_MODEL = "multivariate"  # scored on vectors beside the models that were asked for
+LESS_SEASONS = "less seasons"  # after a model's name
 NAB = "NAB"
 ANOMALY = "anomaly"
 SURPRISE = "-log_score"  # in the series' scale: one threshold serves all series
+
+Candidates = Mapping[str, tuple[UnderlyingModel, Settings]]  # by name
 
 
 class ForecastRow(NamedTuple):
@@ -38,6 +41,13 @@ class ForecastRow(NamedTuple):
     corpus: str
     method: str
     score: forecasts.Score
+
+
+class SelectionRow(NamedTuple):
+    """One model on TCPD."""
+
+    method: str
+    row: selection.Row
 
 
 class NabRow(NamedTuple):
@@ -62,6 +72,7 @@ class Results(NamedTuple):
     missing: list[str]
     families: list[FamilyRow]
     changes: list[ChangeRow]
+    selection: list[SelectionRow]
     forecasts: list[ForecastRow]
     nab: list[NabRow]
 
@@ -84,21 +95,30 @@ def evaluate(
     seed: int = 0,
     sizes: Sizes | None = None,
     console: Console | None = None,
+    seasons: bool = False,
 ) -> Results:
-    """Measure models at the service's default settings; raises FileNotFoundError, BadData."""
+    """Measure models at the service's default settings; raises FileNotFoundError, BadData.
+
+    seasons: also measure each with seasons taken from the labels first.
+    """
     torch.set_num_threads(1)
+    sizes = sizes or Sizes()
     began = time.monotonic()
     data = corpora.load(folder)
     detectors, missing = baselines.detectors()
-    built = {name: build(name, Options()) for name in models}
+    built = {name: (build(name, Options()), Settings()) for name in models}
+    if seasons:
+        for name in models:
+            built[f"{name} {LESS_SEASONS}"] = (built[name][0], Settings(seasons=True))
     rng = np.random.default_rng(seed)
     with Progress(console=console, transient=True) as progress:
         bar = _Bar(progress)
-        simulated = _simulated(built, detectors, seed, sizes or Sizes(), bar)
-        change_rows = _changes(data, built, detectors, rng, bar)
+        simulated = _simulated(built, detectors, seed, sizes, bar)
+        change_rows = _changes(data, models, built, detectors, rng, bar)
+        chosen = _selection(data, models, sizes, rng, bar)
         scores, anomalies = _forecasts(data, built, rng, bar)
     return Results(
-        list(models),
+        list(built),
         seed,
         datetime.now(UTC).date().isoformat(),
         torch.__version__,
@@ -107,6 +127,7 @@ def evaluate(
         [*data.missing, *missing],
         simulated,
         change_rows,
+        chosen,
         scores,
         anomalies,
     )
@@ -135,13 +156,13 @@ def on_nab(
 
 
 def _simulated(
-    models: Mapping[str, UnderlyingModel],
+    models: Candidates,
     detectors: Mapping[str, Detector],
     seed: int,
     sizes: Sizes,
     bar: _Bar,
 ) -> list[FamilyRow]:
-    watches = [changes.watch_model(name, model) for name, model in models.items()]
+    watches = [changes.watch_model(name, *each) for name, each in models.items()]
     watches += [changes.watch_baseline(*each) for each in detectors.items()]
     advance = bar.part("simulated families", len(FAMILIES) * len(watches))
     return list(changes.simulate(watches, seed, sizes, advance))
@@ -149,7 +170,8 @@ def _simulated(
 
 def _changes(
     data: Corpora,
-    models: Mapping[str, UnderlyingModel],
+    names: Sequence[str],
+    models: Candidates,
     detectors: Mapping[str, Detector],
     rng: np.random.Generator,
     bar: _Bar,
@@ -159,7 +181,7 @@ def _changes(
         advance = bar.part("TCPD", len(data.tcpd))
         change_rows += changes.on_tcpd(data.tcpd, detectors, models, rng, advance)
     make: dict[str, Callable[[int], UnderlyingModel]] = {
-        name: partial(_sized, name) for name in dict.fromkeys([*models, VECTOR_MODEL])
+        name: partial(_sized, name) for name in dict.fromkeys([*names, VECTOR_MODEL])
     }
     if data.vectors:
         advance = bar.part("vectors", len(data.vectors))
@@ -169,12 +191,29 @@ def _changes(
     return change_rows
 
 
+def _selection(
+    data: Corpora,
+    models: Sequence[str],
+    sizes: Sizes,
+    rng: np.random.Generator,
+    bar: _Bar,
+) -> list[SelectionRow]:
+    if len(data.tcpd) < 2:  # no halves
+        return []
+    advance = bar.part("choices on TCPD", len(models) * (1 + sizes.candidates))
+    return [
+        SelectionRow(name, row)
+        for name in models
+        for row in selection.selected(data.tcpd, _sized(name, 1), sizes.candidates, rng, advance)
+    ]
+
+
 def _sized(name: str, outputs: int) -> UnderlyingModel:
     return build(name, Options(y_dim=outputs))
 
 
 def _forecasts(
-    data: Corpora, models: Mapping[str, UnderlyingModel], rng: np.random.Generator, bar: _Bar
+    data: Corpora, models: Candidates, rng: np.random.Generator, bar: _Bar
 ) -> tuple[list[ForecastRow], list[NabRow]]:
     rows: list[ForecastRow] = []
     anomalies: list[NabRow] = []
@@ -200,14 +239,14 @@ def _forecasts(
 
 
 def _scored(
-    one: Scalars, models: Mapping[str, UnderlyingModel], strange: dict[str, list[Floats]]
+    one: Scalars, models: Candidates, strange: dict[str, list[Floats]]
 ) -> dict[str, SeriesScore]:
     """Scores of every forecaster on one series; strange: gains the probabilities answered."""
     location, scale = changes.scaled(one.y[:, None])
     first = forecasts.first_scored(one.y)
     scores = {}
-    for name, model in models.items():
-        (followed,) = follow(model, [one.y[:, None].tolist()], Settings(), forecasts.LEVELS)
+    for name, (model, settings) in models.items():
+        (followed,) = follow(model, [one.y[:, None].tolist()], settings, forecasts.LEVELS)
         answers = followed.answers
         assert answers is not None
         summary = answers.summary

@@ -6,6 +6,7 @@ import random
 import msgspec
 import pytest
 
+from model_core.upm.builtin import NEWEST
 from service.wire import (
     Configure,
     EventFeedback,
@@ -56,7 +57,7 @@ def test_a_moved_stream_is_one_that_was_always_there(bench, close, before, after
     bench.observe("a", labels[:at])
     bench.observe("b", labels[:at])
     answer = bench.ask(Move("a", after))
-    assert answer["model"] == f"{after}@1"
+    assert answer["model"] == NEWEST[after]
     same_belief(bench, close, "a", "b")
     bench.crash()
     same_belief(bench, close, "a", "b")

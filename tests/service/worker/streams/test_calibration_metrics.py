@@ -95,7 +95,7 @@ def test_the_mean_log_score_comes_from_sums_that_only_rise(bench):
 
 
 def test_pruned_mass_is_measured(bench):
-    model, name = "averaged@1", "moca_pruned_mass"
+    model, name = "averaged@2", "moca_pruned_mass"
     before = value(f"{name}_count", model), value(f"{name}_sum", model)
     labels = np.random.default_rng(1).normal(size=96).tolist()
     observe(bench, "small", "averaged", labels, max_hypotheses=5, warmup=20)

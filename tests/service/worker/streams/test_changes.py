@@ -52,7 +52,7 @@ def test_changes_within_a_millisecond_are_all_kept(bench, stream):
         (3, {"confirm_after": 3}),
         (3, {"hazard": 0.3}),
         (4, {"hazard": 0.4}),
-        (4, {"model": "averaged@1"}),
+        (4, {"model": "averaged@2"}),
         (4, {"outlier_rate": 0.0}),
     ]
     assert changes(bench, stream) == expected

@@ -66,7 +66,7 @@ def test_changed_settings_are_on_record(bench):
     assert not unreadable
     assert [(each.seq, each.settings) for each in sorted(found, key=lambda e: e.seq)] == [
         (2, {"hazard": 0.2, "confirm_after": 3}),
-        (3, {"model": "averaged@1"}),
+        (3, {"model": "averaged@2"}),
     ]
     bench.send(Delete("a"))
     assert not bench.client.exists(keys.changes(p, "a"))

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from model_core.events import Event
-from training.evaluation.online import Followed
+from training.evaluation.online import Followed, Settings
 from training.evaluation.quality import changes
 from training.evaluation.quality.changes import Sizes, f1
 from training.evaluation.quality.families import FAMILIES, Family
@@ -48,7 +48,7 @@ def test_a_model_finds_large_shifts_in_normal_series(monkeypatch):
     from model_core.upm.conjugate import Gaussian
 
     monkeypatch.setattr(changes, "FAMILIES", FAMILIES[:1])
-    watch = changes.watch_model("gaussian", Gaussian())
+    watch = changes.watch_model("gaussian", Gaussian(), Settings())
     confirmed, crossed = changes.simulate(
         [watch], 0, Sizes(3, 300, 5, 60, 50, (5.0,)), lambda: None
     )

@@ -13,7 +13,7 @@ from training.evaluation.quality import evaluate as quality
 from training.evaluation.quality.changes import Sizes
 from training.evaluation.quality.tables import as_json, markdown, show, tables, write_numbers
 
-SMALL = Sizes(2, 120, 2, 40, 30)
+SMALL = Sizes(2, 120, 2, 40, 30, candidates=2)
 
 
 @pytest.fixture
@@ -47,11 +47,13 @@ def folder(tmp_path):
 def test_every_measure_of_the_files_that_are_there(folder):
     text = StringIO()
     console = Console(file=text, width=100)
-    results = quality.evaluate(folder, ["gaussian"], 0, SMALL, console)
+    results = quality.evaluate(folder, ["gaussian"], 0, SMALL, console, seasons=True)
     assert {"skab.npz", "hasc.npz", "elec2.npz"} <= set(results.missing)
     assert len(results.families) % 11 == 0
     corpora = {(row.corpus, row.method): row.f1.mean for row in results.changes}
     assert corpora["TCPD", "gaussian, confirmed online"] > 0.85
+    assert corpora["TCPD", "gaussian less seasons, confirmed online"] > 0.85
+    assert ("bees", "gaussian less seasons") not in corpora  # of several outputs
     assert corpora["bees", "multivariate"] == 1.0
     assert corpora["bees", "evenly spaced"] == 1.0  # one mark in the middle
     assert corpora["bees", "no change"] == 0.0
@@ -59,7 +61,7 @@ def test_every_measure_of_the_files_that_are_there(folder):
     assert set(forecasts) == {
         (corpus, method)
         for corpus in ("TCPD", "NAB")
-        for method in ("gaussian", "last value", "rolling mean")
+        for method in ("gaussian", "gaussian less seasons", "last value", "rolling mean")
     }
     assert forecasts["TCPD", "gaussian"].log_score.count == 2  # the third is too short
     assert forecasts["NAB", "gaussian"].relative_error.mean < 0.9
@@ -72,7 +74,7 @@ def test_every_measure_of_the_files_that_are_there(folder):
     assert "not measured, as it is not there: skab.npz" in text.getvalue()
     written = as_json(results)
     json.dumps(written, allow_nan=False)
-    assert written["models"] == ["gaussian"]
+    assert written["models"] == ["gaussian", "gaussian less seasons"]
     assert "pit" not in written["forecasts"][0]["score"]
     assert "### Changes: bees" in markdown(tables(results))
 

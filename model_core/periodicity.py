@@ -1,0 +1,253 @@
+"""Periods and profiles of seasons in a series of labels.
+
+A period is believed where its harmonics recur with the same phase in all periods that are kept.
+The evidence is exact under any stationary noise: with n periods, the coefficients of a harmonic are
+n draws of one complex normal distribution, so (n - 1) log(total / within) of their squares is
+exponential, whatever the noise's spectrum. Steps and drifts do not recur.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+
+import numpy as np
+from numpy.typing import NDArray
+
+Floats = NDArray[np.float64]
+
+PERIODS = 3  # that a season has to be seen for
+SHORTEST = 4  # observations
+RECENT_PERIODS = 12  # that a profile and its evidence are taken from
+EVIDENCE = 12.0  # nats: one period in 160,000 by chance
+EXPLAINED = 0.3  # share of a period's variation that the others have to forecast
+GAINED = 0.1  # share of what is left of it by an autoregression
+CANDIDATES = 4  # of each autocorrelation
+CORRELATED = 0.15  # at the lag of a candidate
+PLAUSIBLE = 0.1  # share of the variation that it explains
+HARMONICS = 32  # that evidence is taken from
+FORGETTING = 0.8  # of a period in the profile
+AMPLITUDE_FORGETTING = 0.6
+AMPLITUDES = (0.5, 1.5)  # of the last periods, in units of the profile
+SHRINKAGE = 2.0  # squared standard errors by which a harmonic is taken to be smaller
+FLOOR = 1e-12  # of sums of squares
+ROUNDING = 1e-12  # of labels
+
+
+def found(y: Floats, shortest: int = SHORTEST) -> int:
+    """Period of the season of labels (T,) without trend; 0 where there is no evidence of one."""
+    longest = len(y) // PERIODS
+    size = float(np.abs(y).max(initial=0.0))
+    if longest < shortest or size == 0:
+        return 0
+    y = y / size
+    peaks = {*_peaks(y, shortest, longest), *_peaks(np.diff(y), shortest, longest)}
+    candidates = sorted({_climbed(y, each, shortest, longest) for each in peaks})
+    scored = [(evidence(y, each), each) for each in candidates if _explained(y, each) >= PLAUSIBLE]
+    most, best = max(scored, default=(0.0, 0))
+    return best if most >= EVIDENCE and _forecasts(y, best) else 0
+
+
+def evidence(y: Floats, period: int) -> float:
+    """Evidence of a period in labels (T,) without trend, in nats: -log of its chance in noise.
+
+    The most that any first 1, 2, 4 ... harmonics give, less what the choice costs.
+    """
+    rows = _whitened(y, period)
+    if len(rows) < PERIODS or (rows**2).sum() <= FLOOR * (y**2).sum():  # rounding alone
+        return 0.0
+    within, between = _variation(*_harmonics(rows, np.ones(len(rows))))
+    sums = np.cumsum((len(rows) - 1) * np.log1p(between / within)).tolist()
+    best = 0.0
+    for choices, count in enumerate(_doubled(min(len(sums), HARMONICS)), 1):
+        # 1/2, 1/6, 1/12 ...: shares of the first, second, third choice; together less than 1.
+        share = 1 / (choices * (choices + 1))
+        best = max(best, _log_tail(sums[count - 1], count) + math.log(share))
+    return best
+
+
+def _doubled(last: int) -> Iterator[int]:
+    """1, 2, 4 ... and the last."""
+    count = 1
+    while count < last:
+        yield count
+        count *= 2
+    yield last
+
+
+def _log_tail(x: float, shape: int) -> float:
+    """-log P(X > x) of a gamma variate of this shape: that of fewer Poisson events than it."""
+    if x <= shape:
+        return 0.0
+    terms = [k * math.log(x) - x - math.lgamma(k + 1) for k in range(shape)]
+    most = max(terms)
+    return -(most + math.log(math.fsum(math.exp(term - most) for term in terms)))
+
+
+def _forecasts(y: Floats, period: int) -> bool:
+    """Whether periods forecast each other, better than an autoregression does alone."""
+    kept, _ = _held_out(_folded(y, period))
+    _, gained = _held_out(_whitened(y, period))
+    return bool(np.median(kept) >= EXPLAINED) and gained >= GAINED
+
+
+def _held_out(rows: Floats) -> tuple[Floats, float]:
+    """Share of each row's squares that the mean of the others explains, and of all of them."""
+    errors = (rows - rows.mean(0)) * (len(rows) / (len(rows) - 1))
+    missed, squares = (errors**2).sum(1), (rows**2).sum(1) + 1e-300
+    return 1 - missed / squares, float(1 - missed.sum() / squares.sum())
+
+
+def learned(y: Floats, period: int, scaled: bool = False) -> Floats:
+    """Profile (P,) of the last periods of labels (T,): the season from the first of them on.
+
+    Periods that differ from the others weigh less, as do old ones. Harmonics are shrunk by
+    their standard errors. scaled: to the amplitude of the last periods.
+    """
+    size = float(np.abs(y).max(initial=0.0)) or 1.0  # squares are numbers, whatever the unit
+    rows = _folded(y / size, period, robust=True)
+    weights = _weights(rows)
+    ages = np.arange(len(rows))[::-1]
+    mean, squares, total = _harmonics(rows, weights * FORGETTING**ages)
+    within, between = _variation(mean, squares, total)
+    freedom = max(total - 1, 1e-6)
+    spectrum = np.zeros(period // 2 + 1, dtype=np.complex128)
+    shrunk = np.maximum(0, 1 - SHRINKAGE * within / (freedom * between + 1e-300))
+    spectrum[1 : (period + 1) // 2] = mean * shrunk
+    profile: Floats = np.fft.irfft(spectrum, period)
+    power = float(profile @ profile)
+    if not scaled or power == 0:
+        return profile * size
+    late = weights * AMPLITUDE_FORGETTING**ages
+    amplitude = float(late @ (rows @ profile)) / (float(late.sum()) * power)
+    return profile * (size * min(max(amplitude, AMPLITUDES[0]), AMPLITUDES[1]))
+
+
+def _folded(y: Floats, period: int, robust: bool = False) -> Floats:
+    """The last periods as rows (n, P) about their means and the slope through those.
+
+    The slope is that of the neighbours' means; robust: the median of all, not moved by one step.
+    """
+    count = min(len(y) // period, RECENT_PERIODS)
+    rows = y[len(y) - count * period :].reshape(count, period)
+    means = rows.mean(1)
+    slopes = np.zeros(count)
+    if count > 1:
+        slopes = np.gradient(means)
+    if robust:
+        slopes[:] = np.median(np.diff(means)) if count > 1 else 0.0
+    centred = (np.arange(period) - (period - 1) / 2) / period
+    folded: Floats = rows - means[:, None] - slopes[:, None] * centred
+    return folded
+
+
+def _weights(rows: Floats) -> Floats:
+    """Weights (n,) of periods, less for those far from the others."""
+    weights = np.ones(len(rows))
+    if len(rows) <= PERIODS:
+        return weights
+    for _ in range(3):
+        distances = ((rows - weights @ rows / weights.sum()) ** 2).mean(1)
+        middle = np.median(distances)
+        if middle <= 0:
+            break
+        weights = 1 / np.maximum(distances / middle, 1)
+    return weights
+
+
+def _whitened(y: Floats, period: int) -> Floats:
+    """Periods as rows, without the first-order autoregression of what is no season.
+
+    Else level shifts and slow noise enter many harmonics at once, each of which would count.
+    """
+    rows = _folded(y, period)
+    if len(rows) < 2:
+        return rows[:0]
+    rest = rows - rows.mean(0)
+    squares = float((rest**2).sum())
+    lag = float((rest[:, 1:] * rest[:, :-1]).sum()) / squares if squares > 0 else 0.0
+    lag += (1 + 3 * lag) / period  # bias of short rows about their mean
+    lag = min(max(lag, 0.0), 1.0)
+    return _folded(y[1:] - lag * y[:-1], period)
+
+
+def _harmonics(rows: Floats, weights: Floats) -> tuple[NDArray[np.complex128], Floats, float]:
+    """Mean of the harmonics (H,) of rows, mean squares about it, and number of rows that count."""
+    coefficients = np.fft.rfft(rows, axis=1)[:, 1 : (rows.shape[1] + 1) // 2]
+    share = weights / weights.sum()
+    mean = share @ coefficients
+    squares = share @ np.abs(coefficients - mean) ** 2
+    return mean, squares, float(1 / (share @ share))
+
+
+def _variation(
+    mean: NDArray[np.complex128], squares: Floats, total: float
+) -> tuple[Floats, Floats]:
+    """Variation of harmonics within (never 0) and between phases."""
+    within, between = total * squares, total * np.abs(mean) ** 2
+    return within + FLOOR * (within + between).sum() + 1e-300, between
+
+
+def detrended(y: Floats) -> Floats:
+    """Labels about the least-squares line through them; 0 where only rounding is left."""
+    at = np.arange(len(y)) - (len(y) - 1) / 2
+    slope = float(at @ y) / float(at @ at)
+    rest = y - float(y.mean()) - slope * at
+    return np.where(np.abs(rest) > ROUNDING * np.abs(y).max(), rest, 0.0)
+
+
+def without(y: Floats, period: int) -> Floats:
+    """Labels about their mean of each phase."""
+    phase = np.arange(len(y)) % period
+    means: Floats = np.bincount(phase, y) / np.bincount(phase)
+    return y - means[phase]
+
+
+def _peaks(y: Floats, shortest: int, longest: int) -> list[int]:
+    """Lags of the highest local maxima of the autocorrelation."""
+    count = len(y)
+    y = y - y.mean()
+    products = np.fft.irfft(np.abs(np.fft.rfft(y, 2 * count)) ** 2)[:count]
+    if products[0] <= 0:
+        return []
+    correlation = products / products[0] * (count / (count - np.arange(count)))
+    lags = np.arange(shortest, min(longest, count - 2) + 1)
+    middle = correlation[lags]
+    high = (middle >= correlation[lags - 1]) & (middle >= correlation[lags + 1])
+    highest = sorted(lags[high & (middle > CORRELATED)].tolist(), key=lambda lag: -correlation[lag])
+    return highest[:CANDIDATES]
+
+
+def _climbed(y: Floats, period: int, shortest: int, longest: int) -> int:
+    """Period near another one that explains most, by steps that are halved."""
+    shares: dict[int, float] = {}
+
+    def share(each: int) -> float:
+        if each not in shares:
+            shares[each] = _explained(y, each) if shortest <= each <= longest else -1.0
+        return shares[each]
+
+    step = max(1, period // 16)
+    while step:
+        best = max((period, period - step, period + step), key=share)
+        if best == period:
+            step //= 2
+        period = best
+    return period
+
+
+def nearby(y: Floats, period: int) -> int:
+    """Period within a thirty-second of another one that explains most."""
+    apart = max(1, period // 32)
+    longest = min(period + apart, len(y) // PERIODS)
+    return _climbed(y, period, max(SHORTEST, period - apart), longest)
+
+
+def _explained(y: Floats, period: int) -> float:
+    """Share of the variation within periods that their mean explains, less that by chance."""
+    rows = _folded(y, period)
+    squares = float((rows**2).mean())
+    if squares <= 0 or len(rows) < 2:
+        return 0.0
+    between = float((rows.mean(0) ** 2).mean())
+    return (between - (squares - between) / (len(rows) - 1)) / squares

@@ -1,0 +1,283 @@
+"""Seasons of a stream: found in its labels, and taken from them before the filter.
+
+The state is one array of float64, of fixed length: numbers of `_Head`, the ring of the last labels
+(nan: missing), and the profiles of up to `LAYERS` seasons (a day, and a week on top of it). It
+depends on the labels alone, neither on the model nor on its device.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from model_core import periodicity
+from model_core.periodicity import PERIODS, RECENT_PERIODS, SHORTEST
+
+Floats = NDArray[np.float64]
+
+CAPACITY = 2016  # labels kept: six weeks of half-hours, a week of five minutes
+REPLAYED = 200  # of the labels before a season is found, that a filter begins anew with
+LAYERS = 2
+FIRST_SEARCH = 24  # labels
+GROWTH = 1.2  # of the number of labels between searches
+SEARCHES = 4  # in a ring of labels, once it is full
+FEWEST = 8  # observations between searches
+BLOCK = 64  # observations between updates of a profile, at least
+WORTH = 0.3  # nats an observation; the most that counts for a season
+WORST = -0.6  # and against it
+WORTH_FORGETTING = 0.75
+OUTLYING = 4.0  # standard deviations beyond which a label says no more of what a season is worth
+MULTIPLE = 0.02  # a longer period as close as this to a multiple of the shorter one is that
+MOST_SEEN = 2**53  # observations that float64 can count
+MAD_SD = 1.4826  # standard deviations of normal noise in a median absolute deviation
+
+
+class Layer(NamedTuple):
+    """One season.
+
+    period: observations. origin: position at which the profile begins. worth: average gain in nats
+    an observation of forecasts by it, between `WORST` and `WORTH`.
+    """
+
+    period: int
+    origin: int
+    worth: float
+
+
+class _Head(NamedTuple):
+    """Numbers before the ring.
+
+    seen: observations so far. known: the last of them that the seasons are taken from.
+    search, update: positions of the next search and the next update.
+    """
+
+    seen: int
+    known: int
+    search: int
+    update: int
+
+
+FIRST_LAYER = len(_Head._fields)
+NUMBERS = FIRST_LAYER + LAYERS * len(Layer._fields)
+
+
+def blank(capacity: int = CAPACITY) -> Floats:
+    """State of a stream without labels; capacity: labels that it keeps, a multiple of 3."""
+    if capacity < PERIODS * SHORTEST or capacity % PERIODS:
+        raise ValueError(
+            f"capacity: expected a multiple of {PERIODS}, at least {PERIODS * SHORTEST}, "
+            f"got {capacity}"
+        )
+    state = np.zeros(NUMBERS + capacity + LAYERS * (capacity // PERIODS))
+    _put_head(state, _Head(0, 0, FIRST_SEARCH, 0))
+    return state
+
+
+def observe(state: Floats, y: float) -> bool:
+    """Take in the next label (nan: missing), in place.
+
+    Returns whether a season was found or given up, so that a filter of the labels without their
+    season should begin anew; `recent` has what it can begin with.
+    """
+    # Numbers are read one by one: most observations end here.
+    seen, capacity = int(state.item(0)), _capacity(state)
+    state[NUMBERS + seen % capacity] = y
+    state[0] = seen + 1
+    state[1] = min(state.item(1) + 1, capacity)
+    moved = False
+    if state.item(FIRST_LAYER) and seen + 1 >= state.item(3):
+        moved = _update(state)
+    if seen + 1 >= state.item(2):
+        moved = _search(state) or moved
+    return moved
+
+
+def offset(state: Floats, ahead: int = 0) -> float:
+    """Season of the next label, or of one that comes so many observations later."""
+    if not state.item(FIRST_LAYER):
+        return 0.0
+    position = int(state.item(0)) + ahead
+    total = 0.0
+    for i, layer in enumerate(layers(state)):
+        total += _profile(state, i).item((position - layer.origin) % layer.period)
+    return total
+
+
+def valid(state: Floats) -> bool:
+    """Whether an array can be the state of a stream: for those that were stored."""
+    room = len(state) - NUMBERS
+    if room < PERIODS * SHORTEST or room % (PERIODS + LAYERS):
+        return False
+    numbers = state[:NUMBERS]
+    if not np.isfinite(numbers).all() or (np.abs(numbers) > MOST_SEEN).any():
+        return False
+    longest = _capacity(state) // PERIODS
+    kept = layers(state)
+    profiles = [_profile(state, i)[: layer.period] for i, layer in enumerate(kept)]
+    return (
+        0 <= _head(state).known <= min(_head(state).seen, _capacity(state))
+        and all(SHORTEST <= layer.period <= longest for layer in kept)
+        and all(np.isfinite(each).all() for each in profiles)
+    )
+
+
+def recent(state: Floats, count: int) -> Floats:
+    """Up to `count` of the last labels without their season, oldest first; nan where missing.
+
+    Labels from before a season was given up are left out.
+    """
+    count = min(count, _head(state).known)
+    return _labels(state, count) - _seasons(state, count, LAYERS)
+
+
+def periods(state: Floats) -> list[int]:
+    """Periods in observations, shorter ones first; empty: no season."""
+    return [layer.period for layer in layers(state)]
+
+
+def layers(state: Floats) -> list[Layer]:
+    """Seasons that are believed."""
+    first, size = FIRST_LAYER, len(Layer._fields)
+    rows = state[first:NUMBERS].reshape(LAYERS, size).tolist()
+    return [Layer(int(row[0]), int(row[1]), row[2]) for row in rows if row[0] > 0]
+
+
+def _capacity(state: Floats) -> int:
+    return (len(state) - NUMBERS) * PERIODS // (PERIODS + LAYERS)
+
+
+def _head(state: Floats) -> _Head:
+    return _Head(*map(int, state[: len(_Head._fields)].tolist()))
+
+
+def _put_head(state: Floats, head: _Head) -> None:
+    state[: len(_Head._fields)] = head
+
+
+def _put_layers(state: Floats, kept: list[Layer]) -> None:
+    first, size = FIRST_LAYER, len(Layer._fields)
+    state[first:NUMBERS] = 0.0
+    for i, layer in enumerate(kept):
+        state[first + i * size : first + (i + 1) * size] = layer
+
+
+def _profile(state: Floats, layer: int) -> Floats:
+    """Room for the profile of a layer."""
+    capacity = _capacity(state)
+    longest = capacity // PERIODS
+    first = NUMBERS + capacity + layer * longest
+    return state[first : first + longest]
+
+
+def _labels(state: Floats, count: int) -> Floats:
+    """The last labels, oldest first."""
+    seen, capacity = int(state[0]), _capacity(state)
+    return state[NUMBERS + np.arange(seen - count, seen) % capacity]
+
+
+def _seasons(state: Floats, count: int, number: int) -> Floats:
+    """Sum of the first `number` seasons at the last labels."""
+    seen = int(state[0])
+    positions = np.arange(seen - count, seen)
+    total = np.zeros(count)
+    for i, layer in enumerate(layers(state)[:number]):
+        total += _profile(state, i)[(positions - layer.origin) % layer.period]
+    return total
+
+
+def _filled(y: Floats) -> Floats:
+    """Labels with those that are missing interpolated."""
+    there = np.isfinite(y)
+    if there.all():
+        return y
+    at = np.arange(len(y))
+    return np.interp(at, at[there], y[there]) if there.any() else np.zeros(len(y))
+
+
+def _update(state: Floats) -> bool:
+    """Learn the profiles anew; returns whether a season was given up.
+
+    Each is first judged by the labels since it was last learned.
+    """
+    head = _head(state)
+    y = _filled(_labels(state, head.known))
+    kept = layers(state)
+    locked = len(kept) == LAYERS and kept[1].period % kept[0].period == 0
+    block = min(_block(kept), len(y))
+    for i, layer in enumerate(kept):
+        rest = y - _seasons(state, len(y), i)
+        season = _seasons(state, block, i + 1) - _seasons(state, block, i)
+        worth = _worth(layer.worth, rest[-block:], season)
+        if worth < 0:
+            _put_layers(state, kept[:i])
+            search = head.seen + max(block // SEARCHES, FEWEST)
+            _put_head(state, head._replace(known=block, search=search))
+            _plan_update(state)
+            return True
+        period = layer.period
+        if not locked and len(rest) >= PERIODS * (period + 1):
+            period = periodicity.nearby(periodicity.detrended(rest), period)
+        kept[i] = _learn(state, i, rest, period, worth, len(kept) == 1)
+        _put_layers(state, kept)
+    _plan_update(state)
+    return False
+
+
+def _block(kept: list[Layer]) -> int:
+    """Observations between updates."""
+    return max([BLOCK, *(layer.period for layer in kept)])
+
+
+def _plan_update(state: Floats) -> None:
+    head = _head(state)
+    _put_head(state, head._replace(update=head.seen + _block(layers(state))))
+
+
+def _worth(before: float, y: Floats, season: Floats) -> float:
+    """Worth of a season after labels (B,) that it was not learned from."""
+    size = float(np.abs(y).max()) or 1.0
+    gain = 0.5 * (math.log(_spread(y / size)) - math.log(_spread((y - season) / size)))
+    return WORTH_FORGETTING * before + (1 - WORTH_FORGETTING) * min(max(gain, WORST), WORTH)
+
+
+def _spread(y: Floats) -> float:
+    """Mean square about the median, which a few outliers do not move."""
+    squares = (y - np.median(y)) ** 2
+    most = (OUTLYING * MAD_SD) ** 2 * np.median(squares)
+    return float(np.minimum(squares, most).mean()) + 1e-300
+
+
+def _learn(state: Floats, index: int, y: Floats, period: int, worth: float, scaled: bool) -> Layer:
+    """Write a profile from labels (T,); scaled: by the amplitude of the last periods."""
+    profile = periodicity.learned(y, period, scaled)
+    _profile(state, index)[:period] = profile
+    count = min(len(y) // period, RECENT_PERIODS)
+    return Layer(period, int(state[0]) - count * period, worth)
+
+
+def _search(state: Floats) -> bool:
+    """Look for a further season; returns whether there is one."""
+    head, kept = _head(state), layers(state)
+    wait = min(int((GROWTH - 1) * head.known), _capacity(state) // SEARCHES)
+    _put_head(state, head._replace(search=head.seen + max(wait, FEWEST)))
+    if len(kept) == LAYERS:
+        return False
+    y = _filled(_labels(state, head.known))
+    rest = periodicity.detrended(y)
+    if kept:
+        rest = periodicity.without(rest, kept[0].period)
+    period = periodicity.found(rest, 2 * kept[0].period if kept else SHORTEST)
+    if not period:
+        return False
+    if kept:
+        multiple = round(period / kept[0].period) * kept[0].period
+        near = abs(multiple - period) <= MULTIPLE * period
+        period = multiple if near and multiple * PERIODS <= len(y) else period
+    rest = y - _seasons(state, len(y), LAYERS)
+    kept.append(_learn(state, len(kept), rest, period, WORTH, False))
+    _put_layers(state, kept)
+    _plan_update(state)
+    return True

@@ -1,0 +1,239 @@
+"""Seasons: periods by exhaustive search, evidence by brute force, what noise and changes do."""
+
+import math
+
+import numpy as np
+import pytest
+
+from model_core import periodicity, season
+
+DAY = 24
+KINDS = ("white", "heavy tails", "AR(0.9)", "random walk", "drift")
+
+
+def noise(kind, rng, n):
+    e = rng.normal(size=n)
+    if kind == "heavy tails":
+        return rng.standard_t(3, n)
+    if kind == "AR(0.9)":
+        for t in range(1, n):
+            e[t] += 0.9 * e[t - 1]
+    if kind == "random walk":
+        return e.cumsum()
+    return e + 0.002 * np.arange(n) if kind == "drift" else e
+
+
+def sine(rng, n, period=DAY, sd=0.5):
+    return np.sin(2 * np.pi * np.arange(n) / period) * 1.2 + sd * rng.normal(size=n)
+
+
+def square(rng, n, period=DAY, sd=0.5):
+    return np.where(np.arange(n) % period < period / 3, 1.0, -1.0) + sd * rng.normal(size=n)
+
+
+def sawtooth(rng, n, period=DAY, sd=0.5):
+    return 3 * (np.arange(n) % period) / period + sd * rng.normal(size=n)
+
+
+def passed(y, capacity=season.CAPACITY):
+    """State after labels, and the positions at which a filter would begin anew."""
+    state = season.blank(capacity)
+    begun = [t for t, label in enumerate(y.tolist()) if season.observe(state, label)]
+    return state, begun
+
+
+def brute_force_evidence(rows):
+    """Evidence of rows (n, P) that are white, harmonic by harmonic."""
+    n, period = rows.shape
+    total = 0.0
+    most = 0.0
+    choices = 0
+    for k in range(1, (period + 1) // 2):
+        wave = np.exp(-2j * np.pi * k * np.arange(period) / period)
+        coefficients = [complex((row * wave).sum()) for row in rows]
+        mean = sum(coefficients) / n
+        squares = sum(abs(each) ** 2 for each in coefficients)
+        within = sum(abs(each - mean) ** 2 for each in coefficients)
+        total += (n - 1) * math.log(squares / within)
+        if k & (k - 1) == 0 or k == (period - 1) // 2:
+            poisson = sum(math.exp(j * math.log(total) - math.lgamma(j + 1)) for j in range(k))
+            choices += 1
+            most = max(most, total - math.log(poisson) - math.log(choices * (choices + 1)))
+    return most
+
+
+def test_evidence_is_that_of_the_harmonics():
+    rng = np.random.default_rng(0)
+    y = sine(rng, 5 * DAY, sd=2.0)
+    rows = periodicity._whitened(y, DAY)
+    assert periodicity.evidence(y, DAY) == pytest.approx(brute_force_evidence(rows), rel=1e-6)
+
+
+@pytest.mark.parametrize("kind", KINDS[:4])
+@pytest.mark.parametrize("period", [7, 24, 60])
+def test_evidence_in_noise_is_as_rare_as_it_says(kind, period):
+    rng = np.random.default_rng(1)
+    scores = [periodicity.evidence(noise(kind, rng, 5 * period + 1), period) for _ in range(1000)]
+    for level in (2.0, 4.0):
+        assert np.mean(np.array(scores) >= level) < 1.2 * math.exp(-level)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_noise_has_no_season(kind):
+    rng = np.random.default_rng(2)
+    states = [passed(noise(kind, rng, 700))[1] for _ in range(12)]
+    assert sum(map(bool, states)) == 0
+
+
+@pytest.mark.parametrize("slope", [0.1, -3.0])
+def test_straight_lines_have_no_season(slope):
+    y = slope * np.arange(300.0)
+    y[170:] = y[170]
+    assert periodicity.found(periodicity.detrended(y)) == 0
+    assert passed(y)[1] == []
+
+
+@pytest.mark.parametrize("make", [sine, square, sawtooth])
+@pytest.mark.parametrize("period", [7, 12, 24, 96])
+def test_the_period_is_that_of_an_exhaustive_search(make, period):
+    y = make(np.random.default_rng(3), 8 * period, period)
+    y -= y.mean()
+    every = range(periodicity.SHORTEST, len(y) // periodicity.PERIODS + 1)
+    best = max(every, key=lambda each: periodicity.evidence(y, each))
+    assert periodicity.found(y) == best
+    assert abs(best - period) <= period // 48
+
+
+@pytest.mark.parametrize("make", [sine, square, sawtooth])
+def test_a_season_is_found_within_six_periods_and_forecast(make):
+    rng = np.random.default_rng(4)
+    y = make(rng, 20 * DAY)
+    state, begun = passed(y)
+    assert season.periods(state) == [DAY]
+    assert begun[0] < 6 * DAY
+    assert len(begun) == 1
+    quiet = make(rng, 22 * DAY, sd=0.0)
+    ahead = np.array([season.offset(state, each) for each in range(2 * DAY)])
+    expected = quiet[20 * DAY :] - quiet.mean()
+    assert np.abs(ahead - expected).mean() < 0.2
+    np.testing.assert_array_equal(ahead[:DAY], ahead[DAY:])
+
+
+def test_what_a_filter_begins_with_has_no_season():
+    y = sine(np.random.default_rng(5), 300)
+    state, _ = passed(y)
+    rest = season.recent(state, 100)
+    assert rest.shape == (100,)
+    assert rest.std() == pytest.approx(0.5, rel=0.2)
+    assert (y[-100:] - rest)[-1] == pytest.approx(season.offset(state, -1))
+
+
+def test_days_and_weeks():
+    t = np.arange(24 * 7 * 8)
+    week = np.where(t // DAY % 7 < 5, 0.0, -1.5)
+    y = sine(np.random.default_rng(6), len(t)) + week
+    state, _ = passed(y)
+    assert season.periods(state) == [DAY, 7 * DAY]
+    ahead = np.array([season.offset(state, each) for each in range(7 * DAY)])
+    days = ahead.reshape(7, DAY).mean(1)
+    assert days[:5].mean() - days[5:].mean() == pytest.approx(1.5, abs=0.25)
+
+
+def test_a_step_is_not_learned_as_a_season():
+    rng = np.random.default_rng(7)
+    y = sine(rng, 20 * DAY)
+    moved = y.copy()
+    moved[17 * DAY + 5 :] += 3.0
+    without, _ = passed(y)
+    state, begun = passed(moved)
+    assert season.periods(state) == [DAY]
+    assert len(begun) == 1
+    apart = [season.offset(state, each) - season.offset(without, each) for each in range(DAY)]
+    assert np.abs(apart).max() < 0.4
+
+
+def test_outliers_do_not_hide_a_season():
+    rng = np.random.default_rng(8)
+    y = sine(rng, 20 * DAY)
+    y[rng.integers(0, len(y), 5)] += 8.0
+    state, _ = passed(y)
+    assert season.periods(state) == [DAY]
+    ahead = np.array([season.offset(state, each) for each in range(DAY)])
+    assert np.abs(ahead - 1.2 * np.sin(2 * np.pi * np.arange(DAY) / DAY)).max() < 0.6
+
+
+def test_missing_labels():
+    rng = np.random.default_rng(9)
+    y = sine(rng, 20 * DAY)
+    y[rng.random(len(y)) < 0.2] = np.nan
+    state, _ = passed(y)
+    assert season.periods(state) == [DAY]
+    assert np.isnan(season.recent(state, 200)).sum() == np.isnan(y[-200:]).sum()
+    nothing, begun = passed(np.full(100, np.nan))
+    assert begun == []
+    assert season.offset(nothing) == 0.0
+
+
+def test_a_season_that_ends_is_given_up():
+    rng = np.random.default_rng(10)
+    y = np.concatenate([sine(rng, 20 * DAY), 0.5 * rng.normal(size=20 * DAY)])
+    state, begun = passed(y)
+    assert season.periods(state) == []
+    assert len(begun) == 2
+    assert season.offset(state) == 0.0
+    assert begun[1] < 26 * DAY
+
+
+def test_another_phase_is_learned():
+    rng = np.random.default_rng(11)
+    y = np.concatenate([sine(rng, 20 * DAY), sine(rng, 40 * DAY + DAY // 2)[DAY // 2 :]])
+    state, _ = passed(y)
+    assert season.periods(state) == [DAY]
+    ahead = np.array([season.offset(state, each) for each in range(DAY)])
+    assert np.abs(ahead + 1.2 * np.sin(2 * np.pi * np.arange(DAY) / DAY)).mean() < 0.3
+
+
+@pytest.mark.parametrize("unit", [1e-120, 1e120])
+def test_the_unit_does_not_matter(unit):
+    y = sine(np.random.default_rng(12), 15 * DAY)
+    state, begun = passed(y)
+    other, same = passed(unit * y)
+    assert begun == same
+    assert season.offset(other) == pytest.approx(unit * season.offset(state), rel=1e-6)
+
+
+def test_the_state_is_all_that_there_is():
+    y = sine(np.random.default_rng(13), 30 * DAY)
+    y[100] = np.nan
+    state, begun = passed(y)
+    size = state.nbytes
+    for cut in (10, 100, 400):
+        again, _ = passed(y[:cut])
+        loaded = np.frombuffer(again.tobytes()).copy()
+        for label in y[cut:].tolist():
+            season.observe(loaded, label)
+        np.testing.assert_array_equal(loaded, state)
+    long, _ = passed(np.tile(y[: 4 * DAY], 50), capacity=300)
+    assert state.nbytes == size
+    assert long.nbytes < size
+    assert begun
+
+
+def test_a_capacity_that_cannot_be():
+    with pytest.raises(ValueError, match="expected a multiple of 3, at least 12, got 100"):
+        season.blank(100)
+
+
+def test_what_cannot_be_a_state_is_not_valid():
+    state, _ = passed(sine(np.random.default_rng(14), 200))
+    assert season.valid(state)
+    assert season.valid(season.blank(12))
+    assert not season.valid(state[:-1])
+    assert not season.valid(state[:5])
+    for place, number in ((0, np.nan), (1, 1e6), (season.FIRST_LAYER, 2.0), (0, 1e300)):
+        other = state.copy()
+        other[place] = number
+        assert not season.valid(other)
+    other = state.copy()
+    other[-2 * season.CAPACITY // 3 :] = np.inf  # the profiles
+    assert not season.valid(other)

@@ -1,0 +1,104 @@
+"""Series that filters see less their seasons: stretches, events, forecasts."""
+
+import numpy as np
+import pytest
+
+from model_core.upm.averaged import Averaged
+from model_core.upm.conjugate import Gaussian, Poisson
+from training.evaluation import seasons
+from training.evaluation.online import Settings, follow
+
+LEVELS = (0.05, 0.5, 0.95)
+SEASONAL = Settings(seasons=True)
+
+
+def day(rng, n):
+    return 1.2 * np.sin(2 * np.pi * np.arange(n) / 24) + 0.5 * rng.normal(size=n)
+
+
+def rows(y):
+    return y[:, None].tolist()
+
+
+def test_stretches_are_the_series():
+    rng = np.random.default_rng(0)
+    y = np.concatenate([day(rng, 400), 0.5 * rng.normal(size=200)])
+    parts = seasons.stretches(y)
+    assert len(parts) == 3  # found, and given up
+    whole = np.concatenate([part.labels + part.offsets for part in parts])
+    np.testing.assert_allclose(whole, y, atol=1e-12)
+    assert [part.first for part in parts[1:]] == np.cumsum(
+        [len(part.labels) for part in parts[:-1]]
+    ).tolist()
+    assert (parts[0].offsets == 0).all()
+    assert parts[1].labels[:200].std() < 0.6 < parts[1].offsets[:200].std()
+
+
+def test_nothing_changes_without_a_season():
+    model = Gaussian()
+    y = rows(np.random.default_rng(1).normal(size=100))
+    (plain,) = follow(model, [y], Settings(), LEVELS)
+    (less,) = follow(model, [y], SEASONAL, LEVELS)
+    assert less.events == plain.events
+    assert less.served == plain.served
+    np.testing.assert_array_equal(less.answers.log_score, plain.answers.log_score)
+    np.testing.assert_array_equal(less.answers.summary.numbers, plain.answers.summary.numbers)
+
+
+def test_steps_on_a_season_are_found():
+    rng = np.random.default_rng(2)
+    found = 0
+    for _ in range(10):
+        y = day(rng, 330)
+        y[300:] += 2.0
+        (followed,) = follow(Gaussian(), [rows(y)], SEASONAL)
+        times = [t for t, event in followed.events if event.state == "confirmed"]
+        found += any(300 <= t < 324 for t in times)
+        assert followed.served[-1] == pytest.approx(300, abs=3)
+    assert found >= 9
+
+
+def test_the_size_of_a_step_is_in_noise_less_the_season():
+    y = day(np.random.default_rng(3), 340)
+    y[300:] += 2.0
+    (followed,) = follow(Averaged(), [rows(y)], SEASONAL)
+    last = [event for _, event in followed.events if event.state == "confirmed"][-1]
+    assert last.direction == "up"
+    assert last.size == pytest.approx(4.0, rel=0.35)
+    assert abs(last.start - 300) <= 2
+
+
+def test_forecasts_are_those_of_the_labels():
+    y = day(np.random.default_rng(4), 450)
+    (plain,) = follow(Averaged(), [rows(y)], Settings(), LEVELS)
+    (less,) = follow(Averaged(), [rows(y)], SEASONAL, LEVELS)
+    late = slice(200, None)
+    assert np.abs(less.answers.summary.mean[late, 0] - y[late]).mean() < 0.5
+    assert less.answers.log_score[late].mean() > plain.answers.log_score[late].mean() + 0.1
+    low, _, high = less.answers.summary.quantiles[late, :, 0].T
+    assert 0.85 < ((low < y[late]) & (y[late] < high)).mean() < 0.95
+
+
+def test_a_change_before_the_season_is_found_stays():
+    rng = np.random.default_rng(5)
+    y = day(rng, 300)
+    y[:70] -= 6.0
+    (followed,) = follow(Averaged(), [rows(y)], SEASONAL)
+    assert len(seasons.stretches(y)) == 2
+    assert any(abs(start - 70) <= 2 for start in followed.confirmed())
+    assert any(abs(start - 70) <= 2 for start in followed.served)
+
+
+def test_other_labels_have_no_seasons():
+    counts = np.random.default_rng(6).poisson(3 + 3 * (np.arange(150) % 12 < 6)).astype(float)
+    (plain,) = follow(Poisson(), [rows(counts)], Settings())
+    (less,) = follow(Poisson(), [rows(counts)], SEASONAL)
+    assert less.events == plain.events
+
+
+def test_missing_labels_stay_missing():
+    y = day(np.random.default_rng(7), 400)
+    y[::7] = np.nan
+    (less,) = follow(Gaussian(), [rows(y)], SEASONAL, LEVELS)
+    assert len(seasons.stretches(y)) == 2
+    np.testing.assert_array_equal(np.isnan(less.answers.log_score[50:]), np.isnan(y[50:]))
