@@ -4,12 +4,17 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
+# Observations after an alarm on `anomaly` in which no other is raised. What lasts is strange for a
+# while, and is one alarm: the figures on alarms were measured with this silence.
+ALARM_SILENCE = 100
+
 
 class Defaults(NamedTuple):
     """Settings of a stream; hazard and outlier rate are the model's.
 
     confirm_probability: `changed_probability` at which a change is confirmed; None: it is confirmed
-    once it was suspected for `confirm_after` observations.
+    once it was suspected for `confirm_after` observations. anomaly_alarm: `anomaly` at which an
+    anomaly event is raised; None: there are none.
     """
 
     model: str = "averaged"
@@ -18,3 +23,4 @@ class Defaults(NamedTuple):
     confirm_after: int = 10
     warmup: int = 20
     history: int = 2000
+    anomaly_alarm: float | None = 0.999

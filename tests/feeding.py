@@ -26,11 +26,11 @@ class Writer:
         self.ms, self.clock = MS, lambda: 0
         self.written = []  # (stream, event id, state)
 
-    def raise_(self, stream, id_, state="confirmed", model="gaussian@1", pad=None):
+    def raise_(self, stream, id_, state="confirmed", model="gaussian@1", pad=None, kind="change"):
         """Commit one event state of a stream."""
         self.ms = max(self.ms + 1, self.clock())
         p = keys.partition_of(stream, self.partitions)
-        event = Event(id_, state, 10 * id_, 10 * id_ + 3, size=pad)
+        event = Event(id_, state, 10 * id_, 10 * id_ + 3, size=pad, kind=kind)
         raised = event_entries.Raised(stream, model, 1, event, "2024-05-01T12:00:00Z", self.ms)
         entry = f"{self.ms}-0"
         blob = event_entries.encode(raised, event_entries.number_of(p, f"{self.ms}-0"))
@@ -95,7 +95,7 @@ class Consumer:
                 yield message
 
     def _take(self, message):
-        if message.event == "changepoint":
+        if message.event in ("changepoint", "anomaly"):
             self.seen.append(message.key)
         elif message.event == "gap":
             self.gaps.append(message.data)

@@ -46,6 +46,7 @@ class Kept(Struct, array_like=True):
     events: Fields
     idempotency: Fields
     changes: Fields
+    anomalies: Fields = {}
 
 
 class Feed(Struct, array_like=True):

@@ -37,6 +37,7 @@ _HASHES = {
     "events": keys.events,
     "idempotency": keys.idempotency,
     "changes": keys.changes,
+    "anomalies": keys.anomalies,
 }
 _LISTS = (keys.heads, keys.names, keys.due, keys.pinned, keys.feed, keys.hindsight)
 

@@ -28,6 +28,7 @@ HASHES = (
     keys.events,
     keys.idempotency,
     keys.changes,
+    keys.anomalies,
 )
 
 
@@ -224,6 +225,7 @@ def _parts(kept: Kept) -> Iterator[tuple[str, str, Any, bytes]]:
         ("history", chunk, kept.history),
         ("event", wire.decode_event, kept.events),
         ("change", wire.decode_change, kept.changes),
+        ("anomaly", wire.decode_event, kept.anomalies),
     ):
         for field, blob in stored.items():
             yield part, field.decode(errors="backslashreplace"), decode, blob
@@ -247,4 +249,5 @@ def _hashes(kept: Kept) -> tuple[dict[bytes, bytes], ...]:
         kept.events,
         kept.idempotency,
         kept.changes,
+        kept.anomalies,
     )

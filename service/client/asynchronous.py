@@ -209,13 +209,15 @@ class AsyncClient(AsyncDriver):
         """Rerun the retained history with other settings or another model; changes nothing."""
         return await self.call(calls.what_if(stream, body))
 
-    async def changepoints(self, stream: str) -> Changepoints:
+    async def changepoints(self, stream: str, *, kinds: Sequence[str] = ()) -> Changepoints:
         """Return the stream's events and segmentation.
+
+        kinds: `change`, `anomaly` or `all`; default: changes.
 
         `hindsight` says how far that is one in hindsight. While its status is `pending`, a worker
         computes it: ask again.
         """
-        return await self.call(calls.changepoints(stream))
+        return await self.call(calls.changepoints(stream, kinds))
 
     async def judge(self, stream: str, event: int, change: bool) -> Verdict:
         """Give feedback on an event: whether it was a change. The stream is rerun with it."""
@@ -262,19 +264,27 @@ class AsyncClient(AsyncDriver):
         prefix: str | None = None,
         model: str | None = None,
         states: Sequence[str] = (),
+        kinds: Sequence[str] = (),
         after: str | None = None,
         silence_s: float = 60.0,
         retry_for_s: float | None = 60.0,
     ) -> AsyncGenerator[StreamEvent | Gap, None]:
-        """Iterate over changepoints as they are raised, forever, across disconnects.
+        """Iterate over events as they are raised, forever, across disconnects.
 
-        after: the `cursor` of an event to resume after; "0": everything retained; None: only new
-        ones. silence_s: a connection without any message or heartbeat for this long is closed.
-        retry_for_s: raise `Unavailable` after failing to connect for this long; None: never.
+        kinds: `change`, `anomaly` or `all`; default: changes. after: the `cursor` of an event to
+        resume after; "0": everything retained; None: only new ones. silence_s: a connection without
+        any message or heartbeat for this long is closed. retry_for_s: raise `Unavailable` after
+        failing to connect for this long; None: never.
         """
         patience = Patience(silence_s, retry_for_s, self._core.timeout_s)
         feed = Events(
-            stream=stream, prefix=prefix, model=model, states=states, after=after, patience=patience
+            stream=stream,
+            prefix=prefix,
+            model=model,
+            states=states,
+            kinds=kinds,
+            after=after,
+            patience=patience,
         )
         return self._messages(feed)
 

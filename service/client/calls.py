@@ -250,9 +250,11 @@ def what_if(stream: str, body: Mapping[str, Any]) -> Call[dict[str, Any]]:
     return _read_only(path_of(stream, "/what-if"), dict(body), _any)
 
 
-def changepoints(stream: str) -> Call[responses.Changepoints]:
+def changepoints(stream: str, kinds: Sequence[str] = ()) -> Call[responses.Changepoints]:
     """Events so far, and the segmentation."""
-    return _get(path_of(stream, "/changepoints"), _changepoints)
+    if isinstance(kinds, str):
+        raise InvalidRequest("expected a list of kinds, got a string")
+    return _get(path_of(stream, "/changepoints"), _changepoints, kind=list(kinds))
 
 
 def judge(stream: str, event: int, change: bool) -> Call[responses.Verdict]:

@@ -18,6 +18,7 @@ from service.client.errors import InvalidRequest, Problem, Unavailable, Unexpect
 from service.client.problems import problem_in
 from service.client.retry import FIRST_PAUSE_S, LONGEST_PAUSE_S, RETRIED
 from service.schema.responses import Gap, Recorded, StreamEvent
+from service.wire.event_entries import MESSAGES
 
 T = TypeVar("T")
 _event = msgspec.json.Decoder(StreamEvent).decode
@@ -122,7 +123,7 @@ class Feed(ABC, Generic[T]):
 
 
 class Events(Feed[StreamEvent | Gap]):
-    """Changepoints as they are raised."""
+    """Events as they are raised."""
 
     def __init__(
         self,
@@ -131,17 +132,25 @@ class Events(Feed[StreamEvent | Gap]):
         prefix: str | None,
         model: str | None,
         states: Sequence[str],
+        kinds: Sequence[str],
         after: str | None,
         patience: Patience,
     ) -> None:
-        if isinstance(states, str):
-            raise InvalidRequest("expected a list of states, got a string")
-        query = {"stream": stream, "prefix": prefix, "model": model, "state": list(states)}
+        for name, given in (("states", states), ("kinds", kinds)):
+            if isinstance(given, str):
+                raise InvalidRequest(f"expected a list of {name}, got a string")
+        query = {
+            "stream": stream,
+            "prefix": prefix,
+            "model": model,
+            "state": list(states),
+            "kind": list(kinds),
+        }
         super().__init__("/v1/events", query, after, patience)
 
     def read(self, message: ServerSentEvent) -> StreamEvent | Gap | None:
         """Return an event, or a gap of events that are not retained."""
-        if message.event == "changepoint":
+        if message.event in MESSAGES.values():
             return _event(message.data)
         return Gap(_gap(message.data or "{}")) if message.event == "gap" else None
 

@@ -244,6 +244,12 @@ CHANGEPOINTS = Counter(
     ["model", "state"],
     registry=REGISTRY,
 )
+ANOMALIES = Counter(
+    "moca_anomalies_total",
+    "Anomaly events, by model.",
+    ["model"],
+    registry=REGISTRY,
+)
 LOG_SCORE = Histogram(
     "moca_log_score_nats",
     "Log predictive density of each label, in nats.",

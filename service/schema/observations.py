@@ -256,3 +256,8 @@ class StreamForm(Form):
         description="target false-alarm rate: confirm a change at the probability calibrated "
         "for it, instead of by `confirm_probability` or `confirm_after`",
     )
+    anomaly_alarm: Annotated[Number, Field(gt=0.5, lt=1)] | None = Field(
+        0.999,
+        description="raise an anomaly event at an observation whose `anomaly` reaches this, if the "
+        "last one is 100 observations or more ago; `null`: none",
+    )

@@ -9,6 +9,7 @@ from pydantic import BeforeValidator, Field
 from service.models.catalogue import REFERENCE
 from service.schema.commands import MAX_QUANTILES
 from service.schema.observations import Form, StreamId
+from service.wire.event_entries import CHANGES, MESSAGES
 
 
 def _split(value: Any) -> Any:
@@ -49,9 +50,21 @@ class StreamsQuery(Form):
     limit: Annotated[int, Field(ge=1, le=1000)] = Field(100, description="ids per page")
 
 
+Kinds = list[Literal["change", "anomaly", "all"]]
+KINDS = "kinds of events; default: `change`"
+
+
+def kinds_of(asked: Kinds) -> frozenset[str]:
+    """Return the kinds of events that a query is for."""
+    return frozenset(MESSAGES if "all" in asked else asked) or CHANGES
+
+
 class ChangepointsQuery(Form):
     """Query of the changepoints of a stream."""
 
+    repeatable: ClassVar[frozenset[str]] = frozenset(("kind",))
+
+    kind: Kinds = Field([], description=KINDS)
     wait: bool = Field(
         True, description="whether to wait up to 1 s for a segmentation in hindsight"
     )
@@ -98,7 +111,7 @@ class SnapshotQuery(Form):
 class EventsQuery(Form):
     """Query of the event stream; each filter may be repeated."""
 
-    repeatable: ClassVar[frozenset[str]] = frozenset(("stream", "prefix", "model", "state"))
+    repeatable: ClassVar[frozenset[str]] = frozenset(("stream", "prefix", "model", "state", "kind"))
 
     stream: Annotated[list[StreamId], Field(max_length=100)] = Field([], description="stream id")
     prefix: Annotated[
@@ -110,6 +123,7 @@ class EventsQuery(Form):
     state: list[Literal["suspected", "confirmed", "withdrawn"]] = Field(
         [], description="event states"
     )
+    kind: Kinds = Field([], description=KINDS)
     after: str | None = Field(
         None,
         description="resume right after this message `id`; 0: everything retained; default: "

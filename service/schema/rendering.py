@@ -116,6 +116,7 @@ def summary(name: str, head: wire.Head) -> StreamSummary:
         last=head.last_label,
         event=event(head.event),
         last_event=event(head.last_event),
+        last_anomaly=head.last_anomaly,
         mean_log_score=head.log_score_sum / head.scored if head.scored else None,
         pruned_mass=head.pruned_mass_sum,
         season=season(head.season),

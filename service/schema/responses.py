@@ -72,21 +72,25 @@ class RunLengthSummary(Response):
 
 
 class Event(Response):
-    """A changepoint event; `start` and the `_at` fields are `seq` positions."""
+    """An event, a change or an anomaly; `start` and the `_at` fields are `seq` positions."""
 
-    id: int
+    id: Annotated[int, doc("of its stream and kind; of an anomaly: the `seq` of its observation")]
     state: Annotated[str, words("suspected", "confirmed", "withdrawn")]
     start: int
     suspected_at: int
     confirmed_at: int | None = sent(None)
     delay: Annotated[int, doc("suspected_at - start")] = sent(0)
-    probability: float = sent(0.0)
+    probability: Annotated[float, doc("of an anomaly: its `anomaly`")] = sent(0.0)
     direction: Annotated[str, words("up", "down")] | None = sent(None)
-    size: Annotated[float | list[float] | None, doc("in standard deviations")] = sent(None)
+    size: Annotated[
+        float | list[float] | None,
+        doc("in standard deviations within the regimes; of an anomaly: of what was predicted"),
+    ] = sent(None)
     time: str | None = sent(None)
     verdict: Annotated[bool | None, doc("feedback: whether it was a change; null: none")] = sent(
         None
     )
+    kind: Annotated[str, words("change", "anomaly")] = sent("change")
 
 
 Suspected = Annotated[Event | None, doc("the suspected change")]
@@ -201,6 +205,9 @@ class StreamSummary(Response):
     last: list[float] | None = sent(None)
     event: Suspected = sent(None)
     last_event: Confirmed = sent(None)
+    last_anomaly: Annotated[
+        int | None, doc("`seq` of the last anomaly event; null: none, or not known any more")
+    ] = sent(None)
     mean_log_score: float | None = sent(None)
     pruned_mass: float = sent(0.0)
     season: Found = None
@@ -336,7 +343,7 @@ class Hindsight(Response):
 
 
 class Changepoints(Response):
-    """Changepoint events, and the best segmentation of the retained history."""
+    """Events, and the best segmentation of the retained history."""
 
     stream: str
     seq: int
@@ -519,7 +526,7 @@ class Moves(Response):
 
 
 class StreamEvent(Response, kw_only=True):
-    """A changepoint as it is raised. `cursor` resumes after it; `at` is the service's clock."""
+    """An event as it is raised. `cursor` resumes after it; `at` is the service's clock."""
 
     stream: str
     model: str = sent("")

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from typing import Any, NamedTuple, cast
 
 import redis.asyncio
@@ -26,7 +26,10 @@ from service.store.worker_reads import (
     state,
     unseal,
 )
+from service.wire.event_entries import CHANGES
 
+# Of the kinds of events: the key, and the name of its parts.
+EVENTS = (("change", keys.events, "event"), ("anomaly", keys.anomalies, "anomaly"))
 STAGED_MS = 600_000  # longer than any request waits
 
 
@@ -39,6 +42,7 @@ class Parts(NamedTuple):
     events: list[wire.Event]
     idempotency: dict[bytes, bytes]
     changes: list[wire.Change]
+    anomalies: list[wire.Event]
 
 
 class Health(NamedTuple):
@@ -66,11 +70,22 @@ class AsyncStore:
         head: wire.Head = decoded(wire.decode_head, blob, "head", stream)
         return None if head.deleted else head
 
-    async def events(self, partition: int, stream: str) -> tuple[list[wire.Event], list[str]]:
-        """Return a stream's events by id, and the names of those that cannot be read."""
-        blobs = await cast(Any, self._client.hgetall(keys.events(partition, stream)))
-        found, unreadable = each_decoded(wire.decode_event, blobs, "event", stream)
-        return sorted(found, key=lambda event: event.id), sorted(unreadable)
+    async def events(
+        self, partition: int, stream: str, kinds: Collection[str] = CHANGES
+    ) -> tuple[list[wire.Event], list[str]]:
+        """Return a stream's events of these kinds, and the names of those that cannot be read.
+
+        Changepoints by id, then anomalies by id.
+        """
+        found: list[wire.Event] = []
+        unreadable: list[str] = []
+        for kind, key, part in EVENTS:
+            if kind in kinds:
+                blobs = await cast(Any, self._client.hgetall(key(partition, stream)))
+                some, damaged = each_decoded(wire.decode_event, blobs, part, stream)
+                found += sorted(some, key=lambda event: event.id)
+                unreadable += sorted(damaged)
+        return found, unreadable
 
     async def hindsight(self, partition: int, stream: str) -> wire.Hindsight | None:
         """Return a stream's segmentation in hindsight; None without one, or for a damaged one."""
@@ -90,17 +105,19 @@ class AsyncStore:
             keys.events,
             keys.idempotency,
             keys.changes,
+            keys.anomalies,
         )
         async with self._client.pipeline(transaction=True) as pipe:
             pipe.hget(keys.heads(partition), stream)
             for key in hashes:
                 pipe.hgetall(key(partition, stream))
-            blob, states, tail, history, events, idempotency, changes = await pipe.execute()
+            blob, *found = await pipe.execute()
         if blob is None:
             return None
         head: wire.Head = decoded(wire.decode_head, blob, "head", stream)
         if head.deleted:
             return None
+        states, tail, history, events, idempotency, changes, anomalies = found
         named = f"{head.generation}:{head.checkpoint}"
         held = states.get(named.encode())
         if head.checkpoint and held is None:
@@ -115,6 +132,7 @@ class AsyncStore:
             _all(wire.decode_event, events, "event", stream),
             _outcomes(idempotency, stream),
             _all(wire.decode_change, changes, "change", stream),
+            _all(wire.decode_event, anomalies, "anomaly", stream),
         )
 
     async def records(

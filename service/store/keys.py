@@ -71,6 +71,11 @@ def events(p: int, stream: str) -> str:
     return f"moca:{{{p}}}:events:{stream}"
 
 
+def anomalies(p: int, stream: str) -> str:
+    """Return the hash of anomaly events by event id."""
+    return f"moca:{{{p}}}:anomalies:{stream}"
+
+
 def changes(p: int, stream: str) -> str:
     """Return the hash of changed settings by `seq:milliseconds:number`, older ones without it."""
     return f"moca:{{{p}}}:changes:{stream}"
@@ -87,7 +92,7 @@ def pinned(p: int) -> str:
 
 
 def feed(p: int) -> str:
-    """Return the stream of changepoint events of all streams, in the order of the log."""
+    """Return the stream of events of all streams, in the order of the log."""
     return f"moca:{{{p}}}:feed"
 
 

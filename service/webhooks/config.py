@@ -50,6 +50,7 @@ class HookForm(BaseModel):
     states: Annotated[list[Literal["suspected", "confirmed", "withdrawn"]], Field(min_length=1)] = [
         "confirmed"
     ]
+    kinds: Annotated[list[Literal["change", "anomaly"]], Field(min_length=1)] = ["change"]
 
 
 class Delivery(BaseModel):
@@ -122,7 +123,10 @@ def _hook(path: Path, form: HookForm, allowed: Allowed, environ: Mapping[str, st
     except (NotAllowed, ValueError) as error:
         raise StartupError(f"{path}: hook {form.name!r}: {error}") from None
     wanted = Filter(
-        prefixes=tuple(form.prefix), models=frozenset(form.model), states=frozenset(form.states)
+        prefixes=tuple(form.prefix),
+        models=frozenset(form.model),
+        states=frozenset(form.states),
+        kinds=frozenset(form.kinds),
     )
     return Hook(form.name, form.url, secret, wanted)
 

@@ -15,7 +15,7 @@ import msgspec
 from service.schema.rendering import event_state, instant
 from service.webhooks.allowlist import Allowed, NotAllowed
 from service.webhooks.config import Hook
-from service.wire.event_entries import Raised
+from service.wire.event_entries import MESSAGES, Raised
 
 MOST_READ = 65_536  # bytes of an answer; it is read so that the connection can be used again
 RESOLVERS = 2
@@ -82,7 +82,7 @@ def body_of(raised: Raised) -> bytes:
     """JSON of one event state."""
     return _encode(
         {
-            "type": f"changepoint.{raised.event.state}",
+            "type": f"{MESSAGES[raised.event.kind]}.{raised.event.state}",
             "timestamp": instant(raised.at_ms),
             "data": event_state(raised),
         }

@@ -1,4 +1,4 @@
-"""The feed of changepoint events: its entries, their ids, and what a reader asks for.
+"""The feed of events: its entries, their ids, and what a reader asks for.
 
 Every state that an event enters is one entry of its partition's feed, written in the commit that
 raises it. Its id follows from the place of the command in the log, so that the same effect has
@@ -13,6 +13,7 @@ from typing import NamedTuple
 
 import msgspec
 from msgspec import Struct
+from msgspec.structs import replace
 
 from service.wire import Event, checksummed
 
@@ -21,6 +22,9 @@ log = logging.getLogger(__name__)
 # The second half of an id has 64 bits: the log entry's own, the command's, the event's number.
 SEQ_BITS, INDEX_BITS, EVENT_BITS = 32, 20, 12
 STATES = ("suspected", "confirmed", "withdrawn")
+# Types of the messages about events, by the kinds of those.
+MESSAGES = {"change": "changepoint", "anomaly": "anomaly"}
+CHANGES = frozenset({"change"})  # what readers mean who name no kind: once there was no other
 
 
 class Id(NamedTuple):
@@ -63,17 +67,19 @@ class Entry(NamedTuple):
 
 
 class Filter(Struct, frozen=True):
-    """Which entries a reader wants; an empty part lets everything through."""
+    """Which entries a reader wants; an empty part lets everything through. kinds: never empty."""
 
     streams: frozenset[str] = frozenset()
     prefixes: tuple[str, ...] = ()
     models: frozenset[str] = frozenset()  # NAME or NAME@VERSION
     states: frozenset[str] = frozenset()
+    kinds: frozenset[str] = CHANGES
 
     def lets(self, raised: Raised) -> bool:
         """Whether an entry fits every part."""
         return (
-            (not self.streams or raised.stream in self.streams)
+            raised.event.kind in self.kinds
+            and (not self.streams or raised.stream in self.streams)
             and (not self.prefixes or raised.stream.startswith(self.prefixes))
             and (not self.models or bool(self.models & _names(raised.model)))
             and (not self.states or raised.event.state in self.states)
@@ -81,7 +87,7 @@ class Filter(Struct, frozen=True):
 
 
 _encode = msgspec.msgpack.Encoder().encode
-decode = msgspec.msgpack.Decoder(Raised).decode
+_decode = msgspec.msgpack.Decoder(Raised).decode
 
 
 def id_of(entry: str, index: int, number: int) -> Id:
@@ -93,8 +99,22 @@ def id_of(entry: str, index: int, number: int) -> Id:
 
 
 def encode(raised: Raised, number: str) -> bytes:
-    """Encode an entry. number: see `number_of`."""
+    """Encode an entry. number: see `number_of`.
+
+    The state of an anomaly is stored as `anomaly`: webhooks of versions that know no kinds take no
+    entry for a change whose state they do not know.
+    """
+    if raised.event.kind == "anomaly":
+        raised = replace(raised, event=replace(raised.event, state="anomaly"))
     return checksummed(_encode(raised), "feed", number)
+
+
+def decode(blob: bytes) -> Raised:
+    """Decode an entry without its checksum; raises msgspec.MsgspecError."""
+    raised = _decode(blob)
+    if raised.event.kind == "anomaly":
+        raised.event.state = "confirmed"
+    return raised
 
 
 def number_of(partition: int, id_: Id | str) -> str:

@@ -33,6 +33,7 @@ class StreamSettings(Struct, omit_defaults=True, gc=False):
 
     confirm_probability: None: changes are confirmed after `confirm_after` observations, as they are
     in streams of versions that had no other rule. New streams are made with a number.
+    anomaly_alarm: None: no anomaly events, as in streams of versions that had none.
     """
 
     model: str = ""  # NAME@VERSION once the stream exists
@@ -54,6 +55,7 @@ class StreamSettings(Struct, omit_defaults=True, gc=False):
     label_window: int = 100  # observations that may wait behind a label to come
     sensitivity: Sensitivity | None = None
     confirm_probability: float | None = None
+    anomaly_alarm: float | None = None
     seasonal: bool = False  # whether seasons are found, and taken from the labels
 
     def updated(self, given: dict[str, Any]) -> StreamSettings:
@@ -99,7 +101,11 @@ class Alarm(Struct, omit_defaults=True, gc=False):
 
 
 class Event(Struct, omit_defaults=True, gc=False):
-    """A changepoint, from suspicion on. `start` and the `_at` fields are values of `seq`."""
+    """A changepoint, from suspicion on, or an anomaly; `start` and the `_at` fields are `seq`s.
+
+    An anomaly is confirmed at once. Its id is the `seq` of its observation; changepoints are
+    numbered from 1.
+    """
 
     id: int
     state: str  # suspected | confirmed | withdrawn
@@ -107,11 +113,13 @@ class Event(Struct, omit_defaults=True, gc=False):
     suspected_at: int
     confirmed_at: int | None = None
     delay: int = 0  # suspected_at - start
-    probability: float = 0.0
+    probability: float = 0.0  # of an anomaly: its `anomaly`
     direction: str | None = None  # up | down
-    size: float | list[float] | None = None  # in standard deviations within the regimes
+    # In standard deviations within the regimes; of an anomaly: of the predictive distribution.
+    size: float | list[float] | None = None
     time: str | None = None  # of the observation that raised this state, if the client sent one
     verdict: bool | None = None  # a person's word: whether it was a change
+    kind: str = "change"  # or anomaly
 
 
 class Season(Struct, array_like=True, gc=False):
@@ -168,6 +176,7 @@ class Head(Struct, omit_defaults=True, gc=False):
     last_time: float | None = None  # of the last observation that had one; seconds since 1970
     alarm: Alarm | None = None  # None: changes are confirmed after `confirm_after` observations
     digest: str | None = None  # of the model's artifact; None: built in, or not recorded yet
+    last_anomaly: int | None = None  # seq of the last anomaly event; older workers drop it
     season: Season | None = None  # None: no season was found so far
 
     def __post_init__(self) -> None:

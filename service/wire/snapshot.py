@@ -42,6 +42,7 @@ class Snapshot(Struct):
     events: list[Event]
     idempotency: dict[bytes, bytes]
     changes: list[Change] = []
+    anomalies: list[Event] = []
 
 
 _decode = msgspec.msgpack.Decoder(Snapshot).decode

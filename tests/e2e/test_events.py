@@ -33,13 +33,13 @@ def create(url, prefix, streams=STREAMS):
 
 
 def feed_of(redis_url, prefix, partitions=16):
-    """Every entry of the streams with a prefix: id, state and start, by stream, in order."""
+    """Every change of the streams with a prefix: id, state and start, by stream, in order."""
     found = {}
     with connect(redis_url) as client:
         for p in range(partitions):
             for id_, fields in client.xrange(keys.feed(p)):
                 raised = event_log.entry_of(p, id_, fields).raised
-                if raised.stream.startswith(prefix):
+                if raised.stream.startswith(prefix) and raised.event.kind == "change":
                     event = raised.event
                     state = (event.id, event.state, event.start, event.confirmed_at)
                     found.setdefault(raised.stream.removeprefix(prefix), []).append(state)

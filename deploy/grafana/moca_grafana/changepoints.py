@@ -1,4 +1,4 @@
-"""What changed: changepoints by model and state, and the pinned streams one by one."""
+"""What changed: changepoints by model and state, anomalies, and the pinned streams one by one."""
 
 from __future__ import annotations
 
@@ -21,8 +21,9 @@ from moca_grafana.panels import (
 MODEL = 'model=~"$model"'
 STREAM = 'stream=~"$stream"'
 INTRO = (
-    "Every changepoint with its start, size and state is in [the console](${console}/#/). "
-    "Prometheus only has counts by model, and the metrics of pinned streams below."
+    "Every changepoint and anomaly with its start, size and state is in "
+    "[the console](${console}/#/). Prometheus only has counts by model, and the metrics of pinned "
+    "streams below."
 )
 
 
@@ -31,7 +32,7 @@ def page() -> Page:
     return Page(
         "moca-changepoints",
         "MOCA: changepoints",
-        "Changepoints by model and state, and pinned streams.",
+        "Changepoints by model and state, anomalies, and pinned streams.",
         {"Now": _now(), "Over time": _course(), "Pinned streams": _pinned(), "$stream": _stream()},
         by_model=True,
         by_stream=True,
@@ -103,6 +104,13 @@ def _course() -> list[Panel]:
         "short",
         above(20, 50),
     )
+    strange = What(
+        "Anomalies per minute, by model",
+        "Anomaly events: single observations unusual for their streams. About one in 1,000 quiet "
+        "observations is expected; a lasting change is one anomaly and one changepoint.",
+        "cpm",
+        above(100, 1000),
+    )
     belief = What(
         "Probability of a change at each observation",
         "Observations by their probability of starting a regime; most are near the hazard.",
@@ -112,12 +120,14 @@ def _course() -> list[Panel]:
     rate = f"60 * moca:changepoints:rate5m{{{MODEL},state="
     day = Query(f"moca:confirmed:per1000_1d{{{MODEL}}}", "{{model}} (day)")
     sum_of = f"60 * sum by (state) (moca:changepoints:rate5m{{{MODEL}}})"
+    anomalies = f"60 * sum by (model) (rate(moca_anomalies_total{{{MODEL}}}[$__rate_interval]))"
     each = "sum by (le) (increase(moca_changepoint_probability_bucket[$__rate_interval]))"
     return [
         lines(by_model, Query(f'{rate}"confirmed"}}', "{{model}}")),
         lines(by_state, Query(sum_of, "{{state}}")),
-        lines(per_1000, Query(f"moca:confirmed:per1000_10m{{{MODEL}}}", "{{model}}"), day),
-        buckets_over_time(belief, each),
+        lines(per_1000, Query(f"moca:confirmed:per1000_10m{{{MODEL}}}", "{{model}}"), day, span=8),
+        lines(strange, Query(anomalies, "{{model}}"), span=8),
+        buckets_over_time(belief, each).span(8),
     ]
 
 

@@ -20,7 +20,7 @@ from service.api.http import (
 from service.api.parsing.commands import CommandParser
 from service.api.routes.streams import head_of
 from service.schema import rendering, responses
-from service.schema.queries import ChangepointsQuery, HistoryQuery
+from service.schema.queries import ChangepointsQuery, HistoryQuery, kinds_of
 from service.store.worker_reads import CHUNK
 
 _encode = msgspec.json.Encoder().encode
@@ -47,7 +47,7 @@ async def run_length(request: Request) -> Response:
 
 
 async def changepoints(request: Request) -> Response:
-    """Return the changepoint events and the best segmentation of the retained observations.
+    """Return the events and the best segmentation of the retained observations.
 
     As far as `hindsight` says, it is one in hindsight. That is computed by a worker when there is
     none, or the stream has moved on by a tenth; the call waits for it up to a second, unless
@@ -66,7 +66,9 @@ async def changepoints(request: Request) -> Response:
         found = await _hindsight(context, stream, head)
     if found is None and status == "current":
         status = "unavailable"  # it was damaged, or is of another generation
-    events, unreadable = await from_store(context.store.events(partition, stream))
+    events, unreadable = await from_store(
+        context.store.events(partition, stream, kinds_of(form.kind))
+    )
     path, lost = await _path(context, stream, head)
     segmentation = rendering.segmentation(head, path)
     if found is not None:

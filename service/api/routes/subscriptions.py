@@ -1,4 +1,4 @@
-"""Server-sent events: changepoints of all streams, and the observations of one."""
+"""Server-sent events: changepoints and anomalies of all streams, and the observations of one."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from service.api.sse.observations import Follower, differs
 from service.errors.base import FieldError, InvalidField
 from service.errors.stream import StreamReplaced
 from service.observability import subscriber_metrics as metrics
-from service.schema.queries import EventsQuery, LiveQuery
+from service.schema.queries import EventsQuery, LiveQuery, kinds_of
 from service.store.keys import partition_of
 from service.wire import event_cursor
 from service.wire.event_cursor import BadCursor, Positions
@@ -30,18 +30,22 @@ _cursor = re.compile(r"(-1|[0-9]{1,16})(?:@([0-9]{1,10}))?").fullmatch
 
 
 async def events(request: Request) -> Response:
-    """Subscribe to changepoint events (server-sent events).
+    """Subscribe to events: changepoints, and anomalies if `kind` names them (server-sent events).
 
     A message of type `changepoint` is one state change of an event; its `data` has `stream`,
     `model`, `event`, `time` (of the observation, if it had one) and `at`. Its `id` is a cursor:
     send it as `Last-Event-ID` to resume right after that message. A message of type `gap` says that
     events after the cursor are no longer retained. Filters of different names must all match;
-    of one that is given several times, any.
+    of one that is given several times, any. A message of type `anomaly` is an anomaly event.
     """
     context = context_of(request)
     form = read_query(request, EventsQuery)
     filter_ = Filter(
-        frozenset(form.stream), tuple(form.prefix), frozenset(form.model), frozenset(form.state)
+        frozenset(form.stream),
+        tuple(form.prefix),
+        frozenset(form.model),
+        frozenset(form.state),
+        kinds_of(form.kind),
     )
     known, whole = _resume(request, form.after, context)
     hub, total = context.event_hub, context.settings.partitions

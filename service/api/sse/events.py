@@ -20,7 +20,7 @@ from service.errors.base import ServiceError
 from service.observability import subscriber_metrics as metrics
 from service.schema.rendering import event_state, instant
 from service.wire.event_cursor import Positions
-from service.wire.event_entries import START, Entry, Filter, Id
+from service.wire.event_entries import MESSAGES, START, Entry, Filter, Id
 
 log = logging.getLogger(__name__)
 
@@ -95,7 +95,8 @@ class Subscription:
                 messages.append(self._gap([entry]))
             self._positions.move(entry.partition, entry.id)
             if entry.raised is not None and self._filter.lets(entry.raised):
-                messages.append(self._message("changepoint", event_state(entry.raised)))
+                kind = MESSAGES[entry.raised.event.kind]
+                messages.append(self._message(kind, event_state(entry.raised)))
                 metrics.EVENTS_SENT.inc()
         return b"".join(messages)
 

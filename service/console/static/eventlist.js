@@ -1,14 +1,15 @@
-// Changepoints of one stream, with feedback on them.
+// Changepoints and anomalies of one stream, with feedback on changepoints.
 
 import { pathOf, send } from "./api.js";
 import { announce, fill, h } from "./dom.js";
-import { brief, count, direction, percent, sentence } from "./format.js";
+import { brief, count, direction, percent, sentence, standing } from "./format.js";
 import { problem } from "./problems.js";
 import { badge } from "./row.js";
 
 const HEADS = ["State", "Began at", "Suspected", "Confirmed", "Size", "Probability", "Feedback"];
 const SHOWN = 100;
 const SHOWN_STARTS = 20;
+const KINDS = { all: "changes and anomalies", change: "changes", anomaly: "anomalies" };
 
 export class EventList {
   /**
@@ -21,7 +22,13 @@ export class EventList {
     this.shown = "";
     this.trouble = h("div", {});
     this.body = h("tbody", { role: "rowgroup" });
-    this.none = h("p", { class: "empty" }, "No changepoints yet.");
+    this.none = h("p", { class: "empty" }, "None yet.");
+    this.kind = h(
+      "select",
+      { id: "kind", change: () => this.redraw() },
+      Object.entries(KINDS).map(([kind, words]) => h("option", { value: kind }, words)),
+    );
+    this.redraw = () => {};
     this.cut = h("p", { class: "note", hidden: true }, `Showing the newest ${SHOWN}.`);
     this.regimes = h("p", { class: "note", id: "regimes" });
     this.input = h("input", {
@@ -36,13 +43,14 @@ export class EventList {
       "div",
       {},
       this.trouble,
+      h("div", { class: "toolbar" }, h("label", { for: "kind" }, "List"), this.kind),
       h(
         "div",
-        { class: "scroll", role: "region", "aria-label": "List of changepoints", tabindex: "0" },
+        { class: "scroll", role: "region", "aria-label": "List of events", tabindex: "0" },
         h(
           "table",
           { class: "events", role: "table" },
-          h("caption", { class: "unseen" }, "Changepoints, newest first"),
+          h("caption", { class: "unseen" }, "Events, newest first"),
           h(
             "thead",
             { role: "rowgroup" },
@@ -79,10 +87,16 @@ export class EventList {
     );
   }
 
-  /** @param {any[]} events @param {any[]} observations @param {number} seq */
-  draw(events, observations, seq) {
+  /** @param {any[]} all events @param {any[]} observations @param {number} seq */
+  draw(all, observations, seq) {
+    this.redraw = () => this.draw(all, observations, seq);
+    const kind = /** @type {HTMLSelectElement} */ (this.kind).value;
+    // A change is listed where it was first seen, as an anomaly is.
+    const events = all
+      .filter((event) => kind === "all" || event.kind === kind)
+      .sort((a, b) => a.suspected_at - b.suspected_at || a.id - b.id);
     this.input.setAttribute("max", String(Math.max(1, seq - 1)));
-    const text = JSON.stringify(events) + (observations[0]?.seq ?? "");
+    const text = kind + JSON.stringify(events) + (observations[0]?.seq ?? "");
     if (text === this.shown) return; // buttons keep the focus
     this.shown = text;
     const focused = document.activeElement?.getAttribute("data-focus");
@@ -92,7 +106,7 @@ export class EventList {
     const timeAt = (/** @type {number} */ at) => brief(observations[at - first]?.time);
     fill(
       this.body,
-      [...events]
+      events
         .reverse()
         .slice(0, SHOWN)
         .map((event) => this.row(event, timeAt)),
@@ -123,32 +137,34 @@ export class EventList {
   row(event, timeAt) {
     const at = (/** @type {number|null} */ seq) =>
       seq === null ? "–" : [count(seq), h("span", { class: "note block" }, timeAt(seq))];
+    const strange = event.kind === "anomaly";
+    const name = strange ? `anomaly-${event.id}` : String(event.id);
     const begun = h(
       "button",
       {
         type: "button",
         class: "link",
-        "data-focus": `show-${event.id}`,
+        "data-focus": `show-${name}`,
         title: "Show in the chart",
         click: () => this.does.show(event.start),
       },
-      `#${event.id} at ${count(event.start)}`,
+      strange ? `at ${count(event.start)}` : `#${event.id} at ${count(event.start)}`,
     );
     return h(
       "tr",
-      { role: "row", "data-event": event.id },
-      h("td", { role: "cell", "data-label": HEADS[0] }, badge(event.state)),
+      { role: "row", "data-event": name, "data-kind": event.kind },
+      h("td", { role: "cell", "data-label": HEADS[0] }, badge(standing(event))),
       h(
         "td",
         { "data-label": HEADS[1] },
         begun,
         h("span", { class: "note block" }, timeAt(event.start)),
       ),
-      h("td", { role: "cell", "data-label": HEADS[2] }, at(event.suspected_at)),
-      h("td", { role: "cell", "data-label": HEADS[3] }, at(event.confirmed_at)),
+      h("td", { role: "cell", "data-label": HEADS[2] }, at(strange ? null : event.suspected_at)),
+      h("td", { role: "cell", "data-label": HEADS[3] }, at(strange ? null : event.confirmed_at)),
       h("td", { role: "cell", "data-label": HEADS[4] }, direction(event) || "–"),
       h("td", { role: "cell", "data-label": HEADS[5] }, percent(event.probability)),
-      h("td", { role: "cell", "data-label": HEADS[6] }, this.verdict(event)),
+      h("td", { role: "cell", "data-label": HEADS[6] }, strange ? "–" : this.verdict(event)),
     );
   }
 

@@ -13,7 +13,8 @@ export class Followed {
     this.wanted = wanted;
     this.summary = /** @type {any} */ (null);
     this.observations = /** @type {any[]} */ ([]);
-    this.events = /** @type {any[]} */ ([]);
+    this.events = /** @type {any[]} */ ([]); // changes
+    this.anomalies = /** @type {any[]} */ ([]);
     this.segmentation = /** @type {any[]} */ ([]);
     this.hindsight = /** @type {any} */ (null); // how far the segmentation is one in hindsight
     this.beliefs = /** @type {Map<number, any>} */ (new Map());
@@ -45,7 +46,8 @@ export class Followed {
 
   /** What the summary says of events. */
   get said() {
-    return JSON.stringify([this.summary?.event, this.summary?.last_event]);
+    const { event, last_event, last_anomaly } = this.summary ?? {};
+    return JSON.stringify([event, last_event, last_anomaly]);
   }
 
   /** Everything is to be read anew. */
@@ -169,12 +171,15 @@ export class Followed {
    * @param {boolean} [wait] for hindsight; the page is drawn first
    */
   async readEvents(expected = false, wait = false) {
-    const found = await get(pathOf(this.stream, "/changepoints"), { wait });
-    const known = new Map(this.events.map((each) => [each.id, stateOf(each)]));
+    const found = await get(pathOf(this.stream, "/changepoints"), { wait, kind: "all" });
+    const before = [...this.events, ...this.anomalies];
+    const known = new Map(before.map((each) => [keyOf(each), stateOf(each)]));
     const changed = found.events.filter(
-      (/** @type {any} */ each) => known.get(each.id) !== stateOf(each),
+      (/** @type {any} */ each) => known.get(keyOf(each)) !== stateOf(each),
     );
-    this.events = found.events;
+    const strange = (/** @type {any} */ each) => each.kind === "anomaly";
+    this.events = found.events.filter((/** @type {any} */ each) => !strange(each));
+    this.anomalies = found.events.filter(strange);
     this.segmentation = found.segmentation;
     this.hindsight = found.hindsight;
     if (this.loaded && !expected) changed.forEach(this.onChange);
@@ -205,6 +210,9 @@ export class Followed {
     return Math.min(BELIEFS, this.wanted);
   }
 }
+
+/** @param {any} event ids are of a kind */
+const keyOf = (event) => `${event.kind} ${event.id}`;
 
 /** @param {any} event */
 const stateOf = (event) => `${event.state} ${event.start}`;

@@ -3,7 +3,7 @@
 const MIDNIGHT = /T00:00:00(\.0+)?(Z|\+00:00)$/;
 const WAYS = { up: "▲ up", down: "▼ down" };
 export const STATES = { suspected: "suspected", confirmed: "confirmed", withdrawn: "withdrawn" };
-const SIGNS = { suspected: "?", confirmed: "✓", withdrawn: "✕" };
+const SIGNS = { suspected: "?", confirmed: "✓", withdrawn: "✕", anomaly: "◇" };
 
 /** @param {number|null|undefined} value @param {number} [digits] significant ones */
 export function number(value, digits = 4) {
@@ -68,9 +68,13 @@ export function direction(event) {
 /** @param {string} state */
 export const sign = (state) => SIGNS[/** @type {keyof typeof SIGNS} */ (state)] ?? "";
 
+/** An anomaly is complete at once: its kind says it all. @param {any} event */
+export const standing = (event) => (event.kind === "anomaly" ? "anomaly" : event.state);
+
 /** @param {any} event */
 export function sentence(event) {
   const way = event.direction ? `, ${event.direction}` : "";
+  if (event.kind === "anomaly") return `anomaly at observation ${event.start}${way}`;
   return `change ${event.state} at observation ${event.start}${way}`;
 }
 

@@ -1,7 +1,7 @@
-// Live changepoints, newest first.
+// Live changepoints and anomalies, newest first.
 
 import { announce, fill, h } from "./dom.js";
-import { brief, count, direction, sentence } from "./format.js";
+import { brief, count, direction, sentence, standing } from "./format.js";
 import { badge, linkTo } from "./row.js";
 
 const SHOWN = 12;
@@ -15,7 +15,7 @@ export class Recent {
     this.element = h(
       "aside",
       { class: "card", "aria-labelledby": "recent-title" },
-      h("h2", { id: "recent-title" }, "Live changepoints"),
+      h("h2", { id: "recent-title" }, "Live events"),
       this.none,
       this.list,
     );
@@ -50,7 +50,7 @@ export class Recent {
 /** @param {import("./events.js").Raised} found */
 function item({ stream, event, time, at }) {
   const where = ` at ${count(event.start)} ${direction(event)} · ${brief(time ?? at)}`;
-  const known = `${stream} ${event.id} ${event.state} ${event.start}`;
+  const known = `${stream} ${event.id} ${standing(event)} ${event.start}`;
   const link = h("a", { href: linkTo(stream), "data-recent": known }, stream);
-  return h("li", {}, badge(event.state), " ", link, h("span", { class: "note" }, where));
+  return h("li", {}, badge(standing(event)), " ", link, h("span", { class: "note" }, where));
 }

@@ -6,13 +6,14 @@ import { depth, heat } from "./heat.js";
 import { lines, notes, ticks } from "./marks.js";
 import { colour } from "./theme.js";
 
-const STRANGE = 0.999; // anomaly that is marked
+const STRANGE = 0.999; // anomaly that is marked, of a stream that has no alarm
 const SILENCE = 100; // observations after a mark without another: what lasts is strange for a while
 const EXTREME = 0.03; // share of forecasts at each end that may be out of sight
 const NARROW = 560; // pixels
 
 /** What the chart is drawn from. @typedef {{
- *   observations: any[], events: any[], beliefs: Map<number, any>, output: number,
+ *   observations: any[], events: any[], alarms: any[], alarm: number|null,
+ *   beliefs: Map<number, any>, output: number,
  *   tried: {answer: any, beliefs: Map<number, any>}|null, regimeStart: number|null}} Shown */
 
 /** @param {any} value @param {number} output @returns {number|null} */
@@ -31,11 +32,15 @@ export function forecast(seen, output) {
   return [of("0.05"), of("0.5") ?? one(held.mean, output), of("0.95")];
 }
 
-/** Observations that are unusual for the stream, the first of each run. @param {Shown} shown */
+/**
+ * Observations that are unusual for the stream, the first of each run: those that alarms were of,
+ * and those that the same rule finds while the stream has none. @param {Shown} shown
+ */
 export function anomalies(shown) {
-  let last = -Infinity;
+  const first = shown.observations[0]?.seq ?? 0;
+  let last = Math.max(-Infinity, ...shown.alarms.map((each) => each.id).filter((at) => at < first));
   return shown.observations.filter((seen) => {
-    const marked = (seen.anomaly ?? 0) >= STRANGE && seen.seq - last >= SILENCE;
+    const marked = (seen.anomaly ?? 0) >= (shown.alarm ?? STRANGE) && seen.seq - last >= SILENCE;
     if (marked) last = seen.seq;
     return marked;
   });

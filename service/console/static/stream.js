@@ -90,7 +90,7 @@ class StreamPage {
       h(
         "div",
         { class: "uneven" },
-        card("Changepoints", this.events.element),
+        card("Events", this.events.element),
         card("What if", this.whatIf.element),
       ),
       card("Settings", this.settings),
@@ -214,7 +214,8 @@ class StreamPage {
   draw() {
     this.drawFacts();
     this.chart.draw();
-    this.events.draw(this.data.events, this.data.observations, this.data.summary.seq);
+    const found = [...this.data.events, ...this.data.anomalies];
+    this.events.draw(found, this.data.observations, this.data.summary.seq);
     this.events.drawRegimes(this.data.segmentation, this.data.hindsight);
     this.drawTables();
     const rows = Object.entries(this.data.summary.settings).map(([key, value]) => [
@@ -240,10 +241,12 @@ class StreamPage {
   }
 
   drawn() {
-    const { observations, events, beliefs, summary } = this.data;
+    const { observations, events, anomalies, beliefs, summary } = this.data;
     const shown = {
       observations,
       events,
+      alarms: anomalies,
+      alarm: summary?.settings.anomaly_alarm ?? null,
       beliefs,
       output: this.output,
       tried: this.tried,

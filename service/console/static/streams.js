@@ -95,8 +95,8 @@ export function showStreams(main, query, feed) {
   document.addEventListener("keydown", toSearch);
 
   function follow() {
-    const on = { changepoint: raised, gap: () => polling.now() };
-    feed.follow({ path: "v1/events", query: prefix ? { prefix } : {}, on });
+    const on = { changepoint: raised, anomaly: raised, gap: () => polling.now() };
+    feed.follow({ path: "v1/events", query: { prefix, kind: "all" }, on });
   }
 
   async function read() {

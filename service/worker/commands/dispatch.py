@@ -50,7 +50,10 @@ from service.worker.streams.validation import (
 
 # Of a stream that is made now. Stored settings name no default, so it cannot be that of the struct:
 # a stream of an earlier version that names no rule is confirmed after `confirm_after` observations.
-NEW_SETTINGS = StreamSettings(confirm_probability=Defaults().confirm_probability)
+# Likewise one that names no alarm has none: its clients have never asked for anomaly events.
+NEW_SETTINGS = StreamSettings(
+    confirm_probability=Defaults().confirm_probability, anomaly_alarm=Defaults().anomaly_alarm
+)
 CREATES_STREAM = (Configure, Import)  # need no stream
 
 

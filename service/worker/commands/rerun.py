@@ -34,9 +34,15 @@ Steps = Generator[None, None, T]
 TICK, SERIES = 16, 512
 # Of the head in place, whatever the rerun found.
 KEPT = (
-    "created_ms", "oldest", "last_time", "pending", "pending_supervision", "pending_settings",
+    "created_ms",
+    "oldest",
+    "last_time",
+    "pending",
+    "pending_supervision",
+    "pending_settings",
+    "last_anomaly",
     "season",
-)  # fmt: skip
+)
 
 
 class Rerun:

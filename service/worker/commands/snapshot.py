@@ -34,6 +34,7 @@ def take(engine: Engine, stream: Stream, command: Import, now_ms: int) -> None:
     for record in found.records:
         stream.put(record)
     stream.keep_events(found.events)
+    stream.keep_anomalies(found.anomalies)
     stream.keep_changes(found.changes)
     stream.recall(found.idempotency)
     stream.keep_remembered()

@@ -71,7 +71,8 @@ def _check_kept(found: Snapshot) -> None:
         _range("changes: a time", change.time_ms, 0, LAST_MS)
         _range("changes: seq", change.seq, 0, MOST)
         _range("changes: number", change.number, 0, head.changes)
-    _check_events([*found.events, *filter(None, (head.event, head.last_event))])
+    _check_events([*found.events, *filter(None, (head.event, head.last_event))], "change")
+    _check_events(found.anomalies, "anomaly")
     for record in found.records:
         _check_record(record)
     if len(head.pending) > observations.MAX_WINDOW:
@@ -121,6 +122,7 @@ def _check_head(head: Head) -> None:
         _range(name, getattr(head, name), 0, MOST)
     for name in ("checkpoint", "confirmed_start", "before_start", "best_start"):
         _range(name, getattr(head, name), 0, head.seq)
+    _range("last_anomaly", head.last_anomaly or 0, 0, head.seq)
     _range("map_run_length", head.map_run_length or 0, 0, head.seq)
     for probability in (
         head.changed_probability,
@@ -141,8 +143,10 @@ def _check_head(head: Head) -> None:
         _check_rates(each)
 
 
-def _check_events(events: Iterable[Event]) -> None:
+def _check_events(events: Iterable[Event], kind: str) -> None:
     for event in events:
+        if event.kind != kind:
+            raise BadSnapshot(f"events: kind is {event.kind!r:.40}, expected {kind}")
         _range("events: id", event.id, 1, MOST)
         if event.state not in STATES:
             raise BadSnapshot(f"events: state is {event.state!r:.40}")

@@ -1,14 +1,22 @@
-"""Changepoint events of a stream: what `model_core.events` follows, kept in the stream's head."""
+"""Events of a stream: changes, as `model_core.events` follows them, and alarms on `anomaly`.
+
+What they need from one observation to the next is kept in the stream's head.
+"""
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
+from typing import Any
 
 from model_core import events
+from model_core.defaults import ALARM_SILENCE
 from model_core.events import Reading, Track
 from service.store import keys
 from service.store.script import Argument
-from service.wire import Event, Head, event_entries
+from service.wire import Event, Head, Record, event_entries
+from service.worker.filtering.warmup import filtered
+from service.worker.streams.answers import AnyPlace, moments
 from service.worker.streams.stream import Stream
 from service.worker.streams.task import Task
 
@@ -60,6 +68,50 @@ def _read(event: Event | None) -> events.Event | None:
     if event is None:
         return None
     return events.Event(*(getattr(event, field) for field in events.Event._fields))
+
+
+def alarm(head: Head, record: Record, place: AnyPlace) -> Event | None:
+    """The anomaly event of an observation, if it raises one; notes it in the head.
+
+    place: of its predictive distribution, before the label was seen.
+    """
+    threshold, last = head.settings.anomaly_alarm, head.last_anomaly
+    if threshold is None or record.anomaly is None or record.anomaly < threshold:
+        return None
+    seq = record.seq
+    if last is not None and seq - last < ALARM_SILENCE:
+        return None
+    head.last_anomaly = seq
+    return Event(
+        id=seq,
+        state="confirmed",
+        start=seq,
+        suspected_at=seq,
+        confirmed_at=seq,
+        probability=record.anomaly,
+        **_distance(record, place),
+        time=record.time,
+        kind="anomaly",
+    )
+
+
+def _distance(record: Record, place: AnyPlace) -> dict[str, Any]:
+    """Direction and size of an anomaly: the label's distance from the predictive mean, in its sd.
+
+    The direction is that of the output that is farthest off. There is no size where an output has
+    no label, or its predictive distribution no variance.
+    """
+    found = moments(place)
+    label = filtered(record)
+    if found is None or len(label) != len(found.mean):
+        return {}
+    each = zip(label, found.mean, found.sd, strict=True)
+    sizes = [(y - mean) / sd if 0 < sd < math.inf else math.nan for y, mean, sd in each]
+    if not all(map(math.isfinite, sizes)):
+        return {}
+    most = max(sizes, key=abs)
+    direction = None if most == 0 else "up" if most > 0 else "down"
+    return {"direction": direction, "size": sizes[0] if len(sizes) == 1 else sizes}
 
 
 def publish(stream: Stream, task: Task) -> None:

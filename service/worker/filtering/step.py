@@ -94,6 +94,9 @@ def _apply(
     answer.readout, answer.place, answer.offset = readout, place, record.offset
     record_step(record, readout, anomaly)
     answer.event = publish_events(stream, track_events(stream, record, readout), record.time)
+    if (raised := events.alarm(stream.live(), record, place)) is not None:
+        stream.raise_anomaly(raised, record.time)
+        metrics.ANOMALIES.labels(stream.live().settings.model).inc()
     advance_head(stream.live(), record, record.log_score)
     stream.put(record)
     moved = seasons.observe(stream, record)

@@ -127,6 +127,30 @@ def detailed(request: Observe) -> bool:
     return request.components or request.quantiles is not None
 
 
+class Moments(NamedTuple):
+    """Mean and standard deviation of a predictive distribution, by output."""
+
+    mean: list[float]
+    sd: list[float]
+
+
+def moments(place: AnyPlace) -> Moments | None:
+    """Moments of one row's predictive distribution; None of classes. nan or inf: has none."""
+    if isinstance(place, Summarised):
+        found = place.summary.rows([place.row])
+        if found.support in ("class", "binary"):
+            return None
+        mean, covariance = found.mean[0], found.covariance[0]
+    else:
+        alone = _rows(place.mixture, place.row, place.row + 1)
+        if alone.components.support in ("class", "binary"):
+            return None
+        first, second = to_host([alone.mean(), alone.covariance()])
+        mean, covariance = first[0].numpy(), second[0].numpy()
+    variance = np.diagonal(covariance)
+    return Moments(mean.tolist(), np.sqrt(np.maximum(variance, 0.0)).tolist())
+
+
 def repeat(body: list[bytes]) -> list[bytes]:
     """Stored answers, now marked as duplicates; problem documents as they are."""
     answers = [msgspec.json.decode(each) for each in body]

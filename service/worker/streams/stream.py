@@ -27,6 +27,15 @@ STREAM_BYTES, ENTRY_BYTES, STRUCT_BYTES = 2200, 110, 500
 # takes 64 bytes. It cannot be written to by mistake.
 NOTHING: Any = MappingProxyType({})
 NO_SETTINGS = wire.StreamSettings()  # of a stream that is not stored yet; never changed
+# Keys of a stream that end with it.
+DROPPED = (
+    keys.tail,
+    keys.history,
+    keys.checkpoint,
+    keys.events,
+    keys.anomalies,
+    keys.changes,
+)
 T = TypeVar("T")
 Floats = NDArray[np.float64]
 
@@ -66,6 +75,7 @@ class Stream:
         "_effects",
         "_new",
         "_events",
+        "_anomalies",
         "_known",
         "_raised",
         "_touched",
@@ -96,6 +106,7 @@ class Stream:
         self._effects: tuple[Effect, ...] = ()
         self._new: dict[int, Record] = NOTHING  # encoded when the answers are complete
         self._events: dict[int, Event] = NOTHING
+        self._anomalies: dict[int, Event] = NOTHING
         self._known: dict[int, Event] = NOTHING  # since it was loaded: not all committed yet
         self._raised: tuple[tuple[Event, str | None], ...] = ()
         self.feed: tuple[tuple[Id, bytes], ...] = ()  # id and entry, for the next commit
@@ -140,9 +151,11 @@ class Stream:
     def create(self, head: Head) -> None:
         """Start a new generation of the stream."""
         self.head, self.tail, self.buffer = head, {}, ()
-        self._new = self._events = self._known = NOTHING
+        self._new = self._events = self._anomalies = self._known = NOTHING
         self._was = NO_SETTINGS
         self.begin_season()
+        # A worker that knows no anomalies may have deleted the stream that had the name before.
+        self._effects += (("UNLINK", keys.anomalies(self.partition, self.name)),)
         self._effects += (("ZADD", keys.names(self.partition), 0, self.name),)
         self._touched = True
 
@@ -161,14 +174,14 @@ class Stream:
         self.head = Head(head.generation, head.settings, deleted=True, updated_ms=now_ms)
         self.broken, self.unserved, self.reborn = None, None, True
         self.tail, self.buffer, self.season = {}, (), None
-        self.damaged = self._new = self._events = NOTHING
+        self.damaged = self._new = self._events = self._anomalies = NOTHING
         self.leave()
         for list_of in (keys.names, keys.due, keys.pinned):
             self._effects += (("ZREM", list_of(p), name),)
         if self.unreadable:
             self._effects += (("HDEL", keys.idempotency(p, name), *self.unreadable),)
             self.unreadable = NOTHING
-        for key in (keys.tail, keys.history, keys.checkpoint, keys.events, keys.changes):
+        for key in DROPPED:
             self._effects += (("UNLINK", key(p, name)),)
         self.drop_hindsight()
         self._touched = True
@@ -258,8 +271,18 @@ class Stream:
         self.keep_events(events)
         self._raised += tuple((event, time) for event in events)
 
+    def keep_anomalies(self, events: list[Event]) -> None:
+        """Queue anomaly events for the next commit without publishing them."""
+        if events:
+            self._anomalies = {**self._anomalies, **{event.id: event for event in events}}
+
+    def raise_anomaly(self, event: Event, time: str | None) -> None:
+        """Have an anomaly event written with the next commit; `time` is the observation's."""
+        self.keep_anomalies([event])
+        self._raised += ((event, time),)
+
     def events(self, store: Store) -> dict[int, Event]:
-        """All events of this generation, by id."""
+        """All changepoint events of this generation, by id."""
         found = store.events(self.partition, self.name) | self._known
         return dict(sorted(found.items()))
 
@@ -393,9 +416,7 @@ class Stream:
         if self._new:
             pairs = [part for seq in self._new for part in (str(seq), self._record(seq))]
             found.append(("HSET", keys.tail(p, name), *pairs))
-        if self._events:
-            pairs = [v for i, e in self._events.items() for v in (str(i), self._event(e))]
-            found.append(("HSET", keys.events(p, name), *pairs))
+        found += self._event_effects()
         if self._fresh:
             records = [part for pair in self._fresh.items() for part in pair]
             found.append(("HSET", keys.idempotency(p, name), *records))
@@ -405,7 +426,7 @@ class Stream:
             if self.alive:
                 found += index_effects(p, name, self.head, self._was)
                 self._was = self.head.settings
-        self._new = self._events = self._fresh = NOTHING
+        self._new = self._events = self._anomalies = self._fresh = NOTHING
         self._touched = self.reborn = False
         self.count()
         return found
@@ -413,8 +434,18 @@ class Stream:
     def _record(self, seq: int) -> bytes:
         return wire.checksummed(self.tail[seq], "tail", self.name, seq)
 
-    def _event(self, event: Event) -> bytes:
-        return wire.checksummed(wire.encode(event), "event", self.name, event.id)
+    def _event_effects(self) -> list[Effect]:
+        found: list[Effect] = []
+        kinds = ((keys.events, "event", self._events), (keys.anomalies, "anomaly", self._anomalies))
+        for key, part, events in kinds:
+            blobs = {
+                id_: wire.checksummed(wire.encode(event), part, self.name, id_)
+                for id_, event in events.items()
+            }
+            if blobs:
+                pairs = [each for id_, blob in blobs.items() for each in (str(id_), blob)]
+                found.append(("HSET", key(self.partition, self.name), *pairs))
+        return found
 
     def _drop_stale(self) -> None:
         """Drop states that a worker wrote and did not live to commit."""

@@ -1,6 +1,7 @@
 """The commands that talk to a service, against the running one."""
 
 import json
+import random
 import signal
 import subprocess
 import sys
@@ -119,11 +120,37 @@ def test_changepoints(moca, stream, service_url):
     assert found["events"][0]["start"] == 30
 
 
+def test_anomalies_are_shown_to_those_who_ask(moca, stream, service_url):
+    rng = random.Random(1)
+    y = [rng.gauss(0, 1) for _ in range(200)]
+    y[180] = 15.0
+    with Client(service_url) as client:
+        client.put_stream(stream, {"model": "gaussian", "location": 0, "scale": 1})
+        client.observe(stream, y)
+        changes = client.changepoints(stream).events
+        assert all(event.kind == "change" for event in changes)
+        (anomaly,) = client.changepoints(stream, kinds=["anomaly"]).events
+        assert (anomaly.id, anomaly.kind, anomaly.direction) == (180, "anomaly", "up")
+        assert client.changepoints(stream, kinds=["all"]).events == [*changes, anomaly]
+        assert client.stream(stream).last_anomaly == 180
+        for kinds in (["anomaly"], ["change", "anomaly"]):
+            messages = client.events(stream=stream, kinds=kinds, after="0")
+            assert next(m.event for m in messages if m.event.kind == "anomaly") == anomaly
+            messages.close()
+    assert "anomaly" not in moca("changepoints", stream).stdout
+    listed = moca("changepoints", stream, "--kind", "all").stdout
+    (row,) = [line for line in listed.splitlines() if "anomaly" in line]
+    assert row.split()[:4] == ["180", "anomaly", "confirmed", "180"]
+    found = json.loads(moca("changepoints", stream, "--kind", "anomaly", "--json").stdout)
+    assert [event["id"] for event in found["events"]] == [180]
+
+
 @pytest.mark.parametrize("options", [["--json"], []])
 def test_following_changepoints(options):
     with running(Feed) as feed:
         feed.seen, feed.refusals, feed.gap, feed.beats = [], [], True, []
         feed.total, feed.cut, feed.kind, feed.hang_s = 8, 3, "text/event-stream", 0
+        feed.message = "changepoint"
         command = [sys.executable, "-m", "service.commands.main", "changepoints", "s", "--follow"]
         with subprocess.Popen(
             [*command, "--after", "0", "--url", feed.url, *options],

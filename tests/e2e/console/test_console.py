@@ -98,6 +98,46 @@ def test_the_list_shows_changes_as_they_come(page, demo, client, stream):
     expect(page.get_by_role("row", name=stream)).to_contain_text("at 30 ▲ up")
 
 
+def test_anomalies_and_changes_are_marked_apart(page, demo, client, stream):
+    post(client, stream, 10, 130)
+    page.goto(f"{demo}/#/streams/{stream}")
+    drawn(page)
+    expect(page.locator("#feed")).to_have_text("live")
+    client.post(f"/v1/streams/{stream}/observations", json=[{"y": 19.0}])
+    expect(page.locator("#announce")).to_contain_text("anomaly at observation 130, up")
+    post(client, stream, 10, 30, seed=2)
+    post(client, stream, 14, 30, seed=3)
+    point = page.locator("[data-event='anomaly-130']")
+    expect(point.locator("[data-state='anomaly']")).to_have_text("◇ anomaly")
+    expect(point.get_by_role("button")).to_have_text(["at 130"])  # no feedback
+    change = page.locator("[data-event][data-kind='change']", has_text="at 161")
+    expect(change).to_contain_text("confirmed")
+    listed = page.locator("[data-event]")
+    expect(listed.filter(has=page.locator("[data-state='anomaly']"))).to_have_count(1)
+    until(page, "document.querySelector('.plot').data[2].x.length === 191")
+    found = figure(page)
+    diamonds = trace(found, "anomaly")
+    assert (diamonds["x"], diamonds["marker"]["symbol"]) == ([130], "diamond-open")
+    assert 130 - 0.5 not in [shape["x0"] for shape in found["shapes"]]
+    kinds = page.get_by_label("List", exact=True)
+    kinds.select_option("anomaly")
+    expect(listed).to_have_count(1)
+    expect(point).to_be_visible()
+    kinds.select_option("change")
+    expect(point).to_have_count(0)
+    expect(change).to_be_visible()
+
+
+def test_live_anomalies_are_in_the_list_of_events(page, demo, client, stream):
+    post(client, stream, 10, 130)
+    page.goto(f"{demo}/#/?prefix={quote(stream)}")
+    expect(page.locator("#feed")).to_have_text("live")
+    client.post(f"/v1/streams/{stream}/observations", json=[{"y": 19.0}])
+    newest = page.locator(".recent li", has=page.locator("[data-state='anomaly']"))
+    expect(newest).to_contain_text("◇ anomaly")
+    expect(newest).to_contain_text("at 130 ▲ up by")
+
+
 def test_a_verdict_is_kept_and_shown(page, demo, client, stream):
     post(client, stream, 10, 40)
     post(client, stream, 14, 40, seed=2)
@@ -174,7 +214,7 @@ def test_problems_are_shown_as_the_service_says_them(watched, demo):
     expect(page.locator("#feed")).to_be_hidden()
     page.goto(f"{demo}/#/streams/nile")
     drawn(page)
-    expect(page.get_by_role("heading", name="Changepoints")).to_be_visible()
+    expect(page.get_by_role("heading", name="Events")).to_be_visible()
     page.get_by_label("Hazard", exact=True).fill("1")
     page.get_by_role("button", name="Rerun").click()
     expect(page.get_by_role("alert")).to_contain_text("body.settings.hazard")

@@ -91,6 +91,7 @@ def test_a_message_has_the_event_and_where_to_go_on(start, writer):
             "size": None,
             "time": None,
             "verdict": None,
+            "kind": "change",
         },
         "time": "2024-05-01T12:00:00Z",
         "at": "2023-11-14T22:13:20.002+00:00",
@@ -147,6 +148,37 @@ def test_filters(start, writer, query, wanted):
             beats += next(messages).comment
     assert {stream for stream, _, _ in consumer.seen} == wanted
     assert len(consumer.seen) == len(wanted)
+
+
+@pytest.mark.parametrize(
+    ("query", "wanted"),
+    [
+        ({}, ["changepoint 1", "changepoint 1"]),
+        ({"kind": "change"}, ["changepoint 1", "changepoint 1"]),
+        ({"kind": "anomaly"}, ["anomaly 7"]),
+        ({"kind": "all"}, ["changepoint 1", "anomaly 7", "changepoint 1"]),
+        ({"kind": ["change", "anomaly"]}, ["changepoint 1", "anomaly 7", "changepoint 1"]),
+        ({"kind": "all", "state": "confirmed"}, ["anomaly 7", "changepoint 1"]),
+    ],
+)
+def test_anomalies_come_to_those_who_ask_for_them(start, writer, query, wanted):
+    url = start()
+    writer.raise_("s1", 1, "suspected")
+    writer.raise_("s1", 7, kind="anomaly")
+    writer.raise_("s1", 1)
+    consumer, found = Consumer(url, **{"after": "0", **query}), []
+    with consumer.connected() as messages:
+        beats = 0
+        while beats < 3:
+            message = next(messages)
+            beats += message.comment
+            found += [message] if message.event else []
+    assert [f"{each.event} {each.data['event']['id']}" for each in found] == wanted
+    for each in found:
+        kind = {"changepoint": "change"}.get(each.event, each.event)
+        assert each.data["event"]["kind"] == kind
+        assert each.data["event"]["state"] == "confirmed" or kind == "change"
+    assert httpx.get(f"{url}/v1/events?kind=else").status_code == 422
 
 
 def other_cursor(total):
@@ -327,5 +359,5 @@ def test_openapi_describes_the_call(start):
     call = document["paths"]["/v1/events"]["get"]
     assert list(call["responses"]["200"]["content"]) == ["text/event-stream"]
     named = {each["name"]: each for each in call["parameters"]}
-    assert set(named) == {"Last-Event-ID", "after", "stream", "prefix", "model", "state"}
+    assert set(named) == {"Last-Event-ID", "after", "stream", "prefix", "model", "state", "kind"}
     assert named["state"]["schema"]["type"] == "array"

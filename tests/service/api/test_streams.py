@@ -65,6 +65,9 @@ async def test_create_change_look_delete(api, worker):
         ({"max_hypotheses": None}, "max_hypotheses"),
         ({"outlier_rate": 1}, "outlier_rate"),
         ({"confirm_after": 0}, "confirm_after"),
+        ({"anomaly_alarm": 0.5}, "anomaly_alarm"),
+        ({"anomaly_alarm": 1}, "anomaly_alarm"),
+        ({"anomaly_alarm": True}, "anomaly_alarm"),
         ({"confirm_probability": 0.49}, "confirm_probability"),
         ({"confirm_probability": 1}, "confirm_probability"),
         ({"confirm_probability": True}, "confirm_probability"),
@@ -96,6 +99,7 @@ async def test_wrong_settings_are_refused_by_name(api, worker, body, loc):
     [
         ({}, {}),
         ({"confirm_after": 10}, {"confirm_after": 10}),
+        ({"anomaly_alarm": None}, {"anomaly_alarm": None}),
         ({"confirm_probability": 0.5}, {"confirm_probability": 0.5}),
         ({"confirm_after": 10, "confirm_probability": None}, {"confirm_after": 10}),
         ({"confirm_after": None, "confirm_probability": 0.9}, {"confirm_probability": 0.9}),
@@ -235,9 +239,36 @@ async def test_changepoints_follow_the_best_path_back(api, settings, history, ex
     assert found["events"][0] == {
         "id": 1, "state": "confirmed", "start": 250, "suspected_at": 255, "confirmed_at": 265,
         "delay": 5, "probability": 0.9, "direction": "up", "size": 2.0, "time": None,
-        "verdict": None,
+        "verdict": None, "kind": "change",
     }  # fmt: skip
     assert found["seq"] == 500
+
+
+@pytest.mark.parametrize(
+    ("query", "expected"),
+    [
+        ("", ["change 1"]),
+        ("?kind=change", ["change 1"]),
+        ("?kind=anomaly", ["anomaly 1", "anomaly 90"]),
+        ("?kind=all", ["change 1", "anomaly 1", "anomaly 90"]),
+        ("?kind=anomaly&kind=change", ["change 1", "anomaly 1", "anomaly 90"]),
+    ],
+)
+async def test_changepoints_have_the_kinds_that_are_asked_for(api, settings, query, expected):
+    from service.store.connection import connect
+
+    head, p = wire.Head(1, wire.StreamSettings(history=0), seq=100), partition_of("s", 4)
+    with connect(settings.redis_url) as client:
+        client.hset(keys.heads(p), "s", wire.encode(head))
+        change = wire.Event(1, "confirmed", 50, 55, 65)
+        client.hset(keys.events(p, "s"), "1", wire.encode(change))
+        for at in (90, 1):
+            event = wire.Event(at, "confirmed", at, at, at, kind="anomaly")
+            client.hset(keys.anomalies(p, "s"), str(at), wire.encode(event))
+    found = (await api.get(f"/v1/streams/s/changepoints{query}")).json()
+    assert [f"{each['kind']} {each['id']}" for each in found["events"]] == expected
+    refused = await api.get("/v1/streams/s/changepoints?kind=point")
+    assert refused.json()["errors"][0]["loc"] == "query.kind[0]"
 
 
 async def test_stored_bytes_that_cannot_be_read(api, settings):

@@ -7,10 +7,11 @@ import subprocess
 import sys
 
 import pytest
+from msgspec import convert
 from typer.testing import CliRunner
 
 from service import api_keys as access
-from service.backup.file import Reader
+from service.backup.file import Kept, Reader
 from service.backup.restore import Restore
 from service.commands.main import app
 from service.store import keys
@@ -36,7 +37,7 @@ def filled(bench, alpaca):
     """A store with a stream of each kind, changed, deleted, with keyed requests and keys."""
     labels = {kind: series(kind, 160) for kind in MODELS}
     for kind in MODELS:
-        configure(bench, kind, kind, history=100)
+        configure(bench, kind, kind, history=100, anomaly_alarm=0.6)
         bench.observe(kind, labels[kind][:90])
     bench.ask(Configure("gaussian", {"confirm_after": 5, "ttl": 1e6, "pinned": True}))
     bench.ask(Observe("gaussian", labels["gaussian"][90:91], key="k", digest="d"))
@@ -62,6 +63,7 @@ def everything(bench):
         for name in map(bytes.decode, bench.client.hkeys(keys.heads(p))):
             hashes = (keys.tail, keys.history, keys.events, keys.idempotency, keys.changes)
             found[name] = [bench.client.hgetall(key(p, name)) for key in hashes]
+            found[name].append(bench.client.hgetall(keys.anomalies(p, name)))
             found[name].append(bench.client.hget(keys.heads(p), name))
             found[name].append(bench.client.zscore(keys.names(p), name))
             found[name].append(bench.client.zscore(keys.due(p), name))
@@ -82,6 +84,7 @@ def test_streams_go_on_where_they_were(filled, file, make_bench, close, partitio
     assert before.keys() == {*MODELS, "gone"}
     assert everything(other) == before
     assert any(told.values())
+    assert filled.client.exists(keys.anomalies(filled.partition("gaussian"), "gaussian"))
     assert feeds(other) == (told if partitions == 2 else {p: [] for p in range(partitions)})
     for kind in MODELS:
         at = filled.head(kind).seq
@@ -92,6 +95,11 @@ def test_streams_go_on_where_they_were(filled, file, make_bench, close, partitio
     late = other.ask(Observe("gone", filled.labels["gaussian"][:1], key="k", digest="d"))
     assert late["duplicate"]  # the tombstone remembers it
     assert [key.name for key, _ in Keyring(other.client).all()] == ["ops"]
+
+
+def test_a_stream_in_a_backup_of_a_version_without_anomalies():
+    fields = [{}] * (len(Kept.__struct_fields__) - 3)
+    assert convert(["a", b"head", *fields], Kept).anomalies == {}
 
 
 def test_of_a_store_under_work_each_stream_is_as_of_a_commit(filled, tmp_path, make_bench, close):

@@ -47,7 +47,7 @@ class Feed(BaseHTTPRequestHandler):
             for i in range(first, min(first + server.cut, server.total)):
                 event = {"id": i, "state": "confirmed", "start": i, "suspected_at": i + 5}
                 data = {"stream": "s", "model": "m@1", "event": event, "time": None, "at": "t"}
-                self._write(f"id: {i}\nevent: changepoint\ndata: {json.dumps(data)}\n\n")
+                self._write(f"id: {i}\nevent: {server.message}\ndata: {json.dumps(data)}\n\n")
                 self._write(": heartbeat\n\n")
             self._write("id: 99\nevent: changepoint\ndata: {")  # cut off in the middle
             if first + server.cut >= server.total:
@@ -72,6 +72,7 @@ def feed():
     with running(Feed) as server:
         server.seen, server.refusals, server.gap, server.beats = [], [], False, []
         server.total, server.cut, server.kind, server.hang_s = 30, 3, "text/event-stream", 0
+        server.message = "changepoint"
         yield server
 
 
@@ -116,11 +117,23 @@ def test_each_event_comes_once_across_ten_connections(feed, take):
 
 def test_filters_are_asked_for_each_time(feed, take):
     asked = {"prefix": "pump-", "model": "m", "states": ["confirmed", "withdrawn"]}
+    asked["kinds"] = ["change", "anomaly"]
     take(4, after="0", **asked)
     for query, headers in feed.seen:
         assert query["prefix"] == ["pump-"]
         assert query["state"] == ["confirmed", "withdrawn"]
+        assert query["kind"] == ["change", "anomaly"]
         assert headers["Accept"] == "text/event-stream"
+
+
+def test_kinds_are_asked_for_by_those_who_name_them(feed, take):
+    """A service of an earlier version would refuse the query."""
+    feed.message = "anomaly"
+    found = take(2, after="0")
+    assert [message.event.id for message in found] == [1, 2]
+    assert all("kind" not in query for query, _ in feed.seen)
+    with pytest.raises(InvalidRequest, match="list of kinds"):
+        take(1, kinds="all")
 
 
 def test_it_goes_on_after_a_heartbeat_too(feed, take):

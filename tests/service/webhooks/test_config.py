@@ -44,6 +44,7 @@ def test_secrets_come_from_three_places(read, tmp_path):
     (from_env,) = read(plain.format('secret_env = "PAGER"'), PAGER=SECRET).hooks
     assert given.secret == from_file.secret == from_env.secret == KEY
     assert given.wanted.states == {"confirmed"}
+    assert given.wanted.kinds == {"change"}
     assert "0001" not in repr(given)
     assert "token" not in repr(given)
     assert webhooks_of(Settings(), {}) == ([], Delivery())
@@ -107,6 +108,7 @@ def test_bounds_of_delivery_below_a_hook_are_refused_with_their_place(read):
         (('name = "pager"', 'name = "a b"'), "hook.0.name"),
         (("[[hook]]", "[[hook]]\nretries = 3"), "hook.0.retries: Extra inputs"),
         (("[[hook]]", '[[hook]]\nstates = ["new"]'), "hook.0.states.0"),
+        (("[[hook]]", '[[hook]]\nkinds = ["all"]'), "hook.0.kinds.0"),
         (("[[hook]]", '[[hook]]\nsecret_env = "A"'), "one of secret, secret_env and secret_file"),
         ((SECRET, "short"), "expected a secret of 24 to 64 bytes, got 5"),
         ((SECRET, "whsec_!!"), "not base64"),

@@ -213,6 +213,27 @@ def test_wanted_events_are_posted_signed_and_in_order(webhooks, receiver, writer
     until(lambda: webhooks.pending("all") == webhooks.pending("some") == 0)
 
 
+def test_anomalies_are_posted_to_hooks_that_name_them(webhooks, receiver, writer):
+    webhooks.hook("before", f"{receiver.url}/before", states=["suspected", "confirmed"])
+    webhooks.hook("points", f"{receiver.url}/points", kinds=["anomaly"])
+    webhooks.hook("both", f"{receiver.url}/both", kinds=["change", "anomaly"])
+    webhooks.start()
+    for i in range(1, 4):
+        writer.raise_("a1", i)
+        writer.raise_("a1", 100 * i, kind="anomaly")
+    until(lambda: len(receiver.calls) >= 12, lambda: webhooks.processes.log_of("webhooks"))
+    until(lambda: webhooks.pending("before") == webhooks.pending("points") == 0)
+    assert receiver.got("/before") == [("a1", i) for i in (1, 2, 3)]
+    assert receiver.got("/points") == [("a1", i) for i in (100, 200, 300)]
+    assert receiver.got("/both") == [("a1", i) for i in (1, 100, 2, 200, 3, 300)]
+    for path, _, body, _ in receiver.calls:
+        said = json.loads(body)
+        kind = said["data"]["event"]["kind"]
+        name = {"change": "changepoint", "anomaly": "anomaly"}[kind]
+        assert said["type"] == f"{name}.confirmed"
+        assert path != "/before" or kind == "change"
+
+
 def test_a_receiver_that_fails_first_and_hangs_gets_each_event(webhooks, receiver, writer):
     fates = iter([500, 2.0, 429, 302])
     receiver.fate = lambda path, data: next(fates, 200)

@@ -2,11 +2,13 @@
 
 import random
 
+import msgspec
 import pytest
 import redis
 
+from service import wire
 from service.store import event_log, keys
-from service.wire import Configure, Delete, Observation, Observe, event_entries
+from service.wire import Configure, Delete, Event, Observation, Observe, event_entries
 from tests.service.worker.commits import commit_of, replace_commit, restore_commit
 
 LEVELS = (0.0, 8.0, -8.0, 0.0)
@@ -111,6 +113,28 @@ def test_workers_that_fail_and_die_leave_the_feed_of_one_that_never_did(make_ben
     for stream in STREAMS:
         assert states(found, stream) == states(expected, stream) != []
     assert len({(e.partition, e.id) for e in found}) == len(found)
+
+
+def test_readers_of_earlier_versions_take_no_anomaly_for_a_change():
+    """They pass over `kind`. Webhooks of theirs always name states; it has none of those."""
+    event = Event(7, "confirmed", 7, 7, confirmed_at=7, kind="anomaly")
+    raised = event_entries.Raised("a", "gaussian@1", 1, event)
+    blob = wire.checked(event_entries.encode(raised, "n"), "feed", "n")
+    plain = msgspec.msgpack.decode(blob)
+    assert plain["event"]["state"] not in event_entries.STATES
+    assert event_entries.decode(blob) == raised
+    assert not event_entries.Filter().lets(raised)
+    assert event_entries.Filter(kinds=frozenset({"anomaly"})).lets(raised)
+    older = msgspec.msgpack.encode(
+        {
+            "stream": "a",
+            "model": "m@1",
+            "generation": 1,
+            "event": {"id": 1, "state": "confirmed", "start": 3, "suspected_at": 4},
+        }
+    )
+    assert event_entries.decode(older).event.kind == "change"
+    assert event_entries.Filter().lets(event_entries.decode(older))
 
 
 def test_ids_follow_from_the_place_in_the_log():

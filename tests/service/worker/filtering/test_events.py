@@ -310,4 +310,4 @@ class TestSize:
 
 
 def test_an_event_is_kept_field_by_field():
-    assert (*core.Event._fields, "verdict") == Event.__struct_fields__
+    assert (*core.Event._fields, "verdict", "kind") == Event.__struct_fields__
