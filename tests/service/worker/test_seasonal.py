@@ -20,6 +20,7 @@ from service.wire import (
     WhatIf,
 )
 from tests.service.worker.commands.test_snapshot import export, put
+from tests.service.worker.filtering.test_anomaly_events import anomalies
 from training.evaluation.online import Settings, follow
 
 LEVELS = (0.05, 0.5, 0.95)
@@ -319,3 +320,14 @@ def test_seasons_without_noise_or_history(bench, more):
     assert answers[-1]["season"]["periods"][0] == 24
     means = np.array([each["predictive"]["mean"][0] for each in answers[300:]])
     assert np.abs(means - [season_at(t) for t in range(300, 400)]).max() < (0.6 if more else 0.01)
+
+
+def test_the_size_of_an_anomaly_is_in_noise_less_the_season(bench):
+    """Near the season's trough, where the label is not far from the mean of all."""
+    seasonal(bench, anomaly_alarm=0.99)
+    bench.observe("a", day(306, 306))
+    bench.observe("a", [season_at(306) + 4])
+    event = anomalies(bench)[-1]
+    assert event.start == 306
+    assert event.direction == "up"
+    assert event.size == pytest.approx(8, rel=0.3)
