@@ -324,7 +324,7 @@ def test_seasons_without_noise_or_history(bench, more):
 
 def test_the_size_of_an_anomaly_is_in_noise_less_the_season(bench):
     """Near the season's trough, where the label is not far from the mean of all."""
-    seasonal(bench, anomaly_alarm=0.99)
+    seasonal(bench, anomaly_alarm=0.97)
     bench.observe("a", day(306, 306))
     bench.observe("a", [season_at(306) + 4])
     event = anomalies(bench)[-1]
