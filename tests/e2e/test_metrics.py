@@ -43,8 +43,9 @@ def test_metrics_tell_what_happened(exposition):
 def test_dashboards_and_rules_find_what_they_ask_for(shared):
     """All processes of `moca serve` on one page; those alone are asked in tests/deploy."""
     with httpx.Client(base_url=shared[1], timeout=60) as client:
-        client.put("/v1/streams/pinned", json={"pinned": True}).raise_for_status()
-        labels = [{"y": float(i % 7)} for i in range(60)]
+        told = {"pinned": True, "anomaly_alarm": 0.9}
+        client.put("/v1/streams/pinned", json=told).raise_for_status()
+        labels = [{"y": float(i % 7)} for i in range(60)] + [{"y": 1000.0}]
         client.post("/v1/streams/pinned/observations", json=labels).raise_for_status()
         text = client.get("/metrics").text
     found = {
