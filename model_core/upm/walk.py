@@ -16,7 +16,7 @@ so the change that leads to an outlier does not go on, and no forecast runs away
     v' = (1 - SHARE) v p_walk(y) / (v p_walk(y) + (1 - v) p(y)) + SHARE / 2.
 
 Why not a part of each regime: it explains any step and any drift, so it would hide their changes.
-What is kept of a stream is (B, 2 + 5 d), in its units: `v`, `n`; `l`, `c`, `q`, `a`, `b`.
+The state of a stream is (B, 2 + 5 d), in its units: `v`, `n`; `l`, `c`, `q`, `a`, `b`.
 """
 
 from __future__ import annotations

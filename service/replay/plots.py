@@ -13,14 +13,15 @@ from matplotlib.dates import AutoDateLocator, ConciseDateFormatter
 from matplotlib.figure import Figure
 from numpy.typing import NDArray
 
+from model_core.defaults import ALARM_SILENCE, Defaults
+
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
     from service.tables.answers import BeliefRow, Replayed
 
-ALARM = 0.99  # of changed_probability: where a change is confirmed by default
-STRANGE = 0.999  # anomaly to mark
-SILENCE = 100  # observations after a mark without another: what lasts is strange for a while
+# By default: changed_probability that confirms a change, and anomaly to mark.
+ALARM, STRANGE = Defaults().confirm_probability or 1.0, Defaults().anomaly_alarm or 1.0
 MAX_DATA_PANELS = 6
 MAX_CELLS = (1600, 500)  # time x run length of the heat map; more is invisible
 FLOOR = 1e-4  # probabilities below it look like none
@@ -123,7 +124,7 @@ def anomalies(replayed: Replayed) -> list[int]:
     found: list[int] = []
     for row, answer in enumerate(replayed.answers):
         strange = answer.anomaly is not None and answer.anomaly >= STRANGE
-        if strange and (not found or row - found[-1] >= SILENCE):
+        if strange and (not found or row - found[-1] >= ALARM_SILENCE):
             found.append(row)
     return found
 

@@ -9,7 +9,7 @@ from model_core.compiled.jit import Floats, compiled, inlined
 from model_core.upm.base import FARTHEST
 from model_core.upm.walk import COLUMNS, FLOOR, FORGET, FORGET_MOMENTUM, SHARE, TAILS
 
-WEIGHT, COUNT, FIRST = range(3)  # of what is kept; then COLUMNS for each output
+WEIGHT, COUNT, FIRST = range(3)  # places in the state; then COLUMNS for each output
 LAST, CHANGE, SQUARE, AUTO, CROSS = range(COLUMNS)
 
 
