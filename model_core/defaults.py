@@ -7,6 +7,10 @@ from typing import NamedTuple
 # Observations after an alarm on `anomaly` in which no other is raised. What lasts is strange for a
 # while, and is one alarm: the figures on alarms were measured with this silence.
 ALARM_SILENCE = 100
+# Observations from which on a stream looks for seasons by default. Short series have a few periods
+# of anything: of TCPD, all shorter than this, measles and jfk_passengers get worse by a season that
+# does not last, and none gets better.
+SEASONS_FROM = 1000
 
 
 class Defaults(NamedTuple):
@@ -14,7 +18,8 @@ class Defaults(NamedTuple):
 
     confirm_probability: `changed_probability` at which a change is confirmed; None: it is confirmed
     once it was suspected for `confirm_after` observations. anomaly_alarm: `anomaly` at which an
-    anomaly event is raised; None: there are none.
+    anomaly event is raised; None: there are none. seasonal: whether seasons are found in the labels,
+    and taken from them: from the first label on, or never; None: from `SEASONS_FROM` on.
     """
 
     model: str = "averaged"
@@ -24,3 +29,4 @@ class Defaults(NamedTuple):
     warmup: int = 20
     history: int = 2000
     anomaly_alarm: float | None = 0.999
+    seasonal: bool | None = None

@@ -14,6 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from model_core import periodicity
+from model_core.defaults import SEASONS_FROM
 from model_core.periodicity import PERIODS, RECENT_PERIODS, SHORTEST
 
 Floats = NDArray[np.float64]
@@ -74,6 +75,36 @@ def blank(capacity: int = CAPACITY) -> Floats:
     state = np.zeros(NUMBERS + capacity + LAYERS * (capacity // PERIODS))
     _put_head(state, _Head(0, 0, FIRST_SEARCH, 0))
     return state
+
+
+def next_search(seen: int, phase: float) -> int:
+    """Observations, more than `seen`, after which a stream without a state looks for seasons.
+
+    First at `SEASONS_FROM`, then whenever their number has grown by a fifth; all that by a factor
+    between 1 and `GROWTH`, which a phase between 0 and 1 chooses, so that streams of one age do not
+    all search at one time.
+    """
+    first = SEASONS_FROM * GROWTH**phase
+    if seen < int(first):
+        return int(first)
+    number = max(0, int(math.log(seen / first) / math.log(GROWTH)))
+    while int(first * GROWTH**number) <= seen:
+        number += 1
+    return int(first * GROWTH**number)
+
+
+def searched(y: Floats) -> Floats | None:
+    """State after labels (T,), nan where missing, the last of which are searched now, all at once.
+
+    None where no season is found. Earlier searches have left no trace in it.
+    """
+    state = blank()
+    y = y[-CAPACITY:]
+    state[NUMBERS : NUMBERS + len(y)] = y
+    _put_head(state, _Head(len(y), len(y), 0, 0))
+    while _search(state):
+        pass  # a week on top of a day
+    return state if layers(state) else None
 
 
 def observe(state: Floats, y: float) -> bool:

@@ -75,6 +75,15 @@ class UnderlyingModel(ABC):
     exchangeable: bool = False  # whether only parameters carry from a regime's label to the next
     symmetric: tuple[str, ...] = ()  # statistics whose last two axes are a symmetric matrix
 
+    @property
+    def seasonal(self) -> bool:
+        """Whether its streams look for seasons in their labels unless their settings say otherwise.
+
+        These are of one real number. Inputs and what was learned before may have the season already.
+        """
+        alone = not self.x_dim and self.needs_scale
+        return alone and self.label == "real" and self.y_dim == 1
+
     @abstractmethod
     def prior(self, location: Tensor, scale: Tensor) -> Stats:
         """`eta_0` of each stream, `S = 1`; location, scale: (B, scaled), read if `needs_scale`."""

@@ -116,6 +116,11 @@ class Autoregressive(ZeroTraining):
         if self.season < 0 or self.season == 1:
             raise ValueError(f"season is {self.season}, expected 0 (none) or at least 2")
 
+    @property
+    def seasonal(self) -> bool:
+        """Whether its streams look for seasons by default: not beside one that was stated."""
+        return super().seasonal and not self.season
+
     def prior(self, location: Tensor, scale: Tensor) -> NoisyStats | TrendStats:
         """Intercept at the location; all else 0."""
         variances = [self.lag / self.y_dim] * (self.order * self.y_dim)

@@ -246,10 +246,12 @@ class StreamForm(Form):
     season: Annotated[StrictInt, Field(ge=2, le=MAX_SEASON), WHOLE] | None = Field(
         None, description="period of an `autoregressive` stream's season, in observations"
     )
-    seasonal: StrictBool = Field(
-        False,
+    seasonal: StrictBool | None = Field(
+        None,
         description="whether to find seasons in the labels: changes are then those of labels less "
-        "their season, and forecasts follow it; for models of one real label",
+        "their season, and forecasts follow it; for models of one real label. `null`: from 1,000 "
+        "observations on, unless the model has inputs, a `season` or an artifact; `true`: from the "
+        "first label on",
     )
     sensitivity: SensitivityForm | None = Field(
         None,

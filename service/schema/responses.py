@@ -103,7 +103,7 @@ class Season(Response):
     periods: Annotated[list[int], doc("in observations, shorter ones first")]
 
 
-Found = Annotated[Season | None, doc("only with the setting `seasonal`, once a season was found")]
+Found = Annotated[Season | None, doc("once a season was found; see the setting `seasonal`")]
 
 
 class Answer(Response):

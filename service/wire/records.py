@@ -34,6 +34,8 @@ class StreamSettings(Struct, omit_defaults=True, gc=False):
     confirm_probability: None: changes are confirmed after `confirm_after` observations, as they are
     in streams of versions that had no other rule. New streams are made with a number.
     anomaly_alarm: None: no anomaly events, as in streams of versions that had none.
+    seasonal: whether seasons are found in the labels, and taken from them; None: once there are
+    many labels. Streams of versions that found none stay without; new ones are made with None.
     """
 
     model: str = ""  # NAME@VERSION once the stream exists
@@ -56,7 +58,7 @@ class StreamSettings(Struct, omit_defaults=True, gc=False):
     sensitivity: Sensitivity | None = None
     confirm_probability: float | None = None
     anomaly_alarm: float | None = None
-    seasonal: bool = False  # whether seasons are found, and taken from the labels
+    seasonal: bool | None = False
 
     def updated(self, given: dict[str, Any]) -> StreamSettings:
         """Return settings of which some are replaced; either rule of confirmation ends the other.

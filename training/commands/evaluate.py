@@ -111,7 +111,7 @@ def everything(
     model: Models = None,
     seasons: Annotated[
         bool,
-        typer.Option("--seasons", help="Also score each model with seasons taken out first."),
+        typer.Option("--seasons", help="Also score each model with `seasonal` true."),
     ] = False,
     seed: Annotated[int, typer.Option(help="Seed of the simulations and intervals.")] = 0,
     json: Annotated[

@@ -15,7 +15,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from model_core import anomaly, compiled, kernel, readout, warmup
+from model_core import anomaly, compiled, kernel, readout, season, warmup
 from model_core import filter as moca
 from model_core.defaults import Defaults
 from model_core.events import Event, Track, track
@@ -30,6 +30,7 @@ from training.data.base import Batch
 from training.evaluation import seasons
 
 Rows = Sequence[Sequence[float]]  # labels [T][d], nan where missing
+Warmed = tuple[list[float], list[float], int]  # location, scale, observations of the warm-up
 RECENT_RUN_LENGTHS = 5  # of `recent_change_probability`, as in the service
 AT_ONCE = 64  # observations in a call of a kernel
 OK_COLUMN = list(readout.NUMBERS).index("ok")
@@ -39,14 +40,13 @@ NO_SUMMARY = np.empty(0)
 class Settings(NamedTuple):
     """Settings of the filter; hazard and outlier rate are by default the model's.
 
-    seasons: whether seasons are found and taken from the labels before the filter sees them; only
-    of models with one output that is a number.
+    search_phase: of the searches for seasons by default, in [0, 1); see `seasons.Search`.
     """
 
     defaults: Defaults = Defaults()
     hazard: float | None = None
     outlier_rate: float | None = None
-    seasons: bool = False
+    search_phase: float = 0.0
 
     @property
     def threshold(self) -> float:
@@ -152,9 +152,48 @@ def follow(
 
     levels: of the quantiles of predictives; without any these are not summarised.
     """
-    if settings.seasons and model.label == "real" and model.y_dim == 1:
-        return [_follow_seasonal(model, rows, settings, levels) for rows in series]
     warmups = [warm(model, rows, settings.defaults.warmup) for rows in series]
+    parts = [_stretches(model, *each, settings) for each in zip(series, warmups, strict=True)]
+    alike = [i for i, each in enumerate(parts) if len(each) < 2]  # in which no season is found
+    together = iter(
+        _follow_together(
+            model, [series[i] for i in alike], [warmups[i] for i in alike], settings, levels
+        )
+    )
+    return [
+        next(together)
+        if len(each) < 2
+        else _follow_seasonal(model, rows, warmed, each, settings, levels)
+        for rows, warmed, each in zip(series, warmups, parts, strict=True)
+    ]
+
+
+def _stretches(
+    model: UnderlyingModel, rows: Rows, warmed: Warmed, settings: Settings
+) -> list[seasons.Stretch]:
+    """Stretches of a series of one number; none where its streams do not look for seasons."""
+    defaults = settings.defaults
+    if model.label != "real" or model.y_dim != 1 or defaults.seasonal is False:
+        return []
+    y = np.array(rows, dtype=np.float64)[:, 0]
+    if defaults.seasonal:
+        return seasons.stretches(y)
+    if not model.seasonal:
+        return []
+    history = min(defaults.history, season.CAPACITY)
+    return seasons.stretches(y, seasons.Search(settings.search_phase, warmed[2], history))
+
+
+def _follow_together(
+    model: UnderlyingModel,
+    series: Sequence[Rows],
+    warmups: Sequence[Warmed],
+    settings: Settings,
+    levels: Sequence[float],
+) -> list[Followed]:
+    """Events and answers of several series without a season."""
+    if not series:
+        return []
     y = torch.tensor(series, dtype=torch.float64)
     followers = [
         _Follower(model, rows, warmed, settings)
@@ -171,19 +210,23 @@ def follow(
 
 
 def _follow_seasonal(
-    model: UnderlyingModel, rows: Rows, settings: Settings, levels: Sequence[float]
+    model: UnderlyingModel,
+    rows: Rows,
+    warmed: Warmed,
+    stretches: Sequence[seasons.Stretch],
+    settings: Settings,
+    levels: Sequence[float],
 ) -> Followed:
     """Events and answers of one series less its seasons.
 
     Where a season is found or given up, the filter begins anew with the last labels less their
     season. The regimes that it finds among these are known, no events.
     """
-    warmed = warm(model, rows, settings.defaults.warmup)
     location, scale, _ = warmed
     y = np.array(rows, dtype=np.float64)
     follower = _Follower(model, y, warmed, settings)
     confirmed = np.zeros(1, dtype=np.int64)
-    for stretch in seasons.stretches(y[:, 0]):
+    for stretch in stretches:
         base, replayed = stretch.base, len(stretch.past)
         if replayed:
             known = stretch.past[np.isfinite(stretch.past), None]
@@ -391,7 +434,7 @@ class _Follower:
         self,
         model: UnderlyingModel,
         labels: NDArray[np.float64],
-        warmed: tuple[list[float], list[float], int],
+        warmed: Warmed,
         settings: Settings,
     ) -> None:
         """labels: (T, d), nan where missing. warmed: as of `warm`."""
@@ -496,7 +539,7 @@ class _Pointers:
 
 def warm(
     model: UnderlyingModel, rows: Iterable[Sequence[float]], warmup_labels: int
-) -> tuple[list[float], list[float], int]:
+) -> Warmed:
     """Location, scale, and the number of observations of the warm-up."""
     values: list[Sequence[float]] = []
     t = -1

@@ -41,19 +41,40 @@ class Stretch(NamedTuple):
         return summary
 
 
-def stretches(y: Floats) -> list[Stretch]:
-    """Stretches of a series (T,), nan where missing."""
-    state = season.blank()
-    offsets = np.empty(len(y))
+class Search(NamedTuple):
+    """How a stream looks for seasons by default.
+
+    phase: as of `season.next_search`; streams have one by their names. warmup: observations of the
+    warm-up, in which none are looked for. history: observations retained, hence searched.
+    """
+
+    phase: float = 0.0
+    warmup: int = 0
+    history: int = season.CAPACITY
+
+
+def stretches(y: Floats, search: Search | None = None) -> list[Stretch]:
+    """Stretches of a series (T,), nan where missing; without a search seasons are always sought."""
+    state = season.blank() if search is None else None
+    due = 0 if search is None else season.next_search(search.warmup, search.phase)
+    offsets = np.zeros(len(y))
     first, past = 0, np.empty(0)
     result = []
     for t, label in enumerate(y.tolist()):
-        offsets[t] = season.offset(state)
-        if season.observe(state, label) or t == len(y) - 1:
-            end = t + 1
+        end = t + 1
+        moved = False
+        if state is not None:
+            offsets[t] = season.offset(state)
+            moved = season.observe(state, label)
+        elif search is not None and end == due:
+            state = season.searched(y[max(0, end - search.history) : end])
+            moved = state is not None
+            due = season.next_search(end, search.phase)
+        if moved or end == len(y):
             part = offsets[first:end]
             result.append(Stretch(first, past, y[first:end] - part, part))
-            first, past = end, season.recent(state, season.REPLAYED)
+            first = end
+            past = np.empty(0) if state is None else season.recent(state, season.REPLAYED)
     return result
 
 

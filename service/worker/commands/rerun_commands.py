@@ -200,6 +200,8 @@ def move(engine: Engine, stream: Stream, command: Move, now_ms: int) -> Steps[No
     stream.events(engine.store)  # needed later: nothing has changed yet where one is damaged
     head, records = _prepared(engine, stream, {"model": name}, old.pending, anew=True)
     found = yield from rerun.under(engine, stream, head, records)
+    if head.settings.seasonal is None and not engine.catalogue.of(head).seasonal:
+        stream.season = old.season = None  # its labels were rerun as they are
     rerun.adopt(engine, stream, found, now_ms)
     # Pending observations are filtered under the new model, as the retained ones were.
     stream.live().pending_settings = []
@@ -242,4 +244,5 @@ def _prepared(
         check_label(seen, where, model)
     shaped.x_dim, shaped.y_dim = known
     shaped.alarm = alarm_threshold.of(engine.settings.models_dir, model, settings)
-    return shaped, seasons.known_now(stream, records, settings.seasonal)
+    seasonal = settings.seasonal if settings.seasonal or model.seasonal else False
+    return shaped, seasons.known_now(stream, records, seasonal)

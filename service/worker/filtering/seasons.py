@@ -2,17 +2,27 @@
 
 Which season a label met is kept in its record. Where a season is found or given up, the filter
 begins anew with the last labels less the season that is known then.
+
+By default a stream keeps no state of seasons until one is found. It searches after set numbers of
+observations, in the labels that it retains then. These are the same when a record is applied once
+more after a crash: history is trimmed in commits alone, a commit trims what is older than `history`
+before its last observation, and the search looks back no further than that from a later one. Who
+has lost the partition may find less, but cannot commit it. Only after `history` was raised what is
+there depends on where the commits before ended; what was committed stands in any case.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from zlib import crc32
 
+import numpy as np
 import torch
 from msgspec.structs import replace
 
 from model_core import belief as beliefs
 from model_core import season
+from model_core.defaults import SEASONS_FROM
 from model_core.filter import FilterState
 from model_core.readout import Readout
 from service.store.worker_reads import Stored
@@ -31,7 +41,8 @@ def foreseen(stream: Stream, records: Sequence[Record]) -> Sequence[Record]:
     Returns those up to the first after which the filter begins anew; the stream stays as it is.
     """
     if stream.season is None:
-        return records
+        due = _next_search(stream, stream.live().seq)
+        return records if due is None else records[: due - stream.live().seq]
     state = stream.season.copy()
     for count, record in enumerate(records, 1):
         record.offset = season.offset(state)
@@ -40,11 +51,52 @@ def foreseen(stream: Stream, records: Sequence[Record]) -> Sequence[Record]:
     return records
 
 
-def observe(stream: Stream, record: Record) -> bool:
+def observe(engine: Engine, stream: Stream, record: Record) -> bool:
     """Take in the label of an applied observation; returns whether seasons were found or given up.
 
     The head, which is after that observation, has the seasons of now.
     """
+    if stream.season is None:
+        return _search(engine, stream)
+    return _learn(stream, record)
+
+
+def _next_search(stream: Stream, seq: int) -> int | None:
+    """Observations, more than `seq`, after which a stream without seasons looks for one.
+
+    None: it never does.
+    """
+    slab = stream.slab
+    if stream.live().settings.seasonal is not None or slab is None or not slab.model.seasonal:
+        return None
+    return season.next_search(seq, search_phase(stream.name))
+
+
+def search_phase(name: str) -> float:
+    """Phase of a stream's searches, in [0, 1)."""
+    return crc32(name.encode()) / 2**32
+
+
+def _search(engine: Engine, stream: Stream) -> bool:
+    """Look for seasons in the labels that are retained, if that is due; returns whether there are.
+
+    In fewer than a state holds where `history` is shorter.
+    """
+    head = stream.live()
+    if _next_search(stream, head.seq - 1) != head.seq:
+        return False
+    engine.tick()
+    count = min(season.CAPACITY, head.settings.history)
+    records = retained(stream, engine.store, count, gaps=True)
+    records = records[max(0, len(records) - count) :]
+    stream.season = season.searched(np.array([label(record) for record in records]))
+    if stream.season is not None:
+        head.season = Season(season.periods(stream.season), head.seq)
+    return stream.season is not None
+
+
+def _learn(stream: Stream, record: Record) -> bool:
+    """Take a label into the stream's state of seasons, if it has one."""
     if stream.season is None:
         return False
     head = stream.live()
@@ -139,7 +191,7 @@ def warming_up(stream: Stream, record: Record) -> bool:
 
     Returns whether seasons were found or given up: all labels are less those of now then.
     """
-    moved = observe(stream, record)
+    moved = _learn(stream, record)
     if moved:
         assert stream.season is not None
         offsets = season.offsets(stream.season, len(stream.buffer)).tolist()
@@ -149,19 +201,22 @@ def warming_up(stream: Stream, record: Record) -> bool:
     return moved
 
 
-def known_now(stream: Stream, records: Iterable[Record], seasonal: bool) -> list[Record]:
+def known_now(stream: Stream, records: Iterable[Record], seasonal: bool | None) -> list[Record]:
     """Retained records for a rerun, less the seasons that are known now.
 
-    Observations since the filter last began anew are as they were met. seasonal: whether labels
-    are less their seasons at all; of a stream that did not look for any these are found first.
+    Observations since the filter last began anew are as they were met. seasonal: the setting of the
+    rerun; of a stream that has not looked for seasons in that way these are found first.
     """
     records = list(records)
     state, found, seq = stream.season, stream.live().season, stream.live().seq
-    if not seasonal:
+    if seasonal is False:
         return [replace(each, offset=0.0) for each in records] if state is not None else records
-    if state is None:
+    if state is None and seasonal:
         state, found, records = _searched(records)
-    if found is None:
+    elif state is None and stream.live().settings.seasonal is False and len(records) >= SEASONS_FROM:
+        state = season.searched(np.array([label(each) for each in records]))
+        found = None if state is None else Season(season.periods(state), seq)
+    if state is None or found is None:
         return records
     offsets = season.offsets(state, len(records)).tolist()
     known = dict(enumerate(offsets, seq - len(offsets)))

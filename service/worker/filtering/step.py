@@ -14,9 +14,9 @@ from service.observability import metrics, model_metrics
 from service.wire import Event, Head, Record, numbers, timestamps
 from service.worker.filtering import events, seasons, warmup
 from service.worker.streams import step_inputs
-from service.worker.streams.answers import Answer, AnyPlace, Place
+from service.worker.streams.answers import Answer, Place
 from service.worker.streams.registry import Engine
-from service.worker.streams.series import by_slab, replay_buffers, through
+from service.worker.streams.series import Stepped, by_slab, replay_buffers, through
 from service.worker.streams.slab import Slab
 from service.worker.streams.stream import Stream
 from service.worker.streams.validation import LARGEST
@@ -47,7 +47,8 @@ def _advance(
         if not readout.ok:
             faults.append((answer, _fault(stream.live(), answer.record)))
             continue
-        if _apply(stream, answer, readout, step.places[i], step.anomalies[i]):
+        each = Stepped(readout, step.places[i], step.anomalies[i], None)
+        if _apply(engine, stream, answer, each):
             _begin_anew(engine, stream, answer)
     _measure(group[0][1].model, [answer for _, answer in group])
     return faults
@@ -67,7 +68,7 @@ def observe_series(
         rest = answers[done : done + len(records)]
         count, moved = 0, False
         for answer, each in zip(rest, through(stream, records, believed=believed), strict=False):
-            moved = _apply(stream, answer, each.readout, each.place, each.anomaly)
+            moved = _apply(engine, stream, answer, each)
             answer.belief = each.belief
             count += 1
         _measure(rest[0].model, rest[:count])
@@ -86,20 +87,18 @@ def observe_series(
     return done, None
 
 
-def _apply(
-    stream: Stream, answer: Answer, readout: Readout, place: AnyPlace, anomaly: float | None
-) -> bool:
+def _apply(engine: Engine, stream: Stream, answer: Answer, step: Stepped) -> bool:
     """Enter a step into its answer and the stream; returns whether its filter begins anew."""
     record = answer.record
-    answer.readout, answer.place, answer.offset = readout, place, record.offset
-    record_step(record, readout, anomaly)
-    answer.event = publish_events(stream, track_events(stream, record, readout), record.time)
-    if (raised := events.alarm(stream.live(), record, place)) is not None:
+    answer.readout, answer.place, answer.offset = step.readout, step.place, record.offset
+    record_step(record, step.readout, step.anomaly)
+    answer.event = publish_events(stream, track_events(stream, record, step.readout), record.time)
+    if (raised := events.alarm(stream.live(), record, step.place)) is not None:
         stream.raise_anomaly(raised, record.time)
         metrics.ANOMALIES.labels(stream.live().settings.model).inc()
     advance_head(stream.live(), record, record.log_score)
     stream.put(record)
-    moved = seasons.observe(stream, record)
+    moved = seasons.observe(engine, stream, record)
     answer.season = stream.live().season
     return moved
 

@@ -95,7 +95,7 @@ class Stream:
         self.slab: Slab | None = None
         self.ahead: Ahead | None = None
         self.row = -1
-        self.season: Floats | None = None  # of `model_core.season`, where the settings ask for it
+        self.season: Floats | None = None  # of `model_core.season`; see `begin_season`
         self.broken: str | None = None  # why what is stored cannot be read
         self.unserved: Exception | None = None  # why there is no model for what is stored
         self.reborn = False  # the next commit drops an earlier generation
@@ -187,9 +187,8 @@ class Stream:
         self._touched = True
 
     def begin_season(self) -> None:
-        """Look for seasons from the first label on, where the settings ask for it."""
-        wanted = self.alive and self.live().settings.seasonal
-        self.season = season.blank() if wanted else None
+        """Begin a state of seasons, where the settings ask for one or a season was found."""
+        self.season = season.blank() if self.alive and _seasonal(self.live()) else None
 
     def resume_season(self) -> None:
         """Take in the labels that wait in the buffer.
@@ -489,6 +488,12 @@ class Stream:
 
     def _chunk_end(self, seq: int) -> int:
         return ((seq + self.phase) // CHUNK + 1) * CHUNK - self.phase
+
+
+def _seasonal(head: Head) -> bool:
+    """Whether a stream has a state of seasons: by default from the first that is found on."""
+    stated = head.settings.seasonal
+    return head.season is not None if stated is None else stated
 
 
 def _remembered_bytes(field: bytes, record: IdempotencyRecord) -> int:

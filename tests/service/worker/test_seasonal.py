@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 
 from model_core import codec
+from model_core.defaults import Defaults
 from model_core.errors import CorruptState
 from model_core.upm.builtin import Options, build
 from service.schema import rendering
@@ -46,7 +47,7 @@ def test_answers_are_those_of_the_evaluation(bench, model):
     bench.ask(Configure("a", {**SEASONAL, "model": model}), status=201)
     answers = bench.observe("a", y)
     rows = [[math.nan if value is None else value] for value in y]
-    (found,) = follow(build(model, Options()), [rows], Settings(seasons=True), LEVELS)
+    (found,) = follow(build(model, Options()), [rows], Settings(Defaults(seasonal=True)), LEVELS)
     head = bench.head("a")
     told = {each["seq"]: each["event"] for each in answers if each["event"] and each["seq"] >= 20}
     expected = {t: event for t, event in found.events if t >= 20}

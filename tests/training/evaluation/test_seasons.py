@@ -3,13 +3,14 @@
 import numpy as np
 import pytest
 
+from model_core.defaults import Defaults
 from model_core.upm.averaged import Averaged
 from model_core.upm.conjugate import Gaussian, Poisson
 from training.evaluation import seasons
 from training.evaluation.online import Settings, follow
 
 LEVELS = (0.05, 0.5, 0.95)
-SEASONAL = Settings(seasons=True)
+SEASONAL = Settings(Defaults(seasonal=True))
 
 
 def day(rng, n):

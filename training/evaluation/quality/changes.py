@@ -230,7 +230,7 @@ def _detections(
         (followed,) = follow(model, [one.values], settings)
         detections[f"{name}, confirmed online"] = followed.confirmed()
         detections[f"{name}, segmentation as served"] = followed.served
-        if not settings.seasons:
+        if not settings.defaults.seasonal:
             detections[f"{name}, in hindsight"] = segmentation(model, one.values, settings)
     y = np.array(one.values)
     for name, detector in detectors.items():

@@ -16,6 +16,7 @@ import torch
 from rich.console import Console
 from rich.progress import Progress
 
+from model_core.defaults import Defaults
 from model_core.upm.base import UnderlyingModel
 from model_core.upm.builtin import Options, build
 from training.evaluation.online import Settings, follow
@@ -99,7 +100,7 @@ def evaluate(
 ) -> Results:
     """Measure models at the service's default settings; raises FileNotFoundError, BadData.
 
-    seasons: also measure each with seasons taken from the labels first.
+    seasons: also measure each with seasons sought from the first label on.
     """
     torch.set_num_threads(1)
     sizes = sizes or Sizes()
@@ -108,8 +109,9 @@ def evaluate(
     detectors, missing = baselines.detectors()
     built = {name: (build(name, Options()), Settings()) for name in models}
     if seasons:
+        seasonal = Settings(Defaults(seasonal=True))
         for name in models:
-            built[f"{name} {LESS_SEASONS}"] = (built[name][0], Settings(seasons=True))
+            built[f"{name} {LESS_SEASONS}"] = (built[name][0], seasonal)
     rng = np.random.default_rng(seed)
     with Progress(console=console, transient=True) as progress:
         bar = _Bar(progress)
