@@ -98,6 +98,8 @@ def searched(y: Floats) -> Floats | None:
 
     None where no season is found. Earlier searches have left no trace in it.
     """
+    if len(y) < PERIODS * SHORTEST:
+        return None
     state = blank()
     y = y[-CAPACITY:]
     state[NUMBERS : NUMBERS + len(y)] = y
