@@ -18,8 +18,8 @@ class Defaults(NamedTuple):
 
     confirm_probability: `changed_probability` at which a change is confirmed; None: it is confirmed
     once it was suspected for `confirm_after` observations. anomaly_alarm: `anomaly` at which an
-    anomaly event is raised; None: there are none. seasonal: whether seasons are found in the labels,
-    and taken from them: from the first label on, or never; None: from `SEASONS_FROM` on.
+    anomaly event is raised; None: there are none. seasonal: whether seasons are found in labels,
+    and taken from them: from the first one on, or never; None: from `SEASONS_FROM` on.
     """
 
     model: str = "averaged"

@@ -77,9 +77,9 @@ class UnderlyingModel(ABC):
 
     @property
     def seasonal(self) -> bool:
-        """Whether its streams look for seasons in their labels unless their settings say otherwise.
+        """Whether its streams look for seasons unless their settings say otherwise.
 
-        These are of one real number. Inputs and what was learned before may have the season already.
+        These are of one real number. Inputs and what was learned before may have them already.
         """
         alone = not self.x_dim and self.needs_scale
         return alone and self.label == "real" and self.y_dim == 1

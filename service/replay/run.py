@@ -21,6 +21,7 @@ from service.client import Client, ClientError, Problem
 from service.schema.responses import Changepoints, Event
 from service.tables.answers import (
     Replayed,
+    describe_season,
     describe_segmentation,
     import_writer,
     write_answers,
@@ -85,6 +86,8 @@ def replay(
         _write(replayed, files)
     console.print(events_table(replayed))
     console.print(describe_segmentation(replayed), highlight=False)
+    if replayed.answers and (season := replayed.answers[-1].season) is not None:
+        console.print(f"season: {describe_season(season)}", highlight=False)
     for path in files:
         console.print(f"wrote {path}", highlight=False)
     return replayed

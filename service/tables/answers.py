@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from service.schema.responses import Answer, Changepoints, Event, Hindsight, Recorded, Segment
+from service.schema.responses import Answer, Changepoints, Event, Hindsight, Recorded, Season, Segment
 from service.tables.series import Series
 
 
@@ -32,6 +32,11 @@ def describe_segmentation(found: Changepoints | Replayed) -> str:
         reach = f"in hindsight for {hindsight.first}-{hindsight.seq - 1}"
     later = {"pending": "; hindsight is being computed", "unavailable": "; no hindsight now"}
     return f"{line} ({reach}{later.get(hindsight.status, '')})"
+
+
+def describe_season(found: Season) -> str:
+    """Return how often the season of a stream recurs."""
+    return f"every {' and '.join(map(str, found.periods))} observations"
 
 
 @dataclass
@@ -110,6 +115,9 @@ def answer_columns(answers: Sequence[Answer]) -> dict[str, list[Any]]:
         columns[f"event_{name}"] = [
             None if a.event is None else getattr(a.event, name) for a in answers
         ]
+    columns["season"] = [
+        None if a.season is None else " ".join(map(str, a.season.periods)) for a in answers
+    ]
     columns["warming_up"] = [answer.warming_up for answer in answers]
     return columns
 

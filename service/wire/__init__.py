@@ -45,6 +45,7 @@ from service.wire.records import (
     Head,
     Hindsight,
     IdempotencyRecord,
+    Labelled,
     PendingSettings,
     Record,
     Season,
@@ -72,6 +73,7 @@ __all__ = [
     "Hazard",
     "Head",
     "Hindsight",
+    "Labelled",
     "IdempotencyRecord",
     "Import",
     "Move",
@@ -96,6 +98,7 @@ __all__ = [
     "decode_batch",
     "decode_change",
     "decode_chunk",
+    "decode_labels",
     "decode_envelope",
     "decode_event",
     "decode_head",
@@ -120,6 +123,7 @@ decode_hints = msgspec.msgpack.Decoder(list[Outcome | int]).decode
 decode_head = msgspec.msgpack.Decoder(Head).decode
 decode_record = msgspec.msgpack.Decoder(Record).decode
 decode_chunk = msgspec.msgpack.Decoder(list[Record]).decode
+decode_labels = msgspec.msgpack.Decoder(list[Labelled]).decode
 decode_change = msgspec.msgpack.Decoder(Change).decode
 decode_hindsight = msgspec.msgpack.Decoder(Hindsight).decode
 decode_event = msgspec.msgpack.Decoder(Event).decode

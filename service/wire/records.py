@@ -213,6 +213,13 @@ class Record(Struct, array_like=True, omit_defaults=True, gc=False):
     offset: float = 0.0  # season that the filter's label is less of
 
 
+class Labelled(Struct, array_like=True, gc=False):
+    """What a `Record` begins with: read without the rest where many labels are wanted."""
+
+    seq: int
+    y: float | list[float] | None
+
+
 class Hindsight(Struct, array_like=True, gc=False):
     """Best segmentation of the observations in [first, seq), with location and scale of them all.
 

@@ -537,9 +537,7 @@ class _Pointers:
         return starts[::-1]
 
 
-def warm(
-    model: UnderlyingModel, rows: Iterable[Sequence[float]], warmup_labels: int
-) -> Warmed:
+def warm(model: UnderlyingModel, rows: Iterable[Sequence[float]], warmup_labels: int) -> Warmed:
     """Location, scale, and the number of observations of the warm-up."""
     values: list[Sequence[float]] = []
     t = -1

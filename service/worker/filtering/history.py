@@ -2,9 +2,15 @@
 
 from __future__ import annotations
 
-from service.store.worker_reads import CHUNK, CorruptState, Store, unseal
-from service.wire import Record
+from collections.abc import Callable, Mapping, Sequence
+from typing import TypeVar
+
+from service.store.worker_reads import CHUNK, CorruptState, Store, unseal, unseal_labels
+from service.wire import Labelled, Record
 from service.worker.streams.stream import Stream
+
+R = TypeVar("R", Record, Labelled)
+Unseal = Callable[[str, int, bytes], Sequence[R]]
 
 
 def retained(stream: Stream, store: Store, most: int, gaps: bool = False) -> list[Record]:
@@ -13,8 +19,29 @@ def retained(stream: Stream, store: Store, most: int, gaps: bool = False) -> lis
     Raises CorruptState where one of them cannot be read, or is gone. With `gaps` they begin after
     the last such one instead.
     """
-    head, phase = stream.live(), stream.phase
     recent, sealing = stream.recent()
+    return _last(stream, store, most, gaps, unseal, recent, sealing)
+
+
+def labels(stream: Stream, store: Store, most: int) -> list[float | list[float] | None]:
+    """Labels of the last `most` records at most, those after the last that cannot be read."""
+    recent, sealing = stream.recent()
+    loose = {seq: Labelled(seq, record.y) for seq, record in recent.items()}
+    found = _last(stream, store, most, True, unseal_labels, loose, sealing)
+    return [each.y for each in found[max(0, len(found) - most) :]]
+
+
+def _last(
+    stream: Stream,
+    store: Store,
+    most: int,
+    gaps: bool,
+    unseal: Unseal[R],
+    recent: Mapping[int, R],
+    sealing: Mapping[int, bytes],
+) -> list[R]:
+    """Records or their labels as `retained`; recent: in no chunk yet. sealing: chunks likewise."""
+    head, phase = stream.live(), stream.phase
     first = max(0, head.seq - min(head.settings.history, most))
     wanted = range((first + phase) // CHUNK, (head.sealed - 1 + phase) // CHUNK + 1)
     missing = [number for number in wanted if number not in sealing]
@@ -22,10 +49,10 @@ def retained(stream: Stream, store: Store, most: int, gaps: bool = False) -> lis
     for number, blob in stored.items():
         if blob is None and not gaps and head.oldest <= number < (head.sealed + phase) // CHUNK:
             raise CorruptState(f"chunk {number} of {stream.name!r} is missing")
-    blobs = {number: blob for number, blob in (stored | sealing).items() if blob is not None}
-    chunks = [_unsealed(stream.name, number, blob, gaps) for number, blob in blobs.items()]
-    records = {record.seq: record for chunk in chunks for record in chunk} | recent
-    found: list[Record] = []
+    blobs = {number: blob for number, blob in stored.items() if blob is not None} | dict(sealing)
+    chunks = [_unsealed(unseal, stream.name, number, blob, gaps) for number, blob in blobs.items()]
+    records = {record.seq: record for chunk in chunks for record in chunk} | dict(recent)
+    found: list[R] = []
     for seq in range(head.seq - 1, max(0, wanted.start * CHUNK - phase) - 1, -1):
         if seq not in records:
             # Of the oldest chunk the first may never have been here: those of an imported stream.
@@ -37,7 +64,7 @@ def retained(stream: Stream, store: Store, most: int, gaps: bool = False) -> lis
     return found[::-1]
 
 
-def _unsealed(name: str, number: int, blob: bytes, gaps: bool) -> list[Record]:
+def _unsealed(unseal: Unseal[R], name: str, number: int, blob: bytes, gaps: bool) -> Sequence[R]:
     try:
         return unseal(name, number, blob)
     except CorruptState:

@@ -28,10 +28,10 @@ from model_core.readout import Readout
 from service.store.worker_reads import Stored
 from service.wire import Head, Record, Season
 from service.worker.filtering import warmup
-from service.worker.filtering.history import retained
+from service.worker.filtering.history import labels, retained
 from service.worker.streams.registry import Engine
 from service.worker.streams.series import replay
-from service.worker.streams.step_inputs import label
+from service.worker.streams.step_inputs import number
 from service.worker.streams.stream import Floats, Stream
 
 
@@ -46,7 +46,7 @@ def foreseen(stream: Stream, records: Sequence[Record]) -> Sequence[Record]:
     state = stream.season.copy()
     for count, record in enumerate(records, 1):
         record.offset = season.offset(state)
-        if season.observe(state, label(record)):
+        if season.observe(state, number(record.y)):
             return records[:count]
     return records
 
@@ -86,10 +86,8 @@ def _search(engine: Engine, stream: Stream) -> bool:
     if _next_search(stream, head.seq - 1) != head.seq:
         return False
     engine.tick()
-    count = min(season.CAPACITY, head.settings.history)
-    records = retained(stream, engine.store, count, gaps=True)
-    records = records[max(0, len(records) - count) :]
-    stream.season = season.searched(np.array([label(record) for record in records]))
+    known = labels(stream, engine.store, min(season.CAPACITY, head.settings.history))
+    stream.season = season.searched(np.array([number(y) for y in known]))
     if stream.season is not None:
         head.season = Season(season.periods(stream.season), head.seq)
     return stream.season is not None
@@ -100,7 +98,7 @@ def _learn(stream: Stream, record: Record) -> bool:
     if stream.season is None:
         return False
     head = stream.live()
-    moved = season.observe(stream.season, label(record))
+    moved = season.observe(stream.season, number(record.y))
     if moved:
         head.season = Season(season.periods(stream.season), head.seq)
     elif head.season is not None and head.season.periods:  # these may drift
@@ -213,8 +211,10 @@ def known_now(stream: Stream, records: Iterable[Record], seasonal: bool | None) 
         return [replace(each, offset=0.0) for each in records] if state is not None else records
     if state is None and seasonal:
         state, found, records = _searched(records)
-    elif state is None and stream.live().settings.seasonal is False and len(records) >= SEASONS_FROM:
-        state = season.searched(np.array([label(each) for each in records]))
+    elif (
+        state is None and stream.live().settings.seasonal is False and len(records) >= SEASONS_FROM
+    ):
+        state = season.searched(np.array([number(each.y) for each in records]))
         found = None if state is None else Season(season.periods(state), seq)
     if state is None or found is None:
         return records
@@ -232,6 +232,6 @@ def _searched(records: list[Record]) -> tuple[Floats, Season | None, list[Record
     met = []
     for record in records:
         met.append(replace(record, offset=season.offset(state)))
-        if season.observe(state, label(record)):
+        if season.observe(state, number(record.y)):
             found = Season(season.periods(state), record.seq + 1)
     return state, found, met

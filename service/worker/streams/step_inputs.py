@@ -79,9 +79,9 @@ def packed(
     return found
 
 
-def label(record: Record) -> float:
-    """The only output's label; nan where it is missing."""
-    return math.nan if record.y is None else numbers(record.y)[0]
+def number(y: float | list[float] | None) -> float:
+    """Label of the only output; nan where it is missing."""
+    return math.nan if y is None else numbers(y)[0]
 
 
 def _key(hazard: Hazard) -> tuple[float, ...] | tuple[tuple[float, float]]:

@@ -19,7 +19,7 @@ from service.wire import Change, Event, Head, Hindsight, IdempotencyRecord, Reco
 from service.wire.event_entries import Id
 from service.worker.streams.ledger import Share
 from service.worker.streams.slab import Slab
-from service.worker.streams.step_inputs import label
+from service.worker.streams.step_inputs import number
 
 # About, of a stream, of an entry beside its own bytes, and of a struct that is not encoded.
 STREAM_BYTES, ENTRY_BYTES, STRUCT_BYTES = 2200, 110, 500
@@ -197,7 +197,7 @@ class Stream:
         """
         if self.season is not None:
             for record in self.buffer:
-                season.observe(self.season, label(record))
+                season.observe(self.season, number(record.y))
 
     def offset(self, ahead: int = 0) -> float:
         """Season of the next label, or of one that comes so many observations later."""

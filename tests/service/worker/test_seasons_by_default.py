@@ -310,5 +310,3 @@ def test_streams_of_earlier_versions_stay_without_seasons(make_bench, close, len
     assert bench.ask(Configure("a", {"hazard": 0.01}))["settings"]["seasonal"] is False
     close(bench.observe("a", y[length:]), never.observe("a", y[length:]))
     assert bench.head("a").season is None
-
-
