@@ -23,6 +23,7 @@ EVIDENCE = 12.0  # nats: one period in 160,000 by chance
 EXPLAINED = 0.3  # share of a period's variation that the others have to forecast
 GAINED = 0.1  # share of what is left of it by an autoregression
 CANDIDATES = 4  # of each autocorrelation
+AS_GOOD = 0.9  # of what a period explains, for a part of it to be taken instead
 CORRELATED = 0.15  # at the lag of a candidate
 PLAUSIBLE = 0.1  # share of the variation that it explains
 HARMONICS = 32  # that evidence is taken from
@@ -46,6 +47,18 @@ def found(y: Floats, shortest: int = SHORTEST) -> int:
     scored = [(evidence(y, each), each) for each in candidates if _explained(y, each) >= PLAUSIBLE]
     most, best = max(scored, default=(0.0, 0))
     return best if most >= EVIDENCE and _forecasts(y, best) else 0
+
+
+def fundamental(y: Floats, period: int) -> int:
+    """Shortest whole part of a period of labels (T,) without trend that explains as much.
+
+    A multiple has the more evidence for it where there are many labels: its last periods are longer.
+    """
+    most = AS_GOOD * _explained(y, period)
+    for part in range(SHORTEST, period // 2 + 1):
+        if period % part == 0 and _explained(y, part) >= most and evidence(y, part) >= EVIDENCE:
+            return part
+    return period
 
 
 def evidence(y: Floats, period: int) -> float:

@@ -313,7 +313,9 @@ def _search(state: Floats) -> bool:
     period = periodicity.found(rest, 2 * kept[0].period if kept else SHORTEST)
     if not period:
         return False
-    if kept:
+    if not kept:
+        period = periodicity.fundamental(rest, period)
+    else:
         multiple = round(period / kept[0].period) * kept[0].period
         near = abs(multiple - period) <= MULTIPLE * period
         period = multiple if near and multiple * PERIODS <= len(y) else period

@@ -9,7 +9,15 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from service.schema.responses import Answer, Changepoints, Event, Hindsight, Recorded, Season, Segment
+from service.schema.responses import (
+    Answer,
+    Changepoints,
+    Event,
+    Hindsight,
+    Recorded,
+    Season,
+    Segment,
+)
 from service.tables.series import Series
 
 

@@ -237,3 +237,62 @@ def test_what_cannot_be_a_state_is_not_valid():
     other = state.copy()
     other[-2 * season.CAPACITY // 3 :] = np.inf  # the profiles
     assert not season.valid(other)
+
+
+@pytest.mark.parametrize("phase", [0.0, 0.3, 0.999])
+def test_searches_are_a_fifth_apart(phase):
+    at, found = 0, []
+    while at < 100_000:
+        at = season.next_search(at, phase)
+        found.append(at)
+        assert season.next_search(at - 1, phase) == at
+    assert 1000 <= found[0] < 1200
+    assert found[0] == int(1000 * 1.2**phase)
+    np.testing.assert_allclose(np.diff(found) / found[:-1], 0.2, atol=2e-3)
+
+
+def test_a_search_at_once_finds_a_day_and_a_week():
+    rng = np.random.default_rng(0)
+    t = np.arange(1500)
+    y = sine(rng, 1500) + 1.0 * (t // DAY % 7 >= 5)
+    y[700:710] = np.nan
+    state = season.searched(y)
+    assert season.periods(state) == [DAY, 7 * DAY]
+    assert season.valid(state)
+    quiet = np.abs(season.recent(state, 500))
+    assert np.nanmedian(quiet) < 0.5
+    moved = sum(season.observe(state, label) for label in y[-14 * DAY : -7 * DAY])
+    assert moved <= 1
+    assert season.periods(state)[0] == DAY
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_search_at_once_finds_nothing_in_noise(kind):
+    rng = np.random.default_rng(1)
+    assert [season.searched(noise(kind, rng, 1200)) for _ in range(5)] == [None] * 5
+
+
+@pytest.mark.parametrize(
+    "y", [np.empty(0), np.ones(1), np.ones(11), np.full(50, np.nan), np.full(2000, 7.0)]
+)
+def test_a_search_in_next_to_nothing(y):
+    assert season.searched(y) is None
+
+
+def test_a_search_has_no_more_labels_than_a_state_holds():
+    rng = np.random.default_rng(2)
+    y = np.concatenate([sine(rng, 2000, 48), sine(rng, season.CAPACITY, DAY)])
+    found = season.searched(y)
+    np.testing.assert_array_equal(found, season.searched(y[2000:]))
+    assert season.periods(found) == [DAY]
+
+
+def test_a_multiple_of_a_period_is_not_taken_for_it():
+    """It has the more evidence where there are many labels."""
+    rng = np.random.default_rng(3)
+    y = periodicity.detrended(sine(rng, 1000))
+    assert periodicity.evidence(y, 3 * DAY) > periodicity.evidence(y, DAY)
+    assert periodicity.fundamental(y, 3 * DAY) == DAY
+    assert periodicity.fundamental(y, DAY) == DAY
+    weekly = periodicity.detrended(sawtooth(rng, 2000, 7 * DAY))
+    assert periodicity.fundamental(weekly, 7 * DAY) == 7 * DAY

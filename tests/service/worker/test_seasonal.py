@@ -300,7 +300,7 @@ def test_labels_of_several_numbers_are_refused(bench):
 
 
 def test_streams_without_the_setting_are_stored_as_before(bench):
-    bench.ask(Configure("a", {"model": "gaussian"}), status=201)
+    bench.ask(Configure("a", {"model": "gaussian", "seasonal": False}), status=201)
     answers = bench.observe("a", day(150, 150))
     assert b"season" not in bench.stored("a")["head"]
     assert all("season" not in each for each in answers)

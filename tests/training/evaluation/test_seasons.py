@@ -103,3 +103,49 @@ def test_missing_labels_stay_missing():
     (less,) = follow(Gaussian(), [rows(y)], SEASONAL, LEVELS)
     assert len(seasons.stretches(y)) == 2
     np.testing.assert_array_equal(np.isnan(less.answers.log_score[50:]), np.isnan(y[50:]))
+
+
+def test_by_default_a_season_is_found_once_there_are_many_labels():
+    rng = np.random.default_rng(8)
+    y = day(rng, 1100)
+    (found,) = follow(Gaussian(), [rows(y)], Settings(), LEVELS)
+    (never,) = follow(Gaussian(), [rows(y)], Settings(Defaults(seasonal=False)), LEVELS)
+    before, after = slice(20, 1000), slice(1000, None)
+    ours, theirs = (each.answers.log_score for each in (found, never))
+    np.testing.assert_array_equal(ours[before], theirs[before])
+    assert ours[after].mean() > theirs[after].mean() + 0.3
+    parts = seasons.stretches(y, seasons.Search())
+    assert [part.first for part in parts] == [0, 1000]
+    later = seasons.stretches(y, seasons.Search(phase=0.25))
+    assert [part.first for part in later] == [0, 1046]
+
+
+def test_by_default_short_series_and_those_without_a_season_stay_as_they_are():
+    rng = np.random.default_rng(9)
+    series = [rows(day(rng, 999)), rows(rng.normal(size=999))]
+    series += [rows(rng.normal(size=999).cumsum())]
+    never = Settings(Defaults(seasonal=False))
+    for ours, theirs in zip(
+        follow(Gaussian(), series, Settings()), follow(Gaussian(), series, never), strict=True
+    ):
+        assert ours.events == theirs.events
+        np.testing.assert_array_equal(ours.answers.log_score, theirs.answers.log_score)
+
+
+def test_series_with_and_without_a_season_come_in_their_order():
+    rng = np.random.default_rng(10)
+    series = [rows(rng.normal(size=1050)), rows(day(rng, 1050)), rows(rng.normal(size=1050))]
+    together = follow(Gaussian(), series, Settings())
+    for one, found in zip(series, together, strict=True):
+        (alone,) = follow(Gaussian(), [one], Settings())
+        np.testing.assert_allclose(alone.answers.log_score, found.answers.log_score, rtol=1e-9)
+
+
+def test_no_search_looks_back_further_than_the_history():
+    y = np.concatenate(
+        [day(np.random.default_rng(11), 900), np.random.default_rng(12).normal(size=200)]
+    )
+    assert len(seasons.stretches(y, seasons.Search())) == 2
+    assert len(seasons.stretches(y, seasons.Search(history=60))) == 1
+    assert seasons.stretches(y, seasons.Search(warmup=1000))[0].first == 0
+    assert len(seasons.stretches(y, seasons.Search(warmup=1000))) == 1
