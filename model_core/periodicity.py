@@ -52,7 +52,7 @@ def found(y: Floats, shortest: int = SHORTEST) -> int:
 def fundamental(y: Floats, period: int) -> int:
     """Shortest whole part of a period of labels (T,) without trend that explains as much.
 
-    A multiple has the more evidence for it where there are many labels: its last periods are longer.
+    A multiple has more evidence where there are many labels: its last periods are longer.
     """
     most = AS_GOOD * _explained(y, period)
     for part in range(SHORTEST, period // 2 + 1):

@@ -11,6 +11,8 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import NamedTuple
 
+from model_core.defaults import ALARM_SILENCE, Defaults
+
 STATIC = Path(__file__).with_name("static")
 PAGE = "index.html"
 TYPES = {
@@ -21,7 +23,8 @@ TYPES = {
 }
 KEPT = "public, max-age=31536000, immutable"  # its name has its version
 ASKED_AGAIN = "no-cache"  # an unchanged file costs a 304
-PLOTLY_PLACE, PLOTLY_VERSION = "{{plotly}}", "{{version}}"
+# What a stream without an alarm of its own is marked by, as one with the default alarm would be.
+ALARM = {"anomaly_alarm": Defaults().anomaly_alarm, "alarm_silence": ALARM_SILENCE}
 
 
 class Asset(NamedTuple):
@@ -55,8 +58,9 @@ def _asset(name: str) -> Asset:
         return _made(_plotly_file().read_bytes(), ".js", KEPT)
     content = (STATIC / name).read_bytes()
     if name == PAGE:
-        content = content.replace(PLOTLY_PLACE.encode(), (plotly_name() or "").encode())
-        content = content.replace(PLOTLY_VERSION.encode(), _service_version().encode())
+        told = {"plotly": plotly_name() or "", "version": _service_version(), **ALARM}
+        for place, value in told.items():
+            content = content.replace(f"{{{{{place}}}}}".encode(), str(value).encode())
     return _made(content, Path(name).suffix, ASKED_AGAIN)
 
 

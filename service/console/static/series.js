@@ -6,8 +6,11 @@ import { depth, heat } from "./heat.js";
 import { lines, notes, ticks } from "./marks.js";
 import { colour } from "./theme.js";
 
-const STRANGE = 0.999; // anomaly that is marked, of a stream that has no alarm
-const SILENCE = 100; // observations after a mark without another: what lasts is strange for a while
+/** A constant of the service, which its page has. @param {string} name */
+const constant = (name) =>
+  Number(document.querySelector(`meta[name=moca-${name}]`)?.getAttribute("content"));
+const STRANGE = constant("anomaly-alarm"); // that is marked, of a stream that has no alarm
+const SILENCE = constant("alarm-silence"); // observations after a mark without another
 const EXTREME = 0.03; // share of forecasts at each end that may be out of sight
 const NARROW = 560; // pixels
 

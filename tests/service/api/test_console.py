@@ -47,6 +47,8 @@ async def test_every_file_that_is_asked_for_is_there(start, settings, worker):
             asked |= {f"console/{other}" for other in re.findall(r'from "\./([^"]+)"', answer.text)}
         assert {f"console/{name}" for name in EVERY} == asked, "a file that nothing asks for"
         plotly = re.search(r'name="moca-plotly" content="([^"]+)"', page)
+        alarm = re.findall(r'name="moca-(?:anomaly-alarm|alarm-silence)" content="(.+)"', page)
+        assert alarm == ["0.999", "100"]
         answer = await client.get(f"/console/{plotly[1]}")
         assert answer.text.lstrip().startswith("/**\n* plotly.js")
         assert "immutable" in answer.headers["cache-control"]
