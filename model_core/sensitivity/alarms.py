@@ -44,7 +44,7 @@ def watch(
     One that is relocated is confirmed again only where its new start is after the confirmation: it
     cannot be the same change. `tick` is told of observations as they are done.
     """
-    watched = _Watched(len(drawn.y), thresholds)
+    watched = Watch(len(drawn.y), thresholds)
     prior = _prior(model, drawn, streams)
     state = moca.init(prior, streams.max_hypotheses)
     for t in range(drawn.y.shape[1]):
@@ -54,13 +54,13 @@ def watch(
     return watched.confirmed
 
 
-class _Watched:
-    """Events of each series under each threshold."""
+class Watch:
+    """Events of each series under each threshold; `start` is that of the regime they begin in."""
 
-    def __init__(self, series: int, thresholds: Sequence[float]) -> None:
+    def __init__(self, series: int, thresholds: Sequence[float], start: int = 0) -> None:
         self.confirmed: list[list[list[int]]] = [[[] for _ in range(series)] for _ in thresholds]
-        self._tracks = [[Track() for _ in range(series)] for _ in thresholds]
-        self._starts = torch.zeros(len(thresholds), series, dtype=torch.int64)
+        self._tracks = [[Track(start, start) for _ in range(series)] for _ in thresholds]
+        self._starts = torch.full((len(thresholds), series), start, dtype=torch.int64)
         self._open = torch.zeros(len(thresholds), series, dtype=torch.bool)
         self._thresholds = torch.tensor(thresholds, dtype=torch.float64).unsqueeze(-1)
 

@@ -12,7 +12,7 @@ from model_core.upm.base import UnderlyingModel
 from service.errors.base import LabelOutOfRange, NumericalFault, ServiceError
 from service.observability import metrics, model_metrics
 from service.wire import Event, Head, Record, numbers, timestamps
-from service.worker.filtering import events, seasons, warmup
+from service.worker.filtering import alarm_threshold, events, seasons, warmup
 from service.worker.streams import step_inputs
 from service.worker.streams.answers import Answer, AnyPlace, Place
 from service.worker.streams.registry import Engine
@@ -99,6 +99,8 @@ def _apply(
         metrics.ANOMALIES.labels(stream.live().settings.model).inc()
     advance_head(stream.live(), record, record.log_score)
     stream.put(record)
+    if stream.slab is not None and alarm_threshold.uncalibrated(stream.live(), stream.slab):
+        stream.ask_calibration()
     moved = seasons.observe(stream, record)
     answer.season = stream.live().season
     return moved
