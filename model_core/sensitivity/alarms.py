@@ -55,12 +55,15 @@ def watch(
 
 
 class Watch:
-    """Events of each series under each threshold; `start` is that of the regime they begin in."""
+    """Events of each series under each threshold; starts: of the regimes that they begin in."""
 
-    def __init__(self, series: int, thresholds: Sequence[float], start: int = 0) -> None:
+    def __init__(
+        self, series: int, thresholds: Sequence[float], starts: Sequence[int] | None = None
+    ) -> None:
+        first = [0] * series if starts is None else list(starts)
         self.confirmed: list[list[list[int]]] = [[[] for _ in range(series)] for _ in thresholds]
-        self._tracks = [[Track(start, start) for _ in range(series)] for _ in thresholds]
-        self._starts = torch.full((len(thresholds), series), start, dtype=torch.int64)
+        self._tracks = [[Track(start, start) for start in first] for _ in thresholds]
+        self._starts = torch.tensor([first for _ in thresholds], dtype=torch.int64)
         self._open = torch.zeros(len(thresholds), series, dtype=torch.bool)
         self._thresholds = torch.tensor(thresholds, dtype=torch.float64).unsqueeze(-1)
 

@@ -76,10 +76,10 @@ def confirmations(
     """
     series, steps = y.shape
     begin = int(state.seq)
-    likeliest = int(state.belief.log_prob[0].argmax())
-    start = max(0, begin - 1 - int(state.belief.run_length[0, likeliest]))
-    filters = _Filters(model, state, prior, series, hazard, outlier_rate)
-    watch = Watch(series, [probability_of(each) for each in LOG_ODDS], start)
+    filters = Filters(model, *_copies(state, prior, series), hazard, outlier_rate)
+    watch = Watch(
+        series, [probability_of(each) for each in LOG_ODDS], [regime_start(state)] * series
+    )
     for t in range(steps):
         watch.take(filters.step(y[:, t]), begin + t)
         if t % EVERY == 0:
@@ -87,25 +87,38 @@ def confirmations(
     return [sum(map(len, each)) for each in watch.confirmed]
 
 
-class _Filters:
-    """Copies of one filter, stepped by its compiled kernel where that is ready."""
+def regime_start(state: FilterState) -> int:
+    """Start of the most probable regime of one stream."""
+    likeliest = int(state.belief.log_prob[0].argmax())
+    return max(0, int(state.seq) - 1 - int(state.belief.run_length[0, likeliest]))
+
+
+def _copies(state: FilterState, prior: Prior, count: int) -> tuple[FilterState, Prior]:
+    def repeated(leaf: torch.Tensor) -> torch.Tensor:
+        return leaf.repeat(count, *[1] * (leaf.dim() - 1))
+
+    stats = type(prior.stats)(*map(repeated, prior.stats))
+    leaves = [repeated(each) for each in moca.leaves(state)]
+    return moca.rebuild(state, leaves), Prior(stats, *map(repeated, prior[1:]))
+
+
+class Filters:
+    """Filters of streams with one output and no inputs, stepped by a kernel where one is ready."""
 
     def __init__(
         self,
         model: UnderlyingModel,
         state: FilterState,
         prior: Prior,
-        series: int,
         hazard: NDArray[np.float64],
         outlier_rate: float,
     ) -> None:
-        def copies(leaf: torch.Tensor) -> torch.Tensor:
-            return leaf.repeat(series, *[1] * (leaf.dim() - 1)).contiguous()
-
-        leaves = [copies(each) for each in moca.leaves(state)]
+        """state, prior: of B streams, copied. hazard: (H,) by run length."""
+        series = len(state.seq)
+        leaves = [each.clone().contiguous() for each in moca.leaves(state)]
         self._state = moca.rebuild(state, leaves)
-        stats = type(prior.stats)(*(copies(each) for each in prior.stats))
-        self._prior = Prior(stats, copies(prior.location), copies(prior.context))
+        stats = type(prior.stats)(*(each.contiguous() for each in prior.stats))
+        self._prior = Prior(stats, *(each.contiguous() for each in prior[1:]))
         self._model, self._rate = model, outlier_rate
         self._hazard = np.ascontiguousarray(np.tile(hazard, (series, 1)))
         self._rows = np.arange(series)
