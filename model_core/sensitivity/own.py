@@ -77,9 +77,8 @@ def confirmations(
     series, steps = y.shape
     begin = int(state.seq)
     filters = Filters(model, *_copies(state, prior, series), hazard, outlier_rate)
-    watch = Watch(
-        series, [probability_of(each) for each in LOG_ODDS], [regime_start(state)] * series
-    )
+    thresholds = [probability_of(each) for each in LOG_ODDS]
+    watch = Watch(series, thresholds, [regime_start(state)] * series)
     for t in range(steps):
         watch.take(filters.step(y[:, t]), begin + t)
         if t % EVERY == 0:

@@ -87,8 +87,7 @@ def test_a_rate_that_no_threshold_has_is_said():
 
 def confirmed(model, y, continuations):
     prior = prior_of(model, [([0.0], [1.0])])
-    for state, _ in run(model, prior, torch.tensor(y[None, :, None]), Settings()):
-        pass
+    *_, (state, _) = run(model, prior, torch.tensor(y[None, :, None]), Settings())
     before = [each.clone() for each in moca.leaves(state)]
     steps = own.confirmations(model, state, prior, continuations, np.array([0.01]), 0.01)
     try:

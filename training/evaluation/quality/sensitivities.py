@@ -1,7 +1,7 @@
 """False alarms that a `sensitivity` asks for, and those that come, in simulated families.
 
-The threshold of the model's curve, which every stream begins with, beside that which is calibrated
-on the first labels of each stream.
+The threshold that is calibrated on draws from the model's prior, as the curves are that every
+stream begins with, beside the one that is calibrated on the first labels of each stream.
 """
 
 from __future__ import annotations
@@ -20,6 +20,8 @@ from model_core.defaults import Defaults
 from model_core.filter import FilterState, Prior
 from model_core.sensitivity import own, quiet
 from model_core.sensitivity.alarms import Watch
+from model_core.sensitivity.curve import probability_of
+from model_core.sensitivity.regimes import draw
 from model_core.upm.base import UnderlyingModel
 from training.evaluation.online import Settings, prior_of, segmentation, warm
 from training.evaluation.quality.families import FAMILIES, Family
@@ -31,18 +33,21 @@ class Sizes(NamedTuple):
     """Sizes of the simulations.
 
     learned: labels of each stream that its threshold is calibrated on; scored: those after them.
+    drawn, length: series from the prior, and observations of each.
     """
 
     streams: int = 4
     learned: int = 2000
     scored: int = 3000
+    drawn: int = 64
+    length: int = 500
     within: int = 100  # observations after a shift in which it has to be found
     requested: tuple[float, ...] = (0.5, 2.0)
     shifts: tuple[float, ...] = (1.0, 2.0, 3.0)  # standard deviations
 
 
 class SensitivityRow(NamedTuple):
-    """One model on one family, at one requested rate; each of curve and calibration.
+    """One model on one family, at one requested rate; each by the prior, then by own labels.
 
     false: alarms per 1,000 quiet observations. expected: as the calibration says, mean over
     streams. delay: median by size of shift, inf where fewer than half are found.
@@ -59,33 +64,50 @@ class SensitivityRow(NamedTuple):
 def simulate(
     name: str,
     model: UnderlyingModel,
-    thresholds: Callable[[float], float],
     seed: int,
     sizes: Sizes,
     advance: Callable[[], None],
 ) -> Iterator[SensitivityRow]:
-    """Every family; thresholds: of the model's curve, by rate per 1,000."""
+    """A model with one output and no inputs on every family; `advance` is called after each."""
     fast = kernel.in_place(model, "cpu")
     if fast is not None:
         fast.compile()
+    by_prior = _by_prior(model, seed, sizes)
     for index, family in enumerate(FAMILIES):
         rng = np.random.default_rng([seed, index, 17])
-        yield from _family(name, model, thresholds, family, rng, sizes)
+        yield from _family(name, model, by_prior, family, rng, sizes)
         advance()
+
+
+def _by_prior(model: UnderlyingModel, seed: int, sizes: Sizes) -> list[float]:
+    """Thresholds of the requested rates, as on series from the prior."""
+    generator = torch.Generator().manual_seed(seed)
+    y = draw(model, sizes.drawn, sizes.length, generator).y[:, :, 0].numpy()
+    prior = _warmed(model, y)
+    state = moca.init(prior, Defaults().max_hypotheses)
+    thresholds = [probability_of(each) for each in own.LOG_ODDS]
+    confirmed = _alarms(model, state, prior, y, thresholds, [0] * len(y))
+    counts = [sum(map(len, each)) for each in confirmed]
+    return [own.calibrated(counts, y.size, rate).threshold for rate in sizes.requested]
+
+
+def _warmed(model: UnderlyingModel, y: Floats) -> Prior:
+    """Prior of streams, with location and scale of their first labels."""
+    warmups = [warm(model, row[:, None].tolist(), Defaults().warmup) for row in y]
+    return prior_of(model, [(location, scale) for location, scale, _ in warmups])
 
 
 def _family(
     name: str,
     model: UnderlyingModel,
-    thresholds: Callable[[float], float],
+    by_prior: Sequence[float],
     family: Family,
     rng: np.random.Generator,
     sizes: Sizes,
 ) -> Iterator[SensitivityRow]:
     y = np.stack([family.draw(rng, sizes.learned + sizes.scored) for _ in range(sizes.streams)])
     known, rest = y[:, : sizes.learned], y[:, sizes.learned :]
-    warmups = [warm(model, row[:, None].tolist(), Defaults().warmup) for row in known]
-    prior = prior_of(model, [(location, scale) for location, scale, _ in warmups])
+    prior = _warmed(model, known)
     state = moca.init(prior, Defaults().max_hypotheses)
     filters = own.Filters(model, state, prior, _hazard(model), model.outlier_rate)
     for t in range(sizes.learned):
@@ -99,8 +121,7 @@ def _family(
         [own.calibrated(counts, observations, rate) for counts in own_counts]
         for rate in sizes.requested
     ]
-    curve = [thresholds(rate) for rate in sizes.requested]
-    every = [*curve, *(each.threshold for rate in calibrated for each in rate)]
+    every = [*by_prior, *(each.threshold for rate in calibrated for each in rate)]
     starts = _starts(state)
     quiet_alarms = _alarms(model, state, prior, rest, every, starts)
     shifted = [
