@@ -55,17 +55,24 @@ def watch(
 
 
 class Watch:
-    """Events of each series under each threshold; starts: of the regimes that they begin in."""
+    """Events of each series under each threshold.
+
+    thresholds: those of all series, or those of each. starts: of the regimes that they begin in.
+    """
 
     def __init__(
-        self, series: int, thresholds: Sequence[float], starts: Sequence[int] | None = None
+        self,
+        series: int,
+        thresholds: Sequence[float] | Sequence[Sequence[float]],
+        starts: Sequence[int] | None = None,
     ) -> None:
         first = [0] * series if starts is None else list(starts)
         self.confirmed: list[list[list[int]]] = [[[] for _ in range(series)] for _ in thresholds]
         self._tracks = [[Track(start, start) for start in first] for _ in thresholds]
         self._starts = torch.tensor([first for _ in thresholds], dtype=torch.int64)
         self._open = torch.zeros(len(thresholds), series, dtype=torch.bool)
-        self._thresholds = torch.tensor(thresholds, dtype=torch.float64).unsqueeze(-1)
+        columns = torch.tensor(thresholds, dtype=torch.float64).reshape(len(thresholds), -1)
+        self._thresholds = columns.expand(-1, series)
 
     def take(self, state: FilterState, t: int) -> None:
         """Follow the belief after observation `t`, where there is anything to follow."""
@@ -83,7 +90,7 @@ class Watch:
     def _each(self, belief: Belief, t: int, at: Tensor) -> None:
         which, rows = at.unbind(-1)
         picked = Belief(*(each[rows] for each in belief))
-        told = t - self._starts[which, rows], self._thresholds[which, 0]
+        told = t - self._starts[which, rows], self._thresholds[which, rows]
         mass, slot = beliefs.suspected(picked, *told)
         here = torch.arange(len(rows)), slot
         columns = (
@@ -97,7 +104,7 @@ class Watch:
 
     def _follow(self, which: int, row: int, reading: Reading) -> None:
         before = self._tracks[which][row]
-        after, _ = track(before, reading, 0, float(self._thresholds[which, 0]))
+        after, _ = track(before, reading, 0, float(self._thresholds[which, row]))
         self._tracks[which][row] = after
         self._starts[which, row] = after.confirmed_start
         self._open[which, row] = after.event is not None

@@ -121,22 +121,21 @@ def _family(
         [own.calibrated(counts, observations, rate) for counts in own_counts]
         for rate in sizes.requested
     ]
-    every = [*by_prior, *(each.threshold for rate in calibrated for each in rate)]
+    every = [[threshold] * sizes.streams for threshold in by_prior]
+    every += [[each.threshold for each in rate] for rate in calibrated]
     starts = _starts(state)
     quiet_alarms = _alarms(model, state, prior, rest, every, starts)
     shifted = [
         _alarms(model, state, prior, rest[:, : sizes.within] + by * family.sd, every, starts)
         for by in sizes.shifts
     ]
-    rates, streams = len(sizes.requested), range(sizes.streams)
+    rates = len(sizes.requested)
     for i, rate in enumerate(sizes.requested):
-        ways = [i] * sizes.streams, [rates + i * sizes.streams + b for b in streams]
-        false = [
-            sum(len(quiet_alarms[way[b]][b]) for b in streams) * 1000 / rest.size for way in ways
-        ]
+        ways = i, rates + i
+        false = [sum(map(len, quiet_alarms[way])) * 1000 / rest.size for way in ways]
         delays = [
             tuple(
-                statistics.median(_delay(alarms[way[b]][b], sizes.learned) for b in streams)
+                statistics.median(_delay(times, sizes.learned) for times in alarms[way])
                 for alarms in shifted
             )
             for way in ways
@@ -166,10 +165,10 @@ def _alarms(
     state: FilterState,
     prior: Prior,
     y: Floats,
-    thresholds: Sequence[float],
+    thresholds: Sequence[float] | Sequence[Sequence[float]],
     starts: Sequence[int],
 ) -> list[list[list[int]]]:
-    """Positions at which events were confirmed, [threshold][stream]."""
+    """Positions at which events were confirmed, [threshold][stream]; see `Watch`."""
     filters = own.Filters(model, state, prior, _hazard(model), model.outlier_rate)
     watch = Watch(len(y), thresholds, starts)
     begin = int(state.seq[0])
