@@ -36,9 +36,9 @@ class Sizes(NamedTuple):
     drawn, length: series from the prior, and observations of each.
     """
 
-    streams: int = 4
+    streams: int = 3
     learned: int = 2000
-    scored: int = 3000
+    scored: int = 2500
     drawn: int = 64
     length: int = 500
     within: int = 100  # observations after a shift in which it has to be found

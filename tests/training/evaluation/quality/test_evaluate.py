@@ -85,7 +85,9 @@ def test_every_measure_of_the_files_that_are_there(folder):
 def test_the_page_is_by_itself(folder, tmp_path):
     from training.report.quality import write
 
-    results = quality.evaluate(folder, ["gaussian"], 0, SMALL, Console(file=StringIO()))
+    results = quality.evaluate(
+        folder, ["gaussian"], 0, SMALL, Console(file=StringIO()), sensitivity_sizes=FEW
+    )
     files = write(tmp_path / "page", results)
     text = files[0].read_text("utf-8")
     assert "Anomalies: NAB" in text
