@@ -33,7 +33,8 @@ class Sizes(NamedTuple):
     """Sizes of the simulations.
 
     learned: labels of each stream that its threshold is calibrated on; scored: those after them.
-    drawn, length: series from the prior, and observations of each.
+    drawn, length: series from the prior, and observations of each. continuations, steps:
+    likewise, of what a stream is calibrated on.
     """
 
     streams: int = 3
@@ -41,6 +42,8 @@ class Sizes(NamedTuple):
     scored: int = 2500
     drawn: int = 64
     length: int = 500
+    continuations: int = own.SERIES
+    steps: int = own.STEPS
     within: int = 100  # observations after a shift in which it has to be found
     requested: tuple[float, ...] = (0.5, 2.0)
     shifts: tuple[float, ...] = (1.0, 2.0, 3.0)  # standard deviations
@@ -113,10 +116,10 @@ def _family(
     for t in range(sizes.learned):
         state = filters.step(known[:, t])
     own_counts = [
-        _counts(model, _row(state, b), _row_prior(prior, b), row, rng)
+        _counts(model, _row(state, b), _row_prior(prior, b), row, rng, sizes)
         for b, row in enumerate(known)
     ]
-    observations = own.SERIES * own.STEPS
+    observations = sizes.continuations * sizes.steps
     calibrated = [
         [own.calibrated(counts, observations, rate) for counts in own_counts]
         for rate in sizes.requested
@@ -147,10 +150,15 @@ def _family(
 
 
 def _counts(
-    model: UnderlyingModel, state: FilterState, prior: Prior, y: Floats, rng: np.random.Generator
+    model: UnderlyingModel,
+    state: FilterState,
+    prior: Prior,
+    y: Floats,
+    rng: np.random.Generator,
+    sizes: Sizes,
 ) -> list[int]:
     regime = quiet.learn(y, segmentation(model, y[:, None].tolist(), Settings()))
-    drawn = regime.draw(rng, own.SERIES, own.STEPS)
+    drawn = regime.draw(rng, sizes.continuations, sizes.steps)
     steps = own.confirmations(model, state, prior, drawn, _hazard(model), model.outlier_rate)
     while True:
         try:

@@ -15,7 +15,7 @@ from training.evaluation.quality.changes import Sizes
 from training.evaluation.quality.tables import as_json, markdown, show, tables, write_numbers
 
 SMALL = Sizes(2, 120, 2, 40, 30, candidates=2)
-FEW = sensitivities.Sizes(1, 500, 60, drawn=2, length=60, within=30, requested=(2.0,))
+FEW = sensitivities.Sizes(1, 500, 60, 2, 60, 2, 40, within=30, requested=(2.0,))
 
 
 @pytest.fixture
