@@ -44,7 +44,7 @@ def watch(
     One that is relocated is confirmed again only where its new start is after the confirmation: it
     cannot be the same change. `tick` is told of observations as they are done.
     """
-    watched = _Watched(len(drawn.y), thresholds)
+    watched = Watch(len(drawn.y), thresholds)
     prior = _prior(model, drawn, streams)
     state = moca.init(prior, streams.max_hypotheses)
     for t in range(drawn.y.shape[1]):
@@ -54,15 +54,25 @@ def watch(
     return watched.confirmed
 
 
-class _Watched:
-    """Events of each series under each threshold."""
+class Watch:
+    """Events of each series under each threshold.
 
-    def __init__(self, series: int, thresholds: Sequence[float]) -> None:
+    thresholds: those of all series, or those of each. starts: of the regimes that they begin in.
+    """
+
+    def __init__(
+        self,
+        series: int,
+        thresholds: Sequence[float] | Sequence[Sequence[float]],
+        starts: Sequence[int] | None = None,
+    ) -> None:
+        first = [0] * series if starts is None else list(starts)
         self.confirmed: list[list[list[int]]] = [[[] for _ in range(series)] for _ in thresholds]
-        self._tracks = [[Track() for _ in range(series)] for _ in thresholds]
-        self._starts = torch.zeros(len(thresholds), series, dtype=torch.int64)
+        self._tracks = [[Track(start, start) for start in first] for _ in thresholds]
+        self._starts = torch.tensor([first for _ in thresholds], dtype=torch.int64)
         self._open = torch.zeros(len(thresholds), series, dtype=torch.bool)
-        self._thresholds = torch.tensor(thresholds, dtype=torch.float64).unsqueeze(-1)
+        columns = torch.tensor(thresholds, dtype=torch.float64).reshape(len(thresholds), -1)
+        self._thresholds = columns.expand(-1, series)
 
     def take(self, state: FilterState, t: int) -> None:
         """Follow the belief after observation `t`, where there is anything to follow."""
@@ -80,7 +90,7 @@ class _Watched:
     def _each(self, belief: Belief, t: int, at: Tensor) -> None:
         which, rows = at.unbind(-1)
         picked = Belief(*(each[rows] for each in belief))
-        told = t - self._starts[which, rows], self._thresholds[which, 0]
+        told = t - self._starts[which, rows], self._thresholds[which, rows]
         mass, slot = beliefs.suspected(picked, *told)
         here = torch.arange(len(rows)), slot
         columns = (
@@ -94,7 +104,7 @@ class _Watched:
 
     def _follow(self, which: int, row: int, reading: Reading) -> None:
         before = self._tracks[which][row]
-        after, _ = track(before, reading, 0, float(self._thresholds[which, 0]))
+        after, _ = track(before, reading, 0, float(self._thresholds[which, row]))
         self._tracks[which][row] = after
         self._starts[which, row] = after.confirmed_start
         self._open[which, row] = after.event is not None

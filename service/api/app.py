@@ -23,6 +23,7 @@ from starlette.routing import Match
 
 from service.api.auth.guard import Authenticator
 from service.api.auth.rate_limits import Rates
+from service.api.gateway.calibrations import Calibrations
 from service.api.gateway.expiry import Expiry
 from service.api.gateway.gateway import Gateway
 from service.api.gateway.hindsight import HindsightRequests
@@ -184,7 +185,14 @@ async def _start(settings: Settings, overload: Overload, stack: AsyncExitStack) 
     stack.push_async_callback(hindsight.close)
     observation_hub = ObservationHub(store, settings)
     expiry = Expiry(store, gateway)
-    gateway.start(authenticator.watch(), expiry.watch(), observation_hub.watch(), overload.watch())
+    calibrations = Calibrations(store, gateway)
+    gateway.start(
+        authenticator.watch(),
+        expiry.watch(),
+        calibrations.watch(),
+        observation_hub.watch(),
+        overload.watch(),
+    )
     try:
         async with asyncio.timeout(START_WAIT_S):
             await replies.subscribed.wait()

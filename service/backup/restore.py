@@ -39,7 +39,15 @@ _HASHES = {
     "changes": keys.changes,
     "anomalies": keys.anomalies,
 }
-_LISTS = (keys.heads, keys.names, keys.due, keys.pinned, keys.feed, keys.hindsight)
+_LISTS = (
+    keys.heads,
+    keys.names,
+    keys.due,
+    keys.uncalibrated,
+    keys.pinned,
+    keys.feed,
+    keys.hindsight,
+)
 
 
 class Unrestorable(RuntimeError):

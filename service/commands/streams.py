@@ -167,4 +167,9 @@ def _alarms(found: Sensitivity) -> str:
         f"{each['shift']:g} sd after {number(each['median'], 3) or 'too long'}"
         for each in found["expected_delay"]
     )
-    return f"changed {number(found['threshold'])}" + (f"; shifts found: {delays}" if delays else "")
+    text = f"changed {number(found['threshold'])}" + (f"; shifts found: {delays}" if delays else "")
+    # An older service sends none.
+    if (calibration := found.get("calibration")) is not None:
+        expected = number(calibration["false_alarms_per_1000"])
+        text += f"; calibrated on {calibration['labels']} labels: {expected} false per 1,000"
+    return text

@@ -22,6 +22,7 @@ from service.schema.responses import (
     Season,
     Segment,
     Sensitivity,
+    SensitivityCalibration,
     StreamEvent,
     StreamSummary,
 )
@@ -160,6 +161,17 @@ def _sensitivity(head: wire.Head) -> Sensitivity | None:
         "threshold": alarm.threshold,
         "expected_delay": alarm.delays,
         "differs": alarm.differs,
+        "calibration": _calibration(alarm.calibration),
+    }
+
+
+def _calibration(found: wire.Calibration | None) -> SensitivityCalibration | None:
+    if found is None or found.false_alarms_per_1000 is None:
+        return None
+    return {
+        "labels": found.labels,
+        "seq": found.seq,
+        "false_alarms_per_1000": found.false_alarms_per_1000,
     }
 
 

@@ -152,6 +152,20 @@ class ItemAnswer(Answer):
     status: int = sent(200)
 
 
+class SensitivityCalibration(TypedDict):
+    """Calibration of a stream's threshold on its own labels."""
+
+    labels: Annotated[int, doc("labels that the stream had had")]
+    seq: Annotated[int, doc("position of the stream when it was calibrated")]
+    false_alarms_per_1000: Annotated[
+        float,
+        doc(
+            "false-alarm rate expected at the threshold; above the requested one where no "
+            "threshold is that quiet"
+        ),
+    ]
+
+
 class Sensitivity(TypedDict):
     """Effect of a stream's setting `sensitivity`."""
 
@@ -173,6 +187,10 @@ class Sensitivity(TypedDict):
             "settings that differ from those of the simulation; the false-alarm rate is then "
             "approximate"
         ),
+    ]
+    calibration: Annotated[
+        SensitivityCalibration | None,
+        doc("null: the threshold is that of the model's simulation"),
     ]
 
 

@@ -86,6 +86,11 @@ def due(p: int) -> str:
     return f"moca:{{{p}}}:due"
 
 
+def uncalibrated(p: int) -> str:
+    """Return the sorted set (all scores 0) of streams whose sensitivity is to be calibrated."""
+    return f"moca:{{{p}}}:uncalibrated"
+
+
 def pinned(p: int) -> str:
     """Return the sorted set (all scores 0) of the ids of pinned streams."""
     return f"moca:{{{p}}}:pinned"

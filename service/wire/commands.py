@@ -115,6 +115,12 @@ class SegmentHistory(Struct, tag="segment_history"):
     stream: str
 
 
+class CalibrateSensitivity(Struct, tag="calibrate_sensitivity"):
+    """Calibrate the threshold for the stream's sensitivity on its own labels."""
+
+    stream: str
+
+
 class Move(Struct, tag="move", omit_defaults=True):
     """Go on under another model, or version, after a rerun of what is retained."""
 
@@ -142,11 +148,18 @@ Command = (
     | EventFeedback
     | WhatIf
     | SegmentHistory
+    | CalibrateSensitivity
     | Move
     | Import
 )
 TAGS = frozenset(each.__struct_config__.tag for each in get_args(Command))
-BACKGROUND = (EventFeedback, WhatIf, SegmentHistory, Move)  # go through all that is retained
+BACKGROUND = (
+    EventFeedback,
+    WhatIf,
+    SegmentHistory,
+    CalibrateSensitivity,
+    Move,
+)  # go through all that is retained
 READ_ONLY = (
     Predict,
     Act,

@@ -89,17 +89,30 @@ class PendingSettings(Struct, array_like=True, gc=False):
     interval: float | None
 
 
+class Calibration(Struct, array_like=True, gc=False):
+    """Threshold of a stream's sensitivity, calibrated on its own labels.
+
+    labels: that the stream had had by then, and seq: its position. false_alarms_per_1000: expected
+    with the threshold; None: it could not be calibrated, and is that of the model's curve.
+    """
+
+    labels: int
+    seq: int
+    false_alarms_per_1000: float | None = None
+
+
 class Alarm(Struct, omit_defaults=True, gc=False):
     """The threshold of `changed_probability` at which a stream's changes are confirmed.
 
     It is `confirm_probability`, or calibrated for the stream's sensitivity; then there are also
     delays: to expect, by the size of a shift, and differs: settings that its false alarms were not
-    simulated with.
+    simulated with. calibration: on the stream's own labels, None where that was not done yet.
     """
 
     threshold: float
     delays: list[dict[str, float | None]] = []
     differs: list[str] = []
+    calibration: Calibration | None = None
 
 
 class Event(Struct, omit_defaults=True, gc=False):

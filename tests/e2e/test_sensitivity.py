@@ -3,6 +3,7 @@
 import random
 import subprocess
 import sys
+import time
 
 import httpx
 import pytest
@@ -35,6 +36,40 @@ def test_from_the_setting_to_the_event(serve, processes):
     processes.stop_all()
     with httpx.Client(base_url=serve(), timeout=60) as client:
         assert client.get("/v1/streams/pump").json()["sensitivity"] == found
+
+
+@pytest.mark.slow
+def test_a_stream_of_skewed_noise_is_calibrated_on_its_labels(serve, processes):
+    pytest.importorskip("numba")
+    processes.environment["MOCA_NO_KERNELS"] = "false"
+    url = serve()
+    rng = random.Random(5)
+    asked = {"model": "averaged", "sensitivity": {"false_alarms_per_1000": 2.0}}
+    with httpx.Client(base_url=url, timeout=60) as client:
+
+        def observe(count):
+            y = [{"y": rng.lognormvariate(0, 0.75)} for _ in range(count)]
+            assert client.post("/v1/streams/latency/observations", json=y).status_code == 200
+
+        def state():
+            return client.get("/v1/streams/latency").json()
+
+        before = client.put("/v1/streams/latency", json=asked).json()["sensitivity"]
+        for _ in range(4):
+            observe(200)
+        give_up = time.monotonic() + 150
+        while (found := state()["sensitivity"])["calibration"] is None:
+            assert time.monotonic() < give_up, "it was not calibrated"
+            time.sleep(1)
+            observe(1)  # kernels may have been compiled meanwhile
+        seq = found["calibration"]["seq"]
+        assert found["threshold"] > before["threshold"]
+        assert 800 <= seq <= state()["seq"]
+        assert found["calibration"]["labels"] == seq - 20
+        assert found["calibration"]["false_alarms_per_1000"] >= 2.0
+    processes.stop_all()
+    with httpx.Client(base_url=serve(), timeout=60) as client:
+        assert client.get("/v1/streams/latency").json()["sensitivity"] == found
 
 
 @pytest.mark.slow

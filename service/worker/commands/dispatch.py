@@ -18,6 +18,7 @@ from service.wire import (
     BACKGROUND,
     READ_ONLY,
     Act,
+    CalibrateSensitivity,
     Change,
     Configure,
     Delete,
@@ -34,7 +35,15 @@ from service.wire import (
     StreamSettings,
     WhatIf,
 )
-from service.worker.commands import act, forecast, predict, rerun_commands, set_belief, snapshot
+from service.worker.commands import (
+    act,
+    calibrate,
+    forecast,
+    predict,
+    rerun_commands,
+    set_belief,
+    snapshot,
+)
 from service.worker.filtering import alarm_threshold, delayed_labels
 from service.worker.streams.limits import check_sizes
 from service.worker.streams.registry import Engine
@@ -236,6 +245,11 @@ def _segment_history(engine: Engine, stream: Stream, task: Task) -> Iterator[Non
     task.status = 204
 
 
+def _calibrate(engine: Engine, stream: Stream, task: Task) -> Iterator[None]:
+    yield from calibrate.calibrate(engine, stream)
+    task.status = 204
+
+
 def _move(engine: Engine, stream: Stream, task: Task) -> Iterator[None]:
     assert isinstance(task.command, Move)
     yield from rerun_commands.move(engine, stream, task.command, task.envelope.time_ms)
@@ -264,5 +278,6 @@ _RERUN: dict[type, Callable[[Engine, Stream, Task], Iterator[None]]] = {
     EventFeedback: _verdict,
     WhatIf: _what_if,
     SegmentHistory: _segment_history,
+    CalibrateSensitivity: _calibrate,
     Move: _move,
 }

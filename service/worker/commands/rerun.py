@@ -15,6 +15,7 @@ from msgspec.structs import replace
 
 from model_core.upm.base import UnderlyingModel
 from service.observability import metrics
+from service.schema import rendering
 from service.schema.rendering import NEAR
 from service.store.worker_reads import Stored
 from service.wire import Event, Head, Record, StreamSettings
@@ -98,6 +99,16 @@ def in_hindsight(engine: Engine, stream: Stream, records: list[Record]) -> Steps
     # The rerun notes where regimes come from; those of the stream itself stay.
     records = [replace(record) for record in records]
     return (yield from _run(engine, stream, _anew(old), records, known))
+
+
+def segmented(engine: Engine, stream: Stream, records: list[Record]) -> Steps[list[int]]:
+    """Starts of the regimes of records in hindsight, the first included."""
+    found = yield from in_hindsight(engine, stream, records)
+    try:
+        path = rendering.segmentation(found.head, found.records)
+    finally:
+        found.close()
+    return [segment.start for segment in path]
 
 
 def _anew(old: Head) -> Head:

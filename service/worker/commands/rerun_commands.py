@@ -183,12 +183,7 @@ def segment_history(engine: Engine, stream: Stream, now_ms: int) -> Steps[None]:
     if not records:
         raise NotRetained("no observation is retained that could be segmented", first=head.seq)
     records = seasons.known_now(stream, records, head.settings.seasonal)
-    found = yield from rerun.in_hindsight(engine, stream, records)
-    try:
-        path = rendering.segmentation(found.head, found.records)
-    finally:
-        found.close()
-    starts = [segment.start for segment in path]
+    starts = yield from rerun.segmented(engine, stream, records)
     stream.keep_hindsight(Hindsight(head.generation, starts[0], head.seq, starts, now_ms))
 
 
@@ -243,6 +238,10 @@ def _prepared(
         check_observation(seen, where, known.x_dim, known.y_dim)
         check_label(seen, where, model)
     shaped.x_dim, shaped.y_dim = known
-    shaped.alarm = alarm_threshold.of(engine.settings.models_dir, model, settings)
+    folder = engine.settings.models_dir
+    if stays:  # and so does what was calibrated
+        shaped.alarm = alarm_threshold.after(folder, model, head, settings)
+    else:
+        shaped.alarm = alarm_threshold.of(folder, model, settings)
     seasonal = settings.seasonal if settings.seasonal or model.seasonal else False
     return shaped, seasons.known_now(stream, records, seasonal)

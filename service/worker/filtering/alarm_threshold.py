@@ -1,4 +1,8 @@
-"""The threshold at which changes are confirmed: as set, or as calibrated for a sensitivity."""
+"""The threshold at which changes are confirmed: as set, or as calibrated for a sensitivity.
+
+A sensitivity is first that of the model's curves, then calibrated on the stream's own labels, and
+again whenever these have doubled.
+"""
 
 from __future__ import annotations
 
@@ -7,12 +11,14 @@ from typing import Any
 
 from model_core.errors import CannotSimulate, OutOfRange
 from model_core.sensitivity import Choice, choose, read
+from model_core.sensitivity.quiet import FEWEST
 from model_core.sensitivity.regimes import check
 from model_core.upm.base import UnderlyingModel
 from model_core.upm.builtin import SHAPES
 from service.errors.base import UnfitSettings
 from service.models import sensitivity_curves
 from service.wire import Alarm, Head, StreamSettings
+from service.worker.streams.slab import Slab
 
 BEARING = (
     "sensitivity",
@@ -50,6 +56,23 @@ def after(
     if all(getattr(new, name) == getattr(head.settings, name) for name in BEARING):
         return head.alarm
     return of(models_dir, model, new)
+
+
+def uncalibrated(head: Head, slab: Slab) -> bool:
+    """Whether a stream's sensitivity is to be calibrated on its own labels, now.
+
+    Of models with one output that is a number, and no inputs: what others do while nothing changes
+    cannot be simulated from their labels. Only by a compiled kernel: without one it takes ten
+    seconds, for which all commands of the partition wait.
+    """
+    model = slab.model
+    settings, alarm = head.settings, head.alarm
+    if settings.sensitivity is None or alarm is None:
+        return False
+    if not slab.in_series or model.label != "real" or model.y_dim != 1 or model.x_dim:
+        return False
+    known = 0 if alarm.calibration is None else alarm.calibration.labels
+    return min(head.scored, settings.history) >= FEWEST and head.scored >= 2 * known
 
 
 def _chosen(curves: list[Any], settings: StreamSettings) -> Choice:

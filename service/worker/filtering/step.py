@@ -12,7 +12,7 @@ from model_core.upm.base import UnderlyingModel
 from service.errors.base import LabelOutOfRange, NumericalFault, ServiceError
 from service.observability import metrics, model_metrics
 from service.wire import Event, Head, Record, numbers, timestamps
-from service.worker.filtering import events, seasons, warmup
+from service.worker.filtering import alarm_threshold, events, seasons, warmup
 from service.worker.streams import step_inputs
 from service.worker.streams.answers import Answer, Place
 from service.worker.streams.registry import Engine
@@ -98,6 +98,8 @@ def _apply(engine: Engine, stream: Stream, answer: Answer, step: Stepped) -> boo
         metrics.ANOMALIES.labels(stream.live().settings.model).inc()
     advance_head(stream.live(), record, record.log_score)
     stream.put(record)
+    if stream.slab is not None and alarm_threshold.uncalibrated(stream.live(), stream.slab):
+        stream.ask_calibration()
     moved = seasons.observe(engine, stream, record)
     answer.season = stream.live().season
     return moved

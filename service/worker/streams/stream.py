@@ -66,6 +66,7 @@ class Stream:
         "broken",
         "unserved",
         "reborn",
+        "asks_calibration",
         "phase",
         "share",
         "feed",
@@ -99,6 +100,7 @@ class Stream:
         self.broken: str | None = None  # why what is stored cannot be read
         self.unserved: Exception | None = None  # why there is no model for what is stored
         self.reborn = False  # the next commit drops an earlier generation
+        self.asks_calibration = False  # whether it is known to be listed for it
         self.phase = phase_of(name)
         self.share: Share | None = None  # of what its engine holds, as last counted
         self._stale = stored.stale
@@ -173,10 +175,11 @@ class Stream:
         head = self.head or Head(1, wire.StreamSettings())  # it could not be read
         self.head = Head(head.generation, head.settings, deleted=True, updated_ms=now_ms)
         self.broken, self.unserved, self.reborn = None, None, True
+        self.asks_calibration = False
         self.tail, self.buffer, self.season = {}, (), None
         self.damaged = self._new = self._events = self._anomalies = NOTHING
         self.leave()
-        for list_of in (keys.names, keys.due, keys.pinned):
+        for list_of in (keys.names, keys.due, keys.pinned, keys.uncalibrated):
             self._effects += (("ZREM", list_of(p), name),)
         if self.unreadable:
             self._effects += (("HDEL", keys.idempotency(p, name), *self.unreadable),)
@@ -237,6 +240,17 @@ class Stream:
     def drop_hindsight(self) -> None:
         """Have the segmentation in hindsight removed: it is of what is not so any more."""
         self._effects += (("HDEL", keys.hindsight(self.partition), self.name),)
+
+    def ask_calibration(self) -> None:
+        """Have the stream listed with the next commit: its sensitivity is to be calibrated."""
+        if not self.asks_calibration:
+            self.asks_calibration = True
+            self._effects += (("ZADD", keys.uncalibrated(self.partition), 0, self.name),)
+
+    def end_calibration(self) -> None:
+        """Have the stream go from that list with the next commit."""
+        self.asks_calibration = False
+        self._effects += (("ZREM", keys.uncalibrated(self.partition), self.name),)
 
     def count(self) -> None:
         """Count what the stream takes on the host."""

@@ -20,12 +20,21 @@ from model_core.defaults import Defaults
 from model_core.upm.base import UnderlyingModel
 from model_core.upm.builtin import Options, build
 from training.evaluation.online import Settings, follow
-from training.evaluation.quality import baselines, changes, corpora, forecasts, nab, selection
+from training.evaluation.quality import (
+    baselines,
+    changes,
+    corpora,
+    forecasts,
+    nab,
+    selection,
+    sensitivities,
+)
 from training.evaluation.quality.baselines import Detector, Floats
 from training.evaluation.quality.changes import ChangeRow, FamilyRow, Sizes
 from training.evaluation.quality.corpora import Corpora, Scalars
 from training.evaluation.quality.families import FAMILIES
 from training.evaluation.quality.forecasts import Forecast, SeriesScore
+from training.evaluation.quality.sensitivities import SensitivityRow
 
 VECTOR_MODEL = "multivariate"  # scored on vectors beside the models that were asked for
 LESS_SEASONS = "less seasons"  # after a model's name
@@ -72,6 +81,7 @@ class Results(NamedTuple):
     took_s: float
     missing: list[str]
     families: list[FamilyRow]
+    sensitivity: list[SensitivityRow]
     changes: list[ChangeRow]
     selection: list[SelectionRow]
     forecasts: list[ForecastRow]
@@ -97,6 +107,7 @@ def evaluate(
     sizes: Sizes | None = None,
     console: Console | None = None,
     seasons: bool = False,
+    sensitivity_sizes: sensitivities.Sizes | None = None,
 ) -> Results:
     """Measure models at the service's default settings; raises FileNotFoundError, BadData.
 
@@ -116,6 +127,7 @@ def evaluate(
     with Progress(console=console, transient=True) as progress:
         bar = _Bar(progress)
         simulated = _simulated(built, detectors, seed, sizes, bar)
+        rates = _sensitivities(models, seed, sensitivity_sizes or sensitivities.Sizes(), bar)
         change_rows = _changes(data, models, built, detectors, rng, bar)
         chosen = _selection(data, models, sizes, rng, bar)
         scores, anomalies = _forecasts(data, built, rng, bar)
@@ -128,6 +140,7 @@ def evaluate(
         time.monotonic() - began,
         [*data.missing, *missing],
         simulated,
+        rates,
         change_rows,
         chosen,
         scores,
@@ -168,6 +181,20 @@ def _simulated(
     watches += [changes.watch_baseline(*each) for each in detectors.items()]
     advance = bar.part("simulated families", len(FAMILIES) * len(watches))
     return list(changes.simulate(watches, seed, sizes, advance))
+
+
+def _sensitivities(
+    names: Sequence[str], seed: int, sizes: sensitivities.Sizes, bar: _Bar
+) -> list[SensitivityRow]:
+    """Of the models whose streams calibrate their sensitivity on their own labels."""
+    models = {name: build(name, Options()) for name in names}
+    chosen = {n: m for n, m in models.items() if m.label == "real" and not m.x_dim}
+    advance = bar.part("sensitivity", len(FAMILIES) * len(chosen))
+    return [
+        row
+        for name, model in chosen.items()
+        for row in sensitivities.simulate(name, model, seed, sizes, advance)
+    ]
 
 
 def _changes(

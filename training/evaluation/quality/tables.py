@@ -17,6 +17,7 @@ from training.evaluation.quality.corpora import MARGINS
 from training.evaluation.quality.evaluate import ForecastRow, NabRow, Results, SelectionRow
 from training.evaluation.quality.forecasts import RUNAWAY
 from training.evaluation.quality.selection import REPETITIONS, SPREAD
+from training.evaluation.quality.sensitivities import SensitivityRow
 from training.statistics.intervals import Estimate, formatted
 
 NONE = "-"
@@ -35,7 +36,7 @@ class Table(NamedTuple):
 def tables(results: Results) -> list[Table]:
     """Tables of all results."""
     corpora = dict.fromkeys(row.corpus for row in results.changes)
-    content = [_families(results.families)]
+    content = [_families(results.families), _sensitivity(results.sensitivity)]
     content += [_changes(corpus, results.changes) for corpus in corpora]
     content += [_selection(results.selection)]
     content += [_densities(results.forecasts), _errors(results.forecasts)]
@@ -61,6 +62,42 @@ def _families(rows: Iterable[FamilyRow]) -> Table:
                     f"{_whole(delay)} ({found:.0%})"
                     for delay, found in zip(row.delay, row.found, strict=True)
                 ),
+            )
+            for row in rows
+        ],
+    )
+
+
+def _sensitivity(rows: Sequence[SensitivityRow]) -> Table:
+    def delays(values: tuple[float, ...]) -> str:
+        return ", ".join(map(_whole, values))
+
+    return Table(
+        "Sensitivity",
+        "False alarms per 1,000 quiet observations that the setting `sensitivity` requests, and "
+        "those that are confirmed: with the threshold by draws from the model's prior, and with "
+        "the one calibrated on the stream's own labels, for which the calibration itself expects "
+        "some. Then the median delays at shifts of 1, 2 and 3 sd.",
+        (
+            "family",
+            "method",
+            "requested",
+            "by the prior",
+            "by own labels",
+            "expected",
+            "delays by the prior",
+            "by own labels",
+        ),
+        [
+            (
+                row.family,
+                row.method,
+                f"{row.requested:g}",
+                f"{row.false[0]:.2f}",
+                f"{row.false[1]:.2f}",
+                f"{row.expected:.2f}",
+                delays(row.delay[0]),
+                delays(row.delay[1]),
             )
             for row in rows
         ],

@@ -10,10 +10,12 @@ from typer.testing import CliRunner
 
 from training.commands.evaluate import app
 from training.evaluation.quality import evaluate as quality
+from training.evaluation.quality import sensitivities
 from training.evaluation.quality.changes import Sizes
 from training.evaluation.quality.tables import as_json, markdown, show, tables, write_numbers
 
 SMALL = Sizes(2, 120, 2, 40, 30, candidates=2)
+FEW = sensitivities.Sizes(1, 500, 60, 2, 60, 2, 40, within=30, requested=(2.0,))
 
 
 @pytest.fixture
@@ -47,9 +49,10 @@ def folder(tmp_path):
 def test_every_measure_of_the_files_that_are_there(folder):
     text = StringIO()
     console = Console(file=text, width=100)
-    results = quality.evaluate(folder, ["gaussian"], 0, SMALL, console, seasons=True)
+    results = quality.evaluate(folder, ["gaussian"], 0, SMALL, console, True, FEW)
     assert {"skab.npz", "hasc.npz", "elec2.npz"} <= set(results.missing)
     assert len(results.families) % 11 == 0
+    assert [row.requested for row in results.sensitivity] == [2.0] * 11
     corpora = {(row.corpus, row.method): row.f1.mean for row in results.changes}
     assert corpora["TCPD", "gaussian, confirmed online"] > 0.85
     assert corpora["TCPD", "gaussian less seasons, confirmed online"] > 0.85
@@ -82,7 +85,9 @@ def test_every_measure_of_the_files_that_are_there(folder):
 def test_the_page_is_by_itself(folder, tmp_path):
     from training.report.quality import write
 
-    results = quality.evaluate(folder, ["gaussian"], 0, SMALL, Console(file=StringIO()))
+    results = quality.evaluate(
+        folder, ["gaussian"], 0, SMALL, Console(file=StringIO()), sensitivity_sizes=FEW
+    )
     files = write(tmp_path / "page", results)
     text = files[0].read_text("utf-8")
     assert "Anomalies: NAB" in text

@@ -1,0 +1,165 @@
+"""The threshold of one stream, from quiet continuations of its own.
+
+The stream's own filter goes on from where it is through series in which nothing changes. How often
+events are confirmed there, by threshold, gives the one with as many as are accepted.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Generator, Sequence
+from typing import NamedTuple
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from model_core import compiled, kernel, readout
+from model_core import filter as moca
+from model_core.filter import FilterState, Inputs, Prior
+from model_core.sensitivity import curve as curves
+from model_core.sensitivity.alarms import Watch
+from model_core.sensitivity.curve import probability_of
+from model_core.upm.base import UnderlyingModel
+
+SERIES, STEPS = 16, 1000  # continuations, and observations of each
+# Log odds of thresholds. The highest is a probability of 1 - 2e-9.
+LOG_ODDS = tuple(float(each) for each in range(-2, 21))
+QUIET = 1.1  # times the least rate that there is, which counts as that
+EVERY = 4  # observations of each series between signs of life
+RECENT_RUN_LENGTHS = 5  # that a kernel sums up, which is not read here
+NO_LEVELS = np.empty((2, 0))
+OK_COLUMN = list(readout.NUMBERS).index("ok")
+
+
+class Calibrated(NamedTuple):
+    """A threshold of `changed_probability`, and false alarms per 1,000 expected at it.
+
+    These are more than were asked for where no threshold is as quiet, and fewer where none is as
+    loud.
+    """
+
+    threshold: float
+    false_alarms_per_1000: float
+
+
+def calibrated(counts: Sequence[int], observations: int, rate: float) -> Calibrated:
+    """Threshold with `rate` false alarms per 1,000; counts: by threshold of LOG_ODDS."""
+    thresholds = [probability_of(each) for each in LOG_ODDS]
+    rates = [each for each, *_ in curves.rates(thresholds, counts, observations)]
+    if rate >= rates[0]:
+        return Calibrated(thresholds[0], rates[0])
+    quiet = next((i for i, each in enumerate(rates) if each <= rate), None)
+    if quiet is None:
+        floor = next(i for i, each in enumerate(rates) if each <= QUIET * rates[-1])
+        return Calibrated(thresholds[floor], rates[floor])
+    loud = quiet - 1
+    if not rates[quiet] > 0:  # none were counted there
+        return Calibrated(thresholds[quiet], rate)
+    share = math.log(rates[loud] / rate) / math.log(rates[loud] / rates[quiet])
+    between = LOG_ODDS[loud] + (LOG_ODDS[quiet] - LOG_ODDS[loud]) * share
+    return Calibrated(probability_of(between), rate)
+
+
+def confirmations(
+    model: UnderlyingModel,
+    state: FilterState,
+    prior: Prior,
+    y: NDArray[np.float64],
+    hazard: NDArray[np.float64],
+    outlier_rate: float,
+) -> Generator[None, None, list[int]]:
+    """Events confirmed in continuations y (B, T) of a filter, at each threshold of LOG_ODDS.
+
+    state, prior: of one stream with one output and no inputs, on the CPU. hazard: (H,) by run
+    length. The present regime counts as known. Yields every EVERY observations of each series.
+    """
+    series, steps = y.shape
+    begin = int(state.seq)
+    filters = Filters(model, *_copies(state, prior, series), hazard, outlier_rate)
+    thresholds = [probability_of(each) for each in LOG_ODDS]
+    watch = Watch(series, thresholds, [regime_start(state)] * series)
+    for t in range(steps):
+        watch.take(filters.step(y[:, t]), begin + t)
+        if t % EVERY == 0:
+            yield
+    return [sum(map(len, each)) for each in watch.confirmed]
+
+
+def regime_start(state: FilterState) -> int:
+    """Start of the most probable regime of one stream."""
+    likeliest = int(state.belief.log_prob[0].argmax())
+    return max(0, int(state.seq) - 1 - int(state.belief.run_length[0, likeliest]))
+
+
+def _copies(state: FilterState, prior: Prior, count: int) -> tuple[FilterState, Prior]:
+    def repeated(leaf: torch.Tensor) -> torch.Tensor:
+        return leaf.repeat(count, *[1] * (leaf.dim() - 1))
+
+    stats = type(prior.stats)(*map(repeated, prior.stats))
+    leaves = [repeated(each) for each in moca.leaves(state)]
+    return moca.rebuild(state, leaves), Prior(stats, *map(repeated, prior[1:]))
+
+
+class Filters:
+    """Filters of streams with one output and no inputs, stepped by a kernel where one is ready."""
+
+    def __init__(
+        self,
+        model: UnderlyingModel,
+        state: FilterState,
+        prior: Prior,
+        hazard: NDArray[np.float64],
+        outlier_rate: float,
+    ) -> None:
+        """state, prior: of B streams, copied. hazard: (H,) by run length."""
+        series = len(state.seq)
+        leaves = [each.clone().contiguous() for each in moca.leaves(state)]
+        self._state = moca.rebuild(state, leaves)
+        stats = type(prior.stats)(*(each.contiguous() for each in prior.stats))
+        self._prior = Prior(stats, *(each.contiguous() for each in prior[1:]))
+        self._model, self._rate = model, outlier_rate
+        self._hazard = np.ascontiguousarray(np.tile(hazard, (series, 1)))
+        self._rows = np.arange(series)
+        fast = kernel.in_place(model, "cpu")
+        self._kernel = fast if kernel.usable(fast) else None
+        if self._kernel is not None:
+            self._views = self._kernel.views([*leaves, *self._prior.stats, *self._prior[1:]])
+
+    def step(self, y: NDArray[np.float64]) -> FilterState:
+        """States after a label (B,) of each; the next call may change them."""
+        if self._kernel is None or not self._step_quickly(self._kernel, y):
+            self._step_eagerly(y)
+        return self._state
+
+    def _step_quickly(self, fast: kernel.InPlace, y: NDArray[np.float64]) -> bool:
+        """False where a row was refused: then none has moved."""
+        inputs = np.zeros((len(y), compiled.LABEL + 1))
+        inputs[:, compiled.LABELLED] = inputs[:, compiled.ELAPSED] = 1.0
+        inputs[:, compiled.CHANGEPOINT] = math.nan
+        inputs[:, compiled.OUTLIER_RATE] = self._rate
+        inputs[:, compiled.LABEL] = y
+        before = [each.clone() for each in moca.leaves(self._state)]
+        table, _ = fast.advance(
+            self._views, self._rows, inputs, self._hazard, RECENT_RUN_LENGTHS, NO_LEVELS, False
+        )
+        if (table[:, OK_COLUMN] > 0).all():
+            return True
+        for leaf, old in zip(moca.leaves(self._state), before, strict=True):
+            leaf.copy_(old)
+        return False
+
+    def _step_eagerly(self, y: NDArray[np.float64]) -> None:
+        ones = torch.ones(len(y), dtype=torch.float64)
+        inputs = Inputs(
+            x=None,
+            y=torch.from_numpy(y.copy()).unsqueeze(-1),
+            labelled=ones > 0,
+            hazard=torch.from_numpy(self._hazard),
+            elapsed=ones,
+            changepoint=ones * math.nan,
+            outlier_rate=ones * self._rate,
+        )
+        state, _ = moca.step(self._model, self._state, self._prior, inputs)
+        for leaf, new in zip(moca.leaves(self._state), moca.leaves(state), strict=True):
+            leaf.copy_(new)

@@ -1,0 +1,88 @@
+"""Calibration of a stream's sensitivity on its own labels, as a job in the background.
+
+The labels that are retained, in hindsight, tell how quiet ones go on. The stream's filter is copied
+into such series, and confirms false alarms there. The same at the same place in the log: whoever
+applies the command again finds the same threshold.
+"""
+
+from __future__ import annotations
+
+from zlib import crc32
+
+import numpy as np
+from msgspec.structs import replace
+
+from model_core import filter as moca
+from model_core.filter import FilterState, Prior
+from model_core.sensitivity import own, quiet
+from model_core.transfer import to_host
+from service.wire import Calibration, Record
+from service.worker.commands import rerun
+from service.worker.commands.rerun import Steps
+from service.worker.filtering import alarm_threshold, seasons
+from service.worker.filtering.history import retained
+from service.worker.streams import step_inputs
+from service.worker.streams.registry import Engine
+from service.worker.streams.stream import Stream
+
+MOST = 2000  # last observations that are learned from
+
+
+def calibrate(engine: Engine, stream: Stream) -> Steps[None]:
+    """Calibrate the threshold of a stream's sensitivity, unless that was done meanwhile."""
+    head, slab = stream.live(), stream.slab
+    if slab is None or head.alarm is None or not alarm_threshold.uncalibrated(head, slab):
+        stream.end_calibration()
+        return
+    requested = head.settings.sensitivity
+    assert requested is not None
+    most = min(MOST, engine.settings.max_replay)
+    records = retained(stream, engine.store, most, gaps=True)
+    records = seasons.known_now(stream, records, head.settings.seasonal)
+    alarm, calibration = head.alarm, Calibration(head.scored, head.seq)
+    labelled = [record for record in records if record.y is not None]
+    try:
+        starts = (yield from rerun.segmented(engine, stream, records)) if labelled else []
+        regime = _learned(labelled, starts)
+    except ValueError:  # too few of the labels are retained, or none differ
+        head.alarm = replace(alarm, calibration=calibration)
+    else:
+        counts = yield from _confirmations(engine, stream, regime)
+        rate = requested.false_alarms_per_1000
+        found = own.calibrated(counts, own.SERIES * own.STEPS, rate)
+        calibration.false_alarms_per_1000 = found.false_alarms_per_1000
+        head.alarm = replace(alarm, threshold=found.threshold, calibration=calibration)
+    stream.end_calibration()
+    stream.touch(head.updated_ms)
+
+
+def _learned(labelled: list[Record], starts: list[int]) -> quiet.Quiet:
+    y = np.array([step_inputs.number(record.y) - record.offset for record in labelled])
+    places = np.searchsorted([record.seq for record in labelled], starts[1:])
+    return quiet.learn(y, places.tolist())
+
+
+def _confirmations(engine: Engine, stream: Stream, regime: quiet.Quiet) -> Steps[list[int]]:
+    """Events confirmed in quiet continuations, by threshold."""
+    head, slab = stream.live(), stream.slab
+    assert slab is not None
+    hazard, outlier_rate = step_inputs.effective_rates(slab.model, head.settings)
+    (table,) = step_inputs.hazard_table(slab.model, [hazard])
+    rng = np.random.default_rng([crc32(stream.name.encode()), head.generation, head.seq])
+    y = regime.draw(rng, own.SERIES, own.STEPS)
+    state, prior = _on_host(slab.state(stream.row), slab.row_prior(stream.row))
+    steps = own.confirmations(slab.model, state, prior, y, table, outlier_rate)
+    while True:
+        try:
+            next(steps)
+        except StopIteration as end:
+            counts: list[int] = end.value
+            return counts
+        engine.tick()
+        yield
+
+
+def _on_host(state: FilterState, prior: Prior) -> tuple[FilterState, Prior]:
+    stats = type(prior.stats)(*to_host(prior.stats))
+    rest = to_host(prior[1:])
+    return moca.rebuild(state, to_host(moca.leaves(state))), Prior(stats, *rest)
