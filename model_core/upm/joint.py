@@ -48,6 +48,7 @@ from model_core.upm.base import Beside, in_units
 from model_core.upm.robust_averaged import FAR_AHEAD, MOST_ODDS, TAILS, RobustAveraged
 
 TOGETHER = 2  # vector autoregressions: normal noise, heavy tails
+CERTAIN = 1e12  # odds at most, so that one less a share, and what is divided by it, is not zero
 FAR = 3.0  # standard deviations within which errors count
 BEFORE = 20.0  # errors of the stream's scale, none like its neighbour, seen before the first
 WATCHED = 4  # numbers of each output: running variance, `a`, `b` and the last error
@@ -197,7 +198,7 @@ class Joint(RobustAveraged):
         share, f, error = read.shares[..., 1:], _features(phi, self.y_dim), read.errors
         gain = (share / (1 + share * read.variance))[..., None, None]
         rounding = self.y_dim * (self.y_dim + 3) * torch.finfo(error.dtype).eps
-        psi = stats.psi + gain * error.unsqueeze(-1) * error.unsqueeze(-2)
+        psi = stats.psi + gain * (error.unsqueeze(-1) * error.unsqueeze(-2))
         # See `Multivariate.update`: a few eps of the diagonal keep it positive definite.
         grown = psi + rounding * torch.diag_embed(psi.diagonal(dim1=-2, dim2=-1))
         w = weight.unsqueeze(-1)
@@ -247,7 +248,7 @@ class Joint(RobustAveraged):
         heavy = ((TAILS + self.y_dim) / (TAILS + square)).clamp(max=1)
         lead = (told - stats.log_choice).clamp(max=FAR_AHEAD)
         w = weight.unsqueeze(-1)
-        odds = (w / (1 - w)).clamp(max=MOST_ODDS) * lead.exp()
+        odds = ((w / (1 - w)).clamp(max=MOST_ODDS) * lead.exp()).clamp(max=CERTAIN)
         one = torch.ones_like(heavy)
         shares = odds / (1 + odds) * torch.cat((one, one, heavy), -1)
         return _Reading(error, solved, variance, told, shares)
