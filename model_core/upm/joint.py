@@ -251,6 +251,8 @@ class Joint(RobustAveraged):
         odds = ((w / (1 - w)).clamp(max=MOST_ODDS) * lead.exp()).clamp(max=CERTAIN)
         one = torch.ones_like(heavy)
         shares = odds / (1 + odds) * torch.cat((one, one, heavy), -1)
+        # Gradients of what nothing is learned from are zero, whatever is made of the zero.
+        shares = torch.where(odds > 0, shares, 0.0)
         return _Reading(error, solved, variance, told, shares)
 
     def _independent(self, alone: Blend) -> Either:
