@@ -219,7 +219,9 @@ class Joint(RobustAveraged):
             self.y_dim, self.kappa, self.slope, self.autoregression, self.alpha, self.beta
         )
 
-    def _together(self, stats: JointStats, phi: Tensor) -> tuple[MultivariateStudentT, Tensor, Tensor]:
+    def _together(
+        self, stats: JointStats, phi: Tensor
+    ) -> tuple[MultivariateStudentT, Tensor, Tensor]:
         """Predictives of the vector autoregressions, `Lambda^-1 f` and `f' Lambda^-1 f`."""
         f = _features(phi, self.y_dim).expand(*stats.nu.shape, -1)
         factor, failed = torch.linalg.cholesky_ex(stats.inverse)

@@ -1,4 +1,4 @@
-"""Independent outputs or a vector autoregression: beside loops, and on vectors that are told apart."""
+"""Independent outputs or a vector autoregression: beside loops, and on simulated vectors."""
 
 import numpy as np
 import pytest

@@ -16,6 +16,7 @@ import torch
 from rich.console import Console
 from rich.progress import Progress
 
+from model_core.defaults import Defaults
 from model_core.upm.base import UnderlyingModel
 from model_core.upm.builtin import Options, build
 from training.evaluation.online import Settings, follow
@@ -26,7 +27,8 @@ from training.evaluation.quality.corpora import Corpora, Scalars
 from training.evaluation.quality.families import FAMILIES
 from training.evaluation.quality.forecasts import Forecast, SeriesScore
 
-VECTOR_MODEL = "multivariate"  # scored on vectors beside the models that were asked for
+# Scored on vectors beside the models that were asked for.
+VECTOR_MODELS = (Defaults().vector_model, "multivariate")
 LESS_SEASONS = "less seasons"  # after a model's name
 NAB = "NAB"
 ANOMALY = "anomaly"
@@ -181,7 +183,7 @@ def _changes(
         advance = bar.part("TCPD", len(data.tcpd))
         change_rows += changes.on_tcpd(data.tcpd, detectors, models, rng, advance)
     make: dict[str, Callable[[int], UnderlyingModel]] = {
-        name: partial(_sized, name) for name in dict.fromkeys([*names, VECTOR_MODEL])
+        name: partial(_sized, name) for name in dict.fromkeys([*names, *VECTOR_MODELS])
     }
     if data.vectors:
         advance = bar.part("vectors", len(data.vectors))
