@@ -194,3 +194,40 @@ def test_moments_and_draws_of_either():
     joint = one.joint_log_density(points)[0].exp()
     alone = one.log_density(at[None, None])[0, 0, 0].exp()
     assert torch.trapezoid(joint, grid).item() == pytest.approx(alone.item(), rel=1e-4)
+
+
+def extremes():
+    rng = np.random.default_rng(8)
+    two = rng.normal(size=(150, 2))
+    walk = two.cumsum(0)
+    jump, far = two.copy(), two.copy()
+    jump[90] = 1e8
+    jump[91:] += 1e6
+    far[50], far[52] = 1e100, [-1e100, 1e100]
+    small = np.where(np.arange(150) < 20, 1e-3, 1.0)[:, None] * two
+    return {
+        "collinear": np.c_[walk, walk @ [1.0, -2.0]],
+        "constant": np.c_[two[:, 0], 0 * two[:, 0]],
+        "jump": jump,
+        "far": far,
+        "a thousandth": small,
+    }
+
+
+@pytest.mark.parametrize("name", extremes())
+def test_no_label_is_refused_and_no_forecast_runs_away(name):
+    y = extremes()[name]
+    model, spread = Joint(y_dim=y.shape[1]), y[:20].std(0, ddof=1)
+    location, scale = np.median(y[:20], 0), np.where(spread > 0, spread, 1.0)
+    prior = prior_of(model, [(location.tolist(), scale.tolist())])
+    state = moca.init(prior, 10)
+    for t in range(len(y)):
+        state, info = moca.step(model, state, prior, observed(model, Batch(None, tensor(y)), t))
+        assert info.ok.all()
+        mean, before = info.predictive.mean()[0].numpy(), np.vstack([location, y[:t]])
+        assert (mean >= before.min(0) - (REACH + 1e-9) * scale).all()
+        assert (mean <= before.max(0) + (REACH + 1e-9) * scale).all()
+
+
+def tensor(y):
+    return torch.tensor(y[None])
