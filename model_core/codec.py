@@ -192,7 +192,7 @@ def _numbers(tensor: Tensor) -> NDArray[Any]:
 
 def _lower(matrix: NDArray[Any]) -> NDArray[Any]:
     places = np.flatnonzero(np.tri(matrix.shape[-1]))
-    return matrix.reshape(len(matrix), matrix.shape[-1] ** 2).take(places, 1)
+    return matrix.reshape(*matrix.shape[:-2], matrix.shape[-1] ** 2).take(places, -1)
 
 
 def _full(name: str, lower: Tensor, size: int) -> Tensor:

@@ -13,9 +13,14 @@ ALARM_SILENCE = 100
 SEASONS_FROM = 1000
 
 
+# Outputs of a vector up to which `vector_model` serves: its state grows with their square.
+VECTOR_OUTPUTS = 16
+
+
 class Defaults(NamedTuple):
     """Settings of a stream; hazard and outlier rate are the model's.
 
+    model, vector_model: of streams with one output, and with two to `VECTOR_OUTPUTS`.
     confirm_probability: `changed_probability` at which a change is confirmed; None: it is confirmed
     once it was suspected for `confirm_after` observations. anomaly_alarm: `anomaly` at which an
     anomaly event is raised; None: there are none. seasonal: whether seasons are found in labels,
@@ -23,6 +28,7 @@ class Defaults(NamedTuple):
     """
 
     model: str = "averaged"
+    vector_model: str = "joint"
     max_hypotheses: int = 50
     confirm_probability: float | None = 0.99
     confirm_after: int = 10

@@ -164,19 +164,22 @@ def step(
     y = torch.where(inputs.labelled.unsqueeze(-1), inputs.y, prior.location)
     log_likelihood, inlier, log_beside = _likelihood(prediction, y, inputs)
     posterior, log_score = beliefs.observe(prediction.belief, log_likelihood)
+    counted = model.evidence_share(grown.context)
+    if counted is not None:
+        posterior, _ = beliefs.observe(prediction.belief, counted * log_likelihood)
     change = torch.where(growth.born, posterior.log_prob.exp(), 0.0).sum(-1)
     stats = model.update(grown.stats, prediction.phi, y, inlier)
     kept, pruned = beliefs.prune(posterior)
     centred = y - prior.location
     seen = torch.cat((torch.ones_like(y[:, :1]), centred, centred.square()), -1)
     totals = grown.totals + torch.where(inputs.labelled.unsqueeze(-1), seen, 0.0)
-    known = y
+    known, expected = y, y
     if model.believes:
         share = model.share(grown.stats, prediction.phi, y, inlier)
-        known = _believed(prediction, posterior, share, y)
+        known, expected = _believed(prediction, posterior, share, y)
     context = grown.context
     if prediction.beside is not None:
-        context = model.judge(context, y, inputs.labelled, log_beside - log_score)
+        context = model.judge(context, y, inputs.labelled, log_beside - log_score, expected)
         weights = torch.log1p(-prediction.beside), torch.log(prediction.beside)
         log_score = torch.logaddexp(weights[0][:, 0] + log_score, weights[1][:, 0] + log_beside)
     context = model.remember(context, known, inputs.labelled)
@@ -200,12 +203,18 @@ def _likelihood(prediction: Prediction, y: Tensor, inputs: Inputs) -> tuple[Tens
     return *label_likelihood(each[:, :slots], outlier, logs, *told), each[:, -1]
 
 
-def _believed(prediction: Prediction, posterior: Belief, share: Tensor, y: Tensor) -> Tensor:
-    """What is believed of labels (B, d), as `UnderlyingModel.remember` has it; share: (B, S, d)."""
+def _believed(
+    prediction: Prediction, posterior: Belief, share: Tensor, y: Tensor
+) -> tuple[Tensor, Tensor]:
+    """What is believed of labels, as `UnderlyingModel.remember` has it, and what was expected.
+
+    Both (B, d); share: (B, S, d).
+    """
     before, slots = prediction.belief.log_prob.exp(), share.shape[1]
     expected = prediction.mixture.components.mean()[:, :slots]
     forecast = (before.unsqueeze(-1) * expected).sum(1) / before.sum(-1, keepdim=True)
-    return torch.lerp(forecast, y, (posterior.log_prob.exp().unsqueeze(-1) * share).sum(1))
+    believed = (posterior.log_prob.exp().unsqueeze(-1) * share).sum(1)
+    return torch.lerp(forecast, y, believed), forecast
 
 
 def input_likelihood(

@@ -44,7 +44,9 @@ class Settings(BaseSettings):
         "", description="comma-separated modules that register model kinds; imported by workers"
     )
     default_model: str = Field(
-        "averaged", description="model of streams that are created by their first observation"
+        "averaged",
+        description="model of streams that name none; with `averaged`, those of 2 to 16 outputs "
+        "use `joint`",
     )
 
     lease_ttl_ms: int = Field(

@@ -108,12 +108,19 @@ class UnderlyingModel(ABC):
         """What else forecasts the label; it has no vote on changes."""
         return None
 
-    def judge(self, context: Tensor, y: Tensor, labelled: Tensor, lead: Tensor) -> Tensor:
+    def judge(
+        self, context: Tensor, y: Tensor, labelled: Tensor, lead: Tensor, expected: Tensor
+    ) -> Tensor:
         """Context once what is `beside` has learned; y: as it was observed; before `remember`.
 
-        lead: (B,) its log density of the label less that of the hypotheses.
+        lead: (B,) its log density of the label less that of the hypotheses. expected: (B, y_dim)
+        mean of the hypotheses' forecast.
         """
         return context
+
+    def evidence_share(self, context: Tensor) -> Tensor | None:
+        """Share (B, 1) of a label's log likelihood that counts for run lengths; None: all."""
+        return None
 
     def encode(self, x: Tensor | None, context: Tensor) -> Tensor | None:
         """Features (B, n) of inputs (B, x_dim) in a context (B, c)."""

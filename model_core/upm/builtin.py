@@ -99,6 +99,11 @@ _TABLE = (
         takes=("y_dim",), y_dim=None, simulated=Options(y_dim=2),
     ),
     BuiltIn(
+        "joint@1", "joint", "joint:Joint",
+        "Independent outputs or a vector autoregression per regime, averaged by evidence.",
+        takes=("y_dim",), y_dim=None, simulated=Options(y_dim=2),
+    ),
+    BuiltIn(
         "categorical@1", "categorical", "conjugate:CategoricalModel",
         "Class indices with unknown probabilities per regime; requires the setting `classes`.",
         takes=("classes",), needs=("classes",), simulated=Options(classes=4),

@@ -82,7 +82,9 @@ class RobustAveraged(Averaged):
         components = Blend(StudentT(*each), equal.expand(-1, -1, -1, self.parts))
         return Beside(walk.weight(kept), components)
 
-    def judge(self, context: Tensor, y: Tensor, labelled: Tensor, lead: Tensor) -> Tensor:
+    def judge(
+        self, context: Tensor, y: Tensor, labelled: Tensor, lead: Tensor, expected: Tensor
+    ) -> Tensor:
         """The walk one label later."""
         *rest, kept = self._parts(context)
         value = in_units(y, rest[1], rest[2])

@@ -193,6 +193,7 @@ class Head(Struct, omit_defaults=True, gc=False):
     digest: str | None = None  # of the model's artifact; None: built in, or not recorded yet
     last_anomaly: int | None = None  # seq of the last anomaly event; older workers drop it
     season: Season | None = None  # None: no season was found so far
+    unnamed: bool = False  # the model is a default, which the first label may yet replace
 
     def __post_init__(self) -> None:
         # Older workers keep the alarm of a stream, and drop the setting, which they do not know.

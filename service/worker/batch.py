@@ -9,8 +9,8 @@ from msgspec.structs import replace
 
 from service.errors.base import CorruptState, Defect, KeyReused, ServiceError, UnknownModel
 from service.observability import metrics
-from service.wire import Head, IdempotencyRecord, Observation, Observe, Record, timestamps
-from service.worker.commands.dispatch import control, fresh, usable
+from service.wire import Head, IdempotencyRecord, Observation, Observe, Record, numbers, timestamps
+from service.worker.commands.dispatch import control, observed, usable
 from service.worker.filtering import delayed_labels, events
 from service.worker.filtering.step import observe, observe_series
 from service.worker.streams import answers, step_inputs
@@ -179,7 +179,7 @@ class CommandBatch:
 
     def _delayed(self, queue: StreamQueue, task: Task, command: Observe) -> None:
         """Apply a list where labels are to come, on its own: answers depend on one another."""
-        stream, head = queue.stream, self._begun(queue, task)
+        stream, head = queue.stream, self._begun(queue, task, command)
         at, seen_now = delayed_labels.awaited(head, command), command.observations
         if at is None:
             check_position(command.seq, delayed_labels.position(head))
@@ -204,21 +204,22 @@ class CommandBatch:
                 self.filling.add(answer)
         self._done(queue)
 
-    def _begun(self, queue: StreamQueue, task: Task) -> Head:
+    def _begun(self, queue: StreamQueue, task: Task, command: Observe) -> Head:
         """Head of a stream that can be observed, which may have to be created yet."""
         usable(queue.stream)
-        if queue.stream.alive:
-            return queue.stream.live()
-        return fresh(self.engine, queue.stream, task.envelope, {})
+        labels = (len(numbers(each.y)) for each in command.observations if each.y is not None)
+        return observed(self.engine, queue.stream, task.envelope, next(labels, None))
 
     def _create(self, stream: Stream, head: Head, task: Task) -> None:
         if not stream.alive:
             stream.create(head)
             stream.touch(task.envelope.time_ms)
+        elif head is not stream.live():
+            stream.restart(head)
 
     def _observations(self, queue: StreamQueue, task: Task, command: Observe) -> list[Answer]:
         """The queue's next observations, checked against its stream as it is now."""
-        stream, head = queue.stream, self._begun(queue, task)
+        stream, head = queue.stream, self._begun(queue, task, command)
         if queue.at == 0:
             check_position(command.seq, head.seq)
             self._check(head, command.observations, command.first)

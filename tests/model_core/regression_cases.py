@@ -7,7 +7,7 @@ import dataclasses
 import numpy as np
 
 from model_core.encoder import Mlp
-from model_core.upm import alpaca, averaged, linear, robust_averaged
+from model_core.upm import alpaca, averaged, joint, linear, robust_averaged
 from tests.model_core import regressions
 from tests.model_core.case import Case, Draw, irregular, tensor
 
@@ -153,6 +153,20 @@ def robust_averaged_case(y_dim: int) -> Case:
     model = robust_averaged.RobustAveraged(y_dim=y_dim, **told)
     draw = _walking(location, scale)
     return Case(f"robust-averaged-{y_dim}", model, location, scale, None, draw)
+
+
+def joint_case(y_dim: int) -> Case:
+    """The same series with an output that follows the first."""
+    location, scale, told = _averaged(y_dim)
+    walking = _walking(location, scale)
+
+    def draw(rng, steps):
+        x, y = walking(rng, steps)
+        y[1:, -1] = location[-1] + scale[-1] * (0.9 * (y[:-1, 0] - location[0]) / scale[0])
+        y[:, -1] += 0.3 * scale[-1] * rng.normal(size=steps)
+        return x, y
+
+    return Case(f"joint-{y_dim}", joint.Joint(y_dim=y_dim, **told), location, scale, None, draw)
 
 
 def _averaged(y_dim: int) -> tuple[np.ndarray, np.ndarray, dict[str, float]]:

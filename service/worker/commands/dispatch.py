@@ -9,7 +9,7 @@ from typing import Any
 import msgspec
 from msgspec.structs import replace
 
-from model_core.defaults import Defaults
+from model_core.defaults import VECTOR_OUTPUTS, Defaults
 from service.errors.base import CorruptState, ModelChanged, ReadTimeout, UnknownStream
 from service.observability import metrics
 from service.schema import rendering
@@ -119,13 +119,16 @@ def fresh(
     envelope: Envelope,
     given: dict[str, Any],
     earlier: StreamSettings = NEW_SETTINGS,
+    outputs: int | None = None,
 ) -> Head:
     """Head of a stream's next generation, before any observation.
 
-    given: settings in place of those of `earlier`.
+    given: settings in place of those of `earlier`. outputs: numbers in its first label, None where
+    not known; without a model's name they decide on the model.
     """
     catalogue, now = engine.catalogue, envelope.time_ms
-    asked = given.get("model") or earlier.model or envelope.default_model
+    named = given.get("model") or earlier.model
+    asked = named or _default_model(envelope.default_model, earlier, given, outputs)
     if envelope.chosen is not None and same_model(asked, envelope.chosen):
         asked = envelope.chosen
     name = catalogue.resolve(asked)
@@ -133,12 +136,46 @@ def fresh(
     check_options(settings)
     generation = stream.head.generation + 1 if stream.head is not None else 1
     head = Head(generation, settings, created_ms=now, digest=catalogue.digest(name))
+    head.unnamed = not named
     head.x_dim, head.y_dim = catalogue.dimensions(name)
     known = check_prior(settings, catalogue.of(head), Known(head.x_dim, head.y_dim))
     check_sizes(engine, head, known, settings.max_hypotheses)
     head.x_dim, head.y_dim = known
     head.alarm = alarm_threshold.of(engine.settings.models_dir, catalogue.of(head), settings)
     return head
+
+
+def observed(engine: Engine, stream: Stream, envelope: Envelope, outputs: int | None) -> Head:
+    """Head of a stream that is observed: its own, or a new one where it has none yet.
+
+    Also where nobody has named its model, and its first label has more outputs than one. outputs:
+    numbers in the first label of the command, None where it has none.
+    """
+    if not stream.alive:
+        return fresh(engine, stream, envelope, {}, outputs=outputs)
+    head = stream.live()
+    if not head.unnamed or head.y_dim is not None or delayed_labels.position(head):
+        return head
+    made = fresh(engine, stream, envelope, {}, replace(head.settings, model=""), outputs)
+    return head if made.settings.model == head.settings.model else made
+
+
+def _default_model(
+    default: str, earlier: StreamSettings, given: dict[str, Any], outputs: int | None
+) -> str:
+    """Model of a stream that names none; default: that of the service's settings.
+
+    Vectors have a default of their own unless the service's is another than the usual one, or a
+    sensitivity is set, which needs a calibrated model.
+    """
+    location = given.get("location") or earlier.location
+    if location:
+        outputs = len(location)
+    calibrated = given.get("sensitivity", earlier.sensitivity) is not None
+    vector = outputs is not None and 1 < outputs <= VECTOR_OUTPUTS
+    if vector and not calibrated and default == Defaults().model:
+        return Defaults().vector_model
+    return default
 
 
 def _configure(engine: Engine, stream: Stream, task: Task) -> None:
@@ -149,7 +186,8 @@ def _configure(engine: Engine, stream: Stream, task: Task) -> None:
         stream.create(fresh(engine, stream, task.envelope, given))
     elif delayed_labels.position(stream.live()) == 0:
         # Nothing was learned yet: begin again, whatever changes.
-        earlier = stream.live().settings
+        head = stream.live()
+        earlier = replace(head.settings, model="") if head.unnamed else head.settings
         stream.restart(fresh(engine, stream, task.envelope, given, earlier))
     else:
         _change(engine, stream, dict(given))

@@ -83,6 +83,7 @@ KINDS = {
     "averaged-earlier": Kind("averaged@1", real),
     "multivariate-1": Kind("multivariate", real),
     "multivariate-3": Kind("multivariate", triple, y_dim=3),
+    "joint": Kind("joint", triple, y_dim=3),
     "poisson": Kind("poisson", count),
     "poisson-1": Kind("poisson@1", count),
     "exponential": Kind("exponential", duration),

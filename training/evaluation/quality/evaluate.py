@@ -36,7 +36,8 @@ from training.evaluation.quality.families import FAMILIES
 from training.evaluation.quality.forecasts import Forecast, SeriesScore
 from training.evaluation.quality.sensitivities import SensitivityRow
 
-VECTOR_MODEL = "multivariate"  # scored on vectors beside the models that were asked for
+# Scored on vectors beside the models that were asked for.
+VECTOR_MODELS = (Defaults().vector_model, "multivariate")
 LESS_SEASONS = "less seasons"  # after a model's name
 NAB = "NAB"
 ANOMALY = "anomaly"
@@ -210,7 +211,7 @@ def _changes(
         advance = bar.part("TCPD", len(data.tcpd))
         change_rows += changes.on_tcpd(data.tcpd, detectors, models, rng, advance)
     make: dict[str, Callable[[int], UnderlyingModel]] = {
-        name: partial(_sized, name) for name in dict.fromkeys([*names, VECTOR_MODEL])
+        name: partial(_sized, name) for name in dict.fromkeys([*names, *VECTOR_MODELS])
     }
     if data.vectors:
         advance = bar.part("vectors", len(data.vectors))

@@ -204,6 +204,59 @@ def test_the_default_model_is_the_commands(make_bench):
     assert bench.head("a").settings.model == "bernoulli@1"
 
 
+class TestTheDefaultOfVectors:
+    """Streams of several outputs that name no model; the first label decides."""
+
+    @pytest.fixture
+    def bench(self, make_bench):
+        made = make_bench()
+        made.default_model = "averaged"
+        return made
+
+    def model(self, bench, stream="a"):
+        return bench.head(stream).settings.model
+
+    def test_by_the_first_label(self, bench):
+        bench.observe("a", [None, [1.0, 2.0]])
+        bench.observe("b", [1.0])
+        bench.observe("c", [[float(k) for k in range(17)]])
+        assert [self.model(bench, s) for s in "abc"] == ["joint@1", "averaged@2", "averaged@2"]
+
+    def test_by_a_location(self, bench):
+        bench.ask(Configure("a", {"location": [0.0, 0.0], "scale": [1.0, 1.0]}), status=201)
+        assert self.model(bench) == "joint@1"
+
+    def test_of_a_stream_that_was_configured_without_a_model(self, bench):
+        bench.ask(Configure("a", {"hazard": 0.02}), status=201)
+        bench.ask(Configure("a", {"warmup": 10}))
+        generation = bench.head("a").generation
+        bench.observe("a", [[1.0, 2.0]])
+        head = bench.head("a")
+        assert (head.settings.model, head.settings.hazard, head.settings.warmup) == (
+            "joint@1", 0.02, 10,
+        )  # fmt: skip
+        assert head.generation == generation
+        bench.observe("a", [[1.0, 3.0]])
+        assert (self.model(bench), bench.head("a").seq) == ("joint@1", 2)
+
+    def test_a_model_that_is_named_stays(self, bench):
+        bench.ask(Configure("a", {"model": "averaged"}), status=201)
+        bench.ask(Configure("a", {"warmup": 10}))
+        bench.observe("a", [[1.0, 2.0]])
+        assert self.model(bench) == "averaged@2"
+
+    def test_a_sensitivity_needs_a_calibrated_model(self, bench):
+        given = {"sensitivity": {"false_alarms_per_1000": 1.0}, "max_hypotheses": 50}
+        bench.ask(Configure("a", given), status=201)
+        bench.observe("a", [[1.0, 2.0]])
+        assert self.model(bench) == "averaged@2"
+
+    def test_another_default_of_the_service_is_for_vectors_too(self, bench):
+        bench.default_model = "gaussian"
+        bench.observe("a", [[1.0, 2.0]])
+        assert self.model(bench) == "gaussian@1"
+
+
 def rule(summary):
     settings = summary["settings"]
     return settings["confirm_after"], settings["confirm_probability"]
