@@ -24,11 +24,11 @@ ARRIVED = 1e-3  # how far the normal's quantiles may still be apart before a las
 ROOT_2_PI = math.sqrt(2 * math.pi)
 ROOT_HALF = math.sqrt(0.5)
 
-STUDENT_T, LOMAX, NORMAL = range(3)  # families
+STUDENT_T, LOMAX, NORMAL, SKEWED_T = range(4)  # families
 
 # Fields of a Student-t; TERM and the four after it are the terms of `special.student_t_table`.
-WEIGHT, LOC, INVERSE, HALF, NORM, TERM = range(6)
-HILL, HILL_B, SLOPE, LEVEL, SCALE, FIELDS = range(10, 16)  # SCALE of all, see `_scales`
+WEIGHT, LOC, INVERSE, HALF, NORM, SKEW, TERM = range(7)
+HILL, HILL_B, SLOPE, LEVEL, SCALE, FIELDS = range(11, 17)  # SCALE of all, see `_scales`
 # Of a Lomax distribution: weight, shape, 1 / scale, in those of WEIGHT, LOC, INVERSE.
 SHAPE = LOC
 # Of a normal: weight, mean, 1 / standard deviation and log density at zero, likewise.
@@ -37,7 +37,7 @@ SHAPE = LOC
 @compiled
 def fill_up(components: Floats, n: int) -> None:
     """Components of no weight, as the first, up to whole vectors."""
-    for k in range(WEIGHT, NORM + 1):
+    for k in range(WEIGHT, TERM):
         for i in range(n, padded(n)):
             components[k, i] = components[k, 0] if k > WEIGHT else 0.0
 
@@ -96,9 +96,9 @@ def _summed(function: F) -> F:
 @_summed
 def _student_t_sums(x: float, components: Floats, n: int) -> tuple[float, float, float]:
     weight, loc, inverse, half = components[0], components[1], components[2], components[3]
-    norm, a, b, c = components[4], components[5], components[6], components[7]
-    d, e, hill, hill_b = components[8], components[9], components[10], components[11]
-    slope, level = components[12], components[13]
+    norm, a, b, c = components[4], components[6], components[7], components[8]
+    d, e, hill, hill_b = components[9], components[10], components[11], components[12]
+    slope, level = components[13], components[14]
     cdf, density, derivative = 0.0, 0.0, 0.0
     for i in range(n & -LANES):  # it is filled up
         f, p, q = _student_t(
@@ -108,6 +108,29 @@ def _student_t_sums(x: float, components: Floats, n: int) -> tuple[float, float,
         cdf += weight[i] * f
         density += weight[i] * p
         derivative += weight[i] * q
+    return cdf, density, derivative
+
+
+@_summed
+def _skewed_t_sums(x: float, components: Floats, n: int) -> tuple[float, float, float]:
+    weight, loc, inverse, half = components[0], components[1], components[2], components[3]
+    norm, skew, a, b, c = components[4], components[5], components[6], components[7], components[8]
+    d, e, hill, hill_b = components[9], components[10], components[11], components[12]
+    slope, level = components[13], components[14]
+    cdf, density, derivative = 0.0, 0.0, 0.0
+    for i in range(n & -LANES):  # it is filled up
+        error, gamma = x - loc[i], skew[i]
+        narrow = inverse[i] * (gamma if error < 0 else 1.0 / gamma)
+        # The tail on its side, of a Student-t around 0.
+        tail, p, q = _student_t(
+            -abs(error), 0.0, narrow, half[i], norm[i], a[i], b[i], c[i], d[i], e[i],
+            hill[i], hill_b[i], slope[i], level[i],
+        )  # fmt: skip
+        below = 2.0 / (1.0 + gamma * gamma)  # twice the probability below the mode
+        side = weight[i] * (below if error < 0 else 2.0 - below)
+        cdf += side * tail if error < 0 else weight[i] - side * tail
+        density += side * p
+        derivative += side * (q if error < 0 else -q)
     return cdf, density, derivative
 
 
@@ -149,6 +172,8 @@ def sums(x: float, components: Floats, n: int, family: int) -> tuple[float, floa
         return _lomax_sums(x, components, n)
     if family == NORMAL:
         return _normal_sums(x, components, n)
+    if family == SKEWED_T:
+        return _skewed_t_sums(x, components, n)
     return _student_t_sums(x, components, n)
 
 

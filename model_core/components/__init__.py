@@ -7,7 +7,7 @@ of the labels.
 from model_core.components.base import Components, average, join
 from model_core.components.blend import Blend
 from model_core.components.discrete import Bernoulli, Categorical, NegativeBinomial
-from model_core.components.real import Lomax, MultivariateStudentT, Normal, StudentT
+from model_core.components.real import Lomax, MultivariateStudentT, Normal, SkewedT, StudentT
 
 __all__ = [
     "Bernoulli",
@@ -18,6 +18,7 @@ __all__ = [
     "MultivariateStudentT",
     "NegativeBinomial",
     "Normal",
+    "SkewedT",
     "StudentT",
     "average",
     "join",

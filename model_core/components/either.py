@@ -9,7 +9,7 @@ from torch import Tensor
 
 from model_core.components.base import Components, Family
 from model_core.components.blend import Blend
-from model_core.components.real import MultivariateStudentT, StudentT
+from model_core.components.real import MultivariateStudentT, SkewedT
 
 
 class _Either(NamedTuple):
@@ -21,9 +21,9 @@ class _Either(NamedTuple):
 class Either(_Either, Family):
     """`c_0 prod_o p_o(y_o) + sum_j c_j t_j(y)`, of Student-t.
 
-    alone: each output's own average of k (B, M, d, k). together: J of all outputs, df (B, M, J, 1),
-    loc (B, M, J, d), factor (B, M, J, d, d). log_choice: (B, M, 1 + J), whose exponentials sum to
-    one. All that is per output is that of the marginals, each an average of k + J.
+    alone: each output's own average of k, with skews (B, M, d, k). together: J of all outputs, df
+    (B, M, J, 1), loc (B, M, J, d), factor (B, M, J, d, d). log_choice: (B, M, 1 + J), whose
+    exponentials sum to one. All that is per output is that of the marginals, each an average of k + J.
     """
 
     support = "real"
@@ -34,9 +34,9 @@ class Either(_Either, Family):
 
     def rebuilt(self, *parameters: Tensor) -> Self:
         """The same family with other tensors."""
-        alone, together = parameters[:4], parameters[4:7]
+        *alone, df, loc, factor, log_choice = parameters
         return type(self)(
-            self.alone.rebuilt(*alone), self.together.rebuilt(*together), parameters[7]
+            self.alone.rebuilt(*alone), self.together.rebuilt(df, loc, factor), log_choice
         )
 
     def shifted(self, by: Tensor) -> Self:
@@ -54,17 +54,18 @@ class Either(_Either, Family):
 
     def each_output(self) -> Blend:
         """Each output alone."""
-        own: StudentT = self.alone.each
+        own: SkewedT = self.alone.each
         together = self.together
         shape = self.alone.log_weight.shape
         loc = together.loc.mT
         scale = torch.linalg.vector_norm(together.factor, dim=-1).mT
         df = together.df.squeeze(-1).unsqueeze(-2).expand_as(loc)
-        pairs = ((own.df, df), (own.loc, loc), (own.scale, scale))
+        one = torch.ones_like(loc)
+        pairs = ((own.df, df), (own.loc, loc), (own.scale, scale), (own.skew, one))
         parts = (torch.cat((a.expand(shape), b), -1) for a, b in pairs)
         first, rest = self.log_choice[..., None, :1], self.log_choice[..., None, 1:]
         weights = torch.cat((first + self.alone.log_weight, rest.expand_as(loc)), -1)
-        return Blend(StudentT(*parts), weights)
+        return Blend(SkewedT(*parts), weights)
 
     def log_density(self, value: Tensor) -> Tensor:
         """Log density of each output alone."""

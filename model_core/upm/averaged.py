@@ -25,17 +25,18 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import ClassVar, NamedTuple
 
 import torch
 from torch import Tensor
 
-from model_core.components import Blend, StudentT
+from model_core.components import Blend, SkewedT, StudentT
 from model_core.upm import lags
 from model_core.upm.base import UnderlyingModel
 from model_core.upm.conjugate import OUTLIER_SPREAD
 
-KINDS = 3  # level, line, autoregression
+LEVEL, LINE, LAG = range(3)  # what a part regresses on beside the constant
+KINDS = (LEVEL, LINE, LAG)
 UNIT = 10.0  # observations in which the line's slope is measured
 
 
@@ -71,15 +72,17 @@ class Averaged(UnderlyingModel):
     beta: float = 0.7
     hazard: float = 0.01
     outlier_rate: float = 0.01
-    parts = KINDS
+    kinds: ClassVar[tuple[int, ...]] = KINDS
+    parts = len(kinds)
     kind: str = "averaged"
     needs_scale: bool = True
 
     def prior(self, location: Tensor, scale: Tensor) -> AveragedStats:
-        """Prior centred on the location; the three are equally probable."""
+        """Prior centred on the location."""
         level = location[:, None, :, None].expand(-1, -1, -1, self.parts)
-        times = self.parts // KINDS
-        second = level.new_tensor([1.0, self.slope, self.autoregression] * times).expand_as(level)
+        each = 1.0, self.slope, self.autoregression
+        second = level.new_tensor([each[kind] for kind in self.kinds]).expand_as(level)
+        log_weight = level.new_tensor(self._log_weights())
         first, nothing = torch.full_like(level, self.kappa), torch.zeros_like(level)
         beta = self.beta * scale[:, None, :, None].square().expand_as(level)
         one = torch.ones_like(location[:, None, :1])
@@ -88,7 +91,7 @@ class Averaged(UnderlyingModel):
             torch.stack((first, nothing, second), -1),
             self.alpha * one,
             beta.clone(),
-            torch.full_like(level, -math.log(self.parts)),
+            log_weight.expand_as(level).clone(),
             -one,
         )
 
@@ -105,15 +108,15 @@ class Averaged(UnderlyingModel):
         return torch.cat(lags.read(context, self.y_dim), -1)
 
     def predictive(self, stats: AveragedStats, phi: Tensor | None) -> Blend:
-        """Average of Student-t."""
+        """Average of the parts' forecasts."""
         found, scale, _ = self._forecast(stats, self.required(phi))
-        return Blend(StudentT(self._freedom(stats), found, scale), stats.log_weight)
+        return Blend(self._components(stats, found, scale), stats.log_weight)
 
     def outlier(self, prior: AveragedStats, phi: Tensor | None) -> Blend:
         """The level's prior predictive with ten times its squared scale."""
         found, variance = _regression(prior, torch.zeros_like(prior.beta))
         scale = _scale(prior, variance) * OUTLIER_SPREAD**0.5
-        return Blend(StudentT(self._freedom(prior), found, scale), prior.log_weight)
+        return Blend(self._components(prior, found, scale), prior.log_weight)
 
     def update(
         self, stats: AveragedStats, phi: Tensor | None, y: Tensor, weight: Tensor
@@ -149,7 +152,7 @@ class Averaged(UnderlyingModel):
         """
         found, scale, variance = self._forecast(stats, phi)
         value = y[:, None, :, None]
-        density = StudentT(self._freedom(stats), found, scale).log_density(value)
+        density = self._components(stats, found, scale).log_density(value)
         told = torch.log_softmax(stats.log_weight + density, -1)
         error = value - found
         return error, variance, told, self._shares(w, told - stats.log_weight, error / scale)
@@ -166,17 +169,21 @@ class Averaged(UnderlyingModel):
         """
         return w
 
-    def _freedom(self, stats: AveragedStats) -> Tensor:
-        """Degrees of freedom, (B, S, 1, 1) or (B, S, 1, parts)."""
-        return (2 * stats.alpha).unsqueeze(-1)
+    def _log_weights(self) -> list[float]:
+        """Log prior probabilities of the parts."""
+        return [-math.log(self.parts)] * self.parts
+
+    def _components(self, stats: AveragedStats, found: Tensor, scale: Tensor) -> StudentT | SkewedT:
+        """Forecasts of the parts at locations and scales (B, S, d, parts)."""
+        return StudentT((2 * stats.alpha).unsqueeze(-1), found, scale)
 
     def _second(self, stats: AveragedStats, phi: Tensor) -> Tensor:
         """The features besides the constant (B, S, d, parts)."""
         time, last = phi[:, None, :1], phi[:, None, 1 : 1 + self.y_dim]
         age = torch.where(stats.origin < 0, 0.0, (time - stats.origin) / UNIT)
         full = stats.beta[..., 0]
-        each = [torch.zeros_like(full), age.expand_as(full), last.expand_as(full)]
-        return torch.stack(each * (self.parts // KINDS), -1)
+        each = torch.zeros_like(full), age.expand_as(full), last.expand_as(full)
+        return torch.stack([each[kind] for kind in self.kinds], -1)
 
 
 def _regression(stats: AveragedStats, u: Tensor) -> tuple[Tensor, Tensor]:

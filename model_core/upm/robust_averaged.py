@@ -11,6 +11,12 @@ in place of the inlier responsibility `w` (iteratively reweighted least squares:
 Taylor 1989, *JASA* 84): a label far off moves these regressions little, and costs their regime
 little evidence.
 
+And twice more the level, with heavy tails that are longer on one side: the scale is `SKEW` times as
+large on one side of the mode and `SKEW` times smaller on the other, which `z` is measured in (and
+the precision of a label, which is that of its side). Durations, sizes and rates are often so, and
+what is usual on their long side would else be a change. These two have the prior weight
+`ONE_SIDED` beside the others' 1: a few labels to one side may be anything.
+
 That `w` is a part's own, too: given the part, the odds of an inlier are those of its regime times
 `p_k(y)` over the average density of all parts, and no more than `MOST_ODDS`. What only heavy tails
 explain is an outlier to the rest, which would else take their scale from it.
@@ -34,25 +40,31 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from model_core.components import Blend, StudentT
+from model_core.components import Blend, SkewedT
 from model_core.upm import averaged, walk
 from model_core.upm.averaged import Averaged, AveragedStats
 from model_core.upm.base import Beside, in_units
 
+NORMAL = len(averaged.KINDS)  # parts, the first ones, whose noise is normal
+HEAVY = (averaged.LEVEL, averaged.LAG)  # those after them, with heavy tails
 TAILS = 3.0  # degrees of freedom, at most, of noise of heavy tails
 MOST_ODDS = 1e4  # at most, of a label being no outlier of a part
+SKEW = 1.75  # of noise that is longer on one side: the sides differ by a factor of 3
+ONE_SIDED = 0.1  # prior weight of a part with such noise
 FAR_AHEAD = 50.0  # of a part's log density before the others'; more changes nothing
 REACH = 3.0  # scales that a forecast may lie outside the range of the labels
 
 
 @dataclass(frozen=True)
 class RobustAveraged(Averaged):
-    """Level, line or autoregression in each regime, each with normal or heavy-tailed noise.
+    """Level, line or autoregression in each regime, with normal, heavy-tailed or skewed noise.
 
-    Features are (B, 1 + 3 d): time, lag, least and greatest forecast.
+    Features are (B, 1 + 3 d): time, lag, least and greatest forecast. alpha: TAILS / 2 at least.
     """
 
-    parts = 2 * averaged.KINDS
+    kinds = (*averaged.KINDS, *HEAVY, averaged.LEVEL, averaged.LEVEL)
+    parts = len(kinds)
+    skews = (*[1.0] * (parts - 2), SKEW, 1 / SKEW)
     kind: str = "robust-averaged"
     believes: bool = True
 
@@ -60,7 +72,7 @@ class RobustAveraged(Averaged):
         """By the parts that explain the label: (B, S, d)."""
         w = weight[..., None, None]
         _, _, told, each = self._explained(stats, self.required(phi), y, w)
-        return (told.exp() * each).sum(-1)
+        return (told.exp() * each.clamp(max=1)).sum(-1)
 
     def context(self, location: Tensor, scale: Tensor) -> Tensor:
         """Time, location, scale, least and greatest label and the lag as believed, and the walk.
@@ -77,10 +89,10 @@ class RobustAveraged(Averaged):
         _, location, scale, *_, kept = self._parts(context)
         found = walk.forecast(kept)
         df, loc, width = found.df[:, :1], location + scale * found.loc, scale * found.scale
-        each = (t[:, None, :, None].expand(-1, -1, -1, self.parts) for t in (df, loc, width))
-        equal = torch.full_like(loc, -math.log(self.parts))[:, None, :, None]
-        components = Blend(StudentT(*each), equal.expand(-1, -1, -1, self.parts))
-        return Beside(walk.weight(kept), components)
+        one = torch.ones_like(df)
+        each = [t[:, None, :, None].expand(-1, -1, -1, self.parts) for t in (df, loc, width, one)]
+        equal = torch.full_like(each[1], -math.log(self.parts))
+        return Beside(walk.weight(kept), Blend(SkewedT(*each), equal))
 
     def judge(
         self, context: Tensor, y: Tensor, labelled: Tensor, lead: Tensor, expected: Tensor
@@ -109,12 +121,20 @@ class RobustAveraged(Averaged):
 
     def _shares(self, w: Tensor, lead: Tensor, z: Tensor) -> Tensor:
         odds = (w / (1 - w)).clamp(max=MOST_ODDS) * lead.clamp(max=FAR_AHEAD).exp()
-        heavy = ((TAILS + 1) / (TAILS + z[..., averaged.KINDS :].square())).clamp(max=1)
-        return odds / (1 + odds) * torch.cat((torch.ones_like(heavy), heavy), -1)
+        skew = z.new_tensor(self.skews)
+        side = torch.where(z < 0, skew, 1 / skew).square()
+        heavy = ((TAILS + 1) / (TAILS + z.square() * side)).clamp(max=1) * side
+        normal = torch.arange(self.parts, device=z.device) < NORMAL
+        return odds / (1 + odds) * torch.where(normal, 1.0, heavy)
 
-    def _freedom(self, stats: AveragedStats) -> Tensor:
-        df = (2 * stats.alpha).unsqueeze(-1).expand(-1, -1, -1, averaged.KINDS)
-        return torch.cat((df, df.clamp(max=TAILS)), -1)
+    def _log_weights(self) -> list[float]:
+        each = [1.0 if skew == 1 else ONE_SIDED for skew in self.skews]
+        return [math.log(weight / sum(each)) for weight in each]
+
+    def _components(self, stats: AveragedStats, found: Tensor, scale: Tensor) -> SkewedT:
+        df = (2 * stats.alpha).unsqueeze(-1).expand(-1, -1, -1, self.parts)
+        df = torch.cat((df[..., :NORMAL], df[..., NORMAL:].clamp(max=TAILS)), -1)
+        return SkewedT(df, found, scale, df.new_tensor(self.skews).expand_as(df))
 
     def _parts(self, context: Tensor) -> tuple[Tensor, ...]:
         d = self.y_dim

@@ -55,17 +55,15 @@ class Belief(test_robust_averaged.Belief):
         r = max(0, (self.products / self.squares).max())
         likelihood, shares, expected = [], [], np.zeros_like(y)
         for chance, regime in zip(grown, self.regimes, strict=True):
-            found, each, weights = self.alone(regime, y)
+            found, each, densities, means = self.alone(regime, y)
             vectors = [self.together(regime, j, y) for j in range(2)]
-            independent = (weights * each).reshape(-1, 6).sum(1).prod()
-            density = np.array([independent, *(v[3] for v in vectors)])
+            density = np.array([densities.prod(), *(v[3] for v in vectors)])
             choice = regime["choice"]
             inside = choice @ density
             inlier = (1 - rate) * inside / ((1 - rate) * inside + rate * outside)
             likelihood.append((1 - rate) * inside + rate * outside)
             odds = min(inlier / (1 - inlier) if inlier < 1 else np.inf, MOST_ODDS)
             odds = odds * density / inside
-            means = (weights * [loc for _, loc, *_ in found]).reshape(-1, 6).sum(1)
             mean = choice @ [means, *(v[1] for v in vectors)]
             expected = expected + chance / grown.sum() * mean
             told = choice * density / inside
@@ -172,7 +170,7 @@ def test_moments_and_draws_of_either():
     assert isinstance(components, Either)
     best = info.predictive.log_weight[0].argmax()
     one = components.rebuilt(*(p[:, best : best + 1] for p in components.parameters()))
-    df = [torch.full_like(one.parameters()[k], 30.0) for k in (0, 4)]
+    df = [torch.full_like(one.parameters()[k], 30.0) for k in (0, 5)]
     one = one._replace(
         alone=one.alone._replace(each=one.alone.each._replace(df=df[0])),
         together=one.together._replace(df=df[1]),

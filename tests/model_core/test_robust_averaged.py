@@ -3,6 +3,7 @@
 import json
 import os
 from pathlib import Path
+from typing import NamedTuple
 
 import numpy as np
 import pytest
@@ -26,6 +27,42 @@ class Alone(RobustAveraged):
         return None
 
 
+class Part(NamedTuple):
+    """What it regresses on (0: nothing, 1: time, 2: lag), noise, and prior weight."""
+
+    second: int
+    heavy: bool
+    skew: float
+    weight: float
+
+
+PARTS = [
+    Part(0, False, 1.0, 1.0),
+    Part(1, False, 1.0, 1.0),
+    Part(2, False, 1.0, 1.0),
+    Part(0, True, 1.0, 1.0),
+    Part(2, True, 1.0, 1.0),
+    Part(0, True, 1.75, 0.1),
+    Part(0, True, 1 / 1.75, 0.1),
+]
+MANY = len(PARTS)
+
+
+def density(y, loc, scale, df, skew):
+    """Fernandez and Steel's, of a Student-t."""
+    side = skew if y >= loc else 1 / skew
+    return 2 / (skew + 1 / skew) * side * distributions.t(df, loc, scale * side).pdf(y)
+
+
+def mean(loc, scale, skew):
+    """Of a skewed Student-t of TAILS degrees of freedom."""
+    upper, lower = SIZE * skew, SIZE / skew
+    return loc + scale * (upper * skew**2 - lower) / (1 + skew**2)
+
+
+SIZE = 2 * np.sqrt(3) / np.pi  # mean size of a Student-t of 3 degrees
+
+
 class Belief:
     """The model's filter again, by loops over regimes, outputs and parts; nothing is pruned.
 
@@ -43,15 +80,16 @@ class Belief:
         m = self.model
         parts = []
         for o, (at, scale) in enumerate(zip(self.location, self.scale, strict=True)):
-            for second in (1.0, m.slope, m.autoregression) * 2:
-                moments = np.diag([m.kappa, second])
-                parts.append([moments, moments @ [at, 0.0], m.beta * scale**2, -np.log(6), o])
+            for part in PARTS:
+                moments = np.diag([m.kappa, (1.0, m.slope, m.autoregression)[part.second]])
+                weight = np.log(part.weight / sum(each.weight for each in PARTS))
+                parts.append([moments, moments @ [at, 0.0], m.beta * scale**2, weight, o])
         return {"origin": None, "alpha": m.alpha, "parts": parts}
 
     def forecast(self, regime, index):
         """Features, location and scale of a part, and f' Lambda^-1 f."""
         moments, right, beta, _, o = regime["parts"][index]
-        kind = index % 3
+        kind = PARTS[index % MANY].second
         age = 0 if regime["origin"] is None else (self.time - regime["origin"]) / 10
         f = np.array([1.0, (0.0, age, self.lag[o])[kind]])
         variance = f @ np.linalg.solve(moments, f)
@@ -81,12 +119,11 @@ class Belief:
         outside = self.outside(y)
         likelihood, shares, expected = [], [], np.zeros_like(y)
         for chance, regime in zip(grown, self.regimes, strict=True):
-            found, each, weights = self.alone(regime, y)
-            inside = (weights * each).reshape(-1, 6).sum(1).prod()
+            found, each, densities, means = self.alone(regime, y)
+            inside = densities.prod()
             inlier = (1 - rate) * inside / ((1 - rate) * inside + rate * outside)
             likelihood.append((1 - rate) * inside + rate * outside)
             shares.append(self.absorb(regime, y, found, each, inlier))
-            means = (weights * [loc for _, loc, *_ in found]).reshape(-1, 6).sum(1)
             expected = expected + chance / grown.sum() * means
         evidence = (grown * likelihood).sum()
         posterior = grown * likelihood / evidence
@@ -99,34 +136,44 @@ class Belief:
         for o, (at, scale) in enumerate(zip(self.location, self.scale, strict=True)):
             m = self.model
             wide = np.sqrt(10 * m.beta / m.alpha * (1 + 1 / m.kappa)) * scale
-            parts = [distributions.t(df, at, wide).pdf(y[o]) for df in (2 * m.alpha, TAILS)]
-            outside *= np.mean(parts)
+            outside *= sum(
+                each.weight
+                * density(y[o], at, wide, TAILS if each.heavy else 2 * m.alpha, each.skew)
+                for each in PARTS
+            ) / sum(each.weight for each in PARTS)
         return outside
 
     def alone(self, regime, y):
-        """Forecasts, densities and weights of the parts of all outputs, six of each."""
-        found = [self.forecast(regime, k) for k in range(len(regime["parts"]))]
-        each = np.array([
-            distributions.t(min(2 * regime["alpha"], 1e9 if k % 6 < 3 else TAILS), loc, scale)
-            .pdf(y[part[4]])
-            for k, ((_, loc, scale, _), part) in enumerate(
-                zip(found, regime["parts"], strict=True)
-            )
-        ])  # fmt: skip
-        return found, each, np.exp([part[3] for part in regime["parts"]])
+        """Forecasts and densities of the parts of all outputs, then of each output alone."""
+        kinds = PARTS * len(y)
+        found = [self.forecast(regime, k) for k in range(len(kinds))]
+        each = np.empty(len(kinds))
+        for k, (kind, (_, loc, scale, _)) in enumerate(zip(kinds, found, strict=True)):
+            df = TAILS if kind.heavy else 2 * regime["alpha"]
+            each[k] = density(y[regime["parts"][k][4]], loc, scale, df, kind.skew)
+        weights = np.exp([part[3] for part in regime["parts"]])
+        means = [
+            mean(loc, scale, kind.skew)
+            for kind, (_, loc, scale, _) in zip(kinds, found, strict=True)
+        ]
+        sums = [(weights * values).reshape(-1, MANY).sum(1) for values in (each, means)]
+        return found, each, *sums
 
     def absorb(self, regime, y, found, each, inlier):
         """Have the parts learn; returns how far the label is believed, by output."""
         weights = np.exp([part[3] for part in regime["parts"]])
-        sums = (weights * each).reshape(-1, 6).sum(1)
-        told = weights * each / sums.repeat(6)
+        sums = (weights * each).reshape(-1, MANY).sum(1)
+        told = weights * each / sums.repeat(MANY)
         odds = min(inlier / (1 - inlier) if inlier < 1 else np.inf, MOST_ODDS)
-        odds = odds * each / sums.repeat(6)
+        odds = odds * each / sums.repeat(MANY)
         share = odds / (1 + odds)
         for k, (f, loc, scale, variance) in enumerate(found):
-            part, error = regime["parts"][k], y[regime["parts"][k][4]] - loc
-            if k % 6 >= 3:
-                share[k] *= min(1, (TAILS + 1) / (TAILS + (error / scale) ** 2))
+            part, kind = regime["parts"][k], PARTS[k % MANY]
+            error = y[part[4]] - loc
+            if kind.heavy:
+                side = kind.skew if error >= 0 else 1 / kind.skew
+                z = error / (scale * side)
+                share[k] *= min(1, (TAILS + 1) / (TAILS + z**2)) / side**2
             # The error of a bounded forecast moves the mean as if it was the regression's.
             target = np.linalg.solve(part[0], part[1]) @ f + error
             part[0], part[1] = (
@@ -138,7 +185,7 @@ class Belief:
         regime["alpha"] += inlier / 2
         if regime["origin"] is None:
             regime["origin"] = self.time
-        return (told * share).reshape(-1, 6).sum(1)
+        return (told * np.minimum(share, 1)).reshape(-1, MANY).sum(1)
 
     def believe(self, y, posterior, shares, expected):
         """Take the posterior, and the label as it is believed for a lag."""

@@ -149,7 +149,7 @@ def predict(
             _known(model.noise[o], gram, block)
         _in_units(model.y_offset[o], model.y_scale[o], block)
         if model.noisy:
-            student_t.finish(1, 1, 1, block)
+            student_t.finish(1, student_t.ALONE, block)
         else:
             block[SQUARE, block.shape[1] - 1] *= OUTLIER_SPREAD
 
@@ -190,7 +190,9 @@ def score(model: Alpaca, number: Floats, own: Floats, params: Floats, each: Floa
         block = params[2 * d + BLOCK * o : 2 * d + BLOCK * (o + 1)]
         y, density = number[LABEL + o], block[DENSITY]
         if model.noisy:
-            student_t.densities(y, block[HALF : INVERSE + 1], block[LOC], block[SQUARE], density)
+            student_t.densities(
+                y, block[HALF : INVERSE + 1], block[LOC], block[SQUARE], 1.0, density
+            )
         else:
             _normal_densities(y, block[LOC], block[SQUARE], density)
         _add_multiple(1.0, density, each)
@@ -299,7 +301,7 @@ def summarise(
     for o in range(d):
         block = params[2 * d + BLOCK * o : 2 * d + BLOCK * (o + 1)]
         if model.noisy:
-            student_t.describe(1, 1, 1, block)
+            student_t.describe(1, student_t.ALONE, block)
             arithmetic.copy(block[0], params[o])
             arithmetic.copy(block[1], params[d + o])
         else:
@@ -308,7 +310,7 @@ def summarise(
     mixture.moments(chance, params[:d], params[d : 2 * d], chance.shape[0], out)
     for o in range(d):
         block = params[2 * d + BLOCK * o : 2 * d + BLOCK * (o + 1)]
-        n = student_t.gather(1, 1, 1, 0, chance, block, spare)
+        n = student_t.gather(1, student_t.ALONE, 0, chance, block, spare)
         if model.noisy:
             mixture.tabulate(spare, n)
         student_t.marginal(d, o, family, number, levels, spare, n, out)

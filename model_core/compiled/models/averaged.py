@@ -8,9 +8,10 @@ from model_core.compiled import LABEL, arithmetic, mixture, step
 from model_core.compiled.jit import Floats, compiled, implements, whole
 from model_core.compiled.models import lags, student_t
 from model_core.upm import averaged
-from model_core.upm.averaged import KINDS, UNIT
+from model_core.upm.averaged import KINDS, LAG, LINE, UNIT
 
-LINE, LAG = 1, 2  # among the kinds
+PARTS = len(KINDS)
+NOISE = student_t.Noise((1.0,) * PARTS, PARTS)
 SINGULAR = 1e-14  # least determinant, as a share of what it is the difference to
 
 
@@ -26,16 +27,16 @@ class Averaged(NamedTuple):
     kept: int
     params: int
     statistics: int = 6
-    parts: int = KINDS
+    parts: int = PARTS
     outliers: int = 1
     spare: int = mixture.FIELDS
 
 
 def of(model: averaged.Averaged) -> Averaged:
     """Dimensions of a model."""
-    kept = rows_of(model.y_dim, KINDS)
-    params = student_t.rows_of(model.y_dim, KINDS, 1)
-    return Averaged(model.y_dim, kept + 2 * KINDS * model.y_dim, kept, params)
+    kept = rows_of(model.y_dim, PARTS)
+    params = student_t.rows_of(model.y_dim, NOISE)
+    return Averaged(model.y_dim, kept + 2 * PARTS * model.y_dim, kept, params)
 
 
 def rows_of(outputs: int, parts: int) -> int:
@@ -53,26 +54,29 @@ def predict(
     params: Floats,
 ) -> None:
     """Average of three Student-t."""
-    regress(model.outputs, KINDS, 1, context, own, params)
-    student_t.finish(model.outputs, KINDS, 1, params)
+    regress(model.outputs, KINDS, NOISE, context, own, params)
+    student_t.finish(model.outputs, NOISE, params)
 
 
 @compiled
 def regress(
-    outputs: int, parts: int, groups: int, context: Floats, own: Floats, params: Floats
+    outputs: int,
+    kinds: tuple[int, ...],
+    noise: student_t.Noise,
+    context: Floats,
+    own: Floats,
+    params: Floats,
 ) -> None:
-    """Fill half the degrees of freedom, locations, squared scales and log weights.
-
-    parts: so many, of the three kinds over and over.
-    """
-    d, size = outputs, parts * outputs
+    """Fill half the degrees of freedom, locations, squared scales and log weights."""
+    parts, d = len(kinds), outputs
+    size = parts * outputs
     alpha, origin = own[5 * size], own[7 * size + 1]
-    first, n = 2 * d + student_t.FREEDOM * groups, whole(alpha)
+    first, n = student_t.before_locations(d, noise), whole(alpha)
     arithmetic.copy(alpha, params[2 * d])
     for o in range(d):
         lag = context[1 + 4 * d + o]
         for part in range(parts):
-            k, kind = o * parts + part, part % KINDS
+            k, kind = o * parts + part, kinds[part]
             u = own[7 * size + 2 + k]
             arithmetic.fill(u, lag if kind == LAG else 0.0)
             if kind == LINE:
@@ -107,7 +111,7 @@ def _forecast(mean: Floats, precision: Floats, u: Floats, loc: Floats, variance:
 @implements(step.score, Averaged)
 def score(model: Averaged, number: Floats, own: Floats, params: Floats, each: Floats) -> None:
     """Log density of all outputs."""
-    student_t.log_density(model.outputs, KINDS, 1, number, params, each)
+    student_t.log_density(model.outputs, NOISE, number, params, each)
 
 
 @implements(step.learn, Averaged)
@@ -117,14 +121,13 @@ def learn(
     """Conjugate update of the three, and of their probabilities."""
     n = model.outputs
     # Means and variances are not needed any more.
-    update(n, KINDS, 1, number, context[0], share, -1, own, params, params[0], params[n])
+    update(n, NOISE, number, context[0], share, -1, own, params, params[0], params[n])
 
 
 @compiled
 def update(
     outputs: int,
-    parts: int,
-    groups: int,
+    noise: student_t.Noise,
     number: Floats,
     now: float,
     share: Floats,
@@ -139,9 +142,10 @@ def update(
     shares: first row of `params` with the share of each part; below 0: each learns as much as its
     regime. told, rest: rows to work in.
     """
-    d, size = outputs, parts * outputs
+    d, parts = outputs, len(noise.skews)
+    size = parts * outputs
     alpha, origin = own[5 * size], own[7 * size + 1]
-    first, n = 2 * d + student_t.FREEDOM * groups, whole(share)
+    first, n = student_t.before_locations(d, noise), whole(share)
     _log_shares(share, told, rest)
     for o in range(d):
         evidence, y = params[first + 4 * size + o], number[LABEL + o]
@@ -219,4 +223,4 @@ def summarise(
     out: Floats,
 ) -> None:
     """As any mixture of Student-t."""
-    student_t.summarise(model.outputs, KINDS, 1, number, chance, params, levels, spare, out)
+    student_t.summarise(model.outputs, NOISE, number, chance, params, levels, spare, out)

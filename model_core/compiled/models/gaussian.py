@@ -26,7 +26,7 @@ class Gaussian(NamedTuple):
 def of(model: conjugate.Gaussian) -> Gaussian:
     """Dimensions of a model."""
     rows = 2 * model.y_dim + 2
-    return Gaussian(model.y_dim, rows, rows, student_t.rows_of(model.y_dim, 1, 1))
+    return Gaussian(model.y_dim, rows, rows, student_t.rows_of(model.y_dim, student_t.ALONE))
 
 
 @implements(step.predict, Gaussian)
@@ -54,13 +54,13 @@ def _predict(outputs: int, own: Floats, params: Floats) -> None:
         for i in range(n):
             loc[i] = mean[i]
             square[i] = beta[i] * (kappa[i] + 1.0) / (alpha[i] * kappa[i])
-    student_t.finish(outputs, 1, 1, params)
+    student_t.finish(outputs, student_t.ALONE, params)
 
 
 @implements(step.score, Gaussian)
 def score(model: Gaussian, number: Floats, own: Floats, params: Floats, each: Floats) -> None:
     """Log density of all outputs."""
-    student_t.log_density(model.outputs, 1, 1, number, params, each)
+    student_t.log_density(model.outputs, student_t.ALONE, number, params, each)
 
 
 @implements(step.learn, Gaussian)
@@ -103,4 +103,4 @@ def summarise(
     out: Floats,
 ) -> None:
     """As any mixture of Student-t."""
-    student_t.summarise(model.outputs, 1, 1, number, chance, params, levels, spare, out)
+    student_t.summarise(model.outputs, student_t.ALONE, number, chance, params, levels, spare, out)

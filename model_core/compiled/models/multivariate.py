@@ -39,7 +39,7 @@ def of(model: multivariate.Multivariate) -> Multivariate | None:
     rows = d + 2 + d * d
     if d > MOST_OUTPUTS:
         return None
-    return Multivariate(d, rows, rows, student_t.rows_of(d, 1, 1) + d * d + 2)
+    return Multivariate(d, rows, rows, student_t.rows_of(d, student_t.ALONE) + d * d + 2)
 
 
 @implements(step.predict, Multivariate)
@@ -71,7 +71,7 @@ def _predict(outputs: int, own: Floats, params: Floats) -> None:
         for i in range(n):
             square[i] = psi[o * d + o, i] * spread[i]
     _factorise(d, psi, factor, params[own_at + d * d + 1])
-    student_t.finish(d, 1, 1, params)
+    student_t.finish(d, student_t.ALONE, params)
     spread[n - 1] *= OUTLIER_SPREAD
 
 
@@ -209,7 +209,7 @@ def summarise(
 ) -> None:
     """Marginals as any mixture of Student-t; the covariance within hypotheses beside them."""
     d = model.outputs
-    student_t.summarise(d, 1, 1, number, chance, params, levels, spare, out)
+    student_t.summarise(d, student_t.ALONE, number, chance, params, levels, spare, out)
     _within(d, chance, params, spare[0], out)
 
 

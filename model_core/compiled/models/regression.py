@@ -47,7 +47,7 @@ def of(model: linear.Linear | linear.Autoregressive) -> Regression | None:
     if size > MOST_FEATURES:
         return None
     kept = size * d + size * size + 2 * d + trend
-    rows, params = kept + 2 * size + 1, student_t.rows_of(d, 1, 1)
+    rows, params = kept + 2 * size + 1, student_t.rows_of(d, student_t.ALONE)
     return Regression(
         d, rows, kept, params, 4 + trend, size, model.x_dim, int(past), order, trend, season
     )
@@ -138,7 +138,7 @@ def _predict(
             add_product(own[a * d + o], features[a], loc)
         for i in range(n):
             square[i] = (1.0 + gram[i]) * (beta[i] / own_alpha[i])
-    student_t.finish(d, 1, 1, params)
+    student_t.finish(d, student_t.ALONE, params)
 
 
 @compiled
@@ -151,7 +151,7 @@ def add_product(left: Floats, right: Floats, out: Floats) -> None:
 @implements(step.score, Regression)
 def score(model: Regression, number: Floats, own: Floats, params: Floats, each: Floats) -> None:
     """Log density of all outputs."""
-    student_t.log_density(model.outputs, 1, 1, number, params, each)
+    student_t.log_density(model.outputs, student_t.ALONE, number, params, each)
 
 
 @implements(step.learn, Regression)
@@ -232,4 +232,4 @@ def summarise(
     out: Floats,
 ) -> None:
     """As any mixture of Student-t."""
-    student_t.summarise(model.outputs, 1, 1, number, chance, params, levels, spare, out)
+    student_t.summarise(model.outputs, student_t.ALONE, number, chance, params, levels, spare, out)

@@ -10,13 +10,17 @@ from model_core.compiled.belief import CHANCE, MASS, SHARE
 from model_core.compiled.jit import Floats, compiled, implements, inlined, whole
 from model_core.compiled.models import averaged, student_t, walk
 from model_core.upm import robust_averaged
-from model_core.upm.averaged import KINDS
 from model_core.upm.base import FARTHEST
-from model_core.upm.robust_averaged import FAR_AHEAD, MOST_ODDS, REACH, TAILS
+from model_core.upm.robust_averaged import FAR_AHEAD, MOST_ODDS, NORMAL, REACH, TAILS
 from model_core.upm.walk import TAILS as TAILS_OF_WALK
 
-PARTS = 2 * KINDS
-GROUPS = 2  # of degrees of freedom: normal noise, heavy tails
+KINDS = robust_averaged.RobustAveraged.kinds
+PARTS = len(KINDS)
+NOISE = student_t.Noise(robust_averaged.RobustAveraged.skews, NORMAL)
+# Mean size of a Student-t of TAILS degrees of freedom, as all have that are skewed.
+SIZE = 2 * math.exp(math.lgamma(TAILS / 2 + 0.5) - math.lgamma(TAILS / 2))
+SIZE *= math.sqrt(TAILS / math.pi) / (TAILS - 1)
+NOTHING = -700.0  # log weight of a part that the walk has not
 
 
 class RobustAveraged(NamedTuple):
@@ -39,7 +43,7 @@ class RobustAveraged(NamedTuple):
 def of(model: robust_averaged.RobustAveraged) -> RobustAveraged:
     """Dimensions of a model."""
     d, kept = model.y_dim, averaged.rows_of(model.y_dim, PARTS)
-    params = student_t.rows_of(d, PARTS, GROUPS) + PARTS * d + d + 1
+    params = student_t.rows_of(d, NOISE) + PARTS * d + d + 1
     return RobustAveraged(d, kept + 2 * PARTS * d, kept, params)
 
 
@@ -52,14 +56,11 @@ def predict(
     own: Floats,
     params: Floats,
 ) -> None:
-    """Average of six Student-t, and the walk."""
-    averaged.regress(model.outputs, PARTS, GROUPS, context, own, params)
+    """Average of the parts, and the walk."""
+    averaged.regress(model.outputs, KINDS, NOISE, context, own, params)
     _bound(model.outputs, context, params)
     _walk(model.outputs, context, params)
-    student_t.finish(model.outputs, PARTS, GROUPS, params)
-    first, at = student_t.weights_of(model.outputs, PARTS, GROUPS), whole(params[0]) - 2
-    for k in range(PARTS * model.outputs):  # its parts are one
-        params[first + k, at] = 1.0 if k % PARTS == 0 else 0.0
+    student_t.finish(model.outputs, NOISE, params)
 
 
 @inlined
@@ -72,7 +73,7 @@ def shares_of(outputs: int, params: Floats) -> int:
 @compiled
 def _bound(outputs: int, context: Floats, params: Floats) -> None:
     """Locations near the labels' range, but for the outliers'; freedom of heavy tails."""
-    d, first = outputs, 2 * outputs + student_t.FREEDOM * GROUPS
+    d, first = outputs, student_t.before_locations(outputs, NOISE)
     half, heavy = params[2 * d], params[2 * d + student_t.FREEDOM]
     n = whole(half)
     for i in range(n):
@@ -89,13 +90,13 @@ def _bound(outputs: int, context: Floats, params: Floats) -> None:
 
 @compiled
 def _walk(outputs: int, context: Floats, params: Floats) -> None:
-    """The walk's forecast as all parts of the column before the last."""
+    """The walk's forecast in the column before the last, whose first part is all of it."""
     d, size = outputs, PARTS * outputs
-    first, at = 2 * d + student_t.FREEDOM * GROUPS, whole(params[0]) - 2
+    first, at = student_t.before_locations(d, NOISE), whole(params[0]) - 2
     kept = context[1 + 5 * d :]
     params[params.shape[0] - 1, 0] = kept[walk.WEIGHT]
-    for group in range(GROUPS):
-        params[2 * d + student_t.FREEDOM * group, at] = 0.5 * TAILS_OF_WALK
+    for group in range(2 * d, first, student_t.FREEDOM):
+        params[group, at] = 0.5 * TAILS_OF_WALK
     for o in range(d):
         scale = context[1 + d + o]
         loc = context[1 + o] + scale * walk.location(kept, d, o)
@@ -103,7 +104,7 @@ def _walk(outputs: int, context: Floats, params: Floats) -> None:
         for k in range(o * PARTS, (o + 1) * PARTS):
             params[first + k, at] = loc
             params[first + size + k, at] = square
-            params[first + 3 * size + k, at] = -math.log(PARTS)
+            params[first + 3 * size + k, at] = 0.0 if k % PARTS == 0 else NOTHING
 
 
 @implements(step.mix, RobustAveraged)
@@ -121,7 +122,7 @@ def mix(model: RobustAveraged, rate: float, params: Floats, work: Floats) -> Non
 @implements(step.score, RobustAveraged)
 def score(model: RobustAveraged, number: Floats, own: Floats, params: Floats, each: Floats) -> None:
     """Log density of all outputs."""
-    student_t.log_density(model.outputs, PARTS, GROUPS, number, params, each)
+    student_t.log_density(model.outputs, NOISE, number, params, each)
 
 
 @implements(step.believe, RobustAveraged)
@@ -131,7 +132,7 @@ def believe(
     """`v y + (1 - v) m` in rows at the end of `params`; returns the score with the walk."""
     _believe(model.outputs, number, work, params)
     last, d, size = params.shape[0] - 1, model.outputs, PARTS * model.outputs
-    first, n = 2 * d + student_t.FREEDOM * GROUPS + 4 * size, whole(work[CHANCE])
+    first, n = student_t.before_locations(d, NOISE) + 4 * size, whole(work[CHANCE])
     density, weight = 0.0, params[last, 0]
     for o in range(d):
         density += params[first + o, n - 2]
@@ -142,9 +143,9 @@ def believe(
 @compiled
 def _believe(outputs: int, number: Floats, work: Floats, params: Floats) -> None:
     d, size = outputs, PARTS * outputs
-    first, n = 2 * d + student_t.FREEDOM * GROUPS, whole(work[CHANCE])
+    first, n = student_t.before_locations(d, NOISE), whole(work[CHANCE])
     chance, mass, whole_chance = work[CHANCE], work[MASS], 0.0
-    weights = student_t.weights_of(d, PARTS, GROUPS)
+    weights = student_t.weights_of(d, NOISE)
     for i in range(n - 2):  # hypotheses alone: neither the walk nor outliers
         whole_chance += chance[i]
     for o in range(d):
@@ -153,20 +154,33 @@ def _believe(outputs: int, number: Floats, work: Floats, params: Floats) -> None
         for k in range(o * PARTS, (o + 1) * PARTS):
             loc, square, log_weight = params[first + k], params[first + size + k], first + 3 * size
             density, each = params[first + 2 * size + k], params[shares_of(d, params) + k]
-            tails = TAILS if k % PARTS >= KINDS else 0.0
+            tails, skew = TAILS if k % PARTS >= NORMAL else 0.0, NOISE.skews[k % PARTS]
+            offset = SIZE * (skew - 1.0 / skew)  # of its mean, in scales
             _share(y, work[SHARE], loc, square, density, params[log_weight + k], evidence, tails,
-                   each)  # fmt: skip
+                   skew, each)  # fmt: skip
             weight, told = params[weights + k], params[weights + size + k]
+            forecast += _expected(chance, weight, loc, square, offset, n - 2)
             for i in range(n - 2):
-                if chance[i] > 0:
-                    forecast += chance[i] * weight[i] * loc[i]
                 if mass[i] > 0:
-                    share += mass[i] * told[i] * each[i]
+                    share += mass[i] * told[i] * min(each[i], 1.0)
         forecast /= whole_chance
         believed = forecast + share * (y - forecast)
         if share >= 0.5:
             believed = y - (y - forecast) * (1.0 - share)
         params[params.shape[0] - 1 - d + o, 0] = believed
+
+
+@compiled
+def _expected(
+    chance: Floats, weight: Floats, loc: Floats, square: Floats, offset: float, n: int
+) -> float:
+    """Sum of a part's means with weights; offset: of the means from the locations, in scales."""
+    total = 0.0
+    for i in range(n):
+        if chance[i] > 0:
+            mean = loc[i] + (offset * math.sqrt(square[i]) if offset != 0.0 else 0.0)
+            total += chance[i] * weight[i] * mean
+    return total
 
 
 @compiled
@@ -179,9 +193,11 @@ def _share(
     log_weight: Floats,
     evidence: Floats,
     tails: float,
+    skew: float,
     out: Floats,
 ) -> None:
     """How much of a label a part learns; density: with its log weight; tails: 0 for a normal."""
+    below, above = skew * skew, 1.0 / (skew * skew)
     for i in range(whole(share)):
         lead = density[i] - log_weight[i] - evidence[i]
         out[i] = arithmetic.exp(lead if lead < FAR_AHEAD else FAR_AHEAD)
@@ -191,9 +207,10 @@ def _share(
             odds = share[i] / rest
         odds *= out[i]
         error, precise = y - loc[i], 1.0
+        side = below if error < 0 else above
         if tails > 0:
-            precise = (tails + 1.0) / (tails + error * error / square[i])
-        out[i] = odds / (1.0 + odds) * (precise if precise < 1.0 else 1.0)
+            precise = (tails + 1.0) / (tails + side * (error * error) / square[i])
+        out[i] = odds / (1.0 + odds) * ((precise if precise < 1.0 else 1.0) * side)
 
 
 @implements(step.learn, RobustAveraged)
@@ -205,13 +222,12 @@ def learn(
     own: Floats,
     params: Floats,
 ) -> None:
-    """Conjugate update of the six, and of their probabilities."""
+    """Conjugate update of the parts, and of their probabilities."""
     d = model.outputs
     # Means and variances are not needed any more.
     averaged.update(
         d,
-        PARTS,
-        GROUPS,
+        NOISE,
         number,
         context[0],
         share,
@@ -258,4 +274,4 @@ def summarise(
     out: Floats,
 ) -> None:
     """As any mixture of Student-t."""
-    student_t.summarise(model.outputs, PARTS, GROUPS, number, chance, params, levels, spare, out)
+    student_t.summarise(model.outputs, NOISE, number, chance, params, levels, spare, out)

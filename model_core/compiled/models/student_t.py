@@ -1,14 +1,17 @@
 """Predictives that are Student-t, or averages of several of them, of independent outputs.
 
 Rows of `params` for `d` outputs of `P` parts: means and variances (d each); half the degrees of
-freedom and what log densities at zero are made of (FREEDOM), for each of as many groups as the
-parts are divided into evenly; then d P each: locations, squared scales, log densities of the label
+freedom and what log densities at zero are made of (FREEDOM), for the parts of normal noise and for
+the others, if there are any; then d P each: locations, squared scales, log densities of the label
 (with the log weight), log weights; and of several parts the label's log densities together (d),
 the weights and the probabilities of the parts given the label (d P each). The last column is the
 prior's.
 """
 
 from __future__ import annotations
+
+import math
+from typing import NamedTuple
 
 import numpy as np
 
@@ -20,58 +23,84 @@ from model_core.upm.conjugate import OUTLIER_SPREAD
 # Rows of what depends on the degrees of freedom alone: half of them; the log density at zero with
 # unit scale, less half the logarithm of the next row until `describe` adds it; 1 / degrees.
 HALF, NORM, FACTOR, INVERSE, FREEDOM = range(5)
+KINKED = 1e-2  # times it, where densities have kinks
 TOLERANCE = 1e-4  # of a quantile's last step, in scales; its error is of the third order
 
 
-def rows_of(outputs: int, parts: int, groups: int) -> int:
+class Noise(NamedTuple):
+    """Of the parts of each output.
+
+    skews: of each, see `components.SkewedT`. normal: the first parts, which have the degrees of
+    freedom of the first group.
+    """
+
+    skews: tuple[float, ...] = (1.0,)
+    normal: int = 1
+
+
+ALONE = Noise()  # of one part
+
+
+@inlined
+def before_locations(outputs: int, noise: Noise) -> int:
+    """First row of the locations."""
+    return 2 * outputs + (FREEDOM if noise.normal == len(noise.skews) else 2 * FREEDOM)
+
+
+def rows_of(outputs: int, noise: Noise) -> int:
     """Rows of `params`."""
+    parts = len(noise.skews)
+    groups = 1 if noise.normal == parts else 2
     several = outputs + 2 * outputs * parts if parts > 1 else 0
     return 2 * outputs + FREEDOM * groups + 4 * outputs * parts + several
 
 
 @inlined
-def weights_of(outputs: int, parts: int, groups: int) -> int:
+def weights_of(outputs: int, noise: Noise) -> int:
     """First row of the weights of several parts; those given the label follow."""
-    return 3 * outputs + FREEDOM * groups + 4 * outputs * parts
+    return before_locations(outputs, noise) + outputs + 4 * outputs * len(noise.skews)
 
 
 @inlined
-def freedom_of(outputs: int, parts: int, groups: int, k: int) -> int:
+def freedom_of(outputs: int, noise: Noise, k: int) -> int:
     """First row of FREEDOM of a part, counted over all outputs."""
-    return 2 * outputs + FREEDOM * (k % parts * groups // parts)
+    return 2 * outputs + (FREEDOM if k % len(noise.skews) >= noise.normal else 0)
 
 
 @compiled
-def finish(outputs: int, parts: int, groups: int, params: Floats) -> None:
+def finish(outputs: int, noise: Noise, params: Floats) -> None:
     """Norms, weights and the outliers' scales, once the rest is there."""
-    for group in range(groups):
-        first = 2 * outputs + FREEDOM * group
+    parts, locations = len(noise.skews), before_locations(outputs, noise)
+    for first in range(2 * outputs, locations, FREEDOM):
         half, norm, factor = params[first + HALF], params[first + NORM], params[first + FACTOR]
         inverse, n = params[first + INVERSE], whole(half)
         for i in range(n):
             norm[i], factor[i], inverse[i] = arithmetic.student_t_norm(half[i])
     n = whole(params[0])
-    squares = 2 * outputs + FREEDOM * groups + outputs * parts
+    squares = locations + outputs * parts
     for k in range(outputs * parts):
         params[squares + k, n - 1] *= OUTLIER_SPREAD
     if parts > 1:
-        at = weights_of(outputs, parts, groups)
+        at = weights_of(outputs, noise)
         for k in range(outputs * parts):
             arithmetic.exp_of(params[squares + 2 * outputs * parts + k], 0.0, params[at + k], n)
 
 
 @compiled
-def densities(y: float, freedom: Floats, loc: Floats, square: Floats, out: Floats) -> None:
+def densities(
+    y: float, freedom: Floats, loc: Floats, square: Floats, skew: float, out: Floats
+) -> None:
     """Log densities of one label, by the rows of `params`; freedom: those of FREEDOM."""
     half, norm, factor, inverse = freedom[HALF], freedom[NORM], freedom[FACTOR], freedom[INVERSE]
-    n = whole(out)
+    n, below, above = whole(out), skew * skew, 1.0 / (skew * skew)
+    height = math.log(2.0 / (skew + 1.0 / skew))
     for i in range(n):
         error, scale = y - loc[i], 1.0 / square[i]
-        far = arithmetic.log1p(error * error * scale * inverse[i])
+        far = error * error * scale * inverse[i] * (below if error < 0 else above)
         # One logarithm for those of the norm and of the scale.
-        out[i] = 0.5 * arithmetic.log(factor[i] * scale) - (half[i] + 0.5) * far
+        out[i] = 0.5 * arithmetic.log(factor[i] * scale) - (half[i] + 0.5) * arithmetic.log1p(far)
     for i in range(n):
-        out[i] += norm[i]
+        out[i] += norm[i] + height
 
 
 @compiled
@@ -123,18 +152,17 @@ def _explain(densities: Floats, top: Floats, out: Floats, told: Floats) -> None:
 
 
 @compiled
-def log_density(
-    outputs: int, parts: int, groups: int, number: Floats, params: Floats, each: Floats
-) -> None:
+def log_density(outputs: int, noise: Noise, number: Floats, params: Floats, each: Floats) -> None:
     """Fill the label's log densities, of every part and together."""
-    first, size = 2 * outputs + FREEDOM * groups, outputs * parts
+    parts = len(noise.skews)
+    first, size = before_locations(outputs, noise), outputs * parts
     arithmetic.fill(each, 0.0)
     for o in range(outputs):
         for k in range(o * parts, o * parts + parts):
             loc, square = params[first + k], params[first + size + k]
-            own, at = params[first + 2 * size + k], freedom_of(outputs, parts, groups, k)
-            freedom = params[at : at + FREEDOM]
-            densities(number[LABEL + o], freedom, loc, square, own)
+            own, at = params[first + 2 * size + k], freedom_of(outputs, noise, k)
+            freedom, skew = params[at : at + FREEDOM], noise.skews[k - o * parts]
+            densities(number[LABEL + o], freedom, loc, square, skew, own)
             if parts == 1:
                 _add(each, own, each)
             else:
@@ -142,54 +170,75 @@ def log_density(
         if parts > 1:
             at = first + 2 * size + o * parts
             together = params[first + 4 * size + o]
-            told = weights_of(outputs, parts, groups) + (outputs + o) * parts
+            told = weights_of(outputs, noise) + (outputs + o) * parts
             own, top = params[at : at + parts], params[o]  # its mean comes later
             _explain(own, top, together, params[told : told + parts])
             _add(each, together, each)
 
 
 @compiled
-def describe(outputs: int, parts: int, groups: int, params: Floats) -> None:
+def describe(outputs: int, noise: Noise, params: Floats) -> None:
     """Fill norms, means and variances of each hypothesis; inf where a variance does not exist."""
     n = whole(params[0])
-    for group in range(groups):
-        first = 2 * outputs + FREEDOM * group
+    for first in range(2 * outputs, before_locations(outputs, noise), FREEDOM):
         norm, factor = params[first + NORM], params[first + FACTOR]
         for i in range(n):
             norm[i] += 0.5 * arithmetic.log(factor[i])
     for o in range(outputs):
-        _average_means(outputs, parts, groups, o, params)
-        _average_variances(outputs, parts, groups, o, params)
+        _average_means(outputs, noise, o, params)
+        _average_variances(outputs, noise, o, params)
 
 
 @compiled
-def _average_means(outputs: int, parts: int, groups: int, o: int, params: Floats) -> None:
-    first, at = 2 * outputs + FREEDOM * groups, weights_of(outputs, parts, groups)
-    mean = params[o]
+def _average_means(outputs: int, noise: Noise, o: int, params: Floats) -> None:
+    parts, first = len(noise.skews), before_locations(outputs, noise)
+    mean, at, size = params[o], weights_of(outputs, noise), outputs * parts
     for k in range(o * parts, o * parts + parts):
         loc, weight = params[first + k], params[at + k if parts > 1 else o]
         for i in range(whole(mean)):
             share = weight[i] if parts > 1 else 1.0
             mean[i] = share * loc[i] + (mean[i] if k > o * parts else 0.0)
+        skew = noise.skews[k - o * parts]
+        if skew == 1.0:
+            continue
+        group, square = freedom_of(outputs, noise, k), params[first + size + k]
+        half, norm = params[group + HALF], params[group + NORM]
+        for i in range(whole(mean)):
+            mean[i] += weight[i] * math.sqrt(square[i]) * _offset(half[i], norm[i], skew)
+
+
+@inlined
+def _offset(half: float, norm: float, skew: float) -> float:
+    """Mean less mode of a Student-t with a skew, in scales."""
+    size = arithmetic.exp(norm) * 2.0 * half / (half - 0.5)
+    return size * (skew - 1.0 / skew)
 
 
 @compiled
-def _average_variances(outputs: int, parts: int, groups: int, o: int, params: Floats) -> None:
-    first, size = 2 * outputs + FREEDOM * groups, outputs * parts
-    mean, variance = params[o], params[outputs + o]
-    at = weights_of(outputs, parts, groups)
+def _average_variances(outputs: int, noise: Noise, o: int, params: Floats) -> None:
+    parts, first = len(noise.skews), before_locations(outputs, noise)
+    mean, variance, size = params[o], params[outputs + o], outputs * parts
+    at = weights_of(outputs, noise)
     for k in range(o * parts, o * parts + parts):
         loc, weight = params[first + k], params[at + k if parts > 1 else o]
-        square, half = (
+        group, square, skew = (
+            freedom_of(outputs, noise, k),
             params[first + size + k],
-            params[freedom_of(outputs, parts, groups, k) + HALF],
+            noise.skews[k - o * parts],
         )
+        half, norm = params[group + HALF], params[group + NORM]
+        wide = skew * skew - 1.0 + 1.0 / (skew * skew)
         for i in range(whole(mean)):
-            share = weight[i] if parts > 1 else 1.0
-            own = (loc[i] - mean[i]) * (loc[i] - mean[i]) + square[i] * half[i] / (half[i] - 1)
-            variance[i] = share * own + (variance[i] if k > o * parts else 0.0)
-    for group in range(groups):
-        half = params[2 * outputs + FREEDOM * group + HALF]
+            share, offset = weight[i] if parts > 1 else 1.0, 0.0
+            if skew != 1.0:
+                offset = _offset(half[i], norm[i], skew)
+            apart = loc[i] + offset * math.sqrt(square[i]) - mean[i]
+            within = wide * half[i] / (half[i] - 1) - offset * offset
+            variance[i] = share * (apart * apart + square[i] * within) + (
+                variance[i] if k > o * parts else 0.0
+            )
+    for first in range(2 * outputs, before_locations(outputs, noise), FREEDOM):
+        half = params[first + HALF]
         for i in range(whole(mean)):
             variance[i] = variance[i] if half[i] > 1.0 else INF
 
@@ -197,21 +246,20 @@ def _average_variances(outputs: int, parts: int, groups: int, o: int, params: Fl
 @compiled
 def gather(
     outputs: int,
-    parts: int,
-    groups: int,
+    noise: Noise,
     output: int,
     chance: Floats,
     params: Floats,
     out: Floats,
 ) -> int:
     """Components of one output that have a weight, filled up; returns how many."""
-    first, size, n = 2 * outputs + FREEDOM * groups, outputs * parts, 0
-    share = out[mixture.LEVEL]  # filled by `tabulate`, later
-    weights = weights_of(outputs, parts, groups)
+    parts, first, n = len(noise.skews), before_locations(outputs, noise), 0
+    size, share = outputs * parts, out[mixture.LEVEL]  # filled by `tabulate`, later
+    weights = weights_of(outputs, noise)
     for k in range(output * parts, output * parts + parts):
         loc, square = params[first + k], params[first + size + k]
         weight = params[weights + k if parts > 1 else output]
-        at = freedom_of(outputs, parts, groups, k)
+        at, skew = freedom_of(outputs, noise, k), noise.skews[k - output * parts]
         half, norm = params[at + HALF], params[at + NORM]
         for i in range(whole(chance)):
             share[i] = chance[i] * weight[i] if parts > 1 else chance[i]
@@ -222,6 +270,7 @@ def gather(
                 out[mixture.INVERSE, n] = square[i]
                 out[mixture.HALF, n] = half[i]
                 out[mixture.NORM, n] = norm[i]
+                out[mixture.SKEW, n] = skew
                 n += 1
     mixture.fill_up(out, n)
     inverse = out[mixture.INVERSE]
@@ -234,8 +283,7 @@ def gather(
 @compiled
 def summarise(
     outputs: int,
-    parts: int,
-    groups: int,
+    noise: Noise,
     number: Floats,
     chance: Floats,
     params: Floats,
@@ -244,13 +292,14 @@ def summarise(
     out: Floats,
 ) -> None:
     """Mean, covariance, the label's cumulative probability (twice) and quantiles."""
-    describe(outputs, parts, groups, params)
+    describe(outputs, noise, params)
+    family = mixture.STUDENT_T if noise.normal == len(noise.skews) else mixture.SKEWED_T
     n = chance.shape[0]
     mixture.moments(chance, params[:outputs], params[outputs : 2 * outputs], n, out)
     for o in range(outputs):
-        n = gather(outputs, parts, groups, o, chance, params, spare)
+        n = gather(outputs, noise, o, chance, params, spare)
         mixture.tabulate(spare, n)
-        marginal(outputs, o, mixture.STUDENT_T, number, levels, spare, n, out)
+        marginal(outputs, o, family, number, levels, spare, n, out)
 
 
 @compiled
@@ -272,4 +321,5 @@ def marginal(
     out[first + output] = cdf
     out[first + outputs + output] = cdf
     at = first + 2 * outputs + output * count
-    mixture.quantiles(levels, out[output], TOLERANCE, components, n, family, out[at : at + count])
+    tolerance = TOLERANCE * KINKED if family == mixture.SKEWED_T else TOLERANCE
+    mixture.quantiles(levels, out[output], tolerance, components, n, family, out[at : at + count])
