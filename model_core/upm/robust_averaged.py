@@ -1,7 +1,7 @@
 """The averaged model with noise of heavy tails among what it averages, and bounded forecasts.
 
-Beside the level, the line and the autoregression of `averaged`, whose noise is normal, the same
-three with noise of heavy tails: a Student-t of `TAILS` degrees of freedom at most, as a normal
+Beside the level, the line and the autoregression of `averaged`, whose noise is normal, a level and
+an autoregression with noise of heavy tails: a Student-t of `TAILS` degrees of freedom at most, as a normal
 whose variance is drawn anew for each label. Given the label, the expected precision of that
 variance is
 
@@ -11,11 +11,10 @@ in place of the inlier responsibility `w` (iteratively reweighted least squares:
 Taylor 1989, *JASA* 84): a label far off moves these regressions little, and costs their regime
 little evidence.
 
-And twice more the level, with heavy tails that are longer on one side: the scale is `SKEW` times as
-large on one side of the mode and `SKEW` times smaller on the other, which `z` is measured in (and
-the precision of a label, which is that of its side). Durations, sizes and rates are often so, and
-what is usual on their long side would else be a change. These two have the prior weight
-`ONE_SIDED` beside the others' 1: a few labels to one side may be anything.
+Then two levels with heavy tails that are longer on one side, see `components.SkewedT`: `z` is in
+scales of the label's side, whose precision the label has. Durations, sizes and rates are often so,
+and what is usual on their long side would else be taken for a change. A few labels on one side may
+be anything: these have the prior weight `ONE_SIDED` beside the others' 1.
 
 That `w` is a part's own, too: given the part, the odds of an inlier are those of its regime times
 `p_k(y)` over the average density of all parts, and no more than `MOST_ODDS`. What only heavy tails
