@@ -4,7 +4,8 @@ ValueError
 └── TrainingError
     ├── BadConfig   a setting, a preset or a combination of them
     ├── BadData     unusable data
-    └── BadRun      an unreadable or incompatible folder of a run
+    ├── BadRun      an unreadable or incompatible folder of a run
+    └── Behind      a run whose model forecasts worse than one that needs no training
 """
 
 from __future__ import annotations
@@ -24,3 +25,7 @@ class BadData(TrainingError):
 
 class BadRun(TrainingError):
     """An unreadable or incompatible folder of a run."""
+
+
+class Behind(TrainingError):
+    """A run whose model forecasts worse than one that needs no training."""

@@ -1,8 +1,8 @@
 """The averaged model with noise of heavy tails among what it averages, and bounded forecasts.
 
 Beside the level, the line and the autoregression of `averaged`, whose noise is normal, a level and
-an autoregression with noise of heavy tails: a Student-t of `TAILS` degrees of freedom at most, as a normal
-whose variance is drawn anew for each label. Given the label, the expected precision of that
+an autoregression with noise of heavy tails: a Student-t of `TAILS` degrees of freedom at most, as a
+normal whose variance is drawn anew for each label. Given the label, the expected precision of that
 variance is
 
     w_k = w min(1, (TAILS + 1) / (TAILS + z^2)),    z = (y - k' f) / predictive scale,

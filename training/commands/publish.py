@@ -44,6 +44,12 @@ def publish(
             help="Observations simulated for the stream setting `sensitivity`; 0: it is refused.",
         ),
     ] = 100_000,
+    anyway: Annotated[
+        bool,
+        typer.Option(
+            "--anyway", help="Publish even if a built-in model is ahead on the held-out data."
+        ),
+    ] = False,
     datasets: Annotated[
         Path | None,
         typer.Option(help="Folder of the data sets.", show_default=False),
@@ -51,9 +57,11 @@ def publish(
 ) -> None:
     """Publish a trained run as MODELS_DIR/NAME/VERSION/, with its report.
 
+    A model of own data is first compared with the built-in models on the data that were held out.
     The artifact is checked against the run and appears at once and complete; a version is never
     overwritten. A running service offers it from then on.
     """
+    from rich.console import Console
     from rich.progress import Progress
 
     from model_core.errors import ModelCoreError
@@ -74,16 +82,21 @@ def publish(
         date=date,
         page=page,
         simulated=sensitivity,
+        anyway=anyway,
     )
+    console = Console()
+    progress = Progress(transient=True, console=console)
+    task = progress.add_task("false alarms", total=None)
+
+    def advance(done: int, total: int) -> None:
+        progress.start()  # only now: comparing with other models has a bar of its own
+        progress.update(task, advance=done, total=total)
+
     try:
-        with Progress(transient=True) as progress:
-            task = progress.add_task("false alarms", total=None, visible=False)
-
-            def advance(done: int, total: int) -> None:
-                progress.update(task, advance=done, total=total, visible=True)
-
-            folder = run_publish(wanted, advance)
+        folder = run_publish(wanted, advance, console)
     except (TrainingError, ModelCoreError, OSError) as error:
         fail(str(error))
+    finally:
+        progress.stop()
     size = sum(file.stat().st_size for file in folder.iterdir())
     typer.echo(f"{name}@{folder.name} in {folder}, {size / 1000:.0f} kB")

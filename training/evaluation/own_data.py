@@ -38,7 +38,7 @@ from training.evaluation.trained import PROTOCOLS, Trained, load, sequences
 from training.experiments import catalogue
 from training.experiments.catalogue import Place
 from training.meta_training.runs import Run
-from training.statistics.intervals import estimate, formatted, paired
+from training.statistics.intervals import Estimate, estimate, formatted, paired
 
 BURN_IN = 50  # unscored observations at the start of a series, of which 20 are warm-up
 BATCH = 25  # series filtered together
@@ -66,7 +66,7 @@ def evaluate(
     torch.set_num_threads(1)
     console = Console()
     scores = compare(finished(folder, data), place, console)
-    console.print(_table(folder, scores))
+    console.print(table(folder.name, scores))
     results = out or folder / "evaluation"
     results.mkdir(parents=True, exist_ok=True)
     (results / "table.json").write_text(as_json(scores) + "\n")
@@ -85,10 +85,16 @@ def finished(folder: Path, data: Path | None = None) -> Trained:
     return Trained(run, config, run.result())
 
 
-def compare(run: Trained, place: Place, console: Console | None = None) -> BlockScores:
-    """Log scores of the run's model and of the untrained ones, on its test series."""
+def compare(
+    run: Trained, place: Place, console: Console | None = None, most: int | None = None
+) -> BlockScores:
+    """Log scores of the run's model and of the untrained ones, on its test series.
+
+    most: observations from the start of each that are looked at; None: all. Raises BadData where
+    no series is long enough.
+    """
     splits = catalogue.splits(run.config, place)
-    series = _series(run, place)
+    series = [one.part(0, most or len(one.y)) for one in _series(run, place)]
     length = run.config.optimiser.length
     model = load(run, splits).model()
     models = {f"trained {run.config.model.kind}": model, **_untrained(run, splits.classes)}
@@ -103,6 +109,16 @@ def compare(run: Trained, place: Place, console: Console | None = None) -> Block
         raise BadData(f"no test series has more than {BURN_IN} observations: nothing to score")
     count = sum(int((~s[BURN_IN:].isnan()).sum()) for s in next(iter(scored.values())))
     return BlockScores(values, length, count)
+
+
+def leads(scores: BlockScores) -> dict[str, Estimate]:
+    """Log score of the trained model less that of each other one, in nats an observation."""
+    trained, *_ = scores.values.values()
+    return {
+        name: paired(trained, values)
+        for name, values in scores.values.items()
+        if values is not trained
+    }
 
 
 @torch.no_grad()
@@ -193,12 +209,11 @@ def _blocks(scores: Sequence[Tensor], length: int) -> Values:
 
 
 def _rows(scores: BlockScores) -> list[tuple[str, str, str]]:
-    trained, *_ = scores.values.values()
-    rows = []
-    for name, values in scores.values.items():
-        ahead = "" if values is trained else formatted(paired(trained, values))
-        rows.append((name, formatted(estimate(values)), ahead))
-    return rows
+    ahead = {name: formatted(lead) for name, lead in leads(scores).items()}
+    return [
+        (name, formatted(estimate(values)), ahead.get(name, ""))
+        for name, values in scores.values.items()
+    ]
 
 
 HEADS = ("model", "nats per observation", "trained less this")
@@ -212,15 +227,14 @@ def _about(scores: BlockScores) -> str:
     )
 
 
-def _table(folder: Path, scores: BlockScores) -> Table:
-    table = Table(
-        HEADS[0], box=SIMPLE_HEAD, title=f"{folder.name}: log score", caption=_about(scores)
-    )
+def table(name: str, scores: BlockScores) -> Table:
+    """The table of a run for the terminal."""
+    shown = Table(HEADS[0], box=SIMPLE_HEAD, title=f"{name}: log score", caption=_about(scores))
     for head in HEADS[1:]:
-        table.add_column(head, justify="right", no_wrap=True)
+        shown.add_column(head, justify="right", no_wrap=True)
     for row in _rows(scores):
-        table.add_row(*row)
-    return table
+        shown.add_row(*row)
+    return shown
 
 
 def markdown(scores: BlockScores) -> str:
@@ -232,12 +246,12 @@ def markdown(scores: BlockScores) -> str:
 
 def as_json(scores: BlockScores) -> str:
     """The numbers of the table."""
-    trained, *_ = scores.values.values()
+    ahead = leads(scores)
     rows = []
     for name, values in scores.values.items():
         row = {"model": name, "log_score": estimate(values)._asdict()}
-        if values is not trained:
-            row["trained_less_this"] = paired(trained, values)._asdict()
+        if name in ahead:
+            row["trained_less_this"] = ahead[name]._asdict()
         rows.append(row)
     about = {"block": scores.block, "observations": scores.observations, "burn_in": BURN_IN}
     return json.dumps({**about, "rows": rows}, indent=1)

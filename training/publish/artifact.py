@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import torch
+from rich.console import Console
 from torch import Tensor
 
 from model_core import artifact, segments
@@ -20,7 +21,8 @@ from model_core.upm.base import UnderlyingModel
 from model_core.upm.builtin import NEWEST
 from training.config import OWN, Config
 from training.data.base import Batch, Splits
-from training.errors import BadConfig, BadRun
+from training.errors import BadConfig, BadData, BadRun, Behind
+from training.evaluation import own_data
 from training.evaluation.own_data import finished
 from training.evaluation.trained import DTYPE, PROTOCOLS, Protocol, Trained, load, sequences
 from training.experiments import catalogue
@@ -28,13 +30,15 @@ from training.experiments.catalogue import Place
 from training.meta_training.objective import start
 from training.publish import false_alarms
 from training.report import measure, page
-from training.report.contents import Report
+from training.report.contents import Comparison, Report
+from training.statistics.intervals import estimate, formatted
 
 NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}")
 AUTO = "auto"
 TOLERANCE = 1e-5  # nats between the scores of the written artifact and of the run
 CHECKED = 4  # test sequences of that comparison
 STEPS = 100  # their first observations
+COMPARED = 2000  # first observations of each held-out series that built-in models forecast, too
 
 
 class Wanted(NamedTuple):
@@ -42,7 +46,8 @@ class Wanted(NamedTuple):
 
     version: an integer, or `auto` for the next. data: new path of own data that were moved. page:
     whether to write report.html. date: optional, kept with the model. simulated: number of
-    observations simulated for the false-alarm curves; 0: no curves.
+    observations simulated for the false-alarm curves; 0: no curves. anyway: whether a model that is
+    behind a built-in one is published, too.
     """
 
     run: Path
@@ -55,23 +60,31 @@ class Wanted(NamedTuple):
     date: str | None = None
     page: bool = True
     simulated: int = 0
+    anyway: bool = False
 
 
-def publish(wanted: Wanted, advance: false_alarms.Advance = false_alarms.silent) -> Path:
+def publish(
+    wanted: Wanted,
+    advance: false_alarms.Advance = false_alarms.silent,
+    console: Console | None = None,
+) -> Path:
     """Write the artifact and its report; returns the folder, which appears atomically.
 
-    The written artifact is loaded and must reproduce the scores of the run's parameters first.
+    The written artifact is loaded and must reproduce the scores of the run's parameters first. A
+    model of own data is compared with the built-in ones before, on the console if there is one.
     `advance` is called with the number of newly simulated observations and their total. Raises
-    BadConfig for an invalid name or version, BadRun for an unusable run.
+    BadConfig for an invalid name or version, BadRun for an unusable run, Behind.
     """
     folder = wanted.models_dir / _checked_name(wanted.name)
     _version(folder, wanted.version)  # before the work
     torch.set_num_threads(1)
     run = finished(wanted.run, wanted.data)
+    untrained = _untrained(wanted, run, console)
     splits = catalogue.splits(run.config, wanted.place)
     protocol = protocol_of(run.config)
     batch = sequences(splits, protocol)
     report = measure.report(wanted.name, run, splits, protocol, digest(run.config, batch))
+    report = report._replace(untrained=untrained)
     temporary = folder / f".publish-{os.getpid()}"
     try:
         _write(temporary, wanted, run, splits, report)
@@ -82,6 +95,38 @@ def publish(wanted: Wanted, advance: false_alarms.Advance = false_alarms.silent)
         shutil.rmtree(temporary, ignore_errors=True)
         with suppress(OSError):
             folder.rmdir()  # of a model without any version
+
+
+def _untrained(wanted: Wanted, run: Trained, console: Console | None) -> tuple[Comparison, ...]:
+    """Built-in models on the run's held-out data; raises Behind where one is clearly ahead."""
+    if run.config.experiment != OWN:
+        return ()
+    console = console or Console(quiet=True)
+    try:
+        scores = own_data.compare(run, wanted.place, console, COMPARED)
+    except BadData as error:
+        console.print(f"Not compared with the built-in models: {error}", style="yellow")
+        return ()
+    console.print(own_data.table(wanted.name, scores))
+    leads = own_data.leads(scores)
+    clear = {name: lead for name, lead in leads.items() if lead.high < 0}
+    worst, least = min((clear or leads).items(), key=lambda each: each[1].mean)
+    if least.mean < 0:
+        said = (
+            f"the built-in model {worst!r} is ahead of this one by "
+            f"{formatted(least._replace(mean=-least.mean, low=-least.high, high=-least.low))} nats "
+            "an observation on the held-out data"
+        )
+        if clear and not wanted.anyway:
+            raise Behind(
+                f"{wanted.run}: {said}: use that, train longer or on more series, or publish this "
+                "with --anyway"
+            )
+        console.print(f"Warning: {said}.", style="yellow")
+    return tuple(
+        Comparison(name, "log score", estimate(scores.values[name]), lead)
+        for name, lead in leads.items()
+    )
 
 
 def protocol_of(config: Config) -> Protocol:

@@ -53,7 +53,9 @@ class Calibration(NamedTuple):
 class Report(NamedTuple):
     """Report of a trained model.
 
-    history: one record for each validation, in the JSON only; on the page a figure shows it.
+    untrained: built-in models on the held-out part of own data, by log score (more is better);
+    empty: not compared. history: one record for each validation, in the JSON only; on the page a
+    figure shows it.
     """
 
     name: str
@@ -63,6 +65,7 @@ class Report(NamedTuple):
     environment: Environment
     metrics: tuple[Metric, ...]
     comparisons: tuple[Comparison, ...] = ()
+    untrained: tuple[Comparison, ...] = ()
     calibration: Calibration | None = None
     figures: tuple[Chart, ...] = ()
     history: tuple[Mapping[str, float], ...] = ()

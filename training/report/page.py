@@ -61,7 +61,17 @@ def page(report: Report) -> str:
     sections = [
         _about(report),
         _metrics(report.metrics),
-        _comparisons(report.comparisons),
+        _comparisons(
+            "Comparison",
+            "other methods on the same sequences; differences are paired, with 95 % intervals",
+            report.comparisons,
+        ),
+        _comparisons(
+            "Built-in models",
+            "untrained models on held-out data, in nats an observation, more is better; means over "
+            "blocks of a window, with 95 % intervals",
+            report.untrained,
+        ),
         _calibration(report.calibration),
         _figures(report),
         _configuration(report.configuration),
@@ -92,7 +102,7 @@ def _metrics(metrics: Iterable[Metric]) -> str:
     return section("Metrics", table("mean over sequences with its 95 % interval", heads, rows))
 
 
-def _comparisons(comparisons: Iterable[Comparison]) -> str:
+def _comparisons(title: str, caption: str, comparisons: Iterable[Comparison]) -> str:
     rows = [
         (
             one.method,
@@ -104,8 +114,7 @@ def _comparisons(comparisons: Iterable[Comparison]) -> str:
         for one in comparisons
     ]
     heads = ("method", "metric", "mean", "model less method", "sequences")
-    caption = "other methods on the same sequences; differences are paired, with 95 % intervals"
-    return section("Comparison", table(caption, heads, rows)) if rows else ""
+    return section(title, table(caption, heads, rows)) if rows else ""
 
 
 def _calibration(calibration: Calibration | None) -> str:

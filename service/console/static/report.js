@@ -13,7 +13,7 @@ export function reportParts(report, charts) {
       h(
         "div",
         { class: "halves" },
-        h("div", {}, metrics(report), calibration(report.calibration)),
+        h("div", {}, metrics(report), untrained(report), calibration(report.calibration)),
         h("div", {}, history(report, charts), environment(report)),
       ),
     ),
@@ -57,6 +57,22 @@ function metrics(report) {
     rows,
     { numbers: [3] },
   );
+}
+
+/** @param {any} report */
+function untrained(report) {
+  const rows = (report.untrained ?? []).map((/** @type {any} */ each) => [
+    each.method,
+    interval(each.estimate),
+    interval(each.difference),
+  ]);
+  return rows.length
+    ? table(
+        "Built-in models on held-out data: log score in nats an observation, more is better",
+        ["Model", "Log score", "This model minus it"],
+        rows,
+      )
+    : null;
 }
 
 /** @param {any} found */

@@ -2,14 +2,17 @@
 
 import json
 
+import numpy as np
 import pytest
 import torch
+from rich.console import Console
 
 from model_core import artifact, sensitivity
 from tests.training.moca import moca, small
 from training.data.regime_series import RegimeSeries
-from training.errors import BadConfig, BadRun
-from training.evaluation.own_data import finished
+from training.errors import BadConfig, BadData, BadRun
+from training.evaluation import own_data
+from training.evaluation.own_data import BlockScores, finished
 from training.evaluation.trained import load
 from training.experiments.catalogue import Place, splits
 from training.publish import artifact as publishing
@@ -32,11 +35,13 @@ def runs(tmp_path_factory):
 
 @pytest.fixture
 def wanted(runs, tmp_path):
-    return Wanted(runs / "moca", "pumps", tmp_path / "models", page=False)
+    return Wanted(runs / "moca", "pumps", tmp_path / "models", page=False, anyway=True)
 
 
 def test_the_artifact_is_what_was_trained(wanted, tmp_path):
-    said = moca("publish", wanted.run, "--name", "pumps", "--models-dir", tmp_path / "models")
+    said = moca(
+        "publish", wanted.run, "--name", "pumps", "--models-dir", tmp_path / "models", "--anyway"
+    )
     assert said.exit_code == 0, said.stderr
     folder = tmp_path / "models" / "pumps" / "1"
     assert f"pumps@1 in {folder}" in said.stdout
@@ -57,7 +62,7 @@ def test_the_artifact_is_what_was_trained(wanted, tmp_path):
 def test_false_alarms_are_simulated_unless_they_are_not_wanted(wanted, tmp_path):
     said = moca(
         "publish", wanted.run, "--name", "pumps", "--models-dir", tmp_path / "models", "--no-page",
-        "--sensitivity", 10_000,
+        "--sensitivity", 10_000, "--anyway",
     )  # fmt: skip
     assert said.exit_code == 0, said.stderr
     folder = tmp_path / "models" / "pumps" / "1"
@@ -94,6 +99,50 @@ def test_what_is_said_of_it(wanted, runs):
     assert [row["iteration"] for row in report["history"]] == [3, 6]
     assert report["environment"]["device"] == "cpu"
     assert "date" not in publishing.summary(finished(wanted.run), _report(wanted), None)
+
+
+def test_a_model_behind_a_built_in_one_is_published_on_demand_alone(wanted, tmp_path):
+    command = ["publish", wanted.run, "--name", "p", "--models-dir", tmp_path, "--sensitivity", 0]
+    said = moca(*command)
+    assert said.exit_code == 2, said.stdout  # of six iterations
+    assert "--anyway" in said.stderr
+    assert not (tmp_path / "p").exists()
+    said = moca(*command, "--anyway", "--no-page")
+    assert said.exit_code == 0, said.stderr
+    assert "Warning: the built-in model" in said.stdout
+    rows = json.loads((tmp_path / "p" / "1" / "report.json").read_text())["untrained"]
+    names = ["autoregressive", "averaged", "autoregressive, order 5", "gaussian"]
+    assert [row["method"] for row in rows] == names
+    scores = own_data.compare(finished(wanted.run), Place(None, tmp_path))
+    trained, *_ = (values.mean() for values in scores.values.values())
+    for row in rows:
+        theirs = scores.values[row["method"]].mean()
+        assert row["estimate"]["mean"] == pytest.approx(theirs, abs=1e-6)
+        assert row["difference"]["mean"] == pytest.approx(trained - theirs, abs=1e-6)
+    assert min(row["difference"]["high"] for row in rows) < 0
+
+
+def test_a_model_that_is_level_is_published_with_a_warning(wanted, monkeypatch, capsys):
+    noise = np.random.default_rng(0).normal(size=(2, 40))
+    scores = BlockScores({"trained": noise[0] - 0.01, "averaged": noise[1]}, 20, 800)
+    monkeypatch.setattr(own_data, "compare", lambda *_: scores)
+    publish(wanted._replace(anyway=False), console=Console(width=200))
+    said = capsys.readouterr().out
+    assert ("Warning: the built-in model" in said) == (noise[0].mean() - 0.01 < noise[1].mean())
+    better = scores._replace(values={**scores.values, "trained": noise[1] + 1})
+    monkeypatch.setattr(own_data, "compare", lambda *_: better)
+    publish(wanted._replace(anyway=False), console=Console(width=200))
+    assert "Warning" not in capsys.readouterr().out
+
+
+def test_series_too_short_to_compare(wanted, monkeypatch, capsys):
+    def refuse(*_):
+        raise BadData("nothing to score")
+
+    monkeypatch.setattr(own_data, "compare", refuse)
+    folder = publish(wanted._replace(anyway=False), console=Console(width=200))
+    assert "Not compared with the built-in models: nothing to score" in capsys.readouterr().out
+    assert json.loads((folder / "report.json").read_text())["untrained"] == []
 
 
 def test_runs_beside_are_known_where_the_data_were_moved(wanted, runs, tmp_path):
@@ -175,7 +224,7 @@ def test_a_classifier_from_file_to_model(tmp_path):
     assert moca("evaluate", "data", run).exit_code == 0
     rows = json.loads((run / "evaluation" / "table.json").read_text())["rows"]
     assert [row["model"] for row in rows] == ["trained pcoc", "categorical"]
-    folder = publish(Wanted(run, "kinds", tmp_path / "models", page=False))
+    folder = publish(Wanted(run, "kinds", tmp_path / "models", page=False, anyway=True))
     model = artifact.load(folder)
     assert (model.kind, model.classes, model.x_dim) == ("pcoc", 3, 1)
     report = json.loads((folder / "report.json").read_text())
