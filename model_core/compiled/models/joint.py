@@ -130,28 +130,32 @@ def _forecast(d: int, at: Places, context: Floats, own: Floats, rest: Floats) ->
         multivariate.factorise(p, own[at.inverse + j * p * p :], factor)
         _solve(d, context, factor, block[at.solved : at.solved + p], block[VARIANCE])
         _locate(d, context, own[j * p * d :], block[LOCATION : LOCATION + d])
-        half, spread, variance = block[HALF], block[SPREAD], block[VARIANCE]
-        nu = own[at.nu + j]
-        for i in range(n):
-            half[i] = 0.5 * (nu[i] - (d - 1))
-        for i in range(n):
-            spread[i] = (1.0 + variance[i]) / (2.0 * half[i])
-        if j >= NORMAL:
-            for i in range(n):
-                half[i] = half[i] if half[i] < 0.5 * TAILS else 0.5 * TAILS
         psi = own[at.psi + j * d * d : at.psi + (j + 1) * d * d]
-        for o in range(d):
-            square, diagonal = block[at.square + o], psi[o * d + o]
-            for i in range(n):
-                square[i] = diagonal[i] * spread[i]
-        multivariate.factorise(d, psi, block[at.factor :])
-        multivariate.half_log_determinant(d, block[at.factor :], block[DETERMINANT])
+        _spread(d, at, j >= NORMAL, own[at.nu + j], psi, block)
     for k in range(CHOICES):
         weight = rest[WEIGHT + k]
         arithmetic.exp_of(own[at.choice + k], 0.0, weight, n)
         # The walk and the outliers are independent for certain.
         for i in range(n - 2, n):
             weight[i] = 1.0 if k == 0 else 0.0
+
+
+@compiled
+def _spread(d: int, at: Places, heavy: bool, nu: Floats, psi: Floats, block: Floats) -> None:
+    """Degrees of freedom, and scales of all outputs together and of each alone."""
+    half, spread, variance = block[HALF], block[SPREAD], block[VARIANCE]
+    n = whole(half)
+    for i in range(n):
+        half[i] = 0.5 * (nu[i] - (d - 1))
+    for i in range(n):
+        spread[i] = (1.0 + variance[i]) / (2.0 * half[i])
+    if heavy:
+        for i in range(n):
+            half[i] = half[i] if half[i] < 0.5 * TAILS else 0.5 * TAILS
+    for o in range(d):
+        _multiply(psi[o * d + o], spread, block[at.square + o])
+    multivariate.factorise(d, psi, block[at.factor :])
+    multivariate.half_log_determinant(d, block[at.factor :], block[DETERMINANT])
 
 
 @inlined
@@ -164,29 +168,37 @@ def _feature(d: int, context: Floats, a: int) -> float:
 @compiled
 def _solve(d: int, context: Floats, factor: Floats, solved: Floats, variance: Floats) -> None:
     """`Lambda^-1 f` and `f' Lambda^-1 f`, by the factor (p p, W) of `Lambda`."""
-    p, n = d + 1, whole(variance)
+    p = d + 1
     for a in range(p):
-        row, pivot = solved[a], factor[a * p + a]
-        arithmetic.fill(row, _feature(d, context, a))
+        arithmetic.fill(solved[a], _feature(d, context, a))
         for b in range(a):
-            entry, before = factor[a * p + b], solved[b]
-            for i in range(n):
-                row[i] -= entry[i] * before[i]
-        for i in range(n):
-            row[i] /= pivot[i]
+            _subtract(factor[a * p + b], solved[b], solved[a])
+        _divide(solved[a], factor[a * p + a])
     arithmetic.fill(variance, 0.0)
     for a in range(p):
-        row = solved[a]
-        for i in range(n):
-            variance[i] += row[i] * row[i]
+        _add(solved[a], solved[a], variance)
     for a in range(p - 1, -1, -1):
-        row, pivot = solved[a], factor[a * p + a]
         for b in range(a + 1, p):
-            entry, after = factor[b * p + a], solved[b]
-            for i in range(n):
-                row[i] -= entry[i] * after[i]
-        for i in range(n):
-            row[i] /= pivot[i]
+            _subtract(factor[b * p + a], solved[b], solved[a])
+        _divide(solved[a], factor[a * p + a])
+
+
+@compiled
+def _subtract(left: Floats, right: Floats, out: Floats) -> None:
+    for i in range(whole(out)):
+        out[i] -= left[i] * right[i]
+
+
+@compiled
+def _add(left: Floats, right: Floats, out: Floats) -> None:
+    for i in range(whole(out)):
+        out[i] += left[i] * right[i]
+
+
+@compiled
+def _divide(values: Floats, by: Floats) -> None:
+    for i in range(whole(values)):
+        values[i] /= by[i]
 
 
 @compiled
@@ -359,7 +371,8 @@ def _learn(
     d: int, at: Places, j: int, number: Floats, context: Floats, own: Floats, rest: Floats
 ) -> None:
     """Update one vector autoregression."""
-    p, share, gain = d + 1, rest[LEARNED + 1 + j], rest[ONE]
+    p, share = d + 1, rest[LEARNED + 1 + j]
+    gain, product = rest[ONE], rest[OTHER]
     block, errors = rest[BLOCKS + j * at.block :], rest[BLOCKS + TOGETHER * at.block :]
     n, variance = whole(share), block[VARIANCE]
     for i in range(n):
@@ -369,19 +382,22 @@ def _learn(
         for i in range(n):
             error[i] = number[LABEL + o] - loc[i]
     for a in range(p):
-        solved = block[at.solved + a]
+        _multiply(gain, block[at.solved + a], product)
         for o in range(d):
-            entry, error = own[(j * p + a) * d + o], errors[o]
-            for i in range(n):
-                entry[i] += gain[i] * solved[i] * error[i]
+            _add(product, errors[o], own[(j * p + a) * d + o])
+    multivariate.scatter(d, errors, gain, own[at.psi + j * d * d :])
+    _count_label(d, context, share, own[at.inverse + j * p * p :], own[at.nu + j])
+
+
+@compiled
+def _count_label(d: int, context: Floats, share: Floats, inverse: Floats, nu: Floats) -> None:
+    """Update what a label changes wherever it lies."""
+    p, n = d + 1, whole(share)
     for a in range(p):
         for b in range(p):
-            product = _feature(d, context, a) * _feature(d, context, b)
-            entry = own[at.inverse + (j * p + a) * p + b]
+            square, entry = _feature(d, context, a) * _feature(d, context, b), inverse[a * p + b]
             for i in range(n):
-                entry[i] += share[i] * product
-    multivariate.scatter(d, errors, gain, own[at.psi + j * d * d :])
-    nu = own[at.nu + j]
+                entry[i] += share[i] * square
     for i in range(n):
         nu[i] += share[i]
 
@@ -444,31 +460,37 @@ def _moments(
     d: int, at: Places, chance: Floats, alone: Floats, rest: Floats, spare: Floats, out: Floats
 ) -> None:
     """Mean and covariance; inf on the diagonal where a variance does not exist."""
-    n, own, means = whole(chance), rest[WEIGHT], rest[BLOCKS + TOGETHER * at.block :]
+    means = rest[BLOCKS + TOGETHER * at.block :]
     for o in range(d):
-        mean, first, variance = means[o], alone[o], alone[d + o]
-        for i in range(n):
-            mean[i] = own[i] * first[i]
+        _multiply(rest[WEIGHT], alone[o], means[o])
         for j in range(TOGETHER):
-            loc, weight = rest[BLOCKS + j * at.block + LOCATION + o], rest[WEIGHT + 1 + j]
-            for i in range(n):
-                mean[i] += weight[i] * loc[i]
-        for i in range(n):
-            apart = first[i] - mean[i]
-            variance[i] = own[i] * (variance[i] + apart * apart) if own[i] > 0 else 0.0
-        for j in range(TOGETHER):
-            block, weight = rest[BLOCKS + j * at.block :], rest[WEIGHT + 1 + j]
-            loc, square, half = block[LOCATION + o], block[at.square + o], block[HALF]
-            for i in range(n):
-                apart = loc[i] - mean[i]
-                within = square[i] * half[i] / (half[i] - 1.0) if half[i] > 1.0 else INF
-                variance[i] += weight[i] * (within + apart * apart) if weight[i] > 0 else 0.0
-    mixture.moments(chance, means[:d], alone[d : 2 * d], n, out)
+            loc = rest[BLOCKS + j * at.block + LOCATION + o]
+            _add(rest[WEIGHT + 1 + j], loc, means[o])
+        _variances(d, at, o, alone, rest)
+    mixture.moments(chance, means[:d], alone[d : 2 * d], whole(chance), out)
     for a in range(d):
         for b in range(a):
             total = _beside(d, at, a, b, chance, alone, rest, spare)
             out[d + a * d + b] += total
             out[d + b * d + a] += total
+
+
+@compiled
+def _variances(d: int, at: Places, o: int, alone: Floats, rest: Floats) -> None:
+    """Turn an output's variances by independent outputs into those of hypotheses."""
+    own, mean = rest[WEIGHT], rest[BLOCKS + TOGETHER * at.block + o]
+    first, variance = alone[o], alone[d + o]
+    n = whole(mean)
+    for i in range(n):
+        apart = first[i] - mean[i]
+        variance[i] = own[i] * (variance[i] + apart * apart) if own[i] > 0 else 0.0
+    for j in range(TOGETHER):
+        block, weight = rest[BLOCKS + j * at.block :], rest[WEIGHT + 1 + j]
+        loc, square, half = block[LOCATION + o], block[at.square + o], block[HALF]
+        for i in range(n):
+            apart = loc[i] - mean[i]
+            within = square[i] * half[i] / (half[i] - 1.0) if half[i] > 1.0 else INF
+            variance[i] += weight[i] * (within + apart * apart) if weight[i] > 0 else 0.0
 
 
 @compiled
