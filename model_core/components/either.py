@@ -23,7 +23,8 @@ class Either(_Either, Family):
 
     alone: each output's own average of k, with skews (B, M, d, k). together: J of all outputs, df
     (B, M, J, 1), loc (B, M, J, d), factor (B, M, J, d, d). log_choice: (B, M, 1 + J), whose
-    exponentials sum to one. All that is per output is that of the marginals, each an average of k + J.
+    exponentials sum to one. All that is per output is that of the marginals, each an average of
+    k + J.
     """
 
     support = "real"
