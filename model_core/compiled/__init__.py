@@ -25,6 +25,7 @@ _BUILT_IN = {
     "model_core.upm.conjugate:Gaussian": "gaussian",
     "model_core.upm.averaged:Averaged": "averaged",
     "model_core.upm.robust_averaged:RobustAveraged": "robust_averaged",
+    "model_core.upm.joint:Joint": "joint",
     "model_core.upm.linear:Autoregressive": "regression",
     "model_core.upm.linear:Linear": "regression",
     "model_core.upm.multivariate:Multivariate": "multivariate",

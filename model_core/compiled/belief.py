@@ -176,9 +176,27 @@ def with_outliers(work: Floats) -> None:
 
 
 @compiled
-def observe(work: Floats) -> float:
-    """Bayes' rule with EACH, into POSTERIOR, MASS and PATH; returns the log score."""
-    grown, each, posterior, path = work[GROWN], work[EACH], work[POSTERIOR], work[PATH]
+def observe(work: Floats, counted: float) -> float:
+    """Bayes' rule with EACH, into POSTERIOR, MASS and PATH; returns the log score.
+
+    counted: share of the evidence that counts; the score is of all of it.
+    """
+    each, path = work[EACH], work[PATH]
+    n = whole(each)
+    log_score = _weigh(work)
+    if counted != 1.0:
+        _scale(counted, each, n)
+        _weigh(work)
+    for i in range(n):
+        path[i] += each[i]
+    _shift(path, -arithmetic.largest(path, n), path, n)
+    return log_score
+
+
+@compiled
+def _weigh(work: Floats) -> float:
+    """Fill POSTERIOR and MASS; returns the log of the evidence in EACH."""
+    grown, each, posterior = work[GROWN], work[EACH], work[POSTERIOR]
     n = whole(grown)
     for i in range(n):
         posterior[i] = grown[i] + each[i]
@@ -189,16 +207,13 @@ def observe(work: Floats) -> float:
     _scale(1.0 / total, work[MASS], n)
     for i in range(n):
         posterior[i] = posterior[i] - top - evidence
-    for i in range(n):
-        path[i] += each[i]
-    _shift(path, -arithmetic.largest(path, n), path, n)
     return top + evidence
 
 
 @compiled
 def observe_input(work: Floats) -> None:
     """Bayes' rule with the likelihood of the input in EACH, into GROWN, PATH and CHANCE."""
-    observe(work)
+    observe(work, 1.0)
     n = whole(work[GROWN])
     _shift(work[POSTERIOR], 0.0, work[GROWN], n)
     arithmetic.exp_of(work[GROWN], 0.0, work[CHANCE], n)

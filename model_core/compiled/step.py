@@ -6,7 +6,8 @@ vectors: after those of the slots the last one holds the prior, which outliers a
 a wider scale), the one before it what a model has `beside` its hypotheses, if anything, and those
 that are left in between are as slots that nothing was seen in. Models
 whose statistics are too large to be copied for a step have a `load` and a `store` of their own,
-those that score their inputs a `mix`.
+those that score their inputs a `mix`, and those that count less than all evidence for run lengths a
+`count`.
 """
 
 from __future__ import annotations
@@ -63,6 +64,11 @@ def predict(
 
 def score(model: Any, number: Floats, own: Floats, params: Floats, each: Floats) -> None:
     """Log density `each` (W) of the label under each hypothesis, the outlier's last."""
+
+
+def count(model: Any, context: Floats) -> float:
+    """Share of a label's evidence that counts for run lengths; see `evidence_share` of models."""
+    return 1.0
 
 
 def learn(
@@ -143,6 +149,11 @@ def _mix(model: Any, rate: float, params: Floats, work: Floats) -> None:
     belief.mix(rate, work)
 
 
+@implements_otherwise(count)
+def _count(model: Any, context: Floats) -> float:
+    return 1.0
+
+
 @implements_otherwise(believe)
 def _believe(model: Any, number: Floats, work: Floats, params: Floats, log_score: float) -> float:
     return log_score
@@ -182,7 +193,7 @@ def advance(
 
     Shapes and order of the arguments: see `Kernel.advance`. memory: see `rows_of`.
     """
-    count = model.statistics
+    leaves = model.statistics
     width = (views[LOG_PROB, 1] + 1 + LANES) & -LANES  # of `padded`
     after = belief.ROWS + model.rows
     spares = after + model.params
@@ -194,7 +205,7 @@ def advance(
     for b in range(rows.shape[0]):
         row, number, line = rows[b], inputs[b], table[b]
         line[OK] = 0.0
-        location = floats(views, STATISTICS + 2 * count, row)
+        location = floats(views, STATISTICS + 2 * leaves, row)
         context = floats(views, belief.CONTEXT, row)
         rate = number[OUTLIER_RATE] if model.outliers else 0.0
         labelled = number[LABELLED] > 0
@@ -208,7 +219,7 @@ def advance(
             score(model, number, own, params, work[EACH])
         if labelled and rate > 0:
             belief.with_outliers(work)
-        log_score = belief.observe(work)
+        log_score = belief.observe(work, count(model, context))
         known = belief.totals_after(views, row, number, location, totals)
         best = arithmetic.largest(work[PATH], width)
         if not (known and math.isfinite(log_score) and math.isfinite(best)):

@@ -146,7 +146,7 @@ def update(
     size = parts * outputs
     alpha, origin = own[5 * size], own[7 * size + 1]
     first, n = student_t.before_locations(d, noise), whole(share)
-    _log_shares(share, told, rest)
+    log_shares(share, told, rest)
     for o in range(d):
         evidence, y = params[first + 4 * size + o], number[LABEL + o]
         for k in range(o * parts, (o + 1) * parts):
@@ -159,7 +159,7 @@ def update(
                 beta[i] += 0.5 * grown
             _absorb(y, loc, each, u, own[2 * k : 2 * k + 2],
                     own[2 * size + 3 * k : 2 * size + 3 * k + 3])  # fmt: skip
-            _reweigh(params[first + 2 * size + k], evidence, told, rest, own[6 * size + 1 + k])
+            reweigh(params[first + 2 * size + k], evidence, told, rest, own[6 * size + 1 + k])
     for i in range(n):
         alpha[i] += 0.5 * share[i]
     for i in range(n):
@@ -188,7 +188,7 @@ def _absorb(
 
 
 @compiled
-def _log_shares(share: Floats, told: Floats, rest: Floats) -> None:
+def log_shares(share: Floats, told: Floats, rest: Floats) -> None:
     """Log of the share that a label tells with, and of what is left of one."""
     for i in range(whole(share)):
         told[i] = arithmetic.log(share[i])
@@ -196,10 +196,10 @@ def _log_shares(share: Floats, told: Floats, rest: Floats) -> None:
 
 
 @compiled
-def _reweigh(
+def reweigh(
     density: Floats, evidence: Floats, told: Floats, rest: Floats, log_weight: Floats
 ) -> None:
-    """`log(w exp(density - evidence) + (1 - w) exp(log_weight))`, by `_log_shares` of w."""
+    """`log(w exp(density - evidence) + (1 - w) exp(log_weight))`, by `log_shares` of w."""
     for i in range(whole(told)):
         log_weight[i] = arithmetic.logaddexp(
             told[i] + density[i] - evidence[i], rest[i] + log_weight[i]

@@ -11,7 +11,7 @@ import sys
 from typing import NamedTuple
 
 from model_core.compiled import LABEL, arithmetic, mixture, step
-from model_core.compiled.jit import Floats, compiled, implements
+from model_core.compiled.jit import Floats, compiled, implements, inlined
 from model_core.compiled.models import student_t
 from model_core.upm import multivariate
 from model_core.upm.conjugate import OUTLIER_SPREAD
@@ -70,20 +70,23 @@ def _predict(outputs: int, own: Floats, params: Floats) -> None:
         square = params[3 * d + 4 + o]
         for i in range(n):
             square[i] = psi[o * d + o, i] * spread[i]
-    _factorise(d, psi, factor, params[own_at + d * d + 1])
+    factorise(d, psi, factor)
+    half_log_determinant(d, factor, params[own_at + d * d + 1])
     student_t.finish(d, student_t.ALONE, params)
     spread[n - 1] *= OUTLIER_SPREAD
 
 
 @compiled
-def _factorise(d: int, psi: Floats, factor: Floats, log_determinant: Floats) -> None:
-    """Lower factor of each column's matrix, nan where it is not positive definite."""
-    n = log_determinant.shape[0]
-    arithmetic.fill(log_determinant, 0.0)
+def factorise(d: int, matrix: Floats, factor: Floats) -> None:
+    """Lower Cholesky factor of each column's matrix, nan where it is not positive definite.
+
+    matrix, factor: (d d, W); what is above the diagonal of the factor is left as it is.
+    """
+    n = matrix.shape[1]
     for a in range(d):
         for b in range(a + 1):
             row = factor[a * d + b]
-            arithmetic.copy(psi[a * d + b], row)
+            arithmetic.copy(matrix[a * d + b], row)
             for c in range(b):
                 left, right = factor[a * d + c], factor[b * d + c]
                 for i in range(n):
@@ -92,16 +95,19 @@ def _factorise(d: int, psi: Floats, factor: Floats, log_determinant: Floats) -> 
                 pivot = factor[b * d + b]
                 for i in range(n):
                     row[i] /= pivot[i]
-        _pivot(factor[a * d + a], log_determinant)
+        pivot = factor[a * d + a]
+        for i in range(n):
+            pivot[i] = math.sqrt(pivot[i]) if pivot[i] > 0 else math.nan
 
 
 @compiled
-def _pivot(pivot: Floats, log_determinant: Floats) -> None:
-    """Root of a diagonal entry, and its share of the (half) log determinant."""
-    for i in range(pivot.shape[0]):
-        pivot[i] = math.sqrt(pivot[i]) if pivot[i] > 0 else math.nan
-    for i in range(pivot.shape[0]):
-        log_determinant[i] += arithmetic.log(pivot[i])
+def half_log_determinant(d: int, factor: Floats, out: Floats) -> None:
+    """Half the log determinant of the matrices with these factors."""
+    arithmetic.fill(out, 0.0)
+    for a in range(d):
+        pivot = factor[a * d + a]
+        for i in range(out.shape[0]):
+            out[i] += arithmetic.log(pivot[i])
 
 
 @implements(step.score, Multivariate)
@@ -112,14 +118,28 @@ def score(model: Multivariate, number: Floats, own: Floats, params: Floats, each
 
 @compiled
 def _score(outputs: int, number: Floats, params: Floats, each: Floats) -> None:
-    d, n = outputs, each.shape[0]
+    d = outputs
     own_at = params.shape[0] - d * d - 2
     factor, spread = params[own_at:], params[own_at + d * d]
     half, log_determinant = params[2 * d], params[own_at + d * d + 1]
+    locations = params[2 * d + 4 : 3 * d + 4]
     residuals = params[4 * d + 4 : 5 * d + 4]  # the rows of the label's log densities
-    arithmetic.fill(each, 0.0)
+    distances(d, number, locations, factor, residuals, each)
+    log_density(d, half, spread, log_determinant, each)
+
+
+@compiled
+def distances(
+    d: int, number: Floats, locations: Floats, factor: Floats, residuals: Floats, out: Floats
+) -> None:
+    """Squared distances of the label from the locations, by the factors.
+
+    residuals: d rows to work in.
+    """
+    n = out.shape[0]
+    arithmetic.fill(out, 0.0)
     for a in range(d):
-        residual, loc, pivot = residuals[a], params[2 * d + 4 + a], factor[a * d + a]
+        residual, loc, pivot = residuals[a], locations[a], factor[a * d + a]
         for i in range(n):
             residual[i] = number[LABEL + a] - loc[i]
         for b in range(a):
@@ -129,18 +149,37 @@ def _score(outputs: int, number: Floats, params: Floats, each: Floats) -> None:
         for i in range(n):
             residual[i] /= pivot[i]
         for i in range(n):
-            each[i] += residual[i] * residual[i]
-    _density(d, half, spread, log_determinant, each)
+            out[i] += residual[i] * residual[i]
 
 
 @compiled
-def _density(d: int, half: Floats, spread: Floats, log_determinant: Floats, each: Floats) -> None:
-    """Log density from the squared distance by the factor, in place."""
+def log_density(
+    d: int, half: Floats, spread: Floats, log_determinant: Floats, each: Floats
+) -> None:
+    """Log density from the squared distance by the factor, in place.
+
+    half: of the degrees of freedom. spread: squared scale of the factor. log_determinant: half of
+    that of the factor's matrix.
+    """
     for i in range(each.shape[0]):
-        norm = math.lgamma(half[i] + 0.5 * d) - math.lgamma(half[i])
-        norm -= 0.5 * d * math.log(2.0 * math.pi * half[i] * spread[i]) + log_determinant[i]
-        distance = each[i] / (2.0 * half[i] * spread[i])
-        each[i] = norm - (half[i] + 0.5 * d) * arithmetic.log1p(distance)
+        scale = 2.0 * half[i] * spread[i]
+        norm = _log_gamma_ratio(half[i], d) - log_determinant[i]
+        norm -= 0.5 * d * arithmetic.log(math.pi * scale)
+        each[i] = norm - (half[i] + 0.5 * d) * arithmetic.log1p(each[i] / scale)
+
+
+@inlined
+def _log_gamma_ratio(a: float, d: int) -> float:
+    """`lgamma(a + d / 2) - lgamma(a)`: the recurrence's product, and half a step if d is odd."""
+    product, b = 1.0, a
+    for _ in range(d // 2):
+        product *= b
+        b += 1.0
+    value: float = arithmetic.log(product)
+    if d % 2:
+        norm, factor, _ = arithmetic.student_t_norm(b)
+        value += norm + 0.5 * arithmetic.log(factor * (2.0 * math.pi * b))
+    return value
 
 
 @implements(step.learn, Multivariate)
@@ -169,7 +208,9 @@ def _learn(outputs: int, number: Floats, share: Floats, own: Floats, params: Flo
             error[i] = number[LABEL + o] - mean[i]
         for i in range(n):
             mean[i] += gain[i] * error[i]
-    _scatter(d, errors, gain, share, kappa, psi)
+    for i in range(n):
+        gain[i] *= kappa[i]
+    scatter(d, errors, gain, psi)
     for i in range(n):
         kappa[i] += share[i]
     for i in range(n):
@@ -177,19 +218,17 @@ def _learn(outputs: int, number: Floats, share: Floats, own: Floats, params: Flo
 
 
 @compiled
-def _scatter(
-    d: int, errors: Floats, gain: Floats, share: Floats, kappa: Floats, psi: Floats
-) -> None:
+def scatter(d: int, errors: Floats, gain: Floats, psi: Floats) -> None:
     """Add the errors' products to psi, and to its diagonal more than rounding can take away."""
-    n, rounding = share.shape[0], d * (d + 3) * EPSILON
+    n, rounding = gain.shape[0], d * (d + 3) * EPSILON
     for a in range(d):
         for b in range(d):
             row, left, right = psi[a * d + b], errors[a], errors[b]
             for i in range(n):
-                row[i] += left[i] * right[i] * (kappa[i] * gain[i])
+                row[i] += left[i] * right[i] * gain[i]
         row = psi[a * d + a]
         for i in range(n):
-            row[i] += row[i] * rounding if share[i] > 0 else 0.0
+            row[i] += row[i] * rounding if gain[i] > 0 else 0.0
 
 
 @implements(step.remember, Multivariate)

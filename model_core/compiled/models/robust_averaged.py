@@ -43,8 +43,12 @@ class RobustAveraged(NamedTuple):
 def of(model: robust_averaged.RobustAveraged) -> RobustAveraged:
     """Dimensions of a model."""
     d, kept = model.y_dim, averaged.rows_of(model.y_dim, PARTS)
-    params = student_t.rows_of(d, NOISE) + PARTS * d + d + 1
-    return RobustAveraged(d, kept + 2 * PARTS * d, kept, params)
+    return RobustAveraged(d, kept + 2 * PARTS * d, kept, params_of(d))
+
+
+def params_of(outputs: int) -> int:
+    """Rows of `params`."""
+    return student_t.rows_of(outputs, NOISE) + PARTS * outputs + outputs + 1
 
 
 @implements(step.predict, RobustAveraged)
@@ -57,16 +61,22 @@ def predict(
     params: Floats,
 ) -> None:
     """Average of the parts, and the walk."""
-    averaged.regress(model.outputs, KINDS, NOISE, context, own, params)
-    _bound(model.outputs, context, params)
-    _walk(model.outputs, context, params)
-    student_t.finish(model.outputs, NOISE, params)
+    forecast(model.outputs, context, own, params)
+
+
+@compiled
+def forecast(outputs: int, context: Floats, own: Floats, params: Floats) -> None:
+    """Average of the parts, and the walk."""
+    averaged.regress(outputs, KINDS, NOISE, context, own, params)
+    _bound(outputs, context, params)
+    _walk(outputs, context, params)
+    student_t.finish(outputs, NOISE, params)
 
 
 @inlined
 def shares_of(outputs: int, params: Floats) -> int:
     """First row of the shares of the parts."""
-    first: int = params.shape[0] - 1 - outputs - PARTS * outputs
+    first: int = believed_of(outputs, params) - PARTS * outputs
     return first
 
 
@@ -79,13 +89,19 @@ def _bound(outputs: int, context: Floats, params: Floats) -> None:
     for i in range(n):
         heavy[i] = half[i] if half[i] < 0.5 * TAILS else 0.5 * TAILS
     for o in range(d):
-        location, scale = context[1 + o], context[1 + d + o]
-        least = location + scale * (context[1 + 2 * d + o] - REACH)
-        most = location + scale * (context[1 + 3 * d + o] + REACH)
+        least, most = bounds(outputs, o, context)
         for k in range(o * PARTS, (o + 1) * PARTS):
             loc = params[first + k]
             for i in range(n - 1):
                 loc[i] = max(least, min(most, loc[i]))
+
+
+@inlined
+def bounds(outputs: int, output: int, context: Floats) -> tuple[float, float]:
+    """Least and greatest forecast of an output."""
+    location, scale = context[1 + output], context[1 + outputs + output]
+    least, most = context[1 + 2 * outputs + output], context[1 + 3 * outputs + output]
+    return location + scale * (least - REACH), location + scale * (most + REACH)
 
 
 @compiled
@@ -110,8 +126,14 @@ def _walk(outputs: int, context: Floats, params: Floats) -> None:
 @implements(step.mix, RobustAveraged)
 def mix(model: RobustAveraged, rate: float, params: Floats, work: Floats) -> None:
     """As any, then with the walk."""
+    mix_walk(rate, params[params.shape[0] - 1, 0], work)
+
+
+@compiled
+def mix_walk(rate: float, weight: float, work: Floats) -> None:
+    """As any, then with a walk of that weight in the column before the last."""
     belief.mix(rate, work)
-    chance, weight = work[CHANCE], params[params.shape[0] - 1, 0]
+    chance = work[CHANCE]
     n = whole(chance)
     everything = arithmetic.total(chance, n)
     for i in range(n):
@@ -130,8 +152,18 @@ def believe(
     model: RobustAveraged, number: Floats, work: Floats, params: Floats, log_score: float
 ) -> float:
     """`v y + (1 - v) m` in rows at the end of `params`; returns the score with the walk."""
-    _believe(model.outputs, number, work, params)
-    last, d, size = params.shape[0] - 1, model.outputs, PARTS * model.outputs
+    for o in range(model.outputs):
+        expected, learned = expect(
+            model.outputs, o, number, work[CHANCE], work[MASS], work[SHARE], params
+        )
+        keep_belief(model.outputs, o, number, work[CHANCE], expected, learned, params)
+    return score_with_walk(model.outputs, work, params, log_score)
+
+
+@compiled
+def score_with_walk(outputs: int, work: Floats, params: Floats, log_score: float) -> float:
+    """Log score of the answer; the walk's lead before `log_score` is kept in `params`."""
+    last, d, size = params.shape[0] - 1, outputs, PARTS * outputs
     first, n = student_t.before_locations(d, NOISE) + 4 * size, whole(work[CHANCE])
     density, weight = 0.0, params[last, 0]
     for o in range(d):
@@ -141,33 +173,78 @@ def believe(
 
 
 @compiled
-def _believe(outputs: int, number: Floats, work: Floats, params: Floats) -> None:
+def expect(
+    outputs: int,
+    output: int,
+    number: Floats,
+    chance: Floats,
+    mass: Floats,
+    inlier: Floats,
+    params: Floats,
+) -> tuple[float, float]:
+    """Sums over the hypotheses of one output's forecast, and of the share that parts learn.
+
+    chance, mass: (W) weights of the sums. inlier: responsibilities. Fills the shares of the parts.
+    """
     d, size = outputs, PARTS * outputs
-    first, n = student_t.before_locations(d, NOISE), whole(work[CHANCE])
-    chance, mass, whole_chance = work[CHANCE], work[MASS], 0.0
+    first, n = student_t.before_locations(d, NOISE), whole(chance) - 2  # nor walk, nor outliers
     weights = student_t.weights_of(d, NOISE)
-    for i in range(n - 2):  # hypotheses alone: neither the walk nor outliers
-        whole_chance += chance[i]
-    for o in range(d):
-        y, evidence = number[LABEL + o], params[first + 4 * size + o]
-        forecast, share = 0.0, 0.0
-        for k in range(o * PARTS, (o + 1) * PARTS):
-            loc, square, log_weight = params[first + k], params[first + size + k], first + 3 * size
-            density, each = params[first + 2 * size + k], params[shares_of(d, params) + k]
-            tails, skew = TAILS if k % PARTS >= NORMAL else 0.0, NOISE.skews[k % PARTS]
-            offset = SIZE * (skew - 1.0 / skew)  # of its mean, in scales
-            _share(y, work[SHARE], loc, square, density, params[log_weight + k], evidence, tails,
-                   skew, each)  # fmt: skip
-            weight, told = params[weights + k], params[weights + size + k]
-            forecast += _expected(chance, weight, loc, square, offset, n - 2)
-            for i in range(n - 2):
-                if mass[i] > 0:
-                    share += mass[i] * told[i] * min(each[i], 1.0)
-        forecast /= whole_chance
-        believed = forecast + share * (y - forecast)
-        if share >= 0.5:
-            believed = y - (y - forecast) * (1.0 - share)
-        params[params.shape[0] - 1 - d + o, 0] = believed
+    y, evidence = number[LABEL + output], params[first + 4 * size + output]
+    expected, learned = 0.0, 0.0
+    for k in range(output * PARTS, (output + 1) * PARTS):
+        loc, square, log_weight = params[first + k], params[first + size + k], first + 3 * size
+        density, each = params[first + 2 * size + k], params[shares_of(d, params) + k]
+        tails, skew = TAILS if k % PARTS >= NORMAL else 0.0, NOISE.skews[k % PARTS]
+        offset = SIZE * (skew - 1.0 / skew)  # of its mean, in scales
+        _share(y, inlier, loc, square, density, params[log_weight + k], evidence, tails, skew, each)
+        weight, told = params[weights + k], params[weights + size + k]
+        expected += _expected(chance, weight, loc, square, offset, n)
+        for i in range(n):
+            if mass[i] > 0:
+                learned += mass[i] * told[i] * min(each[i], 1.0)
+    return expected, learned
+
+
+@compiled
+def keep_belief(
+    outputs: int,
+    output: int,
+    number: Floats,
+    chance: Floats,
+    expected: float,
+    learned: float,
+    params: Floats,
+) -> None:
+    """Keep what is believed of an output's label in `params`, and after it the forecast.
+
+    expected, learned: sums by `expect`, with the weights `chance` in the mixture.
+    """
+    everything, y = 0.0, number[LABEL + output]
+    for i in range(whole(chance) - 2):  # hypotheses alone: neither the walk nor outliers
+        everything += chance[i]
+    forecast = expected / everything
+    believed = forecast + learned * (y - forecast)
+    if learned >= 0.5:
+        believed = y - (y - forecast) * (1.0 - learned)
+    row = believed_of(outputs, params) + output
+    params[row, 0] = believed
+    params[row, 1] = forecast
+
+
+@inlined
+def believed_of(outputs: int, params: Floats) -> int:
+    """First row of what is believed of labels."""
+    first: int = params.shape[0] - 1 - outputs
+    return first
+
+
+@inlined
+def odds_of(share: float) -> float:
+    """Odds of an inlier, `MOST_ODDS` at most."""
+    rest, odds = 1.0 - share, MOST_ODDS
+    if share < MOST_ODDS * rest:
+        odds = share / rest
+    return odds
 
 
 @compiled
@@ -202,10 +279,7 @@ def _share(
         lead = density[i] - log_weight[i] - evidence[i]
         out[i] = arithmetic.exp(lead if lead < FAR_AHEAD else FAR_AHEAD)
     for i in range(whole(share)):
-        rest, odds = 1.0 - share[i], MOST_ODDS
-        if share[i] < MOST_ODDS * rest:
-            odds = share[i] / rest
-        odds *= out[i]
+        odds = odds_of(share[i]) * out[i]
         error, precise = y - loc[i], 1.0
         side = below if error < 0 else above
         if tails > 0:
@@ -242,9 +316,15 @@ def learn(
 @implements(step.remember, RobustAveraged)
 def remember(model: RobustAveraged, number: Floats, params: Floats, context: Floats) -> None:
     """Time, the range and the lag of believed labels, and the walk."""
+    advance(model.outputs, number, params, context)
+
+
+@compiled
+def advance(outputs: int, number: Floats, params: Floats, context: Floats) -> None:
+    """Time, the range and the lag of believed labels, and the walk."""
     lead = params[params.shape[0] - 1, 1]
-    walk.advance(model.outputs, number, context, 1 + 5 * model.outputs, lead)
-    _remember(model.outputs, number, params, context)
+    walk.advance(outputs, number, context, 1 + 5 * outputs, lead)
+    _remember(outputs, number, params, context)
 
 
 @compiled
@@ -254,7 +334,7 @@ def _remember(outputs: int, number: Floats, params: Floats, context: Floats) -> 
         return
     d = outputs
     for o in range(d):
-        believed = params[params.shape[0] - 1 - d + o, 0]
+        believed = params[believed_of(d, params) + o, 0]
         value = (believed - context[1 + o]) / context[1 + d + o]
         if math.isfinite(believed):
             value = min(max(value, -FARTHEST), FARTHEST)

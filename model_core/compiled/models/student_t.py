@@ -133,7 +133,7 @@ def fold(densities: Floats, top: Floats, out: Floats) -> None:
 
 
 @compiled
-def _explain(densities: Floats, top: Floats, out: Floats, told: Floats) -> None:
+def explain(densities: Floats, top: Floats, out: Floats, told: Floats) -> None:
     """As `fold`, and each row's share of the sum into `told`."""
     n = whole(out)
     _highest(densities, top)
@@ -172,7 +172,7 @@ def log_density(outputs: int, noise: Noise, number: Floats, params: Floats, each
             together = params[first + 4 * size + o]
             told = weights_of(outputs, noise) + (outputs + o) * parts
             own, top = params[at : at + parts], params[o]  # its mean comes later
-            _explain(own, top, together, params[told : told + parts])
+            explain(own, top, together, params[told : told + parts])
             _add(each, together, each)
 
 
@@ -253,6 +253,19 @@ def gather(
     out: Floats,
 ) -> int:
     """Components of one output that have a weight, filled up; returns how many."""
+    return complete(gather_parts(outputs, noise, output, chance, params, out), out)
+
+
+@compiled
+def gather_parts(
+    outputs: int,
+    noise: Noise,
+    output: int,
+    chance: Floats,
+    params: Floats,
+    out: Floats,
+) -> int:
+    """The first components of one output's mixture; returns how many have a weight."""
     parts, first, n = len(noise.skews), before_locations(outputs, noise), 0
     size, share = outputs * parts, out[mixture.LEVEL]  # filled by `tabulate`, later
     weights = weights_of(outputs, noise)
@@ -263,15 +276,40 @@ def gather(
         half, norm = params[at + HALF], params[at + NORM]
         for i in range(whole(chance)):
             share[i] = chance[i] * weight[i] if parts > 1 else chance[i]
-        for i in range(whole(chance)):
-            if share[i] > mixture.NEGLIGIBLE:
-                out[mixture.WEIGHT, n] = share[i]
-                out[mixture.LOC, n] = loc[i]
-                out[mixture.INVERSE, n] = square[i]
-                out[mixture.HALF, n] = half[i]
-                out[mixture.NORM, n] = norm[i]
-                out[mixture.SKEW, n] = skew
-                n += 1
+        n = append(n, share, loc, square, half, norm, skew, out)
+    return n
+
+
+@compiled
+def append(
+    n: int,
+    share: Floats,
+    loc: Floats,
+    square: Floats,
+    half: Floats,
+    norm: Floats,
+    skew: float,
+    out: Floats,
+) -> int:
+    """Add to n components those that have a weight `share`; returns how many there are.
+
+    norm: the log density at zero with unit scale. `complete` follows the last ones.
+    """
+    for i in range(whole(loc)):
+        if share[i] > mixture.NEGLIGIBLE:
+            out[mixture.WEIGHT, n] = share[i]
+            out[mixture.LOC, n] = loc[i]
+            out[mixture.INVERSE, n] = square[i]
+            out[mixture.HALF, n] = half[i]
+            out[mixture.NORM, n] = norm[i]
+            out[mixture.SKEW, n] = skew
+            n += 1
+    return n
+
+
+@compiled
+def complete(n: int, out: Floats) -> int:
+    """Fill n components up to whole vectors, and turn squared scales; returns how many."""
     mixture.fill_up(out, n)
     inverse = out[mixture.INVERSE]
     filled: int = padded(n)

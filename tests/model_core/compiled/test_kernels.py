@@ -16,6 +16,7 @@ from model_core.compiled.kernel import Views
 from model_core.encoder import Identity
 from model_core.upm import conjugate, linear, mixed_poisson
 from model_core.upm.averaged import Averaged
+from model_core.upm.joint import Joint
 from model_core.upm.lstm import Lstm
 from model_core.upm.multivariate import Multivariate
 from model_core.upm.robust_averaged import RobustAveraged
@@ -30,6 +31,8 @@ MODELS = {
     "averaged-2": Averaged(y_dim=2),
     "robust-averaged": RobustAveraged(),
     "robust-averaged-2": RobustAveraged(y_dim=2),
+    "joint-2": Joint(),
+    "joint-3": Joint(y_dim=3),
     "autoregressive": linear.Autoregressive(),
     "autoregressive-all": linear.Autoregressive(y_dim=2, order=2, trend=True, season=7),
     "autoregressive-none": linear.Autoregressive(order=0, trend=True, season=4),
