@@ -203,7 +203,7 @@ def test_bench_serve(monkeypatch):
         assert sum(result.service.cpu_us().values()) > 0
         assert list(result.echo.cpu_us()) == ["echo"]
     told = result.summary()
-    assert told["ratio"]["median"] == result.ratio()
+    assert told["ratio"]["median"] == pytest.approx(result.ratio())
     assert told["service"]["per_s"]["rounds"] == [each.rate for each in result.service.reports]
     assert (told["lists"], told["replay"]["seconds"]) == ([], {"rounds": []})
 

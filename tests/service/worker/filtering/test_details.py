@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from model_core.components import Lomax, NegativeBinomial, Normal, StudentT
+from model_core.components import Lomax, NegativeBinomial, Normal, SkewedT, StudentT
 from service.wire import Observation, Observe, Predict
 from tests.service.worker.conftest import close_to
 from tests.service.worker.kinds import KINDS, configure, publish, series
@@ -68,11 +68,12 @@ def test_weights_within_a_component_of_an_average(bench):
     bench.observe("a", series(KINDS["averaged"], 40, plain=True))
     (answer,) = bench.observe("a", [1.0], **DETAILS)
     for part in answer["components"]:
-        assert part["family"] == "Blend of StudentT"
-        (weights,), (locations,) = part["parameters"]["weight"], part["parameters"]["loc"]
+        assert part["family"] == "Blend of SkewedT"
+        (weights,) = part["parameters"].pop("weight")
         assert sum(weights) == pytest.approx(1)
-        mean = sum(w * at for w, at in zip(weights, locations, strict=True))
-        assert [mean] == pytest.approx(part["mean"])
+        each = SkewedT(**{k: torch.tensor(v) for k, v in part["parameters"].items()})
+        mean = torch.tensor(weights) @ each.mean().flatten()
+        assert [mean.item()] == pytest.approx(part["mean"], rel=1e-5)
 
 
 def test_in_the_warm_up_there_is_one_regime(bench):

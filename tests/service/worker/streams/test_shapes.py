@@ -188,7 +188,7 @@ def test_wide_answers_are_whole_and_their_records_short(bench):
     assert record.mean == answers[-1]["predictive"]["mean"]
 
 
-@pytest.mark.parametrize(("model", "most"), [("gaussian", 651), ("averaged", 108)])
+@pytest.mark.parametrize(("model", "most"), [("gaussian", 651), ("averaged", 93)])
 def test_the_work_of_an_answer_is_bounded(make_bench, monkeypatch, model, most):
     bench = make_bench()
     told = {"model": model, "location": [0.0] * 256, "scale": [1.0] * 256}
