@@ -10,7 +10,7 @@ from model_core.components.either import Either
 from model_core.upm.joint import Joint
 from model_core.upm.robust_averaged import MOST_ODDS, REACH, TAILS, RobustAveraged
 from tests.model_core import test_robust_averaged
-from tests.model_core.cases import BY_NAME, by_start, run, series
+from tests.model_core.cases import BY_NAME
 from training.data.base import Batch
 from training.evaluation.online import Settings, follow, observed, prior_of
 
@@ -95,19 +95,7 @@ class Belief(test_robust_averaged.Belief):
 
 @pytest.mark.parametrize("rate", [0.0, 0.02])
 def test_the_whole_filter_beside_loops(rate):
-    case = BY_NAME["joint-2"]
-    labelled = [t % 7 != 4 for t in range(40)]
-    hint = [0.7 if t == 25 else np.nan for t in range(40)]
-    told = {"labelled": labelled, "elapsed": [1.0, 2.5], "changepoint": hint}
-    one = series(case, 11, 40, outlier_rate=rate, **told)
-    one.y[12] += 40.0
-    truth = Belief(case.model, case.location, case.scale)
-    for t, step in enumerate(run(case, [one], 60)):
-        asked = one.y[t], labelled[t], one.hazard[t], one.elapsed[t], hint[t], rate
-        score, starts = truth.step(*asked)
-        found = by_start(step.state, step.state.belief.log_prob.exp())
-        assert step.info.log_score.item() == pytest.approx(score, abs=1e-9, nan_ok=True)
-        assert [found[s] for s in sorted(found)] == pytest.approx(starts.tolist(), abs=1e-9)
+    test_robust_averaged.compare(BY_NAME["joint-2"], Belief, rate)
 
 
 def last(model, y):

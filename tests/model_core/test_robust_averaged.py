@@ -213,21 +213,26 @@ class Belief:
         return np.log(whole)
 
 
-@pytest.mark.parametrize("case", BELIEVING[:2], ids=lambda case: case.name)
-@pytest.mark.parametrize("rate", [0.0, 0.02])
-def test_the_whole_filter_beside_loops(case, rate):
+def compare(case, loops, rate):
+    """Step a case's filter and that by loops: scores, and probabilities of all starts."""
     labelled = [t % 7 != 4 for t in range(40)]
     hint = [0.7 if t == 25 else np.nan for t in range(40)]
     told = {"labelled": labelled, "elapsed": [1.0, 2.5], "changepoint": hint}
     one = series(case, 11, 40, outlier_rate=rate, **told)
     one.y[12] += 40.0
-    truth = Belief(case.model, case.location, case.scale)
+    truth = loops(case.model, case.location, case.scale)
     for t, step in enumerate(run(case, [one], 60)):
         asked = one.y[t], labelled[t], one.hazard[t], one.elapsed[t], hint[t], rate
         score, starts = truth.step(*asked)
         found = by_start(step.state, step.state.belief.log_prob.exp())
         assert step.info.log_score.item() == pytest.approx(score, abs=1e-9, nan_ok=True)
         assert [found[s] for s in sorted(found)] == pytest.approx(starts.tolist(), abs=1e-9)
+
+
+@pytest.mark.parametrize("case", BELIEVING[:2], ids=lambda case: case.name)
+@pytest.mark.parametrize("rate", [0.0, 0.02])
+def test_the_whole_filter_beside_loops(case, rate):
+    compare(case, Belief, rate)
 
 
 def stepped(model, labels, outlier_rate=None):

@@ -15,6 +15,7 @@ from service.store.worker_reads import decoded
 from service.wire import Configure, Move, Observation, SegmentHistory, WhatIf
 from service.worker.filtering import seasons
 from tests.service.worker.commands.test_snapshot import export, put
+from tests.service.worker.test_seasonal import lose_workers
 from training.evaluation.online import Settings, follow
 
 LEVELS = (0.05, 0.5, 0.95)
@@ -154,22 +155,7 @@ def test_lists_by_a_kernel_are_the_same_one_by_one(make_bench, close):
 @pytest.mark.parametrize("more", [{}, {"history": 120}, {"warmup": 100}])
 def test_nothing_is_lost_with_a_worker(make_bench, close, more):
     """Not even between a search and the commit of what it found: the same is found again."""
-    y = day(first=60)
-    quiet = make_bench(db=0, checkpoint_every=48)
-    troubled = make_bench(db=1, checkpoint_every=48)
-    for bench in (quiet, troubled):
-        made(bench, **more)
-    expected = quiet.observe("a", y)
-    answers = []
-    for i in range(0, len(y), 30):
-        answers += troubled.observe("a", y[i : i + 30])
-        (troubled.crash if i % 60 else troubled.stop)()
-    close(answers, expected)  # slots of a state that was stored are in another order
-    assert troubled.head("a").season == quiet.head("a").season
-    assert quiet.head("a").season.periods == [24]
-    assert [(r.offset, r.previous_start) for r in troubled.records("a")] == [
-        (r.offset, r.previous_start) for r in quiet.records("a")
-    ]
+    lose_workers(make_bench, close, day(first=60), lambda bench: made(bench, **more))
 
 
 @pytest.mark.parametrize("history", [2000, 150])
