@@ -30,7 +30,7 @@ from model_core.upm.base import UnderlyingModel
 from model_core.upm.builtin import Options, build
 from training.config import OWN
 from training.data import own
-from training.data.base import Batch
+from training.data.base import Batch, Splits
 from training.data.windows import Series
 from training.errors import BadData, BadRun
 from training.evaluation.online import observed, prior_of, warm
@@ -65,7 +65,8 @@ def evaluate(
     """Print the table, and write it as `table.json` and `table.md`; raises TrainingError."""
     torch.set_num_threads(1)
     console = Console()
-    scores = compare(finished(folder, data), place, console)
+    run = finished(folder, data)
+    scores = compare(run, catalogue.splits(run.config, place), place, console)
     console.print(table(folder.name, scores))
     results = out or folder / "evaluation"
     results.mkdir(parents=True, exist_ok=True)
@@ -86,14 +87,17 @@ def finished(folder: Path, data: Path | None = None) -> Trained:
 
 
 def compare(
-    run: Trained, place: Place, console: Console | None = None, most: int | None = None
+    run: Trained,
+    splits: Splits,
+    place: Place,
+    console: Console | None = None,
+    most: int | None = None,
 ) -> BlockScores:
     """Log scores of the run's model and of the untrained ones, on its test series.
 
     most: observations from the start of each that are looked at; None: all. Raises BadData where
     no series is long enough.
     """
-    splits = catalogue.splits(run.config, place)
     series = [one.part(0, most or len(one.y)) for one in _series(run, place)]
     length = run.config.optimiser.length
     model = load(run, splits).model()

@@ -79,8 +79,8 @@ def publish(
     _version(folder, wanted.version)  # before the work
     torch.set_num_threads(1)
     run = finished(wanted.run, wanted.data)
-    untrained = _untrained(wanted, run, console)
     splits = catalogue.splits(run.config, wanted.place)
+    untrained = _untrained(wanted, run, splits, console)
     protocol = protocol_of(run.config)
     batch = sequences(splits, protocol)
     report = measure.report(wanted.name, run, splits, protocol, digest(run.config, batch))
@@ -97,13 +97,15 @@ def publish(
             folder.rmdir()  # of a model without any version
 
 
-def _untrained(wanted: Wanted, run: Trained, console: Console | None) -> tuple[Comparison, ...]:
+def _untrained(
+    wanted: Wanted, run: Trained, splits: Splits, console: Console | None
+) -> tuple[Comparison, ...]:
     """Built-in models on the run's held-out data; raises Behind where one is clearly ahead."""
     if run.config.experiment != OWN:
         return ()
     console = console or Console(quiet=True)
     try:
-        scores = own_data.compare(run, wanted.place, console, COMPARED)
+        scores = own_data.compare(run, splits, wanted.place, console, COMPARED)
     except BadData as error:
         console.print(f"Not compared with the built-in models: {error}", style="yellow")
         return ()

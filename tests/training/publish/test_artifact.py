@@ -113,7 +113,8 @@ def test_a_model_behind_a_built_in_one_is_published_on_demand_alone(wanted, tmp_
     rows = json.loads((tmp_path / "p" / "1" / "report.json").read_text())["untrained"]
     names = ["autoregressive", "averaged", "autoregressive, order 5", "gaussian"]
     assert [row["method"] for row in rows] == names
-    scores = own_data.compare(finished(wanted.run), Place(None, tmp_path))
+    run, place = finished(wanted.run), Place(None, tmp_path)
+    scores = own_data.compare(run, splits(run.config, place), place)
     trained, *_ = (values.mean() for values in scores.values.values())
     for row in rows:
         theirs = scores.values[row["method"]].mean()
