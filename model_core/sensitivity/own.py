@@ -25,7 +25,7 @@ from model_core.upm.base import UnderlyingModel
 SERIES, STEPS = 16, 1000  # continuations, and observations of each
 # Log odds of thresholds. The highest is a probability of 1 - 2e-9.
 LOG_ODDS = tuple(float(each) for each in range(-2, 21))
-QUIET = 1.1  # times the least rate that there is, which counts as that
+QUIET = 1.1  # rates up to this multiple of the lowest one count as equal to it
 EVERY = 4  # observations of each series between signs of life
 RECENT_RUN_LENGTHS = 5  # that a kernel sums up, which is not read here
 NO_LEVELS = np.empty((2, 0))

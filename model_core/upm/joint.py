@@ -8,8 +8,8 @@ covariance or with noise of heavy tails: with features `f = (1, lag)` of all out
     Sigma ~ InverseWishart(psi, nu),
 
 so the predictive is a Student-t of all outputs, `nu - d + 1` degrees of freedom, location `M' f`
-and scale matrix `psi (1 + f' Lambda^-1 f) / (nu - d + 1)`. `M_0` is a random walk, the least that
-most vectors are told by their last value: shrinkage towards it is that of Litterman (1986, *Journal
+and scale matrix `psi (1 + f' Lambda^-1 f) / (nu - d + 1)`. `M_0` is a random walk, which
+forecasts most vectors well: shrinkage towards it is that of Litterman (1986, *Journal
 of Business & Economic Statistics* 4). Heavy tails have `TAILS` degrees of freedom at most. The
 update with a share `g` of a label is that of regressions,
 

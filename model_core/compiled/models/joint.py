@@ -18,7 +18,13 @@ from model_core.compiled import LABEL, LABELLED, arithmetic, mixture, step
 from model_core.compiled.arithmetic import INF
 from model_core.compiled.belief import CHANCE, MASS, SHARE, STATISTICS
 from model_core.compiled.jit import Floats, Ints, compiled, implements, inlined, whole
-from model_core.compiled.models import averaged, multivariate, robust_averaged, student_t
+from model_core.compiled.models import (
+    averaged,
+    multivariate,
+    regression,
+    robust_averaged,
+    student_t,
+)
 from model_core.compiled.models.robust_averaged import NOISE, PARTS
 from model_core.upm import joint
 from model_core.upm.base import FARTHEST
@@ -176,7 +182,7 @@ def _solve(d: int, context: Floats, factor: Floats, solved: Floats, variance: Fl
         _divide(solved[a], factor[a * p + a])
     arithmetic.fill(variance, 0.0)
     for a in range(p):
-        _add(solved[a], solved[a], variance)
+        regression.add_product(solved[a], solved[a], variance)
     for a in range(p - 1, -1, -1):
         for b in range(a + 1, p):
             _subtract(factor[b * p + a], solved[b], solved[a])
@@ -187,12 +193,6 @@ def _solve(d: int, context: Floats, factor: Floats, solved: Floats, variance: Fl
 def _subtract(left: Floats, right: Floats, out: Floats) -> None:
     for i in range(whole(out)):
         out[i] -= left[i] * right[i]
-
-
-@compiled
-def _add(left: Floats, right: Floats, out: Floats) -> None:
-    for i in range(whole(out)):
-        out[i] += left[i] * right[i]
 
 
 @compiled
@@ -240,7 +240,7 @@ def _explain(
     """
     n = whole(each)
     walk_density, astray = each[n - 2], each[n - 1]
-    _sum(each, choice[0], rest[DENSITY])
+    student_t.add(each, choice[0], rest[DENSITY])
     for j in range(TOGETHER):
         block, density = rest[BLOCKS + j * at.block :], rest[DENSITY + 1 + j]
         locations, factor, spread = block[LOCATION:], block[at.factor :], block[SPREAD]
@@ -250,7 +250,7 @@ def _explain(
         for i in range(n):
             square[i] = density[i] / spread[i]
         multivariate.log_density(d, block[HALF], spread, block[DETERMINANT], density)
-        _sum(density, choice[1 + j], density)
+        student_t.add(density, choice[1 + j], density)
     told = rest[TOLD : TOLD + CHOICES]
     student_t.explain(rest[DENSITY : DENSITY + CHOICES], rest[ONE], each, told)
     arithmetic.copy(each, rest[EVIDENCE])
@@ -261,12 +261,6 @@ def _explain(
     # The walk and the outliers are independent for certain.
     each[n - 2] = walk_density
     each[n - 1] = astray
-
-
-@compiled
-def _sum(left: Floats, right: Floats, out: Floats) -> None:
-    for i in range(whole(out)):
-        out[i] = left[i] + right[i]
 
 
 @implements(step.count, Joint)
@@ -384,7 +378,7 @@ def _learn(
     for a in range(p):
         _multiply(gain, block[at.solved + a], product)
         for o in range(d):
-            _add(product, errors[o], own[(j * p + a) * d + o])
+            regression.add_product(product, errors[o], own[(j * p + a) * d + o])
     multivariate.scatter(d, errors, gain, own[at.psi + j * d * d :])
     _count_label(d, context, share, own[at.inverse + j * p * p :], own[at.nu + j])
 
@@ -465,7 +459,7 @@ def _moments(
         _multiply(rest[WEIGHT], alone[o], means[o])
         for j in range(TOGETHER):
             loc = rest[BLOCKS + j * at.block + LOCATION + o]
-            _add(rest[WEIGHT + 1 + j], loc, means[o])
+            regression.add_product(rest[WEIGHT + 1 + j], loc, means[o])
         _variances(d, at, o, alone, rest)
     mixture.moments(chance, means[:d], alone[d : 2 * d], whole(chance), out)
     for a in range(d):

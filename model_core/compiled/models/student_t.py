@@ -104,7 +104,8 @@ def densities(
 
 
 @compiled
-def _add(left: Floats, right: Floats, out: Floats) -> None:
+def add(left: Floats, right: Floats, out: Floats) -> None:
+    """Sums of two rows."""
     for i in range(whole(out)):
         out[i] = left[i] + right[i]
 
@@ -142,7 +143,7 @@ def explain(densities: Floats, top: Floats, out: Floats, told: Floats) -> None:
         own, share = densities[k], told[k]
         for i in range(n):
             share[i] = arithmetic.exp(own[i] - top[i])
-        _add(out, share, out)
+        add(out, share, out)
     for k in range(densities.shape[0]):
         share = told[k]
         for i in range(n):
@@ -164,16 +165,16 @@ def log_density(outputs: int, noise: Noise, number: Floats, params: Floats, each
             freedom, skew = params[at : at + FREEDOM], noise.skews[k - o * parts]
             densities(number[LABEL + o], freedom, loc, square, skew, own)
             if parts == 1:
-                _add(each, own, each)
+                add(each, own, each)
             else:
-                _add(own, params[first + 3 * size + k], own)
+                add(own, params[first + 3 * size + k], own)
         if parts > 1:
             at = first + 2 * size + o * parts
             together = params[first + 4 * size + o]
             told = weights_of(outputs, noise) + (outputs + o) * parts
             own, top = params[at : at + parts], params[o]  # its mean comes later
             explain(own, top, together, params[told : told + parts])
-            _add(each, together, each)
+            add(each, together, each)
 
 
 @compiled

@@ -1,8 +1,8 @@
 """Calibration of a stream's sensitivity on its own labels, as a job in the background.
 
-The labels that are retained, in hindsight, tell how quiet ones go on. The stream's filter is copied
-into such series, and confirms false alarms there. The same at the same place in the log: whoever
-applies the command again finds the same threshold.
+The labels that are retained, in hindsight, tell how quiet ones go on. Copies of the
+stream's filter go through such series, and what they confirm is a false alarm. The result depends
+on the labels and the position in the log alone: applying the command again gives the same.
 """
 
 from __future__ import annotations

@@ -87,14 +87,14 @@ def season_at(t):
     return 5 + 1.2 * math.sin(2 * math.pi * t / 24)
 
 
-def test_lists_by_a_kernel_are_the_same_one_by_one(make_bench, close):
+def post_by_kernel(make_bench, close, y, begin):
+    """Labels one by one and in lists, by a kernel: answers are the same. Returns the season."""
     pytest.importorskip("numba")
-    y = day()
     found = []
     for db, part in ((0, 1), (1, 150)):
         bench = make_bench(db=db, partitions=1)
         bench.worker.engine.compiles = True
-        seasonal(bench)
+        begin(bench)
         answers = bench.observe("a", y[:20])
         (slab,) = bench.worker.engine._slabs.values()
         slab._compiled.compile()  # waits for it
@@ -105,6 +105,11 @@ def test_lists_by_a_kernel_are_the_same_one_by_one(make_bench, close):
     for one, other in zip(found[1][2], found[0][2], strict=True):
         assert one.offset == other.offset
         assert one.previous_start == other.previous_start
+    return found[0][1]
+
+
+def test_lists_by_a_kernel_are_the_same_one_by_one(make_bench, close):
+    post_by_kernel(make_bench, close, day(), seasonal)
 
 
 def lose_workers(make_bench, close, y, begin):
@@ -168,7 +173,7 @@ def test_a_snapshot_has_the_season(make_bench, close):
     with pytest.raises(CorruptState, match="no array 'season'"):
         codec.decode_season(parts.slab.model, blob)
     broken = parts.season.copy()
-    broken[4] = 1e6  # a period longer than what is kept
+    broken[4] = 1e6  # a period longer than the retained labels
     blob = parts.slab.encoded(parts.row, parts.slab.state(parts.row), broken)
     with pytest.raises(CorruptState, match="no state of a season"):
         codec.decode_season(parts.slab.model, blob)

@@ -15,7 +15,7 @@ from service.store.worker_reads import decoded
 from service.wire import Configure, Move, Observation, SegmentHistory, WhatIf
 from service.worker.filtering import seasons
 from tests.service.worker.commands.test_snapshot import export, put
-from tests.service.worker.test_seasonal import lose_workers
+from tests.service.worker.test_seasonal import lose_workers, post_by_kernel
 from training.evaluation.online import Settings, follow
 
 LEVELS = (0.05, 0.5, 0.95)
@@ -132,24 +132,7 @@ def test_a_search_is_only_made_where_one_is_due(bench, monkeypatch):
 
 
 def test_lists_by_a_kernel_are_the_same_one_by_one(make_bench, close):
-    pytest.importorskip("numba")
-    y = day()
-    found = []
-    for db, part in ((0, 1), (1, 150)):
-        bench = make_bench(db=db, partitions=1)
-        bench.worker.engine.compiles = True
-        made(bench)
-        answers = bench.observe("a", y[:20])
-        (slab,) = bench.worker.engine._slabs.values()
-        slab._compiled.compile()  # waits for it
-        answers += bench.observe("a", y[20:], part=part, belief=True)
-        found.append((answers, bench.head("a").season, bench.records("a")))
-    close(found[1][0], found[0][0], 1e-9)
-    assert found[1][1] == found[0][1]
-    assert found[0][1].periods == [24]
-    for one, other in zip(found[1][2], found[0][2], strict=True):
-        assert one.offset == other.offset
-        assert one.previous_start == other.previous_start
+    assert post_by_kernel(make_bench, close, day(), made).periods == [24]
 
 
 @pytest.mark.parametrize("more", [{}, {"history": 120}, {"warmup": 100}])
