@@ -15,7 +15,7 @@ from torch import Tensor
 from model_core import belief as beliefs
 from model_core import hazard as hazards
 from model_core.belief import Belief, Growth
-from model_core.components import join
+from model_core.components import average, join
 from model_core.predictive import Mixture
 from model_core.transfer import on_host
 from model_core.upm.base import Stats, UnderlyingModel, over, select, tree_map
@@ -50,7 +50,8 @@ class Prior(NamedTuple):
 class Inputs(NamedTuple):
     """One observation of each stream.
 
-    x: (B, x_dim) or None. y: (B, d), anything where not labelled. labelled: (B,) bool.
+    x: (B, x_dim) or None. y: (B, d), anything where not labelled; of a `partial` model nan where an
+    output is missing. labelled: (B,) bool.
     hazard: (B, H) table by run length, H = 1 for a constant. elapsed, outlier_rate: (B,).
     changepoint: (B,) supervision, nan where none.
     """
@@ -170,8 +171,7 @@ def step(
     change = torch.where(growth.born, posterior.log_prob.exp(), 0.0).sum(-1)
     stats = model.update(grown.stats, prediction.phi, y, inlier)
     kept, pruned = beliefs.prune(posterior)
-    centred = y - prior.location
-    seen = torch.cat((torch.ones_like(y[:, :1]), centred, centred.square()), -1)
+    seen = torch.cat((torch.ones_like(y[:, :1]), *_moments(model, prediction.mixture, prior, y)), -1)
     totals = grown.totals + torch.where(inputs.labelled.unsqueeze(-1), seen, 0.0)
     known, expected = y, y
     if model.believes:
@@ -190,6 +190,25 @@ def step(
     # A look at `ok` would have the host wait for a device.
     fine = on_host(ok) and bool(ok.all())
     return (new if fine else choose(ok, new, state)), info
+
+
+def _moments(
+    model: UnderlyingModel, mixture: Mixture, prior: Prior, y: Tensor
+) -> tuple[Tensor, Tensor]:
+    """Labels less the prior's location and their squares (B, d).
+
+    Of a missing output they are those that the mixture expects, so that segments which have it in
+    part have its mean and spread nevertheless.
+    """
+    centred = y - prior.location
+    missing = torch.isnan(y)
+    if not model.partial or (on_host(missing) and not bool(missing.any())):
+        return centred, centred.square()
+    mean, variance = mixture.components.mean(), mixture.components.variance()
+    off = mean - prior.location.unsqueeze(1)
+    first = average(mixture.log_weight, off)
+    second = average(mixture.log_weight, variance + off.square())
+    return torch.where(missing, first, centred), torch.where(missing, second, centred.square())
 
 
 def _likelihood(prediction: Prediction, y: Tensor, inputs: Inputs) -> tuple[Tensor, Tensor, Tensor]:

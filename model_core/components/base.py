@@ -116,9 +116,9 @@ class Family:
         return found
 
     def joint_log_density(self, value: Tensor) -> Tensor:
-        """Sum over independent outputs."""
+        """Sum over independent outputs, of those that are not missing."""
         own: Any = self
-        joint: Tensor = own.log_density(value).sum(-1)
+        joint: Tensor = own.log_density(value).masked_fill(torch.isnan(value), 0.0).sum(-1)
         return joint
 
     def covariance(self) -> Tensor:

@@ -11,6 +11,7 @@ from torch import Tensor
 
 from model_core import special
 from model_core.components.base import Family
+from model_core.transfer import on_host
 
 
 class _StudentT(NamedTuple):
@@ -149,6 +150,19 @@ def _one_sided(z: Tensor, skew: Tensor) -> Tensor:
     return torch.where(z < 0, z * skew, z / skew)
 
 
+class Explained(NamedTuple):
+    """What a label says of all outputs together.
+
+    error: (B, M, d) label less location, of a missing output what is expected. square: (B, M)
+    squared distance of what is there, in scales. rest: (B, M, d, d) scale matrix of what is
+    missing, given the rest of the label; 0 elsewhere; None: nothing is missing.
+    """
+
+    error: Tensor
+    square: Tensor
+    rest: Tensor | None
+
+
 class _MultivariateStudentT(NamedTuple):
     df: Tensor
     loc: Tensor
@@ -174,15 +188,53 @@ class MultivariateStudentT(_MultivariateStudentT, Family):
         return self.alone().log_density(value)
 
     def joint_log_density(self, value: Tensor) -> Tensor:
-        """Log density (B, M) of all outputs together (Murphy 2007, appendix)."""
-        df, outputs = self.df.squeeze(-1), self.loc.shape[-1]
-        error = (value - self.loc).unsqueeze(-1)
-        z = torch.linalg.solve_triangular(self.factor, error, upper=False).squeeze(-1)
+        """Log density (B, M) of all outputs together (Murphy 2007, appendix).
+
+        That of a label some of whose outputs are missing is of the marginal of the others.
+        """
+        df = self.df.squeeze(-1)
+        factor, error = self._observed(value)
+        z = torch.linalg.solve_triangular(factor, error.unsqueeze(-1), upper=False).squeeze(-1)
+        outputs = (~torch.isnan(value)).sum(-1)
         half = 0.5 * (df + outputs)
         norm = torch.lgamma(half) - torch.lgamma(0.5 * df)
         norm = norm - 0.5 * outputs * torch.log(df * math.pi)
-        norm = norm - torch.log(self.factor.diagonal(dim1=-2, dim2=-1)).sum(-1)
+        norm = norm - torch.log(factor.diagonal(dim1=-2, dim2=-1)).sum(-1)
         return norm - half * torch.log1p(z.square().sum(-1) / df)
+
+    def explain(self, value: Tensor) -> Explained:
+        """What a label (B, M, d) says; of its outputs those that are nan are missing.
+
+        They are expected where the others have them: for a Student-t as for a normal
+        (Ding 2016, *The American Statistician* 70).
+        """
+        factor, error = self._observed(value)
+        z = torch.linalg.solve_triangular(factor, error.unsqueeze(-1), upper=False)
+        square = z.squeeze(-1).square().sum(-1)
+        missing = torch.isnan(value).unsqueeze(-1)
+        if on_host(missing) and not bool(missing.any()):
+            return Explained(error, square, None)
+        scale = self.factor @ self.factor.mT
+        across = scale.masked_fill(missing.mT, 0.0)
+        solved = torch.linalg.solve_triangular(factor.mT, z, upper=True)
+        error = torch.where(missing, across @ solved, error.unsqueeze(-1)).squeeze(-1)
+        root = torch.linalg.solve_triangular(factor, across.mT, upper=False)
+        return Explained(error, square, (scale - root.mT @ root).masked_fill(~missing, 0.0))
+
+    def _observed(self, value: Tensor) -> tuple[Tensor, Tensor]:
+        """Factor of the scale matrix of the outputs that are there, and errors.
+
+        A missing one counts as independent of the others, with a scale of 1 and no error.
+        """
+        missing, error = torch.isnan(value), value - self.loc
+        if on_host(missing) and not bool(missing.any()):
+            return self.factor, error
+        missing = missing.expand_as(error)
+        apart = missing.unsqueeze(-1) | missing.unsqueeze(-2)
+        scale = (self.factor @ self.factor.mT).masked_fill(apart, 0.0)
+        factor, failed = torch.linalg.cholesky_ex(scale + torch.diag_embed(missing.to(scale.dtype)))
+        factor = factor.masked_fill((failed > 0)[..., None, None], torch.nan)
+        return factor, error.masked_fill(missing, 0.0)
 
     def cdf(self, value: Tensor) -> Tensor:
         """Cumulative probability of each output alone."""

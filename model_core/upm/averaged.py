@@ -19,6 +19,9 @@ runs; for an inlier responsibility `w` of the label
     Lambda' = Lambda + w f f',   k' = k + w Lambda'^-1 f e,   e = y - k' f,
     alpha' = alpha + w / 2,      beta' = beta + w e^2 / (2 (1 + w f' Lambda^-1 f)),
     pi' = w pi p(y) / sum(pi p(y)) + (1 - w) pi.
+
+Outputs share alpha. A model that takes labels with missing outputs (`averaged@2`) learns nothing of
+a missing one: `w` is 0 there, but that beta grows with alpha.
 """
 
 from __future__ import annotations
@@ -129,11 +132,14 @@ class Averaged(UnderlyingModel):
         precision = stats.precision + each.unsqueeze(-1) * square
         gain = torch.stack(_solve(precision, u), -1)
         fresh = (stats.origin < 0) & (weight.unsqueeze(-1) > 0)
+        grown = each * error.square() / (1 + each * variance)
+        # Outputs share alpha; of a missing one the expected variance stays as it is.
+        grown = torch.where(_missing(y), w * stats.beta / stats.alpha.unsqueeze(-1), grown)
         return AveragedStats(
             stats.mean + (each * error).unsqueeze(-1) * gain,
             precision,
             stats.alpha + 0.5 * weight.unsqueeze(-1),
-            stats.beta + 0.5 * each * error.square() / (1 + each * variance),
+            stats.beta + 0.5 * grown,
             torch.logaddexp(torch.log(w) + told, torch.log1p(-w) + stats.log_weight),
             torch.where(fresh, phi[:, None, :1], stats.origin),
         )
@@ -148,14 +154,17 @@ class Averaged(UnderlyingModel):
     ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
         """Errors of the parts, `f' Lambda^-1 f`, log probabilities given the label, and shares.
 
-        All (B, S, d, parts); w: (B, S, 1, 1) inlier responsibility.
+        All (B, S, d, parts); w: (B, S, 1, 1) inlier responsibility. A missing output tells
+        nothing, and nothing is learned from it.
         """
         found, scale, variance = self._forecast(stats, phi)
-        value = y[:, None, :, None]
+        missing = _missing(y)
+        value = torch.where(missing, found, y[:, None, :, None])
         density = self._components(stats, found, scale).log_density(value)
-        told = torch.log_softmax(stats.log_weight + density, -1)
+        told = torch.log_softmax(stats.log_weight + density.masked_fill(missing, 0.0), -1)
         error = value - found
-        return error, variance, told, self._shares(w, told - stats.log_weight, error / scale)
+        each = self._shares(w, told - stats.log_weight, error / scale)
+        return error, variance, told, torch.where(missing, 0.0, each)
 
     def _bounded(self, found: Tensor, phi: Tensor) -> Tensor:
         """Locations that are believed; phi: (B, n)."""
@@ -184,6 +193,11 @@ class Averaged(UnderlyingModel):
         full = stats.beta[..., 0]
         each = torch.zeros_like(full), age.expand_as(full), last.expand_as(full)
         return torch.stack([each[kind] for kind in self.kinds], -1)
+
+
+def _missing(y: Tensor) -> Tensor:
+    """Which outputs (B, 1, d, 1) of labels (B, d) are missing."""
+    return torch.isnan(y)[:, None, :, None]
 
 
 def _regression(stats: AveragedStats, u: Tensor) -> tuple[Tensor, Tensor]:

@@ -71,6 +71,7 @@ class UnderlyingModel(ABC):
     hazard: float | tuple[float, ...] = 0.01  # default hazard, or a table by run length
     outlier_rate: float = 0.0  # default
     parts: int = 1  # distributions of each output that one hypothesis's predictive is made of
+    partial: bool = False  # whether some outputs of a label may be missing: nan
     believes: bool = False  # whether what it remembers of a label is what is believed of it
     exchangeable: bool = False  # whether only parameters carry from a regime's label to the next
     symmetric: tuple[str, ...] = ()  # statistics whose last two axes are a symmetric matrix

@@ -19,6 +19,11 @@ update with a share `g` of a label is that of regressions,
 and `g` is found as in `robust_averaged`: the part's own odds of an inlier, times `(TAILS + d) /
 (TAILS + z^2)` at most one where tails are heavy.
 
+Of a label that some outputs are missing from, the others tell. Their density is the marginal one,
+and the vector autoregressions learn from what is expected of the missing ones: `e` is the error
+that the others lead to, and to `psi'` is added `g` times the scale matrix of what is missing given
+the others, without which `psi` would shrink (Dempster, Laird & Rubin 1977, *JRSS B* 39).
+
 What counts towards changes. Each hypothesis takes its errors for independent in time. Where those
 of all hypotheses' forecast are not, no model of these is right, and long stretches of errors of one
 sign are taken for changes. So a label's log likelihood counts for run lengths (not for forecasts)
@@ -83,13 +88,15 @@ class JointStats(NamedTuple):
 class _Reading(NamedTuple):
     """What the three say of a label.
 
-    errors: (B, S, V, d) of the vector autoregressions. solved: (B, S, V, p) `Lambda^-1 f`.
-    variance: (B, S, V) `f' Lambda^-1 f`. told: (B, S, 1 + V) log probabilities of the three given
+    errors: (B, S, V, d) of the vector autoregressions, expected ones of missing outputs. rest:
+    (B, S, V, d, d) scale matrix of the missing outputs given the others; None: none is missing.
+    solved: (B, S, V, p) `Lambda^-1 f`. variance: (B, S, V) `f' Lambda^-1 f`. told: (B, S, 1 + V) log probabilities of the three given
     the label. shares: (B, S, 1 + V) of the label that each learns; within the first its parts have
     their own.
     """
 
     errors: Tensor
+    rest: Tensor | None
     solved: Tensor
     variance: Tensor
     told: Tensor
@@ -150,7 +157,8 @@ class Joint(RobustAveraged):
         learned = torch.cat((variance + moved, squares + z.square(), products + z * last, z), -1)
         # What follows a missing label has no neighbour.
         rest = torch.cat((variance, squares, products, torch.zeros_like(last)), -1)
-        watched = torch.where(labelled.unsqueeze(-1), learned, rest)
+        there = labelled.unsqueeze(-1) & ~torch.isnan(y)
+        watched = torch.where(there.repeat(1, WATCHED), learned, rest)
         return torch.cat((super().judge(own, y, labelled, lead, expected), watched), -1)
 
     def remember(self, context: Tensor, y: Tensor, labelled: Tensor) -> Tensor:
@@ -199,6 +207,8 @@ class Joint(RobustAveraged):
         gain = (share / (1 + share * read.variance))[..., None, None]
         rounding = self.y_dim * (self.y_dim + 3) * torch.finfo(error.dtype).eps
         psi = stats.psi + gain * (error.unsqueeze(-1) * error.unsqueeze(-2))
+        if read.rest is not None:
+            psi = psi + (share / (1 + read.variance))[..., None, None] * read.rest
         # See `Multivariate.update`: a few eps of the diagonal keep it positive definite.
         grown = psi + rounding * torch.diag_embed(psi.diagonal(dim1=-2, dim2=-1))
         w = weight.unsqueeze(-1)
@@ -244,10 +254,9 @@ class Joint(RobustAveraged):
         each = together.joint_log_density(value)
         density = torch.cat((independent.unsqueeze(-1), each), -1)
         told = torch.log_softmax(stats.log_choice + density, -1)
-        error = value - together.loc
-        z = torch.linalg.solve_triangular(together.factor, error.unsqueeze(-1), upper=False)
-        square = z.squeeze(-1).square().sum(-1)[..., 1:]
-        heavy = ((TAILS + self.y_dim) / (TAILS + square)).clamp(max=1)
+        error, square, rest = together.explain(value)
+        outputs = (~torch.isnan(value)).sum(-1)
+        heavy = ((TAILS + outputs) / (TAILS + square[..., 1:])).clamp(max=1)
         lead = (told - stats.log_choice).clamp(max=FAR_AHEAD)
         w = weight.unsqueeze(-1)
         odds = ((w / (1 - w)).clamp(max=MOST_ODDS) * lead.exp()).clamp(max=CERTAIN)
@@ -255,7 +264,7 @@ class Joint(RobustAveraged):
         shares = odds / (1 + odds) * torch.cat((one, one, heavy), -1)
         # Gradients of what nothing is learned from are zero, whatever is made of the zero.
         shares = torch.where(odds > 0, shares, 0.0)
-        return _Reading(error, solved, variance, told, shares)
+        return _Reading(error, rest, solved, variance, told, shares)
 
     def _independent(self, alone: Blend) -> Either:
         """Either of which the outputs are independent, for certain."""

@@ -65,6 +65,7 @@ class RobustAveraged(Averaged):
     parts = len(kinds)
     skews = (*[1.0] * (parts - 2), SKEW, 1 / SKEW)
     kind: str = "robust-averaged"
+    partial: bool = True
     believes: bool = True
 
     def share(self, stats: AveragedStats, phi: Tensor | None, y: Tensor, weight: Tensor) -> Tensor:
@@ -104,7 +105,8 @@ class RobustAveraged(Averaged):
     def remember(self, context: Tensor, y: Tensor, labelled: Tensor) -> Tensor:
         """One observation later; y: the label as it is believed."""
         time, location, scale, least, most, lag, kept = self._parts(context)
-        value = torch.where(labelled.unsqueeze(-1), in_units(y, location, scale), lag)
+        there = labelled.unsqueeze(-1) & ~torch.isnan(y)
+        value = torch.where(there, in_units(y, location, scale), lag)
         range_ = torch.minimum(least, value), torch.maximum(most, value)
         return torch.cat((time + 1, location, scale, *range_, value, kept), -1)
 

@@ -57,25 +57,25 @@ def advance(kept: Tensor, y: Tensor, labelled: Tensor, lead: Tensor) -> Tensor:
     """One observation later; y: (B, d) in the stream's units, anything where not `labelled` (B,).
 
     lead: (B,) log density of the label by the walk less that by the hypotheses. After a missing
-    label there is no change that could go on.
+    label there is no change that could go on; of a missing output, nan, nothing else is learned.
     """
     share, count, last, change, square, a, b = _parts(kept)
+    missing, y = torch.isnan(y), torch.where(torch.isnan(y), last, y)
     error, precision, moved = y - forecast(kept).loc, count / square, y - last
     g = (TAILS + 1) / (TAILS + precision * error.square())
     pull = g * precision * change
     won = torch.sigmoid(torch.logit(share) + lead.unsqueeze(-1))
-    learned = torch.cat(
-        (
-            (1 - SHARE) * won + SHARE / 2,
-            FORGET * count + 1,
-            y,
-            g.clamp(max=1) * moved,
-            FORGET * square + g * error.square() + FLOOR,
-            FORGET_MOMENTUM * a + (1 - FORGET_MOMENTUM) + pull * change,
-            FORGET_MOMENTUM * b + pull * moved,
-        ),
-        -1,
+    counted = FORGET * count + 1
+    new = (
+        FORGET * square + g * error.square() + FLOOR,
+        FORGET_MOMENTUM * a + (1 - FORGET_MOMENTUM) + pull * change,
+        FORGET_MOMENTUM * b + pull * moved,
     )
+    # The labels are counted for all outputs; without one its scale stays as it is.
+    old = square / count * counted, a, b
+    each = [torch.where(missing, *pair) for pair in zip(old, new, strict=True)]
+    weight_ = (1 - SHARE) * won + SHARE / 2
+    learned = torch.cat((weight_, counted, y, g.clamp(max=1) * moved, *each), -1)
     rest = torch.cat((share, count, last, torch.zeros_like(change), square, a, b), -1)
     return torch.where(labelled.unsqueeze(-1), learned, rest)
 
