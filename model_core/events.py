@@ -34,7 +34,8 @@ class Event(NamedTuple):
     delay: int = 0  # suspected_at - start
     probability: float = 0.0
     direction: str | None = None  # up | down
-    size: float | list[float] | None = None  # in standard deviations within the regimes
+    # In standard deviations within the regimes; of an anomaly None where an output is missing.
+    size: float | list[float | None] | None = None
     time: str | None = None  # of the observation that raised this state
 
 
@@ -174,7 +175,7 @@ def _fate(state: Track, reading: Reading) -> Fate:
 
 def _step(
     before: list[float] | None, reading: Reading
-) -> tuple[str | None, float | list[float] | None]:
+) -> tuple[str | None, float | list[float | None] | None]:
     """Direction and size of a shift, in standard deviations pooled within the two regimes.
 
     The direction is that of the output that moved most; where that was constant within the
@@ -200,7 +201,7 @@ def _step(
     direction = None if most == 0 else "up" if most > 0 else "down"
     if not isfinite(most):
         return direction, None
-    return direction, (sizes[0] if outputs == 1 else sizes)
+    return direction, (sizes[0] if outputs == 1 else [*sizes])
 
 
 def _ratio(shift: float, within: float, count: float, squares: float) -> float:

@@ -171,7 +171,9 @@ def step(
     change = torch.where(growth.born, posterior.log_prob.exp(), 0.0).sum(-1)
     stats = model.update(grown.stats, prediction.phi, y, inlier)
     kept, pruned = beliefs.prune(posterior)
-    seen = torch.cat((torch.ones_like(y[:, :1]), *_moments(model, prediction.mixture, prior, y)), -1)
+    seen = torch.cat(
+        (torch.ones_like(y[:, :1]), *_moments(model, prediction.mixture, prior, y)), -1
+    )
     totals = grown.totals + torch.where(inputs.labelled.unsqueeze(-1), seen, 0.0)
     known, expected = y, y
     if model.believes:

@@ -14,17 +14,22 @@ FLAT_SCALE = 0.01  # of the location, where all values were the same
 SMALLEST_SCALE = 1e-150  # its square is still a number
 SCALE_FREE = ("count", "positive")  # labels whose location says it all
 
-Values = Sequence[Sequence[float]]  # of each observation its label, then its input if that counts
+# Of each observation its label, nan where an output is missing, then its input if that counts.
+Values = Sequence[Sequence[float]]
 
 
 def varied(values: Values, y_dim: int) -> bool:
     """Whether two labels differ in each output."""
-    columns = list(zip(*values, strict=True))[:y_dim]
-    return bool(values) and all(len(set(each)) > 1 for each in columns)
+    return bool(values) and all(len(set(each)) > 1 for each in _columns(values)[:y_dim])
+
+
+def _columns(values: Values) -> list[list[float]]:
+    """Numbers of each column, without those that are missing."""
+    return [[each for each in column if each == each] for column in zip(*values, strict=True)]
 
 
 def complete(values: Values, y_dim: int, warmup: int, waited: int) -> bool:
-    """Whether enough labels are there, and two of each output differ (or never will).
+    """Whether each output has enough labels, and two of them differ (or never will).
 
     waited: observations so far, with those that have no label.
     """
@@ -32,18 +37,24 @@ def complete(values: Values, y_dim: int, warmup: int, waited: int) -> bool:
         return True
     if len(values) < max(warmup, 1):
         return False
-    return len(values) >= LONGEST or varied(values, y_dim)
+    if len(values) >= LONGEST:
+        return True
+    fewest = min(len(each) for each in _columns(values)[:y_dim])
+    return fewest >= warmup and varied(values, y_dim)
 
 
 def estimate(values: Values, model: UnderlyingModel) -> tuple[list[float], list[float]]:
     """Location and scale of each column: of counts the mean, else the median; and the deviation.
 
     The median is not moved by outliers, and keeps to one side of a change among the first labels.
+    A column without any number has location 0 (of counts 1) and scale 1.
     """
-    if not values:
-        return [float(model.label in SCALE_FREE)] * model.scaled, [1.0] * model.scaled
     location, scale = [], []
-    for each in zip(*values, strict=True):
+    for each in _columns(values) or [[]] * model.scaled:
+        if not each:
+            location.append(float(model.label in SCALE_FREE))
+            scale.append(1.0)
+            continue
         mean = math.fsum(each) / len(each)
         squares = math.fsum((value - mean) ** 2 for value in each)
         deviation = math.sqrt(squares / max(len(each) - 1, 1))

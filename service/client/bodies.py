@@ -70,7 +70,7 @@ def check_finite(value: Any, where: str) -> None:
     """Refuse NaN and infinities: written as JSON they would silently become a missing label."""
     if isinstance(value, float):
         if not math.isfinite(value):
-            raise InvalidRequest(f"{where}: {value} is not finite; use None for a missing label")
+            raise InvalidRequest(f"{where}: {value} is not finite; use None for what is missing")
     elif isinstance(value, Mapping):
         for name, part in value.items():
             check_finite(part, f"{where}.{name}")

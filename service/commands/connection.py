@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -90,10 +90,10 @@ def table(*headings: str, title: str | None = None) -> Table:
     return made
 
 
-def number(value: float | list[float] | None, digits: int = 4) -> str:
-    """Return how people read a number, or several."""
-    if isinstance(value, list):
-        return ", ".join(number(each, digits) for each in value)
+def number(value: float | Sequence[float | None] | None, digits: int = 4) -> str:
+    """Return how people read a number, or several, of which some may be missing."""
+    if isinstance(value, Sequence):
+        return ", ".join("null" if each is None else number(each, digits) for each in value)
     return "" if value is None else f"{value:.{digits}g}"
 
 

@@ -64,7 +64,7 @@ def _tell(message: Message) -> None:
 
 def _observation(seen: Followed) -> str:
     said = seen.predictive
-    expected = "" if said is None else number(said.mean or said.probabilities)  # type: ignore[arg-type]
+    expected = "" if said is None else number(said.mean or said.probabilities)
     score, changed = number(seen.log_score), number(seen.changed_probability)
     return _LINE.format(
         seen.seq, number(seen.y), expected, score, changed, seen.time or ""

@@ -33,6 +33,7 @@ from service.tables.answers import describe_segmentation
 
 NEGATIVE = {"ignore_unknown_options": True}  # -1.5 is a label, not an option
 FILE_BATCH = 500
+MISSING = frozenset({"null", "none", "nan", "na"})  # labels, or outputs, in words
 _LINE = "{:>8}  {:>12}  {:>10}  {:>10}  {:>8}  {}"
 _HEAD = _LINE.format("seq", "expected", "log score", "changed", "anomaly", "event")
 
@@ -51,7 +52,8 @@ def observe(
         list[str] | None,
         typer.Argument(
             metavar="LABEL",
-            help="Labels, one observation each: a number, comma-separated numbers, or null. "
+            help="Labels, one observation each: a number, comma-separated numbers (null: a missing "
+            "output), or null. "
             "Default: standard input, one JSON number, list or observation per line.",
             show_default=False,
         ),
@@ -248,7 +250,7 @@ def _tell(answer: Answer, as_json: bool) -> None:
         print_json(answer, lines=True)
         return
     said = answer.predictive
-    expected = "" if said is None else number(said.mean or said.probabilities)  # type: ignore[arg-type]
+    expected = "" if said is None else number(said.mean or said.probabilities)
     event = "" if answer.event is None else f"{answer.event.state} (start {answer.event.start})"
     note = "warming up" if answer.warming_up else event
     score, changed = number(answer.log_score), number(answer.changed_probability)
@@ -263,9 +265,9 @@ def _described(found: Prediction) -> Iterator[str]:
     elif said.probabilities is not None:
         yield f"probabilities {number(said.probabilities)}"
     else:
-        yield f"mean {number(said.mean)}"  # type: ignore[arg-type]
+        yield f"mean {number(said.mean)}"
         for level, value in (said.quantiles or {}).items():
-            yield f"{level} quantile {number(value)}"  # type: ignore[arg-type]
+            yield f"{level} quantile {number(value)}"
     for i, sample in enumerate(found.samples or [], 1):
         yield f"draw {i} {number(sample)}"
 
@@ -281,9 +283,10 @@ def _lines(source: Iterable[str], x: str | None) -> Iterator[dict[str, Any]]:
 
 
 def _value(text: str) -> Any:
-    if text.lower() in {"null", "none", "nan", "na"}:
-        return None
-    found = numbers(text, "VALUE")
+    found = [
+        None if each.strip().lower() in MISSING else numbers(each, "LABEL")[0]
+        for each in text.split(",")
+    ]
     return found[0] if len(found) == 1 else found
 
 

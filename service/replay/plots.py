@@ -96,7 +96,8 @@ def band(replayed: Replayed, dimension: int) -> Band:
 
 def _draw_data(panel: Axes, replayed: Replayed, x: Floats, dimension: int) -> None:
     rows = len(x)
-    labels = [np.nan if y is None else y[dimension] for y in replayed.series.y[:rows]]
+    known = [None if y is None else y[dimension] for y in replayed.series.y[:rows]]
+    labels = np.array([np.nan if y is None else y for y in known])
     predictive = band(replayed, dimension)
     classes = bool(np.isnan(predictive.low).all() and not np.isnan(predictive.middle).all())
     if not classes:
@@ -110,10 +111,10 @@ def _draw_data(panel: Axes, replayed: Replayed, x: Floats, dimension: int) -> No
     panel.scatter(x, labels, s=size, color=INK, lw=0, zorder=3, label="observed")
     strange = anomalies(replayed)
     if strange:
-        at, y = x[strange], np.asarray(labels)[strange]
+        at, y = x[strange], labels[strange]
         panel.scatter(at, y, s=60, marker="D", fc="none", ec=ODD, zorder=4, label="anomaly")
     panel.set_ylabel(replayed.series.y_names[dimension])
-    _limit(panel, np.asarray(labels), predictive)
+    _limit(panel, labels, predictive)
     _mark_regimes(panel, replayed, x)
     if dimension == 0:
         panel.legend(loc="lower right", bbox_to_anchor=(1, 1), ncols=5, frameon=False, fontsize=8)

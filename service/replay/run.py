@@ -263,10 +263,11 @@ def _cells(event: Event, names: Sequence[str]) -> list[str]:
     ]
 
 
-def _size(size: float | list[float] | None, names: Sequence[str]) -> str:
+def _size(size: float | list[float | None] | None, names: Sequence[str]) -> str:
     """Size of a change; of several labels the one that changed most, by name."""
-    if size is None:
-        return ""
     sizes = size if isinstance(size, list) else [size]
-    value, name = max(zip(sizes, names, strict=False), key=lambda pair: abs(pair[0]))
+    known = [(value, name) for value, name in zip(sizes, names, strict=False) if value is not None]
+    if not known:
+        return ""
+    value, name = max(known, key=lambda pair: abs(pair[0]))
     return f"{value:+.2f}" + (f" {name}" if len(names) > 1 else "")

@@ -69,6 +69,7 @@ Number = Annotated[float, Field(strict=True, allow_inf_nan=False)]
 # Of a list only the first wrong element is named: there may be a million.
 FIRST = Field(fail_fast=True)
 Numbers = Annotated[list[Number], Field(min_length=1), FIRST]
+Outputs = Annotated[list[Number | None], Field(min_length=1), FIRST]
 Positive = Annotated[Number, Field(gt=0)]
 Probability = Annotated[Number, Field(ge=0, le=1)]
 Elapsed = Annotated[Number, Field(gt=0)]
@@ -96,16 +97,25 @@ class Supervision(Form):
 
 
 class Observation(Form):
-    """One observation. Numbers are finite; a missing label is `null` or omitted."""
+    """One observation. Numbers are finite; a missing label is `null` or omitted.
+
+    In a list of numbers `null` is a missing output, for models that take such labels.
+    """
 
     model_config = ConfigDict(
         json_schema_extra={
-            "examples": [{"y": 10.4}, {"x": [0.3, 1.2], "y": [2.0], "time": "2024-05-01T12:00:00Z"}]
+            "examples": [
+                {"y": 10.4},
+                {"x": [0.3, 1.2], "y": [2.0], "time": "2024-05-01T12:00:00Z"},
+                {"y": [0.71, None, 12.9]},
+            ]
         }
     )
 
-    y: Number | Numbers | None = Field(
-        None, description="label: a number, a list of numbers, or null if missing"
+    y: Number | Outputs | None = Field(
+        None,
+        description="label: a number, a list of numbers, or null if missing; in a list null is a "
+        "missing output, and a list of nulls a missing label",
     )
     x: Numbers | None = Field(None, description="input, for models that take one")
     time: Time | None = Field(None, description="RFC 3339; returned in the answer and in events")

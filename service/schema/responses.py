@@ -83,8 +83,11 @@ class Event(Response):
     probability: Annotated[float, doc("of an anomaly: its `anomaly`")] = sent(0.0)
     direction: Annotated[str, words("up", "down")] | None = sent(None)
     size: Annotated[
-        float | list[float] | None,
-        doc("in standard deviations within the regimes; of an anomaly: of what was predicted"),
+        float | list[float | None] | None,
+        doc(
+            "in standard deviations within the regimes; of an anomaly: of what was predicted, "
+            "null where the output is missing"
+        ),
     ] = sent(None)
     time: str | None = sent(None)
     verdict: Annotated[bool | None, doc("feedback: whether it was a change; null: none")] = sent(
@@ -220,7 +223,9 @@ class StreamSummary(Response):
     run_length: MostProbable | None = sent(None)
     regime_start: int | None = sent(None)
     changed_probability: float | None = sent(None)
-    last: list[float] | None = sent(None)
+    last: Annotated[
+        list[float | None] | None, doc("last number of each output; null: it had none yet")
+    ] = sent(None)
     event: Suspected = sent(None)
     last_event: Confirmed = sent(None)
     last_anomaly: Annotated[
@@ -399,7 +404,9 @@ class Recorded(Response):
     """One observation of the history as it was posted, with its compact answer."""
 
     seq: int
-    y: float | list[float] | None = sent(None)
+    y: Annotated[
+        float | list[float | None] | None, doc("null: missing; in a list: a missing output")
+    ] = sent(None)
     x: list[float] | None = sent(None)
     time: str | None = sent(None)
     elapsed: float = sent(1.0)

@@ -124,5 +124,5 @@ def _first(head: wire.Head, labels: int) -> int:
     return max(0, head.seq - min(labels, head.settings.history))
 
 
-def _one(label: float | list[float] | None) -> Label:
+def _one(label: wire.Label) -> Label:
     return label[0] if isinstance(label, list) else label

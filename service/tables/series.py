@@ -23,7 +23,7 @@ class SeriesError(ValueError):
 class Series(NamedTuple):
     """Labels, inputs and times, one entry per observation."""
 
-    y: list[list[float] | None]  # None: the label is missing
+    y: list[list[float | None] | None]  # None: the label is missing, or an output of it
     x: list[list[float]] | None  # None: the file has no inputs
     y_names: list[str]
     x_names: list[str]
@@ -184,18 +184,11 @@ def _number(table: _Table, row: int, name: str) -> float | None:
     return float(cell)
 
 
-def _labels(table: _Table, names: Sequence[str]) -> list[list[float] | None]:
-    labels: list[list[float] | None] = []
+def _labels(table: _Table, names: Sequence[str]) -> list[list[float | None] | None]:
+    labels: list[list[float | None] | None] = []
     for row in range(len(table.columns[names[0]])):
         values = [_number(table, row, name) for name in names]
-        present = [value for value in values if value is not None]
-        if present and len(present) < len(values):
-            empty = names[values.index(None)]
-            raise SeriesError(
-                f"{table.where(row, empty)}: empty while other labels of the row are not; "
-                "leave all labels of a row empty, or none"
-            )
-        labels.append(present or None)
+        labels.append(None if all(value is None for value in values) else values)
     if all(label is None for label in labels):
         raise SeriesError(f"label {_listed(names)} is empty in every row")
     return labels

@@ -7,6 +7,9 @@ fields with a default, never rename or retype one.
 
 from __future__ import annotations
 
+import math
+from typing import cast
+
 import msgspec
 
 from service.wire.checksum import Damaged, checked, checksummed
@@ -24,6 +27,7 @@ from service.wire.commands import (
     EventFeedback,
     Expire,
     Import,
+    Label,
     LogEntry,
     Move,
     Observation,
@@ -76,6 +80,7 @@ __all__ = [
     "Hazard",
     "Head",
     "Hindsight",
+    "Label",
     "Labelled",
     "IdempotencyRecord",
     "Import",
@@ -113,7 +118,9 @@ __all__ = [
     "decode_record",
     "decode_sums",
     "encode",
+    "latest",
     "numbers",
+    "partial",
     "units",
 ]
 
@@ -134,11 +141,29 @@ decode_event = msgspec.msgpack.Decoder(Event).decode
 decode_idempotency = msgspec.msgpack.Decoder(IdempotencyRecord).decode
 
 
-def numbers(y: float | list[float] | None) -> list[float]:
-    """Return a label as a list; none for a missing one."""
+def numbers(y: Label) -> list[float]:
+    """Return a label as a list, nan where an output is missing; empty for a missing label."""
     if y is None:
         return []
-    return y if isinstance(y, list) else [y]
+    if not isinstance(y, list):
+        return [y]
+    if None in y:
+        return [math.nan if each is None else each for each in y]
+    return cast(list[float], y)
+
+
+def latest(last: list[float | None] | None, y: Label) -> list[float | None] | None:
+    """Last number of each output, after a label; last: before it."""
+    if not isinstance(y, list):
+        return last if y is None else [y]
+    if last is None or None not in y:
+        return y
+    return [old if new is None else new for old, new in zip(last, y, strict=True)]
+
+
+def partial(y: Label) -> bool:
+    """Whether some outputs of a label are missing."""
+    return isinstance(y, list) and None in y
 
 
 def units(command: Command) -> int:

@@ -7,11 +7,13 @@ from typing import Any, NamedTuple, get_args
 import msgspec
 from msgspec import Struct
 
+Label = float | list[float | None] | None  # of several outputs each may be missing, but not all
+
 
 class Observation(Struct, omit_defaults=True, gc=False):
     """One observation as accepted: form checked, not yet checked against its stream."""
 
-    y: float | list[float] | None = None
+    y: Label = None
     x: list[float] | None = None
     time: str | None = None
     elapsed: float | None = None

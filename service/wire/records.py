@@ -6,7 +6,7 @@ from typing import Any
 
 from msgspec import Struct, convert, field, to_builtins
 
-from service.wire.commands import Observation
+from service.wire.commands import Label, Observation
 
 
 class Durations(Struct, gc=False):
@@ -131,7 +131,7 @@ class Event(Struct, omit_defaults=True, gc=False):
     probability: float = 0.0  # of an anomaly: its `anomaly`
     direction: str | None = None  # up | down
     # In standard deviations within the regimes; of an anomaly: of the predictive distribution.
-    size: float | list[float] | None = None
+    size: Label = None
     time: str | None = None  # of the observation that raised this state, if the client sent one
     verdict: bool | None = None  # a person's word: whether it was a change
     kind: str = "change"  # or anomaly
@@ -179,7 +179,8 @@ class Head(Struct, omit_defaults=True, gc=False):
     scored: int = 0  # observations in log_score_sum
     pruned_mass: float = 0.0  # of the last step
     pruned_mass_sum: float = 0.0
-    last_label: list[float] | None = field(name="last", default=None)
+    # last number of each output, None where it had none
+    last_label: list[float | None] | None = field(name="last", default=None)
     x_dim: int | None = None  # known from settings or the first input
     # P(changepoint) stated for the next observation, by an override of the belief
     pending_supervision: float | None = field(name="told", default=None)
@@ -205,7 +206,7 @@ class Record(Struct, array_like=True, omit_defaults=True, gc=False):
     """One applied observation: raw inputs, the settings it met, and its compact answer."""
 
     seq: int
-    y: float | list[float] | None
+    y: Label
     x: list[float] | None
     time: str | None
     elapsed: float
@@ -231,7 +232,7 @@ class Labelled(Struct, array_like=True, gc=False):
     """What a `Record` begins with: read without the rest where many labels are wanted."""
 
     seq: int
-    y: float | list[float] | None
+    y: Label
 
 
 class Hindsight(Struct, array_like=True, gc=False):

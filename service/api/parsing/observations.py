@@ -226,12 +226,12 @@ class ObservationParser:
     def _is_bad(self, form: Observed) -> bool:
         limit, x, y = self._settings.max_dimension, form.x, form.y
         wide = (x is not None and len(x) > limit) or (isinstance(y, list) and len(y) > limit)
-        return wide or (form.pending and y is not None)
+        return wide or (form.pending and _label(y) is not None)
 
     def _bad(self, form: Observed, loc: str) -> InvalidField:
         y = form.y if isinstance(form.y, list) else None
         errors = [*self.too_long(form.x, f"{loc}.x"), *self.too_long(y, f"{loc}.y")]
-        if form.pending and form.y is not None:
+        if form.pending and _label(form.y) is not None:
             errors.append(FieldError(f"{loc}.pending", "expected no `y` with a pending label"))
         return InvalidField(errors)
 
@@ -241,7 +241,7 @@ class ObservationParser:
             detail = f"expected at most {limit} observations per request, got {count}"
             raise InvalidField([FieldError("body", detail)])
 
-    def too_long(self, numbers: list[float] | None, loc: str) -> list[FieldError]:
+    def too_long(self, numbers: Sequence[float | None] | None, loc: str) -> list[FieldError]:
         """Return the error of an input or label that is too long, if any."""
         limit = self._settings.max_dimension
         if numbers is None or len(numbers) <= limit:
@@ -331,9 +331,14 @@ def _good_item(form: Observed) -> GoodItem:
     return GoodItem(form.stream, form.key, form.seq, _observation(form))
 
 
+def _label(y: wire.Label) -> wire.Label:
+    """Label of a form: one without any number is missing."""
+    return None if isinstance(y, list) and y.count(None) == len(y) else y
+
+
 def _observation(form: Observed) -> wire.Observation:
     return wire.Observation(
-        form.y,
+        _label(form.y),
         form.x,
         form.time,
         form.elapsed,

@@ -249,8 +249,10 @@ def _same(posted: dict[str, Any], record: Recorded) -> bool:
     )
 
 
-def _numbers(y: Any) -> list[float] | None:
-    return None if y is None else list(y) if isinstance(y, list) else [y]
+def _numbers(y: Any) -> list[float | None] | None:
+    """A label as a list; None where it is missing, and so are all of its outputs."""
+    found = list(y) if isinstance(y, list) else [y]
+    return None if all(each is None for each in found) else found
 
 
 def _answer(bare: Answer, record: Recorded) -> Answer:

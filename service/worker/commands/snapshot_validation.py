@@ -130,7 +130,8 @@ def _check_head(head: Head) -> None:
         head.alarm and head.alarm.threshold,
     ):
         _range("a probability", probability or 0.0, 0, 1)
-    totals = [*(head.confirmed_totals or []), *(head.before_totals or []), *(head.last_label or [])]
+    last = [each for each in head.last_label or [] if each is not None]
+    totals = [*(head.confirmed_totals or []), *(head.before_totals or []), *last]
     sums = [head.log_score_sum, head.pruned_mass, head.pruned_mass_sum, head.last_time or 0.0]
     if not all(map(math.isfinite, [*totals, *sums])):
         raise BadSnapshot("a sum, or the last time, is not finite")

@@ -98,18 +98,22 @@ def alarm(head: Head, record: Record, place: AnyPlace) -> Event | None:
 def _distance(record: Record, place: AnyPlace) -> dict[str, Any]:
     """Direction and size of an anomaly: the label's distance from the predictive mean, in its sd.
 
-    The direction is that of the output that is farthest off. There is no size where an output has
-    no label, or its predictive distribution no variance.
+    The direction is that of the output that is farthest off; a missing output has no size. There
+    is none at all where the predictive distribution of another has no variance.
     """
     found = moments(place)
     label = filtered(record)
     if found is None or len(label) != len(found.mean):
         return {}
     each = zip(label, found.mean, found.sd, strict=True)
-    sizes = [(y - mean) / sd if 0 < sd < math.inf else math.nan for y, mean, sd in each]
-    if not all(map(math.isfinite, sizes)):
+    sizes = [
+        None if math.isnan(y) else (y - mean) / sd if 0 < sd < math.inf else math.nan
+        for y, mean, sd in each
+    ]
+    known = [size for size in sizes if size is not None]
+    if not all(map(math.isfinite, known)):
         return {}
-    most = max(sizes, key=abs)
+    most = max(known, key=abs)
     direction = None if most == 0 else "up" if most > 0 else "down"
     return {"direction": direction, "size": sizes[0] if len(sizes) == 1 else sizes}
 

@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import TypeVar
 
 from service.store.worker_reads import CHUNK, CorruptState, Store, unseal, unseal_labels
-from service.wire import Labelled, Record
+from service.wire import Label, Labelled, Record
 from service.worker.streams.stream import Stream
 
 R = TypeVar("R", Record, Labelled)
@@ -23,7 +23,7 @@ def retained(stream: Stream, store: Store, most: int, gaps: bool = False) -> lis
     return _last(stream, store, most, gaps, unseal, recent, sealing)
 
 
-def labels(stream: Stream, store: Store, most: int) -> list[float | list[float] | None]:
+def labels(stream: Stream, store: Store, most: int) -> list[Label]:
     """Labels of the last `most` records at most, those after the last that cannot be read."""
     recent, sealing = stream.recent()
     loose = {seq: Labelled(seq, record.y) for seq, record in recent.items()}

@@ -11,7 +11,7 @@ from model_core.readout import Readout
 from model_core.upm.base import UnderlyingModel
 from service.errors.base import LabelOutOfRange, NumericalFault, ServiceError
 from service.observability import metrics, model_metrics
-from service.wire import Event, Head, Record, numbers, timestamps
+from service.wire import Event, Head, Record, latest, numbers, timestamps
 from service.worker.filtering import alarm_threshold, events, seasons, warmup
 from service.worker.streams import step_inputs
 from service.worker.streams.answers import Answer, Place
@@ -252,7 +252,7 @@ def _fault(head: Head, record: Record) -> ServiceError:
 def advance_head(head: Head, record: Record, score: float | None) -> None:
     """Move a head on by an observation; score: what it counts for, None in the warm-up."""
     head.seq += 1
-    head.last_label = numbers(record.y) or head.last_label
+    head.last_label = latest(head.last_label, record.y)
     head.pending_supervision = head.belief_override = None
     if record.time is not None:  # also where times do not count yet
         head.last_time = timestamps.seconds(record.time)

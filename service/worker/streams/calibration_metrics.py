@@ -13,10 +13,9 @@ from model_core.summary import Summary
 from model_core.transfer import to_device
 from service.observability.metrics import observe_all
 from service.observability.model_metrics import PIT
-from service.wire import numbers
+from service.wire import Label, numbers
 
 Floats = NDArray[np.float64]
-Label = float | list[float] | None
 STEPPED = ("count", "binary")  # supports on which a distribution function has steps
 _random = np.random.default_rng(1)  # of metrics alone: no answer depends on it
 
@@ -24,7 +23,8 @@ _random = np.random.default_rng(1)  # of metrics alone: no answer depends on it
 def cumulative(mixture: Mixture, labels: Sequence[Label]) -> list[Tensor]:
     """`P(Y < y)` and `P(Y <= y)` (B, d) of each row's label, where the mixture is.
 
-    Nothing where no label has a PIT: classes have no order. Of a row without a label, anything.
+    Nothing where no label has a PIT: classes have no order. Of a row without a label, anything; of
+    a missing output, nan.
     """
     known = next((each for each in labels if each is not None), None)
     support = mixture.components.support

@@ -31,13 +31,15 @@ def through(
 ) -> Iterator[Stepped]:
     """Step one stream through its next records, by few calls of its kernel; see `Slab.in_series`.
 
-    Yields what each gave, up to the first that the kernel refuses. Where the caller confirms an
-    event, what follows is stepped anew: its numbers are about another start.
+    Yields what each gave, up to the first that the kernel refuses or that lacks outputs. Where the
+    caller confirms an event, what follows is stepped anew: its numbers are about another start.
     """
     slab, at, refused = stream.slab, 0, False
     assert slab is not None
     while at < len(records) and not refused:
-        rest = records[at : at + AT_ONCE]
+        rest = slab.ready(records[at : at + AT_ONCE])
+        if not rest:
+            return
         before = slab.state(stream.row), slab.ranks(stream.row)
         (confirmed,), (threshold,) = step_inputs.alarm_inputs([stream.live()])
         step = slab.series(stream.row, rest, confirmed, threshold, summarised, believed)

@@ -23,7 +23,7 @@ from model_core.summary import Summary, joined
 from model_core.transfer import on_host, to_device, to_host
 from model_core.upm.base import UnderlyingModel
 from service.observability import metrics
-from service.wire import Record
+from service.wire import Record, partial
 from service.worker.streams import step_inputs
 from service.worker.streams.anomalies import Anomalies, Floats
 from service.worker.streams.answers import LEVELS, AnyPlace, Place, Summarised
@@ -97,6 +97,7 @@ class Slab:
         self.model, self.max_hypotheses, self.device = model, max_hypotheses, device
         self._kernel = kernel.select(model, device, RECENT_RUN_LENGTHS)
         self._compiled: kernel.InPlace | None = None
+        self._partial = model.partial and model.y_dim > 1  # whether labels may lack outputs
         self._make_room = make_room
         unit = torch.ones(1, model.scaled, dtype=torch.float64, device=device)
         prior = moca.make_prior(model, unit * 0 + 1, unit)
@@ -261,8 +262,11 @@ class Slab:
     ) -> Step:
         """Step by the compiled kernel where that serves, else eagerly."""
         wanted = [i for i in range(len(rows)) if not (detailed and detailed[i])]
+        if self._partial:
+            wanted = [i for i in wanted if not partial(records[i].y)]
         found = self._step_compiled(rows, records, confirmed, alarms, wanted, summarised)
-        # Rows of details, and those that are not finite: what becomes of them eager steps decide.
+        # Rows of details, of labels with missing outputs, and those that are not finite: what
+        # becomes of them eager steps decide.
         left = [i for i in range(len(rows)) if i not in found]
         if left:
             again = self._step_eagerly(
@@ -279,6 +283,13 @@ class Slab:
     def in_series(self) -> bool:
         """Whether several observations of one row can be stepped through in one call."""
         return kernel.usable(self._compiled)
+
+    def ready(self, records: Sequence[Record]) -> Sequence[Record]:
+        """The first records, up to one that only an eager step takes: of missing outputs."""
+        if not self._partial:
+            return records
+        end = next((i for i, each in enumerate(records) if partial(each.y)), len(records))
+        return records[:end]
 
     def series(
         self,

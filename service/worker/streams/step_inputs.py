@@ -18,6 +18,7 @@ from service.wire import (
     Durations,
     Hazard,
     Head,
+    Label,
     Observation,
     Record,
     StreamSettings,
@@ -79,7 +80,7 @@ def packed(
     return found
 
 
-def number(y: float | list[float] | None) -> float:
+def number(y: Label) -> float:
     """Label of the only output; nan where it is missing."""
     return math.nan if y is None else numbers(y)[0]
 

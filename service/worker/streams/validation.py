@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from functools import lru_cache
 from typing import Any, NamedTuple
 
 from model_core.upm.base import UnderlyingModel
-from model_core.upm.builtin import BUILTIN
+from model_core.upm.builtin import BUILTIN, Options
 from service.errors.base import (
     DimensionMismatch,
     LabelOutOfRange,
@@ -14,7 +15,7 @@ from service.errors.base import (
     SettingsConflict,
     UnfitSettings,
 )
-from service.wire import Head, Observation, Record, StreamSettings, numbers
+from service.wire import Head, Observation, Record, StreamSettings, numbers, partial
 
 # Squares and sums of squares of anything smaller stay finite, whatever the model does with them.
 LARGEST = 1e100
@@ -62,15 +63,25 @@ def check_observation(
     seen: Observation | Record, where: str, x_dim: int | None, y_dim: int | None
 ) -> None:
     """Raise DimensionMismatch or LabelOutOfRange, naming the field after `where`."""
-    y = numbers(seen.y)
+    y, given = numbers(seen.y), _given(seen)
     if seen.y is not None and len(y) != y_dim:
         raise DimensionMismatch(f"{where}y: expected {_count(y_dim)}, got {len(y)}", field="y")
+    if y and not given:
+        raise DimensionMismatch(
+            f"{where}y: expected at least one number, got none; a missing label is null", field="y"
+        )
     check_input(seen.x, f"{where}x", x_dim)
-    for field, values in (("y", y), ("x", seen.x or [])):
+    for field, values in (("y", given), ("x", seen.x or [])):
         if any(not abs(value) <= LARGEST for value in values):
             raise LabelOutOfRange(
                 f"{where}{field}: expected numbers up to {LARGEST:g}", field=field
             )
+
+
+def _given(seen: Observation | Record) -> list[float]:
+    """Numbers of a label, without its missing outputs."""
+    y = seen.y if isinstance(seen.y, list) else [seen.y]
+    return [each for each in y if each is not None]
 
 
 def plain(observations: Sequence[Observation], known: Known, model: UnderlyingModel) -> bool:
@@ -113,11 +124,29 @@ def _count(count: int | None) -> str:
 
 
 def check_label(seen: Observation | Record, where: str, model: UnderlyingModel) -> None:
-    """Raise LabelOutOfRange for a label that the model cannot produce."""
-    for value in numbers(seen.y):
+    """Raise for a label that the model cannot produce, or cannot learn from without all outputs.
+
+    Raises LabelOutOfRange and DimensionMismatch.
+    """
+    given = _given(seen)
+    if partial(seen.y) and not model.partial:
+        raise DimensionMismatch(
+            f"{where}y: expected {_count(model.y_dim)}, got {len(given)}: the model {model.kind} "
+            "takes no labels with missing outputs; post null for the whole label, or use one of "
+            f"the models that do: {_partial_models()}",
+            field="y",
+        )
+    for value in given:
         expected = _wrong(value, model)
         if expected:
             raise LabelOutOfRange(f"{where}y: expected {expected}, got {value:g}", field="y")
+
+
+@lru_cache(maxsize=1)
+def _partial_models() -> str:
+    """Built-in models that take labels with missing outputs."""
+    shape = Options(y_dim=2, x_dim=1, classes=2)
+    return ", ".join(name for name, each in BUILTIN.items() if each.build(shape).partial)
 
 
 def _wrong(value: float, model: UnderlyingModel) -> str | None:
