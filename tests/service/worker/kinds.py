@@ -47,6 +47,14 @@ def triple(rng, level, x):
     return [rng.gauss(level, 1), rng.gauss(0, 1), rng.gauss(10 * level, 5)]
 
 
+def partial(rng, level, x):
+    """A triple some of whose outputs are missing, but not all."""
+    y = triple(rng, level, x)
+    for i in rng.sample(range(3), rng.choice([0, 0, 1, 1, 2])):
+        y[i] = None
+    return y
+
+
 def count(rng, level, x):
     return float(sum(rng.random() < 0.2 * (2 + abs(level)) for _ in range(20)))
 
@@ -84,6 +92,8 @@ KINDS = {
     "multivariate-1": Kind("multivariate", real),
     "multivariate-3": Kind("multivariate", triple, y_dim=3),
     "joint": Kind("joint", triple, y_dim=3),
+    "averaged-partial": Kind("averaged", partial, y_dim=3),
+    "joint-partial": Kind("joint", partial, y_dim=3),
     "poisson": Kind("poisson", count),
     "poisson-1": Kind("poisson@1", count),
     "exponential": Kind("exponential", duration),
