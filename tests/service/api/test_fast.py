@@ -70,9 +70,10 @@ def mostly(good, bad):
 finite = st.floats(allow_nan=False, allow_infinity=False).map(repr) | st.integers(-99, 99).map(str)
 positive = st.floats(1e-300, 1e300).map(repr) | st.just("1")
 some = st.lists(finite, min_size=1, max_size=4).map(lambda parts: "[" + ",".join(parts) + "]")
+gappy = some | st.just("null,1").map("[{}]".format) | some.map(lambda s: s[:-1] + ",null]")
 names = st.from_regex(r"[A-Za-z0-9._:@~-]{1,20}", fullmatch=True).map(json.dumps)
 VALUES = {
-    "y": mostly(finite | some | st.just("null"), numbers | lists),
+    "y": mostly(finite | gappy | st.just("null"), numbers | lists),
     "x": mostly(some, lists | numbers),
     "time": mostly(st.just('"2024-05-01T12:00:00.5+01:00"'), times | strings | numbers),
     "elapsed": mostly(positive, numbers),

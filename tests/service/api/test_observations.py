@@ -8,6 +8,7 @@ from service.api.parsing.observations import digest, list_digest
 from service.store import append
 
 POST = "/v1/streams/s/observations"
+JSON = {"Content-Type": "application/json"}
 
 
 async def problem(response, status, slug):
@@ -50,6 +51,30 @@ async def test_everything_of_an_observation_reaches_the_worker(api, worker):
     assert found.y == [1.0, 2.5]
     assert found.x == [0.5]
     assert (found.time, found.elapsed, found.changepoint) == (sent["time"], 2.0, 0.25)
+
+
+async def test_a_null_in_a_label_is_a_missing_output(api, worker):
+    """One of nulls alone is a missing label, however it comes."""
+    await api.post(POST, json={"y": [1, None, 2.5]})
+    assert worker.commands[-1].observations[0].y == [1.0, None, 2.5]
+    await api.post(POST, json=[{"y": [None, 3]}, {"y": [None, None]}, {"y": [None]}])
+    assert [each.y for each in worker.commands[-1].observations] == [[None, 3.0], None, None]
+    # A body that is too long for msgspec is read by pydantic.
+    wide = {"y": [1, None], "x": [0.123456789012345678] * 250, "time": "2024-01-01T00:00:00Z"}
+    items = [{"stream": "s", **wide}, {"stream": "t", "y": [None, None]}]
+    long = b" " * 20_000
+    for body in (json.dumps(items).encode(), long + json.dumps(items).encode()[:-1] + long + b"]"):
+        response = await api.post("/v1/observations", content=body, headers=JSON)
+        assert response.status_code == 200, response.text
+        posted = {each.stream: each.observations[0].y for each in worker.commands[-2:]}
+        assert posted == {"s": [1.0, None], "t": None}
+    await api.post(POST, json={"y": [None, None], "pending": True})
+    seen = worker.commands[-1].observations[0]
+    assert (seen.y, seen.pending) == (None, True)
+    document = await problem(
+        await api.post(POST, json={"y": [None, 1], "pending": True}), 422, "invalid-field"
+    )
+    assert document["errors"][0]["loc"] == "body.pending"
 
 
 async def test_a_list_goes_in_parts_and_is_answered_as_a_list(api, worker):
@@ -105,6 +130,9 @@ async def test_a_list_refused_part_way_says_what_was_applied(api):
         ('{"y": 1e999}', "body.y", "finite"),
         ('{"y": 1' + "0" * 400 + "}", "body.y", "finite"),
         ('{"y": [1, -1e999]}', "body.y[1]", "finite"),
+        ('{"y": [1, NaN]}', "body.y[1]", "finite"),
+        ('{"y": [null, "1"]}', "body.y[1]", "number"),
+        ('{"y": [null, {"a": 1}]}', "body.y[1]", "number"),
         ('{"y": "1"}', "body.y", "number"),
         ('{"y": true}', "body.y", "number"),
         ('{"y": []}', "body.y", "at least 1"),

@@ -83,6 +83,13 @@ def test_columns_are_named(library):
     assert service.posted[0] == {"y": 1.0, "x": [3.0]}
 
 
+def test_a_missing_cell_of_several_labels_is_a_missing_output(library):
+    service = Service()
+    frame = frame_of(library, {"y1": [1.0, None, None], "y2": [2.0, 3.0, None]})
+    observed(service, frame)
+    assert [row["y"] for row in service.posted] == [[1.0, 2.0], [None, 3.0], None]
+
+
 @pytest.mark.parametrize("dtype", ["Int64", "float64", "object", "string"])
 def test_every_way_that_pandas_says_missing(dtype):
     pandas = pytest.importorskip("pandas")
@@ -121,6 +128,9 @@ def test_history_and_changepoints(library):
         [2.0],
         [4.0],
     ]
+    page = HistoryPage("s", 2, "m", 0, [Recorded(0, y=[None, 2.0]), Recorded(1)])
+    back = to_frame(page, name)
+    assert [column(back, n) for n in ("y1", "y2")] == [[None, None], [2.0, None]]
     events = [Event(1, "confirmed", 5, 7, size=[1.0, -2.0]), Event(2, "suspected", 9, 9)]
     back = to_frame(Changepoints("s", 20, events=events), name)
     assert column(back, "start") == [5, 9]

@@ -126,6 +126,17 @@ def test_regimes_in_hindsight_are_marked(tmp_path, monkeypatch):
     assert not [line for line in drawn[0].lines if line.get_marker() == "^"]
 
 
+def test_a_missing_output_is_a_gap(tmp_path, monkeypatch):
+    drawn, replayed = [], made(dimensions=2)
+    monkeypatch.setattr(plots, "_finish", lambda panels, replayed, x: drawn.extend(panels))
+    replayed.series.y[11] = [2.5, None]
+    plots.plot_replay(replayed, tmp_path / "plot.png")
+    first, second = (panel.collections[-1].get_offsets().filled(np.nan) for panel in drawn[:2])
+    assert np.flatnonzero(np.isnan(first[:, 1])).tolist() == [7]
+    assert np.flatnonzero(np.isnan(second[:, 1])).tolist() == [7, 11]
+    assert first[11, 1] == 2.5
+
+
 def test_band_has_holes_where_there_is_no_prediction():
     band = plots.band(made(rows=5, warmup=2), 0)
     assert np.isnan(band.low[:2]).all()

@@ -12,8 +12,8 @@ from rich.console import Console
 
 from service.replay import ReplayError, SeriesError, read_series, replay
 from service.replay.run import _size, output_files
-from service.schema.responses import Changepoints, Hindsight, Segment
-from service.tables.answers import Replayed, describe_segmentation
+from service.schema.responses import Answer, Changepoints, Hindsight, Segment
+from service.tables.answers import Replayed, describe_segmentation, to_columns
 from service.tables.times import time_axis
 
 
@@ -66,6 +66,20 @@ def test_missing_labels(tmp_path, cell):
     assert read_series(written(tmp_path, f"y,z\n1,a\n{cell},b\n")).y == [[1.0], None]
 
 
+def test_an_empty_cell_among_several_labels_is_a_missing_output(tmp_path):
+    series = read_series(written(tmp_path, "y1,y2\n1,\n,NaN\n3,4\nnull,5\n"))
+    assert series.y == [[1.0, None], None, [3.0, 4.0], [None, 5.0]]
+    posted = [{"y": [1.0, None]}, {"y": None}, {"y": [3.0, 4.0]}, {"y": [None, 5.0]}]
+    assert series.observations(0, 9) == posted
+    file = tmp_path / "series.parquet"
+    parquet.write_table(pa.table({"y1": [1.0, None], "y2": [math.nan, 2.0]}), file)
+    assert read_series(file).y == [[1.0, None], [None, 2.0]]
+    answers = [Answer(stream="s", seq=i, model="joint@1") for i in range(4)]
+    columns = to_columns(Replayed("s", series, answers))
+    assert columns["y1"] == [1.0, None, 3.0, None]
+    assert columns["y2"] == [None, None, 4.0, 5.0]
+
+
 def test_named_columns(tmp_path):
     file = written(tmp_path, "when,load,temperature,y\n2020,7,8,9\n")
     series = read_series(file, ["load"], ["temperature"], "when")
@@ -88,7 +102,7 @@ def test_parquet(tmp_path):
         ("y\n1\nabc\n", r"row 2 \(line 3\), column 'y': 'abc' is not a number"),
         ("y\n1\n-inf\n", r"row 2 \(line 3\), column 'y': '-inf' is not finite"),
         ("x,y\n1,1\n,2\n", r"row 2 \(line 3\), column 'x': empty; inputs are required"),
-        ("y1,y2\n1,\n", r"row 1 \(line 2\), column 'y2': empty while other labels"),
+        ("y1,y2\n,\nna,null\n", "label 'y1', 'y2' is empty in every row"),
         (
             "time,y\n2020-01-01,1\nsoon,2\n",
             r"row 2 \(line 3\), column 'time': 'soon' is not a time",
@@ -281,7 +295,12 @@ def test_output_files(tmp_path):
 
 @pytest.mark.parametrize(
     ("size", "names", "said"),
-    [(None, ["y"], ""), (-1.9, ["y"], "-1.90"), ([-2.5, 0.1], ["load", "flow"], "-2.50 load")],
+    [
+        (None, ["y"], ""),
+        (-1.9, ["y"], "-1.90"),
+        ([-2.5, 0.1], ["load", "flow"], "-2.50 load"),
+        ([None, 0.1], ["load", "flow"], "+0.10 flow"),
+    ],
 )
 def test_size_of_a_change(size, names, said):
     assert _size(size, names) == said

@@ -346,7 +346,10 @@ def test_kernels_leave_such_labels_to_the_eager_step(make_bench, close, monkeypa
     close(*believed, tolerance=1e-9)
     assert all(answer["run_length"]["belief"] for answer in believed[0])
     records = in_lists.records("a")
-    assert list(slab.ready(records)) == records[: next(i for i, y in enumerate(labels) if wire.partial(y))]
+    assert (
+        list(slab.ready(records))
+        == records[: next(i for i, y in enumerate(labels) if wire.partial(y))]
+    )
     # Another process goes on from what was stored.
     in_lists.crash()
     more = holes(20, seed=5)
