@@ -227,6 +227,16 @@ async def test_rows_of_an_array_are_observations_of_several_outputs(client, stre
     assert (await client.stream(stream)).y_dim == 2
 
 
+async def test_an_output_may_be_missing(client, stream):
+    labels = [[1.0, None], [None, 2.0], [3.0, 4.0], [None, None]]
+    await client.observe(stream, [{"y": y} for y in labels])
+    assert (await client.stream(stream)).last == [3.0, 4.0]
+    with pytest.raises(InvalidRequest, match=r"body\[0\]\.y\[1\]: nan is not finite; use None"):
+        await client.observe(stream, [{"y": [1.0, float("nan")]}])
+    with pytest.raises(InvalidRequest, match=r"nan is not finite"):
+        await client.observe(stream, numpy.array([[1.0, numpy.nan]]))
+
+
 async def test_numbers_of_numpy_are_labels(client, stream):
     assert isinstance(await client.observe(stream, numpy.float64(1.5)), Answer)
     assert isinstance(await client.observe(stream, numpy.array(1.5)), Answer)
