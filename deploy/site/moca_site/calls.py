@@ -161,7 +161,8 @@ def _plain(schema: dict[str, Any]) -> str:
     limits = f" ({', '.join(bounds)})" if bounds else ""
     kind = schema.get("type", "anything")
     if kind == "array":
-        return f"list of {_type(schema.get('items', {}))}{limits}"
+        item = _type(schema.get("items", {}))
+        return f"list of {f'({item})' if ' or ' in item else item}{limits}"
     if kind == "object":
         inner = schema.get("additionalProperties")
         return "object" + (f" of {_type(inner)}" if isinstance(inner, dict) and inner else "")
