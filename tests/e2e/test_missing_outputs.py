@@ -67,7 +67,7 @@ def test_however_they_come_and_wherever_workers_die(separate, processes):
         before["single"] += post(client, "single", observations[31:])
         before["many"] += many(client, "many", observations[31:], lines=False)
         before["lines"] += many(client, "lines", observations[31:], lines=True)
-        for stream, answers in before.items():
+        for answers in before.values():
             close(as_of(answers, "list"), expected)
         # A list of nulls is a missing label.
         nulled = [{"y": kept(each)} for each in observations]
