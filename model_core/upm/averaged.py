@@ -59,6 +59,19 @@ class AveragedStats(NamedTuple):
     origin: Tensor
 
 
+class Explained(NamedTuple):
+    """What the parts say of a label; all (B, S, d, P).
+
+    error: of their forecasts. variance: `f' Lambda^-1 f`. told: log probabilities given the label.
+    shares: of it that they learn.
+    """
+
+    error: Tensor
+    variance: Tensor
+    told: Tensor
+    shares: Tensor
+
+
 @dataclass(frozen=True)
 class Averaged(UnderlyingModel):
     """Level, line or autoregression in each regime; outputs are independent.
@@ -82,7 +95,7 @@ class Averaged(UnderlyingModel):
 
     def prior(self, location: Tensor, scale: Tensor) -> AveragedStats:
         """Prior centred on the location."""
-        level = location[:, None, :, None].expand(-1, -1, -1, self.parts)
+        level = location[:, None, :, None].expand(-1, -1, -1, len(self.kinds))
         each = 1.0, self.slope, self.autoregression
         second = level.new_tensor([each[kind] for kind in self.kinds]).expand_as(level)
         log_weight = level.new_tensor(self._log_weights())
@@ -126,8 +139,14 @@ class Averaged(UnderlyingModel):
     ) -> AveragedStats:
         """Conjugate update of the three, and of their probabilities."""
         phi = self.required(phi)
+        read = self._explained(stats, phi, y, weight[..., None, None])
+        return self._learned(stats, phi, y, weight, read)
+
+    def _learned(
+        self, stats: AveragedStats, phi: Tensor, y: Tensor, weight: Tensor, read: Explained
+    ) -> AveragedStats:
         u, w = self._second(stats, phi), weight[..., None, None]
-        error, variance, told, each = self._explained(stats, phi, y, w)
+        error, variance, told, each = read
         square = torch.stack((torch.ones_like(u), u, u.square()), -1)
         precision = stats.precision + each.unsqueeze(-1) * square
         gain = torch.stack(_solve(precision, u), -1)
@@ -149,13 +168,10 @@ class Averaged(UnderlyingModel):
         found, variance = _regression(stats, self._second(stats, phi))
         return self._bounded(found, phi), _scale(stats, variance), variance
 
-    def _explained(
-        self, stats: AveragedStats, phi: Tensor, y: Tensor, w: Tensor
-    ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-        """Errors of the parts, `f' Lambda^-1 f`, log probabilities given the label, and shares.
+    def _explained(self, stats: AveragedStats, phi: Tensor, y: Tensor, w: Tensor) -> Explained:
+        """What the parts say of labels; w: (B, S, 1, 1) inlier responsibility.
 
-        All (B, S, d, parts); w: (B, S, 1, 1) inlier responsibility. A missing output tells
-        nothing, and nothing is learned from it.
+        A missing output tells nothing, and nothing is learned from it.
         """
         found, scale, variance = self._forecast(stats, phi)
         missing = _missing(y)
@@ -164,7 +180,7 @@ class Averaged(UnderlyingModel):
         told = torch.log_softmax(stats.log_weight + density.masked_fill(missing, 0.0), -1)
         error = value - found
         each = self._shares(w, told - stats.log_weight, error / scale)
-        return error, variance, told, torch.where(missing, 0.0, each)
+        return Explained(error, variance, told, torch.where(missing, 0.0, each))
 
     def _bounded(self, found: Tensor, phi: Tensor) -> Tensor:
         """Locations that are believed; phi: (B, n)."""
@@ -180,7 +196,7 @@ class Averaged(UnderlyingModel):
 
     def _log_weights(self) -> list[float]:
         """Log prior probabilities of the parts."""
-        return [-math.log(self.parts)] * self.parts
+        return [-math.log(len(self.kinds))] * len(self.kinds)
 
     def _components(self, stats: AveragedStats, found: Tensor, scale: Tensor) -> StudentT | SkewedT:
         """Forecasts of the parts at locations and scales (B, S, d, parts)."""

@@ -35,6 +35,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
+from typing import ClassVar
 
 import torch
 from torch import Tensor
@@ -63,7 +64,8 @@ class RobustAveraged(Averaged):
 
     kinds = (*averaged.KINDS, *HEAVY, averaged.LEVEL, averaged.LEVEL)
     parts = len(kinds)
-    skews = (*[1.0] * (parts - 2), SKEW, 1 / SKEW)
+    heavy: ClassVar[tuple[bool, ...]] = (False,) * NORMAL + (True,) * (parts - NORMAL)
+    skews: ClassVar[tuple[float, ...]] = (*[1.0] * (parts - 2), SKEW, 1 / SKEW)
     kind: str = "robust-averaged"
     partial: bool = True
     believes: bool = True
@@ -71,8 +73,8 @@ class RobustAveraged(Averaged):
     def share(self, stats: AveragedStats, phi: Tensor | None, y: Tensor, weight: Tensor) -> Tensor:
         """By the parts that explain the label: (B, S, d)."""
         w = weight[..., None, None]
-        _, _, told, each = self._explained(stats, self.required(phi), y, w)
-        return (told.exp() * each.clamp(max=1)).sum(-1)
+        read = self._explained(stats, self.required(phi), y, w)
+        return (read.told.exp() * read.shares.clamp(max=1)).sum(-1)
 
     def context(self, location: Tensor, scale: Tensor) -> Tensor:
         """Time, location, scale, least and greatest label and the lag as believed, and the walk.
@@ -125,17 +127,23 @@ class RobustAveraged(Averaged):
         skew = z.new_tensor(self.skews)
         side = torch.where(z < 0, skew, 1 / skew).square()
         heavy = ((TAILS + 1) / (TAILS + z.square() * side)).clamp(max=1) * side
-        normal = torch.arange(self.parts, device=z.device) < NORMAL
-        return odds / (1 + odds) * torch.where(normal, 1.0, heavy)
+        tails = torch.tensor(self.heavy, device=z.device)
+        return odds / (1 + odds) * torch.where(tails, heavy, 1.0)
 
     def _log_weights(self) -> list[float]:
-        each = [1.0 if skew == 1 else ONE_SIDED for skew in self.skews]
+        skews = self.skews[: len(self.kinds)]
+        each = [1.0 if skew == 1 else ONE_SIDED for skew in skews]
         return [math.log(weight / sum(each)) for weight in each]
 
     def _components(self, stats: AveragedStats, found: Tensor, scale: Tensor) -> SkewedT:
-        df = (2 * stats.alpha).unsqueeze(-1).expand(-1, -1, -1, self.parts)
-        df = torch.cat((df[..., :NORMAL], df[..., NORMAL:].clamp(max=TAILS)), -1)
+        tails = torch.tensor(self.heavy, device=found.device)
+        df = self._freedom(stats)
+        df = torch.where(tails, df.clamp(max=TAILS), df)
         return SkewedT(df, found, scale, df.new_tensor(self.skews).expand_as(df))
+
+    def _freedom(self, stats: AveragedStats) -> Tensor:
+        """Degrees of freedom of the parts with normal noise, (B, S, 1 or d, 1 or parts)."""
+        return (2 * stats.alpha).unsqueeze(-1)
 
     def _parts(self, context: Tensor) -> tuple[Tensor, ...]:
         d = self.y_dim

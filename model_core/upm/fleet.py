@@ -1,0 +1,220 @@
+"""`averaged@2` with a regression on learned features among what it averages.
+
+An encoder, which a fleet's history has taught, makes features `f` of inputs and of the labels
+before. One more part of each regime is a Bayesian linear regression on them. With `z` a label in
+the stream's own units, less its location and over its scale,
+
+    z_o ~ N(k_o' f, sigma_o^2),    k_o | sigma_o^2 ~ N(k_o0, sigma_o^2 P_0),
+    sigma_o^2 ~ InverseGamma(alpha_o, beta_o),
+
+for each output `o`, whose prior is learned, too: ALPaCA with noise of an unknown variance. A share
+`g` of a label teaches
+
+    P' = P - g P f f' P / (1 + g f' P f),        k' = k + g P f e / (1 + g f' P f),    e = z - k' f,
+    beta' = beta + g e^2 / (2 (1 + g f' P f)),   alpha' = alpha + g / 2.
+
+It has the prior weight `chance`, all others together the rest. So where a fleet has taught nothing of
+use, forecasts are those of `averaged@2` after the few labels that show it, output by output.
+`P` is the same for all outputs, and learns the average of their shares.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+from model_core.components import Blend, SkewedT
+from model_core.encoder import Encoder
+from model_core.upm.averaged import AveragedStats, Explained
+from model_core.upm.base import Beside, in_units
+from model_core.upm.robust_averaged import RobustAveraged
+
+
+class FleetStats(NamedTuple):
+    """Those of `AveragedStats`, whose log_weight has one more part; then of the learned regression.
+
+    weights: (B, S, n, d) `k`. cov: (B, S, n, n) `P`. shape, rate: (B, S, d) alpha and beta.
+    """
+
+    mean: Tensor
+    precision: Tensor
+    alpha: Tensor
+    beta: Tensor
+    log_weight: Tensor
+    origin: Tensor
+    weights: Tensor
+    cov: Tensor
+    shape: Tensor
+    rate: Tensor
+
+    @property
+    def alone(self) -> AveragedStats:
+        """Of the parts that need no training."""
+        return AveragedStats(*self[:6])._replace(log_weight=self.log_weight[..., :-1])
+
+
+@dataclass(frozen=True, kw_only=True)
+class Fleet(RobustAveraged):
+    """As `RobustAveraged`, with a learned part.
+
+    encoder: of scaled inputs, then of the last `lags` labels as believed, in the stream's units,
+    the latest first; 0 stands for those before the first. prior_mean: (n, d). prior_cov: (n, n).
+    noise_alpha, noise_beta: (d,). chance: prior probability of the learned part, below 1.
+    """
+
+    encoder: Encoder
+    x_offset: Tensor
+    x_scale: Tensor
+    prior_mean: Tensor
+    prior_cov: Tensor
+    noise_alpha: Tensor
+    noise_beta: Tensor
+    lags: int = 0
+    chance: float = 0.5
+    hazard: float | tuple[float, ...] = 0.01  # type: ignore[assignment]
+    kind: str = "fleet"
+    parts = RobustAveraged.parts + 1
+    heavy = (*RobustAveraged.heavy, False)
+    skews = (*RobustAveraged.skews, 1.0)
+    symmetric: tuple[str, ...] = ("cov",)
+
+    @property
+    def x_dim(self) -> int:  # type: ignore[override]
+        """Numbers in an input."""
+        return len(self.x_offset)
+
+    def prior(self, location: Tensor, scale: Tensor) -> FleetStats:  # type: ignore[override]
+        """That of `averaged@2`, and the learned one, the same for every stream."""
+        alone = super().prior(location, scale)
+        learned = torch.full_like(alone.log_weight[..., :1], math.log(self.chance))
+        others = alone.log_weight + math.log1p(-self.chance)
+        first = (len(location), 1)
+        return FleetStats(
+            *alone._replace(log_weight=torch.cat((others, learned), -1)),
+            self.prior_mean.expand(*first, -1, -1),
+            self.prior_cov.expand(*first, -1, -1),
+            self.noise_alpha.expand(*first, -1),
+            self.noise_beta.expand(*first, -1),
+        )
+
+    def context(self, location: Tensor, scale: Tensor) -> Tensor:
+        """That of `averaged@2`, then the lags (p d)."""
+        lags = location.new_zeros(len(location), self.lags * self.y_dim)
+        return torch.cat((super().context(location, scale), lags), -1)
+
+    def beside(self, context: Tensor) -> Beside:
+        """The random walk."""
+        weight, found = super().beside(self._split(context)[0])
+        assert isinstance(found, Blend)
+        # Each output has its own degrees of freedom.
+        each = SkewedT(*(p.expand_as(found.log_weight) for p in found.each))
+        return Beside(weight, Blend(each, found.log_weight))
+
+    def judge(
+        self, context: Tensor, y: Tensor, labelled: Tensor, lead: Tensor, expected: Tensor
+    ) -> Tensor:
+        """The walk one label later."""
+        own, lags = self._split(context)
+        return torch.cat((super().judge(own, y, labelled, lead, expected), lags), -1)
+
+    def remember(self, context: Tensor, y: Tensor, labelled: Tensor) -> Tensor:
+        """One observation later; y: the label as it is believed."""
+        own, lags = self._split(context)
+        d = self.y_dim
+        if self.lags:
+            location, scale = own[:, 1 : 1 + d], own[:, 1 + d : 1 + 2 * d]
+            there = labelled.unsqueeze(-1) & ~torch.isnan(y)
+            # The latest stands in for a missing one.
+            latest = torch.where(there, in_units(y, location, scale), lags[:, :d])
+            lags = torch.cat((latest, lags[:, :-d]), -1)
+        return torch.cat((super().remember(own, y, labelled), lags), -1)
+
+    def encode(self, x: Tensor | None, context: Tensor) -> Tensor:
+        """What `averaged@2` reads; location and scale (d each), learned features (n)."""
+        own, lags = self._split(context)
+        units = own[:, 1 : 1 + 2 * self.y_dim]
+        parts = [(self.required(x) - self.x_offset) / self.x_scale] if self.x_dim else []
+        features = self.encoder(torch.cat((*parts, lags), -1))
+        return torch.cat((super().encode(None, own), units, features), -1)
+
+    def outlier(self, prior: FleetStats, phi: Tensor | None) -> Blend:  # type: ignore[override]
+        """As in `averaged@2`, of which the learned part is none."""
+        alone = RobustAveraged(self.y_dim).outlier(prior.alone, phi)
+        shape = alone.log_weight.shape
+        each = [p.expand(shape) for p in alone.each]
+        padded = [torch.cat((p, p[..., :1]), -1) for p in each]
+        never = torch.full_like(each[0][..., :1], -torch.inf)
+        return Blend(SkewedT(*padded), torch.cat((alone.log_weight, never), -1))
+
+    def _learned(  # type: ignore[override]
+        self, stats: FleetStats, phi: Tensor, y: Tensor, weight: Tensor, read: Explained
+    ) -> FleetStats:
+        others, last = zip(*((each[..., :-1], each[..., -1]) for each in read), strict=True)
+        alone = super()._learned(stats.alone, phi, y, weight, Explained(*others))
+        error, gram, told, share = last
+        error = error / self._units(phi)[1].unsqueeze(1)
+        w = weight.unsqueeze(-1)
+        log_weight = torch.logaddexp(
+            torch.log(w) + told, torch.log1p(-w) + stats.log_weight[..., -1]
+        )
+        there = (~torch.isnan(y)).unsqueeze(1)
+        average = share.sum(-1) / there.sum(-1).clamp(min=1)
+        projected = _project(stats.cov, self._units(phi)[2])
+        gain = share / (1 + share * gram)
+        downdate = average / (1 + average * gram[..., 0])
+        outer = projected.unsqueeze(-1) * projected.unsqueeze(-2)
+        return FleetStats(
+            *alone._replace(log_weight=torch.cat((alone.log_weight, log_weight.unsqueeze(-1)), -1)),
+            stats.weights + projected.unsqueeze(-1) * (gain * error).unsqueeze(-2),
+            stats.cov - downdate[..., None, None] * outer,
+            stats.shape + 0.5 * share,
+            stats.rate + 0.5 * gain * error.square(),
+        )
+
+    def _forecast(  # type: ignore[override]
+        self, stats: FleetStats, phi: Tensor
+    ) -> tuple[Tensor, Tensor, Tensor]:
+        """Of all parts, the learned one the last."""
+        own = super()._forecast(stats.alone, phi)
+        location, scale, features = self._units(phi)
+        gram = (_project(stats.cov, features) * features.unsqueeze(1)).sum(-1).clamp(min=0)
+        fitted = torch.einsum("bsny,bn->bsy", stats.weights, features)
+        found = location.unsqueeze(1) + scale.unsqueeze(1) * fitted
+        variance = gram.unsqueeze(-1).expand_as(found)
+        spread = (stats.rate / stats.shape * (1 + variance)).sqrt()
+        learned = (
+            self._bounded(found.unsqueeze(-1), phi),
+            (scale.unsqueeze(1) * spread).unsqueeze(-1),
+            variance.unsqueeze(-1),
+        )
+        location, scale, variance = (
+            torch.cat(pair, -1) for pair in zip(own, learned, strict=True)
+        )
+        return location, scale, variance
+
+    def _bounded(self, found: Tensor, phi: Tensor) -> Tensor:
+        return super()._bounded(found, phi[:, : 1 + 3 * self.y_dim])
+
+    def _freedom(self, stats: FleetStats) -> Tensor:  # type: ignore[override]
+        own = super()._freedom(stats.alone).expand(-1, -1, self.y_dim, self.parts - 1)
+        return torch.cat((own, 2 * stats.shape.unsqueeze(-1)), -1)
+
+    def _units(self, phi: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        """Location and scale (B, d), learned features (B, n)."""
+        d = self.y_dim
+        _, location, scale, features = torch.tensor_split(phi, [1 + 3 * d, 1 + 4 * d, 1 + 5 * d], -1)
+        return location, scale, features
+
+    def _split(self, context: Tensor) -> tuple[Tensor, Tensor]:
+        """Context of `averaged@2`, and the lags."""
+        end = context.shape[-1] - self.lags * self.y_dim
+        return context[..., :end], context[..., end:]
+
+
+def _project(cov: Tensor, features: Tensor) -> Tensor:
+    """`P f` (B, S, n)."""
+    return torch.einsum("bsnm,bm->bsn", cov, features)
