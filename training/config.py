@@ -23,7 +23,7 @@ class Section(BaseModel):
 class ModelConfig(Section):
     """The model's architecture and first values."""
 
-    kind: Literal["alpaca", "pcoc", "lstm"] = "alpaca"
+    kind: Literal["alpaca", "fleet", "pcoc", "lstm"] = "alpaca"
     widths: tuple[PositiveInt, ...] = Field(
         default=(128, 128), description="Hidden layers of an MLP encoder."
     )

@@ -12,6 +12,7 @@ from model_core.artifact.parts import DESCRIPTION, TENSORS, Parts
 from model_core.encoder import Mlp
 from model_core.errors import BadArtifact
 from model_core.upm.alpaca import Alpaca, NoisePrior
+from model_core.upm.fleet import Fleet
 from model_core.upm.lstm import Lstm
 from model_core.upm.pcoc import Pcoc
 
@@ -33,6 +34,33 @@ def alpaca(parts: Parts) -> Alpaca:
         noise_variance=variance,
         noise_prior=noise_prior,
         **_scalings(parts, y_dim),
+        **parts.defaults(),
+    )
+
+
+def fleet(parts: Parts) -> Fleet:
+    """`prior_mean` (n, y), `prior_covariance_factor` (n, n), `log_noise_alpha`, `log_noise_beta`.
+
+    Those of the noise (y,): shape and scale of the inverse gamma that the variances come from, in
+    the stream's own units. `chance` is the prior probability of the learned part in a regime, 0.5
+    by default. There is no output scaling: every stream has its own.
+    """
+    y_dim, n = parts.size("y_dim"), parts.size("feature_dim")
+    if parts.description.get("output_scaling") is not None:
+        raise BadArtifact(f"{DESCRIPTION}: output_scaling is given, but every stream has its own")
+    factor = parts.tensor("prior_covariance_factor", n, n)
+    cov = parts.derived("prior_covariance_factor", factor @ factor.T)
+    x_offset, x_scale = parts.scaling("input_scaling", parts.size("x_dim", 0))
+    return Fleet(
+        y_dim=y_dim,
+        **_encoder(parts, y_dim, n),
+        x_offset=x_offset,
+        x_scale=x_scale,
+        prior_mean=parts.tensor("prior_mean", n, y_dim),
+        prior_cov=0.5 * (cov + cov.T),
+        noise_alpha=parts.exponential("log_noise_alpha", y_dim),
+        noise_beta=parts.exponential("log_noise_beta", y_dim),
+        chance=parts.number("chance", 0.0, 1.0, default=0.5),
         **parts.defaults(),
     )
 

@@ -3,7 +3,9 @@
 `{"type": "identity"}`: features are the (scaled) inputs;
 
 `{"type": "mlp", "layers": [x_dim, ..., feature_dim], "activation": "relu",
-"output_activation": "identity"}`: tensors `encoder.{i}.weight` (out, in), `encoder.{i}.bias`;
+"output_activation": "identity", "linear": 0}`: tensors `encoder.{i}.weight` (out, in),
+`encoder.{i}.bias`; and of features that are linear in the inputs, after those of the last layer
+and as many as `linear` says, `encoder.linear.weight`, `encoder.linear.bias`;
 
 `{"type": "conv", "channels": 3, "height": 28, "width": 28, "blocks": [64, 64, 64, 64]}`: the
 channels of the input and of each block, x_dim = channels * height * width numbers in row-major
@@ -19,6 +21,7 @@ time itself with `trend`, and a sine and a cosine of each period, in the unit of
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any, TypeGuard
 
 from model_core.artifact.parts import Parts
@@ -68,20 +71,29 @@ def _identity(parts: Parts, spec: Spec, x_dim: int, feature_dim: int) -> Identit
 
 
 def _mlp(parts: Parts, spec: Spec, x_dim: int, feature_dim: int) -> Mlp:
-    layers = spec.get("layers")
+    layers, linear = spec.get("layers"), spec.get("linear", 0)
+    if linear != 0 and not (_is_size(linear) and linear < feature_dim):
+        raise BadArtifact(
+            f"{WHERE}.linear is {linear!r}, expected a whole number below {feature_dim}"
+        )
     if (
         not isinstance(layers, list)
         or len(layers) < 2
-        or (layers[0], layers[-1]) != (x_dim, feature_dim)
+        or (layers[0], layers[-1]) != (x_dim, feature_dim - linear)
     ):
         raise BadArtifact(
-            f"model.json: encoder.layers is {layers!r}, expected [{x_dim}, ..., {feature_dim}]"
+            f"model.json: encoder.layers is {layers!r}, expected "
+            f"[{x_dim}, ..., {feature_dim - linear}]"
         )
     names = (
         activation(spec, "activation", "relu"),
         activation(spec, "output_activation", "identity"),
     )
-    return mlp(parts, "encoder", layers, names)
+    found = mlp(parts, "encoder", layers, names)
+    if linear == 0:
+        return found
+    weight = parts.tensor("encoder.linear.weight", linear, x_dim)
+    return replace(found, linear=(weight, parts.tensor("encoder.linear.bias", linear)))
 
 
 def _conv(parts: Parts, spec: Spec, x_dim: int, feature_dim: int) -> Conv:

@@ -234,7 +234,8 @@ class MultivariateStudentT(_MultivariateStudentT, Family):
         scale = (self.factor @ self.factor.mT).masked_fill(apart, 0.0)
         factor, failed = torch.linalg.cholesky_ex(scale + torch.diag_embed(missing.to(scale.dtype)))
         factor = factor.masked_fill((failed > 0)[..., None, None], torch.nan)
-        return factor, error.masked_fill(missing, 0.0)
+        some = missing.any(-1)[..., None, None]  # others keep theirs to the last bit
+        return torch.where(some, factor, self.factor), error.masked_fill(missing, 0.0)
 
     def cdf(self, value: Tensor) -> Tensor:
         """Cumulative probability of each output alone."""

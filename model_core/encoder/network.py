@@ -35,17 +35,23 @@ class Identity:
 
 @dataclass(frozen=True)
 class Mlp:
-    """Layers `activation(W x + b)`, the last one with `output_activation`; W is (out, in)."""
+    """Layers `activation(W x + b)`, the last one with `output_activation`; W is (out, in).
+
+    linear: `W` and `b` of features that are linear in the inputs, after the others.
+    """
 
     weights: tuple[Tensor, ...]
     biases: tuple[Tensor, ...]
     activation: str = "relu"
     output_activation: str = "identity"
+    linear: tuple[Tensor, Tensor] | None = None
 
     def __call__(self, x: Tensor) -> Tensor:
         """Features of a batch of inputs."""
-        last = len(self.weights) - 1
+        last, inputs = len(self.weights) - 1, x
         for i, (weight, bias) in enumerate(zip(self.weights, self.biases, strict=True)):
             name = self.output_activation if i == last else self.activation
             x = ACTIVATIONS[name](torch.nn.functional.linear(x, weight, bias))
-        return x
+        if self.linear is None:
+            return x
+        return torch.cat((x, torch.nn.functional.linear(inputs, *self.linear)), -1)

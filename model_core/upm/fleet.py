@@ -83,6 +83,11 @@ class Fleet(RobustAveraged):
     symmetric: tuple[str, ...] = ("cov",)
 
     @property
+    def seasonal(self) -> bool:
+        """What the fleet taught may have the seasons."""
+        return False
+
+    @property
     def x_dim(self) -> int:  # type: ignore[override]
         """Numbers in an input."""
         return len(self.x_offset)
@@ -191,9 +196,7 @@ class Fleet(RobustAveraged):
             (scale.unsqueeze(1) * spread).unsqueeze(-1),
             variance.unsqueeze(-1),
         )
-        location, scale, variance = (
-            torch.cat(pair, -1) for pair in zip(own, learned, strict=True)
-        )
+        location, scale, variance = (torch.cat(pair, -1) for pair in zip(own, learned, strict=True))
         return location, scale, variance
 
     def _bounded(self, found: Tensor, phi: Tensor) -> Tensor:
@@ -206,7 +209,9 @@ class Fleet(RobustAveraged):
     def _units(self, phi: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         """Location and scale (B, d), learned features (B, n)."""
         d = self.y_dim
-        _, location, scale, features = torch.tensor_split(phi, [1 + 3 * d, 1 + 4 * d, 1 + 5 * d], -1)
+        _, location, scale, features = torch.tensor_split(
+            phi, [1 + 3 * d, 1 + 4 * d, 1 + 5 * d], -1
+        )
         return location, scale, features
 
     def _split(self, context: Tensor) -> tuple[Tensor, Tensor]:

@@ -11,10 +11,11 @@ import torch
 from pydantic import Field
 from torch import Tensor
 
+from model_core.defaults import Defaults
 from training.config import OWN, Config, Options, Section, checked
 from training.data import tables
 from training.data.base import Splits
-from training.data.windows import Series
+from training.data.windows import InUnits, Series
 from training.errors import BadConfig, BadData
 from training.learners.base import Scaling
 
@@ -43,7 +44,8 @@ class Opened(NamedTuple):
     """A user's data as a run reads them.
 
     test: the test series, or the later parts of all series, unwindowed. scaling: to mean 0 and
-    standard deviation 1 over the training part. left_out: parts shorter than a window.
+    standard deviation 1 over the training part; none of labels in units of each stream. left_out:
+    parts shorter than a window.
     """
 
     splits: Splits
@@ -125,7 +127,8 @@ def read(source: Source, classes: bool) -> list[Series]:
 def split(source: Source, series: list[Series], config: Config) -> Opened:
     """Split and scale series; raises BadData, or BadConfig where switches are needed."""
     classes = has_classes(config)
-    length = config.optimiser.length
+    units = Defaults().warmup if config.model.kind == "fleet" else 0
+    length = config.optimiser.length + units
     supervised = config.objective.mode == "oracle" or config.objective.supervision > 0
     if supervised and any(one.switch is None for one in series):
         raise BadConfig(
@@ -139,7 +142,13 @@ def split(source: Source, series: list[Series], config: Config) -> Opened:
         raise BadData(f"{source.path}: {error}") from error
     first = tables.part(series, 0.0, source.train, source.by)
     last = tables.part(series, source.train + source.validation, 1.0, source.by)
-    return Opened(splits, last, scaling(first, classes=classes), left_out)
+    found = scaling(first, classes=classes)
+    if units:
+        train, validation, test = (InUnits(each, units) for each in splits[:3])
+        splits = splits._replace(train=train, validation=validation, test=test)
+        none = Scaling.none(splits.x_dim, splits.y_dim)
+        found = found._replace(y_offset=none.y_offset, y_scale=none.y_scale)
+    return Opened(splits, last, found, left_out)
 
 
 def check_scaling(scaling: Scaling, config: Config) -> None:

@@ -8,8 +8,13 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from training.data.base import Batch
+from model_core.upm.robust_averaged import RobustAveraged
+from model_core.warmup import estimate
+from training.data.base import Batch, Source
 from training.errors import BadData
+
+
+FARTHEST = 1e3  # a window whose warm-up hardly varies would be all that is learned from
 
 
 class Series(NamedTuple):
@@ -88,6 +93,31 @@ class Fixed:
         x = None if self.held.x is None else self.held.x[chosen, :length]
         switch = None if self.held.switch is None else self.held.switch[chosen, :length]
         return Batch(x, self.held.y[chosen, :length], switch)
+
+
+class InUnits:
+    """Windows in units of their own, as streams that have had their warm-up.
+
+    Location and scale of each are those of the `warmup` labels before it.
+    """
+
+    def __init__(self, source: Source, warmup: int) -> None:
+        """source: of windows that are so much longer."""
+        self._source, self._warmup = source, warmup
+
+    def draw(self, generator: torch.Generator, count: int, length: int) -> Batch:
+        """As the source; labels beyond `FARTHEST` units count as that far."""
+        batch = self._source.draw(generator, count, self._warmup + length)
+        model = RobustAveraged(batch.y.shape[-1])
+        before, y = batch.y.double().split((self._warmup, length), 1)
+        each = [estimate(window.tolist(), model) for window in before]
+        location, scale = (torch.tensor(part, dtype=y.dtype) for part in zip(*each, strict=True))
+        units = ((y - location.unsqueeze(1)) / scale.unsqueeze(1)).clamp(-FARTHEST, FARTHEST)
+        x = None if batch.x is None else batch.x[:, self._warmup :]
+        switch = None if batch.switch is None else batch.switch[:, self._warmup :].clone()
+        if switch is not None:
+            switch[:, 0] = True
+        return Batch(x, units.to(batch.y.dtype), switch)
 
 
 def consecutive(series: Sequence[Series], length: int) -> Fixed:

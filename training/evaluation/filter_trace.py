@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 
 from model_core import filter as moca
+from model_core.defaults import Defaults
 from model_core.filter import FilterState, Prior
 from model_core.upm.base import UnderlyingModel, tree_map
 from training.data.base import Batch
@@ -28,6 +29,16 @@ class Trace(NamedTuple):
     pit: Tensor
     probability: Tensor | None
     states: dict[int, FilterState]
+
+
+@torch.no_grad()
+def log_scores(model: UnderlyingModel, prior: Prior, batch: Batch) -> Tensor:
+    """`log p(y_t | x_t, past)` (B, T), nan where unlabelled, with as many hypotheses as a stream."""
+    state, scores = moca.init(prior, Defaults().max_hypotheses), []
+    for t in range(batch.y.shape[1]):
+        state, info = moca.step(model, state, prior, observed(model, batch, t))
+        scores.append(info.log_score)
+    return torch.stack(scores, 1)
 
 
 @torch.no_grad()

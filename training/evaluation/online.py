@@ -127,7 +127,8 @@ def _inputs(model: UnderlyingModel, y: Tensor, t: int, settings: Settings) -> In
 def observed(model: UnderlyingModel, batch: Batch, t: int) -> Inputs:
     """Observation `t` of every sequence."""
     y = batch.y[:, t]
-    labelled = torch.isfinite(y).all(-1)
+    known = torch.isfinite(y)
+    labelled = known.any(-1) if model.partial else known.all(-1)
     hazard = model.hazard
     table = [hazard] if isinstance(hazard, float) else list(hazard)
     ones = torch.ones(len(y), dtype=torch.float64)

@@ -24,7 +24,7 @@ from torch import Tensor
 from torch.nn.utils.rnn import pad_sequence
 
 from model_core import filter as moca
-from model_core.defaults import Defaults
+from model_core.defaults import VECTOR_OUTPUTS, Defaults
 from model_core.filter import Prior
 from model_core.upm.base import UnderlyingModel
 from model_core.upm.builtin import Options, build
@@ -33,7 +33,8 @@ from training.data import own
 from training.data.base import Batch, Splits
 from training.data.windows import Series
 from training.errors import BadData, BadRun
-from training.evaluation.online import observed, prior_of, warm
+from training.evaluation import filter_trace
+from training.evaluation.online import prior_of, warm
 from training.evaluation.trained import PROTOCOLS, Trained, load, sequences
 from training.experiments import catalogue
 from training.experiments.catalogue import Place
@@ -100,7 +101,7 @@ def compare(
     """
     series = [one.part(0, most or len(one.y)) for one in _series(run, place)]
     length = run.config.optimiser.length
-    model = load(run, splits).model()
+    model = load(run, splits).served()
     models = {f"trained {run.config.model.kind}": model, **_untrained(run, splits.classes)}
     scored: dict[str, list[Tensor]] = {}
     for name, method in track(
@@ -125,20 +126,12 @@ def leads(scores: BlockScores) -> dict[str, Estimate]:
     }
 
 
-@torch.no_grad()
 def log_scores(model: UnderlyingModel, series: Sequence[Series]) -> list[Tensor]:
     """`log p(y_t | x_t, past)` of every series (N,), nan where unlabelled."""
     rows = []
     for first in range(0, len(series), BATCH):
         some = series[first : first + BATCH]
-        batch = _padded(some)
-        prior = _prior(model, some)
-        state = moca.init(prior, Defaults().max_hypotheses)
-        scores = []
-        for t in range(batch.y.shape[1]):
-            state, info = moca.step(model, state, prior, observed(model, batch, t))
-            scores.append(info.log_score)
-        whole = torch.stack(scores, 1)
+        whole = filter_trace.log_scores(model, _prior(model, some), _padded(some))
         rows += [row[: len(one.y)] for row, one in zip(whole, some, strict=True)]
     return rows
 
@@ -167,6 +160,8 @@ def _untrained(run: Trained, classes: int) -> dict[str, UnderlyingModel]:
     if lags > 1:
         options = Options(y_dim=y_dim, order=lags)
         models[f"autoregressive, order {lags}"] = build("autoregressive", options)
+    if 1 < y_dim <= VECTOR_OUTPUTS:
+        models["joint"] = build("joint", Options(y_dim=y_dim))
     models["gaussian"] = build("gaussian", Options(y_dim=y_dim))
     if x_dim:
         models["linear"] = build("linear", Options(y_dim=y_dim, x_dim=x_dim))

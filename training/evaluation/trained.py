@@ -16,9 +16,10 @@ from torch import Tensor
 from training.config import Config, Objective
 from training.data.base import Batch, Splits
 from training.errors import BadRun
+from training.evaluation import filter_trace
 from training.experiments.jobs import learner
 from training.learners import Learner
-from training.meta_training.objective import reveal
+from training.meta_training.objective import reveal, start
 from training.meta_training.runs import Run, finished
 from training.meta_training.validation import measured
 
@@ -123,15 +124,21 @@ def scores(
         return cached
     batch = sequences(splits, protocol)
     supervision = _supervision(batch, tested)
-    metrics = measured(
-        load(trained_run, splits, protocol.dtype),
-        batch.to("cpu", protocol.dtype),
-        tested,
-        None if supervision is None else supervision.to(protocol.dtype),
-        classes=splits.classes,
-        part=protocol.part,
-    )
-    value = _mean(metrics[protocol.metric], batch).numpy()
+    batch = batch.to("cpu", protocol.dtype)
+    best_learner = load(trained_run, splits, protocol.dtype)
+    served = best_learner.served()
+    if served.believes:  # what it remembers only the filter knows
+        each = -filter_trace.log_scores(served, start(served, batch), batch)
+    else:
+        each = measured(
+            best_learner,
+            batch,
+            tested,
+            None if supervision is None else supervision.to(protocol.dtype),
+            classes=splits.classes,
+            part=protocol.part,
+        )[protocol.metric]
+    value = _mean(each, batch).numpy()
     np.save(file, value)
     return value
 

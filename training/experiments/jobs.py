@@ -176,7 +176,7 @@ def _default_lags(settings: Options, series: Sequence[Series]) -> Options:
         if model.lags:
             raise BadConfig("a pcoc model takes no lags: its labels are classes")
         return {}
-    if has_x or "lags" in settings.get("model", {}):
+    if (has_x and model.kind != "fleet") or "lags" in settings.get("model", {}):
         if not (has_x or model.lags):
             raise BadConfig("--lags 0: without input columns there is nothing to predict from")
         return {}

@@ -57,6 +57,10 @@ class Learner(nn.Module):
     def model(self) -> UnderlyingModel:
         """Model of the current parameters; gradients flow through it."""
 
+    def served(self) -> UnderlyingModel:
+        """Model that streams are served by; that of training, unless it is a part of another."""
+        return self.model()
+
     @abstractmethod
     def description(self) -> dict[str, Any]:
         """Fields of a `model.json` that are specific to this kind."""

@@ -9,6 +9,7 @@ from training.learners.alpaca import AlpacaLearner
 from training.learners.base import Learner, Scaling
 from training.learners.classifier import Classifier
 from training.learners.encoders import ConvEncoder, Encoder, MlpEncoder, NoEncoder
+from training.learners.fleet import FleetLearner
 from training.learners.lstm import LstmLearner
 from training.learners.pcoc import PcocLearner
 
@@ -40,6 +41,18 @@ def _learner(config: ModelConfig, encoder: Encoder, scaling: Scaling, classes: i
             noise_variance=config.noise_variance,
             dirichlet=config.dirichlet,
         )
+    if config.kind == "fleet":
+        assert isinstance(encoder, MlpEncoder)
+        return FleetLearner(
+            encoder,
+            scaling,
+            hazard=config.hazard,
+            learn_hazard=config.learn_hazard,
+            prior_scale=config.prior_scale,
+            noise_variance=config.noise_variance,
+            learn_noise=config.learn_noise,
+            lags=config.lags,
+        )
     if config.kind == "lstm":
         return LstmLearner(
             encoder,
@@ -70,4 +83,5 @@ def _encoder(config: ModelConfig, scaling: Scaling) -> Encoder:
     if config.identity:
         return NoEncoder(into)
     layers = [into, *config.widths, config.features]
-    return MlpEncoder(layers, config.activation, config.output_activation)
+    linear = len(scaling.y_offset) if config.kind == "fleet" else 0
+    return MlpEncoder(layers, config.activation, config.output_activation, linear)

@@ -29,30 +29,39 @@ class Encoder(Protocol):
 
 
 class MlpEncoder(nn.ModuleList):
-    """Layers `activation(W x + b)`, the last one with `output_activation`."""
+    """Layers `activation(W x + b)`, the last one with `output_activation`.
 
-    def __init__(self, layers: list[int], activation: str, output_activation: str) -> None:
+    linear: number of features after them that are linear in the inputs.
+    """
+
+    def __init__(
+        self, layers: list[int], activation: str, output_activation: str, linear: int = 0
+    ) -> None:
         pairs = zip(layers[:-1], layers[1:], strict=True)
         super().__init__(nn.Linear(into, out) for into, out in pairs)
+        self.linear = nn.Linear(layers[0], linear) if linear else None
         self.layers = layers
-        self.features = layers[-1]
+        self.features = layers[-1] + linear
         self.activation = activation
         self.output_activation = output_activation
 
     def forward(self, x: Tensor) -> Tensor:
         """Features (..., n) of inputs (..., x_dim)."""
-        for i, layer in enumerate(self):
-            name = self.output_activation if i == len(self) - 1 else self.activation
-            x = ACTIVATIONS[name](layer(x))
-        return x
+        inputs, last = x, len(self.layers) - 2
+        for i in range(last + 1):
+            name = self.output_activation if i == last else self.activation
+            x = ACTIVATIONS[name](self[i](x))
+        return x if self.linear is None else torch.cat((x, self.linear(inputs)), -1)
 
     def spec(self) -> dict[str, Any]:
         """The field `encoder` of a `model.json`."""
+        linear = {} if self.linear is None else {"linear": self.linear.out_features}
         return {
             "type": "mlp",
             "layers": self.layers,
             "activation": self.activation,
             "output_activation": self.output_activation,
+            **linear,
         }
 
 

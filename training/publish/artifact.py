@@ -15,14 +15,13 @@ import torch
 from rich.console import Console
 from torch import Tensor
 
-from model_core import artifact, segments
-from model_core.segments import Changes, Sequences
+from model_core import artifact
 from model_core.upm.base import UnderlyingModel
 from model_core.upm.builtin import NEWEST
 from training.config import OWN, Config
 from training.data.base import Batch, Splits
 from training.errors import BadConfig, BadData, BadRun, Behind
-from training.evaluation import own_data
+from training.evaluation import filter_trace, own_data
 from training.evaluation.own_data import finished
 from training.evaluation.trained import DTYPE, PROTOCOLS, Protocol, Trained, load, sequences
 from training.experiments import catalogue
@@ -88,7 +87,7 @@ def publish(
     temporary = folder / f".publish-{os.getpid()}"
     try:
         _write(temporary, wanted, run, splits, report)
-        _check(temporary, load(run, splits).model(), _first(batch))
+        _check(temporary, load(run, splits).served(), _first(batch))
         false_alarms.simulate(temporary, wanted.simulated, batch, advance)
         return _placed(temporary, folder, wanted.version)
     finally:
@@ -231,9 +230,7 @@ def _check(folder: Path, model: UnderlyingModel, batch: Batch) -> None:
 
 def _scores(model: UnderlyingModel, batch: Batch) -> Tensor:
     """`log p(y_t | x_t, past)` (B, T)."""
-    matrix = segments.segment_matrix(model, start(model, batch), Sequences(batch.x, batch.y))
-    hazard = torch.tensor(model.hazard, dtype=DTYPE).reshape(1, -1)
-    return segments.forward(matrix, Changes(hazard)).log_score
+    return filter_trace.log_scores(model, start(model, batch), batch)
 
 
 def _placed(temporary: Path, folder: Path, version: str) -> Path:

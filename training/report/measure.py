@@ -122,7 +122,7 @@ def _data(run: Trained) -> dict[str, Any]:
 def _calibrated(run: Trained, splits: Splits, protocol: Protocol) -> Calibrated:
     """PITs of numbers or reliability of classes, of the model filtered as in the service."""
     batch = sequences(splits, protocol).part(slice(0, CALIBRATION_SEQUENCES)).to("cpu", DTYPE)
-    traced = trace(load(run, splits).model(), batch, max_hypotheses=MAX_HYPOTHESES)
+    traced = trace(load(run, splits).served(), batch, max_hypotheses=MAX_HYPOTHESES)
     if traced.probability is not None:
         reliability = calibration.reliability(traced.probability, batch.y.squeeze(-1))
         numbers = Calibration(class_error=calibration.calibration_error(reliability))
