@@ -13,8 +13,8 @@ for each output `o`, whose prior is learned, too: ALPaCA with noise of an unknow
     P' = P - g P f f' P / (1 + g f' P f),        k' = k + g P f e / (1 + g f' P f),    e = z - k' f,
     beta' = beta + g e^2 / (2 (1 + g f' P f)),   alpha' = alpha + g / 2.
 
-It has the prior weight `chance`, all others together the rest. So where a fleet has taught nothing of
-use, forecasts are those of `averaged@2` after the few labels that show it, output by output.
+It has the prior weight `chance`, all others together the rest. So where a fleet has taught nothing
+of use, forecasts are those of `averaged@2` after the few labels that show it, output by output.
 `P` is the same for all outputs, and learns the average of their shares.
 """
 

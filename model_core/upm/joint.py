@@ -90,9 +90,9 @@ class _Reading(NamedTuple):
 
     errors: (B, S, V, d) of the vector autoregressions, expected ones of missing outputs. rest:
     (B, S, V, d, d) scale matrix of the missing outputs given the others; None: none is missing.
-    solved: (B, S, V, p) `Lambda^-1 f`. variance: (B, S, V) `f' Lambda^-1 f`. told: (B, S, 1 + V) log probabilities of the three given
-    the label. shares: (B, S, 1 + V) of the label that each learns; within the first its parts have
-    their own.
+    solved: (B, S, V, p) `Lambda^-1 f`. variance: (B, S, V) `f' Lambda^-1 f`. told: (B, S, 1 + V)
+    log probabilities of the three given the label. shares: (B, S, 1 + V) of the label that each
+    learns; within the first its parts have their own.
     """
 
     errors: Tensor

@@ -13,7 +13,6 @@ from model_core.warmup import estimate
 from training.data.base import Batch, Source
 from training.errors import BadData
 
-
 FARTHEST = 1e3  # a window whose warm-up hardly varies would be all that is learned from
 
 
@@ -109,7 +108,8 @@ class InUnits:
         """As the source; labels beyond `FARTHEST` units count as that far."""
         batch = self._source.draw(generator, count, self._warmup + length)
         model = RobustAveraged(batch.y.shape[-1])
-        before, y = batch.y.double().split((self._warmup, length), 1)
+        y = batch.y.double()
+        before, y = y[:, : self._warmup], y[:, self._warmup :]
         each = [estimate(window.tolist(), model) for window in before]
         location, scale = (torch.tensor(part, dtype=y.dtype) for part in zip(*each, strict=True))
         units = ((y - location.unsqueeze(1)) / scale.unsqueeze(1)).clamp(-FARTHEST, FARTHEST)

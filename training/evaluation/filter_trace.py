@@ -33,7 +33,7 @@ class Trace(NamedTuple):
 
 @torch.no_grad()
 def log_scores(model: UnderlyingModel, prior: Prior, batch: Batch) -> Tensor:
-    """`log p(y_t | x_t, past)` (B, T), nan where unlabelled, with as many hypotheses as a stream."""
+    """`log p(y_t | x_t, past)` (B, T), nan where unlabelled; as many hypotheses as a stream has."""
     state, scores = moca.init(prior, Defaults().max_hypotheses), []
     for t in range(batch.y.shape[1]):
         state, info = moca.step(model, state, prior, observed(model, batch, t))

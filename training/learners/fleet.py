@@ -25,9 +25,8 @@ class FleetLearner(AlpacaLearner):
 
     def __init__(self, encoder: MlpEncoder, scaling: Scaling, **options: Any) -> None:
         super().__init__(encoder, scaling, student=True, **options)
-        outputs, linear = len(scaling.y_offset), encoder.linear
-        assert linear is not None and linear.out_features == outputs
-        first = self.encoder_inputs
+        outputs, linear, first = len(scaling.y_offset), encoder.linear, len(scaling.x_offset)
+        assert linear is not None
         with torch.no_grad():
             linear.weight.zero_()
             linear.bias.zero_()
@@ -35,11 +34,6 @@ class FleetLearner(AlpacaLearner):
             if self.lags:
                 linear.weight[:, first : first + outputs] = torch.eye(outputs)
                 self.prior_mean[-outputs:] = torch.eye(outputs)
-
-    @property
-    def encoder_inputs(self) -> int:
-        """Numbers in an input, before the lags."""
-        return len(self.x_offset)
 
     def served(self) -> Fleet:
         """The whole model."""
