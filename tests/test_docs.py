@@ -91,7 +91,7 @@ def test_every_built_in_model_has_its_row(name, page):
 def test_every_kind_of_trained_model_is_described():
     models = (DOCS / "models.md").read_text()
     # Kinds of other tests may be registered, too.
-    kinds = {"alpaca", "lstm", "pcoc"}
+    kinds = {"alpaca", "fleet", "lstm", "pcoc"}
     assert kinds <= set(artifact.kinds())
     assert all(f"| `{kind}` |" in models for kind in kinds)
 

@@ -22,6 +22,7 @@ from tests.model_core.regression_cases import (
     alpaca_case,
     autoregressive_case,
     averaged_case,
+    fleet_case,
     joint_case,
     lagged_case,
     linear_case,
@@ -147,8 +148,14 @@ CASES = [
     lstm_case(),
 ]
 # What these remember of labels depends on the belief: no window has a likelihood of its own. They
-# are beside a whole filter in `test_robust_averaged` and `test_joint`.
-BELIEVING = [robust_averaged_case(1), robust_averaged_case(2), joint_case(2)]
+# are beside a whole filter in `test_robust_averaged` and `test_joint`; see `test_fleet`, too.
+BELIEVING = [
+    robust_averaged_case(1),
+    robust_averaged_case(2),
+    joint_case(2),
+    fleet_case(2),
+    fleet_case(0),
+]
 EVERY = [*CASES, *BELIEVING]
 BY_NAME = {case.name: case for case in EVERY}
 

@@ -8,6 +8,7 @@ import numpy as np
 
 from model_core.encoder import Mlp
 from model_core.upm import alpaca, averaged, joint, linear, robust_averaged
+from model_core.upm.fleet import Fleet
 from tests.model_core import regressions
 from tests.model_core.case import Case, Draw, irregular, tensor
 
@@ -167,6 +168,38 @@ def joint_case(y_dim: int) -> Case:
         return x, y
 
     return Case(f"joint-{y_dim}", joint.Joint(y_dim=y_dim, **told), location, scale, None, draw)
+
+
+def fleet_case(x_dim: int, lags: int = 2, y_dim: int = 2) -> Case:
+    """The same series; what was learned is of inputs and of labels before, or of these alone."""
+    location, scale, told = _averaged(y_dim)
+    sizes = [x_dim + lags * y_dim, 6, 4]
+    layers = [
+        (tensor(0.6 * irregular(b, a, seed=b)), tensor(0.3 * irregular(b, seed=a)))
+        for a, b in zip(sizes[:-1], sizes[1:], strict=True)
+    ]
+    linear = tensor(irregular(y_dim, sizes[0], seed=17)), tensor(irregular(y_dim, seed=18))
+    features = sizes[-1] + y_dim
+    factor = 0.5 * irregular(features, features, seed=6)
+    model = Fleet(
+        y_dim=y_dim,
+        encoder=Mlp(*zip(*layers, strict=True), "relu", "tanh", linear),
+        x_offset=tensor(irregular(x_dim, seed=1)),
+        x_scale=tensor(1.2 + 0.5 * irregular(x_dim, seed=2)),
+        prior_mean=tensor(0.3 * irregular(features, y_dim, seed=5)),
+        prior_cov=tensor(factor @ factor.T),
+        noise_alpha=tensor(np.linspace(1.8, 2.4, y_dim)),
+        noise_beta=tensor(np.linspace(0.3, 0.5, y_dim)),
+        lags=lags,
+        chance=0.4,
+        **told,
+    )
+    walking = _walking(location, scale)
+
+    def draw(rng, steps):
+        return rng.normal(size=(steps, x_dim)), walking(rng, steps)[1]
+
+    return Case(f"fleet-{x_dim}", model, location, scale, None, draw)
 
 
 def _averaged(y_dim: int) -> tuple[np.ndarray, np.ndarray, dict[str, float]]:

@@ -53,6 +53,7 @@ ALIKE = (  # as others here
     "linear",
     "autoregressive-all",
     "averaged-2",
+    "fleet-0",
 )
 EACH = [pytest.param(c, marks=[pytest.mark.slow] * (c.name in ALIKE), id=c.name) for c in EVERY]
 
