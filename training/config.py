@@ -5,7 +5,15 @@ from __future__ import annotations
 import re
 from typing import Any, Literal, TypeVar
 
-from pydantic import BaseModel, ConfigDict, Field, PositiveInt, ValidationError, field_validator
+from pydantic import (
+    BaseModel,
+    ConfigDict,
+    Field,
+    PositiveInt,
+    ValidationError,
+    field_validator,
+    model_validator,
+)
 
 from training.errors import BadConfig
 
@@ -61,6 +69,22 @@ class ModelConfig(Section):
         default=0.1, gt=0, lt=1, description="Hazard, the first where it is learned."
     )
     learn_hazard: bool = True
+
+    @model_validator(mode="after")
+    def _of_a_fleet(self) -> ModelConfig:
+        if self.kind != "fleet":
+            return self
+        if self.noise != "unknown":
+            raise ValueError(
+                f"noise is {self.noise!r}, but that of a fleet is always unknown: leave it out, or "
+                "use --model alpaca"
+            )
+        if self.identity or self.image is not None:
+            raise ValueError(
+                "identity and image are not for a fleet, whose encoder is an MLP: leave them out, "
+                "or use --model alpaca"
+            )
+        return self
 
 
 class Objective(Section):
@@ -140,6 +164,15 @@ class Config(Section):
     optimiser: OptimiserConfig = OptimiserConfig()
     validation: ValidationConfig = ValidationConfig()
     seed: int = Field(default=0, ge=0, lt=2**63)
+
+    @model_validator(mode="after")
+    def _own_fleet(self) -> Config:
+        if self.model.kind == "fleet" and self.experiment != OWN:
+            raise ValueError(
+                f"model.kind is 'fleet', which is for own series, expected another one for the "
+                f"experiment {self.experiment!r}"
+            )
+        return self
 
 
 S = TypeVar("S", bound=Section)

@@ -203,7 +203,8 @@ def poison() -> Iterator[tuple[Case, str, float]]:
         for part in ("y", "x", "hazard", "elapsed", "outlier_rate"):
             unread = {"x": not case.model.x_dim, "outlier_rate": case.name in NEVER_OUTLYING}
             for value in (np.nan, np.inf, -np.inf):
-                if not unread.get(part) and (part, value) != ("elapsed", np.inf):
+                missing = case.model.partial and part == "y" and np.isnan(value)
+                if not (missing or unread.get(part) or (part, value) == ("elapsed", np.inf)):
                     yield case, part, value
 
 

@@ -39,8 +39,8 @@ Data = Annotated[
 Model = Annotated[
     str | None,
     typer.Option(
-        help="alpaca, lstm, or pcoc where labels are classes.",
-        show_default="alpaca",
+        help="fleet, alpaca, lstm, or pcoc where labels are classes.",
+        show_default="fleet",
         rich_help_panel=OWN,
     ),
 ]
@@ -48,7 +48,8 @@ Length = Annotated[
     int | None,
     typer.Option(
         min=2,
-        help="Observations in a window; several regimes should fit.",
+        help="Observations in a window; several regimes should fit. A fleet needs the 20 before "
+        "it, too.",
         show_default="100",
         rich_help_panel=OWN,
     ),
@@ -58,7 +59,7 @@ Lags = Annotated[
     typer.Option(
         min=0,
         help="Labels before that are inputs too.",
-        show_default="5 without inputs, else 0",
+        show_default="5; of alpaca and lstm with inputs 0",
         rich_help_panel=OWN,
     ),
 ]

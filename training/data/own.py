@@ -128,7 +128,6 @@ def split(source: Source, series: list[Series], config: Config) -> Opened:
     """Split and scale series; raises BadData, or BadConfig where switches are needed."""
     classes = has_classes(config)
     units = Defaults().warmup if config.model.kind == "fleet" else 0
-    length = config.optimiser.length + units
     supervised = config.objective.mode == "oracle" or config.objective.supervision > 0
     if supervised and any(one.switch is None for one in series):
         raise BadConfig(
@@ -137,18 +136,31 @@ def split(source: Source, series: list[Series], config: Config) -> Opened:
         )
     shares = {"train": source.train, "validation": source.validation}
     try:
-        splits, left_out = tables.split(series, length, by=source.by, classes=classes, **shares)
+        splits, left_out = tables.split(
+            series, config.optimiser.length, before=units, by=source.by, classes=classes, **shares
+        )
     except (BadData, ValueError) as error:
         raise BadData(f"{source.path}: {error}") from error
     first = tables.part(series, 0.0, source.train, source.by)
     last = tables.part(series, source.train + source.validation, 1.0, source.by)
     found = scaling(first, classes=classes)
     if units:
+        _check_squares(source.path, series)
         train, validation, test = (InUnits(each, units) for each in splits[:3])
         splits = splits._replace(train=train, validation=validation, test=test)
         none = Scaling.none(splits.x_dim, splits.y_dim)
         found = found._replace(y_offset=none.y_offset, y_scale=none.y_scale)
     return Opened(splits, last, found, left_out)
+
+
+def _check_squares(path: Path, series: Sequence[Series]) -> None:
+    """Raise BadData where labels have no variance that is a number."""
+    spread = scaling(series, classes=False).y_scale
+    if not bool(torch.isfinite(spread).all()):
+        raise BadData(
+            f"{path}: labels have the standard deviations {spread.tolist()}, expected finite ones: "
+            "divide them first"
+        )
 
 
 def check_scaling(scaling: Scaling, config: Config) -> None:

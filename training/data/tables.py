@@ -88,6 +88,7 @@ def split(
     series: Sequence[Series],
     length: int,
     *,
+    before: int = 0,
     train: float = 0.7,
     validation: float = 0.15,
     by: Literal["time", "stream"] = "time",
@@ -97,8 +98,8 @@ def split(
 
     By time, the first share `train` of every series is for training, the next `validation`, the
     rest the test; by stream, the first of the series, the next, the rest, each whole. Training
-    windows are random, those of validation and test disjoint and consecutive. BadData if one of
-    the three has no window.
+    windows are random, those of validation and test disjoint and consecutive. Each has `before`
+    more observations, its first. BadData if one of the three has no window.
     """
     if length < 1 or not (train > 0 and validation > 0 and train + validation < 1):
         raise ValueError(
@@ -112,12 +113,14 @@ def split(
             ("training", "validation", "test"), shares[:-1], shares[1:], strict=True
         )
     }
-    left_out = [line for name, part in parts.items() for line in _short(name, part, length, by)]
+    left_out = [
+        line for name, part in parts.items() for line in _short(name, part, length, before, by)
+    ]
     first = series[0]
     splits = Splits(
         Windows(parts["training"]),
-        consecutive(parts["validation"], length),
-        consecutive(parts["test"], length),
+        consecutive(parts["validation"], before + length),
+        consecutive(parts["test"], before + length),
         x_dim=0 if first.x is None else first.x.shape[1],
         y_dim=first.y.shape[1],
         classes=1 + int(max(one.y.nan_to_num(0).max() for one in series)) if classes else 0,
@@ -132,17 +135,20 @@ def part(series: Sequence[Series], low: float, high: float, by: str) -> list[Ser
     return [one.part(round(low * len(one.y)), round(high * len(one.y))) for one in series]
 
 
-def _short(name: str, parts: Sequence[Series], length: int, by: str) -> list[str]:
+def _short(name: str, parts: Sequence[Series], length: int, before: int, by: str) -> list[str]:
     """Messages about series too short for a window; BadData if all of them are."""
+    least = str(length)
+    if before:
+        least = f"{before + length}: {length} and the {before} before them"
     lines = [
-        f"stream {one.name!r}: {len(one.y)} observations for {name}, fewer than {length}"
+        f"stream {one.name!r}: {len(one.y)} observations for {name}, fewer than {least}"
         for one in parts
-        if len(one.y) < length
+        if len(one.y) < before + length
     ]
     if len(lines) == len(parts):
         more = "" if len(lines) <= 10 else f"; and {len(lines) - 10} more"
         raise BadData(
-            f"no window of {length} observations for {name} by {by}: "
+            f"no window of {before + length} observations for {name} by {by}: "
             + ("; ".join(lines[:10]) + more if lines else "there is no stream left for it")
         )
     return lines

@@ -18,7 +18,7 @@ from training.data.base import Batch, Splits
 from training.errors import BadRun
 from training.evaluation import filter_trace
 from training.experiments.jobs import learner
-from training.learners import Learner
+from training.learners import Classifier, Learner
 from training.meta_training.objective import reveal, start
 from training.meta_training.runs import Run, finished
 from training.meta_training.validation import measured
@@ -126,8 +126,8 @@ def scores(
     supervision = _supervision(batch, tested)
     batch = batch.to("cpu", protocol.dtype)
     best_learner = load(trained_run, splits, protocol.dtype)
-    served = best_learner.served()
-    if served.believes:  # what it remembers only the filter knows
+    served = None if isinstance(best_learner, Classifier) else best_learner.served()
+    if served is not None and served.believes:  # what it remembers only the filter knows
         each = -filter_trace.log_scores(served, start(served, batch), batch)
     else:
         each = measured(

@@ -144,7 +144,8 @@ class _Filtered:
         phi = self._model.encode(x, self._prior.context)
         log_likelihood = _absorb(self._model, self._stats, phi, y)
         belief, _ = beliefs.observe(self._belief, log_likelihood)
-        if not bool(belief.log_prob.amax(-1).isfinite().all()):
+        # A nan is a missing output to the density, and nothing that could be missing here.
+        if not bool((belief.log_prob.amax(-1) + y.sum(-1)).isfinite().all()):
             raise FloatingPointError(
                 "a step of the filter gave a log probability that is not finite"
             )

@@ -222,11 +222,12 @@ def test_a_step_that_is_not_there_is_refused(model):
         follow(Moca(), model, world(1, 10), THOMPSON, seeded(), at=10)
 
 
-def test_what_is_not_finite_is_an_error(model):
+@pytest.mark.parametrize("reward", [torch.nan, torch.inf])
+def test_what_is_not_finite_is_an_error(model, reward):
     holder, _ = begun(Moca(0.1, 3), model, 1)
     holder.held(torch.ones(1, dtype=torch.bool))
     with pytest.raises(FloatingPointError):
-        holder.learn(rows(1, 1).x[:, 0], torch.tensor([[torch.nan]], dtype=torch.float64))
+        holder.learn(rows(1, 1).x[:, 0], torch.tensor([[reward]], dtype=torch.float64))
 
 
 def test_all_agents_and_strategies_have_names():
