@@ -61,7 +61,10 @@ def number(table: Table, row: int, name: str) -> float | None:
         return None
     value = plain_number(cell)
     if value is None:
-        raise BadData(f"{table.where(row, name)}: {str(cell)!r} is not a number")
+        raise BadData(
+            f"{table.where(row, name)}: {str(cell)!r} is not a number; --y and --x name the "
+            "columns to train on"
+        )
     if not math.isfinite(value):
         raise BadData(f"{table.where(row, name)}: {str(cell)!r} is not finite")
     return value

@@ -61,7 +61,7 @@ def opened(config: Config) -> Opened:
         raise BadData(
             f"{source.path}: {now} is not {source.digest}, the digest of the training data"
         )
-    return split(source, read(source, has_classes(config)), config)
+    return split(source, read(source, config), config)
 
 
 def moved(config: Config, path: Path | None) -> Config:
@@ -111,7 +111,7 @@ def has_classes(config: Config) -> bool:
     return config.model.kind == "pcoc"
 
 
-def read(source: Source, classes: bool) -> list[Series]:
+def read(source: Source, config: Config) -> list[Series]:
     """Every series; raises BadData, naming file, row and column."""
     return tables.read(
         source.path,
@@ -120,7 +120,8 @@ def read(source: Source, classes: bool) -> list[Series]:
         stream=source.stream,
         time=source.time,
         changepoint=source.changepoint,
-        classes=classes,
+        classes=has_classes(config),
+        partial=config.model.kind == "fleet",
     )
 
 

@@ -56,12 +56,14 @@ def read(
     time: str | None = None,
     changepoint: str | None = None,
     classes: bool = False,
+    partial: bool = False,
 ) -> list[Series]:
     """Series (float64) of a file, or of all `.csv`, `.tsv`, `.parquet` and `.pq` in a folder.
 
-    `classes`: labels are class indices. An empty label is a missing one (nan). BadData names file,
-    row and column of unusable content: a missing column, text or an infinity among
-    numbers, an empty input or time, a time twice in a series, a label that is not a class.
+    `classes`: labels are class indices. partial: whether some labels of a row may be empty. An
+    empty label is a missing one (nan). BadData names file, row and column of unusable content: a
+    missing column, text or an infinity among numbers, an empty input or time, a time twice in a
+    series, a label that is not a class, or a column without any.
     """
     wanted = _Wanted(y, x, stream, time, changepoint)
     by_name: dict[str, tuple[Path, Series]] = {}
@@ -75,12 +77,13 @@ def read(
                 f"{file} has labels {columns.y} and inputs {columns.x}, "
                 f"{first[0]} {first[1].y} and {first[1].x}"
             )
-        for one in _series(table, columns, classes):
+        for one in _series(table, columns, classes, partial):
             if one.name in by_name:
                 raise BadData(f"stream {one.name!r} is in {by_name[one.name][0]} and in {file}")
             by_name[one.name] = (file, one)
     series = [one for _, one in by_name.values()]
-    _check_labels(path, series, classes)
+    assert first is not None
+    _check_labels(path, series, first[1].y, classes)
     return series
 
 
@@ -212,14 +215,14 @@ def _find_labels(table: Table, taken: set[str]) -> list[str]:
     )
 
 
-def _series(table: Table, columns: Columns, classes: bool) -> list[Series]:
+def _series(table: Table, columns: Columns, classes: bool, partial: bool) -> list[Series]:
     rows: dict[str, list[int]] = {}
     for row in range(table.rows):
         rows.setdefault(_stream(table, columns.stream, row), []).append(row)
     if columns.time is not None:
         when = read_times(table, columns.time)
-        rows = {name: _ordered(table, columns.time, when, of) for name, of in rows.items()}
-    y = [_label(table, row, columns.y, classes) for row in range(table.rows)]
+        rows = {name: _ordered(table, columns, when, of) for name, of in rows.items()}
+    y = [_label(table, row, columns.y, classes, partial) for row in range(table.rows)]
     x = [[_input(table, row, name) for name in columns.x] for row in range(table.rows)]
     switch = None
     if columns.changepoint is not None:
@@ -244,13 +247,15 @@ def _stream(table: Table, column: str | None, row: int) -> str:
     return str(cell).strip()
 
 
-def _ordered(table: Table, column: str, when: list[float], rows: list[int]) -> list[int]:
+def _ordered(table: Table, columns: Columns, when: list[float], rows: list[int]) -> list[int]:
+    column = str(columns.time)
     ordered = sorted(rows, key=when.__getitem__)
     for before, row in zip(ordered[:-1], ordered[1:], strict=True):
         if when[before] == when[row]:
             raise BadData(
                 f"{table.where(row, column)}: {str(table.columns[column][row])!r} is also the "
                 f"time of row {before + 1} of the same stream"
+                + ("" if columns.stream else "; --stream names the column that tells series apart")
             )
     return ordered
 
@@ -262,12 +267,12 @@ def _input(table: Table, row: int, name: str) -> float:
     return value
 
 
-def _label(table: Table, row: int, names: list[str], classes: bool) -> list[float]:
+def _label(table: Table, row: int, names: list[str], classes: bool, partial: bool) -> list[float]:
     values = [number(table, row, name) for name in names]
-    if None in values and any(value is not None for value in values):
+    if not partial and None in values and any(value is not None for value in values):
         raise BadData(
             f"{table.where(row, names[values.index(None)])}: empty while other labels of the row "
-            "are not; a label is missing altogether or not at all"
+            "are not; a label is missing altogether or not at all, but for --model fleet"
         )
     for name, value in zip(names, values, strict=True):
         if classes and value is not None and (value < 0 or value != int(value)):
@@ -284,11 +289,25 @@ def _switch(table: Table, row: int, name: str) -> bool:
     return value
 
 
-def _check_labels(path: Path, series: Sequence[Series], classes: bool) -> None:
+def _check_labels(
+    path: Path, series: Sequence[Series], names: Sequence[str], classes: bool
+) -> None:
     labels = torch.cat([one.y for one in series])
-    known = labels[~labels.isnan()]
+    missing_ = labels.isnan()
+    known = labels[~missing_]
     if not len(known):
         raise BadData(f"{path}: the label is empty in every row")
+    empty = [name for name, gone in zip(names, missing_.all(0).tolist(), strict=True) if gone]
+    if empty:
+        rest = ",".join(name for name in names if name not in empty)
+        raise BadData(
+            f"{path}: column {empty[0]!r} is empty in every row; leave it out: --y {rest}"
+        )
+    if bool(missing_.any(-1).all()):
+        raise BadData(
+            f"{path}: no row has all of its {len(names)} labels, and training learns from such "
+            "rows; name fewer with --y, or align the times of the columns"
+        )
     if classes and labels.shape[1] > 1:
         raise BadData(f"{path}: a class is one column, got {labels.shape[1]}")
     if classes and bool((known == known[0]).all()):

@@ -328,7 +328,8 @@ class _Rows:
     def _packed(self) -> NDArray[np.float64]:
         """Inputs (B, T, 6 + d) of all steps; see `compiled.kernel.Kernel.advance`."""
         y, model, stated = self._y.numpy(), self._model, self._settings.outlier_rate
-        labelled = np.isfinite(y).all(-1)
+        known = np.isfinite(y)
+        labelled = known.any(-1) if model.partial else known.all(-1)
         packed = np.zeros((*y.shape[:2], compiled.LABEL + model.y_dim))
         packed[..., compiled.LABELLED] = labelled
         packed[..., compiled.ELAPSED] = 1.0

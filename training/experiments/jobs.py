@@ -149,7 +149,7 @@ def train_own(
     if not NAME.fullmatch(wanted.preset):
         raise BadConfig(f"--name: expected part of a folder's name, got {wanted.preset!r}")
     source = own.source(settings)
-    series = own.read(source, own.has_classes(catalogue.preset(OWN, "quick", settings)))
+    series = own.read(source, catalogue.preset(OWN, "quick", settings))
     settings = merged(
         settings, {"data": {"digest": own.digest(source.path)}}, _default_lags(settings, series)
     )
