@@ -105,6 +105,8 @@ KINDS = {
     "autoregressive-0": Kind("autoregressive", real, {"order": 0}),
     "autoregressive-all": Kind("autoregressive", pair,
                                {"order": 2, "trend": True, "season": 4}, y_dim=2),
+    "fleet": Kind("depot", slopes, x_dim=3, y_dim=2),
+    "fleet-partial": Kind("yard", partial, y_dim=3),
     "alpaca": Kind("pump", slopes, x_dim=3, y_dim=2, warms_up=False),
     "pcoc": Kind("leaf", leaf, x_dim=2, classes=3, warms_up=False),
     "lstm": Kind("walk", pair, x_dim=1, y_dim=2, warms_up=False),
@@ -147,11 +149,12 @@ def publish(models):
         biases = {f"encoder.{i}.bias": normal(b) for i, (_, b) in enumerate(layers)}
         return weights | biases
 
-    def save(name, kind, x_dim, y_dim, tensors):
-        encoder = {"type": "mlp", "layers": [x_dim, 8, 6], "activation": "tanh"}
-        dims = {"x_dim": x_dim, "y_dim": y_dim, "feature_dim": 6}
+    def save(name, kind, x_dim, y_dim, tensors, lags=0):
+        into = x_dim + lags * y_dim
+        encoder = {"type": "mlp", "layers": [into, 8, 6], "activation": "tanh"}
+        dims = {"x_dim": x_dim, "y_dim": y_dim, "feature_dim": 6, "lags": lags}
         description = {"kind": kind, **dims, "hazard": [0.02, 0.05], "encoder": encoder}
-        artifact.save(models / name / "1", description, {**mlp(x_dim, 8, 6), **tensors})
+        artifact.save(models / name / "1", description, {**mlp(into, 8, 6), **tensors})
 
     save("pump", "alpaca", 3, 2, {
         "prior_mean": 0.3 * normal(6, 2), "prior_covariance_factor": 0.5 * normal(6, 6),
@@ -167,3 +170,8 @@ def publish(models):
         "decoder.0.weight": normal(7, 11), "decoder.0.bias": normal(7),
         "decoder.1.weight": normal(4, 7), "decoder.1.bias": normal(4),
     })  # fmt: skip
+    for name, x_dim, y_dim in (("depot", 3, 2), ("yard", 0, 3)):
+        save(name, "fleet", x_dim, y_dim, {
+            "prior_mean": 0.3 * normal(6, y_dim), "prior_covariance_factor": 0.5 * normal(6, 6),
+            "log_noise_alpha": normal(y_dim).abs(), "log_noise_beta": normal(y_dim),
+        }, lags=2)  # fmt: skip

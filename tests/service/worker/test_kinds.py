@@ -28,6 +28,7 @@ ALIKE = (
     "gaussian-3",
     "averaged-2",
     "averaged-partial",
+    "fleet-partial",
     "averaged-earlier",
     "multivariate-1",
     "autoregressive-0",

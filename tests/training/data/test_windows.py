@@ -1,10 +1,11 @@
 """Windows of recorded series."""
 
+import numpy as np
 import pytest
 import torch
 
 from training.data.base import Batch
-from training.data.windows import Fixed, Series, Windows, consecutive
+from training.data.windows import FARTHEST, Fixed, InUnits, Series, Windows, consecutive
 from training.errors import BadData
 
 
@@ -91,3 +92,29 @@ def test_consecutive_windows_are_disjoint():
     assert source.held.y[..., 0].tolist() == [[0, 1, 2], [3, 4, 5], [50, 51, 52]]
     with pytest.raises(BadData, match="shorter than 9: 'a' has 7"):
         consecutive([series("a", 0, 7)], 9)
+
+
+def test_windows_in_units_have_those_of_the_labels_before_them():
+    y = torch.randn(400, 2, generator=seeded(3), dtype=torch.float64).cumsum(0)
+    y[:, 1] = 1e9 + 1e-3 * y[:, 1]
+    y[50:60, 0] = torch.nan
+    switch = torch.zeros(400, dtype=torch.bool)
+    switch[100] = True
+    whole = Windows([Series(y[:, :1], y, switch, "a")])
+    plain, found = whole.draw(seeded(5), 30, 32), InUnits(whole, 20).draw(seeded(5), 30, 12)
+    assert found.y.shape == (30, 12, 2)
+    assert torch.equal(found.x.nan_to_num(), plain.x[:, 20:].nan_to_num())
+    assert found.switch[:, 0].all()
+    assert torch.equal(found.switch[:, 1:], plain.switch[:, 21:])
+    for window, scaled in zip(plain.y, found.y, strict=True):
+        for o in range(2):
+            before = window[:20, o][~window[:20, o].isnan()].numpy()
+            expected = (window[20:, o] - np.median(before)) / before.std(ddof=1)
+            torch.testing.assert_close(scaled[:, o], expected, equal_nan=True)
+
+
+def test_labels_of_a_window_that_hardly_varied_are_not_all_that_counts():
+    y = torch.cat((torch.full((20, 1), 5.0), torch.tensor([[5.0], [6.0], [-1e30]]))).double()
+    found = InUnits(Windows([Series(None, y, None, "a")]), 20).draw(seeded(), 1, 3).y
+    assert (found[0, 0].item(), found[0, 2].item()) == (0, -FARTHEST)
+    assert 0 < found[0, 1].item() <= FARTHEST

@@ -55,6 +55,18 @@ def test_a_trained_model_scores_as_the_exact_recursion(run):
         torch.testing.assert_close(scores, exact, atol=1e-9, rtol=0, equal_nan=True)
 
 
+def test_a_fleet_has_its_units_from_each_series(run):
+    each = own.finished(run)
+    served = load(each, splits(each.config, Place(None, run))).served()
+    some = series(45, 40, missing=[7])
+    moved = [one._replace(y=1e4 * one.y + 3.0) for one in some]
+    pairs = zip(own.log_scores(served, some), own.log_scores(served, moved), strict=True)
+    for scores, others in pairs:
+        expected = scores - np.log(1e4)
+        torch.testing.assert_close(others, expected, atol=1e-7, rtol=0, equal_nan=True)
+        assert scores[8:].isfinite().all()
+
+
 def test_an_untrained_model_has_its_warm_up_from_each_series():
     model = build("gaussian", Options())
     some = series(35, 30)
@@ -79,7 +91,7 @@ def test_the_table(run):
     assert said.exit_code == 0, said.stderr
     found = json.loads((run / "evaluation" / "table.json").read_text())
     names = [row["model"] for row in found["rows"]]
-    assert names == ["trained alpaca", "autoregressive", "averaged",
+    assert names == ["trained fleet", "autoregressive", "averaged",
                      "autoregressive, order 5", "gaussian"]  # fmt: skip
     # 63 and 60 observations are for the test, of which 50 are not scored.
     assert found["observations"] == 13 + 10
@@ -112,7 +124,7 @@ def test_runs_that_cannot_be_evaluated(run, tmp_path):
 
 def test_series_too_short_to_score(tmp_path):
     file = tmp_path / "one.csv"
-    file.write_text("y\n" + "\n".join(str(k % 5 + k % 3) for k in range(120)))
+    file.write_text("y\n" + "\n".join(str(k % 5 + k % 3) for k in range(240)))
     moca("train", "--data", file, "--length", 15, "--runs", tmp_path / "runs", *small())
     said = moca("evaluate", "data", tmp_path / "runs" / "data" / "one" / "run")
     assert said.exit_code == 2

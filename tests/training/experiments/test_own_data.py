@@ -16,6 +16,10 @@ from training.experiments.jobs import LAGS
 from training.meta_training.runs import Run
 
 
+LENGTH = 240  # observations, of which validation has two windows and the warm-up before each
+SINGLE = ["--set", 'optimiser.dtype="float32"']
+
+
 def write(file, header, rows):
     with file.open("w", newline="") as handle:
         csv.writer(handle).writerows([header, *rows])
@@ -24,8 +28,8 @@ def write(file, header, rows):
 
 @pytest.fixture
 def series():
-    """Labels of three streams (3, 120)."""
-    return RegimeSeries(0.05).draw(torch.Generator().manual_seed(1), 3, 120).y.squeeze(-1)
+    """Labels of three streams (3, LENGTH)."""
+    return RegimeSeries(0.05).draw(torch.Generator().manual_seed(1), 3, LENGTH).y.squeeze(-1)
 
 
 @pytest.fixture
@@ -39,28 +43,52 @@ def trained(tmp_path, *arguments, **settings):
     return moca("train", "--runs", runs, "--length", 15, *arguments, *small(**settings))
 
 
-def test_a_file_becomes_a_run_with_scaling_and_lags(tmp_path, file, series):
+def test_a_file_becomes_a_run_in_units_of_each_stream(tmp_path, file, series):
     said = trained(tmp_path, "--data", file)
     assert said.exit_code == 0, said.stderr
     run = Run(tmp_path / "runs" / "data" / "pumps" / "run")
     config = run.config()
-    assert (config.experiment, config.model.kind, config.model.lags) == ("data", "alpaca", LAGS)
+    assert (config.experiment, config.model.kind, config.model.lags) == ("data", "fleet", LAGS)
     assert config.optimiser.length == 15
     assert config.data["digest"] == own.digest(file)
     best = run.load()[0].best
-    first = series[:, : round(0.7 * 120)].flatten()
-    torch.testing.assert_close(best["y_offset"], first.mean().float().reshape(1))
-    torch.testing.assert_close(best["y_scale"], first.std(correction=0).float().reshape(1))
+    assert (best["y_offset"].tolist(), best["y_scale"].tolist()) == ([0.0], [1.0])
     opened = own.opened(config)
-    assert [len(each.y) for each in opened.test] == [120 - round(0.85 * 120)] * 3
+    assert [len(each.y) for each in opened.test] == [LENGTH - round(0.85 * LENGTH)] * 3
+    held = round(0.7 * LENGTH)
+    window = opened.splits.validation.draw(torch.Generator(), 1, 15).y[0, :, 0]
+    before, after = series[0, held : held + 20], series[0, held + 20 : held + 35]
+    torch.testing.assert_close(window, (after - before.quantile(0.5)) / before.std())
     torch.testing.assert_close(opened.test[1].y[-1, 0], series[1, -1])
     assert run.result()["device"] == "cpu"
     assert "done before" in trained(tmp_path, "--data", file).stdout
 
 
+def test_inputs_are_scaled_by_the_data_and_lags_stay(tmp_path, series):
+    table = [[y, 3 + 4 * x] for y, x in zip(series[0].tolist(), series[1].tolist(), strict=True)]
+    file = write(tmp_path / "pumps.csv", ["y", "x"], table)
+    assert trained(tmp_path, "--data", file).exit_code == 0
+    run = Run(tmp_path / "runs" / "data" / "pumps" / "run")
+    assert run.config().model.lags == LAGS
+    x = 3 + 4 * series[1, : round(0.7 * LENGTH)].double()
+    found = run.load()[0].best
+    assert found["x_offset"].item() == pytest.approx(x.mean().item(), rel=1e-5)
+    assert found["x_scale"].item() == pytest.approx(x.std(correction=0).item(), rel=1e-5)
+    assert found["encoder.linear.weight"].shape == (1, 1 + LAGS)
+
+
+def test_alpaca_scales_labels_by_the_data(tmp_path, file, series):
+    said = trained(tmp_path, "--data", file, "--model", "alpaca")
+    assert said.exit_code == 0, said.stderr
+    best = Run(tmp_path / "runs" / "data" / "pumps" / "run").load()[0].best
+    first = series[:, : round(0.7 * LENGTH)].double().flatten()
+    assert best["y_offset"].item() == pytest.approx(first.mean().item(), rel=1e-5)
+    assert best["y_scale"].item() == pytest.approx(first.std(correction=0).item(), rel=1e-5)
+
+
 def test_other_data_under_the_same_name_is_told_apart(tmp_path, file):
     assert trained(tmp_path, "--data", file).exit_code == 0
-    file.write_text(file.read_text() + "s2,120,1.5\n")
+    file.write_text(file.read_text() + f"s2,{LENGTH},1.5\n")
     again = trained(tmp_path, "--data", file)
     assert again.exit_code == 2
     assert "begun with other settings of data" in again.stderr
@@ -71,7 +99,7 @@ def test_other_data_under_the_same_name_is_told_apart(tmp_path, file):
 
 
 def test_options_name_columns_lengths_and_folders(tmp_path, series):
-    rows = [[t, *series[:, t].tolist(), t % 2] for t in range(120)]
+    rows = [[t, *series[:, t].tolist(), t % 2] for t in range(LENGTH)]
     file = write(tmp_path / "wide.csv", ["when", "a", "b", "c", "on"], rows)
     said = trained(
         tmp_path, "--data", file, "--y", "a,b", "--x", "c,on", "--time", "when",
@@ -107,16 +135,28 @@ def test_what_is_too_short_is_left_out_and_named(tmp_path, file):
     file.write_text(file.read_text() + "short,0,1.0\nshort,1,2.0\n")
     said = trained(tmp_path, "--data", file)
     assert said.exit_code == 0, said.stderr
-    assert "left out: stream 'short': 1 observations for training, fewer than 15" in said.stderr
+    why = "fewer than 35: 15 and the 20 before them\n"
+    assert f"left out: stream 'short': 1 observations for training, {why}" in said.stderr
+    said = trained(tmp_path, "--data", file, "--model", "alpaca", "--name", "plain")
+    assert said.exit_code == 0, said.stderr
+    assert "left out: stream 'short': 1 observations for training, fewer than 15\n" in said.stderr
 
 
-def rows(count=120, **columns):
+def rows(count=LENGTH, **columns):
     made = {"y": [float(k % 7) for k in range(count)], **columns}
     return list(made), [list(each) for each in zip(*made.values(), strict=True)]
 
 
-ONE_CLASS = rows(y=[1] * 120, x=range(120))
-INFINITE = rows(y=[1.5] * 50 + ["inf"] + [2.0] * 69)
+ONE_CLASS = rows(y=[1] * LENGTH, x=range(LENGTH))
+INFINITE = rows(y=[1.5] * 50 + ["inf"] + [2.0] * (LENGTH - 51))
+NEAR_INPUTS = [1e9 + k for k in range(LENGTH)]
+NEAR, LARGE, HUGE = (
+    rows(y=each)
+    for each in (
+        NEAR_INPUTS, [k * 1e39 for k in range(LENGTH)], [k * 1e300 for k in range(LENGTH)]
+    )
+)  # fmt: skip
+ALPACA = ["--model", "alpaca"]
 
 
 @pytest.mark.parametrize(
@@ -126,27 +166,33 @@ INFINITE = rows(y=[1.5] * 50 + ["inf"] + [2.0] * 69)
         (rows(), ["--x", "depth"], ["pumps.csv has no column 'depth'"]),
         (rows(), ["--time", "clock"], ["pumps.csv has no column 'clock'"]),
         (ONE_CLASS, ["--model", "pcoc"], ["pumps.csv: every label is class 1"]),
-        (rows(y=[0.5] * 120, x=range(120)), ["--model", "pcoc"], ["row 1", "'y'", "not a class"]),
+        (rows(y=[0.5] * LENGTH, x=range(LENGTH)), ["--model", "pcoc"], ["row 1", "'y'", "not a class"]),
         (rows(), ["--model", "pcoc"], ["needs input columns"]),
-        (rows(x=range(120)), ["--model", "pcoc", "--lags", "3"], ["takes no lags"]),
+        (rows(x=range(LENGTH)), ["--model", "pcoc", "--lags", "3"], ["takes no lags"]),
         (INFINITE, [], ["pumps.csv: row 51 (line 52), column 'y': 'inf' is not finite"]),
-        (rows(x=[0.0] * 20 + [""] + [1.0] * 99), [], ["row 21", "column 'x'", "empty"]),
-        (rows(y=["a"] * 120), [], ["pumps.csv: row 1 (line 2), column 'y': 'a' is not a number"]),
-        (rows(30), [], ["pumps.csv: no window of 15 observations for validation", "'pumps'"]),
+        (rows(x=[0.0] * 20 + [""] + [1.0] * (LENGTH - 21)), [], ["row 21", "column 'x'", "empty"]),
+        (rows(y=["a"] * LENGTH), [], ["pumps.csv: row 1 (line 2), column 'y': 'a' is not a number"]),
+        (rows(30), ALPACA, ["pumps.csv: no window of 15 observations for validation", "'pumps'"]),
+        (rows(30), [], ["no window of 35 observations for training", "'pumps': 21 observations"]),
+        (rows(30), [], ["fewer than 35: 15 and the 20 before them"]),
         (rows(), ["--y", "y", "--x", "y"], ["column 'y' is given twice"]),
         (rows(), ["--y", "y,y"], ["column 'y' is given twice"]),
-        (rows(y=[0, 10**6] * 60, x=range(120)), ["--model", "pcoc"], ["a class 1000000; 999 is"]),
-        (rows(y=[1e9 + k for k in range(120)]), [], ["labels: mean", "float32", "float64"]),
-        (rows(y=[k * 1e39 for k in range(120)]), [], ["labels: mean", "float32", "float64"]),
-        (rows(y=[k * 1e300 for k in range(120)]), [], ["labels: mean", "float32"]),
-        (rows(x=[1e9 + k for k in range(120)]), [], ["inputs: mean", "float32", "float64"]),
+        (rows(y=[0, 10**6] * (LENGTH // 2), x=range(LENGTH)), ["--model", "pcoc"], ["a class 1000000; 999 is"]),
+        (NEAR, [*ALPACA, *SINGLE], ["labels: mean", "float32", "float64"]),
+        (LARGE, [*ALPACA, *SINGLE], ["labels: mean", "float32", "float64"]),
+        (HUGE, [*ALPACA, *SINGLE], ["labels: mean", "float32"]),
+        (HUGE, [], ["labels have the standard deviations [inf]", "divide them first"]),
+        (rows(x=NEAR_INPUTS), SINGLE, ["inputs: mean", "float32", "float64"]),
+        (rows(), ["--set", 'model.noise="known"'], ["noise is 'known'", "always unknown"]),
+        (rows(), ["--set", "model.identity=true"], ["identity and image are not for a fleet"]),
+        (rows(), ["--set", "model.image=[1, 2, 3]"], ["identity and image are not for a fleet"]),
         (rows(), ["--name", "a/b"], ["--name: expected part of a folder's name, got 'a/b'"]),
         (rows(), ["--name", ".."], ["--name: expected part of a folder's name, got '..'"]),
         (rows(), ["--device", "meta"], ["device 'meta' cannot be used"]),
         (rows(), ["--lags", "0"], ["nothing to predict from"]),
         (rows(), ["--model", "forest"], ["model.kind"]),
         (rows(), ["--by", "moon"], ["by: Input should be 'time' or 'stream'"]),
-        (rows(), ["--by", "stream"], ["no window of 15 observations for validation by stream"]),
+        (rows(), ["--by", "stream"], ["no window of 35 observations for validation by stream"]),
         (rows(), ["--mode", "oracle"], ["switches", "are unknown"]),
         (rows(), ["--hazard", "0.1", "--hazard", "0.2"], ["one value"]),
         (rows(), ["sinusoid"], ["one of the two"]),
@@ -158,6 +204,12 @@ def test_what_cannot_be_used_is_refused_with_its_place(tmp_path, table, options,
     found = trained(tmp_path, "--data", file, *options)
     assert found.exit_code == 2, found.stdout
     assert all(each in found.stderr for each in said), found.stderr
+
+
+def test_a_fleet_is_for_own_data():
+    found = moca("train", "regimes", "--set", 'model.kind="fleet"', "--set", 'model.noise="unknown"')
+    assert found.exit_code == 2
+    assert "'fleet', which is for own series" in found.stderr
 
 
 def test_options_of_own_data_are_not_of_experiments():
@@ -186,12 +238,25 @@ def test_a_column_that_never_changes_is_not_scaled_by_rounding():
     assert own.scaling([Series(None, y, None, "a")], classes=False).y_scale.item() == 1.0
 
 
+@pytest.mark.parametrize("dtype", ["float32", "float64"])
+def test_a_fleet_learns_labels_of_any_location_and_scale(tmp_path, series, dtype):
+    found = []
+    for name, offset, scale in (("near", 0.0, 1.0), ("far", 1e9, 1.0), ("large", 0.0, 1e39)):
+        table = [[offset + scale * y] for y in series.flatten().double().tolist()]
+        file = write(tmp_path / f"{name}.csv", ["y"], table)
+        said = trained(tmp_path, "--data", file, **{"optimiser.dtype": f'"{dtype}"'})
+        assert said.exit_code == 0, said.stderr
+        found.append(Run(tmp_path / "runs" / "data" / name / "run").result()["best_metric"])
+    assert found[1:] == pytest.approx(found[:1] * 2, abs=1e-4)
+
+
 def test_labels_far_from_zero_are_learned_in_double_precision(tmp_path, series):
     found = []
     for name, offset in (("near", 0.0), ("far", 1e9)):
         table = [[offset + y] for y in series.flatten().double().tolist()]
         file = write(tmp_path / f"{name}.csv", ["y"], table)
-        said = trained(tmp_path, "--data", file, **{"optimiser.dtype": '"float64"'})
+        double = {"optimiser.dtype": '"float64"'}
+        said = trained(tmp_path, "--data", file, *ALPACA, **double)
         assert said.exit_code == 0, said.stderr
         run = Run(tmp_path / "runs" / "data" / name / "run")
         each = Trained(run, run.config(), run.result())
@@ -202,7 +267,7 @@ def test_labels_far_from_zero_are_learned_in_double_precision(tmp_path, series):
 
 
 def test_an_accuracy_is_told_as_it_is(tmp_path):
-    file = write(tmp_path / "on.csv", *rows(y=[k // 9 % 2 for k in range(120)], x=range(120)))
+    file = write(tmp_path / "on.csv", *rows(y=[k // 9 % 2 for k in range(LENGTH)], x=range(LENGTH)))
     chosen = {"validation.metric": '"accuracy"'}
     said = trained(tmp_path, "--data", file, "--model", "pcoc", **chosen)
     best = Run(tmp_path / "runs" / "data" / "on" / "run").result()["best_metric"]
@@ -222,7 +287,7 @@ def test_a_folder_is_one_data_set(tmp_path, file):
     folder = tmp_path / "many"
     folder.mkdir()
     for name in ("a", "b"):
-        (folder / f"{name}.csv").write_text("y\n" + "\n".join(str(k % 5) for k in range(120)))
+        (folder / f"{name}.csv").write_text("y\n" + "\n".join(str(k % 5) for k in range(LENGTH)))
     before = own.digest(folder)
     assert before != own.digest(folder / "a.csv")
     assert trained(tmp_path, "--data", folder).exit_code == 0

@@ -8,6 +8,7 @@ import torch
 from rich.console import Console
 
 from model_core import artifact, sensitivity
+from model_core.upm.robust_averaged import RobustAveraged
 from tests.training.moca import moca, small
 from training.data.regime_series import RegimeSeries
 from training.errors import BadConfig, BadData, BadRun
@@ -21,7 +22,7 @@ from training.publish.artifact import Wanted, publish
 
 @pytest.fixture(scope="module")
 def runs(tmp_path_factory):
-    """Runs of numbers, by MOCA and conditioned on everything."""
+    """Runs of numbers, by MOCA and conditioned on everything; and of another kind."""
     folder = tmp_path_factory.mktemp("published")
     y = RegimeSeries(0.1).draw(torch.Generator().manual_seed(0), 1, 600).y[0, :, 0]
     (folder / "secret.csv").write_text("y\n" + "\n".join(map(str, (1e3 + 50 * y).tolist())))
@@ -30,7 +31,18 @@ def runs(tmp_path_factory):
         "--mode", "moca", "--mode", "coe", *small(),
     )  # fmt: skip
     assert said.exit_code == 0, said.stderr
+    said = moca(
+        "train", "--data", folder / "secret.csv", "--length", 20, "--runs", folder / "runs",
+        "--model", "alpaca", "--name", "alpaca", *small(),
+    )  # fmt: skip
+    assert said.exit_code == 0, said.stderr
     return folder / "runs" / "data" / "secret"
+
+
+@pytest.fixture
+def behind(runs):
+    """A run whose scaling is that of the data; of six iterations."""
+    return runs.parent / "alpaca" / "run"
 
 
 @pytest.fixture
@@ -52,10 +64,12 @@ def test_the_artifact_is_what_was_trained(wanted, tmp_path):
     each = finished(wanted.run)
     learner = load(each, splits(each.config, Place(None, tmp_path)))
     written = artifact.load(folder)
-    assert written.hazard == pytest.approx(learner.hazard.item(), abs=1e-7)
+    built_in = RobustAveraged()
+    assert (written.kind, written.lags) == ("fleet", 5)
+    assert (written.hazard, written.outlier_rate) == (built_in.hazard, built_in.outlier_rate)
     y = 1e3 + 50 * RegimeSeries(0.1).draw(torch.Generator().manual_seed(9), 2, 30).y
     batch = publishing.Batch(None, y)
-    ours, theirs = (publishing._scores(model, batch) for model in (learner.model(), written))
+    ours, theirs = (publishing._scores(model, batch) for model in (learner.served(), written))
     torch.testing.assert_close(ours, theirs, atol=1e-5, rtol=0)
 
 
@@ -101,8 +115,8 @@ def test_what_is_said_of_it(wanted, runs):
     assert "date" not in publishing.summary(finished(wanted.run), _report(wanted), None)
 
 
-def test_a_model_behind_a_built_in_one_is_published_on_demand_alone(wanted, tmp_path):
-    command = ["publish", wanted.run, "--name", "p", "--models-dir", tmp_path, "--sensitivity", 0]
+def test_a_model_behind_a_built_in_one_is_published_on_demand_alone(behind, tmp_path):
+    command = ["publish", behind, "--name", "p", "--models-dir", tmp_path, "--sensitivity", 0]
     said = moca(*command)
     assert said.exit_code == 2, said.stdout  # of six iterations
     assert "--anyway" in said.stderr
@@ -113,7 +127,9 @@ def test_a_model_behind_a_built_in_one_is_published_on_demand_alone(wanted, tmp_
     rows = json.loads((tmp_path / "p" / "1" / "report.json").read_text())["untrained"]
     names = ["autoregressive", "averaged", "autoregressive, order 5", "gaussian"]
     assert [row["method"] for row in rows] == names
-    run, place = finished(wanted.run), Place(None, tmp_path)
+    run, place = finished(behind), Place(None, tmp_path)
+    hazard = load(run, splits(run.config, place)).hazard.item()
+    assert artifact.load(tmp_path / "p" / "1").hazard == pytest.approx(hazard, abs=1e-7)
     scores = own_data.compare(run, splits(run.config, place), place)
     trained, *_ = (values.mean() for values in scores.values.values())
     for row in rows:
@@ -121,6 +137,13 @@ def test_a_model_behind_a_built_in_one_is_published_on_demand_alone(wanted, tmp_
         assert row["estimate"]["mean"] == pytest.approx(theirs, abs=1e-6)
         assert row["difference"]["mean"] == pytest.approx(trained - theirs, abs=1e-6)
     assert min(row["difference"]["high"] for row in rows) < 0
+
+
+def test_a_fleet_is_hardly_behind_a_built_in_model_even_after_six_iterations(wanted, tmp_path):
+    said = moca("publish", wanted.run, "--name", "p", "--models-dir", tmp_path, "--no-page")
+    assert said.exit_code == 0, said.stderr
+    rows = json.loads((tmp_path / "p" / "1" / "report.json").read_text())["untrained"]
+    assert min(row["difference"]["mean"] for row in rows) > -0.1
 
 
 def test_a_model_that_is_level_is_published_with_a_warning(wanted, monkeypatch, capsys):
