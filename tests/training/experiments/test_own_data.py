@@ -15,8 +15,7 @@ from training.evaluation.trained import Trained, load
 from training.experiments.jobs import LAGS
 from training.meta_training.runs import Run
 
-
-LENGTH = 240  # observations, of which validation has two windows and the warm-up before each
+LENGTH = 240  # observations: the 15 % for validation hold a window of 15 and the 20 before it
 SINGLE = ["--set", 'optimiser.dtype="float32"']
 
 
@@ -148,6 +147,9 @@ def rows(count=LENGTH, **columns):
 
 
 ONE_CLASS = rows(y=[1] * LENGTH, x=range(LENGTH))
+BLANK = rows(x=[0.0] * 20 + [""] + [1.0] * (LENGTH - 21))
+TEXT = rows(y=["a"] * LENGTH)
+MANY = rows(y=[0, 10**6] * (LENGTH // 2), x=range(LENGTH))
 INFINITE = rows(y=[1.5] * 50 + ["inf"] + [2.0] * (LENGTH - 51))
 NEAR_INPUTS = [1e9 + k for k in range(LENGTH)]
 NEAR, LARGE, HUGE = (
@@ -156,7 +158,7 @@ NEAR, LARGE, HUGE = (
         NEAR_INPUTS, [k * 1e39 for k in range(LENGTH)], [k * 1e300 for k in range(LENGTH)]
     )
 )  # fmt: skip
-ALPACA = ["--model", "alpaca"]
+ALPACA, PCOC = ["--model", "alpaca"], ["--model", "pcoc"]
 
 
 @pytest.mark.parametrize(
@@ -165,19 +167,19 @@ ALPACA = ["--model", "alpaca"]
         (rows(), ["--y", "pressure"], ["pumps.csv has no column 'pressure'", "'y'"]),
         (rows(), ["--x", "depth"], ["pumps.csv has no column 'depth'"]),
         (rows(), ["--time", "clock"], ["pumps.csv has no column 'clock'"]),
-        (ONE_CLASS, ["--model", "pcoc"], ["pumps.csv: every label is class 1"]),
-        (rows(y=[0.5] * LENGTH, x=range(LENGTH)), ["--model", "pcoc"], ["row 1", "'y'", "not a class"]),
-        (rows(), ["--model", "pcoc"], ["needs input columns"]),
-        (rows(x=range(LENGTH)), ["--model", "pcoc", "--lags", "3"], ["takes no lags"]),
+        (ONE_CLASS, PCOC, ["pumps.csv: every label is class 1"]),
+        (rows(y=[0.5] * LENGTH, x=range(LENGTH)), PCOC, ["row 1", "'y'", "not a class"]),
+        (rows(), PCOC, ["needs input columns"]),
+        (rows(x=range(LENGTH)), [*PCOC, "--lags", "3"], ["takes no lags"]),
         (INFINITE, [], ["pumps.csv: row 51 (line 52), column 'y': 'inf' is not finite"]),
-        (rows(x=[0.0] * 20 + [""] + [1.0] * (LENGTH - 21)), [], ["row 21", "column 'x'", "empty"]),
-        (rows(y=["a"] * LENGTH), [], ["pumps.csv: row 1 (line 2), column 'y': 'a' is not a number"]),
+        (BLANK, [], ["row 21", "column 'x'", "empty"]),
+        (TEXT, [], ["pumps.csv: row 1 (line 2), column 'y': 'a' is not a number"]),
         (rows(30), ALPACA, ["pumps.csv: no window of 15 observations for validation", "'pumps'"]),
         (rows(30), [], ["no window of 35 observations for training", "'pumps': 21 observations"]),
         (rows(30), [], ["fewer than 35: 15 and the 20 before them"]),
         (rows(), ["--y", "y", "--x", "y"], ["column 'y' is given twice"]),
         (rows(), ["--y", "y,y"], ["column 'y' is given twice"]),
-        (rows(y=[0, 10**6] * (LENGTH // 2), x=range(LENGTH)), ["--model", "pcoc"], ["a class 1000000; 999 is"]),
+        (MANY, PCOC, ["a class 1000000; 999 is"]),
         (NEAR, [*ALPACA, *SINGLE], ["labels: mean", "float32", "float64"]),
         (LARGE, [*ALPACA, *SINGLE], ["labels: mean", "float32", "float64"]),
         (HUGE, [*ALPACA, *SINGLE], ["labels: mean", "float32"]),
@@ -207,7 +209,8 @@ def test_what_cannot_be_used_is_refused_with_its_place(tmp_path, table, options,
 
 
 def test_a_fleet_is_for_own_data():
-    found = moca("train", "regimes", "--set", 'model.kind="fleet"', "--set", 'model.noise="unknown"')
+    settings = ["--set", 'model.kind="fleet"', "--set", 'model.noise="unknown"']
+    found = moca("train", "regimes", *settings)
     assert found.exit_code == 2
     assert "'fleet', which is for own series" in found.stderr
 
