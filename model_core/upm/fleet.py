@@ -214,9 +214,8 @@ class Fleet(RobustAveraged):
     def _units(self, phi: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         """Location and scale (B, d), learned features (B, n)."""
         d = self.y_dim
-        _, location, scale, features = torch.tensor_split(
-            phi, [1 + 3 * d, 1 + 4 * d, 1 + 5 * d], -1
-        )
+        places = [1 + 3 * d, 1 + 4 * d, 1 + 5 * d]
+        _, location, scale, features = torch.tensor_split(phi, places, -1)
         return location, scale, features
 
     def _split(self, context: Tensor) -> tuple[Tensor, Tensor]:
