@@ -135,11 +135,15 @@ class Fleet(RobustAveraged):
 
     def encode(self, x: Tensor | None, context: Tensor) -> Tensor:
         """What `averaged@2` reads; location and scale (d each), learned features (n)."""
-        own, lags = self._split(context)
+        own, _ = self._split(context)
         units = own[:, 1 : 1 + 2 * self.y_dim]
+        return torch.cat((super().encode(None, own), units, self.features(x, context)), -1)
+
+    def features(self, x: Tensor | None, context: Tensor) -> Tensor:
+        """Learned features (B, n)."""
+        _, lags = self._split(context)
         parts = [(self.required(x) - self.x_offset) / self.x_scale] if self.x_dim else []
-        features = self.encoder(torch.cat((*parts, lags), -1))
-        return torch.cat((super().encode(None, own), units, features), -1)
+        return self.encoder(torch.cat((*parts, lags), -1))
 
     def outlier(self, prior: FleetStats, phi: Tensor | None) -> Blend:  # type: ignore[override]
         """As in `averaged@2`, of which the learned part is none."""
@@ -148,7 +152,8 @@ class Fleet(RobustAveraged):
         each = [p.expand(shape) for p in alone.each]
         padded = [torch.cat((p, p[..., :1]), -1) for p in each]
         never = torch.full_like(each[0][..., :1], -torch.inf)
-        return Blend(SkewedT(*padded), torch.cat((alone.log_weight, never), -1))
+        others = alone.log_weight - math.log1p(-self.chance)  # they have all of the weight
+        return Blend(SkewedT(*padded), torch.cat((others, never), -1))
 
     def _learned(  # type: ignore[override]
         self, stats: FleetStats, phi: Tensor, y: Tensor, weight: Tensor, read: Explained

@@ -12,6 +12,7 @@ from torch import Tensor
 
 from model_core.encoder import Mlp
 from model_core.upm.alpaca import Alpaca, NoisePrior
+from model_core.upm.fleet import Fleet
 from model_core.upm.pcoc import Pcoc
 
 NOISE_ALPHA, NOISE_BETA = 3.0, 2.0
@@ -66,6 +67,32 @@ def pcoc(
         dirichlet=2.0 * ones[:, 0],
         x_offset=torch.zeros(inputs, dtype=torch.float64),
         x_scale=torch.ones(inputs, dtype=torch.float64),
+    )
+
+
+def fleet(
+    features: int = 32,
+    inputs: int = 4,
+    outputs: int = 1,
+    widths: tuple[int, ...] = (64, 64),
+    lags: int = 0,
+    chance: float = 0.5,
+    seed: int = 0,
+) -> Fleet:
+    """The regression of `alpaca`, of unknown noise, among the parts of `averaged@2`."""
+    learned = alpaca(features, inputs, outputs, widths, lags, seed=seed)
+    assert learned.noise_prior is not None
+    return Fleet(
+        y_dim=outputs,
+        encoder=learned.encoder,
+        x_offset=learned.x_offset,
+        x_scale=learned.x_scale,
+        prior_mean=learned.prior_mean,
+        prior_cov=learned.prior_cov,
+        noise_alpha=learned.noise_prior.alpha,
+        noise_beta=learned.noise_prior.beta,
+        lags=lags,
+        chance=chance,
     )
 
 
