@@ -13,8 +13,8 @@ for each output `o`, whose prior is learned, too: ALPaCA with noise of an unknow
     P' = P - g P f f' P / (1 + g f' P f),        k' = k + g P f e / (1 + g f' P f),    e = z - k' f,
     beta' = beta + g e^2 / (2 (1 + g f' P f)),   alpha' = alpha + g / 2.
 
-It has the prior weight `chance`, all others together the rest. So where a fleet has taught nothing of
-use, forecasts are those of `averaged@2` after the few labels that show it, output by output.
+It has the prior weight `chance`, all others together the rest. So where a fleet has taught nothing
+of use, forecasts are those of `averaged@2` after the few labels that show it, output by output.
 `P` is the same for all outputs, and learns the average of their shares.
 """
 
@@ -196,9 +196,7 @@ class Fleet(RobustAveraged):
             (scale.unsqueeze(1) * spread).unsqueeze(-1),
             variance.unsqueeze(-1),
         )
-        location, scale, variance = (
-            torch.cat(pair, -1) for pair in zip(own, learned, strict=True)
-        )
+        location, scale, variance = (torch.cat(pair, -1) for pair in zip(own, learned, strict=True))
         return location, scale, variance
 
     def _bounded(self, found: Tensor, phi: Tensor) -> Tensor:
@@ -211,7 +209,8 @@ class Fleet(RobustAveraged):
     def _units(self, phi: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         """Location and scale (B, d), learned features (B, n)."""
         d = self.y_dim
-        _, location, scale, features = torch.tensor_split(phi, [1 + 3 * d, 1 + 4 * d, 1 + 5 * d], -1)
+        places = [1 + 3 * d, 1 + 4 * d, 1 + 5 * d]
+        _, location, scale, features = torch.tensor_split(phi, places, -1)
         return location, scale, features
 
     def _split(self, context: Tensor) -> tuple[Tensor, Tensor]:

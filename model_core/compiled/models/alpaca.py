@@ -127,6 +127,7 @@ def _put(values: Floats, column: int, out: Floats) -> None:
 
 @compiled
 def add_multiple(by: float, values: Floats, out: Floats) -> None:
+    """Add a row times a number."""
     for i in range(out.shape[0]):
         out[i] += by * values[i]
 
@@ -267,6 +268,7 @@ def store(model: Alpaca, views: Ints, row: int, slot: int, number: Floats, own: 
 
 @compiled
 def downdate(cov: Floats, gain: Floats, own: Floats) -> None:
+    """Take off the gain's (n, W) product with itself, slot by slot; own: (n) to work in."""
     size = gain.shape[0]
     for i in range(cov.shape[0] // (size * size)):
         for a in range(size):

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import NamedTuple
 
 from model_core.compiled import LABEL, arithmetic, mixture, step
-from model_core.compiled.jit import Floats, compiled, implements, inlined, whole
+from model_core.compiled.jit import Floats, compiled, implements, whole
 from model_core.compiled.models import lags, student_t
 from model_core.upm import averaged
 from model_core.upm.averaged import KINDS, LAG, LINE, UNIT
@@ -40,7 +40,7 @@ def of(model: averaged.Averaged) -> Averaged:
 
 
 def rows_of(outputs: int, noise: student_t.Noise) -> int:
-    """Rows of the statistics; a last part of its own kind has nothing here but its weight."""
+    """Rows of the statistics; a learned last part has nothing here but its weight."""
     parts = len(noise.skews)
     return (6 * (parts - noise.own) + parts) * outputs + 2
 
@@ -70,10 +70,10 @@ def regress(
 ) -> None:
     """Fill half the degrees of freedom, locations, squared scales and log weights.
 
-    kinds: of all parts but a last one of its own kind, of which there is the log weight alone.
+    kinds: of all parts but a learned last one, of which there is the log weight alone.
     """
     parts, every, d = len(kinds), len(noise.skews), outputs
-    size, origin_row = parts * outputs, _origin(outputs, noise)
+    size, origin_row = parts * d, (6 * parts + every) * d + 1
     alpha, origin = own[5 * size], own[origin_row]
     first, n = student_t.before_locations(d, noise), whole(alpha)
     arithmetic.copy(alpha, params[2 * d])
@@ -95,13 +95,6 @@ def regress(
             square = params[to + every * d]
             for i in range(n):
                 square[i] = beta[i] / alpha[i] * (1.0 + variance[i])
-
-
-@inlined
-def _origin(outputs: int, noise: student_t.Noise) -> int:
-    """Row of the origin, the last of the statistics."""
-    parts = len(noise.skews)
-    return (6 * (parts - noise.own) + parts) * outputs + 1
 
 
 @compiled
@@ -149,14 +142,14 @@ def update(
     told: Floats,
     rest: Floats,
 ) -> None:
-    """Conjugate update of all parts, but of a last one of its own kind, and of their probabilities.
+    """Conjugate update of all parts but a learned last one, and of the probabilities of all.
 
     shares: first row of `params` with the share of each part; below 0: each learns as much as its
     regime. told, rest: rows to work in.
     """
     d, every = outputs, len(noise.skews)
     parts = every - noise.own
-    size, origin_row = parts * outputs, _origin(outputs, noise)
+    size, origin_row = parts * d, (6 * parts + every) * d + 1
     alpha, origin = own[5 * size], own[origin_row]
     first, n = student_t.before_locations(d, noise), whole(share)
     log_shares(share, told, rest)

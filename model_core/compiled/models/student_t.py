@@ -2,10 +2,10 @@
 
 Rows of `params` for `d` outputs of `P` parts: means and variances (d each); half the degrees of
 freedom and what log densities at zero are made of (FREEDOM), for the parts of normal noise, for
-the others, if there are any, and of each output's last part if it has its own; then d P each: locations, squared scales, log densities of the label
-(with the log weight), log weights; and of several parts the label's log densities together (d),
-the weights and the probabilities of the parts given the label (d P each). The last column is the
-prior's.
+the others, if there are any, and of each output's last part if it has its own; then d P each:
+locations, squared scales, log densities of the label (with the log weight), log weights; and of
+several parts the label's log densities together (d), the weights and the probabilities of the parts
+given the label (d P each). The last column is the prior's.
 """
 
 from __future__ import annotations

@@ -200,6 +200,8 @@ def test_numbers_that_compiled_code_would_misread_are_refused(name, wrong):
 
 
 @pytest.mark.parametrize("hypotheses", [1, 6, 7, 8, 15, 16])
-@pytest.mark.parametrize("name", ["gaussian", "averaged-2", "mixed-poisson", "pcoc", "alpaca", "fleet"])
+@pytest.mark.parametrize(
+    "name", ["gaussian", "averaged-2", "mixed-poisson", "pcoc", "alpaca", "fleet"]
+)
 def test_slots_need_not_fill_whole_vectors(name, hypotheses):
     run_beside(MODELS[name], 11, hypotheses, [0.05], 25)
