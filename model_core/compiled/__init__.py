@@ -39,6 +39,7 @@ _BUILT_IN = {
 _LEARNED = {
     "model_core.upm.alpaca:Alpaca": "alpaca",
     "model_core.upm.pcoc:Pcoc": "pcoc",
+    "model_core.upm.fleet:Fleet": "fleet",
 }
 
 
@@ -73,7 +74,11 @@ def _made(model: UnderlyingModel, kinds: dict[str, str]) -> Kernel | None:
     from model_core.compiled.kernel import Kernel
 
     dimensions = import_module(f"model_core.compiled.models.{kinds[_name(model)]}").of(model)
-    return None if dimensions is None else Kernel(model, dimensions, kinds is _LEARNED)
+    if dimensions is None:
+        return None
+    # Of what some models encode, kernels have no need but for the features of an encoder.
+    encode = getattr(model, "features", model.encode) if kinds is _LEARNED else None
+    return Kernel(model, dimensions, encode)
 
 
 def _name(model: UnderlyingModel) -> str:

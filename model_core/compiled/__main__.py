@@ -13,7 +13,7 @@ from model_core.upm.builtin import BUILTIN
 if not compiled.available():
     sys.exit("model_core.compiled: numba is missing; install the extra `fast`")
 models = {reference: model.build(model.simulated) for reference, model in BUILTIN.items()}
-models |= {"alpaca": untrained.alpaca(), "pcoc": untrained.pcoc()}
+models |= {"alpaca": untrained.alpaca(), "pcoc": untrained.pcoc(), "fleet": untrained.fleet()}
 for number, (reference, model) in enumerate(models.items(), 1):
     began = time.monotonic()
     kernel = compiled.kernel_of(model)

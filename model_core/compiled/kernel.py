@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Sequence
+from itertools import pairwise
 from typing import Any
 
 import numba
@@ -31,6 +32,18 @@ def _check(numbers: Floats | Ints, dtype: np.dtype[Any]) -> None:
             f"expected contiguous numbers of type {dtype}, got {numbers.dtype} of strides "
             f"{numbers.strides}; make them by np.ascontiguousarray"
         )
+
+
+def _turns(rows: Ints) -> list[slice]:
+    """Cut rows, in order, so that no slice names one twice; of none one empty slice."""
+    seen: set[int] = set()
+    cuts = [0]
+    for at, row in enumerate(rows.tolist()):
+        if row in seen:
+            cuts.append(at)
+            seen.clear()
+        seen.add(row)
+    return [slice(*pair) for pair in pairwise([*cuts, len(rows)])]
 
 
 class _Own(threading.local):
@@ -73,12 +86,20 @@ class Views:
 class Kernel:
     """The step of rows of one model, and the summary of the predictive mixtures before it."""
 
-    def __init__(self, model: UnderlyingModel, dimensions: Any, encodes: bool = False) -> None:
+    def __init__(
+        self,
+        model: UnderlyingModel,
+        dimensions: Any,
+        encode: Callable[[Tensor | None, Tensor], Tensor | None] | None = None,
+    ) -> None:
         """dimensions: the model as its implementation has it.
 
-        encodes: whether that takes features in place of the inputs.
+        encode: of models whose implementation takes features in place of the inputs: features of
+        inputs and contexts.
         """
-        self.model, self._dimensions, self._encodes = model, dimensions, encodes
+        self.model, self._dimensions, self._encode = model, dimensions, encode
+        # What is believed of a label, and features are made of, is known after its step alone.
+        self._in_turns = encode is not None and model.believes and getattr(model, "lags", 0) > 0
         self.ready = False
         self.asked = False  # to be compiled in the background
         self._support = model.label
@@ -120,8 +141,6 @@ class Kernel:
         and its summary are undefined, and the eager step decides. A summary that is not wanted is
         empty.
         """
-        if self._encodes and len(rows):
-            inputs = self._encoded(views, rows, inputs)
         _check(rows, INT)
         _check(inputs, FLOAT)
         _check(hazards, FLOAT)
@@ -132,21 +151,27 @@ class Kernel:
         table = np.empty((batch, self._numbers))
         summary = np.empty((batch, self._columns(levels.shape[1]) if summarised else 0))
         memory = _own.numbers(self._rows * views.width + views.totals)
-        self._steps(
-            self._dimensions, views.table, rows, inputs, hazards, levels, window, memory, table,
-            summary,
-        )  # fmt: skip
+        for turn in _turns(rows) if self._in_turns else (slice(None),):
+            own = rows[turn]
+            encodes = self._encode is not None and batch > 0
+            packed = self._encoded(views, own, inputs[turn]) if encodes else inputs[turn]
+            self._steps(
+                self._dimensions, views.table, own, packed, hazards[turn], levels, window, memory,
+                table[turn], summary[turn],
+            )  # fmt: skip
         return table, Summary(summary, self.model.y_dim, self._support)
 
     def _encoded(self, views: Views, rows: Ints, inputs: Floats) -> Floats:
         """Inputs with the features of all rows in place of what they are made of."""
+        assert self._encode is not None
         first = LABEL + self.model.y_dim
         with torch.inference_mode():
             context = views.context[: len(rows)]
             if context.shape[1]:  # labels before, which are features
                 context = views.context[torch.from_numpy(rows)]
-                lags.contexts(self.model.y_dim, rows, inputs, context.numpy())
-            features = self.model.encode(torch.from_numpy(inputs[:, first:]), context)
+                if not self.model.believes:
+                    lags.contexts(self.model.y_dim, rows, inputs, context.numpy())
+            features = self._encode(torch.from_numpy(inputs[:, first:]), context)
         assert features is not None
         return np.concatenate((inputs[:, :first], features.numpy()), 1)
 
@@ -163,7 +188,7 @@ class Kernel:
         none = np.empty(0, dtype=np.int64)
         inputs = np.empty((0, LABEL + self.model.y_dim + self.model.x_dim))
         self.advance(views, none, inputs, np.empty((0, 1)), 1, summarised=False)
-        if self._encodes:
+        if self._encode is not None and not self.model.believes:
             lags.contexts(self.model.y_dim, none, inputs, np.empty((0, 0)))
 
     def _resolve(self, *arguments: Any) -> None:

@@ -11,6 +11,7 @@ import torch
 from scipy import stats as distributions
 
 from model_core import filter as moca
+from model_core.upm import untrained
 from model_core.upm.averaged import Averaged
 from model_core.upm.robust_averaged import MOST_ODDS, REACH, TAILS, RobustAveraged
 from tests.model_core.cases import BELIEVING, by_start, run, series
@@ -306,6 +307,16 @@ def test_a_label_far_off_moves_no_part_much():
         w = min(1.0, (TAILS + 1) / (TAILS + z * z))
         assert heavy == pytest.approx(w * y / (w + model.kappa), rel=1e-3)
         assert normal == pytest.approx(y / (1 + model.kappa), rel=1e-3 if y < 1 else 1)
+
+
+def test_outliers_of_a_fleet_are_those_without_its_learned_part():
+    one = torch.ones(2, 2, dtype=torch.float64)
+    densities = []
+    for model in (RobustAveraged(y_dim=2), untrained.fleet(3, outputs=2, chance=0.9)):
+        prior = moca.make_prior(model, 2 * one, 1.5 * one)
+        phi = model.encode(torch.zeros(2, 4, dtype=torch.float64), prior.context)
+        densities.append(model.outlier(prior.stats, phi).joint_log_density(5 * one.unsqueeze(1)))
+    torch.testing.assert_close(*densities)
 
 
 def false_alarms(model, draws):

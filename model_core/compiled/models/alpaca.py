@@ -77,11 +77,11 @@ def load(model: Alpaca, views: Ints, row: int, slot: int, number: Floats, own: F
     features = number[first : first + model.size]
     prior, projected = floats(views, COV + count, row), own[at : model.kept]
     product = flat(own[model.kept :], model.size)
-    _project(floats(views, COV, row), prior, slot, features, projected, product)
+    project(floats(views, COV, row), prior, slot, features, projected, product)
 
 
 @compiled
-def _project(
+def project(
     cov: Floats, prior: Floats, slot: int, features: Floats, projected: Floats, product: Floats
 ) -> None:
     """`P f` and `f' P f` of each slot, and of the prior in the column of `slot` and after all."""
@@ -98,7 +98,7 @@ def _project(
     gram = projected[size]
     arithmetic.fill(gram, 0.0)
     for a in range(size):
-        _add_multiple(features[a], projected[a], gram)
+        add_multiple(features[a], projected[a], gram)
 
 
 @compiled
@@ -116,7 +116,7 @@ def _times(matrices: Floats, first: int, vector: Floats, out: Floats) -> None:
             out[b] += (p * one[b] + q * two[b]) + (r * three[b] + s * four[b])
     for a in range(whole, n):
         at = first + a * n
-        _add_multiple(vector[a], matrices[at : at + n], out)
+        add_multiple(vector[a], matrices[at : at + n], out)
 
 
 @compiled
@@ -126,7 +126,8 @@ def _put(values: Floats, column: int, out: Floats) -> None:
 
 
 @compiled
-def _add_multiple(by: float, values: Floats, out: Floats) -> None:
+def add_multiple(by: float, values: Floats, out: Floats) -> None:
+    """Add a row times a number."""
     for i in range(out.shape[0]):
         out[i] += by * values[i]
 
@@ -142,7 +143,7 @@ def predict(
         block = params[2 * d + BLOCK * o : 2 * d + BLOCK * (o + 1)]
         arithmetic.fill(block[FIT], 0.0)
         for a in range(size):
-            _add_multiple(number[LABEL + d + a], own[a * d + o], block[FIT])
+            add_multiple(number[LABEL + d + a], own[a * d + o], block[FIT])
         if model.noisy:
             _unknown(own[noise + o], own[noise + d + o], gram, block)
         else:
@@ -195,7 +196,7 @@ def score(model: Alpaca, number: Floats, own: Floats, params: Floats, each: Floa
             )
         else:
             _normal_densities(y, block[LOC], block[SQUARE], density)
-        _add_multiple(1.0, density, each)
+        add_multiple(1.0, density, each)
 
 
 @compiled
@@ -223,7 +224,7 @@ def learn(
             regression.add_product(projected[a], whitened, own[a * d + o])
         if model.noisy:
             _learn_noise(share, whitened, own[noise + o], own[noise + d + o])
-    _square(size, projected)
+    square_gain(size, projected)
 
 
 @compiled
@@ -242,7 +243,7 @@ def _learn_noise(share: Floats, whitened: Floats, alpha: Floats, beta: Floats) -
 
 
 @compiled
-def _square(size: int, projected: Floats) -> None:
+def square_gain(size: int, projected: Floats) -> None:
     """Sum of the gain's squares, which is finite where its products with itself are."""
     square = projected[size]
     arithmetic.fill(square, 0.0)
@@ -262,11 +263,12 @@ def store(model: Alpaca, views: Ints, row: int, slot: int, number: Floats, own: 
     fresh = floats(views, COV + count, row)
     arithmetic.copy(fresh, cov[slot * size * size : (slot + 1) * size * size])
     if number[LABELLED] > 0:
-        _downdate(cov, gain, flat(own[model.kept :], size))
+        downdate(cov, gain, flat(own[model.kept :], size))
 
 
 @compiled
-def _downdate(cov: Floats, gain: Floats, own: Floats) -> None:
+def downdate(cov: Floats, gain: Floats, own: Floats) -> None:
+    """Take off the gain's (n, W) product with itself, slot by slot; own: (n) to work in."""
     size = gain.shape[0]
     for i in range(cov.shape[0] // (size * size)):
         for a in range(size):

@@ -34,14 +34,15 @@ class Averaged(NamedTuple):
 
 def of(model: averaged.Averaged) -> Averaged:
     """Dimensions of a model."""
-    kept = rows_of(model.y_dim, PARTS)
+    kept = rows_of(model.y_dim, NOISE)
     params = student_t.rows_of(model.y_dim, NOISE)
     return Averaged(model.y_dim, kept + 2 * PARTS * model.y_dim, kept, params)
 
 
-def rows_of(outputs: int, parts: int) -> int:
-    """Rows of the statistics."""
-    return 7 * parts * outputs + 2
+def rows_of(outputs: int, noise: student_t.Noise) -> int:
+    """Rows of the statistics; a learned last part has nothing here but its weight."""
+    parts = len(noise.skews)
+    return (6 * (parts - noise.own) + parts) * outputs + 2
 
 
 @implements(step.predict, Averaged)
@@ -67,29 +68,33 @@ def regress(
     own: Floats,
     params: Floats,
 ) -> None:
-    """Fill half the degrees of freedom, locations, squared scales and log weights."""
-    parts, d = len(kinds), outputs
-    size = parts * outputs
-    alpha, origin = own[5 * size], own[7 * size + 1]
+    """Fill half the degrees of freedom, locations, squared scales and log weights.
+
+    kinds: of all parts but a learned last one, of which there is the log weight alone.
+    """
+    parts, every, d = len(kinds), len(noise.skews), outputs
+    size, origin_row = parts * d, (6 * parts + every) * d + 1
+    alpha, origin = own[5 * size], own[origin_row]
     first, n = student_t.before_locations(d, noise), whole(alpha)
     arithmetic.copy(alpha, params[2 * d])
+    for k in range(every * d):
+        arithmetic.copy(own[6 * size + 1 + k], params[first + 3 * every * d + k])
     for o in range(d):
         lag = context[1 + 4 * d + o]
         for part in range(parts):
-            k, kind = o * parts + part, kinds[part]
-            u = own[7 * size + 2 + k]
+            k, to, kind = o * parts + part, first + o * every + part, kinds[part]
+            u = own[origin_row + 1 + k]
             arithmetic.fill(u, lag if kind == LAG else 0.0)
             if kind == LINE:
                 for i in range(n):
                     u[i] = 0.0 if origin[i] < 0 else (context[0] - origin[i]) / UNIT
             u[n - 1] = 0.0  # an outlier is of the level's prior
-            beta, variance = own[5 * size + 1 + k], own[8 * size + 2 + k]
+            beta, variance = own[5 * size + 1 + k], own[origin_row + 1 + size + k]
             _forecast(own[2 * k : 2 * k + 2], own[2 * size + 3 * k : 2 * size + 3 * k + 3], u,
-                      params[first + k], variance)  # fmt: skip
-            square = params[first + size + k]
+                      params[to], variance)  # fmt: skip
+            square = params[to + every * d]
             for i in range(n):
                 square[i] = beta[i] / alpha[i] * (1.0 + variance[i])
-            arithmetic.copy(own[6 * size + 1 + k], params[first + 3 * size + k])
 
 
 @compiled
@@ -137,29 +142,33 @@ def update(
     told: Floats,
     rest: Floats,
 ) -> None:
-    """Conjugate update of all parts, and of their probabilities.
+    """Conjugate update of all parts but a learned last one, and of the probabilities of all.
 
     shares: first row of `params` with the share of each part; below 0: each learns as much as its
     regime. told, rest: rows to work in.
     """
-    d, parts = outputs, len(noise.skews)
-    size = parts * outputs
-    alpha, origin = own[5 * size], own[7 * size + 1]
+    d, every = outputs, len(noise.skews)
+    parts = every - noise.own
+    size, origin_row = parts * d, (6 * parts + every) * d + 1
+    alpha, origin = own[5 * size], own[origin_row]
     first, n = student_t.before_locations(d, noise), whole(share)
     log_shares(share, told, rest)
     for o in range(d):
-        evidence, y = params[first + 4 * size + o], number[LABEL + o]
-        for k in range(o * parts, (o + 1) * parts):
-            u, variance = own[7 * size + 2 + k], own[8 * size + 2 + k]
-            loc, beta = params[first + k], own[5 * size + 1 + k]
-            each = params[shares + k] if shares >= 0 else share
+        evidence, y = params[first + 4 * every * d + o], number[LABEL + o]
+        for part in range(parts):
+            k, of_all = o * parts + part, o * every + part
+            u, variance = own[origin_row + 1 + k], own[origin_row + 1 + size + k]
+            loc, beta = params[first + of_all], own[5 * size + 1 + k]
+            each = params[shares + of_all] if shares >= 0 else share
             for i in range(n):
                 error = y - loc[i]
                 grown = each[i] * (error * error) / (1.0 + each[i] * variance[i])
                 beta[i] += 0.5 * grown
             _absorb(y, loc, each, u, own[2 * k : 2 * k + 2],
                     own[2 * size + 3 * k : 2 * size + 3 * k + 3])  # fmt: skip
-            reweigh(params[first + 2 * size + k], evidence, told, rest, own[6 * size + 1 + k])
+        for k in range(o * every, (o + 1) * every):
+            density = params[first + 2 * every * d + k]
+            reweigh(density, evidence, told, rest, own[6 * size + 1 + k])
     for i in range(n):
         alpha[i] += 0.5 * share[i]
     for i in range(n):

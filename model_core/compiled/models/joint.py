@@ -76,12 +76,12 @@ class Joint(NamedTuple):
 
 def of(model: joint.Joint) -> Joint:
     """Dimensions of a model."""
-    d, parts = model.y_dim, robust_averaged.PARTS
+    d = model.y_dim
     at = places_of(d)
-    kept = at.end + averaged.rows_of(d, parts)
-    alone = robust_averaged.params_of(d)
+    kept = at.end + averaged.rows_of(d, NOISE)
+    alone = robust_averaged.params_of(d, NOISE)
     params = alone + BLOCKS + TOGETHER * at.block + (d + 1) * (d + 1)
-    return Joint(d, kept + 2 * parts * d, kept, params, alone, at)
+    return Joint(d, kept + 2 * PARTS * d, kept, params, alone, at)
 
 
 def places_of(d: int) -> Places:
@@ -283,7 +283,7 @@ def believe(model: Joint, number: Floats, work: Floats, params: Floats, log_scor
     alone, rest = params[: model.alone], params[model.alone :]
     _share(model.outputs, model.at, work[SHARE], rest)
     _believe(model.outputs, model.at, number, work, alone, rest)
-    return robust_averaged.score_with_walk(model.outputs, work, alone, log_score)
+    return robust_averaged.score_with_walk(model.outputs, NOISE, work, alone, log_score)
 
 
 @compiled
@@ -314,7 +314,7 @@ def _believe(d: int, at: Places, number: Floats, work: Floats, alone: Floats, re
     _multiply(mass, rest[TOLD], after)
     for o in range(d):
         expected, learned = robust_averaged.expect(
-            d, o, number, before, after, rest[LEARNED], alone
+            d, NOISE, o, number, before, after, rest[LEARNED], alone
         )
         for j in range(TOGETHER):
             loc, weight = rest[BLOCKS + j * at.block + LOCATION + o], rest[WEIGHT + 1 + j]
@@ -346,7 +346,7 @@ def learn(
         number,
         context[0],
         rest[LEARNED],
-        robust_averaged.shares_of(d, alone),
+        robust_averaged.shares_of(d, NOISE, alone),
         own[model.at.end :],
         alone,
         alone[0],

@@ -1,4 +1,7 @@
-"""`upm.robust_averaged.RobustAveraged`: as `averaged`, with heavy tails, bounds and a walk."""
+"""`upm.robust_averaged.RobustAveraged`: as `averaged`, with heavy tails, bounds and a walk.
+
+Other models share it, with more parts: noise is that of all of them.
+"""
 
 from __future__ import annotations
 
@@ -42,13 +45,13 @@ class RobustAveraged(NamedTuple):
 
 def of(model: robust_averaged.RobustAveraged) -> RobustAveraged:
     """Dimensions of a model."""
-    d, kept = model.y_dim, averaged.rows_of(model.y_dim, PARTS)
-    return RobustAveraged(d, kept + 2 * PARTS * d, kept, params_of(d))
+    d, kept = model.y_dim, averaged.rows_of(model.y_dim, NOISE)
+    return RobustAveraged(d, kept + 2 * PARTS * d, kept, params_of(d, NOISE))
 
 
-def params_of(outputs: int) -> int:
+def params_of(outputs: int, noise: student_t.Noise) -> int:
     """Rows of `params`."""
-    return student_t.rows_of(outputs, NOISE) + PARTS * outputs + outputs + 1
+    return student_t.rows_of(outputs, noise) + len(noise.skews) * outputs + outputs + 1
 
 
 @implements(step.predict, RobustAveraged)
@@ -68,29 +71,35 @@ def predict(
 def forecast(outputs: int, context: Floats, own: Floats, params: Floats) -> None:
     """Average of the parts, and the walk."""
     averaged.regress(outputs, KINDS, NOISE, context, own, params)
-    _bound(outputs, context, params)
-    _walk(outputs, context, params)
-    student_t.finish(outputs, NOISE, params)
+    complete(outputs, NOISE, context, params)
+
+
+@compiled
+def complete(outputs: int, noise: student_t.Noise, context: Floats, params: Floats) -> None:
+    """Bounds, the walk and what follows, once there are the regressions of all parts."""
+    _bound(outputs, noise, context, params)
+    _walk(outputs, noise, context, params)
+    student_t.finish(outputs, noise, params)
 
 
 @inlined
-def shares_of(outputs: int, params: Floats) -> int:
+def shares_of(outputs: int, noise: student_t.Noise, params: Floats) -> int:
     """First row of the shares of the parts."""
-    first: int = believed_of(outputs, params) - PARTS * outputs
+    first: int = believed_of(outputs, params) - len(noise.skews) * outputs
     return first
 
 
 @compiled
-def _bound(outputs: int, context: Floats, params: Floats) -> None:
+def _bound(outputs: int, noise: student_t.Noise, context: Floats, params: Floats) -> None:
     """Locations near the labels' range, but for the outliers'; freedom of heavy tails."""
-    d, first = outputs, student_t.before_locations(outputs, NOISE)
+    d, parts, first = outputs, len(noise.skews), student_t.before_locations(outputs, noise)
     half, heavy = params[2 * d], params[2 * d + student_t.FREEDOM]
     n = whole(half)
     for i in range(n):
         heavy[i] = half[i] if half[i] < 0.5 * TAILS else 0.5 * TAILS
     for o in range(d):
         least, most = bounds(outputs, o, context)
-        for k in range(o * PARTS, (o + 1) * PARTS):
+        for k in range(o * parts, (o + 1) * parts):
             loc = params[first + k]
             for i in range(n - 1):
                 loc[i] = max(least, min(most, loc[i]))
@@ -105,10 +114,10 @@ def bounds(outputs: int, output: int, context: Floats) -> tuple[float, float]:
 
 
 @compiled
-def _walk(outputs: int, context: Floats, params: Floats) -> None:
+def _walk(outputs: int, noise: student_t.Noise, context: Floats, params: Floats) -> None:
     """The walk's forecast in the column before the last, whose first part is all of it."""
-    d, size = outputs, PARTS * outputs
-    first, at = student_t.before_locations(d, NOISE), whole(params[0]) - 2
+    d, parts = outputs, len(noise.skews)
+    size, first, at = parts * d, student_t.before_locations(d, noise), whole(params[0]) - 2
     kept = context[1 + 5 * d :]
     params[params.shape[0] - 1, 0] = kept[walk.WEIGHT]
     for group in range(2 * d, first, student_t.FREEDOM):
@@ -117,10 +126,10 @@ def _walk(outputs: int, context: Floats, params: Floats) -> None:
         scale = context[1 + d + o]
         loc = context[1 + o] + scale * walk.location(kept, d, o)
         square = scale * scale * walk.square(kept, d, o)
-        for k in range(o * PARTS, (o + 1) * PARTS):
+        for k in range(o * parts, (o + 1) * parts):
             params[first + k, at] = loc
             params[first + size + k, at] = square
-            params[first + 3 * size + k, at] = 0.0 if k % PARTS == 0 else NOTHING
+            params[first + 3 * size + k, at] = 0.0 if k % parts == 0 else NOTHING
 
 
 @implements(step.mix, RobustAveraged)
@@ -152,19 +161,34 @@ def believe(
     model: RobustAveraged, number: Floats, work: Floats, params: Floats, log_score: float
 ) -> float:
     """`v y + (1 - v) m` in rows at the end of `params`; returns the score with the walk."""
-    for o in range(model.outputs):
-        expected, learned = expect(
-            model.outputs, o, number, work[CHANCE], work[MASS], work[SHARE], params
-        )
-        keep_belief(model.outputs, o, number, work[CHANCE], expected, learned, params)
-    return score_with_walk(model.outputs, work, params, log_score)
+    return believe_parts(model.outputs, NOISE, number, work, params, log_score)
 
 
 @compiled
-def score_with_walk(outputs: int, work: Floats, params: Floats, log_score: float) -> float:
+def believe_parts(
+    outputs: int,
+    noise: student_t.Noise,
+    number: Floats,
+    work: Floats,
+    params: Floats,
+    log_score: float,
+) -> float:
+    """What is believed of each output, by all parts; returns the score with the walk."""
+    for o in range(outputs):
+        expected, learned = expect(
+            outputs, noise, o, number, work[CHANCE], work[MASS], work[SHARE], params
+        )
+        keep_belief(outputs, o, number, work[CHANCE], expected, learned, params)
+    return score_with_walk(outputs, noise, work, params, log_score)
+
+
+@compiled
+def score_with_walk(
+    outputs: int, noise: student_t.Noise, work: Floats, params: Floats, log_score: float
+) -> float:
     """Log score of the answer; the walk's lead before `log_score` is kept in `params`."""
-    last, d, size = params.shape[0] - 1, outputs, PARTS * outputs
-    first, n = student_t.before_locations(d, NOISE) + 4 * size, whole(work[CHANCE])
+    last, d, size = params.shape[0] - 1, outputs, len(noise.skews) * outputs
+    first, n = student_t.before_locations(d, noise) + 4 * size, whole(work[CHANCE])
     density, weight = 0.0, params[last, 0]
     for o in range(d):
         density += params[first + o, n - 2]
@@ -175,6 +199,7 @@ def score_with_walk(outputs: int, work: Floats, params: Floats, log_score: float
 @compiled
 def expect(
     outputs: int,
+    noise: student_t.Noise,
     output: int,
     number: Floats,
     chance: Floats,
@@ -186,15 +211,18 @@ def expect(
 
     chance, mass: (W) weights of the sums. inlier: responsibilities. Fills the shares of the parts.
     """
-    d, size = outputs, PARTS * outputs
-    first, n = student_t.before_locations(d, NOISE), whole(chance) - 2  # nor walk, nor outliers
-    weights = student_t.weights_of(d, NOISE)
+    d, parts = outputs, len(noise.skews)
+    size, first = parts * d, student_t.before_locations(d, noise)
+    n = whole(chance) - 2  # nor walk, nor outliers
+    weights, heavy_before = student_t.weights_of(d, noise), parts - noise.own
     y, evidence = number[LABEL + output], params[first + 4 * size + output]
     expected, learned = 0.0, 0.0
-    for k in range(output * PARTS, (output + 1) * PARTS):
+    for k in range(output * parts, (output + 1) * parts):
         loc, square, log_weight = params[first + k], params[first + size + k], first + 3 * size
-        density, each = params[first + 2 * size + k], params[shares_of(d, params) + k]
-        tails, skew = TAILS if k % PARTS >= NORMAL else 0.0, NOISE.skews[k % PARTS]
+        density, each = params[first + 2 * size + k], params[shares_of(d, noise, params) + k]
+        part = k - output * parts
+        tails = TAILS if noise.normal <= part < heavy_before else 0.0
+        skew = noise.skews[part]
         offset = SIZE * (skew - 1.0 / skew)  # of its mean, in scales
         _share(y, inlier, loc, square, density, params[log_weight + k], evidence, tails, skew, each)
         weight, told = params[weights + k], params[weights + size + k]
@@ -305,7 +333,7 @@ def learn(
         number,
         context[0],
         share,
-        shares_of(d, params),
+        shares_of(d, NOISE, params),
         own,
         params,
         params[0],

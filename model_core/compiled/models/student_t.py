@@ -1,11 +1,11 @@
 """Predictives that are Student-t, or averages of several of them, of independent outputs.
 
 Rows of `params` for `d` outputs of `P` parts: means and variances (d each); half the degrees of
-freedom and what log densities at zero are made of (FREEDOM), for the parts of normal noise and for
-the others, if there are any; then d P each: locations, squared scales, log densities of the label
-(with the log weight), log weights; and of several parts the label's log densities together (d),
-the weights and the probabilities of the parts given the label (d P each). The last column is the
-prior's.
+freedom and what log densities at zero are made of (FREEDOM), for the parts of normal noise, for
+the others, if there are any, and of each output's last part if it has its own; then d P each:
+locations, squared scales, log densities of the label (with the log weight), log weights; and of
+several parts the label's log densities together (d), the weights and the probabilities of the parts
+given the label (d P each). The last column is the prior's.
 """
 
 from __future__ import annotations
@@ -31,26 +31,34 @@ class Noise(NamedTuple):
     """Of the parts of each output.
 
     skews: of each, see `components.SkewedT`. normal: the first parts, which have the degrees of
-    freedom of the first group.
+    freedom of the first group. own: 1 where the last part of each output has degrees of freedom of
+    its own, else 0.
     """
 
     skews: tuple[float, ...] = (1.0,)
     normal: int = 1
+    own: int = 0
 
 
 ALONE = Noise()  # of one part
 
 
 @inlined
+def _shared(noise: Noise) -> int:
+    """Groups of FREEDOM that all outputs share."""
+    return 1 if noise.normal + noise.own == len(noise.skews) else 2
+
+
+@inlined
 def before_locations(outputs: int, noise: Noise) -> int:
     """First row of the locations."""
-    return 2 * outputs + (FREEDOM if noise.normal == len(noise.skews) else 2 * FREEDOM)
+    return 2 * outputs + FREEDOM * (_shared(noise) + outputs * noise.own)
 
 
 def rows_of(outputs: int, noise: Noise) -> int:
     """Rows of `params`."""
     parts = len(noise.skews)
-    groups = 1 if noise.normal == parts else 2
+    groups = (1 if noise.normal + noise.own == parts else 2) + outputs * noise.own
     several = outputs + 2 * outputs * parts if parts > 1 else 0
     return 2 * outputs + FREEDOM * groups + 4 * outputs * parts + several
 
@@ -64,7 +72,12 @@ def weights_of(outputs: int, noise: Noise) -> int:
 @inlined
 def freedom_of(outputs: int, noise: Noise, k: int) -> int:
     """First row of FREEDOM of a part, counted over all outputs."""
-    return 2 * outputs + (FREEDOM if k % len(noise.skews) >= noise.normal else 0)
+    parts, group = len(noise.skews), 0
+    if k % parts >= parts - noise.own:
+        group = _shared(noise) + k // parts
+    elif k % parts >= noise.normal:
+        group = 1
+    return 2 * outputs + FREEDOM * group
 
 
 @compiled
@@ -238,10 +251,16 @@ def _average_variances(outputs: int, noise: Noise, o: int, params: Floats) -> No
             variance[i] = share * (apart * apart + square[i] * within) + (
                 variance[i] if k > o * parts else 0.0
             )
-    for first in range(2 * outputs, before_locations(outputs, noise), FREEDOM):
-        half = params[first + HALF]
+    for group in range(_shared(noise)):
+        half = params[2 * outputs + FREEDOM * group + HALF]
         for i in range(whole(mean)):
             variance[i] = variance[i] if half[i] > 1.0 else INF
+    if noise.own:
+        last = (o + 1) * parts - 1
+        half, weight = params[freedom_of(outputs, noise, last) + HALF], params[at + last]
+        for i in range(whole(mean)):
+            # One of no weight does not count.
+            variance[i] = variance[i] if half[i] > 1.0 or weight[i] == 0.0 else INF
 
 
 @compiled
@@ -332,7 +351,7 @@ def summarise(
 ) -> None:
     """Mean, covariance, the label's cumulative probability (twice) and quantiles."""
     describe(outputs, noise, params)
-    family = mixture.STUDENT_T if noise.normal == len(noise.skews) else mixture.SKEWED_T
+    family = mixture.STUDENT_T if _shared(noise) == 1 else mixture.SKEWED_T
     n = chance.shape[0]
     mixture.moments(chance, params[:outputs], params[outputs : 2 * outputs], n, out)
     for o in range(outputs):

@@ -95,7 +95,7 @@ def is_normal(model: UnderlyingModel) -> bool:
 
 def is_regression(model: UnderlyingModel) -> bool:
     """Whether labels, or what encodes inputs, are regressors."""
-    return model.kind in ("alpaca", "autoregressive", "averaged", "robust-averaged")
+    return model.kind in ("alpaca", "autoregressive", "averaged", "fleet", "robust-averaged")
 
 
 class Pair:

@@ -14,7 +14,7 @@ from model_core import compiled, kernel
 from model_core import filter as moca
 from model_core.compiled.kernel import Views
 from model_core.encoder import Identity
-from model_core.upm import conjugate, linear, mixed_poisson
+from model_core.upm import conjugate, linear, mixed_poisson, untrained
 from model_core.upm.averaged import Averaged
 from model_core.upm.joint import Joint
 from model_core.upm.lstm import Lstm
@@ -50,6 +50,10 @@ MODELS = {
     "alpaca-lags": lagged_case(1).model,
     "alpaca-lags-alone": lagged_case(0).model,
     "pcoc": pcoc_case().model,
+    "fleet": untrained.fleet(6, inputs=2, widths=(5,)),
+    "fleet-2": untrained.fleet(9, inputs=2, outputs=2, widths=(5,)),
+    "fleet-lags": untrained.fleet(6, inputs=2, widths=(5,), lags=3),
+    "fleet-lags-alone-2": untrained.fleet(5, inputs=0, outputs=2, widths=(5,), lags=3),
 }
 # The same examples in every run; the slow tests look for others.
 QUICK = settings(max_examples=4, deadline=None, derandomize=True)
@@ -196,6 +200,8 @@ def test_numbers_that_compiled_code_would_misread_are_refused(name, wrong):
 
 
 @pytest.mark.parametrize("hypotheses", [1, 6, 7, 8, 15, 16])
-@pytest.mark.parametrize("name", ["gaussian", "averaged-2", "mixed-poisson", "pcoc", "alpaca"])
+@pytest.mark.parametrize(
+    "name", ["gaussian", "averaged-2", "mixed-poisson", "pcoc", "alpaca", "fleet"]
+)
 def test_slots_need_not_fill_whole_vectors(name, hypotheses):
     run_beside(MODELS[name], 11, hypotheses, [0.05], 25)

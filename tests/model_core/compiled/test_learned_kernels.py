@@ -36,6 +36,16 @@ CLASSIFIERS = st.builds(
     widths=st.sampled_from([(), (5,)]),
     seed=st.integers(0, 99),
 )
+FLEETS = st.builds(
+    untrained.fleet,
+    features=st.integers(1, 64),
+    inputs=st.integers(1, 3),
+    outputs=st.integers(1, 3),
+    widths=st.sampled_from([(), (5,)]),
+    lags=st.sampled_from([0, 0, 2]),
+    chance=st.sampled_from([0.1, 0.5, 0.99]),
+    seed=st.integers(0, 99),
+)
 SEEDS = st.integers(0, 2**32)
 
 
@@ -52,7 +62,9 @@ def run_sized(model, seed, hypotheses, hazard, steps):
     run_beside(model, seed, hypotheses, hazard, steps, **told)
 
 
-@pytest.mark.parametrize("models", [REGRESSIONS, CLASSIFIERS], ids=["alpaca", "pcoc"])
+@pytest.mark.parametrize(
+    "models", [REGRESSIONS, CLASSIFIERS, FLEETS], ids=["alpaca", "pcoc", "fleet"]
+)
 @QUICK
 @given(data=st.data(), seed=SEEDS, hypotheses=st.sampled_from([2, 7, 50]), hazard=HAZARDS)
 def test_models_of_any_size_are_stepped_as_by_the_filter(models, data, seed, hypotheses, hazard):
@@ -61,7 +73,9 @@ def test_models_of_any_size_are_stepped_as_by_the_filter(models, data, seed, hyp
 
 @pytest.mark.slow
 @pytest.mark.timeout(900)
-@pytest.mark.parametrize("models", [REGRESSIONS, CLASSIFIERS], ids=["alpaca", "pcoc"])
+@pytest.mark.parametrize(
+    "models", [REGRESSIONS, CLASSIFIERS, FLEETS], ids=["alpaca", "pcoc", "fleet"]
+)
 @MANY
 @given(data=st.data(), seed=SEEDS, hypotheses=st.sampled_from([1, 2, 50, 500]), hazard=HAZARDS)
 def test_models_of_any_size_are_stepped_as_by_the_filter_for_long(
@@ -75,6 +89,9 @@ MODELS = {
     "alpaca-lags": untrained.alpaca(6, lags=2, outputs=2),
     "alpaca-lags-alone": untrained.alpaca(6, inputs=0, lags=3, known_noise=True),
     "pcoc": untrained.pcoc(features=6),
+    "fleet": untrained.fleet(6, outputs=2),
+    "fleet-lags": untrained.fleet(6, lags=2),
+    "fleet-lags-alone": untrained.fleet(6, inputs=0, outputs=2, lags=3),
 }
 
 
@@ -95,8 +112,9 @@ def test_a_row_that_is_named_again_is_stepped_again(name):
         close(one, other, 1e-12)
 
 
-def test_models_of_one_class_share_what_is_compiled():
-    kernels = [compiled.kernel_of(untrained.alpaca(n, outputs=d)) for n, d in ((3, 1), (9, 2))]
+@pytest.mark.parametrize("build", [untrained.alpaca, untrained.fleet])
+def test_models_of_one_class_share_what_is_compiled(build):
+    kernels = [compiled.kernel_of(build(n, outputs=d)) for n, d in ((3, 1), (9, 2))]
     kernels[0].compile()
     before = len(steps.advance.signatures)
     kernels[1].compile()
@@ -134,9 +152,10 @@ def test_an_input_that_is_not_finite_is_left_to_the_filter(name, wrong):
         assert all(torch.isfinite(each[1]).all() for each in pair.own.stats)
 
 
+@pytest.mark.parametrize("build", [untrained.alpaca, untrained.fleet])
 @pytest.mark.parametrize("peak", [1e150, 1e300])
-def test_a_covariance_that_overflows_is_not_written(peak):
-    model, rng = untrained.alpaca(4), np.random.default_rng(5)
+def test_a_covariance_that_overflows_is_not_written(peak, build):
+    model, rng = build(4), np.random.default_rng(5)
     pair = Pair(model, 2, 4)
     for at in range(5):
         pair.advance(observed(model, rng, 2, at))

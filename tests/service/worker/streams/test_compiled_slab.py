@@ -30,6 +30,8 @@ LEARNED = {
     "alpaca-lags": untrained.alpaca(6, lags=2),
     "alpaca-lags-alone": untrained.alpaca(6, inputs=0, lags=2),
     "pcoc": untrained.pcoc(2, features=6),
+    "fleet": untrained.fleet(6, outputs=2),
+    "fleet-lags": untrained.fleet(6, lags=2),
 }
 
 
