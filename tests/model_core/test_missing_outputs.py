@@ -128,7 +128,7 @@ def test_segments_have_the_moments_of_what_would_be_there(case):
     gone = rng.random(y.shape) < 0.33
     gone[gone.all(1)] = False
     one = series(case, 5, steps, hazard=1e-4)._replace(y=np.where(gone, np.nan, y))
-    far = case._replace(location=level + 0.4 * spread, scale=1.5 * spread)
+    far = case._replace(location=level + 2.0 * spread, scale=1.5 * spread)
     steps_ = run(far, [one], 8)
     assert all(step.info.ok.all() for step in steps_)
     count, *sums = steps_[-1].state.totals[0].tolist()
