@@ -104,10 +104,11 @@ def test_nanoseconds_are_not_rounded_to_each_other(write):
         ("x,y\n1,2\nnan,3\n", r"own.csv: row 2 \(line 3\), column 'x': empty"),
         ("# note\nx,y\n\n1,2\ninf,3\n", r"row 2 \(line 5\), column 'x': 'inf' is not finite"),
         ("x,y\n1,2\n1,-Infinity\n", r"row 2 \(line 3\), column 'y': '-Infinity' is not finite"),
-        ("x,y\n1,two\n", r"row 1 \(line 2\), column 'y': 'two' is not a number"),
+        ("x,y\n1,two\n", r"row 1 \(line 2\), column 'y': 'two' is not a number; --y and --x name"),
         ("y1,y2\n1,2\n1,\n", r"row 2 \(line 3\), column 'y2': empty while other labels"),
         ("y\n\n", "own.csv has no rows"),
         ("y,x\n,1\n,2\n", "the label is empty in every row"),
+        ("time,y\n1,2\n1,3\n", r"also the time of row 1 of the same stream; --stream names"),
         ("a,b\n1,2\n", r"no column y .* several numeric columns: 'a', 'b'"),
         ("a,b\nq,r\n", r"no column y .* no numeric column"),
         ("y,y\n1,2\n", "names a column twice"),
@@ -122,6 +123,24 @@ def test_nanoseconds_are_not_rounded_to_each_other(write):
 def test_refusals_name_row_and_column(write, text, message):
     with pytest.raises(BadData, match=message):
         tables.read(write(text))
+
+
+def test_rows_that_lack_some_labels(write):
+    (one,) = tables.read(write("y1,y2\n1,2\n3,\n,4\n,\n"), partial=True)
+    assert one.y.isnan().tolist() == [[False, False], [False, True], [True, False], [True, True]]
+    assert one.y.nansum(0).tolist() == [4, 6]
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("y1,y2,y3\n1,,5\n3,,6\n", r"column 'y2' is empty in every row; leave it out: --y y1,y3"),
+        ("y1,y2\n1,\n,2\n", r"no row has all of its 2 labels.*; name fewer with --y"),
+    ],
+)
+def test_refusals_of_rows_that_lack_some_labels(write, text, message):
+    with pytest.raises(BadData, match=message):
+        tables.read(write(text), partial=True)
 
 
 @pytest.mark.parametrize(
