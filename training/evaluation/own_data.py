@@ -127,12 +127,17 @@ def leads(scores: BlockScores) -> dict[str, Estimate]:
 
 
 def log_scores(model: UnderlyingModel, series: Sequence[Series]) -> list[Tensor]:
-    """`log p(y_t | x_t, past)` of every series (N,), nan where unlabelled."""
+    """`log p(y_t | x_t, past)` of every series (N,), nan where an output or all are missing.
+
+    Not all models learn from what is left of such a label, and a density of fewer outputs is no
+    match for one of all.
+    """
     rows = []
     for first in range(0, len(series), BATCH):
         some = series[first : first + BATCH]
         whole = filter_trace.log_scores(model, _prior(model, some), _padded(some))
-        rows += [row[: len(one.y)] for row, one in zip(whole, some, strict=True)]
+        for row, one in zip(whole, some, strict=True):
+            rows.append(row[: len(one.y)].masked_fill(one.y.isnan().any(-1), torch.nan))
     return rows
 
 

@@ -86,6 +86,16 @@ def test_an_untrained_model_has_its_warm_up_from_each_series():
         torch.testing.assert_close(scores[0], first.squeeze())
 
 
+def test_all_models_are_scored_on_whole_labels():
+    some = [Series(None, torch.cat((one.y, one.y.flip(0)), -1), None, one.name)
+            for one in series(40, 30)]  # fmt: skip
+    some[0].y[[7, 20], [0, 1]] = torch.nan
+    some[1].y[5] = torch.nan
+    for name in ("averaged", "gaussian"):
+        found = own.log_scores(build(name, Options(y_dim=2)), some)
+        assert [each.isnan().nonzero().flatten().tolist() for each in found] == [[7, 20], [5]]
+
+
 def test_the_table(run):
     said = moca("evaluate", "data", run)
     assert said.exit_code == 0, said.stderr
