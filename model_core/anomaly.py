@@ -110,7 +110,13 @@ def use(rows: Callable[[Floats, NDArray[np.int64], Floats, Floats], Floats] | No
 
 
 def observe(state: Numbers, surprise: float, label: Sequence[float]) -> float:
-    """Take one observation in; returns its anomaly, in [0, 1]; surprise: finite."""
+    """Take one observation in; returns its anomaly, in [0, 1]; surprise: finite.
+
+    The surprise at a label with missing outputs is of fewer numbers than others, in whatever units
+    they are: there is nothing to rank it among.
+    """
+    if missing(label):
+        return 1.0 - rank(state, _SKETCH, distance(state, label))
     if abs(surprise) < LARGEST_ROUNDED:
         surprise = math.floor(surprise * RESOLUTION + 0.5) / RESOLUTION
     p = rank(state, 0, surprise)
@@ -118,6 +124,14 @@ def observe(state: Numbers, surprise: float, label: Sequence[float]) -> float:
         return 1.0 - p
     x = p * rank(state, _SKETCH, distance(state, label))
     return 1.0 - x * (1.0 - math.log(x))
+
+
+def missing(label: Sequence[float]) -> bool:
+    """Whether an output is: nan."""
+    total = 0.0
+    for i in range(len(label)):
+        total += label[i]
+    return total != total
 
 
 def distance(state: Numbers, label: Sequence[float]) -> float:

@@ -169,7 +169,7 @@ class Config(Section):
     def _own_fleet(self) -> Config:
         if self.model.kind == "fleet" and self.experiment != OWN:
             raise ValueError(
-                f"model.kind is 'fleet', which is for own series, expected another one for the "
+                "model.kind is 'fleet', which is for --data: expected alpaca, pcoc or lstm for the "
                 f"experiment {self.experiment!r}"
             )
         return self

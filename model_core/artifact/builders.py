@@ -47,7 +47,7 @@ def fleet(parts: Parts) -> Fleet:
     """
     y_dim, n = parts.size("y_dim"), parts.size("feature_dim")
     if parts.description.get("output_scaling") is not None:
-        raise BadArtifact(f"{DESCRIPTION}: output_scaling is given, but every stream has its own")
+        raise BadArtifact(f"{DESCRIPTION}: output_scaling: remove it, every stream has its own")
     factor = parts.tensor("prior_covariance_factor", n, n)
     cov = parts.derived("prior_covariance_factor", factor @ factor.T)
     x_offset, x_scale = parts.scaling("input_scaling", parts.size("x_dim", 0))

@@ -10,7 +10,7 @@ from numba import extending
 from model_core import anomaly
 from model_core.compiled.jit import OPTIONS, Floats, Ints, compiled, locked
 
-for _function in (anomaly.merge, anomaly.rank, anomaly.distance, anomaly.observe):
+for _function in (anomaly.merge, anomaly.rank, anomaly.missing, anomaly.distance, anomaly.observe):
     extending.register_jitable(**OPTIONS)(_function)
 _observe = anomaly.observe
 

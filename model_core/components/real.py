@@ -150,7 +150,7 @@ def _one_sided(z: Tensor, skew: Tensor) -> Tensor:
     return torch.where(z < 0, z * skew, z / skew)
 
 
-class Explained(NamedTuple):
+class ConditionalError(NamedTuple):
     """What a label says of all outputs together.
 
     error: (B, M, d) label less location, of a missing output what is expected. square: (B, M)
@@ -202,7 +202,7 @@ class MultivariateStudentT(_MultivariateStudentT, Family):
         norm = norm - torch.log(factor.diagonal(dim1=-2, dim2=-1)).sum(-1)
         return norm - half * torch.log1p(z.square().sum(-1) / df)
 
-    def explain(self, value: Tensor) -> Explained:
+    def explain(self, value: Tensor) -> ConditionalError:
         """What a label (B, M, d) says; of its outputs those that are nan are missing.
 
         They are expected where the others have them: for a Student-t as for a normal
@@ -213,13 +213,14 @@ class MultivariateStudentT(_MultivariateStudentT, Family):
         square = z.squeeze(-1).square().sum(-1)
         missing = torch.isnan(value).unsqueeze(-1)
         if on_host(missing) and not bool(missing.any()):
-            return Explained(error, square, None)
+            return ConditionalError(error, square, None)
         scale = self.factor @ self.factor.mT
         across = scale.masked_fill(missing.mT, 0.0)
         solved = torch.linalg.solve_triangular(factor.mT, z, upper=True)
         error = torch.where(missing, across @ solved, error.unsqueeze(-1)).squeeze(-1)
         root = torch.linalg.solve_triangular(factor, across.mT, upper=False)
-        return Explained(error, square, (scale - root.mT @ root).masked_fill(~missing, 0.0))
+        rest = (scale - root.mT @ root).masked_fill(~(missing & missing.mT), 0.0)
+        return ConditionalError(error, square, rest)
 
     def _observed(self, value: Tensor) -> tuple[Tensor, Tensor]:
         """Factor of the scale matrix of the outputs that are there, and errors.

@@ -59,7 +59,7 @@ class AveragedStats(NamedTuple):
     origin: Tensor
 
 
-class Explained(NamedTuple):
+class Reading(NamedTuple):
     """What the parts say of a label; all (B, S, d, P).
 
     error: of their forecasts. variance: `f' Lambda^-1 f`. told: log probabilities given the label.
@@ -143,7 +143,7 @@ class Averaged(UnderlyingModel):
         return self._learned(stats, phi, y, weight, read)
 
     def _learned(
-        self, stats: AveragedStats, phi: Tensor, y: Tensor, weight: Tensor, read: Explained
+        self, stats: AveragedStats, phi: Tensor, y: Tensor, weight: Tensor, read: Reading
     ) -> AveragedStats:
         u, w = self._second(stats, phi), weight[..., None, None]
         error, variance, told, each = read
@@ -168,7 +168,7 @@ class Averaged(UnderlyingModel):
         found, variance = _regression(stats, self._second(stats, phi))
         return self._bounded(found, phi), _scale(stats, variance), variance
 
-    def _explained(self, stats: AveragedStats, phi: Tensor, y: Tensor, w: Tensor) -> Explained:
+    def _explained(self, stats: AveragedStats, phi: Tensor, y: Tensor, w: Tensor) -> Reading:
         """What the parts say of labels; w: (B, S, 1, 1) inlier responsibility.
 
         A missing output tells nothing, and nothing is learned from it.
@@ -180,7 +180,7 @@ class Averaged(UnderlyingModel):
         told = torch.log_softmax(stats.log_weight + density.masked_fill(missing, 0.0), -1)
         error = value - found
         each = self._shares(w, told - stats.log_weight, error / scale)
-        return Explained(error, variance, told, torch.where(missing, 0.0, each))
+        return Reading(error, variance, told, torch.where(missing, 0.0, each))
 
     def _bounded(self, found: Tensor, phi: Tensor) -> Tensor:
         """Locations that are believed; phi: (B, n)."""

@@ -15,7 +15,7 @@ for each output `o`, whose prior is learned, too: ALPaCA with noise of an unknow
 
 It has the prior weight `chance`, all others together the rest. So where a fleet has taught nothing
 of use, forecasts are those of `averaged@2` after the few labels that show it, output by output.
-`P` is the same for all outputs, and learns the average of their shares.
+`P` is the same for all outputs, and learns the average of their shares, that of a missing one 0.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from torch import Tensor
 
 from model_core.components import Blend, SkewedT
 from model_core.encoder import Encoder
-from model_core.upm.averaged import AveragedStats, Explained
+from model_core.upm.averaged import AveragedStats, Reading
 from model_core.upm.base import Beside, in_units
 from model_core.upm.robust_averaged import RobustAveraged
 
@@ -161,18 +161,17 @@ class Fleet(RobustAveraged):
         return Blend(SkewedT(*padded), torch.cat((others, never), -1))
 
     def _learned(  # type: ignore[override]
-        self, stats: FleetStats, phi: Tensor, y: Tensor, weight: Tensor, read: Explained
+        self, stats: FleetStats, phi: Tensor, y: Tensor, weight: Tensor, read: Reading
     ) -> FleetStats:
         others, last = zip(*((each[..., :-1], each[..., -1]) for each in read), strict=True)
-        alone = super()._learned(stats.alone, phi, y, weight, Explained(*others))
+        alone = super()._learned(stats.alone, phi, y, weight, Reading(*others))
         error, gram, told, share = last
         error = error / self._units(phi)[1].unsqueeze(1)
         w = weight.unsqueeze(-1)
         log_weight = torch.logaddexp(
             torch.log(w) + told, torch.log1p(-w) + stats.log_weight[..., -1]
         )
-        there = (~torch.isnan(y)).unsqueeze(1)
-        average = share.sum(-1) / there.sum(-1).clamp(min=1)
+        average = share.mean(-1)
         projected = _project(stats.cov, self._units(phi)[2])
         gain = share / (1 + share * gram)
         downdate = average / (1 + average * gram[..., 0])

@@ -64,10 +64,16 @@ def read_series(
 
     Columns not named are found by their names: labels `y` or `y1, y2, ...`, inputs `x` or
     `x1, x2, ...`, time `time`, `timestamp`, `datetime`, `date` or `year`. A file without such
-    labels must have exactly one numeric column besides time and inputs: that is the label.
+    labels must have exactly one numeric column besides time and inputs: that is the label. A label
+    column is empty in every row by mistake; in a frame, of a few rows, it may be.
     """
     table = _read_parquet(file) if file.suffix.lower() in {".parquet", ".pq"} else _read_csv(file)
-    return _series(str(file), table, y_columns, x_columns, time_column)
+    series = _series(str(file), table, y_columns, x_columns, time_column)
+    for place, name in enumerate(series.y_names):
+        if all(label is None or label[place] is None for label in series.y):
+            rest = ",".join(each for each in series.y_names if each != name)
+            raise SeriesError(f"label {name!r} is empty in every row; leave it out: --y {rest}")
+    return series
 
 
 def series_of(

@@ -137,6 +137,21 @@ def test_a_class_has_the_rank_of_its_surprise():
     assert found[100:].max() < 0.9  # ties count as strange: what comes all the time is not
 
 
+def test_the_surprise_of_fewer_outputs_is_not_ranked():
+    rng = np.random.default_rng(5)
+    state = anomaly.start([0.0, 0.0], [1.0, 1.0]).tolist()
+    for row in rng.normal(size=(200, 2)).tolist():
+        anomaly.observe(state, 3.0 + 0.1 * row[0], row)
+    sketch = state[: anomaly._SKETCH]
+    # However much the density of the output that is there is worth in its units.
+    found = [anomaly.observe(state.copy(), surprise, [0.1, math.nan]) for surprise in (-50.0, 50.0)]
+    assert found[0] == found[1]
+    assert 0 <= found[0] < 0.9
+    anomaly.observe(state, 50.0, [0.1, math.nan])
+    assert state[: anomaly._SKETCH] == sketch
+    assert anomaly.observe(state, 3.0, [9.0, math.nan]) > 0.9  # far from the past, nevertheless
+
+
 def test_without_a_label_a_row_stays_as_it_is():
     states = np.stack([anomaly.start([0.0], [1.0])] * 2)
     anomaly.observe_rows(states, np.array([0, 1, 0]), np.array([1.0, 2.0, 0.5]), np.ones((3, 1)))

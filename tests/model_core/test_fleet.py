@@ -130,8 +130,8 @@ def test_an_output_learns_whatever_another_lacks():
         torch.testing.assert_close(some[0], full[0], atol=1e-12, rtol=1e-12, msg=name)
         if name in ("weights", "shape", "rate"):
             assert torch.equal(some[1], old[1]), name
-    # P learns by the average share of what is there.
-    lone = (part.shape - state.stats.shape)[..., 0] * 2
+    # P learns by the average share, that of the missing output being 0.
+    lone = (part.shape - state.stats.shape).sum(-1)
     features = model.features(tensor([[0.3, -0.2]]), state.context)
     for slot, g in enumerate(lone[0]):
         p, f = state.stats.cov[0, slot], features[0]

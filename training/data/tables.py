@@ -119,6 +119,12 @@ def split(
     left_out = [
         line for name, part in parts.items() for line in _short(name, part, length, before, by)
     ]
+    for name, some in parts.items():
+        if not any(bool((~one.y.isnan()).all(-1).any()) for one in some):
+            raise BadData(
+                f"no row for {name} by {by} has all of its labels, and training learns from such "
+                "rows; name fewer with --y, or change the shares"
+            )
     first = series[0]
     splits = Splits(
         Windows(parts["training"]),
@@ -272,7 +278,7 @@ def _label(table: Table, row: int, names: list[str], classes: bool, partial: boo
     if not partial and None in values and any(value is not None for value in values):
         raise BadData(
             f"{table.where(row, names[values.index(None)])}: empty while other labels of the row "
-            "are not; a label is missing altogether or not at all, but for --model fleet"
+            "are not; fill it, empty the whole row, or use --model fleet"
         )
     for name, value in zip(names, values, strict=True):
         if classes and value is not None and (value < 0 or value != int(value)):
@@ -293,17 +299,17 @@ def _check_labels(
     path: Path, series: Sequence[Series], names: Sequence[str], classes: bool
 ) -> None:
     labels = torch.cat([one.y for one in series])
-    missing_ = labels.isnan()
-    known = labels[~missing_]
+    gaps = labels.isnan()
+    known = labels[~gaps]
     if not len(known):
         raise BadData(f"{path}: the label is empty in every row")
-    empty = [name for name, gone in zip(names, missing_.all(0).tolist(), strict=True) if gone]
+    empty = [name for name, gone in zip(names, gaps.all(0).tolist(), strict=True) if gone]
     if empty:
         rest = ",".join(name for name in names if name not in empty)
         raise BadData(
             f"{path}: column {empty[0]!r} is empty in every row; leave it out: --y {rest}"
         )
-    if bool(missing_.any(-1).all()):
+    if bool(gaps.any(-1).all()):
         raise BadData(
             f"{path}: no row has all of its {len(names)} labels, and training learns from such "
             "rows; name fewer with --y, or align the times of the columns"

@@ -544,7 +544,8 @@ def warm(model: UnderlyingModel, rows: Iterable[Sequence[float]], warmup_labels:
     values: list[Sequence[float]] = []
     t = -1
     for t, row in enumerate(rows):
-        if all(map(math.isfinite, row)):
+        known = list(map(math.isfinite, row))
+        if any(known) if model.partial else all(known):
             values.append(row)
         if warmup.complete(values, model.y_dim, warmup_labels, t + 1):
             return *warmup.estimate(values, model), t + 1

@@ -128,6 +128,8 @@ def scores(
     best_learner = load(trained_run, splits, protocol.dtype)
     served = None if isinstance(best_learner, Classifier) else best_learner.served()
     if served is not None and served.believes:  # what it remembers only the filter knows
+        if tested.mode != "moca" or tested.supervision:
+            raise BadRun(f"{trained_run.run.folder}: a fleet is filtered, which is mode moca alone")
         each = -filter_trace.log_scores(served, start(served, batch), batch)
     else:
         each = measured(

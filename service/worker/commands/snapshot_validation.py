@@ -117,6 +117,14 @@ def _known(engine: Engine, head: Head, limits: Settings) -> Known:
     return known
 
 
+def _last_label(head: Head) -> list[float]:
+    """Numbers of the last label; raises BadSnapshot where they are not as many as a label has."""
+    last = head.last_label
+    if last is not None and len(last) != head.y_dim:
+        raise BadSnapshot(f"last: expected {head.y_dim} numbers, as a label has, got {len(last)}")
+    return [each for each in last or [] if each is not None]
+
+
 def _check_head(head: Head) -> None:
     for name in ("seq", "next_event", "scored", "changes"):
         _range(name, getattr(head, name), 0, MOST)
@@ -130,8 +138,7 @@ def _check_head(head: Head) -> None:
         head.alarm and head.alarm.threshold,
     ):
         _range("a probability", probability or 0.0, 0, 1)
-    last = [each for each in head.last_label or [] if each is not None]
-    totals = [*(head.confirmed_totals or []), *(head.before_totals or []), *last]
+    totals = [*(head.confirmed_totals or []), *(head.before_totals or []), *_last_label(head)]
     sums = [head.log_score_sum, head.pruned_mass, head.pruned_mass_sum, head.last_time or 0.0]
     if not all(map(math.isfinite, [*totals, *sums])):
         raise BadSnapshot("a sum, or the last time, is not finite")

@@ -132,8 +132,8 @@ def check_label(seen: Observation | Record, where: str, model: UnderlyingModel) 
     if partial(seen.y) and not model.partial:
         raise DimensionMismatch(
             f"{where}y: expected {_count(model.y_dim)}, got {len(given)}: the model {model.kind} "
-            "takes no labels with missing outputs; post null for the whole label, or use one of "
-            f"the models that do: {_partial_models()}",
+            "takes no labels with missing outputs; post null for the whole label, or use a trained "
+            f"fleet or one of the built-in models that do: {_partial_models()}",
             field="y",
         )
     for value in given:

@@ -103,6 +103,7 @@ def test_parquet(tmp_path):
         ("y\n1\n-inf\n", r"row 2 \(line 3\), column 'y': '-inf' is not finite"),
         ("x,y\n1,1\n,2\n", r"row 2 \(line 3\), column 'x': empty; inputs are required"),
         ("y1,y2\n,\nna,null\n", "label 'y1', 'y2' is empty in every row"),
+        ("y1,y2,y3\n1,,2\n,,3\n", "label 'y2' is empty in every row; leave it out: --y y1,y3"),
         (
             "time,y\n2020-01-01,1\nsoon,2\n",
             r"row 2 \(line 3\), column 'time': 'soon' is not a time",

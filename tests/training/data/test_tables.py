@@ -159,6 +159,13 @@ def test_refusals_of_classes(write, text, message):
     assert tables.read(file)[0].y.isfinite().all()
 
 
+def test_a_part_without_whole_rows_is_refused(write):
+    lines = [f"{k},{k % 7 if k < 60 else ''}" for k in range(100)]
+    found = tables.read(write("y1,y2\n" + "\n".join(lines)), partial=True)
+    with pytest.raises(BadData, match="no row for validation by time has all of its labels"):
+        tables.split(found, 5)
+
+
 def test_the_same_time_in_two_streams_is_no_duplicate(write):
     a, b = tables.read(write("stream,time,y\na,1,2\nb,1,3\n"))
     assert (a.y.item(), b.y.item()) == (2, 3)

@@ -13,6 +13,7 @@ from model_core.events import Event
 from model_core.upm.averaged import Averaged
 from model_core.upm.conjugate import Gaussian, Poisson
 from model_core.upm.mixed_poisson import MixedPoisson
+from model_core.upm.robust_averaged import RobustAveraged
 from service.schema.observations import StreamForm
 from service.settings import Settings as ServiceSettings
 from service.worker.commands.dispatch import NEW_SETTINGS
@@ -110,6 +111,18 @@ def test_no_events_before_the_warm_up_is_over():
     assert all(map(math.isnan, found.changed))
     (longer,) = follow(Gaussian(), [rows + rows[9:]], Settings())
     assert longer.confirmed() == [9]
+
+
+def test_a_warm_up_has_what_is_there_of_labels():
+    nan = math.nan
+    rows = [[1.0, nan], [nan, 7.0], [nan, nan], [2.0, 9.0], [4.0, nan], [8.0, 8.0], [0.0, 0.0]]
+    assert online.warm(RobustAveraged(2), rows, 3) == (
+        [3.0, 8.0],
+        [pytest.approx(3.095696), 1.0],
+        6,
+    )
+    location, _, count = online.warm(Gaussian(2), rows, 3)  # learns from whole labels alone
+    assert (location, count) == ([2.0, 8.0], 7)
 
 
 def test_a_missing_label_is_passed_over():

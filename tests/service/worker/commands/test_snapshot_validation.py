@@ -48,6 +48,7 @@ HEAD = {
     "pending_supervision": [7.0, NAN],
     "belief_override": [[], [(HUGE, 1.0)], [(-1, 1.0)], [(3, NAN)], [(3, 0.0)], [(1, 0.9)] * 9],
     "last_time": [NAN],
+    "last_label": [[1.0, 2.0], [], [NAN]],
     "log_score_sum": [INF],
     "created_ms": [HUGE],
     "updated_ms": [HUGE, -1],
