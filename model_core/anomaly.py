@@ -33,6 +33,7 @@ MOVING = 0.125  # share of the newest label in the moving mean
 # Of a surprise: scores of a filter that was stored and replayed differ by rounding, ranks may not.
 RESOLUTION, LARGEST_ROUNDED = 2.0**30, 1e8
 FARTHEST = 1e100  # scales, beyond which a label counts as that far: squares stay finite
+UNIT_ENTROPY = 0.5 * math.log(2 * math.pi * math.e)  # of a normal of scale 1
 LEAST_VARIANCE = 1e-12  # in scales, squared
 # Of a sketch: how many values it has, the values, ascending, and how often each was met.
 _VALUE = 1
@@ -110,13 +111,8 @@ def use(rows: Callable[[Floats, NDArray[np.int64], Floats, Floats], Floats] | No
 
 
 def observe(state: Numbers, surprise: float, label: Sequence[float]) -> float:
-    """Take one observation in; returns its anomaly, in [0, 1]; surprise: finite.
-
-    The surprise at a label with missing outputs is of fewer numbers than others, in whatever units
-    they are: there is nothing to rank it among.
-    """
-    if missing(label):
-        return 1.0 - rank(state, _SKETCH, distance(state, label))
+    """Take one observation in; returns its anomaly, in [0, 1]; surprise: finite."""
+    surprise += missing(state, label)
     if abs(surprise) < LARGEST_ROUNDED:
         surprise = math.floor(surprise * RESOLUTION + 0.5) / RESOLUTION
     p = rank(state, 0, surprise)
@@ -126,12 +122,16 @@ def observe(state: Numbers, surprise: float, label: Sequence[float]) -> float:
     return 1.0 - x * (1.0 - math.log(x))
 
 
-def missing(label: Sequence[float]) -> bool:
-    """Whether an output is: nan."""
+def missing(state: Numbers, label: Sequence[float]) -> float:
+    """What outputs that are missing would add to a surprise, which is in their units.
+
+    As much as draws of a normal with their scale do on average; 0 where none is missing.
+    """
     total = 0.0
     for i in range(len(label)):
-        total += label[i]
-    return total != total
+        if label[i] != label[i]:
+            total += math.log(state[_LABELS + _OUTPUT * i + _SCALE]) + UNIT_ENTROPY
+    return total
 
 
 def distance(state: Numbers, label: Sequence[float]) -> float:

@@ -137,19 +137,25 @@ def test_a_class_has_the_rank_of_its_surprise():
     assert found[100:].max() < 0.9  # ties count as strange: what comes all the time is not
 
 
-def test_the_surprise_of_fewer_outputs_is_not_ranked():
+@pytest.mark.parametrize("unit", [1e-6, 1.0, 1e6])
+def test_what_is_missing_is_no_more_and_no_less_strange(unit):
+    """Surprises are in the units of the outputs, and so would the lack of one be."""
     rng = np.random.default_rng(5)
-    state = anomaly.start([0.0, 0.0], [1.0, 1.0]).tolist()
-    for row in rng.normal(size=(200, 2)).tolist():
-        anomaly.observe(state, 3.0 + 0.1 * row[0], row)
-    sketch = state[: anomaly._SKETCH]
-    # However much the density of the output that is there is worth in its units.
-    found = [anomaly.observe(state.copy(), surprise, [0.1, math.nan]) for surprise in (-50.0, 50.0)]
-    assert found[0] == found[1]
-    assert 0 <= found[0] < 0.9
-    anomaly.observe(state, 50.0, [0.1, math.nan])
-    assert state[: anomaly._SKETCH] == sketch
-    assert anomaly.observe(state, 3.0, [9.0, math.nan]) > 0.9  # far from the past, nevertheless
+    scale = [1.0, unit]
+    state = anomaly.start([0.0, 0.0], scale).tolist()
+
+    def surprise(label):
+        known = [(y, s) for y, s in zip(label, scale, strict=True) if y == y]
+        return sum(0.5 * (y / s) ** 2 + math.log(s * math.sqrt(2 * math.pi)) for y, s in known)
+
+    found = []
+    for t, row in enumerate((rng.normal(size=(600, 2)) * scale).tolist()):
+        label = [row[0], math.nan] if t % 3 == 0 else row
+        found.append(anomaly.observe(state, surprise(label), label))
+    lacking = np.array(found[60::3])
+    assert 0.3 < lacking.mean() < 0.7
+    assert (lacking > 0.99).mean() < 0.05
+    assert anomaly.observe(state, surprise([9.0, math.nan]), [9.0, math.nan]) > 0.99
 
 
 def test_without_a_label_a_row_stays_as_it_is():

@@ -227,7 +227,7 @@ def test_a_saved_model_is_the_model(tmp_path, case):
 
 
 REFUSED = [
-    ({"output_scaling": {"offset": 0, "scale": 1}}, "output_scaling is given, but every stream"),
+    ({"output_scaling": {"offset": 0, "scale": 1}}, "output_scaling: remove it, every stream"),
     ({"chance": 0}, "chance is 0, expected a number between 0.0 and 1.0"),
     ({"chance": 1}, "chance is 1"),
     ({"chance": "0.5"}, "chance is '0.5'"),

@@ -212,7 +212,7 @@ def test_a_fleet_is_for_own_data():
     settings = ["--set", 'model.kind="fleet"', "--set", 'model.noise="unknown"']
     found = moca("train", "regimes", *settings)
     assert found.exit_code == 2
-    assert "'fleet', which is for own series" in found.stderr
+    assert "'fleet', which is for --data: expected alpaca" in found.stderr
 
 
 def test_options_of_own_data_are_not_of_experiments():

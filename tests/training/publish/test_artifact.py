@@ -33,7 +33,7 @@ def runs(tmp_path_factory):
     assert said.exit_code == 0, said.stderr
     said = moca(
         "train", "--data", folder / "secret.csv", "--length", 20, "--runs", folder / "runs",
-        "--model", "alpaca", "--name", "alpaca", *small(),
+        "--model", "alpaca", "--name", "alpaca", "--mode", "moca", "--mode", "coe", *small(),
     )  # fmt: skip
     assert said.exit_code == 0, said.stderr
     return folder / "runs" / "data" / "secret"
@@ -42,7 +42,7 @@ def runs(tmp_path_factory):
 @pytest.fixture
 def behind(runs):
     """A run whose scaling is that of the data; of six iterations."""
-    return runs.parent / "alpaca" / "run"
+    return runs.parent / "alpaca" / "moca"
 
 
 @pytest.fixture
@@ -90,7 +90,8 @@ def test_false_alarms_are_simulated_unless_they_are_not_wanted(wanted, tmp_path)
     assert "sensitivity" not in json.loads((plain / "model.json").read_text())
 
 
-def test_what_is_said_of_it(wanted, runs):
+def test_what_is_said_of_it(wanted, behind, runs):
+    wanted = wanted._replace(run=behind)
     folder = publish(wanted._replace(date="2026-01-02", description="Of the rig."))
     described = json.loads((folder / "model.json").read_text())
     found = described["training"]
@@ -169,10 +170,17 @@ def test_series_too_short_to_compare(wanted, monkeypatch, capsys):
     assert json.loads((folder / "report.json").read_text())["untrained"] == []
 
 
-def test_runs_beside_are_known_where_the_data_were_moved(wanted, runs, tmp_path):
+def test_a_fleet_is_compared_with_runs_of_its_mode_alone(wanted):
+    report = json.loads((publish(wanted) / "report.json").read_text())
+    assert report["kind"] == "fleet"
+    assert report["comparisons"] == []  # what conditions on everything has no filter
+    assert report["untrained"]
+
+
+def test_runs_beside_are_known_where_the_data_were_moved(wanted, behind, runs, tmp_path):
     moved = tmp_path / "elsewhere.csv"
     moved.write_bytes((runs.parents[2] / "secret.csv").read_bytes())
-    folder = publish(wanted._replace(data=moved))
+    folder = publish(wanted._replace(run=behind, data=moved))
     report = json.loads((folder / "report.json").read_text())
     assert [other["method"] for other in report["comparisons"]] == ["COE"]
 
