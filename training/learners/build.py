@@ -41,18 +41,6 @@ def _learner(config: ModelConfig, encoder: Encoder, scaling: Scaling, classes: i
             noise_variance=config.noise_variance,
             dirichlet=config.dirichlet,
         )
-    if config.kind == "fleet":
-        assert isinstance(encoder, MlpEncoder)
-        return FleetLearner(
-            encoder,
-            scaling,
-            hazard=config.hazard,
-            learn_hazard=config.learn_hazard,
-            prior_scale=config.prior_scale,
-            noise_variance=config.noise_variance,
-            learn_noise=config.learn_noise,
-            lags=config.lags,
-        )
     if config.kind == "lstm":
         return LstmLearner(
             encoder,
@@ -63,7 +51,8 @@ def _learner(config: ModelConfig, encoder: Encoder, scaling: Scaling, classes: i
             decoder=list(config.decoder),
             lags=config.lags,
         )
-    return AlpacaLearner(
+    learner = FleetLearner if config.kind == "fleet" else AlpacaLearner
+    return learner(
         encoder,
         scaling,
         hazard=config.hazard,

@@ -10,7 +10,7 @@ from torch import Tensor
 from model_core.upm.fleet import Fleet
 from training.learners.alpaca import AlpacaLearner
 from training.learners.base import Scaling
-from training.learners.encoders import MlpEncoder
+from training.learners.encoders import Encoder, MlpEncoder
 
 
 class FleetLearner(AlpacaLearner):
@@ -23,8 +23,10 @@ class FleetLearner(AlpacaLearner):
 
     kind = "fleet"
 
-    def __init__(self, encoder: MlpEncoder, scaling: Scaling, **options: Any) -> None:
-        super().__init__(encoder, scaling, student=True, **options)
+    def __init__(self, encoder: Encoder, scaling: Scaling, **options: Any) -> None:
+        """encoder: with as many linear features as outputs. options: as of `AlpacaLearner`."""
+        super().__init__(encoder, scaling, **{**options, "student": True})
+        assert isinstance(encoder, MlpEncoder)
         outputs, linear, first = len(scaling.y_offset), encoder.linear, len(scaling.x_offset)
         assert linear is not None
         with torch.no_grad():
