@@ -24,13 +24,12 @@ def alpaca(parts: Parts) -> Alpaca:
     last: shape and scale of the inverse gamma that the variances come from.
     """
     y_dim, n = parts.size("y_dim"), parts.size("feature_dim")
-    factor = parts.tensor("prior_covariance_factor", n, n)
-    cov = parts.derived("prior_covariance_factor", factor @ factor.T)
+    cov = _prior_cov(parts, n)
     variance, noise_prior = _noise(parts, y_dim)
     return Alpaca(
         **_encoder(parts, y_dim, n),
         prior_mean=parts.tensor("prior_mean", n, y_dim),
-        prior_cov=0.5 * (cov + cov.T),
+        prior_cov=cov,
         noise_variance=variance,
         noise_prior=noise_prior,
         **_scalings(parts, y_dim),
@@ -48,8 +47,7 @@ def fleet(parts: Parts) -> Fleet:
     y_dim, n = parts.size("y_dim"), parts.size("feature_dim")
     if parts.description.get("output_scaling") is not None:
         raise BadArtifact(f"{DESCRIPTION}: output_scaling: remove it, every stream has its own")
-    factor = parts.tensor("prior_covariance_factor", n, n)
-    cov = parts.derived("prior_covariance_factor", factor @ factor.T)
+    cov = _prior_cov(parts, n)
     x_offset, x_scale = parts.scaling("input_scaling", parts.size("x_dim", 0))
     return Fleet(
         y_dim=y_dim,
@@ -57,12 +55,19 @@ def fleet(parts: Parts) -> Fleet:
         x_offset=x_offset,
         x_scale=x_scale,
         prior_mean=parts.tensor("prior_mean", n, y_dim),
-        prior_cov=0.5 * (cov + cov.T),
+        prior_cov=cov,
         noise_alpha=parts.exponential("log_noise_alpha", y_dim),
         noise_beta=parts.exponential("log_noise_beta", y_dim),
         chance=parts.number("chance", 0.0, 1.0, default=0.5),
         **parts.defaults(),
     )
+
+
+def _prior_cov(parts: Parts, n: int) -> Tensor:
+    """`S S'`, symmetric to the bit."""
+    factor = parts.tensor("prior_covariance_factor", n, n)
+    cov = parts.derived("prior_covariance_factor", factor @ factor.T)
+    return 0.5 * (cov + cov.T)
 
 
 def _noise(parts: Parts, y_dim: int) -> tuple[Tensor | None, NoisePrior | None]:

@@ -76,7 +76,7 @@ def _made(model: UnderlyingModel, kinds: dict[str, str]) -> Kernel | None:
     dimensions = import_module(f"model_core.compiled.models.{kinds[_name(model)]}").of(model)
     if dimensions is None:
         return None
-    # Of what some models encode, kernels have no need but for the features of an encoder.
+    # Kernels need only the features of the encoder.
     encode = getattr(model, "features", model.encode) if kinds is _LEARNED else None
     return Kernel(model, dimensions, encode)
 

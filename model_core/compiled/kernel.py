@@ -151,9 +151,9 @@ class Kernel:
         table = np.empty((batch, self._numbers))
         summary = np.empty((batch, self._columns(levels.shape[1]) if summarised else 0))
         memory = _own.numbers(self._rows * views.width + views.totals)
+        encodes = self._encode is not None and batch > 0
         for turn in _turns(rows) if self._in_turns else (slice(None),):
             own = rows[turn]
-            encodes = self._encode is not None and batch > 0
             packed = self._encoded(views, own, inputs[turn]) if encodes else inputs[turn]
             self._steps(
                 self._dimensions, views.table, own, packed, hazards[turn], levels, window, memory,

@@ -153,9 +153,9 @@ def _one_sided(z: Tensor, skew: Tensor) -> Tensor:
 class ConditionalError(NamedTuple):
     """What a label says of all outputs together.
 
-    error: (B, M, d) label less location, of a missing output what is expected. square: (B, M)
-    squared distance of what is there, in scales. rest: (B, M, d, d) scale matrix of what is
-    missing, given the rest of the label; 0 elsewhere; None: nothing is missing.
+    error: (B, M, d) label less location, the expected error of a missing output. square: (B, M)
+    squared distance of the observed outputs, in scales. rest: (B, M, d, d) scale matrix of the
+    missing outputs given the observed ones, 0 elsewhere; None: no output is missing.
     """
 
     error: Tensor

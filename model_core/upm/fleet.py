@@ -30,7 +30,7 @@ from torch import Tensor
 from model_core.components import Blend, SkewedT
 from model_core.encoder import Encoder
 from model_core.upm.averaged import AveragedStats, Reading
-from model_core.upm.base import Beside, in_units
+from model_core.upm.base import Beside
 from model_core.upm.robust_averaged import RobustAveraged
 
 
@@ -129,14 +129,11 @@ class Fleet(RobustAveraged):
     def remember(self, context: Tensor, y: Tensor, labelled: Tensor) -> Tensor:
         """One observation later; y: the label as it is believed."""
         own, lags = self._split(context)
-        d = self.y_dim
+        own = super().remember(own, y, labelled)
         if self.lags:
-            location, scale = own[:, 1 : 1 + d], own[:, 1 + d : 1 + 2 * d]
-            there = labelled.unsqueeze(-1) & ~torch.isnan(y)
-            # The latest stands in for a missing one.
-            latest = torch.where(there, in_units(y, location, scale), lags[:, :d])
-            lags = torch.cat((latest, lags[:, :-d]), -1)
-        return torch.cat((super().remember(own, y, labelled), lags), -1)
+            *_, latest, _ = self._parts(own)  # the lag of the other parts
+            lags = torch.cat((latest, lags[:, : -self.y_dim]), -1)
+        return torch.cat((own, lags), -1)
 
     def encode(self, x: Tensor | None, context: Tensor) -> Tensor:
         """What `averaged@2` reads; location and scale (d each), learned features (n)."""

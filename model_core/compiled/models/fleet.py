@@ -178,19 +178,7 @@ def learn(
 ) -> None:
     """Conjugate update of all parts, and of their probabilities."""
     d = model.outputs
-    # Means and variances are not needed any more.
-    averaged.update(
-        d,
-        NOISE,
-        number,
-        context[0],
-        share,
-        robust_averaged.shares_of(d, NOISE, params),
-        own[model.first :],
-        params,
-        params[0],
-        params[d],
-    )
+    robust_averaged.learn_parts(d, NOISE, number, context[0], share, own[model.first :], params)
     _learn(d, model.size, number, context, own[: model.first], params, params[0], params[d])
 
 

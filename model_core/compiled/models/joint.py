@@ -339,18 +339,8 @@ def learn(
 ) -> None:
     """Conjugate update of all, and of their probabilities."""
     d, alone, rest = model.outputs, params[: model.alone], params[model.alone :]
-    # Means and variances are not needed any more.
-    averaged.update(
-        d,
-        NOISE,
-        number,
-        context[0],
-        rest[LEARNED],
-        robust_averaged.shares_of(d, NOISE, alone),
-        own[model.at.end :],
-        alone,
-        alone[0],
-        alone[d],
+    robust_averaged.learn_parts(
+        d, NOISE, number, context[0], rest[LEARNED], own[model.at.end :], alone
     )
     for j in range(TOGETHER):
         _learn(d, model.at, j, number, context, own, rest)

@@ -325,19 +325,24 @@ def learn(
     params: Floats,
 ) -> None:
     """Conjugate update of the parts, and of their probabilities."""
-    d = model.outputs
+    learn_parts(model.outputs, NOISE, number, context[0], share, own, params)
+
+
+@compiled
+def learn_parts(
+    outputs: int,
+    noise: student_t.Noise,
+    number: Floats,
+    now: float,
+    share: Floats,
+    own: Floats,
+    params: Floats,
+) -> None:
+    """Conjugate update of the parts by their shares, and of their probabilities."""
+    first = shares_of(outputs, noise, params)
     # Means and variances are not needed any more.
     averaged.update(
-        d,
-        NOISE,
-        number,
-        context[0],
-        share,
-        shares_of(d, NOISE, params),
-        own,
-        params,
-        params[0],
-        params[d],
+        outputs, noise, number, now, share, first, own, params, params[0], params[outputs]
     )
 
 
