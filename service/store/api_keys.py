@@ -41,8 +41,11 @@ class Keyring:
         """Return every key with when it was last used, in seconds since 1970 (0: never)."""
         found = _table(cast(Any, self._client.hgetall(KEYS)))
         used = cast(dict[bytes, bytes], self._client.hgetall(USED))
-        keys = sorted(found.values(), key=lambda key: (key.name, key.created_ms))
-        return [(key, _seconds(used.get(key.id.encode(), b"0"))) for key in keys]
+        # Of one name only the last can be active, even of keys made within a millisecond.
+        order = sorted(
+            found.values(), key=lambda key: (key.name, key.created_ms, not key.revoked_ms)
+        )
+        return [(key, _seconds(used.get(key.id.encode(), b"0"))) for key in order]
 
     def add(self, key: Key) -> None:
         """Add a new key; ValueError when an active one has its name."""

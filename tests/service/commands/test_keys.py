@@ -92,6 +92,8 @@ def test_names_are_unique_while_active(redis_client):
         ring.revoke("b")
     assert [key.id for key in ring.revoke("a")] == [first.id]
     second, _ = api_keys.create("a", ["write"])
+    # Both within one millisecond, and the later one with the smaller id.
+    second = msgspec.structs.replace(second, id="0" * 12, created_ms=first.created_ms)
     ring.add(second)
     now_ms = time.time() * 1000
     assert [(key.id, key.state(now_ms)) for key, _ in ring.all()] == [
