@@ -41,8 +41,9 @@ def alpaca(parts: Parts) -> Alpaca:
 def alpaca_mixture(parts: Parts) -> AlpacaMixture:
     """As `alpaca`, each tensor with one more axis in front, of M typical regimes.
 
-    Besides, `prior_logits` (M,), whose softmax are their probabilities. `regimes` are their
-    names, M texts that differ; numbers from 1 where it is left out.
+    Besides, `prior_logits` (M,), whose softmax are their probabilities. `regimes` is a list of
+    `{"name": "1", "probability": 0.4}`, whose names differ; where it is left out names are numbers
+    from 1. Its probabilities are for readers: the tensor decides.
     """
     y_dim, n = parts.size("y_dim"), parts.size("feature_dim")
     (size,) = parts.shape("prior_logits", 1)
@@ -64,15 +65,16 @@ def alpaca_mixture(parts: Parts) -> AlpacaMixture:
 
 def _names(parts: Parts, size: int) -> tuple[str, ...]:
     """Of typical regimes; none where the field is left out."""
-    names = parts.description.get("regimes")
-    if names is None:
+    if parts.description.get("regimes") is None:
         return ()
-    texts = isinstance(names, list) and all(isinstance(n, str) and n.strip() for n in names)
-    if not texts or len(set(names)) != size or len(names) != size:
+    given: list[Any] = parts.field("regimes", list)
+    names = [each.get("name") if isinstance(each, dict) else None for each in given]
+    texts = all(isinstance(name, str) and name.strip() for name in names)
+    if not texts or not len(set(names)) == len(names) == size:
         raise BadArtifact(
-            f"{DESCRIPTION}: regimes is {names!r}, expected {size} different names of regimes"
+            f"{DESCRIPTION}: regimes is {given!r:.200}, expected {size} objects with different names"
         )
-    return tuple(names)
+    return tuple(map(str, names))
 
 
 def fleet(parts: Parts) -> Fleet:

@@ -56,5 +56,7 @@ class AlpacaMixtureLearner(AlpacaLearner):
         )
 
     def description(self) -> dict[str, Any]:
-        """Those of `AlpacaLearner`, and the names of the typical regimes: numbers."""
-        return {**super().description(), "regimes": list(self.model().typical)}
+        """Those of `AlpacaLearner`, and what readers see of the typical regimes."""
+        chance = self.prior_logits.detach().double().softmax(-1).tolist()
+        regimes = [{"name": str(m), "probability": p} for m, p in enumerate(chance, 1)]
+        return {**super().description(), "regimes": regimes}
