@@ -26,9 +26,9 @@ class Regime(NamedTuple):
 class Readout(NamedTuple):
     """One stream's numbers after a step.
 
-    regime: of a model with typical regimes. event_*, start_totals: of the start that events are about, the most probable one unless
+    event_*, start_totals: of the start that events are about, the most probable one unless
     `changed_probability` has reached the stream's threshold. totals, start_totals: count, sums and
-    sums of squares of the labels, 1 + 2d numbers.
+    sums of squares of the labels, 1 + 2d numbers. regime: of a model with typical regimes.
     """
 
     log_score: float

@@ -72,7 +72,7 @@ def _names(parts: Parts, size: int) -> tuple[str, ...]:
     texts = all(isinstance(name, str) and name.strip() for name in names)
     if not texts or not len(set(names)) == len(names) == size:
         raise BadArtifact(
-            f"{DESCRIPTION}: regimes is {given!r:.200}, expected {size} objects with different names"
+            f"{DESCRIPTION}: regimes is {given!r}, expected {size} objects with different names"
         )
     return tuple(map(str, names))
 
