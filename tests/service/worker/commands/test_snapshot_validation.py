@@ -14,8 +14,8 @@ from service.wire import (
     Observe,
     PendingSettings,
     Predict,
-    RunLength,
     Regime,
+    RunLength,
     Season,
     WhatIf,
 )
