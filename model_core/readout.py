@@ -13,6 +13,14 @@ from model_core import belief as beliefs
 from model_core.events import Reading
 from model_core.filter import FilterState, Info
 from model_core.transfer import to_host
+from model_core.upm.base import UnderlyingModel
+
+
+class Regime(NamedTuple):
+    """The most probable typical regime that the current regime is one of."""
+
+    name: str
+    probability: float
 
 
 class Readout(NamedTuple):
@@ -20,7 +28,7 @@ class Readout(NamedTuple):
 
     event_*, start_totals: of the start that events are about, the most probable one unless
     `changed_probability` has reached the stream's threshold. totals, start_totals: count, sums and
-    sums of squares of the labels, 1 + 2d numbers.
+    sums of squares of the labels, 1 + 2d numbers. regime: of a model with typical regimes.
     """
 
     log_score: float
@@ -39,6 +47,7 @@ class Readout(NamedTuple):
     best_start: int
     totals: list[float]
     start_totals: list[float]
+    regime: Regime | None = None
 
     def reading(self, seq: int, time: str | None = None, quantity: bool = True) -> Reading:
         """Return what events follow; quantity: whether labels are numbers with a mean."""
@@ -107,3 +116,12 @@ def rows(table: Tensor | NDArray[np.float64]) -> list[Readout]:
     numbers = [values if kind is float else map(kind, values) for kind, values in columns]
     totals = ((line[first:middle], line[middle:]) for line in lines)
     return [Readout(*each, *sums) for *each, sums in zip(*numbers, totals, strict=True)]
+
+
+def regimes(model: UnderlyingModel, state: FilterState) -> list[Regime]:
+    """The typical regime of each stream: weights of hypotheses are those of the belief."""
+    weight = state.belief.log_prob.unsqueeze(-1).exp()
+    chances = (weight * model.types(state.stats).exp()).sum(1)
+    best, at = to_host(list(chances.max(-1)))
+    pairs = zip(at.tolist(), best.tolist(), strict=True)
+    return [Regime(model.typical[m], min(p, 1.0)) for m, p in pairs]

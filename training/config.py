@@ -54,6 +54,12 @@ class ModelConfig(Section):
     )
     identity: bool = Field(default=False, description="Features are the inputs: no network.")
     lags: int = Field(default=0, ge=0, le=256, description="Labels before that are inputs too.")
+    priors: int = Field(
+        default=1,
+        ge=1,
+        le=64,
+        description="Typical regimes: priors that each regime draws one of; of ALPaCA.",
+    )
     prior_scale: float = Field(
         default=0.18, gt=0, description="First scale of the prior's parameters."
     )
@@ -69,6 +75,15 @@ class ModelConfig(Section):
         default=0.1, gt=0, lt=1, description="Hazard, the first where it is learned."
     )
     learn_hazard: bool = True
+
+    @model_validator(mode="after")
+    def _of_alpaca(self) -> ModelConfig:
+        if self.priors > 1 and self.kind != "alpaca":
+            raise ValueError(
+                f"priors is {self.priors}, expected 1 for kind {self.kind!r}: leave it out, or use "
+                "kind alpaca (--model alpaca)"
+            )
+        return self
 
     @model_validator(mode="after")
     def _of_a_fleet(self) -> ModelConfig:

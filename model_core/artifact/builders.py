@@ -12,6 +12,7 @@ from model_core.artifact.parts import DESCRIPTION, TENSORS, Parts
 from model_core.encoder import Mlp
 from model_core.errors import BadArtifact
 from model_core.upm.alpaca import Alpaca, NoisePrior
+from model_core.upm.alpaca_mixture import AlpacaMixture
 from model_core.upm.fleet import Fleet
 from model_core.upm.lstm import Lstm
 from model_core.upm.pcoc import Pcoc
@@ -35,6 +36,45 @@ def alpaca(parts: Parts) -> Alpaca:
         **_scalings(parts, y_dim),
         **parts.defaults(),
     )
+
+
+def alpaca_mixture(parts: Parts) -> AlpacaMixture:
+    """As `alpaca`, each tensor with one more axis in front, of M typical regimes.
+
+    Besides, `prior_logits` (M,), whose softmax are their probabilities. `regimes` is a list of
+    `{"name": "1", "probability": 0.4}`, whose names differ; where it is left out names are numbers
+    from 1. Its probabilities are for readers: the tensor decides.
+    """
+    y_dim, n = parts.size("y_dim"), parts.size("feature_dim")
+    (size,) = parts.shape("prior_logits", 1)
+    factor = parts.tensor("prior_covariance_factor", size, n, n)
+    cov = parts.derived("prior_covariance_factor", factor @ factor.mT)
+    variance, noise_prior = _noise(parts, size, y_dim)
+    return AlpacaMixture(
+        **_encoder(parts, y_dim, n),
+        log_weight=parts.tensor("prior_logits", size).log_softmax(-1),
+        prior_mean=parts.tensor("prior_mean", size, n, y_dim),
+        prior_cov=0.5 * (cov + cov.mT),
+        noise_variance=variance,
+        noise_prior=noise_prior,
+        names=_names(parts, size),
+        **_scalings(parts, y_dim),
+        **parts.defaults(),
+    )
+
+
+def _names(parts: Parts, size: int) -> tuple[str, ...]:
+    """Of typical regimes; none where the field is left out."""
+    if parts.description.get("regimes") is None:
+        return ()
+    given: list[Any] = parts.field("regimes", list)
+    names = [each.get("name") if isinstance(each, dict) else None for each in given]
+    texts = all(isinstance(name, str) and name.strip() for name in names)
+    if not texts or not len(set(names)) == len(names) == size:
+        raise BadArtifact(
+            f"{DESCRIPTION}: regimes is {given!r}, expected {size} objects with different names"
+        )
+    return tuple(map(str, names))
 
 
 def fleet(parts: Parts) -> Fleet:
@@ -70,16 +110,16 @@ def _prior_cov(parts: Parts, n: int) -> Tensor:
     return 0.5 * (cov + cov.T)
 
 
-def _noise(parts: Parts, y_dim: int) -> tuple[Tensor | None, NoisePrior | None]:
+def _noise(parts: Parts, *shape: int) -> tuple[Tensor | None, NoisePrior | None]:
     noise = parts.description.get("noise", "known")
     if noise == "known":
-        return parts.exponential("log_noise_variance", y_dim), None
+        return parts.exponential("log_noise_variance", *shape), None
     if noise != "unknown":
         raise BadArtifact(f"{DESCRIPTION}: noise is {noise!r}, expected 'known' or 'unknown'")
-    alpha = parts.exponential("log_noise_alpha", y_dim)
+    alpha = parts.exponential("log_noise_alpha", *shape)
     if not (alpha > 1).all():
         raise BadArtifact(f"{TENSORS}: 'log_noise_alpha' has one not above 0: no variance exists")
-    return None, NoisePrior(alpha, parts.exponential("log_noise_beta", y_dim))
+    return None, NoisePrior(alpha, parts.exponential("log_noise_beta", *shape))
 
 
 def pcoc(parts: Parts) -> Pcoc:

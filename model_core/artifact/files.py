@@ -21,6 +21,7 @@ FORMAT = 1
 Builder = Callable[[Parts], UnderlyingModel]
 _BUILDERS: dict[str, Builder] = {
     "alpaca": builders.alpaca,
+    "alpaca-mixture": builders.alpaca_mixture,
     "fleet": builders.fleet,
     "lstm": builders.lstm,
     "pcoc": builders.pcoc,

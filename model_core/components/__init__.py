@@ -6,6 +6,7 @@ of the labels.
 
 from model_core.components.base import Components, average, join
 from model_core.components.blend import Blend
+from model_core.components.choice import Choice
 from model_core.components.discrete import Bernoulli, Categorical, NegativeBinomial
 from model_core.components.real import Lomax, MultivariateStudentT, Normal, SkewedT, StudentT
 
@@ -13,6 +14,7 @@ __all__ = [
     "Bernoulli",
     "Blend",
     "Categorical",
+    "Choice",
     "Components",
     "Lomax",
     "MultivariateStudentT",

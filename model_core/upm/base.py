@@ -74,6 +74,7 @@ class UnderlyingModel(ABC):
     partial: bool = False  # whether some outputs of a label may be missing: nan
     believes: bool = False  # whether what it remembers of a label is what is believed of it
     exchangeable: bool = False  # whether only parameters carry from a regime's label to the next
+    typical: tuple[str, ...] = ()  # names of its typical regimes: what a mixture prior is made of
     symmetric: tuple[str, ...] = ()  # statistics whose last two axes are a symmetric matrix
 
     @property
@@ -175,6 +176,10 @@ class UnderlyingModel(ABC):
         Only windows of at most `longest` rows are asked for; anything may stand elsewhere.
         """
         return None
+
+    def types(self, stats: Stats) -> Tensor:
+        """Log probabilities (B, S, M) of the `typical` regimes under each hypothesis."""
+        raise TypeError(f"a model of kind {self.kind!r} has no typical regimes")
 
     def means(self, stats: Stats, phi: Tensor) -> Tensor:
         """Predictive means (B, S, A, d) of the label at A inputs of each stream, phi (B, A, n)."""

@@ -152,7 +152,7 @@ def _columns(rows: list[Any], kind: type) -> dict[str, list[Any]]:
 
 
 def _recorded(rows: list[Recorded]) -> dict[str, list[Any]]:
-    from service.tables.answers import predictive_columns
+    from service.tables.answers import predictive_columns, regime_columns
 
     columns: dict[str, list[Any]] = {"seq": [each.seq for each in rows]}
     columns["time"] = [each.time for each in rows]
@@ -164,6 +164,7 @@ def _recorded(rows: list[Recorded]) -> dict[str, list[Any]]:
     for name in ("recent_change_probability", "anomaly"):
         columns[name] = [getattr(each, name) for each in rows]
     columns["run_length_map"] = [e.run_length.map if e.run_length else None for e in rows]
+    columns |= regime_columns(rows)
     return columns
 
 

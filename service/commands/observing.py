@@ -29,7 +29,7 @@ from service.commands.connection import (
 )
 from service.commands.options import fail
 from service.schema.responses import Answer, Event, Gap, Prediction, StreamEvent
-from service.tables.answers import describe_segmentation
+from service.tables.answers import describe_regime, describe_segmentation
 
 NEGATIVE = {"ignore_unknown_options": True}  # -1.5 is a label, not an option
 FILE_BATCH = 500
@@ -254,6 +254,8 @@ def _tell(answer: Answer, as_json: bool) -> None:
     event = "" if answer.event is None else f"{answer.event.state} (start {answer.event.start})"
     note = "warming up" if answer.warming_up else event
     score, changed = number(answer.log_score), number(answer.changed_probability)
+    if answer.regime is not None:
+        note = f"{note}  regime {describe_regime(answer.regime)}".strip()
     strange = number(answer.anomaly, 5)
     typer.echo(_LINE.format(answer.seq, expected, score, changed, strange, note).rstrip())
 

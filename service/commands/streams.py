@@ -22,7 +22,7 @@ from service.commands.connection import (
 )
 from service.commands.options import fail
 from service.schema.responses import Sensitivity, StreamSummary
-from service.tables.answers import describe_season
+from service.tables.answers import describe_regime, describe_season
 
 app = typer.Typer(no_args_is_help=True, help="List, show, create, change and delete streams.")
 
@@ -143,6 +143,7 @@ def _show(state: StreamSummary, as_json: bool) -> None:
         "changed": number(state.changed_probability),
         "last label": number(state.last),
         "mean log score": number(state.mean_log_score),
+        "typical regime": "" if state.regime is None else describe_regime(state.regime),
         "season": "" if state.season is None else describe_season(state.season),
     }
     for name in ("event", "last_event"):

@@ -25,7 +25,7 @@ REFERENCE = rf"^{NAME}(@{NAME})?$"
 FORMAT = 1
 SHIPPED = Path(__file__).parents[1] / "samples" / "models"
 FILES = ("model.json", "model.safetensors")
-SAID = {"description", "sensitivity", "training"}  # about a model, in its model.json
+SAID = {"description", "regimes", "sensitivity", "training"}  # about a model, in its model.json
 LARGEST_REPORT = 1 << 20  # bytes
 LARGEST_DESCRIPTION = 16 << 20  # bytes of a model.json, with tables of sensitivity
 _name = re.compile(NAME)
@@ -44,6 +44,7 @@ class Model(Struct, omit_defaults=True):
     hazard: Any = None  # as an artifact may state it: a number, a table, durations
     encoder: dict[str, Any] | None = None
     training: dict[str, Any] | None = None
+    regimes: list[Any] | None = None
     built_in: bool = False
     error: str | None = None
 
@@ -80,6 +81,7 @@ class _ModelFile(Struct):
     hazard: Any = None
     encoder: dict[str, Any] | None = None
     training: dict[str, Any] | None = None
+    regimes: list[Any] | None = None
 
 
 _decode = msgspec.json.Decoder(_ModelFile).decode

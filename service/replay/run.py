@@ -21,6 +21,7 @@ from service.client import Client, ClientError, Problem
 from service.schema.responses import Changepoints, Event
 from service.tables.answers import (
     Replayed,
+    describe_regime,
     describe_season,
     describe_segmentation,
     import_writer,
@@ -88,6 +89,8 @@ def replay(
     console.print(describe_segmentation(replayed), highlight=False)
     if replayed.answers and (season := replayed.answers[-1].season) is not None:
         console.print(f"season: {describe_season(season)}", highlight=False)
+    if replayed.answers and (regime := replayed.answers[-1].regime) is not None:
+        console.print(f"typical regime now: {describe_regime(regime)}", highlight=False)
     for path in files:
         console.print(f"wrote {path}", highlight=False)
     return replayed

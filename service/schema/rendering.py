@@ -19,6 +19,7 @@ from service.schema.responses import (
     Predictive,
     Recorded,
     RecordedSupervision,
+    Regime,
     Season,
     Segment,
     Sensitivity,
@@ -94,6 +95,7 @@ def record(stored: wire.Record) -> Recorded:
         recent_change_probability=stored.recent_change_probability,
         anomaly=stored.anomaly,
         run_length=_most_probable(stored.map_run_length),
+        regime=regime(stored.regime),
     )
 
 
@@ -121,12 +123,18 @@ def summary(name: str, head: wire.Head) -> StreamSummary:
         mean_log_score=head.log_score_sum / head.scored if head.scored else None,
         pruned_mass=head.pruned_mass_sum,
         season=season(head.season),
+        regime=regime(head.regime),
     )
 
 
 def season(stored: wire.Season | None) -> Season | None:
     """Return the season of a stream, if it has one now."""
     return Season(stored.periods) if stored is not None and stored.periods else None
+
+
+def regime(stored: wire.Regime | None) -> Regime | None:
+    """Return the typical regime of a stream, where its model has any."""
+    return None if stored is None else Regime(stored.name, stored.probability)
 
 
 def glance(name: str, head: wire.Head, labels: list[float | None]) -> Glance:

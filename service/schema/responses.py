@@ -109,6 +109,18 @@ class Season(Response):
 Found = Annotated[Season | None, doc("once a season was found; see the setting `seasonal`")]
 
 
+class Regime(Response):
+    """Typical regime of the model that the current regime most probably is one of."""
+
+    name: str
+    probability: Annotated[float, doc("that it is this one, over all run lengths")]
+
+
+Typical = Annotated[
+    Regime | None, doc("only of models with typical regimes; see `regimes` of the model's version")
+]
+
+
 class Answer(Response):
     """Answer to one observation."""
 
@@ -147,6 +159,7 @@ class Answer(Response):
         False
     )
     season: Found = None
+    regime: Typical = None
 
 
 class ItemAnswer(Answer):
@@ -234,6 +247,7 @@ class StreamSummary(Response):
     mean_log_score: float | None = sent(None)
     pruned_mass: float = sent(0.0)
     season: Found = None
+    regime: Typical = None
 
 
 class StreamName(Response):
@@ -424,6 +438,7 @@ class Recorded(Response):
     recent_change_probability: float | None = sent(None)
     anomaly: Anomaly = sent(None)
     run_length: MostProbable | None = sent(None)
+    regime: Typical = None
 
 
 class Change(Response):
@@ -513,7 +528,8 @@ class ModelDetail(ModelSummary, kw_only=True):
         list[dict[str, Any]],
         doc(
             "each version as described by its `model.json`, with `training` (a summary), "
-            "`report` (the numbers of its training report) and `sensitivity` (false alarms and "
+            "`report` (the numbers of its training report), `regimes` (its typical regimes, "
+            "each with a `name` and a `probability`) and `sensitivity` (false alarms and "
             "delays by threshold); null: none"
         ),
     ] = sent([])  # type: ignore[assignment]

@@ -15,6 +15,7 @@ from service.schema.responses import (
     Event,
     Hindsight,
     Recorded,
+    Regime,
     Season,
     Segment,
 )
@@ -126,8 +127,26 @@ def answer_columns(answers: Sequence[Answer]) -> dict[str, list[Any]]:
     columns["season"] = [
         None if a.season is None else " ".join(map(str, a.season.periods)) for a in answers
     ]
+    columns |= regime_columns(answers)
     columns["warming_up"] = [answer.warming_up for answer in answers]
     return columns
+
+
+def regime_columns(answers: Sequence[Answer | Recorded]) -> dict[str, list[Any]]:
+    """Lay out typical regimes; no columns where there are none."""
+    said = [answer.regime for answer in answers]
+    if not any(said):
+        return {}
+    names = {"regime": "name", "regime_probability": "probability"}
+    return {
+        column: [None if each is None else getattr(each, name) for each in said]
+        for column, name in names.items()
+    }
+
+
+def describe_regime(found: Regime) -> str:
+    """Return the name of a typical regime and its probability."""
+    return f"{found.name} ({found.probability:.2f})"
 
 
 def predictive_columns(answers: Sequence[Answer | Recorded]) -> dict[str, list[Any]]:

@@ -20,6 +20,7 @@ from tests.model_core.learned_cases import lstm_case, pcoc_case
 from tests.model_core.reference import Series
 from tests.model_core.regression_cases import (
     alpaca_case,
+    alpaca_mixture_case,
     autoregressive_case,
     averaged_case,
     fleet_case,
@@ -137,6 +138,8 @@ CASES = [
     alpaca_case(2),
     noisy_alpaca_case(1),
     noisy_alpaca_case(2),
+    alpaca_mixture_case(1),
+    alpaca_mixture_case(2, noisy=True),
     lagged_case(1),
     lagged_case(0),
     linear_case(),

@@ -8,6 +8,7 @@ import numpy as np
 
 from model_core.encoder import Mlp
 from model_core.upm import alpaca, averaged, joint, linear, robust_averaged
+from model_core.upm.alpaca_mixture import AlpacaMixture
 from model_core.upm.fleet import Fleet
 from tests.model_core import regressions
 from tests.model_core.case import Case, Draw, irregular, tensor
@@ -59,6 +60,50 @@ def noisy_alpaca_case(y_dim: int, features: int = 5) -> Case:
     )
     truth = regressions.NoisyAlpaca(known.reference, regressions.Noise(alpha, beta))
     return known._replace(name=f"alpaca-unknown-{y_dim}", model=model, reference=truth)
+
+
+def alpaca_mixture_case(y_dim: int, features: int = 4, *, noisy: bool = False) -> Case:
+    """Three types, whose means, covariances and noise differ; labels of one after the other."""
+    plain = noisy_alpaca_case(y_dim, features) if noisy else alpaca_case(y_dim, features)
+    known = plain.reference.known if noisy else plain.reference
+    assert isinstance(known, regressions.Alpaca)
+    size, chance = 3, np.array([0.5, 0.3, 0.2])
+    mean = 0.8 * irregular(size, features, y_dim, seed=21)
+    factor = 0.4 * irregular(size, features, features, seed=22)
+    noise = 0.25 + 0.1 * irregular(size, y_dim, seed=23)
+    alpha, beta = 2.0 + 0.1 * irregular(size, y_dim, seed=24), noise
+    truths = [
+        known._replace(prior_mean=mean[m], factor=factor[m], noise=noise[m]) for m in range(size)
+    ]
+    if noisy:
+        truths = [
+            regressions.NoisyAlpaca(one, regressions.Noise(alpha[m], beta[m]))
+            for m, one in enumerate(truths)
+        ]
+    model = AlpacaMixture(
+        encoder=plain.model.encoder,
+        log_weight=tensor(np.log(chance)),
+        prior_mean=tensor(mean),
+        prior_cov=tensor(factor @ factor.swapaxes(-1, -2)),
+        noise_variance=None if noisy else tensor(noise),
+        noise_prior=alpaca.NoisePrior(tensor(alpha), tensor(beta)) if noisy else None,
+        x_offset=plain.model.x_offset,
+        x_scale=plain.model.x_scale,
+        y_offset=plain.model.y_offset,
+        y_scale=plain.model.y_scale,
+        hazard=0.1,
+    )
+    offset, scale = known.y_scaling
+
+    def draw(rng, steps):
+        x = rng.normal(size=(steps, 2))
+        m = np.where(np.arange(steps) < steps // 2, 0, 2)
+        fitted = np.einsum("tn,tny->ty", known.features(x), mean[m])
+        return x, offset + scale * (fitted + 0.5 * rng.normal(size=(steps, y_dim)))
+
+    truth = regressions.AlpacaMixture(np.log(chance), truths)
+    name = f"alpaca-mixture{'-unknown' * noisy}-{y_dim}"
+    return Case(name, model, np.zeros(y_dim), np.ones(y_dim), truth, draw)
 
 
 def lagged_case(x_dim: int, lags: int = 2, y_dim: int = 2) -> Case:

@@ -96,6 +96,36 @@ class NoisyAlpaca(NamedTuple):
         return stats.t.logpdf(y, df, centre, scale * np.sqrt(SPREAD)).sum()
 
 
+class AlpacaMixture(NamedTuple):
+    """Several of them, weighted by how well each explained the window.
+
+    Their probabilities are the prior's times a product of forecasts; with outliers about, those of
+    the definition, which goes row by row.
+    """
+
+    log_weight: np.ndarray
+    each: list[Alpaca] | list[NoisyAlpaca]
+
+    def _log_weight(self, past: Window):
+        found = self.log_weight
+        for i in np.flatnonzero(past.weight):
+            before = Window(past.x[:i], past.y[:i], past.weight[:i])
+            now = [one.log_density(past.x[i], past.y[i], before) for one in self.each]
+            told = log_softmax(found + now)
+            with np.errstate(divide="ignore"):
+                parts = np.log(past.weight[i]) + told, np.log1p(-past.weight[i]) + found
+            found = np.logaddexp(*parts)
+        return found
+
+    def log_density(self, x, y, past):
+        now = [one.log_density(x, y, past) for one in self.each]
+        return float(logsumexp(self._log_weight(past) + now))
+
+    def log_outlier(self, x, y):
+        now = [one.log_outlier(x, y) for one in self.each]
+        return float(logsumexp(self.log_weight + now))
+
+
 class Linear(NamedTuple):
     """Intercept and scaled inputs; variances of their coefficients, in the noise's."""
 

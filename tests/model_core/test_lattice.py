@@ -12,6 +12,7 @@ from model_core.encoder import Mlp
 from model_core.segments import Changes, Sequences
 from model_core.upm import lattice
 from model_core.upm.alpaca import Alpaca, NoisePrior
+from model_core.upm.alpaca_mixture import AlpacaMixture
 from model_core.upm.regression import absorb
 from tests.model_core.case import irregular
 from tests.model_core.cases import BY_NAME, CASES, series, tensor
@@ -36,9 +37,10 @@ def close(found, expected, atol=1e-9):
 
 def test_the_alpacas_go_by_the_lattice():
     """Or nothing below would be tested."""
-    assert len(ALPACAS) == 6
+    assert len(ALPACAS) == 8
     for case in ALPACAS:
-        assert type(case.model).every_start is Alpaca.every_start
+        assert type(case.model).every_start in (Alpaca.every_start, AlpacaMixture.every_start)
+    assert sum(isinstance(case.model, AlpacaMixture) for case in ALPACAS) == 2
     assert {case.model.y_dim for case in ALPACAS} == {1, 2}
     assert any(case.model.noise_prior is not None for case in ALPACAS)
     assert any(case.model.lags > 0 for case in ALPACAS)

@@ -50,6 +50,13 @@ def publish(
             "--anyway", help="Publish even if a built-in model is ahead on the held-out data."
         ),
     ] = False,
+    regimes: Annotated[
+        str | None,
+        typer.Option(
+            help="Names of its typical regimes in order, comma-separated.",
+            show_default="1, 2, ...",
+        ),
+    ] = None,
     datasets: Annotated[
         Path | None,
         typer.Option(help="Folder of the data sets.", show_default=False),
@@ -83,6 +90,7 @@ def publish(
         page=page,
         simulated=sensitivity,
         anyway=anyway,
+        regimes=[each.strip() for each in regimes.split(",")] if regimes else [],
     )
     console = Console()
     progress = Progress(transient=True, console=console)

@@ -140,7 +140,7 @@ def train(
         str | None,
         typer.Option(
             help="Runs of one question in place of a grid: supervision, prior-weight, length, "
-            "noise, model or prior-scale of the sinusoid; model of the players.",
+            "noise, model, prior-scale or priors of the sinusoid; model or priors of the players.",
         ),
     ] = None,
     config: Config = None,

@@ -56,6 +56,11 @@ class Comparison(NamedTuple):
         lead = differences(self.values[setting, ours], self.values[setting, best])
         return best, estimate(self.better * lead)
 
+    def ahead(self, method: str, setting: str, other: str) -> Estimate:
+        """Paired lead of a method in one setting over another on the same sequences."""
+        lead = differences(self.values[setting, method], self.values[other, method])
+        return estimate(self.better * lead)
+
 
 BASELINES = ("SW5", "SW10", "SW50", "TOE", "COE")
 
@@ -82,11 +87,18 @@ def tables(comparison: Comparison) -> list[Table]:
 def ablation_table(comparison: Comparison, question: str) -> Table:
     """One row for each setting, one column for each method."""
     table = Table(comparison.axis, box=SIMPLE_HEAD, title=f"{question} {comparison.metric}")
-    for method in comparison.methods():
+    methods, (first, *others) = comparison.methods(), comparison.settings()
+    for method in methods:
         table.add_column(method, justify="right", no_wrap=True)
-    for setting in comparison.settings():
-        estimates = [comparison.estimate(setting, method) for method in comparison.methods()]
-        table.add_row(setting, *("" if e is None else formatted(e) for e in estimates))
+    paired = len(methods) == 1 and bool(others)
+    if paired:
+        table.add_column(f"ahead of {first}", justify="right", no_wrap=True)
+    for setting in (first, *others):
+        estimates = [comparison.estimate(setting, method) for method in methods]
+        cells = ["" if e is None else formatted(e) for e in estimates]
+        if paired and setting != first:
+            cells.append(formatted(comparison.ahead(methods[0], setting, first)))
+        table.add_row(setting, *cells)
     return table
 
 

@@ -23,22 +23,32 @@ class Optimum(NamedTuple):
     known: Tensor
 
 
-def optimum(batch: Batch, hazard: float, cells: tuple[int, int] = CELLS) -> Optimum:
+def optimum(
+    batch: Batch,
+    hazard: float,
+    cells: tuple[int, int] = CELLS,
+    tasks: Tensor | None = None,
+) -> Optimum:
     """`-log p(y_t | x_1..t, y_1..t-1)` under the law of the data, by a filter over a grid of tasks.
 
     A task is an amplitude and a phase, both uniform. At a switch, which has probability `hazard`,
-    the posterior over tasks is the prior again: run lengths are not needed.
+    the posterior over tasks is the prior again: run lengths are not needed. tasks: (K, 2) the only
+    ones there are, equally probable, in place of the grid.
     """
     assert batch.x is not None
     assert batch.switch is not None
-    amplitude = _centres(AMPLITUDES, cells[0])
+    alone = torch.ones(1, dtype=torch.float64)  # a task's wave has its amplitude
+    amplitude = _centres(AMPLITUDES, cells[0]) if tasks is None else alone
     phase = _centres(PHASES, cells[1])
     basis = torch.stack((torch.cos(phase), -torch.sin(phase)))
     parts = []
     for first in range(0, len(batch.y), PART):
         at = slice(first, first + PART)
         x, y, switch = batch.x[at, :, 0].double(), batch.y[at, :, 0].double(), batch.switch[at]
-        waves = torch.stack((torch.sin(x), torch.cos(x)), -1) @ basis
+        if tasks is None:
+            waves = torch.stack((torch.sin(x), torch.cos(x)), -1) @ basis
+        else:
+            waves = tasks[:, 0] * torch.sin(x.unsqueeze(-1) - tasks[:, 1])
         parts.append(_filtered(waves, amplitude, y, switch, hazard))
     return Optimum(*(torch.cat(each) for each in zip(*parts, strict=True)))
 

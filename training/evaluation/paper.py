@@ -12,7 +12,8 @@ from rich.console import Console
 from rich.progress import track
 
 from training.config import Objective
-from training.data.base import Batch, Splits
+from training.data.base import Batch, Source, Splits
+from training.data.sinusoid import Sinusoid
 from training.errors import BadRun
 from training.evaluation import comparison as tables
 from training.evaluation.comparison import NO_HAZARD, Comparison, Values
@@ -80,7 +81,7 @@ def evaluate(wanted: Wanted, draw: Callable[[Evaluated], list[tuple[str, Chart]]
         values |= _crossed(setting, method, run, splits[setting])
     if wanted.experiment == "sinusoid":
         for setting, own in track(splits.items(), "optimum", console=console, transient=True):
-            values |= _optimum(setting, sequences(own, protocol))
+            values |= _optimum(setting, own.test, sequences(own, protocol))
     comparison = Comparison(wanted.experiment, UNITS[protocol.metric], protocol.better, values)
     for printed in tables.tables(comparison):
         console.print(printed)
@@ -178,8 +179,10 @@ def _crossed(
     return {(setting, name): value}
 
 
-def _optimum(setting: str, batch: Batch) -> dict[tuple[str, str], Values]:
-    means = (each.mean(-1).numpy() for each in optimum(batch, float(setting)))
+def _optimum(setting: str, source: Source, batch: Batch) -> dict[tuple[str, str], Values]:
+    assert isinstance(source, Sinusoid)
+    tasks = source.tasks if len(source.tasks) else None
+    means = (each.mean(-1).numpy() for each in optimum(batch, float(setting), tasks=tasks))
     return {(setting, name): mean for name, mean in zip(OPTIMUM, means, strict=True)}
 
 

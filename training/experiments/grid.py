@@ -141,6 +141,18 @@ _SINUSOID: Mapping[str, Ablation] = {
             for s in (0.03, 0.1, 0.18, 0.3, 1.0)
         ],
     ),
+    "priors": Ablation(
+        "Is a mixture prior better where four tasks recur (hazard 0.05)?",
+        "typical regimes",
+        [
+            Variation(
+                f"{m}",
+                "MOCA",
+                {"data": {"hazard": 0.05, "tasks": 4}, "model": {"hazard": 0.05, "priors": m}},
+            )
+            for m in (1, 4, 8)
+        ],
+    ),
 }
 
 _PLAYERS: Mapping[str, Ablation] = {
@@ -151,6 +163,11 @@ _PLAYERS: Mapping[str, Ablation] = {
             Variation("0.05", "ALPaCA", {"model": {"kind": "alpaca"}}),
             Variation("0.05", "LSTM", {}),
         ],
+    ),
+    "priors": Ablation(
+        "Is a mixture prior better?",
+        "typical regimes",
+        [Variation(f"{m}", "MOCA", {"model": {"kind": "alpaca", "priors": m}}) for m in (1, 4, 8)],
     ),
 }
 

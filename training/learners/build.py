@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import torch
 
 from training.config import ModelConfig
 from training.learners.alpaca import AlpacaLearner
+from training.learners.alpaca_mixture import AlpacaMixtureLearner
 from training.learners.base import Learner, Scaling
 from training.learners.classifier import Classifier
 from training.learners.encoders import ConvEncoder, Encoder, MlpEncoder, NoEncoder
@@ -51,18 +54,19 @@ def _learner(config: ModelConfig, encoder: Encoder, scaling: Scaling, classes: i
             decoder=list(config.decoder),
             lags=config.lags,
         )
+    options: dict[str, Any] = {
+        "hazard": config.hazard,
+        "learn_hazard": config.learn_hazard,
+        "prior_scale": config.prior_scale,
+        "noise_variance": config.noise_variance,
+        "learn_noise": config.learn_noise,
+        "student": config.noise == "unknown",
+        "lags": config.lags,
+    }
+    if config.priors > 1:
+        return AlpacaMixtureLearner(encoder, scaling, priors=config.priors, **options)
     learner = FleetLearner if config.kind == "fleet" else AlpacaLearner
-    return learner(
-        encoder,
-        scaling,
-        hazard=config.hazard,
-        learn_hazard=config.learn_hazard,
-        prior_scale=config.prior_scale,
-        noise_variance=config.noise_variance,
-        learn_noise=config.learn_noise,
-        student=config.noise == "unknown",
-        lags=config.lags,
-    )
+    return learner(encoder, scaling, **options)
 
 
 def _encoder(config: ModelConfig, scaling: Scaling) -> Encoder:

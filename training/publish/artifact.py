@@ -6,6 +6,7 @@ import hashlib
 import os
 import re
 import shutil
+from collections.abc import Sequence
 from contextlib import suppress
 from importlib import metadata
 from pathlib import Path
@@ -46,7 +47,8 @@ class Wanted(NamedTuple):
     version: an integer, or `auto` for the next. data: new path of own data that were moved. page:
     whether to write report.html. date: optional, kept with the model. simulated: number of
     observations simulated for the false-alarm curves; 0: no curves. anyway: whether a model that is
-    behind a built-in one is published, too.
+    behind a built-in one is published, too. regimes: names of its typical regimes, in order; none:
+    numbers.
     """
 
     run: Path
@@ -60,6 +62,7 @@ class Wanted(NamedTuple):
     page: bool = True
     simulated: int = 0
     anyway: bool = False
+    regimes: Sequence[str] = ()
 
 
 def publish(
@@ -78,6 +81,7 @@ def publish(
     _version(folder, wanted.version)  # before the work
     torch.set_num_threads(1)
     run = finished(wanted.run, wanted.data)
+    _check_names(wanted.regimes, run.config.model.priors)
     splits = catalogue.splits(run.config, wanted.place)
     untrained = _untrained(wanted, run, splits, console)
     protocol = protocol_of(run.config)
@@ -174,6 +178,19 @@ def _checked_name(name: str) -> str:
     return name
 
 
+def _check_names(names: Sequence[str], priors: int) -> None:
+    """Raise BadConfig unless each typical regime gets a name of its own."""
+    if not names:
+        return
+    if priors == 1:
+        raise BadConfig(
+            "--regimes: the model has no typical regimes: leave it out, or train with --set "
+            "model.priors=4"
+        )
+    if not all(names) or not len(names) == len(set(names)) == priors:
+        raise BadConfig(f"--regimes: expected {priors} different names, got {', '.join(names)!r}")
+
+
 def _version(folder: Path, wanted: str) -> int:
     """The new version; raises BadConfig."""
     taken = [path.name for path in folder.iterdir()] if folder.is_dir() else []
@@ -192,7 +209,10 @@ def _write(folder: Path, wanted: Wanted, run: Trained, splits: Splits, report: R
     dtype: torch.dtype = getattr(torch, run.config.optimiser.dtype)
     learner = load(run, splits, dtype)
     description, tensors = learner.artifact()
-    about = {"description": wanted.description or _described(run)}
+    about: dict[str, Any] = {"description": wanted.description or _described(run)}
+    if wanted.regimes:
+        named = zip(description["regimes"], wanted.regimes, strict=True)
+        about["regimes"] = [{**each, "name": name} for each, name in named]
     training = {"training": summary(run, report, wanted.date)}
     artifact.save(folder, {**description, **about, **training}, tensors)
     # The service runs under its own user: it may read the tensors if it may read the description.

@@ -262,4 +262,5 @@ def _answer(bare: Answer, record: Recorded) -> Answer:
     bare.changepoint_probability = record.changepoint_probability
     bare.recent_change_probability = record.recent_change_probability
     bare.anomaly = record.anomaly
+    bare.regime = record.regime
     return bare

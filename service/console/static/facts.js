@@ -21,6 +21,9 @@ export function factsOf(summary, belief) {
     fact("Mean log score", number(summary.mean_log_score, 3)),
     fact("Model", h("a", { href: `#/models/${summary.model.split("@")[0]}` }, summary.model)),
     fact("Updated", ago(summary.updated)),
+    ...(summary.regime
+      ? [fact("Typical regime", `${summary.regime.name}, ${percent(summary.regime.probability)}`)]
+      : []),
     ...(summary.season ? [fact("Season", periods(summary.season.periods))] : []),
   ];
 }

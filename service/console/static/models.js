@@ -2,7 +2,7 @@
 
 import { get } from "./api.js";
 import { card, fill, h, marked, pairs, table } from "./dom.js";
-import { number, plural, setting } from "./format.js";
+import { number, percent, plural, setting } from "./format.js";
 import { problem } from "./problems.js";
 import { reportParts } from "./report.js";
 import { sensitivityParts } from "./sensitivity.js";
@@ -131,6 +131,13 @@ function about(model, version, choose) {
   if (version.encoder)
     rows.push(["Encoder", `${version.encoder.type} ${(version.encoder.layers ?? []).join(" → ")}`]);
   if (version.feature_dim) rows.push(["Features", number(version.feature_dim)]);
+  if (version.regimes)
+    rows.push([
+      "Typical regimes",
+      version.regimes
+        .map((/** @type {any} */ each) => `${each.name}, ${percent(each.probability)}`)
+        .join("; "),
+    ]);
   if (version.error) rows.push(["Error", h("span", { class: "bad" }, version.error)]);
   const select = h(
     "select",

@@ -23,6 +23,7 @@ from service.wire import (
     Observation,
     PendingSettings,
     Record,
+    Regime,
     timestamps,
 )
 from service.wire.snapshot import BadSnapshot, Snapshot
@@ -147,6 +148,7 @@ def _check_head(head: Head) -> None:
         _range("season: since", head.season.since, 0, head.seq)
         for period in head.season.periods:
             _range("season: a period", period, 1, head.seq)
+    _check_regime(head.regime)
     for each in head.pending_settings:
         _check_rates(each)
 
@@ -168,7 +170,13 @@ def _check_record(record: Record) -> None:
     _range("supervision", record.changepoint or 0.0, 0, 1)
     _check_override(record.belief_override, record.seq)
     _range("season", record.offset, -LARGEST, LARGEST)
+    _check_regime(record.regime)
     _check_time(record.time)
+
+
+def _check_regime(stated: Regime | None) -> None:
+    if stated is not None:
+        _range("regime: probability", stated.probability, 0, 1)
 
 
 def _check_override(stated: list[tuple[int, float]] | None, seq: int) -> None:

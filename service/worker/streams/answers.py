@@ -105,6 +105,7 @@ class Answer(msgspec.Struct, gc=False):
             time=record.time,
             provisional=self.provisional,
             season=rendering.season(self.season),
+            regime=rendering.regime(record.regime),
         )
         return msgspec.json.encode(answer)
 

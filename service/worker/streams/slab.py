@@ -337,7 +337,12 @@ class Slab:
         # Growth gave each slot the run length it has here: pruning only empties slots.
         run_length = stepped.state.belief.run_length
         places = [Place(stepped.predictive, i, run_length) for i in range(len(rows))]
-        return Step(readout.rows(stepped.table), [*places])
+        readouts = readout.rows(stepped.table)
+        if self.model.typical:
+            regimes = readout.regimes(self.model, stepped.state)
+            pairs = zip(readouts, regimes, strict=True)
+            readouts = [each._replace(regime=regime) for each, regime in pairs]
+        return Step(readouts, [*places])
 
     def _step_compiled(
         self,

@@ -7,7 +7,7 @@ import pytest
 
 from service.schema import rendering
 from service.schema.responses import Segment, StreamSummary
-from service.wire import Event, Head, Hindsight, Record, Season, StreamSettings
+from service.wire import Event, Head, Hindsight, Record, Regime, Season, StreamSettings
 
 
 def head(**more):
@@ -105,10 +105,14 @@ class TestSummary:
         assert (found["seq"], found["warming_up"], found["run_length"]) == (0, True, None)
         assert found["regime_start"] is None
         assert found["mean_log_score"] is None
-        fields = [name for name in StreamSummary.__struct_fields__ if name != "season"]
+        fields = [
+            name for name in StreamSummary.__struct_fields__ if name not in ("season", "regime")
+        ]
         assert list(found) == fields
         with_season = shown(rendering.summary("a", head(season=Season([24, 168], 600))))
         assert with_season["season"] == {"periods": [24, 168]}
+        typical = shown(rendering.summary("a", head(regime=Regime("idle", 0.75))))
+        assert typical["regime"] == {"name": "idle", "probability": 0.75}
 
     def test_one_with_observations(self):
         event = Event(3, "suspected", 8, suspected_at=9)

@@ -108,6 +108,7 @@ KINDS = {
     "fleet": Kind("depot", slopes, x_dim=3, y_dim=2),
     "fleet-partial": Kind("yard", partial, y_dim=3),
     "alpaca": Kind("pump", slopes, x_dim=3, y_dim=2, warms_up=False),
+    "alpaca-mixture": Kind("plant", slopes, x_dim=3, y_dim=2, warms_up=False),
     "pcoc": Kind("leaf", leaf, x_dim=2, classes=3, warms_up=False),
     "lstm": Kind("walk", pair, x_dim=1, y_dim=2, warms_up=False),
 }  # fmt: skip
@@ -159,6 +160,10 @@ def publish(models):
     save("pump", "alpaca", 3, 2, {
         "prior_mean": 0.3 * normal(6, 2), "prior_covariance_factor": 0.5 * normal(6, 6),
         "log_noise_variance": normal(2),
+    })  # fmt: skip
+    save("plant", "alpaca-mixture", 3, 2, {
+        "prior_logits": normal(3), "prior_mean": 0.5 * normal(3, 6, 2),
+        "prior_covariance_factor": 0.5 * normal(3, 6, 6), "log_noise_variance": normal(3, 2),
     })  # fmt: skip
     save("leaf", "pcoc", 2, 3, {
         "prior_mean": normal(3, 6), "log_prior_precision": normal(3, 6),

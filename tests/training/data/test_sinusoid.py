@@ -70,3 +70,23 @@ def test_a_seed_decides_everything():
 def test_a_hazard_is_a_probability():
     with pytest.raises(ValueError, match="got 1.5"):
         sinusoid.splits(1.5)
+
+
+def test_recurring_tasks_are_few_and_the_same_for_every_source():
+    one = sinusoid.Sinusoid(0.2, tasks=4).draw(seeded(1), 50, 60)
+    two = sinusoid.Sinusoid(0.2, tasks=4).draw(seeded(2), 50, 60)
+    assert 0.15 < one.switch.double().mean() < 0.3
+    for batch in (one, two):
+        # Within four standard deviations of the noise of one of them.
+        means = sinusoid.Sinusoid(0.2, tasks=4).tasks
+        each = means[:, 0] * torch.sin(batch.x - means[:, 1])
+        distance = (batch.y - each).abs().amin(-1)
+        assert (distance < 4 * math.sqrt(sinusoid.NOISE_VARIANCE)).double().mean() > 0.99
+        nearest = (batch.y - each).abs().argmin(-1)
+        shares = torch.bincount(nearest.flatten(), minlength=4) / nearest.numel()
+        assert (shares > 0.1).all()
+
+
+def test_a_number_of_tasks_is_none_or_more():
+    with pytest.raises(ValueError, match="expected 0 tasks or more, got -1"):
+        sinusoid.splits(0.1, tasks=-1)

@@ -57,3 +57,20 @@ def test_the_grid_is_fine_enough(batch):
     coarse, fine = optimum(batch, HAZARD), optimum(batch, HAZARD, (250, 400))
     for a, b in zip(coarse, fine, strict=True):
         torch.testing.assert_close(a.mean(), b.mean(), atol=5e-4, rtol=0)
+
+
+def test_of_recurring_tasks_it_is_every_segmentation_and_task():
+    source = splits(HAZARD, tasks=3).test
+    batch = source.draw(torch.Generator().manual_seed(4), 6, STEPS)
+    found = optimum(batch, HAZARD, tasks=source.tasks)
+    mean = source.tasks[:, 0] * torch.sin(batch.x - source.tasks[:, 1])
+    density = torch.exp(-10 * (batch.y - mean).square()) / math.sqrt(0.1 * math.pi)
+    for i, each in enumerate(density.numpy()):
+        total = 0.0
+        for switch in itertools.product((False, True), repeat=STEPS - 1):
+            bounds = [0, *(t + 1 for t, now in enumerate(switch) if now), STEPS]
+            told = math.prod(each[a:b].prod(0).mean() for a, b in itertools.pairwise(bounds))
+            total += HAZARD ** sum(switch) * (1 - HAZARD) ** (STEPS - 1 - sum(switch)) * told
+            if list(switch) == batch.switch[i, 1:].tolist():
+                assert found.known[i].sum() == pytest.approx(-math.log(told), abs=1e-10)
+        assert found.unknown[i].sum() == pytest.approx(-math.log(total), abs=1e-10)

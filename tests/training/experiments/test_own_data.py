@@ -185,6 +185,7 @@ ALPACA, PCOC = ["--model", "alpaca"], ["--model", "pcoc"]
         (HUGE, [*ALPACA, *SINGLE], ["labels: mean", "float32"]),
         (HUGE, [], ["labels have the standard deviations [inf]", "divide them first"]),
         (rows(x=NEAR_INPUTS), SINGLE, ["inputs: mean", "float32", "float64"]),
+        (rows(), ["--set", "model.priors=4"], ["priors is 4", "expected 1", "--model alpaca"]),
         (rows(), ["--set", 'model.noise="known"'], ["noise is 'known'", "always unknown"]),
         (rows(), ["--set", "model.identity=true"], ["identity and image are not for a fleet"]),
         (rows(), ["--set", "model.image=[1, 2, 3]"], ["identity and image are not for a fleet"]),

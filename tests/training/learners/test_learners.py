@@ -21,6 +21,8 @@ KINDS = {
     "alpaca-known": ({"noise": "known"}, 0),
     "alpaca-unknown": ({"noise": "unknown"}, 0),
     "alpaca-lags": ({"lags": 3}, 0),
+    "alpaca-mixture": ({"noise": "known", "priors": 3}, 0),
+    "alpaca-mixture-unknown": ({"noise": "unknown", "priors": 2, "lags": 1}, 0),
     "alpaca-conv": (IMAGE, 0),
     "alpaca-identity": ({"identity": True, "lags": 1}, 0),
     "lstm": ({"kind": "lstm", "hidden": 6, "decoder": (8,)}, 0),
@@ -124,7 +126,18 @@ def test_gradients_reach_everything_that_is_learned(kind):
     assert learner.hazard_logit.requires_grad
 
 
-@pytest.mark.parametrize("kind", ["alpaca-known", "alpaca-unknown", "lstm", "pcoc", *FLEET])
+@pytest.mark.parametrize(
+    "kind",
+    [
+        "alpaca-known",
+        "alpaca-unknown",
+        "alpaca-mixture",
+        "alpaca-mixture-unknown",
+        "lstm",
+        "pcoc",
+        *FLEET,
+    ],
+)
 def test_gradients_are_those_of_differences(kind):
     """Of a direction through all parameters at once."""
     learner, batch = made(kind), drawn(kind)

@@ -19,7 +19,9 @@ from training.meta_training.objective import (
 )
 from training.meta_training.validation import measured
 
-KINDS = pytest.mark.parametrize("kind", ["alpaca-known", "alpaca-unknown", "lstm", "pcoc"])
+KINDS = pytest.mark.parametrize(
+    "kind", ["alpaca-known", "alpaca-unknown", "alpaca-mixture", "lstm", "pcoc"]
+)
 
 
 def literal(learner, batch, first):
@@ -83,7 +85,7 @@ def test_an_oracle_may_doubt(kind):
         same(scored(learner, batch, "oracle", prior_weight=weight), expected)
 
 
-@pytest.mark.parametrize("kind", ["alpaca-known", "lstm"])
+@pytest.mark.parametrize("kind", ["alpaca-known", "alpaca-mixture", "lstm"])
 @torch.no_grad()
 def test_moca_is_a_mixture_over_run_lengths(kind):
     """The paper's recursion in plain probabilities, of each window's definition."""

@@ -116,6 +116,44 @@ def test_what_is_said_of_it(wanted, behind, runs):
     assert "date" not in publishing.summary(finished(wanted.run), _report(wanted), None)
 
 
+@pytest.fixture(scope="module")
+def typical(runs):
+    """A run with two typical regimes."""
+    said = moca(
+        "train", "--data", runs.parents[2] / "secret.csv", "--length", 20, "--runs",
+        runs.parents[1], "--model", "alpaca", "--name", "typical", "--set", "model.priors=2",
+        *small(),
+    )  # fmt: skip
+    assert said.exit_code == 0, said.stderr
+    return runs.parent / "typical" / "run"
+
+
+def test_typical_regimes_are_numbered_or_named(typical, tmp_path):
+    command = ["publish", typical, "--name", "p", "--models-dir", tmp_path, "--no-page", "--anyway"]
+    for options in ([], ["--regimes", "idle, busy"]):
+        said = moca(*command, *options)
+        assert said.exit_code == 0, said.stderr
+    for version, names in (("1", ("1", "2")), ("2", ("idle", "busy"))):
+        model = artifact.load(tmp_path / "p" / version)
+        assert (model.kind, model.typical) == ("alpaca-mixture", names)
+        regimes = json.loads((tmp_path / "p" / version / "model.json").read_text())["regimes"]
+        chances = [each["probability"] for each in regimes]
+        assert chances == pytest.approx(model.log_weight.exp().tolist(), abs=1e-6)
+        assert sum(chances) == pytest.approx(1)
+
+
+def test_names_that_are_not_one_for_each_typical_regime(typical, behind, tmp_path):
+    for run, names, said in (
+        (typical, ["a"], "--regimes: expected 2 different names, got 'a'"),
+        (typical, ["a", "a"], "expected 2 different names"),
+        (typical, ["a", ""], "expected 2 different names"),
+        (behind, ["a"], "--regimes: the model has no typical regimes"),
+    ):
+        with pytest.raises(BadConfig, match=said):
+            publish(Wanted(run, "p", tmp_path, page=False, anyway=True, regimes=names))
+        assert not (tmp_path / "p").exists()
+
+
 def test_a_model_behind_a_built_in_one_is_published_on_demand_alone(behind, tmp_path):
     command = ["publish", behind, "--name", "p", "--models-dir", tmp_path, "--sensitivity", 0]
     said = moca(*command)
