@@ -7,6 +7,8 @@ from typing import NamedTuple, Protocol
 import torch
 from torch import Tensor
 
+from model_core import transfer
+
 
 class Batch(NamedTuple):
     """Windows of `T` observations from `B` places.
@@ -21,10 +23,11 @@ class Batch(NamedTuple):
     switch: Tensor | None = None
 
     def to(self, device: torch.device | str, dtype: torch.dtype) -> Batch:
-        """The windows on another device."""
-        x = None if self.x is None else self.x.to(device, dtype)
-        switch = None if self.switch is None else self.switch.to(device)
-        return Batch(x, self.y.to(device, dtype), switch)
+        """The windows on another device; the host does not wait for the copies."""
+        # Numbers are rounded here: a copy to a GPU that rounds them too is waited for.
+        x = None if self.x is None else transfer.to_device(self.x.to(dtype), device)
+        switch = None if self.switch is None else transfer.to_device(self.switch, device)
+        return Batch(x, transfer.to_device(self.y.to(dtype), device), switch)
 
     def part(self, at: slice) -> Batch:
         """Some of the windows."""

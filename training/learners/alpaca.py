@@ -68,7 +68,7 @@ class AlpacaLearner(Learner):
             noise_variance=known,
             noise_prior=noise,
             lags=self.lags,
-            hazard=self.hazard.item(),
+            hazard=self._hazard_number(),
             **self._scalings(),
         )
 
