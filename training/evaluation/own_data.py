@@ -111,7 +111,10 @@ def compare(
     values = {name: _blocks(rows, length) for name, rows in scored.items()}
     first = next(iter(values.values()))
     if not len(first):
-        raise BadData(f"no test series has more than {BURN_IN} observations: nothing to score")
+        raise BadData(
+            f"no test series has more than {BURN_IN} observations, and a whole label after them: "
+            "nothing to score"
+        )
     count = sum(int((~s[BURN_IN:].isnan()).sum()) for s in next(iter(scored.values())))
     return BlockScores(values, length, count)
 
@@ -177,7 +180,12 @@ def _padded(series: Sequence[Series]) -> Batch:
     """One batch; padding after the end of a series is unlabelled, its scores dropped."""
     y = pad_sequence([one.y for one in series], batch_first=True, padding_value=math.nan)
     inputs = [one.x for one in series if one.x is not None]
-    return Batch(pad_sequence(inputs, batch_first=True) if inputs else None, y)
+    times = [one.elapsed for one in series if one.elapsed is not None]
+    return Batch(
+        pad_sequence(inputs, batch_first=True) if inputs else None,
+        y,
+        elapsed=pad_sequence(times, batch_first=True) if times else None,
+    )
 
 
 def _prior(model: UnderlyingModel, series: Sequence[Series]) -> Prior:

@@ -142,7 +142,7 @@ def train(
 def train_own(
     wanted: Wanted, settings: Options, axes: Axes, warn: Callable[[str], None]
 ) -> list[Run]:
-    """Train on `settings["data"]["path"]`; series that are too short are reported to `warn` first.
+    """Train on `settings["data"]["path"]`; what is too short is reported to `warn` first.
 
     Runs are kept in RUNS/data/PRESET/, `wanted.preset` being a name. Raises TrainingError.
     """
@@ -161,8 +161,8 @@ def train_own(
     # The axes do not change the data, but those of an oracle are checked for switches.
     *_, data = [own.split(source, series, task.config) for task in tasks]
     own.check_scaling(data.scaling, tasks[0].config)
-    for line in data.left_out:
-        warn(f"left out: {line}")
+    for line in data.short:
+        warn(line)
     return fit(wanted, tasks, lambda _: (data.splits, data.scaling))
 
 

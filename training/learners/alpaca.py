@@ -68,6 +68,7 @@ class AlpacaLearner(Learner):
             noise_variance=known,
             noise_prior=noise,
             lags=self.lags,
+            partial=self.partial,
             hazard=self._hazard_number(),
             **self._scalings(),
         )

@@ -36,6 +36,7 @@ class Learner(nn.Module):
     """
 
     kind: str
+    partial = False  # whether it learns from labels of which some outputs are missing
     x_offset: Tensor
     x_scale: Tensor
     y_offset: Tensor

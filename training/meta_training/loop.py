@@ -18,7 +18,7 @@ from training.data.base import Batch, Splits
 from training.errors import BadConfig
 from training.learners import Learner
 from training.meta_training.feed import Feed
-from training.meta_training.objective import log_scores
+from training.meta_training.objective import labelled, log_scores
 from training.meta_training.processes import World
 from training.meta_training.runs import Progress, Run
 from training.meta_training.validation import Validation
@@ -51,9 +51,8 @@ class Objective(nn.Module):
     def forward(self, batch: Batch, supervision: Tensor | None) -> tuple[Tensor, Tensor]:
         """Both scalars."""
         score = log_scores(self.learner, batch, self.config, supervision)
-        # By the labels, not the scores: a failed score must spoil the loss, not pass for missing.
-        labelled = ~torch.isnan(batch.y).any(-1)
-        return -torch.where(labelled, score, 0.0).sum(), labelled.sum()
+        known = labelled(self.learner, batch.y)
+        return -torch.where(known, score, 0.0).sum(), known.sum()
 
 
 def train(job: Job, world: World, report: Report, *, resume: bool = False) -> Progress:
@@ -201,7 +200,9 @@ def _step(
     for group in optimiser.param_groups:
         group["lr"] = learning_rate
     if not transfer.on_host(norm):
-        optimiser.grad_scale, optimiser.found_inf = None, skipped
+        # As torch.amp.GradScaler tells it.
+        optimiser.grad_scale = None  # type: ignore[attr-defined]
+        optimiser.found_inf = skipped  # type: ignore[attr-defined]
         optimiser.step()
     elif not skipped:
         optimiser.step()
