@@ -64,9 +64,7 @@ def number(table: Table, row: int, name: str, advice: str = NUMBERS) -> float | 
         return None
     value = plain_number(cell)
     if value is None:
-        raise BadData(
-            f"{table.where(row, name)}: {str(cell)!r} is not a number; {advice}"
-        )
+        raise BadData(f"{table.where(row, name)}: {str(cell)!r} is not a number; {advice}")
     if not math.isfinite(value):
         raise BadData(f"{table.where(row, name)}: {str(cell)!r} is not finite")
     return value

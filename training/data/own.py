@@ -49,12 +49,13 @@ class Source(Section):
 class Opened(NamedTuple):
     """A user's data as a run reads them.
 
-    test: the test series, or the later parts of all series, unwindowed. scaling: to mean 0 and
-    standard deviation 1 over the training part; none of labels in units of each stream. short:
-    lines about series shorter than a window.
+    validation, test: the series of these, or the parts of all series, unwindowed. scaling: to mean
+    0 and standard deviation 1 over the training part; none of labels in units of each stream.
+    short: lines about series shorter than a window.
     """
 
     splits: Splits
+    validation: list[Series]
     test: list[Series]
     scaling: Scaling
     short: list[str]
@@ -150,7 +151,9 @@ def split(source: Source, series: list[Series], config: Config) -> Opened:
     except (BadData, ValueError) as error:
         raise BadData(f"{source.path}: {error}") from error
     first = tables.part(series, 0.0, source.train, source.by)
-    last = tables.part(series, source.train + source.validation, 1.0, source.by)
+    end = source.train + source.validation
+    middle = tables.part(series, source.train, end, source.by)
+    last = tables.part(series, end, 1.0, source.by)
     found = scaling(first, classes=classes)
     if units:
         _check_squares(source.path, series)
@@ -158,7 +161,7 @@ def split(source: Source, series: list[Series], config: Config) -> Opened:
         splits = splits._replace(train=train, validation=validation, test=test)
         none = Scaling.none(splits.x_dim, splits.y_dim)
         found = found._replace(y_offset=none.y_offset, y_scale=none.y_scale)
-    return Opened(splits, last, found, short)
+    return Opened(splits, middle, last, found, short)
 
 
 def _check_squares(path: Path, series: Sequence[Series]) -> None:
