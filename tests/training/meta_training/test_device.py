@@ -5,10 +5,13 @@ No GPU is needed: `guard` refuses what a GPU refuses, and records what the host 
 
 import pytest
 import torch
+from torch import Tensor
+from torch.overrides import TorchFunctionMode
 
 from tests.guarded import guarded, waits
 from tests.training.tiny import Endless, Gaps, splits, tiny
 from tests.training.tiny import train as here
+from training.data.base import Batch
 from training.errors import BadConfig
 from training.experiments.jobs import learner
 from training.meta_training.loop import LOOK_EVERY, Job, train
@@ -104,3 +107,27 @@ def test_it_gives_up_within_a_look_of_the_limit(tmp_path):
         there(config, tmp_path / "a", wrap=lambda source: Endless(source, range(500)))
     count = int(str(caught.value).split()[0])
     assert 100 < count <= 100 + LOOK_EVERY
+
+
+class Copies(TorchFunctionMode):
+    """Notes what would be copied to a GPU, and does not."""
+
+    def __init__(self):
+        super().__init__()
+        self.seen = []
+
+    def __torch_function__(self, func, types, args=(), kwargs=None):
+        kwargs = kwargs or {}
+        if func is Tensor.pin_memory or (func is Tensor.to and args[1] == "cuda"):
+            self.seen.append((func.__name__, args[0].dtype, kwargs.get("non_blocking")))
+            return args[0]
+        return func(*args, **kwargs)
+
+
+def test_a_batch_goes_to_a_gpu_rounded_and_from_pinned_memory():
+    """Or the host waits: for the rounding, or for the copy."""
+    x, switch = torch.zeros(2, 3, 1), torch.ones(2, 3, dtype=torch.bool)
+    with Copies() as copies:
+        Batch(x, x, switch, x[..., 0]).to("cuda", torch.float64)
+    once = [("pin_memory", torch.float64, None), ("to", torch.float64, True)]
+    assert copies.seen == [*once * 3, ("pin_memory", torch.bool, None), ("to", torch.bool, True)]
