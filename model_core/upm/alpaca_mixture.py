@@ -169,8 +169,8 @@ class AlpacaMixture(Learned):
             noise = None
             variance = self.noise_variance.repeat(len(y), 1)[:, None, None]
         else:
-            share = absorbed.unsqueeze(1).expand_as(found.spread).triu()
-            squares = share.unsqueeze(-1) * found.residual.square() / found.spread.unsqueeze(-1)
+            share = absorbed.unsqueeze(1).expand_as(found.spread).triu().unsqueeze(-1)
+            squares = share * found.residual.square() / found.spread.unsqueeze(-1)
             alone = NoisyStats(*(part.unsqueeze(1) for part in first[1:]))
             noise = noise_before(alone, share, squares)
             variance = noise.beta / noise.alpha
