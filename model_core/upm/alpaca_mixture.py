@@ -135,7 +135,9 @@ class AlpacaMixture(Learned):
         read = absorb(
             folded.mean, folded.cov, rows, label.unsqueeze(1), share.flatten(1).unsqueeze(-1)
         )
-        location, spread, error, mean, cov = (each.unflatten(1, types) for each in read)
+        location, spread, error, mean, cov = (
+            each.reshape(-1, *types, *each.shape[2:]) for each in read
+        )
         each = self._each(location.squeeze(-2), spread.squeeze(-1), stats)
         density = each.joint_log_density(y[:, None, None])
         told = torch.log_softmax(stats.log_weight + density, -1)
@@ -180,7 +182,8 @@ class AlpacaMixture(Learned):
             variance,
             None if noise is None else noise.alpha,
         )
-        density = each.joint_log_density(repeated(y).unsqueeze(1)).unflatten(0, (-1, size))
+        density = each.joint_log_density(repeated(y).unsqueeze(1))
+        density = density.reshape(-1, size, *density.shape[1:])
         # Of each type (B, M, s, t), beside the best one, so that sums of many stay exact.
         lead = density - density.detach().amax(1, keepdim=True)
         told = (weight[:, None, None] * lead).triu()
