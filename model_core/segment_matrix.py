@@ -124,7 +124,8 @@ def observed_rows(model: UnderlyingModel, prior: Prior, data: Sequences) -> Rows
             f"a model of kind {model.kind!r} remembers labels as its filter believes them: step "
             "it through the sequence by filter.step"
         )
-    labelled = ~torch.isnan(data.y).any(-1)
+    known = ~torch.isnan(data.y)
+    labelled = known.any(-1) if model.partial else known.all(-1)
     y = torch.where(labelled.unsqueeze(-1), data.y, prior.location.unsqueeze(1))
     batch, steps = labelled.shape
     contexts = [prior.context]

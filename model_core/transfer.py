@@ -39,9 +39,10 @@ def to_host(tensors: Sequence[Tensor]) -> list[Tensor]:
     return [part.view(each.dtype).reshape(each.shape) for part, each in pairs]
 
 
-def to_device(values: NDArray[Any] | Sequence[int], device: torch.device | str) -> Tensor:
+def to_device(values: NDArray[Any] | Sequence[int] | Tensor, device: torch.device | str) -> Tensor:
     """Numbers of the host as a tensor on a device; the host does not wait for the copy."""
     tensor = torch.as_tensor(values)
-    if torch.device(device).type == "cuda":
-        return tensor.pin_memory().to(device, non_blocking=True)
-    return tensor.to(device)
+    here = on_host(tensor)  # a copy to the host must be waited for
+    if here and torch.device(device).type == "cuda":
+        tensor = tensor.pin_memory()
+    return tensor.to(device, non_blocking=here)

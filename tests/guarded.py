@@ -43,9 +43,10 @@ LOOKS = {
 
 
 class _Waiting:
-    """Whether the host may wait for the device."""
+    """Whether the host may wait for the device, and operations for which it did, if recorded."""
 
     refused = False
+    recorded: list[str] | None = None
 
 
 class Guarded(Tensor):
@@ -65,6 +66,10 @@ class Guarded(Tensor):
         )
         made.inner = inner
         return made
+
+    def __reduce_ex__(self, protocol: Any) -> Any:
+        """As a tensor of the CPU, which is what a file holds."""
+        return self.inner.__reduce_ex__(protocol)
 
     def __repr__(self, *, tensor_contents: object = None) -> str:
         return f"Guarded({self.inner!r})"
@@ -171,8 +176,8 @@ def _dispatched(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any
         _check(operation, args, tensors)
         _check_waits(operation, args, kwargs)
     found = func(*inner, **named)
-    if operation.mutable:  # returns what it was given
-        return kwargs.get("out", args[0])
+    if operation.mutable:  # returns what it was given, or nothing
+        return kwargs.get("out", args[0]) if func._schema.returns else None
     place = _place(operation, args, kwargs, bool(here))
     return _wrapped(found) if place.type == NAME else found
 
@@ -234,6 +239,8 @@ def _check_waits(operation: _Operation, args: tuple[Any, ...], kwargs: dict[str,
 
 
 def _wait(name: str) -> None:
+    if _Waiting.recorded is not None:
+        _Waiting.recorded.append(name)
     if _Waiting.refused:
         raise RuntimeError(f"{name}: the host would wait for the device")
 
@@ -249,6 +256,16 @@ def no_waiting() -> Iterator[None]:
         yield
     finally:
         _Waiting.refused = False
+
+
+@contextmanager
+def waits() -> Iterator[list[str]]:
+    """The operations for which the host waits for the guarded device, as they come."""
+    _Waiting.recorded = []
+    try:
+        yield _Waiting.recorded
+    finally:
+        _Waiting.recorded = None
 
 
 @contextmanager

@@ -105,5 +105,6 @@ class Choice(_Choice, Family):
         choice = self.log_choice.exp().flatten(0, -2)
         chosen = torch.multinomial(choice, 1, generator=generator)
         drawn = self.each.sample(generator).flatten(0, -3)
-        picked: Tensor = drawn.gather(1, chosen.unsqueeze(-1).expand(-1, -1, drawn.shape[-1]))
-        return picked.reshape(self.log_choice.shape[:-1] + drawn.shape[-1:])
+        picked = drawn.gather(1, chosen.unsqueeze(-1).expand(-1, -1, drawn.shape[-1]))
+        one: Tensor = picked.reshape(self.log_choice.shape[:-1] + drawn.shape[-1:])
+        return one

@@ -5,8 +5,10 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import NamedTuple
 
+import torch
 from torch import Tensor
 
+from model_core.transfer import on_host
 from model_core.upm import lattice
 from model_core.upm.base import Starts, Stats
 from model_core.upm.learned import Learned
@@ -33,12 +35,16 @@ class Alpaca(Learned, Regression):
 
     prior_mean: (n, y). prior_cov: (n, n). The noise has the known variances `noise_variance` (y,),
     or, beyond the paper, a `noise_prior`. All answers are in the units of the labels.
+
+    partial: whether some outputs of a label may be missing, as in the training of a fleet. `P` then
+    differs by output, which only `every_start` knows of.
     """
 
     prior_mean: Tensor
     prior_cov: Tensor
     noise_variance: Tensor | None = None
     noise_prior: NoisePrior | None = None
+    partial: bool = False
     kind: str = "alpaca"
 
     def __post_init__(self) -> None:
@@ -58,14 +64,44 @@ class Alpaca(Learned, Regression):
     def every_start(
         self, prior: Stats, phi: Tensor | None, y: Tensor, weight: Tensor, longest: int | None
     ) -> Starts:
-        """By lattice steps of both ends of a window: `O(T^2 n)`."""
+        """By lattice steps of both ends of a window: `O(T^2 n)`, times outputs where one lacks."""
         label = (y - self.y_offset) / self.y_scale
-        mean, cov = prior.mean.squeeze(1), prior.cov.squeeze(1)
-        found = lattice.predict(mean, cov, self.required(phi), label, weight, longest)
+        known = ~torch.isnan(label)
+        label = torch.where(known, label, 0.0)
+        weight = weight.unsqueeze(-1)
+        mean, cov, phi = prior.mean.squeeze(1), prior.cov.squeeze(1), self.required(phi)
+        # On a device not even a look at whether one lacks is worth the wait.
+        if self.partial and not (on_host(known) and bool(known.all())):
+            weight = weight * known
+            found = _by_output(mean, cov, phi, label, weight, longest)
+        else:
+            found = lattice.predict(mean, cov, phi, label, weight.squeeze(-1), longest)
+            found = found._replace(spread=found.spread.unsqueeze(-1))
         stats = prior
         if self.noise_prior is not None:
-            absorbed = weight.unsqueeze(1).expand_as(found.spread).triu()
-            squares = absorbed.unsqueeze(-1) * found.residual.square()
-            stats = noise_before(prior, absorbed, squares / found.spread.unsqueeze(-1))
+            past = found.spread.new_ones(y.shape[1], y.shape[1]).triu().unsqueeze(-1)
+            absorbed = weight.unsqueeze(1) * past
+            squares = absorbed * found.residual.square()
+            stats = noise_before(prior, absorbed, squares / found.spread)
         each = self._components(label.unsqueeze(1) - found.residual, found.spread, stats)
-        return Starts(each.joint_log_density(y.unsqueeze(1)))
+        density = each.log_density(torch.where(known, y, 0.0).unsqueeze(1))
+        return Starts(density.masked_fill(~known.unsqueeze(1), 0.0).sum(-1))
+
+
+def _by_output(
+    mean: Tensor, cov: Tensor, phi: Tensor, y: Tensor, weight: Tensor, longest: int | None
+) -> lattice.Predicted:
+    """`lattice.predict` with weights (B, T, y), and spreads (B, T, T, y), by output."""
+    batch, outputs = len(y), y.shape[-1]
+    found = lattice.predict(
+        mean.mT.flatten(0, 1).unsqueeze(-1),
+        cov.repeat_interleave(outputs, 0),
+        phi.repeat_interleave(outputs, 0),
+        y.mT.flatten(0, 1).unsqueeze(-1),
+        weight.mT.flatten(0, 1),
+        longest,
+    )
+    residual, spread = (
+        each.reshape(batch, outputs, *each.shape[1:3]).movedim(1, -1) for each in found
+    )
+    return lattice.Predicted(residual, spread)

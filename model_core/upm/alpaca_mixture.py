@@ -136,7 +136,7 @@ class AlpacaMixture(Learned):
             folded.mean, folded.cov, rows, label.unsqueeze(1), share.flatten(1).unsqueeze(-1)
         )
         location, spread, error, mean, cov = (
-            each.reshape(-1, *types, *each.shape[2:]) for each in read
+            each.reshape(len(y), *types, *each.shape[2:]) for each in read
         )
         each = self._each(location.squeeze(-2), spread.squeeze(-1), stats)
         density = each.joint_log_density(y[:, None, None])
@@ -171,8 +171,8 @@ class AlpacaMixture(Learned):
             noise = None
             variance = self.noise_variance.repeat(len(y), 1)[:, None, None]
         else:
-            share = absorbed.unsqueeze(1).expand_as(found.spread).triu()
-            squares = share.unsqueeze(-1) * found.residual.square() / found.spread.unsqueeze(-1)
+            share = absorbed.unsqueeze(1).expand_as(found.spread).triu().unsqueeze(-1)
+            squares = share * found.residual.square() / found.spread.unsqueeze(-1)
             alone = NoisyStats(*(part.unsqueeze(1) for part in first[1:]))
             noise = noise_before(alone, share, squares)
             variance = noise.beta / noise.alpha
@@ -183,7 +183,7 @@ class AlpacaMixture(Learned):
             None if noise is None else noise.alpha,
         )
         density = each.joint_log_density(repeated(y).unsqueeze(1))
-        density = density.reshape(-1, size, *density.shape[1:])
+        density = density.reshape(len(y), size, *density.shape[1:])
         # Of each type (B, M, s, t), beside the best one, so that sums of many stay exact.
         lead = density - density.detach().amax(1, keepdim=True)
         told = (weight[:, None, None] * lead).triu()

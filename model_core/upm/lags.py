@@ -22,7 +22,10 @@ def begin(location: Tensor, scale: Tensor, order: int) -> Tensor:
 
 
 def advance(context: Tensor, y: Tensor, labelled: Tensor) -> Tensor:
-    """Context one observation later; y: (B, d), anything where not `labelled` (B,)."""
+    """Context one observation later; y: (B, d), anything where not `labelled`.
+
+    labelled: (B,), or (B, d) by output.
+    """
     time, location, scale, recent, lags = _parts(context, y.shape[-1])
     if lags.shape[-1]:
         recent, lags = push(recent, lags, in_units(y, location, scale), labelled)
@@ -39,7 +42,7 @@ def push(recent: Tensor, lags: Tensor, value: Tensor, known: Tensor) -> tuple[Te
     """Take in a label; all in scales of the stream.
 
     recent: (B, 2 d) the two last labels, the latest first. lags: (B, p d) the features, the latest
-    first. value: (B, d). known: (B,); where it is not, the latest lag stands in for it.
+    first. value: (B, d). known: (B,) or (B, d); where it is not, the latest lag stands in for it.
 
     A lag follows its label no farther than `REACH` beyond the two before it. A single outlier,
     which no hypothesis learns from, would else be a lever on the forecast of the next label; a jump
@@ -47,9 +50,9 @@ def push(recent: Tensor, lags: Tensor, value: Tensor, known: Tensor) -> tuple[Te
     """
     one, two = recent.chunk(2, -1)
     low, high = torch.minimum(one, two) - REACH, torch.maximum(one, two) + REACH
-    there, d = known.unsqueeze(-1), value.shape[-1]
-    latest = torch.where(there, torch.maximum(low, torch.minimum(high, value)), lags[:, :d])
-    recent = torch.where(there, torch.cat((value, one), -1), recent)
+    known, d = known.reshape(len(known), -1), value.shape[-1]
+    latest = torch.where(known, torch.maximum(low, torch.minimum(high, value)), lags[:, :d])
+    recent = torch.cat((torch.where(known, value, one), torch.where(known, one, two)), -1)
     return recent, torch.cat((latest, lags[:, :-d]), -1)
 
 

@@ -47,8 +47,10 @@ class Learned(UnderlyingModel):
         return memory.begin(offset, each, self.lags)
 
     def remember(self, context: Tensor, y: Tensor, labelled: Tensor) -> Tensor:
-        """Labels before, one later; an outlier does not count in full."""
-        return context if self.lags == 0 else memory.advance(context, y, labelled)
+        """Labels before, one later; an outlier does not count in full, nor a missing output."""
+        if self.lags == 0:
+            return context
+        return memory.advance(context, y, labelled.unsqueeze(-1) & ~torch.isnan(y))
 
     def encode(self, x: Tensor | None, context: Tensor) -> Tensor:
         """Features (B, n) of inputs (B, x_dim), or None where that is 0, in a context."""

@@ -98,10 +98,11 @@ def _factor(root: Tensor, gram: Tensor) -> Tensor:
 def noise_before(stats: NoisyStats, weight: Tensor, squares: Tensor) -> NoisyStats:
     """Statistics whose alpha and beta (B, S, c, y) are those before each of `c` rows.
 
-    weight: (B, S, c) with which rows were absorbed. squares: (B, S, c, y) of whitened residuals.
+    weight: (B, S, c, 1 or y) with which rows were absorbed. squares: (B, S, c, y) of whitened
+    residuals.
     """
     # What the rows before it said, not it itself.
-    count = (weight.cumsum(-1) - weight).unsqueeze(-1)
+    count = weight.cumsum(-2) - weight
     total = squares.cumsum(-2) - squares
     return stats._replace(
         alpha=stats.alpha.unsqueeze(-2) + 0.5 * count, beta=stats.beta.unsqueeze(-2) + 0.5 * total
@@ -162,7 +163,7 @@ class Regression(UnderlyingModel):
         features, stats = self.design(stats, rows, nothing)
         location = _fit(features, stats.mean).squeeze(-2)
         spread = 1 + (_project(features, stats.cov) * features).sum((-2, -1))
-        return self._components(location, spread, stats)
+        return self._components(location, spread.unsqueeze(-1), stats)
 
     def outlier(self, prior: Stats, phi: Tensor | None) -> Normal | StudentT:
         """The prior predictive with ten times its squared scale."""
@@ -188,8 +189,8 @@ class Regression(UnderlyingModel):
         """
         found, after = self._absorb(stats, self.required(phi), y, weight)
         if self.noise_variance is None:
-            stats = noise_before(stats, weight, found.whitened.square())
-        return self._components(found.location, found.spread, stats), after
+            stats = noise_before(stats, weight.unsqueeze(-1), found.whitened.square())
+        return self._components(found.location, found.spread.unsqueeze(-1), stats), after
 
     def means(self, stats: Stats, phi: Tensor) -> Tensor:
         """Posterior means `K' phi` (B, S, A, y) of the function at inputs phi (B, A, m)."""
@@ -234,10 +235,10 @@ class Regression(UnderlyingModel):
         return found, stats
 
     def _components(self, location: Tensor, spread: Tensor, stats: Stats) -> Normal | StudentT:
-        """Predictives in the units of the labels; location: (..., y), spread: (...)."""
+        """Predictives in the units of the labels; location: (..., y), spread: (..., 1 or y)."""
         known = self.noise_variance
         noise = stats.beta / stats.alpha if known is None else known
-        scale = (spread.unsqueeze(-1) * noise).sqrt() * self.y_scale
+        scale = (spread * noise).sqrt() * self.y_scale
         location = location * self.y_scale + self.y_offset
         if known is None:
             return StudentT((2 * stats.alpha).expand_as(location), location, scale)

@@ -35,3 +35,17 @@ def test_outputs_do_not_mix_and_agree_with_the_reference():
     for t, expected in enumerate(lags_of(y.numpy(), known.numpy(), 3)):
         assert lags.reshape(3, 2).tolist() == [each.tolist() for each in expected]
         recent, lags = push(recent, lags, y[t : t + 1], known[t : t + 1])
+
+
+def test_an_output_that_lacks_is_stood_in_for_alone():
+    generator = torch.Generator().manual_seed(1)
+    y = 4 * torch.randn(30, 2, generator=generator, dtype=torch.float64)
+    known = torch.rand(30, 2, generator=generator) > 0.3
+    recent, lags = y.new_zeros(1, 4), y.new_zeros(1, 6)
+    alone = [(y.new_zeros(1, 2), y.new_zeros(1, 3)) for _ in range(2)]
+    filled = y.masked_fill(~known, torch.nan)
+    for t in range(30):
+        at = slice(t, t + 1)
+        recent, lags = push(recent, lags, filled[at], known[at])
+        alone = [push(*each, y[at, o : o + 1], known[at, o]) for o, each in enumerate(alone)]
+        assert torch.equal(lags, torch.stack([each for _, each in alone], -1).flatten(1))

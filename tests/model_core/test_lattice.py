@@ -160,6 +160,49 @@ def test_windows_of_a_batch_do_not_meet():
     assert torch.equal(whole.spread[1:], alone.spread)
 
 
+@pytest.mark.parametrize("longest", [None, 4])
+@pytest.mark.parametrize("name", ["alpaca-2", "alpaca-unknown-2"])
+def test_an_output_that_lacks_takes_nothing_from_the_others(name, longest):
+    """As two regressions on the same features, each with the labels that it has."""
+    case = BY_NAME[name]
+    data, prior = sequences(case, 25), case.prior(2)
+    gone = tensor(irregular(2, 25, 2, seed=9)) > 0.5
+    y = data.y.masked_fill(gone, torch.nan)
+    assert (gone.any(-1) & ~gone.all(-1)).any()
+    assert gone.all(-1).any()
+    mean = case.model.prior_mean.clone().requires_grad_()
+    model = dataclasses.replace(case.model, prior_mean=mean, partial=True)
+    prior = moca.make_prior(model, prior.location, torch.ones_like(prior.location))
+    found = seg.segment_matrix(model, prior, data._replace(y=y), None, longest)
+    assert torch.equal(found.labelled, ~gone.all(-1))
+    expected = 0.0
+    for o in range(2):
+        at, own = slice(o, o + 1), {}
+        for name in ("y_offset", "y_scale", "noise_variance"):
+            value = getattr(model, name)
+            own[name] = None if value is None else value[at]
+        if model.noise_prior is not None:
+            own["noise_prior"] = NoisePrior(*(each[at] for each in model.noise_prior))
+        alone = dataclasses.replace(model, prior_mean=mean[:, at], partial=False, **own)
+        start = moca.make_prior(alone, *(torch.ones(2, 1).double(),) * 2)
+        matrix = seg.segment_matrix(alone, start, data._replace(y=y[..., at]), None, longest)
+        expected = expected + matrix.label
+    close(found.label, expected)
+    (ours,), (theirs,) = (
+        torch.autograd.grad(each[each > -torch.inf].sum(), mean) for each in (found.label, expected)
+    )
+    close(ours, theirs)
+
+
+def test_of_whole_labels_nothing_depends_on_whether_some_could_lack():
+    case = BY_NAME["alpaca-unknown-2"]
+    data, prior = sequences(case, 25, GAPS), case.prior(2)
+    model = dataclasses.replace(case.model, partial=True)
+    found, expected = (seg.segment_matrix(each, prior, data) for each in (model, case.model))
+    assert torch.equal(found.label, expected.label)
+    assert torch.equal(found.labelled, expected.labelled)
+
+
 def wide(scale, noise):
     """A model of 32 features, as large as trained ones, whose prior has the given scale."""
     n, one, parts = 32, tensor([1.0]), {"noise_variance": tensor([0.05])}

@@ -103,6 +103,15 @@ Changepoint = Annotated[
         rich_help_panel=OWN,
     ),
 ]
+Interval = Annotated[
+    float | None,
+    typer.Option(
+        help="Time in one unit of the hazard, as the streams' setting: seconds, or for a time "
+        "column of plain numbers their unit. Gaps are then as long as the column says.",
+        show_default="every row is one unit after the last",
+        rich_help_panel=OWN,
+    ),
+]
 By = Annotated[
     str | None,
     typer.Option(
@@ -133,6 +142,7 @@ def train(
     stream: Stream = None,
     time: Time = None,
     changepoint: Changepoint = None,
+    interval: Interval = None,
     by: By = None,
     name: Name = None,
     preset: Annotated[str, typer.Option(help="quick, or paper: as published.")] = "quick",
@@ -184,7 +194,7 @@ def train(
     from training.experiments.catalogue import Place
     from training.experiments.jobs import Axes, Wanted
 
-    own = _own(model, length, lags, _names(y), _names(x), stream, time, changepoint, by)
+    own = _own(model, length, lags, _names(y), _names(x), stream, time, changepoint, interval, by)
     _check(experiment, data, ablation, own, hazard or [])
     try:
         common: dict[str, Any] = jobs.overrides(config, setting or [])
@@ -209,7 +219,7 @@ def _own(
     *columns: Any,
 ) -> dict[str, Any]:
     """Settings that only own data have, as far as their options were used."""
-    names = ("y", "x", "stream", "time", "changepoint", "by")
+    names = ("y", "x", "stream", "time", "changepoint", "interval", "by")
     sections: dict[str, dict[str, Any]] = {
         "model": {"kind": model, "lags": lags},
         "optimiser": {"length": length},
@@ -250,11 +260,12 @@ def _train_own(
     axes: Axes,
 ) -> None:
     from training.config import merged
+    from training.evaluation.lead import Lead
     from training.experiments.jobs import train_own
 
     initial = {"data": {"path": str(data)}, "model": {"hazard": hazards[0]} if hazards else {}}
     settings = merged(common, own, initial)
-    for run in train_own(wanted, settings, axes, _warn):
+    for run in train_own(wanted, settings, axes, _warn, Lead):
         typer.echo(str(run.folder))
 
 

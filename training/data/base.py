@@ -7,30 +7,48 @@ from typing import NamedTuple, Protocol
 import torch
 from torch import Tensor
 
+from model_core import transfer
+
 
 class Batch(NamedTuple):
     """Windows of `T` observations from `B` places.
 
     x: (B, T, x_dim), or None for a model of labels alone. y: (B, T, y_dim), nan where a label is
     missing; class indices have y_dim 1. switch: (B, T) whether a regime starts at each observation,
-    None if unknown; only oracles and supervision read it.
+    None if unknown; only oracles and supervision read it. elapsed: (B, T) time since the
+    observation before, in units of the hazard, None for 1; that of the first is not read.
     """
 
     x: Tensor | None
     y: Tensor
     switch: Tensor | None = None
+    elapsed: Tensor | None = None
 
     def to(self, device: torch.device | str, dtype: torch.dtype) -> Batch:
-        """The windows on another device."""
-        x = None if self.x is None else self.x.to(device, dtype)
-        switch = None if self.switch is None else self.switch.to(device)
-        return Batch(x, self.y.to(device, dtype), switch)
+        """The windows on another device; the host does not wait for the copies."""
+        # Numbers are rounded here: a copy to a GPU that rounds them too is waited for.
+        x, y, elapsed = (
+            None if each is None else transfer.to_device(each.to(dtype), device)
+            for each in (self.x, self.y, self.elapsed)
+        )
+        assert y is not None
+        switch = None if self.switch is None else transfer.to_device(self.switch, device)
+        return Batch(x, y, switch, elapsed)
 
-    def part(self, at: slice) -> Batch:
+    def part(self, at: slice | Tensor) -> Batch:
         """Some of the windows."""
-        x = None if self.x is None else self.x[at]
-        switch = None if self.switch is None else self.switch[at]
-        return Batch(x, self.y[at], switch)
+        x, switch, elapsed = (
+            None if each is None else each[at] for each in (self.x, self.switch, self.elapsed)
+        )
+        return Batch(x, self.y[at], switch, elapsed)
+
+    def cut(self, start: int, stop: int) -> Batch:
+        """Observations [start, stop) of every window."""
+        x, switch, elapsed = (
+            None if each is None else each[:, start:stop]
+            for each in (self.x, self.switch, self.elapsed)
+        )
+        return Batch(x, self.y[:, start:stop], switch, elapsed)
 
 
 class Source(Protocol):

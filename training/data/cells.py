@@ -54,17 +54,17 @@ def missing(cell: Any) -> bool:
     return isinstance(cell, str) and cell.strip().lower() in MISSING
 
 
-def number(table: Table, row: int, name: str) -> float | None:
+NUMBERS = "--y and --x name the columns to train on"
+
+
+def number(table: Table, row: int, name: str, advice: str = NUMBERS) -> float | None:
     """Value of a cell, None when it is missing; BadData if it is text or not finite."""
     cell = table.columns[name][row]
     if missing(cell):
         return None
     value = plain_number(cell)
     if value is None:
-        raise BadData(
-            f"{table.where(row, name)}: {str(cell)!r} is not a number; --y and --x name the "
-            "columns to train on"
-        )
+        raise BadData(f"{table.where(row, name)}: {str(cell)!r} is not a number; {advice}")
     if not math.isfinite(value):
         raise BadData(f"{table.where(row, name)}: {str(cell)!r} is not finite")
     return value
@@ -78,8 +78,15 @@ def plain_number(cell: Any) -> float | None:
         return None
 
 
-def times(table: Table, name: str) -> list[float]:
-    """Order of the rows: the numbers of a column, or microseconds since 1970 of its dates.
+class Times(NamedTuple):
+    """A time column: what orders its rows, exactly; and how much of that is a second, or one."""
+
+    order: list[float]
+    unit: float
+
+
+def times(table: Table, name: str) -> Times:
+    """The numbers of a column, or microseconds since 1970 of its dates.
 
     BadData for a cell that is missing or neither, in a column that is not all numbers.
     """
@@ -88,7 +95,7 @@ def times(table: Table, name: str) -> list[float]:
         if missing(cell):
             raise BadData(f"{table.where(row, name)}: empty; a time cannot be missing")
     if all(_exact(cell) is not None for cell in cells):
-        return [value for cell in cells if (value := _exact(cell)) is not None]
+        return Times([value for cell in cells if (value := _exact(cell)) is not None], 1.0)
     moments: list[float] = []
     for row, cell in enumerate(cells):
         moment = _moment(cell)
@@ -98,7 +105,7 @@ def times(table: Table, name: str) -> list[float]:
                 "(RFC 3339, a date, a year, or a number)"
             )
         moments.append((moment - EPOCH) // timedelta(microseconds=1))
-    return moments
+    return Times(moments, 1e6)
 
 
 def _exact(cell: Any) -> float | None:

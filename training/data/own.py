@@ -35,6 +35,12 @@ class Source(Section):
     stream: str | None = None
     time: str | None = None
     changepoint: str | None = None
+    interval: float | None = Field(
+        default=None,
+        gt=0,
+        allow_inf_nan=False,
+        description="Time in one unit of the hazard, as the setting of streams: seconds.",
+    )
     by: Literal["time", "stream"] = "time"
     train: float = Field(default=0.7, gt=0, lt=1)
     validation: float = Field(default=0.15, gt=0, lt=1)
@@ -43,15 +49,16 @@ class Source(Section):
 class Opened(NamedTuple):
     """A user's data as a run reads them.
 
-    test: the test series, or the later parts of all series, unwindowed. scaling: to mean 0 and
-    standard deviation 1 over the training part; none of labels in units of each stream. left_out:
-    parts shorter than a window.
+    validation, test: the series of these, or the parts of all series, unwindowed. scaling: to mean
+    0 and standard deviation 1 over the training part; none of labels in units of each stream.
+    short: lines about series shorter than a window.
     """
 
     splits: Splits
+    validation: list[Series]
     test: list[Series]
     scaling: Scaling
-    left_out: list[str]
+    short: list[str]
 
 
 def opened(config: Config) -> Opened:
@@ -120,6 +127,7 @@ def read(source: Source, config: Config) -> list[Series]:
         stream=source.stream,
         time=source.time,
         changepoint=source.changepoint,
+        interval=source.interval,
         classes=has_classes(config),
         partial=config.model.kind == "fleet",
     )
@@ -137,13 +145,15 @@ def split(source: Source, series: list[Series], config: Config) -> Opened:
         )
     shares = {"train": source.train, "validation": source.validation}
     try:
-        splits, left_out = tables.split(
+        splits, short = tables.split(
             series, config.optimiser.length, before=units, by=source.by, classes=classes, **shares
         )
     except (BadData, ValueError) as error:
         raise BadData(f"{source.path}: {error}") from error
     first = tables.part(series, 0.0, source.train, source.by)
-    last = tables.part(series, source.train + source.validation, 1.0, source.by)
+    end = source.train + source.validation
+    middle = tables.part(series, source.train, end, source.by)
+    last = tables.part(series, end, 1.0, source.by)
     found = scaling(first, classes=classes)
     if units:
         _check_squares(source.path, series)
@@ -151,7 +161,7 @@ def split(source: Source, series: list[Series], config: Config) -> Opened:
         splits = splits._replace(train=train, validation=validation, test=test)
         none = Scaling.none(splits.x_dim, splits.y_dim)
         found = found._replace(y_offset=none.y_offset, y_scale=none.y_scale)
-    return Opened(splits, last, found, left_out)
+    return Opened(splits, middle, last, found, short)
 
 
 def _check_squares(path: Path, series: Sequence[Series]) -> None:

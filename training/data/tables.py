@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import Any, Literal, NamedTuple
 
 import torch
+from torch import Tensor
 
 from training.data.base import Splits
 from training.data.cells import PARQUET, Table, listed, missing, number, plain_number, read_table
@@ -27,6 +28,7 @@ from training.errors import BadData
 TIME_NAMES = ("time", "timestamp", "datetime", "date", "year")
 SUFFIXES = PARQUET | {".csv", ".tsv"}
 MAX_CLASSES = 1000  # as in the service
+LISTED = 10  # streams named in a message
 
 
 class Columns(NamedTuple):
@@ -55,15 +57,17 @@ def read(
     stream: str | None = None,
     time: str | None = None,
     changepoint: str | None = None,
+    interval: float | None = None,
     classes: bool = False,
     partial: bool = False,
 ) -> list[Series]:
     """Series (float64) of a file, or of all `.csv`, `.tsv`, `.parquet` and `.pq` in a folder.
 
-    `classes`: labels are class indices. partial: whether some labels of a row may be empty. An
-    empty label is a missing one (nan). BadData names file, row and column of unusable content: a
-    missing column, text or an infinity among numbers, an empty input or time, a time twice in a
-    series, a label that is not a class, or a column without any.
+    `interval`: time in one unit of the hazard, in seconds, or of numbers in their unit; None: each
+    observation is one. `classes`: labels are class indices. partial: whether some labels of a row
+    may be empty. An empty label is a missing one (nan). BadData names file, row and column of
+    unusable content: a missing column, text or an infinity among numbers, an empty input or time, a
+    time twice in a series, a label that is not a class, or a column without any.
     """
     wanted = _Wanted(y, x, stream, time, changepoint)
     by_name: dict[str, tuple[Path, Series]] = {}
@@ -77,7 +81,9 @@ def read(
                 f"{file} has labels {columns.y} and inputs {columns.x}, "
                 f"{first[0]} {first[1].y} and {first[1].x}"
             )
-        for one in _series(table, columns, classes, partial):
+        if interval is not None and columns.time is None:
+            raise BadData(f"{file} has no time column for --interval; name it with --time")
+        for one in _series(table, columns, interval, classes, partial):
             if one.name in by_name:
                 raise BadData(f"stream {one.name!r} is in {by_name[one.name][0]} and in {file}")
             by_name[one.name] = (file, one)
@@ -97,12 +103,13 @@ def split(
     by: Literal["time", "stream"] = "time",
     classes: bool = False,
 ) -> tuple[Splits, list[str]]:
-    """Split the series in windows of `length`; also returns which parts are too short.
+    """Split the series in windows of `length`; also returns what of it was too short, in lines.
 
     By time, the first share `train` of every series is for training, the next `validation`, the
     rest the test; by stream, the first of the series, the next, the rest, each whole. Training
     windows are random, those of validation and test disjoint and consecutive. Each has `before`
-    more observations, its first. BadData if one of the three has no window.
+    more observations, its first. What is shorter than a window, but longer than `before`, is one,
+    padded with missing labels. BadData if one of the three has no window.
     """
     if length < 1 or not (train > 0 and validation > 0 and train + validation < 1):
         raise ValueError(
@@ -116,25 +123,26 @@ def split(
             ("training", "validation", "test"), shares[:-1], shares[1:], strict=True
         )
     }
-    left_out = [
-        line for name, part in parts.items() for line in _short(name, part, length, before, by)
-    ]
+    lines: list[str] = []
+    fitted = {}
     for name, some in parts.items():
-        if not any(bool((~one.y.isnan()).all(-1).any()) for one in some):
+        lines += _short(name, some, length, before, by)
+        fitted[name] = [one.padded(before + length) for one in some if len(one.y) > before]
+        if not any(bool((~one.y[before:].isnan()).any()) for one in fitted[name]):
             raise BadData(
-                f"no row for {name} by {by} has all of its labels, and training learns from such "
-                "rows; name fewer with --y, or change the shares"
+                f"no row for {name} by {by} has a label; name other columns with --y, or change "
+                "the shares"
             )
     first = series[0]
     splits = Splits(
-        Windows(parts["training"]),
-        consecutive(parts["validation"], before + length),
-        consecutive(parts["test"], before + length),
+        Windows(fitted["training"]),
+        consecutive(fitted["validation"], before + length),
+        consecutive(fitted["test"], before + length),
         x_dim=0 if first.x is None else first.x.shape[1],
         y_dim=first.y.shape[1],
         classes=1 + int(max(one.y.nan_to_num(0).max() for one in series)) if classes else 0,
     )
-    return splits, left_out
+    return splits, lines
 
 
 def part(series: Sequence[Series], low: float, high: float, by: str) -> list[Series]:
@@ -145,20 +153,26 @@ def part(series: Sequence[Series], low: float, high: float, by: str) -> list[Ser
 
 
 def _short(name: str, parts: Sequence[Series], length: int, before: int, by: str) -> list[str]:
-    """Messages about series too short for a window; BadData if all of them are."""
-    least = str(length)
-    if before:
-        least = f"{before + length}: {length} and the {before} before them"
+    """Messages about series too short for a window, or for anything; BadData if all are."""
+    why = "" if not before else f", more than the {before} that give a stream its units are needed"
     lines = [
-        f"stream {one.name!r}: {len(one.y)} observations for {name}, fewer than {least}"
+        f"stream {one.name!r}: {len(one.y)} observations for {name}{why}"
         for one in parts
-        if len(one.y) < before + length
+        if len(one.y) <= before
     ]
     if len(lines) == len(parts):
-        more = "" if len(lines) <= 10 else f"; and {len(lines) - 10} more"
+        more = "" if len(lines) <= LISTED else f"; and {len(lines) - LISTED} more"
         raise BadData(
-            f"no window of {before + length} observations for {name} by {by}: "
-            + ("; ".join(lines[:10]) + more if lines else "there is no stream left for it")
+            f"no window for {name} by {by}: "
+            + ("; ".join(lines[:LISTED]) + more if lines else "there is no stream left for it")
+        )
+    padded = [one.name for one in parts if before < len(one.y) < before + length]
+    lines = [f"left out: {line}" for line in lines]
+    if padded:
+        more = "" if len(padded) <= LISTED else f" and {len(padded) - LISTED} more"
+        lines.append(
+            f"shorter than a window of {before + length}, padded with missing labels: "
+            f"{len(padded)} of {len(parts)} streams for {name}, {listed(padded[:LISTED])}{more}"
         )
     return lines
 
@@ -221,13 +235,18 @@ def _find_labels(table: Table, taken: set[str]) -> list[str]:
     )
 
 
-def _series(table: Table, columns: Columns, classes: bool, partial: bool) -> list[Series]:
+def _series(
+    table: Table, columns: Columns, interval: float | None, classes: bool, partial: bool
+) -> list[Series]:
     rows: dict[str, list[int]] = {}
     for row in range(table.rows):
         rows.setdefault(_stream(table, columns.stream, row), []).append(row)
+    elapsed: dict[str, Tensor] = {}
     if columns.time is not None:
-        when = read_times(table, columns.time)
+        when, unit = read_times(table, columns.time)
         rows = {name: _ordered(table, columns, when, of) for name, of in rows.items()}
+        if interval is not None:
+            elapsed = {name: _elapsed(when, of, unit * interval) for name, of in rows.items()}
     y = [_label(table, row, columns.y, classes, partial) for row in range(table.rows)]
     x = [[_input(table, row, name) for name in columns.x] for row in range(table.rows)]
     switch = None
@@ -239,6 +258,7 @@ def _series(table: Table, columns: Columns, classes: bool, partial: bool) -> lis
             torch.tensor([y[row] for row in of], dtype=torch.float64),
             torch.tensor([switch[row] for row in of]) if switch is not None else None,
             name,
+            elapsed.get(name),
         )
         for name, of in rows.items()
     ]
@@ -266,8 +286,17 @@ def _ordered(table: Table, columns: Columns, when: list[float], rows: list[int])
     return ordered
 
 
+def _elapsed(when: list[float], rows: list[int], unit: float) -> Tensor:
+    """Time (N,) since the row before, 1 of the first."""
+    # Differences first: those of nanoseconds since 1970 are exact.
+    steps = [when[row] - when[before] for before, row in zip(rows[:-1], rows[1:], strict=True)]
+    return torch.tensor([1.0, *(step / unit for step in steps)], dtype=torch.float64)
+
+
 def _input(table: Table, row: int, name: str) -> float:
-    value = number(table, row, name)
+    value = number(
+        table, row, name, "for an input, give a column of 0 and 1 for each of its values"
+    )
     if value is None:
         raise BadData(f"{table.where(row, name)}: empty; an input cannot be missing")
     return value
@@ -308,11 +337,6 @@ def _check_labels(
         rest = ",".join(name for name in names if name not in empty)
         raise BadData(
             f"{path}: column {empty[0]!r} is empty in every row; leave it out: --y {rest}"
-        )
-    if bool(gaps.any(-1).all()):
-        raise BadData(
-            f"{path}: no row has all of its {len(names)} labels, and training learns from such "
-            "rows; name fewer with --y, or align the times of the columns"
         )
     if classes and labels.shape[1] > 1:
         raise BadData(f"{path}: a class is one column, got {labels.shape[1]}")

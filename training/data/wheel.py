@@ -131,7 +131,6 @@ def splits(hazard: float, seed: int) -> Splits:
 
 def _series(stream: Batch, name: str) -> Series:
     """The one stream of a batch."""
-    x, y, switch = stream
-    assert x is not None
-    assert switch is not None
-    return Series(x[0], y[0], switch[0], name)
+    assert stream.x is not None
+    assert stream.switch is not None
+    return Series(stream.x[0], stream.y[0], stream.switch[0], name)

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from typing import NamedTuple
 
 import torch
 from torch import Tensor
+from torch.nn.functional import pad
 
 from model_core.upm.robust_averaged import RobustAveraged
 from model_core.warmup import estimate
@@ -14,25 +16,41 @@ from training.data.base import Batch, Source
 from training.errors import BadData
 
 FARTHEST = 1e3  # a window whose warm-up hardly varies would be all that is learned from
+FEWEST = 5  # labels of a warm-up that give an output its units
 
 
 class Series(NamedTuple):
     """One unsegmented series of N observations.
 
     x: (N, x_dim), or None without inputs. y: (N, y_dim), nan where a label is missing.
-    switch: (N,) bool whether a regime starts at each observation, None if unknown.
+    switch: (N,) bool whether a regime starts at each observation, None if unknown. elapsed: (N,)
+    time since the observation before, in units of the hazard, None for 1; the first is not read.
     """
 
     x: Tensor | None
     y: Tensor
     switch: Tensor | None
     name: str
+    elapsed: Tensor | None = None
 
     def part(self, start: int, stop: int) -> Series:
         """Observations [start, stop), under the same name."""
-        x = None if self.x is None else self.x[start:stop]
-        switch = None if self.switch is None else self.switch[start:stop]
-        return Series(x, self.y[start:stop], switch, self.name)
+        x, switch, elapsed = (
+            None if each is None else each[start:stop]
+            for each in (self.x, self.switch, self.elapsed)
+        )
+        return Series(x, self.y[start:stop], switch, self.name, elapsed)
+
+    def padded(self, length: int) -> Series:
+        """With observations without a label at the end, up to a length."""
+        more = length - len(self.y)
+        if more <= 0:
+            return self
+        y = pad(self.y, (0, 0, 0, more), value=math.nan)
+        x = None if self.x is None else torch.cat((self.x, self.x[-1:].expand(more, -1)))
+        switch = None if self.switch is None else pad(self.switch, (0, more))
+        elapsed = None if self.elapsed is None else pad(self.elapsed, (0, more), value=1.0)
+        return Series(x, y, switch, self.name, elapsed)
 
 
 class Windows:
@@ -89,15 +107,14 @@ class Fixed:
             chosen = torch.arange(number)
         else:
             chosen = torch.randperm(number, generator=generator)[:count]
-        x = None if self.held.x is None else self.held.x[chosen, :length]
-        switch = None if self.held.switch is None else self.held.switch[chosen, :length]
-        return Batch(x, self.held.y[chosen, :length], switch)
+        return self.held.part(chosen).cut(0, length)
 
 
 class InUnits:
     """Windows in units of their own, as streams that have had their warm-up.
 
-    Location and scale of each are those of the `warmup` labels before it.
+    Location and scale of each are those of the `warmup` labels before it. An output of which fewer
+    than `FEWEST` are there has no units, and no labels in such a window.
     """
 
     def __init__(self, source: Source, warmup: int) -> None:
@@ -110,14 +127,16 @@ class InUnits:
         model = RobustAveraged(batch.y.shape[-1])
         y = batch.y.double()
         before, y = y[:, : self._warmup], y[:, self._warmup :]
+        unknown = (~before.isnan()).sum(1, keepdim=True) < min(FEWEST, self._warmup)
         each = [estimate(window.tolist(), model) for window in before]
         location, scale = (torch.tensor(part, dtype=y.dtype) for part in zip(*each, strict=True))
         units = ((y - location.unsqueeze(1)) / scale.unsqueeze(1)).clamp(-FARTHEST, FARTHEST)
-        x = None if batch.x is None else batch.x[:, self._warmup :]
-        switch = None if batch.switch is None else batch.switch[:, self._warmup :].clone()
+        units = units.masked_fill(unknown, math.nan)
+        rest = batch.cut(self._warmup, self._warmup + length)
+        switch = None if rest.switch is None else rest.switch.clone()
         if switch is not None:
             switch[:, 0] = True
-        return Batch(x, units.to(batch.y.dtype), switch)
+        return rest._replace(y=units.to(batch.y.dtype), switch=switch)
 
 
 def consecutive(series: Sequence[Series], length: int) -> Fixed:
@@ -138,22 +157,25 @@ def consecutive(series: Sequence[Series], length: int) -> Fixed:
 def _joined(series: Sequence[Series]) -> Series:
     xs = [one.x for one in series if one.x is not None]
     switches = [one.switch for one in series if one.switch is not None]
+    elapsed = [one.elapsed for one in series if one.elapsed is not None]
     return Series(
         torch.cat(xs) if xs else None,
         torch.cat([one.y for one in series]),
         torch.cat(switches) if len(switches) == len(series) else None,
         "all",
+        torch.cat(elapsed) if len(elapsed) == len(series) else None,
     )
 
 
 def _cut(series: Series, start: Tensor, length: int) -> Batch:
     at = start[:, None] + torch.arange(length)
     x = None if series.x is None else series.x[at]
+    elapsed = None if series.elapsed is None else series.elapsed[at]
     switch = None
     if series.switch is not None:
         switch = series.switch[at]
         switch[:, 0] = True
-    return Batch(x, series.y[at], switch)
+    return Batch(x, series.y[at], switch, elapsed)
 
 
 def _check_alike(series: Sequence[Series]) -> None:

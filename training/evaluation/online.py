@@ -137,7 +137,7 @@ def observed(model: UnderlyingModel, batch: Batch, t: int) -> Inputs:
         y=torch.where(labelled.unsqueeze(-1), y, 0.0),
         labelled=labelled,
         hazard=torch.tensor(table, dtype=torch.float64).expand(len(y), -1),
-        elapsed=ones,
+        elapsed=ones if batch.elapsed is None else batch.elapsed[:, t].double(),
         changepoint=ones * math.nan,
         outlier_rate=ones * model.outlier_rate,
     )

@@ -28,7 +28,7 @@ from model_core.defaults import VECTOR_OUTPUTS, Defaults
 from model_core.filter import Prior
 from model_core.upm.base import UnderlyingModel
 from model_core.upm.builtin import Options, build
-from training.config import OWN
+from training.config import OWN, Config
 from training.data import own
 from training.data.base import Batch, Splits
 from training.data.windows import Series
@@ -102,7 +102,7 @@ def compare(
     series = [one.part(0, most or len(one.y)) for one in _series(run, place)]
     length = run.config.optimiser.length
     model = load(run, splits).served()
-    models = {f"trained {run.config.model.kind}": model, **_untrained(run, splits.classes)}
+    models = {f"trained {run.config.model.kind}": model, **untrained(run.config, splits)}
     scored: dict[str, list[Tensor]] = {}
     for name, method in track(
         models.items(), "filtering", console=console, transient=True, disable=console is None
@@ -111,7 +111,10 @@ def compare(
     values = {name: _blocks(rows, length) for name, rows in scored.items()}
     first = next(iter(values.values()))
     if not len(first):
-        raise BadData(f"no test series has more than {BURN_IN} observations: nothing to score")
+        raise BadData(
+            f"no test series has more than {BURN_IN} observations, and a whole label after them: "
+            "nothing to score"
+        )
     count = sum(int((~s[BURN_IN:].isnan()).sum()) for s in next(iter(scored.values())))
     return BlockScores(values, length, count)
 
@@ -153,15 +156,13 @@ def _series(run: Trained, place: Place) -> list[Series]:
     ]
 
 
-def _untrained(run: Trained, classes: int) -> dict[str, UnderlyingModel]:
-    """Built-in models for such labels; with inputs also the linear one."""
-    if classes:
-        return {"categorical": build("categorical", Options(classes=classes))}
-    progress, _ = run.run.load()
-    x_dim = len(progress.best["x_offset"])
-    y_dim = len(progress.best["y_offset"])
+def untrained(config: Config, splits: Splits) -> dict[str, UnderlyingModel]:
+    """Built-in models for a run's labels; with inputs also the linear one."""
+    if splits.classes:
+        return {"categorical": build("categorical", Options(classes=splits.classes))}
+    x_dim, y_dim = splits.x_dim, splits.y_dim
     models = {name: build(name, Options(y_dim=y_dim)) for name in ("autoregressive", "averaged")}
-    lags = run.config.model.lags
+    lags = config.model.lags
     if lags > 1:
         options = Options(y_dim=y_dim, order=lags)
         models[f"autoregressive, order {lags}"] = build("autoregressive", options)
@@ -177,7 +178,12 @@ def _padded(series: Sequence[Series]) -> Batch:
     """One batch; padding after the end of a series is unlabelled, its scores dropped."""
     y = pad_sequence([one.y for one in series], batch_first=True, padding_value=math.nan)
     inputs = [one.x for one in series if one.x is not None]
-    return Batch(pad_sequence(inputs, batch_first=True) if inputs else None, y)
+    times = [one.elapsed for one in series if one.elapsed is not None]
+    return Batch(
+        pad_sequence(inputs, batch_first=True) if inputs else None,
+        y,
+        elapsed=pad_sequence(times, batch_first=True) if times else None,
+    )
 
 
 def _prior(model: UnderlyingModel, series: Sequence[Series]) -> Prior:

@@ -19,7 +19,7 @@ from training.errors import BadRun
 from training.evaluation import filter_trace
 from training.experiments.jobs import learner
 from training.learners import Classifier, Learner
-from training.meta_training.objective import reveal, start
+from training.meta_training.objective import labelled, reveal, start
 from training.meta_training.runs import Run, finished
 from training.meta_training.validation import measured
 
@@ -140,16 +140,15 @@ def scores(
             classes=splits.classes,
             part=protocol.part,
         )[protocol.metric]
-    value = _mean(each, batch).numpy()
+    value = _mean(each, labelled(best_learner, batch.y)).numpy()
     np.save(file, value)
     return value
 
 
-def _mean(score: Tensor, batch: Batch) -> Tensor:
+def _mean(score: Tensor, known: Tensor) -> Tensor:
     """Mean of each sequence (B,) over labelled observations: a failed score makes it nan."""
-    labelled = ~torch.isnan(batch.y).any(-1)
-    total = torch.where(labelled, score.double(), 0.0).sum(-1)
-    return total / labelled.sum(-1)
+    total = torch.where(known, score.double(), 0.0).sum(-1)
+    return total / known.sum(-1)
 
 
 def _supervision(batch: Batch, tested: Objective) -> Tensor | None:

@@ -21,7 +21,7 @@ from training.errors import BadConfig
 from training.experiments import catalogue, grid
 from training.learners import Learner, build
 from training.learners.base import Scaling
-from training.meta_training.loop import Job
+from training.meta_training.loop import Follow, Job
 from training.meta_training.loop import train as loop
 from training.meta_training.processes import World, world
 from training.meta_training.progress import shown
@@ -61,6 +61,8 @@ class Task(NamedTuple):
 
 # Splits of a run's data, and the scaling of inputs and labels where there is one.
 Source = Callable[[Config], tuple[Splits, Scaling | None]]
+# What follows the training of a run on such data, for its progress bar.
+Following = Callable[[Config, own.Opened], Follow]
 
 
 def overrides(config: Path | None, settings: Sequence[str]) -> Options:
@@ -140,9 +142,13 @@ def train(
 
 
 def train_own(
-    wanted: Wanted, settings: Options, axes: Axes, warn: Callable[[str], None]
+    wanted: Wanted,
+    settings: Options,
+    axes: Axes,
+    warn: Callable[[str], None],
+    following: Following,
 ) -> list[Run]:
-    """Train on `settings["data"]["path"]`; series that are too short are reported to `warn` first.
+    """Train on `settings["data"]["path"]`; what is too short is reported to `warn` first.
 
     Runs are kept in RUNS/data/PRESET/, `wanted.preset` being a name. Raises TrainingError.
     """
@@ -161,9 +167,14 @@ def train_own(
     # The axes do not change the data, but those of an oracle are checked for switches.
     *_, data = [own.split(source, series, task.config) for task in tasks]
     own.check_scaling(data.scaling, tasks[0].config)
-    for line in data.left_out:
-        warn(f"left out: {line}")
-    return fit(wanted, tasks, lambda _: (data.splits, data.scaling))
+    for line in data.short:
+        warn(line)
+    return fit(
+        wanted,
+        tasks,
+        lambda _: (data.splits, data.scaling),
+        lambda config: following(config, data),
+    )
 
 
 def _default_lags(settings: Options, series: Sequence[Series]) -> Options:
@@ -183,13 +194,18 @@ def _default_lags(settings: Options, series: Sequence[Series]) -> Options:
     return {"model": {"lags": LAGS}}
 
 
-def fit(wanted: Wanted, tasks: Sequence[Task], source: Source) -> list[Run]:
+def fit(
+    wanted: Wanted,
+    tasks: Sequence[Task],
+    source: Source,
+    follow: Callable[[Config], Follow] | None = None,
+) -> list[Run]:
     """Train every task that is not done; raises TrainingError."""
     torch.set_num_threads(wanted.threads)
     _check_device(wanted.device)
     with world(wanted.device) as processes, _no_denormals():
         console = Console(quiet=not processes.leads)
-        return [_fit_one(wanted, task, source, processes, console) for task in tasks]
+        return [_fit_one(wanted, task, source, follow, processes, console) for task in tasks]
 
 
 @contextlib.contextmanager
@@ -213,7 +229,14 @@ def _check_device(device: str) -> None:
         raise BadConfig(f"device {device!r} cannot be used: {reason}") from error
 
 
-def _fit_one(wanted: Wanted, task: Task, source: Source, processes: World, console: Console) -> Run:
+def _fit_one(
+    wanted: Wanted,
+    task: Task,
+    source: Source,
+    follow: Callable[[Config], Follow] | None,
+    processes: World,
+    console: Console,
+) -> Run:
     name, config, run = task
     if run.done:
         run.check(config)
@@ -222,7 +245,9 @@ def _fit_one(wanted: Wanted, task: Task, source: Source, processes: World, conso
     if run.begun and not wanted.resume:
         console.print(f"{name}: begun before, starts anew; --resume would go on")
     splits, scaling = source(config)
-    job = Job(config, splits, learner(config, splits, scaling), run, wanted.device)
+    built = learner(config, splits, scaling)
+    following = None if follow is None else follow(config)
+    job = Job(config, splits, built, run, wanted.device, following)
     lock = run.locked() if processes.leads else contextlib.nullcontext()
     with lock, shown(config, run.folder, name, console, leads=processes.leads) as report:
         progress = loop(job, processes, report, resume=wanted.resume)

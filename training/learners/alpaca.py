@@ -68,7 +68,8 @@ class AlpacaLearner(Learner):
             noise_variance=known,
             noise_prior=noise,
             lags=self.lags,
-            hazard=self.hazard.item(),
+            partial=self.partial,
+            hazard=self._hazard_number(),
             **self._scalings(),
         )
 

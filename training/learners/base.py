@@ -9,6 +9,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor, nn
 
+from model_core import transfer
 from model_core.upm.base import UnderlyingModel
 from training.learners.encoders import tensors
 
@@ -35,6 +36,7 @@ class Learner(nn.Module):
     """
 
     kind: str
+    partial = False  # whether it learns from labels of which some outputs are missing
     x_offset: Tensor
     x_scale: Tensor
     y_offset: Tensor
@@ -78,6 +80,14 @@ class Learner(nn.Module):
             "output_scaling": {"offset": scale["y_offset"], "scale": scale["y_scale"]},
         }
         return description, parameters
+
+    def _hazard_number(self) -> float:
+        """Of the model; nan in training on a device, where to read it would have the host wait.
+
+        Training reads `hazard`, which has a gradient.
+        """
+        read = transfer.on_host(self.hazard_logit) or not self.training
+        return self.hazard.item() if read else math.nan
 
     def _scalings(self) -> dict[str, Any]:
         return {name: getattr(self, name) for name in self.scaled}

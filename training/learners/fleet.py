@@ -22,6 +22,7 @@ class FleetLearner(AlpacaLearner):
     """
 
     kind = "fleet"
+    partial = True
 
     def __init__(self, encoder: Encoder, scaling: Scaling, **options: Any) -> None:
         """encoder: with as many linear features as outputs. options: as of `AlpacaLearner`."""

@@ -53,7 +53,7 @@ class LstmLearner(Learner):
             bias_hh=self.lstm.bias_hh,
             decoder=decoder,
             lags=self.lags,
-            hazard=self.hazard.item(),
+            hazard=self._hazard_number(),
             **self._scalings(),
         )
 

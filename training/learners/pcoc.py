@@ -55,7 +55,7 @@ class PcocLearner(Learner):
             dirichlet=self.log_dirichlet.exp(),
             x_offset=self.x_offset,
             x_scale=self.x_scale,
-            hazard=self.hazard.item(),
+            hazard=self._hazard_number(),
         )
 
     def description(self) -> dict[str, Any]:

@@ -12,28 +12,35 @@ import torch
 from torch import Tensor, nn
 from torch.nn.parallel import DistributedDataParallel
 
+from model_core import transfer
 from training.config import Config
 from training.data.base import Batch, Splits
 from training.errors import BadConfig
 from training.learners import Learner
-from training.meta_training.objective import log_scores, reveal
+from training.meta_training.feed import Feed
+from training.meta_training.objective import labelled, log_scores
 from training.meta_training.processes import World
 from training.meta_training.runs import Progress, Run
 from training.meta_training.validation import Validation
 
 MAX_SKIPPED = 100  # total iterations without a finite gradient before training fails
+LOOK_EVERY = 10  # iterations between looks at the numbers of a device, for each of which it idles
 
+# More numbers of a learner after so many seconds of training, wanted at each validation.
+Follow = Callable[[Learner, float], dict[str, float]]
+# Called after each iteration, with the numbers that were looked at, on a CPU always the loss.
 Report = Callable[[Progress, dict[str, float]], None]
 
 
 class Job(NamedTuple):
-    """A run to train."""
+    """A run to train; what `follow` returns is reported and decides nothing."""
 
     config: Config
     splits: Splits
     learner: Learner
     run: Run
     device: str = "cpu"
+    follow: Follow | None = None
 
 
 class Objective(nn.Module):
@@ -47,9 +54,8 @@ class Objective(nn.Module):
     def forward(self, batch: Batch, supervision: Tensor | None) -> tuple[Tensor, Tensor]:
         """Both scalars."""
         score = log_scores(self.learner, batch, self.config, supervision)
-        # By the labels, not the scores: a failed score must spoil the loss, not pass for missing.
-        labelled = ~torch.isnan(batch.y).any(-1)
-        return -torch.where(labelled, score, 0.0).sum(), labelled.sum()
+        known = labelled(self.learner, batch.y)
+        return -torch.where(known, score, 0.0).sum(), known.sum()
 
 
 def train(job: Job, world: World, report: Report, *, resume: bool = False) -> Progress:
@@ -65,38 +71,47 @@ def train(job: Job, world: World, report: Report, *, resume: bool = False) -> Pr
             "optimiser.minutes: processes have clocks that differ; use iterations with several"
         )
     share = world.share(wanted.batch)
+    device = torch.device(job.device)
+    on_host = device.type == "cpu"
     clock = _clock(job.device)
     dtype: torch.dtype = getattr(torch, wanted.dtype)
-    learner = job.learner.to(job.device, dtype)
+    learner = job.learner.to(device, dtype)
     parameters = [value for value in learner.parameters() if value.requires_grad]
-    optimiser = torch.optim.Adam(parameters, lr=wanted.learning_rate)
+    # Fused, the optimiser itself skips a step without the host's looking at the gradient.
+    optimiser = torch.optim.Adam(parameters, lr=wanted.learning_rate, fused=not on_host or None)
     generator = torch.Generator().manual_seed(config.seed)
     progress = _begun(job, optimiser, generator, world, resume)
+    feed = Feed(job.splits.train, config, share, generator, device)
+    skipped = torch.full((), float(progress.skipped), device=device)
     objective: nn.Module = Objective(learner, config)
     if world.size > 1:
         objective = DistributedDataParallel(objective)
     validation = Validation(config, job.splits, job.device)
     begun_s = clock() - progress.elapsed_s
-    while not world.agree(_ended(config, progress)):
+    ended = world.agree(_ended(config, progress))
+    while not ended:
         learner.train()
-        batch = job.splits.train.draw(generator, wanted.batch, wanted.length)
-        supervision = _supervision(config, batch, generator)
-        batch = batch.part(share).to(job.device, dtype)
-        if supervision is not None:
-            supervision = supervision[share].to(batch.y)
+        batch, supervision = feed.take()
         total, count = objective(batch, supervision)
         # Processes average gradients; each label counts the same whichever has it.
         loss = total * world.size / world.total(count).clamp(min=1)
         optimiser.zero_grad(set_to_none=True)
         loss.backward()
-        _step(optimiser, parameters, rate(config, progress), config, progress)
+        skipped += _step(optimiser, parameters, rate(config, progress), config)
+        feed.prepare()
         progress.iteration += 1
         progress.elapsed_s = clock() - begun_s
-        measured = {"loss": world.total(loss.detach()).item() / world.size}
-        if progress.iteration % config.validation.every == 0 or _ended(config, progress):
+        validated = progress.iteration % config.validation.every == 0 or done(config, progress) >= 1
+        measured: dict[str, float] = {}
+        if on_host or validated or progress.iteration % LOOK_EVERY == 0:
+            measured["loss"] = _look(world.total(loss.detach()), skipped, progress) / world.size
+        if validated:
             measured |= _validated(job, validation, learner, progress, world)
-            progress.generator = generator.get_state()
+            if world.leads and job.follow is not None:
+                measured |= job.follow(learner, progress.elapsed_s)
+            progress.generator = feed.state
             _save(job, learner, optimiser, progress, world)
+            ended = world.agree(_ended(config, progress))
         report(progress, measured)
     if world.leads:
         where = {"device": job.device, "torch": torch.__version__}
@@ -117,9 +132,11 @@ def _begun(
             job.run.begin(job.config)
         return Progress()
     job.run.check(job.config)
-    progress, parts = job.run.load(job.device)
+    progress, parts = job.run.load()
     job.learner.load_state_dict(parts["learner"])
-    optimiser.load_state_dict(parts["optimiser"])
+    # Its options are those of the device, which may be another one now.
+    options = optimiser.state_dict()["param_groups"]
+    optimiser.load_state_dict({**parts["optimiser"], "param_groups": options})
     if progress.generator is not None:
         generator.set_state(progress.generator)
     return progress
@@ -172,36 +189,41 @@ def _ended(config: Config, progress: Progress) -> bool:
     return patience is not None and waited >= patience * config.validation.every
 
 
-def _supervision(config: Config, batch: Batch, generator: torch.Generator) -> Tensor | None:
-    """Supervision of a batch."""
-    if config.objective.supervision == 0:
-        return None
-    if batch.switch is None:
-        raise BadConfig("supervision needs switches: those of the data are unknown")
-    return reveal(batch.switch, config.objective.supervision, generator)
-
-
 def _step(
-    optimiser: torch.optim.Optimizer,
+    optimiser: torch.optim.Adam,
     parameters: list[nn.Parameter],
     learning_rate: float,
     config: Config,
-    progress: Progress,
-) -> None:
-    """One step of the optimiser, or none where the gradient is not finite."""
+) -> Tensor:
+    """One step of the optimiser, or none where the gradient is not finite.
+
+    Returns the number of steps skipped, 0 or 1, as a scalar on the device.
+    """
     clip = config.optimiser.clip
     norm = nn.utils.clip_grad_norm_(parameters, math.inf if clip is None else clip)
-    if not torch.isfinite(norm):
-        progress.skipped += 1
-        if progress.skipped > MAX_SKIPPED:
-            raise BadConfig(
-                f"{progress.skipped} gradients were not finite by iteration {progress.iteration}: "
-                "try a lower learning rate, or float64"
-            )
-        return
+    skipped = (~torch.isfinite(norm)).float()
     for group in optimiser.param_groups:
         group["lr"] = learning_rate
-    optimiser.step()
+    if not transfer.on_host(norm):
+        # As torch.amp.GradScaler tells it.
+        optimiser.grad_scale = None  # type: ignore[attr-defined]
+        optimiser.found_inf = skipped  # type: ignore[attr-defined]
+        optimiser.step()
+    elif not skipped:
+        optimiser.step()
+    return skipped
+
+
+def _look(loss: Tensor, skipped: Tensor, progress: Progress) -> float:
+    """The loss, once the device has computed it; raises BadConfig where too many were skipped."""
+    value, count = torch.stack((loss.double(), skipped.double())).tolist()
+    progress.skipped = int(count)
+    if progress.skipped > MAX_SKIPPED:
+        raise BadConfig(
+            f"{progress.skipped} gradients were not finite by iteration {progress.iteration}: "
+            "try a lower learning rate, or float64"
+        )
+    return float(value)
 
 
 def _validated(

@@ -37,17 +37,28 @@ def log_scores(
     model = learner.model()
     prior = start(model, batch)
     data = Sequences(batch.x, batch.y)
-    if objective.mode == "coe":
+    if objective.mode == "coe" and not model.partial:  # of partial labels only the matrix knows
         return segments.from_start(model, prior, data)
     if objective.mode == "moca":
         matrix = segments.segment_matrix(model, prior, data)
-        return segments.forward(matrix, Changes(learner.hazard, None, supervision)).log_score
+        changes = Changes(learner.hazard, batch.elapsed, supervision)
+        return segments.forward(matrix, changes).log_score
     steps = batch.y.shape[1]
     if objective.mode == "oracle":
         return _oracle(segments.segment_matrix(model, prior, data), batch, objective.prior_weight)
     window = objective.window
     matrix = segments.segment_matrix(model, prior, data, longest=window)
     return segments.select(matrix, segments.window(steps, window))
+
+
+def labelled(learner: Learner, y: Tensor) -> Tensor:
+    """Whether there is a label to forecast (B, T) of y (B, T, d): where that counts, a part of it.
+
+    By the labels, not their scores: a failed score must spoil what it is part of, not pass for a
+    missing label.
+    """
+    known = ~torch.isnan(y)
+    return known.any(-1) if learner.partial else known.all(-1)
 
 
 def start(model: UnderlyingModel, batch: Batch) -> Prior:
@@ -75,7 +86,7 @@ def class_log_probabilities(
     assert isinstance(model, Pcoc)
     matrix, log_class = _by_start(model, batch, objective.window)
     if objective.mode == "moca":
-        weight = segments.forward(matrix, Changes(learner.hazard, None, supervision))
+        weight = segments.forward(matrix, Changes(learner.hazard, batch.elapsed, supervision))
         # By start again: what is not a hypothesis has no weight, whatever the classes there.
         by_start = segments.by_start(weight.log_given_input)
         return torch.logsumexp(by_start.unsqueeze(2) + log_class, 1).mT

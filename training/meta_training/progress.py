@@ -13,10 +13,8 @@ from rich.table import Column
 from torch.utils.tensorboard import SummaryWriter
 
 from training.config import Config
-from training.meta_training.loop import Report, done
+from training.meta_training.loop import LOOK_EVERY, Report, done
 from training.meta_training.runs import Progress
-
-LOG_EVERY = 10  # iterations between logged losses
 
 
 @contextmanager
@@ -41,7 +39,7 @@ def shown(
             bar.update(task, completed=done(config, progress), numbers=numbers, iteration=iteration)
             if len(measured) > 1 and not console.is_terminal:
                 console.print(f"{title} {iteration}: {numbers}", highlight=False)
-            if iteration % LOG_EVERY == 0 or len(measured) > 1:
+            if iteration % LOOK_EVERY == 0 or len(measured) > 1:
                 for name, value in measured.items():
                     logs.add_scalar(name, value, iteration)
 

@@ -117,15 +117,13 @@ class Run:
         torch.save({"progress": vars(progress), **parts}, temporary)
         temporary.replace(self.folder / CHECKPOINT)
 
-    def load(self, device: str | torch.device = "cpu") -> tuple[Progress, dict[str, Any]]:
-        """Progress and the parts saved with it; raises BadRun."""
+    def load(self) -> tuple[Progress, dict[str, Any]]:
+        """Progress and the parts saved with it, all on the CPU; raises BadRun."""
         try:
-            parts = torch.load(self.folder / CHECKPOINT, map_location=device, weights_only=True)
+            parts = torch.load(self.folder / CHECKPOINT, map_location="cpu", weights_only=True)
             progress = Progress(**parts.pop("progress"))
         except _UNREADABLE as error:
             raise BadRun(f"{self.folder}: {CHECKPOINT}: {error}") from error
-        if progress.generator is not None:
-            progress.generator = progress.generator.cpu()
         return progress, parts
 
     def finish(self, result: dict[str, Any]) -> None:

@@ -8,7 +8,13 @@ from torch import Tensor
 from training.config import Config, Objective
 from training.data.base import Batch, Splits
 from training.learners import Learner
-from training.meta_training.objective import accuracy, class_log_probabilities, log_scores, reveal
+from training.meta_training.objective import (
+    accuracy,
+    class_log_probabilities,
+    labelled,
+    log_scores,
+    reveal,
+)
 
 SEED = 20_201_206  # of validation windows, for runs of any seed
 PART = 25  # windows measured together
@@ -43,9 +49,8 @@ class Validation:
             classes=self.classes,
         )
         learner.train()
-        # By the labels, not the scores: a failed score must show, not pass for a missing label.
-        labelled = (~torch.isnan(self.batch.y).any(-1)).to(self.device)
-        return {name: value[labelled].mean().item() for name, value in metrics.items()}
+        known = labelled(learner, self.batch.y).to(self.device)
+        return {name: value[known].mean().item() for name, value in metrics.items()}
 
 
 @torch.no_grad()
@@ -77,7 +82,7 @@ def _class_metrics(
     learner: Learner, batch: Batch, objective: Objective, supervision: Tensor | None
 ) -> dict[str, Tensor]:
     log_probability = class_log_probabilities(learner, batch, objective, supervision)
-    labelled = ~torch.isnan(batch.y)
-    index = torch.where(labelled, batch.y, 0.0).long()
-    score = torch.where(labelled, log_probability.gather(-1, index), torch.nan).squeeze(-1)
+    known = ~torch.isnan(batch.y)
+    index = torch.where(known, batch.y, 0.0).long()
+    score = torch.where(known, log_probability.gather(-1, index), torch.nan).squeeze(-1)
     return {"nll": -score, "accuracy": accuracy(log_probability, batch.y)}

@@ -229,8 +229,7 @@ def _described(run: Trained) -> str:
 
 
 def _first(batch: Batch) -> Batch:
-    x = None if batch.x is None else batch.x[:CHECKED, :STEPS]
-    return Batch(x, batch.y[:CHECKED, :STEPS])
+    return batch.part(slice(0, CHECKED)).cut(0, STEPS)
 
 
 @torch.no_grad()

@@ -131,16 +131,29 @@ def test_rows_that_lack_some_labels(write):
     assert one.y.nansum(0).tolist() == [4, 6]
 
 
-@pytest.mark.parametrize(
-    ("text", "message"),
-    [
-        ("y1,y2,y3\n1,,5\n3,,6\n", r"column 'y2' is empty in every row; leave it out: --y y1,y3"),
-        ("y1,y2\n1,\n,2\n", r"no row has all of its 2 labels.*; name fewer with --y"),
-    ],
-)
-def test_refusals_of_rows_that_lack_some_labels(write, text, message):
+def test_a_column_without_labels_is_refused(write):
+    message = r"column 'y2' is empty in every row; leave it out: --y y1,y3"
     with pytest.raises(BadData, match=message):
-        tables.read(write(text), partial=True)
+        tables.read(write("y1,y2,y3\n1,,5\n3,,6\n"), partial=True)
+
+
+def test_text_among_inputs_is_refused_with_the_way_out(write):
+    with pytest.raises(BadData, match="'on' is not a number; .* a column of 0 and 1 for each"):
+        tables.read(write("x,y\non,2\noff,3\n"))
+
+
+def test_time_between_rows_in_units_of_the_hazard(write):
+    text = "stream,time,y\na,2024-01-01T00:01:00Z,1\nb,2024-01-01,7\na,2024-01-01T00:00:30Z,0\n"
+    text += "a,2024-01-01T00:05:00Z,2\n"
+    a, b = tables.read(write(text), interval=60.0)
+    assert a.y.flatten().tolist() == [0, 1, 2]
+    assert a.elapsed.tolist() == [1, 0.5, 4]
+    assert b.elapsed.tolist() == [1]
+    (numbers,) = tables.read(write("time,y\n3,1\n4.5,2\n10,3\n"), interval=0.5)
+    assert numbers.elapsed.tolist() == [1, 3, 11]
+    assert tables.read(write("time,y\n3,1\n"))[0].elapsed is None
+    with pytest.raises(BadData, match="has no time column for --interval; name it with --time"):
+        tables.read(write("y\n3\n"), interval=1.0)
 
 
 @pytest.mark.parametrize(
@@ -159,11 +172,18 @@ def test_refusals_of_classes(write, text, message):
     assert tables.read(file)[0].y.isfinite().all()
 
 
-def test_a_part_without_whole_rows_is_refused(write):
-    lines = [f"{k},{k % 7 if k < 60 else ''}" for k in range(100)]
+def test_a_part_without_labels_is_refused(write):
+    lines = [f"{k % 7},{k % 7}" if k < 60 else "," for k in range(100)]
     found = tables.read(write("y1,y2\n" + "\n".join(lines)), partial=True)
-    with pytest.raises(BadData, match="no row for validation by time has all of its labels"):
+    with pytest.raises(BadData, match="no row for validation by time has a label"):
         tables.split(found, 5)
+
+
+def test_labels_of_the_warm_up_alone_are_none_to_learn_from(write):
+    lines = [str(k) if k < 10 or k >= 70 else "na" for k in range(100)]
+    found = tables.read(write("y\n" + "\n".join(lines)))
+    with pytest.raises(BadData, match="no row for training by time has a label"):
+        tables.split(found, 5, before=10)
 
 
 def test_the_same_time_in_two_streams_is_no_duplicate(write):
@@ -202,35 +222,55 @@ def counted(write, sizes, classes=2):
 
 def test_a_split_by_time_keeps_the_order_and_shares_nothing(write):
     series = counted(write, {"a": 100, "b": 200, "short": 8}, classes=3)
-    splits, left_out = tables.split(series, 10, classes=True)
+    splits, lines = tables.split(series, 10, classes=True)
     train, validation, test = (source.draw(seeded(), 5000, 10) for source in splits[:3])
     assert train.y.shape == (5000, 10, 1)
     assert sorted(train.x.unique().tolist()) == list(range(140))
-    assert validation.x[:, 0, 0].tolist() == [70, 140, 150, 160]
-    assert test.x[:, 0, 0].tolist() == [85, 170, 180, 190]
+    assert validation.x[:, 0, 0].tolist() == [70, 140, 150, 160, 6]
+    assert test.x[:, 0, 0].tolist() == [85, 170, 180, 190, 7]
     assert (splits.x_dim, splits.y_dim, splits.classes) == (1, 1, 3)
-    assert left_out == [
-        f"stream 'short': {count} observations for {part}, fewer than 10"
-        for count, part in ((6, "training"), (1, "validation"), (1, "test"))
+    padded = train.y[train.y[:, -1, 0].isnan()]
+    assert len(padded) > 0
+    assert padded.nan_to_num(-1)[:, :, 0].unique(dim=0).tolist() == [[0, 1, 2, 0, 1, 2] + 4 * [-1]]
+    assert lines == [
+        f"shorter than a window of 10, padded with missing labels: 1 of 3 streams for {part}, "
+        "'short'"
+        for part in ("training", "validation", "test")
     ]
+
+
+def test_what_has_nothing_after_its_warm_up_is_left_out(write):
+    series = counted(write, {"a": 200, "b": 40, "c": 14})
+    splits, lines = tables.split(series, 10, before=10)
+    assert lines == [
+        "left out: stream 'c': 10 observations for training, more than the 10 that give a stream "
+        "its units are needed",
+        *[
+            f"left out: stream {name!r}: {count} observations for {part}, more than the 10 that "
+            "give a stream its units are needed"
+            for part in ("validation", "test")
+            for name, count in (("b", 6), ("c", 2))
+        ],
+    ]
+    assert splits.train.names == ["a", "b"]
 
 
 def test_a_split_by_stream_keeps_streams_whole(write):
     series = counted(write, dict.fromkeys("abcdefghij", 10))
-    splits, left_out = tables.split(series, 10, train=0.6, validation=0.2, by="stream")
+    splits, lines = tables.split(series, 10, train=0.6, validation=0.2, by="stream")
     sizes = [len(source.draw(seeded(), 99, 10).y) for source in splits[1:3]]
     assert sizes == [2, 2]
     assert splits.train.names == list("abcdef")
-    assert left_out == []
+    assert lines == []
     assert splits.classes == 0
 
 
 def test_windows_that_fit_nowhere_are_refused(write):
     series = counted(write, {"a": 40, "b": 30})
-    with pytest.raises(BadData, match="of 30 observations for training by time: stream 'a': 28 ob"):
-        tables.split(series, 30)
-    with pytest.raises(BadData, match=r"of 10 observations for validation by time: .*'b': [45] ob"):
-        tables.split(series, 10)
+    with pytest.raises(BadData, match="no window for training by time: stream 'a': 28 ob"):
+        tables.split(series, 30, before=30)
+    with pytest.raises(BadData, match=r"no window for validation by time: .*'b': [45] ob"):
+        tables.split(series, 10, before=6)
     with pytest.raises(BadData, match="test by stream: there is no stream left"):
         tables.split(series, 10, by="stream")
     with pytest.raises(ValueError, match="got length 10, train 0.9, validation 0.2"):

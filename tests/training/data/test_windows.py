@@ -118,3 +118,36 @@ def test_labels_of_a_window_that_hardly_varied_are_not_all_that_counts():
     found = InUnits(Windows([Series(None, y, None, "a")]), 20).draw(seeded(), 1, 3).y
     assert (found[0, 0].item(), found[0, 2].item()) == (0, -FARTHEST)
     assert 0 < found[0, 1].item() <= FARTHEST
+
+
+def test_an_output_without_units_has_no_labels_in_its_window():
+    y = torch.randn(40, 2, generator=seeded(1), dtype=torch.float64)
+    y[:16, 1] = torch.nan
+    found = InUnits(Windows([Series(None, y, None, "a")]), 20).draw(seeded(), 1, 20).y
+    assert found[..., 1].isnan().all()  # of the 20 before only 4 are there
+    assert found[..., 0].isfinite().all()
+    y[15, 1] = 0.5
+    whole = InUnits(Windows([Series(None, y, None, "a")]), 20).draw(seeded(), 1, 20).y
+    before = y[15:20, 1]
+    expected = (y[20:, 1] - before.median()) / before.std()
+    torch.testing.assert_close(whole[0, :, 1], expected)
+
+
+def test_what_follows_the_end_of_a_short_series_has_no_label():
+    one = series("a", 0, 3, switch=torch.tensor([False, True, False]), elapsed=torch.arange(3.0))
+    found = one.padded(5)
+    assert found.y[:, 0].nan_to_num(-1).tolist() == [0, 1, 2, -1, -1]
+    assert found.x[:, 0].tolist() == [0, -1, -2, -2, -2]
+    assert found.switch.tolist() == [False, True, False, False, False]
+    assert found.elapsed.tolist() == [0, 1, 2, 1, 1]
+    assert one.padded(3) is one
+
+
+def test_times_go_with_their_observations():
+    each = [series(name, first, 9, elapsed=torch.arange(first, first + 9).double() / 2)
+            for name, first in (("a", 0), ("b", 20))]  # fmt: skip
+    for source in (Windows(each), consecutive(each, 4), InUnits(Windows(each), 3)):
+        batch = source.draw(seeded(), 50, 4)
+        assert torch.equal(batch.elapsed, -batch.x[..., 0] / 2)
+        assert torch.equal(batch.part(slice(1, 3)).cut(1, 3).elapsed, batch.elapsed[1:3, 1:3])
+    assert Windows([each[0], series("c", 0, 9)]).draw(seeded(), 5, 4).elapsed is None

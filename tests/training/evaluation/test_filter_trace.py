@@ -7,21 +7,27 @@ import torch
 
 from model_core import segments
 from model_core.segments import Changes, Sequences
+from training.config import Objective
 from training.data.sinusoid import splits
-from training.evaluation.filter_trace import density, trace
+from training.evaluation.filter_trace import density, log_scores, trace
 from training.learners import AlpacaLearner
 from training.learners.base import Scaling
 from training.learners.encoders import MlpEncoder
+from training.meta_training import objective
 from training.meta_training.objective import start
 
 
 @pytest.fixture(scope="module")
-def model():
+def learner():
     torch.manual_seed(3)
     encoder = MlpEncoder([1, 8, 6], "relu", "tanh")
-    learner = AlpacaLearner(encoder, Scaling.none(1, 1), hazard=0.1, prior_scale=0.6)
+    return AlpacaLearner(encoder, Scaling.none(1, 1), hazard=0.1, prior_scale=0.6).double()
+
+
+@pytest.fixture(scope="module")
+def model(learner):
     with torch.no_grad():
-        return learner.double().model()
+        return learner.model()
 
 
 @pytest.fixture(scope="module")
@@ -65,3 +71,14 @@ def test_a_missing_label_has_no_pit_and_density_is_of_each_input(model, batch):
     assert both.shape == (2, 2)
     alone = density(model, state, prior, x[1:], y)
     torch.testing.assert_close(both[:, 1:], alone)
+
+
+@torch.no_grad()
+def test_a_stream_at_odd_times_is_scored_as_it_is_trained(learner, model, batch):
+    elapsed = 20 * torch.rand(batch.y.shape[:2], generator=torch.Generator().manual_seed(5))
+    timed = batch._replace(elapsed=elapsed.double())
+    found = log_scores(model, start(model, timed), timed)
+    trained = objective.log_scores(learner, timed, Objective(), None)
+    torch.testing.assert_close(found, trained, atol=1e-9, rtol=0)
+    regular = objective.log_scores(learner, batch, Objective(), None)
+    assert (found - regular).abs().max() > 0.1

@@ -130,15 +130,76 @@ def test_a_run_goes_on_where_it_was(tmp_path, file):
     torch.testing.assert_close(stopped.load()[1]["learner"], parts["learner"])
 
 
-def test_what_is_too_short_is_left_out_and_named(tmp_path, file):
-    file.write_text(file.read_text() + "short,0,1.0\nshort,1,2.0\n")
+def test_what_is_too_short_is_padded_or_left_out_and_named(tmp_path, file):
+    short = "".join(f"short,{t},{t % 3}\n" for t in range(40))
+    file.write_text(file.read_text() + short + "least,0,1.0\nleast,1,2.0\n")
     said = trained(tmp_path, "--data", file)
     assert said.exit_code == 0, said.stderr
-    why = "fewer than 35: 15 and the 20 before them\n"
-    assert f"left out: stream 'short': 1 observations for training, {why}" in said.stderr
+    why = "more than the 20 that give a stream its units are needed\n"
+    assert f"left out: stream 'least': 1 observations for training, {why}" in said.stderr
+    assert f"left out: stream 'short': 6 observations for validation, {why}" in said.stderr
+    padded = "shorter than a window of {}, padded with missing labels: {} of 5 streams for {}, {}\n"
+    assert padded.format(35, 1, "training", "'short'") in said.stderr
     said = trained(tmp_path, "--data", file, "--model", "alpaca", "--name", "plain")
     assert said.exit_code == 0, said.stderr
-    assert "left out: stream 'short': 1 observations for training, fewer than 15\n" in said.stderr
+    assert padded.format(15, 1, "training", "'least'") in said.stderr
+    assert padded.format(15, 2, "validation", "'short', 'least'") in said.stderr
+
+
+@pytest.fixture
+def plant(tmp_path, series):
+    """A plant's file: hours apart at odd intervals, an output of one stream gone, text, a series
+    of 40 observations, and a sensor that no stream has."""
+    generator = torch.Generator().manual_seed(2)
+    table = []
+    for name, y in (("a", series[0]), ("b", series[1]), ("short", series[2, :40])):
+        hours = (0.2 + 2 * torch.rand(len(y), generator=generator)).cumsum(0).tolist()
+        for t, (hour, value) in enumerate(zip(hours, y.tolist(), strict=True)):
+            day, rest = divmod(hour, 24)
+            when = f"2024-{1 + int(day) // 28:02d}-{1 + int(day) % 28:02d}T{int(rest):02d}:"
+            when += f"{int(rest % 1 * 60):02d}:{int(rest * 60 % 1 * 60):02d}Z"
+            state, other = "on" if t % 3 else "off", "" if name == "b" or t % 5 == 1 else -value
+            table.append([name, when, value, other, "", state])
+    header = ["stream", "time", "flow", "pressure", "gone", "state"]
+    return write(tmp_path / "plant.csv", header, table)
+
+
+def test_a_file_of_a_plant_is_trained_on_or_refused_with_the_way_out(tmp_path, plant):
+    """An empty sensor, odd intervals, a column of text, a short series."""
+    said = trained(tmp_path, "--data", plant, "--y", "flow,pressure,gone")
+    assert said.exit_code == 2
+    assert "column 'gone' is empty in every row; leave it out: --y flow,pressure" in said.stderr
+    labels = ["--y", "flow,pressure"]
+    said = trained(tmp_path, "--data", plant, *labels, "--x", "state")
+    assert said.exit_code == 2
+    assert "column 'state': 'off' is not a number; for an input, give a column of" in said.stderr
+    said = trained(tmp_path, "--data", plant, *labels, "--interval", 0)
+    assert said.exit_code == 2
+    assert "interval: Input should be greater than 0" in said.stderr
+    said = trained(tmp_path, "--data", plant, *labels, "--interval", 3600)
+    assert said.exit_code == 0, said.stderr
+    assert "1 of 3 streams for training, 'short'" in said.stderr
+    run = Run(tmp_path / "runs" / "data" / "plant" / "run")
+    assert run.result()["skipped"] == 0
+    opened = own.opened(run.config())
+    batch = opened.splits.train.draw(torch.Generator(), 200, 15)
+    lacks = batch.y.isnan()
+    assert (lacks[..., 1] & ~lacks[..., 0]).any()
+    assert pytest.approx(batch.elapsed[~lacks[..., 0]].mean().item(), abs=0.3) == 1.0
+    assert batch.elapsed.std() > 0.3
+    said = moca("publish", run.folder, "--name", "plant", "--models-dir", tmp_path / "models",
+                "--no-page", "--anyway")  # fmt: skip
+    assert said.exit_code == 0, said.stderr
+
+
+def test_a_row_that_lacks_a_label_teaches_the_others(tmp_path, series):
+    """Two sensors that never report together."""
+    table = [[y, ""] if t % 2 else ["", -y] for t, y in enumerate(series.flatten().tolist())]
+    said = trained(tmp_path, "--data", write(tmp_path / "two.csv", ["y1", "y2"], table))
+    assert said.exit_code == 0, said.stderr
+    run = Run(tmp_path / "runs" / "data" / "two" / "run")
+    before, after = (run.load()[0].history[at]["nll"] for at in (0, -1))
+    assert after < before
 
 
 def rows(count=LENGTH, **columns):
@@ -174,9 +235,9 @@ ALPACA, PCOC = ["--model", "alpaca"], ["--model", "pcoc"]
         (INFINITE, [], ["pumps.csv: row 51 (line 52), column 'y': 'inf' is not finite"]),
         (BLANK, [], ["row 21", "column 'x'", "empty"]),
         (TEXT, [], ["pumps.csv: row 1 (line 2), column 'y': 'a' is not a number"]),
-        (rows(30), ALPACA, ["pumps.csv: no window of 15 observations for validation", "'pumps'"]),
-        (rows(30), [], ["no window of 35 observations for training", "'pumps': 21 observations"]),
-        (rows(30), [], ["fewer than 35: 15 and the 20 before them"]),
+        (rows(2), ALPACA, ["pumps.csv: no window for test by time: stream 'pumps': 0 obs"]),
+        (rows(28), [], ["no window for training by time: stream 'pumps': 20 observations"]),
+        (rows(30), [], ["for validation, more than the 20 that give a stream its units"]),
         (rows(), ["--y", "y", "--x", "y"], ["column 'y' is given twice"]),
         (rows(), ["--y", "y,y"], ["column 'y' is given twice"]),
         (MANY, PCOC, ["a class 1000000; 999 is"]),
@@ -195,7 +256,7 @@ ALPACA, PCOC = ["--model", "alpaca"], ["--model", "pcoc"]
         (rows(), ["--lags", "0"], ["nothing to predict from"]),
         (rows(), ["--model", "forest"], ["model.kind"]),
         (rows(), ["--by", "moon"], ["by: Input should be 'time' or 'stream'"]),
-        (rows(), ["--by", "stream"], ["no window of 35 observations for validation by stream"]),
+        (rows(), ["--by", "stream"], ["no window for validation by stream"]),
         (rows(), ["--mode", "oracle"], ["switches", "are unknown"]),
         (rows(), ["--hazard", "0.1", "--hazard", "0.2"], ["one value"]),
         (rows(), ["sinusoid"], ["one of the two"]),

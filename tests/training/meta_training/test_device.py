@@ -1,0 +1,133 @@
+"""The training loop on an accelerator: as on a CPU, without the host's waiting at each iteration.
+
+No GPU is needed: `guard` refuses what a GPU refuses, and records what the host would wait for.
+"""
+
+import pytest
+import torch
+from torch import Tensor
+from torch.overrides import TorchFunctionMode
+
+from tests.guarded import guarded, waits
+from tests.training.tiny import Endless, Gaps, splits, tiny
+from tests.training.tiny import train as here
+from training.data.base import Batch
+from training.errors import BadConfig
+from training.experiments.jobs import learner
+from training.meta_training.loop import LOOK_EVERY, Job, train
+from training.meta_training.processes import World
+from training.meta_training.runs import Run
+
+SETTINGS = {
+    "optimiser": {"iterations": 24, "batch": 3, "length": 6, "dtype": "float64"},
+    "validation": {"every": 12, "windows": 2},
+}
+
+
+def settings(**others):
+    return tiny(**{**SETTINGS, **others})
+
+
+def there(config, folder, *, resume=False, wrap=lambda source: source, stop=None):
+    """Train on the guarded device: the progress, losses by iteration, and waits before each."""
+    found = splits(config, wrap)
+    losses, before = {}, []
+    with guarded() as device, waits() as recorded:
+
+        def report(progress, measured):
+            if "loss" in measured:
+                losses[progress.iteration] = measured["loss"]
+            before.append(len(recorded))
+            if progress.iteration == stop:
+                raise KeyboardInterrupt
+
+        run = Run(folder)
+        job = Job(config, found, learner(config, found), run, str(device))
+        progress = train(job, World(), report, resume=resume)
+    return progress, losses, before
+
+
+CASES = {  # not an LSTM: it chooses its way by whether all labels are there, which it looks at
+    "known": {"objective": {"supervision": 0.5}},
+    "unknown": {"model": {"noise": "unknown", "lags": 2, "learn_hazard": True}},
+    "coe": {"objective": {"mode": "coe"}},
+    "window": {"objective": {"mode": "sw3"}, "model": {"noise": "unknown"}},
+    "oracle": {"objective": {"mode": "oracle", "prior_weight": 0.1}},
+}
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_the_losses_of_a_cpu_and_no_wait_between_looks(tmp_path, name):
+    config = settings(**CASES[name])
+    expected = here(config, tmp_path / "cpu", wrap=Gaps)
+    progress, losses, waited = there(config, tmp_path / "guard", wrap=Gaps)
+    looks = [10, 12, 20, 24]
+    assert list(losses) == looks
+    for iteration, loss in losses.items():
+        assert loss == pytest.approx(expected.losses[iteration - 1], rel=1e-9)
+    assert progress.best_metric == pytest.approx(expected.progress.best_metric, rel=1e-9)
+    for iteration in range(2, 25):
+        new = waited[iteration - 1] - waited[iteration - 2]
+        assert (new > 0) == (iteration in looks), iteration
+    assert waited[9] - waited[8] == 1  # loss and skipped steps together
+
+
+def test_a_run_on_a_device_goes_on_with_the_batches_that_it_had_not_learned_from(tmp_path):
+    config = settings()
+    _, whole, _ = there(config, tmp_path / "whole")
+    with pytest.raises(KeyboardInterrupt):
+        there(config, tmp_path / "cut", stop=17)
+    progress, rest, _ = there(config, tmp_path / "cut", resume=True)
+    assert progress.iteration == 24
+    assert rest == {i: loss for i, loss in whole.items() if i > 12}  # from the checkpoint on
+
+
+def test_a_cpu_goes_on_with_a_run_of_a_device(tmp_path):
+    config = settings()
+    with pytest.raises(KeyboardInterrupt):
+        there(config, tmp_path / "cut", stop=17)
+    rest = here(config, tmp_path / "cut", resume=True)
+    whole = here(config, tmp_path / "whole")
+    assert rest.losses == pytest.approx(whole.losses[12:], rel=1e-9)
+
+
+def test_steps_are_skipped_and_counted_on_the_device(tmp_path):
+    config, draws = settings(), {2, 7, 19}
+    progress, losses, _ = there(config, tmp_path / "guard", wrap=lambda s: Endless(s, draws))
+    expected = here(config, tmp_path / "cpu", wrap=lambda s: Endless(s, draws))
+    assert progress.skipped == expected.progress.skipped == 3
+    assert losses[24] == pytest.approx(expected.losses[-1], rel=1e-9)
+    best = progress.best["prior_mean"].cpu()
+    torch.testing.assert_close(best, expected.progress.best["prior_mean"], rtol=1e-8, atol=1e-10)
+
+
+def test_it_gives_up_within_a_look_of_the_limit(tmp_path):
+    config = settings(optimiser={**SETTINGS["optimiser"], "iterations": 500, "length": 2})
+    with pytest.raises(BadConfig, match=r"(\d+) gradients were not finite") as caught:
+        there(config, tmp_path / "a", wrap=lambda source: Endless(source, range(500)))
+    count = int(str(caught.value).split()[0])
+    assert 100 < count <= 100 + LOOK_EVERY
+
+
+class Copies(TorchFunctionMode):
+    """Notes what would be copied to a GPU, and does not."""
+
+    def __init__(self):
+        super().__init__()
+        self.seen = []
+
+    def __torch_function__(self, func, types, args=(), kwargs=None):
+        kwargs = kwargs or {}
+        if func is Tensor.pin_memory or (func is Tensor.to and args[1] == "cuda"):
+            self.seen.append((func.__name__, args[0].dtype, kwargs.get("non_blocking")))
+            return args[0]
+        return func(*args, **kwargs)
+
+
+def test_a_batch_goes_to_a_gpu_rounded_and_from_pinned_memory():
+    """Or the host waits: for the rounding, or for the copy."""
+    x, switch = torch.zeros(2, 3, 1), torch.ones(2, 3, dtype=torch.bool)
+    with Copies() as copies:
+        Batch(x, x, switch, x[..., 0]).to("cuda", torch.float64)
+    once = [("pin_memory", torch.float64, None), ("to", torch.float64, True)]
+    assert copies.seen == [*once * 3, ("pin_memory", torch.bool, None), ("to", torch.bool, True)]
