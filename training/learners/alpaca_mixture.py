@@ -52,7 +52,7 @@ class AlpacaMixtureLearner(AlpacaLearner):
             if self.student
             else None,
             lags=self.lags,
-            hazard=self.hazard.item(),
+            hazard=self._hazard_number(),
             **self._scalings(),
         )
 
