@@ -167,7 +167,10 @@ _PLAYERS: Mapping[str, Ablation] = {
     "priors": Ablation(
         "Is a mixture prior better?",
         "typical regimes",
-        [Variation(f"{m}", "MOCA", {"model": {"kind": "alpaca", "priors": m}}) for m in (1, 4, 8)],
+        [
+            Variation(f"{m}", "MOCA", {"model": {"kind": "alpaca", "lags": 5, "priors": m}})
+            for m in (1, 4)
+        ],
     ),
 }
 

@@ -18,8 +18,9 @@ class AlpacaMixtureLearner(AlpacaLearner):
     """Parameters of `model_core.upm.alpaca_mixture.AlpacaMixture`.
 
     Those of `AlpacaLearner` with one more axis in front, `priors` long, and `prior_logits`
-    (priors,), whose softmax are the probabilities of the types: equal at first. Their first means
-    and covariances are independent draws.
+    (priors,), whose softmax are the probabilities of the types: equal at first. Their first
+    covariance is one for all, and their first means are draws from ALPaCA's first prior: means that
+    are close beside that covariance stay alike for long.
     """
 
     kind = "alpaca-mixture"
@@ -27,10 +28,10 @@ class AlpacaMixtureLearner(AlpacaLearner):
     def __init__(self, encoder: Encoder, scaling: Scaling, *, priors: int, **options: Any) -> None:
         """options: as of `AlpacaLearner`."""
         super().__init__(encoder, scaling, **options)
-        scale = options.get("prior_scale", 0.18)
-        n, outputs = self.prior_mean.shape
-        self.prior_mean = nn.Parameter(scale * torch.randn(priors, n, outputs))
-        self.prior_covariance_factor = nn.Parameter(scale * torch.randn(priors, n, n))
+        mean, factor = self.prior_mean.detach(), self.prior_covariance_factor.detach()
+        drawn = mean + factor @ torch.randn(priors, *mean.shape)
+        self.prior_mean = nn.Parameter(drawn)
+        self.prior_covariance_factor = nn.Parameter(factor.repeat(priors, 1, 1))
         self.prior_logits = nn.Parameter(torch.zeros(priors))
         for name, value in list(self.named_parameters(recurse=False)):
             if name.startswith("log_noise"):
@@ -51,7 +52,7 @@ class AlpacaMixtureLearner(AlpacaLearner):
             if self.student
             else None,
             lags=self.lags,
-            hazard=self.hazard.item(),
+            hazard=self._hazard_number(),
             **self._scalings(),
         )
 
