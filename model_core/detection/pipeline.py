@@ -1,0 +1,513 @@
+"""The pipeline of a stream: warm-up, seasons, filter, events, anomaly.
+
+The evaluation of models and `Detector` run it; the service does the same, one step after the
+other, between its log and its store.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Sequence
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from model_core import anomaly, events, readout, season, summary, warmup
+from model_core import belief as beliefs
+from model_core import compiled as inputs
+from model_core import filter as moca
+from model_core.detection.filters import OK_COLUMN, Filters, Step
+from model_core.detection.series import (
+    ANOMALY,
+    CHANGED,
+    CHANGEPOINT,
+    ELAPSED,
+    OFFSET,
+    PREVIOUS,
+    Observation,
+    Rules,
+    Series,
+    Taken,
+    columns,
+)
+from model_core.events import Event
+from model_core.readout import Readout
+from model_core.season import REPLAYED
+from model_core.segmentation import Segment, best
+from model_core.upm.base import UnderlyingModel
+from model_core.warmup import Moments
+
+Floats = NDArray[np.float64]
+NOTHING = np.empty(0)
+
+
+class Refused(Exception):
+    """The filter cannot take an observation: a step of it was not finite. Nothing has changed."""
+
+
+class Pipeline:
+    """Several series of one model and settings, a row each."""
+
+    def __init__(
+        self,
+        model: UnderlyingModel,
+        rules: Rules,
+        names: Sequence[str],
+        levels: Sequence[float] = (),
+        kernels: bool = True,
+        provisional: bool = True,
+        answers: bool = False,
+    ) -> None:
+        """names: of the series. levels: of quantiles; without any predictives are left out.
+
+        kernels: whether to step by compiled kernels, where there are some. provisional: whether
+        labels of the warm-up are predicted. answers: whether answers are retained, too.
+        """
+        self.model, self.rules = model, rules
+        self.columns = columns(model.y_dim, model.x_dim, answers)
+        self.series = [Series(self.columns.width, name) for name in names]
+        self.filters = Filters(model, len(names), rules.max_hypotheses, levels, kernels)
+        outputs = anomaly.outputs(model)
+        self.ranks = np.zeros((len(names), anomaly.size(outputs)))
+        self.levels = list(levels)
+        self._provisional = provisional and bool(levels)
+        self._outputs = outputs
+        if rules.seasonal:
+            for each in self.series:
+                each.season = season.blank()
+        known = self.given()
+        if known is not None:
+            for row in range(len(names)):
+                self._begin(row, known)
+
+    def given(self) -> Moments | None:
+        """Location and scale that need no warm-up, if any: counts and durations need no scale."""
+        model, rules = self.model, self.rules
+        if not model.needs_scale:
+            return [0.0] * model.scaled, [1.0] * model.scaled
+        if rules.location is None:
+            return None
+        if rules.scale is not None:
+            return rules.location, rules.scale
+        scale_free = model.label in warmup.SCALE_FREE
+        return (rules.location, [1.0] * len(rules.location)) if scale_free else None
+
+    def observe(
+        self, rows: Sequence[int], observations: Sequence[Observation]
+    ) -> list[Taken | None]:
+        """Take one observation of each of several series; None for what the filter refuses."""
+        found: list[Taken | None] = [None] * len(rows)
+        warm = [i for i, row in enumerate(rows) if self.series[row].warm]
+        for i in range(len(rows)):
+            if not self.series[rows[i]].warm:
+                found[i] = self._warm_up(rows[i], observations[i])
+        if warm:
+            chosen = [rows[i] for i in warm]
+            seen = [observations[i] for i in warm]
+            offsets = np.array([self._offset(row) for row in chosen])
+            packed = self._packed(chosen, seen, offsets)
+            steps = self.filters.step(chosen, packed, self.rules.hazard, offsets)
+            lines = readout.rows(np.stack([step.line for step in steps]))
+            fine = [j for j, each in enumerate(lines) if each.ok]
+            moved = {j: self._track(chosen[j], lines[j]) for j in fine}
+            ranked = self._ranked([chosen[j] for j in fine], [seen[j] for j in fine],
+                                  [lines[j] for j in fine])  # fmt: skip
+            for j, rank in zip(fine, ranked, strict=True):
+                found[warm[j]] = self._enter(
+                    chosen[j], seen[j], float(offsets[j]), (steps[j], lines[j], rank), moved[j]
+                )
+        return found
+
+    def observe_series(self, row: int, observations: Sequence[Observation]) -> Iterator[Taken]:
+        """Take observations of one series, one after the other, in few calls of its kernel.
+
+        Those before a Refused one are taken.
+        """
+        series, at = self.series[row], 0
+        while at < len(observations):
+            if not series.warm:
+                yield self._warm_up(row, observations[at])
+                at += 1
+                continue
+            offsets = self._foreseen(row, observations[at:])
+            seen = observations[at : at + len(offsets)]
+            steps: list[tuple[Step, Readout]] = []
+            moved: list[tuple[tuple[int, Event], ...]] = []
+            for step, line in self._through(row, seen, offsets):
+                if not line.ok:
+                    break
+                steps.append((step, line))
+                moved.append(self._track(row, line, len(moved)))
+            done = seen[: len(steps)]
+            ranked = self._ranked([row] * len(done), done, [line for _, line in steps])
+            for i, each in enumerate(done):
+                told = (*steps[i], ranked[i])
+                yield self._enter(row, each, float(offsets[i]), told, moved[i])
+            at += len(done)
+            if len(done) < len(seen):
+                raise Refused(f"observation {series.seq}")
+
+    def segments(self, row: int) -> list[Segment]:
+        """Best segmentation of what is retained, as it was known online."""
+        series = self.series[row]
+        if not series.warm or not len(series.retained):
+            return []
+        kept = series.retained
+        first = max(kept.first, series.seq - self.rules.history)
+        if first >= series.seq:
+            return []
+        return best(kept.previous, series.best_start, first, series.seq)
+
+    # --- one observation --------------------------------------------------------------------
+
+    def _packed(
+        self, rows: Sequence[int], observations: Sequence[Observation], offsets: Floats
+    ) -> Floats:
+        """Inputs of a step (B, 6 + d + x): see `compiled.kernel.Kernel.advance`."""
+        model, label = self.model, inputs.LABEL
+        packed = np.empty((len(rows), label + model.y_dim + model.x_dim))
+        y = np.array([each.y for each in observations])
+        known = np.isfinite(y)
+        labelled = known.any(1) if model.partial else known.all(1)
+        packed[:, inputs.LABELLED] = labelled
+        packed[:, inputs.ELAPSED] = [each.elapsed for each in observations]
+        packed[:, inputs.CHANGEPOINT] = [each.changepoint for each in observations]
+        packed[:, inputs.OUTLIER_RATE] = self.rules.outlier_rate
+        packed[:, inputs.CONFIRMED] = [self.series[row].track.confirmed_start for row in rows]
+        packed[:, inputs.THRESHOLD] = self.rules.threshold
+        values = packed[:, label : label + model.y_dim]
+        values[:] = np.where(labelled[:, None], y, 0.0)
+        if offsets.any():
+            values -= offsets[:, None]
+        if model.x_dim:
+            blank = (0.0,) * model.x_dim
+            packed[:, label + model.y_dim :] = [each.x or blank for each in observations]
+        return packed
+
+    def _through(
+        self, row: int, observations: Sequence[Observation], offsets: Floats
+    ) -> Iterator[tuple[Step, Readout]]:
+        packed = self._packed([row] * len(observations), observations, offsets)
+        series = self.series[row]
+        steps = self.filters.through(
+            row, packed, self.rules.hazard, offsets, lambda: series.track.confirmed_start
+        )
+        for step in steps:
+            (line,) = readout.rows(step.line[None])
+            yield step, line
+
+    def _track(self, row: int, line: Readout, ahead: int = 0) -> tuple[tuple[int, Event], ...]:
+        """Follow the events; returns those that changed. ahead: observations not yet entered."""
+        series, rules = self.series[row], self.rules
+        seq = series.seq + ahead
+        known = seq - line.event_run_length <= series.track.confirmed_start
+        if known and series.track.event is None:
+            return ()
+        reading = line.reading(seq, quantity=self.model.label != "class")
+        rule = (0, rules.threshold) if rules.threshold else (rules.confirm_after, 0.0)
+        series.track, changed = events.track(series.track, reading, *rule)
+        for event in changed:
+            series.keep(event)
+        return tuple((seq, event) for event in changed)
+
+    def _ranked(
+        self, rows: Sequence[int], observations: Sequence[Observation], lines: Sequence[Readout]
+    ) -> list[float]:
+        """Anomalies of observations, taken in; nan without a label."""
+        if not rows:
+            return []
+        surprises = np.array([-line.log_score for line in lines])
+        labels = np.array([each.y for each in observations])[:, : self._outputs]
+        at = np.array(rows, dtype=np.int64)
+        found = anomaly.observe_rows(self.ranks, at, surprises, np.ascontiguousarray(labels))
+        ranked: list[float] = found.tolist()
+        return ranked
+
+    def _enter(
+        self,
+        row: int,
+        seen: Observation,
+        offset: float,
+        told: tuple[Step, Readout, float],
+        moved: tuple[tuple[int, Event], ...],
+    ) -> Taken:
+        """Enter a step into its series."""
+        series, (step, line, rank) = self.series[row], told
+        seq = series.seq
+        alarm = self._alarm(series, seen, step.numbers, rank)
+        series.seq += 1
+        series.best_start = line.best_start
+        series.changed_probability = line.changed_probability
+        kept = self._kept(seen, offset, step.numbers)
+        kept[PREVIOUS] = line.born_previous_start
+        kept[CHANGED], kept[ANOMALY] = line.changed_probability, rank
+        series.retained.append(kept)
+        if self._learn(row, seen):
+            self._begin_anew(row)
+        series.retained.trim(self._most)
+        return Taken(
+            seq, line, step.numbers, line.log_score, rank, moved, alarm, self._periods(series)
+        )
+
+    @property
+    def _most(self) -> int:
+        """Rows that a series keeps: its history, and what a filter would begin anew with."""
+        looks = self.rules.seasonal is not False and self._seasonal
+        return max(self.rules.history, REPLAYED) if looks else self.rules.history
+
+    @property
+    def _seasonal(self) -> bool:
+        return self.model.seasonal or bool(self.rules.seasonal)
+
+    def _alarm(
+        self, series: Series, seen: Observation, numbers: Floats, rank: float
+    ) -> Event | None:
+        threshold, last = self.rules.anomaly_alarm, series.last_anomaly
+        if math.isnan(rank) or not events.alarming(threshold, rank, series.seq, last):
+            return None
+        series.last_anomaly = series.seq
+        moments = None
+        if len(numbers) and self._outputs and self.model.label != "binary":
+            found = summary.Summary(numbers[None], self.model.y_dim, self.model.label)
+            variance = np.maximum(np.diagonal(found.covariance[0]), 0.0)
+            moments = found.mean[0].tolist(), np.sqrt(variance).tolist()
+        event = events.anomaly(series.seq, rank, seen.y, moments)
+        series.keep(event)
+        return event
+
+    def _kept(self, seen: Observation, offset: float, numbers: Floats) -> Floats:
+        """Row that is retained of an observation."""
+        at, row = self.columns, np.full(self.columns.width, math.nan)
+        row[ELAPSED], row[CHANGEPOINT], row[OFFSET] = seen.elapsed, seen.changepoint, offset
+        row[PREVIOUS] = -1
+        row[at.y] = seen.y
+        if seen.x:
+            row[at.x] = seen.x
+        if at.answer.stop > at.answer.start and len(numbers) and self.model.label != "class":
+            found = summary.Summary(numbers[None], self.model.y_dim, self.model.label)
+            shown = [found.mean[0]]
+            if self.model.label != "binary":
+                shown += [found.quantiles[0, 0], found.quantiles[0, -1]]
+            row[at.answer][: len(shown) * self.model.y_dim] = np.concatenate(shown)
+        return row
+
+    # --- seasons ------------------------------------------------------------------------------
+
+    def _offset(self, row: int) -> float:
+        """Season of the next label."""
+        state = self.series[row].season
+        return 0.0 if state is None else season.offset(state)
+
+    def offsets_ahead(self, row: int, count: int) -> Floats:
+        """Seasons (count,) of the labels to come."""
+        state = self.series[row].season
+        if state is None:
+            return np.zeros(count)
+        return np.array([season.offset(state, ahead) for ahead in range(count)])
+
+    def _periods(self, series: Series) -> tuple[int, ...]:
+        return () if series.season is None else tuple(season.periods(series.season))
+
+    def _next_search(self, series: Series, seq: int) -> int | None:
+        """Observations, more than `seq`, after which a series without seasons looks for one."""
+        if self.rules.seasonal is not None or not self.model.seasonal:
+            return None
+        return season.next_search(seq, season.phase_of(series.name))
+
+    def _foreseen(self, row: int, observations: Sequence[Observation]) -> Floats:
+        """Seasons of coming labels, up to the first after which the filter may begin anew."""
+        series = self.series[row]
+        if series.season is None:
+            due = self._next_search(series, series.seq)
+            count = len(observations)
+            return np.zeros(count if due is None else min(count, due - series.seq))
+        state, found = series.season.copy(), []
+        for each in observations:
+            found.append(season.offset(state))
+            if season.observe(state, each.y[0]):
+                break
+        return np.array(found)
+
+    def _learn(self, row: int, seen: Observation) -> bool:
+        """Take in the label of an observation; returns whether seasons were found or given up."""
+        series = self.series[row]
+        if series.season is not None:
+            moved = season.observe(series.season, seen.y[0])
+        else:
+            due = self._next_search(series, series.seq - 1) if series.warm else None
+            if due != series.seq:
+                return False
+            known = series.retained.last(min(season.CAPACITY, self.rules.history))
+            series.season = season.searched(known[:, self.columns.y.start].copy())
+            moved = series.season is not None
+        if moved:
+            series.season_since = series.seq
+        return moved
+
+    def _begin_anew(self, row: int) -> None:
+        """Begin the filter anew with the last labels less the seasons of now.
+
+        The regimes that it finds among these are known, no events. The regime that the filter
+        before believed in goes on where the new one begins.
+        """
+        series = self.series[row]
+        assert series.season is not None
+        offsets = season.offsets(series.season, REPLAYED)
+        known = series.retained.last(len(offsets))
+        known[:, OFFSET] = offsets[len(offsets) - len(known) :]
+        base = series.seq - len(known)
+        joined = max(int(known[0, PREVIOUS]), 0) if base else 0
+        values = self._values(known)
+        if self.given() is None and warmup.varied(values, self.model.y_dim):
+            series.location, series.scale = self._estimated(values)
+        self.filters.begin(row, series.location, series.scale)
+        start = max(series.track.confirmed_start - base, 0)
+        lines = self._replayed(self.filters, row, known, start)
+        for each, line in zip(known, lines, strict=True):
+            each[PREVIOUS] = moca.position(line.born_previous_start, base, joined)
+        state = moca.moved(self.filters.state(row), base, joined)
+        self.filters.put(row, state)
+        last = lines[-1]
+        start = max(series.track.confirmed_start, series.seq - 1 - last.event_run_length)
+        series.track = series.track._replace(
+            confirmed_start=start, before_start=start, confirmed_totals=last.start_totals
+        )
+        series.best_start = moca.position(last.best_start, base, joined)
+        since = torch.tensor([series.seq - 1 - start])
+        series.changed_probability = float(beliefs.mass_below(state.belief, since))
+
+    def _replayed(self, filters: Filters, row: int, known: Floats, confirmed: int) -> list[Readout]:
+        """Step a row through retained observations; what it refuses counts as missing."""
+        lines: list[Readout] = []
+        offsets = known[:, OFFSET].copy()
+        seen = self.observations(known)
+        while len(lines) < len(known):
+            at = len(lines)
+            packed = self._packed([row] * (len(seen) - at), seen[at:], offsets[at:])
+            for step in filters.through(
+                row, packed, self.rules.hazard, offsets[at:], lambda: confirmed
+            ):
+                if not step.line[OK_COLUMN] > 0:
+                    seen[len(lines)] = self._unlabelled(seen[len(lines)])
+                    break
+                lines += readout.rows(step.line[None])
+        return lines
+
+    def _unlabelled(self, seen: Observation) -> Observation:
+        return seen._replace(y=(math.nan,) * self.model.y_dim)
+
+    # --- warm-up ------------------------------------------------------------------------------
+
+    def observations(self, rows: Floats) -> list[Observation]:
+        """Retained rows as they were observed."""
+        at = self.columns
+        return [
+            Observation(tuple(y), tuple(x), elapsed, changepoint)
+            for y, x, elapsed, changepoint in zip(
+                rows[:, at.y].tolist(),
+                rows[:, at.x].tolist(),
+                rows[:, ELAPSED].tolist(),
+                rows[:, CHANGEPOINT].tolist(),
+                strict=True,
+            )
+        ]
+
+    def _values(self, rows: Floats) -> list[list[float]]:
+        """What location and scale are taken from: the labels there are, with inputs if they count.
+
+        Labels are less their seasons.
+        """
+        at, model = self.columns, self.model
+        y = rows[:, at.y] - rows[:, OFFSET : OFFSET + 1]
+        known = ~np.isnan(y)
+        labelled = known.any(1) if model.partial else known.all(1)
+        values = np.hstack((y, rows[:, at.x])) if model.scales_inputs else y
+        found: list[list[float]] = values[labelled].tolist()
+        return found
+
+    def _estimated(self, values: list[list[float]]) -> Moments:
+        location, scale = warmup.estimate(values, self.model)
+        return self.rules.location or location, self.rules.scale or scale
+
+    def moments(self, rows: Floats) -> Moments:
+        """Location and scale from retained rows, unless they are given."""
+        return self.given() or self._estimated(self._values(rows))
+
+    def predicted(self, row: int, x: tuple[float, ...] = ()) -> moca.Mixture | None:
+        """Provisional predictive of the next label in the warm-up, of one regime; None: not yet."""
+        series = self.series[row]
+        rows = series.retained.rows
+        values = self._values(rows)
+        if not warmup.varied(values, self.model.y_dim):
+            return None
+        labels = (rows[:, self.columns.y] - rows[:, OFFSET : OFFSET + 1]).tolist()
+        inputs = rows[:, self.columns.x].tolist()
+        history = [
+            (None if any(map(math.isnan, y)) and not self._partly(y) else y, given or None)
+            for y, given in zip(labels, inputs, strict=True)
+        ]
+        moments = self._estimated(values)
+        return warmup.provisional(self.model, [history], [moments], [x or None])
+
+    def _partly(self, y: Sequence[float]) -> bool:
+        """Whether a label with missing outputs is one that the model takes."""
+        return self.model.partial and not all(map(math.isnan, y))
+
+    def _warm_up(self, row: int, seen: Observation) -> Taken:
+        """Answer from one regime, and begin where enough labels are there."""
+        series = self.series[row]
+        seq, offset, numbers, score = series.seq, 0.0, NOTHING, math.nan
+        mixture = self.predicted(row, seen.x) if self._provisional else None
+        if mixture is not None:
+            offset = self._offset(row)
+            y = torch.tensor([seen.y], dtype=torch.float64)
+            labelled = not y.isnan().any() or self._partly(seen.y)
+            if labelled:
+                score = float(mixture.log_prob(y - offset))
+                score = score if math.isfinite(score) else math.nan
+            if offset:
+                mixture = mixture.shifted(torch.tensor([offset], dtype=torch.float64))
+            (numbers,) = summary.of(mixture, y, self.levels)
+        elif not self._provisional:
+            offset = self._offset(row)
+        series.seq += 1
+        series.retained.append(self._kept(seen, offset, numbers))
+        rows = series.retained.rows
+        if series.season is not None and self._learn(row, seen):
+            offsets = season.offsets(series.season, len(rows))
+            rows[len(rows) - len(offsets) :, OFFSET] = offsets
+        values = self._values(rows)
+        moved: tuple[tuple[int, Event], ...] = ()
+        if warmup.complete(values, self.model.y_dim, self.rules.warmup, series.seq):
+            moved = self._begin(row, self._estimated(values))
+        return Taken(seq, None, numbers, score, math.nan, moved, None, self._periods(series))
+
+    def _begin(self, row: int, moments: Moments) -> tuple[tuple[int, Event], ...]:
+        """Start the filter with a known location and scale, through what was kept so far."""
+        series = self.series[row]
+        series.location, series.scale = moments
+        series.warm = True
+        units = [0.0] * self._outputs, [1.0] * self._outputs
+        if self.model.needs_scale:
+            units = series.location[: self._outputs], series.scale[: self._outputs]
+        self.ranks[row] = anomaly.start(*units)
+        self.filters.begin(row, series.location, series.scale)
+        moved: list[tuple[int, Event]] = []
+        rows = series.retained.rows
+        seen = self.observations(rows)
+        offsets = rows[:, OFFSET].copy()
+        count, series.seq = series.seq, 0
+        while series.seq < count:
+            at = series.seq
+            for _, line in self._through(row, seen[at:], offsets[at:]):
+                if not line.ok:
+                    seen[series.seq] = self._unlabelled(seen[series.seq])
+                    break
+                moved += self._track(row, line)
+                self._ranked([row], [seen[series.seq]], [line])
+                rows[series.seq, PREVIOUS] = line.born_previous_start
+                series.seq += 1
+                series.best_start = line.best_start
+                series.changed_probability = line.changed_probability
+        return tuple(moved)
