@@ -7,7 +7,8 @@ other, between its log and its store.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
 
 import numpy as np
 import torch
@@ -15,9 +16,9 @@ from numpy.typing import NDArray
 
 from model_core import anomaly, events, readout, season, summary, warmup
 from model_core import belief as beliefs
-from model_core import compiled as inputs
+from model_core import compiled as places
 from model_core import filter as moca
-from model_core.detection.filters import OK_COLUMN, Filters, Step
+from model_core.detection.filters import OK_COLUMN, Filters, Step, inputs_of
 from model_core.detection.series import (
     ANOMALY,
     CHANGED,
@@ -25,6 +26,7 @@ from model_core.detection.series import (
     ELAPSED,
     OFFSET,
     PREVIOUS,
+    Moved,
     Observation,
     Rules,
     Series,
@@ -32,14 +34,16 @@ from model_core.detection.series import (
     columns,
 )
 from model_core.events import Event
+from model_core.filter import Inputs
 from model_core.readout import Readout
 from model_core.season import REPLAYED
-from model_core.segmentation import Segment, best
+from model_core.segmentation import Segment, best, in_hindsight
 from model_core.upm.base import UnderlyingModel
 from model_core.warmup import Moments
 
 Floats = NDArray[np.float64]
 NOTHING = np.empty(0)
+UNCOMPILED = 512  # observations segmented in hindsight where no kernel steps them: about a second
 
 
 class Refused(Exception):
@@ -133,7 +137,7 @@ class Pipeline:
             offsets = self._foreseen(row, observations[at:])
             seen = observations[at : at + len(offsets)]
             steps: list[tuple[Step, Readout]] = []
-            moved: list[tuple[tuple[int, Event], ...]] = []
+            moved: list[tuple[Moved, ...]] = []
             for step, line in self._through(row, seen, offsets):
                 if not line.ok:
                     break
@@ -148,16 +152,75 @@ class Pipeline:
             if len(done) < len(seen):
                 raise Refused(f"observation {series.seq}")
 
+    def score(self, row: int, seen: Observation) -> float:
+        """Anomaly that an observation would have, which is not taken in; nan: not known yet."""
+        if not self.series[row].warm:
+            return math.nan
+        before = self.filters.state(row)
+        offsets = np.array([self._offset(row)])
+        packed = self._packed([row], [seen], offsets)
+        (step,) = self.filters.step([row], packed, self.rules.hazard, offsets)
+        self.filters.put(row, before)
+        (line,) = readout.rows(step.line[None])
+        ranks = self.ranks[row].copy()
+        (found,) = self._ranked([row], [seen], [line])
+        self.ranks[row] = ranks
+        return found
+
+    def coming(
+        self, row: int, count: int = 1, x: tuple[float, ...] = (), elapsed: float = 1.0
+    ) -> Inputs:
+        """Inputs of a step over the observation to come, of `count` copies of a row."""
+        seen = Observation((math.nan,) * self.model.y_dim, x, elapsed)
+        packed = self._packed([row] * count, [seen] * count, np.zeros(count))
+        return inputs_of(self.model, torch.from_numpy(packed), self.rules.hazard)
+
+    # --- segmentation -------------------------------------------------------------------------
+
     def segments(self, row: int) -> list[Segment]:
         """Best segmentation of what is retained, as it was known online."""
         series = self.series[row]
-        if not series.warm or not len(series.retained):
+        first = max(series.retained.first, series.seq - self.rules.history)
+        if not series.warm or first >= series.seq:
             return []
-        kept = series.retained
-        first = max(kept.first, series.seq - self.rules.history)
-        if first >= series.seq:
+        return best(series.retained.previous, series.best_start, first, series.seq)
+
+    def hindsight(self, row: int) -> list[Segment]:
+        """The same, with the location and scale of all that is retained.
+
+        Where no kernel steps it, only the last `UNCOMPILED` are segmented anew.
+        """
+        online, series = self.segments(row), self.series[row]
+        if not online:
             return []
-        return best(kept.previous, series.best_start, first, series.seq)
+        most = self.rules.history if self.filters.compiled else min(UNCOMPILED, self.rules.history)
+        known = self._known_now(series, most)
+        first = series.seq - len(known)
+        filters = Filters(
+            self.model, 1, self.rules.max_hypotheses, (), kernels=self.filters.compiled
+        )
+        filters.begin(0, *self.moments(known))
+        lines = self._replayed(filters, known[:1], 0)
+        state = filters.state(0)  # which learns that it was not the first of its series
+        filters.put(0, state._replace(seq=torch.full_like(state.seq, first + 1)))
+        lines += self._replayed(filters, known[1:], 0)
+        pointers = {first + i: line.born_previous_start for i, line in enumerate(lines)}
+        start = lines[-1].best_start if len(lines) > 1 else first
+        starts = [each.start for each in best(pointers.get, start, first, series.seq)]
+        return in_hindsight(online, first, series.seq, starts, series.seq)
+
+    def _known_now(self, series: Series, most: int) -> Floats:
+        """The last retained rows, less the seasons that are known now.
+
+        Observations since the filter last began anew are as they were met.
+        """
+        rows = series.retained.last(most).copy()
+        if series.season is not None and series.season_since:
+            first = series.seq - len(rows)
+            offsets = season.offsets(series.season, len(rows))
+            known = slice(len(rows) - len(offsets), max(series.season_since - first, 0))
+            rows[known, OFFSET] = offsets[: max(0, known.stop - known.start)]
+        return rows
 
     # --- one observation --------------------------------------------------------------------
 
@@ -165,17 +228,17 @@ class Pipeline:
         self, rows: Sequence[int], observations: Sequence[Observation], offsets: Floats
     ) -> Floats:
         """Inputs of a step (B, 6 + d + x): see `compiled.kernel.Kernel.advance`."""
-        model, label = self.model, inputs.LABEL
+        model, label = self.model, places.LABEL
         packed = np.empty((len(rows), label + model.y_dim + model.x_dim))
         y = np.array([each.y for each in observations])
         known = np.isfinite(y)
         labelled = known.any(1) if model.partial else known.all(1)
-        packed[:, inputs.LABELLED] = labelled
-        packed[:, inputs.ELAPSED] = [each.elapsed for each in observations]
-        packed[:, inputs.CHANGEPOINT] = [each.changepoint for each in observations]
-        packed[:, inputs.OUTLIER_RATE] = self.rules.outlier_rate
-        packed[:, inputs.CONFIRMED] = [self.series[row].track.confirmed_start for row in rows]
-        packed[:, inputs.THRESHOLD] = self.rules.threshold
+        packed[:, places.LABELLED] = labelled
+        packed[:, places.ELAPSED] = [each.elapsed for each in observations]
+        packed[:, places.CHANGEPOINT] = [each.changepoint for each in observations]
+        packed[:, places.OUTLIER_RATE] = self.rules.outlier_rate
+        packed[:, places.CONFIRMED] = [self.series[row].track.confirmed_start for row in rows]
+        packed[:, places.THRESHOLD] = self.rules.threshold
         values = packed[:, label : label + model.y_dim]
         values[:] = np.where(labelled[:, None], y, 0.0)
         if offsets.any():
@@ -197,7 +260,7 @@ class Pipeline:
             (line,) = readout.rows(step.line[None])
             yield step, line
 
-    def _track(self, row: int, line: Readout, ahead: int = 0) -> tuple[tuple[int, Event], ...]:
+    def _track(self, row: int, line: Readout, ahead: int = 0) -> tuple[Moved, ...]:
         """Follow the events; returns those that changed. ahead: observations not yet entered."""
         series, rules = self.series[row], self.rules
         seq = series.seq + ahead
@@ -207,9 +270,7 @@ class Pipeline:
         reading = line.reading(seq, quantity=self.model.label != "class")
         rule = (0, rules.threshold) if rules.threshold else (rules.confirm_after, 0.0)
         series.track, changed = events.track(series.track, reading, *rule)
-        for event in changed:
-            series.keep(event)
-        return tuple((seq, event) for event in changed)
+        return tuple(Moved(seq, event, series.keep(event)) for event in changed)
 
     def _ranked(
         self, rows: Sequence[int], observations: Sequence[Observation], lines: Sequence[Readout]
@@ -230,7 +291,7 @@ class Pipeline:
         seen: Observation,
         offset: float,
         told: tuple[Step, Readout, float],
-        moved: tuple[tuple[int, Event], ...],
+        moved: tuple[Moved, ...],
     ) -> Taken:
         """Enter a step into its series."""
         series, (step, line, rank) = self.series[row], told
@@ -246,9 +307,9 @@ class Pipeline:
         if self._learn(row, seen):
             self._begin_anew(row)
         series.retained.trim(self._most)
-        return Taken(
-            seq, line, step.numbers, line.log_score, rank, moved, alarm, self._periods(series)
-        )
+        event = moved[-1].event if moved else None
+        told = line.log_score, rank, moved, event, alarm, self._periods(series)
+        return Taken(seq, line, step.numbers, *told)
 
     @property
     def _most(self) -> int:
@@ -363,7 +424,7 @@ class Pipeline:
             series.location, series.scale = self._estimated(values)
         self.filters.begin(row, series.location, series.scale)
         start = max(series.track.confirmed_start - base, 0)
-        lines = self._replayed(self.filters, row, known, start)
+        lines = self._replayed(self.filters, known, start, row)
         for each, line in zip(known, lines, strict=True):
             each[PREVIOUS] = moca.position(line.born_previous_start, base, joined)
         state = moca.moved(self.filters.state(row), base, joined)
@@ -377,14 +438,19 @@ class Pipeline:
         since = torch.tensor([series.seq - 1 - start])
         series.changed_probability = float(beliefs.mass_below(state.belief, since))
 
-    def _replayed(self, filters: Filters, row: int, known: Floats, confirmed: int) -> list[Readout]:
-        """Step a row through retained observations; what it refuses counts as missing."""
+    def _replayed(
+        self, filters: Filters, known: Floats, confirmed: int, row: int = 0
+    ) -> list[Readout]:
+        """Step a row of filters through retained observations; what it refuses counts as missing.
+
+        confirmed: start of the last confirmed event, in positions of the filter.
+        """
         lines: list[Readout] = []
         offsets = known[:, OFFSET].copy()
         seen = self.observations(known)
         while len(lines) < len(known):
             at = len(lines)
-            packed = self._packed([row] * (len(seen) - at), seen[at:], offsets[at:])
+            packed = self._packed([0] * (len(seen) - at), seen[at:], offsets[at:])
             for step in filters.through(
                 row, packed, self.rules.hazard, offsets[at:], lambda: confirmed
             ):
@@ -478,12 +544,14 @@ class Pipeline:
             offsets = season.offsets(series.season, len(rows))
             rows[len(rows) - len(offsets) :, OFFSET] = offsets
         values = self._values(rows)
-        moved: tuple[tuple[int, Event], ...] = ()
+        moved: tuple[Moved, ...] = ()
         if warmup.complete(values, self.model.y_dim, self.rules.warmup, series.seq):
             moved = self._begin(row, self._estimated(values))
-        return Taken(seq, None, numbers, score, math.nan, moved, None, self._periods(series))
+        event = series.track.event or series.track.last_event
+        periods = self._periods(series)
+        return Taken(seq, None, numbers, score, math.nan, moved, event, None, periods)
 
-    def _begin(self, row: int, moments: Moments) -> tuple[tuple[int, Event], ...]:
+    def _begin(self, row: int, moments: Moments) -> tuple[Moved, ...]:
         """Start the filter with a known location and scale, through what was kept so far."""
         series = self.series[row]
         series.location, series.scale = moments
@@ -493,7 +561,7 @@ class Pipeline:
             units = series.location[: self._outputs], series.scale[: self._outputs]
         self.ranks[row] = anomaly.start(*units)
         self.filters.begin(row, series.location, series.scale)
-        moved: list[tuple[int, Event]] = []
+        moved: list[Moved] = []
         rows = series.retained.rows
         seen = self.observations(rows)
         offsets = rows[:, OFFSET].copy()
@@ -511,3 +579,44 @@ class Pipeline:
                 series.best_start = line.best_start
                 series.changed_probability = line.changed_probability
         return tuple(moved)
+
+    # --- files --------------------------------------------------------------------------------
+
+    def arrays(self) -> dict[str, NDArray[Any]]:
+        """All arrays, by name; what is not in them are the numbers of the series."""
+        found: dict[str, NDArray[Any]] = {
+            f"filter {i}": each.numpy() for i, each in enumerate(self.filters.tensors)
+        }
+        found["ranks"] = self.ranks
+        for row, series in enumerate(self.series):
+            found[f"retained {row}"] = series.retained.rows
+            if series.season is not None:
+                found[f"season {row}"] = series.season
+        return found
+
+    def restore(
+        self, numbers: Sequence[dict[str, Any]], arrays: Mapping[str, torch.Tensor]
+    ) -> None:
+        """Take over what `arrays` and the series gave; raises KeyError, TypeError or ValueError."""
+        for i, own in enumerate(self.filters.tensors):
+            _fill(own, arrays[f"filter {i}"], f"filter {i}")
+        _fill(torch.from_numpy(self.ranks), arrays["ranks"], "ranks")
+        for row, (series, each) in enumerate(zip(self.series, numbers, strict=True)):
+            series.restore(each)
+            rows = arrays[f"retained {row}"].numpy()
+            if rows.ndim != 2 or rows.shape[1] != self.columns.width:
+                raise ValueError(f"array 'retained {row}' is of shape {list(rows.shape)}")
+            series.retained.fill(rows, each["first"])
+            kept = arrays.get(f"season {row}")
+            series.season = None if kept is None else kept.numpy().copy()
+            if series.season is not None and not season.valid(series.season):
+                raise ValueError(f"array 'season {row}' is no state of a season")
+
+
+def _fill(own: torch.Tensor, stored: torch.Tensor, name: str) -> None:
+    if own.shape != stored.shape or own.dtype != stored.dtype:
+        raise ValueError(
+            f"array {name!r} is {stored.dtype} {list(stored.shape)}, expected {own.dtype} "
+            f"{list(own.shape)}"
+        )
+    own.copy_(stored)

@@ -45,13 +45,22 @@ class Observation(NamedTuple):
     changepoint: float = math.nan  # supervision; nan: none
 
 
+class Moved(NamedTuple):
+    """A changepoint event that changed at `seq`; new: it is confirmed for the first time."""
+
+    seq: int
+    event: Event
+    new: bool
+
+
 class Taken(NamedTuple):
     """What one observation gave.
 
     readout: None while warming up. numbers: of its predictive's `Summary`, in units of the labels;
-    empty: none. log_score, anomaly: nan without a label. moved: changepoint events that changed,
-    each with its position: of the warm-up's last observation those of all of it. alarm: the anomaly
-    event that it raised. periods: of the seasons that are known after it.
+    empty: none. log_score, anomaly: nan without a label. moved: changepoint events that changed: of
+    the warm-up's last observation those of all of it. event: the last of them, after the warm-up
+    the one that is left. alarm: the anomaly event that it raised. periods: of the seasons that are
+    known after it.
     """
 
     seq: int
@@ -59,7 +68,8 @@ class Taken(NamedTuple):
     numbers: Floats
     log_score: float
     anomaly: float
-    moved: tuple[tuple[int, Event], ...] = ()
+    moved: tuple[Moved, ...] = ()
+    event: Event | None = None
     alarm: Event | None = None
     periods: tuple[int, ...] = ()
 
@@ -182,12 +192,17 @@ class Series:
         self.events = {each[0]: Event(*each) for each in numbers["events"]}
         self.anomalies = {each[0]: Event(*each) for each in numbers["anomalies"]}
 
-    def keep(self, event: Event) -> None:
-        """Keep an event as it is now, and forget the oldest beyond `EVENTS`."""
+    def keep(self, event: Event) -> bool:
+        """Keep an event as it is now, and forget the oldest beyond `EVENTS`.
+
+        Returns whether it is confirmed for the first time.
+        """
         kept = self.events if event.kind == "change" else self.anomalies
+        before = kept.get(event.id)
         kept[event.id] = event
         if len(kept) > EVENTS:
             del kept[next(iter(kept))]
+        return event.state == "confirmed" and (before is None or before.state != "confirmed")
 
 
 def _event(fields: list[Any] | None) -> Event | None:
