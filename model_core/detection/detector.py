@@ -22,9 +22,9 @@ from numpy.typing import NDArray
 
 from model_core import filter as moca
 from model_core import horizon as ahead
-from model_core import labels, warmup
+from model_core import labels, season, warmup
+from model_core.detection import hindsight, storage
 from model_core.detection import settings as options
-from model_core.detection import storage
 from model_core.detection.answers import (
     Answer,
     Answers,
@@ -33,7 +33,8 @@ from model_core.detection.answers import (
     of_mixture,
 )
 from model_core.detection.pipeline import NOTHING, Pipeline, Refused
-from model_core.detection.series import Observation, Series, Taken
+from model_core.detection.rows import Observation
+from model_core.detection.series import Series, Taken
 from model_core.detection.settings import Settings
 from model_core.errors import BadInput, WarmingUp
 from model_core.events import Event
@@ -205,7 +206,7 @@ class Detectors:
             return []
         seq = self.seq(stream)
         if self._segments.get(stream, (-1, []))[0] != seq:
-            self._segments[stream] = seq, self._pipeline.hindsight(stream)
+            self._segments[stream] = seq, hindsight.segments(self._pipeline, stream)
         return list(self._segments[stream][1])
 
     def predict(self, stream: int, x: Any = None, elapsed: float = 1.0) -> Predictive | None:
@@ -373,8 +374,9 @@ class Detectors:
         assert self._chosen is not None
         model = options.build(self._chosen, self._settings, y_dim, x_dim)
         rules = options.rules(self._chosen, model, self._settings)
+        phases = list(map(season.phase_of, self._names))
         self._pipeline = Pipeline(
-            model, rules, self._names, self._levels, self._kernels, answers=self._answers
+            model, rules, phases, self._levels, self._kernels, answers=self._answers
         )
 
     def _wait(self, row: int, seen: Observation) -> Answer:

@@ -15,6 +15,7 @@ from model_core import filter as moca
 from model_core import kernel, readout, summary
 from model_core.filter import FilterState, Inputs, Prior
 from model_core.quantiles import with_normal
+from model_core.readout import Readout
 from model_core.upm.base import UnderlyingModel
 
 Floats = NDArray[np.float64]
@@ -24,12 +25,12 @@ OK_COLUMN = list(readout.NUMBERS).index("ok")
 
 
 class Step(NamedTuple):
-    """One step of one row: its line of `readout.table`, and the numbers of its `Summary`.
+    """One step of one row: its readout, and the numbers of the `Summary` of its predictive.
 
-    Where its `ok` is 0 the row is as it was.
+    Where it is not `ok` the row is as it was.
     """
 
-    line: Floats
+    line: Readout
     numbers: Floats
 
 
@@ -106,7 +107,7 @@ class Filters:
                 at = np.array(rows, dtype=np.int64)[whole]
                 steps = self._advance(at, inputs[whole], hazard, offsets[whole])
                 pairs = zip(whole.tolist(), steps, strict=True)
-                found = {i: each for i, each in pairs if each.line[OK_COLUMN] > 0}
+                found = {i: each for i, each in pairs if each is not None}
         left = [i for i in range(len(rows)) if i not in found]
         if left:
             chosen = [rows[i] for i in left]
@@ -150,8 +151,11 @@ class Filters:
             before = [each[row].clone() for each in self._leaves]
             repeated = np.full(count, row, dtype=np.int64)
             steps = self._advance(repeated, inputs, hazard, offsets)
-            while used < count and steps[used].line[OK_COLUMN] > 0 and confirmed() == start:
-                yield steps[used]
+            while used < count and confirmed() == start:
+                step = steps[used]
+                if step is None:
+                    break
+                yield step
                 used += 1
             if used < count:
                 for own, old in zip(self._leaves, before, strict=True):
@@ -178,7 +182,8 @@ class Filters:
 
     def _advance(
         self, rows: NDArray[np.int64], inputs: Floats, hazard: Floats, offsets: Floats
-    ) -> list[Step]:
+    ) -> list[Step | None]:
+        """Steps by the kernel, in order; None for what it leaves to the eager filter."""
         assert self._kernel is not None
         table, found = self._kernel.advance(
             self._views,
@@ -191,7 +196,10 @@ class Filters:
         )
         if self._levels and offsets.any():
             found = found.shifted(offsets)
-        return list(map(Step, table, found.numbers))
+        fine = table[:, OK_COLUMN] > 0
+        lines = iter(readout.rows(table[fine]) if fine.any() else [])
+        pairs = zip(fine.tolist(), found.numbers, strict=True)
+        return [Step(next(lines), numbers) if ok else None for ok, numbers in pairs]
 
     def _step_eagerly(
         self, rows: Sequence[int], inputs: Floats, hazard: Floats, offsets: Floats
@@ -205,7 +213,7 @@ class Filters:
             )
             starts = told[:, columns.CONFIRMED].long()
             thresholds = told[:, columns.THRESHOLD]
-            table = readout.table(state, info, starts, thresholds, RECENT_RUN_LENGTHS).numpy()
+            table = readout.table(state, info, starts, thresholds, RECENT_RUN_LENGTHS)
             for own, new in zip(self._leaves, moca.leaves(state), strict=True):
                 own[at] = new
             numbers = np.empty((len(rows), 0))
@@ -217,7 +225,7 @@ class Filters:
                 if offsets.any():
                     mixture, y = mixture.shifted(by), y + by.unsqueeze(-1)
                 numbers = summary.of(mixture, y, self._levels)
-        return list(map(Step, table, numbers))
+        return list(map(Step, readout.rows(table), numbers))
 
     def _prior_of(self, rows: slice | Tensor) -> Prior:
         *stats, location, context = (each[rows] for each in self._prior)

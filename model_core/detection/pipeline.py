@@ -14,36 +14,30 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from model_core import anomaly, events, readout, season, summary, warmup
+from model_core import anomaly, events, season, summary, warmup
 from model_core import belief as beliefs
-from model_core import compiled as places
 from model_core import filter as moca
-from model_core.detection.filters import OK_COLUMN, Filters, Step, inputs_of
-from model_core.detection.series import (
+from model_core.detection.filters import Filters, Step, inputs_of
+from model_core.detection.rows import (
     ANOMALY,
     CHANGED,
-    CHANGEPOINT,
-    ELAPSED,
     OFFSET,
     PREVIOUS,
-    Moved,
+    Floats,
+    Layout,
     Observation,
-    Rules,
-    Series,
-    Taken,
-    columns,
 )
+from model_core.detection.series import Moved, Rules, Series, Taken
 from model_core.events import Event
 from model_core.filter import Inputs
 from model_core.readout import Readout
 from model_core.season import REPLAYED
-from model_core.segmentation import Segment, best, in_hindsight
+from model_core.segmentation import Segment, best
 from model_core.upm.base import UnderlyingModel
 from model_core.warmup import Moments
 
-Floats = NDArray[np.float64]
 NOTHING = np.empty(0)
-UNCOMPILED = 512  # observations segmented in hindsight where no kernel steps them: about a second
+TOGETHER = 1024  # observations of one series that are filtered before they are entered
 
 
 class Refused(Exception):
@@ -57,23 +51,24 @@ class Pipeline:
         self,
         model: UnderlyingModel,
         rules: Rules,
-        names: Sequence[str],
+        phases: Sequence[float],
         levels: Sequence[float] = (),
         kernels: bool = True,
         provisional: bool = True,
         answers: bool = False,
     ) -> None:
-        """names: of the series. levels: of quantiles; without any predictives are left out.
+        """phases: of each series' searches for seasons, in [0, 1).
 
-        kernels: whether to step by compiled kernels, where there are some. provisional: whether
-        labels of the warm-up are predicted. answers: whether answers are retained, too.
+        levels: of quantiles; without any predictives are left out. kernels: whether to step by
+        compiled kernels, where there are some. provisional: whether labels of the warm-up are
+        predicted. answers: whether answers are retained, too.
         """
         self.model, self.rules = model, rules
-        self.columns = columns(model.y_dim, model.x_dim, answers)
-        self.series = [Series(self.columns.width, name) for name in names]
-        self.filters = Filters(model, len(names), rules.max_hypotheses, levels, kernels)
+        self.layout = Layout(model, answers)
+        self.series = [Series(self.layout.width, phase) for phase in phases]
+        self.filters = Filters(model, len(phases), rules.max_hypotheses, levels, kernels)
         outputs = anomaly.outputs(model)
-        self.ranks = np.zeros((len(names), anomaly.size(outputs)))
+        self.ranks = np.zeros((len(phases), anomaly.size(outputs)))
         self.levels = list(levels)
         self._provisional = provisional and bool(levels)
         self._outputs = outputs
@@ -82,7 +77,7 @@ class Pipeline:
                 each.season = season.blank()
         known = self.given()
         if known is not None:
-            for row in range(len(names)):
+            for row in range(len(phases)):
                 self._begin(row, known)
 
     def given(self) -> Moments | None:
@@ -106,27 +101,25 @@ class Pipeline:
         for i in range(len(rows)):
             if not self.series[rows[i]].warm:
                 found[i] = self._warm_up(rows[i], observations[i])
-        if warm:
-            chosen = [rows[i] for i in warm]
-            seen = [observations[i] for i in warm]
-            offsets = np.array([self._offset(row) for row in chosen])
-            packed = self._packed(chosen, seen, offsets)
-            steps = self.filters.step(chosen, packed, self.rules.hazard, offsets)
-            lines = readout.rows(np.stack([step.line for step in steps]))
-            fine = [j for j, each in enumerate(lines) if each.ok]
-            moved = {j: self._track(chosen[j], lines[j]) for j in fine}
-            ranked = self._ranked([chosen[j] for j in fine], [seen[j] for j in fine],
-                                  [lines[j] for j in fine])  # fmt: skip
-            for j, rank in zip(fine, ranked, strict=True):
-                found[warm[j]] = self._enter(
-                    chosen[j], seen[j], float(offsets[j]), (steps[j], lines[j], rank), moved[j]
-                )
+        if not warm:
+            return found
+        chosen, seen = [rows[i] for i in warm], [observations[i] for i in warm]
+        offsets = np.array([self._offset(row) for row in chosen])
+        packed = self._packed(chosen, seen, offsets)
+        steps = self.filters.step(chosen, packed, self.rules.hazard, offsets)
+        fine = [j for j, step in enumerate(steps) if step.line.ok]
+        lines = [steps[j].line for j in fine]
+        moved = [self._track(chosen[j], line) for j, line in zip(fine, lines, strict=True)]
+        ranked = self._ranked([chosen[j] for j in fine], [seen[j] for j in fine], lines)
+        for i, j in enumerate(fine):
+            told = float(offsets[j]), steps[j], ranked[i], moved[i]
+            found[warm[j]] = self._enter(chosen[j], seen[j], *told)
         return found
 
     def observe_series(self, row: int, observations: Sequence[Observation]) -> Iterator[Taken]:
         """Take observations of one series, one after the other, in few calls of its kernel.
 
-        Those before a Refused one are taken.
+        To be taken to the end; those before a Refused one are.
         """
         series, at = self.series[row], 0
         while at < len(observations):
@@ -134,20 +127,19 @@ class Pipeline:
                 yield self._warm_up(row, observations[at])
                 at += 1
                 continue
-            offsets = self._foreseen(row, observations[at:])
+            offsets = self._foreseen(row, observations[at : at + TOGETHER])
             seen = observations[at : at + len(offsets)]
-            steps: list[tuple[Step, Readout]] = []
+            steps: list[Step] = []
             moved: list[tuple[Moved, ...]] = []
-            for step, line in self._through(row, seen, offsets):
-                if not line.ok:
+            for step in self._through(row, seen, offsets):
+                if not step.line.ok:
                     break
-                steps.append((step, line))
-                moved.append(self._track(row, line, len(moved)))
+                steps.append(step)
+                moved.append(self._track(row, step.line, len(moved)))
             done = seen[: len(steps)]
-            ranked = self._ranked([row] * len(done), done, [line for _, line in steps])
+            ranked = self._ranked([row] * len(done), done, [step.line for step in steps])
             for i, each in enumerate(done):
-                told = (*steps[i], ranked[i])
-                yield self._enter(row, each, float(offsets[i]), told, moved[i])
+                yield self._enter(row, each, float(offsets[i]), steps[i], ranked[i], moved[i])
             at += len(done)
             if len(done) < len(seen):
                 raise Refused(f"observation {series.seq}")
@@ -161,9 +153,8 @@ class Pipeline:
         packed = self._packed([row], [seen], offsets)
         (step,) = self.filters.step([row], packed, self.rules.hazard, offsets)
         self.filters.put(row, before)
-        (line,) = readout.rows(step.line[None])
         ranks = self.ranks[row].copy()
-        (found,) = self._ranked([row], [seen], [line])
+        (found,) = self._ranked([row], [seen], [step.line])
         self.ranks[row] = ranks
         return found
 
@@ -185,80 +176,28 @@ class Pipeline:
             return []
         return best(series.retained.previous, series.best_start, first, series.seq)
 
-    def hindsight(self, row: int) -> list[Segment]:
-        """The same, with the location and scale of all that is retained.
-
-        Where no kernel steps it, only the last `UNCOMPILED` are segmented anew.
-        """
-        online, series = self.segments(row), self.series[row]
-        if not online:
-            return []
-        most = self.rules.history if self.filters.compiled else min(UNCOMPILED, self.rules.history)
-        known = self._known_now(series, most)
-        first = series.seq - len(known)
-        filters = Filters(
-            self.model, 1, self.rules.max_hypotheses, (), kernels=self.filters.compiled
-        )
-        filters.begin(0, *self.moments(known))
-        lines = self._replayed(filters, known[:1], 0)
-        state = filters.state(0)  # which learns that it was not the first of its series
-        filters.put(0, state._replace(seq=torch.full_like(state.seq, first + 1)))
-        lines += self._replayed(filters, known[1:], 0)
-        pointers = {first + i: line.born_previous_start for i, line in enumerate(lines)}
-        start = lines[-1].best_start if len(lines) > 1 else first
-        starts = [each.start for each in best(pointers.get, start, first, series.seq)]
-        return in_hindsight(online, first, series.seq, starts, series.seq)
-
-    def _known_now(self, series: Series, most: int) -> Floats:
-        """The last retained rows, less the seasons that are known now.
-
-        Observations since the filter last began anew are as they were met.
-        """
-        rows = series.retained.last(most).copy()
-        if series.season is not None and series.season_since:
-            first = series.seq - len(rows)
-            offsets = season.offsets(series.season, len(rows))
-            known = slice(len(rows) - len(offsets), max(series.season_since - first, 0))
-            rows[known, OFFSET] = offsets[: max(0, known.stop - known.start)]
-        return rows
-
     # --- one observation --------------------------------------------------------------------
 
     def _packed(
         self, rows: Sequence[int], observations: Sequence[Observation], offsets: Floats
     ) -> Floats:
-        """Inputs of a step (B, 6 + d + x): see `compiled.kernel.Kernel.advance`."""
-        model, label = self.model, places.LABEL
-        packed = np.empty((len(rows), label + model.y_dim + model.x_dim))
-        y = np.array([each.y for each in observations])
-        known = np.isfinite(y)
-        labelled = known.any(1) if model.partial else known.all(1)
-        packed[:, places.LABELLED] = labelled
-        packed[:, places.ELAPSED] = [each.elapsed for each in observations]
-        packed[:, places.CHANGEPOINT] = [each.changepoint for each in observations]
-        packed[:, places.OUTLIER_RATE] = self.rules.outlier_rate
-        packed[:, places.CONFIRMED] = [self.series[row].track.confirmed_start for row in rows]
-        packed[:, places.THRESHOLD] = self.rules.threshold
-        values = packed[:, label : label + model.y_dim]
-        values[:] = np.where(labelled[:, None], y, 0.0)
-        if offsets.any():
-            values -= offsets[:, None]
-        if model.x_dim:
-            blank = (0.0,) * model.x_dim
-            packed[:, label + model.y_dim :] = [each.x or blank for each in observations]
-        return packed
+        """Inputs of a step; offsets: (B,) seasons of the labels."""
+        confirmed = [self.series[row].track.confirmed_start for row in rows]
+        rules = self.rules
+        told = rules.outlier_rate, rules.threshold, confirmed
+        return self.layout.packed(observations, offsets, *told)
 
     def _through(
         self, row: int, observations: Sequence[Observation], offsets: Floats
-    ) -> Iterator[tuple[Step, Readout]]:
-        packed = self._packed([row] * len(observations), observations, offsets)
+    ) -> Iterator[Step]:
         series = self.series[row]
-        steps = self.filters.through(
-            row, packed, self.rules.hazard, offsets, lambda: series.track.confirmed_start
+        return self.filters.through(
+            row,
+            self._packed([row] * len(observations), observations, offsets),
+            self.rules.hazard,
+            offsets,
+            lambda: series.track.confirmed_start,
         )
-        for step in steps:
-            (line,) = readout.rows(step.line[None])
-            yield step, line
 
     def _track(self, row: int, line: Readout, ahead: int = 0) -> tuple[Moved, ...]:
         """Follow the events; returns those that changed. ahead: observations not yet entered."""
@@ -290,17 +229,18 @@ class Pipeline:
         row: int,
         seen: Observation,
         offset: float,
-        told: tuple[Step, Readout, float],
+        step: Step,
+        rank: float,
         moved: tuple[Moved, ...],
     ) -> Taken:
-        """Enter a step into its series."""
-        series, (step, line, rank) = self.series[row], told
+        """Enter a step into its series; rank: its anomaly. moved: what it did to events."""
+        series, line = self.series[row], step.line
         seq = series.seq
         alarm = self._alarm(series, seen, step.numbers, rank)
         series.seq += 1
         series.best_start = line.best_start
         series.changed_probability = line.changed_probability
-        kept = self._kept(seen, offset, step.numbers)
+        kept = self.layout.row(seen, offset, step.numbers)
         kept[PREVIOUS] = line.born_previous_start
         kept[CHANGED], kept[ANOMALY] = line.changed_probability, rank
         series.retained.append(kept)
@@ -337,22 +277,6 @@ class Pipeline:
         series.keep(event)
         return event
 
-    def _kept(self, seen: Observation, offset: float, numbers: Floats) -> Floats:
-        """Row that is retained of an observation."""
-        at, row = self.columns, np.full(self.columns.width, math.nan)
-        row[ELAPSED], row[CHANGEPOINT], row[OFFSET] = seen.elapsed, seen.changepoint, offset
-        row[PREVIOUS] = -1
-        row[at.y] = seen.y
-        if seen.x:
-            row[at.x] = seen.x
-        if at.answer.stop > at.answer.start and len(numbers) and self.model.label != "class":
-            found = summary.Summary(numbers[None], self.model.y_dim, self.model.label)
-            shown = [found.mean[0]]
-            if self.model.label != "binary":
-                shown += [found.quantiles[0, 0], found.quantiles[0, -1]]
-            row[at.answer][: len(shown) * self.model.y_dim] = np.concatenate(shown)
-        return row
-
     # --- seasons ------------------------------------------------------------------------------
 
     def _offset(self, row: int) -> float:
@@ -374,7 +298,7 @@ class Pipeline:
         """Observations, more than `seq`, after which a series without seasons looks for one."""
         if self.rules.seasonal is not None or not self.model.seasonal:
             return None
-        return season.next_search(seq, season.phase_of(series.name))
+        return season.next_search(seq, series.phase)
 
     def _foreseen(self, row: int, observations: Sequence[Observation]) -> Floats:
         """Seasons of coming labels, up to the first after which the filter may begin anew."""
@@ -400,7 +324,7 @@ class Pipeline:
             if due != series.seq:
                 return False
             known = series.retained.last(min(season.CAPACITY, self.rules.history))
-            series.season = season.searched(known[:, self.columns.y.start].copy())
+            series.season = season.searched(known[:, self.layout.y.start].copy())
             moved = series.season is not None
         if moved:
             series.season_since = series.seq
@@ -419,12 +343,12 @@ class Pipeline:
         known[:, OFFSET] = offsets[len(offsets) - len(known) :]
         base = series.seq - len(known)
         joined = max(int(known[0, PREVIOUS]), 0) if base else 0
-        values = self._values(known)
+        values = self.layout.values(known)
         if self.given() is None and warmup.varied(values, self.model.y_dim):
-            series.location, series.scale = self._estimated(values)
+            series.location, series.scale = self.estimated(values)
         self.filters.begin(row, series.location, series.scale)
         start = max(series.track.confirmed_start - base, 0)
-        lines = self._replayed(self.filters, known, start, row)
+        lines = self.replayed(self.filters, known, start, row)
         for each, line in zip(known, lines, strict=True):
             each[PREVIOUS] = moca.position(line.born_previous_start, base, joined)
         state = moca.moved(self.filters.state(row), base, joined)
@@ -438,7 +362,7 @@ class Pipeline:
         since = torch.tensor([series.seq - 1 - start])
         series.changed_probability = float(beliefs.mass_below(state.belief, since))
 
-    def _replayed(
+    def replayed(
         self, filters: Filters, known: Floats, confirmed: int, row: int = 0
     ) -> list[Readout]:
         """Step a row of filters through retained observations; what it refuses counts as missing.
@@ -446,74 +370,45 @@ class Pipeline:
         confirmed: start of the last confirmed event, in positions of the filter.
         """
         lines: list[Readout] = []
-        offsets = known[:, OFFSET].copy()
-        seen = self.observations(known)
+        offsets, seen = known[:, OFFSET].copy(), self.layout.observations(known)
+        rules = self.rules
         while len(lines) < len(known):
-            at = len(lines)
-            packed = self._packed([0] * (len(seen) - at), seen[at:], offsets[at:])
-            for step in filters.through(
-                row, packed, self.rules.hazard, offsets[at:], lambda: confirmed
-            ):
-                if not step.line[OK_COLUMN] > 0:
-                    seen[len(lines)] = self._unlabelled(seen[len(lines)])
+            rest = slice(len(lines), None)
+            told = rules.outlier_rate, rules.threshold
+            packed = self.layout.packed(seen[rest], offsets[rest], *told)
+            steps = filters.through(row, packed, rules.hazard, offsets[rest], lambda: confirmed)
+            for step in steps:
+                if not step.line.ok:
+                    seen[len(lines)] = self.unlabelled(seen[len(lines)])
                     break
-                lines += readout.rows(step.line[None])
+                lines.append(step.line)
         return lines
 
-    def _unlabelled(self, seen: Observation) -> Observation:
+    def unlabelled(self, seen: Observation) -> Observation:
+        """An observation without its label."""
         return seen._replace(y=(math.nan,) * self.model.y_dim)
 
     # --- warm-up ------------------------------------------------------------------------------
 
-    def observations(self, rows: Floats) -> list[Observation]:
-        """Retained rows as they were observed."""
-        at = self.columns
-        return [
-            Observation(tuple(y), tuple(x), elapsed, changepoint)
-            for y, x, elapsed, changepoint in zip(
-                rows[:, at.y].tolist(),
-                rows[:, at.x].tolist(),
-                rows[:, ELAPSED].tolist(),
-                rows[:, CHANGEPOINT].tolist(),
-                strict=True,
-            )
-        ]
-
-    def _values(self, rows: Floats) -> list[list[float]]:
-        """What location and scale are taken from: the labels there are, with inputs if they count.
-
-        Labels are less their seasons.
-        """
-        at, model = self.columns, self.model
-        y = rows[:, at.y] - rows[:, OFFSET : OFFSET + 1]
-        known = ~np.isnan(y)
-        labelled = known.any(1) if model.partial else known.all(1)
-        values = np.hstack((y, rows[:, at.x])) if model.scales_inputs else y
-        found: list[list[float]] = values[labelled].tolist()
-        return found
-
-    def _estimated(self, values: list[list[float]]) -> Moments:
+    def estimated(self, values: list[list[float]]) -> Moments:
+        """Location and scale of labels, unless they are given."""
         location, scale = warmup.estimate(values, self.model)
         return self.rules.location or location, self.rules.scale or scale
-
-    def moments(self, rows: Floats) -> Moments:
-        """Location and scale from retained rows, unless they are given."""
-        return self.given() or self._estimated(self._values(rows))
 
     def predicted(self, row: int, x: tuple[float, ...] = ()) -> moca.Mixture | None:
         """Provisional predictive of the next label in the warm-up, of one regime; None: not yet."""
         series = self.series[row]
         rows = series.retained.rows
-        values = self._values(rows)
+        values = self.layout.values(rows)
         if not warmup.varied(values, self.model.y_dim):
             return None
-        labels = (rows[:, self.columns.y] - rows[:, OFFSET : OFFSET + 1]).tolist()
-        inputs = rows[:, self.columns.x].tolist()
+        labels = self.layout.filtered(rows).tolist()
+        inputs = rows[:, self.layout.x].tolist()
         history = [
             (None if any(map(math.isnan, y)) and not self._partly(y) else y, given or None)
             for y, given in zip(labels, inputs, strict=True)
         ]
-        moments = self._estimated(values)
+        moments = self.estimated(values)
         return warmup.provisional(self.model, [history], [moments], [x or None])
 
     def _partly(self, y: Sequence[float]) -> bool:
@@ -538,15 +433,15 @@ class Pipeline:
         elif not self._provisional:
             offset = self._offset(row)
         series.seq += 1
-        series.retained.append(self._kept(seen, offset, numbers))
+        series.retained.append(self.layout.row(seen, offset, numbers))
         rows = series.retained.rows
         if series.season is not None and self._learn(row, seen):
             offsets = season.offsets(series.season, len(rows))
             rows[len(rows) - len(offsets) :, OFFSET] = offsets
-        values = self._values(rows)
+        values = self.layout.values(rows)
         moved: tuple[Moved, ...] = ()
         if warmup.complete(values, self.model.y_dim, self.rules.warmup, series.seq):
-            moved = self._begin(row, self._estimated(values))
+            moved = self._begin(row, self.estimated(values))
         event = series.track.event or series.track.last_event
         periods = self._periods(series)
         return Taken(seq, None, numbers, score, math.nan, moved, event, None, periods)
@@ -563,14 +458,15 @@ class Pipeline:
         self.filters.begin(row, series.location, series.scale)
         moved: list[Moved] = []
         rows = series.retained.rows
-        seen = self.observations(rows)
+        seen = self.layout.observations(rows)
         offsets = rows[:, OFFSET].copy()
         count, series.seq = series.seq, 0
         while series.seq < count:
             at = series.seq
-            for _, line in self._through(row, seen[at:], offsets[at:]):
+            for step in self._through(row, seen[at:], offsets[at:]):
+                line = step.line
                 if not line.ok:
-                    seen[series.seq] = self._unlabelled(seen[series.seq])
+                    seen[series.seq] = self.unlabelled(seen[series.seq])
                     break
                 moved += self._track(row, line)
                 self._ranked([row], [seen[series.seq]], [line])
@@ -604,7 +500,7 @@ class Pipeline:
         for row, (series, each) in enumerate(zip(self.series, numbers, strict=True)):
             series.restore(each)
             rows = arrays[f"retained {row}"].numpy()
-            if rows.ndim != 2 or rows.shape[1] != self.columns.width:
+            if rows.ndim != 2 or rows.shape[1] != self.layout.width:
                 raise ValueError(f"array 'retained {row}' is of shape {list(rows.shape)}")
             series.retained.fill(rows, each["first"])
             kept = arrays.get(f"season {row}")

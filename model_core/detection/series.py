@@ -8,6 +8,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from model_core.detection.rows import Retained
 from model_core.events import Event, Track
 from model_core.readout import Readout
 
@@ -34,15 +35,6 @@ class Rules(NamedTuple):
     seasonal: bool | None
     location: list[float] | None = None
     scale: list[float] | None = None
-
-
-class Observation(NamedTuple):
-    """One observation: label (d,), nan where missing, input, and time since the one before."""
-
-    y: tuple[float, ...]
-    x: tuple[float, ...] = ()
-    elapsed: float = 1.0
-    changepoint: float = math.nan  # supervision; nan: none
 
 
 class Moved(NamedTuple):
@@ -74,86 +66,12 @@ class Taken(NamedTuple):
     periods: tuple[int, ...] = ()
 
 
-class Columns(NamedTuple):
-    """Places of numbers in a row of what is retained: first those of what a rerun needs."""
-
-    y: slice
-    x: slice
-    answer: slice  # mean, then the lowest and the highest quantile (d each); of classes nothing
-    width: int
-
-
-ELAPSED, CHANGEPOINT, OFFSET, PREVIOUS, CHANGED, ANOMALY = range(6)
-
-
-def columns(y_dim: int, x_dim: int, answers: bool) -> Columns:
-    """Places for labels of `y_dim` and inputs of `x_dim` numbers; answers: kept for pictures."""
-    y = slice(ANOMALY + 1, ANOMALY + 1 + y_dim)
-    x = slice(y.stop, y.stop + x_dim)
-    answer = slice(x.stop, x.stop + (3 * y_dim if answers else 0))
-    return Columns(y, x, answer, answer.stop)
-
-
-class Retained:
-    """The last observations of a series, a row of numbers each, by position."""
-
-    def __init__(self, width: int) -> None:
-        self._rows = np.empty((16, width))
-        self._start = self._end = 0  # of the rows in use
-        self.first = 0  # position of the first of them
-
-    def __len__(self) -> int:
-        return self._end - self._start
-
-    @property
-    def rows(self) -> Floats:
-        """All of them (n, width), oldest first; a view."""
-        return self._rows[self._start : self._end]
-
-    def append(self, row: Floats) -> None:
-        """Add an observation."""
-        if self._end == len(self._rows):
-            count = len(self)
-            room = self._rows
-            if 2 * count > len(room):
-                room = np.empty((2 * len(room), room.shape[1]))
-            room[:count] = self.rows
-            self._rows, self._start, self._end = room, 0, count
-        self._rows[self._end] = row
-        self._end += 1
-
-    def fill(self, rows: Floats, first: int) -> None:
-        """Hold these rows, the first of which is at position `first`."""
-        self._rows, self.first = np.array(rows), first
-        self._start, self._end = 0, len(rows)
-
-    def trim(self, most: int) -> None:
-        """Forget the oldest beyond `most`."""
-        gone = max(0, len(self) - most)
-        self._start += gone
-        self.first += gone
-
-    def last(self, count: int) -> Floats:
-        """The last rows, `count` at most; a view."""
-        return self.rows[max(0, len(self) - count) :]
-
-    def at(self, seq: int) -> Floats | None:
-        """Row of a position, a view; None where it is not retained."""
-        index = seq - self.first
-        return self.rows[index] if 0 <= index < len(self) else None
-
-    def previous(self, seq: int) -> int | None:
-        """Where the best path before a regime that starts at `seq` starts; None: not retained."""
-        row = self.at(seq)
-        return None if row is None else int(row[PREVIOUS])
-
-
 class Series:
     """Position, events and seasons of one series, and what is retained of it."""
 
-    def __init__(self, width: int, name: str) -> None:
-        """width: of the rows retained. name: decides on when seasons are looked for."""
-        self.name = name
+    def __init__(self, width: int, phase: float) -> None:
+        """width: of the rows retained. phase: of the searches for seasons, in [0, 1)."""
+        self.phase = phase
         self.seq = 0
         self.warm = False  # location and scale are known; the filter runs
         self.location: list[float] = []
@@ -169,7 +87,7 @@ class Series:
         self.retained = Retained(width)
 
     NUMBERS = (
-        "name", "seq", "warm", "location", "scale", "last_anomaly", "best_start",
+        "phase", "seq", "warm", "location", "scale", "last_anomaly", "best_start",
         "changed_probability", "season_since",
     )  # fmt: skip
 
