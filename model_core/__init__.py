@@ -5,7 +5,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from model_core.detection.detector import Detector, Detectors
+    from model_core.detection.detector import Detector
+    from model_core.detection.detectors import Detectors
 
 __all__ = ["Detector", "Detectors"]
 

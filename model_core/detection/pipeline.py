@@ -7,12 +7,10 @@ other, between its log and its store.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping, Sequence
-from typing import Any
+from collections.abc import Iterator, Sequence
 
 import numpy as np
 import torch
-from numpy.typing import NDArray
 
 from model_core import anomaly, events, season, summary, warmup
 from model_core import belief as beliefs
@@ -475,44 +473,3 @@ class Pipeline:
                 series.best_start = line.best_start
                 series.changed_probability = line.changed_probability
         return tuple(moved)
-
-    # --- files --------------------------------------------------------------------------------
-
-    def arrays(self) -> dict[str, NDArray[Any]]:
-        """All arrays, by name; what is not in them are the numbers of the series."""
-        found: dict[str, NDArray[Any]] = {
-            f"filter {i}": each.numpy() for i, each in enumerate(self.filters.tensors)
-        }
-        found["ranks"] = self.ranks
-        for row, series in enumerate(self.series):
-            found[f"retained {row}"] = series.retained.rows
-            if series.season is not None:
-                found[f"season {row}"] = series.season
-        return found
-
-    def restore(
-        self, numbers: Sequence[dict[str, Any]], arrays: Mapping[str, torch.Tensor]
-    ) -> None:
-        """Take over what `arrays` and the series gave; raises KeyError, TypeError or ValueError."""
-        for i, own in enumerate(self.filters.tensors):
-            _fill(own, arrays[f"filter {i}"], f"filter {i}")
-        _fill(torch.from_numpy(self.ranks), arrays["ranks"], "ranks")
-        for row, (series, each) in enumerate(zip(self.series, numbers, strict=True)):
-            series.restore(each)
-            rows = arrays[f"retained {row}"].numpy()
-            if rows.ndim != 2 or rows.shape[1] != self.layout.width:
-                raise ValueError(f"array 'retained {row}' is of shape {list(rows.shape)}")
-            series.retained.fill(rows, each["first"])
-            kept = arrays.get(f"season {row}")
-            series.season = None if kept is None else kept.numpy().copy()
-            if series.season is not None and not season.valid(series.season):
-                raise ValueError(f"array 'season {row}' is no state of a season")
-
-
-def _fill(own: torch.Tensor, stored: torch.Tensor, name: str) -> None:
-    if own.shape != stored.shape or own.dtype != stored.dtype:
-        raise ValueError(
-            f"array {name!r} is {stored.dtype} {list(stored.shape)}, expected {own.dtype} "
-            f"{list(own.shape)}"
-        )
-    own.copy_(stored)

@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, TypeVar
 
 import numpy as np
+import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from model_core import codec
+from model_core import codec, season
+from model_core.detection.pipeline import Pipeline
 from model_core.errors import CorruptState, ModelCoreError
 
 MAGIC, VERSION = b"MOCD", 1
@@ -47,6 +49,47 @@ def restored(path: str | os.PathLike[str], make: Callable[[], T]) -> T:
         raise
     except _MISTAKES as error:
         raise CorruptState(f"{os.fspath(path)}: cannot be restored: {error!r}") from error
+
+
+def arrays(pipeline: Pipeline) -> dict[str, NDArray[Any]]:
+    """All arrays of a pipeline, by name; what is not in them are the numbers of the series."""
+    found: dict[str, NDArray[Any]] = {
+        f"filter {i}": each.numpy() for i, each in enumerate(pipeline.filters.tensors)
+    }
+    found["ranks"] = pipeline.ranks
+    for row, series in enumerate(pipeline.series):
+        found[f"retained {row}"] = series.retained.rows
+        if series.season is not None:
+            found[f"season {row}"] = series.season
+    return found
+
+
+def restore(
+    pipeline: Pipeline, numbers: Sequence[dict[str, Any]], stored: Mapping[str, Tensor]
+) -> None:
+    """Put arrays and numbers of series into a new pipeline; for `restored`."""
+    for i, own in enumerate(pipeline.filters.tensors):
+        _fill(own, stored[f"filter {i}"], f"filter {i}")
+    _fill(torch.from_numpy(pipeline.ranks), stored["ranks"], "ranks")
+    for row, (series, each) in enumerate(zip(pipeline.series, numbers, strict=True)):
+        series.restore(each)
+        rows = stored[f"retained {row}"].numpy()
+        if rows.ndim != 2 or rows.shape[1] != pipeline.layout.width:
+            raise ValueError(f"array 'retained {row}' is of shape {list(rows.shape)}")
+        series.retained.fill(rows, each["first"])
+        kept = stored.get(f"season {row}")
+        series.season = None if kept is None else kept.numpy().copy()
+        if series.season is not None and not season.valid(series.season):
+            raise ValueError(f"array 'season {row}' is no state of a season")
+
+
+def _fill(own: Tensor, stored: Tensor, name: str) -> None:
+    if own.shape != stored.shape or own.dtype != stored.dtype:
+        raise ValueError(
+            f"array {name!r} is {stored.dtype} {list(stored.shape)}, expected {own.dtype} "
+            f"{list(own.shape)}"
+        )
+    own.copy_(stored)
 
 
 def plain(settings: Mapping[str, Any]) -> dict[str, Any]:
