@@ -177,8 +177,7 @@ class Filters:
     def _whole(self, inputs: Floats) -> NDArray[np.bool_]:
         """Which observations the kernel takes: those of which no output alone is missing."""
         label = inputs[:, columns.LABEL : columns.LABEL + self.model.y_dim]
-        whole: NDArray[np.bool_] = ~np.isnan(label).any(1)
-        return whole
+        return ~np.asarray(np.isnan(label).any(1))
 
     def _advance(
         self, rows: NDArray[np.int64], inputs: Floats, hazard: Floats, offsets: Floats

@@ -28,6 +28,7 @@ from model_core.detection.rows import (
 from model_core.detection.series import Moved, Rules, Series, Taken
 from model_core.events import Event
 from model_core.filter import Inputs
+from model_core.predictive import Mixture
 from model_core.readout import Readout
 from model_core.season import REPLAYED
 from model_core.segmentation import Segment, best
@@ -393,7 +394,7 @@ class Pipeline:
         location, scale = warmup.estimate(values, self.model)
         return self.rules.location or location, self.rules.scale or scale
 
-    def predicted(self, row: int, x: tuple[float, ...] = ()) -> moca.Mixture | None:
+    def predicted(self, row: int, x: tuple[float, ...] = ()) -> Mixture | None:
         """Provisional predictive of the next label in the warm-up, of one regime; None: not yet."""
         series = self.series[row]
         rows = series.retained.rows

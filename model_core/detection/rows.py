@@ -79,8 +79,7 @@ class Layout:
     def labelled(self, y: Floats) -> NDArray[np.bool_]:
         """Which labels (n, d) are some that the model learns from."""
         known = np.isfinite(y)
-        found: NDArray[np.bool_] = known.any(1) if self.model.partial else known.all(1)
-        return found
+        return np.asarray(known.any(1) if self.model.partial else known.all(1))
 
     def values(self, rows: Floats) -> list[list[float]]:
         """What location and scale are taken from: labels there are, with inputs if they count."""

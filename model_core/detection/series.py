@@ -105,8 +105,9 @@ class Series:
         """Take over what `numbers` gave; raises KeyError, TypeError or ValueError."""
         for name in self.NUMBERS:
             setattr(self, name, numbers[name])
-        *totals, event, last, following = numbers["track"]
-        self.track = Track(*totals, _event(event), _event(last), following)
+        track = dict(zip(Track._fields, numbers["track"], strict=True))
+        known = {name: _event(track[name]) for name in ("event", "last_event")}
+        self.track = Track(**{**track, **known})
         self.events = {each[0]: Event(*each) for each in numbers["events"]}
         self.anomalies = {each[0]: Event(*each) for each in numbers["anomalies"]}
 

@@ -199,8 +199,8 @@ def _followed(pipeline: Pipeline, row: int, taken: Sequence[Taken]) -> Followed:
     for t, each in enumerate(taken):
         if each.readout is not None:
             line = each.readout
-            changed = line.changed_probability, line.recent_change_probability
-            numbers[:, t] = (each.log_score, *changed, each.anomaly)
+            beliefs = line.changed_probability, line.recent_change_probability
+            numbers[:, t] = (each.log_score, *beliefs, each.anomaly)
     log_score, changed, recent, strange = numbers
     width = max((len(each.numbers) for each in taken), default=0)
     rows = [each.numbers if len(each.numbers) else np.full(width, np.nan) for each in taken]
