@@ -60,7 +60,7 @@ def test_single_labels_have_plain_numbers_and_vectors_lists():
 
 
 def test_mappings_are_vectors_by_name():
-    by_name, by_place = (Detector("gaussian", kernels=False) for _ in range(2))
+    by_name, by_place = (Detector(kernels=False) for _ in range(2))
     rng = np.random.default_rng(1)
     for a, b in rng.normal(size=(30, 2)).tolist():
         ours, theirs = by_name.update({"b": b, "a": a}), by_place.update([b, a])
