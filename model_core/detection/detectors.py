@@ -37,7 +37,7 @@ from model_core.detection.pipeline import NOTHING, Pipeline, Refused
 from model_core.detection.rows import Observation
 from model_core.detection.series import Taken
 from model_core.detection.settings import Settings
-from model_core.errors import BadInput, WarmingUp
+from model_core.errors import BadInput, CorruptState, WarmingUp
 from model_core.events import Event
 from model_core.segmentation import Segment
 from model_core.upm.base import UnderlyingModel
@@ -130,7 +130,8 @@ class Detectors:
         """Take many observations of one series, one after the other; faster than one by one.
 
         rows: a list, an array (T,) or (T, d), or a column or frame of pandas or polars. Raises
-        BadInput where one cannot be taken; those before it are.
+        BadInput: of what does not fit before any is taken; where the filter refuses one, those before
+        it are.
         """
         found = parsing.elements(rows)
         given = [None] * len(found) if x is None else parsing.elements(x)
@@ -300,6 +301,7 @@ class Detectors:
                 "reference": None if choice is None else choice.reference,
                 "folder": None if choice is None else choice.folder,
                 "own": choice.model.kind if own and choice and choice.model else None,
+                "digest": options.digest(choice),
             },
             "quantiles": self._levels,
             "kernels": self._kernels,
@@ -312,6 +314,12 @@ class Detectors:
         }
 
     def _resume(self, header: Mapping[str, Any], stored: Mapping[str, Any]) -> None:
+        stored_digest = header["model"]["digest"]
+        if stored_digest is not None and stored_digest != options.digest(self._chosen):
+            raise CorruptState(
+                f"the file is of another artifact than {self.model}: give the folder of the one "
+                "that it was saved with as `load(path, model=...)`"
+            )
         self._fields = header["fields"]
         self._early = [
             [Observation(tuple(y), tuple(x), *rest) for y, x, *rest in each]

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import difflib
+import json
 import math
 import os
 from collections.abc import Mapping, Sequence
+from hashlib import blake2b
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -232,6 +234,24 @@ def chosen(model: str | os.PathLike[str] | UnderlyingModel | None) -> Chosen | N
     )
 
 
+SAID = ("description", "sensitivity", "training")  # about an artifact, in its model.json
+
+
+def digest(choice: Chosen | None) -> str | None:
+    """What tells an artifact from another in its folder; None of other models."""
+    if choice is None or choice.folder is None:
+        return None
+    from model_core.artifact import DESCRIPTION, TENSORS
+
+    described = json.loads((Path(choice.folder) / DESCRIPTION).read_text())
+    kept = {name: value for name, value in described.items() if name not in SAID}
+    found = blake2b(json.dumps(kept, sort_keys=True).encode(), digest_size=16)
+    tensors = Path(choice.folder) / TENSORS
+    if tensors.exists():
+        found.update(tensors.read_bytes())
+    return found.hexdigest()
+
+
 def default(settings: Settings, outputs: int | None) -> str:
     """Reference of the model of who names none, as the service chooses it."""
     outputs = len(settings.location) if settings.location else outputs
@@ -329,8 +349,6 @@ def _calibrated(choice: Chosen, settings: Settings) -> float:
 
 
 def _described(choice: Chosen) -> dict[str, Any] | None:
-    import json
-
     from model_core.artifact import DESCRIPTION
 
     text = (Path(choice.folder or "") / DESCRIPTION).read_text()

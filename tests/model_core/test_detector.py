@@ -5,16 +5,20 @@ That their numbers are the service's is in tests/service/worker/test_detector.py
 
 import json
 import math
+import re
+import shutil
 import subprocess
 import sys
 import zlib
+from importlib import resources
+from pathlib import Path
 
 import numpy as np
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from model_core import Detector, Detectors, season
+from model_core import Detector, Detectors, kernel, season
 from model_core.detection import picture
 from model_core.detection.rows import Retained
 from model_core.errors import BadInput, CorruptState, WarmingUp
@@ -168,6 +172,29 @@ def test_a_model_of_ones_own_is_given_again(tmp_path):
     assert same(stored.update(1.0), detector.update(1.0))
     with pytest.raises(CorruptState, match="kind"):
         Detector.load(tmp_path / "a", "poisson")
+
+
+def test_a_trained_model_is_known_by_its_folder_and_its_weights(tmp_path):
+    folder = tmp_path / "sinusoid" / "1"
+    with resources.as_file(
+        resources.files("service.samples") / "models" / "sinusoid" / "1"
+    ) as here:
+        shutil.copytree(here, folder)
+    detector = Detector(folder, kernels=False)
+    rng = np.random.default_rng(7)
+    for x, noise in rng.normal(size=(12, 2)):
+        detector.update(math.sin(x) + 0.1 * noise, x=[x])
+    assert detector.model == "sinusoid@1"
+    detector.save(tmp_path / "a")
+    assert Detector.load(tmp_path / "a").predict([0.5]) == detector.predict([0.5])
+    with pytest.raises(BadInput, match="predict"):
+        detector.forecast(2)
+    described = json.loads((folder / "model.json").read_text())
+    (folder / "model.json").write_text(json.dumps(described | {"description": "said anew"}))
+    Detector.load(tmp_path / "a")
+    (folder / "model.json").write_text(json.dumps(described | {"hazard": 0.5}))
+    with pytest.raises(CorruptState, match="another artifact"):
+        Detector.load(tmp_path / "a")
 
 
 def test_many_series_are_each_as_if_alone(tmp_path):
@@ -328,6 +355,20 @@ def test_pictures(monkeypatch):
     monkeypatch.setitem(sys.modules, "matplotlib.figure", None)
     with pytest.raises(BadInput, match="pip install matplotlib"):
         detector.plot()
+
+
+@pytest.mark.parametrize("page", ["docs/detector.md", "README.md"])
+def test_the_documentation_prints_what_it_says(page, tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    text = (Path(__file__).parents[2] / page).read_text()
+    blocks = re.findall(r"^```python\n(.*?)^```$(?:\n\n^```text\n(.*?)^```$)?", text, re.M | re.S)
+    ours = [block for block in blocks if "service" not in block[0]]
+    assert "Detector" in ours[0][0]
+    names = {}
+    with kernel.eager_only():
+        for code, printed in ours:
+            exec(code, names)
+            assert capsys.readouterr().out == printed
 
 
 def test_rivers_protocols():
