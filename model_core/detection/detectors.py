@@ -130,8 +130,8 @@ class Detectors:
         """Take many observations of one series, one after the other; faster than one by one.
 
         rows: a list, an array (T,) or (T, d), or a column or frame of pandas or polars. Raises
-        BadInput: of what does not fit before any is taken; where the filter refuses one, those before
-        it are.
+        BadInput: of what does not fit before any is taken; where the filter refuses one, those
+        before it are.
         """
         found = parsing.elements(rows)
         given = [None] * len(found) if x is None else parsing.elements(x)

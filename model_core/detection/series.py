@@ -114,14 +114,17 @@ class Series:
     def keep(self, event: Event) -> bool:
         """Keep an event as it is now, and forget the oldest beyond `EVENTS`.
 
-        Returns whether it is confirmed for the first time.
+        Returns whether a change is confirmed for the first time: one that is relocated to a start
+        after it was confirmed is another one.
         """
         kept = self.events if event.kind == "change" else self.anomalies
         before = kept.get(event.id)
         kept[event.id] = event
         if len(kept) > EVENTS:
             del kept[next(iter(kept))]
-        return event.state == "confirmed" and (before is None or before.state != "confirmed")
+        known = before is not None and before.confirmed_at is not None
+        later = before is not None and event.start > (before.confirmed_at or 0)
+        return event.state == "confirmed" and (not known or later)
 
 
 def _event(fields: list[Any] | None) -> Event | None:

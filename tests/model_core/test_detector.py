@@ -176,9 +176,8 @@ def test_a_model_of_ones_own_is_given_again(tmp_path):
 
 def test_a_trained_model_is_known_by_its_folder_and_its_weights(tmp_path):
     folder = tmp_path / "sinusoid" / "1"
-    with resources.as_file(
-        resources.files("service.samples") / "models" / "sinusoid" / "1"
-    ) as here:
+    shipped = resources.files("service.samples") / "models" / "sinusoid" / "1"
+    with resources.as_file(shipped) as here:
         shutil.copytree(here, folder)
     detector = Detector(folder, kernels=False)
     rng = np.random.default_rng(7)
