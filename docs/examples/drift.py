@@ -55,7 +55,6 @@ METHODS = {
     "Detector()": by_moca(None),
     'Detector("gaussian")': by_moca("gaussian"),
     "ADWIN": by_river(drift.ADWIN),
-    "KSWIN": by_river(lambda: drift.KSWIN(seed=1)),
     "PageHinkley": by_river(drift.PageHinkley),
 }
 
