@@ -53,9 +53,9 @@ class Explanation(NamedTuple):
 
 
 class Moments(NamedTuple):
-    """Labels of one regime, by output; sd: None of fewer than two."""
+    """Labels of one regime, by output; length: observations. sd: None of fewer than two labels."""
 
-    count: int
+    length: int
     mean: list[float | None]
     sd: list[float | None]
 

@@ -1,0 +1,167 @@
+"""Changes of all streams: a fold of the event feeds by stream, generation and event."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Iterator
+from typing import NamedTuple
+
+from service.wire import Event, timestamps
+from service.wire.event_entries import START, Entry, Id, Raised
+
+Stream = tuple[str, int]  # name and generation
+
+
+class Moment(NamedTuple):
+    """When an event entered a state: the client's time where one was sent, else the arrival."""
+
+    seconds: float  # since 1970
+    time: str | None  # as the client sent it
+    at_ms: int  # the API's clock
+
+
+class FoundChange(NamedTuple):
+    """One change in its last state, as far as the feed is retained.
+
+    previous, following: starts of the changes before and after it that were not withdrawn.
+    """
+
+    partition: int
+    raised: Raised  # its last state
+    suspected: Moment
+    confirmed: Moment | None
+    previous: int | None = None
+    following: int | None = None
+
+    @property
+    def stream(self) -> str:
+        """Name of its stream."""
+        return self.raised.stream
+
+    @property
+    def generation(self) -> int:
+        """Which of the streams of that name."""
+        return self.raised.generation
+
+    @property
+    def event(self) -> Event:
+        """The event in its last state."""
+        return self.raised.event
+
+    @property
+    def seconds(self) -> float:
+        """When it was confirmed, or else suspected."""
+        return (self.confirmed or self.suspected).seconds
+
+
+class ChangeIndex:
+    """Changes by stream, made of exactly those entries that the feeds retain.
+
+    Entries of a partition are added in order; `trim` takes out what is retained no more.
+    """
+
+    def __init__(self, partitions: int) -> None:
+        self.positions = dict.fromkeys(range(partitions), START)  # the last entry added
+        self._entries: dict[int, deque[tuple[Id, Stream, int]]] = {
+            partition: deque() for partition in self.positions
+        }
+        self._streams: dict[Stream, dict[int, _Life]] = {}
+
+    def __len__(self) -> int:
+        """Return the number of changes."""
+        return sum(map(len, self._streams.values()))
+
+    def add(self, entry: Entry) -> None:
+        """Add the next entry of a partition."""
+        self.positions[entry.partition] = entry.id
+        raised = entry.raised
+        if raised is None or raised.event.kind != "change":
+            return
+        stream = raised.stream, raised.generation
+        lives = self._streams.setdefault(stream, {})
+        life = lives.setdefault(raised.event.id, _Life(entry.partition))
+        life.add(raised)
+        self._entries[entry.partition].append((entry.id, stream, raised.event.id))
+
+    def trim(self, partition: int, oldest: Id | None) -> None:
+        """Remove a partition's entries before the oldest that is retained; None: all."""
+        entries = self._entries[partition]
+        while entries and (oldest is None or entries[0][0] < oldest):
+            _, stream, event = entries.popleft()
+            lives = self._streams[stream]
+            if lives[event].forget():
+                del lives[event]
+            if not lives:
+                del self._streams[stream]
+
+    def restart(self, partition: int) -> None:
+        """Remove all of a partition, to be read again: its feed is not the one that was read."""
+        self.trim(partition, None)
+        self.positions[partition] = START
+
+    def changes(self) -> Iterator[FoundChange]:
+        """Iterate over all changes, in no order."""
+        for lives in self._streams.values():
+            for life in lives.values():
+                yield life.found()
+
+    def between(self, found: FoundChange) -> FoundChange:
+        """Return a change with the starts of those before and after it."""
+        lives = self._streams[found.stream, found.generation].values()
+        states = [life.last.event for life in lives]  # few: those of one stream
+        starts = [event.start for event in states if event.state != "withdrawn"]
+        start = found.event.start
+        return found._replace(
+            previous=max((each for each in starts if each < start), default=None),
+            following=min((each for each in starts if each > start), default=None),
+        )
+
+
+class _Life:
+    """The retained entries of one change, oldest first."""
+
+    def __init__(self, partition: int) -> None:
+        self._partition = partition
+        self._entries: deque[Raised] = deque()
+        self._found: FoundChange | None = None
+
+    @property
+    def last(self) -> Raised:
+        return self._entries[-1]
+
+    def add(self, raised: Raised) -> None:
+        self._entries.append(raised)
+        self._found = None
+
+    def forget(self) -> bool:
+        """Remove the oldest entry; whether none is left."""
+        self._entries.popleft()
+        self._found = None
+        return not self._entries
+
+    def found(self) -> FoundChange:
+        """Return its last state, computed once."""
+        if self._found is None:
+            confirmed = self.last.event.confirmed_at
+            since = (
+                None
+                if confirmed is None
+                else next(each for each in self._entries if each.event.confirmed_at == confirmed)
+            )
+            self._found = FoundChange(
+                self._partition,
+                self.last,
+                _moment(self._entries[0]),
+                None if since is None else _moment(since),
+            )
+        return self._found
+
+
+def _moment(raised: Raised) -> Moment:
+    seconds = raised.at_ms / 1000
+    if raised.time is not None:
+        try:
+            seconds = timestamps.seconds(raised.time)
+        except ValueError:  # an old service may have let it pass
+            return Moment(seconds, None, raised.at_ms)
+    return Moment(seconds, raised.time, raised.at_ms)
