@@ -6,9 +6,10 @@ Labels around a change are modelled as a line with autoregressive noise,
 
 In the model of *nothing* both regimes share every parameter. Each other model shares all but one:
 the mean (a), the spread (s), the slope (b, with or without a step) or the autocorrelation (phi, at
-the same s or at the same spread of u). a, b and s^2 are integrated out in closed form (normal and
-inverse gamma priors), phi and ratios of spreads over a grid. The model of highest evidence is the
-explanation. Counts and durations are compared by their rates, classes by their shares.
+the same s or at the same spread of u); in one more mean and spread change together. a, b and s^2
+are integrated out in closed form (normal and inverse gamma priors), phi and ratios of spreads over
+a grid. The model of highest evidence is the explanation. Counts and durations are compared by
+their rates, classes by their shares.
 """
 
 from __future__ import annotations
@@ -117,6 +118,11 @@ def _numbers(old: Array, new: Array) -> tuple[float, Explanation]:
         "slope": _mean(bend),
         "autocorrelation": _mean(shared[_PHIS]),
     }
+    # A change of both counts as one of the mean where that is clear, else of what says more.
+    both = _mean(step[_SPREAD])
+    clearly = both - max(evidence["mean"], evidence["spread"]) > CLEAR
+    more = "mean" if clearly or evidence["mean"] > evidence["spread"] else "spread"
+    alone, evidence[more] = evidence[more], float(np.logaddexp(evidence[more], both)) - log(2)
     kind = max(evidence, key=lambda each: evidence[each])
     clear = evidence[kind] - nothing
     total = float(np.logaddexp.reduce([nothing, *evidence.values()]))
@@ -125,13 +131,12 @@ def _numbers(old: Array, new: Array) -> tuple[float, Explanation]:
         text = "no clear change of mean, spread, slope or autocorrelation"
         return clear, Explanation(text, probability=probability)
     means, spreads = (float(old.mean()), float(new.mean())), (_sd(old), _sd(new))
-    both = _mean(step[_SPREAD]) - evidence[kind]  # of mean and spread, against one of them
     if kind == "mean":
         ends, size = means, f" by {abs(means[1] - means[0]) / _within(old, new):.1f} sd"
-        text = f"mean {_moved(*ends, size)}; {_also('spread', spreads, both)}"
+        text = f"mean {_moved(*ends, size)}; {_also('spread', spreads, both - alone)}"
     elif kind == "spread":
         ends = spreads
-        text = f"spread {_moved(*ends)}; {_also('mean', means, both)}"
+        text = f"spread {_moved(*ends)}; {_also('mean', means, both - alone)}"
     elif kind == "slope":
         ends = _slope(usual[0]), _slope(usual[1])
         text = f"slope {_moved(*ends)} per observation"
@@ -323,7 +328,7 @@ def _classes(old: Array, new: Array) -> tuple[float, Explanation]:
 
     clear = evidence(tables[0]) + evidence(tables[1]) - evidence(tables[0] + tables[1])
     shares = [table / table.sum() for table in tables]
-    most = int(np.argmax(np.abs(shares[1] - shares[0])))
+    most = len(names) - 1 - int(np.argmax(np.abs(shares[1] - shares[0])[::-1]))  # 1 before 0
     name = int(names[most])
     ends = float(shares[0][most]), float(shares[1][most])
     clear, found = _rated(clear, ends, "share")

@@ -451,8 +451,8 @@ class StreamChange(Response, kw_only=True):
     explanation: Annotated[
         Explanation | None,
         doc(
-            "null: too few labels on a side, or not retained any more; of labels that depend on "
-            "inputs, too"
+            "null: withdrawn, too few labels on a side, or not retained any more; of labels that "
+            "depend on inputs, too"
         ),
     ] = sent(None)
     link: Annotated[

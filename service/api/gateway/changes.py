@@ -108,7 +108,8 @@ class Changes:
             if head is not None and head.generation == found.generation:
                 if self._console:
                     row.link = f"/#/streams/{quote(found.stream, safe='')}?at={found.event.start}"
-                wanted[i] = found
+                if found.event.state != "withdrawn":
+                    wanted[i] = found
         if explain and wanted:
             places = {i: self._place(found, heads[found.stream]) for i, found in wanted.items()}
             sides, damaged = await self._explanations(wanted, places)
