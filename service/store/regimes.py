@@ -12,6 +12,7 @@ from service import wire
 from service.store import keys
 from service.store.worker_reads import chunk_of, decoded, unseal, unseal_labels
 
+STEP = 10
 Label = list[float]  # NaN: a missing output
 
 
@@ -87,9 +88,14 @@ def decode(place: Place, stored: Stored, before: int, after: int) -> Around:
 
 
 def until(place: Place, after: int) -> int:
-    """Position after the last label that is looked at after a start."""
-    following = place.head.seq if place.following is None else place.following
-    return min(place.start + after, following, place.head.seq)
+    """Position after the last label that is looked at after a start.
+
+    Where the regime goes on it moves by STEP labels: what was made of them holds until then.
+    """
+    if place.following is not None:
+        return min(place.start + after, place.following, place.head.seq)
+    count = min(after, place.head.seq - place.start)
+    return place.start + (count if count < 2 * STEP else count - count % STEP)
 
 
 def _range(place: Place, before: int, after: int) -> range:
