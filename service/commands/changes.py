@@ -93,12 +93,17 @@ def changes(
         rows = list(islice(found, limit))
     if as_json:
         print_json(rows)
-    elif as_csv or not sys.stdout.isatty():
+    elif as_csv or not on_terminal():
         from service.tables.changes import lines
 
         typer.echo(lines(rows), nl=False)
     else:
         _show(rows)
+
+
+def on_terminal() -> bool:
+    """Whether people read the output."""
+    return sys.stdout.isatty()
 
 
 def _show(rows: list[StreamChange]) -> None:

@@ -9,6 +9,7 @@ from typing import Any, NamedTuple
 import redis.asyncio
 
 from service import wire
+from service.schema.rendering import NEAR
 from service.store import keys
 from service.store.worker_reads import chunk_of, decoded, unseal, unseal_labels
 
@@ -79,7 +80,9 @@ def decode(place: Place, stored: Stored, before: int, after: int) -> Around:
             rows[seq] = decoded(wire.decode_record, blob, "tail", stream, seq)
     first = rows.get(start)
     record = first if isinstance(first, wire.Record) else None
-    begin = wanted.start if record is None else max(wanted.start, record.previous_start)
+    begin = wanted.start
+    if record is not None and record.previous_start < start - NEAR:
+        begin = max(begin, record.previous_start)
     return Around(
         _labels([rows[seq] for seq in range(begin, start) if seq in rows]),
         _labels([rows[seq] for seq in range(start, wanted.stop) if seq in rows]),

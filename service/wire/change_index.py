@@ -23,7 +23,7 @@ class Moment(NamedTuple):
 class FoundChange(NamedTuple):
     """One change in its last state, as far as the feed is retained.
 
-    previous, following: starts of the changes before and after it that were not withdrawn.
+    previous, following: starts of the changes before and after it; see `ChangeIndex.between`.
     """
 
     partition: int
@@ -105,15 +105,19 @@ class ChangeIndex:
             for life in lives.values():
                 yield life.found()
 
-    def between(self, found: FoundChange) -> FoundChange:
-        """Return a change with the starts of those before and after it."""
+    def between(self, found: FoundChange, near: int) -> FoundChange:
+        """Return a change with the starts of those before and after it.
+
+        Those that were withdrawn do not count, nor those within `near` observations: they are
+        estimates of the same one.
+        """
         lives = self._streams[found.stream, found.generation].values()
         states = [life.last.event for life in lives]  # few: those of one stream
         starts = [event.start for event in states if event.state != "withdrawn"]
         start = found.event.start
         return found._replace(
-            previous=max((each for each in starts if each < start), default=None),
-            following=min((each for each in starts if each > start), default=None),
+            previous=max((each for each in starts if each < start - near), default=None),
+            following=min((each for each in starts if each > start + near), default=None),
         )
 
 

@@ -136,7 +136,7 @@ class Changes:
         return heads, unreadable
 
     def _place(self, found: FoundChange, head: wire.Head) -> Place:
-        near = self._index.between(found)
+        near = self._index.between(found, rendering.NEAR)
         start = found.event.start
         return Place(found.partition, found.stream, head, start, near.previous, near.following)
 

@@ -67,14 +67,14 @@ def indexed(index):
     }
 
 
-def neighbours(found, key, event):
+def neighbours(found, key, event, near):
     starts = [
         each.start
         for (stream, generation, _), (each, _, _) in found.items()
         if (stream, generation) == key[:2] and each.state != "withdrawn"
     ]
-    before = max((s for s in starts if s < event.start), default=None)
-    return before, min((s for s in starts if s > event.start), default=None)
+    before = max((s for s in starts if s < event.start - near), default=None)
+    return before, min((s for s in starts if s > event.start + near), default=None)
 
 
 def test_whatever_comes_and_is_trimmed_the_index_is_that_of_what_is_retained():
@@ -100,9 +100,11 @@ def test_whatever_comes_and_is_trimmed_the_index_is_that_of_what_is_retained():
             assert indexed(index) == expected
             assert len(index) == len(expected)
         for each in index.changes():
-            near = index.between(each)
+            near = rng.choice([0, 5])
+            placed = index.between(each, near)
             key = each.stream, each.generation, each.event.id
-            assert (near.previous, near.following) == neighbours(expected, key, each.event)
+            starts = neighbours(expected, key, each.event, near)
+            assert (placed.previous, placed.following) == starts
 
 
 def test_a_time_that_cannot_be_read_counts_as_none():
