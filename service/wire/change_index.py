@@ -9,8 +9,6 @@ from typing import NamedTuple
 from service.wire import Event, timestamps
 from service.wire.event_entries import START, Entry, Id, Raised
 
-Stream = tuple[str, int]  # name and generation
-
 
 class Moment(NamedTuple):
     """When an event entered a state: the client's time where one was sent, else the arrival."""
@@ -62,10 +60,8 @@ class ChangeIndex:
 
     def __init__(self, partitions: int) -> None:
         self.positions = dict.fromkeys(range(partitions), START)  # the last entry added
-        self._entries: dict[int, deque[tuple[Id, Stream, int]]] = {
-            partition: deque() for partition in self.positions
-        }
-        self._streams: dict[Stream, dict[int, _Life]] = {}
+        self._entries: dict[int, deque[tuple[Id, _Life]]] = {p: deque() for p in self.positions}
+        self._streams: dict[tuple[str, int], dict[int, _Life]] = {}  # by name and generation
 
     def __len__(self) -> int:
         """Return the number of changes."""
@@ -77,22 +73,23 @@ class ChangeIndex:
         raised = entry.raised
         if raised is None or raised.event.kind != "change":
             return
-        stream = raised.stream, raised.generation
-        lives = self._streams.setdefault(stream, {})
-        life = lives.setdefault(raised.event.id, _Life(entry.partition))
+        lives = self._streams.setdefault((raised.stream, raised.generation), {})
+        life = lives.get(raised.event.id)
+        if life is None:
+            life = lives[raised.event.id] = _Life(entry.partition)
         life.add(raised)
-        self._entries[entry.partition].append((entry.id, stream, raised.event.id))
+        self._entries[entry.partition].append((entry.id, life))
 
     def trim(self, partition: int, oldest: Id | None) -> None:
         """Remove a partition's entries before the oldest that is retained; None: all."""
         entries = self._entries[partition]
         while entries and (oldest is None or entries[0][0] < oldest):
-            _, stream, event = entries.popleft()
-            lives = self._streams[stream]
-            if lives[event].forget():
-                del lives[event]
-            if not lives:
-                del self._streams[stream]
+            _, life = entries.popleft()
+            if life.forget():
+                stream = life.last.stream, life.last.generation
+                del self._streams[stream][life.last.event.id]
+                if not self._streams[stream]:
+                    del self._streams[stream]
 
     def restart(self, partition: int) -> None:
         """Remove all of a partition, to be read again: its feed is not the one that was read."""
@@ -122,42 +119,35 @@ class ChangeIndex:
 
 
 class _Life:
-    """The retained entries of one change, oldest first."""
+    """The retained entries of one change: the last one, and when each was, oldest first."""
+
+    __slots__ = ("_found", "_moments", "_partition", "last")
+    last: Raised
 
     def __init__(self, partition: int) -> None:
         self._partition = partition
-        self._entries: deque[Raised] = deque()
+        self._moments: list[tuple[int | None, Moment]] = []  # with `confirmed_at`
         self._found: FoundChange | None = None
 
-    @property
-    def last(self) -> Raised:
-        return self._entries[-1]
-
     def add(self, raised: Raised) -> None:
-        self._entries.append(raised)
+        self.last = raised
+        self._moments.append((raised.event.confirmed_at, _moment(raised)))
         self._found = None
 
     def forget(self) -> bool:
         """Remove the oldest entry; whether none is left."""
-        self._entries.popleft()
+        del self._moments[0]
         self._found = None
-        return not self._entries
+        return not self._moments
 
     def found(self) -> FoundChange:
         """Return its last state, computed once."""
         if self._found is None:
             confirmed = self.last.event.confirmed_at
-            since = (
-                None
-                if confirmed is None
-                else next(each for each in self._entries if each.event.confirmed_at == confirmed)
-            )
-            self._found = FoundChange(
-                self._partition,
-                self.last,
-                _moment(self._entries[0]),
-                None if since is None else _moment(since),
-            )
+            since = None
+            if confirmed is not None:
+                since = next(moment for at, moment in self._moments if at == confirmed)
+            self._found = FoundChange(self._partition, self.last, self._moments[0][1], since)
         return self._found
 
 
