@@ -25,6 +25,7 @@ Labels = Literal["numbers", "counts", "durations", "classes"]
 
 BEFORE, AFTER = 200, 100  # labels that are looked at: the last before a change, the first after it
 FEWEST = 4  # labels of a regime that is explained
+OUTPUTS = 8  # that are explained at most
 PHI = np.linspace(-0.6, 0.95, 12)  # autocorrelations
 RATIO = np.exp(np.linspace(-log(6), log(6), 13))  # of the spread after a change to that before
 OUTLIER = 6.0  # robust standard deviations from the median of its neighbours
@@ -85,7 +86,7 @@ def explain(before: Array, after: Array, labels: Labels = "numbers") -> Explanat
         )
     before, after = before[-BEFORE:], after[:AFTER]
     found: list[tuple[float, Explanation]] = []
-    for i in range(before.shape[1]):
+    for i in _candidates(before, after):
         old, new = before[~np.isnan(before[:, i]), i], after[~np.isnan(after[:, i]), i]
         if min(len(old), len(new)) >= FEWEST:
             with np.errstate(over="ignore", invalid="ignore"):
@@ -94,6 +95,18 @@ def explain(before: Array, after: Array, labels: Labels = "numbers") -> Explanat
                 one = one._replace(text=f"output {i + 1}: {one.text}", place=i)
             found.append((clear, one))
     return max(found, key=lambda each: each[0])[1] if found else None
+
+
+def _candidates(before: Array, after: Array) -> list[int]:
+    """Outputs to explain: of many those whose mean and spread moved most."""
+    if before.shape[1] <= OUTPUTS:
+        return list(range(before.shape[1]))
+    old, new = moments(before), moments(after)
+    moved = [0.0] * before.shape[1]
+    for i, (a, b, c, d) in enumerate(zip(old.mean, new.mean, old.sd, new.sd, strict=True)):
+        if a is not None and b is not None and c and d:
+            moved[i] = abs(b - a) / (c + d) + abs(log(d / c))
+    return sorted(range(len(moved)), key=lambda i: -moved[i])[:OUTPUTS]
 
 
 # --- numbers ---------------------------------------------------------------------------------

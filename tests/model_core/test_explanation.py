@@ -90,6 +90,16 @@ def test_of_several_outputs_the_clearest_is_named():
     assert found.text.startswith("output 3: mean rose by ")
 
 
+def test_of_many_outputs_those_that_moved_most_are_looked_at():
+    rng = np.random.default_rng(6)
+    before, after = rng.normal(size=(100, 60)), rng.normal(size=(40, 60))
+    after[:, 41] *= 3
+    before[:, 7] = after[:, 7] = 1.0
+    before[:, 8] = math.nan
+    found = explain(before, after)
+    assert (found.kind, found.place) == ("spread", 41)
+
+
 def test_counts_durations_and_classes():
     rng = np.random.default_rng(3)
     counts = explain(rng.poisson(2, (90, 1)) * 1.0, rng.poisson(8, (40, 1)) * 1.0, "counts")

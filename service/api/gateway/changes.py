@@ -66,7 +66,8 @@ class Changes:
         rest = [each for each in fitting if after is None or each[0] > after]
         page = heapq.nsmallest(query.limit, rest, key=lambda each: each[0])
         last = page[-1][0] if len(rest) > len(page) else None
-        rows, unreadable = await self._described([found for _, found in page], query.explain)
+        placed = [self._index.between(found, rendering.NEAR) for _, found in page]
+        rows, unreadable = await self._described(placed, query.explain)
         cursor = None if last is None else _text(query.sort, last)
         return ChangesPage(rows, len(fitting), cursor, without(unreadable, "changes"))
 
@@ -111,7 +112,7 @@ class Changes:
                 if found.event.state != "withdrawn":
                     wanted[i] = found
         if explain and wanted:
-            places = {i: self._place(found, heads[found.stream]) for i, found in wanted.items()}
+            places = {i: _place(found, heads[found.stream]) for i, found in wanted.items()}
             sides, damaged = await self._explanations(wanted, places)
             for i, each in sides.items():
                 rows[i].before, rows[i].after = each.before, each.after
@@ -134,11 +135,6 @@ class Changes:
             if head and not head.deleted:
                 heads[stream] = head
         return heads, unreadable
-
-    def _place(self, found: FoundChange, head: wire.Head) -> Place:
-        near = self._index.between(found, rendering.NEAR)
-        start = found.event.start
-        return Place(found.partition, found.stream, head, start, near.previous, near.following)
 
     async def _explanations(
         self, wanted: dict[int, FoundChange], places: dict[int, Place]
@@ -237,6 +233,11 @@ def _cursor(query: ChangesQuery) -> Rank | None:
 
 def _key(found: FoundChange) -> tuple[str, int, int]:
     return found.stream, found.generation, found.event.id
+
+
+def _place(found: FoundChange, head: wire.Head) -> Place:
+    start, previous, following = found.event.start, found.previous, found.following
+    return Place(found.partition, found.stream, head, start, previous, following)
 
 
 def _seen(place: Place) -> Seen:
