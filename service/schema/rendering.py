@@ -25,9 +25,11 @@ from service.schema.responses import (
     Segment,
     Sensitivity,
     SensitivityCalibration,
+    StreamChange,
     StreamEvent,
     StreamSummary,
 )
+from service.wire.change_index import FoundChange, Moment
 from service.wire.event_entries import Raised
 
 
@@ -214,6 +216,30 @@ def event_state(raised: Raised) -> StreamEvent:
         time=raised.time,
         at=instant(raised.at_ms),
     )
+
+
+def stream_change(found: FoundChange) -> StreamChange:
+    """Return a change of a stream, without what is read of its history."""
+    event = found.event
+    return StreamChange(
+        stream=found.stream,
+        model=found.raised.model,
+        id=event.id,
+        state=event.state,
+        start=event.start,
+        suspected_at=event.suspected_at,
+        confirmed_at=event.confirmed_at,
+        suspected_time=_moment(found.suspected),
+        confirmed_time=None if found.confirmed is None else _moment(found.confirmed),
+        direction=event.direction,
+        size=event.size,
+        probability=event.probability,
+        verdict=event.verdict,
+    )
+
+
+def _moment(found: Moment) -> str:
+    return instant(found.at_ms) if found.time is None else found.time
 
 
 def instant(milliseconds: int) -> str:
