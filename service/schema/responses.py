@@ -403,7 +403,7 @@ class Changepoints(Response):
 Numbers = float | list[float | None] | None
 
 
-class Regime(Response):
+class RegimeStatistics(Response):
     """Labels on one side of a change: the last 200 before it, the first 100 after it at most."""
 
     count: Annotated[int, doc("labels")]
@@ -460,8 +460,8 @@ class StreamChange(Response, kw_only=True):
     verdict: Annotated[bool | None, doc("feedback: whether it was a change; null: none")] = sent(
         None
     )
-    before: Regime | None = sent(None)
-    after: Regime | None = sent(None)
+    before: RegimeStatistics | None = sent(None)
+    after: RegimeStatistics | None = sent(None)
     explanation: Annotated[
         Explanation | None,
         doc(

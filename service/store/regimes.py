@@ -8,8 +8,8 @@ from typing import Any, NamedTuple
 
 import redis.asyncio
 
+from model_core.segmentation import NEAR
 from service import wire
-from service.schema.rendering import NEAR
 from service.store import keys
 from service.store.worker_reads import chunk_of, decoded, unseal, unseal_labels
 

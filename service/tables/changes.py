@@ -8,7 +8,7 @@ import json
 from collections.abc import Iterable
 from typing import Any
 
-from service.schema.responses import Numbers, Regime, StreamChange
+from service.schema.responses import Numbers, RegimeStatistics, StreamChange
 
 _PLAIN = (
     "stream",
@@ -43,7 +43,7 @@ def row(change: StreamChange) -> dict[str, Any]:
     found["kind"] = None if explanation is None else explanation.kind
     found["explanation"] = None if explanation is None else explanation.text
     for side, regime in (("before", change.before), ("after", change.after)):
-        known = Regime(0) if regime is None else regime
+        known = RegimeStatistics(0) if regime is None else regime
         found[f"{side}_mean"] = _cell(known.mean)
         found[f"{side}_sd"] = _cell(known.sd)
         found[f"{side}_count"] = None if regime is None else regime.count

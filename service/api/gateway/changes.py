@@ -15,12 +15,19 @@ import numpy as np
 
 from model_core import explanation
 from model_core.explanation import AFTER, BEFORE
+from model_core.segmentation import NEAR
 from service import wire
 from service.api.gateway.reads import from_store, without
 from service.errors.base import FieldError, InvalidField
 from service.schema import rendering
 from service.schema.queries import ChangesQuery, seconds_of
-from service.schema.responses import ChangesPage, Explanation, Numbers, Regime, StreamChange
+from service.schema.responses import (
+    ChangesPage,
+    Explanation,
+    Numbers,
+    RegimeStatistics,
+    StreamChange,
+)
 from service.store import regimes
 from service.store.api_reads import AsyncStore
 from service.store.event_log import Feeds
@@ -39,8 +46,8 @@ _decode = msgspec.msgpack.Decoder(tuple[str, float, str, int, int]).decode
 class Sides(NamedTuple):
     """What the history has on a change."""
 
-    before: Regime | None = None
-    after: Regime | None = None
+    before: RegimeStatistics | None = None
+    after: RegimeStatistics | None = None
     explanation: Explanation | None = None
     start_time: str | None = None
 
@@ -66,7 +73,7 @@ class Changes:
         rest = [each for each in fitting if after is None or each[0] > after]
         page = heapq.nsmallest(query.limit, rest, key=lambda each: each[0])
         last = page[-1][0] if len(rest) > len(page) else None
-        placed = [self._index.between(found, rendering.NEAR) for _, found in page]
+        placed = [self._index.between(found, NEAR) for _, found in page]
         rows, unreadable = await self._described(placed, query.explain)
         cursor = None if last is None else _text(query.sort, last)
         return ChangesPage(rows, len(fitting), cursor, without(unreadable, "changes"))
@@ -277,13 +284,13 @@ def _sides(head: wire.Head, around: Around) -> Sides:
     )
 
 
-def _regime(labels: Any, kind: explanation.Labels) -> Regime | None:
+def _regime(labels: Any, kind: explanation.Labels) -> RegimeStatistics | None:
     if not len(labels):
         return None
     if kind == "classes":
-        return Regime(len(labels))
+        return RegimeStatistics(len(labels))
     found = explanation.moments(labels)
-    return Regime(found.length, _numbers(found.mean), _numbers(found.sd))
+    return RegimeStatistics(found.length, _numbers(found.mean), _numbers(found.sd))
 
 
 def _numbers(values: list[float | None]) -> Numbers:
