@@ -11,9 +11,9 @@ import httpx
 import numpy as np
 import pytest
 
+from model_core.segmentation import NEAR
 from service.client import AsyncClient, Client, InvalidRequest
 from service.client.frames import to_frame
-from service.schema.rendering import NEAR
 from tests.e2e.deployment import wait_ready
 from tests.ports import free_port
 
