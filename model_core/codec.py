@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import json
 import struct
+from collections.abc import Mapping
 from math import prod
 from typing import Any
 from zlib import crc32
@@ -59,11 +60,34 @@ def encode(
         arrays[_RANKS] = ranks
     if seasons is not None:
         arrays[_SEASON] = seasons
+    return pack(MAGIC, VERSION, {"kind": model.kind}, arrays)
+
+
+def pack(
+    magic: bytes, version: int, header: Mapping[str, Any], arrays: Mapping[str, NDArray[Any]]
+) -> bytes:
+    """Bytes of named arrays of float64 and int64, and of a header (JSON), with a checksum."""
     table = [[name, _NAMES[each.dtype], list(each.shape)] for name, each in arrays.items()]
-    header = json.dumps({"kind": model.kind, "arrays": table}, separators=(",", ":")).encode()
+    text = json.dumps({**header, "arrays": table}, separators=(",", ":")).encode()
     payload = b"".join(each.tobytes() for each in arrays.values())
-    body = _PREFIX.pack(MAGIC, VERSION, len(header)) + header + payload
+    body = _PREFIX.pack(magic, version, len(text)) + text + payload
     return body + _CHECKSUM.pack(crc32(body))
+
+
+def unpack(magic: bytes, version: int, blob: bytes) -> tuple[dict[str, Any], dict[str, Tensor]]:
+    """Header and arrays of what `pack` made. Raises CorruptState."""
+    body, start = _checked(blob, magic, version)
+    header, table = _header(body[_PREFIX.size : start])
+    arrays = {}
+    for name, dtype, shape in table:
+        end = start + 8 * prod(shape)
+        if max(shape, default=0) > len(body) or end > len(body):
+            raise CorruptState(f"state's array {name!r} of shape {shape} is missing")
+        arrays[name] = _array(body[start:end], _DTYPES[dtype]).reshape(shape)
+        start = end
+    if start != len(body):
+        raise CorruptState(f"state has {len(body) - start} unexpected bytes after its arrays")
+    return header, arrays
 
 
 def decode(model: UnderlyingModel, prior: Prior, max_hypotheses: int, blob: bytes) -> FilterState:
@@ -119,43 +143,34 @@ def decode_season(model: UnderlyingModel, blob: bytes) -> NDArray[np.float64]:
     return values
 
 
-def _checked(blob: bytes) -> tuple[bytes, int]:
+def _checked(blob: bytes, expected: bytes, latest: int) -> tuple[bytes, int]:
     """All but the checksum, and where the arrays begin."""
     if len(blob) < _PREFIX.size + _CHECKSUM.size:
         raise CorruptState(f"state of {len(blob)} bytes is truncated")
     body, (checksum,) = blob[: -_CHECKSUM.size], _CHECKSUM.unpack(blob[-_CHECKSUM.size :])
     magic, version, length = _PREFIX.unpack_from(body)
-    if magic != MAGIC:
-        raise CorruptState(f"state begins with {magic!r}, expected {MAGIC!r}")
-    if version != VERSION:
-        raise CorruptState(f"state has format {version}; this version reads {VERSION}")
+    if magic != expected:
+        raise CorruptState(f"state begins with {magic!r}, expected {expected!r}")
+    if version != latest:
+        raise CorruptState(f"state has format {version}; this version reads {latest}")
     if crc32(body) != checksum:
         raise CorruptState("state's checksum does not match its bytes")
     return body, _PREFIX.size + length
 
 
 def _arrays(blob: bytes, kind: str) -> dict[str, Tensor]:
-    body, start = _checked(blob)
-    made_by, table = _header(body[_PREFIX.size : start])
+    header, arrays = unpack(MAGIC, VERSION, blob)
+    made_by = header.get("kind")
     if made_by != kind:
         raise CorruptState(f"state was made by a model of kind {made_by!r}, not {kind!r}")
-    arrays = {}
-    for name, dtype, shape in table:
-        end = start + 8 * prod(shape)
-        if max(shape, default=0) > len(body) or end > len(body):
-            raise CorruptState(f"state's array {name!r} of shape {shape} is missing")
-        arrays[name] = _array(body[start:end], _DTYPES[dtype]).reshape(shape)
-        start = end
-    if start != len(body):
-        raise CorruptState(f"state has {len(body) - start} unexpected bytes after its arrays")
     return arrays
 
 
-def _header(text: bytes) -> tuple[object, list[tuple[str, str, list[int]]]]:
-    """Model kind, and name, type and shape of each array."""
+def _header(text: bytes) -> tuple[dict[str, Any], list[tuple[str, str, list[int]]]]:
+    """The header, and name, type and shape of each array."""
     try:
         header: dict[str, Any] = json.loads(text)
-        kind, table = header["kind"], [(name, d, shape) for name, d, shape in header["arrays"]]
+        table = [(name, d, shape) for name, d, shape in header["arrays"]]
     except (ValueError, TypeError, KeyError, RecursionError) as error:
         raise CorruptState(f"state's header cannot be read: {error!r}") from error
     for name, dtype, shape in table:
@@ -164,7 +179,7 @@ def _header(text: bytes) -> tuple[object, list[tuple[str, str, list[int]]]]:
             raise CorruptState(f"state's header has {[name, dtype, shape]} for an array")
         if dtype not in _DTYPES:
             raise CorruptState(f"state's array {name!r} is of unknown type {dtype!r}")
-    return kind, table
+    return header, table
 
 
 def _array(values: bytes, dtype: torch.dtype) -> Tensor:

@@ -3,8 +3,10 @@
 ModelCoreError
 ├── CorruptState     bytes that are not a state of this model
 ├── BadArtifact      a model folder that cannot be loaded
+├── BadInput         a setting or an observation that a detector cannot take (also a ValueError)
 ├── CannotSimulate   a model that no quiet data can be drawn from
-└── OutOfRange       a sensitivity that a model's curve does not reach
+├── OutOfRange       a sensitivity that a model's curve does not reach
+└── WarmingUp        what a detector cannot answer before its warm-up is over
 """
 
 
@@ -26,3 +28,11 @@ class CannotSimulate(ModelCoreError):
 
 class OutOfRange(ModelCoreError):
     """A rate of false alarms, or a hazard, beyond what a model was calibrated for."""
+
+
+class BadInput(ModelCoreError, ValueError):
+    """A setting or an observation that a detector cannot take; it is as it was."""
+
+
+class WarmingUp(ModelCoreError):
+    """A detector has too few labels for what was asked."""

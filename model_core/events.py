@@ -8,9 +8,12 @@ moves past the suspicion itself.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from enum import Enum
-from math import copysign, inf, isfinite, sqrt
+from math import copysign, inf, isfinite, isnan, nan, sqrt
 from typing import NamedTuple
+
+from model_core.defaults import ALARM_SILENCE
 
 ROUNDING = 1e-12  # of a sum of squares
 
@@ -24,7 +27,10 @@ class Fate(Enum):
 
 
 class Event(NamedTuple):
-    """A changepoint's life. `start` and the `_at` fields are positions in the series."""
+    """A changepoint's life, or an anomaly, which is confirmed at once.
+
+    `start` and the `_at` fields are positions in the series. The id of an anomaly is its position.
+    """
 
     id: int
     state: str  # suspected | confirmed | withdrawn
@@ -37,6 +43,7 @@ class Event(NamedTuple):
     # In standard deviations within the regimes; of an anomaly None where an output is missing.
     size: float | list[float | None] | None = None
     time: str | None = None  # of the observation that raised this state
+    kind: str = "change"  # or anomaly
 
 
 class Track(NamedTuple):
@@ -202,6 +209,39 @@ def _step(
     if not isfinite(most):
         return direction, None
     return direction, (sizes[0] if outputs == 1 else [*sizes])
+
+
+def alarming(threshold: float | None, anomaly: float, seq: int, last: int | None) -> bool:
+    """Whether an observation's anomaly raises an event; last: position of the one before it."""
+    silent = last is not None and seq - last < ALARM_SILENCE
+    return threshold is not None and anomaly >= threshold and not silent
+
+
+def anomaly(
+    seq: int,
+    probability: float,
+    label: Sequence[float],
+    moments: tuple[Sequence[float], Sequence[float]] | None,
+) -> Event:
+    """Anomaly event at `seq`, with the label's distance from its predictive mean, in its sd.
+
+    label: (d,) nan where missing. moments: mean and sd, None of classes. The direction is that of
+    the output that is farthest off; a missing output has no size. There is none at all where the
+    predictive distribution of another has no variance.
+    """
+    event = Event(seq, "confirmed", seq, seq, seq, probability=probability, kind="anomaly")
+    if moments is None or len(label) != len(moments[0]):
+        return event
+    sizes = [
+        None if isnan(y) else (y - mean) / sd if 0 < sd < inf else nan
+        for y, mean, sd in zip(label, *moments, strict=True)
+    ]
+    known = [size for size in sizes if size is not None]
+    if not all(map(isfinite, known)):
+        return event
+    most = max(known, key=abs)
+    direction = None if most == 0 else "up" if most > 0 else "down"
+    return event._replace(direction=direction, size=sizes[0] if len(sizes) == 1 else sizes)
 
 
 def _ratio(shift: float, within: float, count: float, squares: float) -> float:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import math
 from typing import NamedTuple
+from zlib import crc32
 
 import numpy as np
 from numpy.typing import NDArray
@@ -75,6 +76,11 @@ def blank(capacity: int = CAPACITY) -> Floats:
     state = np.zeros(NUMBERS + capacity + LAYERS * (capacity // PERIODS))
     _put_head(state, _Head(0, 0, FIRST_SEARCH, 0))
     return state
+
+
+def phase_of(name: str) -> float:
+    """Phase of the searches of a stream, in [0, 1)."""
+    return crc32(name.encode()) / 2**32
 
 
 def next_search(seen: int, phase: float) -> int:

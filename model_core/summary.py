@@ -1,12 +1,18 @@
-"""Summaries of the predictive mixtures of a batch, as compiled kernels make them."""
+"""Summaries of the predictive mixtures of a batch, by their numbers."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 
 import numpy as np
+import torch
 from numpy.typing import NDArray
+from torch import Tensor
 
+from model_core.predictive import Mixture
+
+# Of a quantile's last step, in standard deviations: an error of about 1e-8.
+PRECISION = 1e-4
 Floats = NDArray[np.float64]
 
 
@@ -75,3 +81,24 @@ def joined(parts: Sequence[Summary]) -> Summary:
     """The rows of several summaries of one model, in order."""
     first = parts[0]
     return Summary(np.concatenate([each.numbers for each in parts]), first.outputs, first.support)
+
+
+def of(mixture: Mixture, y: Tensor, levels: Sequence[float]) -> Floats:
+    """Numbers (B, columns) of the summaries of mixtures, on the host.
+
+    y: (B, d) labels, nan where missing. levels: of quantiles, ascending.
+    """
+    if mixture.components.support == "class":
+        return np.asarray(mixture.mean().numpy())
+    missing = ~torch.isfinite(y)
+    at = torch.where(missing, 0.0, y)
+    cdf, below = (
+        torch.where(missing, torch.nan, mixture.cdf(each))
+        for each in (at, at - float(mixture.components.support in ("count", "binary")))
+    )
+    quantiles = mixture.mean()[:, :0]
+    if mixture.components.support != "binary":
+        found = mixture.quantile(torch.tensor(levels, dtype=torch.float64), PRECISION)
+        quantiles = found.cummax(1).values.transpose(1, 2)
+    parts = (mixture.mean(), mixture.covariance(), cdf, below, quantiles)
+    return np.asarray(torch.cat([each.flatten(1) for each in parts], 1).numpy())

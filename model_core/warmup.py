@@ -5,8 +5,14 @@ from __future__ import annotations
 import math
 import statistics
 from collections.abc import Sequence
+from typing import Any
 
-from model_core.upm.base import UnderlyingModel
+import torch
+from torch import Tensor
+
+from model_core.filter import make_prior
+from model_core.predictive import Mixture
+from model_core.upm.base import UnderlyingModel, tree_map
 
 LONGEST = 200  # labels after which a series whose values never differ goes on without them
 LONGEST_WAIT = 2000  # observations after which one whose labels are missing does
@@ -16,6 +22,9 @@ SCALE_FREE = ("count", "positive")  # labels whose location says it all
 
 # Of each observation its label, nan where an output is missing, then its input if that counts.
 Values = Sequence[Sequence[float]]
+Moments = tuple[list[float], list[float]]  # location and scale
+# Label as the filter sees it, None where missing, and input.
+Labelled = tuple[Sequence[float] | None, Sequence[float] | None]
 
 
 def varied(values: Values, y_dim: int) -> bool:
@@ -43,7 +52,7 @@ def complete(values: Values, y_dim: int, warmup: int, waited: int) -> bool:
     return fewest >= warmup and varied(values, y_dim)
 
 
-def estimate(values: Values, model: UnderlyingModel) -> tuple[list[float], list[float]]:
+def estimate(values: Values, model: UnderlyingModel) -> Moments:
     """Location and scale of each column: of counts the mean, else the median; and the deviation.
 
     The median is not moved by outliers, and keeps to one side of a change among the first labels.
@@ -65,3 +74,41 @@ def estimate(values: Values, model: UnderlyingModel) -> tuple[list[float], list[
             location.append(statistics.median(each))
         scale.append(max(deviation or FLAT_SCALE * abs(mean) or 1.0, SMALLEST_SCALE))
     return location, scale
+
+
+def provisional(
+    model: UnderlyingModel,
+    histories: Sequence[Sequence[Labelled]],
+    moments: Sequence[Moments],
+    coming: Sequence[Sequence[float] | None],
+    device: torch.device | str = "cpu",
+) -> Mixture:
+    """Predictive of one regime that holds all labels so far, for each series; no changepoints.
+
+    histories: with at least two labels that differ. moments: of each. coming: the inputs of the
+    labels to predict; of a single series any number of them.
+    """
+
+    def tensor(values: Any) -> Tensor:
+        return torch.tensor(values, dtype=torch.float64, device=device)
+
+    def encoded(inputs: Sequence[Sequence[float] | None]) -> Tensor | None:
+        blank = [0.0] * model.x_dim
+        return model.encode(tensor([x or blank for x in inputs]) if blank else None, context)
+
+    locations, scales = zip(*moments, strict=True)
+    (stats, _, context) = make_prior(model, tensor(locations), tensor(scales))
+    nothing = [0.0] * model.y_dim
+    for i in range(max(map(len, histories))):
+        rows = [each[i] if i < len(each) else None for each in histories]
+        phi = encoded([None if row is None else row[1] for row in rows])
+        y = tensor([nothing if row is None else row[0] or nothing for row in rows])
+        labelled = tensor([float(row is not None and row[0] is not None) for row in rows])
+        stats = model.update(stats, phi, y, labelled.unsqueeze(-1))
+        there = tensor([float(row is not None) for row in rows]).unsqueeze(-1) > 0
+        context = torch.where(there, model.remember(context, y, labelled > 0), context)
+    if len(histories) == 1:
+        stats = tree_map(lambda each: each.expand(len(coming), *each.shape[1:]), stats)
+        context = context.expand(len(coming), -1)
+    components = model.predictive(stats, encoded(coming))
+    return Mixture(torch.zeros(len(coming), 1, dtype=torch.float64, device=device), components)

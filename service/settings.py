@@ -162,7 +162,10 @@ class Settings(BaseSettings):
         64, ge=0, description="minimum number of idempotency keys remembered per stream"
     )
     feed_events: int = Field(
-        2000, ge=1, description="changepoint events retained per partition (approximate)"
+        2000,
+        ge=1,
+        description="event states retained per partition (approximate), for /v1/events, webhooks "
+        "and /v1/changes",
     )
 
     max_event_streams: int = Field(

@@ -9,8 +9,11 @@ is a new version beside the old one.
 
 from __future__ import annotations
 
+import json
+from functools import lru_cache
 from importlib import import_module
-from typing import TYPE_CHECKING, NamedTuple, cast
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, NamedTuple, cast
 
 if TYPE_CHECKING:
     from model_core.upm.base import UnderlyingModel
@@ -124,3 +127,11 @@ SHAPES = tuple(name for name in Options._fields if name not in ("y_dim", "x_dim"
 def build(reference: str, options: Options) -> UnderlyingModel:
     """Model of NAME or NAME@VERSION; raises KeyError."""
     return BUILTIN[NEWEST.get(reference, reference)].build(options)
+
+
+@lru_cache(maxsize=1)
+def curves() -> dict[str, dict[str, Any]]:
+    """What was simulated of false alarms, by reference; see `model_core.sensitivity`."""
+    stored = Path(__file__).with_name("sensitivity.json")
+    found: dict[str, dict[str, Any]] = json.loads(stored.read_text())
+    return found

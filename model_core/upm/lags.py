@@ -50,9 +50,10 @@ def push(recent: Tensor, lags: Tensor, value: Tensor, known: Tensor) -> tuple[Te
     """
     one, two = recent.chunk(2, -1)
     low, high = torch.minimum(one, two) - REACH, torch.maximum(one, two) + REACH
-    known, d = known.reshape(len(known), -1), value.shape[-1]
-    latest = torch.where(known, torch.maximum(low, torch.minimum(high, value)), lags[:, :d])
-    recent = torch.cat((torch.where(known, value, one), torch.where(known, one, two)), -1)
+    there = known if known.dim() > 1 else known.unsqueeze(-1)
+    d = value.shape[-1]
+    latest = torch.where(there, torch.maximum(low, torch.minimum(high, value)), lags[:, :d])
+    recent = torch.cat((torch.where(there, value, one), torch.where(there, one, two)), -1)
     return recent, torch.cat((latest, lags[:, :-d]), -1)
 
 

@@ -24,6 +24,7 @@ from starlette.routing import Match
 from service.api.auth.guard import Authenticator
 from service.api.auth.rate_limits import Rates
 from service.api.gateway.calibrations import Calibrations
+from service.api.gateway.changes import Changes
 from service.api.gateway.expiry import Expiry
 from service.api.gateway.gateway import Gateway
 from service.api.gateway.hindsight import HindsightRequests
@@ -79,6 +80,7 @@ CORS_REQUEST_HEADERS = [
     "X-Request-Id",
 ]
 CORS_RESPONSE_HEADERS = [
+    "Link",
     "RateLimit",
     "RateLimit-Policy",
     "Retry-After",
@@ -201,6 +203,7 @@ async def _start(settings: Settings, overload: Overload, stack: AsyncExitStack) 
     thread = ThreadPoolExecutor(1, "bodies")
     stack.callback(thread.shutdown, wait=False, cancel_futures=True)
     observation_parser = ObservationParser(settings)
+    event_hub = _follow_events(settings, stack)
     return Context(
         settings=settings,
         observation_parser=observation_parser,
@@ -212,7 +215,8 @@ async def _start(settings: Settings, overload: Overload, stack: AsyncExitStack) 
         monitor=monitor,
         catalogue=catalogue,
         authenticator=authenticator,
-        event_hub=_follow_events(settings, stack),
+        event_hub=event_hub,
+        changes=Changes(event_hub.feeds, store, console=not settings.no_console),
         observation_hub=observation_hub,
         pinned=Pinned(store, settings.partitions, settings.max_pinned),
         thread=thread,

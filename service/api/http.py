@@ -15,6 +15,7 @@ from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
 
 from service.api.auth.guard import Authenticator
+from service.api.gateway.changes import Changes
 from service.api.gateway.gateway import Gateway
 from service.api.gateway.hindsight import HindsightRequests
 from service.api.gateway.pinned_metrics import Pinned
@@ -105,6 +106,7 @@ class Context(NamedTuple):
     catalogue: Catalogue
     authenticator: Authenticator
     event_hub: EventHub
+    changes: Changes
     observation_hub: ObservationHub
     pinned: Pinned
     thread: Executor  # one thread, for bodies that are not light

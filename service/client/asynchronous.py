@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import AsyncGenerator, AsyncIterator, Iterable, Mapping, Sequence
+from datetime import datetime
 from typing import TYPE_CHECKING, Any, overload
 
 from service.client import base, bodies, calls
@@ -23,6 +24,7 @@ from service.schema.responses import (
     Predictions,
     RunLength,
     Snapshot,
+    StreamChange,
     StreamEvent,
     StreamSummary,
     Verdict,
@@ -218,6 +220,40 @@ class AsyncClient(AsyncDriver):
         computes it: ask again.
         """
         return await self.call(calls.changepoints(stream, kinds))
+
+    def changes(
+        self,
+        *,
+        since: str | datetime | None = None,
+        until: str | datetime | None = None,
+        states: Sequence[str] = (),
+        model: str | None = None,
+        prefix: str | None = None,
+        min_size: float | None = None,
+        min_probability: float | None = None,
+        sort: str = "time",
+        limit: int = 100,
+        explain: bool = True,
+    ) -> AsyncIterator[StreamChange]:
+        """Iterate over the changes of all streams, `limit` in a request.
+
+        since, until: an RFC 3339 time, an age such as "24h", or a datetime with a time zone. sort:
+        `time` (newest first), `size` or `probability`. explain: whether the service computes
+        `before`, `after` and `explanation`.
+        """
+        request = calls.ChangesRequest(
+            since=since,
+            until=until,
+            state=states,
+            model=model,
+            prefix=prefix,
+            min_size=min_size,
+            min_probability=min_probability,
+            sort=sort,
+            limit=limit,
+            explain=explain,
+        )
+        return self._pages(base.ChangePages(request))
 
     async def judge(self, stream: str, event: int, change: bool) -> Verdict:
         """Give feedback on an event: whether it was a change. The stream is rerun with it."""

@@ -111,6 +111,21 @@ class StreamPages(Pages[responses.StreamPage, str]):
         return [row.stream for row in page.streams]
 
 
+class ChangePages(Pages[responses.ChangesPage, responses.StreamChange]):
+    """Changes of all streams."""
+
+    def __init__(self, request: calls.ChangesRequest) -> None:
+        self._request = request
+        self.call: Call[responses.ChangesPage] | None = calls.changes(request)
+
+    def take(self, page: responses.ChangesPage) -> list[responses.StreamChange]:
+        """Return the changes of a page."""
+        self.call = None
+        if page.cursor is not None:
+            self.call = calls.changes(self._request._replace(cursor=page.cursor))
+        return page.changes
+
+
 class HistoryPages(Pages[responses.HistoryPage, responses.HistoryPage]):
     """The pages of a history."""
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from datetime import datetime
 from typing import Any, NamedTuple, TypeVar
 from urllib.parse import quote
 
@@ -49,6 +50,7 @@ _action = as_type(responses.Action)
 _run_length = as_type(responses.RunLength)
 _any = as_type(dict[str, Any])
 _changepoints = as_type(responses.Changepoints)
+_changes = as_type(responses.ChangesPage)
 _feedback = as_type(responses.Verdict)
 _history = as_type(responses.HistoryPage)
 _models = as_type(responses.Models)
@@ -255,6 +257,35 @@ def changepoints(stream: str, kinds: Sequence[str] = ()) -> Call[responses.Chang
     if isinstance(kinds, str):
         raise InvalidRequest("expected a list of kinds, got a string")
     return _get(path_of(stream, "/changepoints"), _changepoints, kind=list(kinds))
+
+
+class ChangesRequest(NamedTuple):
+    """Query of GET changes: one page of changes of all streams."""
+
+    since: str | datetime | None = None
+    until: str | datetime | None = None
+    state: Sequence[str] = ()
+    model: str | None = None
+    prefix: str | None = None
+    min_size: float | None = None
+    min_probability: float | None = None
+    sort: str = "time"
+    limit: int = 100
+    explain: bool = True
+    cursor: str | None = None
+
+
+def changes(request: ChangesRequest) -> Call[responses.ChangesPage]:
+    """One page of changes of all streams."""
+    if isinstance(request.state, str):
+        raise InvalidRequest("expected a list of states, got a string")
+    named = request._asdict()
+    for name in ("since", "until"):
+        if isinstance(when := named[name], datetime):
+            if when.tzinfo is None:
+                raise InvalidRequest(f"{name}: expected a datetime with a time zone, got {when}")
+            named[name] = when.isoformat()
+    return _get("/v1/changes", _changes, **named)
 
 
 def judge(stream: str, event: int, change: bool) -> Call[responses.Verdict]:

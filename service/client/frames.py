@@ -12,7 +12,14 @@ from typing import TYPE_CHECKING, Any, cast
 from service.client import calls
 from service.client.base import Calls
 from service.client.errors import ClientError, InvalidRequest, PartlyObserved
-from service.schema.responses import Answer, Changepoints, Event, HistoryPage, Recorded
+from service.schema.responses import (
+    Answer,
+    Changepoints,
+    Event,
+    HistoryPage,
+    Recorded,
+    StreamChange,
+)
 
 if TYPE_CHECKING:
     from service.tables.series import Series
@@ -31,11 +38,13 @@ class Answers(list[Answer]):
 
 
 def to_frame(
-    rows: Iterable[Answer | Recorded | Event | HistoryPage] | HistoryPage | Changepoints,
+    rows: Iterable[Answer | Recorded | Event | HistoryPage | StreamChange]
+    | HistoryPage
+    | Changepoints,
     backend: str | None = None,
     kind: type | None = None,
 ) -> Any:
-    """Return answers, history (a page, or all that `history` gives) or changepoints, a row each.
+    """Return answers, history (a page, or all that `history` gives) or changes, a row each.
 
     backend: "pandas", "polars" or "pyarrow"; default: the first of them that is installed.
     kind: type of the rows, if there may be none. Vectors get numbered columns, as in the
@@ -67,8 +76,8 @@ def _rows(source: Any) -> tuple[list[Any], type]:
     if any(isinstance(row, HistoryPage) for row in rows):
         return [observed for page in rows for observed in page.observations], Recorded
     kind = type(rows[0]) if rows else Event
-    if not issubclass(kind, Answer | Recorded | Event):
-        raise InvalidRequest(f"expected answers, history or changepoints, got {kind.__name__}")
+    if not issubclass(kind, Answer | Recorded | Event | StreamChange):
+        raise InvalidRequest(f"expected answers, history or changes, got {kind.__name__}")
     return rows, kind
 
 
@@ -146,6 +155,11 @@ def _columns(rows: list[Any], kind: type) -> dict[str, list[Any]]:
         return columns | answer_columns(rows)
     if issubclass(kind, Recorded):
         return _recorded(rows)
+    if issubclass(kind, StreamChange):
+        from service.tables import changes
+
+        table = [changes.row(each) for each in rows]
+        return {name: [row[name] for row in table] for name in changes.COLUMNS}
     names = [name for name in Event.__struct_fields__ if name != "size"]
     columns = {name: [getattr(event, name) for event in rows] for name in names}
     return columns | _spread("size", [event.size for event in rows])

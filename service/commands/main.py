@@ -10,6 +10,7 @@ import typer
 from service.commands import (
     backup,
     calibrate,
+    changes,
     demo,
     following,
     keys,
@@ -37,6 +38,7 @@ app.command(context_settings=observing.NEGATIVE)(observing.observe)
 app.command()(following.follow)
 app.command()(observing.predict)
 app.command()(observing.changepoints)
+app.command()(changes.changes)
 app.add_typer(snapshots.app, name="snapshot")
 app.command()(tools.replay)
 app.command()(tools.models)

@@ -5,16 +5,14 @@ No torch here: the API shows them, the worker reads thresholds off them.
 
 from __future__ import annotations
 
-from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
 import msgspec
 from msgspec import Struct
 
+from model_core.upm.builtin import curves
 from service.models.catalogue import BUILT_IN, place
-
-SHIPPED = Path(__file__).parent / "sensitivity.json"
 
 
 class _Part(Struct):
@@ -27,15 +25,9 @@ _decode = msgspec.json.Decoder(_Part).decode
 def of(models_dir: Path, reference: str) -> dict[str, Any] | None:
     """What was simulated for NAME@VERSION; None where nothing was, or nothing can be read."""
     if any(model.reference == reference for model in BUILT_IN):
-        return _shipped().get(reference)
+        return curves().get(reference)
     name, _, version = reference.partition("@")
     try:
         return _decode((place(models_dir, name) / version / "model.json").read_bytes()).sensitivity
     except (OSError, RecursionError, msgspec.MsgspecError):
         return None
-
-
-@lru_cache(maxsize=1)
-def _shipped() -> dict[str, Any]:
-    found: dict[str, Any] = msgspec.json.decode(SHIPPED.read_bytes())
-    return found

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import re
 from typing import Annotated, Any, ClassVar, Literal
 
-from pydantic import BeforeValidator, Field
+from pydantic import AfterValidator, BeforeValidator, Field
 
 from service.models.catalogue import REFERENCE
 from service.schema.commands import MAX_QUANTILES
 from service.schema.observations import Form, StreamId
+from service.wire import timestamps
 from service.wire.event_entries import CHANGES, MESSAGES
 
 
@@ -128,6 +130,69 @@ class EventsQuery(Form):
         None,
         description="resume right after this message `id`; 0: everything retained; default: "
         "new events only. The header `Last-Event-ID` takes precedence",
+    )
+
+
+AGE = re.compile(r"([0-9]{1,6})(s|m|h|d|w)")
+SECONDS = {"s": 1, "m": 60, "h": 3600, "d": 86_400, "w": 604_800}
+WHEN = "RFC 3339 time, or an age such as 30m, 24h or 7d"
+
+
+def _check_when(text: str) -> str:
+    if not AGE.fullmatch(text):
+        try:
+            timestamps.parse(text)
+        except ValueError:
+            example = "2024-05-01T12:00:00Z"
+            raise ValueError(f"expected an {WHEN} ({example}), got {text[:50]!r}") from None
+    return text
+
+
+def seconds_of(when: str | None, now_s: float) -> float | None:
+    """Return a valid time, or an age before `now_s`, in seconds since 1970."""
+    if when is None:
+        return None
+    age = AGE.fullmatch(when)
+    return now_s - int(age[1]) * SECONDS[age[2]] if age else timestamps.seconds(when)
+
+
+When = Annotated[str, AfterValidator(_check_when)]
+
+
+class ChangesQuery(Form):
+    """Query of the changes of all streams; `state`, `model` and `prefix` may be repeated."""
+
+    repeatable: ClassVar[frozenset[str]] = frozenset(("prefix", "model", "state"))
+
+    since: When | None = Field(
+        None, description=f"changes from this time on: {WHEN}; default: everything retained"
+    )
+    until: When | None = Field(None, description=f"changes before this time: {WHEN}")
+    state: list[Literal["suspected", "confirmed", "withdrawn"]] = Field(
+        [], description="states; default: all"
+    )
+    model: Annotated[list[Annotated[str, Field(pattern=REFERENCE)]], Field(max_length=100)] = Field(
+        [], description="NAME or NAME@VERSION"
+    )
+    prefix: Annotated[
+        list[Annotated[str, Field(min_length=1, max_length=200)]], Field(max_length=100)
+    ] = Field([], description="prefix of stream ids")
+    min_size: Annotated[float, Field(ge=0, allow_inf_nan=False)] | None = Field(
+        None, description="smallest size, up or down, in standard deviations"
+    )
+    min_probability: Annotated[float, Field(ge=0, le=1)] | None = Field(
+        None, description="smallest `probability`"
+    )
+    sort: Literal["time", "size", "probability"] = Field(
+        "time", description="what comes first: the newest, the largest, the most probable"
+    )
+    limit: Annotated[int, Field(ge=1, le=500)] = Field(100, description="changes per page")
+    cursor: Annotated[str, Field(max_length=1000)] | None = Field(
+        None, description="`cursor` of the previous page, with the same `sort`"
+    )
+    explain: bool = Field(True, description="whether to compute `before`, `after`, `explanation`")
+    format: Literal["json", "csv"] = Field(
+        "json", description="`csv`: a table; the header `Link` leads to the next page"
     )
 
 

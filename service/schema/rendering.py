@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from datetime import UTC, datetime
-from itertools import pairwise
 from typing import Any, overload
 
 import msgspec
 
+from model_core import segmentation as regimes
+from model_core.segmentation import best
 from service import wire
 from service.schema.members import ABSENT
 from service.schema.responses import (
@@ -24,12 +25,12 @@ from service.schema.responses import (
     Segment,
     Sensitivity,
     SensitivityCalibration,
+    StreamChange,
     StreamEvent,
     StreamSummary,
 )
+from service.wire.change_index import FoundChange, Moment
 from service.wire.event_entries import Raised
-
-NEAR = 10  # observations between the starts of what counts as the same change
 
 
 @overload
@@ -184,46 +185,19 @@ def _calibration(found: wire.Calibration | None) -> SensitivityCalibration | Non
 
 
 def segmentation(head: wire.Head, records: list[wire.Record]) -> list[Segment]:
-    """Best (max-product) segmentation of the retained records; each `end` is exclusive.
-
-    Every record keeps where the best path before a regime that starts at it starts: following
-    those pointers back from the last regime is Viterbi's backward pass, over the hypotheses that
-    were not pruned.
-    """
+    """Best (max-product) segmentation of the retained records; each `end` is exclusive."""
     if not records or not head.warm:
         return []
     pointers = {record.seq: record.previous_start for record in records}
-    first, end, start = records[0].seq, records[-1].seq + 1, head.best_start
-    segments = []
-    while start > first and start in pointers:
-        segments.append(Segment(start, end))
-        end, start = start, pointers[start]
-    segments.append(Segment(max(start, first), end))
-    return segments[::-1]
+    found = best(pointers.get, head.best_start, records[0].seq, records[-1].seq + 1)
+    return [Segment(*each) for each in found]
 
 
 def in_hindsight(head: wire.Head, online: list[Segment], found: wire.Hindsight) -> list[Segment]:
-    """Segmentation of the retained records: in hindsight as far as that reaches, else online.
-
-    What hindsight knew of its last NEAR observations was little: once there are more, their
-    regimes are the online path's. Starts of both within NEAR observations are one change, which
-    is not counted twice.
-    """
-    if not online:
-        return []
-    begin, end = online[0].start, online[-1].end
-    settled = found.seq if head.seq == found.seq else found.seq - NEAR
-    known = [start for start in found.starts if start > max(begin, found.first)]
-    kept = [start for start in known if start < settled]
-    open_ = [start for start in known if start >= settled]
-    starts = [segment.start for segment in online[1:]]
-    outside = [s for s in starts if not found.first <= s < settled or _near(s, open_)]
-    starts = sorted([begin, *kept, *(s for s in outside if not _near(s, kept))])
-    return [Segment(*each) for each in pairwise([*starts, end])]
-
-
-def _near(start: int, others: list[int]) -> bool:
-    return any(abs(start - other) <= NEAR for other in others)
+    """Segmentation of the retained records: in hindsight as far as that reaches, else online."""
+    plain = [regimes.Segment(each.start, each.end) for each in online]
+    joined = regimes.in_hindsight(plain, found.first, found.seq, found.starts, head.seq)
+    return [Segment(*each) for each in joined]
 
 
 def hindsight(status: str, found: wire.Hindsight | None) -> Hindsight:
@@ -242,6 +216,30 @@ def event_state(raised: Raised) -> StreamEvent:
         time=raised.time,
         at=instant(raised.at_ms),
     )
+
+
+def stream_change(found: FoundChange) -> StreamChange:
+    """Return a change of a stream, without what is read of its history."""
+    event = found.event
+    return StreamChange(
+        stream=found.stream,
+        model=found.raised.model,
+        id=event.id,
+        state=event.state,
+        start=event.start,
+        suspected_at=event.suspected_at,
+        confirmed_at=event.confirmed_at,
+        suspected_time=_moment(found.suspected),
+        confirmed_time=None if found.confirmed is None else _moment(found.confirmed),
+        direction=event.direction,
+        size=event.size,
+        probability=event.probability,
+        verdict=event.verdict,
+    )
+
+
+def _moment(found: Moment) -> str:
+    return instant(found.at_ms) if found.time is None else found.time
 
 
 def instant(milliseconds: int) -> str:

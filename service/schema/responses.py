@@ -400,6 +400,92 @@ class Changepoints(Response):
     ] = sent([])
 
 
+Numbers = float | list[float | None] | None
+
+
+class RegimeStatistics(Response):
+    """Labels on one side of a change: the last 200 before it, the first 100 after it at most."""
+
+    count: Annotated[int, doc("labels")]
+    mean: Annotated[Numbers, doc("of counts: the rate; null: of classes")] = sent(None)
+    sd: Annotated[Numbers, doc("standard deviation; null: of classes, or of one label")] = sent(
+        None
+    )
+
+
+class Explanation(Response):
+    """What changed, by Bayes factors of models that share all parameters but one."""
+
+    text: str
+    kind: Annotated[
+        str | None,
+        doc("null: no clear change of any"),
+        words("mean", "spread", "slope", "autocorrelation", "rate", "share"),
+    ] = sent(None)
+    before: Annotated[float | None, doc("the parameter of that kind before the change")] = sent(
+        None
+    )
+    after: Annotated[float | None, doc("and after it")] = sent(None)
+    probability: Annotated[
+        float, doc("posterior probability of the kind, given that they all are as probable before")
+    ] = sent(0.0)
+    output: Annotated[
+        int | None, doc("index of the output that changed most clearly; of a share: the class")
+    ] = sent(None)
+
+
+class StreamChange(Response, kw_only=True):
+    """A change of a stream in its last state; times are RFC 3339, positions as of an event."""
+
+    stream: str
+    model: str = sent("")
+    id: int
+    state: Annotated[str, words("suspected", "confirmed", "withdrawn")]
+    start: int
+    suspected_at: int
+    confirmed_at: int | None = sent(None)
+    start_time: Annotated[
+        str | None,
+        doc("of the first observation after it, as sent; null: none, or not retained any more"),
+    ] = sent(None)
+    suspected_time: Annotated[
+        str, doc("of the observation that raised it, as sent, or when it was accepted")
+    ] = sent("")
+    confirmed_time: Annotated[str | None, doc("likewise, of that which confirmed it")] = sent(None)
+    direction: Annotated[str, words("up", "down")] | None = sent(None)
+    size: Annotated[Numbers, doc("in standard deviations within the regimes")] = sent(None)
+    probability: Annotated[
+        float, doc("that the regime began exactly at `start`, when this state was entered")
+    ] = sent(0.0)
+    verdict: Annotated[bool | None, doc("feedback: whether it was a change; null: none")] = sent(
+        None
+    )
+    before: RegimeStatistics | None = sent(None)
+    after: RegimeStatistics | None = sent(None)
+    explanation: Annotated[
+        Explanation | None,
+        doc(
+            "null: withdrawn, too few labels on a side, or not retained any more; of labels that "
+            "depend on inputs, too"
+        ),
+    ] = sent(None)
+    link: Annotated[
+        str | None,
+        doc("page of the console; null: the stream is gone, or another has its name"),
+    ] = sent(None)
+
+
+class ChangesPage(Response):
+    """A page of changes of all streams."""
+
+    changes: list[StreamChange]
+    total: Annotated[int, doc("changes that fit the query, on all pages")] = sent(0)
+    cursor: NextPage = sent(None)
+    unreadable: Annotated[
+        list[str], doc("streams of the page whose state or history is damaged in the store")
+    ] = sent([])
+
+
 class Verdict(Response):
     """The event that the feedback is on, in its new state."""
 

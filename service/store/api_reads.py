@@ -12,7 +12,7 @@ from redis.asyncio.cluster import RedisCluster
 from service import wire
 from service.models import canary as canaries
 from service.models.canary import Canary
-from service.store import keys, overview
+from service.store import keys, overview, regimes
 from service.store.cluster.asynchronous import AsyncCluster
 from service.store.overview import Row
 from service.store.script import Call, Script
@@ -235,6 +235,12 @@ class AsyncStore:
     ) -> tuple[list[Row], list[str]]:
         """Return heads and last labels of streams that are there, and who cannot be read."""
         return await overview.read(self._client, streams, labels)
+
+    async def around(
+        self, places: Sequence[regimes.Place], before: int, after: int
+    ) -> list[regimes.Stored]:
+        """Return what is stored around changes, for `regimes.decode`."""
+        return await regimes.fetch(self._client, places, before, after)
 
     async def _names_between(self, low: bytes, high: bytes, count: int) -> list[list[bytes]]:
         async with self._client.pipeline(transaction=False) as pipe:

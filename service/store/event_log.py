@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import logging
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any, cast
 
 import msgspec
@@ -50,6 +50,26 @@ class Feeds:
             for name, entries in rows or []
             for id_, fields in entries
         ]
+
+    async def reread(self, at: Mapping[int, Id], count: int) -> dict[int, list[Entry]]:
+        """Return up to `count` entries from each partition's position on, that entry included."""
+        async with self._reading.pipeline(transaction=False) as pipe:
+            for partition, id_ in at.items():
+                pipe.xrange(keys.feed(partition), min=str(id_), count=count)
+            rows = await pipe.execute()
+        return {
+            partition: [entry_of(partition, id_, fields) for id_, fields in row]
+            for partition, row in zip(at, rows, strict=True)
+        }
+
+    async def oldest(self, partitions: Sequence[int]) -> dict[int, Id | None]:
+        """Return the id of the oldest retained entry of each partition; None: it has none."""
+        async with self._reading.pipeline(transaction=False) as pipe:
+            for partition in partitions:
+                pipe.xrange(keys.feed(partition), count=1)
+            rows = await pipe.execute()
+        pairs = zip(partitions, rows, strict=True)
+        return {partition: Id.parse(row[0][0]) if row else None for partition, row in pairs}
 
     async def page(self, after: Mapping[int, Id], count: int) -> list[Entry]:
         """Return up to `count` entries beyond `after` of each partition that it names."""

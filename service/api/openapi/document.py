@@ -13,7 +13,7 @@ from pydantic import BaseModel
 from pydantic.json_schema import models_json_schema
 
 from service.api.openapi import examples
-from service.api.parsing.bodies import BYTES, JSON, NDJSON
+from service.api.parsing.bodies import BYTES, CSV, JSON, NDJSON
 from service.errors.base import FieldError, InvalidField
 from service.schema.commands import (
     ActionForm,
@@ -121,6 +121,13 @@ def answer(kind: Any, description: str = "Successful Response") -> dict[str, Any
     """Return the description of a JSON answer."""
     (schema,), _ = schema_components([kind], ref_template=REF)
     return {"description": description, "content": {JSON: {"schema": schema}}}
+
+
+def answer_or_table(kind: Any) -> dict[str, Any]:
+    """Return the description of a JSON answer that is also there as CSV."""
+    found = answer(kind)
+    found["content"][CSV] = {"schema": {"type": "string"}}
+    return found
 
 
 def answers(kinds: Iterable[Any]) -> dict[str, Any]:

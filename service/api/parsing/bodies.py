@@ -26,6 +26,7 @@ from service.errors.http import SlowBody, UnsupportedEncoding
 JSON = "application/json"
 BYTES = "application/octet-stream"
 NDJSON = "application/x-ndjson"
+CSV = "text/csv"
 WHOLE = "body_complete"  # in a request's state: nothing of its body is waited for
 MAX_MEMBERS = 64  # of a gzip body; each costs a copy of the rest
 LIGHT_BYTES, LIGHT_VALUES = 16_384, 600  # read at once, without a thread: some milliseconds

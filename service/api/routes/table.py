@@ -8,7 +8,16 @@ from fastapi import FastAPI
 
 from service.api.http import Bytes, RawRoute
 from service.api.openapi import document, problems
-from service.api.routes import console, health, models, observations, reads, streams, subscriptions
+from service.api.routes import (
+    changes,
+    console,
+    health,
+    models,
+    observations,
+    reads,
+    streams,
+    subscriptions,
+)
 from service.api.routes.call import (
     CANARY,
     CHANGE,
@@ -40,6 +49,7 @@ from service.schema.commands import (
 from service.schema.observations import Item, Observation, StreamForm
 from service.schema.queries import (
     ChangepointsQuery,
+    ChangesQuery,
     EventsQuery,
     HistoryQuery,
     LiveQuery,
@@ -271,6 +281,16 @@ CALLS = (
         tag="events",
         response=EventStream,
         described=document.EVENT_MESSAGES,
+    ),
+    Call(
+        "GET",
+        "/v1/changes",
+        changes.list_changes,
+        responses.ChangesPage,
+        (base.InvalidField,),
+        query=ChangesQuery,
+        tag="events",
+        described=document.answer_or_table(responses.ChangesPage),
     ),
     Call("GET", "/v1/models", health.list_models, responses.Models, tag="models"),
     Call(

@@ -23,6 +23,7 @@ const RERUN_UNASKED = 600; // retained observations up to which the belief of be
  */
 export function showStream(main, name, query, feed) {
   const page = new StreamPage(main, name, Number(query.get("window")) || 500, feed);
+  page.wanted = query.get("at");
   return { title: name, nav: "streams", close: () => page.close() };
 }
 
@@ -38,6 +39,7 @@ class StreamPage {
     this.output = 0;
     this.following = true;
     this.begun = false;
+    this.wanted = /** @type {string|null} */ (null); // a position to show at first
     this.chart = new Chart(name, () => this.drawn());
     this.chart.onZoom = () => this.chart.draw();
     this.events = new EventList(name, { show: (at) => this.show(at), judged: () => this.judged() });
@@ -143,6 +145,8 @@ class StreamPage {
   shown() {
     if (!this.begun) this.begin();
     this.draw();
+    if (this.wanted) this.show(Number(this.wanted));
+    this.wanted = null;
   }
 
   begin() {

@@ -13,10 +13,10 @@ from typing import TypeVar
 import torch
 from msgspec.structs import replace
 
+from model_core.segmentation import NEAR
 from model_core.upm.base import UnderlyingModel
 from service.observability import metrics
 from service.schema import rendering
-from service.schema.rendering import NEAR
 from service.store.worker_reads import Stored
 from service.wire import Event, Head, Record, StreamSettings
 from service.worker.commands import set_belief

@@ -8,6 +8,7 @@ from typing import Any
 import msgspec
 from msgspec.structs import replace
 
+from model_core.segmentation import NEAR
 from service.errors.stream import NotRetained, UnknownEvent, WarmingUp
 from service.schema import rendering, responses
 from service.schema.responses import BeliefAfter
@@ -103,7 +104,7 @@ def _judged(
         now = replace(events[event.id], verdict=command.change)
     else:
         alive = [e for e in events.values() if e.state != "withdrawn"]
-        near = [e for e in alive if abs(e.start - start) <= rendering.NEAR]
+        near = [e for e in alive if abs(e.start - start) <= NEAR]
         head = stream.live()
         made = Event(head.next_event, "confirmed", start, start, head.seq - 1, probability=1.0)
         now = replace(min(near, key=lambda e: abs(e.start - start), default=made), verdict=True)

@@ -13,6 +13,7 @@ from typing import Any
 import msgspec
 from pydantic import BaseModel, ValidationError
 
+from model_core.labels import LARGEST
 from service.schema import observations
 from service.settings import Settings
 from service.wire import (
@@ -30,7 +31,6 @@ from service.wire.snapshot import BadSnapshot, Snapshot
 from service.worker.streams.limits import check_sizes
 from service.worker.streams.registry import Engine
 from service.worker.streams.validation import (
-    LARGEST,
     Known,
     check_label,
     check_observation,

@@ -5,12 +5,9 @@ What they need from one observation to the next is kept in the stream's head.
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
-from typing import Any
 
 from model_core import events
-from model_core.defaults import ALARM_SILENCE
 from model_core.events import Reading, Track
 from service.store import keys
 from service.store.script import Argument
@@ -51,8 +48,8 @@ def _kept(event: events.Event, head: Head) -> Event:
     """An event as stored, with the verdict there is on it."""
     for each in (head.event, head.last_event):
         if each is not None and each.id == event.id:
-            return Event(*event, verdict=each.verdict)
-    return Event(*event)
+            return Event(**event._asdict(), verdict=each.verdict)
+    return Event(**event._asdict())
 
 
 def _keep(head: Head, state: Track) -> None:
@@ -76,46 +73,11 @@ def alarm(head: Head, record: Record, place: AnyPlace) -> Event | None:
     place: of its predictive distribution, before the label was seen.
     """
     threshold, last = head.settings.anomaly_alarm, head.last_anomaly
-    if threshold is None or record.anomaly is None or record.anomaly < threshold:
+    if record.anomaly is None or not events.alarming(threshold, record.anomaly, record.seq, last):
         return None
-    seq = record.seq
-    if last is not None and seq - last < ALARM_SILENCE:
-        return None
-    head.last_anomaly = seq
-    return Event(
-        id=seq,
-        state="confirmed",
-        start=seq,
-        suspected_at=seq,
-        confirmed_at=seq,
-        probability=record.anomaly,
-        **_distance(record, place),
-        time=record.time,
-        kind="anomaly",
-    )
-
-
-def _distance(record: Record, place: AnyPlace) -> dict[str, Any]:
-    """Direction and size of an anomaly: the label's distance from the predictive mean, in its sd.
-
-    The direction is that of the output that is farthest off; a missing output has no size. There
-    is none at all where the predictive distribution of another has no variance.
-    """
-    found = moments(place)
-    label = filtered(record)
-    if found is None or len(label) != len(found.mean):
-        return {}
-    each = zip(label, found.mean, found.sd, strict=True)
-    sizes = [
-        None if math.isnan(y) else (y - mean) / sd if 0 < sd < math.inf else math.nan
-        for y, mean, sd in each
-    ]
-    known = [size for size in sizes if size is not None]
-    if not all(map(math.isfinite, known)):
-        return {}
-    most = max(known, key=abs)
-    direction = None if most == 0 else "up" if most > 0 else "down"
-    return {"direction": direction, "size": sizes[0] if len(sizes) == 1 else sizes}
+    head.last_anomaly = record.seq
+    found = events.anomaly(record.seq, record.anomaly, filtered(record), moments(place))
+    return Event(**found._asdict() | {"time": record.time})
 
 
 def publish(stream: Stream, task: Task) -> None:

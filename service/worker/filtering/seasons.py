@@ -14,16 +14,15 @@ there depends on where the commits before ended; what was committed stands in an
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from zlib import crc32
 
 import numpy as np
 import torch
 from msgspec.structs import replace
 
 from model_core import belief as beliefs
+from model_core import filter as moca
 from model_core import season
 from model_core.defaults import SEASONS_FROM
-from model_core.filter import FilterState
 from model_core.readout import Readout
 from service.store.worker_reads import Stored
 from service.wire import Head, Record, Season
@@ -69,12 +68,7 @@ def _next_search(stream: Stream, seq: int) -> int | None:
     slab = stream.slab
     if stream.live().settings.seasonal is not None or slab is None or not slab.model.seasonal:
         return None
-    return season.next_search(seq, search_phase(stream.name))
-
-
-def search_phase(name: str) -> float:
-    """Phase of a stream's searches, in [0, 1)."""
-    return crc32(name.encode()) / 2**32
+    return season.next_search(seq, season.phase_of(stream.name))
 
 
 def _search(engine: Engine, stream: Stream) -> bool:
@@ -133,12 +127,12 @@ def begin_anew(engine: Engine, stream: Stream) -> None:
     stream.slab = slab
     (stream.row,) = slab.begin([head.location or []], [head.scale or []])
     last = _replayed(engine, stream, known, joined)
-    state = _moved(slab.state(stream.row), base, joined)
+    state = moca.moved(slab.state(stream.row), base, joined)
     slab.put(stream.row, state, ranks)
     start = max(head.confirmed_start, head.seq - 1 - last.event_run_length)
     head.confirmed_start = head.before_start = start
     head.confirmed_totals = last.start_totals
-    head.best_start = _position(last.best_start, base, joined)
+    head.best_start = moca.position(last.best_start, base, joined)
     lengths = state.belief.run_length
     head.map_run_length = int(lengths[0, state.belief.log_prob[0].argmax()])
     since = torch.tensor([head.seq - 1 - start], device=lengths.device)
@@ -160,28 +154,8 @@ def _replayed(engine: Engine, stream: Stream, records: list[Record], joined: int
     made.head.confirmed_start = max(head.confirmed_start - base, 0)
     for record, readout in zip(records, replay(made, records), strict=True):
         engine.tick()
-        record.previous_start = _position(readout.born_previous_start, base, joined)
+        record.previous_start = moca.position(readout.born_previous_start, base, joined)
     return readout
-
-
-def _position(position: int, base: int, joined: int) -> int:
-    """Position in the stream of a start in a filter that began at `base`.
-
-    joined: start of the regime that goes on there.
-    """
-    return position + base if position > 0 else joined
-
-
-def _moved(state: FilterState, base: int, joined: int) -> FilterState:
-    """State of a filter that began at `base`, in positions of the stream."""
-    belief = state.belief
-    length, previous = belief.run_length, belief.previous_start
-    eldest = state.seq.unsqueeze(-1) - 1
-    length = torch.where(length == eldest, length + base - joined, length)
-    moved = torch.where(previous == 0, joined, previous + base)
-    previous = torch.where(previous < 0, previous, moved)
-    belief = belief._replace(run_length=length, previous_start=previous)
-    return state._replace(belief=belief, seq=state.seq + base)
 
 
 def warming_up(stream: Stream, record: Record) -> bool:

@@ -7,6 +7,7 @@ from collections.abc import Iterable, Sequence
 
 import torch
 
+from model_core.labels import LARGEST
 from model_core.readout import Readout
 from model_core.upm.base import UnderlyingModel
 from service.errors.base import LabelOutOfRange, NumericalFault, ServiceError
@@ -19,7 +20,6 @@ from service.worker.streams.registry import Engine
 from service.worker.streams.series import Stepped, by_slab, replay_buffers, through
 from service.worker.streams.slab import Slab
 from service.worker.streams.stream import Stream
-from service.worker.streams.validation import LARGEST
 
 
 def observe(engine: Engine, work: Sequence[tuple[Stream, Answer]]) -> list[ServiceError | None]:

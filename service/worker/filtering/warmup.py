@@ -3,15 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
-
-import torch
-from torch import Tensor
 
 from model_core import warmup
-from model_core.filter import make_prior
 from model_core.predictive import Mixture
-from model_core.upm.base import UnderlyingModel, tree_map
+from model_core.upm.base import UnderlyingModel
 from model_core.warmup import SCALE_FREE, complete, varied
 from service.wire import Record, StreamSettings, numbers
 
@@ -70,27 +65,7 @@ def provisional(
     the labels to predict; of a single stream any number of them.
     """
 
-    def tensor(values: Any) -> Tensor:
-        return torch.tensor(values, dtype=torch.float64, device=device)
-
-    def encoded(inputs: list[list[float] | None]) -> Tensor | None:
-        blank = [0.0] * model.x_dim
-        return model.encode(tensor([x or blank for x in inputs]) if blank else None, context)
-
     pairs = zip(histories, settings, strict=True)
-    found = [estimate(values_of(records, model), s, model) for records, s in pairs]
-    prior = make_prior(model, tensor([f[0] for f in found]), tensor([f[1] for f in found]))
-    (stats, _, context), nothing = prior, [0.0] * model.y_dim
-    for i in range(max(map(len, histories))):
-        rows = [records[i] if i < len(records) else None for records in histories]
-        phi = encoded([row.x if row else None for row in rows])
-        y = tensor([filtered(row) or nothing if row else nothing for row in rows])
-        labelled = tensor([float(row is not None and row.y is not None) for row in rows])
-        stats = model.update(stats, phi, y, labelled.unsqueeze(-1))
-        there = tensor([float(row is not None) for row in rows]).unsqueeze(-1) > 0
-        context = torch.where(there, model.remember(context, y, labelled > 0), context)
-    if len(histories) == 1:
-        stats = tree_map(lambda each: each.expand(len(coming), *each.shape[1:]), stats)
-        context = context.expand(len(coming), -1)
-    components = model.predictive(stats, encoded(coming))
-    return Mixture(torch.zeros(len(coming), 1, dtype=torch.float64, device=device), components)
+    moments = [estimate(values_of(records, model), s, model) for records, s in pairs]
+    labelled = [[(filtered(each) or None, each.x) for each in records] for records in histories]
+    return warmup.provisional(model, labelled, moments, coming, device)

@@ -13,7 +13,7 @@ from torch import Tensor
 
 from model_core.predictive import Mixture
 from model_core.readout import Readout
-from model_core.summary import Summary
+from model_core.summary import PRECISION, Summary
 from model_core.transfer import on_host, to_device, to_host
 from service.schema import rendering, responses
 from service.schema.members import ABSENT
@@ -26,7 +26,6 @@ LEVELS = (0.05, 0.5, 0.95)
 SUMMARY_BYTES = 64 << 20  # of the covariances of all components of the rows summarised at once
 WAITING_BYTES = 256 << 20  # of predictives that wait to be summarised together
 KEPT_OUTPUTS = 16  # a record of more keeps no covariance: that of 256 is 600 KB
-PRECISION = 1e-4  # of a quantile's last step, in standard deviations: an error of about 1e-8
 
 
 class Place(NamedTuple):

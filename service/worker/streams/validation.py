@@ -6,6 +6,8 @@ from collections.abc import Iterable, Sequence
 from functools import lru_cache
 from typing import Any, NamedTuple
 
+from model_core import labels
+from model_core.labels import LARGEST
 from model_core.upm.base import UnderlyingModel
 from model_core.upm.builtin import BUILTIN, Options
 from service.errors.base import (
@@ -17,9 +19,6 @@ from service.errors.base import (
 )
 from service.wire import Head, Observation, Record, StreamSettings, numbers, partial
 
-# Squares and sums of squares of anything smaller stay finite, whatever the model does with them.
-LARGEST = 1e100
-LARGEST_COUNT = 1e12  # exact in a float, with room for sums of them
 REMEDY = {"model": "move it to another model by POST /v1/streams/{id}/model"}
 DELETE = "delete the stream first"
 FIXED = ("model", "warmup", "location", "scale", "classes", "order", "trend", "season", "seasonal")
@@ -137,7 +136,7 @@ def check_label(seen: Observation | Record, where: str, model: UnderlyingModel) 
             field="y",
         )
     for value in given:
-        expected = _wrong(value, model)
+        expected = labels.mistake(value, model)
         if expected:
             raise LabelOutOfRange(f"{where}y: expected {expected}, got {value:g}", field="y")
 
@@ -147,20 +146,6 @@ def _partial_models() -> str:
     """Built-in models that take labels with missing outputs."""
     shape = Options(y_dim=2, x_dim=1, classes=2)
     return ", ".join(name for name, each in BUILTIN.items() if each.build(shape).partial)
-
-
-def _wrong(value: float, model: UnderlyingModel) -> str | None:
-    """What a label should have been, where it is not."""
-    whole = value == int(value)
-    if model.label == "count" and not (whole and 0 <= value <= LARGEST_COUNT):
-        return f"a count of at most {LARGEST_COUNT:g}"
-    if model.label == "binary" and value not in (0.0, 1.0):
-        return "0 or 1"
-    if model.label == "class" and not (whole and 0 <= value < model.classes):
-        return f"the index of one of {model.classes} classes"
-    if model.label == "positive" and value < 0:
-        return "a number of at least 0"
-    return None
 
 
 def check_prior(settings: StreamSettings, model: UnderlyingModel, known: Known) -> Known:

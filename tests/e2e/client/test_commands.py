@@ -57,6 +57,39 @@ def test_a_stream_from_its_making_to_its_end(moca, stream):
     assert moca("streams", "list", "--prefix", stream).stdout == ""
 
 
+def test_changes_of_all_streams(moca, stream, monkeypatch):
+    moca(
+        "streams",
+        "create",
+        stream,
+        "--model",
+        "gaussian",
+        "--set",
+        "location=0",
+        "--set",
+        "scale=1",
+    )
+    rng = random.Random(1)
+    labels = [rng.gauss(5.0 if i >= 40 else 0.0, 1.0) for i in range(80)]
+    moca("observe", stream, stdin="\n".join(map(str, labels)))
+    asked = ("changes", "--prefix", stream, "--state", "confirmed")
+    found = json.loads(moca(*asked, "--json").stdout)
+    assert [each["stream"] for each in found] == [stream] * len(found)
+    assert found[0]["explanation"]["text"].startswith("mean rose by ")
+    piped = moca(*asked).stdout
+    assert piped == moca(*asked, "--csv").stdout
+    assert piped.startswith("stream,model,id,state,start,")
+    assert len(piped.splitlines()) == 1 + len(found)
+    monkeypatch.setattr("service.commands.changes.on_terminal", lambda: True)
+    shown = moca(*asked).stdout
+    assert "what changed" in shown
+    assert "mean rose by" in shown
+    assert "no changes" in moca(*asked, "--min-size", "1000").stdout
+    assert moca(*asked, "--csv", "--limit", "1", "--sort", "size").stdout.count("\n") == 2
+    bad = moca("changes", "--since", "noon", status=1)
+    assert "got 'noon'" in bad.stderr
+
+
 def test_observing_and_reading(moca, stream, service_url):
     said = moca("observe", stream, "1.5", "-2", "null", "--retry-for", "5").stdout.splitlines()
     assert [line.split()[0] for line in said] == ["seq", "0", "1", "2"]

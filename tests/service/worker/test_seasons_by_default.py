@@ -54,7 +54,7 @@ def made(bench, stream="a", **settings):
 
 
 def test_searches_of_a_stream():
-    phase = seasons.search_phase("a")
+    phase = season.phase_of("a")
     assert season.next_search(0, phase) == FIRST
     assert season.next_search(FIRST, phase) == SECOND
 
@@ -68,7 +68,7 @@ def test_answers_are_those_of_the_evaluation(bench, model, history, first):
     made(bench, model=model, history=history)
     answers = bench.observe("a", y)
     rows = [[math.nan if value is None else value] for value in y]
-    settings = Settings(Defaults(history=history), search_phase=seasons.search_phase("a"))
+    settings = Settings(Defaults(history=history), search_phase=season.phase_of("a"))
     (found,) = follow(build(model, Options()), [rows], settings, LEVELS)
     periods = [each.get("season") for each in answers]
     assert set(map(str, periods[: FIRST - 1])) == {"None"}

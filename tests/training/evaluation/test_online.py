@@ -8,7 +8,9 @@ from importlib import resources
 import pytest
 
 from model_core import kernel
+from model_core.compiled import LABEL
 from model_core.defaults import Defaults
+from model_core.detection.filters import Filters
 from model_core.events import Event
 from model_core.upm.averaged import Averaged
 from model_core.upm.conjugate import Gaussian, Poisson
@@ -171,14 +173,12 @@ def test_a_label_that_the_kernel_refuses_is_left_to_the_eager_filter(monkeypatch
     rng = random.Random(6)
     rows = [[1e200 if t == 40 else rng.gauss(0, 1)] for t in range(81)]
     eager = []
-    alone = online._Rows._step_eagerly
+    alone = Filters._step_eagerly
     monkeypatch.setattr(
-        online._Rows,
-        "_step_eagerly",
-        lambda rows, *where: eager.append(where[1]) or alone(rows, *where),
+        Filters, "_step_eagerly", lambda *told: eager.append(told[2][0, LABEL]) or alone(*told)
     )
     (fast,) = follow(Gaussian(), [rows], Settings(), LEVELS)
-    assert eager == [40]
+    assert eager == [1e200]
     with kernel.eager_only():
         (slow,) = follow(Gaussian(), [rows], Settings(), LEVELS)
     assert fast.changed == pytest.approx(slow.changed, abs=1e-9, nan_ok=True)

@@ -1,4 +1,4 @@
-"""Series that filters see less their seasons: stretches, events, forecasts."""
+"""Series that filters see less their seasons: events, forecasts."""
 
 import numpy as np
 import pytest
@@ -6,7 +6,6 @@ import pytest
 from model_core.defaults import Defaults
 from model_core.upm.averaged import Averaged
 from model_core.upm.conjugate import Gaussian, Poisson
-from training.evaluation import seasons
 from training.evaluation.online import Settings, follow
 
 LEVELS = (0.05, 0.5, 0.95)
@@ -21,18 +20,13 @@ def rows(y):
     return y[:, None].tolist()
 
 
-def test_stretches_are_the_series():
+def test_a_season_is_found_and_given_up():
     rng = np.random.default_rng(0)
     y = np.concatenate([day(rng, 400), 0.5 * rng.normal(size=200)])
-    parts = seasons.stretches(y)
-    assert len(parts) == 3  # found, and given up
-    whole = np.concatenate([part.labels + part.offsets for part in parts])
-    np.testing.assert_allclose(whole, y, atol=1e-12)
-    assert [part.first for part in parts[1:]] == np.cumsum(
-        [len(part.labels) for part in parts[:-1]]
-    ).tolist()
-    assert (parts[0].offsets == 0).all()
-    assert parts[1].labels[:200].std() < 0.6 < parts[1].offsets[:200].std()
+    (followed,) = follow(Gaussian(), [rows(y)], SEASONAL)
+    (found, first), *_, (gone, last) = followed.seasons
+    assert found < 200 < 400 < gone
+    assert (first, last) == ((24,), ())
 
 
 def test_nothing_changes_without_a_season():
@@ -85,7 +79,7 @@ def test_a_change_before_the_season_is_found_stays():
     y = day(rng, 300)
     y[:70] -= 6.0
     (followed,) = follow(Averaged(), [rows(y)], SEASONAL)
-    assert len(seasons.stretches(y)) == 2
+    assert [periods for _, periods in followed.seasons] == [(24,)]
     assert any(abs(start - 70) <= 2 for start in followed.confirmed())
     assert any(abs(start - 70) <= 2 for start in followed.served)
 
@@ -101,7 +95,7 @@ def test_missing_labels_stay_missing():
     y = day(np.random.default_rng(7), 400)
     y[::7] = np.nan
     (less,) = follow(Gaussian(), [rows(y)], SEASONAL, LEVELS)
-    assert len(seasons.stretches(y)) == 2
+    assert [periods for _, periods in less.seasons] == [(24,)]
     np.testing.assert_array_equal(np.isnan(less.answers.log_score[50:]), np.isnan(y[50:]))
 
 
@@ -114,10 +108,9 @@ def test_by_default_a_season_is_found_once_there_are_many_labels():
     ours, theirs = (each.answers.log_score for each in (found, never))
     np.testing.assert_array_equal(ours[before], theirs[before])
     assert ours[after].mean() > theirs[after].mean() + 0.3
-    parts = seasons.stretches(y, seasons.Search())
-    assert [part.first for part in parts] == [0, 1000]
-    later = seasons.stretches(y, seasons.Search(phase=0.25))
-    assert [part.first for part in later] == [0, 1046]
+    assert found.seasons == [(1000, (24,))]
+    (later,) = follow(Gaussian(), [rows(y)], Settings(search_phase=0.25))
+    assert later.seasons == [(1046, (24,))]
 
 
 def test_by_default_short_series_and_those_without_a_season_stay_as_they_are():
@@ -145,7 +138,7 @@ def test_no_search_looks_back_further_than_the_history():
     y = np.concatenate(
         [day(np.random.default_rng(11), 900), np.random.default_rng(12).normal(size=200)]
     )
-    assert len(seasons.stretches(y, seasons.Search())) == 2
-    assert len(seasons.stretches(y, seasons.Search(history=60))) == 1
-    assert seasons.stretches(y, seasons.Search(warmup=1000))[0].first == 0
-    assert len(seasons.stretches(y, seasons.Search(warmup=1000))) == 1
+    (found,) = follow(Gaussian(), [rows(y)], Settings())
+    assert [t for t, _ in found.seasons][:1] == [1000]
+    (short,) = follow(Gaussian(), [rows(y)], Settings(Defaults(history=60)))
+    assert short.seasons == []

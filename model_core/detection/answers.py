@@ -1,0 +1,277 @@
+"""Answers of a detector, with the names that the REST interface has."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Sequence
+from functools import cached_property
+from typing import Any, NamedTuple
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from model_core import summary
+from model_core.detection.rows import Floats
+from model_core.detection.series import Taken
+from model_core.events import Event
+from model_core.predictive import Mixture
+from model_core.summary import Summary
+from model_core.upm.base import UnderlyingModel
+
+Number = float | list[float]  # of labels that are vectors a list
+
+
+class Predictive(NamedTuple):
+    """Predictive distribution of a label. Numbers are floats of single labels, lists of vectors.
+
+    mean, sd, quantiles: of numbers; a standard deviation that does not exist is inf. covariance:
+    (d, d), of numbers. probabilities: of classes, zeros and ones among them.
+    """
+
+    mean: Number | None = None
+    sd: Number | None = None
+    quantiles: dict[float, Number] | None = None
+    covariance: list[list[float]] | None = None
+    probabilities: list[float] | None = None
+
+    @property
+    def interval(self) -> tuple[Number, Number] | None:
+        """Lowest and highest of the quantiles: by default of 90 %; None of classes."""
+        if not self.quantiles:
+            return None
+        levels = sorted(self.quantiles)
+        return self.quantiles[levels[0]], self.quantiles[levels[-1]]
+
+    def to_dict(self) -> dict[str, Any]:
+        """As the REST interface has it: lists, and null for a variance that does not exist."""
+        if self.probabilities is not None:
+            return {"probabilities": self.probabilities}
+        assert self.covariance is not None
+        exists = all(math.isfinite(each) for row in self.covariance for each in row)
+        return {
+            "mean": _listed(self.mean),
+            "variance": self.covariance if exists else None,
+            "quantiles": {str(q): _listed(each) for q, each in (self.quantiles or {}).items()},
+        }
+
+
+def _listed(value: Number | None) -> list[float]:
+    return value if isinstance(value, list) else [math.nan if value is None else value]
+
+
+def predictive(model: UnderlyingModel, numbers: Floats, levels: Sequence[float]) -> Predictive:
+    """Predictive of the numbers of a `Summary`."""
+    found = Summary(numbers[None], model.y_dim, model.label)
+    if model.label == "class":
+        return Predictive(probabilities=found.mean[0].tolist())
+    if model.label == "binary":
+        p = float(found.mean[0, 0])
+        return Predictive(probabilities=[1 - p, p])
+    quantiles = np.maximum.accumulate(found.quantiles[0], 0).tolist()
+    return _of_numbers(found.mean[0].tolist(), found.covariance[0], quantiles, levels)
+
+
+def of_mixture(model: UnderlyingModel, mixture: Mixture, levels: Sequence[float]) -> Predictive:
+    """Predictive of the first row of a mixture."""
+    nothing = torch.full((1, model.y_dim), math.nan, dtype=torch.float64)
+    return predictive(model, summary.of(mixture, nothing, levels)[0], levels)
+
+
+def of_draws(model: UnderlyingModel, drawn: Tensor, levels: Sequence[float]) -> Predictive:
+    """Predictive of draws (N, d) of one label."""
+    if model.label in ("class", "binary"):
+        classes = model.classes if model.label == "class" else 2
+        counts = torch.bincount(drawn[:, 0].long(), minlength=classes)
+        return Predictive(probabilities=(counts / len(drawn)).tolist())
+    values = torch.quantile(drawn, torch.tensor(levels, dtype=drawn.dtype), dim=0).tolist()
+    covariance = torch.cov(drawn.T).reshape(drawn.shape[1], -1).numpy()
+    return _of_numbers(drawn.mean(0).tolist(), covariance, values, levels)
+
+
+def _of_numbers(
+    mean: list[float], covariance: Floats, quantiles: list[list[float]], levels: Sequence[float]
+) -> Predictive:
+    sd = np.sqrt(np.maximum(np.diagonal(covariance), 0.0)).tolist()
+    alone = len(mean) == 1
+    by_level = {q: each[0] if alone else each for q, each in zip(levels, quantiles, strict=True)}
+    if alone:
+        return Predictive(mean[0], sd[0], by_level, covariance.tolist())
+    return Predictive(mean, sd, by_level, covariance.tolist())
+
+
+class RunLength(NamedTuple):
+    """Summary of the run-length belief: most probable and mean run length, and its size."""
+
+    map: int
+    mean: float
+    hypotheses: int
+    pruned_mass: float
+
+
+class Answer:
+    """Answer to one observation. Probabilities are None while warming up; a score without a label.
+
+    seq: position of the observation. events: all that changed their state at it, anomalies too.
+    """
+
+    def __init__(
+        self,
+        taken: Taken,
+        model: UnderlyingModel | None,
+        name: str,
+        levels: Sequence[float],
+    ) -> None:
+        self._taken, self._model, self._levels = taken, model, levels
+        self.seq, self.model = taken.seq, name
+
+    @property
+    def warming_up(self) -> bool:
+        """Whether location and scale were not known yet."""
+        return self._taken.readout is None
+
+    @cached_property
+    def predictive(self) -> Predictive | None:
+        """Predictive distribution before the label was seen; None: of the first labels."""
+        if self._model is None or not len(self._taken.numbers):
+            return None
+        return predictive(self._model, self._taken.numbers, self._levels)
+
+    @property
+    def log_score(self) -> float | None:
+        """Log predictive density of the label."""
+        return _known(self._taken.log_score)
+
+    @property
+    def anomaly(self) -> float | None:
+        """How unusual the observation is for its series, from 0 to 1."""
+        return _known(self._taken.anomaly)
+
+    @property
+    def changed_probability(self) -> float | None:
+        """Probability that the regime has changed since the last confirmed change."""
+        line = self._taken.readout
+        return None if line is None else line.changed_probability
+
+    @property
+    def changepoint_probability(self) -> float | None:
+        """Probability that this observation starts a regime."""
+        line = self._taken.readout
+        return None if line is None or not self.seq else line.changepoint_probability
+
+    @property
+    def recent_change_probability(self) -> float | None:
+        """Probability that the regime changed within the last five observations."""
+        line = self._taken.readout
+        return None if line is None else line.recent_change_probability
+
+    @property
+    def run_length(self) -> RunLength | None:
+        """Summary of the run-length belief."""
+        line = self._taken.readout
+        if line is None:
+            return None
+        return RunLength(
+            line.map_run_length, line.mean_run_length, line.hypotheses, line.pruned_mass
+        )
+
+    @property
+    def event(self) -> Event | None:
+        """The change whose state this observation changed last."""
+        return self._taken.event
+
+    @property
+    def events(self) -> list[Event]:
+        """All events whose state this observation changed."""
+        alarm = self._taken.alarm
+        found = [moved.event for moved in self._taken.moved]
+        return found if alarm is None else [*found, alarm]
+
+    @property
+    def season(self) -> list[int]:
+        """Periods of the seasons that are known by now, in observations; empty: none."""
+        return list(self._taken.periods)
+
+    @property
+    def drift_detected(self) -> bool:
+        """Whether the observation confirmed a change."""
+        return any(moved.new for moved in self._taken.moved)
+
+    def to_dict(self) -> dict[str, Any]:
+        """As the REST interface answers, without the name of a stream."""
+        line, event = self.run_length, self.event
+        found: dict[str, Any] = {
+            "seq": self.seq,
+            "model": self.model,
+            "predictive": None if self.predictive is None else self.predictive.to_dict(),
+            "log_score": self.log_score,
+            "changed_probability": self.changed_probability,
+            "changepoint_probability": self.changepoint_probability,
+            "recent_change_probability": self.recent_change_probability,
+            "anomaly": self.anomaly,
+            "run_length": None if line is None else line._asdict(),
+            "event": None if event is None else event._asdict(),
+            "warming_up": self.warming_up,
+        }
+        return found | ({"season": {"periods": self.season}} if self.season else {})
+
+    def __repr__(self) -> str:
+        if self.warming_up:
+            return f"Answer(seq={self.seq}, warming_up=True)"
+        changed = self.changed_probability
+        anomaly = self.anomaly
+        told = "" if anomaly is None else f", anomaly={anomaly:.3f}"
+        state = "" if self.event is None else f", event={self.event.state} at {self.event.start}"
+        return f"Answer(seq={self.seq}, changed_probability={changed:.3f}{told}{state})"
+
+
+def _known(value: float) -> float | None:
+    return None if math.isnan(value) else value
+
+
+class Answers:
+    """Answers to one observation of each of several series: columns, and by index each answer.
+
+    Numbers are arrays (n,), nan where there is none; None stands for series that were refused.
+    """
+
+    def __init__(self, each: Sequence[Answer | None]) -> None:
+        self._each = list(each)
+
+    def __len__(self) -> int:
+        return len(self._each)
+
+    def __getitem__(self, index: int) -> Answer | None:
+        return self._each[index]
+
+    def __iter__(self) -> Iterator[Answer | None]:
+        return iter(self._each)
+
+    def _column(self, name: str) -> Floats:
+        values = [None if each is None else getattr(each, name) for each in self._each]
+        return np.array([math.nan if value is None else value for value in values], np.float64)
+
+    @property
+    def log_score(self) -> Floats:
+        """Log predictive densities of the labels."""
+        return self._column("log_score")
+
+    @property
+    def changed_probability(self) -> Floats:
+        """Probabilities that regimes have changed since the last confirmed change."""
+        return self._column("changed_probability")
+
+    @property
+    def anomaly(self) -> Floats:
+        """How unusual the observations are for their series."""
+        return self._column("anomaly")
+
+    @property
+    def drift_detected(self) -> np.ndarray[Any, np.dtype[np.bool_]]:
+        """Which of the observations confirmed a change."""
+        return np.array([each is not None and each.drift_detected for each in self._each])
+
+    @property
+    def refused(self) -> list[int]:
+        """Indices of observations that the filter could not take; these were not applied."""
+        return [i for i, each in enumerate(self._each) if each is None]

@@ -1,0 +1,249 @@
+"""Filters of several series, a row each, stepped where they lie: by a kernel where there is one."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Generator, Iterator, Sequence
+from typing import NamedTuple
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from model_core import compiled as columns
+from model_core import filter as moca
+from model_core import kernel, readout, summary
+from model_core.filter import FilterState, Inputs, Prior
+from model_core.quantiles import with_normal
+from model_core.readout import Readout
+from model_core.upm.base import UnderlyingModel
+
+Floats = NDArray[np.float64]
+RECENT_RUN_LENGTHS = 5  # 0 to 4: a change within the last five observations is a recent one
+AT_ONCE = 64  # observations of one series in a call of a kernel
+OK_COLUMN = list(readout.NUMBERS).index("ok")
+
+
+class Step(NamedTuple):
+    """One step of one row: its readout, and the numbers of the `Summary` of its predictive.
+
+    Where it is not `ok` the row is as it was.
+    """
+
+    line: Readout
+    numbers: Floats
+
+
+class Filters:
+    """States and priors of a fixed number of rows, on the CPU."""
+
+    def __init__(
+        self,
+        model: UnderlyingModel,
+        rows: int,
+        max_hypotheses: int,
+        levels: Sequence[float],
+        kernels: bool = True,
+    ) -> None:
+        """levels: of the quantiles in summaries; without any there are no summaries.
+
+        kernels: whether to step by the model's compiled kernel, if it has one and numba is there.
+        """
+        self.model, self.rows, self.max_hypotheses = model, rows, max_hypotheses
+        unit = torch.ones(1, model.scaled, dtype=torch.float64)
+        prior = moca.make_prior(model, unit, unit)
+        self._blank, self._stats = moca.init(prior, max_hypotheses), type(prior.stats)
+        self._leaves = [_rows(each, rows) for each in moca.leaves(self._blank)]
+        self._prior = [_rows(each, rows) for each in (*prior.stats, *prior[1:])]
+        self._levels, self._normal = list(levels), with_normal(levels)
+        self._kernel = kernel.in_place(model, "cpu", max_hypotheses) if kernels else None
+        if self._kernel is not None:
+            self._kernel.compile()
+            self._views = self._kernel.views([*self._leaves, *self._prior])
+
+    @property
+    def compiled(self) -> bool:
+        """Whether rows are stepped by a compiled kernel."""
+        return self._kernel is not None
+
+    @property
+    def tensors(self) -> list[Tensor]:
+        """Tensors (rows, ...) of states and priors, in place."""
+        return [*self._leaves, *self._prior]
+
+    def begin(self, row: int, location: Sequence[float], scale: Sequence[float]) -> None:
+        """Put a row before its first observation."""
+        units = [torch.tensor([each], dtype=torch.float64) for each in (location, scale)]
+        prior = moca.make_prior(self.model, *units)
+        for own, each in zip(self._prior, (*prior.stats, *prior[1:]), strict=True):
+            own[row] = each[0]
+        self.put(row, moca.init(prior, self.max_hypotheses))
+
+    def state(self, row: int) -> FilterState:
+        """State of a row (batch 1), a copy."""
+        return moca.rebuild(self._blank, [each[row : row + 1].clone() for each in self._leaves])
+
+    def prior(self, row: int) -> Prior:
+        """Prior of a row (batch 1)."""
+        return self._prior_of(slice(row, row + 1))
+
+    def put(self, row: int, state: FilterState) -> None:
+        """Put a state (batch 1) in place of a row's."""
+        for own, each in zip(self._leaves, moca.leaves(state), strict=True):
+            own[row] = each[0]
+
+    def step(
+        self, rows: Sequence[int], inputs: Floats, hazard: Floats, offsets: Floats
+    ) -> list[Step]:
+        """Step distinct rows by one observation each.
+
+        inputs: (B, 6 + d + x), see `compiled.kernel.Kernel.advance`, labels less their seasons.
+        hazard: (H,) by run length, of all. offsets: (B,) seasons, which predictives are moved by.
+        """
+        found: dict[int, Step] = {}
+        if self._kernel is not None:
+            whole = np.flatnonzero(self._whole(inputs))
+            if len(whole):
+                at = np.array(rows, dtype=np.int64)[whole]
+                steps = self._advance(at, inputs[whole], hazard, offsets[whole])
+                pairs = zip(whole.tolist(), steps, strict=True)
+                found = {i: each for i, each in pairs if each is not None}
+        left = [i for i in range(len(rows)) if i not in found]
+        if left:
+            chosen = [rows[i] for i in left]
+            again = self._step_eagerly(chosen, inputs[left], hazard, offsets[left])
+            found.update(zip(left, again, strict=True))
+        return [found[i] for i in range(len(rows))]
+
+    def through(
+        self,
+        row: int,
+        inputs: Floats,
+        hazard: Floats,
+        offsets: Floats,
+        confirmed: Callable[[], int],
+    ) -> Iterator[Step]:
+        """Step one row by one observation after the other; arguments as of `step`.
+
+        confirmed: start of the last confirmed event by now, which the caller may move after each
+        step. Observations are stepped `AT_ONCE` as if nothing was confirmed on the way; where it
+        was, those after it are stepped anew: their numbers are about another start. The row is
+        only that of the last step once all were taken.
+        """
+        inputs, at = inputs.copy(), 0
+        while at < len(inputs):
+            inputs[at:, columns.CONFIRMED] = confirmed()
+            part = slice(at, at + max(1, self._ready(inputs[at : at + AT_ONCE])))
+            told = row, inputs[part], hazard, offsets[part]
+            at += yield from self._in_one_call(*told, confirmed)
+
+    def _in_one_call(
+        self,
+        row: int,
+        inputs: Floats,
+        hazard: Floats,
+        offsets: Floats,
+        confirmed: Callable[[], int],
+    ) -> Generator[Step, None, int]:
+        """Step a row; returns how many of the observations were stepped, one at least."""
+        count, used, start = len(inputs), 0, confirmed()
+        if count > 1:
+            before = [each[row].clone() for each in self._leaves]
+            repeated = np.full(count, row, dtype=np.int64)
+            steps = self._advance(repeated, inputs, hazard, offsets)
+            while used < count and confirmed() == start:
+                step = steps[used]
+                if step is None:
+                    break
+                yield step
+                used += 1
+            if used < count:
+                for own, old in zip(self._leaves, before, strict=True):
+                    own[row] = old
+            if 0 < used < count:
+                self._advance(repeated[:used], inputs[:used], hazard, offsets[:used])
+        if used:
+            return used
+        yield from self.step([row], inputs[:1], hazard, offsets[:1])
+        return 1
+
+    def _ready(self, inputs: Floats) -> int:
+        """Number of the first observations that the kernel takes in one call."""
+        if self._kernel is None:
+            return 0
+        whole = self._whole(inputs)
+        return len(whole) if whole.all() else int(whole.argmin())
+
+    def _whole(self, inputs: Floats) -> NDArray[np.bool_]:
+        """Which observations the kernel takes: those of which no output alone is missing."""
+        label = inputs[:, columns.LABEL : columns.LABEL + self.model.y_dim]
+        return ~np.asarray(np.isnan(label).any(1))
+
+    def _advance(
+        self, rows: NDArray[np.int64], inputs: Floats, hazard: Floats, offsets: Floats
+    ) -> list[Step | None]:
+        """Steps by the kernel, in order; None for what it leaves to the eager filter."""
+        assert self._kernel is not None
+        table, found = self._kernel.advance(
+            self._views,
+            rows,
+            np.ascontiguousarray(inputs),
+            np.ascontiguousarray(np.broadcast_to(hazard, (len(rows), len(hazard)))),
+            RECENT_RUN_LENGTHS,
+            self._normal,
+            bool(self._levels),
+        )
+        if self._levels and offsets.any():
+            found = found.shifted(offsets)
+        fine = table[:, OK_COLUMN] > 0
+        lines = iter(readout.rows(table[fine]) if fine.any() else [])
+        pairs = zip(fine.tolist(), found.numbers, strict=True)
+        return [Step(next(lines), numbers) if ok else None for ok, numbers in pairs]
+
+    def _step_eagerly(
+        self, rows: Sequence[int], inputs: Floats, hazard: Floats, offsets: Floats
+    ) -> list[Step]:
+        with torch.inference_mode():
+            at = torch.tensor(rows)
+            state = moca.rebuild(self._blank, [each[at] for each in self._leaves])
+            told = torch.from_numpy(np.ascontiguousarray(inputs))
+            state, info = moca.step(
+                self.model, state, self._prior_of(at), inputs_of(self.model, told, hazard)
+            )
+            starts = told[:, columns.CONFIRMED].long()
+            thresholds = told[:, columns.THRESHOLD]
+            table = readout.table(state, info, starts, thresholds, RECENT_RUN_LENGTHS)
+            for own, new in zip(self._leaves, moca.leaves(state), strict=True):
+                own[at] = new
+            numbers = np.empty((len(rows), 0))
+            if self._levels:
+                mixture, by = info.predictive, torch.from_numpy(offsets)
+                y = told[:, columns.LABEL : columns.LABEL + self.model.y_dim]
+                labelled = told[:, columns.LABELLED : columns.LABELLED + 1] > 0
+                y = torch.where(labelled, y, torch.nan)
+                if offsets.any():
+                    mixture, y = mixture.shifted(by), y + by.unsqueeze(-1)
+                numbers = summary.of(mixture, y, self._levels)
+        return list(map(Step, readout.rows(table), numbers))
+
+    def _prior_of(self, rows: slice | Tensor) -> Prior:
+        *stats, location, context = (each[rows] for each in self._prior)
+        return Prior(self._stats(*stats), location, context)
+
+
+def inputs_of(model: UnderlyingModel, told: Tensor, hazard: Floats) -> Inputs:
+    """Inputs of the filter from rows (B, 6 + d + x), as kernels take them; hazard: (H,) of all."""
+    label, x = columns.LABEL, columns.LABEL + model.y_dim
+    return Inputs(
+        told[:, x:] if model.x_dim else None,
+        told[:, label:x],
+        told[:, columns.LABELLED] > 0,
+        torch.from_numpy(np.array(hazard)).expand(len(told), -1),
+        told[:, columns.ELAPSED],
+        told[:, columns.CHANGEPOINT],
+        told[:, columns.OUTLIER_RATE],
+    )
+
+
+def _rows(leaf: Tensor, count: int) -> Tensor:
+    return leaf.expand(count, *leaf.shape[1:]).clone().contiguous()

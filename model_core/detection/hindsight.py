@@ -1,0 +1,60 @@
+"""Segmentation in hindsight: what is retained, by a filter that knows its location and scale."""
+
+from __future__ import annotations
+
+import torch
+
+from model_core import season
+from model_core.detection.filters import Filters
+from model_core.detection.pipeline import Pipeline
+from model_core.detection.rows import OFFSET, Floats
+from model_core.detection.series import Series
+from model_core.segmentation import Segment, best, in_hindsight
+
+UNCOMPILED = 512  # observations that are segmented where no kernel steps them: about a second
+
+
+def segments(pipeline: Pipeline, row: int) -> list[Segment]:
+    """Regimes of what is retained of a series.
+
+    Where no kernel steps it, only the last `UNCOMPILED` are segmented anew.
+    """
+    online, series = pipeline.segments(row), pipeline.series[row]
+    if not online:
+        return []
+    history = pipeline.rules.history
+    most = history if pipeline.filters.compiled else min(UNCOMPILED, history)
+    known = _known_now(series, most)
+    first = series.seq - len(known)
+    return in_hindsight(online, first, series.seq, starts(pipeline, known, first), series.seq)
+
+
+def starts(pipeline: Pipeline, known: Floats, first: int = 0) -> list[int]:
+    """Starts of the best segmentation of rows by a filter of them alone, the first included.
+
+    first: position of the first of them.
+    """
+    hypotheses, kernels = pipeline.rules.max_hypotheses, pipeline.filters.compiled
+    filters = Filters(pipeline.model, 1, hypotheses, (), kernels)
+    filters.begin(0, *(pipeline.given() or pipeline.estimated(pipeline.layout.values(known))))
+    lines = pipeline.replayed(filters, known[:1], 0)
+    state = filters.state(0)  # which learns that it was not the first of its series
+    filters.put(0, state._replace(seq=torch.full_like(state.seq, first + 1)))
+    lines += pipeline.replayed(filters, known[1:], 0)
+    pointers = {first + i: line.born_previous_start for i, line in enumerate(lines)}
+    start = lines[-1].best_start if len(lines) > 1 else first
+    return [each.start for each in best(pointers.get, start, first, first + len(known))]
+
+
+def _known_now(series: Series, most: int) -> Floats:
+    """The last retained rows, less the seasons that are known now.
+
+    Observations since the filter last began anew are as they were met.
+    """
+    rows = series.retained.last(most).copy()
+    if series.season is not None and series.season_since:
+        offsets = season.offsets(series.season, len(rows))
+        begin = len(rows) - len(offsets)
+        end = max(series.season_since - (series.seq - len(rows)), begin)
+        rows[begin:end, OFFSET] = offsets[: end - begin]
+    return rows

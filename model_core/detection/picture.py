@@ -1,0 +1,127 @@
+"""Pictures of a detector: a figure by matplotlib, and a table with a sparkline for notebooks."""
+
+from __future__ import annotations
+
+from html import escape
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from model_core.detection.rows import CHANGED, Floats
+from model_core.errors import BadInput
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+    from model_core.detection.detector import Detector
+
+INK, BAND, MIDDLE, CHANGE, QUIET = "#1f2933", "#9ec5e8", "#1f6fb2", "#c8102e", "#7b8794"
+PANELS = 6  # outputs shown, at most
+POINTS, WIDE, HIGH = 240, 320.0, 48.0  # labels of a sparkline, and its size in pixels
+
+
+def draw(detector: Detector, last: int | None = None) -> Figure:
+    """Labels with the predictive mean and band, P(changed), and confirmed changes.
+
+    last: number of observations, all that are retained by default. Raises BadInput where matplotlib
+    is missing, or nothing is retained.
+    """
+    try:
+        from matplotlib.backends.backend_agg import FigureCanvasAgg
+        from matplotlib.figure import Figure
+    except ImportError as error:
+        raise BadInput("plot: needs matplotlib; install it by `pip install matplotlib`") from error
+    kept = detector.retained()
+    rows = None if kept is None else kept[1][-(last or len(kept[1])) :]
+    if kept is None or rows is None or not len(rows):
+        raise BadInput("plot: nothing is retained; update first, with a `history` above 0")
+    places, outputs = kept[0], min(kept[0].model.y_dim, PANELS)
+    first = detector.seq - len(rows)
+    at = np.arange(first, detector.seq)
+    figure = Figure(figsize=(10, 1.5 + 2.0 * outputs), dpi=100, layout="constrained")
+    FigureCanvasAgg(figure)
+    heights = [2.0] * outputs + [1.0]
+    panels = figure.subplots(outputs + 1, 1, sharex=True, height_ratios=heights, squeeze=False)[
+        :, 0
+    ]
+    answers = rows[:, places.answer].reshape(len(rows), 3, -1)
+    for i in range(outputs):
+        label, answer = rows[:, places.y][:, i], answers[:, :, i]
+        panels[i].fill_between(at, answer[:, 1], answer[:, 2], color=BAND, alpha=0.5, lw=0)
+        panels[i].plot(at, answer[:, 0], color=MIDDLE, lw=1.2)
+        panels[i].plot(at, label, ".", color=INK, ms=3)
+        panels[i].set_ylim(*_limits(label))
+    panels[-1].fill_between(at, 0, rows[:, CHANGED], color=CHANGE, alpha=0.25, lw=0, step="mid")
+    panels[-1].set(ylim=(0, 1.05), ylabel="P(changed)", xlabel="observation")
+    panels[0].set_title(detector.name or detector.model, loc="left")
+    _mark(panels, [each for each in confirmed(detector) if each > first])
+    return figure
+
+
+def _mark(panels: Any, starts: list[int]) -> None:
+    for panel in panels:
+        for start in starts:
+            panel.axvline(start - 0.5, color=CHANGE, lw=1.1, ls=(0, (5, 2)))
+        panel.spines[["top", "right"]].set_visible(False)
+
+
+def confirmed(detector: Detector) -> list[int]:
+    """Starts of confirmed changes."""
+    return sorted(each.start for each in detector.events if each.state == "confirmed")
+
+
+def _limits(label: Floats) -> tuple[float, float]:
+    """Keep the data in view: the band of a first hypothesis can be a hundred times as wide."""
+    seen = label[np.isfinite(label)]
+    low, high = (float(seen.min()), float(seen.max())) if len(seen) else (0.0, 1.0)
+    room = 0.4 * ((high - low) or abs(high) or 1.0)
+    return low - room, high + room
+
+
+def html(detector: Detector) -> str:
+    """A small table: model, observations, last change, what is expected next; and a sparkline."""
+    expected, changes = detector.predict(), confirmed(detector)
+    state = "warming up" if detector.warming_up else f"{len(changes)} changes confirmed"
+    table = {
+        "model": detector.model or "chosen by the first label",
+        "observations": f"{detector.seq} ({state})",
+        "last change": f"at {changes[-1]}" if changes else "none",
+        "next label": "not known yet",
+    }
+    if expected is not None and expected.probabilities is not None:
+        table["next label"] = "probabilities " + _shown(expected.probabilities)
+    elif expected is not None:
+        table["next label"] = f"{_shown(expected.mean)} ± {_shown(expected.sd)}"
+    cells = "".join(
+        f"<tr><th style='text-align:left'>{name}</th><td>{escape(value)}</td></tr>"
+        for name, value in table.items()
+    )
+    return f"<table>{cells}</table>{_sparkline(detector, changes)}"
+
+
+def _shown(value: Any) -> str:
+    return ", ".join(f"{each:.4g}" for each in (value if isinstance(value, list) else [value]))
+
+
+def _sparkline(detector: Detector, changes: list[int]) -> str:
+    """The first output of the last labels, with lines at confirmed changes."""
+    kept = detector.retained()
+    if kept is None:
+        return ""
+    y = kept[1][-POINTS:, kept[0].y.start]
+    known = np.flatnonzero(np.isfinite(y))
+    if len(known) < 2:
+        return ""
+    step, first = WIDE / max(len(y) - 1, 1), detector.seq - len(y)
+    span = float(np.ptp(y[known])) or 1.0
+    heights = HIGH - 2 - (y[known] - y[known].min()) / span * (HIGH - 4)
+    points = " ".join(f"{i * step:.1f},{each:.1f}" for i, each in zip(known, heights, strict=True))
+    lines = "".join(
+        f"<path d='M{(start - first - 0.5) * step:.1f} 0V{HIGH:g}' stroke='{CHANGE}'/>"
+        for start in changes
+        if start > first
+    )
+    return (
+        f"<svg width='{WIDE:g}' height='{HIGH:g}' role='img' aria-label='last labels'>"
+        f"<polyline points='{points}' fill='none' stroke='{MIDDLE}'/>{lines}</svg>"
+    )

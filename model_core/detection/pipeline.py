@@ -1,0 +1,476 @@
+"""The pipeline of a stream: warm-up, seasons, filter, events, anomaly.
+
+The evaluation of models and `Detector` run it; the service does the same, one step after the
+other, between its log and its store.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Sequence
+
+import numpy as np
+import torch
+
+from model_core import anomaly, events, season, summary, warmup
+from model_core import belief as beliefs
+from model_core import filter as moca
+from model_core.detection.filters import Filters, Step, inputs_of
+from model_core.detection.rows import (
+    ANOMALY,
+    CHANGED,
+    OFFSET,
+    PREVIOUS,
+    Floats,
+    Layout,
+    Observation,
+)
+from model_core.detection.series import Moved, Rules, Series, Taken
+from model_core.events import Event
+from model_core.filter import Inputs
+from model_core.predictive import Mixture
+from model_core.readout import Readout
+from model_core.season import REPLAYED
+from model_core.segmentation import Segment, best
+from model_core.upm.base import UnderlyingModel
+from model_core.warmup import Moments
+
+NOTHING = np.empty(0)
+TOGETHER = 1024  # observations of one series that are filtered before they are entered
+
+
+class Refused(Exception):
+    """The filter cannot take an observation: a step of it was not finite. Nothing has changed."""
+
+
+class Pipeline:
+    """Several series of one model and settings, a row each."""
+
+    def __init__(
+        self,
+        model: UnderlyingModel,
+        rules: Rules,
+        phases: Sequence[float],
+        levels: Sequence[float] = (),
+        kernels: bool = True,
+        provisional: bool = True,
+        answers: bool = False,
+    ) -> None:
+        """phases: of each series' searches for seasons, in [0, 1).
+
+        levels: of quantiles; without any predictives are left out. kernels: whether to step by
+        compiled kernels, where there are some. provisional: whether labels of the warm-up are
+        predicted. answers: whether answers are retained, too.
+        """
+        self.model, self.rules = model, rules
+        self.layout = Layout(model, answers)
+        self.series = [Series(self.layout.width, phase) for phase in phases]
+        self.filters = Filters(model, len(phases), rules.max_hypotheses, levels, kernels)
+        outputs = anomaly.outputs(model)
+        self.ranks = np.zeros((len(phases), anomaly.size(outputs)))
+        self.levels = list(levels)
+        self._provisional = provisional and bool(levels)
+        self._outputs = outputs
+        if rules.seasonal:
+            for each in self.series:
+                each.season = season.blank()
+        known = self.given()
+        if known is not None:
+            for row in range(len(phases)):
+                self._begin(row, known)
+
+    def given(self) -> Moments | None:
+        """Location and scale that need no warm-up, if any: counts and durations need no scale."""
+        model, rules = self.model, self.rules
+        if not model.needs_scale:
+            return [0.0] * model.scaled, [1.0] * model.scaled
+        if rules.location is None:
+            return None
+        if rules.scale is not None:
+            return rules.location, rules.scale
+        scale_free = model.label in warmup.SCALE_FREE
+        return (rules.location, [1.0] * len(rules.location)) if scale_free else None
+
+    def observe(
+        self, rows: Sequence[int], observations: Sequence[Observation]
+    ) -> list[Taken | None]:
+        """Take one observation of each of several series; None for what the filter refuses."""
+        found: list[Taken | None] = [None] * len(rows)
+        warm = [i for i, row in enumerate(rows) if self.series[row].warm]
+        for i in range(len(rows)):
+            if not self.series[rows[i]].warm:
+                found[i] = self._warm_up(rows[i], observations[i])
+        if not warm:
+            return found
+        chosen, seen = [rows[i] for i in warm], [observations[i] for i in warm]
+        offsets = np.array([self._offset(row) for row in chosen])
+        packed = self._packed(chosen, seen, offsets)
+        steps = self.filters.step(chosen, packed, self.rules.hazard, offsets)
+        fine = [j for j, step in enumerate(steps) if step.line.ok]
+        lines = [steps[j].line for j in fine]
+        moved = [self._track(chosen[j], line) for j, line in zip(fine, lines, strict=True)]
+        ranked = self._ranked([chosen[j] for j in fine], [seen[j] for j in fine], lines)
+        for i, j in enumerate(fine):
+            told = float(offsets[j]), steps[j], ranked[i], moved[i]
+            found[warm[j]] = self._enter(chosen[j], seen[j], *told)
+        return found
+
+    def observe_series(self, row: int, observations: Sequence[Observation]) -> Iterator[Taken]:
+        """Take observations of one series, one after the other, in few calls of its kernel.
+
+        To be taken to the end; those before a Refused one are.
+        """
+        series, at = self.series[row], 0
+        while at < len(observations):
+            if not series.warm:
+                yield self._warm_up(row, observations[at])
+                at += 1
+                continue
+            offsets = self._foreseen(row, observations[at : at + TOGETHER])
+            seen = observations[at : at + len(offsets)]
+            steps: list[Step] = []
+            moved: list[tuple[Moved, ...]] = []
+            for step in self._through(row, seen, offsets):
+                if not step.line.ok:
+                    break
+                steps.append(step)
+                moved.append(self._track(row, step.line, len(moved)))
+            done = seen[: len(steps)]
+            ranked = self._ranked([row] * len(done), done, [step.line for step in steps])
+            for i, each in enumerate(done):
+                yield self._enter(row, each, float(offsets[i]), steps[i], ranked[i], moved[i])
+            at += len(done)
+            if len(done) < len(seen):
+                raise Refused(f"observation {series.seq}")
+
+    def score(self, row: int, seen: Observation) -> float:
+        """Anomaly that an observation would have, which is not taken in; nan: not known yet."""
+        if not self.series[row].warm:
+            return math.nan
+        before = self.filters.state(row)
+        offsets = np.array([self._offset(row)])
+        packed = self._packed([row], [seen], offsets)
+        (step,) = self.filters.step([row], packed, self.rules.hazard, offsets)
+        self.filters.put(row, before)
+        ranks = self.ranks[row].copy()
+        (found,) = self._ranked([row], [seen], [step.line])
+        self.ranks[row] = ranks
+        return found
+
+    def coming(
+        self, row: int, count: int = 1, x: tuple[float, ...] = (), elapsed: float = 1.0
+    ) -> Inputs:
+        """Inputs of a step over the observation to come, of `count` copies of a row."""
+        seen = Observation((math.nan,) * self.model.y_dim, x, elapsed)
+        packed = self._packed([row] * count, [seen] * count, np.zeros(count))
+        return inputs_of(self.model, torch.from_numpy(packed), self.rules.hazard)
+
+    # --- segmentation -------------------------------------------------------------------------
+
+    def segments(self, row: int) -> list[Segment]:
+        """Best segmentation of what is retained, as it was known online."""
+        series = self.series[row]
+        first = max(series.retained.first, series.seq - self.rules.history)
+        if not series.warm or first >= series.seq:
+            return []
+        return best(series.retained.previous, series.best_start, first, series.seq)
+
+    # --- one observation --------------------------------------------------------------------
+
+    def _packed(
+        self, rows: Sequence[int], observations: Sequence[Observation], offsets: Floats
+    ) -> Floats:
+        """Inputs of a step; offsets: (B,) seasons of the labels."""
+        confirmed = [self.series[row].track.confirmed_start for row in rows]
+        rules = self.rules
+        told = rules.outlier_rate, rules.threshold, confirmed
+        return self.layout.packed(observations, offsets, *told)
+
+    def _through(
+        self, row: int, observations: Sequence[Observation], offsets: Floats
+    ) -> Iterator[Step]:
+        series = self.series[row]
+        return self.filters.through(
+            row,
+            self._packed([row] * len(observations), observations, offsets),
+            self.rules.hazard,
+            offsets,
+            lambda: series.track.confirmed_start,
+        )
+
+    def _track(self, row: int, line: Readout, ahead: int = 0) -> tuple[Moved, ...]:
+        """Follow the events; returns those that changed. ahead: observations not yet entered."""
+        series, rules = self.series[row], self.rules
+        seq = series.seq + ahead
+        known = seq - line.event_run_length <= series.track.confirmed_start
+        if known and series.track.event is None:
+            return ()
+        reading = line.reading(seq, quantity=self.model.label != "class")
+        rule = (0, rules.threshold) if rules.threshold else (rules.confirm_after, 0.0)
+        series.track, changed = events.track(series.track, reading, *rule)
+        return tuple(Moved(seq, event, series.keep(event)) for event in changed)
+
+    def _ranked(
+        self, rows: Sequence[int], observations: Sequence[Observation], lines: Sequence[Readout]
+    ) -> list[float]:
+        """Anomalies of observations, taken in; nan without a label."""
+        if not rows:
+            return []
+        surprises = np.array([-line.log_score for line in lines])
+        labels = np.array([each.y for each in observations])[:, : self._outputs]
+        at = np.array(rows, dtype=np.int64)
+        found = anomaly.observe_rows(self.ranks, at, surprises, np.ascontiguousarray(labels))
+        ranked: list[float] = found.tolist()
+        return ranked
+
+    def _enter(
+        self,
+        row: int,
+        seen: Observation,
+        offset: float,
+        step: Step,
+        rank: float,
+        moved: tuple[Moved, ...],
+    ) -> Taken:
+        """Enter a step into its series; rank: its anomaly. moved: what it did to events."""
+        series, line = self.series[row], step.line
+        seq = series.seq
+        alarm = self._alarm(series, seen, step.numbers, rank)
+        series.seq += 1
+        series.best_start = line.best_start
+        series.changed_probability = line.changed_probability
+        kept = self.layout.row(seen, offset, step.numbers)
+        kept[PREVIOUS] = line.born_previous_start
+        kept[CHANGED], kept[ANOMALY] = line.changed_probability, rank
+        series.retained.append(kept)
+        if self._learn(row, seen):
+            self._begin_anew(row)
+        series.retained.trim(self._most)
+        event = moved[-1].event if moved else None
+        told = line.log_score, rank, moved, event, alarm, self._periods(series)
+        return Taken(seq, line, step.numbers, *told)
+
+    @property
+    def _most(self) -> int:
+        """Rows that a series keeps: its history, and what a filter would begin anew with."""
+        looks = self.rules.seasonal is not False and self._seasonal
+        return max(self.rules.history, REPLAYED) if looks else self.rules.history
+
+    @property
+    def _seasonal(self) -> bool:
+        return self.model.seasonal or bool(self.rules.seasonal)
+
+    def _alarm(
+        self, series: Series, seen: Observation, numbers: Floats, rank: float
+    ) -> Event | None:
+        threshold, last = self.rules.anomaly_alarm, series.last_anomaly
+        if math.isnan(rank) or not events.alarming(threshold, rank, series.seq, last):
+            return None
+        series.last_anomaly = series.seq
+        moments = None
+        if len(numbers) and self._outputs and self.model.label != "binary":
+            found = summary.Summary(numbers[None], self.model.y_dim, self.model.label)
+            variance = np.maximum(np.diagonal(found.covariance[0]), 0.0)
+            moments = found.mean[0].tolist(), np.sqrt(variance).tolist()
+        event = events.anomaly(series.seq, rank, seen.y, moments)
+        series.keep(event)
+        return event
+
+    # --- seasons ------------------------------------------------------------------------------
+
+    def _offset(self, row: int) -> float:
+        """Season of the next label."""
+        state = self.series[row].season
+        return 0.0 if state is None else season.offset(state)
+
+    def offsets_ahead(self, row: int, count: int) -> Floats:
+        """Seasons (count,) of the labels to come."""
+        state = self.series[row].season
+        if state is None:
+            return np.zeros(count)
+        return np.array([season.offset(state, ahead) for ahead in range(count)])
+
+    def _periods(self, series: Series) -> tuple[int, ...]:
+        return () if series.season is None else tuple(season.periods(series.season))
+
+    def _next_search(self, series: Series, seq: int) -> int | None:
+        """Observations, more than `seq`, after which a series without seasons looks for one."""
+        if self.rules.seasonal is not None or not self.model.seasonal:
+            return None
+        return season.next_search(seq, series.phase)
+
+    def _foreseen(self, row: int, observations: Sequence[Observation]) -> Floats:
+        """Seasons of coming labels, up to the first after which the filter may begin anew."""
+        series = self.series[row]
+        if series.season is None:
+            due = self._next_search(series, series.seq)
+            count = len(observations)
+            return np.zeros(count if due is None else min(count, due - series.seq))
+        state, found = series.season.copy(), []
+        for each in observations:
+            found.append(season.offset(state))
+            if season.observe(state, each.y[0]):
+                break
+        return np.array(found)
+
+    def _learn(self, row: int, seen: Observation) -> bool:
+        """Take in the label of an observation; returns whether seasons were found or given up."""
+        series = self.series[row]
+        if series.season is not None:
+            moved = season.observe(series.season, seen.y[0])
+        else:
+            due = self._next_search(series, series.seq - 1) if series.warm else None
+            if due != series.seq:
+                return False
+            known = series.retained.last(min(season.CAPACITY, self.rules.history))
+            series.season = season.searched(known[:, self.layout.y.start].copy())
+            moved = series.season is not None
+        if moved:
+            series.season_since = series.seq
+        return moved
+
+    def _begin_anew(self, row: int) -> None:
+        """Begin the filter anew with the last labels less the seasons of now.
+
+        The regimes that it finds among these are known, no events. The regime that the filter
+        before believed in goes on where the new one begins.
+        """
+        series = self.series[row]
+        assert series.season is not None
+        offsets = season.offsets(series.season, REPLAYED)
+        known = series.retained.last(len(offsets))
+        known[:, OFFSET] = offsets[len(offsets) - len(known) :]
+        base = series.seq - len(known)
+        joined = max(int(known[0, PREVIOUS]), 0) if base else 0
+        values = self.layout.values(known)
+        if self.given() is None and warmup.varied(values, self.model.y_dim):
+            series.location, series.scale = self.estimated(values)
+        self.filters.begin(row, series.location, series.scale)
+        start = max(series.track.confirmed_start - base, 0)
+        lines = self.replayed(self.filters, known, start, row)
+        for each, line in zip(known, lines, strict=True):
+            each[PREVIOUS] = moca.position(line.born_previous_start, base, joined)
+        state = moca.moved(self.filters.state(row), base, joined)
+        self.filters.put(row, state)
+        last = lines[-1]
+        start = max(series.track.confirmed_start, series.seq - 1 - last.event_run_length)
+        series.track = series.track._replace(
+            confirmed_start=start, before_start=start, confirmed_totals=last.start_totals
+        )
+        series.best_start = moca.position(last.best_start, base, joined)
+        since = torch.tensor([series.seq - 1 - start])
+        series.changed_probability = float(beliefs.mass_below(state.belief, since))
+
+    def replayed(
+        self, filters: Filters, known: Floats, confirmed: int, row: int = 0
+    ) -> list[Readout]:
+        """Step a row of filters through retained observations; what it refuses counts as missing.
+
+        confirmed: start of the last confirmed event, in positions of the filter.
+        """
+        lines: list[Readout] = []
+        offsets, seen = known[:, OFFSET].copy(), self.layout.observations(known)
+        rules = self.rules
+        while len(lines) < len(known):
+            rest = slice(len(lines), None)
+            told = rules.outlier_rate, rules.threshold
+            packed = self.layout.packed(seen[rest], offsets[rest], *told)
+            steps = filters.through(row, packed, rules.hazard, offsets[rest], lambda: confirmed)
+            for step in steps:
+                if not step.line.ok:
+                    seen[len(lines)] = self.unlabelled(seen[len(lines)])
+                    break
+                lines.append(step.line)
+        return lines
+
+    def unlabelled(self, seen: Observation) -> Observation:
+        """An observation without its label."""
+        return seen._replace(y=(math.nan,) * self.model.y_dim)
+
+    # --- warm-up ------------------------------------------------------------------------------
+
+    def estimated(self, values: list[list[float]]) -> Moments:
+        """Location and scale of labels, unless they are given."""
+        location, scale = warmup.estimate(values, self.model)
+        return self.rules.location or location, self.rules.scale or scale
+
+    def predicted(self, row: int, x: tuple[float, ...] = ()) -> Mixture | None:
+        """Provisional predictive of the next label in the warm-up, of one regime; None: not yet."""
+        series = self.series[row]
+        rows = series.retained.rows
+        values = self.layout.values(rows)
+        if not warmup.varied(values, self.model.y_dim):
+            return None
+        labels = self.layout.filtered(rows).tolist()
+        inputs = rows[:, self.layout.x].tolist()
+        history = [
+            (None if any(map(math.isnan, y)) and not self._partly(y) else y, given or None)
+            for y, given in zip(labels, inputs, strict=True)
+        ]
+        moments = self.estimated(values)
+        return warmup.provisional(self.model, [history], [moments], [x or None])
+
+    def _partly(self, y: Sequence[float]) -> bool:
+        """Whether a label with missing outputs is one that the model takes."""
+        return self.model.partial and not all(map(math.isnan, y))
+
+    def _warm_up(self, row: int, seen: Observation) -> Taken:
+        """Answer from one regime, and begin where enough labels are there."""
+        series = self.series[row]
+        seq, offset, numbers, score = series.seq, 0.0, NOTHING, math.nan
+        mixture = self.predicted(row, seen.x) if self._provisional else None
+        if mixture is not None:
+            offset = self._offset(row)
+            y = torch.tensor([seen.y], dtype=torch.float64)
+            labelled = not y.isnan().any() or self._partly(seen.y)
+            if labelled:
+                score = float(mixture.log_prob(y - offset))
+                score = score if math.isfinite(score) else math.nan
+            if offset:
+                mixture = mixture.shifted(torch.tensor([offset], dtype=torch.float64))
+            (numbers,) = summary.of(mixture, y, self.levels)
+        elif not self._provisional:
+            offset = self._offset(row)
+        series.seq += 1
+        series.retained.append(self.layout.row(seen, offset, numbers))
+        rows = series.retained.rows
+        if series.season is not None and self._learn(row, seen):
+            offsets = season.offsets(series.season, len(rows))
+            rows[len(rows) - len(offsets) :, OFFSET] = offsets
+        values = self.layout.values(rows)
+        moved: tuple[Moved, ...] = ()
+        if warmup.complete(values, self.model.y_dim, self.rules.warmup, series.seq):
+            moved = self._begin(row, self.estimated(values))
+        event = series.track.event or series.track.last_event
+        periods = self._periods(series)
+        return Taken(seq, None, numbers, score, math.nan, moved, event, None, periods)
+
+    def _begin(self, row: int, moments: Moments) -> tuple[Moved, ...]:
+        """Start the filter with a known location and scale, through what was kept so far."""
+        series = self.series[row]
+        series.location, series.scale = moments
+        series.warm = True
+        units = [0.0] * self._outputs, [1.0] * self._outputs
+        if self.model.needs_scale:
+            units = series.location[: self._outputs], series.scale[: self._outputs]
+        self.ranks[row] = anomaly.start(*units)
+        self.filters.begin(row, series.location, series.scale)
+        moved: list[Moved] = []
+        rows = series.retained.rows
+        seen = self.layout.observations(rows)
+        offsets = rows[:, OFFSET].copy()
+        count, series.seq = series.seq, 0
+        while series.seq < count:
+            at = series.seq
+            for step in self._through(row, seen[at:], offsets[at:]):
+                line = step.line
+                if not line.ok:
+                    seen[series.seq] = self.unlabelled(seen[series.seq])
+                    break
+                moved += self._track(row, line)
+                self._ranked([row], [seen[series.seq]], [line])
+                rows[series.seq, PREVIOUS] = line.born_previous_start
+                series.seq += 1
+                series.best_start = line.best_start
+                series.changed_probability = line.changed_probability
+        return tuple(moved)

@@ -1,0 +1,173 @@
+"""Observations as rows of numbers: as they are retained, and as a filter takes them."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from model_core import compiled as places
+from model_core import summary
+from model_core.upm.base import UnderlyingModel
+
+Floats = NDArray[np.float64]
+# Places in a retained row; the label, the input and the answer follow.
+ELAPSED, CHANGEPOINT, OFFSET, PREVIOUS, CHANGED, ANOMALY, LABEL = range(7)
+
+
+class Observation(NamedTuple):
+    """One observation: label (d,), nan where missing, input, and time since the one before."""
+
+    y: tuple[float, ...]
+    x: tuple[float, ...] = ()
+    elapsed: float = 1.0
+    changepoint: float = math.nan  # supervision; nan: none
+
+
+class Layout:
+    """Places of numbers in the rows of one model's observations.
+
+    `y`, `x`, `answer`: slices of the label, the input, and of mean, lowest and highest quantile
+    (d each), which are kept for pictures alone.
+    """
+
+    def __init__(self, model: UnderlyingModel, answers: bool) -> None:
+        """answers: whether these are kept."""
+        self.model = model
+        self.y = slice(LABEL, LABEL + model.y_dim)
+        self.x = slice(self.y.stop, self.y.stop + model.x_dim)
+        self.answer = slice(self.x.stop, self.x.stop + (3 * model.y_dim if answers else 0))
+        self.width = self.answer.stop
+
+    def row(self, seen: Observation, offset: float, numbers: Floats) -> Floats:
+        """Row of an observation; offset: its season. numbers: of its predictive's `Summary`."""
+        row = np.full(self.width, math.nan)
+        row[ELAPSED], row[CHANGEPOINT], row[OFFSET] = seen.elapsed, seen.changepoint, offset
+        row[PREVIOUS] = -1
+        row[self.y] = seen.y
+        if seen.x:
+            row[self.x] = seen.x
+        kept = self.answer.stop > self.answer.start
+        if kept and len(numbers) and self.model.label != "class":
+            found = summary.Summary(numbers[None], self.model.y_dim, self.model.label)
+            shown = [found.mean[0]]
+            if self.model.label != "binary":
+                shown += [found.quantiles[0, 0], found.quantiles[0, -1]]
+            row[self.answer][: len(shown) * self.model.y_dim] = np.concatenate(shown)
+        return row
+
+    def observations(self, rows: Floats) -> list[Observation]:
+        """Rows as they were observed."""
+        return [
+            Observation(tuple(y), tuple(x), elapsed, changepoint)
+            for y, x, elapsed, changepoint in zip(
+                rows[:, self.y].tolist(),
+                rows[:, self.x].tolist(),
+                rows[:, ELAPSED].tolist(),
+                rows[:, CHANGEPOINT].tolist(),
+                strict=True,
+            )
+        ]
+
+    def filtered(self, rows: Floats) -> Floats:
+        """Labels (n, d) less their seasons."""
+        return rows[:, self.y] - rows[:, OFFSET : OFFSET + 1]
+
+    def labelled(self, y: Floats) -> NDArray[np.bool_]:
+        """Which labels (n, d) are some that the model learns from."""
+        known = np.isfinite(y)
+        return np.asarray(known.any(1) if self.model.partial else known.all(1))
+
+    def values(self, rows: Floats) -> list[list[float]]:
+        """What location and scale are taken from: labels there are, with inputs if they count."""
+        y = self.filtered(rows)
+        values = np.hstack((y, rows[:, self.x])) if self.model.scales_inputs else y
+        found: list[list[float]] = values[self.labelled(y)].tolist()
+        return found
+
+    def packed(
+        self,
+        observations: Sequence[Observation],
+        offsets: Floats,
+        outlier_rate: float,
+        threshold: float = 0.0,
+        confirmed: Sequence[int] | int = 0,
+    ) -> Floats:
+        """Inputs of a step (B, 6 + d + x): see `compiled.kernel.Kernel.advance`.
+
+        offsets: (B,) seasons of the labels.
+        """
+        x = places.LABEL + self.model.y_dim
+        packed = np.empty((len(observations), x + self.model.x_dim))
+        y = np.array([each.y for each in observations])
+        labelled = self.labelled(y)
+        packed[:, places.LABELLED] = labelled
+        packed[:, places.ELAPSED] = [each.elapsed for each in observations]
+        packed[:, places.CHANGEPOINT] = [each.changepoint for each in observations]
+        packed[:, places.OUTLIER_RATE] = outlier_rate
+        packed[:, places.CONFIRMED] = confirmed
+        packed[:, places.THRESHOLD] = threshold
+        packed[:, places.LABEL : x] = np.where(labelled[:, None], y, 0.0)
+        if offsets.any():
+            packed[:, places.LABEL : x] -= offsets[:, None]
+        if self.model.x_dim:
+            blank = (0.0,) * self.model.x_dim
+            packed[:, x:] = [each.x or blank for each in observations]
+        return packed
+
+
+class Retained:
+    """The last observations of a series, a row of numbers each, by position."""
+
+    def __init__(self, width: int) -> None:
+        self._rows = np.empty((16, width))
+        self._start = self._end = 0  # of the rows in use
+        self.first = 0  # position of the first of them
+
+    def __len__(self) -> int:
+        return self._end - self._start
+
+    @property
+    def rows(self) -> Floats:
+        """All of them (n, width), oldest first; a view."""
+        return self._rows[self._start : self._end]
+
+    def append(self, row: Floats) -> None:
+        """Add an observation."""
+        if self._end == len(self._rows):
+            count = len(self)
+            room = self._rows
+            if 2 * count > len(room):
+                room = np.empty((2 * len(room), room.shape[1]))
+            room[:count] = self.rows
+            self._rows, self._start, self._end = room, 0, count
+        self._rows[self._end] = row
+        self._end += 1
+
+    def fill(self, rows: Floats, first: int) -> None:
+        """Hold these rows, the first of which is at position `first`."""
+        self._rows, self.first = np.array(rows), first
+        self._start, self._end = 0, len(rows)
+
+    def trim(self, most: int) -> None:
+        """Forget the oldest beyond `most`."""
+        gone = max(0, len(self) - most)
+        self._start += gone
+        self.first += gone
+
+    def last(self, count: int) -> Floats:
+        """The last rows, `count` at most; a view."""
+        return self.rows[max(0, len(self) - count) :]
+
+    def at(self, seq: int) -> Floats | None:
+        """Row of a position, a view; None where it is not retained."""
+        index = seq - self.first
+        return self.rows[index] if 0 <= index < len(self) else None
+
+    def previous(self, seq: int) -> int | None:
+        """Where the best path before a regime that starts at `seq` starts; None: not retained."""
+        row = self.at(seq)
+        return None if row is None else int(row[PREVIOUS])

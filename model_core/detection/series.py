@@ -1,0 +1,131 @@
+"""What a series keeps on the host beside its filter."""
+
+from __future__ import annotations
+
+import math
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from model_core.detection.rows import Retained
+from model_core.events import Event, Track
+from model_core.readout import Readout
+
+Floats = NDArray[np.float64]
+EVENTS = 1000  # last events of a series that are kept
+
+
+class Rules(NamedTuple):
+    """Settings of the pipeline, defaults filled in.
+
+    hazard: (H,) by run length. threshold: of `changed_probability`, at which a change is confirmed;
+    0: it is confirmed after `confirm_after` observations. location, scale: None: from the warm-up.
+    history: observations retained. anomaly_alarm, seasonal: as of `Defaults`.
+    """
+
+    hazard: Floats
+    outlier_rate: float
+    max_hypotheses: int
+    threshold: float
+    confirm_after: int
+    warmup: int
+    history: int
+    anomaly_alarm: float | None
+    seasonal: bool | None
+    location: list[float] | None = None
+    scale: list[float] | None = None
+
+
+class Moved(NamedTuple):
+    """A changepoint event that changed at `seq`; new: it is confirmed for the first time."""
+
+    seq: int
+    event: Event
+    new: bool
+
+
+class Taken(NamedTuple):
+    """What one observation gave.
+
+    readout: None while warming up. numbers: of its predictive's `Summary`, in units of the labels;
+    empty: none. log_score, anomaly: nan without a label. moved: changepoint events that changed: of
+    the warm-up's last observation those of all of it. event: the last of them, after the warm-up
+    the one that is left. alarm: the anomaly event that it raised. periods: of the seasons that are
+    known after it.
+    """
+
+    seq: int
+    readout: Readout | None
+    numbers: Floats
+    log_score: float
+    anomaly: float
+    moved: tuple[Moved, ...] = ()
+    event: Event | None = None
+    alarm: Event | None = None
+    periods: tuple[int, ...] = ()
+
+
+class Series:
+    """Position, events and seasons of one series, and what is retained of it."""
+
+    def __init__(self, width: int, phase: float) -> None:
+        """width: of the rows retained. phase: of the searches for seasons, in [0, 1)."""
+        self.phase = phase
+        self.seq = 0
+        self.warm = False  # location and scale are known; the filter runs
+        self.location: list[float] = []
+        self.scale: list[float] = []
+        self.track = Track()
+        self.events: dict[int, Event] = {}  # changes, by id
+        self.anomalies: dict[int, Event] = {}  # likewise, by position
+        self.last_anomaly: int | None = None
+        self.best_start = 0  # of the last regime on the best path
+        self.changed_probability = math.nan
+        self.season: Floats | None = None
+        self.season_since = 0  # position that the filter last began anew at
+        self.retained = Retained(width)
+
+    NUMBERS = (
+        "phase", "seq", "warm", "location", "scale", "last_anomaly", "best_start",
+        "changed_probability", "season_since",
+    )  # fmt: skip
+
+    def numbers(self) -> dict[str, Any]:
+        """All but arrays, as JSON has it; see `restore`."""
+        return {
+            **{name: getattr(self, name) for name in self.NUMBERS},
+            "first": self.retained.first,
+            "track": list(self.track),
+            "events": list(self.events.values()),
+            "anomalies": list(self.anomalies.values()),
+        }
+
+    def restore(self, numbers: dict[str, Any]) -> None:
+        """Take over what `numbers` gave; raises KeyError, TypeError or ValueError."""
+        for name in self.NUMBERS:
+            setattr(self, name, numbers[name])
+        track = dict(zip(Track._fields, numbers["track"], strict=True))
+        known = {name: _event(track[name]) for name in ("event", "last_event")}
+        self.track = Track(**{**track, **known})
+        self.events = {each[0]: Event(*each) for each in numbers["events"]}
+        self.anomalies = {each[0]: Event(*each) for each in numbers["anomalies"]}
+
+    def keep(self, event: Event) -> bool:
+        """Keep an event as it is now, and forget the oldest beyond `EVENTS`.
+
+        Returns whether a change is confirmed for the first time: one that is relocated to a start
+        after it was confirmed is another one.
+        """
+        kept = self.events if event.kind == "change" else self.anomalies
+        before = kept.get(event.id)
+        kept[event.id] = event
+        if len(kept) > EVENTS:
+            del kept[next(iter(kept))]
+        known = before is not None and before.confirmed_at is not None
+        later = before is not None and event.start > (before.confirmed_at or 0)
+        return event.state == "confirmed" and (not known or later)
+
+
+def _event(fields: list[Any] | None) -> Event | None:
+    return None if fields is None else Event(*fields)

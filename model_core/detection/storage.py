@@ -1,0 +1,107 @@
+"""Detectors on disk: one file, versioned and checksummed; see `codec.pack`."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any, TypeVar
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from model_core import codec, season
+from model_core.detection.pipeline import Pipeline
+from model_core.errors import CorruptState, ModelCoreError
+
+MAGIC, VERSION = b"MOCD", 1
+T = TypeVar("T")
+# What a header that says something else than it should may raise.
+_MISTAKES = (AttributeError, LookupError, TypeError, ValueError)
+
+
+def write(
+    path: str | os.PathLike[str], header: Mapping[str, Any], arrays: Mapping[str, NDArray[Any]]
+) -> None:
+    """Write a file, whole or not at all."""
+    target = Path(path)
+    draft = target.with_name(f".{target.name}.{os.getpid()}")
+    blob = codec.pack(MAGIC, VERSION, header, arrays)
+    try:
+        draft.write_bytes(blob)
+        draft.replace(target)
+    finally:
+        draft.unlink(missing_ok=True)
+
+
+def read(path: str | os.PathLike[str]) -> tuple[dict[str, Any], dict[str, Tensor]]:
+    """Header and arrays of a file; raises CorruptState."""
+    return codec.unpack(MAGIC, VERSION, Path(path).read_bytes())
+
+
+def restored(path: str | os.PathLike[str], make: Callable[[], T]) -> T:
+    """What `make` makes of a file; raises CorruptState where that says something impossible."""
+    try:
+        return make()
+    except ModelCoreError:
+        raise
+    except _MISTAKES as error:
+        raise CorruptState(f"{os.fspath(path)}: cannot be restored: {error!r}") from error
+
+
+def arrays(pipeline: Pipeline) -> dict[str, NDArray[Any]]:
+    """All arrays of a pipeline, by name; what is not in them are the numbers of the series."""
+    found: dict[str, NDArray[Any]] = {
+        f"filter {i}": each.numpy() for i, each in enumerate(pipeline.filters.tensors)
+    }
+    found["ranks"] = pipeline.ranks
+    for row, series in enumerate(pipeline.series):
+        found[f"retained {row}"] = series.retained.rows
+        if series.season is not None:
+            found[f"season {row}"] = series.season
+    return found
+
+
+def restore(
+    pipeline: Pipeline, numbers: Sequence[dict[str, Any]], stored: Mapping[str, Tensor]
+) -> None:
+    """Put arrays and numbers of series into a new pipeline; for `restored`."""
+    for i, own in enumerate(pipeline.filters.tensors):
+        _fill(own, stored[f"filter {i}"], f"filter {i}")
+    _fill(torch.from_numpy(pipeline.ranks), stored["ranks"], "ranks")
+    for row, (series, each) in enumerate(zip(pipeline.series, numbers, strict=True)):
+        series.restore(each)
+        rows = stored[f"retained {row}"].numpy()
+        if rows.ndim != 2 or rows.shape[1] != pipeline.layout.width:
+            raise ValueError(f"array 'retained {row}' is of shape {list(rows.shape)}")
+        series.retained.fill(rows, each["first"])
+        kept = stored.get(f"season {row}")
+        series.season = None if kept is None else kept.numpy().copy()
+        if series.season is not None and not season.valid(series.season):
+            raise ValueError(f"array 'season {row}' is no state of a season")
+
+
+def _fill(own: Tensor, stored: Tensor, name: str) -> None:
+    if own.shape != stored.shape or own.dtype != stored.dtype:
+        raise ValueError(
+            f"array {name!r} is {stored.dtype} {list(stored.shape)}, expected {own.dtype} "
+            f"{list(own.shape)}"
+        )
+    own.copy_(stored)
+
+
+def plain(settings: Mapping[str, Any]) -> dict[str, Any]:
+    """Settings as JSON has them."""
+    return {name: _plain(each) for name, each in settings.items()}
+
+
+def _plain(value: Any) -> Any:
+    if isinstance(value, np.ndarray | np.generic):
+        return value.tolist()
+    if isinstance(value, Mapping):
+        return {str(name): _plain(each) for name, each in value.items()}
+    if isinstance(value, list | tuple):
+        return [_plain(each) for each in value]
+    return value

@@ -1,0 +1,390 @@
+"""What changed at a change: its mean, spread, slope or autocorrelation, by Bayes factors.
+
+Labels around a change are modelled as a line with autoregressive noise,
+
+    y_t = a + b t + u_t,    u_t = phi u_{t-1} + e_t,    e_t ~ N(0, s^2).
+
+In the model of *nothing* both regimes share every parameter. Each other model shares all but one:
+the mean (a), the spread (s), the slope (b, with or without a step) or the autocorrelation (phi, at
+the same s or at the same spread of u); in one more mean and spread change together. a, b and s^2
+are integrated out in closed form (normal and inverse gamma priors), phi and ratios of spreads over
+a grid. The model of highest evidence is the explanation. Counts and durations are compared by
+their rates, classes by their shares.
+"""
+
+from __future__ import annotations
+
+from math import ceil, exp, inf, isfinite, lgamma, log, log10, sqrt
+from typing import Any, Literal, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+Array = NDArray[np.float64]
+Labels = Literal["numbers", "counts", "durations", "classes"]
+
+BEFORE, AFTER = 200, 100  # labels that are looked at: the last before a change, the first after it
+FEWEST = 4  # labels of a regime that is explained
+OUTPUTS = 8  # that are explained at most
+PHI = np.linspace(-0.6, 0.95, 12)  # autocorrelations
+RATIO = np.exp(np.linspace(-log(6), log(6), 13))  # of the spread after a change to that before
+OUTLIER = 6.0  # robust standard deviations from the median of its neighbours
+# Prior standard deviations, in those of the innovations: of the level, of what a trend adds over
+# all labels, of a step, and of what a change of slope adds until the last label.
+LEVEL, TREND, STEP, BEND = 10.0, 3.0, 3.0, 6.0
+SHAPE, RATE = 1.0, 0.5  # of the inverse gamma prior of their variance, of standardised labels
+ROUNDING = 1e-9  # of a spread, as a share of the labels
+CLEAR = log(3.0)  # of a log Bayes factor, from which a second change is mentioned
+
+
+class Explanation(NamedTuple):
+    """One change in one line, and the same in numbers.
+
+    kind: mean, spread, slope, autocorrelation, rate (of counts; mean of durations) or share (of a
+    class); None: nothing of it changed clearly. before, after: of that parameter. probability:
+    posterior probability of the kind, all and nothing being as probable before. place: of the
+    output of several that changed most clearly, or the class whose share did.
+    """
+
+    text: str
+    kind: str | None = None
+    before: float | None = None
+    after: float | None = None
+    probability: float = 0.0
+    place: int | None = None
+
+
+class Moments(NamedTuple):
+    """Labels of one regime, by output; length: observations. sd: None of fewer than two labels."""
+
+    length: int
+    mean: list[float | None]
+    sd: list[float | None]
+
+
+def moments(labels: Array) -> Moments:
+    """Mean and standard deviation of each output. labels: (T, d), NaN where one is missing."""
+    mean: list[float | None] = []
+    sd: list[float | None] = []
+    with np.errstate(over="ignore", invalid="ignore"):
+        for column in labels.T:
+            known = column[~np.isnan(column)]
+            mean.append(float(known.mean()) if len(known) else None)
+            sd.append(float(known.std(ddof=1)) if len(known) > 1 else None)
+    return Moments(len(labels), mean, sd)
+
+
+def explain(before: Array, after: Array, labels: Labels = "numbers") -> Explanation | None:
+    """Explain the change between two regimes; None with too few labels.
+
+    before, after: (T, d) labels next to the change, in order; NaN: a missing output. Of classes
+    d is 1 and labels are their indices.
+    """
+    if before.shape[1] != after.shape[1]:
+        raise ValueError(
+            f"expected regimes of as many outputs, got {before.shape[1]} and {after.shape[1]}"
+        )
+    before, after = before[-BEFORE:], after[:AFTER]
+    found: list[tuple[float, Explanation]] = []
+    for i in _candidates(before, after):
+        old, new = before[~np.isnan(before[:, i]), i], after[~np.isnan(after[:, i]), i]
+        if min(len(old), len(new)) >= FEWEST:
+            with np.errstate(over="ignore", invalid="ignore"):
+                clear, one = _RULES[labels](old, new)
+            if before.shape[1] > 1:
+                one = one._replace(text=f"output {i + 1}: {one.text}", place=i)
+            found.append((clear, one))
+    return max(found, key=lambda each: each[0])[1] if found else None
+
+
+def _candidates(before: Array, after: Array) -> list[int]:
+    """Outputs to explain: of many those whose mean and spread moved most."""
+    if before.shape[1] <= OUTPUTS:
+        return list(range(before.shape[1]))
+    old, new = moments(before), moments(after)
+    moved = [0.0] * before.shape[1]
+    for i, (a, b, c, d) in enumerate(zip(old.mean, new.mean, old.sd, new.sd, strict=True)):
+        if a is not None and b is not None and c and d:
+            moved[i] = abs(b - a) / (c + d) + abs(log(d / c))
+    return sorted(range(len(moved)), key=lambda i: -moved[i])[:OUTPUTS]
+
+
+# --- numbers ---------------------------------------------------------------------------------
+
+
+def _numbers(old: Array, new: Array) -> tuple[float, Explanation]:
+    """Log Bayes factor of the best model against nothing, and the explanation."""
+    usual = [_without_outliers(old), _without_outliers(new)]
+    cleaned, scale = np.concatenate(usual), _within(*usual)
+    if not isfinite(scale):
+        return -inf, Explanation("labels too large to compare")
+    if scale <= ROUNDING * float(np.abs(cleaned).max()):  # constant within both regimes
+        return _constant(float(usual[0][-1]), float(usual[1][0]))
+    pair = _Pair((cleaned - np.median(cleaned)) / scale, len(old))
+    shared = pair.evidence(points=slice(None))
+    step = pair.evidence("step", points=slice(0, _SPREAD.stop))
+    bend = np.concatenate([pair.evidence("bend"), pair.evidence("step", "bend")])
+    nothing = _mean(shared[_SHARED])
+    evidence = {
+        "mean": _mean(step[_SHARED]),
+        "spread": _mean(shared[_SPREAD]),
+        "slope": _mean(bend),
+        "autocorrelation": _mean(shared[_PHIS]),
+    }
+    # A change of both counts as one of the mean where that is clear, else of what says more.
+    both = _mean(step[_SPREAD])
+    clearly = both - max(evidence["mean"], evidence["spread"]) > CLEAR
+    more = "mean" if clearly or evidence["mean"] > evidence["spread"] else "spread"
+    alone, evidence[more] = evidence[more], float(np.logaddexp(evidence[more], both)) - log(2)
+    kind = max(evidence, key=lambda each: evidence[each])
+    clear = evidence[kind] - nothing
+    total = float(np.logaddexp.reduce([nothing, *evidence.values()]))
+    probability = exp(max(evidence[kind], nothing) - total)
+    if clear <= 0:
+        text = "no clear change of mean, spread, slope or autocorrelation"
+        return clear, Explanation(text, probability=probability)
+    means, spreads = (float(old.mean()), float(new.mean())), (_sd(old), _sd(new))
+    if kind == "mean":
+        ends, size = means, f" by {abs(means[1] - means[0]) / _within(old, new):.1f} sd"
+        text = f"mean {_moved(*ends, size)}; {_also('spread', spreads, both - alone)}"
+    elif kind == "spread":
+        ends = spreads
+        text = f"spread {_moved(*ends)}; {_also('mean', means, both - alone)}"
+    elif kind == "slope":
+        ends = _slope(usual[0]), _slope(usual[1])
+        text = f"slope {_moved(*ends)} per observation"
+    else:
+        ends = _autocorrelations(shared[_PHIS])
+        text = f"autocorrelation {_moved(*ends)}"
+    return clear, Explanation(text, kind, *ends, probability)
+
+
+def _constant(old: float, new: float) -> tuple[float, Explanation]:
+    if old == new:
+        return 0.0, Explanation("no change: constant", probability=1.0)
+    return 1e9, Explanation(f"mean {_moved(old, new)}; constant within", "mean", old, new, 1.0)
+
+
+class _Grid(NamedTuple):
+    """Points of phi before and after, and of the ratio of the spreads of the innovations.
+
+    before, after: (3, G) factors of `_products` in the sums of products of x_t - phi x_{t-1}.
+    known: (2, G) 0.5 log(1 - phi^2) of the first label, and log ratio of those after the change.
+    """
+
+    phi: tuple[Array, Array]
+    before: Array
+    after: Array
+    known: Array
+
+    @classmethod
+    def of(cls, first: Array, last: Array, ratio: Array) -> _Grid:
+        """Return the grid of these points."""
+        powers = [np.stack([np.ones_like(phi), -phi, phi**2]) for phi in (first, last)]
+        known = np.stack([0.5 * np.log(1 - first**2), np.log(ratio)])
+        return cls((first, last), powers[0], powers[1] / ratio**2, known)
+
+
+def _crossed(*axes: Array) -> list[Array]:
+    return [each.ravel() for each in np.meshgrid(*axes, indexing="ij")]
+
+
+def _whole_grid() -> _Grid:
+    """Points of all models: nothing, spread, autocorrelation at the same noise and spread."""
+    phi, ratio = _crossed(PHI, RATIO)
+    first, last = _crossed(PHI, PHI)
+    same = np.sqrt((1 - last**2) / (1 - first**2))
+    return _Grid.of(
+        np.concatenate([PHI, phi, first, first]),
+        np.concatenate([PHI, phi, last, last]),
+        np.concatenate([np.ones_like(PHI), ratio, np.ones_like(first), same]),
+    )
+
+
+_GRID = _whole_grid()
+_SHARED = slice(0, len(PHI))
+_SPREAD = slice(_SHARED.stop, _SHARED.stop + len(PHI) * len(RATIO))
+_PHIS = slice(_SPREAD.stop, None)
+
+
+class _Pair:
+    """Sums of products of two regimes' standardised labels with their regressors.
+
+    Of every pair of columns: of values at the same time, of those one apart, and of the earlier
+    ones; from them follow the sums of what is left after a share phi of the one before.
+    """
+
+    COLUMNS = ("level", "trend", "step", "bend")
+
+    def __init__(self, labels: Array, first: int) -> None:
+        count = len(labels)
+        time = np.arange(count, dtype=float)
+        later = np.maximum(time - first + 1, 0.0)
+        columns = [
+            np.full(count, LEVEL),
+            TREND * (time / count - 0.5),
+            STEP * (time >= first),
+            BEND * later / later[-1],
+            labels,
+        ]  # priors are unit normal that way
+        rows = np.stack(columns, axis=1)
+        self._counts = np.array([1, first - count])
+        self._shape = SHAPE + count / 2
+        self._old = _products(rows[:first], rows[: first - 1], rows[1:first])
+        # The first label is stationary: its variance is s^2 / (1 - phi^2).
+        self._old[..., 2] -= np.outer(rows[0], rows[0])
+        self._new = _products(rows[first:], rows[first - 1 : -1], rows[first:])
+
+    def evidence(self, *own: str, points: slice = _SHARED) -> Array:
+        """Log evidence at points of the grid with these columns, averaged over having a trend."""
+        chosen = [self.COLUMNS.index(name) for name in ("level", *own, "trend")]
+        places = np.ix_([*chosen, len(self.COLUMNS)], [*chosen, len(self.COLUMNS)])
+        sums = self._old[places] @ _GRID.before[:, points]
+        sums += self._new[places] @ _GRID.after[:, points]
+        known = self._counts @ _GRID.known[:, points]
+        logs: list[Array] = []
+        for i in range(len(chosen)):  # integrate out one after the other, at every point at once
+            if i == len(own) + 1:
+                logs.append(known - self._shape * np.log(RATE + sums[-1, -1] / 2))
+            pivot = sums[i, i] + 1.0
+            known = known - 0.5 * np.log(pivot)
+            rest = sums[i, i + 1 :]
+            sums[i + 1 :, i + 1 :] -= rest[:, None] * (rest / pivot)
+        logs.append(known - self._shape * np.log(RATE + sums[-1, -1] / 2))
+        averaged: Array = np.logaddexp(*logs) - log(2)
+        return averaged
+
+
+def _autocorrelations(logs: Array) -> tuple[float, float]:
+    """Posterior means of phi before and after. logs: evidence at the points where they differ."""
+    weights = np.exp(logs - logs.max())
+    weights /= weights.sum()
+    first, last = _GRID.phi
+    return float(weights @ first[_PHIS]), float(weights @ last[_PHIS])
+
+
+def _products(rows: Array, earlier: Array, later: Array) -> Array:
+    crossed = later.T @ earlier
+    return np.stack([rows.T @ rows, crossed + crossed.T, earlier.T @ earlier], axis=-1)
+
+
+def _mean(logs: Array) -> float:
+    return float(np.logaddexp.reduce(logs) - log(len(logs)))
+
+
+def _without_outliers(labels: Array) -> Array:
+    """Labels of one regime, single outliers replaced by the median of their neighbours."""
+    padded = np.pad(labels, 2, mode="reflect" if len(labels) > 2 else "edge")
+    middle = np.sort(np.stack([padded[i : i + len(labels)] for i in range(5)]), axis=0)[2]
+    off = np.abs(labels - middle)
+    robust = 1.4826 * float(np.median(off))
+    usual: Array = labels if robust == 0 else np.where(off > OUTLIER * robust, middle, labels)
+    return usual
+
+
+def _within(old: Array, new: Array) -> float:
+    squares = float(len(old) * old.var() + len(new) * new.var())
+    return sqrt(squares / (len(old) + len(new) - 2))
+
+
+def _sd(labels: Array) -> float:
+    return float(labels.std(ddof=1))
+
+
+def _slope(labels: Array) -> float:
+    time = np.arange(len(labels)) - (len(labels) - 1) / 2
+    return float(time @ labels / (time @ time))
+
+
+# --- counts, durations, classes --------------------------------------------------------------
+
+
+def _counts(old: Array, new: Array) -> tuple[float, Explanation]:
+    """Poisson with a gamma prior: a half, at the mean of both."""
+    rates = float(old.mean()), float(new.mean())
+    mean = (float(old.sum()) + float(new.sum())) / (len(old) + len(new))
+    if mean <= 0:
+        return 0.0, Explanation("no change: all zero", probability=1.0)
+
+    def evidence(*parts: Array) -> float:
+        total, count = sum(float(part.sum()) for part in parts), sum(map(len, parts))
+        prior = 0.5 / mean
+        ends = (prior + count) ** -1
+        return 0.5 * log(prior) - lgamma(0.5) + lgamma(0.5 + total) + (0.5 + total) * log(ends)
+
+    return _rated(evidence(old) + evidence(new) - evidence(old, new), rates, "rate")
+
+
+def _durations(old: Array, new: Array) -> tuple[float, Explanation]:
+    """Exponential with a gamma prior of its rate: one, at the mean of both."""
+    means = float(old.mean()), float(new.mean())
+    prior = (float(old.sum()) + float(new.sum())) / (len(old) + len(new))
+    if prior <= 0:
+        return 0.0, Explanation("no change: all zero", probability=1.0)
+
+    def evidence(*parts: Array) -> float:
+        total, count = sum(float(part.sum()) for part in parts), sum(map(len, parts))
+        return log(prior) + lgamma(1 + count) - (1 + count) * log(prior + total)
+
+    return _rated(evidence(old) + evidence(new) - evidence(old, new), means, "mean")
+
+
+def _classes(old: Array, new: Array) -> tuple[float, Explanation]:
+    """Categorical with a Dirichlet prior of a half; the class whose share changed most."""
+    names = np.union1d(old, new)
+    tables = [np.array([(part == name).sum() for name in names]) for part in (old, new)]
+
+    def evidence(table: Array) -> float:
+        total, count = float(table.sum()), len(table)
+        known = sum(lgamma(0.5 + each) - lgamma(0.5) for each in table.tolist())
+        return known + lgamma(0.5 * count) - lgamma(0.5 * count + total)
+
+    clear = evidence(tables[0]) + evidence(tables[1]) - evidence(tables[0] + tables[1])
+    shares = [table / table.sum() for table in tables]
+    most = len(names) - 1 - int(np.argmax(np.abs(shares[1] - shares[0])[::-1]))  # 1 before 0
+    name = int(names[most])
+    ends = float(shares[0][most]), float(shares[1][most])
+    clear, found = _rated(clear, ends, "share")
+    if found.kind is None:
+        return clear, found
+    verb = "rose" if ends[1] > ends[0] else "fell"
+    text = f"share of class {name} {verb} from {100 * ends[0]:.0f} % to {100 * ends[1]:.0f} %"
+    return clear, found._replace(text=text, place=name)
+
+
+def _rated(clear: float, ends: tuple[float, float], kind: str) -> tuple[float, Explanation]:
+    """The explanation by one parameter. clear: log Bayes factor of a change of it."""
+    probability = 1 / (1 + exp(-abs(clear))) if isfinite(clear) else 1.0
+    if clear <= 0:
+        text = "no clear change of the " + ("shares" if kind == "share" else kind)
+        return clear, Explanation(text, probability=probability)
+    low, high = sorted(ends)
+    size = f" {high / low:.1f}-fold" if low > 0 else ""
+    return clear, Explanation(f"{kind} {_moved(*ends, size)}", kind, *ends, probability)
+
+
+_RULES: dict[str, Any] = {
+    "numbers": _numbers,
+    "counts": _counts,
+    "durations": _durations,
+    "classes": _classes,
+}
+
+
+# --- words -----------------------------------------------------------------------------------
+
+
+def _moved(old: float, new: float, size: str = "") -> str:
+    verb = "rose" if new > old else "fell"
+    return f"{verb}{size} from {_number(old, new - old)} to {_number(new, new - old)}"
+
+
+def _also(name: str, ends: tuple[float, float], clear: float) -> str:
+    return f"{name} {_moved(*ends)}" if clear > CLEAR else f"{name} unchanged"
+
+
+def _number(value: float, difference: float) -> str:
+    """A number with as many digits as its difference from the other needs: two."""
+    if not 1e-4 <= abs(difference) < 1e7 or abs(value) >= 1e9:
+        return f"{value:.4g}"
+    return f"{value:.{max(0, ceil(1 - log10(abs(difference))))}f}"

@@ -1,0 +1,297 @@
+"""Changes of all streams: an index of the event feeds, read on at every request."""
+
+from __future__ import annotations
+
+import asyncio
+import base64
+import binascii
+import heapq
+from collections.abc import Callable, Sequence
+from typing import Any, NamedTuple
+from urllib.parse import quote
+
+import msgspec
+import numpy as np
+
+from model_core import explanation
+from model_core.explanation import AFTER, BEFORE
+from model_core.segmentation import NEAR
+from service import wire
+from service.api.gateway.reads import from_store, without
+from service.errors.base import FieldError, InvalidField
+from service.schema import rendering
+from service.schema.queries import ChangesQuery, seconds_of
+from service.schema.responses import (
+    ChangesPage,
+    Explanation,
+    Numbers,
+    RegimeStatistics,
+    StreamChange,
+)
+from service.store import regimes
+from service.store.api_reads import AsyncStore
+from service.store.event_log import Feeds
+from service.store.regimes import Around, Place, Stored
+from service.store.worker_reads import CorruptState, decoded
+from service.wire.change_index import ChangeIndex, FoundChange
+from service.wire.event_entries import START, Entry, Filter
+
+READ_AT_ONCE = 1024  # entries, of all partitions: some 20 ms of decoding
+KEPT = 5000  # explanations
+LABELS: dict[str, explanation.Labels] = {"poisson": "counts", "exponential": "durations"}
+Rank = tuple[float, str, int, int]  # what changes are sorted by: value, stream, generation, id
+_decode = msgspec.msgpack.Decoder(tuple[str, float, str, int, int]).decode
+
+
+class Sides(NamedTuple):
+    """What the history has on a change."""
+
+    before: RegimeStatistics | None = None
+    after: RegimeStatistics | None = None
+    explanation: Explanation | None = None
+    start_time: str | None = None
+
+
+Seen = tuple[int, int | None, int]  # a start, that of the change before, end of what was looked at
+
+
+class Changes:
+    """Answers which streams changed, of what the feeds retain."""
+
+    def __init__(self, feeds: Feeds, store: AsyncStore, console: bool) -> None:
+        self._feeds, self._store, self._console = feeds, store, console
+        self._index = ChangeIndex(feeds.partitions)
+        self._reading = asyncio.Lock()
+        self._explained: dict[tuple[str, int, int], tuple[Seen, Sides]] = {}
+
+    async def page(self, query: ChangesQuery, now_s: float) -> ChangesPage:
+        """Return the page of a query; raises InvalidField for a cursor that is none."""
+        after = _cursor(query)
+        await self._read_on()
+        fits = _filter(query, now_s)
+        fitting = [(rank(query.sort, each), each) for each in self._index.changes() if fits(each)]
+        rest = [each for each in fitting if after is None or each[0] > after]
+        page = heapq.nsmallest(query.limit, rest, key=lambda each: each[0])
+        last = page[-1][0] if len(rest) > len(page) else None
+        placed = [self._index.between(found, NEAR) for _, found in page]
+        rows, unreadable = await self._described(placed, query.explain)
+        cursor = None if last is None else _text(query.sort, last)
+        return ChangesPage(rows, len(fitting), cursor, without(unreadable, "changes"))
+
+    async def _read_on(self) -> None:
+        """Bring the index to where the feeds are now."""
+        async with self._reading:
+            behind = list(self._index.positions)
+            while behind:
+                count = max(16, READ_AT_ONCE // len(behind))
+                at = {partition: self._index.positions[partition] for partition in behind}
+                found = await from_store(self._feeds.reread(at, count))
+                behind = [p for p, entries in found.items() if self._take(p, entries, count)]
+                # Feeds are trimmed only where something is added.
+                moved = [p for p in found if self._index.positions[p] != at[p]]
+                oldest = await from_store(self._feeds.oldest(moved)) if moved else {}
+                for partition, id_ in oldest.items():
+                    self._index.trim(partition, id_)
+
+    def _take(self, partition: int, entries: Sequence[Entry], count: int) -> bool:
+        """Add what a partition's feed has from its position on; whether there may be more."""
+        known = self._index.positions[partition]
+        if known != START and (not entries or entries[0].id != known):
+            # Trimmed up to here, or the store was restored to an earlier state.
+            self._index.restart(partition)
+            return True
+        for entry in entries[known != START :]:
+            self._index.add(entry)
+        return len(entries) == count
+
+    async def _described(
+        self, page: Sequence[FoundChange], explain: bool
+    ) -> tuple[list[StreamChange], list[str]]:
+        """Return the rows of a page, and the streams that cannot be read."""
+        heads, unreadable = await self._heads(page)
+        rows = [rendering.stream_change(found) for found in page]
+        wanted: dict[int, FoundChange] = {}
+        for i, (found, row) in enumerate(zip(page, rows, strict=True)):
+            head = heads.get(found.stream)
+            if head is not None and head.generation == found.generation:
+                if self._console:
+                    row.link = f"/#/streams/{quote(found.stream, safe='')}?at={found.event.start}"
+                if found.event.state != "withdrawn":
+                    wanted[i] = found
+        if explain and wanted:
+            places = {i: _place(found, heads[found.stream]) for i, found in wanted.items()}
+            sides, damaged = await self._explanations(wanted, places)
+            for i, each in sides.items():
+                rows[i].before, rows[i].after = each.before, each.after
+                rows[i].explanation, rows[i].start_time = each.explanation, each.start_time
+            unreadable |= damaged
+        return rows, sorted(unreadable)
+
+    async def _heads(self, page: Sequence[FoundChange]) -> tuple[dict[str, wire.Head], set[str]]:
+        """Return the heads of streams that are there, and the names of damaged ones."""
+        streams = {(found.partition, found.stream) for found in page}
+        blobs = await from_store(self._store.heads(streams)) if streams else {}
+        heads: dict[str, wire.Head] = {}
+        unreadable = set()
+        for stream, blob in blobs.items():
+            try:
+                head = blob and decoded(wire.decode_head, blob, "head", stream)
+            except CorruptState:
+                unreadable.add(stream)
+                continue
+            if head and not head.deleted:
+                heads[stream] = head
+        return heads, unreadable
+
+    async def _explanations(
+        self, wanted: dict[int, FoundChange], places: dict[int, Place]
+    ) -> tuple[dict[int, Sides], set[str]]:
+        """Return what the history has on each change, and the streams that cannot be read."""
+        sides: dict[int, Sides] = {}
+        missing: list[int] = []
+        for i, found in wanted.items():
+            seen, known = self._explained.get(_key(found), (None, None))
+            if known is not None and seen == _seen(places[i]):
+                sides[i] = known
+            else:
+                missing.append(i)
+        if not missing:
+            return sides, set()
+        chosen = [places[i] for i in missing]
+        stored = await from_store(self._store.around(chosen, BEFORE, AFTER))
+        computed = await asyncio.to_thread(_computed, chosen, stored)
+        damaged = set()
+        for i, each in zip(missing, computed, strict=True):
+            if each is None:
+                damaged.add(wanted[i].stream)
+                continue
+            sides[i] = each
+            self._explained.pop(_key(wanted[i]), None)
+            self._explained[_key(wanted[i])] = _seen(places[i]), each
+        while len(self._explained) > KEPT:
+            del self._explained[next(iter(self._explained))]
+        return sides, damaged
+
+
+# --- which, and in which order ---------------------------------------------------------------
+
+
+def _filter(query: ChangesQuery, now_s: float) -> Callable[[FoundChange], bool]:
+    """Return whether a change fits a query."""
+    lets = Filter(
+        frozenset(), tuple(query.prefix), frozenset(query.model), frozenset(query.state)
+    ).lets
+    since, until = seconds_of(query.since, now_s), seconds_of(query.until, now_s)
+    least, sure = query.min_size, query.min_probability
+
+    def fits(found: FoundChange) -> bool:
+        return (
+            lets(found.raised)
+            and (since is None or found.seconds >= since)
+            and (until is None or found.seconds < until)
+            and (least is None or magnitude(found) >= least)
+            and (sure is None or found.event.probability >= sure)
+        )
+
+    return fits
+
+
+def magnitude(found: FoundChange) -> float:
+    """Size of a change, of the output that moved most; -1: it has none."""
+    size = found.event.size
+    sizes = size if isinstance(size, list) else [size]
+    return max((abs(each) for each in sizes if each is not None), default=-1.0)
+
+
+def rank(sort: str, found: FoundChange) -> Rank:
+    """Return the place of a change in an order: the lowest comes first."""
+    if sort == "size":
+        value = magnitude(found)
+    elif sort == "probability":
+        value = found.event.probability
+    else:
+        value = found.seconds
+    return -value, found.stream, found.generation, found.event.id
+
+
+def _text(sort: str, last: Rank) -> str:
+    return base64.urlsafe_b64encode(wire.encode((sort, *last))).rstrip(b"=").decode()
+
+
+def _cursor(query: ChangesQuery) -> Rank | None:
+    """Return the place of the last change of the page before."""
+    text = query.cursor
+    if text is None:
+        return None
+    try:
+        padded = text + "=" * (-len(text) % 4)
+        last = _decode(base64.b64decode(padded, altchars=b"-_", validate=True))
+    except (binascii.Error, ValueError, msgspec.MsgspecError):
+        detail = "expected the unmodified cursor of a page"
+    else:
+        if last[0] == query.sort:
+            return last[1:]
+        detail = f"expected a cursor of sort={query.sort}, got one of sort={last[0]}"
+    raise InvalidField([FieldError("query.cursor", detail)])
+
+
+# --- explanations ----------------------------------------------------------------------------
+
+
+def _key(found: FoundChange) -> tuple[str, int, int]:
+    return found.stream, found.generation, found.event.id
+
+
+def _place(found: FoundChange, head: wire.Head) -> Place:
+    start, previous, following = found.event.start, found.previous, found.following
+    return Place(found.partition, found.stream, head, start, previous, following)
+
+
+def _seen(place: Place) -> Seen:
+    """What an explanation depends on: it is computed again when that changes."""
+    return place.start, place.previous, regimes.until(place, AFTER)
+
+
+def _computed(places: Sequence[Place], stored: Sequence[Stored]) -> list[Sides | None]:
+    """Return what the histories have on each change; None: it cannot be read."""
+    found: list[Sides | None] = []
+    for place, each in zip(places, stored, strict=True):
+        try:
+            around = regimes.decode(place, each, BEFORE, AFTER)
+        except CorruptState:
+            found.append(None)
+            continue
+        found.append(_sides(place.head, around))
+    return found
+
+
+def _sides(head: wire.Head, around: Around) -> Sides:
+    outputs = head.y_dim or 1
+    before, after = (
+        np.array(side, dtype=float).reshape(-1, outputs) for side in (around.before, around.after)
+    )
+    labels = LABELS.get(head.settings.model.partition("@")[0], "numbers")
+    if around.first is not None and around.first.probabilities is not None:
+        labels = "classes"
+    text = None
+    if not head.x_dim:
+        text = explanation.explain(before, after, labels)
+    return Sides(
+        _regime(before, labels),
+        _regime(after, labels),
+        None if text is None else Explanation(*text),
+        None if around.first is None else around.first.time,
+    )
+
+
+def _regime(labels: Any, kind: explanation.Labels) -> RegimeStatistics | None:
+    if not len(labels):
+        return None
+    if kind == "classes":
+        return RegimeStatistics(len(labels))
+    found = explanation.moments(labels)
+    return RegimeStatistics(found.length, _numbers(found.mean), _numbers(found.sd))
+
+
+def _numbers(values: list[float | None]) -> Numbers:
+    return values[0] if len(values) == 1 else values

@@ -1,0 +1,123 @@
+"""`moca changes`: which streams changed, when, how big, how sure."""
+
+from __future__ import annotations
+
+import sys
+from enum import StrEnum
+from itertools import islice
+from typing import Annotated
+
+import typer
+from rich.console import Console
+
+from service.commands.connection import (
+    DEFAULT_URL,
+    ApiKey,
+    Json,
+    Url,
+    connected,
+    number,
+    print_json,
+    table,
+)
+from service.schema.responses import StreamChange
+
+PAGE = 200  # changes of one request
+
+
+class State(StrEnum):
+    """States of a change."""
+
+    SUSPECTED = "suspected"
+    CONFIRMED = "confirmed"
+    WITHDRAWN = "withdrawn"
+
+
+class Sort(StrEnum):
+    """What comes first."""
+
+    TIME = "time"
+    SIZE = "size"
+    PROBABILITY = "probability"
+
+
+def changes(
+    since: Annotated[
+        str,
+        typer.Option(help="Only changes from then on: an age such as 30m, 24h, 7d, or a time."),
+    ] = "24h",
+    until: Annotated[
+        str | None, typer.Option(help="Only changes before then.", show_default="now")
+    ] = None,
+    state: Annotated[
+        list[State] | None,
+        typer.Option(help="State; may be repeated.", show_default="all"),
+    ] = None,
+    model: Annotated[
+        str | None, typer.Option(help="NAME or NAME@VERSION.", show_default="all")
+    ] = None,
+    prefix: Annotated[
+        str | None, typer.Option(help="Only streams with this prefix.", show_default="all")
+    ] = None,
+    min_size: Annotated[
+        float | None,
+        typer.Option(min=0, help="Smallest size in standard deviations.", show_default="any"),
+    ] = None,
+    min_probability: Annotated[
+        float | None,
+        typer.Option(min=0, max=1, help="Smallest probability.", show_default="any"),
+    ] = None,
+    sort: Annotated[Sort, typer.Option(help="What comes first.")] = Sort.TIME,
+    limit: Annotated[int, typer.Option(min=1, help="Most changes to print.")] = 1000,
+    as_csv: Annotated[
+        bool,
+        typer.Option("--csv", help="Print CSV, as is done where the output is no terminal."),
+    ] = False,
+    url: Url = DEFAULT_URL,
+    api_key: ApiKey = None,
+    as_json: Json = False,
+) -> None:
+    """Print the changes of all streams: which, when, how big, how sure, and what changed."""
+    with connected(url, api_key) as client:
+        found = client.changes(
+            since=since,
+            until=until,
+            states=[each.value for each in state or []],
+            model=model,
+            prefix=prefix,
+            min_size=min_size,
+            min_probability=min_probability,
+            sort=sort.value,
+            limit=min(limit, PAGE),
+        )
+        rows = list(islice(found, limit))
+    if as_json:
+        print_json(rows)
+    elif as_csv or not on_terminal():
+        from service.tables.changes import lines
+
+        typer.echo(lines(rows), nl=False)
+    else:
+        _show(rows)
+
+
+def on_terminal() -> bool:
+    """Whether people read the output."""
+    return sys.stdout.isatty()
+
+
+def _show(rows: list[StreamChange]) -> None:
+    if not rows:
+        typer.echo("no changes: see --since and the other options for what is left out")
+        return
+    made = table("stream", "time", "state", "size (sd)", "prob.", "what changed")
+    made.columns[0].overflow = "fold"
+    for each in rows:
+        when = each.confirmed_time or each.suspected_time
+        text = "" if each.explanation is None else each.explanation.text
+        size, probability = number(each.size, 3), number(each.probability, 3)
+        made.add_row(each.stream, when[:19], each.state, size, probability, text)
+    for place in (1, 2, 5):
+        made.columns[place].justify = "left"
+    made.columns[5].no_wrap = False
+    Console().print(made)

@@ -1,0 +1,123 @@
+"""Labels on both sides of changes of many streams, in two rounds for all of them."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from itertools import count as count_from
+from typing import Any, NamedTuple
+
+import redis.asyncio
+
+from model_core.segmentation import NEAR
+from service import wire
+from service.store import keys
+from service.store.worker_reads import chunk_of, decoded, unseal, unseal_labels
+
+STEP = 10
+Label = list[float]  # NaN: a missing output
+
+
+class Place(NamedTuple):
+    """A change to look around at.
+
+    previous, following: starts of the changes before and after it, where they are known.
+    """
+
+    partition: int
+    stream: str
+    head: wire.Head
+    start: int
+    previous: int | None
+    following: int | None
+
+
+class Around(NamedTuple):
+    """What is retained around a start.
+
+    before, after: labels of the regimes that end and begin there, in order, without missing ones.
+    first: the record at the start, if it is retained.
+    """
+
+    before: list[Label]
+    after: list[Label]
+    first: wire.Record | None
+
+
+Stored = tuple[list[Any], list[Any]]
+
+
+async def fetch(
+    client: redis.asyncio.Redis, places: Sequence[Place], before: int, after: int
+) -> list[Stored]:
+    """Return records of the tails and chunks, as stored, with so many labels around each place."""
+    async with client.pipeline(transaction=False) as pipe:
+        for place in places:
+            # What a commit seals after the head was read is missing from the tail, and then there.
+            wanted = _range(place, before, after)
+            seqs = [str(seq) for seq in range(max(wanted.start, place.head.sealed), wanted.stop)]
+            pipe.hmget(keys.tail(place.partition, place.stream), seqs or [""])
+            numbers = [str(number) for number in _chunks(place, wanted)]
+            pipe.hmget(keys.history(place.partition, place.stream), numbers or [""])
+        found = await pipe.execute()
+    return list(zip(found[::2], found[1::2], strict=True))
+
+
+def decode(place: Place, stored: Stored, before: int, after: int) -> Around:
+    """Decode what `fetch` returned of one place; raises CorruptState.
+
+    Of most chunks labels alone, which takes a fifth of the time; records have seasons as well.
+    """
+    wanted = _range(place, before, after)
+    stream, start, seasonal = place.stream, place.start, place.head.season is not None
+    rows: dict[int, wire.Record | wire.Labelled] = {}
+    for number, blob in zip(_chunks(place, wanted), stored[1], strict=False):
+        if blob:
+            whole = seasonal or number == chunk_of(stream, start)
+            read: Any = unseal if whole else unseal_labels
+            rows |= {row.seq: row for row in read(stream, number, blob)}
+    for seq, blob in zip(count_from(max(wanted.start, place.head.sealed)), stored[0], strict=False):
+        if blob:
+            rows[seq] = decoded(wire.decode_record, blob, "tail", stream, seq)
+    first = rows.get(start)
+    record = first if isinstance(first, wire.Record) else None
+    begin = wanted.start
+    if record is not None and record.previous_start < start - NEAR:
+        begin = max(begin, record.previous_start)
+    return Around(
+        _labels([rows[seq] for seq in range(begin, start) if seq in rows]),
+        _labels([rows[seq] for seq in range(start, wanted.stop) if seq in rows]),
+        record,
+    )
+
+
+def until(place: Place, after: int) -> int:
+    """Position after the last label that is looked at after a start.
+
+    Where the regime goes on it moves by STEP labels: what was made of them holds until then.
+    """
+    if place.following is not None:
+        return min(place.start + after, place.following, place.head.seq)
+    count = min(after, place.head.seq - place.start)
+    return place.start + (count if count < 2 * STEP else count - count % STEP)
+
+
+def _range(place: Place, before: int, after: int) -> range:
+    retained = place.head.seq - place.head.settings.history
+    first = max(place.start - before, place.previous or 0, retained, 0)
+    return range(first, max(first, until(place, after)))
+
+
+def _chunks(place: Place, wanted: range) -> range:
+    if not wanted:
+        return range(0)
+    return range(chunk_of(place.stream, wanted.start), chunk_of(place.stream, wanted.stop - 1) + 1)
+
+
+def _labels(rows: Sequence[wire.Record | wire.Labelled]) -> list[Label]:
+    """Labels less their season, as the filter sees them."""
+    found = []
+    for row in rows:
+        if row.y is not None:
+            offset = row.offset if isinstance(row, wire.Record) else 0.0
+            found.append([each - offset for each in wire.numbers(row.y)])
+    return found

@@ -1,0 +1,65 @@
+"""Changes of all streams as a table."""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+from collections.abc import Iterable
+from typing import Any
+
+from service.schema.responses import Numbers, RegimeStatistics, StreamChange
+
+_PLAIN = (
+    "stream",
+    "model",
+    "id",
+    "state",
+    "start",
+    "suspected_at",
+    "confirmed_at",
+    "start_time",
+    "suspected_time",
+    "confirmed_time",
+    "direction",
+    "size",
+    "probability",
+    "verdict",
+)
+COLUMNS = (
+    *_PLAIN,
+    "kind",
+    "explanation",
+    *(f"{side}_{name}" for side in ("before", "after") for name in ("mean", "sd", "count")),
+    "link",
+)
+
+
+def row(change: StreamChange) -> dict[str, Any]:
+    """Return a change as one row; numbers of several outputs are a JSON list."""
+    found: dict[str, Any] = {name: getattr(change, name) for name in _PLAIN}
+    found["size"] = _cell(change.size)
+    explanation = change.explanation
+    found["kind"] = None if explanation is None else explanation.kind
+    found["explanation"] = None if explanation is None else explanation.text
+    for side, regime in (("before", change.before), ("after", change.after)):
+        known = RegimeStatistics(0) if regime is None else regime
+        found[f"{side}_mean"] = _cell(known.mean)
+        found[f"{side}_sd"] = _cell(known.sd)
+        found[f"{side}_count"] = None if regime is None else regime.count
+    found["link"] = change.link
+    return found
+
+
+def lines(changes: Iterable[StreamChange], heading: bool = True) -> str:
+    """Return changes as CSV, by default with a line of headings."""
+    text = io.StringIO()
+    writer = csv.DictWriter(text, COLUMNS, lineterminator="\n")
+    if heading:
+        writer.writeheader()
+    writer.writerows(map(row, changes))
+    return text.getvalue()
+
+
+def _cell(value: Numbers) -> float | str | None:
+    return json.dumps(value) if isinstance(value, list) else value

@@ -1,0 +1,161 @@
+"""Changes of all streams: a fold of the event feeds by stream, generation and event."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Iterator
+from typing import NamedTuple
+
+from service.wire import Event, timestamps
+from service.wire.event_entries import START, Entry, Id, Raised
+
+
+class Moment(NamedTuple):
+    """When an event entered a state: the client's time where one was sent, else the arrival."""
+
+    seconds: float  # since 1970
+    time: str | None  # as the client sent it
+    at_ms: int  # the API's clock
+
+
+class FoundChange(NamedTuple):
+    """One change in its last state, as far as the feed is retained.
+
+    previous, following: starts of the changes before and after it; see `ChangeIndex.between`.
+    """
+
+    partition: int
+    raised: Raised  # its last state
+    suspected: Moment
+    confirmed: Moment | None
+    previous: int | None = None
+    following: int | None = None
+
+    @property
+    def stream(self) -> str:
+        """Name of its stream."""
+        return self.raised.stream
+
+    @property
+    def generation(self) -> int:
+        """Which of the streams of that name."""
+        return self.raised.generation
+
+    @property
+    def event(self) -> Event:
+        """The event in its last state."""
+        return self.raised.event
+
+    @property
+    def seconds(self) -> float:
+        """When it was confirmed, or else suspected."""
+        return (self.confirmed or self.suspected).seconds
+
+
+class ChangeIndex:
+    """Changes by stream, made of exactly those entries that the feeds retain.
+
+    Entries of a partition are added in order; `trim` takes out what is retained no more.
+    """
+
+    def __init__(self, partitions: int) -> None:
+        self.positions = dict.fromkeys(range(partitions), START)  # the last entry added
+        self._entries: dict[int, deque[tuple[Id, _Life]]] = {p: deque() for p in self.positions}
+        self._streams: dict[tuple[str, int], dict[int, _Life]] = {}  # by name and generation
+
+    def __len__(self) -> int:
+        """Return the number of changes."""
+        return sum(map(len, self._streams.values()))
+
+    def add(self, entry: Entry) -> None:
+        """Add the next entry of a partition."""
+        self.positions[entry.partition] = entry.id
+        raised = entry.raised
+        if raised is None or raised.event.kind != "change":
+            return
+        lives = self._streams.setdefault((raised.stream, raised.generation), {})
+        life = lives.get(raised.event.id)
+        if life is None:
+            life = lives[raised.event.id] = _Life(entry.partition)
+        life.add(raised)
+        self._entries[entry.partition].append((entry.id, life))
+
+    def trim(self, partition: int, oldest: Id | None) -> None:
+        """Remove a partition's entries before the oldest that is retained; None: all."""
+        entries = self._entries[partition]
+        while entries and (oldest is None or entries[0][0] < oldest):
+            _, life = entries.popleft()
+            if life.forget():
+                stream = life.last.stream, life.last.generation
+                del self._streams[stream][life.last.event.id]
+                if not self._streams[stream]:
+                    del self._streams[stream]
+
+    def restart(self, partition: int) -> None:
+        """Remove all of a partition, to be read again: its feed is not the one that was read."""
+        self.trim(partition, None)
+        self.positions[partition] = START
+
+    def changes(self) -> Iterator[FoundChange]:
+        """Iterate over all changes, in no order."""
+        for lives in self._streams.values():
+            for life in lives.values():
+                yield life.found()
+
+    def between(self, found: FoundChange, near: int) -> FoundChange:
+        """Return a change with the starts of those before and after it.
+
+        Those that were withdrawn do not count, nor those within `near` observations: they are
+        estimates of the same one.
+        """
+        lives = self._streams[found.stream, found.generation].values()
+        states = [life.last.event for life in lives]  # few: those of one stream
+        starts = [event.start for event in states if event.state != "withdrawn"]
+        start = found.event.start
+        return found._replace(
+            previous=max((each for each in starts if each < start - near), default=None),
+            following=min((each for each in starts if each > start + near), default=None),
+        )
+
+
+class _Life:
+    """The retained entries of one change: the last one, and when each was, oldest first."""
+
+    __slots__ = ("_found", "_moments", "_partition", "last")
+    last: Raised
+
+    def __init__(self, partition: int) -> None:
+        self._partition = partition
+        self._moments: list[tuple[int | None, Moment]] = []  # with `confirmed_at`
+        self._found: FoundChange | None = None
+
+    def add(self, raised: Raised) -> None:
+        self.last = raised
+        self._moments.append((raised.event.confirmed_at, _moment(raised)))
+        self._found = None
+
+    def forget(self) -> bool:
+        """Remove the oldest entry; whether none is left."""
+        del self._moments[0]
+        self._found = None
+        return not self._moments
+
+    def found(self) -> FoundChange:
+        """Return its last state, computed once."""
+        if self._found is None:
+            confirmed = self.last.event.confirmed_at
+            since = None
+            if confirmed is not None:
+                since = next(moment for at, moment in self._moments if at == confirmed)
+            self._found = FoundChange(self._partition, self.last, self._moments[0][1], since)
+        return self._found
+
+
+def _moment(raised: Raised) -> Moment:
+    seconds = raised.at_ms / 1000
+    if raised.time is not None:
+        try:
+            seconds = timestamps.seconds(raised.time)
+        except ValueError:  # an old service may have let it pass
+            return Moment(seconds, None, raised.at_ms)
+    return Moment(seconds, raised.time, raised.at_ms)

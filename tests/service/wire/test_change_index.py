@@ -1,0 +1,115 @@
+"""The index of changes is the fold of exactly those entries that the feeds retain."""
+
+import random
+
+from service.wire import Event
+from service.wire.change_index import ChangeIndex
+from service.wire.event_entries import Entry, Id, Raised
+
+PARTITIONS = 3
+
+
+def entries_of(rng, partition, streams=4, count=120):
+    """Entries of a feed in order: lives of many events, in any order of their states."""
+    found, before = [], Id(0, 0)
+    for i in range(count):
+        stream, generation = f"s{partition}-{rng.randrange(streams)}", rng.randrange(1, 3)
+        event = Event(
+            rng.randrange(1, 4),
+            rng.choice(["suspected", "confirmed", "withdrawn"]),
+            start=rng.randrange(50),
+            suspected_at=60,
+            confirmed_at=rng.choice([None, 70, 80]),
+            kind=rng.choice(["change"] * 4 + ["anomaly"]),
+        )
+        time = rng.choice([None, f"2024-05-01T12:00:{rng.randrange(60):02d}+02:00"])
+        raised = Raised(stream, "gaussian@1", generation, event, time, 1_700_000_000_000 + i)
+        id_ = Id(1000 + i // 3, i)
+        damaged = rng.random() < 0.05
+        found.append(Entry(partition, id_, before, None if damaged else raised))
+        before = id_
+    return found
+
+
+def clock(raised):
+    return raised.time if raised.time is not None else raised.at_ms
+
+
+def brute_force(entries):
+    """By (stream, generation, id): last state, time of the first entry, of the confirmation."""
+    lives = {}
+    for each in entries:
+        if each.raised is not None and each.raised.event.kind == "change":
+            raised = each.raised
+            key = raised.stream, raised.generation, raised.event.id
+            lives.setdefault(key, []).append(raised)
+    found = {}
+    for key, life in lives.items():
+        last = life[-1].event
+        same = [r for r in life if r.event.confirmed_at == last.confirmed_at]
+        confirmed = None if last.confirmed_at is None else clock(same[0])
+        found[key] = last, clock(life[0]), confirmed
+    return found
+
+
+def shown(moment):
+    return None if moment is None else (moment.at_ms if moment.time is None else moment.time)
+
+
+def indexed(index):
+    return {
+        (each.stream, each.generation, each.event.id): (
+            each.event,
+            shown(each.suspected),
+            shown(each.confirmed),
+        )
+        for each in index.changes()
+    }
+
+
+def neighbours(found, key, event, near):
+    starts = [
+        each.start
+        for (stream, generation, _), (each, _, _) in found.items()
+        if (stream, generation) == key[:2] and each.state != "withdrawn"
+    ]
+    before = max((s for s in starts if s < event.start - near), default=None)
+    return before, min((s for s in starts if s > event.start + near), default=None)
+
+
+def test_whatever_comes_and_is_trimmed_the_index_is_that_of_what_is_retained():
+    for seed in range(60):
+        rng = random.Random(seed)
+        feeds = {p: entries_of(rng, p) for p in range(PARTITIONS)}
+        index, read, first = ChangeIndex(PARTITIONS), dict.fromkeys(feeds, 0), {}
+        for _ in range(40):
+            p = rng.randrange(PARTITIONS)
+            for entry in feeds[p][read[p] : read[p] + rng.randrange(12)]:
+                index.add(entry)
+                read[p] += 1
+                assert index.positions[p] == entry.id
+            if read[p] and rng.random() < 0.5:
+                first[p] = rng.randrange(first.get(p, 0), read[p] + 1)
+                rest = feeds[p][first[p] : read[p]]
+                index.trim(p, rest[0].id if rest else None)
+            if rng.random() < 0.05:
+                index.restart(p)
+                read[p], first[p] = 0, 0
+            retained = [e for q in feeds for e in feeds[q][first.get(q, 0) : read[q]]]
+            expected = brute_force(retained)
+            assert indexed(index) == expected
+            assert len(index) == len(expected)
+        for each in index.changes():
+            near = rng.choice([0, 5])
+            placed = index.between(each, near)
+            key = each.stream, each.generation, each.event.id
+            starts = neighbours(expected, key, each.event, near)
+            assert (placed.previous, placed.following) == starts
+
+
+def test_a_time_that_cannot_be_read_counts_as_none():
+    index = ChangeIndex(1)
+    event = Event(1, "suspected", 3, 5)
+    index.add(Entry(0, Id(1, 0), Id(0, 0), Raised("s", "m@1", 1, event, "noon", 5000)))
+    (found,) = index.changes()
+    assert (found.suspected.time, found.seconds) == (None, 5.0)
