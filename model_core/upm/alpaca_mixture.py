@@ -26,6 +26,8 @@ from model_core.upm.conjugate import OUTLIER_SPREAD
 from model_core.upm.learned import Learned
 from model_core.upm.regression import NoisyStats, absorb, noise_before
 
+TOGETHER = 1 << 20  # residuals of the types whose lattices run at once: larger arrays are slower
+
 
 class MixtureStats(NamedTuple):
     """M regressions in each hypothesis.
@@ -156,7 +158,31 @@ class AlpacaMixture(Learned):
         self, prior: Stats, phi: Tensor | None, y: Tensor, weight: Tensor, longest: int | None
     ) -> Starts:
         """By the lattice of every type: `O(M T^2 n)`."""
-        size = self.parts
+        together = max(1, TOGETHER // (y.numel() * y.shape[1]))
+        parts = []
+        for m in range(0, self.parts, together):
+            some = tree_map(lambda t, m=m: t[:, :, m : m + together], prior)
+            known = self.noise_variance
+            noise = None if known is None else known[m : m + together]
+            parts.append(self._densities(some, noise, phi, y, weight, longest))
+        density = torch.cat(parts, 1)
+        # Beside the best type, so that sums of many stay exact.
+        lead = density - density.detach().amax(1, keepdim=True)
+        told = (weight[:, None, None] * lead).triu()
+        weights = prior.log_weight.mT.unsqueeze(-1) + told.cumsum(-1) - told
+        return Starts(torch.logsumexp(torch.log_softmax(weights, 1) + density, 1))
+
+    def _densities(
+        self,
+        prior: Stats,
+        noise: Tensor | None,
+        phi: Tensor | None,
+        y: Tensor,
+        weight: Tensor,
+        longest: int | None,
+    ) -> Tensor:
+        """Log densities (B, M, T, T) by [s, t] of the types of a prior; noise: known variances."""
+        size = prior.log_weight.shape[-1]
 
         def repeated(value: Tensor) -> Tensor:
             """(B M, ...)."""
@@ -166,29 +192,18 @@ class AlpacaMixture(Learned):
         label, absorbed = repeated((y - self.y_offset) / self.y_scale), repeated(weight)
         rows = repeated(self.required(phi)), label, absorbed
         found = lattice.predict(first.mean, first.cov, *rows, longest)
-        if self.noise_prior is None:
-            assert self.noise_variance is not None
-            noise = None
-            variance = self.noise_variance.repeat(len(y), 1)[:, None, None]
+        location, alpha = label.unsqueeze(1) - found.residual, None
+        if noise is not None:
+            variance = noise.repeat(len(y), 1)[:, None, None]
         else:
             share = absorbed.unsqueeze(1).expand_as(found.spread).triu().unsqueeze(-1)
             squares = share * found.residual.square() / found.spread.unsqueeze(-1)
             alone = NoisyStats(*(part.unsqueeze(1) for part in first[1:]))
-            noise = noise_before(alone, share, squares)
-            variance = noise.beta / noise.alpha
-        each = self._components(
-            label.unsqueeze(1) - found.residual,
-            found.spread,
-            variance,
-            None if noise is None else noise.alpha,
-        )
+            stats = noise_before(alone, share, squares)
+            variance, alpha = stats.beta / stats.alpha, stats.alpha
+        each = self._components(location, found.spread, variance, alpha)
         density = each.joint_log_density(repeated(y).unsqueeze(1))
-        density = density.reshape(len(y), size, *density.shape[1:])
-        # Of each type (B, M, s, t), beside the best one, so that sums of many stay exact.
-        lead = density - density.detach().amax(1, keepdim=True)
-        told = (weight[:, None, None] * lead).triu()
-        weights = prior.log_weight.mT.unsqueeze(-1) + told.cumsum(-1) - told
-        return Starts(torch.logsumexp(torch.log_softmax(weights, 1) + density, 1))
+        return density.reshape(len(y), size, *density.shape[1:])
 
     def draw(self, stats: Stats, phi: Tensor, generators: Sequence[torch.Generator]) -> Tensor:
         """One function of each hypothesis: of a type drawn first (see `Regression.draw`)."""

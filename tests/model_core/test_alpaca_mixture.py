@@ -11,6 +11,8 @@ from model_core.artifact import DESCRIPTION
 from model_core.components import Choice
 from model_core.encoder import Identity
 from model_core.errors import BadArtifact
+from model_core.segment_matrix import Sequences, segment_matrix
+from model_core.upm import alpaca_mixture
 from model_core.upm.alpaca import NoisePrior
 from model_core.upm.alpaca_mixture import AlpacaMixture
 from tests.model_core.cases import BY_NAME, run, series, tensor
@@ -48,6 +50,17 @@ def test_a_mixture_of_one_is_alpaca(case):
             close(b.info.predictive.mean(), a.info.predictive.mean())
             close(b.info.predictive.covariance(), a.info.predictive.covariance())
             close(b.state.belief.log_prob.exp(), a.state.belief.log_prob.exp())
+
+
+@EACH
+def test_types_by_turns_are_types_together(case, monkeypatch):
+    one = series(case, 2, 15, labelled=[True, True, False, True])
+    y = torch.where(torch.tensor(one.labelled.astype(bool))[:, None], tensor(one.y), torch.nan)
+    data = Sequences(tensor(one.x)[None], y[None])
+    whole = segment_matrix(case.model, case.prior(), data)
+    for size in (1, 2 * y.numel() * 15):
+        monkeypatch.setattr(alpaca_mixture, "TOGETHER", size)
+        close(segment_matrix(case.model, case.prior(), data).label, whole.label)
 
 
 def typical(names=()):
