@@ -183,7 +183,7 @@ def test_seasons(bench, model, seasonal, monkeypatch):
         assert same(ours.to_dict(), theirs["predictive"], 1e-9)
 
 
-def test_by_kernels_within_a_billionth(bench):
+def test_by_kernels_but_for_the_error_of_quantiles(bench):
     pytest.importorskip("numba")
     seen = observations(labels("gaussian", 120, 8))
     bench.ask(Configure("a", {"model": "gaussian"}), status=201)
