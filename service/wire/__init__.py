@@ -109,6 +109,7 @@ __all__ = [
     "decode_batch",
     "decode_change",
     "decode_chunk",
+    "decode_labelled",
     "decode_labels",
     "decode_envelope",
     "decode_event",
@@ -136,6 +137,7 @@ decode_hints = msgspec.msgpack.Decoder(list[Outcome | int]).decode
 decode_head = msgspec.msgpack.Decoder(Head).decode
 decode_record = msgspec.msgpack.Decoder(Record).decode
 decode_chunk = msgspec.msgpack.Decoder(list[Record]).decode
+decode_labelled = msgspec.msgpack.Decoder(Labelled).decode
 decode_labels = msgspec.msgpack.Decoder(list[Labelled]).decode
 decode_change = msgspec.msgpack.Decoder(Change).decode
 decode_hindsight = msgspec.msgpack.Decoder(Hindsight).decode

@@ -1,4 +1,4 @@
-// A stream in a line of facts.
+// A stream in a line of facts, below its name.
 
 import { h } from "./dom.js";
 import { ago, count, number, percent, plural } from "./format.js";
@@ -27,6 +27,16 @@ export function factsOf(summary, belief) {
     ...(summary.season ? [fact("Season", periods(summary.season.periods))] : []),
   ];
 }
+
+/** @param {string} name @param {HTMLElement} facts */
+export const headline = (name, facts) =>
+  h(
+    "div",
+    { class: "headline" },
+    h("p", { class: "crumb" }, h("a", { href: "#/" }, "Streams"), " /"),
+    h("h1", {}, name),
+    facts,
+  );
 
 /** @param {number[]} found */
 const periods = (found) => `every ${found.map(count).join(" and ")} observations`;

@@ -4,7 +4,7 @@ import { pathOf, send } from "./api.js";
 import { Chart } from "./chart.js";
 import { announce, card, fill, h, pairs } from "./dom.js";
 import { EventList } from "./eventlist.js";
-import { factsOf } from "./facts.js";
+import { factsOf, headline } from "./facts.js";
 import { Followed } from "./follow.js";
 import { count, plural, sentence, setting } from "./format.js";
 import { Live } from "./live.js";
@@ -55,23 +55,13 @@ class StreamPage {
     this.settings = h("div", {});
     this.outputs = h("span", {});
     this.body = h("div", {}, ...this.parts());
-    fill(main, this.headline(), this.trouble, this.body);
+    fill(main, headline(name, this.facts), this.trouble, this.body);
     this.data.onChange = (event) => announce(`${name}: ${sentence(event)}`);
     this.live = new Live(this.data, feed, {
       drawn: () => this.shown(),
       trouble: (error) => this.inTrouble(error),
     });
     this.clock = window.setInterval(() => this.begun && this.drawFacts(), CLOCK_MS);
-  }
-
-  headline() {
-    return h(
-      "div",
-      { class: "headline" },
-      h("p", { class: "crumb" }, h("a", { href: "#/" }, "Streams"), " /"),
-      h("h1", {}, this.name),
-      this.facts,
-    );
   }
 
   parts() {

@@ -43,6 +43,15 @@ def test_the_nile_stream_is_found_with_its_change_on_the_chart(page, demo):
     )
 
 
+def test_the_link_of_a_change_opens_the_stream_at_it(page, demo, client):
+    (change,) = client.get("/v1/changes?prefix=nile&state=confirmed").json()["changes"]
+    page.goto(demo + change["link"])
+    expect(page).to_have_title("nile · MOCA console")
+    until(page, "document.querySelector('.plot')._fullLayout?.xaxis.range[1] < 95")
+    low, high = page.evaluate("document.querySelector('.plot')._fullLayout.xaxis.range")
+    assert low < change["start"] < high
+
+
 def test_the_belief_is_a_heat_map_and_everything_is_a_table_too(page, demo, client):
     page.goto(f"{demo}/#/streams/nile")
     expect(page.locator("#belief-note")).to_contain_text("come from a rerun")
