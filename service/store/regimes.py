@@ -89,8 +89,8 @@ def decode(place: Place, stored: Stored, before: int, after: int) -> Around:
     if record is not None and record.previous_start < start - NEAR:
         begin = max(begin, record.previous_start)
     return Around(
-        _labels([rows[seq] for seq in range(begin, start) if seq in rows]),
-        _labels([rows[seq] for seq in range(start, wanted.stop) if seq in rows]),
+        _labels([rows[seq] for seq in range(begin, start) if seq in rows], seasonal),
+        _labels([rows[seq] for seq in range(start, wanted.stop) if seq in rows], seasonal),
         record,
     )
 
@@ -132,11 +132,11 @@ def _chunks(place: Place, wanted: range) -> range:
     return range(chunk_of(place.stream, wanted.start), chunk_of(place.stream, wanted.stop - 1) + 1)
 
 
-def _labels(rows: Sequence[wire.Record | wire.Labelled]) -> list[Label]:
-    """Labels less their season, as the filter sees them."""
+def _labels(rows: Sequence[wire.Record | wire.Labelled], seasonal: bool) -> list[Label]:
+    """Labels, less their season where there is one: as the filter sees them."""
     found = []
     for row in rows:
         if row.y is not None:
-            offset = row.offset if isinstance(row, wire.Record) else 0.0
+            offset = row.offset if seasonal and isinstance(row, wire.Record) else 0.0
             found.append([each - offset for each in wire.numbers(row.y)])
     return found
