@@ -69,10 +69,12 @@ def tables(comparison: Comparison) -> list[Table]:
     """One row for each method, one column for each hazard; MOCA's lead over the best baseline."""
     settings = comparison.settings()
     title = f"{comparison.name}: {comparison.metric}, mean and 95 % interval over test sequences"
-    table = Table("method", box=SIMPLE_HEAD, title=title)
+    table = Table(box=SIMPLE_HEAD, title=title)
+    # Numbers are broken before names are, where a terminal is too narrow for both.
+    table.add_column("method", min_width=12)
     for setting in settings:
         heading = "" if setting == NO_HAZARD else f"{comparison.axis} {setting}"
-        table.add_column(heading, justify="right", no_wrap=True)
+        table.add_column(heading, justify="right")
     for method in comparison.methods():
         estimates = [comparison.estimate(setting, method) for setting in settings]
         style = "bold" if method == "MOCA" else ""
