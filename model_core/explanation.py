@@ -32,7 +32,8 @@ _FAR = np.geomspace(10, 1000, 5)
 RATIO = np.concatenate([1 / _FAR[::-1], np.geomspace(1 / 6, 6, 13), _FAR])
 OUTLIER = 6.0  # robust standard deviations from the median of its neighbours
 # Prior standard deviations, in those of the innovations: of the level, of what a trend adds over
-# all labels, of a step (more where the means are further apart), and of what a change of slope adds until the last label.
+# all labels, of a step (more where the means are further apart), and of what a change of slope
+# adds until the last label.
 LEVEL, TREND, STEP, BEND = 10.0, 3.0, 3.0, 6.0
 SHAPE, RATE = 1.0, 0.5  # of the inverse gamma prior of their variance, of standardised labels
 ROUNDING = 1e-13  # as a share of the labels: what is less is no spread, and no change

@@ -106,9 +106,9 @@ class ChangeIndex:
         """Return a change with the starts of those before and after it.
 
         Those that were withdrawn do not count, nor those within `near` observations: they are
-        estimates of the same one.
+        estimates of the same one. The change itself may have been trimmed since.
         """
-        lives = self._streams[found.stream, found.generation].values()
+        lives = self._streams.get((found.stream, found.generation), {}).values()
         states = [life.last.event for life in lives]  # few: those of one stream
         starts = [event.start for event in states if event.state != "withdrawn"]
         start = found.event.start

@@ -60,9 +60,7 @@ def test_four_of_five_changes_are_explained_as_they_were_made(before, outliers):
 @pytest.mark.parametrize("step", [30, 100, 1000])
 def test_a_large_step_is_one_of_the_mean_alone(step):
     rng = np.random.default_rng(7)
-    found = [
-        explain(rng.normal(size=(200, 1)), step + rng.normal(size=(60, 1))) for _ in range(50)
-    ]
+    found = [explain(rng.normal(size=(200, 1)), step + rng.normal(size=(60, 1))) for _ in range(50)]
     assert all(each.kind in ("mean", "slope") for each in found)
     assert sum(each.text.endswith("spread unchanged") for each in found) >= 45
 
