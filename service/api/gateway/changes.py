@@ -221,11 +221,11 @@ def _filter(query: ChangesQuery, now_s: float) -> Callable[[FoundChange], bool]:
 
     def fits(found: FoundChange) -> bool:
         return (
-            lets(found.raised)
-            and (since is None or found.seconds >= since)
+            (since is None or found.seconds >= since)
             and (until is None or found.seconds < until)
             and (least is None or magnitude(found) >= least)
             and (sure is None or found.event.probability >= sure)
+            and lets(found.raised)  # last: it takes longest
         )
 
     return fits

@@ -1,5 +1,6 @@
 """The index of changes behind GET /v1/changes: reading on, trims, a store that was restored."""
 
+import threading
 from concurrent.futures import ThreadPoolExecutor
 
 import msgspec
@@ -196,6 +197,22 @@ def keep(store, name, records):
     for number in {chunk_of(name, row.seq) for row in records}:
         rows = [row for row in records if chunk_of(name, row.seq) == number]
         store.hset(keys.history(p, name), str(number), seal(name, number, rows))
+
+
+async def test_ranking_and_explaining_keep_off_the_event_loop(writer, changes, store, monkeypatch):
+    writer.raise_("pump", 3)
+    keep(store, "pump", [record(seq) for seq in range(100)])
+    threads = {}
+    for name in ("_ranked", "_computed"):
+        work = getattr(gateway, name)
+
+        def noted(*args, name=name, work=work):
+            threads[name] = threading.current_thread()
+            return work(*args)
+
+        monkeypatch.setattr(gateway, name, noted)
+    await listed(changes())
+    assert threads["_ranked"] is threads["_computed"] is not threading.current_thread()
 
 
 async def test_pages_go_on_where_they_were_while_changes_come(writer, changes):
