@@ -14,7 +14,7 @@ their rates, classes by their shares.
 
 from __future__ import annotations
 
-from math import ceil, exp, inf, isfinite, lgamma, log, log10, sqrt
+from math import ceil, exp, floor, inf, isfinite, lgamma, log, log10, sqrt
 from typing import Any, Literal, NamedTuple
 
 import numpy as np
@@ -27,13 +27,16 @@ BEFORE, AFTER = 200, 100  # labels that are looked at: the last before a change,
 FEWEST = 4  # labels of a regime that is explained
 OUTPUTS = 8  # that are explained at most
 PHI = np.linspace(-0.6, 0.95, 12)  # autocorrelations
-RATIO = np.exp(np.linspace(-log(6), log(6), 13))  # of the spread after a change to that before
+# Of the spread after a change to that before: closer to one each other, wide apart beyond six.
+_FAR = np.geomspace(10, 1000, 5)
+RATIO = np.concatenate([1 / _FAR[::-1], np.geomspace(1 / 6, 6, 13), _FAR])
 OUTLIER = 6.0  # robust standard deviations from the median of its neighbours
 # Prior standard deviations, in those of the innovations: of the level, of what a trend adds over
-# all labels, of a step, and of what a change of slope adds until the last label.
+# all labels, of a step (more where the means are further apart), and of what a change of slope
+# adds until the last label.
 LEVEL, TREND, STEP, BEND = 10.0, 3.0, 3.0, 6.0
 SHAPE, RATE = 1.0, 0.5  # of the inverse gamma prior of their variance, of standardised labels
-ROUNDING = 1e-9  # of a spread, as a share of the labels
+ROUNDING = 1e-13  # as a share of the labels: what is less is no spread, and no change
 CLEAR = log(3.0)  # of a log Bayes factor, from which a second change is mentioned
 
 
@@ -114,13 +117,21 @@ def _candidates(before: Array, after: Array) -> list[int]:
 
 def _numbers(old: Array, new: Array) -> tuple[float, Explanation]:
     """Log Bayes factor of the best model against nothing, and the explanation."""
+    largest = max(float(np.abs(old).max()), float(np.abs(new).max()))
+    # Less what both share, before anything is squared: large labels with a small spread.
+    centre = float(np.median(np.concatenate([old, new])))
+    old, new = old - centre, new - centre
     usual = [_without_outliers(old), _without_outliers(new)]
     cleaned, scale = np.concatenate(usual), _within(*usual)
     if not isfinite(scale):
         return -inf, Explanation("labels too large to compare")
-    if scale <= ROUNDING * float(np.abs(cleaned).max()):  # constant within both regimes
-        return _constant(float(usual[0][-1]), float(usual[1][0]))
-    pair = _Pair((cleaned - np.median(cleaned)) / scale, len(old))
+    if scale <= ROUNDING * largest:  # constant within both regimes
+        return _constant(*(centre + float(side.mean()) for side in usual))
+    # The smaller spread is the unit: in one of both a regime that is quiet beside the other would
+    # be less than the priors of its noise and of a step.
+    unit = max(min(float(usual[0].std()), float(usual[1].std())), scale / RATIO[-1])
+    shift = abs(float(usual[1].mean() - usual[0].mean())) / unit
+    pair = _Pair((cleaned - np.median(cleaned)) / unit, len(old), max(STEP, shift))
     shared = pair.evidence(points=slice(None))
     step = pair.evidence("step", points=slice(0, _SPREAD.stop))
     bend = np.concatenate([pair.evidence("bend"), pair.evidence("step", "bend")])
@@ -143,9 +154,10 @@ def _numbers(old: Array, new: Array) -> tuple[float, Explanation]:
     if clear <= 0:
         text = "no clear change of mean, spread, slope or autocorrelation"
         return clear, Explanation(text, probability=probability)
-    means, spreads = (float(old.mean()), float(new.mean())), (_sd(old), _sd(new))
+    means = centre + float(old.mean()), centre + float(new.mean())
+    spreads = _sd(old), _sd(new)
     if kind == "mean":
-        ends, size = means, f" by {abs(means[1] - means[0]) / _within(old, new):.1f} sd"
+        ends, size = means, f" by {_size(abs(means[1] - means[0]) / _within(old, new))} sd"
         text = f"mean {_moved(*ends, size)}; {_also('spread', spreads, both - alone)}"
     elif kind == "spread":
         ends = spreads
@@ -160,7 +172,7 @@ def _numbers(old: Array, new: Array) -> tuple[float, Explanation]:
 
 
 def _constant(old: float, new: float) -> tuple[float, Explanation]:
-    if old == new:
+    if abs(new - old) <= ROUNDING * max(abs(old), abs(new)):
         return 0.0, Explanation("no change: constant", probability=1.0)
     return 1e9, Explanation(f"mean {_moved(old, new)}; constant within", "mean", old, new, 1.0)
 
@@ -216,14 +228,14 @@ class _Pair:
 
     COLUMNS = ("level", "trend", "step", "bend")
 
-    def __init__(self, labels: Array, first: int) -> None:
+    def __init__(self, labels: Array, first: int, step: float) -> None:
         count = len(labels)
         time = np.arange(count, dtype=float)
         later = np.maximum(time - first + 1, 0.0)
         columns = [
             np.full(count, LEVEL),
             TREND * (time / count - 0.5),
-            STEP * (time >= first),
+            step * (time >= first),
             BEND * later / later[-1],
             labels,
         ]  # priors are unit normal that way
@@ -359,7 +371,7 @@ def _rated(clear: float, ends: tuple[float, float], kind: str) -> tuple[float, E
         text = "no clear change of the " + ("shares" if kind == "share" else kind)
         return clear, Explanation(text, probability=probability)
     low, high = sorted(ends)
-    size = f" {high / low:.1f}-fold" if low > 0 else ""
+    size = f" {_size(high / low)}-fold" if low > 0 else ""
     return clear, Explanation(f"{kind} {_moved(*ends, size)}", kind, *ends, probability)
 
 
@@ -384,7 +396,17 @@ def _also(name: str, ends: tuple[float, float], clear: float) -> str:
 
 
 def _number(value: float, difference: float) -> str:
-    """A number with as many digits as its difference from the other needs: two."""
-    if not 1e-4 <= abs(difference) < 1e7 or abs(value) >= 1e9:
+    """A number with as many digits as its difference from the other needs: about two."""
+    if difference == 0 or not isfinite(value) or not isfinite(difference):
         return f"{value:.4g}"
-    return f"{value:.{max(0, ceil(1 - log10(abs(difference))))}f}"
+    places = ceil(1 - log10(abs(difference)))
+    if 1e-4 <= abs(difference) < 1e7 and abs(value) < 1e15:
+        text = f"{value:.{max(0, places)}f}"
+    else:
+        whole = floor(log10(abs(value))) + 1 if value else 0
+        text = f"{value:.{min(max(4, whole + places), 17)}g}"
+    return text.removeprefix("-") if float(text) == 0 else text
+
+
+def _size(value: float) -> str:
+    return f"{value:.1f}" if value < 1000 else f"{value:.3g}"

@@ -202,6 +202,8 @@ async def _start(settings: Settings, overload: Overload, stack: AsyncExitStack) 
         log.warning("replies: no subscription within %g s; starting without it", START_WAIT_S)
     thread = ThreadPoolExecutor(1, "bodies")
     stack.callback(thread.shutdown, wait=False, cancel_futures=True)
+    ranking = ThreadPoolExecutor(1, "changes")
+    stack.callback(ranking.shutdown, wait=False, cancel_futures=True)
     observation_parser = ObservationParser(settings)
     event_hub = _follow_events(settings, stack)
     return Context(
@@ -216,7 +218,7 @@ async def _start(settings: Settings, overload: Overload, stack: AsyncExitStack) 
         catalogue=catalogue,
         authenticator=authenticator,
         event_hub=event_hub,
-        changes=Changes(event_hub.feeds, store, console=not settings.no_console),
+        changes=Changes(event_hub.feeds, store, not settings.no_console, ranking),
         observation_hub=observation_hub,
         pinned=Pinned(store, settings.partitions, settings.max_pinned),
         thread=thread,

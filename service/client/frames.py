@@ -159,7 +159,11 @@ def _columns(rows: list[Any], kind: type) -> dict[str, list[Any]]:
         from service.tables import changes
 
         table = [changes.row(each) for each in rows]
-        return {name: [row[name] for row in table] for name in changes.COLUMNS}
+        columns = {}
+        for name in changes.COLUMNS:
+            values = [row[name] for row in table]
+            columns |= _spread(name, values) if name in changes.NUMBERS else {name: values}
+        return columns
     names = [name for name in Event.__struct_fields__ if name != "size"]
     columns = {name: [getattr(event, name) for event in rows] for name in names}
     return columns | _spread("size", [event.size for event in rows])

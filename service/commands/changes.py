@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import sys
+from datetime import UTC
 from enum import StrEnum
-from itertools import islice
 from typing import Annotated
 
 import typer
@@ -21,6 +21,7 @@ from service.commands.connection import (
     table,
 )
 from service.schema.responses import StreamChange
+from service.wire import timestamps
 
 PAGE = 200  # changes of one request
 
@@ -79,10 +80,13 @@ def changes(
 ) -> None:
     """Print the changes of all streams: which, when, how big, how sure, and what changed."""
     with connected(url, api_key) as client:
-        found = client.changes(
+        from service.client.base import ChangePages
+        from service.client.calls import ChangesRequest
+
+        request = ChangesRequest(
             since=since,
             until=until,
-            states=[each.value for each in state or []],
+            state=[each.value for each in state or []],
             model=model,
             prefix=prefix,
             min_size=min_size,
@@ -90,7 +94,18 @@ def changes(
             sort=sort.value,
             limit=min(limit, PAGE),
         )
-        rows = list(islice(found, limit))
+        pages = ChangePages(request)
+        rows: list[StreamChange] = []
+        unreadable: set[str] = set()
+        while pages.call is not None and len(rows) < limit:
+            page = client.call(pages.call)
+            unreadable.update(page.unreadable)
+            rows += pages.take(page)
+        del rows[limit:]
+    if unreadable:
+        names = ", ".join(sorted(unreadable))
+        text = f"moca: warning: cannot read the state or history of {names}: damaged in the store"
+        typer.secho(text, err=True, fg="yellow")
     if as_json:
         print_json(rows)
     elif as_csv or not on_terminal():
@@ -106,17 +121,26 @@ def on_terminal() -> bool:
     return sys.stdout.isatty()
 
 
+def _utc(time: str) -> str:
+    """Return an RFC 3339 time to the second, in UTC."""
+    whole, _ = timestamps.parse(time)
+    try:
+        return whole.astimezone(UTC).strftime("%Y-%m-%dT%H:%M:%S")
+    except OverflowError:  # within hours of the year 1 or 10000
+        return time
+
+
 def _show(rows: list[StreamChange]) -> None:
     if not rows:
         typer.echo("no changes: see --since and the other options for what is left out")
         return
-    made = table("stream", "time", "state", "size (sd)", "prob.", "what changed")
+    made = table("stream", "time (UTC)", "state", "size (sd)", "prob.", "what changed")
     made.columns[0].overflow = "fold"
     for each in rows:
-        when = each.confirmed_time or each.suspected_time
+        when = _utc(each.confirmed_time or each.suspected_time)
         text = "" if each.explanation is None else each.explanation.text
         size, probability = number(each.size, 3), number(each.probability, 3)
-        made.add_row(each.stream, when[:19], each.state, size, probability, text)
+        made.add_row(each.stream, when, each.state, size, probability, text)
     for place in (1, 2, 5):
         made.columns[place].justify = "left"
     made.columns[5].no_wrap = False

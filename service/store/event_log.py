@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import logging
 from collections.abc import Mapping, Sequence
-from typing import Any, cast
+from typing import Any, NamedTuple, cast
 
 import msgspec
 import redis.asyncio
@@ -13,9 +13,21 @@ import redis.asyncio
 from service.observability import metrics
 from service.store import keys
 from service.wire import checked
-from service.wire.event_entries import Entry, Id, Raised, decode, number_of, positions
+from service.wire.event_entries import START, Entry, Id, Raised, decode, number_of, positions
 
 log = logging.getLogger(__name__)
+
+
+class Reread(NamedTuple):
+    """What a partition's feed has from a position on.
+
+    there: whether it still has the entry at the position; without it `beyond` is empty. more:
+    whether there may be more beyond.
+    """
+
+    there: bool
+    beyond: list[Entry]
+    more: bool
 
 
 class Feeds:
@@ -51,16 +63,20 @@ class Feeds:
             for id_, fields in entries
         ]
 
-    async def reread(self, at: Mapping[int, Id], count: int) -> dict[int, list[Entry]]:
-        """Return up to `count` entries from each partition's position on, that entry included."""
+    async def reread(self, at: Mapping[int, Id], count: int) -> dict[int, Reread]:
+        """Return up to `count` entries from each partition's position on, but that one."""
         async with self._reading.pipeline(transaction=False) as pipe:
             for partition, id_ in at.items():
                 pipe.xrange(keys.feed(partition), min=str(id_), count=count)
             rows = await pipe.execute()
-        return {
-            partition: [entry_of(partition, id_, fields) for id_, fields in row]
-            for partition, row in zip(at, rows, strict=True)
-        }
+        found = {}
+        for (partition, known), row in zip(at.items(), rows, strict=True):
+            there = known == START or bool(row and Id.parse(row[0][0]) == known)
+            # The entry at the position was read before: to read it again tells of its damage again.
+            new = row[known != START :] if there else []
+            beyond = [entry_of(partition, id_, fields) for id_, fields in new]
+            found[partition] = Reread(there, beyond, len(row) == count)
+        return found
 
     async def oldest(self, partitions: Sequence[int]) -> dict[int, Id | None]:
         """Return the id of the oldest retained entry of each partition; None: it has none."""

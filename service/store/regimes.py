@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import zlib
 from collections.abc import Sequence
+from functools import partial
 from itertools import count as count_from
 from typing import Any, NamedTuple
 
@@ -13,7 +14,7 @@ import redis.asyncio
 from model_core.segmentation import NEAR
 from service import wire
 from service.store import keys
-from service.store.worker_reads import chunk_of, decoded, unseal, unseal_labels
+from service.store.worker_reads import CorruptState, chunk_of, decoded, unseal, unseal_labels
 
 STEP = 10
 Label = list[float]  # NaN: a missing output
@@ -88,11 +89,19 @@ def decode(place: Place, stored: Stored, before: int, after: int) -> Around:
     begin = wanted.start
     if record is not None and record.previous_start < start - NEAR:
         begin = max(begin, record.previous_start)
-    return Around(
+    around = Around(
         _labels([rows[seq] for seq in range(begin, start) if seq in rows], seasonal),
         _labels([rows[seq] for seq in range(start, wanted.stop) if seq in rows], seasonal),
         record,
     )
+    outputs = place.head.y_dim or 1
+    for label in (*around.before, *around.after):
+        if len(label) != outputs:
+            raise CorruptState(
+                f"expected labels of {outputs} outputs in the history of {stream!r}, got one of "
+                f"{len(label)}"
+            )
+    return around
 
 
 def _lean(place: Place, number: int, blob: bytes) -> list[wire.Record | wire.Labelled]:
@@ -100,13 +109,12 @@ def _lean(place: Place, number: int, blob: bytes) -> list[wire.Record | wire.Lab
     found: list[wire.Record | wire.Labelled] = [*unseal_labels(place.stream, number, blob)]
     for i, row in enumerate(found):
         if row.seq == place.start:
-            raw = decoded(_raws, blob, "history", place.stream, number)[i]
-            found[i] = wire.decode_record(raw)
+            found[i] = decoded(partial(_record, i), blob, "history", place.stream, number)
     return found
 
 
-def _raws(body: bytes) -> list[msgspec.Raw]:
-    return _decode_raws(zlib.decompress(body))
+def _record(i: int, body: bytes) -> wire.Record:
+    return wire.decode_record(_decode_raws(zlib.decompress(body))[i])
 
 
 def until(place: Place, after: int) -> int:

@@ -8,7 +8,7 @@ import json
 from collections.abc import Iterable
 from typing import Any
 
-from service.schema.responses import Numbers, RegimeStatistics, StreamChange
+from service.schema.responses import RegimeStatistics, StreamChange
 
 _PLAIN = (
     "stream",
@@ -33,33 +33,32 @@ COLUMNS = (
     *(f"{side}_{name}" for side in ("before", "after") for name in ("mean", "sd", "count")),
     "link",
 )
+NUMBERS = ("size", "before_mean", "before_sd", "after_mean", "after_sd")  # one for each output
 
 
 def row(change: StreamChange) -> dict[str, Any]:
-    """Return a change as one row; numbers of several outputs are a JSON list."""
+    """Return a change as one row; those of NUMBERS are lists where there are several outputs."""
     found: dict[str, Any] = {name: getattr(change, name) for name in _PLAIN}
-    found["size"] = _cell(change.size)
     explanation = change.explanation
     found["kind"] = None if explanation is None else explanation.kind
     found["explanation"] = None if explanation is None else explanation.text
     for side, regime in (("before", change.before), ("after", change.after)):
         known = RegimeStatistics(0) if regime is None else regime
-        found[f"{side}_mean"] = _cell(known.mean)
-        found[f"{side}_sd"] = _cell(known.sd)
+        found[f"{side}_mean"] = known.mean
+        found[f"{side}_sd"] = known.sd
         found[f"{side}_count"] = None if regime is None else regime.count
     found["link"] = change.link
     return found
 
 
 def lines(changes: Iterable[StreamChange], heading: bool = True) -> str:
-    """Return changes as CSV, by default with a line of headings."""
+    """Return changes as CSV, by default with a line of headings; lists as JSON."""
     text = io.StringIO()
     writer = csv.DictWriter(text, COLUMNS, lineterminator="\n")
     if heading:
         writer.writeheader()
-    writer.writerows(map(row, changes))
+    for change in changes:
+        cells = row(change)
+        listed = {name: json.dumps(cells[name]) for name in NUMBERS if type(cells[name]) is list}
+        writer.writerow(cells | listed)
     return text.getvalue()
-
-
-def _cell(value: Numbers) -> float | str | None:
-    return json.dumps(value) if isinstance(value, list) else value

@@ -53,9 +53,11 @@ class FoundChange(NamedTuple):
 
 
 class ChangeIndex:
-    """Changes by stream, made of exactly those entries that the feeds retain.
+    """Changes by stream, of which the feeds retain an entry at least.
 
-    Entries of a partition are added in order; `trim` takes out what is retained no more.
+    Entries of a partition are added in order; `trim` takes out the changes of which none is
+    retained any more. Those that stay keep their times. An index that is read later has the times
+    of the entries that are left.
     """
 
     def __init__(self, partitions: int) -> None:
@@ -76,7 +78,7 @@ class ChangeIndex:
         lives = self._streams.setdefault((raised.stream, raised.generation), {})
         life = lives.get(raised.event.id)
         if life is None:
-            life = lives[raised.event.id] = _Life(entry.partition)
+            life = lives[raised.event.id] = _Life(entry.partition, raised)
         life.add(raised)
         self._entries[entry.partition].append((entry.id, life))
 
@@ -106,9 +108,9 @@ class ChangeIndex:
         """Return a change with the starts of those before and after it.
 
         Those that were withdrawn do not count, nor those within `near` observations: they are
-        estimates of the same one.
+        estimates of the same one. The change itself may have been trimmed since.
         """
-        lives = self._streams[found.stream, found.generation].values()
+        lives = self._streams.get((found.stream, found.generation), {}).values()
         states = [life.last.event for life in lives]  # few: those of one stream
         starts = [event.start for event in states if event.state != "withdrawn"]
         start = found.event.start
@@ -119,35 +121,37 @@ class ChangeIndex:
 
 
 class _Life:
-    """The retained entries of one change: the last one, and when each was, oldest first."""
+    """One change: its last entry, when the first ones were, and how many are retained."""
 
-    __slots__ = ("_found", "_moments", "_partition", "last")
+    __slots__ = ("_confirmed", "_found", "_partition", "_retained", "_suspected", "last")
     last: Raised
 
-    def __init__(self, partition: int) -> None:
+    def __init__(self, partition: int, first: Raised) -> None:
         self._partition = partition
-        self._moments: list[tuple[int | None, Moment]] = []  # with `confirmed_at`
+        self._retained = 0
+        self._suspected = _moment(first)
+        self._confirmed: dict[int, Moment] = {}  # by `confirmed_at`, of the first with it
         self._found: FoundChange | None = None
 
     def add(self, raised: Raised) -> None:
         self.last = raised
-        self._moments.append((raised.event.confirmed_at, _moment(raised)))
+        self._retained += 1
+        confirmed = raised.event.confirmed_at
+        if confirmed is not None and confirmed not in self._confirmed:
+            self._confirmed[confirmed] = _moment(raised)
         self._found = None
 
     def forget(self) -> bool:
-        """Remove the oldest entry; whether none is left."""
-        del self._moments[0]
-        self._found = None
-        return not self._moments
+        """Count one entry less; whether none is left."""
+        self._retained -= 1
+        return not self._retained
 
     def found(self) -> FoundChange:
         """Return its last state, computed once."""
         if self._found is None:
-            confirmed = self.last.event.confirmed_at
-            since = None
-            if confirmed is not None:
-                since = next(moment for at, moment in self._moments if at == confirmed)
-            self._found = FoundChange(self._partition, self.last, self._moments[0][1], since)
+            at = self.last.event.confirmed_at
+            confirmed = None if at is None else self._confirmed[at]
+            self._found = FoundChange(self._partition, self.last, self._suspected, confirmed)
         return self._found
 
 

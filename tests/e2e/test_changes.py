@@ -2,7 +2,6 @@
 
 import csv
 import io
-import json
 import random
 import signal
 from datetime import UTC, datetime, timedelta
@@ -88,7 +87,8 @@ def check(rows, expected):
             if of[field] is not None:
                 assert row[field] == of[field]
             elif field == "suspected_time" or of["confirmed_at"] is not None:  # the arrival
-                assert abs(datetime.now(UTC) - datetime.fromisoformat(row[field])).seconds < 600
+                age = datetime.now(UTC) - datetime.fromisoformat(row[field])
+                assert abs(age.total_seconds()) < 600
         if row["state"] != "withdrawn":
             assert row["start_time"] == of["start_time"]
 
@@ -291,4 +291,3 @@ def test_every_api_process_says_the_same_after_restarts(separate, processes, pre
         assert changes(client, prefix)["changes"] == known
         fill(client, f"{prefix}x", streams=2, seed=2)
         check(changes(client, prefix)["changes"], recount(client, prefix))
-    assert json.dumps(known)

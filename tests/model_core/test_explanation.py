@@ -57,6 +57,58 @@ def test_four_of_five_changes_are_explained_as_they_were_made(before, outliers):
     assert found[None][None] >= 0.7
 
 
+@pytest.mark.parametrize("step", [30, 100, 1000])
+def test_a_large_step_is_one_of_the_mean_alone(step):
+    rng = np.random.default_rng(7)
+    found = [explain(rng.normal(size=(200, 1)), step + rng.normal(size=(60, 1))) for _ in range(50)]
+    assert all(each.kind in ("mean", "slope") for each in found)
+    assert sum(each.text.endswith("spread unchanged") for each in found) >= 45
+
+
+@pytest.mark.parametrize("ratio", [30, 100, 0.01])
+def test_a_large_change_of_spread_is_none_of_the_mean(ratio):
+    rng = np.random.default_rng(8)
+    found = [
+        explain(rng.normal(size=(200, 1)), ratio * rng.normal(size=(60, 1))) for _ in range(50)
+    ]
+    assert sum(each.text.endswith("mean unchanged") for each in found) >= 45
+
+
+def test_a_small_spread_of_large_labels_is_one():
+    rng = np.random.default_rng(9)
+    before, after = 1.7e9 + rng.normal(size=(100, 1)), 1.7e9 + 3 + rng.normal(size=(50, 1))
+    found = explain(before, after)
+    assert found.kind == "mean"
+    assert found.text.startswith("mean rose by ")
+    assert found.text.endswith("; spread unchanged")
+    old, new = found.text.partition(" from ")[2].partition(";")[0].split(" to ")
+    assert float(new) - float(old) == pytest.approx(3, abs=0.6)
+
+
+def test_constants_that_differ_by_rounding_hide_no_change():
+    rng = np.random.default_rng(10)
+    before, after = rng.normal(size=(100, 2)), 4 + rng.normal(size=(50, 2))
+    before[:, 0], after[:, 0] = 0.3, 0.1 + 0.2
+    found = explain(before, after)
+    assert (found.kind, found.place) == ("mean", 1)
+    assert explain(before[:, :1], after[:, :1]).text == "no change: constant"
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "text"),
+    [
+        (1.00001, 1.00003, "from 1.00001 to 1.00003"),
+        (1e-9, 3e-9, "from 1e-09 to 3e-09"),
+        (1.7e9, 1.7e9 + 2, "from 1700000000.0 to 1700000002.0"),
+        (-0.001, 9.0, "from 0.0 to 9.0"),
+        (2e18, 9e18, "from 2e+18 to 9e+18"),
+    ],
+)
+def test_numbers_have_the_digits_of_their_difference(old, new, text):
+    found = explain(np.full((20, 1), old), np.full((20, 1), new))
+    assert found.text == f"mean rose {text}; constant within"
+
+
 @pytest.mark.parametrize("factor", [1e-6, 1.0, 1e6])
 def test_units_change_nothing(factor):
     rng = np.random.default_rng(1)

@@ -7,7 +7,9 @@ import base64
 import binascii
 import heapq
 from collections.abc import Callable, Sequence
-from typing import Any, NamedTuple
+from concurrent.futures import Executor
+from operator import itemgetter
+from typing import Any, NamedTuple, TypeVar
 from urllib.parse import quote
 
 import msgspec
@@ -17,8 +19,8 @@ from model_core import explanation
 from model_core.explanation import AFTER, BEFORE
 from model_core.segmentation import NEAR
 from service import wire
-from service.api.gateway.reads import from_store, without
-from service.errors.base import FieldError, InvalidField
+from service.api.gateway.reads import TIMEOUT_S, from_store, without
+from service.errors.base import FieldError, InvalidField, RedisUnavailable
 from service.schema import rendering
 from service.schema.queries import ChangesQuery, seconds_of
 from service.schema.responses import (
@@ -30,16 +32,18 @@ from service.schema.responses import (
 )
 from service.store import regimes
 from service.store.api_reads import AsyncStore
-from service.store.event_log import Feeds
+from service.store.event_log import Feeds, Reread
 from service.store.regimes import Around, Place, Stored
 from service.store.worker_reads import CorruptState, decoded
 from service.wire.change_index import ChangeIndex, FoundChange
-from service.wire.event_entries import START, Entry, Filter
+from service.wire.event_entries import Filter
 
 READ_AT_ONCE = 1024  # entries, of all partitions: some 20 ms of decoding
 KEPT = 5000  # explanations
+AT_ONCE = 20  # changes whose histories are read and explained together: some 5,000 labels
 LABELS: dict[str, explanation.Labels] = {"poisson": "counts", "exponential": "durations"}
 Rank = tuple[float, str, int, int]  # what changes are sorted by: value, stream, generation, id
+T = TypeVar("T")
 _decode = msgspec.msgpack.Decoder(tuple[str, float, str, int, int]).decode
 
 
@@ -56,11 +60,16 @@ Seen = tuple[int, int | None, int]  # a start, that of the change before, end of
 
 
 class Changes:
-    """Answers which streams changed, of what the feeds retain."""
+    """Answers which streams changed, of what the feeds retain.
 
-    def __init__(self, feeds: Feeds, store: AsyncStore, console: bool) -> None:
+    thread: ranks and explains. It should be one, and of no other use: pages take turns in it.
+    """
+
+    def __init__(self, feeds: Feeds, store: AsyncStore, console: bool, thread: Executor) -> None:
         self._feeds, self._store, self._console = feeds, store, console
+        self._thread = thread
         self._index = ChangeIndex(feeds.partitions)
+        self._untrimmed: set[int] = set()  # partitions
         self._reading = asyncio.Lock()
         self._explained: dict[tuple[str, int, int], tuple[Seen, Sides]] = {}
 
@@ -68,41 +77,53 @@ class Changes:
         """Return the page of a query; raises InvalidField for a cursor that is none."""
         after = _cursor(query)
         await self._read_on()
-        fits = _filter(query, now_s)
-        fitting = [(rank(query.sort, each), each) for each in self._index.changes() if fits(each)]
-        rest = [each for each in fitting if after is None or each[0] > after]
-        page = heapq.nsmallest(query.limit, rest, key=lambda each: each[0])
-        last = page[-1][0] if len(rest) > len(page) else None
-        placed = [self._index.between(found, NEAR) for _, found in page]
+        every = list(self._index.changes())  # the index goes on meanwhile
+        page, total, last = await self._apart(_ranked, every, query, now_s, after)
+        placed = [self._index.between(found, NEAR) for found in page]
         rows, unreadable = await self._described(placed, query.explain)
         cursor = None if last is None else _text(query.sort, last)
-        return ChangesPage(rows, len(fitting), cursor, without(unreadable, "changes"))
+        return ChangesPage(rows, total, cursor, without(unreadable, "changes"))
+
+    async def _apart(self, work: Callable[..., T], *args: Any) -> T:
+        return await asyncio.get_running_loop().run_in_executor(self._thread, work, *args)
 
     async def _read_on(self) -> None:
-        """Bring the index to where the feeds are now."""
-        async with self._reading:
-            behind = list(self._index.positions)
-            while behind:
-                count = max(16, READ_AT_ONCE // len(behind))
-                at = {partition: self._index.positions[partition] for partition in behind}
-                found = await from_store(self._feeds.reread(at, count))
-                behind = [p for p, entries in found.items() if self._take(p, entries, count)]
-                # Feeds are trimmed only where something is added.
-                moved = [p for p in found if self._index.positions[p] != at[p]]
-                oldest = await from_store(self._feeds.oldest(moved)) if moved else {}
+        """Bring the index to where the feeds are now; raises RedisUnavailable."""
+        try:
+            async with asyncio.timeout(TIMEOUT_S):
+                await self._reading.acquire()
+        except TimeoutError as error:
+            detail = f"the event feeds were not read by other requests within {TIMEOUT_S:g} s"
+            raise RedisUnavailable(f"{detail}: try again") from error
+        try:
+            await self._take_all()
+        finally:
+            self._reading.release()
+
+    async def _take_all(self) -> None:
+        behind = list(self._index.positions)
+        while behind:
+            count = max(16, READ_AT_ONCE // len(behind))
+            at = {partition: self._index.positions[partition] for partition in behind}
+            found = await from_store(self._feeds.reread(at, count))
+            behind = [p for p, reread in found.items() if self._take(p, reread)]
+            # Feeds are trimmed only where something is added. What an error leaves here is
+            # trimmed by the next request.
+            self._untrimmed.update(p for p in found if self._index.positions[p] != at[p])
+            if self._untrimmed:
+                oldest = await from_store(self._feeds.oldest(list(self._untrimmed)))
                 for partition, id_ in oldest.items():
                     self._index.trim(partition, id_)
+                self._untrimmed -= oldest.keys()
 
-    def _take(self, partition: int, entries: Sequence[Entry], count: int) -> bool:
-        """Add what a partition's feed has from its position on; whether there may be more."""
-        known = self._index.positions[partition]
-        if known != START and (not entries or entries[0].id != known):
-            # Trimmed up to here, or the store was restored to an earlier state.
+    def _take(self, partition: int, reread: Reread) -> bool:
+        """Add what a partition's feed has beyond its position; whether there may be more."""
+        if not reread.there:  # trimmed up to here, or the store was restored to an earlier state
             self._index.restart(partition)
             return True
-        for entry in entries[known != START :]:
+        for entry in reread.beyond:
             self._index.add(entry)
-        return len(entries) == count
+        return reread.more
 
     async def _described(
         self, page: Sequence[FoundChange], explain: bool
@@ -155,25 +176,39 @@ class Changes:
                 sides[i] = known
             else:
                 missing.append(i)
-        if not missing:
-            return sides, set()
-        chosen = [places[i] for i in missing]
-        stored = await from_store(self._store.around(chosen, BEFORE, AFTER))
-        computed = await asyncio.to_thread(_computed, chosen, stored)
         damaged = set()
-        for i, each in zip(missing, computed, strict=True):
-            if each is None:
-                damaged.add(wanted[i].stream)
-                continue
-            sides[i] = each
-            self._explained.pop(_key(wanted[i]), None)
-            self._explained[_key(wanted[i])] = _seen(places[i]), each
-        while len(self._explained) > KEPT:
-            del self._explained[next(iter(self._explained))]
+        # In groups, each kept before the next is read: a page holds the histories of one at a
+        # time, and what a page that failed had done is not done again.
+        for first in range(0, len(missing), AT_ONCE):
+            group = missing[first : first + AT_ONCE]
+            chosen = [places[i] for i in group]
+            stored = await from_store(self._store.around(chosen, BEFORE, AFTER))
+            computed = await self._apart(_computed, chosen, stored)
+            for i, each in zip(group, computed, strict=True):
+                if each is None:
+                    damaged.add(wanted[i].stream)
+                    continue
+                sides[i] = each
+                self._explained.pop(_key(wanted[i]), None)
+                self._explained[_key(wanted[i])] = _seen(places[i]), each
+            while len(self._explained) > KEPT:
+                del self._explained[next(iter(self._explained))]
         return sides, damaged
 
 
 # --- which, and in which order ---------------------------------------------------------------
+
+
+def _ranked(
+    changes: Sequence[FoundChange], query: ChangesQuery, now_s: float, after: Rank | None
+) -> tuple[list[FoundChange], int, Rank | None]:
+    """Return a page, how many changes fit, and the last place if there are more pages."""
+    fits, place = _filter(query, now_s), _RANKS[query.sort]
+    fitting = [(place(each), each) for each in changes if fits(each)]
+    rest = fitting if after is None else [each for each in fitting if each[0] > after]
+    page = heapq.nsmallest(query.limit, rest, key=_first)
+    last = page[-1][0] if len(rest) > len(page) else None
+    return [found for _, found in page], len(fitting), last
 
 
 def _filter(query: ChangesQuery, now_s: float) -> Callable[[FoundChange], bool]:
@@ -186,11 +221,11 @@ def _filter(query: ChangesQuery, now_s: float) -> Callable[[FoundChange], bool]:
 
     def fits(found: FoundChange) -> bool:
         return (
-            lets(found.raised)
-            and (since is None or found.seconds >= since)
+            (since is None or found.seconds >= since)
             and (until is None or found.seconds < until)
             and (least is None or magnitude(found) >= least)
             and (sure is None or found.event.probability >= sure)
+            and lets(found.raised)  # last: it takes longest
         )
 
     return fits
@@ -203,15 +238,22 @@ def magnitude(found: FoundChange) -> float:
     return max((abs(each) for each in sizes if each is not None), default=-1.0)
 
 
-def rank(sort: str, found: FoundChange) -> Rank:
-    """Return the place of a change in an order: the lowest comes first."""
-    if sort == "size":
-        value = magnitude(found)
-    elif sort == "probability":
-        value = found.event.probability
-    else:
-        value = found.seconds
-    return -value, found.stream, found.generation, found.event.id
+def _by(value: Callable[[FoundChange], float]) -> Callable[[FoundChange], Rank]:
+    """Return the order of which the change of the largest value comes first."""
+
+    def place(found: FoundChange) -> Rank:
+        raised = found.raised
+        return -value(found), raised.stream, raised.generation, raised.event.id
+
+    return place
+
+
+_RANKS = {
+    "time": _by(lambda found: found.seconds),
+    "size": _by(magnitude),
+    "probability": _by(lambda found: found.event.probability),
+}
+_first = itemgetter(0)
 
 
 def _text(sort: str, last: Rank) -> str:

@@ -42,7 +42,7 @@ class StreamPage {
     this.wanted = /** @type {string|null} */ (null); // a position to show at first
     this.chart = new Chart(name, () => this.drawn());
     this.chart.onZoom = () => this.chart.draw();
-    this.events = new EventList(name, { show: (at) => this.show(at), judged: () => this.judged() });
+    this.events = new EventList(name, { show: (at) => this.find(at), judged: () => this.judged() });
     this.whatIf = new WhatIf(
       this.data,
       (tried) => this.overlay(tried),
@@ -54,6 +54,10 @@ class StreamPage {
     this.tables = h("div", { class: "tables" });
     this.settings = h("div", {});
     this.outputs = h("span", {});
+    this.older = h("div", { class: "note", role: "status" }); // why a position is not shown
+    this.window = /** @type {HTMLSelectElement} */ (
+      h("select", { id: "window", change: () => this.resize(Number(this.window.value)) })
+    );
     this.body = h("div", {}, ...this.parts());
     fill(main, headline(name, this.facts), this.trouble, this.body);
     this.data.onChange = (event) => announce(`${name}: ${sentence(event)}`);
@@ -71,6 +75,7 @@ class StreamPage {
         { class: "card", "aria-label": "Chart" },
         this.toolbar(),
         this.chart.element,
+        this.older,
         this.note,
         h(
           "details",
@@ -90,16 +95,11 @@ class StreamPage {
   }
 
   toolbar() {
-    const shown = h(
-      "select",
-      {
-        id: "window",
-        change: () => this.resize(Number(/** @type {HTMLSelectElement} */ (shown).value)),
-      },
-      WINDOWS.map((n) =>
+    const shown = this.window;
+    for (const n of WINDOWS)
+      shown.append(
         h("option", { value: String(n), selected: n === this.data.wanted }, `last ${count(n)}`),
-      ),
-    );
+      );
     const follow = h(
       "button",
       {
@@ -135,7 +135,7 @@ class StreamPage {
   shown() {
     if (!this.begun) this.begin();
     this.draw();
-    if (this.wanted) this.show(Number(this.wanted));
+    if (this.wanted) this.find(Number(this.wanted));
     this.wanted = null;
   }
 
@@ -255,9 +255,28 @@ class StreamPage {
     this.chart.draw();
   }
 
+  /** Show a position, in the smallest window that has it. @param {number} at */
+  async find(at) {
+    fill(this.older);
+    if (at < this.first) {
+      const window = WINDOWS.find((n) => n > this.data.end - at);
+      if (window) await this.resize(window);
+    }
+    if (at < this.first) {
+      const last = plural(this.data.observations.length, "observation");
+      fill(this.older, `Observation ${at} is older than what can be shown: the last ${last}.`);
+    }
+    this.show(at);
+  }
+
+  /** Position of the first observation shown. */
+  get first() {
+    return this.data.observations[0]?.seq ?? 0;
+  }
+
   /** @param {number} at */
   show(at) {
-    const first = this.data.observations[0]?.seq ?? 0;
+    const { first } = this;
     const size = Math.max(20, Math.min(60, this.data.end - at));
     if (at >= first)
       this.chart.zoom(Math.max(first, at - size), Math.min(this.data.end, at + size));
@@ -273,6 +292,7 @@ class StreamPage {
 
   /** @param {number} wanted */
   async resize(wanted) {
+    this.window.value = String(wanted);
     try {
       await this.data.resize(wanted);
       this.draw();

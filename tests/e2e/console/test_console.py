@@ -52,6 +52,22 @@ def test_the_link_of_a_change_opens_the_stream_at_it(page, demo, client):
     assert low < change["start"] < high
 
 
+def test_the_link_of_an_older_change_loads_the_window_that_has_it(page, demo, client, stream):
+    post(client, stream, 10, 700)
+    page.goto(f"{demo}/#/streams/{stream}?at=30")
+    until(page, "document.querySelector('.plot')._fullLayout?.xaxis.range[1] < 200")
+    low, high = page.evaluate("document.querySelector('.plot')._fullLayout.xaxis.range")
+    assert low < 30 < high
+    expect(page.get_by_label("Show", exact=True)).to_have_value("1000")
+
+
+def test_a_link_to_a_change_that_is_not_retained_says_so(page, demo, client, stream):
+    client.put(f"/v1/streams/{stream}", json={"history": 100}).raise_for_status()
+    post(client, stream, 10, 400)
+    page.goto(f"{demo}/#/streams/{stream}?at=30")
+    expect(page.get_by_text("Observation 30 is older than what can be shown")).to_be_visible()
+
+
 def test_the_belief_is_a_heat_map_and_everything_is_a_table_too(page, demo, client):
     page.goto(f"{demo}/#/streams/nile")
     expect(page.locator("#belief-note")).to_contain_text("come from a rerun")

@@ -1,16 +1,23 @@
 """The index of changes behind GET /v1/changes: reading on, trims, a store that was restored."""
 
+import threading
+from concurrent.futures import ThreadPoolExecutor
+
 import msgspec
 import pytest
+import redis
 
 from service import wire
+from service.api.gateway import changes as gateway
 from service.api.gateway.changes import Changes
-from service.errors.base import InvalidField
+from service.errors.base import InvalidField, RedisUnavailable
+from service.observability import metrics
 from service.schema.queries import ChangesQuery
 from service.store import keys
 from service.store.api_reads import AsyncStore
 from service.store.connection import connect, connect_async
 from service.store.event_log import Feeds
+from service.store.worker_reads import chunk_of, seal
 from tests.feeding import MS, Writer
 
 PARTITIONS = 4
@@ -34,12 +41,13 @@ def store(valkey_url):
 async def changes(valkey_url):
     """Make an index that has read nothing yet."""
     client = connect_async(valkey_url)
+    with ThreadPoolExecutor(1) as thread:
 
-    def made():
-        reads = AsyncStore(client, PARTITIONS)
-        return Changes(Feeds(client, client, PARTITIONS), reads, console=True)
+        def made():
+            reads = AsyncStore(client, PARTITIONS)
+            return Changes(Feeds(client, client, PARTITIONS), reads, True, thread)
 
-    yield made
+        yield made
     await client.aclose()
 
 
@@ -54,7 +62,11 @@ async def test_it_reads_on_and_forgets_what_is_trimmed(writer, changes, store):
             writer.raise_(stream, i // 2, STATES[i % 2], kind="anomaly" if i % 7 == 0 else "change")
         if i % 20 == 0:
             seen, fresh = await listed(old), await listed(changes())
-            assert seen == fresh
+            states = [
+                {(each.stream, each.id): (each.state, each.start) for each in page.changes}
+                for page in (seen, fresh)
+            ]
+            assert states[0] == states[1]
             assert seen.total == len(seen.changes)
     retained = sum(store.xlen(keys.feed(p)) for p in range(PARTITIONS))
     assert retained < len(writer.written) / 2
@@ -78,6 +90,129 @@ async def test_a_damaged_entry_is_left_out(writer, changes, store):
     store.xadd(name, {"e": b"\x00", "b": "0-0"}, id=f"{writer.ms}-7")
     writer.raise_("a", 2)
     assert {each.id for each in (await listed(changes())).changes} == {1, 2}
+
+
+async def test_a_damaged_newest_entry_is_counted_once(writer, changes, store):
+    one = changes()
+    writer.raise_("a", 1)
+    name = keys.feed(keys.partition_of("a", PARTITIONS))
+    store.xadd(name, {"e": b"\x00", "b": "0-0"}, id=f"{writer.ms}-7")
+    before = metrics.CORRUPT_STATES._value.get()
+    for _ in range(3):
+        assert (await listed(one)).total == 1
+    assert metrics.CORRUPT_STATES._value.get() == before + 1
+
+
+async def test_what_an_error_left_untrimmed_is_trimmed_by_the_next_request(
+    writer, changes, store, monkeypatch
+):
+    one = changes()
+    for i in range(1, 4):
+        writer.raise_("a", i)
+    assert (await listed(one)).total == 3
+
+    async def fail(self, partitions):
+        raise redis.ConnectionError("gone")
+
+    writer.raise_("a", 4)
+    with monkeypatch.context() as patched:
+        patched.setattr(Feeds, "oldest", fail)
+        with pytest.raises(RedisUnavailable):
+            await listed(one)
+    store.xtrim(keys.feed(keys.partition_of("a", PARTITIONS)), maxlen=1, approximate=False)
+    assert [each.id for each in (await listed(one)).changes] == [4]
+
+
+async def test_a_request_waits_for_others_no_longer_than_for_the_store(
+    writer, changes, monkeypatch
+):
+    one = changes()
+    monkeypatch.setattr(gateway, "TIMEOUT_S", 0.05)
+    async with one._reading:
+        with pytest.raises(RedisUnavailable, match="try again"):
+            await listed(one)
+    assert (await listed(one)).total == 0
+
+
+async def test_histories_are_read_in_groups_that_are_kept(writer, changes, store, monkeypatch):
+    one = changes()
+    name, count = "pump", 100
+    for i in range(1, 9):
+        writer.raise_(name, i)
+    keep(store, name, [record(seq) for seq in range(count)])
+    groups, around = [], AsyncStore.around
+
+    async def counted(self, places, before, after):
+        groups.append(len(places))
+        if len(groups) == 2:
+            raise redis.TimeoutError("slow")
+        return await around(self, places, before, after)
+
+    monkeypatch.setattr(gateway, "AT_ONCE", 3)
+    monkeypatch.setattr(AsyncStore, "around", counted)
+    with pytest.raises(RedisUnavailable):
+        await listed(one)
+    page = await listed(one)
+    assert groups == [3, 3, 3, 2]  # the first group is not read again
+    assert all(each.before.count for each in page.changes)
+
+
+@pytest.mark.parametrize("damage", ["bytes", "record", "outputs"])
+async def test_a_damaged_history_is_left_out_of_a_page(writer, changes, store, damage):
+    for name in ("good", "bad"):
+        writer.raise_(name, 3)
+        keep(store, name, [record(seq) for seq in range(100)])
+    p = keys.partition_of("bad", PARTITIONS)
+    number = chunk_of("bad", 30)
+    field, blob = str(number), b"?"
+    rows = [record(seq) for seq in range(100) if chunk_of("bad", seq) == number]
+    if damage == "record":  # its labels can be read
+        row = next(row for row in rows if row.seq == 30)
+        raw = msgspec.msgpack.decode(wire.encode(row))
+        raw[7] = "none"
+        rows = [msgspec.Raw(wire.encode(raw if each is row else each)) for each in rows]
+    elif damage == "outputs":
+        rows[-1].y = [1.0, 2.0, 3.0]
+    store.hset(
+        keys.history(p, "bad"), field, blob if damage == "bytes" else seal("bad", number, rows)
+    )
+    page = await listed(changes())
+    assert page.unreadable == ["bad"]
+    assert {each.stream: each.before is None for each in page.changes} == {
+        "good": False,
+        "bad": True,
+    }
+
+
+def record(seq):
+    return wire.Record(seq, float(seq % 7), None, None, 1.0, None, 0.01, 0.01)
+
+
+def keep(store, name, records):
+    """Store a stream of these records, all of them in chunks."""
+    p = keys.partition_of(name, PARTITIONS)
+    count = len(records)
+    head = wire.Head(1, wire.StreamSettings("gaussian@1"), seq=count, sealed=count)
+    store.hset(keys.heads(p), name, wire.checksummed(wire.encode(head), "head", name))
+    for number in {chunk_of(name, row.seq) for row in records}:
+        rows = [row for row in records if chunk_of(name, row.seq) == number]
+        store.hset(keys.history(p, name), str(number), seal(name, number, rows))
+
+
+async def test_ranking_and_explaining_keep_off_the_event_loop(writer, changes, store, monkeypatch):
+    writer.raise_("pump", 3)
+    keep(store, "pump", [record(seq) for seq in range(100)])
+    threads = {}
+    for name in ("_ranked", "_computed"):
+        work = getattr(gateway, name)
+
+        def noted(*args, name=name, work=work):
+            threads[name] = threading.current_thread()
+            return work(*args)
+
+        monkeypatch.setattr(gateway, name, noted)
+    await listed(changes())
+    assert threads["_ranked"] is threads["_computed"] is not threading.current_thread()
 
 
 async def test_pages_go_on_where_they_were_while_changes_come(writer, changes):

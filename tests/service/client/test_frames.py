@@ -9,7 +9,16 @@ import pytest
 
 from service.client import Client, InvalidRequest, PartlyObserved, frames
 from service.client.frames import Answers, to_frame
-from service.schema.responses import Answer, Changepoints, Event, HistoryPage, Predictive, Recorded
+from service.schema.responses import (
+    Answer,
+    Changepoints,
+    Event,
+    HistoryPage,
+    Predictive,
+    Recorded,
+    RegimeStatistics,
+    StreamChange,
+)
 
 WHEN = [datetime(2024, 1, day, tzinfo=UTC) for day in (1, 2, 3)]
 
@@ -139,6 +148,26 @@ def test_history_and_changepoints(library):
     assert column(Answers().to_frame(name), "log_score") == []
 
 
+def test_changes_of_streams_with_different_outputs(library):
+    name = library.__name__
+    both = RegimeStatistics(9, [1.0, 2.0], [0.5, None])
+    places = {"id": 1, "state": "confirmed", "start": 5, "suspected_at": 7}
+    rows = [
+        StreamChange(stream="a", size=1.5, before=RegimeStatistics(4, 3.0, 0.1), **places),
+        StreamChange(stream="b", size=[None, -2.0], before=both, **places),
+        StreamChange(stream="c", **places),
+    ]
+    back = to_frame(rows, name)
+    assert column(back, "stream") == ["a", "b", "c"]
+    assert column(back, "size1") == [1.5, None, None]
+    assert column(back, "size2") == [None, -2.0, None]
+    assert column(back, "before_mean1") == [3.0, 1.0, None]
+    assert column(back, "before_sd2") == [None, None, None]
+    assert column(back, "before_count") == [4, 9, None]
+    assert column(to_frame(rows[:1], name), "size") == [1.5]
+    assert column(to_frame(iter(()), name, StreamChange), "explanation") == []
+
+
 def test_a_frame_without_a_library_to_make_it(monkeypatch):
     answers = [Answer("s", 0, "m")]
     with pytest.raises(InvalidRequest, match="expected one of pandas, polars, pyarrow, got 'r'"):
@@ -152,7 +181,7 @@ def test_all_pages_of_a_history_are_one_frame():
     pages = (HistoryPage("s", 4, "m", 0, [Recorded(i, y=1.0), Recorded(i + 1)]) for i in (0, 2))
     assert column(to_frame(pages, "pandas"), "seq") == [0, 1, 2, 3]
     assert column(to_frame(iter([Answer("s", 7, "m")]), "pandas"), "seq") == [7]
-    with pytest.raises(InvalidRequest, match="expected answers, history or changepoints, got str"):
+    with pytest.raises(InvalidRequest, match="expected answers, history or changes, got str"):
         to_frame("text", "pandas")
     with pytest.raises(InvalidRequest, match="got Predictive"):
         to_frame(Predictive(), "pandas")

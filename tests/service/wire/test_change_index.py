@@ -1,4 +1,4 @@
-"""The index of changes is the fold of exactly those entries that the feeds retain."""
+"""The index has the changes of which the feeds retain an entry, with the times of their first."""
 
 import random
 
@@ -35,14 +35,31 @@ def clock(raised):
     return raised.time if raised.time is not None else raised.at_ms
 
 
+def key_of(entry):
+    """(stream, generation, id) of a change's entry; None: it is of none."""
+    raised = entry.raised
+    if raised is None or raised.event.kind != "change":
+        return None
+    return raised.stream, raised.generation, raised.event.id
+
+
+def known(entries, trims):
+    """Entries of the changes that are left. trims: (entries that were read, first retained)."""
+    kept, read = [], 0
+    for count, first in [*trims, (len(entries), trims[-1][1] if trims else 0)]:
+        kept += range(read, count)
+        read = count
+        alive = {key_of(entries[i]) for i in range(first, read)}
+        kept = [i for i in kept if key_of(entries[i]) in alive]
+    return [entries[i] for i in kept]
+
+
 def brute_force(entries):
     """By (stream, generation, id): last state, time of the first entry, of the confirmation."""
     lives = {}
     for each in entries:
-        if each.raised is not None and each.raised.event.kind == "change":
-            raised = each.raised
-            key = raised.stream, raised.generation, raised.event.id
-            lives.setdefault(key, []).append(raised)
+        if (key := key_of(each)) is not None:
+            lives.setdefault(key, []).append(each.raised)
     found = {}
     for key, life in lives.items():
         last = life[-1].event
@@ -77,11 +94,12 @@ def neighbours(found, key, event, near):
     return before, min((s for s in starts if s > event.start + near), default=None)
 
 
-def test_whatever_comes_and_is_trimmed_the_index_is_that_of_what_is_retained():
+def test_whatever_comes_and_is_trimmed_the_index_has_the_changes_that_are_left():
     for seed in range(60):
         rng = random.Random(seed)
         feeds = {p: entries_of(rng, p) for p in range(PARTITIONS)}
-        index, read, first = ChangeIndex(PARTITIONS), dict.fromkeys(feeds, 0), {}
+        index, read = ChangeIndex(PARTITIONS), dict.fromkeys(feeds, 0)
+        trims = {p: [] for p in feeds}
         for _ in range(40):
             p = rng.randrange(PARTITIONS)
             for entry in feeds[p][read[p] : read[p] + rng.randrange(12)]:
@@ -89,14 +107,14 @@ def test_whatever_comes_and_is_trimmed_the_index_is_that_of_what_is_retained():
                 read[p] += 1
                 assert index.positions[p] == entry.id
             if read[p] and rng.random() < 0.5:
-                first[p] = rng.randrange(first.get(p, 0), read[p] + 1)
-                rest = feeds[p][first[p] : read[p]]
+                first = rng.randrange(trims[p][-1][1] if trims[p] else 0, read[p] + 1)
+                trims[p].append((read[p], first))
+                rest = feeds[p][first : read[p]]
                 index.trim(p, rest[0].id if rest else None)
             if rng.random() < 0.05:
                 index.restart(p)
-                read[p], first[p] = 0, 0
-            retained = [e for q in feeds for e in feeds[q][first.get(q, 0) : read[q]]]
-            expected = brute_force(retained)
+                read[p], trims[p] = 0, []
+            expected = brute_force([e for q in feeds for e in known(feeds[q][: read[q]], trims[q])])
             assert indexed(index) == expected
             assert len(index) == len(expected)
         for each in index.changes():

@@ -1,0 +1,72 @@
+"""`moca changes`: pages until the limit, times in UTC, a warning for what cannot be read."""
+
+from contextlib import contextmanager
+
+import pytest
+from typer.testing import CliRunner
+
+from service.commands import changes
+from service.commands.main import app
+from service.schema.responses import ChangesPage, StreamChange
+
+TIMES = ("2024-05-01T01:30:00.25+02:00", "2024-05-01T01:30:00Z", "9999-12-31T23:59:59-12:00")
+SHOWN = ("2024-04-30T23:30:00", "2024-05-01T01:30:00", TIMES[2])
+
+
+class Service:
+    """Answers with a change in each page; `damaged`: streams of the second that it leaves out."""
+
+    def __init__(self, damaged=()):
+        self.damaged, self.calls = list(damaged), 0
+
+    def call(self, call):
+        place = self.calls
+        self.calls += 1
+        change = StreamChange(
+            stream=f"s{place}",
+            id=1,
+            state="suspected",
+            start=3,
+            suspected_at=5,
+            suspected_time=TIMES[place],
+        )
+        cursor = None if place == 2 else str(place)
+        return ChangesPage([change], 3, cursor, self.damaged if place == 1 else [])
+
+
+@pytest.fixture
+def moca(monkeypatch):
+    def run(service, *arguments):
+        @contextmanager
+        def connected(url, api_key):
+            yield service
+
+        monkeypatch.setattr(changes, "connected", connected)
+        monkeypatch.setattr(changes, "on_terminal", lambda: True)
+        wide = {"COLUMNS": "150", "TERMINAL_WIDTH": "150", "NO_COLOR": "1"}
+        found = CliRunner().invoke(app, ["changes", *arguments], env=wide)
+        assert found.exit_code == 0, found.output
+        return found
+
+    return run
+
+
+def test_times_are_utc(moca):
+    shown = moca(Service()).stdout
+    assert "time (UTC)" in shown
+    for i, time in enumerate(SHOWN):
+        (line,) = [line for line in shown.splitlines() if line.split()[:1] == [f"s{i}"]]
+        assert line.split()[1] == time
+
+
+def test_what_cannot_be_read_is_told(moca):
+    found = moca(Service(["b", "a"]), "--csv")
+    assert "cannot read the state or history of a, b" in found.stderr
+    assert "cannot read" not in found.stdout
+    assert moca(Service()).stderr == ""
+
+
+def test_no_more_pages_than_the_limit_needs(moca):
+    service = Service()
+    assert moca(service, "--csv", "--limit", "2").stdout.count("\n") == 3
+    assert service.calls == 2
