@@ -9,6 +9,11 @@ ModelCoreError
 └── WarmingUp        what a detector cannot answer before its warm-up is over
 """
 
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
 
 class ModelCoreError(Exception):
     """Base of everything this package raises on purpose."""
@@ -31,7 +36,14 @@ class OutOfRange(ModelCoreError):
 
 
 class BadInput(ModelCoreError, ValueError):
-    """A setting or an observation that a detector cannot take; it is as it was."""
+    """A setting or an observation that a detector cannot take; it is as it was.
+
+    answers: of many observations to those before the one that was refused, which were taken.
+    """
+
+    def __init__(self, message: str, answers: Sequence[Any] = ()) -> None:
+        super().__init__(message)
+        self.answers = list(answers)
 
 
 class WarmingUp(ModelCoreError):

@@ -16,6 +16,7 @@ from model_core.detection.rows import Floats
 from model_core.detection.series import Taken
 from model_core.events import Event
 from model_core.predictive import Mixture
+from model_core.readout import Regime
 from model_core.summary import Summary
 from model_core.upm.base import UnderlyingModel
 
@@ -176,6 +177,12 @@ class Answer:
         )
 
     @property
+    def regime(self) -> Regime | None:
+        """Most probable typical regime, of models that have some."""
+        line = self._taken.readout
+        return None if line is None else line.regime
+
+    @property
     def event(self) -> Event | None:
         """The change whose state this observation changed last."""
         return self._taken.event
@@ -213,6 +220,8 @@ class Answer:
             "event": None if event is None else event._asdict(),
             "warming_up": self.warming_up,
         }
+        if self.regime is not None:
+            found["regime"] = self.regime._asdict()
         return found | ({"season": {"periods": self.season}} if self.season else {})
 
     def __repr__(self) -> str:

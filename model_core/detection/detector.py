@@ -69,15 +69,18 @@ class Detector:
         hazard. changepoint: probability, where it is known, that the regime changed just before.
         Raises BadInput, and then nothing has changed.
         """
-        told = None if changepoint is None else [changepoint]
-        (self._last,) = self._all.update_many(0, [y], [x], elapsed, told)
+        (self._last,) = self._all.update_many(0, [y], [x], [elapsed], [changepoint])
         return self._last
 
     def update_many(
         self, rows: Any, x: Any = None, elapsed: float | Sequence[float] | None = None
     ) -> list[Answer]:
         """Take many observations, one after the other; see `Detectors.update_many`."""
-        answers = self._all.update_many(0, rows, x, elapsed)
+        try:
+            answers = self._all.update_many(0, rows, x, elapsed)
+        except BadInput as error:
+            self._last = error.answers[-1] if error.answers else self._last
+            raise
         self._last = answers[-1] if answers else self._last
         return answers
 
@@ -183,10 +186,9 @@ class Detector:
             raise BadInput(
                 f"{os.fspath(path)}: expected one series, got {len(found)}; use Detectors"
             )
-        known = {"model": model if model is not None else found.model or None}
         made = cls.__new__(cls)
         made._given = {
-            **known,
+            "model": found._asked,
             "name": found._names[0],
             "quantiles": found._levels,
             "kernels": found._kernels,

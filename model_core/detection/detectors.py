@@ -1,19 +1,12 @@
-"""Detectors of changes: the pipeline of a stream, without a server.
-
-from model_core import Detector
-
-detector = Detector()
-for y in labels:
-    answer = detector.update(y)
-    if detector.drift_detected:
-        print(answer.event)
-"""
+"""Detectors of changes in many series: the pipeline of streams, without a server."""
 
 from __future__ import annotations
 
 import math
 import os
-from collections.abc import Iterable, Mapping, Sequence
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from typing import Any
 
 import numpy as np
@@ -22,7 +15,7 @@ from numpy.typing import NDArray
 
 from model_core import filter as moca
 from model_core import horizon as ahead
-from model_core import labels, season, warmup
+from model_core import season, warmup
 from model_core.detection import hindsight, parsing, storage
 from model_core.detection import settings as options
 from model_core.detection.answers import (
@@ -33,9 +26,9 @@ from model_core.detection.answers import (
     of_mixture,
 )
 from model_core.detection.parsing import Label
-from model_core.detection.pipeline import NOTHING, Pipeline, Refused
+from model_core.detection.pipeline import NOTHING, Pipeline
 from model_core.detection.rows import Observation
-from model_core.detection.series import Taken
+from model_core.detection.series import Refused, Taken
 from model_core.detection.settings import Settings
 from model_core.errors import BadInput, CorruptState, WarmingUp
 from model_core.events import Event
@@ -70,10 +63,8 @@ class Detectors:
         `Settings`. A name decides on when its series looks for seasons by default. Raises
         BadInput and BadArtifact.
         """
-        names = [""] * streams if isinstance(streams, int) else list(map(str, streams))
-        if not names:
-            raise BadInput("streams: expected at least one, got none")
-        self._names, self._kernels = names, kernels
+        names = parsing.names(streams)
+        self._names, self._kernels, self._asked = names, kernels, model
         self._levels = parsing.levels(quantiles)
         self._settings = options.checked(settings)
         self._given = dict(settings)
@@ -81,7 +72,7 @@ class Detectors:
         self._answers = len(names) == 1  # whether answers are retained, for pictures
         self._early: list[list[Observation]] = [[] for _ in names]
         self._pipeline: Pipeline | None = None
-        self._fields: list[str] | None = None  # of labels that are mappings
+        self._fields: dict[str, list[str]] = {}  # of labels (y) and inputs (x): names in order
         self._segments: dict[int, tuple[int, list[Segment]]] = {}
         self._start()
 
@@ -104,7 +95,8 @@ class Detectors:
         are of; None: all. What the filter of a series cannot take is not applied, and its answer is
         None. Raises BadInput, and then no series has moved.
         """
-        found, rows = parsing.elements(y), list(range(len(self)) if streams is None else streams)
+        found = parsing.elements(y)
+        rows = [self._at(each) for each in (range(len(self)) if streams is None else streams)]
         given = [None] * len(rows) if x is None else parsing.elements(x)
         if not len(found) == len(given) == len(rows):
             raise BadInput(f"y: expected {len(rows)} labels, got {len(found)}; x: {len(given)}")
@@ -112,8 +104,8 @@ class Detectors:
             raise BadInput(
                 "streams: expected distinct indices; update one that is named twice twice"
             )
-        self._decide(found, given)
-        seen = [self._observation(*each, elapsed) for each in zip(found, given, strict=True)]
+        nothing = [None] * len(rows)
+        seen = self._checked(rows, found, given, [elapsed] * len(rows), nothing)
         if self._pipeline is None:
             return Answers([self._wait(*each) for each in zip(rows, seen, strict=True)])
         taken = self._pipeline.observe(rows, seen)
@@ -124,24 +116,25 @@ class Detectors:
         stream: int,
         rows: Any,
         x: Any = None,
-        elapsed: float | Sequence[float] | None = None,
-        changepoint: Sequence[float] | None = None,
+        elapsed: float | Sequence[float | None] | None = None,
+        changepoint: Sequence[float | None] | None = None,
     ) -> list[Answer]:
         """Take many observations of one series, one after the other; faster than one by one.
 
         rows: a list, an array (T,) or (T, d), or a column or frame of pandas or polars. Raises
         BadInput: of what does not fit before any is taken; where the filter refuses one, those
-        before it are.
+        before it are, and their answers are the error's `answers`.
         """
-        found = parsing.elements(rows)
+        stream, found = self._at(stream), parsing.elements(rows)
         given = [None] * len(found) if x is None else parsing.elements(x)
         steps = list(elapsed) if isinstance(elapsed, Iterable) else [elapsed] * len(found)
-        told = [None] * len(found) if changepoint is None else list(changepoint)
-        if not len(found) == len(given) == len(steps) == len(told):
-            raise BadInput(f"x, elapsed: expected one for each of {len(found)} labels")
-        self._decide(found, given)
-        pairs = zip(found, given, steps, told, strict=True)
-        seen = [self._observation(*each) for each in pairs]
+        told = [None] * len(found) if changepoint is None else parsing.elements(changepoint)
+        for name, each in (("x", given), ("elapsed", steps), ("changepoint", told)):
+            if len(each) != len(found):
+                raise BadInput(
+                    f"{name}: expected one for each of {len(found)} labels, got {len(each)}"
+                )
+        seen = self._checked([stream] * len(found), found, given, steps, told)
         if self._pipeline is None:
             return [self._wait(stream, each) for each in seen]
         answers: list[Answer] = []
@@ -151,15 +144,18 @@ class Detectors:
         except Refused as refusal:
             raise BadInput(
                 f"y: the filter's step on {found[len(answers)]!r} was not finite; it was not "
-                f"applied, the {len(answers)} before it were"
+                f"applied, the {len(answers)} before it were",
+                answers,
             ) from refusal
         return answers
 
     def score(self, stream: int, y: Label, x: Any = None) -> float:
         """Anomaly that a label would have if it came next, from 0 to 1; 0 where none is known."""
-        self._decide([y], [x])
-        seen = self._observation(y, x, None)
-        found = math.nan if self._pipeline is None else self._pipeline.score(stream, seen)
+        stream, found = self._at(stream), math.nan
+        with self._undone(always=True):
+            (seen,) = self._checked([stream], [y], [x], [None], [None])
+            if self._pipeline is not None:
+                found = self._pipeline.score(stream, seen)
         return 0.0 if math.isnan(found) else found
 
     # --- what is known ------------------------------------------------------------------------
@@ -176,20 +172,24 @@ class Detectors:
 
     def seq(self, stream: int) -> int:
         """Number of observations so far."""
+        stream = self._at(stream)
         if self._pipeline is None:
             return len(self._early[stream])
         return self._pipeline.series[stream].seq
 
     def warming_up(self, stream: int) -> bool:
         """Whether location and scale are not known yet."""
+        stream = self._at(stream)
         return self._pipeline is None or not self._pipeline.series[stream].warm
 
     def events(self, stream: int) -> list[Event]:
         """Changes, each in its latest state, oldest first: the last 1,000."""
+        stream = self._at(stream)
         return [] if self._pipeline is None else list(self._pipeline.series[stream].events.values())
 
     def anomalies(self, stream: int) -> list[Event]:
         """Anomaly events, oldest first: the last 1,000."""
+        stream = self._at(stream)
         if self._pipeline is None:
             return []
         return list(self._pipeline.series[stream].anomalies.values())
@@ -200,6 +200,7 @@ class Detectors:
         Location and scale are then those of all of it. Without a compiled kernel only the last 512
         are segmented anew, and what is before them is as it was known online.
         """
+        stream = self._at(stream)
         if self._pipeline is None:
             return []
         seq = self.seq(stream)
@@ -209,13 +210,14 @@ class Detectors:
 
     def predict(self, stream: int, x: Any = None, elapsed: float = 1.0) -> Predictive | None:
         """Predictive distribution of the next label, at an input; None before two labels differ."""
-        if self._pipeline is None:
+        stream, elapsed, pipeline = self._at(stream), parsing.time(elapsed), self._pipeline
+        if pipeline is None:
             return None
-        pipeline, given = self._pipeline, parsing.input_(x)
-        self._check_input(given)
+        with self._undone(always=True):
+            (given,) = self._inputs([x])
         offset = pipeline.offsets_ahead(stream, 1)
         if self.warming_up(stream):
-            mixture = pipeline.predicted(stream, given)
+            _, mixture = pipeline.predicted([stream], [given])
         else:
             state, prior = pipeline.filters.state(stream), pipeline.filters.prior(stream)
             inputs = pipeline.coming(stream, 1, given, elapsed)
@@ -283,7 +285,9 @@ class Detectors:
                 f"model: the file is of a model of one's own, of kind {stored['own']!r}; give it "
                 "as `load(path, model=...)`"
             )
-        known = model or stored["reference"] or stored["folder"]
+        known = model
+        if model is None and stored["named"]:
+            known = stored["reference"] or stored["folder"]
         return cls(
             header["names"],
             known,
@@ -293,16 +297,10 @@ class Detectors:
         )
 
     def _header(self) -> dict[str, Any]:
-        choice, pipeline = self._chosen, self._pipeline
-        own = choice is not None and choice.reference is None and choice.folder is None
+        pipeline = self._pipeline
         return {
             "names": self._names,
-            "model": {
-                "reference": None if choice is None else choice.reference,
-                "folder": None if choice is None else choice.folder,
-                "own": choice.model.kind if own and choice and choice.model else None,
-                "digest": options.digest(choice),
-            },
+            "model": options.described(self._chosen, self._asked is not None),
             "quantiles": self._levels,
             "kernels": self._kernels,
             "settings": storage.plain(self._given),
@@ -314,13 +312,16 @@ class Detectors:
         }
 
     def _resume(self, header: Mapping[str, Any], stored: Mapping[str, Any]) -> None:
-        stored_digest = header["model"]["digest"]
-        if stored_digest is not None and stored_digest != options.digest(self._chosen):
+        stored_digest, reference = header["model"]["digest"], header["model"]["reference"]
+        if self._asked is None and reference is not None:
+            self._chosen = options.chosen(reference)  # the default of the time
+        digest = None if self._chosen is None else self._chosen.digest
+        if stored_digest is not None and stored_digest != digest:
             raise CorruptState(
                 f"the file is of another artifact than {self.model}: give the folder of the one "
                 "that it was saved with as `load(path, model=...)`"
             )
-        self._fields = header["fields"]
+        self._fields = dict(header["fields"])
         self._early = [
             [Observation(tuple(y), tuple(x), *rest) for y, x, *rest in each]
             for each in header["early"]
@@ -349,31 +350,70 @@ class Detectors:
             if None not in (x_dim, y_dim):
                 self._build(y_dim or 1, x_dim or 0)
 
-    def _decide(self, found: Sequence[Label], given: Sequence[Any]) -> None:
-        """Choose and build the model by the first label and input there is."""
-        if self._pipeline is not None:
-            return
-        known = [self._label(each) for each in found]
-        first = next((each for each in known if each is not None), None)
-        waited = max(map(len, self._early)) + len(found) >= warmup.LONGEST_WAIT
-        if first is None and not waited:
+    def _at(self, stream: int) -> int:
+        return parsing.index(stream, len(self))
+
+    @contextmanager
+    def _undone(self, always: bool = False) -> Iterator[None]:
+        """Undo what the first label and the first input decide on: after an error, or always."""
+        before = self._chosen, self._pipeline, self._early, dict(self._fields)
+        kept = False
+        try:
+            yield
+            kept = not always
+        finally:
+            if not kept:
+                self._chosen, self._pipeline, self._early, self._fields = before
+
+    def _checked(
+        self,
+        rows: Sequence[int],
+        y: Sequence[Label],
+        x: Sequence[Any],
+        elapsed: Sequence[Any],
+        changepoint: Sequence[Any],
+    ) -> list[Observation]:
+        """Observations to take; the first label among them decides on the model.
+
+        Raises BadInput, and then nothing has changed.
+        """
+        with self._undone():
+            inputs, found = self._inputs(x), [self._label(each) for each in y]
+            if self._pipeline is None:
+                self._decide(rows, found, inputs)
+            told = map(parsing.time, elapsed), map(parsing.probability, changepoint)
+            columns = map(self._fitting, found), inputs, *told
+            return list(map(Observation, *columns))
+
+    def _decide(
+        self,
+        rows: Sequence[int],
+        found: Sequence[tuple[float, ...] | None],
+        inputs: Sequence[tuple[float, ...]],
+    ) -> None:
+        """Choose and build the model by the first label there is, and take what came before."""
+        first = next((each for each in found if each is not None), None)
+        waited = [len(self._early[row]) + count for row, count in Counter(rows).items()]
+        if first is None and max(waited, default=0) < warmup.LONGEST_WAIT:
             return
         outputs = 1 if first is None else len(first)
         if self._chosen is None:
             self._chosen = options.chosen(options.default(self._settings, outputs))
         assert self._chosen is not None
-        x_dim, y_dim = options.dimensions(self._chosen)
-        if x_dim is None:
-            x_dim = next((len(each) for each in map(parsing.input_, given) if each), 0)
-            if not x_dim:
-                raise BadInput(f"x: model {self._chosen.name} takes an input, got none")
-        self._build(outputs if y_dim is None else y_dim, x_dim)
+        y_dim = options.dimensions(self._chosen)[1]
+        self._build(outputs if y_dim is None else y_dim, len(inputs[0]))
         early, self._early = self._early, [[] for _ in self._names]
         assert self._pipeline is not None
         blank = (math.nan,) * self._pipeline.model.y_dim
-        for row, each in enumerate(early):
-            for _ in self._pipeline.observe_series(row, [seen._replace(y=blank) for seen in each]):
-                pass
+        try:
+            for row, each in enumerate(early):
+                for _ in self._pipeline.observe_series(row, [o._replace(y=blank) for o in each]):
+                    pass
+        except Refused as refusal:
+            raise BadInput(
+                f"model: {self.model} cannot take the observations before the first label: its "
+                "numbers are not finite; use another model"
+            ) from refusal
 
     def _build(self, y_dim: int, x_dim: int) -> None:
         assert self._chosen is not None
@@ -393,49 +433,52 @@ class Detectors:
         model = None if self._pipeline is None else self._pipeline.model
         return Answer(taken, model, self.model, self._levels)
 
+    def _numbers(self, name: str, value: Any) -> tuple[float, ...]:
+        """Numbers of a label (y) or an input (x); those of mappings in the order of the first."""
+        if isinstance(value, Mapping):
+            fields = self._fields[name] = self._fields.get(name) or list(value)
+            value = parsing.by_name(name, value, fields)
+        return parsing.numbers(name, value)
+
     def _label(self, y: Label) -> tuple[float, ...] | None:
         """Numbers of a label, nan where missing; None where all are."""
-        if isinstance(y, Mapping):
-            self._fields = self._fields or list(y)
-            unknown = set(y) - set(self._fields)
-            if unknown:
-                raise BadInput(
-                    f"y: expected the names {self._fields}, got {sorted(unknown)} as well"
-                )
-            y = [y.get(each) for each in self._fields]
-        found = parsing.numbers("y", y)
+        found = self._numbers("y", y)
         return None if all(map(math.isnan, found)) else found
 
-    def _observation(
-        self, y: Label, x: Any, elapsed: float | None, changepoint: float | None = None
-    ) -> Observation:
-        """An observation, checked; raises BadInput."""
-        found, given = self._label(y), parsing.input_(x)
-        if elapsed is not None and not 0 < elapsed < math.inf:
-            raise BadInput(f"elapsed: expected a number above 0, got {elapsed!r}")
-        if changepoint is not None and not 0 <= changepoint <= 1:
-            raise BadInput(f"changepoint: expected a probability, got {changepoint!r}")
-        told = math.nan if changepoint is None else float(changepoint)
+    def _fitting(self, found: tuple[float, ...] | None) -> tuple[float, ...]:
+        """A label as the model takes it, none before there is one; raises BadInput."""
         if self._pipeline is None:
-            return Observation((), given, elapsed or 1.0, told)
-        model = self._pipeline.model
-        self._check_input(given)
+            return ()
         if found is None:
-            found = (math.nan,) * model.y_dim
-        else:
-            parsing.check_label(found, model)
-        return Observation(found, given, elapsed or 1.0, told)
+            return (math.nan,) * self._pipeline.model.y_dim
+        parsing.check_label(found, self._pipeline.model)
+        return found
 
-    def _check_input(self, given: tuple[float, ...]) -> None:
-        assert self._pipeline is not None
-        x_dim = self._pipeline.model.x_dim
-        if len(given) != x_dim:
-            raise BadInput(f"x: expected {x_dim} numbers, as {self.model} takes, got {len(given)}")
-        if any(not abs(each) <= labels.LARGEST for each in given):
-            raise BadInput(f"x: expected numbers up to {labels.LARGEST:g}, got {list(given)}")
+    def _inputs(self, given: Sequence[Any]) -> list[tuple[float, ...]]:
+        """Inputs, all of the length that the model or else the first has; raises BadInput."""
+        found = [() if each is None else self._numbers("x", each) for each in given]
+        x_dim = self._x_dim()
+        if x_dim is None and found:
+            x_dim = len(found[0])
+            if not x_dim:
+                raise BadInput(f"x: model {self.model} takes an input, got none")
+        for each in found:
+            parsing.check_input(each, x_dim or 0, self.model or "a model of labels alone")
+        return found
+
+    def _x_dim(self) -> int | None:
+        """Numbers in an input; None where the first one decides."""
+        if self._pipeline is not None:
+            return self._pipeline.model.x_dim
+        if self._chosen is None:
+            return 0  # as the models that are chosen by labels
+        x_dim, _ = options.dimensions(self._chosen)
+        early = (len(seen.x) for each in self._early for seen in each)
+        return next(early, None) if x_dim is None else x_dim
 
     def _ahead(self, stream: int, horizon: int) -> Pipeline:
         """The pipeline, if it can look ahead."""
+        stream = self._at(stream)
         if horizon < 1:
             raise BadInput(f"horizon: expected 1 or more, got {horizon}")
         if self._pipeline is None or self.warming_up(stream):

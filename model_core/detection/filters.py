@@ -224,7 +224,11 @@ class Filters:
                 if offsets.any():
                     mixture, y = mixture.shifted(by), y + by.unsqueeze(-1)
                 numbers = summary.of(mixture, y, self._levels)
-        return list(map(Step, readout.rows(table), numbers))
+            lines = readout.rows(table)
+            if self.model.typical:
+                known = zip(lines, readout.regimes(self.model, state), strict=True)
+                lines = [line._replace(regime=regime) for line, regime in known]
+        return list(map(Step, lines, numbers))
 
     def _prior_of(self, rows: slice | Tensor) -> Prior:
         *stats, location, context = (each[rows] for each in self._prior)

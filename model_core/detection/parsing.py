@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import math
+import operator
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
+from torch import Tensor
 
 from model_core import labels
 from model_core.errors import BadInput
@@ -17,7 +19,7 @@ Label = Any  # a number, a sequence of numbers, a mapping of them, or None or na
 
 def levels(quantiles: Sequence[float]) -> list[float]:
     """Levels of quantiles in rising order; raises BadInput."""
-    found = sorted(map(float, quantiles))
+    found = sorted(numbers("quantiles", quantiles))
     if not found or not all(0 < each < 1 for each in found) or len(set(found)) < len(found):
         raise BadInput(f"quantiles: expected distinct levels between 0 and 1, got {quantiles!r}")
     return found
@@ -31,31 +33,99 @@ def elements(values: Any) -> list[Any]:
         return values
     if hasattr(values, "to_numpy"):
         values = values.to_numpy()
-    found: list[Any] = values.tolist() if isinstance(values, np.ndarray) else list(values)
-    return found
+    found = values.tolist() if isinstance(values, np.ndarray | Tensor) else values
+    if not isinstance(found, Iterable):
+        raise BadInput(f"expected a list or an array of observations, got {values!r}")
+    return list(found)
 
 
 def numbers(name: str, value: Any) -> tuple[float, ...]:
     """Numbers of a label or an input, nan where missing; raises BadInput."""
     if value is None:
         return (math.nan,)
-    if isinstance(value, float | int):
-        return (float(value),)
-    if isinstance(value, str | bytes):
-        raise BadInput(f"{name}: expected a number or a list of numbers, got {value!r}")
     try:
-        if isinstance(value, Mapping):
-            value = value.values()
-        if isinstance(value, Iterable) and not (isinstance(value, np.ndarray) and not value.ndim):
+        if isinstance(value, float | int):
+            return (float(value),)
+        if isinstance(value, str | bytes):
+            raise TypeError
+        alone = isinstance(value, np.ndarray | Tensor) and not value.ndim
+        if isinstance(value, Iterable) and not alone:
             return tuple(math.nan if each is None else float(each) for each in value)
         return (float(value),)
     except (TypeError, ValueError) as error:
         raise BadInput(f"{name}: expected a number or a list of numbers, got {value!r}") from error
+    except OverflowError as error:
+        raise BadInput(
+            f"{name}: expected numbers up to {labels.LARGEST:g}, got a larger one"
+        ) from error
 
 
-def input_(x: Any) -> tuple[float, ...]:
-    """Numbers of an input, none where there is none."""
-    return () if x is None else numbers("x", x)
+def by_name(name: str, value: Mapping[Any, Any], fields: Sequence[Any]) -> list[Any]:
+    """Values of a mapping in the order of its names, None where missing; raises BadInput."""
+    unknown = [each for each in value if each not in fields]
+    if unknown:
+        raise BadInput(f"{name}: expected the names {list(fields)}, got {unknown} as well")
+    return [value.get(each) for each in fields]
+
+
+def time(elapsed: Any) -> float:
+    """Time since the observation before, 1 by default; raises BadInput."""
+    found = 1.0 if elapsed is None else _alone("elapsed", elapsed)
+    if not 0 < found < math.inf:
+        raise BadInput(f"elapsed: expected a number above 0, got {elapsed!r}")
+    return found
+
+
+def probability(changepoint: Any) -> float:
+    """Supervision, nan where there is none; raises BadInput."""
+    found = _alone("changepoint", changepoint)
+    if changepoint is not None and not 0 <= found <= 1:
+        raise BadInput(f"changepoint: expected a probability, got {changepoint!r}")
+    return found
+
+
+def _alone(name: str, value: Any) -> float:
+    """One number; nan where it is none, or several."""
+    try:
+        found = numbers(name, value)
+    except BadInput:
+        return math.nan
+    return found[0] if len(found) == 1 else math.nan
+
+
+def names(streams: Any) -> list[str]:
+    """Names of series, empty ones where only their number is given; raises BadInput."""
+    found: list[str] = []
+    if not isinstance(streams, str | bytes | bool):
+        try:
+            found = [""] * operator.index(streams)
+        except TypeError:
+            found = list(map(str, streams)) if isinstance(streams, Iterable) else []
+    if not found:
+        raise BadInput(
+            "streams: expected how many series, at least one, or a list of their names, got "
+            f"{streams!r}"
+        )
+    return found
+
+
+def index(stream: Any, count: int) -> int:
+    """Index of one of `count` series; raises BadInput."""
+    try:
+        found = -1 if isinstance(stream, bool) else operator.index(stream)
+    except TypeError:
+        found = -1
+    if not 0 <= found < count:
+        raise BadInput(f"stream: expected an index from 0 to {count - 1}, got {stream!r}")
+    return found
+
+
+def check_input(found: tuple[float, ...], x_dim: int, model: str) -> None:
+    """Raise BadInput for an input that a model of this name cannot take."""
+    if len(found) != x_dim:
+        raise BadInput(f"x: expected {x_dim} numbers, as {model} takes, got {len(found)}")
+    if any(not abs(each) <= labels.LARGEST for each in found):
+        raise BadInput(f"x: expected numbers up to {labels.LARGEST:g}, got {list(found)}")
 
 
 def check_label(found: tuple[float, ...], model: UnderlyingModel) -> None:

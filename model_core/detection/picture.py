@@ -80,13 +80,15 @@ def _limits(label: Floats) -> tuple[float, float]:
 
 def html(detector: Detector) -> str:
     """A small table: model, observations, last change, what is expected next; and a sparkline."""
-    expected, changes = detector.predict(), confirmed(detector)
+    kept, changes = detector.retained(), confirmed(detector)
+    inputs = kept is not None and kept[0].model.x_dim > 0
+    expected = None if inputs else detector.predict()
     state = "warming up" if detector.warming_up else f"{len(changes)} changes confirmed"
     table = {
         "model": detector.model or "chosen by the first label",
         "observations": f"{detector.seq} ({state})",
         "last change": f"at {changes[-1]}" if changes else "none",
-        "next label": "not known yet",
+        "next label": "by its input: predict(x)" if inputs else "not known yet",
     }
     if expected is not None and expected.probabilities is not None:
         table["next label"] = "probabilities " + _shown(expected.probabilities)

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Sequence
+from contextlib import suppress
 
 import numpy as np
 import torch
@@ -25,7 +26,7 @@ from model_core.detection.rows import (
     Layout,
     Observation,
 )
-from model_core.detection.series import Moved, Rules, Series, Taken
+from model_core.detection.series import Moved, Refused, Rules, Series, Taken
 from model_core.events import Event
 from model_core.filter import Inputs
 from model_core.predictive import Mixture
@@ -37,10 +38,6 @@ from model_core.warmup import Moments
 
 NOTHING = np.empty(0)
 TOGETHER = 1024  # observations of one series that are filtered before they are entered
-
-
-class Refused(Exception):
-    """The filter cannot take an observation: a step of it was not finite. Nothing has changed."""
 
 
 class Pipeline:
@@ -70,6 +67,7 @@ class Pipeline:
         self.ranks = np.zeros((len(phases), anomaly.size(outputs)))
         self.levels = list(levels)
         self._provisional = provisional and bool(levels)
+        self._remembers = self.filters.prior(0).context.shape[-1] > 0
         self._outputs = outputs
         if rules.seasonal:
             for each in self.series:
@@ -96,10 +94,12 @@ class Pipeline:
     ) -> list[Taken | None]:
         """Take one observation of each of several series; None for what the filter refuses."""
         found: list[Taken | None] = [None] * len(rows)
+        cold = [i for i, row in enumerate(rows) if not self.series[row].warm]
         warm = [i for i, row in enumerate(rows) if self.series[row].warm]
-        for i in range(len(rows)):
-            if not self.series[rows[i]].warm:
-                found[i] = self._warm_up(rows[i], observations[i])
+        foretold = self._foretold([rows[i] for i in cold], [observations[i] for i in cold])
+        for i, each in zip(cold, foretold, strict=True):
+            with suppress(Refused):
+                found[i] = self._warm_up(rows[i], observations[i], each)
         if not warm:
             return found
         chosen, seen = [rows[i] for i in warm], [observations[i] for i in warm]
@@ -123,7 +123,8 @@ class Pipeline:
         series, at = self.series[row], 0
         while at < len(observations):
             if not series.warm:
-                yield self._warm_up(row, observations[at])
+                (foretold,) = self._foretold([row], [observations[at]])
+                yield self._warm_up(row, observations[at], foretold)
                 at += 1
                 continue
             offsets = self._foreseen(row, observations[at : at + TOGETHER])
@@ -253,12 +254,9 @@ class Pipeline:
     @property
     def _most(self) -> int:
         """Rows that a series keeps: its history, and what a filter would begin anew with."""
-        looks = self.rules.seasonal is not False and self._seasonal
+        asked = self.rules.seasonal
+        looks = asked or (asked is None and self.model.seasonal)
         return max(self.rules.history, REPLAYED) if looks else self.rules.history
-
-    @property
-    def _seasonal(self) -> bool:
-        return self.model.seasonal or bool(self.rules.seasonal)
 
     def _alarm(
         self, series: Series, seen: Observation, numbers: Floats, rank: float
@@ -343,11 +341,18 @@ class Pipeline:
         base = series.seq - len(known)
         joined = max(int(known[0, PREVIOUS]), 0) if base else 0
         values = self.layout.values(known)
+        before, moments = self.filters.state(row), (series.location, series.scale)
         if self.given() is None and warmup.varied(values, self.model.y_dim):
             series.location, series.scale = self.estimated(values)
         self.filters.begin(row, series.location, series.scale)
         start = max(series.track.confirmed_start - base, 0)
-        lines = self.replayed(self.filters, known, start, row)
+        try:
+            lines = self.replayed(self.filters, known, start, row)
+        except Refused:  # go on as before
+            series.location, series.scale = moments
+            self.filters.begin(row, *moments)
+            self.filters.put(row, before)
+            return
         for each, line in zip(known, lines, strict=True):
             each[PREVIOUS] = moca.position(line.born_previous_start, base, joined)
         state = moca.moved(self.filters.state(row), base, joined)
@@ -366,7 +371,8 @@ class Pipeline:
     ) -> list[Readout]:
         """Step a row of filters through retained observations; what it refuses counts as missing.
 
-        confirmed: start of the last confirmed event, in positions of the filter.
+        confirmed: start of the last confirmed event, in positions of the filter. Raises Refused
+        where it takes no observation, of a model whose numbers are not finite.
         """
         lines: list[Readout] = []
         offsets, seen = known[:, OFFSET].copy(), self.layout.observations(known)
@@ -384,7 +390,9 @@ class Pipeline:
         return lines
 
     def unlabelled(self, seen: Observation) -> Observation:
-        """An observation without its label."""
+        """An observation without its label; raises Refused where it has none already."""
+        if all(map(math.isnan, seen.y)):
+            raise Refused("an observation without a label: the model's numbers are not finite")
         return seen._replace(y=(math.nan,) * self.model.y_dim)
 
     # --- warm-up ------------------------------------------------------------------------------
@@ -394,43 +402,54 @@ class Pipeline:
         location, scale = warmup.estimate(values, self.model)
         return self.rules.location or location, self.rules.scale or scale
 
-    def predicted(self, row: int, x: tuple[float, ...] = ()) -> Mixture | None:
-        """Provisional predictive of the next label in the warm-up, of one regime; None: not yet."""
-        series = self.series[row]
-        rows = series.retained.rows
-        values = self.layout.values(rows)
-        if not warmup.varied(values, self.model.y_dim):
-            return None
-        labels = self.layout.filtered(rows).tolist()
-        inputs = rows[:, self.layout.x].tolist()
-        history = [
-            (None if any(map(math.isnan, y)) and not self._partly(y) else y, given or None)
-            for y, given in zip(labels, inputs, strict=True)
-        ]
-        moments = self.estimated(values)
-        return warmup.provisional(self.model, [history], [moments], [x or None])
+    def predicted(
+        self, rows: Sequence[int], inputs: Sequence[tuple[float, ...]]
+    ) -> tuple[list[int], Mixture | None]:
+        """Provisional predictives of the next labels of series that warm up, of one regime each.
 
-    def _partly(self, y: Sequence[float]) -> bool:
-        """Whether a label with missing outputs is one that the model takes."""
-        return self.model.partial and not all(map(math.isnan, y))
+        inputs: of the labels. Returns which of the rows have one, and a mixture of so many rows.
+        """
+        chosen, histories, moments = [], [], []
+        for i, row in enumerate(rows):
+            known = self.series[row].retained.rows
+            values = self.layout.values(known)
+            if warmup.varied(values, self.model.y_dim):
+                chosen.append(i)
+                histories.append(self.layout.history(known, self._remembers))
+                moments.append(self.estimated(values))
+        if not chosen:
+            return [], None
+        coming = [inputs[i] or None for i in chosen]
+        return chosen, warmup.provisional(self.model, histories, moments, coming)
 
-    def _warm_up(self, row: int, seen: Observation) -> Taken:
-        """Answer from one regime, and begin where enough labels are there."""
+    def _foretold(
+        self, rows: Sequence[int], seen: Sequence[Observation]
+    ) -> list[tuple[float, Floats, float]]:
+        """Of observations of warm-ups season, numbers of the predictive, and log score."""
+        if not self._provisional:
+            return [(self._offset(row), NOTHING, math.nan) for row in rows]
+        found = [(0.0, NOTHING, math.nan)] * len(rows)
+        at, mixture = self.predicted(rows, [each.x for each in seen])
+        if mixture is None:
+            return found
+        offsets = np.array([self._offset(rows[i]) for i in at])
+        y, by = np.array([seen[i].y for i in at]), torch.from_numpy(offsets)
+        labelled = self.layout.labelled(y)
+        known = np.where(labelled[:, None], y - offsets[:, None], 0.0)
+        scores = mixture.log_prob(torch.from_numpy(known)).numpy()
+        scores = np.where(labelled & np.isfinite(scores), scores, math.nan)
+        mixture = mixture.shifted(by) if offsets.any() else mixture
+        numbers = summary.of(mixture, torch.from_numpy(y), self.levels)
+        told = zip(offsets.tolist(), numbers, scores.tolist(), strict=True)
+        for i, each in zip(at, told, strict=True):
+            found[i] = each
+        return found
+
+    def _warm_up(self, row: int, seen: Observation, foretold: tuple[float, Floats, float]) -> Taken:
+        """Answer from one regime, and begin where enough labels are there; raises Refused."""
         series = self.series[row]
-        seq, offset, numbers, score = series.seq, 0.0, NOTHING, math.nan
-        mixture = self.predicted(row, seen.x) if self._provisional else None
-        if mixture is not None:
-            offset = self._offset(row)
-            y = torch.tensor([seen.y], dtype=torch.float64)
-            labelled = not y.isnan().any() or self._partly(seen.y)
-            if labelled:
-                score = float(mixture.log_prob(y - offset))
-                score = score if math.isfinite(score) else math.nan
-            if offset:
-                mixture = mixture.shifted(torch.tensor([offset], dtype=torch.float64))
-            (numbers,) = summary.of(mixture, y, self.levels)
-        elif not self._provisional:
-            offset = self._offset(row)
+        seq, (offset, numbers, score) = series.seq, foretold
+        before = None if series.season is None else series.season.copy()
         series.seq += 1
         series.retained.append(self.layout.row(seen, offset, numbers))
         rows = series.retained.rows
@@ -440,7 +459,11 @@ class Pipeline:
         values = self.layout.values(rows)
         moved: tuple[Moved, ...] = ()
         if warmup.complete(values, self.model.y_dim, self.rules.warmup, series.seq):
-            moved = self._begin(row, self.estimated(values))
+            try:
+                moved = self._begin(row, self.estimated(values))
+            except Refused:
+                series.take_back(seq, before)
+                raise
         event = series.track.event or series.track.last_event
         periods = self._periods(series)
         return Taken(seq, None, numbers, score, math.nan, moved, event, None, periods)

@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 from model_core import compiled as places
 from model_core import summary
 from model_core.upm.base import UnderlyingModel
+from model_core.warmup import Labelled
 
 Floats = NDArray[np.float64]
 # Places in a retained row; the label, the input and the answer follow.
@@ -88,6 +89,17 @@ class Layout:
         found: list[list[float]] = values[self.labelled(y)].tolist()
         return found
 
+    def history(self, rows: Floats, remembers: bool) -> list[Labelled]:
+        """Labels and inputs of one regime. remembers: whether a missing label changes a model."""
+        y = self.filtered(rows)
+        labelled = self.labelled(y)
+        if not remembers:
+            rows, y, labelled = rows[labelled], y[labelled], labelled[labelled]
+        columns = y.tolist(), rows[:, self.x].tolist(), labelled.tolist()
+        return [
+            (label if there else None, x or None) for label, x, there in zip(*columns, strict=True)
+        ]
+
     def packed(
         self,
         observations: Sequence[Observation],
@@ -149,14 +161,19 @@ class Retained:
 
     def fill(self, rows: Floats, first: int) -> None:
         """Hold these rows, the first of which is at position `first`."""
-        self._rows, self.first = np.array(rows), first
-        self._start, self._end = 0, len(rows)
+        self._rows = np.empty((max(16, 2 * len(rows)), rows.shape[1]))
+        self._rows[: len(rows)] = rows
+        self._start, self._end, self.first = 0, len(rows), first
 
     def trim(self, most: int) -> None:
         """Forget the oldest beyond `most`."""
         gone = max(0, len(self) - most)
         self._start += gone
         self.first += gone
+
+    def pop(self) -> None:
+        """Take the newest back."""
+        self._end -= 1
 
     def last(self, count: int) -> Floats:
         """The last rows, `count` at most; a view."""

@@ -16,6 +16,10 @@ Floats = NDArray[np.float64]
 EVENTS = 1000  # last events of a series that are kept
 
 
+class Refused(Exception):
+    """The filter cannot take an observation: a step of it was not finite. Nothing has changed."""
+
+
 class Rules(NamedTuple):
     """Settings of the pipeline, defaults filled in.
 
@@ -110,6 +114,12 @@ class Series:
         self.track = Track(**{**track, **known})
         self.events = {each[0]: Event(*each) for each in numbers["events"]}
         self.anomalies = {each[0]: Event(*each) for each in numbers["anomalies"]}
+
+    def take_back(self, seq: int, season: Floats | None) -> None:
+        """Be before observation `seq` of the warm-up again, which had this season."""
+        self.seq, self.warm, self.season, self.track = seq, False, season, Track()
+        self.events.clear()
+        self.retained.pop()
 
     def keep(self, event: Event) -> bool:
         """Keep an event as it is now, and forget the oldest beyond `EVENTS`.

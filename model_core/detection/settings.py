@@ -20,7 +20,7 @@ from model_core.errors import BadArtifact, BadInput, OutOfRange
 from model_core.labels import LARGEST
 from model_core.sensitivity import choose, read
 from model_core.upm.base import UnderlyingModel
-from model_core.upm.builtin import BUILTIN, NEWEST, Options, curves
+from model_core.upm.builtin import BUILTIN, NEWEST, SAID, Options, curves
 
 SERVER = ("interval", "ttl", "pinned", "label_window")  # settings that only a service has
 MOST_HYPOTHESES, LONGEST_WARMUP = 10_000, 200
@@ -134,7 +134,7 @@ def _within(name: str, value: Any) -> float:
 def _number(name: str, value: Any) -> float:
     try:
         number = float(value)
-    except (TypeError, ValueError):
+    except (OverflowError, TypeError, ValueError):
         number = math.nan
     if not math.isfinite(number):
         raise BadInput(f"{name}: expected a number, got {value!r}")
@@ -177,7 +177,7 @@ def _hazard(name: str, value: Any) -> Any:
         if number >= 1:
             raise ValueError(f"expected a hazard below 1, got {value!r}")
         return number
-    except (TypeError, ValueError) as error:
+    except (OverflowError, TypeError, ValueError) as error:
         raise BadInput(
             f"hazard: {error}; it is the probability that a regime ends at a step"
         ) from error
@@ -199,6 +199,7 @@ class Chosen(NamedTuple):
     reference: str | None
     folder: str | None
     model: UnderlyingModel | None  # None: built once labels have shown their dimensions
+    digest: str | None = None  # what tells an artifact from another in its folder
 
     @property
     def name(self) -> str:
@@ -225,7 +226,7 @@ def chosen(model: str | os.PathLike[str] | UnderlyingModel | None) -> Chosen | N
     if folder.is_dir():
         from model_core import artifact  # built-in models need none of its packages
 
-        return Chosen(None, str(folder), artifact.load(folder, "cpu"))
+        return Chosen(None, str(folder), artifact.load(folder, "cpu"), _digest(folder))
     close = difflib.get_close_matches(name, NEWEST, 1)
     meant = f"did you mean {close[0]!r}? " if close else ""
     raise BadInput(
@@ -234,22 +235,30 @@ def chosen(model: str | os.PathLike[str] | UnderlyingModel | None) -> Chosen | N
     )
 
 
-SAID = ("description", "sensitivity", "training")  # about an artifact, in its model.json
-
-
-def digest(choice: Chosen | None) -> str | None:
-    """What tells an artifact from another in its folder; None of other models."""
-    if choice is None or choice.folder is None:
-        return None
+def _digest(folder: Path) -> str:
+    """Of all that the numbers of an artifact depend on."""
     from model_core.artifact import DESCRIPTION, TENSORS
 
-    described = json.loads((Path(choice.folder) / DESCRIPTION).read_text())
+    described = json.loads((folder / DESCRIPTION).read_text())
     kept = {name: value for name, value in described.items() if name not in SAID}
     found = blake2b(json.dumps(kept, sort_keys=True).encode(), digest_size=16)
-    tensors = Path(choice.folder) / TENSORS
+    tensors = folder / TENSORS
     if tensors.exists():
         found.update(tensors.read_bytes())
     return found.hexdigest()
+
+
+def described(choice: Chosen | None, named: bool) -> dict[str, Any]:
+    """Which model a file of a detector is of. named: whether it was, or chosen by a label."""
+    choice = choice or Chosen(None, None, None)
+    own = choice.model if choice.folder is None else None
+    return {
+        "named": named,
+        "reference": choice.reference,
+        "folder": choice.folder,
+        "own": None if own is None else own.kind,
+        "digest": choice.digest,
+    }
 
 
 def default(settings: Settings, outputs: int | None) -> str:

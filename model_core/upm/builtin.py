@@ -19,6 +19,10 @@ if TYPE_CHECKING:
     from model_core.upm.base import UnderlyingModel
 
 
+# Of an artifact's `model.json`: what is said about the model, and changes no number of it.
+SAID = ("description", "regimes", "sensitivity", "training")
+
+
 class Options(NamedTuple):
     """What shapes a built-in model, from a stream's settings and its first observation."""
 

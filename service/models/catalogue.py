@@ -17,7 +17,7 @@ from typing import Any
 import msgspec
 from msgspec import Struct
 
-from model_core.upm.builtin import BUILTIN
+from model_core.upm.builtin import BUILTIN, SAID
 from service.errors.base import UnknownModel
 
 NAME = r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}"
@@ -25,7 +25,6 @@ REFERENCE = rf"^{NAME}(@{NAME})?$"
 FORMAT = 1
 SHIPPED = Path(__file__).parents[1] / "samples" / "models"
 FILES = ("model.json", "model.safetensors")
-SAID = {"description", "regimes", "sensitivity", "training"}  # about a model, in its model.json
 LARGEST_REPORT = 1 << 20  # bytes
 LARGEST_DESCRIPTION = 16 << 20  # bytes of a model.json, with tables of sensitivity
 _name = re.compile(NAME)
@@ -204,7 +203,7 @@ def _digest(models_dir: Path, reference: str, told: Callable[[bytes], bytes]) ->
 
 def _essential(description: bytes) -> bytes:
     stated = msgspec.json.decode(description, type=dict[str, msgspec.Raw])
-    kept = {name: msgspec.json.decode(stated[name]) for name in stated.keys() - SAID}
+    kept = {name: msgspec.json.decode(stated[name]) for name in stated.keys() - set(SAID)}
     return msgspec.json.encode(kept, order="deterministic")
 
 

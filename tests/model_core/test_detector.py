@@ -370,6 +370,48 @@ def test_the_documentation_prints_what_it_says(page, tmp_path, monkeypatch, caps
             assert capsys.readouterr().out == printed
 
 
+def test_a_file_without_retained_rows_goes_on(tmp_path):
+    for detector, y in ((gaussian(history=0, seasonal=False), step(count=30)), (gaussian(), [])):
+        detector.update_many(y)
+        detector.save(tmp_path / "a")
+        stored = Detector.load(tmp_path / "a")
+        for each in step(count=25):
+            assert same(stored.update(each), detector.update(each))
+
+
+def test_a_trained_model_is_cloned_and_told_apart_by_what_was_loaded(tmp_path):
+    folder = tmp_path / "sinusoid" / "1"
+    shipped = resources.files("service.samples") / "models" / "sinusoid" / "1"
+    with resources.as_file(shipped) as here:
+        shutil.copytree(here, folder)
+    detector = Detector(folder, kernels=False)
+    described = json.loads((folder / "model.json").read_text())
+    detector.save(tmp_path / "a")
+    (folder / "model.json").write_text(json.dumps(described | {"regimes": None}))
+    assert Detector.load(tmp_path / "a").clone().model == "sinusoid@1"
+    (folder / "model.json").write_text(json.dumps(described | {"hazard": 0.5}))
+    detector.save(tmp_path / "b")  # what it runs is what it was loaded as
+    with pytest.raises(CorruptState, match="another artifact"):
+        Detector.load(tmp_path / "b")
+    shutil.rmtree(folder)
+    detector.save(tmp_path / "c")
+    assert "predict(x)" in detector._repr_html_()
+
+
+def test_clones_of_a_loaded_detector_without_a_model_choose_anew(tmp_path):
+    detector = Detector(kernels=False)
+    detector.update(1.0)
+    detector.save(tmp_path / "a")
+    stored = Detector.load(tmp_path / "a")
+    assert stored.model == "averaged@2"
+    other = stored.clone()
+    assert other.model == ""
+    other.update([1.0, 2.0])
+    assert other.model == "joint@1"
+    stored.save(tmp_path / "b")
+    assert Detector.load(tmp_path / "b").clone().model == ""
+
+
 def test_rivers_protocols():
     pytest.importorskip("river", reason="river is not installed: no part of the tests' extra")
     from river import anomaly, drift, dummy

@@ -20,9 +20,9 @@ from model_core import filter as moca
 from model_core import warmup
 from model_core.defaults import Defaults
 from model_core.detection import hindsight
-from model_core.detection.pipeline import NOTHING, Pipeline, Refused
+from model_core.detection.pipeline import NOTHING, Pipeline
 from model_core.detection.rows import Observation
-from model_core.detection.series import Rules, Taken
+from model_core.detection.series import Refused, Rules, Taken
 from model_core.events import Event
 from model_core.filter import FilterState, Info, Inputs, Prior
 from model_core.summary import Summary
@@ -188,7 +188,8 @@ def _together(pipeline: Pipeline, observed: list[list[Observation]]) -> list[lis
             found = each
             if found is None:
                 (found,) = pipeline.observe([row], [pipeline.unlabelled(seen[row])])
-            assert found is not None
+            if found is None:
+                raise Refused("an observation without a label: the model's numbers are not finite")
             taken[row].append(found)
     return taken
 

@@ -182,7 +182,7 @@ def _padded(series: Sequence[Series]) -> Batch:
     return Batch(
         pad_sequence(inputs, batch_first=True) if inputs else None,
         y,
-        elapsed=pad_sequence(times, batch_first=True) if times else None,
+        elapsed=pad_sequence(times, batch_first=True, padding_value=1.0) if times else None,
     )
 
 

@@ -24,6 +24,7 @@ from training.meta_training.runs import Run, finished
 from training.meta_training.validation import measured
 
 SEED = 20_200_107  # of test sequences, whatever the seed of the run
+VERSION = 2  # of what test sequences are drawn from and how they are scored; more with each change
 DTYPE = torch.float64
 NAMES = {"moca": "MOCA", "oracle": "oracle", "toe": "TOE", "coe": "COE"}
 
@@ -163,5 +164,5 @@ def _supervision(batch: Batch, tested: Objective) -> Tensor | None:
 
 def digest(trained_run: Trained, *protocol: str | int) -> str:
     """Digest of a run, its result and the protocol of a test: part of the cache file's name."""
-    key = [trained_run.config.model_dump(mode="json"), trained_run.result, protocol]
+    key = [VERSION, trained_run.config.model_dump(mode="json"), trained_run.result, protocol]
     return hashlib.sha256(json.dumps(key, sort_keys=True).encode()).hexdigest()[:16]

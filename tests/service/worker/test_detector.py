@@ -5,6 +5,7 @@ import random
 
 import numpy as np
 import pytest
+from msgspec.structs import replace
 
 from model_core import Detector, season
 from service.schema import rendering
@@ -12,6 +13,7 @@ from service.store import keys
 from service.wire import Configure, Observation, Predict, SegmentHistory
 from service.worker.filtering import seasons
 from tests.service.worker.commands.test_hindsight import labels, stored
+from tests.service.worker.kinds import KINDS, publish, series
 
 # Of the JSON answer: what a detector has, too.
 MEMBERS = (
@@ -44,6 +46,7 @@ def agree(detector, answers, seen, tolerance=1e-12):
                 continue
             assert same(ours, theirs, tolerance), (served["seq"], name, ours, theirs)
         assert found.get("season") == served.get("season")
+        assert same(found.get("regime"), served.get("regime"))
         event = served["event"] and {k: v for k, v in served["event"].items() if k != "verdict"}
         assert same(found["event"], event, tolerance), (served["seq"], found["event"], event)
 
@@ -137,6 +140,16 @@ def test_inputs_of_a_regression(bench):
     agree(detector, bench.observe("a", seen), seen)
     served = bench.ask(Predict("a", x=[[1.0, 0.5]]))["predictions"][0]["predictive"]
     assert same(detector.predict([1.0, 0.5]).to_dict(), served)
+
+
+def test_typical_regimes(make_bench, tmp_path):
+    publish(tmp_path / "models")
+    bench, kind = make_bench(), KINDS["alpaca-mixture"]
+    bench.ask(Configure("a", {"model": kind.model}), status=201)
+    seen = [replace(each, time=None) for each in series(kind, 60)]  # a detector has no times
+    detector = Detector(tmp_path / "models" / kind.model / "1", kernels=False)
+    agree(detector, bench.observe("a", seen), seen)
+    assert detector.last.regime.probability > 1 / len(detector._all.pipeline.model.typical)
 
 
 def test_classes(bench):

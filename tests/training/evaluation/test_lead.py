@@ -94,6 +94,7 @@ def test_a_run_of_own_data_shows_it_and_is_what_it_would_be_without(tmp_path, mo
         result = own_data.Run(tmp_path / name / "data" / "one" / "run").result()
         return said.stdout, [each["nll"] for each in result["history"]]
 
+    monkeypatch.setattr(lead, "SHARE", 0.0)
     without, expected = trained("without")
     assert " lead " not in without
     monkeypatch.setattr(lead, "SHARE", 1e9)

@@ -11,6 +11,9 @@ from model_core import kernel
 from model_core.compiled import LABEL
 from model_core.defaults import Defaults
 from model_core.detection.filters import Filters
+from model_core.detection.pipeline import Pipeline
+from model_core.detection.rows import Observation
+from model_core.detection.series import Refused
 from model_core.events import Event
 from model_core.upm.averaged import Averaged
 from model_core.upm.conjugate import Gaussian, Poisson
@@ -194,3 +197,30 @@ def test_answers_are_those_after_the_warm_up():
     low, median, high = answers.summary.quantiles[50, :, 0]
     assert low < median < high
     assert answers.summary.cdf[28, 0] < 0.5  # it fell
+
+
+@pytest.mark.parametrize("steps", [0, 40])
+def test_a_model_whose_numbers_are_not_finite_is_given_up(monkeypatch, steps):
+    stepped, taken = Filters._step_eagerly, iter(range(10_000))
+
+    def refused(self, *given):
+        found = stepped(self, *given)
+        fine = next(taken) < steps
+        return [each._replace(line=each.line._replace(ok=each.line.ok and fine)) for each in found]
+
+    monkeypatch.setattr(Filters, "_step_eagerly", refused)
+    rows = [[float(t)] for t in range(60)]
+    with kernel.eager_only():
+        if steps:
+            with pytest.raises(Refused, match="not finite"):
+                follow(Gaussian(), [rows], Settings())
+        else:  # it never warms up
+            assert follow(Gaussian(), [rows], Settings())[0].answers.warmup == len(rows)
+    taken = iter(range(10_000))
+    pipeline = Pipeline(Gaussian(), online._rules(Gaussian(), Settings()), [0.0], kernels=False)
+    observed = [Observation(tuple(row)) for row in rows]
+    if steps:
+        with pytest.raises(Refused, match="not finite"):
+            online._through(pipeline, 0, observed)
+    else:
+        assert all(each.readout is None for each in online._through(pipeline, 0, observed))

@@ -28,6 +28,13 @@ def series(*lengths, missing=()):
     return found
 
 
+def test_series_are_padded_with_missing_labels_a_step_apart():
+    long, short = (each._replace(elapsed=torch.full((len(each.y),), 2.0)) for each in series(5, 3))
+    batch = own._padded([long, short])
+    assert batch.elapsed.tolist() == [[2.0] * 5, [2.0] * 3 + [1.0] * 2]
+    assert batch.y[1, 3:].isnan().all()
+
+
 @pytest.fixture
 def run(tmp_path):
     """A small run on a file of two series."""

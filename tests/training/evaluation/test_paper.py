@@ -75,6 +75,9 @@ def test_scores_are_kept_and_of_the_same_sequences(runs, place, monkeypatch):
     anew = each._replace(result={**each.result, "best_metric": 0.0})
     with pytest.raises(TypeError):  # but what was trained anew is
         trained.scores(anew, splits, TINY)
+    monkeypatch.setattr(trained, "VERSION", trained.VERSION + 1)
+    with pytest.raises(TypeError):  # or tested by other rules
+        trained.scores(each, splits, TINY)
 
 
 def test_tables_and_figures_of_a_sweep(runs, place, tmp_path, capsys):
