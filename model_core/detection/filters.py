@@ -22,6 +22,7 @@ Floats = NDArray[np.float64]
 RECENT_RUN_LENGTHS = 5  # 0 to 4: a change within the last five observations is a recent one
 AT_ONCE = 64  # observations of one series in a call of a kernel
 OK_COLUMN = list(readout.NUMBERS).index("ok")
+WORTH = 256  # a second or so without a kernel: a short script ends before it would be compiled
 
 
 class Step(NamedTuple):
@@ -48,6 +49,7 @@ class Filters:
         """levels: of the quantiles in summaries; without any there are no summaries.
 
         kernels: whether to step by the model's compiled kernel, if it has one and numba is there.
+        It is compiled in the background, once `WORTH` observations were stepped without it.
         """
         self.model, self.rows, self.max_hypotheses = model, rows, max_hypotheses
         unit = torch.ones(1, model.scaled, dtype=torch.float64)
@@ -56,15 +58,20 @@ class Filters:
         self._leaves = [_rows(each, rows) for each in moca.leaves(self._blank)]
         self._prior = [_rows(each, rows) for each in (*prior.stats, *prior[1:])]
         self._levels, self._normal = list(levels), with_normal(levels)
+        self._eager = 0  # observations that were stepped without the kernel
         self._kernel = kernel.in_place(model, "cpu", max_hypotheses) if kernels else None
         if self._kernel is not None:
-            self._kernel.compile()
             self._views = self._kernel.views([*self._leaves, *self._prior])
+
+    def compile(self) -> None:
+        """Wait until the kernel is compiled, if there is one."""
+        if self._kernel is not None:
+            self._kernel.compile()
 
     @property
     def compiled(self) -> bool:
-        """Whether rows are stepped by a compiled kernel."""
-        return self._kernel is not None
+        """Whether rows are stepped by a compiled kernel by now."""
+        return kernel.usable(self._kernel)
 
     @property
     def tensors(self) -> list[Tensor]:
@@ -101,7 +108,7 @@ class Filters:
         hazard: (H,) by run length, of all. offsets: (B,) seasons, which predictives are moved by.
         """
         found: dict[int, Step] = {}
-        if self._kernel is not None:
+        if self.compiled:
             whole = np.flatnonzero(self._whole(inputs))
             if len(whole):
                 at = np.array(rows, dtype=np.int64)[whole]
@@ -110,6 +117,9 @@ class Filters:
                 found = {i: each for i, each in pairs if each is not None}
         left = [i for i in range(len(rows)) if i not in found]
         if left:
+            self._eager += len(left)
+            if self._eager >= WORTH:
+                kernel.compile_soon(self._kernel)
             chosen = [rows[i] for i in left]
             again = self._step_eagerly(chosen, inputs[left], hazard, offsets[left])
             found.update(zip(left, again, strict=True))
@@ -169,7 +179,7 @@ class Filters:
 
     def _ready(self, inputs: Floats) -> int:
         """Number of the first observations that the kernel takes in one call."""
-        if self._kernel is None:
+        if not self.compiled:
             return 0
         whole = self._whole(inputs)
         return len(whole) if whole.all() else int(whole.argmin())

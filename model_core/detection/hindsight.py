@@ -23,6 +23,7 @@ def segments(pipeline: Pipeline, row: int) -> list[Segment]:
     if not online:
         return []
     history = pipeline.rules.history
+    pipeline.filters.compile()
     most = history if pipeline.filters.compiled else min(UNCOMPILED, history)
     known = _known_now(series, most)
     first = series.seq - len(known)
@@ -36,6 +37,7 @@ def starts(pipeline: Pipeline, known: Floats, first: int = 0) -> list[int]:
     """
     hypotheses, kernels = pipeline.rules.max_hypotheses, pipeline.filters.compiled
     filters = Filters(pipeline.model, 1, hypotheses, (), kernels)
+    filters.compile()
     filters.begin(0, *(pipeline.given() or pipeline.estimated(pipeline.layout.values(known))))
     lines = pipeline.replayed(filters, known[:1], 0)
     state = filters.state(0)  # which learns that it was not the first of its series

@@ -216,15 +216,15 @@ def test_a_kind_of_ones_own_needs_no_tensors(tmp_path, registry):
 def test_a_kind_is_registered_once(registry):
     with pytest.raises(ValueError, match="kind 'alpaca' is already registered"):
         artifact.register("alpaca", level)
-    assert artifact.kinds() == ["alpaca", "fleet", "lstm", "pcoc"]
+    assert artifact.kinds() == ["alpaca", "alpaca-mixture", "fleet", "lstm", "pcoc"]
 
 
 def test_an_unknown_kind_lists_those_there_are(tmp_path, registry):
     artifact.register("level", level)
     artifact.save(tmp_path, {"kind": "hmm"}, {})
-    words = r"unknown kind 'hmm', expected one of \['alpaca', 'fleet', 'level', 'lstm', 'pcoc'\]"
-    with pytest.raises(BadArtifact, match=words):
+    with pytest.raises(BadArtifact, match="unknown kind 'hmm', expected one of") as refused:
         artifact.load(tmp_path)
+    assert all(repr(kind) in str(refused.value) for kind in (*artifact.kinds(), "level"))
 
 
 @pytest.mark.parametrize(

@@ -142,6 +142,7 @@ def follow(
     phases = [settings.search_phase] * len(series)
     pipeline = Pipeline(model, _rules(model, settings), phases, levels, provisional=False)
     observed = [[Observation(tuple(map(float, row))) for row in rows] for rows in series]
+    pipeline.filters.compile()
     if pipeline.filters.compiled:
         taken = [_through(pipeline, row, each) for row, each in enumerate(observed)]
     else:
@@ -225,6 +226,7 @@ def segmentation(model: UnderlyingModel, rows: Rows, settings: Settings) -> list
     Viterbi over the hypotheses that are not pruned; location and scale are those of all labels.
     """
     pipeline = Pipeline(model, _rules(model, settings), [0.0])
+    pipeline.filters.compile()
     seen = [Observation(tuple(map(float, row))) for row in rows]
     known = [pipeline.layout.row(each, 0.0, NOTHING) for each in seen]
     return hindsight.starts(pipeline, np.array(known))[1:]
