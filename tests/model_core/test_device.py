@@ -100,6 +100,7 @@ def test_steps_and_answers(case, batch, device):
 def test_a_step_and_its_answer_have_the_host_wait_for_nothing(case, batch, device):
     model, prior = moved(case.model, device), moved(case.prior(5), device)
     state, levels = moca.init(prior, 12), tensor([0.05, 0.5, 0.95]).to(device)
+    missing = []
     for t in range(20):
         now = Inputs(*(None if each is None else each.to(device) for each in inputs(batch, t)))
         watched = torch.zeros_like(state.seq), torch.zeros_like(now.elapsed)
@@ -113,11 +114,12 @@ def test_a_step_and_its_answer_have_the_host_wait_for_nothing(case, batch, devic
                 numbers += [mixture.quantile(levels, 1e-4, waits=False)]
         found = readout.rows(table), transfer.to_host(numbers)
         assert all(each.ok for each in found[0])
+        missing.append(found[1][-1].isnan())
     if len(numbers) > 1:
         expected = info.predictive.quantile(levels, 1e-4).cpu()
-        missing = found[1][-1].isnan()
-        assert missing.double().mean() < 0.1
-        expected[missing] = torch.nan
+        # Plain steps do not cross the gaps between typical regimes; the host finds these.
+        assert torch.stack(missing).double().mean() < (0.2 if model.typical else 0.1)
+        expected[missing[-1]] = torch.nan
         torch.testing.assert_close(found[1][-1], expected, atol=1e-5, rtol=1e-5, equal_nan=True)
 
 

@@ -76,7 +76,7 @@ def test_it_is_what_loops_over_the_hypotheses_find(case, confirmed, threshold):
 
 
 def test_the_columns_are_the_numbers_of_a_readout_in_order():
-    assert (*NUMBERS, "totals", "start_totals") == Readout._fields
+    assert (*NUMBERS, "totals", "start_totals", "regime") == Readout._fields
     values = torch.arange(len(NUMBERS) + 6, dtype=torch.float64)
     (told,) = readout.rows(values.unsqueeze(0))
     scalars = list(told[: len(NUMBERS)])
