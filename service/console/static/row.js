@@ -18,6 +18,35 @@ export const HEADS = [
 /** @param {string} stream */
 export const linkTo = (stream) => `#/streams/${encodeURIComponent(stream)}`;
 
+// The number of an event that is not how sure the change is; see docs/events.md.
+export const START = {
+  head: "P(start here)",
+  about:
+    "Probability that a regime starts at exactly this observation. Where neighbours compete it is small, even for a change that is certain.",
+};
+const LONGEST = 36; // characters of an id that are shown
+
+/** An id, cut in the middle where it is long: beginnings and ends tell ids apart. @param {string} id */
+function short(id) {
+  const half = (LONGEST - 1) / 2;
+  const letters = [...id];
+  return letters.length <= LONGEST
+    ? id
+    : `${letters.slice(0, Math.ceil(half)).join("")}…${letters.slice(-Math.floor(half)).join("")}`;
+}
+
+/**
+ * An id that leads to its stream. @param {string} stream @param {string|null} [href] null: nowhere
+ * @param {Record<string, string>} [more]
+ */
+export function streamLink(stream, href = linkTo(stream), more = {}) {
+  const text = short(stream);
+  const whole = text === stream ? {} : { title: stream, "aria-label": stream };
+  return href === null
+    ? h("span", { title: stream, class: "id" }, text)
+    : h("a", { href, class: "id", ...whole, ...more }, text);
+}
+
 /** @param {string} state */
 export function badge(state) {
   return h(
@@ -36,7 +65,7 @@ export class Row {
     const name = h(
       "th",
       { scope: "row", role: "rowheader" },
-      h("a", { href: linkTo(stream) }, stream),
+      streamLink(stream),
     );
     // Roles are said: laid out as cards, elements of tables would lose theirs.
     this.element = h("tr", { role: "row" }, name, this.cells);
