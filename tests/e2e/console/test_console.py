@@ -19,7 +19,7 @@ def trace(found, name):
 def test_the_nile_stream_is_found_with_its_change_on_the_chart(page, demo):
     page.goto(demo)
     expect(page.get_by_role("link", name="coal")).to_be_visible()
-    page.get_by_label("Filter by id prefix").fill("nil")
+    page.get_by_label("Search ids").fill("il")
     expect(page.get_by_role("row")).to_have_count(2)
     row = page.get_by_role("row").last
     expect(row.get_by_role("img")).to_have_attribute(
@@ -276,7 +276,7 @@ def test_light_and_dark_by_the_system_and_by_choice(watched, demo, scheme):
 
 def test_narrow_screens_need_no_scrolling_sideways(watched, demo):
     page = watched(demo, viewport={"width": 360, "height": 740}).page
-    for place in ("#/", "#/streams/nile", "#/models", "#/models/regimes"):
+    for place in ("#/", "#/changes?span=all", "#/streams/nile", "#/models", "#/models/regimes"):
         page.goto(f"{demo}/{place}")
         page.wait_for_selector("main .card")
         page.wait_for_timeout(500)
