@@ -1,9 +1,10 @@
 // Changes of all streams: which, when, how big, how sure, and what changed.
 
 import { get } from "./api.js";
+import { choice, field, finds, idFilter, idSearch } from "./controls.js";
 import { fill, h } from "./dom.js";
 import { count, direction, moment, percent, plural } from "./format.js";
-import { Pager, choice, finds, idFilter, idSearch } from "./pager.js";
+import { Pager } from "./pager.js";
 import { poll, problem } from "./problems.js";
 import { START, badge, linkTo, streamLink } from "./row.js";
 import { soon } from "./soon.js";
@@ -87,8 +88,6 @@ class ChangesPage {
 
   parts() {
     const { span, state, model, q, size, sure, sort } = this.fields;
-    const field = (/** @type {string} */ text, /** @type {HTMLElement} */ control) =>
-      h("div", { class: "field" }, h("label", { for: control.id }, text), control);
     const heads = HEADS.map((head) =>
       h("th", { scope: "col", role: "columnheader", title: head === START.head ? START.about : null }, head),
     );

@@ -1,6 +1,6 @@
 // What is marked in the chart of a stream: changes, titles, times.
 
-import { brief, sign } from "./format.js";
+import { brief, percent, sign } from "./format.js";
 import { colour } from "./theme.js";
 
 const TICKS = 8;
@@ -28,6 +28,7 @@ export function lines(shown, seqs) {
   });
   const tried = shown.tried?.answer.events ?? [];
   return [
+    ...(shown.threshold === null ? [] : [alarm(shown.threshold)]),
     ...within(shown.events, seqs).map((each) => line(each, `state-${each.state}`, 0)),
     ...within(tried, seqs)
       .filter((each) => each.state !== "withdrawn")
@@ -37,6 +38,18 @@ export function lines(shown, seqs) {
       })),
   ];
 }
+
+/** The probability that confirms a change. @param {number} threshold */
+const alarm = (threshold) => ({
+  type: "line",
+  xref: "paper",
+  x0: 0,
+  x1: 1,
+  yref: "y2",
+  y0: threshold,
+  y1: threshold,
+  line: { color: colour("quiet"), width: 1, dash: "dash" },
+});
 
 /** @param {any[]} events @param {number[]} seqs */
 const within = (events, seqs) =>
@@ -51,7 +64,8 @@ const crowded = (event, all, seqs) =>
 export function notes(shown, seqs, panels) {
   const titles = [
     "",
-    "Probability that the regime has changed",
+    "Probability that the regime has changed" +
+      (shown.threshold === null ? "" : ` · confirmed at ${percent(shown.threshold)}, dashed`),
     "Run-length belief",
     "Run-length belief, what if",
   ];

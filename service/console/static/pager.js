@@ -1,4 +1,4 @@
-// Pages of a list that is read by cursors, and the search for ids that lists share.
+// Pages of a list that is read by cursors.
 
 import { fill, h } from "./dom.js";
 import { count } from "./format.js";
@@ -46,41 +46,4 @@ export class Pager {
 /** Focus stays where it is: a button that is disabled would lose it. */
 function disable(/** @type {HTMLElement} */ button, /** @type {boolean} */ no) {
   button.setAttribute("aria-disabled", String(no));
-}
-
-/** What of an id is searched for: `^` stands for its beginning. @param {string} text */
-export const idFilter = (text) =>
-  text.startsWith("^") ? { prefix: text.slice(1) } : { contains: text };
-
-/** Whether an id is found. @param {string} stream @param {string} text */
-export const finds = (stream, text) =>
-  text.startsWith("^") ? stream.startsWith(text.slice(1)) : stream.includes(text);
-
-/** A search as words. @param {string} text */
-export const inWords = (text) =>
-  text.startsWith("^") ? `beginning with “${text.slice(1)}”` : `with “${text}”`;
-
-/** The field of the search. @param {string} value @param {() => void} typed */
-export function idSearch(value, typed) {
-  const input = h("input", {
-    type: "search",
-    id: "search",
-    value,
-    autocomplete: "off",
-    spellcheck: "false",
-    placeholder: "pump, or ^pump-",
-    title: "Text anywhere in the id; ^ for its beginning",
-    maxlength: "200",
-    input: typed,
-    "aria-describedby": "count",
-  });
-  return /** @type {HTMLInputElement} */ (input);
-}
-
-/** @param {string} id @param {Record<string, string>} words by value @param {string} chosen @param {() => void} change */
-export function choice(id, words, chosen, change) {
-  const options = Object.entries(words).map(([value, text]) =>
-    h("option", { value, selected: value === chosen }, text),
-  );
-  return /** @type {HTMLSelectElement} */ (h("select", { id, change }, options));
 }

@@ -1,7 +1,7 @@
 // One row of the list of streams, and the parts that other pages share.
 
 import { fill, h } from "./dom.js";
-import { ago, brief, count, direction, number, percent, sign } from "./format.js";
+import { ago, brief, count, digitsOf, direction, number, percent, sign } from "./format.js";
 import { sparkline } from "./sparkline.js";
 
 export const HEADS = [
@@ -84,7 +84,7 @@ export class Row {
     if (known === this.shown) return this;
     this.shown = known;
     const contents = [
-      number(labels[labels.length - 1]),
+      number(labels[labels.length - 1], digitsOf(labels)),
       regime(found),
       probability(found.changed_probability),
       change(found),
@@ -125,7 +125,10 @@ function change(found) {
   const last = found.last_event;
   if (!last) return h("span", { class: "note" }, "none");
   const when = last.time ? `confirmed ${brief(last.time)}` : "";
-  return [`at ${count(last.start)} ${direction(last)}`, h("span", { class: "note block" }, when)];
+  return [
+    h("span", { class: "line" }, `at ${count(last.start)} ${direction(last)}`),
+    h("span", { class: "note line" }, when),
+  ];
 }
 
 /** @param {any} found */

@@ -1,9 +1,11 @@
 // The list of streams: one page of it is read and kept up to date.
 
 import { get } from "./api.js";
+import { choice, finds, idFilter, idSearch, inWords } from "./controls.js";
 import { fill, h } from "./dom.js";
+import { csvDrop } from "./drop.js";
 import { plural } from "./format.js";
-import { Pager, choice, finds, idFilter, idSearch, inWords } from "./pager.js";
+import { Pager } from "./pager.js";
 import { poll, problem } from "./problems.js";
 import { Recent } from "./recent.js";
 import { HEADS, Row } from "./row.js";
@@ -35,6 +37,7 @@ export function showStreams(main, query, feed) {
   const pager = new Pager("Pages of streams", PAGE, again);
   const recent = new Recent();
 
+  const csv = csvDrop(main, again);
   fill(
     main,
     h(
@@ -48,8 +51,10 @@ export function showStreams(main, query, feed) {
         search,
       ),
       h("div", { class: "search order" }, h("label", { for: "sort" }, "First"), sort),
+      csv.element,
       counted,
     ),
+    csv.place,
     trouble,
     h(
       "div",
@@ -182,6 +187,7 @@ export function showStreams(main, query, feed) {
       window.clearTimeout(typing);
       window.clearTimeout(soon);
       recent.close();
+      csv.close();
       document.removeEventListener("keydown", toSearch);
     },
   };

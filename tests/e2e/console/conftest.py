@@ -226,7 +226,8 @@ def figure(page):
     return json.loads(
         page.evaluate(
             """() => { const { data, layout } = document.querySelector(".plot");
-            return JSON.stringify({ data, shapes: layout.shapes }); }"""
+            const shapes = layout.shapes.filter((each) => each.xref !== "paper");  // not the threshold
+            return JSON.stringify({ data, shapes }); }"""
         )
     )
 
