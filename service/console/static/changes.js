@@ -17,7 +17,7 @@ const NEWS_MS = 1500; // changes in between are shown together
 const TYPING_MS = 300;
 const SPANS = { "1h": "last hour", "24h": "last day", "7d": "last week", all: "all retained" };
 const STATES = {
-  "": "confirmed or suspected",
+  "": "not withdrawn",
   confirmed: "confirmed",
   suspected: "suspected",
   withdrawn: "withdrawn",

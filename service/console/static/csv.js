@@ -69,10 +69,10 @@ function isNumeric(lines, column) {
 
 /** @param {string} name @param {number} [line] of which it is the stream */
 function idOf(name, line) {
-  const id = line ? name : name.replace(/[^A-Za-z0-9._:@-]+/g, "-");
-  if (!/^[A-Za-z0-9._:@-]{1,200}$/.test(id))
+  const id = line ? name : name.replace(/[^A-Za-z0-9._:@~-]+/g, "-");
+  if (!/^[A-Za-z0-9._:@~-]{1,200}$/.test(id))
     throw new BadFile(
-      `${line ? `Line ${line}` : "A column"}: expected an id of letters, digits and . _ : @ -, got “${name}”.`,
+      `${line ? `Line ${line}` : "A column"}: expected an id of letters, digits and . _ : @ ~ -, got “${name}”.`,
     );
   return id;
 }

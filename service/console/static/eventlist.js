@@ -50,7 +50,7 @@ export class EventList {
       h("div", { class: "toolbar" }, h("label", { for: "kind" }, "List"), this.kind),
       h(
         "div",
-        { class: "scroll", role: "region", "aria-label": "List of events", tabindex: "0" },
+        { class: "scroll of-events", role: "region", "aria-label": "List of events", tabindex: "0" },
         h(
           "table",
           { class: "events", role: "table" },

@@ -99,7 +99,7 @@ export function drawing(shown, range, width) {
       domain: [0, 1],
       anchor: panels.length > 3 ? "y4" : "y3",
       hoverformat: ",d",
-      ...ticks(shown.observations, range, narrow),
+      ...ticks(shown.observations, range, width),
     },
     yaxis: {
       domain: panels[0],
@@ -118,7 +118,7 @@ export function drawing(shown, range, width) {
     },
     yaxis3: { domain: panels[2], ...depth(shown.beliefs, seqs) },
     shapes: lines(shown, seqs),
-    annotations: notes(shown, seqs, panels),
+    annotations: notes(shown, seqs, panels, width),
   });
   if (shown.tried) said.yaxis4 = { domain: panels[3], ...depth(shown.tried.beliefs, seqs) };
   return { data, layout: layout(said), says: words(shown) };
