@@ -226,8 +226,9 @@ def figure(page):
     return json.loads(
         page.evaluate(
             """() => { const { data, layout } = document.querySelector(".plot");
-            const shapes = layout.shapes.filter((each) => each.xref !== "paper");  // not the threshold
-            return JSON.stringify({ data, shapes }); }"""
+            const [level, lines] = [true, false].map((is) =>
+              layout.shapes.filter((each) => (each.xref === "paper") === is));
+            return JSON.stringify({ data, shapes: lines, threshold: level[0]?.y0 ?? null }); }"""
         )
     )
 
