@@ -109,8 +109,17 @@ export class WhatIf {
     const number = (/** @type {string} */ id, /** @type {any} */ limits) =>
       /** @type {HTMLInputElement} */ (h("input", { type: "number", id, placeholder: "as now", ...limits }));
     this.model = choice("tried-model", { "": "as now" }, "", () => {});
-    this.alarms = number("false-alarms", { min: "0", step: "any" });
-    this.after = number("confirm-after", { min: "1", step: "1" });
+    // One rule confirms: who fills in one leaves the other.
+    this.alarms = number("false-alarms", {
+      min: "0",
+      step: "any",
+      input: () => (this.after.value = ""),
+    });
+    this.after = number("confirm-after", {
+      min: "1",
+      step: "1",
+      input: () => (this.alarms.value = ""),
+    });
     this.result = h("div", { "aria-live": "polite", id: "what-if-result" });
     this.run = h("button", { type: "submit", class: "primary" }, "Rerun");
     this.element = h(
