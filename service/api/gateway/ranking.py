@@ -117,11 +117,11 @@ def _cursor(query: OverviewQuery) -> Rank | None:
         return None
     try:
         padded = text + "=" * (-len(text) % 4)
-        sort, *last = _decode(base64.b64decode(padded, altchars=b"-_", validate=True))
+        sort, value, name = _decode(base64.b64decode(padded, altchars=b"-_", validate=True))
     except (binascii.Error, ValueError, msgspec.MsgspecError):
         detail = "expected the unmodified cursor of a page"
     else:
         if sort == query.sort:
-            return last[0], last[1]
+            return value, name
         detail = f"expected a cursor of sort={query.sort}, got one of sort={sort}"
     raise InvalidField([FieldError("query.cursor", detail)])
