@@ -227,7 +227,7 @@ def figure(page):
         page.evaluate(
             """() => { const { data, layout } = document.querySelector(".plot");
             const [level, lines] = [true, false].map((is) =>
-              layout.shapes.filter((each) => (each.xref === "paper") === is));
+              (layout.shapes ?? []).filter((each) => (each.xref === "paper") === is));
             return JSON.stringify({ data, shapes: lines, threshold: level[0]?.y0 ?? null }); }"""
         )
     )

@@ -16,18 +16,20 @@ STREAMS, BATCH, CHANGED = 10_000, 500, 500
 def many(start):
     url, _ = start("serve")
     with httpx.Client(base_url=url, timeout=120) as client:
-        for first in range(0, STREAMS, BATCH):
-            items = [
-                {"stream": f"pump-{i:05d}", "y": float(i % 7 + k)}
-                for k in range(3)
-                for i in range(first, first + BATCH)
-            ]
-            answers = client.post("/v1/observations", json=items).json()
-            assert all(each["status"] == 200 for each in answers)
         names = [f"pump-{i:05d}" for i in range(0, STREAMS, STREAMS // CHANGED)]
         for name in names:
             settings = {"model": "gaussian", "location": 3.0, "scale": 1.0}
             client.put(f"/v1/streams/{name}", json=settings)
+        changed = set(names)
+        for first in range(0, STREAMS, BATCH):
+            items = [
+                {"stream": name, "y": 3.0 if name in changed else float(i % 7 + k)}
+                for k in range(3)
+                for i in range(first, first + BATCH)
+                for name in [f"pump-{i:05d}"]
+            ]
+            answers = client.post("/v1/observations", json=items).json()
+            assert all(each["status"] == 200 for each in answers)
         for k in range(40):
             items = [{"stream": name, "y": (3.0 if k < 30 else 13.0) + k % 5 / 5} for name in names]
             answers = client.post("/v1/observations", json=items).json()
@@ -49,7 +51,6 @@ def test_ten_thousand_streams(watched, many):
         ("next", lambda: page.get_by_role("button", name="Next").click(), "pump-00025"),
         ("back", lambda: page.get_by_role("button", name="Previous").click(), "pump-00000"),
         ("search", lambda: page.get_by_role("searchbox").fill("p-099"), "pump-09900"),
-        ("order", lambda: page.get_by_label("First").select_option("change"), "pump-09980"),
     ):
         began = time.perf_counter()
         act()
