@@ -11,7 +11,7 @@ import { soon } from "./soon.js";
 import { firstSteps } from "./streams.js";
 import { BINS, Timeline } from "./timeline.js";
 
-const PAGE = 50;
+const PAGE = 25; // each change is explained once, which takes some ms
 const EVERY_MS = 10000; // the last hour moves on, even where nothing changes
 const NEWS_MS = 1500; // changes in between are shown together
 const TYPING_MS = 300;

@@ -166,8 +166,9 @@ def test_more_than_a_page_by_cursor(watched, start):
             items = [{"stream": name, "y": k % 3 / 3 + (9 if k > 30 else 0)} for name in names]
             client.post("/v1/observations", json=items).raise_for_status()
     page = opened(watched(url).page, url)
-    expect(page.get_by_label("Pages of changes")).to_contain_text("1–50 of 60")
-    seen = streams(page)
-    page.get_by_role("button", name="Next").click()
-    expect(page.get_by_label("Pages of changes")).to_contain_text("51–60 of 60")
-    assert sorted(seen + streams(page)) == names
+    seen = []
+    for place in ("1–25", "26–50", "51–60"):
+        expect(page.get_by_label("Pages of changes")).to_contain_text(f"{place} of 60")
+        seen += streams(page)
+        page.get_by_role("button", name="Next").click()
+    assert sorted(seen) == names
