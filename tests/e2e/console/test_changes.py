@@ -74,7 +74,7 @@ def test_rows_say_which_when_how_big_how_sure_and_what(watched, fleet):
     assert len(name.inner_text()) < 40
     name.click()
     expect(page).to_have_title(f"{LONG} · MOCA console")
-    expect(page.locator(".annotation-text", has_text="confirmed")).to_be_visible()
+    expect(page.locator(".annotation-text", has_text="#1 confirmed")).to_be_visible()
 
 
 def test_filters_and_orders_are_those_of_the_service_and_of_the_address(watched, fleet):
@@ -170,5 +170,6 @@ def test_more_than_a_page_by_cursor(watched, start):
     for place in ("1–25", "26–50", "51–60"):
         expect(page.get_by_label("Pages of changes")).to_contain_text(f"{place} of 60")
         seen += streams(page)
-        page.get_by_role("button", name="Next").click()
+        if len(seen) < len(names):
+            page.get_by_role("button", name="Next").click()
     assert sorted(seen) == names
