@@ -26,12 +26,21 @@ class Writer:
         self.ms, self.clock = MS, lambda: 0
         self.written = []  # (stream, event id, state)
 
-    def raise_(self, stream, id_, state="confirmed", model="gaussian@1", pad=None, kind="change"):
+    def raise_(
+        self,
+        stream,
+        id_,
+        state="confirmed",
+        model="gaussian@1",
+        pad=None,
+        kind="change",
+        time="2024-05-01T12:00:00Z",
+    ):
         """Commit one event state of a stream."""
         self.ms = max(self.ms + 1, self.clock())
         p = keys.partition_of(stream, self.partitions)
         event = Event(id_, state, 10 * id_, 10 * id_ + 3, size=pad, kind=kind)
-        raised = event_entries.Raised(stream, model, 1, event, "2024-05-01T12:00:00Z", self.ms)
+        raised = event_entries.Raised(stream, model, 1, event, time, self.ms)
         entry = f"{self.ms}-0"
         blob = event_entries.encode(raised, event_entries.number_of(p, f"{self.ms}-0"))
         effect = ("FEED", keys.feed(p), self._most, f"{self.ms}-0", blob)

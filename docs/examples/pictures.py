@@ -12,7 +12,7 @@ import numpy as np
 from PIL import Image
 
 from service.replay import replay
-from service.replay.plots import ALARM, BAND, CHANGE, INK, MEDIAN, QUIET, band, draw_alarm
+from service.replay.plots import ALARM, BAND, BAND_ALPHA, COLOURS, band, draw_alarm
 
 URL = os.environ.get("MOCA_URL", "http://127.0.0.1:8000")
 IMAGES = Path(__file__).parent.parent / "images"
@@ -73,10 +73,10 @@ def draw(replayed, series, limits, outside):
     )
     forecast = band(replayed, 0)
     data.fill_between(
-        x, forecast.low, forecast.high, color=BAND, alpha=0.55, lw=0, label="90 % band"
+        x, forecast.low, forecast.high, color=BAND, alpha=BAND_ALPHA, lw=0, label="90 % band"
     )
-    data.plot(x, forecast.middle, color=MEDIAN, lw=1.4, label="median")
-    data.scatter(x, series, s=9, color=INK, lw=0, zorder=3, label="observed")
+    data.plot(x, forecast.middle, color=COLOURS["forecast"], lw=1.4, ls=":", label="median")
+    data.scatter(x, series, s=9, color=COLOURS["label"], lw=0, zorder=3, label="observed")
     for limit in limits:
         data.axhline(
             limit,
@@ -104,7 +104,7 @@ def draw(replayed, series, limits, outside):
         x,
         [np.nan if a.run_length is None else a.run_length.map for a in replayed.answers],
         where="mid",
-        color="#0b7a75",
+        color=COLOURS["tried"],
         lw=1.6,
     )
     length.set_ylabel("run length")
@@ -112,20 +112,23 @@ def draw(replayed, series, limits, outside):
     for event in replayed.events:
         if event.state == "confirmed":
             for panel in (data, alarm, length):
-                panel.axvline(event.start - 0.5, color=CHANGE, lw=1.1, ls=(0, (5, 2)))
+                panel.axvline(
+                    event.start - 0.5, color=COLOURS["state-confirmed"], lw=1.1, ls=(0, (5, 2))
+                )
     for panel in (data, alarm, length):
-        panel.axvspan(-0.5, 19.5, color="#f1f3f5", lw=0, zorder=0)
+        panel.axvspan(-0.5, 19.5, color=COLOURS["raised"], lw=0, zorder=0)
         panel.set_xlim(-0.5, len(series) - 0.5)
         panel.spines[["top", "right"]].set_visible(False)
-        panel.grid(axis="y", color="#e4e7eb", lw=0.6)
+        panel.grid(axis="y", color=COLOURS["line"], lw=0.6)
         panel.set_axisbelow(True)
-    length.annotate("warm-up", (9.5, 60), ha="center", color=QUIET, fontsize=9)
+    length.annotate("warm-up", (9.5, 60), ha="center", color=COLOURS["quiet"], fontsize=9)
     figure.savefig(IMAGES / "fit-switch.png")
 
 
 def compact(file):
-    """Make a picture a fraction of its size: 96 colours."""
-    Image.open(file).convert("RGB").quantize(96).save(file, optimize=True)
+    """Make a picture a fraction of its size: 256 colours, the rare ones among them."""
+    whole = Image.open(file).convert("RGB")
+    whole.quantize(256, method=Image.Quantize.MAXCOVERAGE).save(file, optimize=True)
 
 
 if __name__ == "__main__":

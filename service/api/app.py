@@ -31,6 +31,7 @@ from service.api.gateway.hindsight import HindsightRequests
 from service.api.gateway.load_shedding import Overload
 from service.api.gateway.partition_queue import Access
 from service.api.gateway.pinned_metrics import Pinned
+from service.api.gateway.ranking import Ranking
 from service.api.gateway.replies import Replies, bounded
 from service.api.gateway.store_monitor import Monitor
 from service.api.http import Context, checked_stream, problem
@@ -202,10 +203,11 @@ async def _start(settings: Settings, overload: Overload, stack: AsyncExitStack) 
         log.warning("replies: no subscription within %g s; starting without it", START_WAIT_S)
     thread = ThreadPoolExecutor(1, "bodies")
     stack.callback(thread.shutdown, wait=False, cancel_futures=True)
-    ranking = ThreadPoolExecutor(1, "changes")
-    stack.callback(ranking.shutdown, wait=False, cancel_futures=True)
+    ranker = ThreadPoolExecutor(1, "changes")
+    stack.callback(ranker.shutdown, wait=False, cancel_futures=True)
     observation_parser = ObservationParser(settings)
     event_hub = _follow_events(settings, stack)
+    changes = Changes(event_hub.feeds, store, not settings.no_console, ranker)
     return Context(
         settings=settings,
         observation_parser=observation_parser,
@@ -218,7 +220,8 @@ async def _start(settings: Settings, overload: Overload, stack: AsyncExitStack) 
         catalogue=catalogue,
         authenticator=authenticator,
         event_hub=event_hub,
-        changes=Changes(event_hub.feeds, store, not settings.no_console, ranking),
+        changes=changes,
+        ranking=Ranking(store, changes, settings.partitions, ranker),
         observation_hub=observation_hub,
         pinned=Pinned(store, settings.partitions, settings.max_pinned),
         thread=thread,

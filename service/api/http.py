@@ -19,6 +19,7 @@ from service.api.gateway.changes import Changes
 from service.api.gateway.gateway import Gateway
 from service.api.gateway.hindsight import HindsightRequests
 from service.api.gateway.pinned_metrics import Pinned
+from service.api.gateway.ranking import Ranking
 from service.api.gateway.replies import Replies
 from service.api.gateway.store_monitor import Monitor
 from service.api.parsing.bodies import BYTES, JSON, NDJSON, apart, header, is_light, read_body
@@ -107,6 +108,7 @@ class Context(NamedTuple):
     authenticator: Authenticator
     event_hub: EventHub
     changes: Changes
+    ranking: Ranking
     observation_hub: ObservationHub
     pinned: Pinned
     thread: Executor  # one thread, for bodies that are not light

@@ -267,6 +267,7 @@ class ChangesRequest(NamedTuple):
     state: Sequence[str] = ()
     model: str | None = None
     prefix: str | None = None
+    contains: str | None = None
     min_size: float | None = None
     min_probability: float | None = None
     sort: str = "time"
@@ -353,9 +354,10 @@ class OverviewPage(NamedTuple):
     limit: int
     labels: int
     cursor: str | None
+    contains: str | None = None
+    sort: str = "id"
 
 
 def overview(page: OverviewPage) -> Call[responses.Overview]:
     """One page of streams at a glance."""
-    params = [(name, str(value)) for name, value in page._asdict().items() if value is not None]
-    return Call(Request("GET", "/v1/overview", params), _overview)
+    return _get("/v1/overview", _overview, **page._asdict())

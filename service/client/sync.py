@@ -63,10 +63,21 @@ class Client(Driver):
         return self._pages(base.StreamPages(prefix, limit))
 
     def overview(
-        self, prefix: str = "", *, limit: int = 50, labels: int = 40, cursor: str | None = None
+        self,
+        prefix: str = "",
+        *,
+        contains: str = "",
+        sort: str = "id",
+        limit: int = 50,
+        labels: int = 40,
+        cursor: str | None = None,
     ) -> Overview:
-        """Return one page of streams at a glance; its `cursor` leads to the next."""
-        page = calls.OverviewPage(prefix, limit, labels, cursor)
+        """Return one page of streams at a glance; its `cursor` leads to the next.
+
+        contains: text anywhere in the id. sort: `id`, `changed_probability` (largest first) or
+        `change` (newest first).
+        """
+        page = calls.OverviewPage(prefix, limit, labels, cursor, contains, sort)
         return self.call(calls.overview(page))
 
     def delete_stream(self, stream: str) -> None:
@@ -227,6 +238,7 @@ class Client(Driver):
         states: Sequence[str] = (),
         model: str | None = None,
         prefix: str | None = None,
+        contains: str | None = None,
         min_size: float | None = None,
         min_probability: float | None = None,
         sort: str = "time",
@@ -236,8 +248,8 @@ class Client(Driver):
         """Iterate over the changes of all streams, `limit` in a request.
 
         since, until: an RFC 3339 time, an age such as "24h", or a datetime with a time zone. sort:
-        `time` (newest first), `size` or `probability`. explain: whether the service computes
-        `before`, `after` and `explanation`.
+        `time` (newest first), `size` or `probability`. contains: text anywhere in the id.
+        explain: whether the service computes `before`, `after` and `explanation`.
         """
         request = calls.ChangesRequest(
             since=since,
@@ -245,6 +257,7 @@ class Client(Driver):
             state=states,
             model=model,
             prefix=prefix,
+            contains=contains,
             min_size=min_size,
             min_probability=min_probability,
             sort=sort,

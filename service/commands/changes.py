@@ -60,6 +60,10 @@ def changes(
     prefix: Annotated[
         str | None, typer.Option(help="Only streams with this prefix.", show_default="all")
     ] = None,
+    contains: Annotated[
+        str | None,
+        typer.Option(help="Only streams with this text in their id.", show_default="all"),
+    ] = None,
     min_size: Annotated[
         float | None,
         typer.Option(min=0, help="Smallest size in standard deviations.", show_default="any"),
@@ -89,6 +93,7 @@ def changes(
             state=[each.value for each in state or []],
             model=model,
             prefix=prefix,
+            contains=contains,
             min_size=min_size,
             min_probability=min_probability,
             sort=sort.value,

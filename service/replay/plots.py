@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 from matplotlib.backends.backend_agg import FigureCanvasAgg
-from matplotlib.colors import LogNorm
+from matplotlib.colors import LinearSegmentedColormap, LogNorm
 from matplotlib.dates import AutoDateLocator, ConciseDateFormatter
 from matplotlib.figure import Figure
 from numpy.typing import NDArray
@@ -25,8 +25,21 @@ ALARM, STRANGE = Defaults().confirm_probability or 1.0, Defaults().anomaly_alarm
 MAX_DATA_PANELS = 6
 MAX_CELLS = (1600, 500)  # time x run length of the heat map; more is invisible
 FLOOR = 1e-4  # probabilities below it look like none
-INK, BAND, MEDIAN, CHANGE, QUIET = "#1f2933", "#9ec5e8", "#1f6fb2", "#c8102e", "#7b8794"
-ODD = "#7d3c98"
+# Those of the console (light), by their names in colours.css.
+COLOURS = {
+    "label": "#1f4e79",
+    "forecast": "#6b7f93",
+    "anomaly": "#b3261e",
+    "changed": "#8a3ffc",
+    "tried": "#00796b",
+    "state-confirmed": "#c2410c",
+    "quiet": "#55626f",
+    "line": "#dfe4ea",
+    "raised": "#f8fafc",
+}
+BAND, BAND_ALPHA = "#3e84c4", 0.18
+HEAT = ("#f1f5fa", "#b9d4ea", "#5fa3d1", "#1c6aa8", "#06284d")
+HEAT_MAP = LinearSegmentedColormap.from_list("moca", HEAT)
 Floats = NDArray[np.float64]
 
 
@@ -102,17 +115,30 @@ def _draw_data(panel: Axes, replayed: Replayed, x: Floats, dimension: int) -> No
     classes = bool(np.isnan(predictive.low).all() and not np.isnan(predictive.middle).all())
     if not classes:
         panel.fill_between(
-            x, predictive.low, predictive.high, color=BAND, alpha=0.55, lw=0, label="90 % band"
+            x,
+            predictive.low,
+            predictive.high,
+            color=BAND,
+            alpha=BAND_ALPHA,
+            lw=0,
+            label="90 % band",
         )
     panel.plot(
-        x, predictive.middle, color=MEDIAN, lw=1.4, label="P(y = 1)" if classes else "median"
+        x,
+        predictive.middle,
+        color=COLOURS["forecast"],
+        lw=1.4,
+        ls=":",
+        label="P(y = 1)" if classes else "median",
     )
     size = float(np.clip(2500 / max(rows, 1), 2, 18))
-    panel.scatter(x, labels, s=size, color=INK, lw=0, zorder=3, label="observed")
+    panel.scatter(x, labels, s=size, color=COLOURS["label"], lw=0, zorder=3, label="observed")
     strange = anomalies(replayed)
     if strange:
         at, y = x[strange], labels[strange]
-        panel.scatter(at, y, s=60, marker="D", fc="none", ec=ODD, zorder=4, label="anomaly")
+        panel.scatter(
+            at, y, s=60, marker="D", fc="none", ec=COLOURS["anomaly"], zorder=4, label="anomaly"
+        )
     panel.set_ylabel(replayed.series.y_names[dimension])
     _limit(panel, labels, predictive)
     _mark_regimes(panel, replayed, x)
@@ -141,7 +167,7 @@ def _mark_regimes(panel: Axes, replayed: Replayed, x: Floats) -> None:
             edges(x)[rows],
             [0.0] * len(rows),
             "^",
-            color=INK,
+            color=COLOURS["label"],
             ms=6,
             clip_on=False,
             transform=panel.get_xaxis_transform(),
@@ -202,7 +228,7 @@ def _draw_belief(figure: Figure, panel: Axes, replayed: Replayed, x: Floats) -> 
             np.arange(grid.shape[0] + 1) * per_length - 0.5,
             np.ma.masked_less(grid, FLOOR),
             norm=LogNorm(FLOOR, 1.0),
-            cmap="magma_r",
+            cmap=HEAT_MAP,
             rasterized=True,
         )
         bar = figure.colorbar(mesh, ax=panel, pad=0.01, aspect=14)
@@ -210,7 +236,7 @@ def _draw_belief(figure: Figure, panel: Axes, replayed: Replayed, x: Floats) -> 
         bar.ax.tick_params(labelsize=7)
         bar.outline.set_visible(False)
     lengths = [np.nan if a.run_length is None else a.run_length.map for a in replayed.answers]
-    panel.plot(x, lengths, color="#0b7a75", lw=0.9, ds="steps-mid", label="most probable")
+    panel.plot(x, lengths, color=COLOURS["tried"], lw=0.9, ds="steps-mid", label="most probable")
     panel.set_ylabel("run length")
     if np.isfinite(lengths).any():
         panel.legend(loc="upper left", frameon=False, fontsize=8, borderaxespad=0.2)
@@ -224,9 +250,9 @@ def draw_alarm(panel: Axes, replayed: Replayed, x: Floats) -> None:
             for a in replayed.answers
         ]
     )
-    panel.fill_between(x, 0, values, color=CHANGE, alpha=0.25, lw=0, step="mid")
-    panel.step(x, values, where="mid", color=CHANGE, lw=1.1)
-    panel.axhline(ALARM, color=QUIET, lw=0.9, ls=(0, (4, 3)))
+    panel.fill_between(x, 0, values, color=COLOURS["changed"], alpha=0.14, lw=0, step="mid")
+    panel.step(x, values, where="mid", color=COLOURS["changed"], lw=1.1)
+    panel.axhline(ALARM, color=COLOURS["quiet"], lw=0.9, ls=(0, (4, 3)))
     panel.set_ylim(0, 1.05)
     panel.set_yticks([0, 0.5, ALARM])
     panel.set_ylabel("P(changed)")
@@ -241,7 +267,14 @@ def _mark_changes(panels: Sequence[Axes], replayed: Replayed, x: Floats) -> None
     borders = edges(x)
     for panel in panels:
         for row in rows:
-            panel.axvline(borders[row], color=CHANGE, lw=1.1, ls=(0, (5, 2)), alpha=0.9, zorder=4)
+            panel.axvline(
+                borders[row],
+                color=COLOURS["state-confirmed"],
+                lw=1.1,
+                ls=(0, (5, 2)),
+                alpha=0.9,
+                zorder=4,
+            )
     texts = [replayed.when(replayed.first_seq + row) for row in rows]
     width = float(borders[-1] - borders[0])
     across = (borders[rows] - borders[0]) / width
@@ -266,7 +299,7 @@ def _label_change(panel: Axes, place: float, text: str, upright: bool, left: boo
         va="top",
         ha="right" if left else "left",
         rotation=90 if upright else 0,
-        color=CHANGE,
+        color=COLOURS["state-confirmed"],
         fontsize=7.5 if upright else 9,
         fontweight="bold",
         bbox={"facecolor": "white", "alpha": 0.75, "edgecolor": "none", "pad": 0.5},
@@ -282,14 +315,14 @@ def _shade_warm_up(panels: Sequence[Axes], replayed: Replayed, x: Floats) -> Non
         return
     borders = edges(x)
     for panel in panels:
-        panel.axvspan(borders[0], borders[rows], color="#f1f3f5", lw=0, zorder=0)
+        panel.axvspan(borders[0], borders[rows], color=COLOURS["raised"], lw=0, zorder=0)
     if borders[rows] - borders[0] > 0.07 * (borders[-1] - borders[0]):
         note = panels[-2].annotate(  # where there is no belief to write over
             "warm-up",
             ((borders[0] + borders[rows]) / 2, 0.45),
             xycoords=("data", "axes fraction"),
             ha="center",
-            color=QUIET,
+            color=COLOURS["quiet"],
             fontsize=8,
         )
         note.set_in_layout(False)
@@ -302,7 +335,7 @@ def _finish(panels: Sequence[Axes], replayed: Replayed, x: Floats) -> None:
         panel.margins(x=0)
         panel.spines[["top", "right"]].set_visible(False)
         panel.tick_params(labelsize=8)
-        panel.grid(axis="y", color="#e4e7eb", lw=0.6)
+        panel.grid(axis="y", color=COLOURS["line"], lw=0.6)
         panel.set_axisbelow(True)
     panels[0].set_title(f"{replayed.stream}   ·   {replayed.model}", loc="left", fontsize=11)
     hidden = len(replayed.series.y_names) - MAX_DATA_PANELS

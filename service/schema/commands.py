@@ -181,8 +181,17 @@ class OverviewQuery(Form):
     prefix: Annotated[str, Field(max_length=200)] = Field(
         "", description="only ids with this prefix"
     )
-    cursor: Annotated[str, Field(max_length=200)] | None = Field(
-        None, description="`cursor` of the previous page"
+    contains: Annotated[str, Field(max_length=200)] = Field(
+        "", description="only ids with this text anywhere in them"
+    )
+    sort: Literal["id", "changed_probability", "change"] = Field(
+        "id",
+        description="what comes first: ids in order, the largest `changed_probability` (up to 3 s "
+        "old), the newest confirmed change that the event feed retains. With `contains` or a "
+        "`sort` other than `id`: of at most 50,000 streams with the `prefix`",
+    )
+    cursor: Annotated[str, Field(max_length=1000)] | None = Field(
+        None, description="`cursor` of the previous page, with the same `sort`"
     )
     limit: Annotated[int, Field(ge=1, le=100)] = Field(50, description="streams per page")
     labels: Annotated[int, Field(ge=0, le=64)] = Field(

@@ -177,6 +177,9 @@ class ChangesQuery(Form):
     prefix: Annotated[
         list[Annotated[str, Field(min_length=1, max_length=200)]], Field(max_length=100)
     ] = Field([], description="prefix of stream ids")
+    contains: Annotated[str, Field(max_length=200)] = Field(
+        "", description="only ids with this text anywhere in them"
+    )
     min_size: Annotated[float, Field(ge=0, allow_inf_nan=False)] | None = Field(
         None, description="smallest size, up or down, in standard deviations"
     )
@@ -189,6 +192,9 @@ class ChangesQuery(Form):
     limit: Annotated[int, Field(ge=1, le=500)] = Field(100, description="changes per page")
     cursor: Annotated[str, Field(max_length=1000)] | None = Field(
         None, description="`cursor` of the previous page, with the same `sort`"
+    )
+    bins: Annotated[int, Field(ge=0, le=200)] = Field(
+        0, description="equal intervals of `timeline`, which counts changes over time; 0: none"
     )
     explain: bool = Field(True, description="whether to compute `before`, `after`, `explanation`")
     format: Literal["json", "csv"] = Field(

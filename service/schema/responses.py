@@ -287,10 +287,10 @@ class Glance(Response):
 
 
 class Overview(Response):
-    """A page of streams with an overview of each, by id."""
+    """A page of streams with an overview of each."""
 
     streams: list[Glance]
-    total: Annotated[int, doc("number of streams with this `prefix`")] = sent(0)
+    total: Annotated[int, doc("number of streams that fit the query, on all pages")] = sent(0)
     cursor: NextPage = sent(None)
     unreadable: Annotated[list[str], doc("streams of the page that are damaged in the store")] = (
         sent([])
@@ -475,11 +475,23 @@ class StreamChange(Response, kw_only=True):
     ] = sent(None)
 
 
+class Timeline(Response):
+    """Changes counted over time, in intervals of equal length."""
+
+    since: Annotated[str, doc("beginning of the first interval")]
+    until: Annotated[str, doc("end of the last interval")]
+    confirmed: Annotated[list[int], doc("confirmed changes of each interval")]
+    other: Annotated[list[int], doc("suspected and withdrawn changes of each interval")]
+
+
 class ChangesPage(Response):
     """A page of changes of all streams."""
 
     changes: list[StreamChange]
     total: Annotated[int, doc("changes that fit the query, on all pages")] = sent(0)
+    timeline: Annotated[
+        Timeline | None, doc("with `bins`: changes of all pages; null: there are none")
+    ] = None
     cursor: NextPage = sent(None)
     unreadable: Annotated[
         list[str], doc("streams of the page whose state or history is damaged in the store")

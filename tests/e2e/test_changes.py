@@ -161,6 +161,7 @@ def test_filters_orders_and_pages(emptied, prefix):
             ("model", "gaussian"): lambda row: True,
             ("model", "poisson"): lambda row: False,
             ("prefix", f"{prefix}3"): lambda row: row["stream"] == f"{prefix}3",
+            ("contains", f"{prefix}3"[1:]): lambda row: row["stream"] == f"{prefix}3",
         }
         for (name, value), fits in filters.items():
             page = changes(client, **({"prefix": prefix} | {name: value}))

@@ -71,3 +71,55 @@ def test_pages_and_the_client(url):
             if (cursor := page.cursor) is None:
                 break
     assert seen == [f"b-{i:02d}" for i in range(30)]
+
+
+def listed(client, **query):
+    """Ids of all pages of the overview."""
+    seen, cursor = [], None
+    while True:
+        page = client.overview(limit=4, labels=1, cursor=cursor, **query)
+        seen += [each.stream for each in page.streams]
+        assert len(page.streams) == 4 or page.cursor is None
+        if (cursor := page.cursor) is None:
+            assert page.total == len(seen)
+            return seen
+
+
+def test_search_anywhere_and_orders(url):
+    names = [f"{site}-pump-{i}" for site in ("north", "south") for i in range(5)]
+    changed = names[1::3]
+    with httpx.Client(base_url=url, timeout=60) as http:
+        for i, name in enumerate(names):
+            post(http, name, labels(40, i))
+        for i, name in enumerate(changed):  # in this order
+            post(http, name, [30.0 + (k % 3) / 5 for k in range(30)])
+            post(http, name, [20.0 + (i * k % 5) / 5 for k in range(3)])
+        http.put("/v1/streams/empty", json={}).raise_for_status()
+        by_name = {each["stream"]: each for each in http.get("/v1/overview").json()["streams"]}
+        refused = [
+            http.get("/v1/overview?sort=size").json()["errors"][0],
+            http.get("/v1/overview?sort=change&cursor=abc").json()["errors"][0],
+        ]
+        assert [each["loc"] for each in refused] == ["query.sort", "query.cursor"]
+        cursor = http.get("/v1/overview?sort=change&limit=1").json()["cursor"]
+        wrong = http.get("/v1/overview", params={"sort": "changed_probability", "cursor": cursor})
+        assert "got one of sort=change" in wrong.json()["errors"][0]["detail"]
+        newest = [
+            row["stream"] for row in http.get("/v1/changes?state=confirmed").json()["changes"]
+        ]
+    with Client(url) as client:
+        assert listed(client, contains="pump-3") == ["north-pump-3", "south-pump-3"]
+        assert listed(client, contains="th-p") == names
+        assert listed(client, prefix="south", contains="p-1") == ["south-pump-1"]
+        assert listed(client, contains="PUMP") == []
+        sure = listed(client, sort="changed_probability")
+        values = [by_name[name]["changed_probability"] or -1 for name in sure]
+        assert values == sorted(values, reverse=True)
+        assert sorted(sure) == sorted(by_name)
+        assert sure[-1] == "empty"
+        recent = listed(client, sort="change")
+        order = [name for name in dict.fromkeys(newest) if name in by_name]
+        assert recent == order + sorted(by_name.keys() - set(order))
+        assert listed(client, sort="change", contains="south") == [
+            name for name in recent if "south" in name
+        ]

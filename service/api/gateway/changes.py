@@ -29,6 +29,7 @@ from service.schema.responses import (
     Numbers,
     RegimeStatistics,
     StreamChange,
+    Timeline,
 )
 from service.store import regimes
 from service.store.api_reads import AsyncStore
@@ -73,16 +74,25 @@ class Changes:
         self._reading = asyncio.Lock()
         self._explained: dict[tuple[str, int, int], tuple[Seen, Sides]] = {}
 
+    async def latest(self) -> dict[str, float]:
+        """Return when each stream last changed, in seconds since 1970, as far as that is retained.
+
+        By name: of a stream that is deleted until one of its name changes.
+        """
+        await self._read_on()
+        return await self._apart(_latest, list(self._index.changes()))
+
     async def page(self, query: ChangesQuery, now_s: float) -> ChangesPage:
         """Return the page of a query; raises InvalidField for a cursor that is none."""
         after = _cursor(query)
         await self._read_on()
         every = list(self._index.changes())  # the index goes on meanwhile
-        page, total, last = await self._apart(_ranked, every, query, now_s, after)
+        page, total, last, timeline = await self._apart(_ranked, every, query, now_s, after)
         placed = [self._index.between(found, NEAR) for found in page]
         rows, unreadable = await self._described(placed, query.explain)
         cursor = None if last is None else _text(query.sort, last)
-        return ChangesPage(rows, total, cursor, without(unreadable, "changes"))
+        left_out = without(unreadable, "changes")
+        return ChangesPage(rows, total, timeline, cursor, left_out)
 
     async def _apart(self, work: Callable[..., T], *args: Any) -> T:
         return await asyncio.get_running_loop().run_in_executor(self._thread, work, *args)
@@ -201,14 +211,43 @@ class Changes:
 
 def _ranked(
     changes: Sequence[FoundChange], query: ChangesQuery, now_s: float, after: Rank | None
-) -> tuple[list[FoundChange], int, Rank | None]:
-    """Return a page, how many changes fit, and the last place if there are more pages."""
+) -> tuple[list[FoundChange], int, Rank | None, Timeline | None]:
+    """Return a page, how many changes fit, the last place if there are more pages, and a count."""
     fits, place = _filter(query, now_s), _RANKS[query.sort]
     fitting = [(place(each), each) for each in changes if fits(each)]
     rest = fitting if after is None else [each for each in fitting if each[0] > after]
     page = heapq.nsmallest(query.limit, rest, key=_first)
     last = page[-1][0] if len(rest) > len(page) else None
-    return [found for _, found in page], len(fitting), last
+    timeline = _timeline([found for _, found in fitting], query, now_s)
+    return [found for _, found in page], len(fitting), last, timeline
+
+
+def _timeline(fitting: Sequence[FoundChange], query: ChangesQuery, now_s: float) -> Timeline | None:
+    """Count changes in time, from `since` or the oldest on, to `until`, now or the newest."""
+    if not query.bins or not fitting:
+        return None
+    times = np.array([found.seconds for found in fitting])
+    confirmed = np.array([found.event.state == "confirmed" for found in fitting])
+    since, until = seconds_of(query.since, now_s), seconds_of(query.until, now_s)
+    first = float(times.min()) if since is None else since
+    last = until if until is not None else max(float(times.max()), now_s if since else first)
+    last = max(last, first + 1e-3 * query.bins)
+    counts = [
+        np.histogram(times[which], query.bins, (first, last))[0].tolist()
+        for which in (confirmed, ~confirmed)
+    ]
+    return Timeline(
+        rendering.instant(round(1e3 * first)), rendering.instant(round(1e3 * last)), *counts
+    )
+
+
+def _latest(changes: Sequence[FoundChange]) -> dict[str, float]:
+    """Return the time of each stream's last change that was not withdrawn."""
+    times: dict[str, float] = {}
+    for found in changes:
+        if found.event.state == "confirmed":
+            times[found.stream] = max(found.seconds, times.get(found.stream, found.seconds))
+    return times
 
 
 def _filter(query: ChangesQuery, now_s: float) -> Callable[[FoundChange], bool]:
@@ -225,6 +264,7 @@ def _filter(query: ChangesQuery, now_s: float) -> Callable[[FoundChange], bool]:
             and (until is None or found.seconds < until)
             and (least is None or magnitude(found) >= least)
             and (sure is None or found.event.probability >= sure)
+            and query.contains in found.stream
             and lets(found.raised)  # last: it takes longest
         )
 

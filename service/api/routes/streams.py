@@ -132,10 +132,13 @@ async def overview(request: Request) -> Response:
     context = context_of(request)
     form = read_query(request, OverviewQuery)
     store = context.store
-    names, cursor = await from_store(store.names(form.prefix, form.cursor, form.limit))
+    if form.contains or form.sort != "id":
+        names, total, cursor = await context.ranking.page(form)
+    else:
+        names, cursor = await from_store(store.names(form.prefix, form.cursor, form.limit))
+        total = await from_store(store.count(form.prefix))
     pairs = [(context.gateway.partition(name), name) for name in names]
     rows, unreadable = await from_store(store.overview(pairs, form.labels))
-    total = await from_store(store.count(form.prefix))
     streams = [rendering.glance(row.stream, row.head, row.labels) for row in rows]
     answer = Overview(streams, total, cursor, without(unreadable, "overview"))
     return json_response(_encode(answer))

@@ -2,14 +2,17 @@
 
 import { pathOf, send } from "./api.js";
 import { announce, fill, h } from "./dom.js";
-import { brief, count, direction, percent, sentence, standing } from "./format.js";
+import { brief, count, direction, percent, plural, sentence, standing } from "./format.js";
 import { problem } from "./problems.js";
-import { badge } from "./row.js";
+import { START, badge } from "./row.js";
 
-const HEADS = ["State", "Began at", "Suspected", "Confirmed", "Size", "Probability", "Feedback"];
+const HEADS = ["State", "Began at", "Suspected", "Confirmed", "Size", START.head, "Feedback"];
 const SHOWN = 100;
 const SHOWN_STARTS = 20;
 const KINDS = { all: "changes and anomalies", change: "changes", anomaly: "anomalies" };
+
+/** Whether an event is folded away: what somebody gave feedback on stays. @param {any} event */
+const folds = (event) => event.state === "withdrawn" && event.verdict === null;
 
 export class EventList {
   /**
@@ -20,6 +23,7 @@ export class EventList {
     this.stream = stream;
     this.does = does;
     this.shown = "";
+    this.unfolded = false;
     this.trouble = h("div", {});
     this.body = h("tbody", { role: "rowgroup" });
     this.none = h("p", { class: "empty" }, "None yet.");
@@ -46,7 +50,7 @@ export class EventList {
       h("div", { class: "toolbar" }, h("label", { for: "kind" }, "List"), this.kind),
       h(
         "div",
-        { class: "scroll", role: "region", "aria-label": "List of events", tabindex: "0" },
+        { class: "scroll of-events", role: "region", "aria-label": "List of events", tabindex: "0" },
         h(
           "table",
           { class: "events", role: "table" },
@@ -57,7 +61,13 @@ export class EventList {
             h(
               "tr",
               { role: "row" },
-              HEADS.map((head) => h("th", { scope: "col", role: "columnheader" }, head)),
+              HEADS.map((head) =>
+                h(
+                  "th",
+                  { scope: "col", role: "columnheader", title: head === START.head ? START.about : null },
+                  head,
+                ),
+              ),
             ),
           ),
           this.body,
@@ -104,17 +114,36 @@ export class EventList {
     this.cut.hidden = events.length <= SHOWN;
     const first = observations[0]?.seq ?? 0;
     const timeAt = (/** @type {number} */ at) => brief(observations[at - first]?.time);
+    const newest = events.reverse();
+    const rows = (/** @type {any[]} */ some) =>
+      some.slice(0, SHOWN).map((event) => this.row(event, timeAt));
+    const withdrawn = newest.filter(folds);
     fill(
       this.body,
-      events
-        .reverse()
-        .slice(0, SHOWN)
-        .map((event) => this.row(event, timeAt)),
+      rows(newest.filter((event) => !folds(event))),
+      withdrawn.length ? this.fold(withdrawn.length) : null,
+      this.unfolded ? rows(withdrawn) : null,
     );
     if (focused)
       /** @type {HTMLElement|null} */ (
         this.body.querySelector(`[data-focus="${focused}"]`)
       )?.focus();
+  }
+
+  /** The line that withdrawn changes are behind. @param {number} n */
+  fold(n) {
+    const flip = () => {
+      this.unfolded = !this.unfolded;
+      this.shown = "";
+      this.redraw();
+    };
+    const text = `${this.unfolded ? "Hide" : "Show"} ${plural(n, "withdrawn change")}`;
+    const button = h(
+      "button",
+      { type: "button", class: "link", "data-focus": "fold", "aria-expanded": String(this.unfolded), click: flip },
+      text,
+    );
+    return h("tr", { role: "row", class: "fold" }, h("td", { role: "cell", colspan: HEADS.length }, button));
   }
 
   /** @param {any[]} segmentation @param {any} hindsight */
@@ -163,7 +192,12 @@ export class EventList {
       h("td", { role: "cell", "data-label": HEADS[2] }, at(strange ? null : event.suspected_at)),
       h("td", { role: "cell", "data-label": HEADS[3] }, at(strange ? null : event.confirmed_at)),
       h("td", { role: "cell", "data-label": HEADS[4] }, direction(event) || "–"),
-      h("td", { role: "cell", "data-label": HEADS[5] }, percent(event.probability)),
+      h(
+        "td",
+        { role: "cell", "data-label": strange ? "Anomaly" : HEADS[5] },
+        percent(event.probability),
+        strange ? h("span", { class: "note block" }, "anomaly") : null,
+      ),
       h("td", { role: "cell", "data-label": HEADS[6] }, strange ? "–" : this.verdict(event)),
     );
   }

@@ -5,11 +5,31 @@ const WAYS = { up: "▲ up", down: "▼ down" };
 export const STATES = { suspected: "suspected", confirmed: "confirmed", withdrawn: "withdrawn" };
 const SIGNS = { suspected: "?", confirmed: "✓", withdrawn: "✕", anomaly: "◇" };
 
+const DIGITS = 4;
+const ALIKE = 9; // digits of values that are all the same: others elsewhere may be near
+const MOST = 15; // digits of a float64
+
+/**
+ * Significant digits that tell values apart, three of their range: 1,000,000.1 from 1,000,000.3.
+ * @param {(number|null|undefined)[]} values
+ */
+export function digitsOf(values) {
+  const known = /** @type {number[]} */ (values.filter((each) => Number.isFinite(each)));
+  const low = known.reduce((a, b) => Math.min(a, b), Infinity);
+  const high = known.reduce((a, b) => Math.max(a, b), -Infinity);
+  if (!(high > low)) return known.length ? ALIKE : DIGITS;
+  const ratio = Math.max(Math.abs(low), Math.abs(high)) / (high - low);
+  return Math.min(MOST, Math.max(DIGITS, Math.ceil(Math.log10(ratio)) + 3));
+}
+
 /** @param {number|null|undefined} value @param {number} [digits] significant ones */
-export function number(value, digits = 4) {
+export function number(value, digits = DIGITS) {
   if (value === null || value === undefined || !Number.isFinite(value)) return "–";
   const size = Math.abs(value);
-  if (size !== 0 && (size >= 1e7 || size < 1e-4)) return value.toExponential(2).replace("-", "−");
+  if (size !== 0 && (size >= 10 ** Math.max(7, digits) || size < 1e-4)) {
+    const text = value.toExponential(Math.max(2, digits - DIGITS));
+    return text.replace(/\.?0+e/, "e").replaceAll("-", "−");
+  }
   return value.toLocaleString("en", { maximumSignificantDigits: digits }).replace("-", "−");
 }
 

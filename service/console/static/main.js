@@ -3,6 +3,7 @@
 import { forgetKey, hasKey, reconsider } from "./api.js";
 import { byId, fill } from "./dom.js";
 import { Feed } from "./events.js";
+import { showChanges } from "./changes.js";
 import { showModel, showModels } from "./models.js";
 import { problem } from "./problems.js";
 import { showStream } from "./stream.js";
@@ -51,6 +52,7 @@ function open() {
   if (page === "streams" && name) return showStream(main, name, query, feed);
   if (page === "models" && name) return showModel(main, name, feed);
   if (page === "models") return showModels(main, feed);
+  if (page === "changes") return showChanges(main, query, feed);
   return showStreams(main, query, feed);
 }
 

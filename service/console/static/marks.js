@@ -1,10 +1,11 @@
 // What is marked in the chart of a stream: changes, titles, times.
 
-import { brief, sign } from "./format.js";
+import { brief, percent, sign } from "./format.js";
 import { colour } from "./theme.js";
 
-const TICKS = 8;
-const ROOM = 8; // an eighth of what is shown holds "✓ #16 confirmed"
+const TICK = 105; // pixels that a date and a time want
+const LONG_TITLE = 500; // pixels that it takes
+const MARK = 120; // pixels of "✓ #16 confirmed"
 const DASHES = { confirmed: "solid", suspected: "dash", withdrawn: "dot" };
 
 /** @param {import("./series.js").Shown} shown @param {number[]} seqs */
@@ -28,6 +29,7 @@ export function lines(shown, seqs) {
   });
   const tried = shown.tried?.answer.events ?? [];
   return [
+    ...(shown.threshold === null ? [] : [alarm(shown.threshold)]),
     ...within(shown.events, seqs).map((each) => line(each, `state-${each.state}`, 0)),
     ...within(tried, seqs)
       .filter((each) => each.state !== "withdrawn")
@@ -38,20 +40,37 @@ export function lines(shown, seqs) {
   ];
 }
 
+/** The probability that confirms a change. @param {number} threshold */
+const alarm = (threshold) => ({
+  type: "line",
+  xref: "paper",
+  x0: 0,
+  x1: 1,
+  yref: "y2",
+  y0: threshold,
+  y1: threshold,
+  line: { color: colour("quiet"), width: 1, dash: "dash" },
+});
+
 /** @param {any[]} events @param {number[]} seqs */
 const within = (events, seqs) =>
   events.filter((each) => each.start > seqs[0] && each.start <= seqs[seqs.length - 1]);
 
 /** Whether another change follows too soon for the whole text beside the line.
- * @param {any} event @param {any[]} all @param {number[]} seqs */
-const crowded = (event, all, seqs) =>
-  all.some((each) => each.start > event.start && each.start < event.start + seqs.length / ROOM);
+ * @param {any} event @param {any[]} all @param {number} room observations that it takes */
+const crowded = (event, all, room) =>
+  all.some((each) => each.start > event.start && each.start < event.start + room);
 
-/** @param {import("./series.js").Shown} shown @param {number[]} seqs @param {number[][]} panels */
-export function notes(shown, seqs, panels) {
+/**
+ * @param {import("./series.js").Shown} shown @param {number[]} seqs @param {number[][]} panels
+ * @param {number} width of the chart, in pixels
+ */
+export function notes(shown, seqs, panels, width) {
+  const room = (seqs.length * MARK) / Math.max(width, MARK);
   const titles = [
     "",
-    "Probability that the regime has changed",
+    (width < LONG_TITLE ? "P(changed)" : "Probability that the regime has changed") +
+      (shown.threshold === null ? "" : ` · confirmed at ${percent(shown.threshold)}, dashed`),
     "Run-length belief",
     "Run-length belief, what if",
   ];
@@ -71,7 +90,7 @@ export function notes(shown, seqs, panels) {
   const marks = within(shown.events, seqs)
     .filter((each) => each.state !== "withdrawn")
     .map((each, i, all) => ({
-      text: `${sign(each.state)} #${each.id}${crowded(each, all, seqs) ? "" : ` ${each.state}`}`,
+      text: `${sign(each.state)} #${each.id}${crowded(each, all, room) ? "" : ` ${each.state}`}`,
       x: each.start - 0.5,
       xanchor: "left",
       xshift: 3,
@@ -103,20 +122,21 @@ export function notes(shown, seqs, panels) {
 
 /**
  * Times in place of positions where there are any.
- * @param {any[]} seen @param {[number, number]|null} range @param {boolean} narrow
+ * @param {any[]} seen @param {[number, number]|null} range @param {number} width in pixels
  */
-export function ticks(seen, range, narrow) {
+export function ticks(seen, range, width) {
   if (seen.length < 2 || !seen.every((each) => each.time))
     return { title: { text: "observation" }, tickmode: "auto" };
   const first = seen[0].seq,
     last = seen[seen.length - 1].seq;
   const from = Math.max(first, Math.ceil(range?.[0] ?? first)),
     to = Math.min(last, Math.floor(range?.[1] ?? last));
-  const step = Math.max(1, Math.round((to - from) / (narrow ? TICKS / 2 : TICKS)));
+  const step = Math.max(1, Math.round(((to - from) * TICK) / Math.max(width, 3 * TICK)));
   const at = [];
   for (let seq = from; seq <= to; seq += step) at.push(seq);
   return {
     tickmode: "array",
+    tickangle: 0,
     tickvals: at,
     ticktext: at.map((seq) => short(brief(seen[seq - first]?.time))),
   };

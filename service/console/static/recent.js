@@ -2,7 +2,7 @@
 
 import { announce, fill, h } from "./dom.js";
 import { brief, count, direction, sentence, standing } from "./format.js";
-import { badge, linkTo } from "./row.js";
+import { badge, linkTo, streamLink } from "./row.js";
 
 const SHOWN = 12;
 const EVERY_MS = 250; // a thousand changes a second are drawn as seldom as four
@@ -10,7 +10,7 @@ const EVERY_MS = 250; // a thousand changes a second are drawn as seldom as four
 export class Recent {
   constructor() {
     this.list = h("ol", { class: "recent" });
-    const now = new Date().toLocaleTimeString();
+    const now = brief(new Date().toISOString());
     this.none = h("p", { class: "note" }, `None since this page was opened at ${now}.`);
     this.element = h(
       "aside",
@@ -51,6 +51,6 @@ export class Recent {
 function item({ stream, event, time, at }) {
   const where = ` at ${count(event.start)} ${direction(event)} · ${brief(time ?? at)}`;
   const known = `${stream} ${event.id} ${standing(event)} ${event.start}`;
-  const link = h("a", { href: linkTo(stream), "data-recent": known }, stream);
+  const link = streamLink(stream, linkTo(stream), { "data-recent": known });
   return h("li", {}, badge(standing(event)), " ", link, h("span", { class: "note" }, where));
 }

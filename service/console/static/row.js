@@ -1,7 +1,7 @@
 // One row of the list of streams, and the parts that other pages share.
 
 import { fill, h } from "./dom.js";
-import { ago, brief, count, direction, number, percent, sign } from "./format.js";
+import { ago, brief, count, digitsOf, direction, number, percent, sign } from "./format.js";
 import { sparkline } from "./sparkline.js";
 
 export const HEADS = [
@@ -17,6 +17,35 @@ export const HEADS = [
 
 /** @param {string} stream */
 export const linkTo = (stream) => `#/streams/${encodeURIComponent(stream)}`;
+
+// The number of an event that is not how sure the change is; see docs/events.md.
+export const START = {
+  head: "P(start here)",
+  about:
+    "Probability that a regime starts at exactly this observation. Where neighbours compete it is small, even for a change that is certain.",
+};
+const LONGEST = 36; // characters of an id that are shown
+
+/** An id, cut in the middle where it is long: beginnings and ends tell ids apart. @param {string} id */
+function short(id) {
+  const half = (LONGEST - 1) / 2;
+  const letters = [...id];
+  return letters.length <= LONGEST
+    ? id
+    : `${letters.slice(0, Math.ceil(half)).join("")}…${letters.slice(-Math.floor(half)).join("")}`;
+}
+
+/**
+ * An id that leads to its stream. @param {string} stream @param {string|null} [href] null: nowhere
+ * @param {Record<string, string>} [more]
+ */
+export function streamLink(stream, href = linkTo(stream), more = {}) {
+  const text = short(stream);
+  const whole = text === stream ? {} : { title: stream, "aria-label": stream };
+  return href === null
+    ? h("span", { title: stream, class: "id" }, text)
+    : h("a", { href, class: "id", ...whole, ...more }, text);
+}
 
 /** @param {string} state */
 export function badge(state) {
@@ -36,7 +65,7 @@ export class Row {
     const name = h(
       "th",
       { scope: "row", role: "rowheader" },
-      h("a", { href: linkTo(stream) }, stream),
+      streamLink(stream),
     );
     // Roles are said: laid out as cards, elements of tables would lose theirs.
     this.element = h("tr", { role: "row" }, name, this.cells);
@@ -55,7 +84,7 @@ export class Row {
     if (known === this.shown) return this;
     this.shown = known;
     const contents = [
-      number(labels[labels.length - 1]),
+      number(labels[labels.length - 1], digitsOf(labels)),
       regime(found),
       probability(found.changed_probability),
       change(found),
@@ -96,7 +125,10 @@ function change(found) {
   const last = found.last_event;
   if (!last) return h("span", { class: "note" }, "none");
   const when = last.time ? `confirmed ${brief(last.time)}` : "";
-  return [`at ${count(last.start)} ${direction(last)}`, h("span", { class: "note block" }, when)];
+  return [
+    h("span", { class: "line" }, `at ${count(last.start)} ${direction(last)}`),
+    h("span", { class: "note line" }, when),
+  ];
 }
 
 /** @param {any} found */

@@ -1,7 +1,7 @@
 // The chart of one stream: labels with their forecast, probability of a change, run-length belief.
 
 import { layout } from "./chart.js";
-import { count, direction, moment, number, percent, plural } from "./format.js";
+import { count, digitsOf, direction, moment, number, percent, plural } from "./format.js";
 import { depth, heat } from "./heat.js";
 import { lines, notes, ticks } from "./marks.js";
 import { colour } from "./theme.js";
@@ -15,7 +15,7 @@ const EXTREME = 0.03; // share of forecasts at each end that may be out of sight
 const NARROW = 560; // pixels
 
 /** What the chart is drawn from. @typedef {{
- *   observations: any[], events: any[], alarms: any[], alarm: number|null,
+ *   observations: any[], events: any[], alarms: any[], alarm: number|null, threshold: number|null,
  *   beliefs: Map<number, any>, output: number,
  *   tried: {answer: any, beliefs: Map<number, any>}|null, regimeStart: number|null}} Shown */
 
@@ -99,9 +99,16 @@ export function drawing(shown, range, width) {
       domain: [0, 1],
       anchor: panels.length > 3 ? "y4" : "y3",
       hoverformat: ",d",
-      ...ticks(shown.observations, range, narrow),
+      ...ticks(shown.observations, range, width),
     },
-    yaxis: { domain: panels[0], range: span(shown), autorange: false },
+    yaxis: {
+      domain: panels[0],
+      range: span(shown),
+      autorange: false,
+      exponentformat: "e",
+      minexponent: 8, // up to there every digit: 1,000,000.1 and 1,000,000.3 are two ticks
+      separatethousands: true,
+    },
     yaxis2: {
       domain: panels[1],
       range: [-0.03, 1.03],
@@ -111,7 +118,7 @@ export function drawing(shown, range, width) {
     },
     yaxis3: { domain: panels[2], ...depth(shown.beliefs, seqs) },
     shapes: lines(shown, seqs),
-    annotations: notes(shown, seqs, panels),
+    annotations: notes(shown, seqs, panels, width),
   });
   if (shown.tried) said.yaxis4 = { domain: panels[3], ...depth(shown.tried.beliefs, seqs) };
   return { data, layout: layout(said), says: words(shown) };
@@ -121,6 +128,7 @@ export function drawing(shown, range, width) {
 function labels(shown, seqs) {
   const bands = shown.observations.map((each) => forecast(each, shown.output));
   const y = shown.observations.map((each) => one(each.y, shown.output));
+  const digits = Math.max(6, digitsOf(y));
   const strange = anomalies(shown);
   const times = shown.observations.map((each) => moment(each.time));
   const edge = { x: seqs, mode: "lines", line: { width: 0 }, hoverinfo: "skip", showlegend: false };
@@ -143,7 +151,7 @@ function labels(shown, seqs) {
       mode: "lines",
       name: expected,
       line: { color: colour("forecast"), width: 1.4, dash: "dot" },
-      hovertemplate: "%{y:.5~g}",
+      hovertemplate: `%{y:.${digits}~g}`,
     },
     {
       x: seqs,
@@ -153,7 +161,7 @@ function labels(shown, seqs) {
       name: "label",
       line: { color: colour("label"), width: many ? 0.8 : 1.3 },
       marker: { size: many ? 2.5 : 4.5, color: colour("label") },
-      hovertemplate: "%{y:.6~g}  %{customdata}",
+      hovertemplate: `%{y:.${digits}~g}  %{customdata}`,
     },
     {
       x: strange.map((each) => each.seq),
@@ -204,11 +212,12 @@ export function words(shown) {
   if (!seen.length) return "No observations to show.";
   const last = seen[seen.length - 1],
     [low, , high] = forecast(last, shown.output);
+  const digits = digitsOf(seen.map((each) => one(each.y, shown.output)));
   const changes = events.filter((each) => each.state === "confirmed");
   const parts = [
     `Observations ${count(seen[0].seq)} to ${count(last.seq)}.`,
-    `Last label ${number(one(last.y, shown.output))}` +
-      (low === null ? "." : `, forecast ${number(low)} to ${number(high)}.`),
+    `Last label ${number(one(last.y, shown.output), digits)}` +
+      (low === null ? "." : `, forecast ${number(low, digits)} to ${number(high, digits)}.`),
     `${plural(changes.length, "confirmed change")}` +
       (changes.length
         ? `, the last at ${count(changes[changes.length - 1].start)} ${direction(changes[changes.length - 1])}`.trim() +
@@ -216,6 +225,7 @@ export function words(shown) {
         : "."),
     `Probability that the regime has changed since: ${percent(last.changed_probability)}.`,
   ];
+  if (shown.threshold !== null) parts.push(`A change is confirmed at ${percent(shown.threshold)}.`);
   if (regimeStart !== null)
     parts.push(`The current regime most probably began at ${count(regimeStart)}.`);
   const strange = anomalies(shown).length;

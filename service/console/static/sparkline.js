@@ -1,7 +1,7 @@
 // Last labels as a small line; a missing label is a gap.
 
 import { svg } from "./dom.js";
-import { number, plural } from "./format.js";
+import { digitsOf, number, plural } from "./format.js";
 
 const WIDTH = 140,
   HEIGHT = 32,
@@ -75,8 +75,9 @@ export function sparkline(labels, inRegime) {
 /** @param {number[]} known @param {number} low @param {number} high */
 function said(known, low, high) {
   if (!known.length) return "no labels yet";
+  const digits = digitsOf(known);
   return (
-    `last ${plural(known.length, "label")}, from ${number(low)} to ${number(high)}, ` +
-    `now ${number(known[known.length - 1])}`
+    `last ${plural(known.length, "label")}, from ${number(low, digits)} to ` +
+    `${number(high, digits)}, now ${number(known[known.length - 1], digits)}`
   );
 }

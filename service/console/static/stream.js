@@ -15,7 +15,6 @@ import { WhatIf } from "./whatif.js";
 
 const CLOCK_MS = 1000; // how long ago something was is said anew
 const WINDOWS = [100, 200, 500, 1000, 2000];
-const RERUN_UNASKED = 600; // retained observations up to which the belief of before is computed at once
 
 /**
  * @param {HTMLElement} main @param {string} name @param {URLSearchParams} query
@@ -144,14 +143,7 @@ class StreamPage {
     this.body.hidden = false;
     this.whatIf.begin();
     this.chooseOutput(this.data.summary.y_dim ?? 1);
-    this.beliefsOfBefore();
-  }
-
-  /** Have them computed where that takes a moment, and offered where it takes longer. */
-  beliefsOfBefore() {
-    const retained = Math.min(this.data.summary.seq, this.data.summary.settings.history);
-    if (retained && retained <= RERUN_UNASKED) this.computeBeliefs();
-    else this.offerBeliefs(retained);
+    this.computeBeliefs();
   }
 
   /** @param {number} outputs */
@@ -171,21 +163,10 @@ class StreamPage {
     fill(this.outputs, h("label", { for: "output" }, "Label dimension "), choice);
   }
 
-  /** @param {number} retained */
-  offerBeliefs(retained) {
-    if (!retained) return;
-    fill(
-      this.note,
-      "Run-length belief is recorded only while this page is open. ",
-      h(
-        "button",
-        { type: "button", class: "quiet", click: () => this.computeBeliefs() },
-        `Compute earlier beliefs (reruns ${plural(retained, "observation")})`,
-      ),
-    );
-  }
-
+  /** Beliefs are not stored with the history: those of before this page are of a rerun. */
   async computeBeliefs() {
+    const { seq, settings } = this.data.summary;
+    if (!Math.min(seq, settings.history)) return;
     fill(this.note, "Computing earlier beliefs...");
     try {
       const answer = await send("POST", pathOf(this.name, "/what-if"), {
@@ -241,6 +222,7 @@ class StreamPage {
       events,
       alarms: anomalies,
       alarm: summary?.settings.anomaly_alarm ?? null,
+      threshold: summary?.sensitivity?.threshold ?? summary?.settings.confirm_probability ?? null,
       beliefs,
       output: this.output,
       tried: this.tried,
@@ -287,7 +269,7 @@ class StreamPage {
   async judged() {
     await this.data.corrected();
     this.draw();
-    this.beliefsOfBefore();
+    this.computeBeliefs();
   }
 
   /** @param {number} wanted */
@@ -297,7 +279,7 @@ class StreamPage {
       await this.data.resize(wanted);
       this.draw();
       this.chart.reset();
-      this.beliefsOfBefore();
+      this.computeBeliefs();
     } catch (error) {
       fill(
         this.trouble,

@@ -1,8 +1,11 @@
 // The list of streams: one page of it is read and kept up to date.
 
 import { get } from "./api.js";
+import { choice, finds, idFilter, idSearch, inWords } from "./controls.js";
 import { fill, h } from "./dom.js";
-import { count, plural } from "./format.js";
+import { csvDrop } from "./drop.js";
+import { plural } from "./format.js";
+import { Pager } from "./pager.js";
 import { poll, problem } from "./problems.js";
 import { Recent } from "./recent.js";
 import { HEADS, Row } from "./row.js";
@@ -10,6 +13,7 @@ import { HEADS, Row } from "./row.js";
 const PAGE = 25;
 const EVERY_MS = 4000;
 const TYPING_MS = 250;
+const SORTS = { id: "by id", changed_probability: "highest P(changed)", change: "newest change" };
 const SOON_MS = 700; // an event is followed by a look at the page, many by one
 
 /**
@@ -17,34 +21,23 @@ const SOON_MS = 700; // an event is followed by a look at the page, many by one
  * @returns {import("./main.js").View}
  */
 export function showStreams(main, query, feed) {
-  let prefix = query.get("prefix") ?? "";
-  let cursors = /** @type {(string|null)[]} */ ([null]); // where each page up to this one begins
-  let next = /** @type {string|null} */ (null);
+  const prefix = query.get("prefix"); // of links that are older than the search anywhere
+  let wanted = prefix ? `^${prefix}` : (query.get("q") ?? "");
   let asked = new AbortController();
   let typing = 0,
     soon = 0;
   const rows = /** @type {Map<string, Row>} */ (new Map());
 
-  const search = h("input", {
-    type: "search",
-    id: "search",
-    value: prefix,
-    autocomplete: "off",
-    spellcheck: "false",
-    placeholder: "pump-",
-    maxlength: "200",
-    input: typed,
-    "aria-describedby": "count",
-  });
+  const search = idSearch(wanted, typed);
+  const sort = choice("sort", SORTS, query.get("sort") ?? "id", filter);
   const counted = h("p", { id: "count", class: "note", role: "status" });
   const trouble = h("div", {});
   const body = h("tbody", { role: "rowgroup" });
   const empty = h("div", { class: "empty", hidden: true });
-  const back = h("button", { type: "button", click: () => turn(-1) }, "← Previous");
-  const on = h("button", { type: "button", click: () => turn(1) }, "Next →");
-  const where = h("span", {});
+  const pager = new Pager("Pages of streams", PAGE, again);
   const recent = new Recent();
 
+  const csv = csvDrop(main, again);
   fill(
     main,
     h(
@@ -54,11 +47,14 @@ export function showStreams(main, query, feed) {
       h(
         "div",
         { class: "search" },
-        h("label", { for: "search" }, "Filter by id prefix"),
+        h("label", { for: "search" }, "Search ids"),
         search,
       ),
+      h("div", { class: "search order" }, h("label", { for: "sort" }, "First"), sort),
+      csv.element,
       counted,
     ),
+    csv.place,
     trouble,
     h(
       "div",
@@ -69,7 +65,7 @@ export function showStreams(main, query, feed) {
         h(
           "table",
           { class: "streams", role: "table" },
-          h("caption", { class: "unseen" }, "Streams by id, refreshed every few seconds"),
+          h("caption", { class: "unseen" }, "Streams, refreshed every few seconds"),
           h(
             "thead",
             { role: "rowgroup" },
@@ -82,7 +78,7 @@ export function showStreams(main, query, feed) {
           body,
         ),
         empty,
-        h("nav", { class: "pager", "aria-label": "Pages of streams" }, back, where, on),
+        pager.element,
       ),
       recent.element,
     ),
@@ -96,15 +92,15 @@ export function showStreams(main, query, feed) {
 
   function follow() {
     const on = { changepoint: raised, anomaly: raised, gap: () => polling.now() };
-    feed.follow({ path: "v1/events", query: { prefix, kind: "all" }, on });
+    feed.follow({ path: "v1/events", query: { prefix: idFilter(wanted).prefix, kind: "all" }, on });
   }
 
   async function read() {
     asked.abort();
     asked = new AbortController();
-    const cursor = cursors[cursors.length - 1];
     const mine = asked.signal;
-    const page = await get("v1/overview", { prefix, cursor, limit: PAGE, labels: 40 }, mine).catch(
+    const order = { ...idFilter(wanted), sort: sort.value, cursor: pager.cursor };
+    const page = await get("v1/overview", { ...order, limit: PAGE, labels: 40 }, mine).catch(
       (error) => {
         if (mine.aborted) return null; // another page was asked for meanwhile
         throw error;
@@ -115,30 +111,25 @@ export function showStreams(main, query, feed) {
 
   /** @param {any} page */
   function draw(page) {
-    next = page.cursor;
-    const wanted = page.streams.map((/** @type {any} */ each) => {
+    const found = page.streams.map((/** @type {any} */ each) => {
       const row = rows.get(each.stream) ?? new Row(each.stream);
       rows.set(each.stream, row.update(each));
       return row.element;
     });
-    for (const [stream, row] of rows) if (!wanted.includes(row.element)) rows.delete(stream);
+    for (const [stream, row] of rows) if (!found.includes(row.element)) rows.delete(stream);
     if (
-      wanted.length !== body.childElementCount ||
-      wanted.some((/** @type {any} */ row, /** @type {number} */ i) => row !== body.children[i])
+      found.length !== body.childElementCount ||
+      found.some((/** @type {any} */ row, /** @type {number} */ i) => row !== body.children[i])
     ) {
-      body.replaceChildren(...wanted);
+      const focused = /** @type {HTMLElement|null} */ (document.activeElement);
+      const held = focused && body.contains(focused);
+      body.replaceChildren(...found);
+      if (held) focused.focus(); // an order by probability moves rows
     }
-    const first = (cursors.length - 1) * PAGE + 1,
-      last = first + page.streams.length - 1;
-    fill(
-      where,
-      page.streams.length ? `${count(first)}–${count(last)} of ${count(page.total)}` : "0",
-    );
-    say(`${plural(page.total, "stream")}${prefix ? ` with prefix “${prefix}”` : ""}`);
-    disable(back, cursors.length === 1);
-    disable(on, next === null);
+    pager.draw(page.streams.length, page.total, page.cursor);
+    say(`${plural(page.total, "stream")}${wanted ? ` ${inWords(wanted)}` : ""}`);
     empty.hidden = page.total > 0;
-    fill(empty, prefix ? `No stream with prefix “${prefix}”.` : nothing());
+    fill(empty, wanted ? `No stream ${inWords(wanted)}.` : firstSteps("No streams yet. The first observation creates one:"));
   }
 
   /** @param {string} text */
@@ -146,25 +137,25 @@ export function showStreams(main, query, feed) {
     if (counted.textContent !== text) counted.textContent = text;
   }
 
-  /** @param {number} step */
-  function turn(step) {
-    if (step > 0 && next !== null) cursors.push(next);
-    else if (step < 0 && cursors.length > 1) cursors.pop();
-    else return;
+  /** Read at once; what is being read is of another page. */
+  function again() {
     asked.abort();
     polling.now();
   }
 
   function typed() {
     window.clearTimeout(typing);
-    typing = window.setTimeout(() => {
-      prefix = /** @type {HTMLInputElement} */ (search).value.trim();
-      cursors = [null];
-      history.replaceState(null, "", prefix ? `#/?prefix=${encodeURIComponent(prefix)}` : "#/");
-      asked.abort();
-      polling.now();
-      follow();
-    }, TYPING_MS);
+    typing = window.setTimeout(filter, TYPING_MS);
+  }
+
+  function filter() {
+    wanted = search.value.trim();
+    const chosen = { ...(wanted && { q: wanted }), ...(sort.value !== "id" && { sort: sort.value }) };
+    const text = new URLSearchParams(chosen).toString();
+    history.replaceState(null, "", text ? `#/?${text}` : "#/");
+    pager.reset();
+    again();
+    follow();
   }
 
   /** @param {KeyboardEvent} event */
@@ -179,6 +170,7 @@ export function showStreams(main, query, feed) {
 
   /** @param {import("./events.js").Raised} found */
   function raised(found) {
+    if (!finds(found.stream, wanted)) return;
     recent.add(found);
     const row = rows.get(found.stream);
     if (!row) return;
@@ -195,25 +187,14 @@ export function showStreams(main, query, feed) {
       window.clearTimeout(typing);
       window.clearTimeout(soon);
       recent.close();
+      csv.close();
       document.removeEventListener("keydown", toSearch);
     },
   };
 }
 
-/** Focus stays where it is: a button that is disabled would lose it. */
-function disable(/** @type {HTMLElement} */ button, /** @type {boolean} */ no) {
-  button.setAttribute("aria-disabled", String(no));
-}
-
-function nothing() {
-  return h(
-    "div",
-    {},
-    h("p", {}, "No streams yet. The first observation creates one:"),
-    h(
-      "pre",
-      {},
-      `curl ${location.origin}/v1/streams/pump-7/observations \\\n  -H 'content-type: application/json' -d '{"y": 10.2}'`,
-    ),
-  );
+/** What to do where there is nothing yet. @param {string} why */
+export function firstSteps(why) {
+  const call = `curl ${location.origin}/v1/streams/pump-7/observations \\\n  -H 'content-type: application/json' -d '{"y": 10.2}'`;
+  return h("div", {}, h("p", {}, why), h("pre", {}, call));
 }

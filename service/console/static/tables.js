@@ -1,7 +1,7 @@
 // Chart data as tables.
 
 import { h, table } from "./dom.js";
-import { count, moment, number, percent } from "./format.js";
+import { count, digitsOf, moment, number, percent } from "./format.js";
 import { forecast, one } from "./series.js";
 
 const NEWEST = 50;
@@ -9,6 +9,7 @@ const BELIEVED = 12;
 
 /** @param {any[]} observations @param {number} output */
 export function observationTable(observations, output) {
+  const digits = Math.max(6, digitsOf(observations.map((seen) => one(seen.y, output))));
   const rows = observations
     .slice(-NEWEST)
     .reverse()
@@ -17,10 +18,10 @@ export function observationTable(observations, output) {
       return [
         count(seen.seq),
         moment(seen.time),
-        number(one(seen.y, output), 6),
-        number(low),
-        number(middle),
-        number(high),
+        number(one(seen.y, output), digits),
+        number(low, digits),
+        number(middle, digits),
+        number(high, digits),
         number(seen.log_score, 3),
         percent(seen.changed_probability),
         seen.run_length ? count(seen.run_length.map) : "–",

@@ -1,11 +1,12 @@
 // Other settings tried on what is retained, and shown beside what was.
 
 import { get, pathOf, send } from "./api.js";
+import { choice, field } from "./controls.js";
 import { announce, fill, h, table } from "./dom.js";
 import { beliefsOf } from "./follow.js";
 import { count, number, percent, plural } from "./format.js";
 import { problem } from "./problems.js";
-import { badge } from "./row.js";
+import { START, badge } from "./row.js";
 
 const HAZARD = { min: -4, max: -0.3, step: 0.01 }; // log10
 const OUTLIERS = { min: 0, max: 0.3, step: 0.001 };
@@ -105,6 +106,20 @@ export class WhatIf {
       OUTLIERS,
       { to: (value) => value, from: (at) => at },
     );
+    const number = (/** @type {string} */ id, /** @type {any} */ limits) =>
+      /** @type {HTMLInputElement} */ (h("input", { type: "number", id, placeholder: "as now", ...limits }));
+    this.model = choice("tried-model", { "": "as now" }, "", () => {});
+    // One rule confirms: who fills in one leaves the other.
+    this.alarms = number("false-alarms", {
+      min: "0",
+      step: "any",
+      input: () => (this.after.value = ""),
+    });
+    this.after = number("confirm-after", {
+      min: "1",
+      step: "1",
+      input: () => (this.alarms.value = ""),
+    });
     this.result = h("div", { "aria-live": "polite", id: "what-if-result" });
     this.run = h("button", { type: "submit", class: "primary" }, "Rerun");
     this.element = h(
@@ -123,6 +138,13 @@ export class WhatIf {
         },
         this.hazard.element,
         this.outliers.element,
+        h(
+          "div",
+          { class: "filters" },
+          field("Model", this.model),
+          field("False alarms per 1,000", this.alarms),
+          field("Confirm after, observations", this.after),
+        ),
         h(
           "div",
           { class: "buttons" },
@@ -147,8 +169,15 @@ export class WhatIf {
       )?.hazard;
       hazard = typeof stated === "number" && hazard === null ? stated : 0.01;
     }
+    if (this.model.childElementCount === 1) this.listModels();
     this.hazard.suggest(hazard);
     this.outliers.suggest(last?.outlier_rate ?? settings.outlier_rate ?? 0.01);
+  }
+
+  async listModels() {
+    const { models } = await get("v1/models").catch(() => ({ models: [] }));
+    for (const { name, error } of models)
+      if (!error) this.model.append(h("option", { value: name }, name));
   }
 
   reset() {
@@ -156,19 +185,29 @@ export class WhatIf {
     this.overlay(null);
     fill(this.result);
     this.hazard.chosen = this.outliers.chosen = false;
+    this.model.value = this.alarms.value = this.after.value = "";
     this.begin();
   }
 
+  /** What somebody chose; the rest is as now. */
   get settings() {
-    return { hazard: this.hazard.value, outlier_rate: this.outliers.value };
+    const { hazard, outliers, alarms, after } = this;
+    return {
+      ...(hazard.chosen && { hazard: hazard.value }),
+      ...(outliers.chosen && { outlier_rate: outliers.value }),
+      ...(alarms.value && { sensitivity: { false_alarms_per_1000: Number(alarms.value) } }),
+      ...(after.value && { confirm_after: Number(after.value) }),
+    };
   }
 
   async ask() {
     this.run.setAttribute("aria-disabled", "true");
     try {
-      const body = { settings: this.settings, series: true, beliefs: this.data.wantedBeliefs };
+      const model = this.model.value;
+      const settings = { ...this.settings, ...(model && { model }) };
+      const body = { settings, series: true, beliefs: this.data.wantedBeliefs };
       const answer = await send("POST", pathOf(this.data.stream, "/what-if"), body);
-      this.tried = { answer, beliefs: beliefsOf(answer) };
+      this.tried = { answer, beliefs: beliefsOf(answer), settings: this.settings, model };
       this.overlay(this.tried);
       fill(this.result, this.compared(answer));
     } catch (error) {
@@ -215,7 +254,7 @@ export class WhatIf {
       rows.length
         ? table(
             "Changepoints under these settings",
-            ["State", "Began at", "Suspected", "Probability"],
+            ["State", "Began at", "Suspected", START.head],
             rows,
             { numbers: [1, 2, 3] },
           )
@@ -234,7 +273,9 @@ export class WhatIf {
 
   async apply() {
     try {
-      await send("PUT", pathOf(this.data.stream), this.settings);
+      const { settings, model } = this.tried; // whatever the fields say by now
+      if (model) await send("POST", pathOf(this.data.stream, "/model"), { model });
+      if (Object.keys(settings).length) await send("PUT", pathOf(this.data.stream), settings);
       announce("Settings changed.");
       fill(
         this.result,

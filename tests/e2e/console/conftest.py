@@ -226,7 +226,9 @@ def figure(page):
     return json.loads(
         page.evaluate(
             """() => { const { data, layout } = document.querySelector(".plot");
-            return JSON.stringify({ data, shapes: layout.shapes }); }"""
+            const [level, lines] = [true, false].map((is) =>
+              (layout.shapes ?? []).filter((each) => (each.xref === "paper") === is));
+            return JSON.stringify({ data, shapes: lines, threshold: level[0]?.y0 ?? null }); }"""
         )
     )
 

@@ -66,11 +66,13 @@ def test_a_walk_by_keyboard_only(page, demo):
 )
 def test_axe_finds_nothing(watched, demo, axe, scheme, width):
     page = watched(demo, color_scheme=scheme, viewport={"width": width, "height": 900}).page
-    for place in ("#/", "#/streams/nile", "#/models", "#/models/regimes"):
+    for place in ("#/", "#/changes?span=all", "#/streams/nile", "#/models", "#/models/regimes"):
         page.goto(f"{demo}/{place}")
         page.wait_for_selector("main .card")
         if "/" in place[2:]:
             drawn(page)
+        if "changes" in place:
+            page.wait_for_selector(".changes tbody tr")
         if place.endswith("nile"):
             page.get_by_text("View as tables").click()
             page.get_by_role("button", name="Rerun").click()

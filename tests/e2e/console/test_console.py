@@ -1,5 +1,6 @@
 """The console in Chromium, on the samples and on streams that go on while it is looked at."""
 
+import random
 import re
 from urllib.parse import quote
 
@@ -19,7 +20,7 @@ def trace(found, name):
 def test_the_nile_stream_is_found_with_its_change_on_the_chart(page, demo):
     page.goto(demo)
     expect(page.get_by_role("link", name="coal")).to_be_visible()
-    page.get_by_label("Filter by id prefix").fill("nil")
+    page.get_by_label("Search ids").fill("il")
     expect(page.get_by_role("row")).to_have_count(2)
     row = page.get_by_role("row").last
     expect(row.get_by_role("img")).to_have_attribute(
@@ -216,6 +217,102 @@ def test_what_if_is_shown_beside_what_was_and_changes_nothing(page, demo, client
     until(page, "document.querySelector('.plot').data.length === 7")
 
 
+def test_the_threshold_is_drawn_and_withdrawn_changes_are_folded(page, demo, client, stream):
+    client.put(f"/v1/streams/{stream}", json={"confirm_probability": 0.97}).raise_for_status()
+    rng = random.Random(7)
+    body = [{"y": 10 + rng.gauss(0, 0.6) + 4 * (i in (45, 46, 80, 81))} for i in range(120)]
+    client.post(f"/v1/streams/{stream}/observations", json=body).raise_for_status()
+    post(client, stream, 14, 20, seed=3)
+    events = client.get(f"/v1/streams/{stream}/changepoints").json()["events"]
+    withdrawn = [each["id"] for each in events if each["state"] == "withdrawn"]
+    shown = [each["id"] for each in events if each["state"] != "withdrawn"]
+    assert withdrawn
+    assert shown
+    page.goto(f"{demo}/#/streams/{stream}")
+    assert drawn(page)["threshold"] == 0.97
+    expect(page.locator(".annotation-text", has_text="confirmed at 97 %")).to_be_visible()
+    listed = page.locator("[data-event][data-kind='change']")
+    expect(listed).to_have_count(len(shown))
+    fold = page.get_by_role("button", name="withdrawn change")
+    expect(fold).to_have_attribute("aria-expanded", "false")
+    fold.click()
+    expect(listed).to_have_count(len(events))
+    expect(fold).to_be_focused()
+    expect(page.get_by_role("columnheader", name="P(start here)")).to_have_attribute(
+        "title", re.compile("exactly this observation")
+    )
+    client.put(f"/v1/streams/{stream}", json={"confirm_after": 9}).raise_for_status()
+    until(page, "!document.querySelector('.plot').layout.shapes.some((e) => e.xref === 'paper')")
+
+
+def test_numbers_keep_their_differences(page, demo, client, stream):
+    client.put(f"/v1/streams/{stream}", json={"location": 1e6, "scale": 0.2}).raise_for_status()
+    body = [{"y": 1_000_000 + (1 + 2 * (i % 2)) / 10} for i in range(40)]
+    client.post(f"/v1/streams/{stream}/observations", json=body).raise_for_status()
+    page.goto(f"{demo}/#/?q={stream}")
+    expect(page.get_by_role("row", name=stream)).to_contain_text("1,000,000.3")
+    page.goto(f"{demo}/#/streams/{stream}")
+    assert trace(drawn(page), "label")["hovertemplate"].startswith("%{y:.10~g}")
+    page.get_by_text("View as tables").click()
+    newest = page.locator(".tables table").first.get_by_role("row")
+    expect(newest.nth(1)).to_contain_text("1,000,000.3")
+    expect(newest.nth(2)).to_contain_text("1,000,000.1")
+    ticks = page.eval_on_selector_all(".ytick text", "all => all.map((e) => e.textContent)")
+    values = [each for each in ticks if each.startswith(("1,000,000", "999,999"))]
+    assert len(set(values)) == len(values) >= 2
+
+
+def test_the_belief_of_a_long_stream_is_there_unasked(page, demo, client, stream):
+    post(client, stream, 10, 900)
+    page.goto(f"{demo}/#/streams/{stream}")
+    expect(page.locator("#belief-note")).to_contain_text("come from a rerun")
+    cells = "document.querySelector('.plot').data?.at(-1).z?.flat() ?? []"
+    until(page, f"({cells}).filter((each) => each !== null).length > 500")
+
+
+def test_what_if_of_a_model_a_false_alarm_rate_and_a_delay(page, demo, client, stream):
+    post(client, stream, 10, 60)
+    post(client, stream, 13, 40, seed=2)
+    page.goto(f"{demo}/#/streams/{stream}")
+    drawn(page)
+    rerun, result = page.get_by_role("button", name="Rerun"), page.locator("#what-if-result")
+
+    def tried(**settings):
+        path = f"/v1/streams/{stream}/what-if"
+        return client.post(path, json={"settings": settings}).json()
+
+    page.get_by_label("Confirm after, observations").fill("25")
+    rerun.click()
+    (event,) = [e for e in tried(confirm_after=25)["events"] if e["state"] == "confirmed"]
+    assert event["confirmed_at"] - event["suspected_at"] >= 24
+    expect(result.get_by_role("row").nth(1)).to_contain_text("confirmed")
+    page.get_by_label("False alarms per 1,000").fill("2")
+    expect(page.get_by_label("Confirm after, observations")).to_have_value("")  # not both
+    page.get_by_label("Model", exact=True).select_option("averaged")
+    rerun.click()
+    answer = tried(model="averaged", sensitivity={"false_alarms_per_1000": 2})
+    score = f"{answer['mean_log_score']:.4g}".replace("-", "−")
+    expect(result).to_contain_text(f"Mean log score {score}")
+    page.get_by_role("button", name="Apply these settings").click()
+    expect(result).to_contain_text("now uses these settings")
+    summary = client.get(f"/v1/streams/{stream}").json()
+    assert summary["model"].startswith("averaged@")
+    assert summary["settings"]["sensitivity"] == {"false_alarms_per_1000": 2}
+    level = "document.querySelector('.plot').layout.shapes.find((e) => e.xref === 'paper')?.y0"
+    until(page, f"{level} === {summary['sensitivity']['threshold']}")
+
+
+@pytest.mark.parametrize("width", [390, 768, 1024, 1440])
+def test_feedback_can_be_reached_at_every_width(watched, demo, width):
+    page = watched(demo, viewport={"width": width, "height": 800}).page
+    page.goto(f"{demo}/#/streams/nile")
+    button = page.get_by_role("button", name="Not a change: event 1")
+    button.scroll_into_view_if_needed()
+    box, card = button.bounding_box(), page.locator("#card-events").locator("..").bounding_box()
+    assert card["x"] <= box["x"]
+    assert box["x"] + box["width"] <= card["x"] + card["width"] <= width
+
+
 def test_settings_that_were_tried_can_be_used(page, demo, client, stream):
     post(client, stream, 10, 40)
     page.goto(f"{demo}/#/streams/{stream}")
@@ -276,7 +373,7 @@ def test_light_and_dark_by_the_system_and_by_choice(watched, demo, scheme):
 
 def test_narrow_screens_need_no_scrolling_sideways(watched, demo):
     page = watched(demo, viewport={"width": 360, "height": 740}).page
-    for place in ("#/", "#/streams/nile", "#/models", "#/models/regimes"):
+    for place in ("#/", "#/changes?span=all", "#/streams/nile", "#/models", "#/models/regimes"):
         page.goto(f"{demo}/{place}")
         page.wait_for_selector("main .card")
         page.wait_for_timeout(500)

@@ -2,6 +2,7 @@
 
 import threading
 from concurrent.futures import ThreadPoolExecutor
+from datetime import UTC, datetime, timedelta
 
 import msgspec
 import pytest
@@ -229,6 +230,27 @@ async def test_pages_go_on_where_they_were_while_changes_come(writer, changes):
         if (cursor := page.cursor) is None:
             break
     assert seen == whole
+
+
+async def test_the_timeline_counts_every_page_by_time_and_state(writer, changes):
+    begin = datetime(2024, 5, 1, tzinfo=UTC)
+    for i in range(1, 31):
+        time = (begin + timedelta(seconds=i)).isoformat()
+        writer.raise_(f"s{i % 3}", i, state=STATES[i % 3], time=time)
+    since, until = ((begin + timedelta(seconds=s)).isoformat() for s in (0.5, 31))
+    page = await listed(changes(), bins=7, limit=5, since=since, until=until)
+    width = 30.5 / 7
+    expected = [[0] * 7, [0] * 7]
+    for i in range(1, 31):
+        expected[STATES[i % 3] != "confirmed"][int((i - 0.5) // width)] += 1
+    assert [page.timeline.confirmed, page.timeline.other] == expected
+    assert datetime.fromisoformat(page.timeline.since) == datetime.fromisoformat(since)
+    assert datetime.fromisoformat(page.timeline.until) == datetime.fromisoformat(until)
+    one = (await listed(changes(), bins=3)).timeline  # from the first change to the last
+    assert sum(one.confirmed) + sum(one.other) == 30
+    assert one.confirmed[0] + one.other[0] == one.confirmed[2] + one.other[2] == 10
+    assert (await listed(changes(), bins=3, prefix=["none"])).timeline is None
+    assert "timeline" not in msgspec.json.decode(msgspec.json.encode(await listed(changes())))
 
 
 async def test_a_cursor_is_checked(writer, changes):

@@ -31,7 +31,7 @@ class Service:
             suspected_time=TIMES[place],
         )
         cursor = None if place == 2 else str(place)
-        return ChangesPage([change], 3, cursor, self.damaged if place == 1 else [])
+        return ChangesPage([change], 3, None, cursor, self.damaged if place == 1 else [])
 
 
 @pytest.fixture

@@ -1,11 +1,13 @@
 """Plots: what goes into them, and that every shape of replay can be drawn."""
 
+import re
 from array import array
 
 import matplotlib.image
 import numpy as np
 import pytest
 
+from service.console.assets import STATIC
 from service.replay import Replayed, Series, plots
 from service.schema.responses import (
     Answer,
@@ -100,12 +102,23 @@ def test_without_any_belief(tmp_path):
     assert plots.belief_grid(replayed.beliefs)[0].sum() == 0
 
 
+def test_pictures_have_the_colours_of_the_console():
+    light = (STATIC / "colours.css").read_text().partition("}")[0]
+    named = dict(re.findall(r"--([\w-]+): ([^;]+);", light))
+    assert {name: named[name] for name in plots.COLOURS} == plots.COLOURS
+    assert tuple(named[f"heat-{i}"] for i in range(5)) == plots.HEAT
+    red, green, blue = (int(plots.BAND[i : i + 2], 16) for i in (1, 3, 5))
+    assert named["band"] == f"rgba({red}, {green}, {blue}, {plots.BAND_ALPHA})"
+
+
 def test_a_line_stands_before_the_first_observation_of_a_regime(tmp_path, monkeypatch):
     drawn = []
     monkeypatch.setattr(plots, "_finish", lambda panels, replayed, x: drawn.extend(panels))
     plots.plot_replay(made(times=[str(1871 + k) for k in range(60)]), tmp_path / "plot.png")
     for panel in drawn:
-        lines = [line for line in panel.lines if line.get_color() == plots.CHANGE]
+        lines = [
+            line for line in panel.lines if line.get_color() == plots.COLOURS["state-confirmed"]
+        ]
         vertical = [line for line in lines if len(set(line.get_xdata())) == 1]
         assert [line.get_xdata()[0] for line in vertical] == [1900.5]  # 1901 starts the regime
     assert [text.get_text() for text in drawn[0].texts] == ["1901"]  # withdrawn ones have none
