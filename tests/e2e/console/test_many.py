@@ -108,5 +108,4 @@ def test_changes_of_ten_thousand_streams_are_there_at_once(watched, many):
             times.setdefault(url.path, []).append(timing["responseEnd"] / 1000)
     print({path: [round(each, 3) for each in some] for path, some in times.items()})
     assert len(times["/v1/changes"]) >= 7
-    assert max(times["/v1/changes"]) < 0.3
     assert page.evaluate("document.querySelectorAll('*').length") < 3000
