@@ -14,6 +14,7 @@ from service.commands.connection import (
     DEFAULT_URL,
     ApiKey,
     Json,
+    Match,
     Url,
     connected,
     number,
@@ -60,6 +61,7 @@ def changes(
     prefix: Annotated[
         str | None, typer.Option(help="Only streams with this prefix.", show_default="all")
     ] = None,
+    match: Match = None,
     min_size: Annotated[
         float | None,
         typer.Option(min=0, help="Smallest size in standard deviations.", show_default="any"),
@@ -93,6 +95,7 @@ def changes(
             min_probability=min_probability,
             sort=sort.value,
             limit=min(limit, PAGE),
+            match=match or (),
         )
         pages = ChangePages(request)
         rows: list[StreamChange] = []
