@@ -162,6 +162,13 @@ class Answer(Response):
     regime: Typical = None
 
 
+class Ingested(Response):
+    """What became of observations that were ingested: see `service.wire.Ingest`."""
+
+    applied: int
+    skipped: int
+
+
 class ItemAnswer(Answer):
     """Answer to one item: an answer with `status` 200, or a problem document."""
 

@@ -14,6 +14,7 @@ from service.api.routes import (
     health,
     models,
     observations,
+    prometheus,
     reads,
     streams,
     subscriptions,
@@ -292,6 +293,17 @@ CALLS = (
         tag="events",
         described=document.answer_or_table(responses.ChangesPage),
     ),
+    Call(
+        "POST",
+        "/v1/prometheus/write",
+        prometheus.write_samples,
+        None,
+        (base.SamplesDeferred, base.SamplesRejected),
+        body=document.WRITE_BODY,
+        tag="prometheus",
+        status=204,
+        described=document.WRITTEN,
+    ),
     Call("GET", "/v1/models", health.list_models, responses.Models, tag="models"),
     Call(
         "GET",
@@ -392,7 +404,7 @@ def _add(app: FastAPI, call: Call) -> None:
     if call.makes:
         answers[201] = document.answer(call.answer, "created")
     if call.described is not None:
-        answers[200] = call.described
+        answers[call.status] = call.described
     app.add_api_route(
         call.path,
         call.endpoint,
