@@ -210,5 +210,13 @@ class ChangesQuery(Form):
     )
 
 
+class ResultsQuery(Form):
+    """Query of results for Prometheus."""
+
+    repeatable: ClassVar[frozenset[str]] = frozenset(("match",))
+
+    match: Match = Field([], description=f"{MATCH}; default: all streams")
+
+
 class NoQuery(Form):
     """Query of a call without parameters."""

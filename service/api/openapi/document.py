@@ -109,6 +109,10 @@ WRITTEN: dict[str, Any] = {
         for each in ("Samples", "Histograms", "Exemplars")
     },
 }
+METRICS: dict[str, Any] = {
+    "description": "Prometheus's text format",
+    "content": {"text/plain": {"schema": {"type": "string"}}},
+}
 BLOB: dict[str, Any] = {"description": "the snapshot", "content": _BYTES}
 BLOB_BODY: dict[str, Any] = {"required": True, "content": _BYTES}
 

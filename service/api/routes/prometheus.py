@@ -1,17 +1,21 @@
-"""Prometheus: samples in by remote write."""
+"""Prometheus: samples in by remote write, results out to be scraped."""
 
 from __future__ import annotations
+
+import asyncio
 
 from starlette.requests import Request
 from starlette.responses import Response
 
-from service.api.http import context_of, problem, read_as_sent
+from service.api.gateway import results
+from service.api.http import context_of, problem, read_as_sent, read_query
 from service.api.parsing import remote_write
 from service.api.parsing.bodies import apart, header
 from service.api.parsing.remote_write import Version
 from service.api.routes.remote_write import RemoteWrite
 from service.errors.base import SamplesDeferred, SamplesRejected, ServiceError
 from service.observability import metrics
+from service.schema.queries import ResultsQuery
 
 
 async def write_samples(request: Request) -> Response:
@@ -46,6 +50,20 @@ async def write_samples(request: Request) -> Response:
         headers = {f"X-Prometheus-Remote-Write-{n}-Written": str(c) for n, c in counts.items()}
     error = _error(write)
     return Response(status_code=204, headers=headers) if error is None else problem(error, headers)
+
+
+async def show_results(request: Request) -> Response:
+    """Return forecasts, anomaly and probability of a change of streams, to be scraped.
+
+    In Prometheus's text format, labelled with the streams' tags and ids. The forecast is that of
+    the last label, made before it came. At most `max_result_streams` streams; those without an
+    observation for five minutes, or three intervals, are left out.
+    """
+    context, query = context_of(request), read_query(request, ResultsQuery)
+    limit = context.settings.max_result_streams
+    found = await results.results(context.store, context.gateway, query.match, limit)
+    content = await asyncio.to_thread(results.exposition, found)
+    return Response(content, headers={"Content-Type": metrics.CONTENT_TYPE})
 
 
 def _error(write: RemoteWrite) -> ServiceError | None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from fastapi import FastAPI
+from starlette.responses import PlainTextResponse
 
 from service.api.http import Bytes, RawRoute
 from service.api.openapi import document, problems
@@ -56,6 +57,7 @@ from service.schema.queries import (
     LiveQuery,
     ObserveQuery,
     ReadyQuery,
+    ResultsQuery,
     SnapshotQuery,
     StreamsQuery,
 )
@@ -303,6 +305,17 @@ CALLS = (
         tag="prometheus",
         status=204,
         described=document.WRITTEN,
+    ),
+    Call(
+        "GET",
+        "/v1/prometheus/results",
+        prometheus.show_results,
+        None,
+        (base.InvalidField,),
+        query=ResultsQuery,
+        tag="prometheus",
+        response=PlainTextResponse,
+        described=document.METRICS,
     ),
     Call("GET", "/v1/models", health.list_models, responses.Models, tag="models"),
     Call(
