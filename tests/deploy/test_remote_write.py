@@ -195,7 +195,7 @@ def deployed(folder, interval):
 
 @pytest.mark.parametrize(
     ("series", "scrape_s", "interval", "seconds"),
-    [(100, 0.25, 1, 6.0), pytest.param(1000, 2, 2, 200.0, marks=[pytest.mark.slow])],
+    [(100, 0.25, 1, 3.0), pytest.param(1000, 2, 2, 200.0, marks=[pytest.mark.slow])],
 )
 @pytest.mark.timeout(1500)
 def test_every_scraped_sample_arrives_once(tmp_path, capsys, series, scrape_s, interval, seconds):

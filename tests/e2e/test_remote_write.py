@@ -6,6 +6,7 @@ import time
 
 import httpx
 import pytest
+from prometheus_client.parser import text_string_to_metric_families
 
 from service.api.parsing.series_rules import SeriesRules
 from service.errors.base import StartupError
@@ -43,7 +44,8 @@ def url(tmp_path_factory):
     rules, port = folder / "rules.toml", free_port()
     rules.write_text(RULES)
     environment = {"MOCA_PARTITIONS": "16", "MOCA_PROMETHEUS_RULES": str(rules)}
-    found = Processes(folder, environment | {"MOCA_MAX_OBSERVATIONS": "100"})
+    environment |= {"MOCA_MAX_OBSERVATIONS": "100", "MOCA_MAX_RESULT_STREAMS": "5"}
+    found = Processes(folder, environment)
     address = f"http://127.0.0.1:{port}"
     found.start("serve", "serve", "--data-dir", str(folder / "data"), "--port", str(port))
     try:
@@ -197,6 +199,54 @@ def test_labels_of_2_0_must_be_among_the_symbols(client):
     assert answer.status_code == 400
     assert "number of symbols" in answer.json()["detail"]
     assert write(client).status_code == 204  # nothing in it
+
+
+def results(client, match):
+    """Values by name and labels."""
+    answer = client.get("/v1/prometheus/results", params={"match": match}).raise_for_status()
+    families = list(text_string_to_metric_families(answer.text))
+    samples = [each for family in families for each in family.samples]
+    found = {(each.name, *sorted(each.labels.items())): each.value for each in samples}
+    assert len(found) == len(samples)
+    return found
+
+
+def test_results_are_those_of_the_last_observation(client, run):
+    odd = {"note": 'a "b"\\c\nd', "metric": "taken"}
+    series = [labels(run, instance) | (odd if instance == "a" else {}) for instance in "abcde"]
+    for i in range(130):  # beyond what is sealed
+        samples = [(float((i * 7) % 5), T0 + 10_000 * i)]
+        assert write(client, *((each, samples) for each in series)).status_code == 204
+    found = results(client, f'{{run="{run}"}}')
+    assert len(found) == 5 * len(series)
+    for each in series:
+        stream = f"{run}:{each['instance']}"
+        (last,) = client.get(f"/v1/streams/{stream}/history?limit=1").json()["observations"]
+        shown = {name: value for name, value in each.items() if name != "__name__"}
+        shown |= {"metric": each.get("metric", "node_load1"), "source": "prometheus"}
+        key = tuple(sorted((shown | {"stream": stream}).items()))
+        predictive = last["predictive"]
+        assert found[("moca_forecast_mean", *key)] == predictive["mean"][0]
+        assert found[("moca_forecast_lower", *key)] == predictive["quantiles"]["0.05"][0]
+        assert found[("moca_forecast_upper", *key)] == predictive["quantiles"]["0.95"][0]
+        assert found[("moca_anomaly", *key)] == last["anomaly"]
+        assert found[("moca_changed_probability", *key)] == last["changed_probability"]
+
+
+def test_outputs_have_a_label_and_more_streams_than_the_limit_are_refused(client, run):
+    vector = f"{run}-vector"
+    settings = {"model": "gaussian", "location": [0, 0], "scale": [1, 1], "tags": {"run": run}}
+    client.put(f"/v1/streams/{vector}", json=settings).raise_for_status()
+    assert results(client, f'{{run="{run}"}}') == {}  # nothing was observed yet
+    client.post(f"/v1/streams/{vector}/observations", json=[{"y": [1, 2]}] * 3).raise_for_status()
+    found = results(client, f'{{run="{run}"}}')
+    outputs = {dict(key[1:]).get("output") for key in found if key[0] == "moca_forecast_mean"}
+    assert outputs == {"0", "1"}
+    write(client, *((labels(run, each), [(1.0, T0)]) for each in "abcde")).raise_for_status()
+    refused = client.get("/v1/prometheus/results", params={"match": f'{{run="{run}"}}'})
+    assert refused.status_code == 422
+    assert "expected at most 5 streams (max_result_streams)" in refused.json()["detail"]
+    assert len(results(client, f'{{run="{run}",stream!="{vector}"}}')) == 5 * 4
 
 
 def test_nothing_is_lost_or_doubled_when_workers_and_the_api_are_killed(separate, processes):
