@@ -236,9 +236,7 @@ class AsyncStore:
         """Return heads and last labels of streams that are there, and who cannot be read."""
         return await overview.read(self._client, streams, labels)
 
-    async def last(
-        self, streams: Sequence[tuple[int, str]]
-    ) -> tuple[list[Last], list[str]]:
+    async def last(self, streams: Sequence[tuple[int, str]]) -> tuple[list[Last], list[str]]:
         """Return the last record of streams that are there, and who cannot be read."""
         return await overview.last(self._client, streams)
 
