@@ -104,6 +104,14 @@ class Settings(BaseSettings):
     max_snapshot_bytes: int = Field(
         64 << 20, ge=1024, description="maximum size of an imported snapshot"
     )
+    prometheus_rules: Path | None = Field(
+        None,
+        description="TOML file of rules by which series of POST /v1/prometheus/write become "
+        "streams; default: each series becomes one, with an interval of 60 s",
+    )
+    max_result_streams: int = Field(
+        1000, ge=1, description="maximum streams in an answer of GET /v1/prometheus/results"
+    )
     memory_shed_fraction: float = Field(
         0.85, gt=0, le=1, description="share of Redis maxmemory above which writes are shed"
     )

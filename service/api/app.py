@@ -39,6 +39,7 @@ from service.api.middleware import RequestMiddleware
 from service.api.openapi import document
 from service.api.parsing.commands import CommandParser
 from service.api.parsing.observations import ObservationParser
+from service.api.parsing.series_rules import SeriesRules
 from service.api.routes.table import CALLS, add_routes
 from service.api.sse.event_hub import EventHub
 from service.api.sse.observation_hub import ObservationHub
@@ -223,6 +224,7 @@ async def _start(settings: Settings, overload: Overload, stack: AsyncExitStack) 
         changes=changes,
         ranking=Ranking(store, changes, settings.partitions, ranker),
         observation_hub=observation_hub,
+        series_rules=SeriesRules(settings.prometheus_rules, observation_parser),
         pinned=Pinned(store, settings.partitions, settings.max_pinned),
         thread=thread,
     )

@@ -25,6 +25,7 @@ from service.api.gateway.store_monitor import Monitor
 from service.api.parsing.bodies import BYTES, JSON, NDJSON, apart, header, is_light, read_body
 from service.api.parsing.commands import CommandParser
 from service.api.parsing.observations import ObservationParser, query
+from service.api.parsing.series_rules import SeriesRules
 from service.api.sse.event_hub import EventHub
 from service.api.sse.observation_hub import ObservationHub
 from service.errors.base import (
@@ -111,6 +112,7 @@ class Context(NamedTuple):
     ranking: Ranking
     observation_hub: ObservationHub
     pinned: Pinned
+    series_rules: SeriesRules
     thread: Executor  # one thread, for bodies that are not light
 
 
@@ -183,6 +185,13 @@ async def read_snapshot(request: Request) -> bytes:
         detail = f"Content-Type: expected {BYTES}, got {kind.decode('latin-1')!r}"
         raise UnsupportedMediaType(detail)
     return await _body(request, context_of(request).settings.max_snapshot_bytes)
+
+
+async def read_as_sent(request: Request) -> bytes:
+    """Return the body of a request as it was sent, bounded in size, whatever its encoding."""
+    context = context_of(request)
+    limit = context.settings.max_body_bytes
+    return await read_body(request, context.thread, limit, BODY_TIMEOUT_S, as_sent=True)
 
 
 async def read_items(request: Request) -> tuple[bytes, bool]:

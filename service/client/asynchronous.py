@@ -60,9 +60,14 @@ class AsyncClient(AsyncDriver):
         """Return the stream's summary; raises `UnknownStream` without one."""
         return await self.call(calls.stream(stream))
 
-    def streams(self, prefix: str = "", limit: int = 100) -> AsyncIterator[str]:
-        """Iterate over the ids of all streams that start with `prefix`, `limit` in a request."""
-        return self._pages(base.StreamPages(prefix, limit))
+    def streams(
+        self, prefix: str = "", limit: int = 100, *, match: calls.Match = ()
+    ) -> AsyncIterator[str]:
+        """Iterate over the ids of all streams that start with `prefix`, `limit` in a request.
+
+        match: selector of streams by tags, such as `{job="node"}`, or several: of any of them.
+        """
+        return self._pages(base.StreamPages(prefix, limit, match))
 
     async def overview(
         self,
@@ -246,12 +251,14 @@ class AsyncClient(AsyncDriver):
         sort: str = "time",
         limit: int = 100,
         explain: bool = True,
+        match: calls.Match = (),
     ) -> AsyncIterator[StreamChange]:
         """Iterate over the changes of all streams, `limit` in a request.
 
         since, until: an RFC 3339 time, an age such as "24h", or a datetime with a time zone. sort:
         `time` (newest first), `size` or `probability`. contains: text anywhere in the id.
-        explain: whether the service computes `before`, `after` and `explanation`.
+        explain: whether the service computes `before`, `after` and `explanation`. match: selector
+        of streams by tags, such as `{job="node"}`, or several: of any of them.
         """
         request = calls.ChangesRequest(
             since=since,
@@ -265,6 +272,7 @@ class AsyncClient(AsyncDriver):
             sort=sort,
             limit=limit,
             explain=explain,
+            match=match,
         )
         return self._pages(base.ChangePages(request))
 

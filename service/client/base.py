@@ -98,16 +98,16 @@ class Pages(ABC, Generic[P, T]):
 class StreamPages(Pages[responses.StreamPage, str]):
     """The ids of streams."""
 
-    def __init__(self, prefix: str, limit: int) -> None:
-        self._prefix, self._limit = prefix, limit
-        self.call: Call[responses.StreamPage] | None = calls.streams(prefix, limit)
+    def __init__(self, prefix: str, limit: int, match: calls.Match) -> None:
+        self._query = prefix, limit, match
+        self.call: Call[responses.StreamPage] | None = calls.streams(*self._query)
 
     def take(self, page: responses.StreamPage) -> list[str]:
         """Return the ids of a page."""
         following = page.cursor
         self.call = None
         if following is not None:
-            self.call = calls.streams(self._prefix, self._limit, following)
+            self.call = calls.streams(*self._query, following)
         return [row.stream for row in page.streams]
 
 

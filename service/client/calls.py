@@ -18,6 +18,7 @@ from service.client.retry import Call, Repeat, Request
 from service.schema import responses
 
 JSON = {"Content-Type": "application/json"}
+Match = str | Sequence[str]  # selectors of streams by tags: of any of them
 T = TypeVar("T")
 
 
@@ -119,9 +120,11 @@ def stream(stream: str) -> Call[responses.StreamSummary]:
     return _get(path_of(stream), _state)
 
 
-def streams(prefix: str, limit: int, cursor: str | None = None) -> Call[responses.StreamPage]:
+def streams(
+    prefix: str, limit: int, match: Match = (), cursor: str | None = None
+) -> Call[responses.StreamPage]:
     """One page of the list of streams."""
-    return _get("/v1/streams", _page, prefix=prefix, limit=limit, cursor=cursor)
+    return _get("/v1/streams", _page, prefix=prefix, limit=limit, match=match, cursor=cursor)
 
 
 def delete_stream(stream: str) -> Call[None]:
@@ -273,6 +276,7 @@ class ChangesRequest(NamedTuple):
     sort: str = "time"
     limit: int = 100
     explain: bool = True
+    match: Match = ()
     cursor: str | None = None
 
 

@@ -58,9 +58,14 @@ class Client(Driver):
         """Return the stream's summary; raises `UnknownStream` without one."""
         return self.call(calls.stream(stream))
 
-    def streams(self, prefix: str = "", limit: int = 100) -> Iterator[str]:
-        """Iterate over the ids of all streams that start with `prefix`, `limit` in a request."""
-        return self._pages(base.StreamPages(prefix, limit))
+    def streams(
+        self, prefix: str = "", limit: int = 100, *, match: calls.Match = ()
+    ) -> Iterator[str]:
+        """Iterate over the ids of all streams that start with `prefix`, `limit` in a request.
+
+        match: selector of streams by tags, such as `{job="node"}`, or several: of any of them.
+        """
+        return self._pages(base.StreamPages(prefix, limit, match))
 
     def overview(
         self,
@@ -244,12 +249,14 @@ class Client(Driver):
         sort: str = "time",
         limit: int = 100,
         explain: bool = True,
+        match: calls.Match = (),
     ) -> Iterator[StreamChange]:
         """Iterate over the changes of all streams, `limit` in a request.
 
         since, until: an RFC 3339 time, an age such as "24h", or a datetime with a time zone. sort:
         `time` (newest first), `size` or `probability`. contains: text anywhere in the id.
-        explain: whether the service computes `before`, `after` and `explanation`.
+        explain: whether the service computes `before`, `after` and `explanation`. match: selector
+        of streams by tags, such as `{job="node"}`, or several: of any of them.
         """
         request = calls.ChangesRequest(
             since=since,
@@ -263,6 +270,7 @@ class Client(Driver):
             sort=sort,
             limit=limit,
             explain=explain,
+            match=match,
         )
         return self._pages(base.ChangePages(request))
 

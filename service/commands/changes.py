@@ -14,6 +14,7 @@ from service.commands.connection import (
     DEFAULT_URL,
     ApiKey,
     Json,
+    Match,
     Url,
     connected,
     number,
@@ -64,6 +65,7 @@ def changes(
         str | None,
         typer.Option(help="Only streams with this text in their id.", show_default="all"),
     ] = None,
+    match: Match = None,
     min_size: Annotated[
         float | None,
         typer.Option(min=0, help="Smallest size in standard deviations.", show_default="any"),
@@ -98,6 +100,7 @@ def changes(
             min_probability=min_probability,
             sort=sort.value,
             limit=min(limit, PAGE),
+            match=match or (),
         )
         pages = ChangePages(request)
         rows: list[StreamChange] = []

@@ -97,6 +97,16 @@ def number(value: float | Sequence[float | None] | None, digits: int = 4) -> str
     return "" if value is None else f"{value:.{digits}g}"
 
 
+Match = Annotated[
+    list[str] | None,
+    typer.Option(
+        metavar="SELECTOR",
+        help="Only streams with such tags, as '{job=\"node\"}'; may be repeated: any of them.",
+        show_default="all",
+    ),
+]
+
+
 def setting(text: str) -> tuple[str, Any]:
     """Split NAME=VALUE; the value is JSON if it reads as such, else a text."""
     name, equals, value = text.partition("=")

@@ -32,6 +32,8 @@ API = STORE | {
     "max_history",
     "max_snapshot_bytes",
     "max_pinned",
+    "prometheus_rules",
+    "max_result_streams",
     "memory_shed_fraction",
     "require_keys",
     "open_access",

@@ -12,6 +12,7 @@ from service.commands.connection import (
     DEFAULT_URL,
     ApiKey,
     Json,
+    Match,
     Stream,
     Url,
     connected,
@@ -30,13 +31,14 @@ app = typer.Typer(no_args_is_help=True, help="List, show, create, change and del
 @app.command("list")
 def list_streams(
     prefix: Annotated[str, typer.Option(help="Only ids with this prefix.")] = "",
+    match: Match = None,
     url: Url = DEFAULT_URL,
     api_key: ApiKey = None,
     as_json: Json = False,
 ) -> None:
     """Print the ids of all streams, one per line."""
     with connected(url, api_key) as client:
-        found = client.streams(prefix, limit=1000)
+        found = client.streams(prefix, limit=1000, match=match or ())
         if as_json:
             print_json([{"stream": name} for name in found])
             return

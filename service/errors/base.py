@@ -2,7 +2,8 @@
 
 * ServiceError
   * FormError: the request itself is wrong, whatever the stream's state
-    * MalformedBody, InvalidField, BodyTooLarge, UnsupportedMediaType, NotFound, MethodNotAllowed
+    * MalformedBody, InvalidField, BodyTooLarge, UnsupportedMediaType, NotFound, MethodNotAllowed,
+      SamplesRejected
   * StreamConflict: the request does not fit the stream's state at its place in the log
     * UnknownStream, UnknownModel, DimensionMismatch, LabelOutOfRange, SeqConflict,
       UnfitSettings, SettingsConflict, TooManyPinned, KeyReused, EarlierItemFailed
@@ -12,7 +13,7 @@
     * PartitionFull, TooManyWaiting, WaitTooLong, ApiBusy, TooManyEventStreams, MemoryShort
   * Unavailable: the store is unreachable
     * RedisUnavailable (nothing was accepted), OutcomeUnknown (accepted or not), NotReady,
-      TooManyConnections
+      TooManyConnections, SamplesDeferred (in part)
   * NoAnswer: accepted, but not answered in time; it is applied at most once
   * ReadTimeout: a read was not answered in time; it changes nothing
   * `service.errors.http`, before parsing: Unauthorized, MissingScope, RateExceeded, SlowBody,
@@ -99,6 +100,12 @@ class InvalidField(FormError):
         super().__init__(
             f"{first.loc}: {first.detail}{more}", errors=[error._asdict() for error in self.errors]
         )
+
+
+class SamplesRejected(FormError):
+    """Some samples of a remote write can never be taken; all others were."""
+
+    slug, title = "samples-rejected", "Samples rejected"
 
 
 class BodyTooLarge(FormError):
@@ -266,6 +273,12 @@ class OutcomeUnknown(Unavailable):
     """Sent, but not acknowledged: it may or may not have been applied."""
 
     slug, title = "outcome-unknown", "Outcome unknown"
+
+
+class SamplesDeferred(Unavailable):
+    """Some samples of a remote write were not taken: send all again, repeats are skipped."""
+
+    slug, title = "samples-deferred", "Samples deferred"
 
 
 class NotReady(Unavailable):

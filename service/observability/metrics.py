@@ -76,6 +76,19 @@ REQUESTS_WAITING = Gauge(
     multiprocess_mode="livesum",
     registry=REGISTRY,
 )
+REMOTE_WRITE_SAMPLES = Counter(
+    "moca_remote_write_samples_total",
+    "Samples of Prometheus remote writes: `applied`; `skipped`, as repeats and those after the "
+    "first in an interval are; `unmatched` by the rules; `rejected`; `deferred`, to be sent again.",
+    ["result"],
+    registry=REGISTRY,
+)
+REMOTE_WRITE_IGNORED = Counter(
+    "moca_remote_write_ignored_total",
+    "Histograms and exemplars of Prometheus remote writes, which are ignored.",
+    ["kind"],
+    registry=REGISTRY,
+)
 REDIS_UP = Gauge(
     "moca_redis_up",
     "1 while the API can reach Redis, else 0.",

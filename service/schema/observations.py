@@ -20,6 +20,7 @@ from pydantic import (
 )
 
 from service.models.catalogue import REFERENCE
+from service.wire import tags as stream_tags
 from service.wire import timestamps
 
 STREAM_ID = r"^[A-Za-z0-9._:@~-]{1,200}$"
@@ -56,6 +57,11 @@ def _check_table(table: list[float]) -> list[float]:
     return table
 
 
+def _check_tags(tags: dict[str, str]) -> dict[str, str]:
+    stream_tags.check(tags)
+    return tags
+
+
 def _as_list(value: float | list[float]) -> list[float]:
     return value if isinstance(value, list) else [value]
 
@@ -77,6 +83,7 @@ Time = Annotated[StrictStr, Field(max_length=40), AfterValidator(_check_time)]
 StreamId = Annotated[StrictStr, Field(pattern=STREAM_ID), AfterValidator(_check_stream)]
 Key = Annotated[StrictStr, Field(pattern=KEY)]
 WHOLE = BeforeValidator(_whole)
+Tags = Annotated[dict[StrictStr, StrictStr], AfterValidator(_check_tags)]
 Seq = Annotated[StrictInt, Field(ge=0, le=2**53), WHOLE]
 
 
@@ -272,4 +279,11 @@ class StreamForm(Form):
         0.999,
         description="raise an anomaly event at an observation whose `anomaly` reaches this, if the "
         "last one is 100 observations or more ago; `null`: none",
+    )
+    tags: Tags = Field(
+        {},
+        description=f"metadata by name, replaced as a whole; `match` selects streams by it. At "
+        f"most {stream_tags.MAX_TAGS} tags, {stream_tags.MAX_VALUE} characters in a value and "
+        f"{stream_tags.MAX_ALL} in all; names as of Prometheus labels, but not `stream`",
+        json_schema_extra={"examples": [{"site": "north", "job": "pump"}]},
     )

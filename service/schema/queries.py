@@ -10,7 +10,7 @@ from pydantic import AfterValidator, BeforeValidator, Field
 from service.models.catalogue import REFERENCE
 from service.schema.commands import MAX_QUANTILES
 from service.schema.observations import Form, StreamId
-from service.wire import timestamps
+from service.wire import tags, timestamps
 from service.wire.event_entries import CHANGES, MESSAGES
 
 
@@ -21,6 +21,16 @@ def _split(value: Any) -> Any:
     return [part for text in value for part in text.split(",") if part]
 
 
+def _check_selector(text: str) -> str:
+    tags.parse(text)
+    return text
+
+
+Match = Annotated[list[Annotated[str, AfterValidator(_check_selector)]], Field(max_length=10)]
+MATCH = (
+    f"selector of streams by tags, such as `{tags.EXAMPLE}`; `stream` is the id, and regular "
+    "expressions match whole values. Repeated: streams of any of them"
+)
 Level = Annotated[float, Field(gt=0, lt=1)]
 
 
@@ -43,6 +53,8 @@ class ObserveQuery(Form):
 class StreamsQuery(Form):
     """Query of the list of streams."""
 
+    repeatable: ClassVar[frozenset[str]] = frozenset(("match",))
+
     prefix: Annotated[str, Field(max_length=200)] = Field(
         "", description="only ids with this prefix"
     )
@@ -50,6 +62,7 @@ class StreamsQuery(Form):
         None, description="`cursor` of the previous page"
     )
     limit: Annotated[int, Field(ge=1, le=1000)] = Field(100, description="ids per page")
+    match: Match = Field([], description=f"{MATCH}. Pages may then be short, even empty")
 
 
 Kinds = list[Literal["change", "anomaly", "all"]]
@@ -160,9 +173,9 @@ When = Annotated[str, AfterValidator(_check_when)]
 
 
 class ChangesQuery(Form):
-    """Query of the changes of all streams; `state`, `model` and `prefix` may be repeated."""
+    """Query of the changes of all streams; `state`, `model`, `prefix`, `match` may be repeated."""
 
-    repeatable: ClassVar[frozenset[str]] = frozenset(("prefix", "model", "state"))
+    repeatable: ClassVar[frozenset[str]] = frozenset(("prefix", "model", "state", "match"))
 
     since: When | None = Field(
         None, description=f"changes from this time on: {WHEN}; default: everything retained"
@@ -180,6 +193,7 @@ class ChangesQuery(Form):
     contains: Annotated[str, Field(max_length=200)] = Field(
         "", description="only ids with this text anywhere in them"
     )
+    match: Match = Field([], description=MATCH)
     min_size: Annotated[float, Field(ge=0, allow_inf_nan=False)] | None = Field(
         None, description="smallest size, up or down, in standard deviations"
     )
@@ -200,6 +214,14 @@ class ChangesQuery(Form):
     format: Literal["json", "csv"] = Field(
         "json", description="`csv`: a table; the header `Link` leads to the next page"
     )
+
+
+class ResultsQuery(Form):
+    """Query of results for Prometheus."""
+
+    repeatable: ClassVar[frozenset[str]] = frozenset(("match",))
+
+    match: Match = Field([], description=f"{MATCH}; default: all streams")
 
 
 class NoQuery(Form):

@@ -224,6 +224,7 @@ def stream_change(found: FoundChange) -> StreamChange:
     return StreamChange(
         stream=found.stream,
         model=found.raised.model,
+        tags=found.raised.tags,
         id=event.id,
         state=event.state,
         start=event.start,

@@ -162,6 +162,13 @@ class Answer(Response):
     regime: Typical = None
 
 
+class Ingested(Response):
+    """What became of observations that were ingested: see `service.wire.Ingest`."""
+
+    applied: int
+    skipped: int
+
+
 class ItemAnswer(Answer):
     """Answer to one item: an answer with `status` 200, or a problem document."""
 
@@ -254,6 +261,7 @@ class StreamName(Response):
     """An entry of the list of streams."""
 
     stream: str
+    tags: dict[str, str] = sent({})
 
 
 class StreamPage(Response):
@@ -261,6 +269,9 @@ class StreamPage(Response):
 
     streams: list[StreamName]
     cursor: NextPage = sent(None)
+    unreadable: Annotated[list[str], doc("streams of the page that are damaged in the store")] = (
+        sent([])
+    )
 
 
 class Glance(Response):
@@ -439,6 +450,7 @@ class StreamChange(Response, kw_only=True):
 
     stream: str
     model: str = sent("")
+    tags: Annotated[dict[str, str], doc("of the stream, when this state was entered")] = sent({})
     id: int
     state: Annotated[str, words("suspected", "confirmed", "withdrawn")]
     start: int

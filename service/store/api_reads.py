@@ -14,7 +14,7 @@ from service.models import canary as canaries
 from service.models.canary import Canary
 from service.store import keys, overview, regimes
 from service.store.cluster.asynchronous import AsyncCluster
-from service.store.overview import Row
+from service.store.overview import Last, Row
 from service.store.script import Call, Script
 from service.store.worker_reads import (
     CorruptState,
@@ -235,6 +235,10 @@ class AsyncStore:
     ) -> tuple[list[Row], list[str]]:
         """Return heads and last labels of streams that are there, and who cannot be read."""
         return await overview.read(self._client, streams, labels)
+
+    async def last(self, streams: Sequence[tuple[int, str]]) -> tuple[list[Last], list[str]]:
+        """Return the last record of streams that are there, and who cannot be read."""
+        return await overview.last(self._client, streams)
 
     async def around(
         self, places: Sequence[regimes.Place], before: int, after: int

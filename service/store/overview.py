@@ -46,6 +46,50 @@ async def read(
     return rows, sorted(unreadable + more)
 
 
+class Last(NamedTuple):
+    """One stream with its last record; None: it has none, or none is retained."""
+
+    stream: str
+    head: wire.Head
+    record: wire.Record | None
+
+
+async def last(
+    client: redis.asyncio.Redis, streams: Sequence[tuple[int, str]]
+) -> tuple[list[Last], list[str]]:
+    """Return the last record of each (partition, stream) that is there, and who cannot be read."""
+    heads, unreadable = await _heads(client, streams)
+    async with client.pipeline(transaction=False) as pipe:
+        for partition, stream, head in heads:
+            pipe.hget(keys.tail(partition, stream), str(head.seq - 1))
+        tails = await pipe.execute()
+    # Of those that are sealed the tail is trimmed, now or after it was read.
+    sealed = [i for i, blob in enumerate(tails) if blob is None and heads[i][2].seq]
+    async with client.pipeline(transaction=False) as pipe:
+        for partition, stream, head in (heads[i] for i in sealed):
+            pipe.hget(keys.history(partition, stream), str(chunk_of(stream, head.seq - 1)))
+        chunks = dict(zip(sealed, await pipe.execute() if sealed else [], strict=True))
+    rows = []
+    for i, (_, stream, head) in enumerate(heads):
+        try:
+            rows.append(Last(stream, head, _last(stream, head, tails[i], chunks.get(i))))
+        except CorruptState:
+            unreadable.append(stream)
+    return rows, sorted(unreadable)
+
+
+def _last(
+    stream: str, head: wire.Head, tail: bytes | None, chunk: bytes | None
+) -> wire.Record | None:
+    seq = head.seq - 1
+    if tail is not None:
+        return cast(wire.Record, decoded(wire.decode_record, tail, "tail", stream, seq))
+    if chunk is None:
+        return None
+    records = unseal(stream, chunk_of(stream, seq), chunk)
+    return next((record for record in records if record.seq == seq), None)
+
+
 async def count(client: redis.asyncio.Redis, partitions: int, low: bytes, high: bytes) -> int:
     """Return how many ids of living streams there are between two bounds."""
     async with client.pipeline(transaction=False) as pipe:

@@ -32,6 +32,7 @@ COLUMNS = (
     "explanation",
     *(f"{side}_{name}" for side in ("before", "after") for name in ("mean", "sd", "count")),
     "link",
+    "tags",
 )
 NUMBERS = ("size", "before_mean", "before_sd", "after_mean", "after_sd")  # one for each output
 
@@ -48,6 +49,7 @@ def row(change: StreamChange) -> dict[str, Any]:
         found[f"{side}_sd"] = known.sd
         found[f"{side}_count"] = None if regime is None else regime.count
     found["link"] = change.link
+    found["tags"] = json.dumps(change.tags, ensure_ascii=False, sort_keys=True)
     return found
 
 

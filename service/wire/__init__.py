@@ -27,6 +27,7 @@ from service.wire.commands import (
     EventFeedback,
     Expire,
     Import,
+    Ingest,
     Label,
     LogEntry,
     Move,
@@ -58,6 +59,7 @@ from service.wire.records import (
     Season,
     Sensitivity,
     StreamSettings,
+    TaggedHead,
 )
 
 __all__ = [
@@ -85,6 +87,7 @@ __all__ = [
     "Labelled",
     "IdempotencyRecord",
     "Import",
+    "Ingest",
     "Move",
     "Observation",
     "Observe",
@@ -102,6 +105,7 @@ __all__ = [
     "SetBelief",
     "StreamSettings",
     "Sums",
+    "TaggedHead",
     "EventFeedback",
     "WhatIf",
     "checked",
@@ -120,6 +124,7 @@ __all__ = [
     "decode_outcome",
     "decode_record",
     "decode_sums",
+    "decode_tagged",
     "encode",
     "latest",
     "numbers",
@@ -135,6 +140,7 @@ decode_outcome = msgspec.msgpack.Decoder(Outcome).decode
 # What is published of outcomes: small ones, and the numbers of the others.
 decode_hints = msgspec.msgpack.Decoder(list[Outcome | int]).decode
 decode_head = msgspec.msgpack.Decoder(Head).decode
+decode_tagged = msgspec.msgpack.Decoder(TaggedHead).decode
 decode_record = msgspec.msgpack.Decoder(Record).decode
 decode_chunk = msgspec.msgpack.Decoder(list[Record]).decode
 decode_labelled = msgspec.msgpack.Decoder(Labelled).decode

@@ -35,6 +35,17 @@ class Observe(Struct, tag="observe", omit_defaults=True, gc=False):
     quantiles: list[float] | None = None  # levels to answer; None: the usual ones
 
 
+class Ingest(Observe, tag="ingest", omit_defaults=True, gc=False):
+    """Apply the observations that are new to the stream, at most one in each of its intervals.
+
+    All have times. Those not after the stream's last time are skipped, and so are those in the same
+    interval of time: a repeat changes nothing. It is a command of its own since workers that do not
+    know it must not apply it as another.
+    """
+
+    settings: dict[str, Any] = {}  # of the stream, if this makes it
+
+
 class Configure(Struct, tag="configure", omit_defaults=True):
     """Create a stream or change its settings; only the named settings change."""
 
@@ -140,6 +151,7 @@ class Import(Struct, tag="import", omit_defaults=True):
 
 Command = (
     Observe
+    | Ingest
     | Configure
     | Delete
     | Expire

@@ -55,6 +55,7 @@ class Raised(Struct, omit_defaults=True):
     event: Event
     time: str | None = None  # of the observation that raised it, if the client sent one
     at_ms: int = 0  # the API's clock when it accepted that observation
+    tags: dict[str, str] = {}  # of the stream at that time; none in entries of older workers
 
 
 class Entry(NamedTuple):

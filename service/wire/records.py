@@ -36,6 +36,7 @@ class StreamSettings(Struct, omit_defaults=True, gc=False):
     anomaly_alarm: None: no anomaly events, as in streams of versions that had none.
     seasonal: whether seasons are found in the labels, and taken from them; None: once there are
     many labels. Streams of versions that found none stay without; new ones are made with None.
+    tags: what selectors select by, see `service.wire.tags`.
     """
 
     model: str = ""  # NAME@VERSION once the stream exists
@@ -59,6 +60,7 @@ class StreamSettings(Struct, omit_defaults=True, gc=False):
     confirm_probability: float | None = None
     anomaly_alarm: float | None = None
     seasonal: bool | None = False
+    tags: dict[str, str] = {}
 
     def updated(self, given: dict[str, Any]) -> StreamSettings:
         """Return settings of which some are replaced; either rule of confirmation ends the other.
@@ -208,6 +210,18 @@ class Head(Struct, omit_defaults=True, gc=False):
         # Older workers keep the alarm of a stream, and drop the setting, which they do not know.
         if self.alarm is not None and self.settings.sensitivity is None:
             self.settings.confirm_probability = self.alarm.threshold
+
+
+class StreamTags(Struct, gc=False):
+    """Tags of the settings."""
+
+    tags: dict[str, str] = {}
+
+
+class TaggedHead(Struct, gc=False):
+    """The part of a `Head` that selectors need: read without the rest where there are many."""
+
+    settings: StreamTags
 
 
 class Record(Struct, array_like=True, omit_defaults=True, gc=False):

@@ -9,9 +9,19 @@ from msgspec.structs import replace
 
 from service.errors.base import CorruptState, Defect, KeyReused, ServiceError, UnknownModel
 from service.observability import metrics
-from service.wire import Head, IdempotencyRecord, Observation, Observe, Record, numbers, timestamps
+from service.wire import (
+    Head,
+    IdempotencyRecord,
+    Ingest,
+    Observation,
+    Observe,
+    Record,
+    numbers,
+    timestamps,
+)
 from service.worker.commands.dispatch import control, observed, usable
 from service.worker.filtering import delayed_labels, events
+from service.worker.filtering.resampling import resampled
 from service.worker.filtering.step import observe, observe_series
 from service.worker.streams import answers, step_inputs
 from service.worker.streams.answers import Answer, Filling
@@ -134,6 +144,10 @@ class CommandBatch:
         while queue.tasks:
             task = queue.tasks[0]
             try:
+                if queue.at == 0 and isinstance(task.envelope.command, Ingest):
+                    # Of what was sent: a task may be tried again.
+                    usable(queue.stream)
+                    task.command = resampled(queue.stream, task.envelope.command)
                 if isinstance(task.command, Observe):
                     empty = not task.command.observations
                     if empty or (queue.at == 0 and self._known(queue, task, task.command)):
@@ -208,7 +222,8 @@ class CommandBatch:
         """Head of a stream that can be observed, which may have to be created yet."""
         usable(queue.stream)
         labels = (len(numbers(each.y)) for each in command.observations if each.y is not None)
-        return observed(self.engine, queue.stream, task.envelope, next(labels, None))
+        given = command.settings if isinstance(command, Ingest) else {}
+        return observed(self.engine, queue.stream, task.envelope, next(labels, None), given)
 
     def _create(self, stream: Stream, head: Head, task: Task) -> None:
         if not stream.alive:

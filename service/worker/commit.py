@@ -75,7 +75,7 @@ def commit_of(
             effects.append(aside)
     effects += _joined(keys.heads(p), [e for stream in streams for e in stream.effects()])
     effects += events.effects(lease.partition, streams, feed_events)
-    done = sum(wire.units(task.command) for task in tasks)
+    done = sum(wire.units(task.envelope.command) for task in tasks)
     done += sum(item.lost.units for item in items if item.lost)
     new = items[-1].offset
     return Commit(lease.partition, lease.token, expected, new, done, effects, messages)

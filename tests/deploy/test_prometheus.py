@@ -34,7 +34,8 @@ def promtool(*arguments):
 
 @needs_promtool
 def test_the_configuration_and_the_rules_are_valid():
-    promtool("check", "config", PROMETHEUS / "prometheus.yml")
+    for name in ("prometheus.yml", "remote-write.yml"):
+        promtool("check", "config", PROMETHEUS / name)
     promtool("check", "rules", "--lint=all", *sorted((PROMETHEUS / "rules").glob("*.yml")))
 
 

@@ -11,7 +11,9 @@ import httpx
 import msgspec
 
 from service.api.openapi.examples import FILE, all_examples
+from service.api.parsing.remote_write import PROTOBUF
 from service.api.routes.table import CALLS
+from tests.remote_write import V1, version_1
 
 BYTES = "application/octet-stream"
 PATHS = {call.endpoint.__name__: (call.method, call.path) for call in CALLS}
@@ -51,6 +53,10 @@ def ask(client, each, blob):
         return client.request(method, url)
     content = each.body if isinstance(each.body, str) else json.dumps(each.body)
     content = blob if each.media == BYTES else content
+    if each.media == PROTOBUF:
+        labels = {"__name__": "node_load1", "instance": "a:9100", "job": "node"}
+        samples = [(0.4, 1_767_225_600_000), (0.5, 1_767_225_660_000)]
+        return client.request(method, url, content=version_1((labels, samples)), headers=V1)
     return client.request(method, url, content=content, headers={"Content-Type": each.media})
 
 

@@ -24,6 +24,7 @@ TAGS = {
     "streams": "Streams",
     "reads": "Reads",
     "events": "Events",
+    "prometheus": "Prometheus",
     "models": "Models",
     "service": "Service",
 }

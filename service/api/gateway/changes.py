@@ -36,6 +36,7 @@ from service.store.api_reads import AsyncStore
 from service.store.event_log import Feeds, Reread
 from service.store.regimes import Around, Place, Stored
 from service.store.worker_reads import CorruptState, decoded
+from service.wire import tags
 from service.wire.change_index import ChangeIndex, FoundChange
 from service.wire.event_entries import Filter
 
@@ -256,7 +257,7 @@ def _filter(query: ChangesQuery, now_s: float) -> Callable[[FoundChange], bool]:
         frozenset(), tuple(query.prefix), frozenset(query.model), frozenset(query.state)
     ).lets
     since, until = seconds_of(query.since, now_s), seconds_of(query.until, now_s)
-    least, sure = query.min_size, query.min_probability
+    least, sure, match = query.min_size, query.min_probability, query.match
 
     def fits(found: FoundChange) -> bool:
         return (
@@ -265,7 +266,8 @@ def _filter(query: ChangesQuery, now_s: float) -> Callable[[FoundChange], bool]:
             and (least is None or magnitude(found) >= least)
             and (sure is None or found.event.probability >= sure)
             and query.contains in found.stream
-            and lets(found.raised)  # last: it takes longest
+            and lets(found.raised)  # what takes longest comes last
+            and (not match or tags.selected(match, found.stream, found.raised.tags))
         )
 
     return fits

@@ -100,6 +100,11 @@ class Gateway:
         """Return a stream's partition."""
         return partition_of(stream, self._settings.partitions)
 
+    def admit(self, command: wire.Command) -> None:
+        """Raise what `submit` would raise now; for requests of many commands, all `begun` then."""
+        partition = self.partition(command.stream)
+        self._admit(self._queues[partition], partition, command, False)
+
     async def submit(
         self, command: wire.Command, begun: bool = False, patience: Patience | None = None
     ) -> wire.Outcome:

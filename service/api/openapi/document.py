@@ -14,6 +14,7 @@ from pydantic.json_schema import models_json_schema
 
 from service.api.openapi import examples
 from service.api.parsing.bodies import BYTES, CSV, JSON, NDJSON
+from service.api.parsing.remote_write import PROTOBUF
 from service.errors.base import FieldError, InvalidField
 from service.schema.commands import (
     ActionForm,
@@ -92,6 +93,26 @@ IDEMPOTENCY = {
     "schema": {"type": "string", "pattern": KEY},
 }
 _BYTES = {BYTES: {"schema": {"type": "string", "format": "binary"}}}
+WRITE_BODY: dict[str, Any] = {
+    "required": True,
+    "description": "a message `prometheus.WriteRequest` or `io.prometheus.write.v2.Request`, "
+    "compressed by snappy (block format)",
+    "content": {PROTOBUF: {"schema": {"type": "string", "format": "binary"}}},
+}
+WRITTEN: dict[str, Any] = {
+    "description": "everything was taken",
+    "headers": {
+        f"X-Prometheus-Remote-Write-{each}-Written": {
+            "description": "to requests of version 2.0",
+            "schema": {"type": "integer"},
+        }
+        for each in ("Samples", "Histograms", "Exemplars")
+    },
+}
+METRICS: dict[str, Any] = {
+    "description": "Prometheus's text format",
+    "content": {"text/plain": {"schema": {"type": "string"}}},
+}
 BLOB: dict[str, Any] = {"description": "the snapshot", "content": _BYTES}
 BLOB_BODY: dict[str, Any] = {"required": True, "content": _BYTES}
 

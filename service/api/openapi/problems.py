@@ -54,6 +54,14 @@ EXAMPLES: tuple[ServiceError, ...] = (
     base.UnsupportedMediaType("Content-Type: expected application/json, got 'text/plain'"),
     http.UnsupportedEncoding("Content-Encoding: expected gzip or deflate, got 'br'"),
     base.InvalidField([FieldError("body.y", "expected a finite number")]),
+    base.SamplesRejected(
+        "1 of 500 samples cannot be taken: y: expected numbers up to 1e+100", rejected=1
+    ),
+    base.SamplesDeferred(
+        "12 of 500 samples were not taken: the queue of this stream's partition is full: 10000 "
+        "observations; send the request again",
+        deferred=12,
+    ),
     base.DimensionMismatch("y: expected 1 number, got 2", field="y"),
     base.LabelOutOfRange("y: expected 0 or 1, got 2", field="y"),
     base.UnknownModel("there is no model 'pump'; see GET /v1/models for the available ones"),

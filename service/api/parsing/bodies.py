@@ -128,13 +128,15 @@ def _finite(body: bytes, limit: int) -> bytes:
     return _strings.sub(lambda match: match[0] if match[0][:1] == b'"' else b"1e999", body)
 
 
-async def read_body(request: Request, thread: Executor, limit: int, timeout_s: float) -> bytes:
+async def read_body(
+    request: Request, thread: Executor, limit: int, timeout_s: float, as_sent: bool = False
+) -> bytes:
     """Return a body of at most `limit` bytes, unpacked; large ones are unpacked in the thread.
 
-    Raises BodyTooLarge as soon as the limit is passed, SlowBody, UnsupportedEncoding, MalformedBody
-    and ClientDisconnect.
+    as_sent: do not unpack it, whatever its encoding. Raises BodyTooLarge as soon as the limit is
+    passed, SlowBody, UnsupportedEncoding, MalformedBody and ClientDisconnect.
     """
-    window = _window(header(request.scope, b"content-encoding"))
+    window = None if as_sent else _window(header(request.scope, b"content-encoding"))
     length = header(request.scope, b"content-length")
     if length is not None and length.isdigit() and int(length) > limit:
         raise BodyTooLarge(f"the body has {int(length)} bytes; at most {limit}")

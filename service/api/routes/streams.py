@@ -13,6 +13,7 @@ from starlette.responses import Response
 
 from service import wire
 from service.api.gateway.reads import from_store, without
+from service.api.gateway.selection import select
 from service.api.http import (
     Bytes,
     Context,
@@ -108,11 +109,15 @@ async def put_snapshot(request: Request) -> Response:
 
 
 async def list_streams(request: Request) -> Response:
-    """List stream ids in order, page by page."""
+    """List stream ids in order with their tags, page by page; `match` selects by tags."""
     context = context_of(request)
     form = read_query(request, StreamsQuery)
-    names, cursor = await from_store(context.store.names(form.prefix, form.cursor, form.limit))
-    return json_response(_encode(StreamPage([StreamName(name) for name in names], cursor)))
+    found = await select(
+        context.store, context.gateway, form.prefix, form.match, form.cursor, form.limit
+    )
+    rows = [StreamName(*row) for row in found.rows]
+    page = StreamPage(rows, found.cursor, without(found.unreadable, "streams"))
+    return json_response(_encode(page))
 
 
 async def head_of(context: Context, stream: str) -> wire.Head:

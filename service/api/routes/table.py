@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from fastapi import FastAPI
+from starlette.responses import PlainTextResponse
 
 from service.api.http import Bytes, RawRoute
 from service.api.openapi import document, problems
@@ -14,6 +15,7 @@ from service.api.routes import (
     health,
     models,
     observations,
+    prometheus,
     reads,
     streams,
     subscriptions,
@@ -55,6 +57,7 @@ from service.schema.queries import (
     LiveQuery,
     ObserveQuery,
     ReadyQuery,
+    ResultsQuery,
     SnapshotQuery,
     StreamsQuery,
 )
@@ -292,6 +295,28 @@ CALLS = (
         tag="events",
         described=document.answer_or_table(responses.ChangesPage),
     ),
+    Call(
+        "POST",
+        "/v1/prometheus/write",
+        prometheus.write_samples,
+        None,
+        (base.SamplesDeferred, base.SamplesRejected),
+        body=document.WRITE_BODY,
+        tag="prometheus",
+        status=204,
+        described=document.WRITTEN,
+    ),
+    Call(
+        "GET",
+        "/v1/prometheus/results",
+        prometheus.show_results,
+        None,
+        (base.InvalidField,),
+        query=ResultsQuery,
+        tag="prometheus",
+        response=PlainTextResponse,
+        described=document.METRICS,
+    ),
     Call("GET", "/v1/models", health.list_models, responses.Models, tag="models"),
     Call(
         "GET",
@@ -392,7 +417,7 @@ def _add(app: FastAPI, call: Call) -> None:
     if call.makes:
         answers[201] = document.answer(call.answer, "created")
     if call.described is not None:
-        answers[200] = call.described
+        answers[call.status] = call.described
     app.add_api_route(
         call.path,
         call.endpoint,

@@ -145,14 +145,20 @@ def fresh(
     return head
 
 
-def observed(engine: Engine, stream: Stream, envelope: Envelope, outputs: int | None) -> Head:
+def observed(
+    engine: Engine,
+    stream: Stream,
+    envelope: Envelope,
+    outputs: int | None,
+    given: dict[str, Any],
+) -> Head:
     """Head of a stream that is observed: its own, or a new one where it has none yet.
 
     Also where nobody has named its model, and its first label has more outputs than one. outputs:
-    numbers in the first label of the command, None where it has none.
+    numbers in the first label of the command, None where it has none. given: settings of a new one.
     """
     if not stream.alive:
-        return fresh(engine, stream, envelope, {}, outputs=outputs)
+        return fresh(engine, stream, envelope, given, outputs=outputs)
     head = stream.live()
     if not head.unnamed or head.y_dim is not None or delayed_labels.position(head):
         return head

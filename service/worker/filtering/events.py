@@ -87,7 +87,13 @@ def publish(stream: Stream, task: Task) -> None:
         id_ = event_entries.id_of(task.entry, task.index, task.raised)
         task.raised += 1
         raised = event_entries.Raised(
-            stream.name, head.settings.model, head.generation, event, time, task.envelope.time_ms
+            stream.name,
+            head.settings.model,
+            head.generation,
+            event,
+            time,
+            task.envelope.time_ms,
+            head.settings.tags,
         )
         number = event_entries.number_of(stream.partition, id_)
         stream.feed += ((id_, event_entries.encode(raised, number)),)

@@ -11,8 +11,9 @@ import msgspec
 
 from service import wire
 from service.errors.base import ServiceError
+from service.schema.responses import Ingested
 from service.store.log import DONE, START, Entry, Offset
-from service.wire import Envelope, Observe, Outcome, versions
+from service.wire import Envelope, Ingest, Observe, Outcome, versions
 from service.worker.streams import answers
 from service.worker.streams.answers import Answer
 
@@ -59,12 +60,21 @@ class Task:
         if self.same_as is not None:
             self.status, self.body = self.same_as.status, answers.repeat(self.same_as.body)
             return
-        self.body += [answer.render() for answer in self.answers]
+        if isinstance(self.command, Ingest):
+            if self.refusal is None:
+                self.body.append(self._ingested())
+        else:
+            self.body += [answer.render() for answer in self.answers]
         if self.refusal is not None:
             if isinstance(self.command, Observe):
                 self.refusal.extra["applied"] = len(self.answers)
             self.status = self.refusal.status
             self.body.append(self.refusal.render())
+
+    def _ingested(self) -> bytes:
+        """Count what was applied: nobody reads each answer."""
+        given = wire.units(self.envelope.command)
+        return msgspec.json.encode(Ingested(len(self.answers), given - len(self.answers)))
 
 
 def key_field(command: Observe) -> bytes:

@@ -1,0 +1,166 @@
+"""Prometheus remote write, 1.0 and 2.0: from the body of a request to series of samples.
+
+Messages have the field numbers of the specifications
+(https://prometheus.io/docs/specs/prw/remote_write_spec/ and .../remote_write_spec_2_0/), and no
+fields that are not used here. Histograms and exemplars are counted, not read.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from enum import Enum
+from typing import Any, NamedTuple
+
+import cramjam
+from google.protobuf import descriptor_pb2, descriptor_pool, message_factory
+from google.protobuf.message import DecodeError
+
+from service.errors.base import BodyTooLarge, MalformedBody, UnsupportedMediaType
+from service.errors.http import UnsupportedEncoding
+
+PROTOBUF = "application/x-protobuf"
+_FIELD = descriptor_pb2.FieldDescriptorProto
+# Name, number, type and message of each field. Those of type bytes are messages that are counted.
+_MESSAGES: dict[str, list[tuple[str, int, int, str]]] = {
+    "Label": [("name", 1, _FIELD.TYPE_STRING, ""), ("value", 2, _FIELD.TYPE_STRING, "")],
+    "Sample": [("value", 1, _FIELD.TYPE_DOUBLE, ""), ("timestamp", 2, _FIELD.TYPE_INT64, "")],
+    "Series1": [
+        ("labels", 1, _FIELD.TYPE_MESSAGE, "Label"),
+        ("samples", 2, _FIELD.TYPE_MESSAGE, "Sample"),
+        ("exemplars", 3, _FIELD.TYPE_BYTES, ""),
+        ("histograms", 4, _FIELD.TYPE_BYTES, ""),
+    ],
+    "Request1": [("timeseries", 1, _FIELD.TYPE_MESSAGE, "Series1")],
+    "Series2": [
+        ("labels_refs", 1, _FIELD.TYPE_UINT32, ""),
+        ("samples", 2, _FIELD.TYPE_MESSAGE, "Sample"),
+        ("histograms", 3, _FIELD.TYPE_BYTES, ""),
+        ("exemplars", 4, _FIELD.TYPE_BYTES, ""),
+    ],
+    "Request2": [
+        ("symbols", 4, _FIELD.TYPE_STRING, ""),
+        ("timeseries", 5, _FIELD.TYPE_MESSAGE, "Series2"),
+    ],
+}
+_ONE = {"Label", "Sample"}  # whose fields are there once
+_PACKAGE = "moca.remote_write"
+
+
+class Version(Enum):
+    """Of the protocol, with the name of its message."""
+
+    V1 = "prometheus.WriteRequest"
+    V2 = "io.prometheus.write.v2.Request"
+
+
+class Series(NamedTuple):
+    """Labels in the order sent, and samples as (value, ms since 1970); None: a missing value."""
+
+    labels: tuple[str, ...]  # name, value, name, value ...
+    samples: list[tuple[float | None, int]]
+
+
+class Write(NamedTuple):
+    """What a request brings, and what of it is not read."""
+
+    series: list[Series]
+    samples: int
+    histograms: int
+    exemplars: int
+
+
+def _classes() -> dict[str, Any]:
+    file = descriptor_pb2.FileDescriptorProto(
+        name="moca/remote_write.proto", package=_PACKAGE, syntax="proto3"
+    )
+    for message, fields in _MESSAGES.items():
+        described = file.message_type.add(name=message)
+        for name, number, kind, of in fields:
+            label = _FIELD.LABEL_OPTIONAL if message in _ONE else _FIELD.LABEL_REPEATED
+            each = described.field.add(name=name, number=number, type=kind, label=label)
+            if of:
+                each.type_name = f".{_PACKAGE}.{of}"
+    pool = descriptor_pool.DescriptorPool()
+    pool.Add(file)
+    found = message_factory.GetMessageClassesForFiles([file.name], pool)
+    return {name.rpartition(".")[2]: kind for name, kind in found.items()}
+
+
+_CLASS = _classes()
+
+
+def version_of(content_type: str, encoding: str) -> Version:
+    """Return the version of a request; raises UnsupportedMediaType and UnsupportedEncoding."""
+    kind, *parameters = (part.strip() for part in content_type.split(";"))
+    named = dict(part.partition("=")[::2] for part in parameters)
+    proto = named.get("proto", Version.V1.value).strip('"')
+    if kind.lower() != PROTOBUF or proto not in {version.value for version in Version}:
+        expected = " or ".join(f"{PROTOBUF};proto={version.value}" for version in Version)
+        raise UnsupportedMediaType(f"Content-Type: expected {expected}, got {content_type[:200]!r}")
+    if encoding.strip().lower() != "snappy":
+        raise UnsupportedEncoding(f"Content-Encoding: expected snappy, got {encoding[:100]!r}")
+    return Version(proto)
+
+
+def parse(body: bytes, version: Version, max_bytes: int, max_samples: int) -> Write:
+    """Return what a body brings; raises MalformedBody and BodyTooLarge.
+
+    max_bytes: once decompressed. max_samples: of all series, and series in a request.
+    """
+    content = _decompressed(body, max_bytes)
+    request = _CLASS["Request1" if version is Version.V1 else "Request2"]()
+    try:
+        request.ParseFromString(content)
+    except DecodeError as error:
+        raise MalformedBody(f"body: expected a protobuf message {version.value}: {error}") from None
+    _check_count("series", len(request.timeseries), max_samples)  # before each is looked at
+    count = sum(len(series.samples) for series in request.timeseries)
+    _check_count("samples", count, max_samples)
+    series = []
+    for each in request.timeseries:
+        if version is Version.V1:
+            labels = tuple(text for label in each.labels for text in (label.name, label.value))
+        else:
+            labels = _referred(request.symbols, each.labels_refs)
+        series.append(Series(labels, [(_value(s.value), s.timestamp) for s in each.samples]))
+    histograms = sum(len(each.histograms) for each in request.timeseries)
+    exemplars = sum(len(each.exemplars) for each in request.timeseries)
+    return Write(series, count, histograms, exemplars)
+
+
+def _check_count(what: str, number: int, limit: int) -> None:
+    if number > limit:
+        raise BodyTooLarge(
+            f"expected at most {limit} {what} in a request, got {number}: set "
+            "max_samples_per_send of the sender's queue_config"
+        )
+
+
+def _decompressed(body: bytes, limit: int) -> bytes:
+    try:
+        size = cramjam.snappy.decompress_raw_len(body)
+        if size > limit:  # as declared, before anything is decompressed
+            raise BodyTooLarge(f"the unpacked body has {size} bytes; at most {limit}")
+        return bytes(cramjam.snappy.decompress_raw(body))
+    except cramjam.DecompressionError as error:
+        raise MalformedBody(f"body: expected snappy's block format: {error}") from None
+
+
+def _referred(symbols: Sequence[str], refs: Sequence[int]) -> tuple[str, ...]:
+    try:
+        labels = tuple(symbols[ref] for ref in refs)
+    except IndexError:
+        detail = f"labels_refs: expected less than the number of symbols, {len(symbols)}"
+        raise MalformedBody(f"body: {detail}, got {max(refs)}") from None
+    if len(labels) % 2:
+        raise MalformedBody(f"body: labels_refs: expected pairs, got {len(labels)}")
+    return labels
+
+
+def _value(value: float) -> float | None:
+    """Return a sample's value; those that are no numbers, such as staleness markers, are missing.
+
+    So is infinity, of which no model can learn anything.
+    """
+    return value if math.isfinite(value) else None

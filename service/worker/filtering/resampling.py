@@ -1,0 +1,38 @@
+"""Observations of a writer that repeats them, thinned out to one in each interval of a stream."""
+
+from __future__ import annotations
+
+import math
+
+from msgspec.structs import replace
+
+from service.wire import Ingest, Observation, timestamps
+from service.worker.streams.stream import Stream
+
+
+def resampled(stream: Stream, command: Ingest) -> Ingest:
+    """Return the command with those observations that are to be applied, in order.
+
+    Of each interval of time (of the stream's `interval`, counted from 1970) it is the first, if the
+    stream has none in it yet; `elapsed` counts intervals. Without an interval it is every one after
+    the stream's last time. This depends on nothing but the stream and the command, so that repeats
+    and replays give the same.
+    """
+    interval, last = command.settings.get("interval"), None
+    if stream.alive:
+        interval = stream.live().settings.interval
+        times = [seen.time for seen in stream.live().pending if seen.time is not None]
+        last = timestamps.seconds(times[-1]) if times else stream.live().last_time
+    kept: list[Observation] = []
+    for seen in command.observations:
+        assert seen.time is not None
+        now = timestamps.seconds(seen.time)
+        elapsed = 1.0
+        if last is not None:
+            if interval is not None:
+                elapsed = float(math.floor(now / interval) - math.floor(last / interval))
+            if now <= last or elapsed < 1.0:
+                continue
+        kept.append(replace(seen, elapsed=elapsed))
+        last = now
+    return replace(command, observations=kept)

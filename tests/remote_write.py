@@ -1,0 +1,41 @@
+"""Remote writes as a Prometheus sends them, made with the messages of the service."""
+
+import cramjam
+
+from service.api.parsing import remote_write
+from service.api.parsing.remote_write import Version
+
+STALE = float("nan")
+V1 = {"Content-Type": "application/x-protobuf", "Content-Encoding": "snappy"}
+V2 = V1 | {"Content-Type": f"application/x-protobuf;proto={Version.V2.value}"}
+
+
+def packed(message):
+    return bytes(cramjam.snappy.compress_raw(message.SerializeToString()))
+
+
+def version_1(*series):
+    """Body of a request; series: (labels, [(value, ms)...])."""
+    request = remote_write._CLASS["Request1"]()
+    for labels, samples in series:
+        each = request.timeseries.add()
+        for name, value in labels.items():
+            each.labels.add(name=name, value=value)
+        for value, ms in samples:
+            each.samples.add(value=value, timestamp=ms)
+    return packed(request)
+
+
+def version_2(*series, histograms=()):
+    request = remote_write._CLASS["Request2"]()
+    request.symbols.append("")
+    for labels, samples in series:
+        each = request.timeseries.add()
+        for text in (text for pair in labels.items() for text in pair):
+            if text not in request.symbols:
+                request.symbols.append(text)
+            each.labels_refs.append(list(request.symbols).index(text))
+        for value, ms in samples:
+            each.samples.add(value=value, timestamp=ms)
+        each.histograms.extend(histograms)
+    return packed(request)
