@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from importlib.metadata import entry_points, version
 from typing import Annotated
 
@@ -74,9 +75,20 @@ def _common(
     """Online changepoint detection and forecasting for data streams."""
 
 
+# Packages of training, which imports them where it needs them. The service itself looks for its own.
+_OF_TRAINING = frozenset({"PIL", "matplotlib", "plotly", "pyarrow", "tensorboard"})
+
+
 def main() -> None:
     """Run the command line."""
-    app()
+    try:
+        app()
+    except ModuleNotFoundError as error:
+        if error.name not in _OF_TRAINING:
+            raise
+        line = f"moca: this needs {error.name}: pip install 'moca-service[train]'"
+        typer.secho(line, err=True, fg="red")
+        sys.exit(2)
 
 
 if __name__ == "__main__":

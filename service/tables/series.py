@@ -158,7 +158,9 @@ def _read_parquet(file: Path) -> _Table:
         import pyarrow as pa
         from pyarrow import parquet
     except ImportError as error:
-        raise SeriesError(f"reading {file} needs pyarrow: install moca-service[plots]") from error
+        raise SeriesError(
+            f"reading {file} needs pyarrow: pip install 'moca-service[parquet]'"
+        ) from error
     try:
         table = parquet.read_table(file)
     except pa.ArrowInvalid as error:
