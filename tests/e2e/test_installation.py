@@ -115,7 +115,7 @@ def test_the_demo_runs_and_draws(installed, tmp_path):
     assert done.returncode == 0, done.stdout + done.stderr
     names = ["coal-answers.csv", "coal.png", "nile-answers.csv", "nile.png"]
     assert sorted(path.name for path in (tmp_path / "plots").iterdir()) == names
-    assert "nile: confirmed change in 1898" in done.stdout
+    assert "nile: confirmed change in 1899" in done.stdout
     assert "pip install" not in done.stdout
 
 
