@@ -75,7 +75,7 @@ def _common(
     """Online changepoint detection and forecasting for data streams."""
 
 
-# Packages of training, which imports them where it needs them. The service itself looks for its own.
+# Packages of training, which imports them where it needs them; the service looks for its own.
 _OF_TRAINING = frozenset({"PIL", "matplotlib", "plotly", "pyarrow", "tensorboard"})
 
 

@@ -8,8 +8,8 @@ process. The folder has to be empty when the service starts.
 from __future__ import annotations
 
 import os
-from bisect import bisect_left, bisect_right
 import platform
+from bisect import bisect_left, bisect_right
 from collections.abc import Iterator, Sequence
 from importlib.metadata import PackageNotFoundError, version
 

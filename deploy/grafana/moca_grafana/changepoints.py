@@ -1,4 +1,4 @@
-"""What changed: changes of all streams, changepoints by model and state, anomalies, and the pinned streams one by one."""
+"""What changed: of all streams, by model and state, anomalies, pinned streams one by one."""
 
 from __future__ import annotations
 
@@ -152,7 +152,7 @@ def _marks() -> JsonQuery:
 def _course() -> list[Panel]:
     by_model = What(
         "Confirmed per minute, by model",
-        "Rate of confirmed changepoints. The dots are single ones (exemplars), each with its stream.",
+        "Rate of confirmed changepoints. Dots are single ones (exemplars), each with its stream.",
         "cpm",
         above(100, 1000),
     )

@@ -60,13 +60,16 @@ def document(page: Page) -> str:
     found: dict[str, Any] = json.loads(json.dumps(made.build(), cls=JSONEncoder))
     for number, panel in enumerate(found["panels"], 1):
         panel["id"] = number
-    marked = found["annotations"]["list"]
+    _finish(found["annotations"]["list"], page)
+    return json.dumps(found, indent=1, sort_keys=True, ensure_ascii=False) + "\n"
+
+
+def _finish(annotations: list[dict[str, Any]], page: Page) -> None:
     titles = "{{alertname}} {{instance}}{{model}}", "{{stream}} changed"
-    for each, title in zip(marked, titles, strict=False):
+    for each, title in zip(annotations, titles, strict=False):
         each["titleFormat"] = title
     if page.marks is not None:
-        marked.append(_marks(*page.marks))
-    return json.dumps(found, indent=1, sort_keys=True, ensure_ascii=False) + "\n"
+        annotations.append(_marks(*page.marks))
 
 
 def _variables(page: Page) -> list[Any]:
