@@ -44,11 +44,12 @@ NAMES = 1000  # among which a name that was meant is looked for
 
 def complete_stream(ctx: typer.Context, incomplete: str) -> list[str]:
     """Return ids of streams that begin so; none where the service cannot be asked."""
-    from service.client import Client
+    from service.client import Client, ClientError
 
     url = ctx.params.get("url") or os.environ.get("MOCA_URL") or DEFAULT_URL
     api_key = ctx.params.get("api_key") or os.environ.get("MOCA_API_KEY")
-    with suppress(Exception), Client(url, api_key=api_key, timeout_s=COMPLETION_S) as client:
+    brief: dict[str, Any] = {"timeout_s": COMPLETION_S, "retries": 0, "retry_for_s": 0}
+    with suppress(ClientError), Client(url, api_key=api_key, **brief) as client:
         return list(islice(client.streams(incomplete, limit=COMPLETIONS), COMPLETIONS))
     return []
 

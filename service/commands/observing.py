@@ -280,7 +280,7 @@ def _lines(source: Iterable[str], x: str | None) -> Iterator[dict[str, Any]]:
     for place, line in enumerate(source, 1):
         if line.strip():
             try:
-                value = json.loads(line)
+                value = json.loads(line, parse_constant=_constant)
             except ValueError as error:
                 value = _plain(line, f"line {place}: not JSON: {error}")
             yield _observation(value, f"line {place}", x)
@@ -292,6 +292,12 @@ def _value(text: str) -> Any:
         for each in text.split(",")
     ]
     return found[0] if len(found) == 1 else found
+
+
+def _constant(name: str) -> None:
+    """Read JavaScript's NaN as a missing number; refuse its infinities."""
+    if name != "NaN":
+        raise ValueError(f"{name} is not finite")
 
 
 def _plain(line: str, otherwise: str) -> Any:

@@ -27,7 +27,7 @@ from service.tables.answers import (
     import_writer,
     write_answers,
 )
-from service.tables.series import read_series
+from service.tables.series import Series, read_series
 
 READY_WAIT_S = 10.0
 BATCH = 1000  # observations in a request
@@ -50,6 +50,7 @@ def replay(
     model: str | None = None,
     settings: Mapping[str, Any] | None = None,
     out: Path | None = None,
+    series: Series | None = None,
     y_columns: Sequence[str] | None = None,
     x_columns: Sequence[str] | None = None,
     time_column: str | None = None,
@@ -63,6 +64,7 @@ def replay(
     `out` ending in .csv, .parquet or .png is that one file; anything else is a folder that gets
     `STREAM-answers.csv`, `STREAM.png` and, where pyarrow is installed, `STREAM-answers.parquet`
     (default: the current one).
+    `series` is what was read of the file already, in place of the columns.
     `stream` defaults to the file's name. `existing` says what to do when the stream already has
     observations: refuse, append to them, or replace the stream. `belief` asks for the whole
     run-length belief with each answer, which the plot's heat map shows.
@@ -74,7 +76,8 @@ def replay(
     files = _writable(output_files(out or Path(), stream), console)
     if file.resolve() in {path.resolve() for path in files}:
         raise ReplayError(f"the answers would overwrite {file}: choose another output")
-    replayed = Replayed(stream, read_series(file, y_columns, x_columns, time_column))
+    read = series or read_series(file, y_columns, x_columns, time_column)
+    replayed = Replayed(stream, read)
     wanted = {**({"model": model} if model else {}), **(settings or {})}
     with Client(url, api_key=api_key) as client:
         client.wait_ready(READY_WAIT_S)
