@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 import inspect
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -119,14 +119,14 @@ def replay(
         fail(f"--out: expected a folder with --by or --wide, got {out}")
     columns = _names(y), _names(x), time
     try:
-        found: dict[str | None, Series] = {}
+        found: Iterable[tuple[str | None, Series]]
         if by is not None:
-            found |= read_streams(file, by, *columns)
+            found = read_streams(file, by, *columns).items()
         elif wide:
-            found |= read_columns(file, *columns)
+            found = read_columns(file, *columns).items()
         else:
-            found[stream] = read_series(file, *columns)
-        for name, series in found.items():
+            found = [(stream, read_series(file, *columns))]
+        for name, series in found:
             run(
                 file,
                 url=url,
