@@ -7,6 +7,7 @@ TESTS_AT_ONCE ?= 4
 export PYTHONDONTWRITEBYTECODE :=
 VENV := .venv
 BIN := $(VENV)/bin
+RUN_STAMP := $(VENV)/.installed-to-run
 STAMP := $(VENV)/.installed
 TEST_STAMP := $(VENV)/.installed-for-tests
 # Files keep their order: the long ones, of whole processes, begin first.
@@ -16,20 +17,33 @@ PYTEST := $(BIN)/python -m pytest -n $(TESTS_AT_ONCE) --dist loadfile --no-loads
 help:  ## list the targets
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 12
 
-install: $(STAMP)  ## make .venv with the pinned versions of constraints.txt
+install: $(STAMP)  ## what tests, checks, training and the documentation need, too
 
-$(STAMP): pyproject.toml constraints.txt
-	$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "Python >= 3.11 is needed")'
+# Pinned, with pip's own progress. Python compiles what it imports; all of torch would take longer than
+# its download.
+PIP := $(BIN)/python -m pip install --no-compile --disable-pip-version-check -c constraints.txt
+
+$(RUN_STAMP): pyproject.toml constraints.txt
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "Python >= 3.11 is needed")'
 	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
-	$(BIN)/python -m pip install --quiet -c constraints.txt -e '.[fast,console,plots,train,test,docs,dev]'
-	touch $@
+	@echo '1 of 2: torch, 0.75 GB (on Linux several GB with CUDA, unless TORCH_INDEX has builds for the CPU)'
+	$(PIP) $(if $(TORCH_INDEX),--index-url $(TORCH_INDEX)) torch
+	@echo '2 of 2: the service with compiled kernels, console and plots, 0.5 GB'
+	$(PIP) -e '.[fast,console,plots]'
+	@touch $@
+
+$(STAMP): $(RUN_STAMP)
+	@echo 'training, tests, documentation and checks, 0.9 GB'
+	$(PIP) -e '.[fast,console,plots,train,test,docs,dev]'
+	@touch $@
 
 # 0.7 GB that nothing but tests of CUDA kernels needs, which run in its interpreter.
 $(TEST_STAMP): $(STAMP)
-	$(BIN)/python -m pip install --quiet -c constraints.txt -e '.[triton]'
-	touch $@
+	@echo 'Triton, 0.7 GB'
+	$(PIP) -e '.[triton]'
+	@touch $@
 
-run: install  ## start the service, stream both samples through it, keep serving
+run: $(RUN_STAMP)  ## start the service, stream both samples through it, keep serving
 	$(BIN)/moca demo
 
 test: $(TEST_STAMP)  ## the tests, but for the slow ones: minutes
@@ -44,7 +58,7 @@ check: install  ## what CI checks besides the tests
 	$(BIN)/mypy
 	$(BIN)/lint-imports
 
-bench: install  ## step time early and late; throughput beside a bare echo endpoint
+bench: $(RUN_STAMP)  ## step time early and late; throughput beside a bare echo endpoint
 	$(BIN)/moca bench step
 	$(BIN)/moca bench serve
 

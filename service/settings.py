@@ -32,6 +32,11 @@ class Settings(BaseSettings):
         description="number of partitions of a new store; `moca serve` chooses 8, or 4 per worker, "
         "unless stated, and takes the number of a store that exists",
     )
+    log_level: str = Field(
+        "info",
+        pattern="^(debug|info|warning|error)$",
+        description="least severe lines of the log: debug, info, warning or error",
+    )
     workers: int = Field(1, ge=1, description="number of worker processes of `moca serve`")
     device: str = Field("cpu", description="torch device of a worker")
     no_kernels: bool = Field(

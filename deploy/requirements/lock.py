@@ -20,7 +20,7 @@ from pathlib import Path
 
 HERE = Path(__file__).parent
 ROOT = HERE.parents[1]
-EXTRAS = ("fast", "otel", "plots", "console", "frames", "train")
+EXTRAS = ("fast", "otel", "plots", "parquet", "console", "frames", "train")
 BUILD = ("cyclonedx-bom", "hatchling")
 OLDER = ("async-timeout",)  # redis needs it on Python before 3.11.3
 _block = re.compile(r"^([A-Za-z0-9._-]+)==\S+.*\n(?:[ #].*\n)*", re.MULTILINE)

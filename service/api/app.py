@@ -9,7 +9,6 @@ import threading
 from collections.abc import AsyncIterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import AsyncExitStack, asynccontextmanager
-from importlib.metadata import PackageNotFoundError, version
 
 import redis
 import redis.asyncio
@@ -51,6 +50,7 @@ from service.errors.base import (
     StartupError,
 )
 from service.models.catalogue import Catalogue
+from service.observability import metrics
 from service.observability.access_log import open_log
 from service.observability.tracing import open_tracer
 from service.runtime.access_policy import describe, keys_required
@@ -116,7 +116,7 @@ def create_app(settings: Settings) -> FastAPI:
     app = FastAPIOffline(  # /docs and /redoc need no other server
         static_url="/docs/static",
         title="MOCA service",
-        version=_version(),
+        version=metrics.service_version(),
         lifespan=lifespan,
         telemetry={"tracing": False, "metrics": False, "logs": False},  # the service has its own
         exception_handlers={
@@ -280,13 +280,6 @@ def check_store(settings: Settings, stopped: threading.Event | None = None) -> b
             return Keyring(client).any()
 
     return patiently(ask, START_WAIT_S, stopped)
-
-
-def _version() -> str:
-    try:
-        return version("moca-service")
-    except PackageNotFoundError:  # run from a checkout that is not installed
-        return "0"
 
 
 async def _service_error(request: Request, error: Exception) -> Response:

@@ -94,7 +94,9 @@ class RequestMiddleware:
         return route
 
     def _measure(self, scope: Scope, status: int, seconds: float) -> None:
-        route, method = _route(scope), _method(scope)
+        # A list takes as long as it has observations: it must not hide what a single one takes.
+        route = _route(scope) + (" (list)" if scope["state"].get("list") else "")
+        method = _method(scope)
         key = (route, method, status)
         measure = self._measures.get(key)
         if measure is None:

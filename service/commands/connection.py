@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import json
+import os
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
+from itertools import islice
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -35,14 +37,33 @@ Wait = Annotated[
     float,
     typer.Option("--retry-for", min=0, help="Retry for this many seconds."),
 ]
-Stream = Annotated[str, typer.Argument(help="Stream id.", show_default=False)]
+COMPLETION_S = 1.0
+COMPLETIONS = 50
+NAMES = 1000  # among which a name that was meant is looked for
+
+
+def complete_stream(ctx: typer.Context, incomplete: str) -> list[str]:
+    """Return ids of streams that begin so; none where the service cannot be asked."""
+    from service.client import Client, ClientError
+
+    url = ctx.params.get("url") or os.environ.get("MOCA_URL") or DEFAULT_URL
+    api_key = ctx.params.get("api_key") or os.environ.get("MOCA_API_KEY")
+    brief: dict[str, Any] = {"timeout_s": COMPLETION_S, "retries": 0, "retry_for_s": 0}
+    with suppress(ClientError), Client(url, api_key=api_key, **brief) as client:
+        return list(islice(client.streams(incomplete, limit=COMPLETIONS), COMPLETIONS))
+    return []
+
+
+Stream = Annotated[
+    str, typer.Argument(help="Stream id.", show_default=False, autocompletion=complete_stream)
+]
 
 
 @contextmanager
 def connected(url: str, api_key: str | None, retry_for_s: float = 10.0) -> Iterator[Client]:
     """Connect to a service; errors end the command with status 1 and one line."""
     from service.client import Client, ClientError, Unavailable
-    from service.client.errors import Unauthorized
+    from service.client.errors import Unauthorized, UnknownStream
 
     try:
         with Client(url, api_key=api_key, retry_for_s=retry_for_s) as client:
@@ -54,6 +75,8 @@ def connected(url: str, api_key: str | None, retry_for_s: float = 10.0) -> Itera
             else f". Is `moca serve` running at {url}? Use --url for another address"
         )
         fail(f"{error}{hint}", 1)
+    except UnknownStream as error:
+        fail(f"{error}{_meant(url, api_key, error.detail)}", 1)
     except ClientError as error:
         keyless = isinstance(error, Unauthorized) and api_key is None
         fail(str(error) + ("; use --api-key or MOCA_API_KEY" if keyless else ""), 1)
@@ -61,6 +84,23 @@ def connected(url: str, api_key: str | None, retry_for_s: float = 10.0) -> Itera
         raise typer.Exit(130) from None
     except BrokenPipeError:  # of `| head`
         raise typer.Exit(0) from None
+
+
+def _meant(url: str, api_key: str | None, detail: str) -> str:
+    """Return a question about the stream that may have been meant; empty: none is like it."""
+    from difflib import get_close_matches
+
+    from service.client import Client, ClientError
+
+    _, quote, rest = detail.partition("'")
+    name = rest.partition("'")[0]
+    if not (quote and name):
+        return ""
+    names: list[str] = []
+    with suppress(ClientError), Client(url, api_key=api_key, timeout_s=COMPLETION_S) as client:
+        names = list(islice(client.streams(name[0], limit=NAMES), NAMES))
+    like = get_close_matches(name, names, n=3, cutoff=0.7)
+    return f". Did you mean {', '.join(repr(each) for each in like)}?" if like else ""
 
 
 def print_json(document: Any, lines: bool = False) -> None:

@@ -50,7 +50,7 @@ def demo(
     from service.replay import ReplayError
     from service.runtime.supervisor import Supervisor
 
-    log_to_stderr("demo")
+    log_to_stderr("demo", settings.log_level)
     console = Console()
     finished: list[str] = []
 

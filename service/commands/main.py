@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from importlib.metadata import entry_points, version
 from typing import Annotated
 
@@ -28,34 +29,35 @@ app = typer.Typer(
     pretty_exceptions_enable=False,  # its tracebacks show local values, such as passwords in URLs
     help="Online changepoint detection and forecasting for data streams.",
 )
-app.command()(run.serve)
-app.command()(run.api)
-app.command()(run.worker)
-app.command()(webhooks.webhooks)
-app.command()(demo.demo)
-app.add_typer(streams.app, name="streams")
-app.command(context_settings=observing.NEGATIVE)(observing.observe)
-app.command()(following.follow)
-app.command()(observing.predict)
-app.command()(observing.changepoints)
-app.command()(changes.changes)
-app.add_typer(snapshots.app, name="snapshot")
-app.command()(tools.replay)
-app.command()(tools.models)
-app.command()(calibrate.calibrate)
-app.add_typer(tools.bench, name="bench")
-app.add_typer(keys.app, name="keys")
-app.command()(backup.backup)
-app.command()(backup.restore)
+RUN, STREAMS, MODELS, OPERATE = "Run", "Streams", "Models", "Operate"
+for _start in (run.serve, demo.demo, run.api, run.worker, webhooks.webhooks):
+    app.command(rich_help_panel=RUN)(_start)
+app.command(context_settings=observing.NEGATIVE, rich_help_panel=STREAMS)(observing.observe)
+for _ask in (
+    following.follow,
+    observing.predict,
+    observing.changepoints,
+    changes.changes,
+    tools.replay,
+):
+    app.command(rich_help_panel=STREAMS)(_ask)
+app.add_typer(streams.app, name="streams", rich_help_panel=STREAMS)
+app.add_typer(snapshots.app, name="snapshot", rich_help_panel=STREAMS)
+app.command(rich_help_panel=MODELS)(tools.models)
+app.command(rich_help_panel=MODELS)(calibrate.calibrate)
+app.add_typer(keys.app, name="keys", rich_help_panel=OPERATE)
+app.command(rich_help_panel=OPERATE)(backup.backup)
+app.command(rich_help_panel=OPERATE)(backup.restore)
+app.add_typer(tools.bench, name="bench", rich_help_panel=OPERATE)
 for _measure in sorted(entry_points(group="moca.bench"), key=lambda each: each.name):
     tools.bench.command(_measure.name)(tools.measurement(_measure.load()))
 # The offline jobs: the service does not import them, they are found as installed.
 for _command in sorted(entry_points(group="moca.commands"), key=lambda each: each.name):
     _found = _command.load()
     if isinstance(_found, typer.Typer):
-        app.add_typer(_found, name=_command.name)
+        app.add_typer(_found, name=_command.name, rich_help_panel=MODELS)
     else:
-        app.command(_command.name)(_found)
+        app.command(_command.name, rich_help_panel=MODELS)(_found)
 
 
 def _version(wanted: bool) -> None:
@@ -74,9 +76,20 @@ def _common(
     """Online changepoint detection and forecasting for data streams."""
 
 
+# Packages of training, which imports them where it needs them; the service looks for its own.
+_OF_TRAINING = frozenset({"PIL", "matplotlib", "plotly", "pyarrow", "tensorboard"})
+
+
 def main() -> None:
     """Run the command line."""
-    app()
+    try:
+        app()
+    except ModuleNotFoundError as error:
+        if error.name not in _OF_TRAINING:
+            raise
+        line = f"moca: this needs {error.name}: pip install 'moca-service[train]'"
+        typer.secho(line, err=True, fg="red")
+        sys.exit(2)
 
 
 if __name__ == "__main__":

@@ -54,7 +54,7 @@ def observe(
             metavar="LABEL",
             help="Labels, one observation each: a number, comma-separated numbers (null: a missing "
             "output), or null. "
-            "Default: standard input, one JSON number, list or observation per line.",
+            "Default: standard input, one of these, or a JSON observation, per line.",
             show_default=False,
         ),
     ] = None,
@@ -87,6 +87,8 @@ def observe(
         )
         size = batch or len(values)
     else:
+        if sys.stdin.isatty():
+            typer.secho("moca: reading labels, one per line; end with Ctrl-D", err=True, dim=True)
         given = _lines(sys.stdin, x)
         size = batch or (FILE_BATCH if _is_file(sys.stdin) else 1)
     with connected(url, api_key, retry_for) as client:
@@ -278,9 +280,9 @@ def _lines(source: Iterable[str], x: str | None) -> Iterator[dict[str, Any]]:
     for place, line in enumerate(source, 1):
         if line.strip():
             try:
-                value = json.loads(line)
+                value = json.loads(line, parse_constant=_constant)
             except ValueError as error:
-                fail(f"line {place}: not JSON: {error}", 1)
+                value = _plain(line, f"line {place}: not JSON: {error}")
             yield _observation(value, f"line {place}", x)
 
 
@@ -289,6 +291,22 @@ def _value(text: str) -> Any:
         None if each.strip().lower() in MISSING else numbers(each, "LABEL")[0]
         for each in text.split(",")
     ]
+    return found[0] if len(found) == 1 else found
+
+
+def _constant(name: str) -> None:
+    """Read JavaScript's NaN as a missing number; refuse its infinities."""
+    if name != "NaN":
+        raise ValueError(f"{name} is not finite")
+
+
+def _plain(line: str, otherwise: str) -> Any:
+    """Read a line as an argument is: numbers and words for missing ones between commas."""
+    words = [each.strip().lower() for each in line.split(",")]
+    try:
+        found = [None if each in MISSING else float(each) for each in words]
+    except ValueError:
+        fail(otherwise, 1)
     return found[0] if len(found) == 1 else found
 
 

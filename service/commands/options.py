@@ -49,6 +49,7 @@ API = STORE | {
     "max_live_streams",
     "trace",
     "trace_share",
+    "log_level",
 }
 WORKER = STORE | {
     "models_dir",
@@ -70,6 +71,7 @@ WORKER = STORE | {
     "feed_events",
     "trace",
     "trace_share",
+    "log_level",
 }
 WEBHOOKS = STORE | {
     "data_dir",
@@ -77,6 +79,7 @@ WEBHOOKS = STORE | {
     "lease_ttl_ms",
     "webhooks_file",
     "webhook_hosts",
+    "log_level",
 }
 # Several workers cannot share a port: their metrics are on the API's page.
 SERVE = set(Settings.model_fields) - {"metrics_port"}

@@ -49,7 +49,7 @@ def serve(settings: Settings) -> None:
     """
     from service.runtime.supervisor import Supervisor
 
-    log_to_stderr("serve")
+    log_to_stderr("serve", settings.log_level)
     timeout_s = webhook_timeout_s(settings)
     raise typer.Exit(Supervisor(settings, os.environ, webhook_timeout_s=timeout_s).run())
 
@@ -168,7 +168,7 @@ def end(error: Exception) -> NoReturn:
 
 def begin(role: str, settings: Settings, parent_fd: int | None) -> None:
     """Start a process that uses a store: logging, parent watch, settings."""
-    log_to_stderr(role)
+    log_to_stderr(role, settings.log_level)
     if parent_fd is not None:
         follow_parent(parent_fd)
     if settings.redis_url is None:

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import functools
 import inspect
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import asdict
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 from rich.box import SIMPLE_HEAD
@@ -18,6 +18,9 @@ from service.commands.connection import DEFAULT_URL, ApiKey, Url
 from service.commands.connection import setting as _setting
 from service.commands.options import fail, input_file, with_settings
 from service.settings import Settings
+
+if TYPE_CHECKING:
+    from service.tables.series import Series
 
 bench = typer.Typer(no_args_is_help=True, help="Measure the service on this machine.")
 
@@ -84,6 +87,16 @@ def replay(
         str | None,
         typer.Option(help="Time column.", show_default="time, timestamp, date, year"),
     ] = None,
+    by: Annotated[
+        str | None,
+        typer.Option(
+            help="Column that names the stream of each row: one replay for each.",
+            show_default="one stream",
+        ),
+    ] = None,
+    wide: Annotated[
+        bool, typer.Option("--wide", help="Each label column is a stream: one replay for each.")
+    ] = False,
     batch: Annotated[int, typer.Option(min=1, help="Observations per request.")] = 1000,
     belief: Annotated[
         bool,
@@ -96,25 +109,37 @@ def replay(
     from service.client import ClientError
     from service.replay import ReplayError, SeriesError
     from service.replay import replay as run
+    from service.tables.series import read_columns, read_series, read_streams
 
     if append and replace:
         fail("--append and --replace exclude each other")
+    if sum((stream is not None, by is not None, wide)) > 1:
+        fail("--stream, --by and --wide exclude each other: columns name the streams of the latter")
+    if (wide or by is not None) and out.suffix.lower() in {".csv", ".parquet", ".png"}:
+        fail(f"--out: expected a folder with --by or --wide, got {out}")
+    columns = _names(y), _names(x), time
     try:
-        run(
-            file,
-            url=url,
-            api_key=api_key,
-            stream=stream,
-            model=model,
-            settings=dict(_setting(text) for text in setting or []),
-            out=out,
-            y_columns=_names(y),
-            x_columns=_names(x),
-            time_column=time,
-            batch=batch,
-            belief=belief,
-            existing="append" if append else "replace" if replace else "refuse",
-        )
+        found: Iterable[tuple[str | None, Series]]
+        if by is not None:
+            found = read_streams(file, by, *columns).items()
+        elif wide:
+            found = read_columns(file, *columns).items()
+        else:
+            found = [(stream, read_series(file, *columns))]
+        for name, series in found:
+            run(
+                file,
+                url=url,
+                api_key=api_key,
+                stream=name,
+                model=model,
+                settings=dict(_setting(text) for text in setting or []),
+                out=out,
+                series=series,
+                batch=batch,
+                belief=belief,
+                existing="append" if append else "replace" if replace else "refuse",
+            )
     except (ReplayError, SeriesError, ClientError, OSError) as error:
         fail(str(error), 1)
 

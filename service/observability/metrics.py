@@ -8,8 +8,10 @@ process. The folder has to be empty when the service starts.
 from __future__ import annotations
 
 import os
+import platform
 from bisect import bisect_left, bisect_right
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from importlib.metadata import PackageNotFoundError, version
 
 from prometheus_client import (
     CollectorRegistry,
@@ -18,15 +20,16 @@ from prometheus_client import (
     Histogram,
     ProcessCollector,
     disable_created_metrics,
-    generate_latest,
     multiprocess,
     start_http_server,
     values,
 )
+from prometheus_client.exposition import choose_encoder
+from prometheus_client.metrics_core import Metric
 
 from service.errors.base import StartupError
+from service.wire.records import Event
 
-CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
 MULTIPROCESS_DIR = "PROMETHEUS_MULTIPROC_DIR"
 STAGES = ("ingest", "queue", "compute", "commit", "reply")
 
@@ -36,6 +39,16 @@ if MULTIPROCESS_DIR in os.environ:
     _process = os.getpid()
     values.ValueClass = values.MultiProcessValue(lambda: _process)  # type: ignore[no-untyped-call]
 REGISTRY = CollectorRegistry()
+EXEMPLAR_LENGTH = 128  # characters of names and values, by OpenMetrics
+
+
+def service_version() -> str:
+    """Return the version of the service; 0 in a checkout that is not installed."""
+    try:
+        return version("moca-service")
+    except PackageNotFoundError:
+        return "0"
+
 
 _SECONDS = (5e-4, 1e-3, 2.5e-3, 5e-3, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0)
 _COUNTS = (1, 2, 4, 8, 16, 32, 64, 128, 256, 512, 1024, 4096)
@@ -157,6 +170,14 @@ UNOWNED_PARTITIONS = Gauge(
 )
 
 # --- both -----------------------------------------------------------------------------------
+
+BUILD_INFO = Gauge(
+    "moca_build_info",
+    "1, with the versions of the service and of Python as labels.",
+    ["version", "python"],
+    multiprocess_mode="livemax",
+    registry=REGISTRY,
+)
 
 STAGE_DURATION = Histogram(
     "moca_stage_duration_seconds",
@@ -299,6 +320,7 @@ NUMERICAL_FAULTS = Counter(
 )
 
 
+BUILD_INFO.labels(service_version(), platform.python_version()).set(1)
 # Counters that are there from the start: a rate does not miss the first increment.
 for _reason in (
     *("partition_full", "too_many_waiting", "wait", "api_busy", "connections"),
@@ -326,14 +348,40 @@ def observe_all(histogram: Histogram, values: Sequence[float]) -> None:
     histogram._sum.inc(sum(values))
 
 
-def exposition() -> bytes:
-    """Return all metrics in the text format, of all processes in multiprocess mode."""
-    if MULTIPROCESS_DIR not in os.environ:
-        ProcessCollector(registry=(registry := CollectorRegistry()))
-        return generate_latest(REGISTRY) + generate_latest(registry)
+def count_change(model: str, event: Event, stream: str) -> None:
+    """Count an event in its new state, with the stream as exemplar where its id is short enough."""
+    exemplar = {"stream": stream, "event": str(event.id)}
+    length = sum(len(name) + len(value) for name, value in exemplar.items())
+    counter = CHANGEPOINTS.labels(model, event.state)
+    counter.inc(exemplar=exemplar if length <= EXEMPLAR_LENGTH else None)
+
+
+class _Joined:
+    """Several registries as one page."""
+
+    def __init__(self, *registries: CollectorRegistry) -> None:
+        self._registries = registries
+
+    def collect(self) -> Iterator[Metric]:
+        for registry in self._registries:
+            yield from registry.collect()
+
+
+def exposition(accept: str = "", *more: CollectorRegistry) -> tuple[bytes, str]:
+    """Return all metrics, of all processes in multiprocess mode, and their media type.
+
+    accept: header of the request; OpenMetrics, which has exemplars, is for those that ask for it.
+    more: further registries for the same page.
+    """
     registry = CollectorRegistry()
-    multiprocess.MultiProcessCollector(registry)  # type: ignore[no-untyped-call]
-    return generate_latest(registry)
+    if MULTIPROCESS_DIR in os.environ:
+        multiprocess.MultiProcessCollector(registry)  # type: ignore[no-untyped-call]
+        own: tuple[CollectorRegistry, ...] = (registry,)
+    else:
+        ProcessCollector(registry=registry)
+        own = (REGISTRY, registry)
+    encode, media_type = choose_encoder(accept)
+    return encode(_Joined(*own, *more)), media_type
 
 
 def serve(port: int) -> None:

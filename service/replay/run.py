@@ -27,12 +27,14 @@ from service.tables.answers import (
     import_writer,
     write_answers,
 )
-from service.tables.series import read_series
+from service.tables.series import Series, read_series
 
 READY_WAIT_S = 10.0
 BATCH = 1000  # observations in a request
 HINDSIGHT_WAIT_S = 10.0
 HINDSIGHT_POLL_S = 0.2
+# The package that writes a kind of file, and the extra that installs it.
+_NEEDS = {".parquet": ("pyarrow", "parquet"), ".png": ("matplotlib", "plots")}
 
 
 class ReplayError(RuntimeError):
@@ -48,6 +50,7 @@ def replay(
     model: str | None = None,
     settings: Mapping[str, Any] | None = None,
     out: Path | None = None,
+    series: Series | None = None,
     y_columns: Sequence[str] | None = None,
     x_columns: Sequence[str] | None = None,
     time_column: str | None = None,
@@ -59,7 +62,9 @@ def replay(
     """Stream `file` through the service at `url`; write answers and plot; print the events.
 
     `out` ending in .csv, .parquet or .png is that one file; anything else is a folder that gets
-    `STREAM-answers.csv`, `STREAM-answers.parquet` and `STREAM.png` (default: the current one).
+    `STREAM-answers.csv`, `STREAM.png` and, where pyarrow is installed, `STREAM-answers.parquet`
+    (default: the current one).
+    `series` is what was read of the file already, in place of the columns.
     `stream` defaults to the file's name. `existing` says what to do when the stream already has
     observations: refuse, append to them, or replace the stream. `belief` asks for the whole
     run-length belief with each answer, which the plot's heat map shows.
@@ -71,7 +76,8 @@ def replay(
     files = _writable(output_files(out or Path(), stream), console)
     if file.resolve() in {path.resolve() for path in files}:
         raise ReplayError(f"the answers would overwrite {file}: choose another output")
-    replayed = Replayed(stream, read_series(file, y_columns, x_columns, time_column))
+    read = series or read_series(file, y_columns, x_columns, time_column)
+    replayed = Replayed(stream, read)
     wanted = {**({"model": model} if model else {}), **(settings or {})}
     with Client(url, api_key=api_key) as client:
         client.wait_ready(READY_WAIT_S)
@@ -97,11 +103,12 @@ def replay(
 
 
 def output_files(out: Path, stream: str) -> list[Path]:
-    """Return the files to write."""
+    """Return the files to write; into a folder Parquet only where its package is installed."""
     if out.suffix.lower() in {".csv", ".parquet", ".png"}:
         return [out]
     name = re.sub(r"[^A-Za-z0-9._-]+", "-", stream)
-    return [out / f"{name}{end}" for end in ("-answers.csv", "-answers.parquet", ".png")]
+    tables = (".csv",) if find_spec("pyarrow") is None else (".csv", ".parquet")
+    return [*(out / f"{name}-answers{end}" for end in tables), out / f"{name}.png"]
 
 
 def _writable(files: list[Path], console: Console) -> list[Path]:
@@ -109,16 +116,15 @@ def _writable(files: list[Path], console: Console) -> list[Path]:
 
     Before the first observation is sent, not after the last.
     """
-    needs = {".parquet": "pyarrow", ".png": "matplotlib"}
-    missing = {
-        path: package
-        for path in files
-        if (package := needs.get(path.suffix.lower())) and find_spec(package) is None
-    }
-    for path, package in missing.items():
-        console.print(f"not writing {path}: needs {package} (pip install 'moca-service[plots]')")
+    missing: dict[Path, str] = {}
+    for path in files:
+        package, extra = _NEEDS.get(path.suffix.lower(), (None, ""))
+        if package is not None and find_spec(package) is None:
+            missing[path] = f"{path} needs {package}: pip install 'moca-service[{extra}]'"
     if len(missing) == len(files):
-        raise ReplayError("nothing to write: install moca-service[plots]")
+        raise ReplayError("; ".join(missing.values()))
+    for reason in missing.values():
+        console.print(f"not written: {reason}", highlight=False, markup=False, soft_wrap=True)
     return [path for path in files if path not in missing]
 
 

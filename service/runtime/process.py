@@ -47,8 +47,9 @@ class Backoff:
         return self._pause_s
 
 
-def log_to_stderr(role: str, level: int = logging.INFO) -> None:
-    """Log one plain line per record, with the process's role."""
+def log_to_stderr(role: str, level_name: str = "info") -> None:
+    """Log one plain line per record of that level or above, with the process's role."""
+    level = logging.getLevelNamesMapping()[level_name.upper()]
     handler = logging.StreamHandler(sys.stderr)
     handler.setFormatter(
         logging.Formatter(f"%(asctime)s {role:<9} %(levelname)-7s %(message)s", "%H:%M:%S")

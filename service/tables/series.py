@@ -67,13 +67,74 @@ def read_series(
     labels must have exactly one numeric column besides time and inputs: that is the label. A label
     column is empty in every row by mistake; in a frame, of a few rows, it may be.
     """
-    table = _read_parquet(file) if file.suffix.lower() in {".parquet", ".pq"} else _read_csv(file)
-    series = _series(str(file), table, y_columns, x_columns, time_column)
+    series = _series(str(file), _read(file), y_columns, x_columns, time_column)
     for place, name in enumerate(series.y_names):
         if all(label is None or label[place] is None for label in series.y):
             rest = ",".join(each for each in series.y_names if each != name)
             raise SeriesError(f"label {name!r} is empty in every row; leave it out: --y {rest}")
     return series
+
+
+def read_streams(
+    file: Path,
+    by: str,
+    y_columns: Sequence[str] | None = None,
+    x_columns: Sequence[str] | None = None,
+    time_column: str | None = None,
+) -> dict[str, Series]:
+    """Read a file of several streams: a series for each value of the column `by`, in its order.
+
+    The other columns are found as by `read_series`. Raises SeriesError where a cell of `by` is
+    empty, as well.
+    """
+    table = _read(file)
+    if by not in table.columns:
+        raise SeriesError(f"{file} has no column {by!r}; its columns: {_listed(table.columns)}")
+    rows: dict[str, list[int]] = {}
+    for row, value in enumerate(table.columns[by]):
+        if _is_missing(value):
+            raise SeriesError(f"{table.where(row, by)} is empty: expected the name of a stream")
+        rows.setdefault(str(value), []).append(row)
+    if not rows:
+        raise SeriesError(f"{file} has no rows")
+    found: dict[str, Series] = {}
+    for name, places in rows.items():
+        columns = {
+            column: [cells[row] for row in places]
+            for column, cells in table.columns.items()
+            if column != by
+        }
+        source = f"{file}, {by} {name!r}"
+        try:
+            part = _Table(columns, None)
+            found[name] = _series(source, part, y_columns, x_columns, time_column)
+        except SeriesError as error:  # rows count within the stream
+            text = str(error)
+            raise SeriesError(text if source in text else f"{source}: {text}") from error
+    return found
+
+
+def read_columns(
+    file: Path,
+    y_columns: Sequence[str] | None = None,
+    x_columns: Sequence[str] | None = None,
+    time_column: str | None = None,
+) -> dict[str, Series]:
+    """Read a file with a stream in each column: those of `y_columns`, or all of numbers.
+
+    Inputs and times are the same for all, and found as by `read_series`.
+    """
+    table = _read(file)
+    x_names = list(x_columns) if x_columns is not None else _numbered(table.columns, "x")
+    time = time_column or _find_time(table.columns, taken={*(y_columns or []), *x_names})
+    names = list(y_columns) if y_columns else _numeric(table, {*x_names, time})
+    if not names:
+        raise SeriesError(f"{file} has no numeric column; its columns: {_listed(table.columns)}")
+    return {name: _series(str(file), table, [name], x_columns, time_column) for name in names}
+
+
+def _read(file: Path) -> _Table:
+    return _read_parquet(file) if file.suffix.lower() in {".parquet", ".pq"} else _read_csv(file)
 
 
 def series_of(
@@ -158,7 +219,9 @@ def _read_parquet(file: Path) -> _Table:
         import pyarrow as pa
         from pyarrow import parquet
     except ImportError as error:
-        raise SeriesError(f"reading {file} needs pyarrow: install moca-service[plots]") from error
+        raise SeriesError(
+            f"reading {file} needs pyarrow: pip install 'moca-service[parquet]'"
+        ) from error
     try:
         table = parquet.read_table(file)
     except pa.ArrowInvalid as error:
@@ -237,14 +300,19 @@ def _numbered(columns: dict[str, Any], letter: str) -> list[str]:
     return sorted(found, key=lambda name: int(re.sub(r"\D", "", name) or "0"))
 
 
-def _find_labels(source: str, table: _Table, taken: set[str | None]) -> list[str]:
-    if names := [name for name in _numbered(table.columns, "y") if name not in taken]:
-        return names
-    numeric = [
+def _numeric(table: _Table, taken: set[str | None]) -> list[str]:
+    """Return the columns of numbers alone, beside missing ones."""
+    return [
         name
         for name, cells in table.columns.items()
         if name not in taken and all(_is_missing(cell) or _is_number(cell) for cell in cells)
     ]
+
+
+def _find_labels(source: str, table: _Table, taken: set[str | None]) -> list[str]:
+    if names := [name for name in _numbered(table.columns, "y") if name not in taken]:
+        return names
+    numeric = _numeric(table, taken)
     if len(numeric) == 1:
         return numeric
     found = "no numeric column" if not numeric else f"several numeric columns: {_listed(numeric)}"

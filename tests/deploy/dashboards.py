@@ -14,6 +14,7 @@ ROOT = Path(__file__).parents[2]
 DEPLOY = ROOT / "deploy"
 PROMETHEUS = DEPLOY / "prometheus"
 DASHBOARDS = sorted((DEPLOY / "grafana" / "dashboards").glob("*.json"))
+INFINITY = "yesoreyeram-infinity-datasource"
 SHOWN = ("row", "text")  # kinds of panels without a query
 
 
@@ -40,10 +41,26 @@ def queries(dashboard: dict[str, Any]) -> Iterator[Asked]:
     title = dashboard["title"]
     for panel in panels(dashboard):
         for target in panel.get("targets", []):
+            if of_the_service(target):
+                continue
             where = f"{title} / {panel['title']} / {target['refId']}"
             yield Asked(where, target["expr"], bool(target.get("instant")))
     for each in dashboard["annotations"]["list"]:
+        if "expr" not in each:
+            continue
         yield Asked(f"{title} / annotation {each['name']}", each["expr"], False)
+
+
+def of_the_service(target: dict[str, Any]) -> bool:
+    """Whether a query is of the service's JSON instead of Prometheus."""
+    return target["datasource"]["type"] == INFINITY if "datasource" in target else False
+
+
+def json_queries(dashboard: dict[str, Any]) -> list[dict[str, Any]]:
+    """Every query of the service's own JSON, of panels and annotations."""
+    found = [target for panel in panels(dashboard) for target in panel.get("targets", [])]
+    found += [each["target"] for each in dashboard["annotations"]["list"] if "target" in each]
+    return [target for target in found if of_the_service(target)]
 
 
 def rules(kind: str) -> list[dict[str, Any]]:

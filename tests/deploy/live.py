@@ -97,6 +97,7 @@ def running_prometheus(program: str, config: Path) -> Iterator[Prometheus]:
     command += [f"--web.listen-address=127.0.0.1:{port}", "--log.level=warn"]
     command += [f"--web.external-url=http://127.0.0.1:{port}"]
     command += [f"--web.console.templates={PROMETHEUS / 'consoles'}"]
+    command += ["--enable-feature=exemplar-storage"]
     with (folder / "prometheus.log").open("wb") as log:
         process = subprocess.Popen(command, stdout=log, stderr=subprocess.STDOUT)
     found = Prometheus(f"http://127.0.0.1:{port}")

@@ -12,7 +12,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from PIL import Image
 
-from tests.deploy.dashboards import Asked, panels
+from tests.deploy.dashboards import Asked, of_the_service, panels
 from tests.deploy.live import VARIABLES, Prometheus
 
 BAND = ("5 %", "95 %")
@@ -49,6 +49,9 @@ def _panel(figure: Figure, rows: int, panel: dict, prometheus: Prometheus, times
     axes = figure.add_axes(extent)
     axes.set_title(panel["title"], loc="left", size=7, pad=3)
     axes.tick_params(length=2, width=0.4, pad=1.5)
+    if any(of_the_service(target) for target in panel["targets"]):
+        axes.axis("off")  # Prometheus has none of it
+        return
     targets = [Asked(t["refId"], t["expr"], bool(t.get("instant"))) for t in panel["targets"]]
     answers = [prometheus.ask(target, *times) for target in targets]
     legends = [t.get("legendFormat", "") for t in panel["targets"]]

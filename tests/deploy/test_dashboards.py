@@ -7,12 +7,22 @@ import sys
 import pytest
 import yaml
 
-from tests.deploy.dashboards import DASHBOARDS, DEPLOY, SHOWN, load, names, panels, queries
+from tests.deploy.dashboards import (
+    DASHBOARDS,
+    DEPLOY,
+    INFINITY,
+    SHOWN,
+    load,
+    names,
+    panels,
+    queries,
+)
 
 pytest.importorskip("grafana_foundation_sdk")
 GRAFANA = DEPLOY / "grafana"
 each = pytest.mark.parametrize("path", DASHBOARDS, ids=lambda path: path.stem)
 OWN = {"__all", "__rate_interval", "__range", "__interval", "__value", "__url_time_range"}
+OWN |= {"__from", "__to", "__data"}
 
 
 def test_the_files_are_those_that_the_code_makes():
@@ -77,7 +87,7 @@ def test_dashboards_lead_to_each_other_and_to_the_console(path):
     assert links["dashboards"]["tags"] == dashboard["tags"] == ["moca"]
     assert links["link"]["url"] == "${console}/"
     assert dashboard["uid"] == path.stem
-    alerts = [a for a in dashboard["annotations"]["list"] if "ALERTS" in a["expr"]]
+    alerts = [a for a in dashboard["annotations"]["list"] if "ALERTS" in a.get("expr", "")]
     assert alerts[0]["enable"]
 
 
@@ -85,6 +95,7 @@ def test_a_stream_is_opened_in_the_console():
     text = (GRAFANA / "dashboards" / "moca-changepoints.json").read_text()
     assert "${console}/#/streams/${stream:percentencode}" in text
     assert "${console}/#/streams/${__value.text:percentencode}" in text
+    assert "${console}/#/streams/${__data.fields.Stream:percentencode}?at=${__data.f" in text
 
 
 def test_queries_are_told_apart():
@@ -97,7 +108,14 @@ def test_queries_are_told_apart():
 def test_grafana_is_provisioned_with_them():
     read = [yaml.safe_load(f.read_text()) for f in sorted(GRAFANA.glob("provisioning/*/*.yml"))]
     (provider,) = read[0]["providers"]
-    (source,) = read[1]["datasources"]
+    (service,) = read[1]["datasources"]
+    assert (service["type"], service["url"]) == (INFINITY, "http://api:8000")
+    assert service["jsonData"]["allowedHosts"] == [service["url"]]
+    grafana = yaml.safe_load((DEPLOY.parent / "docker-compose.yml").read_text())["services"][
+        "grafana"
+    ]
+    assert grafana["environment"]["GF_PLUGINS_PREINSTALL"] == INFINITY
+    (source,) = read[2]["datasources"]
     assert provider["options"]["path"] == "/var/lib/grafana/dashboards"
     assert (source["type"], source["url"]) == ("prometheus", "http://prometheus:9090")
     assert source["isDefault"]

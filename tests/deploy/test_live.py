@@ -65,6 +65,7 @@ async def misbehave(url: str, processes: Processes, start_worker_b) -> None:
         events.raise_for_status()
         for _ in range(5):
             await client.post("/v1/streams/load-0/observations", json={"y": "none"})
+            await client.post("/v1/streams/listed/observations", json=[{"y": 1.0}, {"y": 2.0}])
             await asyncio.sleep(2)
         processes.signal("worker-a", signal.SIGSTOP)
         await asyncio.sleep(4)  # longer than its leases
@@ -144,6 +145,16 @@ def test_what_alerts_look_at_is_there(watched):
     used = set().union(*(names(rule["expr"]) for rule in rules("alert")))
     missing = {name for name in used if not prometheus.now(name)}
     assert missing == WITH_WEBHOOKS | {"moca_webhook_lag_seconds"}
+
+
+def test_prometheus_keeps_the_streams_of_changes_as_exemplars(watched):
+    prometheus, began, ended = watched
+    name = "moca_changepoints_total"
+    found = prometheus.get("/query_exemplars", query=name, start=began, end=ended)
+    labels = [one["labels"] for series in found for one in series["exemplars"]]
+    assert {each["stream"] for each in labels} <= {f"load-{i}" for i in range(STREAMS)}
+    assert len(labels) > 1
+    assert all("stream" not in series["seriesLabels"] for series in found)
 
 
 def test_rules_are_evaluated_without_an_error(watched):

@@ -188,7 +188,7 @@ def _read_parquet(file: Path) -> Table:
         import pyarrow as pa
         from pyarrow import parquet
     except ImportError as error:
-        raise BadData(f"reading {file} needs pyarrow: install moca-service[train]") from error
+        raise BadData(f"reading {file} needs pyarrow: pip install 'moca-service[train]'") from error
     try:
         table = parquet.read_table(file)
         return Table(file, {n: table.column(n).to_pylist() for n in table.column_names}, None)

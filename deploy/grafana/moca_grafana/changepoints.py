@@ -1,7 +1,8 @@
-"""What changed: changepoints by model and state, anomalies, and the pinned streams one by one."""
+"""What changed: of all streams, by model and state, anomalies, pinned streams one by one."""
 
 from __future__ import annotations
 
+from moca_grafana.infinity import Column, JsonQuery
 from moca_grafana.limits import above, below, none
 from moca_grafana.page import Page
 from moca_grafana.panels import (
@@ -11,6 +12,7 @@ from moca_grafana.panels import (
     What,
     band,
     buckets_over_time,
+    json_rows,
     lines,
     link,
     note,
@@ -20,10 +22,14 @@ from moca_grafana.panels import (
 
 MODEL = 'model=~"$model"'
 STREAM = 'stream=~"$stream"'
+AT_START = (
+    "${console}/#/streams/${__data.fields.Stream:percentencode}?at=${__data.fields.Start:raw}"
+)
+LATEST = 500  # the most of one page of GET /v1/changes
+MARKS = 100
 INTRO = (
-    "Every changepoint and anomaly with its start, size and state is in "
-    "[the console](${console}/#/). Prometheus only has counts by model, and the metrics of pinned "
-    "streams below."
+    "These panels have a series for each pinned stream. Changes of all streams are in the table "
+    "above, and every event of a stream is in [the console](${console}/#/)."
 )
 
 
@@ -32,9 +38,21 @@ def page() -> Page:
     return Page(
         "moca-changepoints",
         "MOCA: changepoints",
-        "Changepoints by model and state, anomalies, and pinned streams.",
-        {"Now": _now(), "Over time": _course(), "Pinned streams": _pinned(), "$stream": _stream()},
+        "Changes of all streams, changepoints by model and state, anomalies, pinned streams.",
+        {
+            "Now": _now(),
+            "Changes of all streams": _changes(),
+            "Over time": _course(),
+            "Pinned streams": _pinned(),
+            "$stream": _stream(),
+        },
         by_model=True,
+        choices={
+            "state": ("State", ("confirmed", "suspected", "withdrawn")),
+            "sort": ("Order", ("time", "size", "probability")),
+            "min_size": ("Smallest size", ("0", "0.5", "1", "2", "3", "5")),
+        },
+        marks=("Confirmed changes of all streams", _marks()),
         by_stream=True,
     )
 
@@ -85,10 +103,56 @@ def _now() -> list[Panel]:
     ]
 
 
+def _chosen(limit: int, state: str, sort: str) -> dict[str, str]:
+    """Return the query of changes in the page's time range."""
+    return {
+        "since": "${__from:date:iso}",
+        "until": "${__to:date:iso}",
+        "state": state,
+        "min_size": "$min_size",
+        "sort": sort,
+        "limit": str(limit),
+    }
+
+
+def _changes() -> list[Panel]:
+    table = What(
+        "Which streams changed, when, how big, how sure",
+        f"Changes of all streams in the time range, at most {LATEST}, in the chosen state and "
+        "order. Size in standard deviations (streams of one output); P(start): that the regime "
+        "began exactly at Start. A stream's name opens its page there. Needs the Infinity data "
+        "source.",
+        "short",
+        below(0.5, 0.1),
+    )
+    columns = [
+        Column("stream", "Stream"),
+        Column("confirmed_time", "Confirmed", "timestamp"),
+        Column("suspected_time", "Suspected", "timestamp"),
+        Column("size", "Size", "number"),
+        Column("probability", "P(start)", "number"),
+        Column("explanation.text", "What changed"),
+        Column("model", "Model"),
+        Column("start", "Start"),
+    ]
+    chosen = _chosen(LATEST, "$state", "$sort")
+    query = JsonQuery("/v1/changes", chosen, "changes", columns)
+    return [json_rows(table, query, {"Stream": AT_START})]
+
+
+def _marks() -> JsonQuery:
+    columns = [
+        Column("confirmed_time", "time", "timestamp"),
+        Column("stream", "title"),
+        Column("explanation.text", "text"),
+    ]
+    return JsonQuery("/v1/changes", _chosen(MARKS, "confirmed", "time"), "changes", columns)
+
+
 def _course() -> list[Panel]:
     by_model = What(
         "Confirmed per minute, by model",
-        "Rate of confirmed changepoints.",
+        "Rate of confirmed changepoints. Dots are single ones (exemplars), each with its stream.",
         "cpm",
         above(100, 1000),
     )
@@ -117,13 +181,15 @@ def _course() -> list[Panel]:
         "percentunit",
         above(0.5, 0.9),
     )
-    rate = f"60 * moca:changepoints:rate5m{{{MODEL},state="
     day = Query(f"moca:confirmed:per1000_1d{{{MODEL}}}", "{{model}} (day)")
     sum_of = f"60 * sum by (state) (moca:changepoints:rate5m{{{MODEL}}})"
+    # Of the counter itself: a recorded rate has no exemplars.
+    counted = f'moca_changepoints_total{{{MODEL},state="confirmed"}}[$__rate_interval]'
+    confirmed = f"60 * sum by (model) (rate({counted}))"
     anomalies = f"60 * sum by (model) (rate(moca_anomalies_total{{{MODEL}}}[$__rate_interval]))"
     each = "sum by (le) (increase(moca_changepoint_probability_bucket[$__rate_interval]))"
     return [
-        lines(by_model, Query(f'{rate}"confirmed"}}', "{{model}}")),
+        lines(by_model, Query(confirmed, "{{model}}", exemplars=True)),
         lines(by_state, Query(sum_of, "{{state}}")),
         lines(per_1000, Query(f"moca:confirmed:per1000_10m{{{MODEL}}}", "{{model}}"), day, span=8),
         lines(strange, Query(anomalies, "{{model}}"), span=8),

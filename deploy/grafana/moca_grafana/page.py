@@ -15,6 +15,7 @@ from grafana_foundation_sdk.models.dashboard import (
     VariableSort,
 )
 
+from moca_grafana.infinity import PLUGIN, JsonQuery
 from moca_grafana.panels import SOURCE, Panel, of_deployment
 
 TAG = "moca"
@@ -34,6 +35,10 @@ class Page(NamedTuple):
     rows: dict[str, list[Panel]]
     by_model: bool = False
     by_stream: bool = False
+    choices: dict[
+        str, tuple[str, tuple[str, ...]]
+    ] = {}  # labels and values of lists; first: chosen
+    marks: tuple[str, JsonQuery] | None = None  # annotations that the service answers
 
 
 def document(page: Page) -> str:
@@ -55,10 +60,16 @@ def document(page: Page) -> str:
     found: dict[str, Any] = json.loads(json.dumps(made.build(), cls=JSONEncoder))
     for number, panel in enumerate(found["panels"], 1):
         panel["id"] = number
-    titles = "{{alertname}} {{instance}}{{model}}", "{{stream}} changed"
-    for each, title in zip(found["annotations"]["list"], titles, strict=False):
-        each["titleFormat"] = title
+    _finish(found["annotations"]["list"], page)
     return json.dumps(found, indent=1, sort_keys=True, ensure_ascii=False) + "\n"
+
+
+def _finish(annotations: list[dict[str, Any]], page: Page) -> None:
+    titles = "{{alertname}} {{instance}}{{model}}", "{{stream}} changed"
+    for each, title in zip(annotations, titles, strict=False):
+        each["titleFormat"] = title
+    if page.marks is not None:
+        annotations.append(_marks(*page.marks))
 
 
 def _variables(page: Page) -> list[Any]:
@@ -79,6 +90,10 @@ def _variables(page: Page) -> list[Any]:
     if page.by_stream:
         streams = _values("stream", f"label_values({PINNED}, stream)")
         found.append(streams.label("Pinned stream"))
+    if page.marks is not None:
+        service = builders.DatasourceVariable("service").label("Service").type(PLUGIN)
+        found.append(service.description("Data source Infinity with the address of the API"))
+    found += [_choice(name, label, values) for name, (label, values) in page.choices.items()]
     return found
 
 
@@ -96,6 +111,25 @@ def _links() -> list[builders.DashboardLink]:
         others.as_dropdown(False).include_vars(True).keep_time(True),
         console.icon("external link").target_blank(True).tooltip("Streams, events, models"),
     ]
+
+
+def _marks(name: str, query: JsonQuery) -> dict[str, Any]:
+    """Return an annotation by JSON; the SDK's builder has only those of Prometheus."""
+    made = {
+        "name": name,
+        "datasource": query.to_json()["datasource"],
+        "enable": True,
+        "iconColor": "orange",
+        "target": query,
+    }
+    found: dict[str, Any] = json.loads(json.dumps(made, cls=JSONEncoder))
+    return found
+
+
+def _choice(name: str, label: str, values: tuple[str, ...]) -> builders.CustomVariable:
+    options = [VariableOption(each == values[0], each, each) for each in values]
+    found = builders.CustomVariable(name).label(label).values(",".join(values))
+    return found.options(options).current(options[0])
 
 
 def _annotation(name: str, expr: str, color: str) -> builders.AnnotationQuery:

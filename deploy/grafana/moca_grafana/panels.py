@@ -27,6 +27,10 @@ from grafana_foundation_sdk.models.dashboard import (
 from grafana_foundation_sdk.models.prometheus import PromQueryFormat
 from grafana_foundation_sdk.models.text import TextMode
 
+from moca_grafana import infinity
+from moca_grafana.infinity import JsonQuery
+
+JSON_SOURCE = infinity.SOURCE
 SOURCE = DataSourceRef("prometheus", "${datasource}")
 CONSOLE_STREAM = "${console}/#/streams/"
 CHOSEN = 'namespace=~"$namespace"'
@@ -50,6 +54,7 @@ class Query(NamedTuple):
 
     expr: str
     legend: str = ""
+    exemplars: bool = False
 
 
 def of_deployment(expr: str) -> str:
@@ -138,6 +143,21 @@ def rows(what: What, columns: dict[str, Query], span: int = 24) -> table.Panel:
     return panel.override_by_name("Stream", [DynamicConfigValue("links", links)])
 
 
+def json_rows(what: What, query: JsonQuery, link_of: dict[str, str]) -> table.Panel:
+    """One row for each element of a list that the service answers; `link_of`: URLs by column."""
+    panel = _dressed(table.Panel(), what).datasource(JSON_SOURCE).height(10).span(24)
+    panel = panel.with_target(query).filterable(True)
+    colored = [
+        DynamicConfigValue("custom.cellOptions", {"type": "color-text"}),
+        DynamicConfigValue("unit", "percentunit"),
+    ]
+    panel = panel.override_by_regexp(r"/^P\(/", colored)
+    for column, url in link_of.items():
+        links = [{"title": "Open in the console", "url": url, "targetBlank": True}]
+        panel = panel.override_by_name(column, [DynamicConfigValue("links", links)])
+    return panel
+
+
 def note(title: str, content: str, span: int = 24, height: int = 3) -> text.Panel:
     """Words, in Markdown."""
     panel = text.Panel().title(title).description("How to read this page.")
@@ -156,6 +176,8 @@ def _dressed(panel: Kind, what: What) -> Kind:
 
 def _query(i: int, query: Query) -> prometheus.Dataquery:
     found = prometheus.Dataquery().expr(of_deployment(query.expr))
+    if query.exemplars:
+        found = found.exemplar(True)
     return found.legend_format(query.legend).ref_id(_ref(i))
 
 

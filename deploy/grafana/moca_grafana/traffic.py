@@ -6,6 +6,7 @@ from moca_grafana.limits import above, none
 from moca_grafana.page import Page
 from moca_grafana.panels import Panel, Query, What, buckets_over_time, lines, number
 
+LISTS = 'route=~"/v1/streams/{stream}/observations .list.|/v1/observations",method="POST"'
 OBSERVE = 'route="/v1/streams/{stream}/observations",method="POST"'
 SHED = 'moca_load_shed_total{reason!="event_streams"}'
 
@@ -81,22 +82,29 @@ def _rates() -> list[Panel]:
 
 def _latency() -> list[Panel]:
     observe = What(
-        "Latency of posting observations to a stream",
-        "First request byte to last response byte.",
+        "Latency of posting one observation",
+        "First request byte to last response byte. Lists are in a panel of their own.",
         "s",
         above(0.25, 1),
     )
     spread = What(
-        "Latency of posting observations, distribution",
+        "Latency of posting one observation, distribution",
         "Requests by duration.",
         "s",
         above(0.25, 1),
+    )
+    listed = What(
+        "Latency of lists",
+        "Of one stream, or of many. It grows with the length: good is what the client waits for.",
+        "s",
+        none(),
     )
     routes = What("99 % latency by route", "In 5 minutes.", "s", above(1, 5))
     stage = What(
         "99 % latency by stage",
         "ingest: accepted to append acknowledged; queue: to read by the worker; compute; "
-        "commit; reply: append acknowledged to outcome received.",
+        "commit; reply: append acknowledged to outcome received. Of commands and batches: long "
+        "lists raise all of them.",
         "s",
         above(0.25, 1),
     )
@@ -105,13 +113,18 @@ def _latency() -> list[Panel]:
     by_le = f"sum by (le) (rate({name}{{{OBSERVE}}}[$__rate_interval]))"
     shares = (("0.5", "50 %"), ("0.9", "90 %"), ("0.99", "99 %"))
     curves = [Query(f"histogram_quantile({q}, {by_le})", name) for q, name in shares]
+    lists = f"sum by (route, le) (rate({name}{{{LISTS}}}[$__rate_interval]))"
+    curves_of_lists = [
+        Query(f"histogram_quantile({q}, {lists})", f"{name} {{{{route}}}}") for q, name in shares
+    ]
     count = f"sum by (le) (increase({name}{{{OBSERVE}}}[$__rate_interval]))"
     return [
         lines(observe, *curves),
         buckets_over_time(spread, count),
-        lines(stage, Query("moca:stage_duration_seconds:p99_5m", "{{stage}}"), span=8),
-        lines(half, Query("moca:stage_duration_seconds:p50_5m", "{{stage}}"), span=8),
-        lines(routes, Query("moca:request_duration_seconds:p99_5m", "{{route}}"), span=8),
+        lines(listed, *curves_of_lists),
+        lines(routes, Query("moca:request_duration_seconds:p99_5m", "{{route}}")),
+        lines(stage, Query("moca:stage_duration_seconds:p99_5m", "{{stage}}")),
+        lines(half, Query("moca:stage_duration_seconds:p50_5m", "{{stage}}")),
     ]
 
 

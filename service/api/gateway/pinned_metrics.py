@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 
-from prometheus_client import CollectorRegistry, Gauge, generate_latest
+from prometheus_client import CollectorRegistry, Gauge
 
 from service import wire
 from service.errors.base import TooManyPinned
@@ -39,8 +39,8 @@ class Pinned:
         if stream not in pinned and len(pinned) >= self._limit:
             raise TooManyPinned(f"pinned: limit of {len(pinned)} streams reached")
 
-    async def exposition(self) -> bytes:
-        """Return the metrics of all pinned streams in Prometheus's text format."""
+    async def metrics(self) -> CollectorRegistry:
+        """Return the metrics of all pinned streams."""
         registry = CollectorRegistry()
         gauges = {
             name: Gauge(f"moca_stream_{name}", about, ["stream", "model"], registry=registry)
@@ -57,7 +57,7 @@ class Pinned:
             for name, value in _numbers(head, record).items():
                 if value is not None:
                     gauges[name].labels(stream, head.settings.model).set(value)
-        return generate_latest(registry)
+        return registry
 
     async def _last(self, stream: str) -> tuple[wire.Head | None, wire.Record | None]:
         """Return a stream's head and last record, if they exist."""

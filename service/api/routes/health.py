@@ -83,11 +83,13 @@ async def readyz(request: Request) -> Response:
 
 
 async def show_metrics(request: Request) -> Response:
-    """Return the metrics of all processes of the service in Prometheus's text format."""
-    content = await asyncio.to_thread(metrics.exposition)
+    """Return the metrics of all processes of the service, in a format that Prometheus asks for."""
+    more = []
     with suppress(RedisUnavailable, CorruptState):  # process metrics matter most during an outage
-        content += await from_store(context_of(request).pinned.exposition())
-    return Response(content, headers={"Content-Type": metrics.CONTENT_TYPE})
+        more.append(await from_store(context_of(request).pinned.metrics()))
+    accept = request.headers.get("accept", "")
+    content, media_type = await asyncio.to_thread(metrics.exposition, accept, *more)
+    return Response(content, headers={"Content-Type": media_type})
 
 
 def _reasons(context: Context, health: Health | None, bearable: int) -> list[str]:

@@ -43,6 +43,7 @@ async def observe(request: Request) -> Response:
     form = await parse_body(context, context.observation_parser.observations, body)
     template = replace(options, stream=stream, key=key, seq=form.seq)
     if form.many:
+        request.scope["state"]["list"] = True
         size, count = context.observation_parser.parts(form.observations), len(form.observations)
         read = partial(list_digest, count=count, size=size)
         template.digest = None if key is None else await parse_body(context, read, body)

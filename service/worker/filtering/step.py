@@ -205,7 +205,7 @@ def publish_events(stream: Stream, moved: list[Event], time: str | None) -> Even
         return None
     stream.raise_events(moved, time)
     for event in moved:
-        metrics.CHANGEPOINTS.labels(stream.live().settings.model, event.state).inc()
+        metrics.count_change(stream.live().settings.model, event, stream.name)
     return moved[-1]
 
 

@@ -22,7 +22,7 @@ def moca(monkeypatch):
     for name in SERVE | API | WORKER:
         monkeypatch.delenv(variable(name), raising=False)
     # Logging is the process's business: a test must keep its own.
-    monkeypatch.setattr(run, "log_to_stderr", lambda role: None)
+    monkeypatch.setattr(run, "log_to_stderr", lambda role, level: None)
     return lambda *arguments, **env: CliRunner().invoke(app, arguments, env={**WIDE, **env})
 
 

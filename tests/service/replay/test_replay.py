@@ -281,7 +281,9 @@ def test_a_bad_cell_sends_nothing(standin, tmp_path):
 
 def test_missing_packages_are_told_before_anything_is_sent(standin, shift, tmp_path, monkeypatch):
     monkeypatch.setattr("service.replay.run.find_spec", lambda name: None)
-    with pytest.raises(ReplayError, match=r"install moca-service\[plots\]"):
+    with pytest.raises(
+        ReplayError, match=r"a.png needs matplotlib: pip install 'moca-service\[plots\]'"
+    ):
         replay(shift, url=standin.url, out=tmp_path / "a.png", console=quiet())
     assert standin.requests == []
     replay(shift, url=standin.url, out=tmp_path / "out", console=quiet())
