@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 
+from prometheus_client.exposition import CONTENT_TYPE_PLAIN_0_0_4
 from starlette.requests import Request
 from starlette.responses import Response
 
@@ -63,7 +64,7 @@ async def show_results(request: Request) -> Response:
     limit = context.settings.max_result_streams
     found = await results.results(context.store, context.gateway, query.match, limit)
     content = await asyncio.to_thread(results.exposition, found)
-    return Response(content, headers={"Content-Type": metrics.CONTENT_TYPE})
+    return Response(content, headers={"Content-Type": CONTENT_TYPE_PLAIN_0_0_4})
 
 
 def _error(write: RemoteWrite) -> ServiceError | None:

@@ -38,7 +38,7 @@ def test_plugins_register_their_kinds(names):
 def test_none(capsys):
     import_plugins("")
     import_plugins(" , ")
-    assert artifact.kinds() == ["alpaca", "fleet", "lstm", "pcoc"]
+    assert artifact.kinds() == ["alpaca", "alpaca-mixture", "fleet", "lstm", "pcoc"]
 
 
 @pytest.mark.parametrize(
