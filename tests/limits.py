@@ -73,7 +73,7 @@ def pytest_runtest_protocol(item):
 
 def waiting() -> str:
     """Say where all tasks of all event loops and all threads are."""
-    loops = [x for x in gc.get_objects() if isinstance(x, asyncio.AbstractEventLoop)]
+    loops = [x for x in gc.get_objects() if issubclass(type(x), asyncio.AbstractEventLoop)]
     tasks = [task for loop in loops if not loop.is_closed() for task in asyncio.all_tasks(loop)]
     with tempfile.TemporaryFile("w+") as file:
         faulthandler.dump_traceback(file, all_threads=True)

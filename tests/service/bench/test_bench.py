@@ -208,7 +208,7 @@ def test_bench_serve(monkeypatch):
     assert (told["lists"], told["replay"]["seconds"]) == ([], {"rounds": []})
 
 
-@pytest.mark.timeout(180)
+@pytest.mark.timeout(400)
 def test_bench_serve_of_several_models_with_lists_and_replays(monkeypatch):
     monkeypatch.setattr(serving, "WARM_S", 0.1)
     monkeypatch.setattr(serving, "wait_until_compiled", lambda server: None)
