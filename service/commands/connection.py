@@ -44,13 +44,18 @@ NAMES = 1000  # among which a name that was meant is looked for
 
 def complete_stream(ctx: typer.Context, incomplete: str) -> list[str]:
     """Return ids of streams that begin so; none where the service cannot be asked."""
-    from service.client import Client, ClientError
-
     url = ctx.params.get("url") or os.environ.get("MOCA_URL") or DEFAULT_URL
     api_key = ctx.params.get("api_key") or os.environ.get("MOCA_API_KEY")
+    return _first_streams(url, api_key, incomplete, COMPLETIONS)
+
+
+def _first_streams(url: str, api_key: str | None, prefix: str, count: int) -> list[str]:
+    """Return the first ids with a prefix; none where the service does not answer at once."""
+    from service.client import Client, ClientError
+
     brief: dict[str, Any] = {"timeout_s": COMPLETION_S, "retries": 0, "retry_for_s": 0}
     with suppress(ClientError), Client(url, api_key=api_key, **brief) as client:
-        return list(islice(client.streams(incomplete, limit=COMPLETIONS), COMPLETIONS))
+        return list(islice(client.streams(prefix, limit=count), count))
     return []
 
 
@@ -90,15 +95,11 @@ def _meant(url: str, api_key: str | None, detail: str) -> str:
     """Return a question about the stream that may have been meant; empty: none is like it."""
     from difflib import get_close_matches
 
-    from service.client import Client, ClientError
-
     _, quote, rest = detail.partition("'")
     name = rest.partition("'")[0]
     if not (quote and name):
         return ""
-    names: list[str] = []
-    with suppress(ClientError), Client(url, api_key=api_key, timeout_s=COMPLETION_S) as client:
-        names = list(islice(client.streams(name[0], limit=NAMES), NAMES))
+    names = _first_streams(url, api_key, name[0], NAMES)
     like = get_close_matches(name, names, n=3, cutoff=0.7)
     return f". Did you mean {', '.join(repr(each) for each in like)}?" if like else ""
 

@@ -11,6 +11,7 @@ from contextlib import contextmanager
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, Literal
+from urllib.parse import quote
 
 from rich.box import SIMPLE_HEAD
 from rich.console import Console
@@ -106,7 +107,7 @@ def output_files(out: Path, stream: str) -> list[Path]:
     """Return the files to write; into a folder Parquet only where its package is installed."""
     if out.suffix.lower() in {".csv", ".parquet", ".png"}:
         return [out]
-    name = re.sub(r"[^A-Za-z0-9._-]+", "-", stream)
+    name = quote(stream, safe="")  # no two streams have one file
     tables = (".csv",) if find_spec("pyarrow") is None else (".csv", ".parquet")
     return [*(out / f"{name}-answers{end}" for end in tables), out / f"{name}.png"]
 

@@ -84,8 +84,8 @@ def read_streams(
 ) -> dict[str, Series]:
     """Read a file of several streams: a series for each value of the column `by`, in its order.
 
-    The other columns are found as by `read_series`. Raises SeriesError where a cell of `by` is
-    empty, as well.
+    The other columns are found as by `read_series`, the same for all. Raises SeriesError where a
+    cell of `by` is empty, as well.
     """
     table = _read(file)
     if by not in table.columns:
@@ -97,17 +97,14 @@ def read_streams(
         rows.setdefault(str(value), []).append(row)
     if not rows:
         raise SeriesError(f"{file} has no rows")
+    others = {column: cells for column, cells in table.columns.items() if column != by}
+    chosen = _chosen(str(file), _Table(others, None), y_columns, x_columns, time_column)
     found: dict[str, Series] = {}
     for name, places in rows.items():
-        columns = {
-            column: [cells[row] for row in places]
-            for column, cells in table.columns.items()
-            if column != by
-        }
+        columns = {column: [cells[row] for row in places] for column, cells in others.items()}
         source = f"{file}, {by} {name!r}"
         try:
-            part = _Table(columns, None)
-            found[name] = _series(source, part, y_columns, x_columns, time_column)
+            found[name] = _series(source, _Table(columns, None), *chosen)
         except SeriesError as error:  # rows count within the stream
             text = str(error)
             raise SeriesError(text if source in text else f"{source}: {text}") from error
@@ -154,6 +151,24 @@ def _series(
     x_columns: Sequence[str] | None,
     time_column: str | None,
 ) -> Series:
+    y_names, x_names, time_column = _chosen(source, table, y_columns, x_columns, time_column)
+    return Series(
+        y=_labels(table, y_names),
+        x=_inputs(table, x_names) if x_names else None,
+        y_names=y_names,
+        x_names=x_names,
+        axis=_axis(table, time_column) if time_column else None,
+    )
+
+
+def _chosen(
+    source: str,
+    table: _Table,
+    y_columns: Sequence[str] | None,
+    x_columns: Sequence[str] | None,
+    time_column: str | None,
+) -> tuple[list[str], list[str], str | None]:
+    """Return the columns of labels, inputs and time: those named, else those found."""
     if not table.columns or not len(next(iter(table.columns.values()))):
         raise SeriesError(f"{source} has no rows")
     for name in [*(y_columns or []), *(x_columns or []), *([time_column] if time_column else [])]:
@@ -165,13 +180,7 @@ def _series(
     if time_column is None:
         time_column = _find_time(table.columns, taken={*(y_columns or []), *x_names})
     y_names = list(y_columns) if y_columns else _find_labels(source, table, {*x_names, time_column})
-    return Series(
-        y=_labels(table, y_names),
-        x=_inputs(table, x_names) if x_names else None,
-        y_names=y_names,
-        x_names=x_names,
-        axis=_axis(table, time_column) if time_column else None,
-    )
+    return y_names, x_names, time_column
 
 
 def _read_csv(file: Path) -> _Table:
@@ -301,12 +310,13 @@ def _numbered(columns: dict[str, Any], letter: str) -> list[str]:
 
 
 def _numeric(table: _Table, taken: set[str | None]) -> list[str]:
-    """Return the columns of numbers alone, beside missing ones."""
-    return [
-        name
-        for name, cells in table.columns.items()
-        if name not in taken and all(_is_missing(cell) or _is_number(cell) for cell in cells)
-    ]
+    """Return the columns of numbers alone, beside missing cells, of which not all are."""
+
+    def fits(cells: Sequence[Any]) -> bool:
+        known = [cell for cell in cells if not _is_missing(cell)]
+        return bool(known) and all(map(_is_number, known))
+
+    return [name for name, cells in table.columns.items() if name not in taken and fits(cells)]
 
 
 def _find_labels(source: str, table: _Table, taken: set[str | None]) -> list[str]:

@@ -89,7 +89,7 @@ def test_a_file_of_many_streams_becomes_them(moca, pumps, tmp_path):
         found = pumps.get(f"/v1/streams/{name}/history").json()["observations"]
         assert [row["y"] for row in found] == [10.0 * k + t % 3 for t in range(30)]
     made = sorted(path.name for path in (tmp_path / "out").glob("*.csv"))
-    assert made == ["a-answers.csv", "b-1-answers.csv"]
+    assert made == ["a-answers.csv", "b%3A1-answers.csv"]
 
 
 def test_each_column_of_a_wide_file_becomes_a_stream(moca, pumps, tmp_path):

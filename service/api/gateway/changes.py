@@ -42,6 +42,7 @@ from service.wire.event_entries import Filter
 
 READ_AT_ONCE = 1024  # entries, of all partitions: some 20 ms of decoding
 KEPT = 5000  # explanations
+_EARLIEST_S, _LATEST_S = -62_135_500_000.0, 253_402_200_000.0  # years 1 to 9999, for timelines
 AT_ONCE = 20  # changes whose histories are read and explained together: some 5,000 labels
 LABELS: dict[str, explanation.Labels] = {"poisson": "counts", "exponential": "durations"}
 Rank = tuple[float, str, int, int]  # what changes are sorted by: value, stream, generation, id
@@ -224,17 +225,24 @@ def _ranked(
 
 
 def _timeline(fitting: Sequence[FoundChange], query: ChangesQuery, now_s: float) -> Timeline | None:
-    """Count changes in time, from `since` or the oldest on, to `until`, now or the newest."""
+    """Count changes in time, from `since` or the oldest on, to `until`, now or the newest.
+
+    Those after now count in the last bin where `until` is not given.
+    """
     if not query.bins or not fitting:
         return None
     times = np.array([found.seconds for found in fitting])
     confirmed = np.array([found.event.state == "confirmed" for found in fitting])
     since, until = seconds_of(query.since, now_s), seconds_of(query.until, now_s)
     first = float(times.min()) if since is None else since
-    last = until if until is not None else max(float(times.max()), now_s if since else first)
-    last = max(last, first + 1e-3 * query.bins)
+    last = float(times.max()) if until is None else until
+    if until is None and since is not None:  # one change dated in the future is no scale for all
+        last = now_s
+    first = min(max(first, _EARLIEST_S), _LATEST_S)
+    last = max(min(last, _LATEST_S), first + 1e-3 * query.bins)
+    inside = np.clip(times, first, last)
     counts = [
-        np.histogram(times[which], query.bins, (first, last))[0].tolist()
+        np.histogram(inside[which], query.bins, (first, last))[0].tolist()
         for which in (confirmed, ~confirmed)
     ]
     return Timeline(

@@ -46,6 +46,10 @@ function columnsOf(rows, stem) {
     named.get(id)?.push(time < 0 ? { y } : { y, time: timeOf(line[time], i + 2) });
   };
   if (stream < 0) {
+    const ids = numeric.map((column) => idOf(`${stem}.${names[column]}`));
+    const twice = ids.findIndex((id, i) => ids.indexOf(id) < i);
+    if (twice >= 0)
+      throw new BadFile(`Two columns would be the stream ${ids[twice]}: rename one of them, in letters and digits.`);
     for (const column of numeric)
       lines.forEach((line, i) => add(idOf(`${stem}.${names[column]}`), line, column, i));
   } else {
@@ -70,7 +74,7 @@ function isNumeric(lines, column) {
 /** @param {string} name @param {number} [line] of which it is the stream */
 function idOf(name, line) {
   const id = line ? name : name.replace(/[^A-Za-z0-9._:@~-]+/g, "-");
-  if (!/^[A-Za-z0-9._:@~-]{1,200}$/.test(id))
+  if (!/^[A-Za-z0-9._:@~-]{1,200}$/.test(id) || /^\.\.?$/.test(id))
     throw new BadFile(
       `${line ? `Line ${line}` : "A column"}: expected an id of letters, digits and . _ : @ ~ -, got “${name}”.`,
     );

@@ -75,6 +75,7 @@ export function csvDrop(target, done) {
         said.textContent = `Posting ${stream}, ${count(++n)} of ${count(streams.size)}.`;
         for (let i = 0; i < observations.length && !closed; i += AT_ONCE)
           await patiently(stream, observations.slice(i, i + AT_ONCE));
+        if (closed) return announce(`Stopped at stream ${stream}: the page was left.`);
       }
     } catch (error) {
       fill(place, problem(error));

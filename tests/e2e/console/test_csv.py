@@ -67,6 +67,8 @@ def test_a_column_names_the_streams_and_many_rows_go_in_parts(page, demo, client
         ("a,b\nx,y\n", "No column has only numbers, among a, b"),
         ("stream,a,b\ns,1,2\n", "expected one column of numbers, or one that is called y"),
         ("stream,y\na b,1\n", "Line 2: expected an id of letters"),
+        ("stream,y\n..,1\n", "Line 2: expected an id of letters"),
+        ("a b,a-b\n1,2\n", "Two columns would be the stream bad.a-b"),
         ("time,y\nnoon,1\n", "Line 2: expected a time such as"),
         ('y,z\n1,"2\n', "A quotation mark is not closed"),
         ("stream,y\n" + "".join(f"s{i},1\n" for i in range(51)), "at most 50"),

@@ -253,6 +253,28 @@ async def test_the_timeline_counts_every_page_by_time_and_state(writer, changes)
     assert "timeline" not in msgspec.json.decode(msgspec.json.encode(await listed(changes())))
 
 
+@pytest.mark.parametrize("name", ["since", "until"])
+@pytest.mark.parametrize("time", ["0001-01-01T00:00:00+14:00", "9999-12-31T23:59:59.999999999Z"])
+async def test_timelines_reach_the_ends_of_time(writer, changes, name, time):
+    for i, at in enumerate(
+        ("0001-01-01T00:00:00Z", "2024-05-01T00:00:00Z", "9999-12-31T23:59:59Z")
+    ):
+        writer.raise_("a", i, time=at)
+    page = await listed(changes(), bins=4, **{name: time})
+    if page.timeline is not None:
+        assert sum(page.timeline.confirmed) + sum(page.timeline.other) == page.total
+
+
+async def test_a_change_dated_in_the_future_is_no_scale_of_the_others(writer, changes):
+    now = datetime.fromtimestamp(MS / 1000, UTC)
+    for i in range(10):
+        writer.raise_("a", i, "confirmed", time=(now - timedelta(minutes=6 * i + 3)).isoformat())
+    writer.raise_("b", 1, "confirmed", time="2999-01-01T00:00:00Z")
+    timeline = (await listed(changes(), bins=10, since="1h")).timeline
+    assert timeline.confirmed == [1] * 9 + [2]
+    assert datetime.fromisoformat(timeline.until) == now
+
+
 async def test_a_cursor_is_checked(writer, changes):
     one = changes()
     for i in range(1, 4):

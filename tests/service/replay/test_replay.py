@@ -14,6 +14,7 @@ from service.replay import ReplayError, SeriesError, read_series, replay
 from service.replay.run import _size, output_files
 from service.schema.responses import Answer, Changepoints, Hindsight, Segment
 from service.tables.answers import Replayed, describe_segmentation, to_columns
+from service.tables.series import read_columns, read_streams
 from service.tables.times import time_axis
 
 
@@ -121,6 +122,18 @@ def test_parquet(tmp_path):
 def test_what_is_refused(tmp_path, text, message):
     with pytest.raises(SeriesError, match=message):
         read_series(written(tmp_path, text))
+
+
+def test_columns_are_those_of_the_whole_file(tmp_path):
+    file = tmp_path / "two.csv"
+    file.write_text("pump,value,note\na,1,on\na,2,off\nb,3,\nb,4,\n")
+    found = read_streams(file, "pump")
+    assert {name: series.y for name, series in found.items()} == {
+        "a": [[1.0], [2.0]],
+        "b": [[3.0], [4.0]],
+    }
+    file.write_text("p,q,nothing\n1,2,\n3,4,\n")
+    assert list(read_columns(file)) == ["p", "q"]
 
 
 @pytest.mark.parametrize(
@@ -293,7 +306,8 @@ def test_missing_packages_are_told_before_anything_is_sent(standin, shift, tmp_p
 def test_output_files(tmp_path):
     assert output_files(tmp_path / "x.PARQUET", "a") == [tmp_path / "x.PARQUET"]
     names = [path.name for path in output_files(tmp_path, "a:b")]
-    assert names == ["a-b-answers.csv", "a-b-answers.parquet", "a-b.png"]
+    assert names == ["a%3Ab-answers.csv", "a%3Ab-answers.parquet", "a%3Ab.png"]
+    assert names[0] not in [path.name for path in output_files(tmp_path, "a@b")]
 
 
 @pytest.mark.parametrize(
