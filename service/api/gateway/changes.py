@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import base64
-import binascii
 import heapq
 from collections.abc import Callable, Sequence
 from concurrent.futures import Executor
@@ -12,7 +10,6 @@ from operator import itemgetter
 from typing import Any, NamedTuple, TypeVar
 from urllib.parse import quote
 
-import msgspec
 import numpy as np
 
 from model_core import explanation
@@ -20,7 +17,8 @@ from model_core.explanation import AFTER, BEFORE
 from model_core.segmentation import NEAR
 from service import wire
 from service.api.gateway.reads import TIMEOUT_S, from_store, without
-from service.errors.base import FieldError, InvalidField, RedisUnavailable
+from service.api.gateway.sorted_cursor import SortedCursor
+from service.errors.base import RedisUnavailable
 from service.schema import rendering
 from service.schema.queries import ChangesQuery, seconds_of
 from service.schema.responses import (
@@ -47,7 +45,7 @@ AT_ONCE = 20  # changes whose histories are read and explained together: some 5,
 LABELS: dict[str, explanation.Labels] = {"poisson": "counts", "exponential": "durations"}
 Rank = tuple[float, str, int, int]  # what changes are sorted by: value, stream, generation, id
 T = TypeVar("T")
-_decode = msgspec.msgpack.Decoder(tuple[str, float, str, int, int]).decode
+_cursor: SortedCursor[Rank] = SortedCursor(Rank)
 
 
 class Sides(NamedTuple):
@@ -86,13 +84,13 @@ class Changes:
 
     async def page(self, query: ChangesQuery, now_s: float) -> ChangesPage:
         """Return the page of a query; raises InvalidField for a cursor that is none."""
-        after = _cursor(query)
+        after = _cursor.decode(query.cursor, query.sort)
         await self._read_on()
         every = list(self._index.changes())  # the index goes on meanwhile
         page, total, last, timeline = await self._apart(_ranked, every, query, now_s, after)
         placed = [self._index.between(found, NEAR) for found in page]
         rows, unreadable = await self._described(placed, query.explain)
-        cursor = None if last is None else _text(query.sort, last)
+        cursor = None if last is None else _cursor.encode(query.sort, last)
         left_out = without(unreadable, "changes")
         return ChangesPage(rows, total, timeline, cursor, left_out)
 
@@ -304,27 +302,6 @@ _RANKS = {
     "probability": _by(lambda found: found.event.probability),
 }
 _first = itemgetter(0)
-
-
-def _text(sort: str, last: Rank) -> str:
-    return base64.urlsafe_b64encode(wire.encode((sort, *last))).rstrip(b"=").decode()
-
-
-def _cursor(query: ChangesQuery) -> Rank | None:
-    """Return the place of the last change of the page before."""
-    text = query.cursor
-    if text is None:
-        return None
-    try:
-        padded = text + "=" * (-len(text) % 4)
-        last = _decode(base64.b64decode(padded, altchars=b"-_", validate=True))
-    except (binascii.Error, ValueError, msgspec.MsgspecError):
-        detail = "expected the unmodified cursor of a page"
-    else:
-        if last[0] == query.sort:
-            return last[1:]
-        detail = f"expected a cursor of sort={query.sort}, got one of sort={last[0]}"
-    raise InvalidField([FieldError("query.cursor", detail)])
 
 
 # --- explanations ----------------------------------------------------------------------------

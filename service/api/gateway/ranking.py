@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import base64
-import binascii
 import heapq
 import math
 import time
@@ -12,11 +10,10 @@ from collections.abc import Mapping, Sequence
 from concurrent.futures import Executor
 from typing import NamedTuple
 
-import msgspec
-
 from service import wire
 from service.api.gateway.changes import Changes
 from service.api.gateway.reads import from_store
+from service.api.gateway.sorted_cursor import SortedCursor
 from service.errors.base import FieldError, InvalidField
 from service.schema.commands import OverviewQuery
 from service.store import keys
@@ -27,7 +24,7 @@ MOST = 50_000  # streams that a page is chosen of: some 0.4 kB each of this proc
 AT_ONCE = 2000  # heads that are read together: some 2 MB
 FRESH_S = 3.0  # how long a value counts: a console asks every 4 s, several ask at once
 Rank = tuple[float, str]
-_decode = msgspec.msgpack.Decoder(tuple[str, float, str]).decode
+_cursor: SortedCursor[Rank] = SortedCursor(Rank)
 
 
 class Chosen(NamedTuple):
@@ -54,7 +51,7 @@ class Ranking:
 
         With `sort=changed_probability` values are up to FRESH_S old.
         """
-        after = _cursor(query)
+        after = _cursor.decode(query.cursor, query.sort)
         total = await from_store(self._store.count(query.prefix))
         if total > MOST:
             detail = (
@@ -68,7 +65,7 @@ class Ranking:
         ranks = [(-values.get(name, -math.inf), name) for name in names]
         rest = ranks if after is None else [rank for rank in ranks if rank > after]
         page = heapq.nsmallest(query.limit, rest)
-        cursor = _text(query.sort, page[-1]) if len(rest) > len(page) else None
+        cursor = _cursor.encode(query.sort, page[-1]) if len(rest) > len(page) else None
         return Chosen([name for _, name in page], len(names), cursor)
 
     async def _by(self, sort: str, names: Sequence[str]) -> Mapping[str, float]:
@@ -104,24 +101,3 @@ def _probabilities(blobs: Mapping[str, bytes | None]) -> dict[str, float]:
         known = None if head is None else head.changed_probability
         found[name] = -1.0 if known is None else known
     return found
-
-
-def _text(sort: str, last: Rank) -> str:
-    return base64.urlsafe_b64encode(wire.encode((sort, *last))).rstrip(b"=").decode()
-
-
-def _cursor(query: OverviewQuery) -> Rank | None:
-    """Return the place of the last stream of the page before."""
-    text = query.cursor
-    if text is None:
-        return None
-    try:
-        padded = text + "=" * (-len(text) % 4)
-        sort, value, name = _decode(base64.b64decode(padded, altchars=b"-_", validate=True))
-    except (binascii.Error, ValueError, msgspec.MsgspecError):
-        detail = "expected the unmodified cursor of a page"
-    else:
-        if sort == query.sort:
-            return value, name
-        detail = f"expected a cursor of sort={query.sort}, got one of sort={sort}"
-    raise InvalidField([FieldError("query.cursor", detail)])
