@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import base64
 import binascii
+from collections.abc import Callable
 from typing import Any, Generic, TypeVar
 
 import msgspec
@@ -19,7 +20,9 @@ class SortedCursor(Generic[Place]):
 
     def __init__(self, place: Any) -> None:
         """place: the type of places, as msgspec takes it."""
-        self._decode = msgspec.msgpack.Decoder(tuple[str, place]).decode
+        self._decode: Callable[[bytes], tuple[str, Place]] = msgspec.msgpack.Decoder(
+            tuple[str, place]
+        ).decode
 
     def encode(self, sort: str, place: Place) -> str:
         """Return the cursor of the page after a place."""
