@@ -14,8 +14,14 @@ ANSWER = {"stream": "s", "seq": 0, "model": "m"}
 STATE = {"stream": "s", "seq": 0, "model": "m"}
 WHAT_IF = {
     **STATE,
-    **{"first": 0, "settings": {"hazard": 0.1}, "warming_up": False, "compared": 0},
-    **{"mean_log_score": None, "present_mean_log_score": None, "events": [], "segmentation": []},
+    "first": 0,
+    "settings": {"hazard": 0.1},
+    "warming_up": False,
+    "compared": 0,
+    "mean_log_score": None,
+    "present_mean_log_score": None,
+    "events": [],
+    "segmentation": [],
 }
 LOST, REFUSED = httpx.ReadError, httpx.ConnectError
 
