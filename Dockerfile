@@ -43,10 +43,11 @@ RUN site="$(echo /opt/moca/lib/python3*/site-packages)" && [ -d "${site}/plotly"
     && cp -R plotly/plotly-*.dist-info "${site}/" \
     && sed -i '/plotly.min.js\|dist-info/!d' "${site}"/plotly-*.dist-info/RECORD; }
 COPY LICENSE README.md ./
+COPY deploy/packages deploy/packages
 COPY model_core model_core
 COPY service service
 COPY training training
-RUN /opt/build/bin/pip wheel --no-deps --no-build-isolation -w dist . \
+RUN /opt/build/bin/pip wheel --no-deps --no-build-isolation -w dist . deploy/packages/client deploy/packages/core \
     && /opt/build/bin/pip --python /opt/moca/bin/python install --no-deps --no-compile dist/*.whl \
     && /opt/build/bin/cyclonedx-py environment --output-reproducible --pyproject pyproject.toml \
         --mc-type application -o /opt/moca/sbom.cdx.json /opt/moca/bin/python

@@ -1,4 +1,4 @@
-.PHONY: help install run test test-all check bench docs clean
+.PHONY: help install run test test-all check bench docs wheels clean
 
 PYTHON ?= python3
 # Tests wait more than they compute, so more of them at once than there are cores of a small machine.
@@ -65,6 +65,12 @@ bench: $(RUN_STAMP)  ## step time early and late; throughput beside a bare echo 
 docs: install  ## the generated pages, and the documents as a site in build/site, every link checked
 	$(BIN)/python deploy/site/pages.py
 	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build
+
+# Each file of them is in one wheel: see deploy/packages/hook.py.
+DIST ?= dist
+wheels:  ## the wheels of moca-client, moca-core and moca-service, in dist/
+	$(PYTHON) -m pip wheel --disable-pip-version-check --no-deps -w $(DIST) \
+		deploy/packages/client deploy/packages/core .
 
 clean:  ## remove .venv and caches; data folders stay
 	rm -rf $(VENV) .mypy_cache .pytest_cache .ruff_cache

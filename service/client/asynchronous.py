@@ -28,6 +28,7 @@ from service.schema.responses import (
     StreamEvent,
     StreamSummary,
     Verdict,
+    WhatIf,
 )
 
 if TYPE_CHECKING:
@@ -223,7 +224,7 @@ class AsyncClient(AsyncDriver):
         """
         return await self.call(calls.put_run_length(stream, belief, changepoint, seq))
 
-    async def what_if(self, stream: str, body: Mapping[str, Any]) -> dict[str, Any]:
+    async def what_if(self, stream: str, body: Mapping[str, Any]) -> WhatIf:
         """Rerun the retained history with other settings or another model; changes nothing."""
         return await self.call(calls.what_if(stream, body))
 

@@ -49,7 +49,7 @@ _items = as_type(list[dict[str, Any]])
 _predictions = as_type(responses.Predictions)
 _action = as_type(responses.Action)
 _run_length = as_type(responses.RunLength)
-_any = as_type(dict[str, Any])
+_what_if = as_type(responses.WhatIf)
 _changepoints = as_type(responses.Changepoints)
 _changes = as_type(responses.ChangesPage)
 _feedback = as_type(responses.Verdict)
@@ -250,9 +250,9 @@ def put_run_length(
     return _change("PUT", path_of(stream, "/run-length"), body, _run_length, repeat)
 
 
-def what_if(stream: str, body: Mapping[str, Any]) -> Call[dict[str, Any]]:
+def what_if(stream: str, body: Mapping[str, Any]) -> Call[responses.WhatIf]:
     """Rerun the retained history with other settings or another model; changes nothing."""
-    return _read_only(path_of(stream, "/what-if"), dict(body), _any)
+    return _read_only(path_of(stream, "/what-if"), dict(body), _what_if)
 
 
 def changepoints(stream: str, kinds: Sequence[str] = ()) -> Call[responses.Changepoints]:

@@ -1,6 +1,6 @@
 """Data frames in and out: pandas or polars, whichever the caller has. Neither is needed otherwise.
 
-Needs narwhals: `pip install 'moca-service[frames]'`.
+Needs narwhals: `pip install 'moca-client[frames]'`.
 """
 
 from __future__ import annotations
@@ -84,7 +84,7 @@ def _rows(source: Any) -> tuple[list[Any], type]:
 def import_narwhals() -> None:
     """Raise InvalidRequest, with what to install, where narwhals is missing."""
     if find_spec("narwhals") is None:
-        raise InvalidRequest("data frames need narwhals: pip install 'moca-service[frames]'")
+        raise InvalidRequest("data frames need narwhals: pip install 'moca-client[frames]'")
 
 
 def observe_frame(

@@ -17,8 +17,7 @@ from service.client.calls import _params, path_of
 from service.client.errors import InvalidRequest, Problem, Unavailable, UnexpectedAnswer
 from service.client.problems import problem_in
 from service.client.retry import FIRST_PAUSE_S, LONGEST_PAUSE_S, RETRIED
-from service.schema.responses import Gap, Recorded, StreamEvent
-from service.wire.event_entries import MESSAGES
+from service.schema.responses import MESSAGES, Gap, Recorded, StreamEvent
 
 T = TypeVar("T")
 _event = msgspec.json.Decoder(StreamEvent).decode

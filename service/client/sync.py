@@ -28,6 +28,7 @@ from service.schema.responses import (
     StreamEvent,
     StreamSummary,
     Verdict,
+    WhatIf,
 )
 
 if TYPE_CHECKING:
@@ -221,7 +222,7 @@ class Client(Driver):
         """
         return self.call(calls.put_run_length(stream, belief, changepoint, seq))
 
-    def what_if(self, stream: str, body: Mapping[str, Any]) -> dict[str, Any]:
+    def what_if(self, stream: str, body: Mapping[str, Any]) -> WhatIf:
         """Rerun the retained history with other settings or another model; changes nothing."""
         return self.call(calls.what_if(stream, body))
 

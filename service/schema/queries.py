@@ -10,8 +10,9 @@ from pydantic import AfterValidator, BeforeValidator, Field
 from service.models.catalogue import REFERENCE
 from service.schema.commands import MAX_QUANTILES
 from service.schema.observations import Form, StreamId
+from service.schema.responses import MESSAGES
 from service.wire import tags, timestamps
-from service.wire.event_entries import CHANGES, MESSAGES
+from service.wire.event_entries import CHANGES
 
 
 def _split(value: Any) -> Any:

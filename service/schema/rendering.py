@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from datetime import UTC, datetime
-from typing import Any, overload
+from typing import Any, cast, overload
 
 import msgspec
 
@@ -21,12 +21,14 @@ from service.schema.responses import (
     Recorded,
     RecordedSupervision,
     Regime,
+    RunLengthProbability,
     Season,
     Segment,
     Sensitivity,
     SensitivityCalibration,
     StreamChange,
     StreamEvent,
+    StreamSettings,
     StreamSummary,
 )
 from service.wire.change_index import FoundChange, Moment
@@ -44,19 +46,19 @@ def event(stored: wire.Event | None) -> Event | None:
     return Event(*[getattr(stored, name) for name in Event.__struct_fields__])
 
 
-def settings(stored: wire.StreamSettings) -> dict[str, Any]:
+def settings(stored: wire.StreamSettings) -> StreamSettings:
     """Return a stream's settings, with every field; of two rules of confirmation one is null."""
     values = {field: getattr(stored, field) for field in stored.__struct_fields__}
     if stored.confirm_probability is not None:
         values["confirm_after"] = None
     for nested in ("hazard", "sensitivity"):
         values[nested] = msgspec.to_builtins(values[nested])
-    return values
+    return cast(StreamSettings, values)
 
 
 def change(stored: wire.Change) -> Change:
     """Return a change of settings."""
-    return Change(stored.seq, instant(stored.time_ms), stored.settings)
+    return Change(stored.seq, instant(stored.time_ms), cast(StreamSettings, stored.settings))
 
 
 def of_classes(probabilities: list[float]) -> Predictive:
@@ -76,7 +78,7 @@ def record(stored: wire.Record) -> Recorded:
         predictive = of_classes(stored.probabilities)
     elif stored.mean is not None:
         predictive = of_numbers(stored.mean, stored.variance, stored.quantiles)
-    belief = None
+    belief: list[RunLengthProbability] | None = None
     if stored.belief_override is not None:
         belief = [{"run_length": r, "probability": p} for r, p in stored.belief_override]
     return Recorded(

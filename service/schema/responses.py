@@ -13,6 +13,8 @@ from msgspec.json import schema
 
 from service.schema.members import Response, doc, sent, words
 
+# Types of the messages about events, by the kinds of those.
+MESSAGES = {"change": "changepoint", "anomaly": "anomaly"}
 NextPage = Annotated[str | None, doc("pass it to get the next page; null on the last page")]
 Hazard = Annotated[
     Any,  # of a model, as its file states it
@@ -29,6 +31,39 @@ Anomaly = Annotated[
     ),
 ]
 NextSeq = Annotated[int, doc("position of the next observation")]
+
+
+class FalseAlarmRate(TypedDict):
+    """The setting `sensitivity`."""
+
+    false_alarms_per_1000: float
+
+
+class StreamSettings(TypedDict, total=False):
+    """Settings of a stream; null: the model's, or none. Changes have the changed ones alone."""
+
+    model: str
+    hazard: Hazard
+    max_hypotheses: int
+    outlier_rate: float | None
+    confirm_after: Annotated[int | None, doc("null: confirmed by another rule")]
+    warmup: int
+    location: list[float] | None
+    scale: list[float] | None
+    history: int
+    classes: int | None
+    order: int
+    trend: bool
+    season: int | None
+    interval: float | None
+    ttl: float | None
+    pinned: bool
+    label_window: int
+    sensitivity: FalseAlarmRate | None
+    confirm_probability: float | None
+    anomaly_alarm: float | None
+    seasonal: bool | None
+    tags: dict[str, str]
 
 
 class Predictive(Struct):
@@ -230,7 +265,7 @@ class StreamSummary(Response):
     model: str
     seq: NextSeq
     awaited: Annotated[list[int], doc("positions of pending labels")] = sent([])
-    settings: dict[str, Any] = sent({})
+    settings: StreamSettings = sent(StreamSettings())
     sensitivity: Annotated[
         Sensitivity | None,
         doc("null: changes are confirmed by `confirm_probability` or `confirm_after`"),
@@ -524,6 +559,13 @@ class RecordedSupervision(Response):
     changepoint: float | None = sent(None)
 
 
+class RunLengthProbability(TypedDict):
+    """A run length and its probability."""
+
+    run_length: int
+    probability: float
+
+
 class Recorded(Response):
     """One observation of the history as it was posted, with its compact answer."""
 
@@ -536,7 +578,7 @@ class Recorded(Response):
     elapsed: float = sent(1.0)
     supervision: RecordedSupervision | None = sent(None)
     belief: Annotated[
-        list[dict[str, Any]] | None,
+        list[RunLengthProbability] | None,
         doc("run lengths set just before it: `run_length` and `probability`"),
     ] = sent(None)
     hazard: Hazard = sent(None)
@@ -556,7 +598,7 @@ class Change(Response):
 
     seq: int
     at: str
-    settings: dict[str, Any]
+    settings: StreamSettings
 
 
 class HistoryPage(Response):
@@ -590,7 +632,7 @@ class WhatIf(Response):
     seq: int
     first: Annotated[int, doc("`seq` of the first rerun observation")]
     model: str
-    settings: dict[str, Any]
+    settings: StreamSettings
     warming_up: bool
     compared: Annotated[int, doc("observations that have a log score in both runs")]
     mean_log_score: float | None

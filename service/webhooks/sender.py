@@ -13,9 +13,10 @@ import httpx
 import msgspec
 
 from service.schema.rendering import event_state, instant
+from service.schema.responses import MESSAGES
 from service.webhooks.allowlist import Allowed, NotAllowed
 from service.webhooks.config import Hook
-from service.wire.event_entries import MESSAGES, Raised
+from service.wire.event_entries import Raised
 
 MOST_READ = 65_536  # bytes of an answer; it is read so that the connection can be used again
 RESOLVERS = 2

@@ -22,8 +22,6 @@ log = logging.getLogger(__name__)
 # The second half of an id has 64 bits: the log entry's own, the command's, the event's number.
 SEQ_BITS, INDEX_BITS, EVENT_BITS = 32, 20, 12
 STATES = ("suspected", "confirmed", "withdrawn")
-# Types of the messages about events, by the kinds of those.
-MESSAGES = {"change": "changepoint", "anomaly": "anomaly"}
 CHANGES = frozenset({"change"})  # what readers mean who name no kind: once there was no other
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import Any
+from typing import Any, is_typeddict
 
 import msgspec
 from fastapi import FastAPI
@@ -16,6 +16,7 @@ from service.api.openapi import examples
 from service.api.parsing.bodies import BYTES, CSV, JSON, NDJSON
 from service.api.parsing.remote_write import PROTOBUF
 from service.errors.base import FieldError, InvalidField
+from service.schema import responses
 from service.schema.commands import (
     ActionForm,
     BeliefForm,
@@ -154,7 +155,9 @@ def answer_or_table(kind: Any) -> dict[str, Any]:
 def answers(kinds: Iterable[Any]) -> dict[str, Any]:
     """Return the schemas of answers, by name; see `service.schema.members` for `required`."""
     _, schemas = schema_components([*kinds, ItemAnswer, Problem], ref_template=REF)
-    for schema in schemas.values():
+    for kind, schema in schemas.items():
+        if is_typeddict(getattr(responses, kind, None)):
+            continue  # such as settings, where msgspec knows what is required
         members = schema["properties"].items()
         schema["required"] = [name for name, member in members if "default" not in member]
     example = InvalidField([FieldError("body.y", "expected a finite number")]).document()

@@ -19,8 +19,9 @@ from service.api.sse.event_hub import EventHub
 from service.errors.base import ServiceError
 from service.observability import subscriber_metrics as metrics
 from service.schema.rendering import event_state, instant
+from service.schema.responses import MESSAGES
 from service.wire.event_cursor import Positions
-from service.wire.event_entries import MESSAGES, START, Entry, Filter, Id
+from service.wire.event_entries import START, Entry, Filter, Id
 
 log = logging.getLogger(__name__)
 

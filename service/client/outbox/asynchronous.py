@@ -9,12 +9,12 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
 
-from service import tasks
 from service.client.asynchronous import AsyncClient
 from service.client.errors import ClientError
 from service.client.outbox.box import Bounds, Box, Done, advance
 from service.client.outbox.sending import Delivered, Failed, Notice
 from service.client.retry import ONCE, Call
+from service.tasks import end
 
 
 class AsyncOutbox(Box):
@@ -79,7 +79,7 @@ class AsyncOutbox(Box):
             self._store.close()
             return self.pending
         await asyncio.wait([self._task], timeout=timeout_s)
-        await tasks.end(self._task)  # what is under way stays, and is sent again the next time
+        await end(self._task)  # what is under way stays, and is sent again the next time
         return self.pending
 
     async def _run(self) -> None:

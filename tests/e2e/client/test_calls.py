@@ -246,3 +246,13 @@ async def test_numbers_of_numpy_are_labels(client, stream):
 async def test_a_frame_is_refused_by_name(client, stream):
     with pytest.raises(InvalidRequest, match="observe_frame"):
         await client.observe(stream, pandas.DataFrame({"y": [1.0]}))
+
+
+async def test_what_if_is_typed(client, stream):
+    await client.put_stream(stream, {"model": "gaussian", "location": 0, "scale": 1})
+    await client.observe(stream, [0.1, -0.2] * 10)
+    found = await client.what_if(stream, {"settings": {"hazard": 0.05}, "series": True})
+    assert (found.stream, found.first, found.seq, found.warming_up) == (stream, 0, 20, False)
+    assert (found.settings["hazard"], found.settings["model"]) == (0.05, "gaussian@1")
+    assert len(found.log_score) == 20
+    assert found.events == []

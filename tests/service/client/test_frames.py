@@ -173,7 +173,7 @@ def test_a_frame_without_a_library_to_make_it(monkeypatch):
     with pytest.raises(InvalidRequest, match="expected one of pandas, polars, pyarrow, got 'r'"):
         to_frame(answers, "r")
     monkeypatch.setattr(frames, "find_spec", lambda name: None)
-    with pytest.raises(InvalidRequest, match=r"pip install 'moca-service\[frames\]'"):
+    with pytest.raises(InvalidRequest, match=r"pip install 'moca-client\[frames\]'"):
         to_frame(answers)
 
 

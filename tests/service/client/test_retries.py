@@ -12,6 +12,17 @@ from tests.service.client.conftest import Scripted
 
 ANSWER = {"stream": "s", "seq": 0, "model": "m"}
 STATE = {"stream": "s", "seq": 0, "model": "m"}
+WHAT_IF = {
+    **STATE,
+    "first": 0,
+    "settings": {"hazard": 0.1},
+    "warming_up": False,
+    "compared": 0,
+    "mean_log_score": None,
+    "present_mean_log_score": None,
+    "events": [],
+    "segmentation": [],
+}
 LOST, REFUSED = httpx.ReadError, httpx.ConnectError
 
 
@@ -39,7 +50,7 @@ CALLS = {
         lambda c: c.act("s", [[1.0]]),
         {**ANSWER, "strategy": "thompson", "chosen": 0, "candidate": [1.0]},
     ),
-    "what_if": (lambda c: c.what_if("s", {"hazard": 0.1}), {}),
+    "what_if": (lambda c: c.what_if("s", {"hazard": 0.1}), WHAT_IF),
     "put_run_length at seq": (lambda c: c.put_run_length("s", changepoint=1.0, seq=3), STATE),
     "stream": (lambda c: c.stream("s"), STATE),
     "overview": (lambda c: c.overview("s"), {"streams": []}),

@@ -3,11 +3,12 @@
 import msgspec
 import pytest
 
+from service import wire
 from service.api.openapi.document import answers
 from service.api.routes.table import CALLS
 from service.schema import responses
 from service.schema.members import ABSENT, Response
-from service.schema.rendering import of_classes, of_numbers
+from service.schema.rendering import of_classes, of_numbers, settings
 from service.schema.responses import Answer, Event, ItemAnswer, RunLengthSummary
 
 SCHEMAS = answers(call.answer for call in CALLS if call.answer is not None)
@@ -67,3 +68,14 @@ def test_a_state_of_a_later_version_is_read():
     body = b'{"id":1,"state":"merged","start":1,"suspected_at":2}'
     assert msgspec.json.decode(body, type=Event).state == "merged"
     assert SCHEMAS["Event"]["properties"]["state"]["enum"][0] == "suspected"
+
+
+def test_the_settings_of_an_answer_are_those_of_a_stream():
+    # A client leaves out settings that are not declared.
+    stored = wire.StreamSettings("gaussian@1", hazard=(0.1, 0.2), sensitivity=wire.Sensitivity(0.5))
+    shown = settings(stored)
+    assert responses.StreamSettings.__annotations__.keys() == shown.keys()
+    assert responses.StreamSettings.__required_keys__ == frozenset()
+    read = msgspec.json.decode(msgspec.json.encode(shown), type=responses.StreamSettings)
+    assert read == {**shown, "hazard": [0.1, 0.2]}
+    assert SCHEMAS["StreamSettings"]["required"] == []

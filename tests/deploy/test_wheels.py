@@ -1,0 +1,221 @@
+"""The wheels: built, installed where nothing else is, and used as the README does.
+
+With -s the measured times and sizes are printed.
+"""
+
+import json
+import os
+import subprocess
+import sys
+import sysconfig
+import time
+from collections import Counter
+from pathlib import Path
+from zipfile import ZipFile
+
+import pytest
+
+from tests.e2e.deployment import Processes, wait_ready
+from tests.e2e.docs.pages import blocks
+from tests.ports import free_port
+
+ROOT = Path(__file__).parents[2]
+README = [code for kind, code, _ in blocks(ROOT / "README.md") if kind == "python"]
+PIP = ("-m", "pip", "--disable-pip-version-check")
+# Prints what a package imports at first, and what all of its modules do, but for some of its parts.
+IMPORTS = """
+import importlib, json, pkgutil, sys
+before = set(sys.modules)
+top = importlib.import_module(sys.argv[1])
+first = {name.partition(".")[0] for name in set(sys.modules) - before}
+for found in pkgutil.walk_packages(top.__path__, top.__name__ + "."):
+    if found.name.partition(".")[2].partition(".")[0] not in sys.argv[2:]:
+        importlib.import_module(found.name)
+every = {name.partition(".")[0] for name in set(sys.modules) - before}
+known = sys.stdlib_module_names
+print(json.dumps([sorted(first - known), sorted(every - known)]))
+"""
+
+
+def run(*command, **options):
+    done = subprocess.run(
+        [str(each) for each in command], capture_output=True, text=True, cwd="/", **options
+    )
+    assert done.returncode == 0, f"{command}\n{done.stdout}\n{done.stderr}"
+    return done.stdout
+
+
+def pip(*arguments):
+    return run(sys.executable, *PIP, "--quiet", *arguments)
+
+
+def empty_environment(folder):
+    """Make a virtual environment without any package; return its interpreter."""
+    run(sys.executable, "-m", "venv", "--without-pip", folder)
+    return folder / "bin" / "python"
+
+
+def installed(python, *wheels):
+    """Install wheels and all that they need; return seconds and megabytes."""
+    begin = time.monotonic()
+    pinned = ("--no-compile", "-c", ROOT / "constraints.txt")
+    pip("--python", python, "install", *pinned, *wheels)
+    seconds = time.monotonic() - begin
+    (packages,) = python.parents[1].glob("lib/python3*/site-packages")
+    files = [each for each in packages.rglob("*") if each.is_file() and not each.is_symlink()]
+    return seconds, sum(each.stat().st_size for each in files) / 1e6
+
+
+@pytest.fixture(scope="module")
+def wheels(tmp_path_factory):
+    """The three wheels by the names of their distributions."""
+    folder = tmp_path_factory.mktemp("dist")
+    run("make", "-C", ROOT, "wheels", f"DIST={folder}", f"PYTHON={sys.executable}")
+    return {each.name.partition("-")[0].replace("_", "-"): each for each in folder.iterdir()}
+
+
+@pytest.fixture(scope="module")
+def client(wheels, tmp_path_factory):
+    """Interpreter of an environment with moca-client."""
+    python = empty_environment(tmp_path_factory.mktemp("client"))
+    seconds, megabytes = installed(python, wheels["moca-client"])
+    print(f"\nmoca-client: {seconds:.1f} s, {megabytes:.1f} MB")
+    assert megabytes < 10
+    return python
+
+
+@pytest.fixture
+def service(tmp_path):
+    """URL of a service that runs from the checkout."""
+    url = f"http://127.0.0.1:{(port := free_port())}"
+    processes = Processes(
+        tmp_path, {"MOCA_PARTITIONS": "8", "MOCA_DATA_DIR": str(tmp_path / "data")}
+    )
+    processes.start("serve", "serve", "--port", str(port))
+    try:
+        wait_ready(url)
+        yield url
+    finally:
+        processes.stop_all()
+
+
+def test_each_file_is_in_one_wheel(wheels):
+    assert sorted(wheels) == ["moca-client", "moca-core", "moca-service"]
+    names = [name for wheel in wheels.values() for name in ZipFile(wheel).namelist()]
+    assert [name for name, count in Counter(names).items() if count > 1] == []
+    tops = {
+        name: {path.partition("/")[0] for path in ZipFile(wheel).namelist()}
+        for name, wheel in wheels.items()
+    }
+    assert {name: {t for t in of if "dist-info" not in t} for name, of in tops.items()} == {
+        "moca-client": {"moca_client"},
+        "moca-core": {"model_core"},
+        "moca-service": {"service", "training"},
+    }
+
+
+def test_the_client_is_installed_with_three_packages_and_theirs(client):
+    there = json.loads(run(sys.executable, *PIP, "--python", client, "list", "--format", "json"))
+    names = {each["name"] for each in there}
+    assert {"httpx", "httpx-sse", "moca-client", "msgspec"} <= names
+    of_httpx = {"anyio", "certifi", "h11", "httpcore", "idna", "sniffio", "typing_extensions"}
+    assert names - of_httpx == {"httpx", "httpx-sse", "moca-client", "msgspec"}
+    first, every = json.loads(run(client, "-I", "-c", IMPORTS, "moca_client"))
+    print(f"\nmoca_client imports {first}; all of its modules {every}")
+    assert first == ["moca_client"]
+    assert {"httpx", "httpx_sse", "moca_client", "msgspec"} <= set(every)
+    assert not {"service", "model_core", "torch", "numpy"} & set(every)
+
+
+def test_the_readme_runs_with_the_client_alone(client, service):
+    code, shown = next((c, said) for k, c, said in blocks(ROOT / "README.md") if k == "python")
+    assert "from moca_client import" in code
+    assert run(client, "-I", "-c", code.replace("http://127.0.0.1:8000", service)) == shown
+
+
+def test_the_readme_is_typed(client, wheels, tmp_path):
+    pytest.importorskip("mypy")
+    pip("--python", client, "install", "--no-deps", "--no-compile", wheels["moca-core"])
+    try:
+        for number, code in enumerate(README):
+            page = tmp_path / f"block{number}.py"
+            page.write_text(code)
+            checked = ("-m", "mypy", "--strict", "--config-file=", "--python-executable", client)
+            cache = ("--cache-dir", tmp_path / "cache")
+            run(sys.executable, *checked, *cache, page)
+            wrong = tmp_path / "wrong.py"
+            wrong.write_text(code + "answer.no_such_member\n")
+            with pytest.raises(AssertionError, match='has no attribute "no_such_member"'):
+                run(sys.executable, *checked, *cache, wrong)
+    finally:
+        pip("--python", client, "uninstall", "--yes", "moca-core")
+
+
+SAME = """
+import moca_client, moca_client.errors, moca_client.frames
+import service.client, service.client.errors, service.schema.responses
+from service.client.frames import to_frame
+from service.client.outbox import Delivered
+assert "site-packages" in service.__file__ or "wheels" in service.__file__, service.__file__
+for name in moca_client.__all__:
+    assert getattr(service.client, name) is getattr(moca_client, name), name
+assert service.client.errors is moca_client.errors
+assert to_frame is moca_client.frames.to_frame
+assert service.schema.responses.Answer is moca_client.Answer
+"""
+
+
+def test_the_service_of_the_wheels_runs_and_has_the_same_client(client, wheels, tmp_path):
+    """With the packages that they need from where this test runs."""
+    target = tmp_path / "wheels"
+    pip("install", "--no-deps", "--no-compile", "--target", target, *wheels.values())
+    path = os.pathsep.join([str(target), sysconfig.get_path("purelib"), *sys.path])
+    path = os.pathsep.join(p for p in path.split(os.pathsep) if p and Path(p) != ROOT)
+    environment = {**os.environ, "PYTHONPATH": path, "MOCA_NO_KERNELS": "true"}
+    run(client, "-c", SAME, env=environment)
+    before = "import sys, service.worker.worker, service.api.app; print(*sys.modules)"
+    modules = run(client, "-c", before, env=environment).split()
+    assert "moca_client" in modules
+    assert "moca_client.driver" not in modules, "a worker needs no client"
+    places = ("--data-dir", tmp_path / "data", "--plots-dir", tmp_path / "plots")
+    demo = ("-m", "service.commands.main", "demo", "--once", "--port", free_port(), *places)
+    assert "nile: confirmed change in 1899" in run(client, *demo, env=environment, timeout=120)
+
+
+def test_a_checkout_needs_no_wheels(tmp_path):
+    python = empty_environment(tmp_path / "env")
+    pip("--python", python, "install", "--no-deps", "--editable", ROOT)
+    found = "import importlib.util as u; print(*(u.find_spec(n).origin for n in {names}))"
+    names = ["moca_client", "model_core", "service"]
+    places = run(python, "-I", "-c", found.format(names=names)).split()
+    inits = [f"{name}/__init__.py" for name in names[1:]]
+    assert places == [str(ROOT / each) for each in ("moca_client.py", *inits)]
+    needs = "from importlib.metadata import requires; print(*requires('moca-service'))"
+    needed = run(python, "-I", "-c", needs)
+    assert "fastapi" in needed
+    assert "moca-" not in needed
+
+
+@pytest.mark.slow
+def test_all_wheels_are_installed_and_removed_without_harm(wheels, tmp_path):
+    core = empty_environment(tmp_path / "core")
+    seconds, megabytes = installed(core, wheels["moca-core"])
+    first, every = json.loads(run(core, "-I", "-c", IMPORTS, "model_core", "compiled", "fused"))
+    print(f"\nmoca-core: {seconds:.1f} s, {megabytes:.0f} MB; imports {first}; in all {every}")
+    assert {"model_core", "numpy", "safetensors", "torch"} <= set(every)
+    detector = next(code for code in README if "model_core" in code)
+    assert "went up at 30" in run(core, "-I", "-c", detector)
+
+    python = empty_environment(tmp_path / "all")
+    seconds, megabytes = installed(python, *wheels.values())
+    print(f"\nmoca-service: {seconds:.1f} s, {megabytes:.0f} MB")
+    pip("--python", python, "check")
+    run(python, "-I", "-c", SAME)
+    assert "nile: confirmed change in 1899" in run(
+        python.parent / "moca", "demo", "--once", "--port", free_port(),
+        "--data-dir", tmp_path / "data", "--plots-dir", tmp_path / "plots", timeout=120,
+    )  # fmt: skip
+    pip("--python", python, "uninstall", "--yes", "moca-service")
+    run(python, "-I", "-c", "import moca_client, model_core.filter; moca_client.Client")
+    left = run(python, "-I", "-c", "import importlib.util as u; print(u.find_spec('service'))")
+    assert left == "None\n"
