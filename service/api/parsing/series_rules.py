@@ -5,7 +5,6 @@ from __future__ import annotations
 import re
 import tomllib
 from collections.abc import Mapping, Sequence
-from functools import lru_cache
 from hashlib import blake2b
 from pathlib import Path
 from typing import Annotated, Any, NamedTuple
@@ -21,7 +20,11 @@ TEMPLATE = "{__name__}@{instance}~{fingerprint}"
 DEFAULTS = {"interval": 60.0, "ttl": 7 * 86_400.0}  # of streams made by rules that name none
 FINGERPRINT = "fingerprint"  # stands for a digest of all labels
 MAX_RULES = 100
-REMEMBERED = 20_000  # series, so that rules are not applied to each sample
+# So that rules are not applied to each sample: of the labels in memory, some 100 bytes of text in a
+# usual series. A string has some 50 bytes more than its text.
+MAX_REMEMBERED = 16 << 20  # characters
+STRING_OVERHEAD = 50
+MAX_KEY = 2 * tags.MAX_ALL  # characters of labels that are remembered
 _known = re.compile(r"\{([A-Za-z_][A-Za-z0-9_]*)\}", re.ASCII)
 _id = re.compile(STREAM_ID.strip("^$")).fullmatch
 _forbidden = re.compile(r"^(?=[0-9])|[^A-Za-z0-9_]", re.ASCII)
@@ -70,6 +73,42 @@ class _Rule(NamedTuple):
     drop: bool
 
 
+class _Targets:
+    """Targets of recent series by their labels, in bounded memory.
+
+    Two generations: a full one replaces the other, and what is still used moves on. Each operation
+    on the dictionaries is atomic, so threads need no lock.
+    """
+
+    def __init__(self) -> None:
+        self._recent: dict[tuple[str, ...], Target | None] = {}
+        self._earlier: dict[tuple[str, ...], Target | None] = {}
+        self._size = 0  # characters of the recent ones
+
+    def __getitem__(self, labels: tuple[str, ...]) -> Target | None:
+        recent = self._recent
+        if labels in recent:
+            return recent[labels]
+        target = self._earlier[labels]
+        self[labels] = target
+        return target
+
+    def __setitem__(self, labels: tuple[str, ...], target: Target | None) -> None:
+        size = sum(map(len, labels))
+        if size > MAX_KEY:
+            return
+        # Twice: the tags may be strings of their own.
+        self._size += 2 * (size + STRING_OVERHEAD * len(labels))
+        self._recent[labels] = target
+        if self._size > MAX_REMEMBERED / 2:
+            self._earlier = self._recent
+            self._recent = {}
+            self._size = 0
+
+    def __len__(self) -> int:
+        return len(self._recent) + len(self._earlier)
+
+
 class SeriesRules:
     """Finds the stream of each series."""
 
@@ -80,13 +119,20 @@ class SeriesRules:
         """
         forms = [RuleForm.model_validate({})] if path is None else _read(path).rule
         self._rules = [_rule(path, i, form, parser) for i, form in enumerate(forms)]
-        self.target = lru_cache(maxsize=REMEMBERED)(self._target)
+        self._targets = _Targets()
 
-    def _target(self, labels: tuple[str, ...]) -> Target | None:
+    def target(self, labels: tuple[str, ...]) -> Target | None:
         """Return where a series goes, None: nowhere; raises ValueError for one that cannot.
 
         labels: names and values in turn.
         """
+        try:
+            return self._targets[labels]
+        except KeyError:
+            target = self._targets[labels] = self._target(labels)
+            return target
+
+    def _target(self, labels: tuple[str, ...]) -> Target | None:
         named = dict(zip(labels[::2], labels[1::2], strict=True))
         # Labels of any characters exist since Prometheus 3; its own text format has them so.
         named = {_forbidden.sub("_", name): value for name, value in named.items()}

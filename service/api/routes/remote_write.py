@@ -32,6 +32,8 @@ class RemoteWrite:
         self.reason = ""  # why the first sample that was rejected or deferred was
         self._targets: dict[str, tuple[tuple[str, ...], Target]] = {}
         self._observations: dict[str, list[wire.Observation]] = {}
+        for refusal in write.refusals:
+            self._fail("rejected", refusal.samples, refusal.reason)
         for series in write.series:
             if series.samples:
                 self._add(series, rules)
