@@ -245,8 +245,8 @@ class StreamForm(Form):
     )
     interval: Annotated[Number, Field(ge=MIN_INTERVAL)] | None = Field(
         None,
-        description="seconds per step of the hazard, at least 0.001; the elapsed time between observations is then "
-        "computed from their `time`",
+        description="seconds per step of the hazard, at least 0.001; the elapsed time between "
+        "observations is then computed from their `time`",
     )
     ttl: Annotated[Number, Field(ge=1, le=MAX_TTL)] | None = Field(
         None, description="seconds without an observation or a change until the stream is deleted"
