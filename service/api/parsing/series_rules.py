@@ -22,11 +22,9 @@ DEFAULTS = {"interval": 60.0, "ttl": 7 * 86_400.0}  # of streams made by rules t
 FINGERPRINT = "fingerprint"  # stands for a digest of all labels
 MAX_PART = 80  # characters of a label in an id that the fingerprint tells apart
 MAX_RULES = 100
-# So that rules are not applied to each sample: of the labels in memory, some 100 bytes of text in a
-# usual series. A string has some 50 bytes more than its text.
-MAX_REMEMBERED = 16 << 20  # characters
-STRING_OVERHEAD = 50
-MAX_KEY = 2 * tags.MAX_ALL  # characters of labels that are remembered
+MAX_REMEMBERED = 16 << 20  # characters of series whose targets are cached, overhead included
+STRING_OVERHEAD = 50  # bytes of a string beside its characters
+MAX_KEY = 2 * tags.MAX_ALL  # characters of the labels of a series that is cached
 _known = re.compile(r"\{([A-Za-z_][A-Za-z0-9_]*)\}", re.ASCII)
 _id = re.compile(STREAM_ID.strip("^$")).fullmatch
 _forbidden = re.compile(r"^(?=[0-9])|[^A-Za-z0-9_]", re.ASCII)
@@ -74,7 +72,7 @@ class _Rule(NamedTuple):
     template: str
     settings: dict[str, Any]
     drop: bool
-    results: bool  # whether it selects by name, and so may select results of this service
+    by_name: bool  # only such a rule takes results of this service
 
 
 class _Targets:
@@ -142,7 +140,9 @@ class SeriesRules:
         series_tags = _tags(sent)
         is_result = sent.get(tags.METRIC) in RESULT_SERIES
         for rule in self._rules:
-            if (rule.results or not is_result) and rule.selector.fits("", series_tags):
+            if is_result and not (rule.by_name or rule.drop):
+                continue  # results that are written back would multiply
+            if rule.selector.fits("", series_tags):
                 return None if rule.drop else _target(rule, series_tags, _fingerprint(sent))
         return None
 

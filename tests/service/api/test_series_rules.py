@@ -84,6 +84,11 @@ def test_long_labels_are_shortened_where_the_fingerprint_tells_them_apart():
         ('[[rule]]\nmatch = "{}"', False),
         ("[[rule]]\nmatch = '{job=\"moca\"}'", False),
         ('[[rule]]\nmatch = "moca_anomaly"', True),
+        (
+            "[[rule]]\nmatch = '{job=\"moca\"}'\ndrop = true\n"
+            "[[rule]]\nmatch = '{__name__=~\".+\"}'",
+            False,
+        ),
         ("[[rule]]\nmatch = '{__name__=~\"moca_.*\"}'", True),
     ],
 )
@@ -155,6 +160,7 @@ def test_series_that_no_stream_can_be_made_of_are_refused(tmp_path):
         ('[[rule]]\nmatch = "{"', "rule.0.match"),
         ("[[rule]]\nhistory = 100000000", "rule.0.history: expected at most 100000"),
         ("[[rule]]\ncolour = 1", "rule.0.colour"),
+        ("[[rule]]\ninterval = 0.0009", "rule.0.interval: .* greater than or equal to 0.001"),
         ("[[rule]]\nconfirm_after = 3\nconfirm_probability = 0.9", "confirm_probability"),
     ],
 )
