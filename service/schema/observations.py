@@ -37,6 +37,7 @@ MAX_CLASSES = 1000
 MAX_ORDER = 32
 MAX_SEASON = 10_000
 MAX_WINDOW = 1000
+MIN_INTERVAL = 1e-3  # seconds; times are to the millisecond
 MAX_TTL = 1e9  # seconds, some 30 years
 
 
@@ -242,10 +243,10 @@ class StreamForm(Form):
     order: Annotated[StrictInt, Field(ge=0, le=MAX_ORDER), WHOLE] = Field(
         1, description="number of previous labels that an `autoregressive` stream regresses on"
     )
-    interval: Annotated[Number, Field(gt=0)] | None = Field(
+    interval: Annotated[Number, Field(ge=MIN_INTERVAL)] | None = Field(
         None,
-        description="seconds per step of the hazard; the elapsed time between observations is then "
-        "computed from their `time`",
+        description="seconds per step of the hazard, at least 0.001; the elapsed time between "
+        "observations is then computed from their `time`",
     )
     ttl: Annotated[Number, Field(ge=1, le=MAX_TTL)] | None = Field(
         None, description="seconds without an observation or a change until the stream is deleted"

@@ -217,6 +217,16 @@ class ChangesQuery(Form):
     )
 
 
+# Series of GET /v1/prometheus/results, with their help.
+RESULT_SERIES = {
+    "moca_forecast_mean": "Mean of the predictive distribution of the last label, before it came.",
+    "moca_forecast_lower": "5 % quantile of that distribution.",
+    "moca_forecast_upper": "95 % quantile of that distribution.",
+    "moca_anomaly": "Rank of the last label's strangeness in the stream's past, from 0 to 1.",
+    "moca_changed_probability": "Probability of a change since the last confirmed change.",
+}
+
+
 class ResultsQuery(Form):
     """Query of results for Prometheus."""
 

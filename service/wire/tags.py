@@ -8,7 +8,7 @@ expressions are RE2's, match whole values, and take time linear in them.
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Container, Iterable, Mapping
 from functools import lru_cache
 from typing import NamedTuple
 
@@ -70,6 +70,14 @@ def check(tags: Mapping[str, str]) -> None:
         )
 
 
+def exported(name: str, taken: Container[str]) -> str:
+    """Return another name for a label, as Prometheus names those that its own labels hide."""
+    name = f"exported_{name}"
+    while name in taken:
+        name = f"exported_{name}"
+    return name
+
+
 def selected(selectors: Iterable[str], stream: str, tags: Mapping[str, str]) -> bool:
     """Whether a stream fits one of several selectors at least."""
     return any(parse(text).fits(stream, tags) for text in selectors)
@@ -85,9 +93,10 @@ def parse(text: str) -> Selector:
     matchers = [] if head[1] is None else [Matcher(METRIC, head[1].__eq__)]
     at = head.end()
     if head[2] is not None:
-        while (found := _matcher.match(text, at)) is not None:
-            matchers.append(_made(found[1], found[2], _unquoted(found[3])))
-            at = found.end()
+        while (condition := _matcher.match(text, at)) is not None:
+            name, operator, quoted = condition.group(1, 2, 3)
+            matchers.append(_new_matcher(name, operator, _unquoted(quoted)))
+            at = condition.end()
         end = _end.match(text, at)
         if end is None:
             raise _unreadable(text, at)
@@ -104,10 +113,10 @@ def _unreadable(text: str, at: int) -> ValueError:
 
 
 def _unquoted(quoted: str) -> str:
-    return _escape.sub(lambda found: _ESCAPES.get(found[1], found[0]), quoted[1:-1])
+    return _escape.sub(lambda escape: _ESCAPES.get(escape[1], escape[0]), quoted[1:-1])
 
 
-def _made(name: str, operator: str, value: str) -> Matcher:
+def _new_matcher(name: str, operator: str, value: str) -> Matcher:
     if operator == "=":
         return Matcher(name, value.__eq__)
     if operator == "!=":

@@ -123,11 +123,22 @@ def test_labels_and_settings_of_a_rule_are_those_of_the_stream(client, run):
     assert client.get(f"/v1/streams/{run}:a").json()["settings"]["tags"] == {"run": run}
 
 
-def test_values_that_are_no_numbers_are_missing(client, run):
+def test_values_that_are_no_numbers_leave_a_gap(client, run):
     values = [1.0, STALE, float("inf"), float("-inf"), 2.0]
     samples = [(value, T0 + 10_000 * i) for i, value in enumerate(values)]
     assert write(client, (labels(run), samples)).status_code == 204
-    assert [each[0] for each in history(client, f"{run}:a")] == [1.0, None, None, None, 2.0]
+    found = [(y, elapsed) for y, _, elapsed in history(client, f"{run}:a")]
+    assert found == [(1.0, 1.0), (2.0, 4.0)]
+
+
+def test_samples_from_the_future_do_not_block_their_stream(client, run):
+    now = int(time.time() * 1000)
+    series = (labels(run), [(1.0, now + 3_600_000), (2.0, now)])
+    answer = write(client, series)
+    assert answer.status_code == 400
+    assert answer.json()["rejected"] == 1
+    assert f"sample with timestamp {now + 3_600_000}: expected at most 600 s" in answer.text
+    assert [each[0] for each in history(client, f"{run}:a")] == [2.0]
 
 
 def test_version_2_says_what_was_written(client, run):
@@ -247,6 +258,20 @@ def test_outputs_have_a_label_and_more_streams_than_the_limit_are_refused(client
     assert refused.status_code == 422
     assert "expected at most 5 streams (max_result_streams)" in refused.json()["detail"]
     assert len(results(client, f'{{run="{run}",stream!="{vector}"}}')) == 5 * 5
+
+
+def test_results_keep_tags_that_their_own_labels_hide(client, run):
+    vector = f"{run}-odd"
+    stream_tags = {"run": run, "output": "o", "exported_output": "e", "__meta": "m"}
+    settings = {"model": "gaussian", "location": [0, 0], "scale": [1, 1], "tags": stream_tags}
+    client.put(f"/v1/streams/{vector}", json=settings).raise_for_status()
+    client.post(f"/v1/streams/{vector}/observations", json=[{"y": [1, 2]}] * 3).raise_for_status()
+    keys = [dict(key[1:]) for key in results(client, f'{{run="{run}"}}')]
+    assert keys
+    for key in keys:
+        assert key.pop("output", None) in {None, "0", "1"}
+        assert key.pop("exported_exported_output") == "o"
+        assert key == {"run": run, "exported_output": "e", "stream": vector}
 
 
 def test_nothing_is_lost_or_doubled_when_workers_and_the_api_are_killed(separate, processes):

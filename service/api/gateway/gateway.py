@@ -156,7 +156,7 @@ class Gateway:
         canaries, name = self._monitor.canaries, self._settings.default_model
         if not canaries or not isinstance(command, wire.Observe | wire.Configure):
             return None
-        if isinstance(command, wire.Configure):
+        if isinstance(command, wire.Configure | wire.Ingest):
             name = command.settings.get("model") or name
         if name not in canaries:
             return None

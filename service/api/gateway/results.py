@@ -14,19 +14,14 @@ from service.api.gateway.gateway import Gateway
 from service.api.gateway.reads import from_store, without
 from service.api.gateway.selection import select
 from service.errors.base import FieldError, InvalidField
+from service.schema.queries import RESULT_SERIES
 from service.store.api_reads import AsyncStore
 from service.store.overview import Last
 from service.wire import tags
 
 QUIET_S, QUIET_INTERVALS = 300.0, 3  # since its last observation: then a stream is left out
 READ_AT_ONCE = 500  # streams
-NAMES = {
-    "moca_forecast_mean": "Mean of the predictive distribution of the last label, before it came.",
-    "moca_forecast_lower": "5 % quantile of that distribution.",
-    "moca_forecast_upper": "95 % quantile of that distribution.",
-    "moca_anomaly": "Rank of the last label's strangeness in the stream's past, from 0 to 1.",
-    "moca_changed_probability": "Probability of a change since the last confirmed change.",
-}
+OUTPUT = "output"  # label of the number in a label of several
 Sample = tuple[str, dict[str, str], float]
 
 
@@ -46,14 +41,14 @@ async def results(
         if page.cursor is None:
             break
         cursor = page.cursor
-    found: list[Sample] = []
+    result: list[Sample] = []
     for first in range(0, len(names), READ_AT_ONCE):
         group = [(gateway.partition(name), name) for name in names[first : first + READ_AT_ONCE]]
         rows, unreadable = await from_store(store.last(group))
         without(unreadable, "results")
         for row in rows:
-            found += samples(row, time.time())
-    return found
+            result += samples(row, time.time())
+    return result
 
 
 def samples(row: Last, now_s: float) -> Iterator[Sample]:
@@ -71,7 +66,7 @@ def samples(row: Last, now_s: float) -> Iterator[Sample]:
     }
     for name, values in forecast.items():
         for i, value in enumerate(values or []):
-            output = {"output": str(i)} if len(values or []) > 1 else {}
+            output = {OUTPUT: str(i)} if len(values or []) > 1 else {}
             yield name, labels | output, value
     for name, number in (
         ("moca_anomaly", record.anomaly),
@@ -82,24 +77,29 @@ def samples(row: Last, now_s: float) -> Iterator[Sample]:
 
 
 def _labels(stream: str, settings: wire.StreamSettings) -> dict[str, str]:
-    """Return a stream's id and tags; the name of its metric, which is another here, as `metric`."""
-    labels = {name: value for name, value in settings.tags.items() if name != tags.METRIC}
+    """Return a stream's id and tags; the name of its metric, which is another here, as `metric`.
+
+    Prometheus keeps names that begin with __ to itself; `output` stands for one of several numbers.
+    """
+    labels = {name: value for name, value in settings.tags.items() if not name.startswith("__")}
+    if OUTPUT in labels:
+        labels[tags.exported(OUTPUT, labels)] = labels.pop(OUTPUT)
     if tags.METRIC in settings.tags:
         labels.setdefault("metric", settings.tags[tags.METRIC])
     return labels | {tags.STREAM: stream}
 
 
-def exposition(found: Iterable[Sample]) -> bytes:
+def exposition(results: Iterable[Sample]) -> bytes:
     """Return samples in Prometheus's text format."""
-    families = {name: Metric(name, about, "gauge") for name, about in NAMES.items()}
-    for name, labels, value in found:
+    families = {name: Metric(name, about, "gauge") for name, about in RESULT_SERIES.items()}
+    for name, labels, value in results:
         families[name].add_sample(name, labels, value)
     registry = CollectorRegistry()
-    registry.register(_Given(families.values()))
+    registry.register(_FixedMetrics(families.values()))
     return generate_latest(registry)
 
 
-class _Given(Collector):
+class _FixedMetrics(Collector):
     """Metrics as they are."""
 
     def __init__(self, families: Iterable[Metric]) -> None:

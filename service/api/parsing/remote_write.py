@@ -18,6 +18,7 @@ from google.protobuf.message import DecodeError
 
 from service.errors.base import BodyTooLarge, MalformedBody, UnsupportedMediaType
 from service.errors.http import UnsupportedEncoding
+from service.wire import tags
 
 PROTOBUF = "application/x-protobuf"
 _FIELD = descriptor_pb2.FieldDescriptorProto
@@ -61,10 +62,18 @@ class Series(NamedTuple):
     samples: list[tuple[float | None, int]]
 
 
+class Refusal(NamedTuple):
+    """A series that is not read, for its labels."""
+
+    samples: int
+    reason: str
+
+
 class Write(NamedTuple):
-    """What a request brings, and what of it is not read."""
+    """Content of a request, and counts of what is not read."""
 
     series: list[Series]
+    refusals: list[Refusal]
     samples: int
     histograms: int
     exemplars: int
@@ -76,15 +85,15 @@ def _classes() -> dict[str, Any]:
     )
     for message, fields in _MESSAGES.items():
         described = file.message_type.add(name=message)
-        for name, number, kind, of in fields:
+        for name, number, kind, content in fields:
             label = _FIELD.LABEL_OPTIONAL if message in _ONE else _FIELD.LABEL_REPEATED
-            each = described.field.add(name=name, number=number, type=kind, label=label)
-            if of:
-                each.type_name = f".{_PACKAGE}.{of}"
+            field = described.field.add(name=name, number=number, type=kind, label=label)
+            if content:
+                field.type_name = f".{_PACKAGE}.{content}"
     pool = descriptor_pool.DescriptorPool()
     pool.Add(file)
-    found = message_factory.GetMessageClassesForFiles([file.name], pool)
-    return {name.rpartition(".")[2]: kind for name, kind in found.items()}
+    classes = message_factory.GetMessageClassesForFiles([file.name], pool)
+    return {name.rpartition(".")[2]: kind for name, kind in classes.items()}
 
 
 _CLASS = _classes()
@@ -104,9 +113,10 @@ def version_of(content_type: str, encoding: str) -> Version:
 
 
 def parse(body: bytes, version: Version, max_bytes: int, max_samples: int) -> Write:
-    """Return what a body brings; raises MalformedBody and BodyTooLarge.
+    """Return the content of a body; raises MalformedBody and BodyTooLarge.
 
-    max_bytes: once decompressed. max_samples: of all series, and series in a request.
+    max_bytes: once decompressed. max_samples: of all series, and series in a request. Series with
+    labels that no stream can have are refused one by one.
     """
     content = _decompressed(body, max_bytes)
     request = _CLASS["Request1" if version is Version.V1 else "Request2"]()
@@ -117,16 +127,40 @@ def parse(body: bytes, version: Version, max_bytes: int, max_samples: int) -> Wr
     _check_count("series", len(request.timeseries), max_samples)  # before each is looked at
     count = sum(len(series.samples) for series in request.timeseries)
     _check_count("samples", count, max_samples)
-    series = []
-    for each in request.timeseries:
-        if version is Version.V1:
-            labels = tuple(text for label in each.labels for text in (label.name, label.value))
-        else:
-            labels = _referred(request.symbols, each.labels_refs)
-        series.append(Series(labels, [(_value(s.value), s.timestamp) for s in each.samples]))
-    histograms = sum(len(each.histograms) for each in request.timeseries)
-    exemplars = sum(len(each.exemplars) for each in request.timeseries)
-    return Write(series, count, histograms, exemplars)
+    symbols: list[str] = []
+    if version is Version.V2:
+        _check_count("symbols", len(request.symbols), 2 * tags.MAX_TAGS * max_samples)
+        symbols = list(request.symbols)  # so that series share each string
+    series: list[Series] = []
+    refusals: list[Refusal] = []
+    for message in request.timeseries:
+        try:
+            labels = _labels(message, symbols, version)
+        except ValueError as error:
+            refusals.append(Refusal(len(message.samples), f"a series: {error}"))
+            continue
+        samples = [(_value(sample.value), sample.timestamp) for sample in message.samples]
+        series.append(Series(labels, samples))
+    histograms = sum(len(message.histograms) for message in request.timeseries)
+    exemplars = sum(len(message.exemplars) for message in request.timeseries)
+    return Write(series, refusals, count, histograms, exemplars)
+
+
+def _labels(message: Any, symbols: Sequence[str], version: Version) -> tuple[str, ...]:
+    """Return a series' labels; raises ValueError for too many, or a name that is repeated."""
+    sent = message.labels if version is Version.V1 else message.labels_refs
+    count = len(sent) if version is Version.V1 else len(sent) / 2
+    if count > tags.MAX_TAGS:  # before as much as one of them is looked at
+        raise ValueError(f"expected at most {tags.MAX_TAGS} labels, got {count:g}")
+    if version is Version.V1:
+        labels = tuple(text for label in sent for text in (label.name, label.value))
+    else:
+        labels = _referred(symbols, sent)
+    names = labels[::2]
+    if len(set(names)) < len(names):
+        repeated = next(name for name in names if names.count(name) > 1)
+        raise ValueError(f"expected each label once, got {repeated[:100]!r} several times")
+    return labels
 
 
 def _check_count(what: str, number: int, limit: int) -> None:

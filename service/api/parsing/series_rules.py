@@ -5,7 +5,6 @@ from __future__ import annotations
 import re
 import tomllib
 from collections.abc import Mapping, Sequence
-from functools import lru_cache
 from hashlib import blake2b
 from pathlib import Path
 from typing import Annotated, Any, NamedTuple
@@ -15,13 +14,17 @@ from pydantic import AfterValidator, Field, ValidationError
 from service.api.parsing.observations import ObservationParser
 from service.errors.base import InvalidField, StartupError
 from service.schema.observations import STREAM_ID, Form, StreamForm
+from service.schema.queries import RESULT_SERIES
 from service.wire import tags
 
 TEMPLATE = "{__name__}@{instance}~{fingerprint}"
 DEFAULTS = {"interval": 60.0, "ttl": 7 * 86_400.0}  # of streams made by rules that name none
 FINGERPRINT = "fingerprint"  # stands for a digest of all labels
+MAX_PART = 80  # characters of a label in an id that the fingerprint tells apart
 MAX_RULES = 100
-REMEMBERED = 20_000  # series, so that rules are not applied to each sample
+MAX_REMEMBERED = 32 << 20  # characters of series whose targets are cached, overhead included
+STRING_OVERHEAD = 50  # bytes of a string beside its characters
+MAX_KEY = 2 * tags.MAX_ALL  # characters of the labels of a series that is cached
 _known = re.compile(r"\{([A-Za-z_][A-Za-z0-9_]*)\}", re.ASCII)
 _id = re.compile(STREAM_ID.strip("^$")).fullmatch
 _forbidden = re.compile(r"^(?=[0-9])|[^A-Za-z0-9_]", re.ASCII)
@@ -57,10 +60,11 @@ class RulesForm(Form):
 
 
 class Target(NamedTuple):
-    """What a series is written to. settings: of the stream, if it does not exist yet."""
+    """Stream that a series is written to. settings: of the stream, if it does not exist yet."""
 
     stream: str
     settings: dict[str, Any]
+    fingerprint: str  # of the series
 
 
 class _Rule(NamedTuple):
@@ -68,6 +72,43 @@ class _Rule(NamedTuple):
     template: str
     settings: dict[str, Any]
     drop: bool
+    by_name: bool  # only such a rule takes results of this service
+
+
+class _Targets:
+    """Targets of recent series by their labels, in bounded memory.
+
+    Two generations: a full one replaces the other, and what is still used moves on. Each operation
+    on the dictionaries is atomic, so threads need no lock.
+    """
+
+    def __init__(self) -> None:
+        self._recent: dict[tuple[str, ...], Target | None] = {}
+        self._earlier: dict[tuple[str, ...], Target | None] = {}
+        self._size = 0  # characters of the recent ones
+
+    def __getitem__(self, labels: tuple[str, ...]) -> Target | None:
+        recent = self._recent
+        if labels in recent:
+            return recent[labels]
+        target = self._earlier[labels]
+        self[labels] = target
+        return target
+
+    def __setitem__(self, labels: tuple[str, ...], target: Target | None) -> None:
+        size = sum(map(len, labels))
+        if size > MAX_KEY:
+            return
+        # Twice: the tags may be strings of their own.
+        self._size += 2 * (size + STRING_OVERHEAD * len(labels))
+        self._recent[labels] = target
+        if self._size > MAX_REMEMBERED / 2:
+            self._earlier = self._recent
+            self._recent = {}
+            self._size = 0
+
+    def __len__(self) -> int:
+        return len(self._recent) + len(self._earlier)
 
 
 class SeriesRules:
@@ -80,48 +121,84 @@ class SeriesRules:
         """
         forms = [RuleForm.model_validate({})] if path is None else _read(path).rule
         self._rules = [_rule(path, i, form, parser) for i, form in enumerate(forms)]
-        self.target = lru_cache(maxsize=REMEMBERED)(self._target)
+        self._targets = _Targets()
 
-    def _target(self, labels: tuple[str, ...]) -> Target | None:
+    def target(self, labels: tuple[str, ...]) -> Target | None:
         """Return where a series goes, None: nowhere; raises ValueError for one that cannot.
 
         labels: names and values in turn.
         """
-        named = dict(zip(labels[::2], labels[1::2], strict=True))
-        # Labels of any characters exist since Prometheus 3; its own text format has them so.
-        named = {_forbidden.sub("_", name): value for name, value in named.items()}
-        if tags.STREAM in named:  # as Prometheus renames what a scrape's own labels hide
-            named[f"exported_{tags.STREAM}"] = named.pop(tags.STREAM)
+        try:
+            return self._targets[labels]
+        except KeyError:
+            target = self._targets[labels] = self._target(labels)
+            return target
+
+    def _target(self, labels: tuple[str, ...]) -> Target | None:
+        pairs = zip(labels[::2], labels[1::2], strict=True)
+        sent = {name: value for name, value in pairs if value}  # an empty label is none
+        series_tags = _tags(sent)
+        is_result = sent.get(tags.METRIC) in RESULT_SERIES
         for rule in self._rules:
-            if rule.selector.fits("", named):
-                return None if rule.drop else _made(rule, named)
+            if is_result and not (rule.by_name or rule.drop):
+                continue  # results that are written back would multiply
+            if rule.selector.fits("", series_tags):
+                return None if rule.drop else _target(rule, series_tags, _fingerprint(sent))
         return None
 
 
-def _made(rule: _Rule, labels: Mapping[str, str]) -> Target:
-    stream = _known.sub(lambda found: _part(found[1], labels), rule.template)
+def _tags(labels: Mapping[str, str]) -> dict[str, str]:
+    """Return labels under names that tags can have; raises ValueError where two would be one."""
+    renamed: dict[str, str] = {}
+    for name, value in labels.items():
+        # Labels of any characters exist since Prometheus 3; its own text format has them so.
+        tag = _forbidden.sub("_", name)
+        if tag in renamed:
+            raise ValueError(f"expected labels that differ as tags, got two for the tag {tag!r}")
+        renamed[tag] = value
+    if tags.STREAM in renamed:
+        renamed[tags.exported(tags.STREAM, renamed)] = renamed.pop(tags.STREAM)
+    return renamed
+
+
+def _fingerprint(labels: Mapping[str, str]) -> str:
+    """Return a digest of labels as sent; no text in UTF-8 has the byte between them."""
+    texts = [text.encode() for pair in sorted(labels.items()) for text in pair]
+    return blake2b(b"\xff".join(texts), digest_size=6).hexdigest()
+
+
+def _target(rule: _Rule, labels: Mapping[str, str], fingerprint: str) -> Target:
+    stream = _id_from(rule.template, labels, fingerprint)
     if _id(stream) is None or stream in {".", ".."}:
         raise ValueError(
             f"expected a stream id of 1 to 200 characters from {rule.template!r}, got "
             f"{len(stream)}: {stream[:250]!r}"
         )
-    every = {**rule.settings.get("tags", {}), **labels}
-    tags.check(every)
-    return Target(stream, {**rule.settings, "tags": every})
+    stream_tags = {**rule.settings.get("tags", {}), **labels}
+    tags.check(stream_tags)
+    return Target(stream, {**rule.settings, "tags": stream_tags}, fingerprint)
 
 
-def _part(name: str, labels: Mapping[str, str]) -> str:
+def _id_from(template: str, labels: Mapping[str, str], fingerprint: str) -> str:
+    """Return the id by a template; with the fingerprint in it long labels are shortened."""
+    longest = MAX_PART if f"{{{FINGERPRINT}}}" in template else None
+
+    def text_of(name: str) -> str:
+        return fingerprint if name == FINGERPRINT else _escaped(labels.get(name, ""))[:longest]
+
+    return _known.sub(lambda reference: text_of(reference[1]), template)
+
+
+def _escaped(value: str) -> str:
     """Return a label's value for an id: other characters, and ~, are escaped as ~ and hex digits.
 
     So no two values give the same text.
     """
-    if name == FINGERPRINT:
-        text = "\0".join(f"{label}\0{labels[label]}" for label in sorted(labels))
-        return blake2b(text.encode(), digest_size=6).hexdigest()
-    value = labels.get(name, "")
     if _plain(value):
         return value
-    return "".join(each if _plain(each) else f"~{each.encode().hex()}" for each in value)
+    return "".join(
+        character if _plain(character) else f"~{character.encode().hex()}" for character in value
+    )
 
 
 def _read(path: Path) -> RulesForm:
@@ -136,7 +213,7 @@ def _read(path: Path) -> RulesForm:
 
 
 def _faults(errors: Sequence[Any]) -> str:
-    return "; ".join(f"{'.'.join(map(str, each['loc']))}: {each['msg']}" for each in errors)
+    return "; ".join(f"{'.'.join(map(str, error['loc']))}: {error['msg']}" for error in errors)
 
 
 def _rule(path: Path | None, index: int, form: RuleForm, parser: ObservationParser) -> _Rule:
@@ -146,4 +223,6 @@ def _rule(path: Path | None, index: int, form: RuleForm, parser: ObservationPars
         raise StartupError(f"{path}: {error}") from None
     for name in ("match", "stream", "drop"):
         settings.pop(name, None)
-    return _Rule(tags.parse(form.match), form.stream, {**DEFAULTS, **settings}, form.drop)
+    selector = tags.parse(form.match)
+    by_name = any(matcher.name == tags.METRIC for matcher in selector.matchers)
+    return _Rule(selector, form.stream, {**DEFAULTS, **settings}, form.drop, by_name)

@@ -3,17 +3,18 @@
 from __future__ import annotations
 
 import asyncio
+import time
 
 from prometheus_client.exposition import CONTENT_TYPE_PLAIN_0_0_4
 from starlette.requests import Request
 from starlette.responses import Response
 
-from service.api.gateway import results
-from service.api.http import context_of, problem, read_as_sent, read_query
-from service.api.parsing import remote_write
+from service.api.gateway import remote_write, results
+from service.api.gateway.remote_write import StreamWrite, Tally
+from service.api.http import Context, context_of, problem, read_as_sent, read_query
 from service.api.parsing.bodies import apart, header
-from service.api.parsing.remote_write import Version
-from service.api.routes.remote_write import RemoteWrite
+from service.api.parsing.remote_samples import Assignment
+from service.api.parsing.remote_write import Version, parse, version_of
 from service.errors.base import SamplesDeferred, SamplesRejected, ServiceError
 from service.observability import metrics
 from service.schema.queries import ResultsQuery
@@ -25,31 +26,33 @@ async def write_samples(request: Request) -> Response:
     Rules (`prometheus_rules`) decide which series become streams; their labels become tags. A
     sample counts if it is the first of its series in an interval of time, and is skipped otherwise,
     so that repeats have no effect. Staleness markers and other values that are no numbers are
-    missing labels. Histograms and exemplars are ignored. 400: some samples can never be taken, and
-    all others were; 503: send the whole request again.
+    skipped, or missing labels of a stream without an interval. Histograms and exemplars are
+    ignored. 400: some samples can never be taken, and all others were; 503: send the whole request
+    again.
     """
     context = context_of(request)
     kind, encoding = (
         (header(request.scope, name) or b"").decode("latin-1")
         for name in (b"content-type", b"content-encoding")
     )
-    version = remote_write.version_of(kind, encoding or "snappy")
+    version = version_of(kind, encoding or "snappy")
     body = await read_as_sent(request)
     limits = context.settings.max_body_bytes, context.settings.max_observations
 
-    def prepared() -> RemoteWrite:
-        write = remote_write.parse(body, version, *limits)
+    def assignment_of_body() -> Assignment:
+        write = parse(body, version, *limits)
         for ignored, count in (("histogram", write.histograms), ("exemplar", write.exemplars)):
             metrics.REMOTE_WRITE_IGNORED.labels(ignored).inc(count)
-        return RemoteWrite(write, context.series_rules)
+        return Assignment(write, context.series_rules, time.time_ns() // 1_000_000)
 
-    write = await apart(context.thread, prepared)
-    await write.run(context)
+    assignment = await apart(context.thread, assignment_of_body)
+    tally = await _applied(context, assignment)
     headers = {}
     if version is Version.V2:
-        counts = {"Samples": write.written, "Histograms": 0, "Exemplars": 0}
+        written = assignment.total - tally.counts["rejected"] - tally.counts["deferred"]
+        counts = {"Samples": written, "Histograms": 0, "Exemplars": 0}
         headers = {f"X-Prometheus-Remote-Write-{n}-Written": str(c) for n, c in counts.items()}
-    error = _error(write)
+    error = _error(assignment.total, tally)
     return Response(status_code=204, headers=headers) if error is None else problem(error, headers)
 
 
@@ -62,17 +65,39 @@ async def show_results(request: Request) -> Response:
     """
     context, query = context_of(request), read_query(request, ResultsQuery)
     limit = context.settings.max_result_streams
-    found = await results.results(context.store, context.gateway, query.match, limit)
-    content = await asyncio.to_thread(results.exposition, found)
+    samples = await results.results(context.store, context.gateway, query.match, limit)
+    content = await asyncio.to_thread(results.exposition, samples)
     return Response(content, headers={"Content-Type": CONTENT_TYPE_PLAIN_0_0_4})
 
 
-def _error(write: RemoteWrite) -> ServiceError | None:
-    deferred, rejected = write.counts["deferred"], write.counts["rejected"]
+async def _applied(context: Context, assignment: Assignment) -> Tally:
+    """Return what became of all samples."""
+    writes = [
+        StreamWrite(
+            stream,
+            samples.target.settings,
+            samples.observations,
+            context.observation_parser.parts(samples.observations),
+        )
+        for stream, samples in assignment.streams.items()
+        if samples.observations
+    ]
+    tally = Tally()
+    tally.add("unmatched", assignment.unmatched)
+    tally.fail("rejected", assignment.rejected, assignment.reason)
+    await remote_write.run(context.gateway, writes, tally)
+    for result, count in tally.counts.items():
+        metrics.REMOTE_WRITE_SAMPLES.labels(result).inc(count)
+    return tally
+
+
+def _error(total: int, tally: Tally) -> ServiceError | None:
+    deferred = tally.counts["deferred"]
+    rejected = tally.counts["rejected"]
     if deferred:
-        detail = f"{deferred} of {write.total} samples were not taken: {write.reason}"
+        detail = f"{deferred} of {total} samples were not taken: {tally.reason}"
         return SamplesDeferred(f"{detail}; send the request again", deferred=deferred)
     if rejected:
-        detail = f"{rejected} of {write.total} samples cannot be taken: {write.reason}"
+        detail = f"{rejected} of {total} samples cannot be taken: {tally.reason}"
         return SamplesRejected(detail, rejected=rejected)
     return None

@@ -6,6 +6,7 @@ import math
 
 from msgspec.structs import replace
 
+from service.schema.observations import MIN_INTERVAL
 from service.wire import Ingest, Observation, timestamps
 from service.worker.streams.stream import Stream
 
@@ -13,10 +14,10 @@ from service.worker.streams.stream import Stream
 def resampled(stream: Stream, command: Ingest) -> Ingest:
     """Return the command with those observations that are to be applied, in order.
 
-    Of each interval of time (of the stream's `interval`, counted from 1970) it is the first, if the
-    stream has none in it yet; `elapsed` counts intervals. Without an interval it is every one after
-    the stream's last time. This depends on nothing but the stream and the command, so that repeats
-    and replays give the same.
+    Of each interval of time (of the stream's `interval`, counted from 1970) it is the first with a
+    label, if the stream has none in it yet; `elapsed` counts intervals, and so those without a
+    label. Without an interval it is every one after the stream's last time. This depends on nothing
+    but the stream and the command, so that repeats and replays give the same.
     """
     interval, last = command.settings.get("interval"), None
     if stream.alive:
@@ -26,10 +27,13 @@ def resampled(stream: Stream, command: Ingest) -> Ingest:
     kept: list[Observation] = []
     for seen in command.observations:
         assert seen.time is not None
+        if interval is not None and seen.y is None:
+            continue  # such as a staleness marker, which must not take a label's place
         now = timestamps.seconds(seen.time)
         elapsed = 1.0
         if last is not None:
             if interval is not None:
+                interval = max(interval, MIN_INTERVAL)  # settings of earlier versions may be below
                 elapsed = float(math.floor(now / interval) - math.floor(last / interval))
             if now <= last or elapsed < 1.0:
                 continue

@@ -37,11 +37,65 @@ def test_without_rules_each_series_is_a_stream_of_its_own():
     others = [
         labels(__name__="up", instance="a:9100", job="db"),
         labels(__name__="up", instance="a:9100"),
-        labels(__name__="up", instance="a:9100", job="node", mode=""),
+        labels(__name__="up", instance="a:9100", job="node", mode="x"),
     ]
     assert len({target.stream, *(rules.target(each).stream for each in others)}) == 4
-    again = labels(job="node", instance="a:9100", __name__="up")
-    assert rules.target(again).stream == target.stream
+    for same in (
+        labels(job="node", instance="a:9100", __name__="up"),
+        labels(__name__="up", instance="a:9100", job="node", mode=""),  # an empty label is none
+    ):
+        assert rules.target(same) == target
+
+
+@pytest.mark.parametrize(
+    ("one", "other"),
+    [
+        ({"a.b": "1"}, {"a_b": "1"}),
+        ({"stream": "1"}, {"exported_stream": "1"}),
+        ({"a": "1", "b": "2"}, {"a": "1\0b\0002"}),
+        ({"a": "1\0b", "c": "2"}, {"a": "1", "b": "c\0002"}),
+    ],
+)
+def test_series_that_look_alike_are_streams_of_their_own(one, other):
+    rules = SeriesRules(None, PARSER)
+    assert rules.target(labels(**one)).stream != rules.target(labels(**other)).stream
+
+
+def test_labels_that_would_be_one_tag_are_refused():
+    rules = SeriesRules(None, PARSER)
+    with pytest.raises(ValueError, match="got two for the tag 'a_b'"):
+        rules.target(labels(**{"a.b": "1", "a_b": "2"}))
+    both = rules.target(labels(stream="s", exported_stream="t"))
+    assert both.settings["tags"] == {"exported_stream": "t", "exported_exported_stream": "s"}
+
+
+def test_long_labels_are_shortened_where_the_fingerprint_tells_them_apart():
+    rules = SeriesRules(None, PARSER)
+    targets = [rules.target(labels(__name__="x" * 150, instance="é/" * 100 + i)) for i in "ab"]
+    assert targets[0].stream != targets[1].stream
+    assert targets[0].stream.startswith("x" * 80 + "@~c3a9~2f")
+    assert max(len(target.stream) for target in targets) <= 200
+
+
+@pytest.mark.parametrize(
+    ("text", "taken"),
+    [
+        ("", False),
+        ('[[rule]]\nmatch = "{}"', False),
+        ("[[rule]]\nmatch = '{job=\"moca\"}'", False),
+        ('[[rule]]\nmatch = "moca_anomaly"', True),
+        (
+            "[[rule]]\nmatch = '{job=\"moca\"}'\ndrop = true\n"
+            "[[rule]]\nmatch = '{__name__=~\".+\"}'",
+            False,
+        ),
+        ("[[rule]]\nmatch = '{__name__=~\"moca_.*\"}'", True),
+    ],
+)
+def test_results_become_streams_only_by_a_rule_with_their_name(tmp_path, text, taken):
+    rules = rules_of(tmp_path, text) if text else SeriesRules(None, PARSER)
+    result = rules.target(labels(__name__="moca_anomaly", job="moca"))
+    assert (result is not None) is taken
 
 
 def test_the_first_rule_that_matches_counts(tmp_path):
@@ -70,9 +124,9 @@ def test_the_first_rule_that_matches_counts(tmp_path):
 def test_values_of_any_characters_give_different_ids(tmp_path):
     rules = rules_of(tmp_path, '[[rule]]\nstream = "{__name__}:{path}"')
     values = ["a/b", "a~2fb", "a-b", "a b", "é", "", "a~b"]
-    found = [rules.target(labels(__name__="x", path=value)).stream for value in values]
-    assert found[:2] == ["x:a~2fb", "x:a~7e2fb"]
-    assert len(set(found)) == len(values)
+    ids = [rules.target(labels(__name__="x", path=value)).stream for value in values]
+    assert ids[:2] == ["x:a~2fb", "x:a~7e2fb"]
+    assert len(set(ids)) == len(values)
 
 
 def test_names_that_no_tag_can_have_are_changed(tmp_path):
@@ -106,6 +160,7 @@ def test_series_that_no_stream_can_be_made_of_are_refused(tmp_path):
         ('[[rule]]\nmatch = "{"', "rule.0.match"),
         ("[[rule]]\nhistory = 100000000", "rule.0.history: expected at most 100000"),
         ("[[rule]]\ncolour = 1", "rule.0.colour"),
+        ("[[rule]]\ninterval = 0.0009", "rule.0.interval: .* greater than or equal to 0.001"),
         ("[[rule]]\nconfirm_after = 3\nconfirm_probability = 0.9", "confirm_probability"),
     ],
 )

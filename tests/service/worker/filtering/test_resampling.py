@@ -101,3 +101,18 @@ def test_repeats_and_crashes_leave_what_a_recount_gives(bench, seed):
             bench.crash()
         bench.outcomes(numbers)
     assert applied(bench) == recount(samples, 10.0)
+
+
+@pytest.mark.parametrize("interval", [5e-324, 1e-300, 1e-5])
+def test_intervals_below_the_least_are_the_least(bench, interval):
+    """As earlier versions stored them; a quotient by one was infinite, and failed the batch."""
+    assert ingest(bench, seen(0), seen(0.005), interval=interval) == {"applied": 2, "skipped": 0}
+    assert [elapsed for _, _, elapsed in applied(bench)] == [1.0, 5.0]
+
+
+def test_a_missing_label_does_not_take_its_intervals_place(bench):
+    assert ingest(bench, seen(0), seen(20, None)) == {"applied": 1, "skipped": 1}
+    assert ingest(bench, seen(25), seen(40, None), seen(50)) == {"applied": 2, "skipped": 1}
+    assert applied(bench) == [(1.0, 0, 1.0), (1.0, 25, 2.0), (1.0, 50, 3.0)]
+    ingest(bench, seen(0), seen(1, None), stream="t", interval=None)
+    assert [y for y, _, _ in applied(bench, "t")] == [1.0, None]
