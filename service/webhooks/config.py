@@ -75,7 +75,9 @@ class HookForm(BaseModel):
     model_config = ConfigDict(extra="forbid", frozen=True)
 
     name: Annotated[str, Field(pattern=r"^[A-Za-z0-9_-]{1,64}$")]
-    url: str
+    url: str | None = None  # as secret as a secret where it is all that a receiver asks for
+    url_env: str | None = None
+    url_file: Path | None = None
     secret: SecretStr | None = None
     secret_env: str | None = None
     secret_file: Path | None = None
@@ -163,8 +165,13 @@ def _hook(
     path: Path, form: HookForm, console_url: str, allowed: Allowed, environ: Mapping[str, str]
 ) -> Hook:
     try:
-        allowed.check_url(form.url)
-        secret = _secret(form, _given(path, form, environ))
+        url = _one_of("url", form.url, form.url_env, form.url_file, path, environ)
+        if url is None:
+            raise ValueError("expected one of url, url_env and url_file")
+        allowed.check_url(url)
+        plain = None if form.secret is None else form.secret.get_secret_value()
+        given = _one_of("secret", plain, form.secret_env, form.secret_file, path, environ)
+        secret = _secret(form, given)
         template = _template(form)
         grouping = _grouping(form)
         for selector in form.match:
@@ -180,7 +187,7 @@ def _hook(
     )
     return Hook(
         form.name,
-        form.url,
+        url,
         secret,
         wanted,
         form.format,
@@ -221,28 +228,35 @@ def _grouping(form: HookForm) -> Grouping | None:
     return Grouping(form.group_seconds, tuple(form.group_by))
 
 
-def _given(path: Path, form: HookForm, environ: Mapping[str, str]) -> str | None:
-    sources = (form.secret, form.secret_env, form.secret_file)
-    given = sum(source is not None for source in sources)
-    if given > 1 or (given == 0 and form.format in ("native", "pagerduty")):
-        raise ValueError("expected one of secret, secret_env and secret_file")
-    if form.secret_env is not None:
-        if form.secret_env not in environ:
-            raise ValueError(f"secret_env: the variable {form.secret_env} is not set")
-        return environ[form.secret_env]
-    if form.secret_file is not None:
+def _one_of(
+    name: str,
+    text: str | None,
+    variable: str | None,
+    file: Path | None,
+    path: Path,
+    environ: Mapping[str, str],
+) -> str | None:
+    """Return what a hook gives as text, as the name of a variable or as that of a file; or None."""
+    if sum(source is not None for source in (text, variable, file)) > 1:
+        raise ValueError(f"expected one of {name}, {name}_env and {name}_file")
+    if variable is not None:
+        if variable not in environ:
+            raise ValueError(f"{name}_env: the variable {variable} is not set")
+        return environ[variable].strip()
+    if file is not None:
         try:
-            return (path.parent / form.secret_file).read_text()
+            return (path.parent / file).read_text().strip()
         except (OSError, UnicodeDecodeError) as error:
-            raise ValueError(f"cannot read secret_file: {error}") from None
-    return None if form.secret is None else form.secret.get_secret_value()
+            raise ValueError(f"cannot read {name}_file: {error}") from None
+    return None if text is None else text.strip()
 
 
 def _secret(form: HookForm, text: str | None) -> bytes:
     """Key of a secret: base64 after `whsec_`, else the text itself; empty: there is none."""
     if text is None:
+        if form.format in ("native", "pagerduty"):
+            raise ValueError("expected one of secret, secret_env and secret_file")
         return b""
-    text = text.strip()
     if form.format == "pagerduty":
         key = text.encode()
         if not ROUTING_KEY.fullmatch(key):

@@ -22,8 +22,10 @@ SHOWN = 10  # events of a group that a message of people has
 MAX_KEY, MAX_SUMMARY = 255, 1024  # characters that PagerDuty takes
 MAX_ID = 200  # characters of a stream's id in a line
 ALERTS = {"change": "MocaChange", "anomaly": "MocaAnomaly"}
-FIELDS = ("type", "stream", "model", "id", "kind", "state", "start", "suspected_at", "confirmed_at")
-FIELDS += ("probability", "direction", "size", "time", "at", "link", "summary", "tags")
+FIELDS = (
+    *("type", "stream", "model", "id", "kind", "state", "start", "suspected_at", "confirmed_at"),
+    *("probability", "direction", "size", "time", "at", "link", "summary", "tags"),
+)
 NAMES = frozenset((*FIELDS, "count", "events"))  # that templates know
 _encode = msgspec.json.Encoder().encode
 

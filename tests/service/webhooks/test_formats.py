@@ -3,6 +3,8 @@
 import base64
 import json
 import re
+from pathlib import Path
+from typing import get_args
 from urllib.parse import quote
 
 import pytest
@@ -10,7 +12,7 @@ import pytest
 from service.errors.base import StartupError
 from service.settings import Settings
 from service.webhooks import formats
-from service.webhooks.config import webhooks_of
+from service.webhooks.config import HookForm, webhooks_of
 from service.webhooks.formats import body_of
 from service.webhooks.groups import MAX_GROUP, Grouping, Groups
 from service.webhooks.sender import headers_of
@@ -287,3 +289,53 @@ def test_groups_close_after_their_time_or_when_full():
         groups.add(letter, 10.0)
     assert groups.due(10.0) == [(("",), many[:-1])]
     assert groups.due(15.0) == [(("",), many[-1:])]
+
+
+def test_an_address_may_be_kept_apart_as_a_secret(tmp_path):
+    address = "https://hooks.example.org/services/T0KEN"
+    (tmp_path / "address").write_text(address + "\n")
+    path = tmp_path / "hooks.toml"
+    settings = Settings(webhooks_file=path, webhook_hosts="hooks.example.org")
+    head = '[[hook]]\nname = "a"\nformat = "slack"\n'
+    for line in (f'url = "{address}"', 'url_env = "SLACK"', 'url_file = "address"'):
+        path.write_text(f"{head}{line}\n")
+        (found,) = webhooks_of(settings, {"SLACK": address}).hooks
+        assert found.url == address
+        assert "T0KEN" not in repr(found)
+    for lines, reason in [
+        ("", "expected one of url, url_env and url_file"),
+        (f'url = "{address}"\nurl_env = "SLACK"', "expected one of url, url_env and url_file"),
+        ('url_env = "SLACK"', "url_env: the variable SLACK is not set"),
+        ('url_file = "none"', "cannot read url_file"),
+    ]:
+        path.write_text(f"{head}{lines}\n")
+        with pytest.raises(StartupError, match=reason) as refused:
+            webhooks_of(settings, {})
+        assert "T0KEN" not in str(refused.value)
+
+
+def test_the_hooks_in_the_documents_are_accepted(tmp_path):
+    page = (Path(__file__).parents[3] / "docs" / "events.md").read_text()
+    path = tmp_path / "hooks.toml"
+    hosts = "*.example.org, hooks.slack.com, events.pagerduty.com, http://alertmanager:9093"
+    settings = Settings(webhooks_file=path, webhook_hosts=hosts)
+    environ = {
+        "PAGER_SECRET": SECRET,
+        "PAGERDUTY_KEY": KEY,
+        "SLACK_URL": "https://hooks.slack.com/a",
+    }
+    found = []
+    for text in re.findall(r"```toml\n(.*?)```", page, re.DOTALL):
+        path.write_text(text)
+        found += webhooks_of(settings, environ).hooks
+    assert {each.format for each in found} == set(get_args(formats.Format))
+    for each in found:
+        assert body_of(each, [raised(tags={"site": "north"})], NOW)
+
+
+def test_the_documents_name_each_field_of_a_hook():
+    page = (Path(__file__).parents[3] / "docs" / "events.md").read_text()
+    missing = {name for name in [*HookForm.model_fields, "console_url"] if f"`{name}`" not in page}
+    assert missing == set()
+    rows = {name for name in formats.NAMES if f"`{name}`" not in page}
+    assert rows == set()
