@@ -190,12 +190,12 @@ def _hook(
         url,
         secret,
         wanted,
-        form.format,
-        template,
-        grouping,
-        form.resolve_s,
-        form.severity,
-        console_url,
+        format=form.format,
+        template=template,
+        grouping=grouping,
+        resolve_s=form.resolve_s,
+        severity=form.severity,
+        console_url=console_url,
     )
 
 

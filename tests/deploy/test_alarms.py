@@ -7,7 +7,11 @@ import time
 import httpx
 import pytest
 
+from service.runtime.embedded import running_url
+from service.store import keys
+from service.store.connection import connect
 from tests.deploy.test_alertmanager import CONFIG, PROGRAM, running
+from tests.e2e.deployment import Processes, wait_ready
 from tests.ports import free_port
 from tests.service.webhooks.test_delivery import until, webhooks, writer  # noqa: F401
 
@@ -94,3 +98,51 @@ def test_an_alert_ends_by_itself(alertmanager, webhooks, writer):  # noqa: F811
     began = time.monotonic()
     until(lambda: not alertmanager.alerts())
     assert time.monotonic() - began > 1.0
+
+
+def test_the_whole_way_from_an_observation_to_an_alert_and_its_end(alertmanager, tmp_path):
+    """`moca serve`: a change of a stream with tags fires; feedback that it was none resolves it."""
+    processes = Processes(tmp_path, {"MOCA_PARTITIONS": "4"})
+    port, data = free_port(), tmp_path / "data"
+    hooks = tmp_path / "hooks.toml"
+    console = f"http://127.0.0.1:{port}"
+    hooks.write_text(f"""
+console_url = "{console}"
+[[hook]]
+name = "am"
+format = "alertmanager"
+url = "{alertmanager.url}"
+match = ['{{site="north"}}']
+""")
+    options = ["--webhooks-file", str(hooks), "--webhook-hosts", "http://127.0.0.1"]
+    labels = [0.3 * (-1) ** i + (8.0 if i >= 30 else 0.0) for i in range(60)]
+    known = {"model": "gaussian", "location": 0.0, "scale": 1.0, "hazard": 0.02, "confirm_after": 4}
+    try:
+        processes.start("serve", "serve", "--data-dir", str(data), "--port", str(port), *options)
+        wait_ready(console)
+        with connect(running_url(data)) as client:
+            until(lambda: client.hexists(keys.WEBHOOKS, "am"))
+        with httpx.Client(base_url=f"{console}/v1/streams", timeout=60) as client:
+            for site in ("north", "south"):
+                settings = {**known, "tags": {"site": site, "job": "pumps"}}
+                assert client.put(f"/pump-{site}", json=settings).status_code == 201
+                body = [{"y": y} for y in labels]
+                client.post(f"/pump-{site}/observations", json=body).raise_for_status()
+            (change,) = [
+                each
+                for each in client.get("/pump-north/changepoints").json()["events"]
+                if each["state"] == "confirmed"
+            ]
+            until(lambda: alertmanager.alerts(), lambda: processes.log_of("serve"))
+            ((key, alert),) = alertmanager.alerts().items()
+            assert key == ("pump-north", str(change["id"]))
+            assert (alert["labels"]["site"], alert["labels"]["job"]) == ("north", "pumps")
+            place = f"/#/streams/pump-north?at={change['start']}"
+            assert alert["generatorURL"] == alert["annotations"]["link"] == console + place
+            rejected = client.put(
+                f"/pump-north/changepoints/{change['id']}", json={"change": False}
+            )
+            rejected.raise_for_status()
+            until(lambda: key not in alertmanager.alerts(), lambda: processes.log_of("serve"))
+    finally:
+        processes.stop_all()
