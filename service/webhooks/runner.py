@@ -249,7 +249,7 @@ def _number(letters: Sequence[Letter]) -> str:
     """
     if len(letters) == 1:
         return letters[0].number
-    numbers = "\n".join(letter.number for letter in letters)
+    numbers = "\n".join(sorted(letter.number for letter in letters))
     return f"grp_{hashlib.sha256(numbers.encode()).hexdigest()[:32]}"
 
 
