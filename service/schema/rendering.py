@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from datetime import UTC, datetime
 from typing import Any, cast, overload
+from urllib.parse import quote
 
 import msgspec
 
@@ -218,6 +219,17 @@ def event_state(raised: Raised) -> StreamEvent:
         time=raised.time,
         at=instant(raised.at_ms),
     )
+
+
+def console_link(stream: str, start: int) -> str:
+    """Return the place of a stream in the console, at a position."""
+    return f"/#/streams/{quote(stream, safe='')}?at={start}"
+
+
+def largest(size: wire.Label) -> float | None:
+    """Size of an event up or down, of the output that moved most."""
+    sizes = size if isinstance(size, list) else [size]
+    return max((abs(each) for each in sizes if each is not None), default=None)
 
 
 def stream_change(found: FoundChange) -> StreamChange:

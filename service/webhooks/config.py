@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import base64
 import binascii
+import re
 import tomllib
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Annotated, Any, Literal, NamedTuple
 
@@ -14,12 +15,20 @@ from pydantic import BaseModel, ConfigDict, Field, SecretStr, ValidationError
 from service.errors.base import StartupError
 from service.models.catalogue import REFERENCE
 from service.settings import Settings
+from service.webhooks import formats
 from service.webhooks.allowlist import Allowed, NotAllowed
-from service.wire.event_entries import Filter
+from service.webhooks.groups import Grouping
+from service.webhooks.template import Template
+from service.wire import tags
+from service.wire.event_entries import Filter, Raised
 
 PREFIX = "whsec_"
 MIN_SECRET, MAX_SECRET = 24, 64  # bytes, as the Standard Webhooks specification has it
 MAX_HOOKS = 100
+MAX_SELECTORS, MAX_GROUP_BY = 20, 10
+MAX_GROUP_S = 300.0
+ROUTING_KEY = re.compile(rb"[A-Za-z0-9_-]{16,64}")  # PagerDuty's have 32 characters
+Severity = Literal["critical", "error", "warning", "info"]
 
 
 class Hook(NamedTuple):
@@ -27,12 +36,37 @@ class Hook(NamedTuple):
 
     name: str
     url: str
-    secret: bytes
+    secret: bytes  # empty: deliveries are not signed
     wanted: Filter
+    format: formats.Format = "native"
+    template: Template | None = None
+    grouping: Grouping | None = None
+    resolve_s: float = 3600.0  # after which an alert of Alertmanager ends by itself
+    severity: Severity = "warning"
+    console_url: str = ""
 
     def __repr__(self) -> str:
         """Name it without its secret, which is in no log and no traceback."""
         return f"Hook({self.name!r})"
+
+    @property
+    def signing(self) -> bytes:
+        """Key that deliveries are signed with; a routing key is for PagerDuty alone."""
+        return b"" if self.format == "pagerduty" else self.secret
+
+    def wants(self, raised: Raised) -> bool:
+        """Whether an event is for this hook.
+
+        Receivers that have alarms get no end of a change that they were never told of.
+        """
+        event = raised.event
+        idle = (
+            self.format in formats.STATEFUL
+            and event.state == "withdrawn"
+            and event.confirmed_at is None
+            and "suspected" not in self.wanted.states
+        )
+        return not idle and self.wanted.lets(raised)
 
 
 class HookForm(BaseModel):
@@ -41,16 +75,26 @@ class HookForm(BaseModel):
     model_config = ConfigDict(extra="forbid", frozen=True)
 
     name: Annotated[str, Field(pattern=r"^[A-Za-z0-9_-]{1,64}$")]
-    url: str
+    url: str | None = None  # as secret as a secret where it is all that a receiver asks for
+    url_env: str | None = None
+    url_file: Path | None = None
     secret: SecretStr | None = None
     secret_env: str | None = None
     secret_file: Path | None = None
     prefix: list[str] = []
     model: list[Annotated[str, Field(pattern=REFERENCE)]] = []
-    states: Annotated[list[Literal["suspected", "confirmed", "withdrawn"]], Field(min_length=1)] = [
-        "confirmed"
-    ]
+    match: Annotated[list[str], Field(max_length=MAX_SELECTORS)] = []
+    # None: confirmed, and withdrawn too where a receiver has alarms that end
+    states: (
+        Annotated[list[Literal["suspected", "confirmed", "withdrawn"]], Field(min_length=1)] | None
+    ) = None
     kinds: Annotated[list[Literal["change", "anomaly"]], Field(min_length=1)] = ["change"]
+    format: formats.Format = "native"
+    template: str | None = None
+    group_seconds: Annotated[float, Field(ge=0, le=MAX_GROUP_S)] = 0.0  # 0: each event by itself
+    group_by: Annotated[list[str], Field(max_length=MAX_GROUP_BY)] = []
+    resolve_s: Annotated[float, Field(gt=0, le=30 * 86400)] = 3600.0
+    severity: Severity = "warning"
 
 
 class Delivery(BaseModel):
@@ -69,6 +113,7 @@ class Delivery(BaseModel):
 class File(Delivery):
     """The whole file."""
 
+    console_url: Annotated[str, Field(pattern=r"^(https?://[^\s#?]+)?$", max_length=500)] = ""
     hook: Annotated[list[HookForm], Field(min_length=1, max_length=MAX_HOOKS)]
 
 
@@ -89,8 +134,8 @@ def webhooks_of(settings: Settings, environ: Mapping[str, str]) -> Webhooks:
     names = [form.name for form in file.hook]
     if twice := sorted({name for name in names if names.count(name) > 1}):
         raise StartupError(f"{path}: duplicate hook name {twice[0]!r}")
-    hooks = [_hook(path, form, allowed, environ) for form in file.hook]
-    return Webhooks(hooks, Delivery(**file.model_dump(exclude={"hook"})))
+    hooks = [_hook(path, form, file.console_url, allowed, environ) for form in file.hook]
+    return Webhooks(hooks, Delivery(**file.model_dump(exclude={"hook", "console_url"})))
 
 
 def _read(path: Path) -> File:
@@ -116,40 +161,109 @@ def _fault(error: Any) -> str:
     return f"{fault}, got {given if isinstance(given, int | float) else type(given).__name__}"
 
 
-def _hook(path: Path, form: HookForm, allowed: Allowed, environ: Mapping[str, str]) -> Hook:
+def _hook(
+    path: Path, form: HookForm, console_url: str, allowed: Allowed, environ: Mapping[str, str]
+) -> Hook:
     try:
-        allowed.check_url(form.url)
-        secret = _secret(_given(path, form, environ))
+        url = _one_of("url", form.url, form.url_env, form.url_file, path, environ)
+        if url is None:
+            raise ValueError("expected one of url, url_env and url_file")
+        allowed.check_url(url)
+        plain = None if form.secret is None else form.secret.get_secret_value()
+        given = _one_of("secret", plain, form.secret_env, form.secret_file, path, environ)
+        secret = _secret(form, given)
+        template = _template(form)
+        grouping = _grouping(form)
+        for selector in form.match:
+            tags.parse(selector)
     except (NotAllowed, ValueError) as error:
         raise StartupError(f"{path}: hook {form.name!r}: {error}") from None
     wanted = Filter(
         prefixes=tuple(form.prefix),
         models=frozenset(form.model),
-        states=frozenset(form.states),
+        states=frozenset(form.states or _states(form.format)),
         kinds=frozenset(form.kinds),
+        match=tuple(form.match),
     )
-    return Hook(form.name, form.url, secret, wanted)
+    return Hook(
+        form.name,
+        url,
+        secret,
+        wanted,
+        format=form.format,
+        template=template,
+        grouping=grouping,
+        resolve_s=form.resolve_s,
+        severity=form.severity,
+        console_url=console_url,
+    )
 
 
-def _given(path: Path, form: HookForm, environ: Mapping[str, str]) -> str:
-    sources = (form.secret, form.secret_env, form.secret_file)
-    if sum(source is not None for source in sources) != 1:
-        raise ValueError("expected one of secret, secret_env and secret_file")
-    if form.secret_env is not None:
-        if form.secret_env not in environ:
-            raise ValueError(f"secret_env: the variable {form.secret_env} is not set")
-        return environ[form.secret_env]
-    if form.secret_file is not None:
+def _states(format_: formats.Format) -> Sequence[str]:
+    return ("confirmed", "withdrawn") if format_ in formats.STATEFUL else ("confirmed",)
+
+
+def _template(form: HookForm) -> Template | None:
+    if (form.template is None) != (form.format != "template"):
+        raise ValueError('expected template and format = "template" together')
+    if form.template is None:
+        return None
+    try:
+        return Template.parse(form.template, formats.NAMES)
+    except ValueError as error:
+        raise ValueError(f"template: {error}") from None
+
+
+def _grouping(form: HookForm) -> Grouping | None:
+    if not form.group_seconds:
+        if form.group_by:
+            raise ValueError("group_by: expected group_seconds beside it")
+        return None
+    if form.format not in formats.GROUPED:
+        grouped = ", ".join(formats.GROUPED)
+        raise ValueError(
+            f"group_seconds: expected a format that holds several events ({grouped}), "
+            f"got {form.format}"
+        )
+    return Grouping(form.group_seconds, tuple(form.group_by))
+
+
+def _one_of(
+    name: str,
+    text: str | None,
+    variable: str | None,
+    file: Path | None,
+    path: Path,
+    environ: Mapping[str, str],
+) -> str | None:
+    """Return what a hook gives as text, as the name of a variable or as that of a file; or None."""
+    if sum(source is not None for source in (text, variable, file)) > 1:
+        raise ValueError(f"expected one of {name}, {name}_env and {name}_file")
+    if variable is not None:
+        if variable not in environ:
+            raise ValueError(f"{name}_env: the variable {variable} is not set")
+        return environ[variable].strip()
+    if file is not None:
         try:
-            return (path.parent / form.secret_file).read_text()
+            return (path.parent / file).read_text().strip()
         except (OSError, UnicodeDecodeError) as error:
-            raise ValueError(f"cannot read secret_file: {error}") from None
-    return form.secret.get_secret_value() if form.secret is not None else ""
+            raise ValueError(f"cannot read {name}_file: {error}") from None
+    return None if text is None else text.strip()
 
 
-def _secret(text: str) -> bytes:
-    """Key of a secret: base64 after `whsec_`, else the text itself."""
-    text = text.strip()
+def _secret(form: HookForm, text: str | None) -> bytes:
+    """Key of a secret: base64 after `whsec_`, else the text itself; empty: there is none."""
+    if text is None:
+        if form.format in ("native", "pagerduty"):
+            raise ValueError("expected one of secret, secret_env and secret_file")
+        return b""
+    if form.format == "pagerduty":
+        key = text.encode()
+        if not ROUTING_KEY.fullmatch(key):
+            raise ValueError(
+                f"expected a routing key of 16 to 64 letters and digits, got {len(key)} bytes"
+            )
+        return key
     try:
         encoded = text.startswith(PREFIX)
         key = base64.b64decode(text[len(PREFIX) :], validate=True) if encoded else text.encode()

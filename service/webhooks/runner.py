@@ -7,12 +7,13 @@ acknowledged when it dies is claimed by the next, so that every event is deliver
 from __future__ import annotations
 
 import asyncio
+import hashlib
 import logging
 import random
 import secrets
 import signal
 import time
-from collections.abc import Awaitable, Iterable
+from collections.abc import Awaitable, Iterable, Sequence
 from typing import Any
 
 import redis
@@ -34,14 +35,17 @@ from service.tasks import end, is_cancelled
 from service.webhooks.allowlist import Allowed
 from service.webhooks.config import Delivery, Hook, Webhooks
 from service.webhooks.dead_letters import Letter, Letters
-from service.webhooks.sender import Sender, body_of
+from service.webhooks.formats import body_of
+from service.webhooks.groups import Groups
+from service.webhooks.sender import Sender
 from service.wire.event_entries import START, Id
 
 log = logging.getLogger(__name__)
 
 POLL_S = 0.2
 PAUSE_S = 1.0  # after trouble with the store
-ROOM = 16  # a lane that holds fewer letters is filled up
+ROOM = 16  # a lane that holds fewer deliveries is filled up
+HELD = 5000  # letters in hand, from which on a hook with groups reads no more
 END = "0-0"
 
 
@@ -56,7 +60,8 @@ class Runner:
         self._sender = Sender(hook, Allowed.parse(settings.webhook_hosts), delivery.timeout_s)
         consumer = f"webhooks-{secrets.token_hex(6)}"
         self._letters = Letters(client, hook.name, consumer, settings.partitions)
-        self._lanes: list[asyncio.Queue[Letter]] = []
+        self._lanes: list[asyncio.Queue[Sequence[Letter]]] = []
+        self._groups: Groups | None = None
         self._read_to: dict[str, Id] = {}
         self._held: dict[tuple[str, str], int] = {}  # letters in hand, and when they were accepted
         self._attempts: set[asyncio.Task[Any]] = set()
@@ -83,6 +88,7 @@ class Runner:
         log.info("webhook %s: delivering", self._hook.name)
         self._lanes = [asyncio.Queue() for _ in range(self._delivery.in_flight)]
         self._held = {}
+        self._groups = None if self._hook.grouping is None else Groups(self._hook.grouping)
         works = (self._renew(lock, ttl_s), self._read(), *map(self._work, self._lanes))
         tasks = [asyncio.create_task(work) for work in works]
         try:  # no TaskGroup: it cancels only once
@@ -112,9 +118,15 @@ class Runner:
         while True:
             await asyncio.sleep(ttl_s / 4)
             await lock.reacquire()
-            oldest_ms = min(self._held.values(), default=None)
-            lag_s = 0.0 if oldest_ms is None else max(0.0, time.time() - oldest_ms / 1000)
-            metrics.WEBHOOK_LAG.labels(self._hook.name).set(lag_s)
+            metrics.WEBHOOK_LAG.labels(self._hook.name).set(self._lag_s())
+
+    def _lag_s(self) -> float:
+        """Age of the oldest letter in hand, less the time that it had to wait for its group."""
+        if not self._held:
+            return 0.0
+        grouping = self._hook.grouping
+        waited_s = 0.0 if grouping is None else grouping.seconds
+        return max(0.0, time.time() - min(self._held.values()) / 1000 - waited_s)
 
     async def _read(self) -> None:
         """Fill the lanes: first with what another process left, then with what is new."""
@@ -130,9 +142,12 @@ class Runner:
                 first = False
         await letters.forget_others()
         while True:
-            room = [s for s in letters.sources if self._lane(s).qsize() < ROOM]
+            room = [s for s in letters.sources if self._has_room(s)]
             found = await letters.read(room, ROOM) if room else []
             await self._take(found, claimed=False)
+            if self._groups is not None:
+                for key, group in self._groups.due(time.monotonic()):
+                    self._lanes[hash(key) % len(self._lanes)].put_nowait(group)
             if not found:
                 await asyncio.sleep(POLL_S)
 
@@ -146,11 +161,14 @@ class Runner:
             if raised is None:
                 await self._give_up(letter, "cannot read its entry", 0)
                 continue
-            if not (again or self._hook.wanted.lets(raised)):
+            if not (again or self._hook.wants(raised)):
                 unwanted.append(letter)
                 continue
             self._held[letter.source, letter.id] = raised.at_ms
-            self._lane(letter.source).put_nowait(letter)
+            if self._groups is None:
+                self._lane(letter.source).put_nowait([letter])
+            else:
+                self._groups.add(letter, time.monotonic())
         if unwanted:
             await self._letters.done(unwanted)
 
@@ -163,19 +181,25 @@ class Runner:
         metrics.WEBHOOK_GAPS.labels(self._hook.name).inc()
         log.error("webhook %s: %s", self._hook.name, what)
 
-    def _lane(self, source: str) -> asyncio.Queue[Letter]:
+    def _has_room(self, source: str) -> bool:
+        if self._groups is not None:
+            return len(self._held) < HELD
+        return self._lane(source).qsize() < ROOM
+
+    def _lane(self, source: str) -> asyncio.Queue[Sequence[Letter]]:
         return self._lanes[self._letters.sources.index(source) % len(self._lanes)]
 
-    async def _work(self, lane: asyncio.Queue[Letter]) -> None:
+    async def _work(self, lane: asyncio.Queue[Sequence[Letter]]) -> None:
         while True:
-            letter = await lane.get()
-            await self._deliver(letter)
-            self._held.pop((letter.source, letter.id), None)
+            letters = await lane.get()
+            await self._deliver(letters)
+            for letter in letters:
+                self._held.pop((letter.source, letter.id), None)
 
-    async def _deliver(self, letter: Letter) -> None:
+    async def _deliver(self, letters: Sequence[Letter]) -> None:
         delivery = self._delivery
         for attempt in range(1, delivery.attempts + 1):
-            if await self._unhurt(self._attempt(letter, attempt)):
+            if await self._unhurt(self._attempt(letters, attempt)):
                 return
             pause_s = delivery.backoff_s * 2.0 ** min(attempt - 1, 60)
             pause_s = min(pause_s, delivery.backoff_max_s)
@@ -194,20 +218,22 @@ class Runner:
         if not task.cancelled():
             task.exception()  # looked at: nobody else may be there to do so
 
-    async def _attempt(self, letter: Letter, attempt: int) -> bool:
-        """Try once; whether the letter is settled, delivered or given up."""
-        hook = self._hook.name
-        assert letter.raised is not None
-        error = await self._sender.attempt(letter.number, body_of(letter.raised))
+    async def _attempt(self, letters: Sequence[Letter], attempt: int) -> bool:
+        """Try once; whether the letters are settled, delivered or given up."""
+        hook, number = self._hook.name, _number(letters)
+        events = [letter.raised for letter in letters if letter.raised is not None]
+        body = body_of(self._hook, events, round(time.time() * 1000))
+        error = await self._sender.attempt(number, body)
         if not error:
-            await self._letters.done([letter])
-            metrics.WEBHOOK_DELIVERED.labels(hook).inc()
+            await self._letters.done(letters)
+            metrics.WEBHOOK_DELIVERED.labels(hook).inc(len(letters))
             return True
         metrics.WEBHOOK_FAILED.labels(hook).inc()
         if attempt < self._delivery.attempts:
-            log.info("webhook %s: attempt %d at %s: %s", hook, attempt, letter.number, error)
+            log.info("webhook %s: attempt %d at %s: %s", hook, attempt, number, error)
             return False
-        await self._give_up(letter, error, attempt)
+        for letter in letters:
+            await self._give_up(letter, error, attempt)
         return True
 
     async def _give_up(self, letter: Letter, error: str, attempts: int) -> None:
@@ -215,6 +241,16 @@ class Runner:
         log.warning("webhook %s: moved %s to the dead-letter queue: %s", hook, letter.number, error)
         await self._letters.bury(letter, error, attempts, self._delivery.dead_letters)
         metrics.WEBHOOK_DEAD.labels(hook).inc()
+
+
+def _number(letters: Sequence[Letter]) -> str:
+    """Return what receivers know a delivery by. Of a group it changes with its letters: a receiver
+    that drops repeats must not drop a letter that came to the group after a restart.
+    """
+    if len(letters) == 1:
+        return letters[0].number
+    numbers = "\n".join(sorted(letter.number for letter in letters))
+    return f"grp_{hashlib.sha256(numbers.encode()).hexdigest()[:32]}"
 
 
 def deliver(settings: Settings, webhooks: Webhooks) -> None:

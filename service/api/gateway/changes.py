@@ -8,7 +8,6 @@ from collections.abc import Callable, Sequence
 from concurrent.futures import Executor
 from operator import itemgetter
 from typing import Any, NamedTuple, TypeVar
-from urllib.parse import quote
 
 import numpy as np
 
@@ -34,7 +33,6 @@ from service.store.api_reads import AsyncStore
 from service.store.event_log import Feeds, Reread
 from service.store.regimes import Around, Place, Stored
 from service.store.worker_reads import CorruptState, decoded
-from service.wire import tags
 from service.wire.change_index import ChangeIndex, FoundChange
 from service.wire.event_entries import Filter
 
@@ -146,7 +144,7 @@ class Changes:
             head = heads.get(found.stream)
             if head is not None and head.generation == found.generation:
                 if self._console:
-                    row.link = f"/#/streams/{quote(found.stream, safe='')}?at={found.event.start}"
+                    row.link = rendering.console_link(found.stream, found.event.start)
                 if found.event.state != "withdrawn":
                     wanted[i] = found
         if explain and wanted:
@@ -260,10 +258,13 @@ def _latest(changes: Sequence[FoundChange]) -> dict[str, float]:
 def _filter(query: ChangesQuery, now_s: float) -> Callable[[FoundChange], bool]:
     """Return whether a change fits a query."""
     lets = Filter(
-        frozenset(), tuple(query.prefix), frozenset(query.model), frozenset(query.state)
+        prefixes=tuple(query.prefix),
+        models=frozenset(query.model),
+        states=frozenset(query.state),
+        match=tuple(query.match),
     ).lets
     since, until = seconds_of(query.since, now_s), seconds_of(query.until, now_s)
-    least, sure, match = query.min_size, query.min_probability, query.match
+    least, sure = query.min_size, query.min_probability
 
     def fits(found: FoundChange) -> bool:
         return (
@@ -273,7 +274,6 @@ def _filter(query: ChangesQuery, now_s: float) -> Callable[[FoundChange], bool]:
             and (sure is None or found.event.probability >= sure)
             and query.contains in found.stream
             and lets(found.raised)  # what takes longest comes last
-            and (not match or tags.selected(match, found.stream, found.raised.tags))
         )
 
     return fits
@@ -281,9 +281,8 @@ def _filter(query: ChangesQuery, now_s: float) -> Callable[[FoundChange], bool]:
 
 def magnitude(found: FoundChange) -> float:
     """Size of a change, of the output that moved most; -1: it has none."""
-    size = found.event.size
-    sizes = size if isinstance(size, list) else [size]
-    return max((abs(each) for each in sizes if each is not None), default=-1.0)
+    size = rendering.largest(found.event.size)
+    return -1.0 if size is None else size
 
 
 def _by(value: Callable[[FoundChange], float]) -> Callable[[FoundChange], Rank]:

@@ -66,7 +66,9 @@ class Handler(BaseHTTPRequestHandler):
 
     def do_POST(self):
         body = self.rfile.read(int(self.headers["Content-Length"]))
-        fate = self.server.fate(self.path, json.loads(body)["data"])
+        said = json.loads(body)
+        data = said.get("data") if isinstance(said, dict) else None
+        fate = self.server.fate(self.path, data)
         self.server.calls.append((self.path, dict(self.headers), body, fate))
         if isinstance(fate, float):
             time.sleep(fate)
@@ -104,7 +106,7 @@ class Webhooks:
 
     def hook(self, name, url, **more):
         fields = {"name": name, "url": url, "secret": SECRET, **more}
-        lines = [f"{key} = {json.dumps(value)}" for key, value in fields.items()]
+        lines = [f"{key} = {json.dumps(value)}" for key, value in fields.items() if value]
         with self.file.open("a") as file:
             file.write("\n".join(["[[hook]]", *lines, ""]))
 
