@@ -68,8 +68,9 @@ docs: install  ## the generated pages, and the documents as a site in build/site
 
 # Each file of them is in one wheel: see deploy/packages/hook.py.
 DIST ?= dist
-wheels:  ## the wheels of moca-client, moca-core and moca-service, in dist/
-	$(PYTHON) -m pip wheel --disable-pip-version-check --no-deps -w $(DIST) \
+wheels: $(RUN_STAMP)  ## the wheels of moca-client, moca-core and moca-service, in dist/
+	rm -f $(DIST)/moca_*.whl
+	$(BIN)/python -m pip wheel --disable-pip-version-check --no-deps -w $(DIST) \
 		deploy/packages/client deploy/packages/core .
 
 clean:  ## remove .venv and caches; data folders stay

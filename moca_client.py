@@ -6,8 +6,12 @@ Both names give the same modules, and so the same classes.
 import pkgutil
 import sys
 from importlib import import_module
+from typing import TYPE_CHECKING
 
 import service.client
+
+if TYPE_CHECKING:
+    from service.client import *  # noqa: F403
 
 for _found in pkgutil.walk_packages(service.client.__path__, "service.client."):
     _name = "moca_client." + _found.name.removeprefix("service.client.")

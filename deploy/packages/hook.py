@@ -6,6 +6,7 @@ requires that of the client, and has those modules of `service` as aliases: the 
 same.
 """
 
+import ast
 import re
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -28,10 +29,43 @@ sys.modules[__name__] = module
 '''
 
 
+def module_of(path: Path) -> str:
+    """Return the name of a module below service/, such as `service.client.sync`."""
+    parts = path.relative_to(SERVICE.parent).with_suffix("").parts
+    return ".".join(parts[:-1] if parts[-1] == "__init__" else parts)
+
+
+SOURCES = sorted(path for part in PARTS for path in SERVICE.glob(part))
+MODULES = {module_of(path) for path in SERVICE.glob("**/*.py")}
+CLIENT = {module_of(path) for path in SOURCES}
+
+
 def renamed(text: str) -> str:
     """Return source code that imports the client's modules from `moca_client`."""
-    text = re.sub(r"\bservice\.client\b", "moca_client", text)
-    return re.sub(r"\bservice\.(schema|tables|tasks)\b", r"moca_client.\1", text)
+
+    def name(match: re.Match[str]) -> str:
+        module, rest = match[0], ""
+        while module not in MODULES:
+            module, _, last = module.rpartition(".")
+            rest = f".{last}{rest}"
+        if module not in CLIENT:
+            return match[0]
+        inside = module.removeprefix("service").removeprefix(".client")
+        return f"moca_client{inside}{rest}"
+
+    return re.sub(r"\bservice(\.\w+)+", name, text)
+
+
+def others(text: str) -> list[str]:
+    """Return the modules of service that source code imports, and the client has not."""
+    found = set()
+    for node in ast.walk(ast.parse(text)):
+        if isinstance(node, ast.Import):
+            found.update(alias.name for alias in node.names)
+        elif isinstance(node, ast.ImportFrom) and node.module:
+            found.add(node.module)
+            found.update(f"{node.module}.{alias.name}" for alias in node.names)
+    return sorted((found & MODULES) - CLIENT)
 
 
 class Wheels(BuildHookInterface):  # type: ignore[type-arg]
@@ -43,12 +77,12 @@ class Wheels(BuildHookInterface):  # type: ignore[type-arg]
             return
         self._folder = TemporaryDirectory()
         of_client = self.metadata.name == "moca-client"
-        for number, source in enumerate(sorted(p for part in PARTS for p in SERVICE.glob(part))):
+        for number, source in enumerate(SOURCES):
             path = source.relative_to(SERVICE)
             code = renamed(source.read_text())
-            if imported := re.search(r"^\s*(?:from|import) (service\b\S*)", code, re.MULTILINE):
+            if imported := others(source.read_text()):
                 raise ValueError(
-                    f"{source}: expected imports of {', '.join(PARTS)} alone, got {imported[1]}: "
+                    f"{source}: expected imports of {', '.join(PARTS)} alone, got {imported[0]}: "
                     "move what the client needs of it there, or add it to PARTS"
                 )
             inside = Path("moca_client", *path.parts[path.parts[0] == "client" :])

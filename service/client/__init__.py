@@ -48,7 +48,7 @@ __all__ = [
     "UnexpectedAnswer",
 ]
 
-_MODULES = ("sync", "asynchronous", "outbox", "subscriptions", "errors", "base")
+_MODULES = ("sync", "asynchronous", "outbox", "subscriptions", "errors", "base", "frames")
 
 
 def __getattr__(name: str) -> Any:
@@ -56,9 +56,21 @@ def __getattr__(name: str) -> Any:
 
     In the wheels the service reads the answers' definitions from this package, without a client.
     """
+    if name in _MODULES:
+        return import_module(f"service.client.{name}")
     if name in __all__:
-        for module in (import_module(f"service.client.{each}") for each in _MODULES):
-            if hasattr(module, name):
-                return getattr(module, name)
-        return getattr(import_module("service.schema.responses"), name)
+        value = _value(name)
+        globals()[name] = value
+        return value
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+
+
+def _value(name: str) -> Any:
+    for module in (import_module(f"service.client.{each}") for each in _MODULES):
+        if hasattr(module, name):
+            return getattr(module, name)
+    return getattr(import_module("service.schema.responses"), name)
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__, *_MODULES})

@@ -3,6 +3,7 @@
 With -s the measured times and sizes are printed.
 """
 
+import importlib
 import json
 import os
 import subprocess
@@ -133,6 +134,7 @@ def test_the_readme_runs_with_the_client_alone(client, service):
     assert run(client, "-I", "-c", code.replace("http://127.0.0.1:8000", service)) == shown
 
 
+@pytest.mark.slow
 def test_the_readme_is_typed(client, wheels, tmp_path):
     pytest.importorskip("mypy")
     pip("--python", client, "install", "--no-deps", "--no-compile", wheels["moca-core"])
@@ -165,6 +167,7 @@ assert service.schema.responses.Answer is moca_client.Answer
 """
 
 
+@pytest.mark.slow
 def test_the_service_of_the_wheels_runs_and_has_the_same_client(client, wheels, tmp_path):
     """With the packages that they need from where this test runs."""
     target = tmp_path / "wheels"
@@ -180,6 +183,29 @@ def test_the_service_of_the_wheels_runs_and_has_the_same_client(client, wheels, 
     places = ("--data-dir", tmp_path / "data", "--plots-dir", tmp_path / "plots")
     demo = ("-m", "service.commands.main", "demo", "--once", "--port", free_port(), *places)
     assert "nile: confirmed change in 1899" in run(client, *demo, env=environment, timeout=120)
+
+
+def test_the_client_takes_along_what_it_imports_and_nothing_else(monkeypatch):
+    monkeypatch.syspath_prepend(ROOT / "deploy" / "packages")
+    hook = importlib.import_module("hook")
+    for code, theirs in (
+        ("import service.client", "import moca_client"),
+        ("from service.client.errors import Problem", "from moca_client.errors import Problem"),
+        (
+            "from service.schema.responses import Gap",
+            "from moca_client.schema.responses import Gap",
+        ),
+    ):
+        assert hook.renamed(code) == theirs
+        assert hook.others(code) == []
+    missing = "from service.schema import commands\nimport os, service.wire\n'\\nfrom service x'"
+    assert hook.others(missing) == ["service.schema.commands", "service.wire"]
+    assert hook.renamed("service.schema.commands") == "service.schema.commands"
+
+
+def test_modules_of_the_client_are_there_at_first_use():
+    code = "import service.client as c; c.errors.Problem; c.Client; print('Client' in vars(c))"
+    assert run(sys.executable, "-c", code, env={**os.environ, "PYTHONPATH": str(ROOT)}) == "True\n"
 
 
 def test_a_checkout_needs_no_wheels(tmp_path):
