@@ -136,11 +136,12 @@ class Letters:
         fields: dict[str, Any] = {
             "hook": self._hook,
             "number": number,
-            "e": letters[0].blob,
             "error": error,
             "attempts": attempts,
         }
-        if len(letters) > 1:
+        if len(letters) == 1:
+            fields["e"] = letters[0].blob
+        else:
             fields["group"] = msgspec.msgpack.encode(
                 [(each.number.encode(), each.blob) for each in letters]
             )
@@ -194,11 +195,11 @@ def dead_letters(client: redis.Redis, hook: str | None = None) -> list[Dead]:
     for id_, fields in cast(Any, client.xrange(keys.DEAD_LETTERS)):
         of, number, error = (_text(fields, name) for name in (b"hook", b"number", b"error"))
         if hook in (None, of):
-            raised = readable(fields.get(b"e", b""), number)
+            letters = _group(fields)
+            raised = readable(letters[0][1], letters[0][0].decode(errors="backslashreplace"))
             attempts = fields.get(b"attempts", b"")
             tried = int(attempts) if attempts.isdigit() else 0
-            events = len(_group(fields))
-            found.append(Dead(id_.decode(), of, number, error, tried, raised, events))
+            found.append(Dead(id_.decode(), of, number, error, tried, raised, len(letters)))
     return found
 
 
@@ -220,11 +221,12 @@ def redeliver(client: redis.Redis, hook: str | None = None) -> int:
 
 
 def _group(fields: dict[bytes, bytes]) -> list[tuple[bytes, bytes]]:
-    """Return number and entry of each event of a dead delivery."""
+    """Return number and entry of each event of a dead delivery, of one at least."""
+    one = [(fields.get(b"number", b""), fields.get(b"e", b""))]
     try:
-        return _decode(fields[b"group"])
-    except (KeyError, msgspec.MsgspecError):  # of one event; or damaged, and one is left
-        return [(fields.get(b"number", b""), fields.get(b"e", b""))]
+        return _decode(fields[b"group"]) or one
+    except (KeyError, msgspec.MsgspecError):  # of one event; or damaged
+        return one
 
 
 def _text(fields: dict[bytes, bytes], name: bytes) -> str:
