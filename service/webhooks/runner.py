@@ -243,16 +243,15 @@ class Runner:
         """Settle redelivered letters whose alarm has ended since: nothing would end it again."""
         if self._hook.format not in STATEFUL:
             return letters
-        here = _ends(letters)
-        again = [e for e in letters if e.source == self._letters.again and e.raised is not None]
-        alarms = [alarm_of(each.raised) for each in again if each.raised is not None]
+        source, here = self._letters.again, _ends(letters)
+        again = [(each, each.raised) for each in letters if each.source == source and each.raised]
+        alarms = [alarm_of(raised) for _, raised in again]
         ended = await self._letters.ended(alarms)
         late = [
             letter
-            for letter, alarm, end_ms in zip(again, alarms, ended, strict=True)
-            if letter.raised is not None
-            and letter.raised.event.state != "withdrawn"
-            and letter.raised.at_ms <= max(end_ms, here.get(alarm, -1))
+            for (letter, raised), alarm, end_ms in zip(again, alarms, ended, strict=True)
+            if raised.event.state != "withdrawn"
+            and raised.at_ms <= max(end_ms, here.get(alarm, -1))
         ]
         if not late:
             return letters
