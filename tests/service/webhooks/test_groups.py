@@ -203,3 +203,19 @@ def test_pagerduty_gets_its_key_and_the_log_does_not(webhooks, receiver, writer)
     webhooks.processes.kill("webhooks")
     assert "attempt 1 at evt_" in webhooks.processes.log_of("webhooks")
     assert KEY not in webhooks.processes.log_of("webhooks")
+
+
+def test_a_redelivered_group_opens_no_alarm_that_it_ends(webhooks, receiver, writer):  # noqa: F811
+    receiver.fate = lambda path, data: 500
+    fields = {"format": "alertmanager", "secret": None, "group_seconds": 0.5}
+    webhooks.hook("am", f"{receiver.url}/am", **fields)
+    webhooks.start(attempts=1)
+    writer.raise_("a", 1, confirmed_at=13)
+    writer.raise_("a", 1, "withdrawn", confirmed_at=13)
+    until(lambda: webhooks.metric("dead_total", "am") == 2)
+    receiver.calls.clear()
+    receiver.fate = lambda path, data: 200
+    assert "redelivering 2 events" in webhooks.command("--redeliver").stdout
+    until(lambda: webhooks.client.xlen(keys.webhook_again("am")) == 0)
+    alerts = [alert for _, _, body, _ in receiver.calls for alert in json.loads(body)]
+    assert ["startsAt" in alert for alert in alerts] == [False]
