@@ -62,7 +62,13 @@ WEBHOOK_FAILED = Counter(
 )
 WEBHOOK_DEAD = Counter(
     "moca_webhook_dead_total",
-    "Deliveries moved to the dead-letter queue after their last attempt.",
+    "Events moved to the dead-letter queue after their last attempt.",
+    ["hook"],
+    registry=REGISTRY,
+)
+WEBHOOK_EVICTED = Counter(
+    "moca_webhook_dead_evicted_total",
+    "Events lost from the dead-letter queue: newer deliveries took their place.",
     ["hook"],
     registry=REGISTRY,
 )
@@ -85,6 +91,12 @@ def know_hook(hook: str) -> None:
     """Show a hook's metrics from the start: a counter that appears with its first count at 1
     has no increase for Prometheus, and an alert would miss it.
     """
-    for counter in (WEBHOOK_DELIVERED, WEBHOOK_FAILED, WEBHOOK_DEAD, WEBHOOK_GAPS):
+    for counter in (
+        WEBHOOK_DELIVERED,
+        WEBHOOK_FAILED,
+        WEBHOOK_DEAD,
+        WEBHOOK_EVICTED,
+        WEBHOOK_GAPS,
+    ):
         counter.labels(hook)
     WEBHOOK_LAG.labels(hook).set(0)

@@ -174,8 +174,7 @@ def _hook(
         secret = _secret(form, given)
         template = _template(form)
         grouping = _grouping(form)
-        for selector in form.match:
-            tags.parse(selector)
+        selectors = tuple(tags.parse(selector) for selector in form.match)
     except (NotAllowed, ValueError) as error:
         raise StartupError(f"{path}: hook {form.name!r}: {error}") from None
     wanted = Filter(
@@ -183,7 +182,7 @@ def _hook(
         models=frozenset(form.model),
         states=frozenset(form.states or _states(form.format)),
         kinds=frozenset(form.kinds),
-        match=tuple(form.match),
+        match=selectors,
     )
     return Hook(
         form.name,
@@ -225,6 +224,10 @@ def _grouping(form: HookForm) -> Grouping | None:
             f"group_seconds: expected a format that holds several events ({grouped}), "
             f"got {form.format}"
         )
+    try:
+        tags.check({name: "" for name in form.group_by if name != tags.STREAM})
+    except ValueError as error:
+        raise ValueError(f"group_by: {error}") from None
     return Grouping(form.group_seconds, tuple(form.group_by))
 
 

@@ -7,9 +7,10 @@ belongs to a process; the next takes it over.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, NamedTuple, cast
 
+import msgspec
 import redis.asyncio
 from redis.exceptions import ResponseError
 
@@ -18,6 +19,9 @@ from service.store.event_log import before_of, readable
 from service.wire.event_entries import START, Id, Raised, number_of
 
 PAGE = 64
+ENDED_MS = 30 * 86_400_000  # for which ended alarms are remembered
+
+_decode = msgspec.msgpack.Decoder(list[tuple[bytes, bytes]]).decode
 
 
 class Letter(NamedTuple):
@@ -32,7 +36,7 @@ class Letter(NamedTuple):
 
 
 class Dead(NamedTuple):
-    """A delivery that was given up."""
+    """A delivery that was given up: its first event, and how many events it had."""
 
     id: str
     hook: str
@@ -40,6 +44,7 @@ class Dead(NamedTuple):
     error: str
     attempts: int
     raised: Raised | None
+    events: int
 
 
 class Letters:
@@ -121,18 +126,57 @@ class Letters:
                     pipe.xdel(letter.source, letter.id)
             await pipe.execute()
 
-    async def bury(self, letter: Letter, error: str, attempts: int, most: int) -> None:
-        """Give a letter up: it goes to the dead ones, of which about `most` are kept."""
-        fields = {
+    async def bury(
+        self, letters: Sequence[Letter], number: str, error: str, attempts: int, most: int
+    ) -> list[tuple[str, str, int]]:
+        """Give a delivery up: it goes to the dead ones, of which `most` are kept.
+
+        Returns those that made room for it: hook, number, and how many events.
+        """
+        fields: dict[str, Any] = {
             "hook": self._hook,
-            "number": letter.number,
-            "e": letter.blob,
+            "number": number,
             "error": error,
             "attempts": attempts,
         }
-        client = cast(Any, self._client)
-        await client.xadd(keys.DEAD_LETTERS, fields, maxlen=most, approximate=False)
-        await self.done([letter])
+        if len(letters) == 1:
+            fields["e"] = letters[0].blob
+        else:
+            fields["group"] = msgspec.msgpack.encode(
+                [(each.number.encode(), each.blob) for each in letters]
+            )
+        await cast(Any, self._client).xadd(keys.DEAD_LETTERS, fields)
+        evicted = await self._evict(most)
+        await self.done(letters)
+        return evicted
+
+    async def _evict(self, most: int) -> list[tuple[str, str, int]]:
+        evicted: list[tuple[str, str, int]] = []
+        while True:
+            async with self._client.pipeline(transaction=False) as pipe:
+                pipe.xlen(keys.DEAD_LETTERS)
+                pipe.xrange(keys.DEAD_LETTERS, count=1)
+                length, oldest = await pipe.execute()
+            if length <= most:
+                return evicted
+            for id_, fields in oldest:
+                # Runners of other hooks evict too: whoever deletes it counts it.
+                if await cast(Any, self._client).xdel(keys.DEAD_LETTERS, id_):
+                    of, number = _text(fields, b"hook"), _text(fields, b"number")
+                    evicted.append((of, number, len(_group(fields))))
+
+    async def end_alarms(self, ends: Mapping[str, int]) -> None:
+        """Remember alarms that the receiver was told to end, with the times, in ms."""
+        if ends:
+            client, key = cast(Any, self._client), keys.webhook_ended(self._hook)
+            await client.zadd(key, ends, gt=True)
+            await client.zremrangebyscore(key, "-inf", f"({max(ends.values()) - ENDED_MS}")
+
+    async def ended(self, alarms: Sequence[str]) -> list[float]:
+        """When the receiver was told to end each of these alarms, in ms; -1: never, as we know."""
+        key = keys.webhook_ended(self._hook)
+        found = await cast(Any, self._client).zmscore(key, list(alarms)) if alarms else []
+        return [-1.0 if each is None else each for each in found]
 
     def _letters(self, source: str, entries: Iterable[Any]) -> list[Letter]:
         return [self._letter(source, id_.decode(), fields or {}) for id_, fields in entries if id_]
@@ -151,25 +195,38 @@ def dead_letters(client: redis.Redis, hook: str | None = None) -> list[Dead]:
     for id_, fields in cast(Any, client.xrange(keys.DEAD_LETTERS)):
         of, number, error = (_text(fields, name) for name in (b"hook", b"number", b"error"))
         if hook in (None, of):
-            raised = readable(fields.get(b"e", b""), number)
+            letters = _group(fields)
+            raised = readable(letters[0][1], letters[0][0].decode(errors="backslashreplace"))
             attempts = fields.get(b"attempts", b"")
             tried = int(attempts) if attempts.isdigit() else 0
-            found.append(Dead(id_.decode(), of, number, error, tried, raised))
+            found.append(Dead(id_.decode(), of, number, error, tried, raised, len(letters)))
     return found
 
 
 def redeliver(client: redis.Redis, hook: str | None = None) -> int:
-    """Put dead letters back for another round of attempts; returns how many."""
+    """Put dead letters back for another round of attempts; returns how many events."""
     moved = 0
     for id_, fields in cast(Any, client.xrange(keys.DEAD_LETTERS)):
         of = _text(fields, b"hook")
         if hook in (None, of):
             # Added before it is removed: an interruption delivers twice, and loses nothing.
-            again = {"e": fields.get(b"e", b""), "number": fields.get(b"number", b"")}
-            client.xadd(keys.webhook_again(of), cast(Any, again))
+            letters = _group(fields)
+            with client.pipeline(transaction=False) as pipe:
+                for number, blob in letters:
+                    pipe.xadd(keys.webhook_again(of), {"e": blob, "number": number})
+                pipe.execute()
             client.xdel(keys.DEAD_LETTERS, id_)
-            moved += 1
+            moved += len(letters)
     return moved
+
+
+def _group(fields: dict[bytes, bytes]) -> list[tuple[bytes, bytes]]:
+    """Return number and entry of each event of a dead delivery, of one at least."""
+    one = [(fields.get(b"number", b""), fields.get(b"e", b""))]
+    try:
+        return _decode(fields[b"group"]) or one
+    except (KeyError, msgspec.MsgspecError):  # of one event; or damaged
+        return one
 
 
 def _text(fields: dict[bytes, bytes], name: bytes) -> str:

@@ -24,27 +24,33 @@ MAX_KEY, MAX_SUMMARY = 255, 1024  # characters that PagerDuty takes
 MAX_ID = 200  # characters of a stream's id in a line
 ALERTS = {"change": "MocaChange", "anomaly": "MocaAnomaly"}
 FIELDS = (
-    *("type", "stream", "model", "id", "kind", "state", "start", "suspected_at", "confirmed_at"),
-    *("probability", "direction", "size", "time", "at", "link", "summary", "tags"),
+    *("number", "type", "stream", "model", "generation", "id", "kind", "state", "start"),
+    *("suspected_at", "confirmed_at", "probability", "direction", "size", "time", "at"),
+    *("link", "summary", "tags"),
 )
 NAMES = frozenset((*FIELDS, "count", "events"))  # that templates know
 _encode = msgspec.json.Encoder().encode
 
 
-def body_of(hook: Hook, events: Sequence[Raised], now_ms: int) -> bytes:
-    """Return the body of a delivery of one event, or of a group in the order they are delivered."""
+def body_of(hook: Hook, events: Sequence[tuple[str, Raised]], now_ms: int) -> bytes:
+    """Return the body of a delivery of one event, or of a group in the order they are delivered.
+
+    events: each with its number, see `service.wire.event_entries.number_of`.
+    """
+    every = [raised for _, raised in events]
     match hook.format:
         case "alertmanager":
-            return _encode([_alert(hook, each, now_ms) for each in events])
+            return _encode([_alert(hook, each, now_ms) for each in every])
         case "slack":
-            return _encode(_slack(hook, events))
+            return _encode(_slack(hook, every))
         case "pagerduty":
-            return _encode(_pagerduty(hook, *events))
+            ((number, raised),) = events
+            return _encode(_pagerduty(hook, number, raised))
         case "template":
             assert hook.template is not None
             return hook.template.filled(_group(hook, events))
         case _:
-            return _encode(_native(*events))
+            return _encode(_native(*every))
 
 
 def _native(raised: Raised) -> dict[str, Any]:
@@ -61,11 +67,14 @@ def _alert(hook: Hook, raised: Raised, now_ms: int) -> dict[str, Any]:
         "alertname": ALERTS[event.kind],
         "stream": raised.stream,
         "model": raised.model,
+        "generation": str(raised.generation),
         "event": str(event.id),
     }
-    for name, value in raised.tags.items():
+    for name, value in sorted(raised.tags.items()):
         name = "metric" if name == tags.METRIC else name
-        labels[f"exported_{name}" if name in labels else name] = value
+        if name in labels:
+            name = tags.exported(name, {*labels, *raised.tags})
+        labels[name] = value
     annotations = {"summary": summary(raised), "probability": f"{event.probability:.4g}"}
     if event.direction is not None:
         annotations["direction"] = event.direction
@@ -109,9 +118,13 @@ def _escaped(text: str) -> str:
     return text.replace("&", "&amp;").replace("<", "&lt;").replace(">", "&gt;")
 
 
-def _pagerduty(hook: Hook, raised: Raised) -> dict[str, Any]:
-    event = raised.event
-    key = f"{raised.stream}/{raised.generation}/{event.kind}/{event.id}"
+def alarm_of(raised: Raised) -> str:
+    """Name of the alarm that an event's states open and end."""
+    return f"{raised.stream}/{raised.generation}/{raised.event.kind}/{raised.event.id}"
+
+
+def _pagerduty(hook: Hook, number: str, raised: Raised) -> dict[str, Any]:
+    event, key = raised.event, alarm_of(raised)
     if len(key) > MAX_KEY:
         key = hashlib.sha256(key.encode()).hexdigest()
     message: dict[str, Any] = {
@@ -125,7 +138,7 @@ def _pagerduty(hook: Hook, raised: Raised) -> dict[str, Any]:
             "timestamp": instant(raised.at_ms),
             "component": raised.model,
             "class": event.kind,
-            "custom_details": _fields(hook, raised),
+            "custom_details": _fields(hook, number, raised),
         },
     }
     if link := _link(hook, raised):
@@ -133,21 +146,23 @@ def _pagerduty(hook: Hook, raised: Raised) -> dict[str, Any]:
     return message
 
 
-def _group(hook: Hook, events: Sequence[Raised]) -> dict[str, Any]:
+def _group(hook: Hook, events: Sequence[tuple[str, Raised]]) -> dict[str, Any]:
     """Fields of a template: those of the first event, and of a group the first ten."""
-    shown = [_fields(hook, each) for each in events[:SHOWN]]
-    text = summary(events[0])
+    shown = [_fields(hook, number, each) for number, each in events[:SHOWN]]
+    text = shown[0]["summary"]
     if len(events) > 1:
         text = f"{len(events)} events: {text}, ..."
     return {**shown[0], "summary": text, "count": len(events), "events": shown}
 
 
-def _fields(hook: Hook, raised: Raised) -> dict[str, Any]:
+def _fields(hook: Hook, number: str, raised: Raised) -> dict[str, Any]:
     event = raised.event
     return {
+        "number": number,
         "type": _type(raised),
         "stream": raised.stream,
         "model": raised.model,
+        "generation": raised.generation,
         "id": event.id,
         "kind": event.kind,
         "state": event.state,

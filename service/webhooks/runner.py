@@ -14,7 +14,7 @@ import secrets
 import signal
 import time
 from collections.abc import Awaitable, Iterable, Sequence
-from typing import Any
+from typing import Any, TypeVar
 
 import redis
 import redis.asyncio
@@ -35,9 +35,9 @@ from service.tasks import end, is_cancelled
 from service.webhooks.allowlist import Allowed
 from service.webhooks.config import Delivery, Hook, Webhooks
 from service.webhooks.dead_letters import Letter, Letters
-from service.webhooks.formats import body_of
+from service.webhooks.formats import STATEFUL, alarm_of, body_of
 from service.webhooks.groups import Groups
-from service.webhooks.sender import Sender
+from service.webhooks.sender import Failure, Sender
 from service.wire.event_entries import START, Id
 
 log = logging.getLogger(__name__)
@@ -47,6 +47,7 @@ PAUSE_S = 1.0  # after trouble with the store
 ROOM = 16  # a lane that holds fewer deliveries is filled up
 HELD = 5000  # letters in hand, from which on a hook with groups reads no more
 END = "0-0"
+T = TypeVar("T")
 
 
 class Runner:
@@ -159,7 +160,7 @@ class Runner:
             again = letter.source == self._letters.again
             raised = letter.raised
             if raised is None:
-                await self._give_up(letter, "cannot read its entry", 0)
+                await self._give_up([letter], "cannot read its entry", 0)
                 continue
             if not (again or self._hook.wants(raised)):
                 unwanted.append(letter)
@@ -195,52 +196,111 @@ class Runner:
             await self._deliver(letters)
             for letter in letters:
                 self._held.pop((letter.source, letter.id), None)
+            if self._groups is not None:
+                self._groups.settle(letters)
 
     async def _deliver(self, letters: Sequence[Letter]) -> None:
-        delivery = self._delivery
-        for attempt in range(1, delivery.attempts + 1):
-            if await self._unhurt(self._attempt(letters, attempt)):
+        delivery, hook = self._delivery, self._hook.name
+        attempt = 0
+        while True:
+            attempt += 1
+            letters = await self._without_ended(letters)
+            failure = await self._unhurt(self._attempt(letters)) if letters else None
+            if failure is None:
                 return
+            if attempt >= delivery.attempts:
+                break
+            number = _number(letters)
+            log.info("webhook %s: attempt %d at %s: %s", hook, attempt, number, failure.reason)
             pause_s = delivery.backoff_s * 2.0 ** min(attempt - 1, 60)
             pause_s = min(pause_s, delivery.backoff_max_s)
             # Receivers that fail together should not be called together again.
             await asyncio.sleep(pause_s * random.uniform(0.5, 1.0))
+        if failure.refused and len(letters) > 1:
+            letters, failure = await self._one_by_one(letters, failure)
+        if letters:
+            await self._unhurt(self._give_up(letters, failure.reason, attempt))
 
-    async def _unhurt(self, attempt: Awaitable[bool]) -> bool:
+    async def _one_by_one(
+        self, letters: Sequence[Letter], failure: Failure
+    ) -> tuple[Sequence[Letter], Failure]:
+        """Send the letters of a group that was refused, of which one may be to blame, singly.
+
+        Returns those that failed, and why the last did. Ends where the receiver fails otherwise.
+        """
+        failed: list[Letter] = []
+        for i, letter in enumerate(letters):
+            found = await self._unhurt(self._attempt([letter]))
+            if found is None:
+                continue
+            failure = found
+            if not found.refused:
+                return [*failed, *letters[i:]], failure
+            failed.append(letter)
+        return failed, failure
+
+    async def _without_ended(self, letters: Sequence[Letter]) -> Sequence[Letter]:
+        """Settle redelivered letters whose alarm has ended since: nothing would end it again."""
+        if self._hook.format not in STATEFUL:
+            return letters
+        source, here = self._letters.again, _ends(letters)
+        again = [(each, each.raised) for each in letters if each.source == source and each.raised]
+        alarms = [alarm_of(raised) for _, raised in again]
+        ended = await self._letters.ended(alarms)
+        late = [
+            letter
+            for (letter, raised), alarm, end_ms in zip(again, alarms, ended, strict=True)
+            if raised.event.state != "withdrawn"
+            and raised.at_ms <= max(end_ms, here.get(alarm, -1))
+        ]
+        if not late:
+            return letters
+        for letter in late:
+            log.info("webhook %s: %s is over, not sent", self._hook.name, letter.number)
+        await self._letters.done(late)
+        return [letter for letter in letters if letter not in late]
+
+    async def _unhurt(self, attempt: Awaitable[T]) -> T:
         """Have an attempt end even when we are cancelled: it may have reached the receiver."""
         task = asyncio.ensure_future(attempt)
         self._attempts.add(task)
         task.add_done_callback(self._ended)
         return await asyncio.shield(task)
 
-    def _ended(self, task: asyncio.Task[bool]) -> None:
+    def _ended(self, task: asyncio.Task[Any]) -> None:
         self._attempts.discard(task)
         if not task.cancelled():
             task.exception()  # looked at: nobody else may be there to do so
 
-    async def _attempt(self, letters: Sequence[Letter], attempt: int) -> bool:
-        """Try once; whether the letters are settled, delivered or given up."""
-        hook, number = self._hook.name, _number(letters)
-        events = [letter.raised for letter in letters if letter.raised is not None]
-        body = body_of(self._hook, events, round(time.time() * 1000))
-        error = await self._sender.attempt(number, body)
-        if not error:
-            await self._letters.done(letters)
-            metrics.WEBHOOK_DELIVERED.labels(hook).inc(len(letters))
-            return True
-        metrics.WEBHOOK_FAILED.labels(hook).inc()
-        if attempt < self._delivery.attempts:
-            log.info("webhook %s: attempt %d at %s: %s", hook, attempt, number, error)
-            return False
-        for letter in letters:
-            await self._give_up(letter, error, attempt)
-        return True
-
-    async def _give_up(self, letter: Letter, error: str, attempts: int) -> None:
+    async def _attempt(self, letters: Sequence[Letter]) -> Failure | None:
+        """Try once, and settle the letters if they were accepted; returns why they were not."""
         hook = self._hook.name
-        log.warning("webhook %s: moved %s to the dead-letter queue: %s", hook, letter.number, error)
-        await self._letters.bury(letter, error, attempts, self._delivery.dead_letters)
-        metrics.WEBHOOK_DEAD.labels(hook).inc()
+        events = [(each.number, each.raised) for each in letters if each.raised is not None]
+        body = body_of(self._hook, events, round(time.time() * 1000))
+        failure = await self._sender.attempt(_number(letters), body)
+        if failure is not None:
+            metrics.WEBHOOK_FAILED.labels(hook).inc()
+            return failure
+        if self._hook.format in STATEFUL:
+            await self._letters.end_alarms(_ends(letters))
+        await self._letters.done(letters)
+        metrics.WEBHOOK_DELIVERED.labels(hook).inc(len(letters))
+        return None
+
+    async def _give_up(self, letters: Sequence[Letter], error: str, attempts: int) -> None:
+        hook, number, most = self._hook.name, _number(letters), self._delivery.dead_letters
+        log.warning("webhook %s: moved %s to the dead-letter queue: %s", hook, number, error)
+        evicted = await self._letters.bury(letters, number, error, attempts, most)
+        metrics.WEBHOOK_DEAD.labels(hook).inc(len(letters))
+        for of, lost, count in evicted:
+            metrics.WEBHOOK_EVICTED.labels(of).inc(count)
+            log.error("webhook %s: %s (%d events) left the full dead-letter queue", of, lost, count)
+
+
+def _ends(letters: Sequence[Letter]) -> dict[str, int]:
+    """Alarms that these letters end, with the times of their withdrawals, in ms."""
+    every = [each.raised for each in letters if each.raised is not None]
+    return {alarm_of(each): each.at_ms for each in every if each.event.state == "withdrawn"}
 
 
 def _number(letters: Sequence[Letter]) -> str:

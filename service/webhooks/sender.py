@@ -8,6 +8,7 @@ import hashlib
 import hmac
 import time
 from concurrent.futures import ThreadPoolExecutor
+from typing import NamedTuple
 
 import httpx
 
@@ -16,6 +17,14 @@ from service.webhooks.config import Hook
 
 MOST_READ = 65_536  # bytes of an answer; it is read so that the connection can be used again
 RESOLVERS = 2
+TRY_AGAIN = (408, 429)  # refusals that pass
+
+
+class Failure(NamedTuple):
+    """Why an attempt failed. refused: the receiver will not take this body, however often."""
+
+    reason: str
+    refused: bool = False
 
 
 class Sender:
@@ -34,22 +43,23 @@ class Sender:
         await self._http.aclose()
         self._resolvers.shutdown(wait=False, cancel_futures=True)
 
-    async def attempt(self, number: str, body: bytes) -> str:
-        """Post once; returns why it failed, empty when the receiver accepted it."""
+    async def attempt(self, number: str, body: bytes) -> Failure | None:
+        """Post once; returns why it failed, None when the receiver accepted it."""
         try:
             async with asyncio.timeout(self._timeout_s):
                 status = await self._post(number, body)
         except TimeoutError:
-            return f"no answer within {self._timeout_s:g} s"
+            return Failure(f"no answer within {self._timeout_s:g} s")
         except NotAllowed as error:
-            return str(error)
+            return Failure(str(error))
         # InvalidURL is of a redirect's address: httpx looks at it, though it is not followed.
         except (httpx.HTTPError, httpx.InvalidURL, OSError) as error:
             # Not the text of every error: it may hold the address, and that a token.
-            return f"the call failed: {type(error).__name__}"
+            return Failure(f"the call failed: {type(error).__name__}")
         if 200 <= status < 300:
-            return ""
-        return f"response status {status}"
+            return None
+        refused = 400 <= status < 500 and status not in TRY_AGAIN
+        return Failure(f"response status {status}", refused)
 
     async def _post(self, number: str, body: bytes) -> int:
         url = httpx.URL(self._hook.url)

@@ -73,7 +73,7 @@ class Filter(Struct, frozen=True):
     models: frozenset[str] = frozenset()  # NAME or NAME@VERSION
     states: frozenset[str] = frozenset()
     kinds: frozenset[str] = CHANGES
-    match: tuple[str, ...] = ()  # selectors of streams, one of which has to fit
+    match: tuple[tags.Selector, ...] = ()  # of streams; one has to fit
 
     def lets(self, raised: Raised) -> bool:
         """Whether an entry fits every part."""
@@ -83,7 +83,7 @@ class Filter(Struct, frozen=True):
             and (not self.prefixes or raised.stream.startswith(self.prefixes))
             and (not self.models or bool(self.models & _names(raised.model)))
             and (not self.states or raised.event.state in self.states)
-            and (not self.match or tags.selected(self.match, raised.stream, raised.tags))
+            and (not self.match or any(s.fits(raised.stream, raised.tags) for s in self.match))
         )
 
 

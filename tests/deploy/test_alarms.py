@@ -64,6 +64,7 @@ def test_a_change_fires_with_tags_and_its_withdrawal_resolves_it(
         "alertname": "MocaChange",
         "stream": "pump-7",
         "model": "gaussian@1",
+        "generation": "1",
         "event": "1",
         "site": "north",
         "instance": 'a:9100 "b"',

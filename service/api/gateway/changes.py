@@ -33,6 +33,7 @@ from service.store.api_reads import AsyncStore
 from service.store.event_log import Feeds, Reread
 from service.store.regimes import Around, Place, Stored
 from service.store.worker_reads import CorruptState, decoded
+from service.wire import tags
 from service.wire.change_index import ChangeIndex, FoundChange
 from service.wire.event_entries import Filter
 
@@ -261,7 +262,7 @@ def _filter(query: ChangesQuery, now_s: float) -> Callable[[FoundChange], bool]:
         prefixes=tuple(query.prefix),
         models=frozenset(query.model),
         states=frozenset(query.state),
-        match=tuple(query.match),
+        match=tuple(tags.parse(selector) for selector in query.match),
     ).lets
     since, until = seconds_of(query.since, now_s), seconds_of(query.until, now_s)
     least, sure = query.min_size, query.min_probability

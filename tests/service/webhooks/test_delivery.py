@@ -287,12 +287,13 @@ def test_what_fails_for_good_is_dead_and_can_be_sent_again(webhooks, receiver, w
     until(lambda: ("a", 5) in receiver.got("/h"))
     assert receiver.got("/h") == [("a", 1), ("a", 5)]
     assert webhooks.metric("dead_total", "h") == 3
+    assert webhooks.metric("dead_evicted_total", "h") == 1
     shown = webhooks.command("--dead").stdout
     assert "response status 500" in shown
     assert [line.split()[3] for line in shown.splitlines() if "evt_" in line] == ["3", "4"]
     receiver.fate = lambda path, data: 200
-    assert "redelivering 0 deliveries" in webhooks.command("--redeliver", "--hook", "x").stdout
-    assert "redelivering 2 deliveries" in webhooks.command("--redeliver").stdout
+    assert "redelivering 0 events" in webhooks.command("--redeliver", "--hook", "x").stdout
+    assert "redelivering 2 events" in webhooks.command("--redeliver").stdout
     until(lambda: set(receiver.got("/h")) == {("a", i) for i in (1, 3, 4, 5)})
     ids = {verify(h, body) for _, h, body, _ in receiver.calls if b'"id":3,' in body}
     assert len(ids) == 1

@@ -8,6 +8,7 @@ from typing import get_args
 from urllib.parse import quote
 
 import pytest
+from msgspec.structs import replace
 
 from service.errors.base import StartupError
 from service.settings import Settings
@@ -17,7 +18,7 @@ from service.webhooks.formats import body_of
 from service.webhooks.groups import MAX_GROUP, Grouping, Groups
 from service.webhooks.sender import headers_of
 from service.webhooks.template import MAX_PLACEHOLDERS, MAX_TEMPLATE, Template
-from service.wire import Event
+from service.wire import Event, tags
 from service.wire.event_entries import Raised
 
 KEY = "R0UT1NGKEY" * 3
@@ -52,7 +53,8 @@ def hook(tmp_path):
 
 
 def said(hook, *events):
-    return json.loads(body_of(hook, events, NOW))
+    numbered = [(f"evt_0_{i}-0", each) for i, each in enumerate(events)]
+    return json.loads(body_of(hook, numbered, NOW))
 
 
 def test_an_alert_fires_at_the_change_and_ends_by_itself(hook):
@@ -62,6 +64,7 @@ def test_an_alert_fires_at_the_change_and_ends_by_itself(hook):
             "alertname": "MocaChange",
             "stream": "pump-7",
             "model": "gaussian@1",
+            "generation": "2",
             "event": "3",
             "site": "north",
         },
@@ -102,6 +105,20 @@ def test_tags_never_replace_the_labels_of_an_alert(hook):
     assert labels["metric"] == "node_load1"
     (anomaly,) = said(hook("alertmanager"), raised(kind="anomaly"))
     assert anomaly["labels"]["alertname"] == "MocaAnomaly"
+
+
+def test_labels_of_an_alert_are_all_there_whatever_the_order_of_tags(hook):
+    tags = {"model": "a", "exported_model": "b", "metric": "c", "__name__": "d", "generation": "e"}
+    backwards = dict(reversed(tags.items()))
+    (one,), (other,) = (said(hook("alertmanager"), raised(tags=each)) for each in (tags, backwards))
+    assert one["labels"] == other["labels"]
+    assert {*tags.values(), "gaussian@1", "2"} <= set(one["labels"].values())
+
+
+def test_a_stream_that_is_made_anew_has_alerts_of_its_own(hook):
+    again = replace(raised(), generation=3)
+    first, second = said(hook("alertmanager"), raised(), again)
+    assert first["labels"] != second["labels"]
 
 
 def test_receivers_with_alarms_hear_of_withdrawals_of_what_they_know(hook):
@@ -243,6 +260,7 @@ def test_templates_that_cannot_be_used_are_refused(text, reason):
         ("slack", ['group_by = ["site"]'], "group_by: expected group_seconds beside it"),
         ("slack", ['match = ["{site"]'], "expected a selector such as"),
         ("slack", ["match = ['{site=~\"(\"}']"], "expected an RE2 expression"),
+        ("slack", ["group_seconds = 5", 'group_by = ["a b"]'], "group_by: expected names of"),
         ("teams", [], "hook.0.format"),
     ],
 )
@@ -269,6 +287,15 @@ def test_selectors_choose_the_streams_of_a_hook(hook):
     assert hook("slack").wants(raised("b1"))
 
 
+def test_selectors_are_compiled_once_however_many_there_are(hook):
+    cached = tags.parse.cache_info().maxsize
+    texts = [[f"{{site=~'{i}-{j}.*'}}" for j in range(20)] for i in range(cached // 20 + 1)]
+    hooks = [hook("slack", f"match = {json.dumps(each)}") for each in texts]
+    before = tags.parse.cache_info()
+    assert [each.wants(raised(tags={"site": "1-2."})) for each in hooks].count(True) == 1
+    assert tags.parse.cache_info().misses == before.misses
+
+
 class Waiting:
     """A letter, as far as groups look at it."""
 
@@ -284,11 +311,41 @@ def test_groups_close_after_their_time_or_when_full():
     assert groups.due(4.9) == []
     assert groups.due(6.5) == [(("n",), [first[0], first[2]]), (("s",), [first[1]])]
     assert groups.due(8.0) == [(("",), [first[3]])]
-    many = [Waiting("a") for _ in range(MAX_GROUP + 1)]
+    many = [Waiting("e") for _ in range(MAX_GROUP + 1)]
     for letter in many:
         groups.add(letter, 10.0)
     assert groups.due(10.0) == [(("",), many[:-1])]
     assert groups.due(15.0) == [(("",), many[-1:])]
+
+
+def test_a_stream_whose_tags_change_stays_in_its_group_until_it_is_settled():
+    """Else its later event could be delivered first: groups of two keys have no order."""
+    groups = Groups(Grouping(5.0, ("site",)))
+    other, first, second = Waiting("b", site="s"), Waiting("a", site="n"), Waiting("a", site="s")
+    for i, letter in enumerate((other, first, second)):
+        groups.add(letter, float(i))
+    assert groups.due(5.0) == [(("s",), [other])]
+    third = Waiting("a", site="s")
+    (north,) = groups.due(6.0)
+    assert north == (("n",), [first, second])
+    groups.add(third, 6.0)  # while the first two are on their way
+    groups.settle(north[1])
+    assert groups.due(11.0) == [(("n",), [third])]
+    groups.settle([third])
+    groups.add(third, 12.0)
+    assert groups.due(17.0) == [(("s",), [third])]
+
+
+def test_groups_by_stream_are_of_one_stream_each(hook):
+    lines = ("group_seconds = 5", 'group_by = ["stream", "site"]')
+    groups = Groups(hook("slack", *lines).grouping)
+    letters = [Waiting("a", site="n"), Waiting("b", site="n"), Waiting("a", site="n")]
+    for letter in letters:
+        groups.add(letter, 0.0)
+    assert groups.due(5.0) == [
+        (("a", "n"), [letters[0], letters[2]]),
+        (("b", "n"), [letters[1]]),
+    ]
 
 
 def test_an_address_may_be_kept_apart_as_a_secret(tmp_path):
@@ -330,7 +387,7 @@ def test_the_hooks_in_the_documents_are_accepted(tmp_path):
         found += webhooks_of(settings, environ).hooks
     assert {each.format for each in found} == set(get_args(formats.Format))
     for each in found:
-        assert body_of(each, [raised(tags={"site": "north"})], NOW)
+        assert said(each, raised(tags={"site": "north"}))
 
 
 def test_the_documents_name_each_field_of_a_hook():

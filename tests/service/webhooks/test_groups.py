@@ -116,9 +116,72 @@ def test_a_group_that_fails_for_good_is_dead_letters_and_sent_again(
     assert first == second == [("a", 1), ("a", 2), ("a", 3)]
     assert len({verify(head, body) for _, head, body, _ in receiver.calls}) == 1
     receiver.fate = lambda path, data: 200
-    assert "redelivering 3 deliveries" in webhooks.command("--redeliver").stdout
+    assert webhooks.client.xlen(keys.DEAD_LETTERS) == 1  # one delivery of those that are kept
+    assert "1 confirmed and 2 more" in webhooks.command("--dead").stdout
+    assert "redelivering 3 events" in webhooks.command("--redeliver").stdout
     until(lambda: webhooks.client.xlen(keys.webhook_again("h")) == 0)
     assert groups_of(receiver, "/h") == [[("a", 1), ("a", 2), ("a", 3)]]
+
+
+def test_groups_that_are_given_up_leave_the_dead_letters_of_others(webhooks, receiver, writer):  # noqa: F811
+    receiver.fate = lambda path, data: 500
+    fields = {"format": "template", "template": EACH, "group_seconds": 0.5}
+    webhooks.hook("groups", f"{receiver.url}/groups", **fields, prefix=["g"])
+    webhooks.hook("single", f"{receiver.url}/single", prefix=["s"])
+    webhooks.start(attempts=1, dead_letters=2)
+    writer.raise_("s", 1)
+    until(lambda: webhooks.metric("dead_total", "single") == 1)
+    for i in range(1, 6):
+        writer.raise_("g", i)
+    until(lambda: webhooks.metric("dead_total", "groups") == 5)
+    assert webhooks.metric("dead_evicted_total", "single") == 0
+    assert webhooks.client.xlen(keys.DEAD_LETTERS) <= 2
+    writer.raise_("s", 2)
+    writer.raise_("s", 3)
+    until(lambda: webhooks.metric("dead_evicted_total", "groups") == 5)
+    assert webhooks.metric("dead_evicted_total", "single") == 1
+    assert "(5 events) left the full dead-letter queue" in webhooks.processes.log_of("webhooks")
+
+
+def test_one_refused_event_does_not_take_its_group_with_it(webhooks, receiver, writer):  # noqa: F811
+    def fate(path, data):
+        return 400 if any(each["id"] in (2, 4) for each in data["events"]) else 200
+
+    receiver.fate = fate
+    template = '{"data": {"events": "${events}"}}'
+    fields = {"format": "template", "template": template, "group_seconds": 1.0}
+    webhooks.hook("h", f"{receiver.url}/h", **fields)
+    webhooks.start(attempts=2)
+    for i in range(1, 6):
+        writer.raise_("a", i)
+    until(lambda: webhooks.pending("h") == 0 and webhooks.metric("dead_total", "h") == 2)
+    sent = [
+        ([each["id"] for each in json.loads(body)["data"]["events"]], answered)
+        for _, _, body, answered in receiver.calls
+    ]
+    whole = ([1, 2, 3, 4, 5], 400)
+    singly = [([1], 200), ([2], 400), ([3], 200), ([4], 400), ([5], 200)]
+    assert sent == [whole, whole, *singly]
+    assert webhooks.metric("delivered_total", "h") == 3
+    assert "redelivering 2 events" in webhooks.command("--redeliver").stdout
+
+
+def test_a_confirmation_is_not_redelivered_after_its_withdrawal(webhooks, receiver, writer):  # noqa: F811
+    """Nothing would end the alarm that it opens."""
+    receiver.fate = lambda path, data: 500
+    webhooks.hook("p", f"{receiver.url}/p", secret=KEY, format="pagerduty")
+    webhooks.start(attempts=1)
+    for i in (1, 2):
+        writer.raise_("a", i, confirmed_at=23)
+    until(lambda: webhooks.metric("dead_total", "p") == 2)
+    receiver.fate = lambda path, data: 202
+    writer.raise_("a", 1, "withdrawn", confirmed_at=23)
+    until(lambda: webhooks.metric("delivered_total", "p") == 1)
+    assert "redelivering 2 events" in webhooks.command("--redeliver").stdout
+    until(lambda: webhooks.client.xlen(keys.webhook_again("p")) == 0)
+    accepted = [json.loads(body) for _, _, body, answered in receiver.calls if answered == 202]
+    actions = [(each["dedup_key"], each["event_action"]) for each in accepted]
+    assert actions == [("a/1/change/1", "resolve"), ("a/1/change/2", "trigger")]
 
 
 def test_pagerduty_gets_its_key_and_the_log_does_not(webhooks, receiver, writer):  # noqa: F811
@@ -140,3 +203,19 @@ def test_pagerduty_gets_its_key_and_the_log_does_not(webhooks, receiver, writer)
     webhooks.processes.kill("webhooks")
     assert "attempt 1 at evt_" in webhooks.processes.log_of("webhooks")
     assert KEY not in webhooks.processes.log_of("webhooks")
+
+
+def test_a_redelivered_group_opens_no_alarm_that_it_ends(webhooks, receiver, writer):  # noqa: F811
+    receiver.fate = lambda path, data: 500
+    fields = {"format": "alertmanager", "secret": None, "group_seconds": 0.5}
+    webhooks.hook("am", f"{receiver.url}/am", **fields)
+    webhooks.start(attempts=1)
+    writer.raise_("a", 1, confirmed_at=13)
+    writer.raise_("a", 1, "withdrawn", confirmed_at=13)
+    until(lambda: webhooks.metric("dead_total", "am") == 2)
+    receiver.calls.clear()
+    receiver.fate = lambda path, data: 200
+    assert "redelivering 2 events" in webhooks.command("--redeliver").stdout
+    until(lambda: webhooks.client.xlen(keys.webhook_again("am")) == 0)
+    alerts = [alert for _, _, body, _ in receiver.calls for alert in json.loads(body)]
+    assert ["startsAt" in alert for alert in alerts] == [False]

@@ -37,7 +37,8 @@ async def attempt(answer, timeout_s=2.0):
     hook = Hook("a", f"http://127.0.0.1:{port}/", b"x" * 32, Filter())
     sender = Sender(hook, LOOPBACK, timeout_s)
     try:
-        return await sender.attempt("1", b"{}")
+        failure = await sender.attempt("1", b"{}")
+        return "" if failure is None else failure.reason
     finally:
         await sender.close()
         server.close()
