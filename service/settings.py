@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import tomllib
 from pathlib import Path
+from typing import Any
 
 from pydantic import Field, field_validator, model_validator
 from pydantic_settings import BaseSettings, SettingsConfigDict
 
 from service.api_keys import parse_rate
+from service.errors.base import StartupError
 
 
 class Settings(BaseSettings):
@@ -222,3 +225,13 @@ class Settings(BaseSettings):
                 f"{self.lease_ttl_ms} it must be more than {self.lease_ttl_ms / 500:g}"
             )
         return self
+
+
+def read_toml(path: Path, content: str) -> dict[str, Any]:
+    """Read a file that a setting names; raises StartupError. content: named in the error."""
+    try:
+        return tomllib.loads(path.read_text())
+    except OSError as error:
+        raise StartupError(f"cannot read {content}: {error}") from error
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+        raise StartupError(f"{path}: invalid TOML: {error}") from None

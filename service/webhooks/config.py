@@ -5,7 +5,6 @@ from __future__ import annotations
 import base64
 import binascii
 import re
-import tomllib
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Annotated, Any, Literal, NamedTuple
@@ -14,7 +13,7 @@ from pydantic import BaseModel, ConfigDict, Field, SecretStr, ValidationError
 
 from service.errors.base import StartupError
 from service.models.catalogue import REFERENCE
-from service.settings import Settings
+from service.settings import Settings, read_toml
 from service.webhooks import formats
 from service.webhooks.allowlist import Allowed, NotAllowed
 from service.webhooks.groups import Grouping
@@ -140,11 +139,7 @@ def webhooks_of(settings: Settings, environ: Mapping[str, str]) -> Webhooks:
 
 def _read(path: Path) -> File:
     try:
-        return File.model_validate(tomllib.loads(path.read_text()))
-    except OSError as error:
-        raise StartupError(f"cannot read the webhooks file: {error}") from error
-    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
-        raise StartupError(f"{path}: invalid TOML: {error}") from None
+        return File.model_validate(read_toml(path, "the webhooks file"))
     except ValidationError as error:
         raise StartupError(
             "; ".join(f"{path}: {_fault(each)}" for each in error.errors())

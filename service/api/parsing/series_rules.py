@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-import tomllib
 from collections.abc import Mapping, Sequence
 from hashlib import blake2b
 from pathlib import Path
@@ -15,6 +14,7 @@ from service.api.parsing.observations import ObservationParser
 from service.errors.base import InvalidField, StartupError
 from service.schema.observations import STREAM_ID, Form, StreamForm
 from service.schema.queries import RESULT_SERIES
+from service.settings import read_toml
 from service.wire import tags
 
 TEMPLATE = "{__name__}@{instance}~{fingerprint}"
@@ -203,11 +203,7 @@ def _escaped(value: str) -> str:
 
 def _read(path: Path) -> RulesForm:
     try:
-        return RulesForm.model_validate(tomllib.loads(path.read_text()))
-    except OSError as error:
-        raise StartupError(f"cannot read the rules of series: {error}") from error
-    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
-        raise StartupError(f"{path}: invalid TOML: {error}") from None
+        return RulesForm.model_validate(read_toml(path, "the rules of series"))
     except ValidationError as error:
         raise StartupError(f"{path}: {_faults(error.errors())}") from None
 
