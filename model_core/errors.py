@@ -47,4 +47,4 @@ class BadInput(ModelCoreError, ValueError):
 
 
 class WarmingUp(ModelCoreError):
-    """A detector has too few labels for what was asked."""
+    """A detector has too few labels yet for the call."""

@@ -469,7 +469,7 @@ class Pipeline:
         return Taken(seq, None, numbers, score, math.nan, moved, event, None, periods)
 
     def _begin(self, row: int, moments: Moments) -> tuple[Moved, ...]:
-        """Start the filter with a known location and scale, through what was kept so far."""
+        """Start the filter with a known location and scale, through the retained observations."""
         series = self.series[row]
         series.location, series.scale = moments
         series.warm = True

@@ -20,7 +20,7 @@ from model_core.errors import BadArtifact, BadInput, OutOfRange
 from model_core.labels import LARGEST
 from model_core.sensitivity import choose, read
 from model_core.upm.base import UnderlyingModel
-from model_core.upm.builtin import BUILTIN, NEWEST, SAID, Options, curves
+from model_core.upm.builtin import BUILTIN, DESCRIPTIVE, NEWEST, Options, curves
 
 SERVER = ("interval", "ttl", "pinned", "label_window")  # settings that only a service has
 MOST_HYPOTHESES, LONGEST_WARMUP = 10_000, 200
@@ -240,7 +240,7 @@ def _digest(folder: Path) -> str:
     from model_core.artifact import DESCRIPTION, TENSORS
 
     described = json.loads((folder / DESCRIPTION).read_text())
-    kept = {name: value for name, value in described.items() if name not in SAID}
+    kept = {name: value for name, value in described.items() if name not in DESCRIPTIVE}
     found = blake2b(json.dumps(kept, sort_keys=True).encode(), digest_size=16)
     tensors = folder / TENSORS
     if tensors.exists():

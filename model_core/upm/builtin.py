@@ -19,8 +19,8 @@ if TYPE_CHECKING:
     from model_core.upm.base import UnderlyingModel
 
 
-# Of an artifact's `model.json`: what is said about the model, and changes no number of it.
-SAID = ("description", "regimes", "sensitivity", "training")
+# Members of an artifact's `model.json` that describe the model, and change none of its numbers.
+DESCRIPTIVE = ("description", "regimes", "sensitivity", "training")
 
 
 class Options(NamedTuple):

@@ -301,7 +301,7 @@ def _constant(name: str) -> None:
 
 
 def _plain(line: str, otherwise: str) -> Any:
-    """Read a line as an argument is: numbers and words for missing ones between commas."""
+    """Parse a line like an argument: comma-separated numbers, and words for missing outputs."""
     words = [each.strip().lower() for each in line.split(",")]
     try:
         found = [None if each in MISSING else float(each) for each in words]

@@ -17,7 +17,7 @@ from typing import Any
 import msgspec
 from msgspec import Struct
 
-from model_core.upm.builtin import BUILTIN, SAID
+from model_core.upm.builtin import BUILTIN, DESCRIPTIVE
 from service.errors.base import UnknownModel
 
 NAME = r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}"
@@ -203,7 +203,7 @@ def _digest(models_dir: Path, reference: str, told: Callable[[bytes], bytes]) ->
 
 def _essential(description: bytes) -> bytes:
     stated = msgspec.json.decode(description, type=dict[str, msgspec.Raw])
-    kept = {name: msgspec.json.decode(stated[name]) for name in stated.keys() - set(SAID)}
+    kept = {name: msgspec.json.decode(stated[name]) for name in stated.keys() - set(DESCRIPTIVE)}
     return msgspec.json.encode(kept, order="deterministic")
 
 

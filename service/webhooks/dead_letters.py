@@ -160,7 +160,7 @@ class Letters:
             if length <= most:
                 return evicted
             for id_, fields in oldest:
-                # Runners of other hooks evict too: whoever deletes it counts it.
+                # Runners of other hooks evict too: the one that deletes an entry counts it.
                 if await cast(Any, self._client).xdel(keys.DEAD_LETTERS, id_):
                     of, number = _text(fields, b"hook"), _text(fields, b"number")
                     evicted.append((of, number, len(_group(fields))))

@@ -145,7 +145,7 @@ class CommandBatch:
             task = queue.tasks[0]
             try:
                 if queue.at == 0 and isinstance(task.envelope.command, Ingest):
-                    # Of what was sent: a task may be tried again.
+                    # From the command as received: a task may be applied again.
                     usable(queue.stream)
                     task.command = resampled(queue.stream, task.envelope.command)
                 if isinstance(task.command, Observe):

@@ -1,4 +1,4 @@
-"""What is said of a change is what was simulated."""
+"""Explanations of changes against simulated changes."""
 
 import math
 

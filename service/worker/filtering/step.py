@@ -129,7 +129,7 @@ def _needs_no_warmup(engine: Engine, stream: Stream) -> bool:
 
 
 def _begin(engine: Engine, streams: list[Stream]) -> None:
-    """Start filters with a known location and scale, through what was kept so far."""
+    """Start filters with a known location and scale, through the retained observations."""
     engine.begin(streams)
     for stream in streams:
         stream.live().warm = True

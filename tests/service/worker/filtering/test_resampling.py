@@ -1,4 +1,4 @@
-"""Ingested observations: one in each interval, once, whatever is sent again and whoever dies."""
+"""Resampling of ingested observations: one an interval, exactly once, despite repeats and kills."""
 
 import math
 import random
