@@ -37,12 +37,14 @@ class Control {
         min: "0",
         max: "1",
         step: "any",
-        required: true,
+        placeholder: "as now",
         "aria-describedby": said,
         input: () => this.choose(null),
+        blur: () => this.settle(),
       })
     );
     this.how = how;
+    this.present = /** @type {number|null} */ (null);
     this.chosen = false;
     this.element = h(
       "div",
@@ -58,16 +60,22 @@ class Control {
     return Number(this.number.value);
   }
 
-  /** Take what somebody chose. @param {number|null} value null: what the number says */
+  /** Take what somebody chose. @param {number|null} value null: what the number says, if anything */
   choose(value) {
-    this.chosen = true;
-    if (value === null) this.place();
-    else this.show(value);
+    if (value !== null) this.show(value);
+    else if (this.number.value) this.place();
+    this.chosen = this.number.value !== "";
   }
 
-  /** Say what is so, unless somebody chooses otherwise meanwhile. @param {number} value */
+  /** What is so now. @param {number} value */
   suggest(value) {
-    if (!this.chosen && document.activeElement !== this.number) this.show(value);
+    this.present = value;
+    if (document.activeElement !== this.number) this.settle();
+  }
+
+  /** Say what is so, unless somebody chose otherwise. */
+  settle() {
+    if (!this.chosen && this.present !== null) this.show(this.present);
   }
 
   /** @param {number} value */
@@ -92,6 +100,8 @@ export class WhatIf {
     this.overlay = overlay;
     this.applied = applied;
     this.tried = /** @type {any} */ (null);
+    this.begun = (/** @type {null} */ _) => {};
+    this.known = new Promise((resolve) => (this.begun = resolve)); // what a rerun is compared with
     this.hazard = new Control(
       "hazard",
       "Hazard",
@@ -158,6 +168,7 @@ export class WhatIf {
 
   /** Begin with what the last observation met. */
   async begin() {
+    this.begun(null);
     const { settings, model } = this.data.summary;
     const last = this.data.observations[this.data.observations.length - 1];
     let hazard = last?.hazard ?? settings.hazard;
@@ -203,6 +214,7 @@ export class WhatIf {
   async ask() {
     this.run.setAttribute("aria-disabled", "true");
     try {
+      await this.known;
       const model = this.model.value;
       const settings = { ...this.settings, ...(model && { model }) };
       const body = { settings, series: true, beliefs: this.data.wantedBeliefs };
@@ -246,11 +258,7 @@ export class WhatIf {
         ),
         difference ? `: ${difference}, over ${plural(answer.compared, "observation")}.` : ".",
       ),
-      h(
-        "p",
-        {},
-        `${plural(kept.length, "changepoint")}, previously ${was.length}.`,
-      ),
+      h("p", {}, `${plural(kept.length, "changepoint")}, previously ${was.length}.`),
       rows.length
         ? table(
             "Changepoints under these settings",
@@ -262,11 +270,7 @@ export class WhatIf {
       h(
         "div",
         { class: "buttons" },
-        h(
-          "button",
-          { type: "button", click: () => this.apply() },
-          "Apply these settings",
-        ),
+        h("button", { type: "button", click: () => this.apply() }, "Apply these settings"),
       ),
     ];
   }

@@ -324,6 +324,25 @@ def test_settings_that_were_tried_can_be_used(page, demo, client, stream):
     expect(page.locator("dl.pairs")).to_contain_text("0.05")
 
 
+def test_what_if_before_the_stream_is_known(page, demo, client, stream):
+    post(client, stream, 10, 40)
+    held = []
+    page.route("**/observations/live*", lambda route: held.append(route))
+    page.goto(f"{demo}/#/streams/{stream}")
+    page.get_by_label("Outlier rate", exact=True).fill("0.05")
+    page.get_by_label("Outlier rate", exact=True).press("Enter")
+    hazard, rerun = page.get_by_label("Hazard", exact=True), page.get_by_role("button", name="Rerun")
+    expect(rerun).to_have_attribute("aria-disabled", "true")
+    expect(hazard).to_have_value("")
+    held[0].continue_()
+    expect(page.locator("#what-if-result")).to_contain_text("Mean log score")
+    present = hazard.input_value()
+    assert present
+    hazard.fill("")  # as now
+    hazard.blur()
+    expect(hazard).to_have_value(present)
+
+
 def test_problems_are_shown_as_the_service_says_them(watched, demo):
     page = watched(demo, errors=("404", "422")).page
     page.goto(f"{demo}/#/streams/nobody")
