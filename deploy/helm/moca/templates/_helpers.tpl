@@ -49,7 +49,12 @@ matchExpressions:
 
 {{- /* What the ConfigMap of every process holds. */ -}}
 {{- define "moca.settings" -}}
-MOCA_REDIS_URL: {{ .Values.redis.url | default (printf "redis://%s-redis:6379/0" (include "moca.name" .)) | quote }}
+{{- $redis := printf "%s-redis" (include "moca.name" .) -}}
+{{- $own := printf "redis://%s:6379/0" $redis -}}
+{{- if .Values.redis.sentinels -}}
+{{- $own = printf "redis+sentinel://%[1]s-0.%[1]s:26379,%[1]s-1.%[1]s:26379,%[1]s-2.%[1]s:26379/moca/0" $redis -}}
+{{- end -}}
+MOCA_REDIS_URL: {{ .Values.redis.url | default $own | quote }}
 {{- if include "moca.passwordSecret" . }}
 MOCA_REDIS_PASSWORD_FILE: /run/secrets/moca/redis_password
 {{- end }}
@@ -89,9 +94,18 @@ imagePullSecrets:
 nodeSelector:
   {{- toYaml . | nindent 2 }}
 {{- end }}
-{{- with $component.affinity }}
+{{- if $component.affinity }}
 affinity:
-  {{- toYaml . | nindent 2 }}
+  {{- toYaml $component.affinity | nindent 2 }}
+{{- else if and (eq .name "redis") $component.sentinels }}
+affinity:
+  podAntiAffinity:
+    # Two on one node would die together.
+    requiredDuringSchedulingIgnoredDuringExecution:
+      - topologyKey: kubernetes.io/hostname
+        labelSelector:
+          matchLabels:
+            {{- include "moca.selector" . | nindent 12 }}
 {{- end }}
 {{- $tolerations := $component.tolerations -}}
 {{- if and (eq .name "worker") $component.gpu.enabled -}}
