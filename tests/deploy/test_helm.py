@@ -142,6 +142,8 @@ def plain(node, rename):
             del left[key]
     if left.get("initContainers") == []:  # kustomize leaves an empty list
         del left["initContainers"]
+    if isinstance(left.get("volumes"), list):  # and moves them
+        left["volumes"].sort(key=lambda volume: volume["name"])
     return left
 
 
