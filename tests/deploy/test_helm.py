@@ -178,6 +178,11 @@ def test_the_chart_deploys_what_kustomize_does(overlay):
         assert document == expected[key], key
 
 
+def test_a_release_may_have_a_number_for_a_name():
+    for document in template(MANY, release="1"):
+        check(document, VERSIONS[-1])
+
+
 @pytest.mark.parametrize("version", VERSIONS)
 @pytest.mark.parametrize("values", [{}, MANY, ELSEWHERE, OVERLAYS["overlays/production"]])
 def test_whatever_the_values_each_object_is_valid(values, version):

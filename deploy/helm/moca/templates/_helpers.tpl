@@ -6,7 +6,7 @@
 
 {{- define "moca.labels" -}}
 app.kubernetes.io/part-of: moca
-app.kubernetes.io/instance: {{ .Release.Name }}
+app.kubernetes.io/instance: {{ .Release.Name | quote }}
 app.kubernetes.io/version: {{ .Chart.AppVersion | quote }}
 app.kubernetes.io/managed-by: {{ .Release.Service }}
 helm.sh/chart: {{ printf "%s-%s" .Chart.Name .Chart.Version | replace "+" "_" }}
@@ -15,13 +15,13 @@ helm.sh/chart: {{ printf "%s-%s" .Chart.Name .Chart.Version | replace "+" "_" }}
 {{- /* Labels that select the pods of a component: dict "root" $ "name" "api". The monitoring relies on the first. */ -}}
 {{- define "moca.selector" -}}
 app.kubernetes.io/name: {{ .name }}
-app.kubernetes.io/instance: {{ .root.Release.Name }}
+app.kubernetes.io/instance: {{ .root.Release.Name | quote }}
 {{- end -}}
 
 {{- /* Selector of the pods that use Redis. */ -}}
 {{- define "moca.clients" -}}
 matchLabels:
-  app.kubernetes.io/instance: {{ .Release.Name }}
+  app.kubernetes.io/instance: {{ .Release.Name | quote }}
 matchExpressions:
   - {key: app.kubernetes.io/name, operator: In, values: [api, worker, webhooks]}
 {{- end -}}
@@ -135,18 +135,14 @@ securityContext:
   capabilities: {drop: [ALL]}
 {{- end -}}
 
-{{- define "moca.pullPolicy" -}}
-{{- with .Values.image.pullPolicy }}
-imagePullPolicy: {{ . }}
-{{- end }}
-{{- end -}}
-
 {{- /* Beginning of a container of the service: dict "root" $ "name" "api". */ -}}
 {{- define "moca.container" -}}
 {{- $component := index .root.Values .name -}}
 name: {{ .name }}
 image: {{ include "moca.image" . }}
-{{- include "moca.pullPolicy" .root }}
+{{- with .root.Values.image.pullPolicy }}
+imagePullPolicy: {{ . }}
+{{- end }}
 args: [{{ .name }}]
 envFrom:
   - configMapRef: {name: {{ include "moca.name" .root }}}
@@ -209,7 +205,9 @@ initContainers:
   # The models of an image: by default the service's own, which has the built-in ones alone.
   - name: models
     image: {{ .root.Values.models.image | default (include "moca.image" .) }}
-    {{- include "moca.pullPolicy" .root | nindent 4 }}
+    {{- with .root.Values.image.pullPolicy }}
+    imagePullPolicy: {{ . }}
+    {{- end }}
     command: [cp, -R, /models/., /mnt/models]
     {{- include "moca.hardened" . | nindent 4 }}
     resources:
