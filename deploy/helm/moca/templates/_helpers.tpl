@@ -47,7 +47,7 @@ matchExpressions:
 {{- if and (kindIs "float64" .) (eq (float64 (int64 .)) .) }}{{ int64 . }}{{ else }}{{ . }}{{ end -}}
 {{- end -}}
 
-{{- /* What the ConfigMap of every process holds. */ -}}
+{{- /* Data of the ConfigMap that every process reads. */ -}}
 {{- define "moca.settings" -}}
 {{- $redis := printf "%s-redis" (include "moca.name" .) -}}
 {{- $own := printf "redis://%s:6379/0" $redis -}}
