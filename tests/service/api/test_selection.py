@@ -91,7 +91,7 @@ async def test_a_list_without_selectors_reads_each_head_once(store, filled):
             assert len(page.rows) == 7 or page.cursor is None
             if (cursor := page.cursor) is None:
                 break
-    assert reads.counts == {name: 1 for name in names}
+    assert reads.counts == dict.fromkeys(names, 1)
     assert names == [f"s{i:02}" for i in range(STREAMS)]
 
 
