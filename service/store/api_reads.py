@@ -14,7 +14,7 @@ from service.models import canary as canaries
 from service.models.canary import Canary
 from service.store import keys, overview, regimes
 from service.store.cluster.asynchronous import AsyncCluster
-from service.store.overview import Last, Row
+from service.store.overview import Last, Name, Row
 from service.store.script import Call, Script
 from service.store.worker_reads import (
     CorruptState,
@@ -190,9 +190,17 @@ class AsyncStore:
         absent = [number for number, chunk in zip(numbers, chunks, strict=True) if chunk is None]
         return blob, [by_seq[seq] for seq in sorted(by_seq)], absent
 
-    async def heads(self, streams: Iterable[tuple[int, str]]) -> dict[str, bytes | None]:
-        """Return the heads of (partition, stream) as stored, tombstones included."""
+    async def heads(self, streams: Iterable[tuple[int, Name]]) -> dict[Name, bytes | None]:
+        """Return the heads of (partition, stream) as stored, tombstones included.
+
+        Names may be text, or bytes as they are stored.
+        """
         return await overview.fetch_heads(self._client, streams)
+
+    async def partition_names(self, prefix: str, limit: int) -> list[list[bytes]]:
+        """Return up to `limit` names of living streams of each partition, as stored."""
+        low, high = b"[" + prefix.encode(), b"(" + prefix.encode() + b"\xff"
+        return await self._names_between(low, high if prefix else b"+", limit)
 
     async def names(
         self, prefix: str, cursor: str | None, limit: int

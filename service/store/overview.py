@@ -6,7 +6,7 @@ import asyncio
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from itertools import count as count_from
-from typing import Any, NamedTuple, cast
+from typing import Any, NamedTuple, TypeVar, cast
 
 import redis.asyncio
 
@@ -15,6 +15,7 @@ from service.store import keys
 from service.store.worker_reads import CorruptState, chunk_of, decoded, unseal
 
 Label = float | None
+Name = TypeVar("Name", str, bytes)  # of a stream
 
 
 class Row(NamedTuple):
@@ -104,15 +105,15 @@ async def count(client: redis.asyncio.Redis, partitions: int, low: bytes, high: 
 
 
 async def fetch_heads(
-    client: redis.asyncio.Redis, streams: Iterable[tuple[int, str]]
-) -> dict[str, bytes | None]:
+    client: redis.asyncio.Redis, streams: Iterable[tuple[int, Name]]
+) -> dict[Name, bytes | None]:
     """Return the heads of (partition, stream) as stored, tombstones included."""
-    by_partition: defaultdict[int, list[str]] = defaultdict(list)
+    by_partition: defaultdict[int, list[Name]] = defaultdict(list)
     for partition, stream in streams:
         by_partition[partition].append(stream)
     async with client.pipeline(transaction=False) as pipe:
         for partition, names in by_partition.items():
-            pipe.hmget(keys.heads(partition), names)
+            pipe.hmget(keys.heads(partition), cast(Any, names))
         rows = await pipe.execute()
     every = zip(by_partition.values(), rows, strict=True)
     return {s: blob for names, row in every for s, blob in zip(names, row, strict=True)}
