@@ -96,6 +96,7 @@ class Prometheus:
         command = [PROGRAM, f"--config.file={self.folder / 'prometheus.yml'}", "--log.level=warn"]
         command += [f"--storage.tsdb.path={self.folder / 'tsdb'}"]
         command += [f"--web.listen-address=127.0.0.1:{self.port}"]
+        command += ["--scrape.discovery-reload-interval=1s"]  # of 5 s: until it scrapes first
         with (self.folder / "prometheus.log").open("ab") as log:
             self.process = subprocess.Popen(command, stdout=log, stderr=subprocess.STDOUT)
         eventually(lambda: httpx.get(f"{self.url}/-/ready").status_code == 200)
@@ -236,7 +237,9 @@ def test_every_scraped_sample_arrives_once(tmp_path, capsys, series, scrape_s, i
             settled(url, prometheus)
             prometheus.stop()
             prometheus.start()
+            before = sum(counted(url).values())
             exporter.paused = False
+            eventually(lambda: sum(counted(url).values()) > before)  # it is sent again
             time.sleep(seconds)
             exporter.paused = True
             settled(url, prometheus)
