@@ -222,7 +222,7 @@ async def _start(settings: Settings, overload: Overload, stack: AsyncExitStack) 
         authenticator=authenticator,
         event_hub=event_hub,
         changes=changes,
-        ranking=Ranking(store, changes, settings.partitions, ranker),
+        ranking=Ranking(store, changes, ranker),
         observation_hub=observation_hub,
         series_rules=SeriesRules(settings.prometheus_rules, observation_parser),
         pinned=Pinned(store, settings.partitions, settings.max_pinned),

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import Any, NamedTuple, cast
 
 import redis.asyncio
@@ -14,7 +14,7 @@ from service.models import canary as canaries
 from service.models.canary import Canary
 from service.store import keys, overview, regimes
 from service.store.cluster.asynchronous import AsyncCluster
-from service.store.overview import Last, Row
+from service.store.overview import Last, Name, Row
 from service.store.script import Call, Script
 from service.store.worker_reads import (
     CorruptState,
@@ -190,17 +190,17 @@ class AsyncStore:
         absent = [number for number, chunk in zip(numbers, chunks, strict=True) if chunk is None]
         return blob, [by_seq[seq] for seq in sorted(by_seq)], absent
 
-    async def heads(self, streams: Iterable[tuple[int, str]]) -> dict[str, bytes | None]:
-        """Return the heads of (partition, stream) as stored, tombstones included."""
-        names: defaultdict[int, list[str]] = defaultdict(list)
-        for partition, stream in streams:
-            names[partition].append(stream)
-        async with self._client.pipeline(transaction=False) as pipe:
-            for partition, some in names.items():
-                pipe.hmget(keys.heads(partition), some)
-            rows = await pipe.execute()
-        every = zip(names.values(), rows, strict=True)
-        return {s: blob for some, row in every for s, blob in zip(some, row, strict=True)}
+    async def heads(self, streams: Iterable[tuple[int, Name]]) -> dict[Name, bytes | None]:
+        """Return the heads of (partition, stream) as stored, tombstones included.
+
+        Names may be text, or bytes as they are stored.
+        """
+        return await overview.fetch_heads(self._client, streams)
+
+    async def partition_names(self, prefix: str, limit: int) -> list[list[bytes]]:
+        """Return up to `limit` names of living streams of each partition, as stored."""
+        low, high = b"[" + prefix.encode(), b"(" + prefix.encode() + b"\xff"
+        return await self._names_between(low, high if prefix else b"+", limit)
 
     async def names(
         self, prefix: str, cursor: str | None, limit: int
@@ -236,9 +236,14 @@ class AsyncStore:
         """Return heads and last labels of streams that are there, and who cannot be read."""
         return await overview.read(self._client, streams, labels)
 
-    async def last(self, streams: Sequence[tuple[int, str]]) -> tuple[list[Last], list[str]]:
-        """Return the last record of streams that are there, and who cannot be read."""
-        return await overview.last(self._client, streams)
+    async def last(
+        self, streams: Sequence[tuple[int, str]], heads: Mapping[str, bytes | None]
+    ) -> tuple[list[Last], list[str]]:
+        """Return the last record of streams that have a head, and who cannot be read.
+
+        heads: as `heads` returned them.
+        """
+        return await overview.last(self._client, streams, heads)
 
     async def around(
         self, places: Sequence[regimes.Place], before: int, after: int

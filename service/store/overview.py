@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import asyncio
 from collections import defaultdict
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from itertools import count as count_from
-from typing import Any, NamedTuple, cast
+from typing import Any, NamedTuple, TypeVar, cast
 
 import redis.asyncio
 
@@ -15,6 +15,7 @@ from service.store import keys
 from service.store.worker_reads import CorruptState, chunk_of, decoded, unseal
 
 Label = float | None
+Name = TypeVar("Name", str, bytes)  # of a stream
 
 
 class Row(NamedTuple):
@@ -29,7 +30,7 @@ async def read(
     client: redis.asyncio.Redis, streams: Sequence[tuple[int, str]], labels: int
 ) -> tuple[list[Row], list[str]]:
     """Return a row for each (partition, stream) that is there, and who cannot be read."""
-    heads, unreadable = await _heads(client, streams)
+    heads, unreadable = _decoded(streams, await fetch_heads(client, streams))
     if not labels:
         return [Row(stream, head, []) for _, stream, head in heads], unreadable
     async with client.pipeline(transaction=False) as pipe:
@@ -55,10 +56,15 @@ class Last(NamedTuple):
 
 
 async def last(
-    client: redis.asyncio.Redis, streams: Sequence[tuple[int, str]]
+    client: redis.asyncio.Redis,
+    streams: Sequence[tuple[int, str]],
+    blobs: Mapping[str, bytes | None],
 ) -> tuple[list[Last], list[str]]:
-    """Return the last record of each (partition, stream) that is there, and who cannot be read."""
-    heads, unreadable = await _heads(client, streams)
+    """Return the last record of each (partition, stream) that is there, and who cannot be read.
+
+    blobs: their heads as stored. What is sealed since they were read is found where it is now.
+    """
+    heads, unreadable = _decoded(streams, blobs)
     async with client.pipeline(transaction=False) as pipe:
         for partition, stream, head in heads:
             pipe.hget(keys.tail(partition, stream), str(head.seq - 1))
@@ -98,33 +104,36 @@ async def count(client: redis.asyncio.Redis, partitions: int, low: bytes, high: 
         return sum(await pipe.execute())
 
 
-async def _heads(
-    client: redis.asyncio.Redis, streams: Sequence[tuple[int, str]]
-) -> tuple[list[tuple[int, str, wire.Head]], list[str]]:
-    """Return the heads of those that are there, in the order asked for, and who has none."""
-    by_partition: defaultdict[int, list[str]] = defaultdict(list)
+async def fetch_heads(
+    client: redis.asyncio.Redis, streams: Iterable[tuple[int, Name]]
+) -> dict[Name, bytes | None]:
+    """Return the heads of (partition, stream) as stored, tombstones included."""
+    by_partition: defaultdict[int, list[Name]] = defaultdict(list)
     for partition, stream in streams:
         by_partition[partition].append(stream)
     async with client.pipeline(transaction=False) as pipe:
         for partition, names in by_partition.items():
-            pipe.hmget(keys.heads(partition), names)
+            pipe.hmget(keys.heads(partition), cast(Any, names))
         rows = await pipe.execute()
-    blobs = {
-        name: blob
-        for names, row in zip(by_partition.values(), rows, strict=True)
-        for name, blob in zip(names, row, strict=True)
-        if blob is not None
-    }
+    every = zip(by_partition.values(), rows, strict=True)
+    return {s: blob for names, row in every for s, blob in zip(names, row, strict=True)}
+
+
+def _decoded(
+    streams: Sequence[tuple[int, str]], blobs: Mapping[str, bytes | None]
+) -> tuple[list[tuple[int, str, wire.Head]], list[str]]:
+    """Return the heads of those that are there, in the order asked for, and who cannot be read."""
     found, unreadable = [], []
     for partition, stream in streams:
-        if stream in blobs:
-            try:
-                head = decoded(wire.decode_head, blobs[stream], "head", stream)
-            except CorruptState:
-                unreadable.append(stream)
-                continue
-            if not head.deleted:
-                found.append((partition, stream, head))
+        if (blob := blobs[stream]) is None:
+            continue
+        try:
+            head = decoded(wire.decode_head, blob, "head", stream)
+        except CorruptState:
+            unreadable.append(stream)
+            continue
+        if not head.deleted:
+            found.append((partition, stream, head))
     return found, unreadable
 
 

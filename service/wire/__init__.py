@@ -46,6 +46,7 @@ from service.wire.records import (
     Alarm,
     Calibration,
     Change,
+    ChangedHead,
     Durations,
     Event,
     Hazard,
@@ -70,6 +71,7 @@ __all__ = [
     "Act",
     "LogEntry",
     "Change",
+    "ChangedHead",
     "Command",
     "CommandSum",
     "Configure",
@@ -112,6 +114,7 @@ __all__ = [
     "checksummed",
     "decode_batch",
     "decode_change",
+    "decode_changed",
     "decode_chunk",
     "decode_labelled",
     "decode_labels",
@@ -140,6 +143,7 @@ decode_outcome = msgspec.msgpack.Decoder(Outcome).decode
 # What is published of outcomes: small ones, and the numbers of the others.
 decode_hints = msgspec.msgpack.Decoder(list[Outcome | int]).decode
 decode_head = msgspec.msgpack.Decoder(Head).decode
+decode_changed = msgspec.msgpack.Decoder(ChangedHead).decode
 decode_tagged = msgspec.msgpack.Decoder(TaggedHead).decode
 decode_record = msgspec.msgpack.Decoder(Record).decode
 decode_chunk = msgspec.msgpack.Decoder(list[Record]).decode

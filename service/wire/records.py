@@ -224,6 +224,12 @@ class TaggedHead(Struct, gc=False):
     settings: StreamTags
 
 
+class ChangedHead(Struct, gc=False):
+    """The part of a `Head` that lists of streams are sorted by, read as `TaggedHead` is."""
+
+    changed_probability: float | None = None
+
+
 class Record(Struct, array_like=True, omit_defaults=True, gc=False):
     """One applied observation: raw inputs, the settings it met, and its compact answer."""
 

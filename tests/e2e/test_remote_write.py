@@ -325,3 +325,25 @@ def test_rules_that_cannot_be_used_stop_the_start(tmp_path):
     rules.write_text('[[rule]]\nmatch = "{"')
     with pytest.raises(StartupError, match=r"rule\.0\.match: .* expected a selector"):
         SeriesRules(rules, None)
+
+
+def test_what_telegraf_and_vector_send_is_taken(client, run):
+    """As their configurations in docs/prometheus.md make them send; see their serializers."""
+    sent = V1 | {"X-Prometheus-Remote-Write-Version": "0.1.0"}
+    # Telegraf: a field is a series, its name comes last, and series have no order.
+    tags = {"run": run, "job": "ten", "host": "a"}
+    telegraf = version_1(
+        *(
+            ({"instance": field, **tags, "__name__": f"cpu_{field}"}, [(2.5, T0)])
+            for field in ("user", "idle")
+        )
+    )
+    # Vector: labels sorted, one sample of each metric in a batch.
+    vector = version_1(({"__name__": "host_load1", "instance": "load", **tags}, [(0.5, T0 + 1)]))
+    for body in (telegraf, vector):
+        answer = client.post("/v1/prometheus/write", content=body, headers=sent)
+        assert answer.status_code == 204, answer.text
+    for stream, y in (("user", 2.5), ("idle", 2.5), ("load", 0.5)):
+        history = client.get(f"/v1/streams/{run}:{stream}/history").raise_for_status().json()
+        assert [each["y"] for each in history["observations"]] == [y]
+        assert client.get(f"/v1/streams/{run}:{stream}").json()["settings"]["tags"]["host"] == "a"

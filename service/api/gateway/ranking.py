@@ -16,7 +16,6 @@ from service.api.gateway.reads import from_store
 from service.api.gateway.sorted_cursor import SortedCursor
 from service.errors.base import FieldError, InvalidField
 from service.schema.commands import OverviewQuery
-from service.store import keys
 from service.store.api_reads import AsyncStore
 from service.store.worker_reads import CorruptState, decoded
 
@@ -24,6 +23,7 @@ MOST = 50_000  # streams that a page is chosen of: some 0.4 kB each of this proc
 AT_ONCE = 2000  # heads that are read together: some 2 MB
 FRESH_S = 3.0  # how long a value counts: a console asks every 4 s, several ask at once
 Rank = tuple[float, str]
+StoredName = tuple[int, bytes]  # partition, and name as stored
 _cursor: SortedCursor[Rank] = SortedCursor(Rank)
 
 
@@ -38,12 +38,11 @@ class Chosen(NamedTuple):
 class Ranking:
     """Chooses the streams of a page: of those that contain a text, the first by a value."""
 
-    def __init__(
-        self, store: AsyncStore, changes: Changes, partitions: int, thread: Executor
-    ) -> None:
-        self._store, self._changes, self._partitions = store, changes, partitions
+    def __init__(self, store: AsyncStore, changes: Changes, thread: Executor) -> None:
+        self._store, self._changes = store, changes
         self._thread = thread
-        self._values: dict[str, tuple[float, float]] = {}  # P(changed), and until when it counts
+        # P(changed), and until when it counts, by name as stored: text is made of a page's alone.
+        self._values: dict[bytes, tuple[float, float]] = {}
         self._reading = asyncio.Lock()
 
     async def page(self, query: OverviewQuery) -> Chosen:
@@ -59,45 +58,61 @@ class Ranking:
                 f"{query.prefix!r}, got {total:,}: give a longer prefix"
             )
             raise InvalidField([FieldError("query.prefix", detail)])
-        names, _ = await from_store(self._store.names(query.prefix, None, MOST))
-        names = [name for name in names if query.contains in name]
+        contained = query.contains.encode()
+        names = [
+            (partition, name)
+            for partition, row in enumerate(
+                await from_store(self._store.partition_names(query.prefix, MOST))
+            )
+            for name in row
+            if contained in name
+        ]
         values = await self._by(query.sort, names)
-        ranks = [(-values.get(name, -math.inf), name) for name in names]
-        rest = ranks if after is None else [rank for rank in ranks if rank > after]
-        page = heapq.nsmallest(query.limit, rest)
+        # Bytes of UTF-8 have the order of the code points.
+        ranks = [(-values.get(name, -math.inf), name) for _, name in names]
+        if after is not None:
+            place = (after[0], after[1].encode())
+            rest = [rank for rank in ranks if rank > place]
+        else:
+            rest = ranks
+        page = [(value, _text(name)) for value, name in heapq.nsmallest(query.limit, rest)]
         cursor = _cursor.encode(query.sort, page[-1]) if len(rest) > len(page) else None
         return Chosen([name for _, name in page], len(names), cursor)
 
-    async def _by(self, sort: str, names: Sequence[str]) -> Mapping[str, float]:
+    async def _by(self, sort: str, names: Sequence[StoredName]) -> Mapping[bytes, float]:
         if sort == "change":
-            return await self._changes.latest()
+            latest = await self._changes.latest()
+            return {name.encode(): time_s for name, time_s in latest.items()}
         return await self._changed(names) if sort == "changed_probability" else {}
 
-    async def _changed(self, names: Sequence[str]) -> Mapping[str, float]:
+    async def _changed(self, names: Sequence[StoredName]) -> Mapping[bytes, float]:
         """Return P(changed) of streams that have one."""
         async with self._reading:  # those that wait find what the first has read
             now = time.monotonic()
-            stale = [name for name in names if self._values.get(name, (0.0, 0.0))[1] < now]
+            stale = [each for each in names if self._values.get(each[1], (0.0, 0.0))[1] < now]
             for first in range(0, len(stale), AT_ONCE):
-                group = stale[first : first + AT_ONCE]
-                pairs = {(keys.partition_of(name, self._partitions), name) for name in group}
-                blobs = await from_store(self._store.heads(pairs))
+                blobs = await from_store(self._store.heads(stale[first : first + AT_ONCE]))
                 loop = asyncio.get_running_loop()
                 found = await loop.run_in_executor(self._thread, _probabilities, blobs)
                 self._values.update((name, (found[name], now + FRESH_S)) for name in found)
+            known = {name: self._values[name] for _, name in names if name in self._values}
             if len(self._values) > 2 * MOST:  # streams of other prefixes, and deleted ones
-                self._values = {name: self._values[name] for name in names if name in self._values}
-        return {name: self._values[name][0] for name in names if name in self._values}
+                self._values = known
+        return {name: value for name, (value, _) in known.items()}
 
 
-def _probabilities(blobs: Mapping[str, bytes | None]) -> dict[str, float]:
+def _probabilities(blobs: Mapping[bytes, bytes | None]) -> dict[bytes, float]:
     """Return P(changed) by stream; -1 without one, and of a stream that cannot be read."""
     found = {}
     for name, blob in blobs.items():
         try:
-            head = decoded(wire.decode_head, blob, "head", name) if blob else None
+            head = decoded(wire.decode_changed, blob, "head", _text(name)) if blob else None
         except CorruptState:  # the overview names it, where it is on a page
             head = None
         known = None if head is None else head.changed_probability
         found[name] = -1.0 if known is None else known
     return found
+
+
+def _text(name: bytes) -> str:
+    return name.decode(errors="backslashreplace")

@@ -12,7 +12,7 @@ from prometheus_client.registry import Collector
 from service import wire
 from service.api.gateway.gateway import Gateway
 from service.api.gateway.reads import from_store, without
-from service.api.gateway.selection import select
+from service.api.gateway.selection import SelectedStream, select
 from service.errors.base import FieldError, InvalidField
 from service.schema.queries import RESULT_SERIES
 from service.store.api_reads import AsyncStore
@@ -29,22 +29,24 @@ async def results(
     store: AsyncStore, gateway: Gateway, match: Sequence[str], limit: int
 ) -> list[Sample]:
     """Return the results of the streams selected; raises InvalidField for more than `limit`."""
-    names: list[str] = []
+    selected: list[SelectedStream] = []
     cursor: str | None = None
     while True:
         page = await select(store, gateway, "", match, cursor, limit + 1)
-        names += [name for name, _ in page.rows]
+        selected += page.rows
         without(page.unreadable, "results")
-        if len(names) > limit:
+        if len(selected) > limit:
             detail = f"expected at most {limit} streams (max_result_streams), got more"
             raise InvalidField([FieldError("query.match", f"{detail}: select fewer")])
         if page.cursor is None:
             break
         cursor = page.cursor
     result: list[Sample] = []
-    for first in range(0, len(names), READ_AT_ONCE):
-        group = [(gateway.partition(name), name) for name in names[first : first + READ_AT_ONCE]]
-        rows, unreadable = await from_store(store.last(group))
+    for first in range(0, len(selected), READ_AT_ONCE):
+        group = selected[first : first + READ_AT_ONCE]
+        heads = {row.stream: row.head for row in group}
+        streams = [(gateway.partition(row.stream), row.stream) for row in group]
+        rows, unreadable = await from_store(store.last(streams, heads))
         without(unreadable, "results")
         for row in rows:
             result += samples(row, time.time())

@@ -16,10 +16,18 @@ READ_AT_ONCE = 1000  # heads: some 5 ms of decoding
 MOST_READ = 10_000  # heads in one request
 
 
-class Selected(NamedTuple):
-    """Streams with their tags; `cursor` is None where there are no more."""
+class SelectedStream(NamedTuple):
+    """One stream. head: as stored, for those who need more of it; None: not there any more."""
 
-    rows: list[tuple[str, dict[str, str]]]
+    stream: str
+    tags: dict[str, str]
+    head: bytes | None
+
+
+class Selected(NamedTuple):
+    """Streams in the order of their ids; `cursor` is None where there are no more."""
+
+    rows: list[SelectedStream]
     cursor: str | None
     unreadable: list[str]
 
@@ -36,7 +44,7 @@ async def select(
 
     At most MOST_READ streams are looked at: there may be fewer, or none, and yet a cursor.
     """
-    rows: list[tuple[str, dict[str, str]]] = []
+    rows: list[SelectedStream] = []
     unreadable: list[str] = []
     for _ in range(MOST_READ // READ_AT_ONCE):
         count = min(READ_AT_ONCE, limit - len(rows)) if not match else READ_AT_ONCE
@@ -52,8 +60,8 @@ async def select(
                     found = None if match else {}
             if found is not None and (not match or tags.selected(match, name, found)):
                 if len(rows) == limit:
-                    return Selected(rows, rows[-1][0], unreadable)
-                rows.append((name, found))
+                    return Selected(rows, rows[-1].stream, unreadable)
+                rows.append(SelectedStream(name, found, blob))
         if cursor is None or len(rows) == limit:
             break
     return Selected(rows, cursor, unreadable)

@@ -115,7 +115,7 @@ async def list_streams(request: Request) -> Response:
     found = await select(
         context.store, context.gateway, form.prefix, form.match, form.cursor, form.limit
     )
-    rows = [StreamName(*row) for row in found.rows]
+    rows = [StreamName(row.stream, row.tags) for row in found.rows]
     page = StreamPage(rows, found.cursor, without(found.unreadable, "streams"))
     return json_response(_encode(page))
 

@@ -65,16 +65,22 @@ class Box:
         and InvalidRequest for what can never be sent.
         """
         self._check_open()
-        body = bodies.observation(observation)
-        if not stream:
-            raise InvalidRequest("expected a stream id, got ''")
-        if taken := [name for name in RESERVED if name in body]:
-            raise InvalidRequest(
-                f"{taken[0]}: not allowed in an observation; the outbox sets its own"
-            )
-        ticket = self._store.add(stream, bodies.encode(body))
+        ticket = self._store.add(stream, _encoded(stream, observation))
         self._notify()
         return ticket
+
+    def add_once(self, stream: str, observation: Observed, *, source: str, offset: int) -> bool:
+        """Take an observation of a numbered source, such as a partition of a Kafka topic, once.
+
+        Its offset reaches the file with it, and both the disk, before this returns: then the source
+        may forget it. False: skipped, as the file has this offset of the source, or a later one.
+        Raises what `add` raises; the offset counts as not taken then.
+        """
+        self._check_open()
+        added = self._store.add_once(stream, _encoded(stream, observation), source, offset)
+        if added:
+            self._notify()
+        return added
 
     @property
     def pending(self) -> int:
@@ -162,3 +168,12 @@ def advance(
         return plan.send(value) if error is None else plan.throw(error)
     except StopIteration as end:
         return Done(end.value)
+
+
+def _encoded(stream: str, observation: Observed) -> bytes:
+    body = bodies.observation(observation)
+    if not stream:
+        raise InvalidRequest("expected a stream id, got ''")
+    if taken := [name for name in RESERVED if name in body]:
+        raise InvalidRequest(f"{taken[0]}: not allowed in an observation; the outbox sets its own")
+    return bodies.encode(body)

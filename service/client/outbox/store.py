@@ -132,18 +132,35 @@ class Store:
     def add(self, stream: str, body: bytes) -> int:
         """Add an item at the end; OutboxFull when there is no room."""
         with self._lock:
-            held = self.waiting_count + self.aside_count
-            if held >= self._max:
-                raise OutboxFull(
-                    f"the outbox is full: {self.waiting_count} observations waiting, "
-                    f"{self.aside_count} set aside; max_items is {self._max}"
-                )
+            self._check_room()
             with self._transaction() as db:
                 insert = "INSERT INTO items (stream, body) VALUES (?, ?)"
                 number = db.execute(insert, (stream, body)).lastrowid
             self.waiting_count += 1
         assert number is not None
         return number
+
+    def add_once(self, stream: str, body: bytes, source: str, offset: int) -> bool:
+        """Add an item, and with it the offset of its source, for good; False: it was had before."""
+        name = f"offset {source}"
+        with self._lock:
+            row = self._db.execute("SELECT value FROM box WHERE name = ?", (name,)).fetchone()
+            if row is not None and offset <= int(row[0]):
+                return False
+            self._check_room()
+            with self._transaction(durable=True) as db:
+                db.execute("INSERT INTO items (stream, body) VALUES (?, ?)", (stream, body))
+                db.execute("INSERT OR REPLACE INTO box VALUES (?, ?)", (name, str(offset)))
+            self.waiting_count += 1
+        return True
+
+    def _check_room(self) -> None:
+        held = self.waiting_count + self.aside_count
+        if held >= self._max:
+            raise OutboxFull(
+                f"the outbox is full: {self.waiting_count} observations waiting, "
+                f"{self.aside_count} set aside; max_items is {self._max}"
+            )
 
     def waiting(self, blocked: Collection[str], limit: int, max_bytes: int) -> list[Item]:
         """Return the oldest items of streams that are not blocked."""

@@ -253,3 +253,26 @@ def test_importing_the_client_is_light():
     command = [sys.executable, "-c", code + " if n in sys.modules])"]
     said = subprocess.run(command, capture_output=True, text=True, check=True)
     assert said.stdout.strip() == "[]"
+
+
+def test_what_a_source_sends_again_is_taken_once(tmp_path):
+    """Also after a restart, by source; what was not taken is no offset."""
+    path, taken = tmp_path / "box", []
+    for first, room in ((0, 6), (3, 20)):
+        with Client(NOBODY) as client:
+            outbox = Outbox(client, path, bounds=Bounds(max_items=room))
+            for offset in range(first, first + 5):
+                for source in ("readings/0", "readings/1"):
+                    observation = {"y": float(offset)}
+                    try:
+                        if outbox.add_once("s", observation, source=source, offset=offset):
+                            taken.append((source, offset))
+                    except OutboxFull:
+                        assert len(taken) == room
+            with pytest.raises(InvalidRequest):
+                outbox.add_once("s", {"y": 1.0, "seq": 3}, source="readings/0", offset=99)
+            outbox.close(timeout_s=0)
+    assert taken == [(f"readings/{i}", offset) for offset in range(8) for i in (0, 1)]
+    with sqlite3.connect(path) as stored:
+        rows = stored.execute("SELECT body FROM items ORDER BY id").fetchall()
+    assert [float(body[5:-1]) for (body,) in rows] == [float(offset) for _, offset in taken]

@@ -1,0 +1,155 @@
+"""The Kafka recipe as it stands, reading from librdkafka's mock cluster: killed and rewound."""
+
+import json
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import httpx
+import pytest
+
+from tests.e2e.deployment import PATIENCE_S
+from tests.e2e.docs.pages import blocks
+
+kafka = pytest.importorskip("confluent_kafka")
+
+ROOT = Path(__file__).parents[3]
+PAGE = ROOT / "docs" / "prometheus.md"
+TOPIC, GROUP, SENSORS, EACH = "readings", "moca", 6, 60
+PARTITIONS = 4  # of a topic that the mock cluster makes
+
+
+class Cluster:
+    """The mock cluster, which lives in a producer."""
+
+    def __init__(self):
+        # Without a pause for batches, to the partitions that Kafka's own clients choose.
+        settings = {"bootstrap.servers": "mock", "test.mock.num.brokers": 3, "linger.ms": 0}
+        self._producer = kafka.Producer(settings | {"partitioner": "murmur2_random"})
+        brokers = self._producer.list_topics(TOPIC, timeout=PATIENCE_S).brokers.values()
+        self.address = ",".join(f"{broker.host}:{broker.port}" for broker in brokers)
+        self.sent = {f"p{i}": [] for i in range(SENSORS)}
+
+    def send(self, count):
+        """Send so many readings of each sensor."""
+        for _ in range(count):
+            for sensor, values in self.sent.items():
+                at = len(values)
+                values.append(10.0 * int(sensor[1:]) + at / 64)
+                reading = {"sensor": sensor, "value": values[-1]}
+                reading["time"] = f"2024-05-01T{at // 60:02}:{at % 60:02}:00Z"
+                self._producer.produce(TOPIC, json.dumps(reading).encode(), key=sensor.encode())
+        assert self._producer.flush(PATIENCE_S) == 0
+
+    def places(self):
+        return [kafka.TopicPartition(TOPIC, partition) for partition in range(PARTITIONS)]
+
+    def committed(self):
+        """Offset of the reader's group in each partition."""
+        return self._as_member(lambda member: member.committed(self.places(), timeout=10))
+
+    def ends(self):
+        return self._as_member(
+            lambda member: [member.get_watermark_offsets(place)[1] for place in self.places()]
+        )
+
+    def rewind(self, by):
+        """Have the last messages of each partition delivered again; returns how many.
+
+        The group must have no reader any more.
+        """
+        done = {each.partition: max(0, each.offset) for each in self.committed()}
+        back = [
+            kafka.TopicPartition(TOPIC, partition, max(0, offset - by))
+            for partition, offset in done.items()
+        ]
+
+        def commit(member):  # the mock cluster takes offsets of members only
+            member.subscribe([TOPIC])
+            deadline = time.monotonic() + PATIENCE_S
+            while len(member.assignment()) < PARTITIONS:
+                member.poll(0.1)
+                assert time.monotonic() < deadline
+            member.commit(offsets=back, asynchronous=False)
+
+        self._as_member(commit)
+        return sum(done.values()) - sum(place.offset for place in back)
+
+    def _as_member(self, act):
+        settings = {"bootstrap.servers": self.address, "group.id": GROUP}
+        # The mock cluster measures all members by the timeout of the last one.
+        settings |= {"enable.auto.commit": False, "session.timeout.ms": 6000}
+        member = kafka.Consumer(settings)
+        try:
+            return act(member)
+        finally:
+            member.close()
+
+
+class Reader:
+    """The recipe in a process of its own."""
+
+    def __init__(self, folder, url, address):
+        (code,) = (code for kind, code, _ in blocks(PAGE) if "confluent_kafka" in code)
+        replaced = code.replace("localhost:9092", address).replace("http://127.0.0.1:8000", url)
+        assert address in replaced
+        assert url in replaced
+        self._folder = folder
+        (folder / "reader.py").write_text(replaced)
+
+    def start(self):
+        with (self._folder / "reader.log").open("ab") as log:
+            self._process = subprocess.Popen(
+                [sys.executable, "reader.py"],
+                cwd=self._folder,
+                env={"PYTHONPATH": str(ROOT)},
+                stdout=log,
+                stderr=subprocess.STDOUT,
+            )
+
+    def kill(self):
+        self._process.kill()
+        self._process.wait()
+
+    def check_running(self):
+        assert self._process.poll() is None, (self._folder / "reader.log").read_text()
+
+
+@pytest.fixture
+def cluster():
+    return Cluster()
+
+
+@pytest.fixture
+def reader(tmp_path, service_url, cluster):
+    found = Reader(tmp_path, service_url, cluster.address)
+    found.start()
+    yield found
+    found.kill()
+
+
+def test_every_message_reaches_its_stream_once(cluster, reader, service_url):
+    with httpx.Client(base_url=service_url, timeout=60) as client:
+
+        def labels(sensor):
+            answer = client.get(f"/v1/streams/{sensor}/history?start=0&limit=1000")
+            found = answer.json().get("observations", []) if answer.status_code == 200 else []
+            return [each["y"] for each in found]
+
+        def wait(condition):
+            deadline = time.monotonic() + PATIENCE_S
+            while not condition():
+                reader.check_running()
+                assert time.monotonic() < deadline, {each: labels(each) for each in cluster.sent}
+                time.sleep(0.05)
+
+        cluster.send(EACH // 2)
+        wait(lambda: sum(len(labels(sensor)) for sensor in cluster.sent) > SENSORS)
+        reader.kill()  # amid the messages
+        assert cluster.rewind(by=10) > 0  # as if acknowledgements had been lost
+        cluster.send(EACH // 2)
+        reader.start()
+        wait(lambda: [each.offset for each in cluster.committed()] == cluster.ends())
+        wait(lambda: all(len(labels(each)) >= EACH for each in cluster.sent))
+        assert {sensor: labels(sensor) for sensor in cluster.sent} == cluster.sent
