@@ -28,7 +28,7 @@ from service.commands.connection import (
     table,
 )
 from service.commands.options import fail
-from service.schema.responses import Answer, Event, Gap, Prediction, StreamEvent
+from service.schema.responses import Answer, ExplainedEvent, Gap, Prediction, StreamEvent
 from service.tables.answers import describe_regime, describe_segmentation
 
 NEGATIVE = {"ignore_unknown_options": True}  # -1.5 is a label, not an option
@@ -206,15 +206,18 @@ def changepoints(
         "prob.",
         "size (sd)",
         "time",
+        "what changed",
     )
     made = table(*headings, title=f"{found.stream} ({found.model}), {found.seq} observations")
     for event in found.events:
         made.add_row(*_row(event))
+    made.columns[-1].justify = "left"
+    made.columns[-1].no_wrap = False
     Console().print(made)
     typer.echo(describe_segmentation(found))
 
 
-def _row(event: Event) -> list[str]:
+def _row(event: ExplainedEvent) -> list[str]:
     confirmed = "" if event.confirmed_at is None else str(event.confirmed_at)
     size, probability = number(event.size, 3), number(event.probability, 3)
     return [
@@ -227,6 +230,7 @@ def _row(event: Event) -> list[str]:
         probability,
         size,
         event.time or "",
+        "" if event.explanation is None else event.explanation.text,
     ]
 
 

@@ -15,6 +15,7 @@ from service.schema.members import ABSENT
 from service.schema.responses import (
     Change,
     Event,
+    ExplainedEvent,
     Glance,
     Hindsight,
     MostProbable,
@@ -45,6 +46,11 @@ def event(stored: wire.Event | None) -> Event | None:
     if stored is None:
         return None
     return Event(*[getattr(stored, name) for name in Event.__struct_fields__])
+
+
+def explained(stored: wire.Event) -> ExplainedEvent:
+    """Return an event, without what is read of its stream's history."""
+    return ExplainedEvent(*[getattr(stored, name) for name in Event.__struct_fields__])
 
 
 def settings(stored: wire.StreamSettings) -> StreamSettings:

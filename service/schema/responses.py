@@ -425,27 +425,6 @@ class Hindsight(Response):
     computed: Annotated[str | None, doc("when it was computed, RFC 3339")] = sent(None)
 
 
-class Changepoints(Response):
-    """Events, and the best segmentation of the retained history."""
-
-    stream: str
-    seq: int
-    model: str = sent("")
-    events: list[Event] = sent([])
-    segmentation: Annotated[
-        list[Segment],
-        doc("in hindsight for what `hindsight` says, else the best path of the online filter"),
-    ] = sent([])
-    hindsight: Annotated[Hindsight | None, doc("null from an older service")] = sent(None)
-    unreadable: Annotated[
-        list[str],
-        doc(
-            "ids of events that are damaged in the store, and the lost observation that the "
-            "segmentation starts at, if any"
-        ),
-    ] = sent([])
-
-
 Numbers = float | list[float | None] | None
 
 
@@ -480,6 +459,46 @@ class Explanation(Response):
     ] = sent(None)
 
 
+Why = Annotated[
+    Explanation | None,
+    doc(
+        "null: withdrawn, too few labels on a side, or not retained any more; of labels that "
+        "depend on inputs, too"
+    ),
+]
+
+
+class ExplainedEvent(Event):
+    """An event; of a change also what the retained history has on both sides of it."""
+
+    before: Annotated[
+        RegimeStatistics | None, doc("null: withdrawn, an anomaly, or not retained any more")
+    ] = sent(None)
+    after: RegimeStatistics | None = sent(None)
+    explanation: Why = sent(None)
+
+
+class Changepoints(Response):
+    """Events, and the best segmentation of the retained history."""
+
+    stream: str
+    seq: int
+    model: str = sent("")
+    events: list[ExplainedEvent] = sent([])
+    segmentation: Annotated[
+        list[Segment],
+        doc("in hindsight for what `hindsight` says, else the best path of the online filter"),
+    ] = sent([])
+    hindsight: Annotated[Hindsight | None, doc("null from an older service")] = sent(None)
+    unreadable: Annotated[
+        list[str],
+        doc(
+            "ids of events that are damaged in the store, changes whose history is, and the lost "
+            "observation that the segmentation starts at, if any"
+        ),
+    ] = sent([])
+
+
 class StreamChange(Response, kw_only=True):
     """A change of a stream in its last state; times are RFC 3339, positions as of an event."""
 
@@ -509,13 +528,7 @@ class StreamChange(Response, kw_only=True):
     )
     before: RegimeStatistics | None = sent(None)
     after: RegimeStatistics | None = sent(None)
-    explanation: Annotated[
-        Explanation | None,
-        doc(
-            "null: withdrawn, too few labels on a side, or not retained any more; of labels that "
-            "depend on inputs, too"
-        ),
-    ] = sent(None)
+    explanation: Why = sent(None)
     link: Annotated[
         str | None,
         doc("page of the console; null: the stream is gone, or another has its name"),
