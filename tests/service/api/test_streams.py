@@ -239,7 +239,7 @@ async def test_changepoints_follow_the_best_path_back(api, settings, history, ex
     assert found["events"][0] == {
         "id": 1, "state": "confirmed", "start": 250, "suspected_at": 255, "confirmed_at": 265,
         "delay": 5, "probability": 0.9, "direction": "up", "size": 2.0, "time": None,
-        "verdict": None, "kind": "change",
+        "verdict": None, "kind": "change", "before": None, "after": None, "explanation": None,
     }  # fmt: skip
     assert found["seq"] == 500
 
