@@ -13,7 +13,7 @@ import msgspec
 from httpx_sse import ServerSentEvent, SSEError
 from msgspec import Struct
 
-from service.client.calls import _params, path_of
+from service.client.calls import Match, _params, path_of
 from service.client.errors import InvalidRequest, Problem, Unavailable, UnexpectedAnswer
 from service.client.problems import problem_in
 from service.client.retry import FIRST_PAUSE_S, LONGEST_PAUSE_S, RETRIED
@@ -132,6 +132,7 @@ class Events(Feed[StreamEvent | Gap]):
         model: str | None,
         states: Sequence[str],
         kinds: Sequence[str],
+        match: Match,
         after: str | None,
         patience: Patience,
     ) -> None:
@@ -144,6 +145,7 @@ class Events(Feed[StreamEvent | Gap]):
             "model": model,
             "state": list(states),
             "kind": list(kinds),
+            "match": match,
         }
         super().__init__("/v1/events", query, after, patience)
 

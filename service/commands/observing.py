@@ -18,9 +18,11 @@ from service.commands.connection import (
     DEFAULT_URL,
     ApiKey,
     Json,
+    Match,
     Stream,
     Url,
     Wait,
+    complete_stream,
     connected,
     number,
     numbers,
@@ -164,7 +166,14 @@ def predict(
 
 
 def changepoints(
-    stream: Stream,
+    stream: Annotated[
+        str | None,
+        typer.Argument(
+            help="Stream id; with --follow it may be left out: all streams.",
+            show_default=False,
+            autocompletion=complete_stream,
+        ),
+    ] = None,
     follow: Annotated[
         bool,
         typer.Option("--follow", "-f", help="Stream new events."),
@@ -177,6 +186,7 @@ def changepoints(
         ),
     ] = None,
     kind: Annotated[Kind, typer.Option(help="Kind of events.")] = Kind.CHANGE,
+    match: Match = None,
     url: Url = DEFAULT_URL,
     api_key: ApiKey = None,
     as_json: Json = False,
@@ -184,14 +194,23 @@ def changepoints(
     """Print a stream's events and segmentation, or stream new events with --follow.
 
     The segmentation is in hindsight as far as its line says, and else of the online filter.
+    --match is for --follow without a stream.
     """
+    if match and (stream or not follow):
+        fail("--match: expected --follow and no STREAM: it selects streams whose events to follow")
+    if stream is None and not follow:
+        fail("expected a STREAM, or --follow for events of all streams")
     # Changes alone are not asked for by name: an older service has no other kind.
     kinds = [] if kind is Kind.CHANGE else [kind.value]
     with connected(url, api_key) as client:
         if follow:
-            for message in client.events(stream=stream, kinds=kinds, after=after, retry_for_s=None):
-                _follow(message, as_json)
+            messages = client.events(
+                stream=stream, kinds=kinds, match=match or (), after=after, retry_for_s=None
+            )
+            for message in messages:
+                _follow(message, as_json, named=stream is None)
             return
+        assert stream is not None
         found = client.changepoints(stream, kinds=kinds)
     if as_json:
         print_json(found)
@@ -234,7 +253,7 @@ def _row(event: ExplainedEvent) -> list[str]:
     ]
 
 
-def _follow(message: StreamEvent | Gap, as_json: bool) -> None:
+def _follow(message: StreamEvent | Gap, as_json: bool, named: bool) -> None:
     if as_json:
         print_json(message, lines=True)
     elif isinstance(message, Gap):
@@ -247,7 +266,8 @@ def _follow(message: StreamEvent | Gap, as_json: bool) -> None:
         if event.kind == "anomaly":
             where = f"seq {event.start}, anomaly {number(event.probability, 5)}"
         state = "anomaly" if event.kind == "anomaly" else event.state
-        typer.echo(f"{state:>9}  {where}{when}{size}")
+        name = f"{message.stream}: " if named else ""
+        typer.echo(f"{state:>9}  {name}{where}{when}{size}")
     sys.stdout.flush()
 
 

@@ -200,13 +200,24 @@ def test_anomalies_are_shown_to_those_who_ask(moca, stream, service_url):
     assert [event["id"] for event in found["events"]] == [180]
 
 
-@pytest.mark.parametrize("options", [["--json"], []])
+def test_selectors_are_for_events_of_all_streams(moca):
+    for words in (["s", "--follow", "--match", "{}"], ["--match", "{}"]):
+        assert (
+            "--match: expected --follow and no STREAM"
+            in moca("changepoints", *words, status=2).stderr
+        )
+    assert "expected a STREAM, or --follow" in moca("changepoints", status=2).stderr
+
+
+@pytest.mark.parametrize("options", [["--json"], [], ["--match", '{site="north"}']])
 def test_following_changepoints(options):
+    selected, as_json = "--match" in options, "--json" in options
     with running(Feed) as feed:
         feed.seen, feed.refusals, feed.gap, feed.beats = [], [], True, []
         feed.total, feed.cut, feed.kind, feed.hang_s = 8, 3, "text/event-stream", 0
         feed.message = "changepoint"
-        command = [sys.executable, "-m", "service.commands.main", "changepoints", "s", "--follow"]
+        command = [sys.executable, "-m", "service.commands.main", "changepoints", "--follow"]
+        command += [] if selected else ["s"]
         with subprocess.Popen(
             [*command, "--after", "0", "--url", feed.url, *options],
             stdout=subprocess.PIPE,
@@ -214,21 +225,24 @@ def test_following_changepoints(options):
             text=True,
         ) as process:
             assert process.stdout is not None
-            lines = [process.stdout.readline() for _ in range(8 if options else 7)]
+            lines = [process.stdout.readline() for _ in range(8 if as_json else 7)]
             process.send_signal(signal.SIGINT)
             try:
                 _, noise = process.communicate(timeout=20)
             finally:
                 process.kill()
         assert process.returncode == 130
-        assert feed.seen[0][0]["stream"] == ["s"]
-    if options:
+        query = feed.seen[0][0]
+        assert (query.get("stream"), query.get("match")) == (
+            (None, ['{site="north"}']) if selected else (["s"], None)
+        )
+    if as_json:
         gap, *events = map(json.loads, lines)
         assert gap["known"] == {"kept_from": 1}
         assert [each["event"]["start"] for each in events] == list(range(1, 8))
         assert noise == ""
     else:
-        assert lines[0] == "confirmed  event 1, start 1\n"
+        assert lines[0] == f"confirmed  {'s: ' if selected else ''}event 1, start 1\n"
         assert noise == "some events are no longer retained\n"
 
 

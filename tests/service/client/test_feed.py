@@ -118,11 +118,13 @@ def test_each_event_comes_once_across_ten_connections(feed, take):
 def test_filters_are_asked_for_each_time(feed, take):
     asked = {"prefix": "pump-", "model": "m", "states": ["confirmed", "withdrawn"]}
     asked["kinds"] = ["change", "anomaly"]
+    asked["match"] = '{site="north"}'
     take(4, after="0", **asked)
     for query, headers in feed.seen:
         assert query["prefix"] == ["pump-"]
         assert query["state"] == ["confirmed", "withdrawn"]
         assert query["kind"] == ["change", "anomaly"]
+        assert query["match"] == ['{site="north"}']
         assert headers["Accept"] == "text/event-stream"
 
 
@@ -131,7 +133,7 @@ def test_kinds_are_asked_for_by_those_who_name_them(feed, take):
     feed.message = "anomaly"
     found = take(2, after="0")
     assert [message.event.id for message in found] == [1, 2]
-    assert all("kind" not in query for query, _ in feed.seen)
+    assert not any(query.keys() & {"kind", "match"} for query, _ in feed.seen)
     with pytest.raises(InvalidRequest, match="list of kinds"):
         take(1, kinds="all")
 
