@@ -17,11 +17,11 @@ from service.client.calls import Match, _params, path_of
 from service.client.errors import InvalidRequest, Problem, Unavailable, UnexpectedAnswer
 from service.client.problems import problem_in
 from service.client.retry import FIRST_PAUSE_S, LONGEST_PAUSE_S, RETRIED
-from service.schema.responses import MESSAGES, Gap, Recorded, StreamEvent
+from service.schema.responses import MESSAGES, Gap, GapPlaces, Recorded, StreamEvent
 
 T = TypeVar("T")
 _event = msgspec.json.Decoder(StreamEvent).decode
-_gap = msgspec.json.Decoder(dict[str, Any]).decode
+_gap = msgspec.json.Decoder(GapPlaces).decode
 
 
 class Patience(NamedTuple):

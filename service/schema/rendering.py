@@ -12,6 +12,7 @@ from model_core import segmentation as regimes
 from model_core.segmentation import best
 from service import wire
 from service.schema.members import ABSENT
+from service.schema.model_parts import ShiftDelay
 from service.schema.responses import (
     Change,
     Event,
@@ -96,7 +97,7 @@ def record(stored: wire.Record) -> Recorded:
         elapsed=stored.elapsed,
         supervision=None if stored.changepoint is None else RecordedSupervision(stored.changepoint),
         belief=belief,
-        hazard=stored.hazard,
+        hazard=cast(Any, stored.hazard),  # the same in JSON
         outlier_rate=stored.outlier_rate,
         predictive=predictive,
         log_score=stored.log_score,
@@ -177,7 +178,7 @@ def _sensitivity(head: wire.Head) -> Sensitivity | None:
     return {
         "false_alarms_per_1000": requested.false_alarms_per_1000,
         "threshold": alarm.threshold,
-        "expected_delay": alarm.delays,
+        "expected_delay": cast(list[ShiftDelay], alarm.delays),
         "differs": alarm.differs,
         "calibration": _calibration(alarm.calibration),
     }

@@ -140,7 +140,7 @@ async def test_inputs(client, stream):
 async def test_models(client):
     names = {model.name for model in await client.models()}
     assert {"gaussian", "averaged", "regimes"} <= names
-    assert (await client.model("gaussian")).versions[0]["version"] == "1"
+    assert (await client.model("gaussian")).versions[0].version == "1"
     with pytest.raises(errors.NotFound, match="no model 'nonesuch'"):
         await client.model("nonesuch")
 

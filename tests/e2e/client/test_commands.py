@@ -238,7 +238,7 @@ def test_following_changepoints(options):
         )
     if as_json:
         gap, *events = map(json.loads, lines)
-        assert gap["known"] == {"kept_from": 1}
+        assert gap["known"] == {"partitions": [{"partition": 1, "after": None, "until": "t"}]}
         assert [each["event"]["start"] for each in events] == list(range(1, 8))
         assert noise == ""
     else:
