@@ -204,10 +204,7 @@ class Detectors:
         return list(self._segments[stream][1])
 
     def calibrate(self, stream: int) -> Calibrated:
-        """Calibrate the threshold of `sensitivity` on a series' own labels, 500 to the last 2,000.
-
-        Takes a second or so with a compiled kernel, else ten. Raises BadInput.
-        """
+        """Calibrate the threshold of a series' `sensitivity`; see `Detector.calibrate`."""
         stream, rate = self._at(stream), self._settings.sensitivity
         return calibration.calibrate(self._pipeline, stream, self._names[stream], rate)
 
