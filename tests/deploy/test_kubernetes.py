@@ -1,13 +1,7 @@
 """The manifests are valid under the schemas of Kubernetes, also as kustomize makes them."""
 
 import copy
-import functools
-import json
-import os
 import re
-import shutil
-import subprocess
-import sys
 import tomllib
 from pathlib import Path
 
@@ -19,11 +13,9 @@ import yaml
 from service.api.routes.subscriptions import HEARTBEAT_S
 from service.settings import Settings
 from service.store import address
+from tests.deploy.manifests import FOLDER, VERSIONS, check, documents, flat, made, of_kind
 
 ROOT = Path(__file__).parents[2]
-FOLDER = ROOT / "deploy" / "kubernetes"
-VERSIONS = ("1.29", "1.33", "1.37")
-KUBECTL = shutil.which("kubectl", path=f"{Path(sys.executable).parent}:{os.environ['PATH']}")
 PATCHES = {FOLDER / "components/redis-sentinel" / name for name in ("redis.yaml", "service.yaml")}
 FILES = [
     file
@@ -33,42 +25,6 @@ FILES = [
 ]
 OVERLAYS = ["base", "overlays/keda", "overlays/gpu", "overlays/production"]
 VERSION = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["version"]
-
-
-def _strict(schema):
-    """Refuse fields that a schema does not have."""
-    for each in (schema, *schema["$defs"].values()):
-        if "properties" in each:
-            each["additionalProperties"] = False
-    return schema
-
-
-def _schema(kind):
-    """Of a custom resource; a flag of Go's expressions is put where Python's have it."""
-    text = json.dumps(kind.model_json_schema()).replace('"^(?i)', '"(?i)^')
-    return _strict(json.loads(text))
-
-
-@functools.cache
-def custom():
-    """Schemas of custom resources; they take seconds to import."""
-    from cloudcoil.models.keda.v1alpha1 import ScaledObject
-    from cloudcoil.models.prometheus_operator.v1 import PodMonitor, PrometheusRule
-
-    kinds = (ScaledObject, PodMonitor, PrometheusRule)
-    return {kind.__name__: _schema(kind) for kind in kinds}
-
-
-def check(document, version):
-    """Against the schema of its kind, of KEDA or the Prometheus Operator where it is theirs."""
-    if (schema := custom().get(document["kind"])) is not None:
-        jsonschema.validate(document, schema, cls=jsonschema.Draft202012Validator)
-    else:
-        kubernetes_validate.validate(document, version, strict=True)
-
-
-def documents(text):
-    return [document for document in yaml.safe_load_all(text) if document is not None]
 
 
 @pytest.mark.parametrize("version", VERSIONS)
@@ -83,18 +39,6 @@ def test_a_misspelt_field_is_refused():
     deployment["spec"]["replica"] = deployment["spec"].pop("replicas")
     with pytest.raises(kubernetes_validate.ValidationError):
         kubernetes_validate.validate(deployment, VERSIONS[-1], strict=True)
-
-
-def made(overlay):
-    """Documents that kustomize makes."""
-    if KUBECTL is None:
-        pytest.skip("no kubectl for this platform")
-    command = [KUBECTL, "kustomize", str(FOLDER / overlay)]
-    return documents(subprocess.run(command, capture_output=True, text=True, check=True).stdout)
-
-
-def of_kind(found, kind):
-    return {each["metadata"]["name"]: each for each in found if each["kind"] == kind}
 
 
 @pytest.fixture(scope="module")
@@ -168,13 +112,7 @@ def test_the_rules_of_the_operator_are_those_of_prometheus(production):
     (rule,) = documents((FOLDER / "components/monitoring/rules.yaml").read_text())
     assert rule["spec"]["groups"] == expected
     (rule,) = of_kind(production, "PrometheusRule").values()
-    assert _flat(rule["spec"]["groups"]) == _flat(expected)
-
-
-def _flat(groups):
-    """As text without line breaks, which kustomize puts elsewhere."""
-    text = json.dumps(groups, sort_keys=True).replace("\\n", " ")
-    return re.sub(" +", " ", text)
+    assert flat(rule["spec"]["groups"]) == flat(expected)
 
 
 def test_the_operator_scrapes_each_port_with_metrics(production):

@@ -50,11 +50,10 @@ class Pods:
         config = f"{config.replace('dir /data', f'dir {home}/data')}\nport {self.port}\n"
         (home / "etc" / "redis.conf").write_text(config)
         text = SCRIPT.read_text()
-        for i in PODS:
-            text = text.replace(f"redis-{i}.redis", f"{self.net}.{i + 1}")
         for pattern, here in (
-            (r"\$\(hostname\)\.redis", f"{self.net}.{pod + 1}"),
-            (r"redis-\[0-9\]\*\\\.redis", r"127\.[0-9.]*"),
+            *((rf"\$name-{i}\.\$name", f"{self.net}.{i + 1}") for i in PODS),
+            (r"\$pod\.\$name", f"{self.net}.{pod + 1}"),
+            (r"\$name-\[0-9\]\*\\\.\$name", r"127\.[0-9.]*"),
             (r"\b26379\b", str(self.sentinel_port)),
             (r"\b6379\b", str(self.port)),
             (r"(?<=[= ])/tmp\b", f"{home}/tmp"),

@@ -23,8 +23,7 @@ from model_core.upm.conjugate import OUTLIER_SPREAD
 # Rows of what depends on the degrees of freedom alone: half of them; the log density at zero with
 # unit scale, less half the logarithm of the next row until `describe` adds it; 1 / degrees.
 HALF, NORM, FACTOR, INVERSE, FREEDOM = range(5)
-KINKED = 1e-2  # times it, where densities have kinks
-TOLERANCE = 1e-4  # of a quantile's last step, in scales; its error is of the third order
+TOLERANCE = 5e-4  # of a quantile's last step, in scales; its error is of the third order
 
 
 class Noise(NamedTuple):
@@ -379,5 +378,4 @@ def marginal(
     out[first + output] = cdf
     out[first + outputs + output] = cdf
     at = first + 2 * outputs + output * count
-    tolerance = TOLERANCE * KINKED if family == mixture.SKEWED_T else TOLERANCE
-    mixture.quantiles(levels, out[output], tolerance, components, n, family, out[at : at + count])
+    mixture.quantiles(levels, out[output], TOLERANCE, components, n, family, out[at : at + count])

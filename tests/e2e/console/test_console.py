@@ -333,7 +333,10 @@ def test_what_if_before_the_stream_is_known(page, demo, client, stream):
     page.goto(f"{demo}/#/streams/{stream}")
     page.get_by_label("Outlier rate", exact=True).fill("0.05")
     page.get_by_label("Outlier rate", exact=True).press("Enter")
-    hazard, rerun = page.get_by_label("Hazard", exact=True), page.get_by_role("button", name="Rerun")
+    hazard, rerun = (
+        page.get_by_label("Hazard", exact=True),
+        page.get_by_role("button", name="Rerun"),
+    )
     expect(rerun).to_have_attribute("aria-disabled", "true")
     expect(hazard).to_have_value("")
     held[0].continue_()

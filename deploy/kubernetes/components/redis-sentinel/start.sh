@@ -3,8 +3,11 @@
 #   start.sh redis|sentinel
 set -eu
 umask 077
-hosts="redis-0.redis redis-1.redis redis-2.redis"
-me="$(hostname).redis"
+# The StatefulSet and its Service have one name: redis, or that of a release of Helm.
+pod="$(hostname)"
+name="${pod%-*}"
+hosts="$name-0.$name $name-1.$name $name-2.$name"
+me="$pod.$name"
 data=/data
 password_file=/run/secrets/moca/redis_password
 grep -q '[^[:space:]]' "$password_file"
@@ -19,10 +22,10 @@ master() {
   {
     for host in $hosts; do
       timeout 2 redis-cli -h "$host" -p 26379 --raw sentinel get-master-addr-by-name moca 2>/dev/null |
-        grep -x 'redis-[0-9]*\.redis' || true
+        grep -x "$name-[0-9]*\.$name" || true
     done | sort | uniq -c | sort -rn | sed 's/^ *[0-9]* //'
     sed -n 's/^sentinel monitor moca \([^ ]*\) .*/\1/p' "$data/sentinel.conf" 2>/dev/null || true
-    echo redis-0.redis
+    echo "$name-0.$name"
   } | head -n 1
 }
 

@@ -1,0 +1,1 @@
+../../../kubernetes/components/redis-sentinel/start.sh
