@@ -16,8 +16,8 @@ from hatchling.builders.hooks.plugin.interface import BuildHookInterface
 
 SERVICE = Path(__file__).parents[2] / "service"
 # What the client consists of, below service/: itself, the definition of answers, tables of them.
-PARTS = ("client/**/*.py", "schema/__init__.py", "schema/members.py", "schema/responses.py")
-PARTS += ("tables/*.py", "tasks.py")
+PARTS = ("client/**/*.py", "schema/__init__.py", "schema/members.py", "schema/model_parts.py")
+PARTS += ("schema/responses.py", "tables/*.py", "tasks.py")
 ALIAS = '''"""Alias of `{module}`."""
 
 import sys

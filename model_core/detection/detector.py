@@ -26,6 +26,7 @@ from model_core.detection.settings import Settings
 from model_core.errors import BadInput
 from model_core.events import Event
 from model_core.segmentation import Segment
+from model_core.sensitivity.own import Calibrated
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -161,6 +162,14 @@ class Detector:
     def segments(self) -> list[Segment]:
         """Regimes of what is retained, in hindsight; see `Detectors.segments`."""
         return self._all.segments(0)
+
+    def calibrate(self) -> Calibrated:
+        """Calibrate the threshold of `sensitivity` on own labels: 500 at least, the last 2,000.
+
+        For models of one real label without inputs. Takes a second or so with a compiled kernel,
+        else ten. Raises BadInput.
+        """
+        return self._all.calibrate(0)
 
     def predict(self, x: Any = None, elapsed: float = 1.0) -> Predictive | None:
         """Predictive distribution of the next label; see `Detectors.predict`."""

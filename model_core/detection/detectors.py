@@ -16,15 +16,9 @@ from numpy.typing import NDArray
 from model_core import filter as moca
 from model_core import horizon as ahead
 from model_core import season, warmup
-from model_core.detection import hindsight, parsing, storage
+from model_core.detection import calibration, hindsight, parsing, storage
 from model_core.detection import settings as options
-from model_core.detection.answers import (
-    Answer,
-    Answers,
-    Predictive,
-    of_draws,
-    of_mixture,
-)
+from model_core.detection.answers import Answer, Answers, Predictive, of_draws, of_mixture
 from model_core.detection.parsing import Label
 from model_core.detection.pipeline import NOTHING, Pipeline
 from model_core.detection.rows import Observation
@@ -33,6 +27,7 @@ from model_core.detection.settings import Settings
 from model_core.errors import BadInput, CorruptState, WarmingUp
 from model_core.events import Event
 from model_core.segmentation import Segment
+from model_core.sensitivity.own import Calibrated
 from model_core.upm.base import UnderlyingModel
 
 Model = str | os.PathLike[str] | UnderlyingModel
@@ -207,6 +202,11 @@ class Detectors:
         if self._segments.get(stream, (-1, []))[0] != seq:
             self._segments[stream] = seq, hindsight.segments(self._pipeline, stream)
         return list(self._segments[stream][1])
+
+    def calibrate(self, stream: int) -> Calibrated:
+        """Calibrate the threshold of a series' `sensitivity`; see `Detector.calibrate`."""
+        stream, rate = self._at(stream), self._settings.sensitivity
+        return calibration.calibrate(self._pipeline, stream, self._names[stream], rate)
 
     def predict(self, stream: int, x: Any = None, elapsed: float = 1.0) -> Predictive | None:
         """Predictive distribution of the next label, at an input; None before two labels differ."""

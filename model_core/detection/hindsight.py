@@ -25,7 +25,7 @@ def segments(pipeline: Pipeline, row: int) -> list[Segment]:
     history = pipeline.rules.history
     pipeline.filters.compile()
     most = history if pipeline.filters.compiled else min(UNCOMPILED, history)
-    known = _known_now(series, most)
+    known = known_now(series, most)
     first = series.seq - len(known)
     return in_hindsight(online, first, series.seq, starts(pipeline, known, first), series.seq)
 
@@ -48,7 +48,7 @@ def starts(pipeline: Pipeline, known: Floats, first: int = 0) -> list[int]:
     return [each.start for each in best(pointers.get, start, first, first + len(known))]
 
 
-def _known_now(series: Series, most: int) -> Floats:
+def known_now(series: Series, most: int) -> Floats:
     """The last retained rows, less the seasons that are known now.
 
     Observations since the filter last began anew are as they were met.

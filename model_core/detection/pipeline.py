@@ -89,6 +89,11 @@ class Pipeline:
         scale_free = model.label in warmup.SCALE_FREE
         return (rules.location, [1.0] * len(rules.location)) if scale_free else None
 
+    def threshold(self, row: int) -> float:
+        """Threshold of `changed_probability` that confirms changes of a series; 0: another rule."""
+        calibrated = self.series[row].threshold
+        return self.rules.threshold if calibrated is None else calibrated
+
     def observe(
         self, rows: Sequence[int], observations: Sequence[Observation]
     ) -> list[Taken | None]:
@@ -183,8 +188,7 @@ class Pipeline:
     ) -> Floats:
         """Inputs of a step; offsets: (B,) seasons of the labels."""
         confirmed = [self.series[row].track.confirmed_start for row in rows]
-        rules = self.rules
-        told = rules.outlier_rate, rules.threshold, confirmed
+        told = self.rules.outlier_rate, list(map(self.threshold, rows)), confirmed
         return self.layout.packed(observations, offsets, *told)
 
     def _through(
@@ -207,7 +211,8 @@ class Pipeline:
         if known and series.track.event is None:
             return ()
         reading = line.reading(seq, quantity=self.model.label != "class")
-        rule = (0, rules.threshold) if rules.threshold else (rules.confirm_after, 0.0)
+        threshold = self.threshold(row)
+        rule = (0, threshold) if threshold else (rules.confirm_after, 0.0)
         series.track, changed = events.track(series.track, reading, *rule)
         return tuple(Moved(seq, event, series.keep(event)) for event in changed)
 
@@ -379,7 +384,7 @@ class Pipeline:
         rules = self.rules
         while len(lines) < len(known):
             rest = slice(len(lines), None)
-            told = rules.outlier_rate, rules.threshold
+            told = rules.outlier_rate, self.threshold(row)
             packed = self.layout.packed(seen[rest], offsets[rest], *told)
             steps = filters.through(row, packed, rules.hazard, offsets[rest], lambda: confirmed)
             for step in steps:

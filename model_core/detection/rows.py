@@ -105,7 +105,7 @@ class Layout:
         observations: Sequence[Observation],
         offsets: Floats,
         outlier_rate: float,
-        threshold: float = 0.0,
+        threshold: Sequence[float] | float = 0.0,
         confirmed: Sequence[int] | int = 0,
     ) -> Floats:
         """Inputs of a step (B, 6 + d + x): see `compiled.kernel.Kernel.advance`.

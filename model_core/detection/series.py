@@ -86,6 +86,7 @@ class Series:
         self.last_anomaly: int | None = None
         self.best_start = 0  # of the last regime on the best path
         self.changed_probability = math.nan
+        self.threshold: float | None = None  # calibrated on its own labels; None: that of the rules
         self.season: Floats | None = None
         self.season_since = 0  # position that the filter last began anew at
         self.retained = Retained(width)
@@ -99,6 +100,7 @@ class Series:
         """All but arrays, as JSON has it; see `restore`."""
         return {
             **{name: getattr(self, name) for name in self.NUMBERS},
+            "threshold": self.threshold,
             "first": self.retained.first,
             "track": list(self.track),
             "events": list(self.events.values()),
@@ -109,6 +111,7 @@ class Series:
         """Take over what `numbers` gave; raises KeyError, TypeError or ValueError."""
         for name in self.NUMBERS:
             setattr(self, name, numbers[name])
+        self.threshold = numbers.get("threshold")  # files of earlier versions have none
         track = dict(zip(Track._fields, numbers["track"], strict=True))
         known = {name: _event(track[name]) for name in ("event", "last_event")}
         self.track = Track(**{**track, **known})

@@ -9,6 +9,7 @@ from __future__ import annotations
 import math
 from collections.abc import Generator, Sequence
 from typing import NamedTuple
+from zlib import crc32
 
 import numpy as np
 import torch
@@ -18,10 +19,12 @@ from model_core import compiled, kernel, readout
 from model_core import filter as moca
 from model_core.filter import FilterState, Inputs, Prior
 from model_core.sensitivity import curve as curves
+from model_core.sensitivity import quiet
 from model_core.sensitivity.alarms import Watch
 from model_core.sensitivity.curve import probability_of
 from model_core.upm.base import UnderlyingModel
 
+MOST = 2000  # last observations that are learned from
 SERIES, STEPS = 16, 1000  # continuations, and observations of each
 # Log odds of thresholds. The highest is a probability of 1 - 2e-9.
 LOG_ODDS = tuple(float(each) for each in range(-2, 21))
@@ -41,6 +44,30 @@ class Calibrated(NamedTuple):
 
     threshold: float
     false_alarms_per_1000: float
+
+
+def fits(model: UnderlyingModel) -> bool:
+    """Whether what streams of a model do while nothing changes can be simulated from their labels.
+
+    So it can of one output that is a number, without inputs.
+    """
+    return model.label == "real" and model.y_dim == 1 and not model.x_dim
+
+
+def learned(
+    y: NDArray[np.float64], seqs: Sequence[int] | NDArray[np.int64], starts: Sequence[int]
+) -> quiet.Quiet:
+    """What the last labels (T,) of a stream do within a regime; raises ValueError, as `learn`.
+
+    seqs: positions of the labels. starts: of the regimes in hindsight, the first included.
+    """
+    return quiet.learn(y, np.searchsorted(seqs, starts[1:]).tolist())
+
+
+def continuations(regime: quiet.Quiet, name: str, generation: int, seq: int) -> NDArray[np.float64]:
+    """Quiet continuations (SERIES, STEPS) of a stream, the same at every call."""
+    rng = np.random.default_rng([crc32(name.encode()), generation, seq])
+    return regime.draw(rng, SERIES, STEPS)
 
 
 def calibrated(counts: Sequence[int], observations: int, rate: float) -> Calibrated:

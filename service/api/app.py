@@ -25,6 +25,7 @@ from service.api.auth.rate_limits import Rates
 from service.api.gateway.calibrations import Calibrations
 from service.api.gateway.changes import Changes
 from service.api.gateway.expiry import Expiry
+from service.api.gateway.explanations import Explanations
 from service.api.gateway.gateway import Gateway
 from service.api.gateway.hindsight import HindsightRequests
 from service.api.gateway.load_shedding import Overload
@@ -208,7 +209,8 @@ async def _start(settings: Settings, overload: Overload, stack: AsyncExitStack) 
     stack.callback(ranker.shutdown, wait=False, cancel_futures=True)
     observation_parser = ObservationParser(settings)
     event_hub = _follow_events(settings, stack)
-    changes = Changes(event_hub.feeds, store, not settings.no_console, ranker)
+    explanations = Explanations(store, ranker)
+    changes = Changes(event_hub.feeds, store, explanations, not settings.no_console, ranker)
     return Context(
         settings=settings,
         observation_parser=observation_parser,
@@ -222,6 +224,7 @@ async def _start(settings: Settings, overload: Overload, stack: AsyncExitStack) 
         authenticator=authenticator,
         event_hub=event_hub,
         changes=changes,
+        explanations=explanations,
         ranking=Ranking(store, changes, ranker),
         observation_hub=observation_hub,
         series_rules=SeriesRules(settings.prometheus_rules, observation_parser),

@@ -16,6 +16,7 @@ from starlette.types import Receive, Scope, Send
 
 from service.api.auth.guard import Authenticator
 from service.api.gateway.changes import Changes
+from service.api.gateway.explanations import Explanations
 from service.api.gateway.gateway import Gateway
 from service.api.gateway.hindsight import HindsightRequests
 from service.api.gateway.pinned_metrics import Pinned
@@ -109,6 +110,7 @@ class Context(NamedTuple):
     authenticator: Authenticator
     event_hub: EventHub
     changes: Changes
+    explanations: Explanations
     ranking: Ranking
     observation_hub: ObservationHub
     pinned: Pinned

@@ -323,13 +323,15 @@ class AsyncClient(AsyncDriver):
         model: str | None = None,
         states: Sequence[str] = (),
         kinds: Sequence[str] = (),
+        match: calls.Match = (),
         after: str | None = None,
         silence_s: float = 60.0,
         retry_for_s: float | None = 60.0,
     ) -> AsyncGenerator[StreamEvent | Gap, None]:
         """Iterate over events as they are raised, forever, across disconnects.
 
-        kinds: `change`, `anomaly` or `all`; default: changes. after: the `cursor` of an event to
+        kinds: `change`, `anomaly` or `all`; default: changes. match: selector of streams by tags,
+        such as `{job="node"}`, or several: of any of them. after: the `cursor` of an event to
         resume after; "0": everything retained; None: only new ones. silence_s: a connection without
         any message or heartbeat for this long is closed. retry_for_s: raise `Unavailable` after
         failing to connect for this long; None: never.
@@ -341,6 +343,7 @@ class AsyncClient(AsyncDriver):
             model=model,
             states=states,
             kinds=kinds,
+            match=match,
             after=after,
             patience=patience,
         )

@@ -1,4 +1,4 @@
-"""Build request bodies from the arguments of calls; refuse numbers that JSON cannot represent."""
+"""Build request bodies from the arguments of calls; NaN of a label is null, a missing one."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from service.client.errors import InvalidRequest
 if TYPE_CHECKING:
     from typing_extensions import TypeIs
 
-# A whole observation, or its label alone; None: the label is missing.
+# A whole observation, or its label alone; None or NaN: the label is missing.
 Observed = Mapping[str, Any] | float | None
 _encode = msgspec.json.Encoder(enc_hook=lambda value: _plain(value)).encode
 
@@ -25,7 +25,7 @@ def new_key() -> str:
 
 
 def encode(body: Any) -> bytes:
-    """Return JSON; InvalidRequest for values that it cannot represent, such as NaN."""
+    """Return JSON, with null for NaN; InvalidRequest for values that it cannot represent."""
     check_finite(body, "body")
     try:
         return _encode(body)
@@ -66,19 +66,23 @@ def items(rows: Iterable[Mapping[str, Any]]) -> list[dict[str, Any]]:
     return keyed
 
 
-def check_finite(value: Any, where: str) -> None:
-    """Refuse NaN and infinities: written as JSON they would silently become a missing label."""
+def check_finite(value: Any, where: str, missing: bool = False) -> None:
+    """Refuse infinities, and NaN but in labels, where JSON's null is a missing one.
+
+    missing: whether NaN is allowed.
+    """
     if isinstance(value, float):
-        if not math.isfinite(value):
-            raise InvalidRequest(f"{where}: {value} is not finite; use None for what is missing")
+        if math.isinf(value) or (math.isnan(value) and not missing):
+            hint = "NaN or None is a missing label" if missing else "only labels may be missing"
+            raise InvalidRequest(f"{where}: expected a finite number, got {value}; {hint}")
     elif isinstance(value, Mapping):
         for name, part in value.items():
-            check_finite(part, f"{where}.{name}")
+            check_finite(part, f"{where}.{name}", name == "y")
     elif isinstance(value, Sequence) and not isinstance(value, str | bytes):
         for i, part in enumerate(value):
-            check_finite(part, f"{where}[{i}]")
+            check_finite(part, f"{where}[{i}]", missing)
     elif hasattr(value, "tolist"):
-        check_finite(value.tolist(), where)
+        check_finite(value.tolist(), where, missing)
 
 
 def _plain(value: Any) -> Any:

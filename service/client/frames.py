@@ -16,6 +16,7 @@ from service.schema.responses import (
     Answer,
     Changepoints,
     Event,
+    ExplainedEvent,
     HistoryPage,
     Recorded,
     StreamChange,
@@ -66,7 +67,7 @@ def to_frame(
 def _rows(source: Any) -> tuple[list[Any], type]:
     """Return the items to make rows of, and their type."""
     if isinstance(source, Changepoints):
-        return source.events, Event
+        return source.events, ExplainedEvent
     if isinstance(source, HistoryPage):
         source = [source]
     try:
@@ -166,7 +167,19 @@ def _columns(rows: list[Any], kind: type) -> dict[str, list[Any]]:
         return columns
     names = [name for name in Event.__struct_fields__ if name != "size"]
     columns = {name: [getattr(event, name) for event in rows] for name in names}
-    return columns | _spread("size", [event.size for event in rows])
+    columns |= _spread("size", [event.size for event in rows])
+    return columns | _explained(rows) if issubclass(kind, ExplainedEvent) else columns
+
+
+def _explained(rows: list[ExplainedEvent]) -> dict[str, list[Any]]:
+    from service.tables import changes
+
+    cells = [changes.explained(each) for each in rows]
+    columns: dict[str, list[Any]] = {}
+    for name in changes.EXPLAINED:
+        values = [each[name] for each in cells]
+        columns |= _spread(name, values) if name in changes.NUMBERS else {name: values}
+    return columns
 
 
 def _recorded(rows: list[Recorded]) -> dict[str, list[Any]]:

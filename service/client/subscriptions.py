@@ -13,15 +13,15 @@ import msgspec
 from httpx_sse import ServerSentEvent, SSEError
 from msgspec import Struct
 
-from service.client.calls import _params, path_of
+from service.client.calls import Match, _params, path_of
 from service.client.errors import InvalidRequest, Problem, Unavailable, UnexpectedAnswer
 from service.client.problems import problem_in
 from service.client.retry import FIRST_PAUSE_S, LONGEST_PAUSE_S, RETRIED
-from service.schema.responses import MESSAGES, Gap, Recorded, StreamEvent
+from service.schema.responses import MESSAGES, Gap, GapPlaces, Recorded, StreamEvent
 
 T = TypeVar("T")
 _event = msgspec.json.Decoder(StreamEvent).decode
-_gap = msgspec.json.Decoder(dict[str, Any]).decode
+_gap = msgspec.json.Decoder(GapPlaces).decode
 
 
 class Patience(NamedTuple):
@@ -132,6 +132,7 @@ class Events(Feed[StreamEvent | Gap]):
         model: str | None,
         states: Sequence[str],
         kinds: Sequence[str],
+        match: Match,
         after: str | None,
         patience: Patience,
     ) -> None:
@@ -144,6 +145,7 @@ class Events(Feed[StreamEvent | Gap]):
             "model": model,
             "state": list(states),
             "kind": list(kinds),
+            "match": match,
         }
         super().__init__("/v1/events", query, after, patience)
 

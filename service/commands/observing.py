@@ -18,9 +18,11 @@ from service.commands.connection import (
     DEFAULT_URL,
     ApiKey,
     Json,
+    Match,
     Stream,
     Url,
     Wait,
+    complete_stream,
     connected,
     number,
     numbers,
@@ -28,7 +30,7 @@ from service.commands.connection import (
     table,
 )
 from service.commands.options import fail
-from service.schema.responses import Answer, Event, Gap, Prediction, StreamEvent
+from service.schema.responses import Answer, ExplainedEvent, Gap, Prediction, StreamEvent
 from service.tables.answers import describe_regime, describe_segmentation
 
 NEGATIVE = {"ignore_unknown_options": True}  # -1.5 is a label, not an option
@@ -164,7 +166,14 @@ def predict(
 
 
 def changepoints(
-    stream: Stream,
+    stream: Annotated[
+        str | None,
+        typer.Argument(
+            help="Stream id; with --follow it may be left out: all streams.",
+            show_default=False,
+            autocompletion=complete_stream,
+        ),
+    ] = None,
     follow: Annotated[
         bool,
         typer.Option("--follow", "-f", help="Stream new events."),
@@ -177,6 +186,7 @@ def changepoints(
         ),
     ] = None,
     kind: Annotated[Kind, typer.Option(help="Kind of events.")] = Kind.CHANGE,
+    match: Match = None,
     url: Url = DEFAULT_URL,
     api_key: ApiKey = None,
     as_json: Json = False,
@@ -184,14 +194,23 @@ def changepoints(
     """Print a stream's events and segmentation, or stream new events with --follow.
 
     The segmentation is in hindsight as far as its line says, and else of the online filter.
+    --match is for --follow without a stream.
     """
+    if match and (stream or not follow):
+        fail("--match: expected --follow and no STREAM: it selects streams whose events to follow")
+    if stream is None and not follow:
+        fail("expected a STREAM, or --follow for events of all streams")
     # Changes alone are not asked for by name: an older service has no other kind.
     kinds = [] if kind is Kind.CHANGE else [kind.value]
     with connected(url, api_key) as client:
         if follow:
-            for message in client.events(stream=stream, kinds=kinds, after=after, retry_for_s=None):
-                _follow(message, as_json)
+            messages = client.events(
+                stream=stream, kinds=kinds, match=match or (), after=after, retry_for_s=None
+            )
+            for message in messages:
+                _follow(message, as_json, named=stream is None)
             return
+        assert stream is not None
         found = client.changepoints(stream, kinds=kinds)
     if as_json:
         print_json(found)
@@ -206,15 +225,18 @@ def changepoints(
         "prob.",
         "size (sd)",
         "time",
+        "what changed",
     )
     made = table(*headings, title=f"{found.stream} ({found.model}), {found.seq} observations")
     for event in found.events:
         made.add_row(*_row(event))
+    made.columns[-1].justify = "left"
+    made.columns[-1].no_wrap = False
     Console().print(made)
     typer.echo(describe_segmentation(found))
 
 
-def _row(event: Event) -> list[str]:
+def _row(event: ExplainedEvent) -> list[str]:
     confirmed = "" if event.confirmed_at is None else str(event.confirmed_at)
     size, probability = number(event.size, 3), number(event.probability, 3)
     return [
@@ -227,10 +249,11 @@ def _row(event: Event) -> list[str]:
         probability,
         size,
         event.time or "",
+        "" if event.explanation is None else event.explanation.text,
     ]
 
 
-def _follow(message: StreamEvent | Gap, as_json: bool) -> None:
+def _follow(message: StreamEvent | Gap, as_json: bool, named: bool) -> None:
     if as_json:
         print_json(message, lines=True)
     elif isinstance(message, Gap):
@@ -243,7 +266,8 @@ def _follow(message: StreamEvent | Gap, as_json: bool) -> None:
         if event.kind == "anomaly":
             where = f"seq {event.start}, anomaly {number(event.probability, 5)}"
         state = "anomaly" if event.kind == "anomaly" else event.state
-        typer.echo(f"{state:>9}  {where}{when}{size}")
+        name = f"{message.stream}: " if named else ""
+        typer.echo(f"{state:>9}  {name}{where}{when}{size}")
     sys.stdout.flush()
 
 

@@ -212,7 +212,8 @@ def _stream(client: Client, replayed: Replayed, batch: int, belief: bool, consol
         found = _changepoints(client, replayed.stream)
     except ClientError as error:
         raise ReplayError(f"changepoints: {error}") from error
-    replayed.events, replayed.segmentation = found.events, found.segmentation
+    replayed.events = list(found.events)
+    replayed.segmentation = found.segmentation
     replayed.hindsight = found.hindsight
 
 

@@ -127,7 +127,9 @@ class SnapshotQuery(Form):
 class EventsQuery(Form):
     """Query of the event stream; each filter may be repeated."""
 
-    repeatable: ClassVar[frozenset[str]] = frozenset(("stream", "prefix", "model", "state", "kind"))
+    repeatable: ClassVar[frozenset[str]] = frozenset(
+        ("stream", "prefix", "model", "state", "kind", "match")
+    )
 
     stream: Annotated[list[StreamId], Field(max_length=100)] = Field([], description="stream id")
     prefix: Annotated[
@@ -140,6 +142,7 @@ class EventsQuery(Form):
         [], description="event states"
     )
     kind: Kinds = Field([], description=KINDS)
+    match: Match = Field([], description=f"{MATCH}. Tags are those when the event was raised")
     after: str | None = Field(
         None,
         description="resume right after this message `id`; 0: everything retained; default: "

@@ -12,9 +12,11 @@ from model_core import segmentation as regimes
 from model_core.segmentation import best
 from service import wire
 from service.schema.members import ABSENT
+from service.schema.model_parts import ShiftDelay
 from service.schema.responses import (
     Change,
     Event,
+    ExplainedEvent,
     Glance,
     Hindsight,
     MostProbable,
@@ -45,6 +47,11 @@ def event(stored: wire.Event | None) -> Event | None:
     if stored is None:
         return None
     return Event(*[getattr(stored, name) for name in Event.__struct_fields__])
+
+
+def explained(stored: wire.Event) -> ExplainedEvent:
+    """Return an event, without what is read of its stream's history."""
+    return ExplainedEvent(*[getattr(stored, name) for name in Event.__struct_fields__])
 
 
 def settings(stored: wire.StreamSettings) -> StreamSettings:
@@ -90,7 +97,7 @@ def record(stored: wire.Record) -> Recorded:
         elapsed=stored.elapsed,
         supervision=None if stored.changepoint is None else RecordedSupervision(stored.changepoint),
         belief=belief,
-        hazard=stored.hazard,
+        hazard=cast(Any, stored.hazard),  # the same in JSON
         outlier_rate=stored.outlier_rate,
         predictive=predictive,
         log_score=stored.log_score,
@@ -171,7 +178,7 @@ def _sensitivity(head: wire.Head) -> Sensitivity | None:
     return {
         "false_alarms_per_1000": requested.false_alarms_per_1000,
         "threshold": alarm.threshold,
-        "expected_delay": alarm.delays,
+        "expected_delay": cast(list[ShiftDelay], alarm.delays),
         "differs": alarm.differs,
         "calibration": _calibration(alarm.calibration),
     }

@@ -6,22 +6,26 @@ members it does not know. The order of the members is that of the JSON.
 
 from __future__ import annotations
 
-from typing import Annotated, Any, TypedDict
+from typing import Annotated, TypedDict
 
-from msgspec import Meta, Struct
-from msgspec.json import schema
+from msgspec import Struct
 
 from service.schema.members import Response, doc, sent, words
+from service.schema.model_parts import (
+    Encoder,
+    SensitivityCurves,
+    ShiftDelay,
+    TrainingReport,
+    TrainingSummary,
+    TypicalRegime,
+)
 
 # Types of the messages about events, by the kinds of those.
 MESSAGES = {"change": "changepoint", "anomaly": "anomaly"}
 NextPage = Annotated[str | None, doc("pass it to get the next page; null on the last page")]
 Hazard = Annotated[
-    Any,  # of a model, as its file states it
-    Meta(
-        description="a number, a table by run length, or mean and shape of regime durations",
-        extra_json_schema=schema(float | list[float] | dict[str, float] | None),
-    ),
+    float | list[float] | dict[str, float] | None,
+    doc("a number, a table by run length, or mean and shape of regime durations"),
 ]
 Anomaly = Annotated[
     float | None,
@@ -85,7 +89,10 @@ class Component(Response):
     variance: list[float | None] | None = None
     probabilities: Annotated[list[float] | None, doc("by class")] = None
     family: Annotated[str | None, doc("distribution family, such as StudentT")] = None
-    parameters: Annotated[dict[str, Any], doc("parameters of the family, by name")] = {}
+    parameters: Annotated[
+        dict[str, float | list[float | list[float]]],
+        doc("parameters of the family, by name: numbers, vectors, or matrices by row"),
+    ] = {}
 
 
 class BeliefColumns(Response):
@@ -233,11 +240,8 @@ class Sensitivity(TypedDict):
         doc("threshold of `changed_probability`; a change is confirmed at once when it is reached"),
     ]
     expected_delay: Annotated[
-        list[dict[str, float | None]],
-        doc(
-            "detection delay in observations, for a `shift` of 1, 2 and 3 standard deviations: "
-            "`median` and `mean` of those changes that are `detected` in time"
-        ),
+        list[ShiftDelay],
+        doc("detection delays of shifts by 1, 2 and 3 standard deviations"),
     ]
     differs: Annotated[
         list[str],
@@ -425,27 +429,6 @@ class Hindsight(Response):
     computed: Annotated[str | None, doc("when it was computed, RFC 3339")] = sent(None)
 
 
-class Changepoints(Response):
-    """Events, and the best segmentation of the retained history."""
-
-    stream: str
-    seq: int
-    model: str = sent("")
-    events: list[Event] = sent([])
-    segmentation: Annotated[
-        list[Segment],
-        doc("in hindsight for what `hindsight` says, else the best path of the online filter"),
-    ] = sent([])
-    hindsight: Annotated[Hindsight | None, doc("null from an older service")] = sent(None)
-    unreadable: Annotated[
-        list[str],
-        doc(
-            "ids of events that are damaged in the store, and the lost observation that the "
-            "segmentation starts at, if any"
-        ),
-    ] = sent([])
-
-
 Numbers = float | list[float | None] | None
 
 
@@ -480,6 +463,46 @@ class Explanation(Response):
     ] = sent(None)
 
 
+Why = Annotated[
+    Explanation | None,
+    doc(
+        "null: withdrawn, too few labels on a side, or not retained any more; of labels that "
+        "depend on inputs, too"
+    ),
+]
+
+
+class ExplainedEvent(Event):
+    """An event; of a change also what the retained history has on both sides of it."""
+
+    before: Annotated[
+        RegimeStatistics | None, doc("null: withdrawn, an anomaly, or not retained any more")
+    ] = sent(None)
+    after: RegimeStatistics | None = sent(None)
+    explanation: Why = sent(None)
+
+
+class Changepoints(Response):
+    """Events, and the best segmentation of the retained history."""
+
+    stream: str
+    seq: int
+    model: str = sent("")
+    events: list[ExplainedEvent] = sent([])
+    segmentation: Annotated[
+        list[Segment],
+        doc("in hindsight for what `hindsight` says, else the best path of the online filter"),
+    ] = sent([])
+    hindsight: Annotated[Hindsight | None, doc("null from an older service")] = sent(None)
+    unreadable: Annotated[
+        list[str],
+        doc(
+            "ids of events that are damaged in the store, changes whose history is, and the lost "
+            "observation that the segmentation starts at, if any"
+        ),
+    ] = sent([])
+
+
 class StreamChange(Response, kw_only=True):
     """A change of a stream in its last state; times are RFC 3339, positions as of an event."""
 
@@ -509,13 +532,7 @@ class StreamChange(Response, kw_only=True):
     )
     before: RegimeStatistics | None = sent(None)
     after: RegimeStatistics | None = sent(None)
-    explanation: Annotated[
-        Explanation | None,
-        doc(
-            "null: withdrawn, too few labels on a side, or not retained any more; of labels that "
-            "depend on inputs, too"
-        ),
-    ] = sent(None)
+    explanation: Why = sent(None)
     link: Annotated[
         str | None,
         doc("page of the console; null: the stream is gone, or another has its name"),
@@ -673,18 +690,32 @@ class Models(Response):
     models: list[ModelSummary]
 
 
+class ModelVersion(Response, kw_only=True):
+    """A version of a model, as its `model.json` describes it; null: not stated there."""
+
+    name: str
+    version: str
+    kind: str
+    description: str = sent("")
+    x_dim: Annotated[int | None, doc("null: any")] = sent(None)
+    y_dim: Annotated[int | None, doc("null: any")] = sent(None)
+    feature_dim: int | None = sent(None)
+    hazard: Hazard = sent(None)
+    encoder: Encoder | None = sent(None)
+    training: TrainingSummary | None = sent(None)
+    regimes: Annotated[list[TypicalRegime] | None, doc("typical regimes")] = sent(None)
+    built_in: bool = sent(False)
+    error: Annotated[str | None, doc("why it cannot be served")] = sent(None)
+    report: Annotated[TrainingReport | None, doc("numbers of its training report")] = sent(None)
+    sensitivity: Annotated[
+        SensitivityCurves | None, doc("false alarms and delays by threshold, simulated")
+    ] = sent(None)
+
+
 class ModelDetail(ModelSummary, kw_only=True):
     """A model with all its versions, oldest first."""
 
-    versions: Annotated[
-        list[dict[str, Any]],
-        doc(
-            "each version as described by its `model.json`, with `training` (a summary), "
-            "`report` (the numbers of its training report), `regimes` (its typical regimes, "
-            "each with a `name` and a `probability`) and `sensitivity` (false alarms and "
-            "delays by threshold); null: none"
-        ),
-    ] = sent([])  # type: ignore[assignment]
+    versions: list[ModelVersion] = sent([])  # type: ignore[assignment]
 
 
 class Status(Response):
@@ -729,10 +760,24 @@ class StreamEvent(Response, kw_only=True):
     cursor: str = ""
 
 
+class LostEvents(TypedDict):
+    """Events of one partition that are not kept any more: accepted after `after`, up to `until`."""
+
+    partition: int
+    after: str | None
+    until: str
+
+
+class GapPlaces(TypedDict, total=False):
+    """Where events are lost."""
+
+    partitions: list[LostEvents]
+
+
 class Gap(Struct):
     """Some events before `cursor` are not kept any more; `known` is what the service says."""
 
-    known: dict[str, Any]
+    known: GapPlaces
     cursor: str = ""
 
 

@@ -8,7 +8,7 @@ import json
 from collections.abc import Iterable
 from typing import Any
 
-from service.schema.responses import RegimeStatistics, StreamChange
+from service.schema.responses import ExplainedEvent, RegimeStatistics, StreamChange
 
 _PLAIN = (
     "stream",
@@ -26,30 +26,33 @@ _PLAIN = (
     "probability",
     "verdict",
 )
-COLUMNS = (
-    *_PLAIN,
-    "kind",
+EXPLAINED = (
     "explanation",
     *(f"{side}_{name}" for side in ("before", "after") for name in ("mean", "sd", "count")),
-    "link",
-    "tags",
 )
+COLUMNS = (*_PLAIN, "kind", *EXPLAINED, "link", "tags")
 NUMBERS = ("size", "before_mean", "before_sd", "after_mean", "after_sd")  # one for each output
 
 
 def row(change: StreamChange) -> dict[str, Any]:
     """Return a change as one row; those of NUMBERS are lists where there are several outputs."""
     found: dict[str, Any] = {name: getattr(change, name) for name in _PLAIN}
-    explanation = change.explanation
-    found["kind"] = None if explanation is None else explanation.kind
-    found["explanation"] = None if explanation is None else explanation.text
+    found["kind"] = None if change.explanation is None else change.explanation.kind
+    found |= explained(change)
+    found["link"] = change.link
+    found["tags"] = json.dumps(change.tags, ensure_ascii=False, sort_keys=True)
+    return found
+
+
+def explained(change: StreamChange | ExplainedEvent) -> dict[str, Any]:
+    """Return the columns EXPLAINED of a change."""
+    text = None if change.explanation is None else change.explanation.text
+    found: dict[str, Any] = {"explanation": text}
     for side, regime in (("before", change.before), ("after", change.after)):
         known = RegimeStatistics(0) if regime is None else regime
         found[f"{side}_mean"] = known.mean
         found[f"{side}_sd"] = known.sd
         found[f"{side}_count"] = None if regime is None else regime.count
-    found["link"] = change.link
-    found["tags"] = json.dumps(change.tags, ensure_ascii=False, sort_keys=True)
     return found
 
 

@@ -26,6 +26,8 @@ MIN_SECRET, MAX_SECRET = 24, 64  # bytes, as the Standard Webhooks specification
 MAX_HOOKS = 100
 MAX_SELECTORS, MAX_GROUP_BY = 20, 10
 MAX_GROUP_S = 300.0
+BEARER_TOKEN = re.compile(r"[A-Za-z0-9._~+/-]+=*")  # RFC 6750
+CONTROL = re.compile(r"[\x00-\x1f\x7f]")
 ROUTING_KEY = re.compile(rb"[A-Za-z0-9_-]{16,64}")  # PagerDuty's have 32 characters
 Severity = Literal["critical", "error", "warning", "info"]
 
@@ -43,6 +45,7 @@ class Hook(NamedTuple):
     resolve_s: float = 3600.0  # after which an alert of Alertmanager ends by itself
     severity: Severity = "warning"
     console_url: str = ""
+    authorization: str = ""  # header of this name, as secret as the secret; empty: none
 
     def __repr__(self) -> str:
         """Name it without its secret, which is in no log and no traceback."""
@@ -80,6 +83,13 @@ class HookForm(BaseModel):
     secret: SecretStr | None = None
     secret_env: str | None = None
     secret_file: Path | None = None
+    username: str | None = None
+    password: SecretStr | None = None
+    password_env: str | None = None
+    password_file: Path | None = None
+    bearer_token: SecretStr | None = None
+    bearer_token_env: str | None = None
+    bearer_token_file: Path | None = None
     prefix: list[str] = []
     model: list[Annotated[str, Field(pattern=REFERENCE)]] = []
     match: Annotated[list[str], Field(max_length=MAX_SELECTORS)] = []
@@ -164,9 +174,11 @@ def _hook(
         if url is None:
             raise ValueError("expected one of url, url_env and url_file")
         allowed.check_url(url)
-        plain = None if form.secret is None else form.secret.get_secret_value()
-        given = _one_of("secret", plain, form.secret_env, form.secret_file, path, environ)
+        given = _one_of(
+            "secret", _plain(form.secret), form.secret_env, form.secret_file, path, environ
+        )
         secret = _secret(form, given)
+        authorization = _authorization(form, path, environ)
         template = _template(form)
         grouping = _grouping(form)
         selectors = tuple(tags.parse(selector) for selector in form.match)
@@ -190,7 +202,39 @@ def _hook(
         resolve_s=form.resolve_s,
         severity=form.severity,
         console_url=console_url,
+        authorization=authorization,
     )
+
+
+def _plain(secret: SecretStr | None) -> str | None:
+    return None if secret is None else secret.get_secret_value()
+
+
+def _authorization(form: HookForm, path: Path, environ: Mapping[str, str]) -> str:
+    """Header Authorization, basic (RFC 7617) or bearer (RFC 6750); empty: there is none."""
+    password = _one_of(
+        *("password", _plain(form.password), form.password_env, form.password_file),
+        *(path, environ),
+    )
+    token = _one_of(
+        *("bearer_token", _plain(form.bearer_token), form.bearer_token_env, form.bearer_token_file),
+        *(path, environ),
+    )
+    if token is not None:
+        if password is not None or form.username is not None:
+            raise ValueError("expected bearer_token, or username and password, not both")
+        if not BEARER_TOKEN.fullmatch(token):
+            raise ValueError("bearer_token: expected letters, digits and -._~+/, and = at the end")
+        return f"Bearer {token}"
+    if password is None and form.username is None:
+        return ""
+    if not password or not form.username:
+        raise ValueError("expected username and password together, neither empty")
+    if ":" in form.username or CONTROL.search(form.username + password):
+        raise ValueError(
+            "username and password: expected no control characters, and no colon in the username"
+        )
+    return f"Basic {base64.b64encode(f'{form.username}:{password}'.encode()).decode()}"
 
 
 def _states(format_: formats.Format) -> Sequence[str]:

@@ -17,7 +17,7 @@ from service.webhooks.config import Hook
 
 MOST_READ = 65_536  # bytes of an answer; it is read so that the connection can be used again
 RESOLVERS = 2
-TRY_AGAIN = (408, 429)  # refusals that pass
+TRY_AGAIN = (401, 403, 408, 429)  # refusals that pass, or are of the credentials
 
 
 class Failure(NamedTuple):
@@ -65,6 +65,8 @@ class Sender:
         url = httpx.URL(self._hook.url)
         host, address, _ = await self._allowed.resolve(self._hook.url, self._resolvers)
         headers = headers_of(self._hook.signing, number, int(time.time()), body)
+        if self._hook.authorization:
+            headers["Authorization"] = self._hook.authorization
         request = self._http.build_request(
             "POST",
             url.copy_with(host=address),

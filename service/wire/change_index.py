@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from bisect import bisect_left, bisect_right
 from collections import deque
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from typing import NamedTuple
 
 from service.wire import Event, timestamps
@@ -105,19 +106,32 @@ class ChangeIndex:
                 yield life.found()
 
     def between(self, found: FoundChange, near: int) -> FoundChange:
-        """Return a change with the starts of those before and after it.
+        """Return a change with the starts of those before and after it: see `neighbours`.
 
-        Those that were withdrawn do not count, nor those within `near` observations: they are
-        estimates of the same one. The change itself may have been trimmed since.
+        The change itself may have been trimmed since.
         """
         lives = self._streams.get((found.stream, found.generation), {}).values()
-        states = [life.last.event for life in lives]  # few: those of one stream
-        starts = [event.start for event in states if event.state != "withdrawn"]
-        start = found.event.start
-        return found._replace(
-            previous=max((each for each in starts if each < start - near), default=None),
-            following=min((each for each in starts if each > start + near), default=None),
-        )
+        starts = standing(life.last.event for life in lives)  # few: those of one stream
+        previous, following = neighbours(found.event.start, starts, near)
+        return found._replace(previous=previous, following=following)
+
+
+def standing(events: Iterable[Event]) -> list[int]:
+    """Return the starts of changes that were not withdrawn, ascending."""
+    return sorted(event.start for event in events if event.state != "withdrawn")
+
+
+def neighbours(start: int, starts: Sequence[int], near: int) -> tuple[int | None, int | None]:
+    """Return those of ascending starts that come before and after one.
+
+    Those within `near` observations do not count: they are estimates of the same change.
+    """
+    before = bisect_left(starts, start - near)
+    after = bisect_right(starts, start + near)
+    return (
+        starts[before - 1] if before else None,
+        starts[after] if after < len(starts) else None,
+    )
 
 
 class _Life:

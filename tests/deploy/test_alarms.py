@@ -18,32 +18,43 @@ from tests.service.webhooks.test_delivery import until, webhooks, writer  # noqa
 pytestmark = pytest.mark.skipif(PROGRAM is None, reason="alertmanager is not installed")
 
 
+PASSWORD = "alarms-only"
+HASH = "$2b$04$abcdefghijklmnopqrstuufYwo2z0kXN9eKhfYZlhdYPBlKhmj4Zu"  # of it, by bcrypt
+
+
 class Alertmanager:
     """What an Alertmanager answers of its alerts."""
 
-    def __init__(self, port):
+    def __init__(self, port, auth):
         self.url = f"http://127.0.0.1:{port}/api/v2/alerts"
+        self._auth = auth
 
     def alerts(self):
         """Alerts that fire, by stream and event."""
-        found = httpx.get(self.url).raise_for_status().json()
+        found = httpx.get(self.url, auth=self._auth).raise_for_status().json()
         return {(each["labels"]["stream"], each["labels"]["event"]): each for each in found}
+
+
+@contextlib.contextmanager
+def running_alertmanager(folder, *options, auth=None):
+    port = free_port()
+    command = [PROGRAM, f"--config.file={CONFIG}", f"--storage.path={folder / 'am'}", *options]
+    command += [f"--web.listen-address=127.0.0.1:{port}", "--cluster.listen-address="]
+    with running(*command, stdout=subprocess.DEVNULL):
+        found = Alertmanager(port, auth)
+
+        def ready():
+            with contextlib.suppress(httpx.HTTPError):
+                return found.alerts() == {}
+            return False
+
+        until(ready)
+        yield found
 
 
 @pytest.fixture
 def alertmanager(tmp_path):
-    port = free_port()
-    command = [PROGRAM, f"--config.file={CONFIG}", f"--storage.path={tmp_path / 'am'}"]
-    command += [f"--web.listen-address=127.0.0.1:{port}", "--cluster.listen-address="]
-    with running(*command, stdout=subprocess.DEVNULL):
-        found = Alertmanager(port)
-
-        def ready():
-            with contextlib.suppress(httpx.TransportError):
-                return httpx.get(found.url).status_code == 200
-            return False
-
-        until(ready)
+    with running_alertmanager(tmp_path) as found:
         yield found
 
 
@@ -76,6 +87,29 @@ def test_a_change_fires_with_tags_and_its_withdrawal_resolves_it(
     until(lambda: set(alertmanager.alerts()) == {("pump-7", "2")})
     until(lambda: webhooks.pending("am") == 0)
     assert webhooks.metric("failed_attempts_total", "am") == 0
+
+
+def test_an_alertmanager_that_asks_for_a_password(tmp_path, webhooks, writer):  # noqa: F811
+    web = tmp_path / "web.yml"
+    web.write_text(f"basic_auth_users:\n  moca: {HASH}\n")
+    (tmp_path / "password").write_text(f"{PASSWORD}\n")
+    options = f"--web.config.file={web}"
+    with running_alertmanager(tmp_path, options, auth=("moca", PASSWORD)) as found:
+        assert httpx.get(found.url).status_code == 401
+        fields = {"secret": None, "format": "alertmanager", "username": "moca"}
+        webhooks.hook("am", found.url, **fields, password_file=str(tmp_path / "password"))
+        webhooks.hook("wrong", found.url, **fields, password="not-this-one")
+        webhooks.start()
+        writer.raise_("a", 1, confirmed_at=13)
+        until(lambda: set(found.alerts()) == {("a", "1")})
+        until(lambda: webhooks.metric("delivered_total", "am") == 1)
+        until(lambda: webhooks.metric("failed_attempts_total", "wrong") > 0)
+        assert webhooks.metric("failed_attempts_total", "am") == 0
+        assert webhooks.metric("delivered_total", "wrong") == 0
+    log = webhooks.processes.log_of("webhooks")
+    assert "response status 401" in log
+    for secret in (PASSWORD, "not-this-one", "Basic"):
+        assert secret not in log
 
 
 def test_a_group_is_one_request_of_several_alerts(alertmanager, webhooks, writer):  # noqa: F811

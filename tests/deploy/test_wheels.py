@@ -22,6 +22,9 @@ from tests.ports import free_port
 
 ROOT = Path(__file__).parents[2]
 README = [code for kind, code, _ in blocks(ROOT / "README.md") if kind == "python"]
+CLIENT = [code for kind, code, _ in blocks(ROOT / "docs" / "client.md") if kind == "python"]
+PANDAS = "import pandas as pd"  # not installed beside the client
+WRONG = "import moca_client\nmoca_client.Client('').model('').versions[0].no_such_member\n"
 PIP = ("-m", "pip", "--disable-pip-version-check")
 # Prints what a package imports at first, and what all of its modules do, but for some of its parts.
 IMPORTS = """
@@ -135,18 +138,18 @@ def test_the_readme_runs_with_the_client_alone(client, service):
 
 
 @pytest.mark.slow
-def test_the_readme_is_typed(client, wheels, tmp_path):
+def test_the_readme_and_the_page_of_the_client_are_typed(client, wheels, tmp_path):
     pytest.importorskip("mypy")
     pip("--python", client, "install", "--no-deps", "--no-compile", wheels["moca-core"])
     try:
-        for number, code in enumerate(README):
+        for number, code in enumerate(README + CLIENT):
             page = tmp_path / f"block{number}.py"
-            page.write_text(code)
+            page.write_text(code.replace(PANDAS, f"{PANDAS}  # type: ignore[import-untyped]"))
             checked = ("-m", "mypy", "--strict", "--config-file=", "--python-executable", client)
             cache = ("--cache-dir", tmp_path / "cache")
             run(sys.executable, *checked, *cache, page)
             wrong = tmp_path / "wrong.py"
-            wrong.write_text(code + "answer.no_such_member\n")
+            wrong.write_text(code + WRONG)
             with pytest.raises(AssertionError, match='has no attribute "no_such_member"'):
                 run(sys.executable, *checked, *cache, wrong)
     finally:

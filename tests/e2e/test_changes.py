@@ -29,6 +29,9 @@ SAME = (
     "direction",
     "size",
     "verdict",
+    "before",
+    "after",
+    "explanation",
 )
 
 

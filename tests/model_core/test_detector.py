@@ -22,6 +22,7 @@ from model_core import Detector, Detectors, kernel, season
 from model_core.detection import picture
 from model_core.detection.rows import Retained
 from model_core.errors import BadInput, CorruptState, WarmingUp
+from model_core.sensitivity import own
 from model_core.upm.conjugate import Gaussian
 
 
@@ -233,6 +234,48 @@ def test_a_refused_label_hurts_its_own_series_alone():
     with pytest.raises(BadInput, match="not finite"):
         many.update_many(1, [0.0, 1e99])
     assert many.seq(1) == 31
+
+
+def two_levels(count, seed=0):
+    """Labels around two levels at random: the threshold of the model's curve is too loud."""
+    rng = np.random.default_rng(seed)
+    return (rng.choice([-2.0, 2.0], count) + 0.3 * rng.normal(size=count)).tolist()
+
+
+def test_a_sensitivity_is_calibrated_on_own_labels(tmp_path, monkeypatch):
+    monkeypatch.setattr(own, "STEPS", 300)  # a third of the time, and of the precision
+    both = Detectors(["a", "b"], "gaussian", sensitivity=5.0, kernels=False)
+    for row in (0, 1):
+        both.update_many(row, two_levels(600, seed=row))
+    curve = both.pipeline.threshold(0)
+    found = both.calibrate(0)
+    assert both.pipeline.threshold(0) == found.threshold != curve
+    assert both.pipeline.threshold(1) == curve
+    assert both.calibrate(0) == found  # it draws the same continuations
+    both.save(tmp_path / "both.moca")
+    loaded = Detectors.load(tmp_path / "both.moca")
+    assert [loaded.pipeline.threshold(row) for row in (0, 1)] == [found.threshold, curve]
+    numbers = both.pipeline.series[0].numbers()
+    del numbers["threshold"]  # as in a file of a version before there was one
+    both.pipeline.series[0].restore(numbers)
+    assert both.pipeline.threshold(0) == curve
+
+
+@pytest.mark.parametrize(
+    ("settings", "labels", "message"),
+    [
+        ({"model": "gaussian"}, two_levels(30), "expected this setting"),
+        ({"model": "gaussian", "sensitivity": 1.0}, [], "at least 500 labels that differ, got 0"),
+        ({"model": "gaussian", "sensitivity": 1.0}, two_levels(499), "500 labels .* got 499"),
+        ({"model": "gaussian", "sensitivity": 1.0}, [3.0] * 600, "500 labels that differ"),
+        ({"model": "poisson", "sensitivity": 1.0}, [1.0] * 30, "got one of 1 count labels"),
+    ],
+)
+def test_what_cannot_be_calibrated_says_why(settings, labels, message):
+    detector = Detector(**settings, kernels=False)
+    detector.update_many(labels)
+    with pytest.raises(BadInput, match=message):
+        detector.calibrate()
 
 
 def test_memory_is_bounded():

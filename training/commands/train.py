@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from enum import StrEnum
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -13,6 +14,14 @@ if TYPE_CHECKING:
     from training.experiments.jobs import Axes, Wanted
 
 OWN = "Series of your own"
+
+
+class Held(StrEnum):
+    """What is held out for the test: the later part of every series, or whole series."""
+
+    TIME = "time"
+    STREAM = "stream"
+
 
 Experiment = Annotated[
     str | None,
@@ -79,9 +88,11 @@ Inputs = Annotated[
         rich_help_panel=OWN,
     ),
 ]
-Stream = Annotated[
+Column = Annotated[
     str | None,
     typer.Option(
+        "--by",
+        metavar="COLUMN",
         help="Column that says which series a row is of.",
         show_default="stream; without it a file is one series",
         rich_help_panel=OWN,
@@ -112,8 +123,10 @@ Interval = Annotated[
         rich_help_panel=OWN,
     ),
 ]
-By = Annotated[
-    str | None,
+# The former name of --by: in other commands --stream is a stream.
+Stream = Annotated[str | None, typer.Option("--stream", hidden=True, help="Renamed to --by.")]
+HoldOut = Annotated[
+    Held | None,
     typer.Option(
         help="Data held out for the test: the later part of every series (time), or whole series "
         "(stream).",
@@ -139,11 +152,12 @@ def train(
     lags: Lags = None,
     y: Labels = None,
     x: Inputs = None,
+    by: Column = None,
     stream: Stream = None,
     time: Time = None,
     changepoint: Changepoint = None,
     interval: Interval = None,
-    by: By = None,
+    hold_out: HoldOut = None,
     name: Name = None,
     preset: Annotated[str, typer.Option(help="quick, or paper: as published.")] = "quick",
     ablation: Annotated[
@@ -194,7 +208,9 @@ def train(
     from training.experiments.catalogue import Place
     from training.experiments.jobs import Axes, Wanted
 
-    own = _own(model, length, lags, _names(y), _names(x), stream, time, changepoint, interval, by)
+    _check_by(by, stream)
+    held = None if hold_out is None else hold_out.value
+    own = _own(model, length, lags, _names(y), _names(x), by, time, changepoint, interval, held)
     _check(experiment, data, ablation, own, hazard or [])
     try:
         common: dict[str, Any] = jobs.overrides(config, setting or [])
@@ -232,6 +248,17 @@ def _own(
     return {section: settings for section, settings in used.items() if settings}
 
 
+def _check_by(column: str | None, stream: str | None) -> None:
+    """Refuse the options of before, when `--stream` was the column and `--by` what is held out."""
+    if stream is not None:
+        fail(f"--stream was renamed: expected --by {stream}, as in moca replay")
+    if column in {held.value for held in Held}:
+        fail(
+            f"--by: expected the column that names the series, got {column!r}: it is found without "
+            f"--by; for what is held out for the test use --hold-out {column}"
+        )
+
+
 def _check(
     experiment: str | None,
     data: Path | None,
@@ -244,7 +271,10 @@ def _check(
     if experiment is not None and data is not None:
         fail(f"--data and experiment {experiment!r} exclude each other: use one of the two")
     if data is None and own:
-        fail("--model, --length, --lags, --by and column options are for --data; use --set instead")
+        fail(
+            "--model, --length, --lags, --hold-out and column options are for --data; use --set "
+            "instead"
+        )
     if data is not None and ablation is not None:
         fail("--ablation needs an experiment; it does not apply to --data")
     if data is not None and len(hazards) > 1:

@@ -281,7 +281,7 @@ def _ordered(table: Table, columns: Columns, when: list[float], rows: list[int])
             raise BadData(
                 f"{table.where(row, column)}: {str(table.columns[column][row])!r} is also the "
                 f"time of row {before + 1} of the same stream"
-                + ("" if columns.stream else "; --stream names the column that tells series apart")
+                + ("" if columns.stream else "; --by names the column that tells series apart")
             )
     return ordered
 

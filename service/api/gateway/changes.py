@@ -7,71 +7,56 @@ import heapq
 from collections.abc import Callable, Sequence
 from concurrent.futures import Executor
 from operator import itemgetter
-from typing import Any, NamedTuple, TypeVar
+from typing import Any, TypeVar
 
 import numpy as np
 
-from model_core import explanation
-from model_core.explanation import AFTER, BEFORE
 from model_core.segmentation import NEAR
 from service import wire
+from service.api.gateway.explanations import Explanations
 from service.api.gateway.reads import TIMEOUT_S, from_store, without
 from service.api.gateway.sorted_cursor import SortedCursor
 from service.errors.base import RedisUnavailable
 from service.schema import rendering
 from service.schema.queries import ChangesQuery, seconds_of
-from service.schema.responses import (
-    ChangesPage,
-    Explanation,
-    Numbers,
-    RegimeStatistics,
-    StreamChange,
-    Timeline,
-)
-from service.store import regimes
+from service.schema.responses import ChangesPage, StreamChange, Timeline
 from service.store.api_reads import AsyncStore
 from service.store.event_log import Feeds, Reread
-from service.store.regimes import Around, Place, Stored
+from service.store.regimes import Place
 from service.store.worker_reads import CorruptState, decoded
 from service.wire import tags
 from service.wire.change_index import ChangeIndex, FoundChange
 from service.wire.event_entries import Filter
 
 READ_AT_ONCE = 1024  # entries, of all partitions: some 20 ms of decoding
-KEPT = 5000  # explanations
 _EARLIEST_S, _LATEST_S = -62_135_500_000.0, 253_402_200_000.0  # years 1 to 9999, for timelines
-AT_ONCE = 20  # changes whose histories are read and explained together: some 5,000 labels
-LABELS: dict[str, explanation.Labels] = {"poisson": "counts", "exponential": "durations"}
 Rank = tuple[float, str, int, int]  # what changes are sorted by: value, stream, generation, id
 T = TypeVar("T")
 _cursor: SortedCursor[Rank] = SortedCursor(Rank)
 
 
-class Sides(NamedTuple):
-    """What the history has on a change."""
-
-    before: RegimeStatistics | None = None
-    after: RegimeStatistics | None = None
-    explanation: Explanation | None = None
-    start_time: str | None = None
-
-
-Seen = tuple[int, int | None, int]  # a start, that of the change before, end of what was looked at
-
-
 class Changes:
     """Answers which streams changed, of what the feeds retain.
 
-    thread: ranks and explains. It should be one, and of no other use: pages take turns in it.
+    thread: ranks. It may be that of the explanations: pages take turns in it.
     """
 
-    def __init__(self, feeds: Feeds, store: AsyncStore, console: bool, thread: Executor) -> None:
-        self._feeds, self._store, self._console = feeds, store, console
+    def __init__(
+        self,
+        feeds: Feeds,
+        store: AsyncStore,
+        explanations: Explanations,
+        console: bool,
+        thread: Executor,
+    ) -> None:
+        self._feeds = feeds
+        self._store = store
+        self._explanations = explanations
+        self._console = console
         self._thread = thread
         self._index = ChangeIndex(feeds.partitions)
         self._untrimmed: set[int] = set()  # partitions
         self._reading = asyncio.Lock()
-        self._explained: dict[tuple[str, int, int], tuple[Seen, Sides]] = {}
 
     async def latest(self) -> dict[str, float]:
         """Return when each stream last changed, in seconds since 1970, as far as that is retained.
@@ -150,11 +135,13 @@ class Changes:
                     wanted[i] = found
         if explain and wanted:
             places = {i: _place(found, heads[found.stream]) for i, found in wanted.items()}
-            sides, damaged = await self._explanations(wanted, places)
+            sides, damaged = await self._explanations.of(places)
             for i, each in sides.items():
-                rows[i].before, rows[i].after = each.before, each.after
-                rows[i].explanation, rows[i].start_time = each.explanation, each.start_time
-            unreadable |= damaged
+                rows[i].before = each.before
+                rows[i].after = each.after
+                rows[i].explanation = each.explanation
+                rows[i].start_time = each.start_time
+            unreadable.update(wanted[i].stream for i in damaged)
         return rows, sorted(unreadable)
 
     async def _heads(self, page: Sequence[FoundChange]) -> tuple[dict[str, wire.Head], set[str]]:
@@ -172,37 +159,6 @@ class Changes:
             if head and not head.deleted:
                 heads[stream] = head
         return heads, unreadable
-
-    async def _explanations(
-        self, wanted: dict[int, FoundChange], places: dict[int, Place]
-    ) -> tuple[dict[int, Sides], set[str]]:
-        """Return what the history has on each change, and the streams that cannot be read."""
-        sides: dict[int, Sides] = {}
-        missing: list[int] = []
-        for i, found in wanted.items():
-            seen, known = self._explained.get(_key(found), (None, None))
-            if known is not None and seen == _seen(places[i]):
-                sides[i] = known
-            else:
-                missing.append(i)
-        damaged = set()
-        # In groups, each kept before the next is read: a page holds the histories of one at a
-        # time, and what a page that failed had done is not done again.
-        for first in range(0, len(missing), AT_ONCE):
-            group = missing[first : first + AT_ONCE]
-            chosen = [places[i] for i in group]
-            stored = await from_store(self._store.around(chosen, BEFORE, AFTER))
-            computed = await self._apart(_computed, chosen, stored)
-            for i, each in zip(group, computed, strict=True):
-                if each is None:
-                    damaged.add(wanted[i].stream)
-                    continue
-                sides[i] = each
-                self._explained.pop(_key(wanted[i]), None)
-                self._explained[_key(wanted[i])] = _seen(places[i]), each
-            while len(self._explained) > KEPT:
-                del self._explained[next(iter(self._explained))]
-        return sides, damaged
 
 
 # --- which, and in which order ---------------------------------------------------------------
@@ -304,63 +260,6 @@ _RANKS = {
 _first = itemgetter(0)
 
 
-# --- explanations ----------------------------------------------------------------------------
-
-
-def _key(found: FoundChange) -> tuple[str, int, int]:
-    return found.stream, found.generation, found.event.id
-
-
 def _place(found: FoundChange, head: wire.Head) -> Place:
     start, previous, following = found.event.start, found.previous, found.following
     return Place(found.partition, found.stream, head, start, previous, following)
-
-
-def _seen(place: Place) -> Seen:
-    """What an explanation depends on: it is computed again when that changes."""
-    return place.start, place.previous, regimes.until(place, AFTER)
-
-
-def _computed(places: Sequence[Place], stored: Sequence[Stored]) -> list[Sides | None]:
-    """Return what the histories have on each change; None: it cannot be read."""
-    found: list[Sides | None] = []
-    for place, each in zip(places, stored, strict=True):
-        try:
-            around = regimes.decode(place, each, BEFORE, AFTER)
-        except CorruptState:
-            found.append(None)
-            continue
-        found.append(_sides(place.head, around))
-    return found
-
-
-def _sides(head: wire.Head, around: Around) -> Sides:
-    outputs = head.y_dim or 1
-    before, after = (
-        np.array(side, dtype=float).reshape(-1, outputs) for side in (around.before, around.after)
-    )
-    labels = LABELS.get(head.settings.model.partition("@")[0], "numbers")
-    if around.first is not None and around.first.probabilities is not None:
-        labels = "classes"
-    text = None
-    if not head.x_dim:
-        text = explanation.explain(before, after, labels)
-    return Sides(
-        _regime(before, labels),
-        _regime(after, labels),
-        None if text is None else Explanation(*text),
-        None if around.first is None else around.first.time,
-    )
-
-
-def _regime(labels: Any, kind: explanation.Labels) -> RegimeStatistics | None:
-    if not len(labels):
-        return None
-    if kind == "classes":
-        return RegimeStatistics(len(labels))
-    found = explanation.moments(labels)
-    return RegimeStatistics(found.length, _numbers(found.mean), _numbers(found.sd))
-
-
-def _numbers(values: list[float | None]) -> Numbers:
-    return values[0] if len(values) == 1 else values

@@ -24,11 +24,12 @@ from service.models import sensitivity_curves
 from service.models.catalogue import Model
 from service.observability import metrics
 from service.schema.queries import ReadyQuery
-from service.schema.responses import ModelDetail, Models, ModelSummary, Status
+from service.schema.responses import Hazard, ModelDetail, Models, ModelSummary, ModelVersion, Status
 from service.store.api_reads import Health
 
 NAMED = 10  # partitions named in a reason
 _encode = msgspec.json.Encoder().encode
+_MEMBERS = {each.name: each.type for each in msgspec.structs.fields(ModelVersion)}
 
 
 async def list_models(request: Request) -> Response:
@@ -57,10 +58,24 @@ async def get_model(request: Request) -> Response:
         lambda: [sensitivity_curves.of(models_dir, version.reference) for version in versions]
     )
     full = [
-        {**msgspec.structs.asdict(version), "report": report, "sensitivity": curve}
+        _version({**msgspec.structs.asdict(version), "report": report, "sensitivity": curve})
         for version, report, curve in zip(versions, reports, curves, strict=True)
     ]
     return json_response(_encode(ModelDetail(**_described(versions), versions=full)))
+
+
+def _version(stated: dict[str, Any]) -> ModelVersion:
+    """Return a version without those parts of its files that are not as they are documented."""
+    return ModelVersion(**{name: _of(_MEMBERS[name], value) for name, value in stated.items()})
+
+
+def _of(kind: Any, value: Any) -> Any:
+    """Return a value, with members that are not documented, or None if it is not of the kind."""
+    try:
+        msgspec.convert(value, kind)
+    except (msgspec.ValidationError, RecursionError):
+        return None
+    return value
 
 
 async def livez(request: Request) -> Response:
@@ -119,7 +134,7 @@ def _described(versions: list[Model]) -> dict[str, Any]:
         "description": model.description,
         "x_dim": model.x_dim,
         "y_dim": model.y_dim,
-        "hazard": model.hazard,
+        "hazard": _of(Hazard, model.hazard),
         "built_in": model.built_in,
         "error": None if usable else model.error,
     }

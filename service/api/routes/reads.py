@@ -6,6 +6,8 @@ import msgspec
 from starlette.requests import Request
 from starlette.responses import Response
 
+from model_core.explanation import AFTER
+from model_core.segmentation import NEAR
 from service import wire
 from service.api.gateway.reads import from_store, without
 from service.api.http import (
@@ -21,7 +23,9 @@ from service.api.parsing.commands import CommandParser
 from service.api.routes.streams import head_of
 from service.schema import rendering, responses
 from service.schema.queries import ChangepointsQuery, HistoryQuery, kinds_of
+from service.store.regimes import Place
 from service.store.worker_reads import CHUNK
+from service.wire.change_index import neighbours, standing
 
 _encode = msgspec.json.Encoder().encode
 
@@ -51,7 +55,8 @@ async def changepoints(request: Request) -> Response:
 
     As far as `hindsight` says, it is one in hindsight. That is computed by a worker when there is
     none, or the stream has moved on by a tenth; the call waits for it up to a second, unless
-    `wait` is false.
+    `wait` is false. `before`, `after` and `explanation` of changes are computed of the history when
+    they are read, as those of `GET /v1/changes` are.
     """
     context, stream = context_of(request), stream_of(request)
     form = read_query(request, ChangepointsQuery)
@@ -69,6 +74,7 @@ async def changepoints(request: Request) -> Response:
     events, unreadable = await from_store(
         context.store.events(partition, stream, kinds_of(form.kind))
     )
+    explained, unexplained = await _explained(context, stream, head, events)
     path, lost = await _path(context, stream, head)
     segmentation = rendering.segmentation(head, path)
     if found is not None:
@@ -77,12 +83,33 @@ async def changepoints(request: Request) -> Response:
         stream=stream,
         seq=head.seq,
         model=head.settings.model,
-        events=[rendering.event(event) for event in events],
+        events=explained,
         segmentation=segmentation,
         hindsight=rendering.hindsight(status, found),
-        unreadable=without(unreadable + lost, f"events of {stream!r}"),
+        unreadable=without(unreadable + unexplained + lost, f"events of {stream!r}"),
     )
     return json_response(_encode(answer))
+
+
+async def _explained(
+    context: Context, stream: str, head: wire.Head, stored: list[wire.Event]
+) -> tuple[list[responses.ExplainedEvent], list[str]]:
+    """Return events with what the history has on them, and the names of what cannot be read."""
+    partition = context.gateway.partition(stream)
+    starts = standing(event for event in stored if event.kind == "change")
+    oldest = head.seq - head.settings.history
+    events = [rendering.explained(event) for event in stored]
+    places = {
+        i: Place(partition, stream, head, event.start, *neighbours(event.start, starts, NEAR))
+        for i, event in enumerate(stored)
+        if event.kind == "change" and event.state != "withdrawn" and event.start + AFTER > oldest
+    }
+    sides, damaged = await context.explanations.of(places)
+    for i, known in sides.items():
+        events[i].before = known.before
+        events[i].after = known.after
+        events[i].explanation = known.explanation
+    return events, [f"history around event {stored[i].id}" for i in sorted(damaged)]
 
 
 async def _hindsight(context: Context, stream: str, head: wire.Head) -> wire.Hindsight | None:

@@ -18,7 +18,7 @@ from service.errors.stream import StreamReplaced
 from service.observability import subscriber_metrics as metrics
 from service.schema.queries import EventsQuery, LiveQuery, kinds_of
 from service.store.keys import partition_of
-from service.wire import event_cursor
+from service.wire import event_cursor, tags
 from service.wire.event_cursor import BadCursor, Positions
 from service.wire.event_entries import Filter, Id
 
@@ -46,6 +46,7 @@ async def events(request: Request) -> Response:
         frozenset(form.model),
         frozenset(form.state),
         kinds_of(form.kind),
+        tuple(tags.parse(selector) for selector in form.match),
     )
     known, whole = _resume(request, form.after, context)
     hub, total = context.event_hub, context.settings.partitions

@@ -191,7 +191,12 @@ export class EventList {
       ),
       h("td", { role: "cell", "data-label": HEADS[2] }, at(strange ? null : event.suspected_at)),
       h("td", { role: "cell", "data-label": HEADS[3] }, at(strange ? null : event.confirmed_at)),
-      h("td", { role: "cell", "data-label": HEADS[4] }, direction(event) || "–"),
+      h(
+        "td",
+        { role: "cell", "data-label": HEADS[4] },
+        direction(event) || "–",
+        event.explanation ? h("span", { class: "note block" }, event.explanation.text) : null,
+      ),
       h(
         "td",
         { role: "cell", "data-label": strange ? "Anomaly" : HEADS[5] },

@@ -7,8 +7,6 @@ on the labels and the position in the log alone: applying the command again give
 
 from __future__ import annotations
 
-from zlib import crc32
-
 import numpy as np
 from msgspec.structs import replace
 
@@ -25,8 +23,6 @@ from service.worker.streams import step_inputs
 from service.worker.streams.registry import Engine
 from service.worker.streams.stream import Stream
 
-MOST = 2000  # last observations that are learned from
-
 
 def calibrate(engine: Engine, stream: Stream) -> Steps[None]:
     """Calibrate the threshold of a stream's sensitivity, unless that was done meanwhile."""
@@ -36,8 +32,8 @@ def calibrate(engine: Engine, stream: Stream) -> Steps[None]:
         return
     requested = head.settings.sensitivity
     assert requested is not None
-    most = min(MOST, engine.settings.max_replay)
-    records = retained(stream, engine.store, most, gaps=True)
+    most = min(own.MOST, engine.settings.max_replay)
+    records = retained(stream, engine.store, most, gaps=True)[-most:]
     records = seasons.known_now(stream, records, head.settings.seasonal)
     alarm, calibration = head.alarm, Calibration(head.scored, head.seq)
     labelled = [record for record in records if record.y is not None]
@@ -58,8 +54,7 @@ def calibrate(engine: Engine, stream: Stream) -> Steps[None]:
 
 def _learned(labelled: list[Record], starts: list[int]) -> quiet.Quiet:
     y = np.array([step_inputs.number(record.y) - record.offset for record in labelled])
-    places = np.searchsorted([record.seq for record in labelled], starts[1:])
-    return quiet.learn(y, places.tolist())
+    return own.learned(y, [record.seq for record in labelled], starts)
 
 
 def _confirmations(engine: Engine, stream: Stream, regime: quiet.Quiet) -> Steps[list[int]]:
@@ -68,8 +63,7 @@ def _confirmations(engine: Engine, stream: Stream, regime: quiet.Quiet) -> Steps
     assert slab is not None
     hazard, outlier_rate = step_inputs.effective_rates(slab.model, head.settings)
     (table,) = step_inputs.hazard_table(slab.model, [hazard])
-    rng = np.random.default_rng([crc32(stream.name.encode()), head.generation, head.seq])
-    y = regime.draw(rng, own.SERIES, own.STEPS)
+    y = own.continuations(regime, stream.name, head.generation, head.seq)
     state, prior = _on_host(slab.state(stream.row), slab.row_prior(stream.row))
     steps = own.confirmations(slab.model, state, prior, y, table, outlier_rate)
     while True:

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from model_core.errors import CannotSimulate, OutOfRange
-from model_core.sensitivity import Choice, choose, read
+from model_core.sensitivity import Choice, choose, own, read
 from model_core.sensitivity.quiet import FEWEST
 from model_core.sensitivity.regimes import check
 from model_core.upm.base import UnderlyingModel
@@ -61,15 +61,13 @@ def after(
 def uncalibrated(head: Head, slab: Slab) -> bool:
     """Whether a stream's sensitivity is to be calibrated on its own labels, now.
 
-    Of models with one output that is a number, and no inputs: what others do while nothing changes
-    cannot be simulated from their labels. Only by a compiled kernel: without one it takes ten
-    seconds, for which all commands of the partition wait.
+    Only by a compiled kernel: without one it takes ten seconds, for which all commands of the
+    partition wait.
     """
-    model = slab.model
     settings, alarm = head.settings, head.alarm
     if settings.sensitivity is None or alarm is None:
         return False
-    if not slab.in_series or model.label != "real" or model.y_dim != 1 or model.x_dim:
+    if not slab.in_series or not own.fits(slab.model):
         return False
     known = 0 if alarm.calibration is None else alarm.calibration.labels
     return min(head.scored, settings.history) >= FEWEST and head.scored >= 2 * known

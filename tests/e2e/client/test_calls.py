@@ -140,7 +140,7 @@ async def test_inputs(client, stream):
 async def test_models(client):
     names = {model.name for model in await client.models()}
     assert {"gaussian", "averaged", "regimes"} <= names
-    assert (await client.model("gaussian")).versions[0]["version"] == "1"
+    assert (await client.model("gaussian")).versions[0].version == "1"
     with pytest.raises(errors.NotFound, match="no model 'nonesuch'"):
         await client.model("nonesuch")
 
@@ -153,10 +153,14 @@ async def test_refusals_of_a_list_say_what_was_applied(client, stream):
 
 
 async def test_what_cannot_be_sent(client, stream):
-    with pytest.raises(InvalidRequest, match=r"body\.y: nan is not finite"):
-        await client.observe(stream, float("nan"))
-    with pytest.raises(InvalidRequest, match=r"body\[1\].y"):
+    with pytest.raises(InvalidRequest, match=r"body\[1\]\.y: expected a finite number, got inf"):
         await client.observe(stream, [1.0, float("inf")])
+    with pytest.raises(InvalidRequest, match=r"body\.y\[1\]: expected a finite number, got -inf"):
+        await client.observe(stream, {"y": numpy.array([1.0, -numpy.inf], numpy.float32)})
+    with pytest.raises(InvalidRequest, match=r"body\.x\[0\]: .* got nan; only labels may be"):
+        await client.observe(stream, {"y": 1.0, "x": [numpy.nan]})
+    with pytest.raises(InvalidRequest, match=r"body\.outlier_rate: .* got nan"):
+        await client.put_stream(stream, {"outlier_rate": float("nan")})
     with pytest.raises(InvalidRequest, match="expected a stream id"):
         await client.observe("", 1.0)
     with pytest.raises(InvalidRequest, match="JSON"):
@@ -231,10 +235,23 @@ async def test_an_output_may_be_missing(client, stream):
     labels = [[1.0, None], [None, 2.0], [3.0, 4.0], [None, None]]
     await client.observe(stream, [{"y": y} for y in labels])
     assert (await client.stream(stream)).last == [3.0, 4.0]
-    with pytest.raises(InvalidRequest, match=r"body\[0\]\.y\[1\]: nan is not finite; use None"):
-        await client.observe(stream, [{"y": [1.0, float("nan")]}])
-    with pytest.raises(InvalidRequest, match=r"nan is not finite"):
-        await client.observe(stream, numpy.array([[1.0, numpy.nan]]))
+    await client.observe(stream, [{"y": [5.0, float("nan")]}])
+    await client.observe(stream, numpy.array([[numpy.nan, 6.0], [numpy.nan, numpy.nan]]))
+    await client.observe(stream, {"y": numpy.array([7.0, numpy.nan], numpy.float32)})
+    labels += [[5.0, None], [None, 6.0], [None, None], [7.0, None]]
+    assert [each.y async for page in client.history(stream) for each in page.observations] == [
+        None if y == [None, None] else y for y in labels
+    ]
+
+
+async def test_nan_is_a_missing_label(client, stream):
+    nan = float("nan")
+    assert (await client.observe(stream, nan)).log_score is None
+    await client.observe(stream, [1.0, numpy.float32(nan), numpy.float64(nan), {"y": numpy.nan}])
+    await client.observe(stream, numpy.array([2.0, nan]))
+    await client.observe_many([{"stream": stream, "y": nan}])
+    found = [each.y async for page in client.history(stream) for each in page.observations]
+    assert found == [None, 1.0, None, None, None, 2.0, None, None]
 
 
 async def test_numbers_of_numpy_are_labels(client, stream):

@@ -9,6 +9,7 @@ import uuid
 
 import httpx
 import pytest
+from msgspec.structs import asdict
 from typer.testing import CliRunner
 
 from service.client import Client
@@ -166,8 +167,11 @@ def test_changepoints(moca, stream, service_url):
     said = moca("changepoints", stream).stdout
     assert "confirmed" in said
     assert "best segmentation, by seq: 0-29, 30-59" in said
-    found = json.loads(moca("changepoints", stream, "--json").stdout)
-    assert found["events"][0]["start"] == 30
+    assert "what changed" in said
+    assert "mean rose by" in " ".join(said.split())
+    (found,) = json.loads(moca("changepoints", stream, "--json").stdout)["events"]
+    assert (found["start"], found["before"]["count"], found["after"]["mean"]) == (30, 30, 6.0)
+    assert found["explanation"]["kind"] == "mean"
 
 
 def test_anomalies_are_shown_to_those_who_ask(moca, stream, service_url):
@@ -185,7 +189,8 @@ def test_anomalies_are_shown_to_those_who_ask(moca, stream, service_url):
         assert client.stream(stream).last_anomaly == 180
         for kinds in (["anomaly"], ["change", "anomaly"]):
             messages = client.events(stream=stream, kinds=kinds, after="0")
-            assert next(m.event for m in messages if m.event.kind == "anomaly") == anomaly
+            event = next(m.event for m in messages if m.event.kind == "anomaly")
+            assert asdict(event).items() <= asdict(anomaly).items()
             messages.close()
     assert "anomaly" not in moca("changepoints", stream).stdout
     listed = moca("changepoints", stream, "--kind", "all").stdout
@@ -195,13 +200,24 @@ def test_anomalies_are_shown_to_those_who_ask(moca, stream, service_url):
     assert [event["id"] for event in found["events"]] == [180]
 
 
-@pytest.mark.parametrize("options", [["--json"], []])
+def test_selectors_are_for_events_of_all_streams(moca):
+    for words in (["s", "--follow", "--match", "{}"], ["--match", "{}"]):
+        assert (
+            "--match: expected --follow and no STREAM"
+            in moca("changepoints", *words, status=2).stderr
+        )
+    assert "expected a STREAM, or --follow" in moca("changepoints", status=2).stderr
+
+
+@pytest.mark.parametrize("options", [["--json"], [], ["--match", '{site="north"}']])
 def test_following_changepoints(options):
+    selected, as_json = "--match" in options, "--json" in options
     with running(Feed) as feed:
         feed.seen, feed.refusals, feed.gap, feed.beats = [], [], True, []
         feed.total, feed.cut, feed.kind, feed.hang_s = 8, 3, "text/event-stream", 0
         feed.message = "changepoint"
-        command = [sys.executable, "-m", "service.commands.main", "changepoints", "s", "--follow"]
+        command = [sys.executable, "-m", "service.commands.main", "changepoints", "--follow"]
+        command += [] if selected else ["s"]
         with subprocess.Popen(
             [*command, "--after", "0", "--url", feed.url, *options],
             stdout=subprocess.PIPE,
@@ -209,21 +225,24 @@ def test_following_changepoints(options):
             text=True,
         ) as process:
             assert process.stdout is not None
-            lines = [process.stdout.readline() for _ in range(8 if options else 7)]
+            lines = [process.stdout.readline() for _ in range(8 if as_json else 7)]
             process.send_signal(signal.SIGINT)
             try:
                 _, noise = process.communicate(timeout=20)
             finally:
                 process.kill()
         assert process.returncode == 130
-        assert feed.seen[0][0]["stream"] == ["s"]
-    if options:
+        query = feed.seen[0][0]
+        assert (query.get("stream"), query.get("match")) == (
+            (None, ['{site="north"}']) if selected else (["s"], None)
+        )
+    if as_json:
         gap, *events = map(json.loads, lines)
-        assert gap["known"] == {"kept_from": 1}
+        assert gap["known"] == {"partitions": [{"partition": 1, "after": None, "until": "t"}]}
         assert [each["event"]["start"] for each in events] == list(range(1, 8))
         assert noise == ""
     else:
-        assert lines[0] == "confirmed  event 1, start 1\n"
+        assert lines[0] == f"confirmed  {'s: ' if selected else ''}event 1, start 1\n"
         assert noise == "some events are no longer retained\n"
 
 

@@ -10,7 +10,9 @@ import redis
 
 from service import wire
 from service.api.gateway import changes as gateway
+from service.api.gateway import explanations
 from service.api.gateway.changes import Changes
+from service.api.gateway.explanations import Explanations
 from service.errors.base import InvalidField, RedisUnavailable
 from service.observability import metrics
 from service.schema.queries import ChangesQuery
@@ -46,7 +48,8 @@ async def changes(valkey_url):
 
         def made():
             reads = AsyncStore(client, PARTITIONS)
-            return Changes(Feeds(client, client, PARTITIONS), reads, True, thread)
+            feeds = Feeds(client, client, PARTITIONS)
+            return Changes(feeds, reads, Explanations(reads, thread), True, thread)
 
         yield made
     await client.aclose()
@@ -149,7 +152,7 @@ async def test_histories_are_read_in_groups_that_are_kept(writer, changes, store
             raise redis.TimeoutError("slow")
         return await around(self, places, before, after)
 
-    monkeypatch.setattr(gateway, "AT_ONCE", 3)
+    monkeypatch.setattr(explanations, "AT_ONCE", 3)
     monkeypatch.setattr(AsyncStore, "around", counted)
     with pytest.raises(RedisUnavailable):
         await listed(one)
@@ -204,14 +207,14 @@ async def test_ranking_and_explaining_keep_off_the_event_loop(writer, changes, s
     writer.raise_("pump", 3)
     keep(store, "pump", [record(seq) for seq in range(100)])
     threads = {}
-    for name in ("_ranked", "_computed"):
-        work = getattr(gateway, name)
+    for module, name in ((gateway, "_ranked"), (explanations, "_computed")):
+        work = getattr(module, name)
 
         def noted(*args, name=name, work=work):
             threads[name] = threading.current_thread()
             return work(*args)
 
-        monkeypatch.setattr(gateway, name, noted)
+        monkeypatch.setattr(module, name, noted)
     await listed(changes())
     assert threads["_ranked"] is threads["_computed"] is not threading.current_thread()
 

@@ -133,15 +133,18 @@ def test_every_id_resumes_right_after_its_message(start, writer):
         ({"model": "poisson@1", "after": "0"}, set()),
         ({"state": ["suspected", "withdrawn"]}, {"s2"}),
         ({"prefix": "t", "model": "gaussian"}, {"t1"}),
+        ({"match": '{site="north"}'}, {"s1", "t2"}),
+        ({"match": ['{site=~"n.*",env!="dev"}', '{stream="t1"}']}, {"s1", "t1"}),
+        ({"match": '{site="north"}', "prefix": "t"}, {"t2"}),
     ],
 )
 def test_filters(start, writer, query, wanted):
     url = start()
     consumer = Consumer(url, **{"after": "0", **query})
-    for stream in ("s1", "t1"):
-        writer.raise_(stream, 1)
-    writer.raise_("s2", 1, "withdrawn")
-    writer.raise_("t2", 1, model="poisson@2")
+    writer.raise_("s1", 1, tags={"site": "north"})
+    writer.raise_("t1", 1)
+    writer.raise_("s2", 1, "withdrawn", tags={"site": "south"})
+    writer.raise_("t2", 1, model="poisson@2", tags={"site": "north", "env": "dev"})
     with consumer.connected() as messages:
         beats = 0
         while beats < 3:
@@ -179,6 +182,8 @@ def test_anomalies_come_to_those_who_ask_for_them(start, writer, query, wanted):
         assert each.data["event"]["kind"] == kind
         assert each.data["event"]["state"] == "confirmed" or kind == "change"
     assert httpx.get(f"{url}/v1/events?kind=else").status_code == 422
+    refused = httpx.get(f"{url}/v1/events", params={"match": "{site=north}"})
+    assert (refused.status_code, refused.json()["errors"][0]["loc"]) == (422, "query.match[0]")
 
 
 def other_cursor(total):

@@ -29,10 +29,17 @@ async def test_models(api, settings):
     (folder / "sine" / "9" / "report.json").write_text(json.dumps(numbers))
     put_model(folder, "odd", "1", format=7)
     put_model(folder, ".hidden", "1")
+    wrong = {
+        "hazard": "low",
+        "regimes": [{"name": 1}],
+        "training": {"iterations": "many"},
+        "encoder": {"own": [1]},
+    }
+    put_model(folder, "wrong", "1", **wrong)
     (folder / "empty").mkdir()
     models = {model["name"]: model for model in (await api.get("/v1/models")).json()["models"]}
     shipped = {model.name for model in Catalogue(folder / "none").models()}
-    assert set(models) == {*shipped, "odd", "sine"}
+    assert set(models) == {*shipped, "odd", "sine", "wrong"}
     assert {*NEWEST, "regimes"} <= shipped
     assert models["sine"]["default"] == "sine@10"
     assert models["sine"]["versions"] == ["1", "9", "10"]
@@ -40,6 +47,9 @@ async def test_models(api, settings):
     sine = (await api.get("/v1/models/sine")).json()
     assert [version["training"]["iterations"] for version in sine["versions"]] == [1, 9, 10]
     assert [version["report"] for version in sine["versions"]] == [None, numbers, None]
+    assert models["wrong"]["hazard"] is None  # a client reads the rest
+    (version,) = (await api.get("/v1/models/wrong")).json()["versions"]
+    assert [version[name] for name in wrong] == [None, None, None, {"own": [1]}]
     assert (await api.get("/v1/models/gaussian")).json()["built_in"] is True
     for name in ("nothing", "..", "%2e%2e"):
         assert (await api.get(f"/v1/models/{name}")).status_code == 404

@@ -214,15 +214,15 @@ def put_history(client, stream, head, previous_starts):
 
 
 @pytest.mark.parametrize(
-    ("history", "expected"),
+    ("history", "expected", "counts"),
     [
-        (1000, [(0, 100), (100, 250), (250, 500)]),
-        (300, [(200, 250), (250, 500)]),
-        (100, [(400, 500)]),
-        (0, []),
+        (1000, [(0, 100), (100, 250), (250, 500)], [150, 100]),
+        (300, [(200, 250), (250, 500)], [50, 100]),
+        (100, [(400, 500)], None),
+        (0, [], None),
     ],
 )
-async def test_changepoints_follow_the_best_path_back(api, settings, history, expected):
+async def test_changepoints_follow_the_best_path_back(api, settings, history, expected, counts):
     from service.store.connection import connect
 
     previous = [-1] * 500
@@ -236,7 +236,13 @@ async def test_changepoints_follow_the_best_path_back(api, settings, history, ex
         client.hset(keys.events(partition_of("s", 4), "s"), "1", wire.encode(event))
     found = (await api.get("/v1/streams/s/changepoints")).json()
     assert [(each["start"], each["end"]) for each in found["segmentation"]] == expected
-    assert found["events"][0] == {
+    (event,) = found["events"]
+    sides = [event.pop(name) for name in ("before", "after", "explanation")]
+    if counts is None:  # it lies before what is retained
+        assert sides == [None] * 3
+    else:
+        assert [side["count"] for side in sides[:2]] == counts
+    assert event == {
         "id": 1, "state": "confirmed", "start": 250, "suspected_at": 255, "confirmed_at": 265,
         "delay": 5, "probability": 0.9, "direction": "up", "size": 2.0, "time": None,
         "verdict": None, "kind": "change",

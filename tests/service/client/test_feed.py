@@ -15,6 +15,8 @@ from service.client.errors import NotFound, Unauthorized
 from service.schema.responses import Gap, StreamEvent
 from tests.service.client.conftest import running
 
+LOST = {"partitions": [{"partition": 1, "after": None, "until": "t"}]}
+
 
 class Feed(BaseHTTPRequestHandler):
     """Server-sent events by cursor: after `cut` of them the connection ends, in a message."""
@@ -42,7 +44,7 @@ class Feed(BaseHTTPRequestHandler):
             self._write(f":\nid: {server.beats.pop(0)}\n\n")
             return
         if server.gap and after == "0":
-            self._write('id: 0\nevent: gap\ndata: {"kept_from": 1}\n\n')
+            self._write(f"id: 0\nevent: gap\ndata: {json.dumps(LOST)}\n\n")
         try:
             for i in range(first, min(first + server.cut, server.total)):
                 event = {"id": i, "state": "confirmed", "start": i, "suspected_at": i + 5}
@@ -118,11 +120,13 @@ def test_each_event_comes_once_across_ten_connections(feed, take):
 def test_filters_are_asked_for_each_time(feed, take):
     asked = {"prefix": "pump-", "model": "m", "states": ["confirmed", "withdrawn"]}
     asked["kinds"] = ["change", "anomaly"]
+    asked["match"] = '{site="north"}'
     take(4, after="0", **asked)
     for query, headers in feed.seen:
         assert query["prefix"] == ["pump-"]
         assert query["state"] == ["confirmed", "withdrawn"]
         assert query["kind"] == ["change", "anomaly"]
+        assert query["match"] == ['{site="north"}']
         assert headers["Accept"] == "text/event-stream"
 
 
@@ -131,7 +135,7 @@ def test_kinds_are_asked_for_by_those_who_name_them(feed, take):
     feed.message = "anomaly"
     found = take(2, after="0")
     assert [message.event.id for message in found] == [1, 2]
-    assert all("kind" not in query for query, _ in feed.seen)
+    assert not any(query.keys() & {"kind", "match"} for query, _ in feed.seen)
     with pytest.raises(InvalidRequest, match="list of kinds"):
         take(1, kinds="all")
 
@@ -146,7 +150,7 @@ def test_it_goes_on_after_a_heartbeat_too(feed, take):
 def test_a_gap_is_told(feed, take):
     feed.gap = True
     gap, event = take(2, after="0")
-    assert (gap, event.event.id) == (Gap({"kept_from": 1}, "0"), 1)
+    assert (gap, event.event.id) == (Gap(LOST, "0"), 1)
 
 
 def test_a_silent_connection_is_given_up(feed, take):

@@ -12,7 +12,8 @@ from service.client.frames import Answers, to_frame
 from service.schema.responses import (
     Answer,
     Changepoints,
-    Event,
+    ExplainedEvent,
+    Explanation,
     HistoryPage,
     Predictive,
     Recorded,
@@ -140,10 +141,22 @@ def test_history_and_changepoints(library):
     page = HistoryPage("s", 2, "m", 0, [Recorded(0, y=[None, 2.0]), Recorded(1)])
     back = to_frame(page, name)
     assert [column(back, n) for n in ("y1", "y2")] == [[None, None], [2.0, None]]
-    events = [Event(1, "confirmed", 5, 7, size=[1.0, -2.0]), Event(2, "suspected", 9, 9)]
+    events = [
+        ExplainedEvent(
+            *(1, "confirmed", 5, 7),
+            size=[1.0, -2.0],
+            before=RegimeStatistics(5, [3.0, 4.0], [0.5, None]),
+            explanation=Explanation("mean rose"),
+        ),
+        ExplainedEvent(2, "suspected", 9, 9),
+    ]
     back = to_frame(Changepoints("s", 20, events=events), name)
     assert column(back, "start") == [5, 9]
     assert column(back, "size2") == [-2.0, None]
+    assert column(back, "explanation") == ["mean rose", None]
+    assert column(back, "before_mean2") == [4.0, None]
+    assert column(back, "before_count") == [5, None]
+    assert column(back, "kind") == ["change", "change"]
     assert column(to_frame(Changepoints("s", 0), name), "start") == []
     assert column(Answers().to_frame(name), "log_score") == []
 

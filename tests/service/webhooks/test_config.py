@@ -50,6 +50,51 @@ def test_secrets_come_from_three_places(read, tmp_path):
     assert webhooks_of(Settings(), {}) == ([], Delivery())
 
 
+@pytest.mark.parametrize(
+    ("lines", "header"),
+    [
+        ('username = "moca"\npassword = "pässw0rd"', "Basic bW9jYTpww6Rzc3cwcmQ="),
+        ('username = "moca"\npassword_env = "PASS"', "Basic bW9jYTpww6Rzc3cwcmQ="),
+        ('username = "moca"\npassword_file = "pass"', "Basic bW9jYTpww6Rzc3cwcmQ="),
+        ('bearer_token = "pa55-w0rd=="', "Bearer pa55-w0rd=="),
+        ('bearer_token_env = "TOKEN"', "Bearer pa55-w0rd=="),
+        ('bearer_token_file = "token"', "Bearer pa55-w0rd=="),
+    ],
+)
+def test_credentials_come_from_three_places(read, tmp_path, lines, header):
+    (tmp_path / "pass").write_text("pässw0rd\n")
+    (tmp_path / "token").write_text("pa55-w0rd==\n")
+    (hook,) = read(f"{HOOK}{lines}\n", PASS="pässw0rd", TOKEN="pa55-w0rd==").hooks
+    assert hook.authorization == header
+    assert "w0rd" not in repr(hook)
+    assert header.split()[1] not in f"{hook}"
+    (plain,) = read(HOOK).hooks
+    assert plain.authorization == ""
+
+
+@pytest.mark.parametrize(
+    ("lines", "said"),
+    [
+        ('username = "moca"', "expected username and password together"),
+        ('password = "pa55w0rd"', "expected username and password together"),
+        ('username = "moca"\npassword = ""', "expected username and password together"),
+        ('username = "a:b"\npassword = "pa55w0rd"', "no colon in the username"),
+        ('username = "moca"\npassword = "pa55w0rd\\n\\u0007x"', "no control characters"),
+        ('username = "moca"\npassword_env = "NONE"', "password_env: the variable NONE is not set"),
+        ('password = "pa55w0rd"\npassword_env = "A"', "one of password, password_env and"),
+        ('bearer_token = "pa55w0rd x"', "bearer_token: expected letters"),
+        ('bearer_token = ""', "bearer_token: expected letters"),
+        ('bearer_token = "a"\nusername = "pa55w0rd"', "bearer_token, or username and password"),
+        ("bearer_token = 55", "hook.0.bearer_token: Input should be a valid string"),
+    ],
+)
+def test_credentials_that_cannot_be_used_are_refused_without_them(read, lines, said):
+    with pytest.raises(StartupError) as refused:
+        read(f"{HOOK}{lines}\n")
+    assert said in str(refused.value)
+    assert "pa55w0rd" not in str(refused.value)
+
+
 def test_bounds_of_delivery_are_at_the_top_of_the_file(read):
     defaults = {
         "attempts": 10,

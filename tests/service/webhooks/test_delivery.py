@@ -215,6 +215,22 @@ def test_wanted_events_are_posted_signed_and_in_order(webhooks, receiver, writer
     until(lambda: webhooks.pending("all") == webhooks.pending("some") == 0)
 
 
+def test_credentials_are_sent_beside_the_signature(webhooks, receiver, writer):
+    webhooks.hook("token", f"{receiver.url}/token", bearer_token="t0ken")
+    webhooks.hook("user", f"{receiver.url}/user", username="moca", password="pa55")
+    webhooks.hook("none", f"{receiver.url}/none")
+    webhooks.start()
+    writer.raise_("a", 1)
+    until(lambda: len(receiver.calls) == 3)
+    headers = {path: found for path, found, *_ in receiver.calls}
+    assert {path: found.get("Authorization") for path, found in headers.items()} == {
+        "/token": "Bearer t0ken",
+        "/user": "Basic bW9jYTpwYTU1",
+        "/none": None,
+    }
+    assert all("webhook-signature" in found for found in headers.values())
+
+
 def test_anomalies_are_posted_to_hooks_that_name_them(webhooks, receiver, writer):
     webhooks.hook("before", f"{receiver.url}/before", states=["suspected", "confirmed"])
     webhooks.hook("points", f"{receiver.url}/points", kinds=["anomaly"])

@@ -381,6 +381,7 @@ def test_the_hooks_in_the_documents_are_accepted(tmp_path):
         "PAGERDUTY_KEY": KEY,
         "SLACK_URL": "https://hooks.slack.com/a",
     }
+    (tmp_path / "alertmanager.password").write_text("pass")
     found = []
     for text in re.findall(r"```toml\n(.*?)```", page, re.DOTALL):
         path.write_text(text)

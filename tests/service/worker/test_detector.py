@@ -12,6 +12,8 @@ from service.schema import rendering
 from service.store import keys
 from service.wire import Configure, Observation, Predict, SegmentHistory
 from service.worker.filtering import seasons
+from tests.service.worker.commands.test_calibrate import calibrate, started
+from tests.service.worker.commands.test_calibrate import labels as two_levels
 from tests.service.worker.commands.test_hindsight import labels, stored
 from tests.service.worker.kinds import KINDS, publish, series
 
@@ -194,6 +196,26 @@ def test_seasons(bench, model, seasonal, monkeypatch):
     served = bench.ask(Predict("a", horizon=3))["predictions"]
     for ours, theirs in zip(detector.forecast(3), served, strict=True):
         assert same(ours.to_dict(), theirs["predictive"], 1e-9)
+
+
+def test_a_threshold_that_is_calibrated_on_own_labels(bench):
+    """Of more observations than are looked at, some of them missing; then it confirms changes."""
+    pytest.importorskip("numba")
+    started(bench, model="gaussian")
+    y = two_levels(30, seed=9) + two_levels(2100)
+    y[1500] = None
+    bench.observe("a", y[30:], part=300)
+    served = calibrate(bench)
+    detector = Detector("gaussian", name="a", sensitivity=0.5)
+    detector.update_many(y)
+    found = detector.calibrate()
+    assert found.threshold == pytest.approx(served.threshold, rel=1e-9)
+    assert found.false_alarms_per_1000 == served.calibration.false_alarms_per_1000
+    seen = observations([*two_levels(60, seed=5), *(9.0 + each for each in two_levels(60))])
+    agree(detector, bench.observe("a", seen), seen, 1e-7)
+    listed(detector, bench, "a")
+    late = [each for each in detector.events if (each.confirmed_at or 0) >= 2190]
+    assert "confirmed" in {each.state for each in late}
 
 
 def test_by_kernels_but_for_the_error_of_quantiles(bench):

@@ -134,12 +134,13 @@ def test_help_names_each_option_and_its_variable():
     app.command()(train)
     said = moca("train", "--help").stdout
     for option in typer.main.get_command(app).params:
-        if option.name in {"help", "install_completion", "show_completion"}:
-            continue
+        if option.name in {"help", "install_completion", "show_completion", "stream"}:
+            continue  # stream: hidden, refused
         assert option.help, option.name
         assert option.envvar is None or option.envvar in said
         for name in option.opts:
             assert name in said or option.param_type_name == "argument", name
+    assert "--stream" not in said
 
 
 def test_an_option_of_one_call_has_no_variable(tmp_path, monkeypatch):

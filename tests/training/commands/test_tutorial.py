@@ -33,7 +33,7 @@ def options(command):
 def test_every_option_of_the_page_exists():
     known = options(train) | options(publish)
     named = set(re.findall(r"(?<![\w-])--[a-z][a-z-]*", TEXT))
-    assert {"--data", "--lags", "--no-page", "--by"} <= named
+    assert {"--data", "--lags", "--no-page", "--by", "--hold-out"} <= named
     assert named <= known, named - known
 
 

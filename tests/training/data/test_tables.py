@@ -108,7 +108,7 @@ def test_nanoseconds_are_not_rounded_to_each_other(write):
         ("y1,y2\n1,2\n1,\n", r"row 2 \(line 3\), column 'y2': empty while other labels"),
         ("y\n\n", "own.csv has no rows"),
         ("y,x\n,1\n,2\n", "the label is empty in every row"),
-        ("time,y\n1,2\n1,3\n", r"also the time of row 1 of the same stream; --stream names"),
+        ("time,y\n1,2\n1,3\n", r"also the time of row 1 of the same stream; --by names"),
         ("a,b\n1,2\n", r"no column y .* several numeric columns: 'a', 'b'"),
         ("a,b\nq,r\n", r"no column y .* no numeric column"),
         ("y,y\n1,2\n", "names a column twice"),

@@ -1,0 +1,57 @@
+"""The threshold of a series' sensitivity, on its own labels."""
+
+from __future__ import annotations
+
+from collections.abc import Generator
+
+from model_core.detection import hindsight
+from model_core.detection.pipeline import Pipeline
+from model_core.detection.rows import OFFSET
+from model_core.errors import BadInput
+from model_core.sensitivity import own, quiet
+from model_core.sensitivity.own import Calibrated
+
+GENERATION = 1  # as of a stream that was never deleted: continuations are drawn by it
+
+
+def calibrate(pipeline: Pipeline | None, row: int, name: str, rate: float | None) -> Calibrated:
+    """Set the threshold of a series to that of `rate` false alarms per 1,000 observations.
+
+    name: of the series, by which continuations are drawn as those of a stream. Raises BadInput
+    without a rate, and where nothing can be learned from its labels.
+    """
+    if rate is None:
+        raise BadInput("sensitivity: expected this setting, whose threshold is calibrated")
+    if pipeline is None:
+        raise BadInput(f"sensitivity: expected at least {quiet.FEWEST} labels that differ, got 0")
+    model, rules, series = pipeline.model, pipeline.rules, pipeline.series[row]
+    if not own.fits(model):
+        raise BadInput(
+            "sensitivity: expected a model of one real label without inputs to calibrate, got one "
+            f"of {model.y_dim} {model.label} labels and {model.x_dim} inputs"
+        )
+    pipeline.filters.compile()
+    known = hindsight.known_now(series, min(own.MOST, rules.history))
+    labels = known[:, pipeline.layout.y.start] - known[:, OFFSET]
+    there = pipeline.layout.labelled(known[:, pipeline.layout.y])
+    first = series.seq - len(known)
+    starts = hindsight.starts(pipeline, known, first) if series.warm and there.any() else []
+    try:
+        regime = own.learned(labels[there], there.nonzero()[0] + first, starts)
+    except ValueError as error:
+        raise BadInput(f"sensitivity: {error}") from error
+    state, prior = pipeline.filters.state(row), pipeline.filters.prior(row)
+    y = own.continuations(regime, name, GENERATION, series.seq)
+    counts = _result(own.confirmations(model, state, prior, y, rules.hazard, rules.outlier_rate))
+    found = own.calibrated(counts, y.size, rate)
+    series.threshold = found.threshold
+    return found
+
+
+def _result(steps: Generator[None, None, list[int]]) -> list[int]:
+    while True:
+        try:
+            next(steps)
+        except StopIteration as end:
+            counts: list[int] = end.value
+            return counts

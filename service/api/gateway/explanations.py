@@ -1,0 +1,135 @@
+"""Explanations of changes: what the history of a stream has on both sides of a start."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Mapping, Sequence
+from concurrent.futures import Executor
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from model_core import explanation
+from model_core.explanation import AFTER, BEFORE
+from service import wire
+from service.api.gateway.reads import from_store
+from service.schema.responses import Explanation, Numbers, RegimeStatistics
+from service.store import regimes
+from service.store.api_reads import AsyncStore
+from service.store.regimes import Around, Place, Stored
+from service.store.worker_reads import CorruptState
+
+KEPT = 5000  # explanations
+AT_ONCE = 20  # changes whose histories are read and explained together: some 5,000 labels
+LABELS: dict[str, explanation.Labels] = {"poisson": "counts", "exponential": "durations"}
+
+
+class Sides(NamedTuple):
+    """What the history has on a change."""
+
+    before: RegimeStatistics | None = None
+    after: RegimeStatistics | None = None
+    explanation: Explanation | None = None
+    start_time: str | None = None
+
+
+Seen = tuple[int | None, int]  # start of the change before, end of what was looked at
+
+
+class Explanations:
+    """Explains changes of any streams, each once until its history has more on it.
+
+    thread: computes. It should be one, and of no other use: requests take turns in it.
+    """
+
+    def __init__(self, store: AsyncStore, thread: Executor) -> None:
+        self._store = store
+        self._thread = thread
+        self._known: dict[tuple[str, int, int], tuple[Seen, Sides]] = {}
+
+    async def of(self, places: Mapping[int, Place]) -> tuple[dict[int, Sides], set[int]]:
+        """Return what the history has on each change, and those whose history cannot be read.
+
+        Raises RedisUnavailable.
+        """
+        sides: dict[int, Sides] = {}
+        missing: list[int] = []
+        for i, place in places.items():
+            seen, known = self._known.get(_key(place), (None, None))
+            if known is not None and seen == _seen(place):
+                sides[i] = known
+            else:
+                missing.append(i)
+        damaged: set[int] = set()
+        # In groups, each kept before the next is read: a request holds the histories of one at a
+        # time, and what a request that failed had done is not done again.
+        for first in range(0, len(missing), AT_ONCE):
+            group = missing[first : first + AT_ONCE]
+            chosen = [places[i] for i in group]
+            stored = await from_store(self._store.around(chosen, BEFORE, AFTER))
+            loop = asyncio.get_running_loop()
+            computed = await loop.run_in_executor(self._thread, _computed, chosen, stored)
+            for i, each in zip(group, computed, strict=True):
+                if each is None:
+                    damaged.add(i)
+                    continue
+                sides[i] = each
+                self._known.pop(_key(places[i]), None)
+                self._known[_key(places[i])] = _seen(places[i]), each
+            while len(self._known) > KEPT:
+                del self._known[next(iter(self._known))]
+        return sides, damaged
+
+
+def _key(place: Place) -> tuple[str, int, int]:
+    return place.stream, place.head.generation, place.start
+
+
+def _seen(place: Place) -> Seen:
+    """What an explanation depends on: it is computed again when that changes."""
+    return place.previous, regimes.until(place, AFTER)
+
+
+def _computed(places: Sequence[Place], stored: Sequence[Stored]) -> list[Sides | None]:
+    """Return what the histories have on each change; None: it cannot be read."""
+    found: list[Sides | None] = []
+    for place, each in zip(places, stored, strict=True):
+        try:
+            around = regimes.decode(place, each, BEFORE, AFTER)
+        except CorruptState:
+            found.append(None)
+            continue
+        found.append(_sides(place.head, around))
+    return found
+
+
+def _sides(head: wire.Head, around: Around) -> Sides:
+    outputs = head.y_dim or 1
+    before, after = (
+        np.array(side, dtype=float).reshape(-1, outputs) for side in (around.before, around.after)
+    )
+    labels = LABELS.get(head.settings.model.partition("@")[0], "numbers")
+    if around.first is not None and around.first.probabilities is not None:
+        labels = "classes"
+    text = None
+    if not head.x_dim:
+        text = explanation.explain(before, after, labels)
+    return Sides(
+        _regime(before, labels),
+        _regime(after, labels),
+        None if text is None else Explanation(*text),
+        None if around.first is None else around.first.time,
+    )
+
+
+def _regime(labels: Any, kind: explanation.Labels) -> RegimeStatistics | None:
+    if not len(labels):
+        return None
+    if kind == "classes":
+        return RegimeStatistics(len(labels))
+    found = explanation.moments(labels)
+    return RegimeStatistics(found.length, _numbers(found.mean), _numbers(found.sd))
+
+
+def _numbers(values: list[float | None]) -> Numbers:
+    return values[0] if len(values) == 1 else values
