@@ -144,7 +144,7 @@ class Season(Response):
 Found = Annotated[Season | None, doc("once a season was found; see the setting `seasonal`")]
 
 
-class Regime(Response):
+class TypicalRegime(Response):
     """Typical regime of the model that the current regime most probably is one of."""
 
     name: str
@@ -152,7 +152,8 @@ class Regime(Response):
 
 
 Typical = Annotated[
-    Regime | None, doc("only of models with typical regimes; see `regimes` of the model's version")
+    TypicalRegime | None,
+    doc("only of models with typical regimes; see `regimes` of the model's version"),
 ]
 
 

@@ -55,11 +55,11 @@ from service.wire.records import (
     Labelled,
     PendingSettings,
     Record,
-    Regime,
     Season,
     Sensitivity,
     StreamSettings,
     TaggedHead,
+    TypicalRegime,
 )
 
 __all__ = [
@@ -98,7 +98,7 @@ __all__ = [
     "CONFIRMATION",
     "TAGS",
     "Record",
-    "Regime",
+    "TypicalRegime",
     "RunLength",
     "CalibrateSensitivity",
     "SegmentHistory",
