@@ -128,6 +128,13 @@ class Stream:
         """Whether observations were applied since the last checkpoint."""
         return self.slab is not None and self.live().checkpoint < self.live().seq
 
+    def current_share(self) -> Share:
+        """Part of the totals of a ledger that is this stream's now."""
+        if not self.behind_checkpoint:
+            return Share(self.host_bytes, self.slab is not None, 0, 0)
+        head = self.live()
+        return Share(self.host_bytes, True, head.seq - head.checkpoint, self.checkpoint_ms)
+
     @property
     def checkpoint_ms(self) -> int:
         """When the last checkpoint was made, or else the stream."""
