@@ -203,6 +203,8 @@ class Ingested(Response):
 
     applied: int
     skipped: int
+    rejected: int = 0  # labels that the model cannot produce
+    reason: str = ""  # of the first of these
 
 
 class ItemAnswer(Answer):

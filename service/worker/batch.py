@@ -7,7 +7,15 @@ from collections.abc import Generator, Iterator
 
 from msgspec.structs import replace
 
-from service.errors.base import CorruptState, Defect, KeyReused, ServiceError, UnknownModel
+from model_core.upm.base import UnderlyingModel
+from service.errors.base import (
+    CorruptState,
+    Defect,
+    KeyReused,
+    LabelOutOfRange,
+    ServiceError,
+    UnknownModel,
+)
 from service.observability import metrics
 from service.wire import (
     Head,
@@ -147,7 +155,7 @@ class CommandBatch:
                 if queue.at == 0 and isinstance(task.envelope.command, Ingest):
                     # From the command as received: a task may be applied again.
                     usable(queue.stream)
-                    task.command = resampled(queue.stream, task.envelope.command)
+                    task.command = self._ingested(queue, task, task.envelope.command)
                 if isinstance(task.command, Observe):
                     empty = not task.command.observations
                     if empty or (queue.at == 0 and self._known(queue, task, task.command)):
@@ -163,6 +171,28 @@ class CommandBatch:
             except ServiceError as refusal:
                 self._refuse(queue, refusal)
         return []
+
+    def _ingested(self, queue: StreamQueue, task: Task, command: Ingest) -> Ingest:
+        """The observations of a repeating writer that are new, without those of unfit labels.
+
+        One bad label must not hold up the others: the writer gives up all that it sent with it.
+        """
+        task.misfits = []
+        model: UnderlyingModel | None = None
+
+        def takes(seen: Observation) -> bool:
+            nonlocal model
+            if model is None:
+                model = self.engine.catalogue.of(self._begun(queue, task, command))
+            try:
+                check_label(seen, "", model)
+            except LabelOutOfRange as misfit:
+                task.misfits.append(misfit)
+                metrics.OBSERVATIONS.labels("refused").inc()
+                return False
+            return True
+
+        return resampled(queue.stream, command, takes)
 
     def _known(self, queue: StreamQueue, task: Task, command: Observe) -> bool:
         """Whether this part of a keyed request was applied before."""
