@@ -27,15 +27,8 @@ STREAM_BYTES, ENTRY_BYTES, STRUCT_BYTES = 2200, 110, 500
 # takes 64 bytes. It cannot be written to by mistake.
 NOTHING: Any = MappingProxyType({})
 NO_SETTINGS = wire.StreamSettings()  # of a stream that is not stored yet; never changed
-# Keys of a stream that end with it.
-DROPPED = (
-    keys.tail,
-    keys.history,
-    keys.checkpoint,
-    keys.events,
-    keys.anomalies,
-    keys.changes,
-)
+# Keys of a stream that end with it; a repeated request is known still.
+DROPPED = [key for key in keys.HASHES.values() if key is not keys.idempotency]
 T = TypeVar("T")
 Floats = NDArray[np.float64]
 
