@@ -83,8 +83,8 @@ class Ranking:
                 pairs = {(keys.partition_of(name, self._partitions), name) for name in group}
                 blobs = await from_store(self._store.heads(pairs))
                 loop = asyncio.get_running_loop()
-                found = await loop.run_in_executor(self._thread, _probabilities, blobs)
-                self._values.update((name, (found[name], now + FRESH_S)) for name in found)
+                read = await loop.run_in_executor(self._thread, _probabilities, blobs)
+                self._values.update((name, (read[name], now + FRESH_S)) for name in read)
             if len(self._values) > 2 * MOST:  # streams of other prefixes, and deleted ones
                 self._values = {name: self._values[name] for name in names if name in self._values}
         return {name: self._values[name][0] for name in names if name in self._values}
@@ -92,12 +92,12 @@ class Ranking:
 
 def _probabilities(blobs: Mapping[str, bytes | None]) -> dict[str, float]:
     """Return P(changed) by stream; -1 without one, and of a stream that cannot be read."""
-    found = {}
+    probabilities = {}
     for name, blob in blobs.items():
         try:
             head = decoded(wire.decode_head, blob, "head", name) if blob else None
         except CorruptState:  # the overview names it, where it is on a page
             head = None
         known = None if head is None else head.changed_probability
-        found[name] = -1.0 if known is None else known
-    return found
+        probabilities[name] = -1.0 if known is None else known
+    return probabilities
