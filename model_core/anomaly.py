@@ -55,6 +55,14 @@ def size(outputs: int) -> int:
     return _LABELS + _OUTPUT * outputs
 
 
+def begin(model: UnderlyingModel, location: Sequence[float], scale: Sequence[float]) -> Floats:
+    """State before any observation of a series; location, scale: (model.scaled,) its own."""
+    count = outputs(model)
+    if not model.needs_scale:
+        return start([0.0] * count, [1.0] * count)
+    return start(location[:count], scale[:count])
+
+
 def start(location: Sequence[float], scale: Sequence[float]) -> Floats:
     """State before any observation; location, scale: (d,) units of labels, empty for classes."""
     state = np.zeros(size(len(location)))

@@ -338,26 +338,6 @@ def resize(state: FilterState, prior: Prior, max_hypotheses: int) -> FilterState
     )
 
 
-def position(position: int, base: int, joined: int) -> int:
-    """Position in a series of a start in a filter that began at `base` of it.
-
-    joined: start of the regime that goes on there.
-    """
-    return position + base if position > 0 else joined
-
-
-def moved(state: FilterState, base: int, joined: int) -> FilterState:
-    """State of a filter that began at `base` of a series, in positions of the series."""
-    belief = state.belief
-    length, previous = belief.run_length, belief.previous_start
-    eldest = state.seq.unsqueeze(-1) - 1
-    length = torch.where(length == eldest, length + base - joined, length)
-    there = torch.where(previous == 0, joined, previous + base)
-    previous = torch.where(previous < 0, previous, there)
-    belief = belief._replace(run_length=length, previous_start=previous)
-    return state._replace(belief=belief, seq=state.seq + base)
-
-
 def leaves(state: FilterState) -> list[Tensor]:
     """Every tensor of a state, each (B, ...), in a fixed order."""
     return [*state.belief, *state[1:-1], *state.stats]

@@ -16,7 +16,7 @@ from model_core.transfer import to_host
 from model_core.upm.base import UnderlyingModel
 
 
-class Regime(NamedTuple):
+class TypicalRegime(NamedTuple):
     """The most probable typical regime that the current regime is one of."""
 
     name: str
@@ -47,7 +47,7 @@ class Readout(NamedTuple):
     best_start: int
     totals: list[float]
     start_totals: list[float]
-    regime: Regime | None = None
+    regime: TypicalRegime | None = None
 
     def reading(self, seq: int, time: str | None = None, quantity: bool = True) -> Reading:
         """Return what events follow; quantity: whether labels are numbers with a mean."""
@@ -118,10 +118,10 @@ def rows(table: Tensor | NDArray[np.float64]) -> list[Readout]:
     return [Readout(*each, *sums) for *each, sums in zip(*numbers, totals, strict=True)]
 
 
-def regimes(model: UnderlyingModel, state: FilterState) -> list[Regime]:
+def typical_regimes(model: UnderlyingModel, state: FilterState) -> list[TypicalRegime]:
     """The typical regime of each stream: weights of hypotheses are those of the belief."""
     weight = state.belief.log_prob.unsqueeze(-1).exp()
     chances = (weight * model.types(state.stats).exp()).sum(1)
     best, at = to_host(list(chances.max(-1)))
     pairs = zip(at.tolist(), best.tolist(), strict=True)
-    return [Regime(model.typical[m], min(p, 1.0)) for m, p in pairs]
+    return [TypicalRegime(model.typical[m], min(p, 1.0)) for m, p in pairs]

@@ -52,6 +52,22 @@ def complete(values: Values, y_dim: int, warmup: int, waited: int) -> bool:
     return fewest >= warmup and varied(values, y_dim)
 
 
+def given(
+    model: UnderlyingModel, location: list[float] | None, scale: list[float] | None
+) -> Moments | None:
+    """Location and scale that need no warm-up, if any: counts and durations need no scale.
+
+    location, scale: from the settings of the series.
+    """
+    if not model.needs_scale:
+        return [0.0] * model.scaled, [1.0] * model.scaled
+    if location is None:
+        return None
+    if scale is None:
+        return (location, [1.0] * len(location)) if model.label in SCALE_FREE else None
+    return location, scale
+
+
 def estimate(values: Values, model: UnderlyingModel) -> Moments:
     """Location and scale of each column: of counts the mean, else the median; and the deviation.
 

@@ -7,7 +7,8 @@
 
 from model_core.artifact.encoders import encoder
 from model_core.artifact.files import FORMAT, Builder, amend, kinds, load, register, save
-from model_core.artifact.parts import DESCRIPTION, TENSORS, Parts
+from model_core.artifact.parts import Parts
+from model_core.artifact_digest import DESCRIPTION, TENSORS
 
 __all__ = [
     "DESCRIPTION",

@@ -8,7 +8,8 @@ from typing import Any
 from torch import Tensor
 
 from model_core.artifact.encoders import activation, encoder, mlp
-from model_core.artifact.parts import DESCRIPTION, TENSORS, Parts
+from model_core.artifact.parts import Parts
+from model_core.artifact_digest import DESCRIPTION, TENSORS
 from model_core.encoder import Mlp
 from model_core.errors import BadArtifact
 from model_core.upm.alpaca import Alpaca, NoisePrior

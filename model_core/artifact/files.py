@@ -13,7 +13,8 @@ from safetensors.torch import load_file, save_file
 from torch import Tensor
 
 from model_core.artifact import builders
-from model_core.artifact.parts import DESCRIPTION, TENSORS, Parts
+from model_core.artifact.parts import Parts
+from model_core.artifact_digest import DESCRIPTION, TENSORS
 from model_core.errors import BadArtifact
 from model_core.upm.base import UnderlyingModel
 

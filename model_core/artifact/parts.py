@@ -10,9 +10,9 @@ import torch
 from torch import Tensor
 
 from model_core import hazard as hazards
+from model_core.artifact_digest import DESCRIPTION, TENSORS
 from model_core.errors import BadArtifact
 
-DESCRIPTION, TENSORS = "model.json", "model.safetensors"
 LARGEST = 1e50  # of an offset or a scale, so that what is scaled can be squared
 
 

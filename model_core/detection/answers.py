@@ -16,7 +16,7 @@ from model_core.detection.rows import Floats
 from model_core.detection.series import Taken
 from model_core.events import Event
 from model_core.predictive import Mixture
-from model_core.readout import Regime
+from model_core.readout import TypicalRegime
 from model_core.summary import Summary
 from model_core.upm.base import UnderlyingModel
 
@@ -177,7 +177,7 @@ class Answer:
         )
 
     @property
-    def regime(self) -> Regime | None:
+    def regime(self) -> TypicalRegime | None:
         """Most probable typical regime, of models that have some."""
         line = self._taken.readout
         return None if line is None else line.regime

@@ -236,7 +236,7 @@ class Filters:
                 numbers = summary.of(mixture, y, self._levels)
             lines = readout.rows(table)
             if self.model.typical:
-                known = zip(lines, readout.regimes(self.model, state), strict=True)
+                known = zip(lines, readout.typical_regimes(self.model, state), strict=True)
                 lines = [line._replace(regime=regime) for line, regime in known]
         return list(map(Step, lines, numbers))
 

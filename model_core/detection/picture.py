@@ -3,24 +3,54 @@
 from __future__ import annotations
 
 from html import escape
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
 
-from model_core.detection.rows import CHANGED, Floats
+from model_core.detection.answers import Predictive
+from model_core.detection.rows import CHANGED, Floats, Layout
 from model_core.errors import BadInput
+from model_core.events import Event
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
-
-    from model_core.detection.detector import Detector
 
 INK, BAND, MIDDLE, CHANGE, QUIET = "#1f2933", "#9ec5e8", "#1f6fb2", "#c8102e", "#7b8794"
 PANELS = 6  # outputs shown, at most
 POINTS, WIDE, HIGH = 240, 320.0, 48.0  # labels of a sparkline, and its size in pixels
 
 
-def draw(detector: Detector, last: int | None = None) -> Figure:
+class Pictured(Protocol):
+    """The part of a `Detector` that is shown."""
+
+    @property
+    def name(self) -> str:
+        """Name of the series."""
+
+    @property
+    def model(self) -> str:
+        """Name of the model; empty before the first label."""
+
+    @property
+    def seq(self) -> int:
+        """Observations so far."""
+
+    @property
+    def warming_up(self) -> bool:
+        """Whether location and scale are not known yet."""
+
+    @property
+    def events(self) -> list[Event]:
+        """Changes and anomalies."""
+
+    def retained(self) -> tuple[Layout, Floats] | None:
+        """Rows that are retained, and the places in them."""
+
+    def predict(self) -> Predictive | None:
+        """Forecast of the next label."""
+
+
+def draw(detector: Pictured, last: int | None = None) -> Figure:
     """Labels with the predictive mean and band, P(changed), and confirmed changes.
 
     last: number of observations, all that are retained by default. Raises BadInput where matplotlib
@@ -65,7 +95,7 @@ def _mark(panels: Any, starts: list[int]) -> None:
         panel.spines[["top", "right"]].set_visible(False)
 
 
-def confirmed(detector: Detector) -> list[int]:
+def confirmed(detector: Pictured) -> list[int]:
     """Starts of confirmed changes."""
     return sorted(each.start for each in detector.events if each.state == "confirmed")
 
@@ -78,7 +108,7 @@ def _limits(label: Floats) -> tuple[float, float]:
     return low - room, high + room
 
 
-def html(detector: Detector) -> str:
+def html(detector: Pictured) -> str:
     """A small table: model, observations, last change, what is expected next; and a sparkline."""
     kept, changes = detector.retained(), confirmed(detector)
     inputs = kept is not None and kept[0].model.x_dim > 0
@@ -105,7 +135,7 @@ def _shown(value: Any) -> str:
     return ", ".join(f"{each:.4g}" for each in (value if isinstance(value, list) else [value]))
 
 
-def _sparkline(detector: Detector, changes: list[int]) -> str:
+def _sparkline(detector: Pictured, changes: list[int]) -> str:
     """The first output of the last labels, with lines at confirmed changes."""
     kept = detector.retained()
     if kept is None:

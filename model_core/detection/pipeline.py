@@ -13,9 +13,7 @@ from contextlib import suppress
 import numpy as np
 import torch
 
-from model_core import anomaly, events, season, summary, warmup
-from model_core import belief as beliefs
-from model_core import filter as moca
+from model_core import anomaly, events, restart, season, summary, warmup
 from model_core.detection.filters import Filters, Step, inputs_of
 from model_core.detection.rows import (
     ANOMALY,
@@ -78,16 +76,8 @@ class Pipeline:
                 self._begin(row, known)
 
     def given(self) -> Moments | None:
-        """Location and scale that need no warm-up, if any: counts and durations need no scale."""
-        model, rules = self.model, self.rules
-        if not model.needs_scale:
-            return [0.0] * model.scaled, [1.0] * model.scaled
-        if rules.location is None:
-            return None
-        if rules.scale is not None:
-            return rules.location, rules.scale
-        scale_free = model.label in warmup.SCALE_FREE
-        return (rules.location, [1.0] * len(rules.location)) if scale_free else None
+        """Location and scale that need no warm-up, if any."""
+        return warmup.given(self.model, self.rules.location, self.rules.scale)
 
     def threshold(self, row: int) -> float:
         """Threshold of `changed_probability` that confirms changes of a series; 0: another rule."""
@@ -359,17 +349,15 @@ class Pipeline:
             self.filters.put(row, before)
             return
         for each, line in zip(known, lines, strict=True):
-            each[PREVIOUS] = moca.position(line.born_previous_start, base, joined)
-        state = moca.moved(self.filters.state(row), base, joined)
-        self.filters.put(row, state)
-        last = lines[-1]
-        start = max(series.track.confirmed_start, series.seq - 1 - last.event_run_length)
+            each[PREVIOUS] = restart.position(line.born_previous_start, base, joined)
+        state, confirmed = self.filters.state(row), series.track.confirmed_start
+        now = restart.restarted(state, lines[-1], base, joined, confirmed)
+        self.filters.put(row, now.state)
         series.track = series.track._replace(
-            confirmed_start=start, before_start=start, confirmed_totals=last.start_totals
+            confirmed_start=now.start, before_start=now.start, confirmed_totals=now.totals
         )
-        series.best_start = moca.position(last.best_start, base, joined)
-        since = torch.tensor([series.seq - 1 - start])
-        series.changed_probability = float(beliefs.mass_below(state.belief, since))
+        series.best_start = now.best_start
+        series.changed_probability = now.changed_probability
 
     def replayed(
         self, filters: Filters, known: Floats, confirmed: int, row: int = 0
@@ -478,10 +466,7 @@ class Pipeline:
         series = self.series[row]
         series.location, series.scale = moments
         series.warm = True
-        units = [0.0] * self._outputs, [1.0] * self._outputs
-        if self.model.needs_scale:
-            units = series.location[: self._outputs], series.scale[: self._outputs]
-        self.ranks[row] = anomaly.start(*units)
+        self.ranks[row] = anomaly.begin(self.model, series.location, series.scale)
         self.filters.begin(row, series.location, series.scale)
         moved: list[Moved] = []
         rows = series.retained.rows

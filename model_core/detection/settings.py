@@ -7,20 +7,20 @@ import json
 import math
 import os
 from collections.abc import Mapping, Sequence
-from hashlib import blake2b
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
 
 from model_core import hazard as hazards
+from model_core.artifact_digest import DESCRIPTION, digest
 from model_core.defaults import VECTOR_OUTPUTS, Defaults
 from model_core.detection.series import Rules
 from model_core.errors import BadArtifact, BadInput, OutOfRange
 from model_core.labels import LARGEST
 from model_core.sensitivity import choose, read
 from model_core.upm.base import UnderlyingModel
-from model_core.upm.builtin import BUILTIN, DESCRIPTIVE, NEWEST, Options, curves
+from model_core.upm.builtin import BUILTIN, NEWEST, Options, curves
 
 SERVER = ("interval", "ttl", "pinned", "label_window")  # settings that only a service has
 MOST_HYPOTHESES, LONGEST_WARMUP = 10_000, 200
@@ -226,26 +226,13 @@ def chosen(model: str | os.PathLike[str] | UnderlyingModel | None) -> Chosen | N
     if folder.is_dir():
         from model_core import artifact  # built-in models need none of its packages
 
-        return Chosen(None, str(folder), artifact.load(folder, "cpu"), _digest(folder))
+        return Chosen(None, str(folder), artifact.load(folder, "cpu"), digest(folder))
     close = difflib.get_close_matches(name, NEWEST, 1)
     meant = f"did you mean {close[0]!r}? " if close else ""
     raise BadInput(
         f"model: there is no built-in model and no folder of an artifact {name!r}; {meant}"
         f"Built in are {', '.join(NEWEST)}"
     )
-
-
-def _digest(folder: Path) -> str:
-    """Of all that the numbers of an artifact depend on."""
-    from model_core.artifact import DESCRIPTION, TENSORS
-
-    described = json.loads((folder / DESCRIPTION).read_text())
-    kept = {name: value for name, value in described.items() if name not in DESCRIPTIVE}
-    found = blake2b(json.dumps(kept, sort_keys=True).encode(), digest_size=16)
-    tensors = folder / TENSORS
-    if tensors.exists():
-        found.update(tensors.read_bytes())
-    return found.hexdigest()
 
 
 def described(choice: Chosen | None, named: bool) -> dict[str, Any]:
@@ -358,8 +345,6 @@ def _calibrated(choice: Chosen, settings: Settings) -> float:
 
 
 def _described(choice: Chosen) -> dict[str, Any] | None:
-    from model_core.artifact import DESCRIPTION
-
     text = (Path(choice.folder or "") / DESCRIPTION).read_text()
     found: dict[str, Any] | None = json.loads(text).get("sensitivity")
     return found

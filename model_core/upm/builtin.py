@@ -19,10 +19,6 @@ if TYPE_CHECKING:
     from model_core.upm.base import UnderlyingModel
 
 
-# Members of an artifact's `model.json` that describe the model, and change none of its numbers.
-DESCRIPTIVE = ("description", "regimes", "sensitivity", "training")
-
-
 class Options(NamedTuple):
     """What shapes a built-in model, from a stream's settings and its first observation."""
 

@@ -30,15 +30,6 @@ from service.worker.leases import Leases
 
 ROUND_BYTES = 4 << 20  # of one commit, about
 PAUSE_S = 0.1
-_HASHES = {
-    "checkpoint": keys.checkpoint,
-    "tail": keys.tail,
-    "history": keys.history,
-    "events": keys.events,
-    "idempotency": keys.idempotency,
-    "changes": keys.changes,
-    "anomalies": keys.anomalies,
-}
 _LISTS = (
     keys.heads,
     keys.names,
@@ -238,13 +229,13 @@ class Restore:
 
 
 def _without(partition: int, name: str) -> list[Effect]:
-    return [("UNLINK", key(partition, name)) for key in _HASHES.values()]
+    return [("UNLINK", key(partition, name)) for key in keys.HASHES.values()]
 
 
 def _effects(partition: int, kept: Kept) -> list[Effect]:
     """Everything of a stream in its new place."""
     name, found = kept.stream, list[Effect]()
-    for part, key in _HASHES.items():
+    for part, key in keys.HASHES.items():
         fields: Fields = getattr(kept, part)
         if fields:
             pairs: list[Argument] = [each for pair in fields.items() for each in pair]

@@ -21,15 +21,6 @@ from service.store.worker_reads import CorruptState, chunk, decoded, state
 from service.wire import versions
 
 FEED_PAGE = 500
-HASHES = (
-    keys.checkpoint,
-    keys.tail,
-    keys.history,
-    keys.events,
-    keys.idempotency,
-    keys.changes,
-    keys.anomalies,
-)
 
 
 class NothingThere(ValueError):
@@ -128,7 +119,7 @@ class Backup:
         """Read a stream as of one commit; None where it cannot be read, which is noted."""
         with self._client.pipeline(transaction=True) as pipe:
             pipe.hget(keys.heads(partition), name)
-            for key in HASHES:
+            for key in keys.HASHES.values():
                 pipe.hgetall(key(partition, name))
             head, *parts = pipe.execute(raise_on_error=False)
         wrong = [str(part) for part in (head, *parts) if isinstance(part, Exception)]

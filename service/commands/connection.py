@@ -37,6 +37,14 @@ Wait = Annotated[
     float,
     typer.Option("--retry-for", min=0, help="Retry for this many seconds."),
 ]
+GivenSettings = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--set",
+        metavar="NAME=VALUE",
+        help="Stream setting such as hazard=0.01; may be repeated.",
+    ),
+]
 COMPLETION_S = 1.0
 COMPLETIONS = 50
 NAMES = 1000  # among which a name that was meant is looked for

@@ -11,6 +11,7 @@ from rich.console import Console
 from service.commands.connection import (
     DEFAULT_URL,
     ApiKey,
+    GivenSettings,
     Json,
     Match,
     Stream,
@@ -65,14 +66,7 @@ def create(
             show_default="the service's default",
         ),
     ] = None,
-    given: Annotated[
-        list[str] | None,
-        typer.Option(
-            "--set",
-            metavar="NAME=VALUE",
-            help="Stream setting such as hazard=0.01; may be repeated.",
-        ),
-    ] = None,
+    given: GivenSettings = None,
     url: Url = DEFAULT_URL,
     api_key: ApiKey = None,
     as_json: Json = False,

@@ -14,7 +14,7 @@ from rich.box import SIMPLE_HEAD
 from rich.console import Console
 from rich.table import Table
 
-from service.commands.connection import DEFAULT_URL, ApiKey, Url
+from service.commands.connection import DEFAULT_URL, ApiKey, GivenSettings, Url
 from service.commands.connection import setting as _setting
 from service.commands.options import fail, input_file, with_settings
 from service.settings import Settings
@@ -63,14 +63,7 @@ def replay(
         str | None,
         typer.Option(help="Model.", show_default="the service's default"),
     ] = None,
-    setting: Annotated[
-        list[str] | None,
-        typer.Option(
-            "--set",
-            metavar="NAME=VALUE",
-            help="Stream setting such as hazard=0.01; may be repeated.",
-        ),
-    ] = None,
+    setting: GivenSettings = None,
     out: Annotated[
         Path,
         typer.Option(help="Folder for the results, or one .csv, .parquet or .png file."),

@@ -103,7 +103,7 @@ class InvalidField(FormError):
 
 
 class SamplesRejected(FormError):
-    """Some samples of a remote write can never be taken; all others were."""
+    """Some samples of a remote write can never be taken; all others were, except `untried`."""
 
     slug, title = "samples-rejected", "Samples rejected"
 

@@ -10,21 +10,22 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable
-from hashlib import blake2b
 from pathlib import Path
 from typing import Any
 
 import msgspec
 from msgspec import Struct
 
-from model_core.upm.builtin import BUILTIN, DESCRIPTIVE
+from model_core import artifact_digest
+from model_core.artifact_digest import DESCRIPTION, DESCRIPTIVE, TENSORS
+from model_core.upm.builtin import BUILTIN
 from service.errors.base import UnknownModel
 
 NAME = r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}"
 REFERENCE = rf"^{NAME}(@{NAME})?$"
 FORMAT = 1
 SHIPPED = Path(__file__).parents[1] / "samples" / "models"
-FILES = ("model.json", "model.safetensors")
+FILES = (DESCRIPTION, TENSORS)
 LARGEST_REPORT = 1 << 20  # bytes
 LARGEST_DESCRIPTION = 16 << 20  # bytes of a model.json, with tables of sensitivity
 _name = re.compile(NAME)
@@ -183,22 +184,18 @@ def stamp(folder: Path) -> list[tuple[int, ...] | None]:
 def _digest(models_dir: Path, reference: str, told: Callable[[bytes], bytes]) -> str | None:
     """Of what is `told` of the description, and of the tensors, where the kind has any."""
     name, _, version = reference.partition("@")
-    folder, found = place(models_dir, name) / version, blake2b(digest_size=16)
     if any(model.reference == reference for model in BUILT_IN):
         return None
-    description, tensors = (folder / name for name in FILES)
+    folder = place(models_dir, name) / version
+    description, tensors = folder / DESCRIPTION, folder / TENSORS
     try:
         if not description.is_file() or description.stat().st_size > LARGEST_DESCRIPTION:
             return None
-        found.update(told(description.read_bytes()))
-        if not tensors.is_file():
-            return None if tensors.exists() or tensors.is_symlink() else found.hexdigest()
-        with tensors.open("rb") as opened:
-            while part := opened.read(1 << 20):
-                found.update(part)
+        if not tensors.is_file() and (tensors.exists() or tensors.is_symlink()):
+            return None
+        return artifact_digest.digest(folder, told)
     except (OSError, RecursionError, msgspec.MsgspecError):
         return None
-    return found.hexdigest()
 
 
 def _essential(description: bytes) -> bytes:
@@ -246,7 +243,7 @@ def _described(file: Path) -> bytes:
 def _read(folder: Path) -> Model:
     name, version = folder.parent.name, folder.name
     try:
-        file = _decode(_described(folder / "model.json"))
+        file = _decode(_described(folder / DESCRIPTION))
     except (OSError, RecursionError, msgspec.MsgspecError) as error:
         return Model(name, version, "unknown", error=f"model.json: {error}")
     described = {field: getattr(file, field) for field in _ModelFile.__struct_fields__[1:]}

@@ -92,7 +92,8 @@ REQUESTS_WAITING = Gauge(
 REMOTE_WRITE_SAMPLES = Counter(
     "moca_remote_write_samples_total",
     "Samples of Prometheus remote writes: `applied`; `skipped`, as repeats and those after the "
-    "first in an interval are; `unmatched` by the rules; `rejected`; `deferred`, to be sent again.",
+    "first in an interval are; `unmatched` by the rules; `rejected`; `untried`, as many of their "
+    "stream were refused before; `deferred`, to be sent again.",
     ["result"],
     registry=REGISTRY,
 )

@@ -66,8 +66,8 @@ class TrainingSummary(TypedDict, total=False):
     date: str
 
 
-class TypicalRegime(TypedDict, total=False):
-    """A typical regime of a model."""
+class ModelRegime(TypedDict, total=False):
+    """A typical regime of a model, and how probable it is in a series."""
 
     name: str
     probability: float

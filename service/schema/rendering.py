@@ -23,7 +23,6 @@ from service.schema.responses import (
     Predictive,
     Recorded,
     RecordedSupervision,
-    Regime,
     RunLengthProbability,
     Season,
     Segment,
@@ -33,6 +32,7 @@ from service.schema.responses import (
     StreamEvent,
     StreamSettings,
     StreamSummary,
+    TypicalRegime,
 )
 from service.wire.change_index import FoundChange, Moment
 from service.wire.event_entries import Raised
@@ -143,9 +143,9 @@ def season(stored: wire.Season | None) -> Season | None:
     return Season(stored.periods) if stored is not None and stored.periods else None
 
 
-def regime(stored: wire.Regime | None) -> Regime | None:
+def regime(stored: wire.TypicalRegime | None) -> TypicalRegime | None:
     """Return the typical regime of a stream, where its model has any."""
-    return None if stored is None else Regime(stored.name, stored.probability)
+    return None if stored is None else TypicalRegime(stored.name, stored.probability)
 
 
 def glance(name: str, head: wire.Head, labels: list[float | None]) -> Glance:

@@ -13,11 +13,11 @@ from msgspec import Struct
 from service.schema.members import Response, doc, sent, words
 from service.schema.model_parts import (
     Encoder,
+    ModelRegime,
     SensitivityCurves,
     ShiftDelay,
     TrainingReport,
     TrainingSummary,
-    TypicalRegime,
 )
 
 # Types of the messages about events, by the kinds of those.
@@ -151,7 +151,7 @@ class Season(Response):
 Found = Annotated[Season | None, doc("once a season was found; see the setting `seasonal`")]
 
 
-class Regime(Response):
+class TypicalRegime(Response):
     """Typical regime of the model that the current regime most probably is one of."""
 
     name: str
@@ -159,7 +159,8 @@ class Regime(Response):
 
 
 Typical = Annotated[
-    Regime | None, doc("only of models with typical regimes; see `regimes` of the model's version")
+    TypicalRegime | None,
+    doc("only of models with typical regimes; see `regimes` of the model's version"),
 ]
 
 
@@ -209,6 +210,8 @@ class Ingested(Response):
 
     applied: int
     skipped: int
+    rejected: int = 0  # labels that the model cannot produce
+    reason: str = ""  # of the first of these
 
 
 class ItemAnswer(Answer):
@@ -703,7 +706,7 @@ class ModelVersion(Response, kw_only=True):
     hazard: Hazard = sent(None)
     encoder: Encoder | None = sent(None)
     training: TrainingSummary | None = sent(None)
-    regimes: Annotated[list[TypicalRegime] | None, doc("typical regimes")] = sent(None)
+    regimes: Annotated[list[ModelRegime] | None, doc("typical regimes")] = sent(None)
     built_in: bool = sent(False)
     error: Annotated[str | None, doc("why it cannot be served")] = sent(None)
     report: Annotated[TrainingReport | None, doc("numbers of its training report")] = sent(None)

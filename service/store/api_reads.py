@@ -98,18 +98,9 @@ class AsyncStore:
 
     async def parts(self, partition: int, stream: str) -> Parts | None:
         """Return all that is kept of a stream, as of one commit; None when there is no stream."""
-        hashes = (
-            keys.checkpoint,
-            keys.tail,
-            keys.history,
-            keys.events,
-            keys.idempotency,
-            keys.changes,
-            keys.anomalies,
-        )
         async with self._client.pipeline(transaction=True) as pipe:
             pipe.hget(keys.heads(partition), stream)
-            for key in hashes:
+            for key in keys.HASHES.values():
                 pipe.hgetall(key(partition, stream))
             blob, *found = await pipe.execute()
         if blob is None:

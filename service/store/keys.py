@@ -144,3 +144,15 @@ def webhook_ended(hook: str) -> str:
 def webhook_lock(hook: str) -> str:
     """Return the lock of the process that delivers for one webhook."""
     return f"moca:webhooks:lock:{hook}"
+
+
+# Hashes of a stream beside its head, each under its name in backups.
+HASHES = {
+    "checkpoint": checkpoint,
+    "tail": tail,
+    "history": history,
+    "events": events,
+    "idempotency": idempotency,
+    "changes": changes,
+    "anomalies": anomalies,
+}

@@ -15,9 +15,9 @@ from service.schema.responses import (
     Event,
     Hindsight,
     Recorded,
-    Regime,
     Season,
     Segment,
+    TypicalRegime,
 )
 from service.tables.series import Series
 
@@ -144,7 +144,7 @@ def regime_columns(answers: Sequence[Answer | Recorded]) -> dict[str, list[Any]]
     }
 
 
-def describe_regime(found: Regime) -> str:
+def describe_regime(found: TypicalRegime) -> str:
     """Return the name of a typical regime and its probability."""
     return f"{found.name} ({found.probability:.2f})"
 

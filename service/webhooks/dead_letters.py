@@ -47,6 +47,13 @@ class Dead(NamedTuple):
     events: int
 
 
+class Bounds(NamedTuple):
+    """Bounds of the dead-letter queue. The newest delivery is kept, however large."""
+
+    deliveries: int
+    bytes: int  # of the store's memory
+
+
 class Letters:
     """The letters of one hook, for one process that holds the hook's lock."""
 
@@ -127,9 +134,9 @@ class Letters:
             await pipe.execute()
 
     async def bury(
-        self, letters: Sequence[Letter], number: str, error: str, attempts: int, most: int
+        self, letters: Sequence[Letter], number: str, error: str, attempts: int, bounds: Bounds
     ) -> list[tuple[str, str, int]]:
-        """Give a delivery up: it goes to the dead ones, of which `most` are kept.
+        """Give a delivery up: it goes to the dead ones, which are kept within bounds.
 
         Returns those that made room for it: hook, number, and how many events.
         """
@@ -146,24 +153,31 @@ class Letters:
                 [(each.number.encode(), each.blob) for each in letters]
             )
         await cast(Any, self._client).xadd(keys.DEAD_LETTERS, fields)
-        evicted = await self._evict(most)
+        evicted = await self._evict(bounds)
         await self.done(letters)
         return evicted
 
-    async def _evict(self, most: int) -> list[tuple[str, str, int]]:
+    async def _evict(self, bounds: Bounds) -> list[tuple[str, str, int]]:
         evicted: list[tuple[str, str, int]] = []
         while True:
             async with self._client.pipeline(transaction=False) as pipe:
                 pipe.xlen(keys.DEAD_LETTERS)
                 pipe.xrange(keys.DEAD_LETTERS, count=1)
                 length, oldest = await pipe.execute()
-            if length <= most:
+            if length <= bounds.deliveries and (length <= 1 or await self._bytes() <= bounds.bytes):
                 return evicted
             for id_, fields in oldest:
                 # Runners of other hooks evict too: the one that deletes an entry counts it.
                 if await cast(Any, self._client).xdel(keys.DEAD_LETTERS, id_):
                     of, number = _text(fields, b"hook"), _text(fields, b"number")
                     evicted.append((of, number, len(_group(fields))))
+
+    async def _bytes(self) -> int:
+        """Memory of the dead ones; 0 where the server does not let it be asked for."""
+        try:
+            return int(await cast(Any, self._client).memory_usage(keys.DEAD_LETTERS, 0) or 0)
+        except ResponseError:  # an access list without MEMORY USAGE: their number is a bound still
+            return 0
 
     async def end_alarms(self, ends: Mapping[str, int]) -> None:
         """Remember alarms that the receiver was told to end, with the times, in ms."""

@@ -34,7 +34,7 @@ from service.store.connection import (
 from service.tasks import end, is_cancelled
 from service.webhooks.allowlist import Allowed
 from service.webhooks.config import Delivery, Hook, Webhooks
-from service.webhooks.dead_letters import Letter, Letters
+from service.webhooks.dead_letters import Bounds, Letter, Letters
 from service.webhooks.formats import STATEFUL, alarm_of, body_of
 from service.webhooks.groups import Groups
 from service.webhooks.sender import Failure, Sender
@@ -288,9 +288,10 @@ class Runner:
         return None
 
     async def _give_up(self, letters: Sequence[Letter], error: str, attempts: int) -> None:
-        hook, number, most = self._hook.name, _number(letters), self._delivery.dead_letters
+        hook, number = self._hook.name, _number(letters)
+        bounds = Bounds(self._delivery.dead_letters, self._delivery.dead_letter_bytes)
         log.warning("webhook %s: moved %s to the dead-letter queue: %s", hook, number, error)
-        evicted = await self._letters.bury(letters, number, error, attempts, most)
+        evicted = await self._letters.bury(letters, number, error, attempts, bounds)
         metrics.WEBHOOK_DEAD.labels(hook).inc(len(letters))
         for of, lost, count in evicted:
             metrics.WEBHOOK_EVICTED.labels(of).inc(count)

@@ -56,11 +56,11 @@ from service.wire.records import (
     Labelled,
     PendingSettings,
     Record,
-    Regime,
     Season,
     Sensitivity,
     StreamSettings,
     TaggedHead,
+    TypicalRegime,
 )
 
 __all__ = [
@@ -100,7 +100,7 @@ __all__ = [
     "CONFIRMATION",
     "TAGS",
     "Record",
-    "Regime",
+    "TypicalRegime",
     "RunLength",
     "CalibrateSensitivity",
     "SegmentHistory",

@@ -149,7 +149,7 @@ class Season(Struct, array_like=True, gc=False):
     since: int
 
 
-class Regime(Struct, array_like=True, gc=False):
+class TypicalRegime(Struct, array_like=True, gc=False):
     """Typical regime of its model that a stream's regime most probably is one of."""
 
     name: str
@@ -203,7 +203,9 @@ class Head(Struct, omit_defaults=True, gc=False):
     digest: str | None = None  # of the model's artifact; None: built in, or not recorded yet
     last_anomaly: int | None = None  # seq of the last anomaly event; older workers drop it
     season: Season | None = None  # None: no season was found so far
-    regime: Regime | None = None  # after the last observation; None: the model has no typical ones
+    regime: TypicalRegime | None = (
+        None  # after the last observation; None: the model has no typical ones
+    )
     unnamed: bool = False  # the model is a default, which the first label may yet replace
 
     def __post_init__(self) -> None:
@@ -254,7 +256,7 @@ class Record(Struct, array_like=True, omit_defaults=True, gc=False):
     belief_override: list[tuple[int, float]] | None = None  # made just before this one
     anomaly: float | None = None
     offset: float = 0.0  # season that the filter's label is less of
-    regime: Regime | None = None
+    regime: TypicalRegime | None = None
 
 
 class Labelled(Struct, array_like=True, gc=False):

@@ -7,7 +7,15 @@ from collections.abc import Generator, Iterator
 
 from msgspec.structs import replace
 
-from service.errors.base import CorruptState, Defect, KeyReused, ServiceError, UnknownModel
+from model_core.upm.base import UnderlyingModel
+from service.errors.base import (
+    CorruptState,
+    Defect,
+    KeyReused,
+    LabelOutOfRange,
+    ServiceError,
+    UnknownModel,
+)
 from service.observability import metrics
 from service.wire import (
     Head,
@@ -147,7 +155,7 @@ class CommandBatch:
                 if queue.at == 0 and isinstance(task.envelope.command, Ingest):
                     # From the command as received: a task may be applied again.
                     usable(queue.stream)
-                    task.command = resampled(queue.stream, task.envelope.command)
+                    task.command = self._ingested(queue, task, task.envelope.command)
                 if isinstance(task.command, Observe):
                     empty = not task.command.observations
                     if empty or (queue.at == 0 and self._known(queue, task, task.command)):
@@ -163,6 +171,28 @@ class CommandBatch:
             except ServiceError as refusal:
                 self._refuse(queue, refusal)
         return []
+
+    def _ingested(self, queue: StreamQueue, task: Task, command: Ingest) -> Ingest:
+        """The observations of a repeating writer that are new, without those of unfit labels.
+
+        One bad label must not hold up the others: the writer gives up all that it sent with it.
+        """
+        task.misfits = []
+        model: UnderlyingModel | None = None
+
+        def takes(seen: Observation) -> bool:
+            nonlocal model
+            if model is None:
+                model = self.engine.catalogue.of(self._begun(queue, task, command))
+            try:
+                check_label(seen, "", model)
+            except LabelOutOfRange as misfit:
+                task.misfits.append(misfit)
+                metrics.OBSERVATIONS.labels("refused").inc()
+                return False
+            return True
+
+        return resampled(queue.stream, command, takes)
 
     def _known(self, queue: StreamQueue, task: Task, command: Observe) -> bool:
         """Whether this part of a keyed request was applied before."""
@@ -221,7 +251,7 @@ class CommandBatch:
     def _begun(self, queue: StreamQueue, task: Task, command: Observe) -> Head:
         """Head of a stream that can be observed, which may have to be created yet."""
         usable(queue.stream)
-        labels = (len(numbers(each.y)) for each in command.observations if each.y is not None)
+        labels = (len(numbers(seen.y)) for seen in command.observations if seen.y is not None)
         given = command.settings if isinstance(command, Ingest) else {}
         return observed(self.engine, queue.stream, task.envelope, next(labels, None), given)
 
@@ -245,7 +275,9 @@ class CommandBatch:
         coming = command.observations[queue.at : None if several else queue.at + 1]
         head.x_dim, head.y_dim = Known(head.x_dim, head.y_dim).after_all(coming)
         model = head.settings.model
-        return [Answer(stream.name, model, each, command) for each in self._records(head, coming)]
+        return [
+            Answer(stream.name, model, record, command) for record in self._records(head, coming)
+        ]
 
     def _records(self, head: Head, coming: list[Observation]) -> list[Record]:
         """Records of a stream's next observations."""
@@ -265,14 +297,15 @@ class CommandBatch:
     def _check(self, head: Head, observations: list[Observation], first: int) -> None:
         """Check a whole command first, so that a refusal leaves nothing of it applied."""
         known, model = Known(head.x_dim, head.y_dim), self.engine.catalogue.of(head)
-        before, each_alone = known, [] if plain(observations, known, model) else observations
-        for i, each in enumerate(each_alone, first):
+        before = known
+        to_check = [] if plain(observations, known, model) else observations
+        for i, seen in enumerate(to_check, first):
             alone = first == 0 and len(observations) == 1
             where = "" if alone else f"observations[{i}]."
             # The dimensions are given by the first input and label; what a label may be is not.
-            check_observation(each, where, known.x_dim, known.after(each).y_dim)
-            check_label(each, where, model)
-            known = known.after(each)
+            check_observation(seen, where, known.x_dim, known.after(seen).y_dim)
+            check_label(seen, where, model)
+            known = known.after(seen)
         step_inputs.check(observations, first, head.settings.interval, head.last_time)
         if known != before:
             check_sizes(self.engine, head, known, head.settings.max_hypotheses)

@@ -113,18 +113,18 @@ class Worker:
         busy = bool(self._jobs) or bool(self._committer.partitions)
         entries = self.log.read(at, READ_ENTRIES, 0 if busy else IDLE_MS)
         self._settle()
-        found = {
+        received = {
             p: in_reach(decode_entries(p, at[p], e), is_background)
             for p, e in entries.items()
             if p in self.offsets
         }
-        for partition in [p for p, items in found.items() if not items]:
+        for partition in [p for p, items in received.items() if not items]:
             self.log.decline(partition, f"log entries after {at[partition]}")
             self._release(partition)
-        found = self._in_room(found)
-        self._jobs.take(found)
-        if found:
-            self._work(found)
+        loaded = self._in_room(received)
+        self._jobs.take(loaded)
+        if loaded:
+            self._work(loaded)
         elif self.collector is not None and not self._jobs:
             self.collector.rest()
         if self._jobs:
@@ -144,14 +144,15 @@ class Worker:
             with cpu_time(metrics.HOUSEKEEPING):
                 self.collector.tend()
 
-    def _in_room(self, found: dict[int, list[Item]]) -> dict[int, list[Item]]:
+    def _in_room(self, received: dict[int, list[Item]]) -> dict[int, list[Item]]:
         """The first items of each partition whose streams fit into memory, which are loaded."""
-        self._busy, self.engine.applying = set(found), set()
+        self._busy = set(received)
+        self.engine.applying = set()
         kept = {}
-        for partition, items in found.items():
+        for partition, items in received.items():
             names = list(dict.fromkeys(i.task.command.stream for i in items if i.task))
-            most = self.engine.room.for_states // (2 * len(found))
-            late = set(names[self.engine.load_first(partition, names, most) :])
+            partition_bytes = self.engine.room.for_states // (2 * len(received))
+            late = set(names[self.engine.load_first(partition, names, partition_bytes) :])
             end = next(
                 (i for i, e in enumerate(items) if e.task and e.task.command.stream in late), None
             )
@@ -162,7 +163,7 @@ class Worker:
     def _work(self, items: dict[int, list[Item]]) -> None:
         """Apply commands of several partitions, and begin to commit each partition."""
         self._busy = set(items)
-        tasks = [item.task for found in items.values() for item in found if item.task]
+        tasks = [item.task for waiting in items.values() for item in waiting if item.task]
         stages, batch = Stages(tasks, self._tracer), CommandBatch(self.engine, tasks)
         batch.apply()
         self._applied(items, batch, stages)
@@ -196,8 +197,9 @@ class Worker:
         self._busy = set()
 
     def _commit_of(self, lease: Lease, items: list[Item], streams: list[Stream]) -> Commit:
-        keep_ms, most = int(2000 * self.settings.request_deadline_s), self.settings.feed_events
-        return commit_of(lease, self.offsets[lease.partition], items, streams, keep_ms, most)
+        keep_ms = int(2000 * self.settings.request_deadline_s)
+        events = self.settings.feed_events
+        return commit_of(lease, self.offsets[lease.partition], items, streams, keep_ms, events)
 
     def _commit(self, commits: list[Commit]) -> None:
         """Commit, and wait for it."""
@@ -238,16 +240,16 @@ class Worker:
     def _maintain(self) -> None:
         """Keep an even share of the partitions."""
         self._settle()
-        most = share(self.settings.partitions, self._living())
+        fair_share = share(self.settings.partitions, self._living())
         self.log.give_back()
         self.engine.ahead_ms = self.log.ahead_ms
-        for partition in list(self.offsets)[most:]:
+        for partition in list(self.offsets)[fair_share:]:
             self._release(partition)
         free = [p for p in range(self.settings.partitions) if p not in self.offsets]
         # In random order: workers that start together should not race for the same ones.
         random.shuffle(free)
         for partition in free:
-            if len(self.offsets) >= most:
+            if len(self.offsets) >= fair_share:
                 break
             lease = self.log.acquire(partition, self._blame)
             if lease is not None:
@@ -290,8 +292,8 @@ class Worker:
             lease.attempts,
         )
         self._busy = {p}
-        found = self.log.read({p: lease.offset}, READ_ENTRIES, 0).get(p, [])
-        items = decode_entries(p, lease.offset, found)
+        entries = self.log.read({p: lease.offset}, READ_ENTRIES, 0).get(p, [])
+        items = decode_entries(p, lease.offset, entries)
         if lease.guilty and items and items[0].task:
             self._set_aside(lease, items.pop(0))
         for item in items:

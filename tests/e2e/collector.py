@@ -1,12 +1,13 @@
 """A collector of traces: takes OTLP over HTTP, and keeps the spans."""
 
 import gzip
-import threading
 import time
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from http.server import BaseHTTPRequestHandler
 from typing import NamedTuple
 
 from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceRequest
+
+from tests.serving import ThreadServer
 
 
 class Span(NamedTuple):
@@ -23,18 +24,10 @@ class Span(NamedTuple):
     failed: bool
 
 
-class Collector(ThreadingHTTPServer):
-    daemon_threads = True
-
+class Collector(ThreadServer):
     def __init__(self):
-        super().__init__(("127.0.0.1", 0), Handler)
         self.spans, self.requests = [], 0
-        self._thread = threading.Thread(target=self.serve_forever, args=(0.02,))
-        self._thread.start()
-
-    @property
-    def url(self):
-        return f"http://127.0.0.1:{self.server_address[1]}"
+        super().__init__(Handler)
 
     def wait(self, count, seconds=20):
         """Wait until so many spans are there, and a little for more."""
@@ -43,11 +36,6 @@ class Collector(ThreadingHTTPServer):
             time.sleep(0.02)
         time.sleep(0.5)
         return list(self.spans)
-
-    def stop(self):
-        self.shutdown()
-        self.server_close()
-        self._thread.join()
 
 
 class Handler(BaseHTTPRequestHandler):

@@ -93,7 +93,7 @@ def followed(model, labels):
             tensor([0.0]),
         )  # fmt: skip
         state, _ = moca.step(model, state, prior, now)
-        found.append(readout.regimes(model, state)[0])
+        found.append(readout.typical_regimes(model, state)[0])
     return state, found
 
 

@@ -8,12 +8,13 @@ from __future__ import annotations
 
 import json
 import math
-import threading
 from collections.abc import Iterator
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from http.server import BaseHTTPRequestHandler
 from urllib.parse import parse_qs, unquote, urlsplit
 
 import pytest
+
+from tests.serving import ThreadServer
 
 HAZARD = 1 / 100
 Z90 = 1.645
@@ -124,13 +125,10 @@ class StandInStream:
         return event
 
 
-class StandIn(ThreadingHTTPServer):
+class StandIn(ThreadServer):
     """The stand-in service and what it saw."""
 
-    daemon_threads = True
-
     def __init__(self) -> None:
-        super().__init__(("127.0.0.1", 0), Handler)
         self.streams: dict[str, StandInStream] = {}
         self.settings: dict[str, dict] = {}
         self.remembered: dict[str, list[dict]] = {}
@@ -139,11 +137,7 @@ class StandIn(ThreadingHTTPServer):
         self.refusals: list[tuple[int, dict[str, str]]] = []  # answered before anything else
         self.bodies: list[list[dict]] = []
         self.hindsight: Iterator[dict] = iter(())  # of the next answers about changepoints
-
-    @property
-    def url(self) -> str:
-        """Address of the server."""
-        return f"http://127.0.0.1:{self.server_address[1]}"
+        super().__init__(Handler)
 
 
 class Handler(BaseHTTPRequestHandler):
@@ -253,12 +247,5 @@ class Handler(BaseHTTPRequestHandler):
 @pytest.fixture
 def standin() -> Iterator[StandIn]:
     """Run a stand-in on a free port."""
-    server = StandIn()
-    thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.02})
-    thread.start()
-    try:
+    with StandIn() as server:
         yield server
-    finally:
-        server.shutdown()
-        server.server_close()
-        thread.join()

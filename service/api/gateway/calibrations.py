@@ -37,8 +37,8 @@ class Calibrations:
             try:
                 now = time.monotonic()
                 self._refused = {name: t for name, t in self._refused.items() if t > now}
-                most = AT_ONCE + min(len(self._refused), REFUSED)
-                listed = await bounded(self._store.uncalibrated(most), TIMEOUT_S)
+                count = AT_ONCE + min(len(self._refused), REFUSED)
+                listed = await bounded(self._store.uncalibrated(count), TIMEOUT_S)
                 chosen = [name for name in listed if name not in self._refused]
                 await asyncio.gather(*(self._calibrate(stream) for stream in chosen))
             except (redis.RedisError, OSError, TimeoutError) as error:

@@ -93,8 +93,8 @@ class Ranking:
             for first in range(0, len(stale), AT_ONCE):
                 blobs = await from_store(self._store.heads(stale[first : first + AT_ONCE]))
                 loop = asyncio.get_running_loop()
-                found = await loop.run_in_executor(self._thread, _probabilities, blobs)
-                self._values.update((name, (found[name], now + FRESH_S)) for name in found)
+                read = await loop.run_in_executor(self._thread, _probabilities, blobs)
+                self._values.update((name, (read[name], now + FRESH_S)) for name in read)
             known = {name: self._values[name] for _, name in names if name in self._values}
             if len(self._values) > 2 * MOST:  # streams of other prefixes, and deleted ones
                 self._values = known
@@ -103,15 +103,15 @@ class Ranking:
 
 def _probabilities(blobs: Mapping[bytes, bytes | None]) -> dict[bytes, float]:
     """Return P(changed) by stream; -1 without one, and of a stream that cannot be read."""
-    found = {}
+    probabilities = {}
     for name, blob in blobs.items():
         try:
             head = decoded(wire.decode_changed, blob, "head", _text(name)) if blob else None
         except CorruptState:  # the overview names it, where it is on a page
             head = None
         known = None if head is None else head.changed_probability
-        found[name] = -1.0 if known is None else known
-    return found
+        probabilities[name] = -1.0 if known is None else known
+    return probabilities
 
 
 def _text(name: bytes) -> str:

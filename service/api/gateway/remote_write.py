@@ -23,11 +23,12 @@ from service.schema.responses import Ingested
 AGAIN = frozenset((429, 503, 504))  # statuses after which the same command may yet be taken
 AT_ONCE = 100  # commands begun before the event loop does something else
 # Errors of one observation: others of its command may be taken. All others are of the stream.
+# Labels that the model cannot produce are none of these: the worker leaves them out.
 OF_ONE = frozenset(
     TYPE_PREFIX + error.slug for error in (LabelOutOfRange, NumericalFault, Quarantined)
 )
 MAX_REFUSED = 20  # samples of a stream that are looked for in a request: each takes some commands
-RESULTS = ("applied", "skipped", "unmatched", "rejected", "deferred")
+RESULTS = ("applied", "skipped", "unmatched", "rejected", "untried", "deferred")
 _decode = msgspec.json.Decoder(Ingested).decode
 
 
@@ -52,7 +53,7 @@ class Tally:
         self.counts[result] += count
 
     def fail(self, result: str, count: int, reason: str) -> None:
-        """Count samples that were rejected or deferred."""
+        """Count samples that were rejected, untried or deferred."""
         self.counts[result] += count
         self.reason = self.reason or reason
 
@@ -117,21 +118,28 @@ class _StreamRun:
         self._repeats -= repeated
         self._tally.add("applied", done.applied)
         self._tally.add("skipped", done.skipped - repeated)
+        if done.rejected:
+            self._tally.fail("rejected", done.rejected, self._reason(done.reason))
 
     def _refuse(self, part: Sequence[wire.Observation], problem: dict[str, Any]) -> None:
         """Go on with the halves of a part; each half that is not refused is applied."""
         applied = problem.get("applied", 0)
         self._tally.add("applied", applied)
         self._repeats += applied
-        reason = f"stream {self._write.stream!r}: {problem['detail']}"
-        if problem["type"] not in OF_ONE or self._refused == MAX_REFUSED:
+        reason = self._reason(problem["detail"])
+        if problem["type"] not in OF_ONE:
             self._fail_rest("rejected", part, reason)
+        elif self._refused == MAX_REFUSED:
+            self._fail_rest("untried", part, reason)
         elif len(part) > 1:
             half = len(part) // 2
             self._parts[:0] = [part[:half], part[half:]]
         else:
             self._refused += 1
             self._tally.fail("rejected", 1, reason)
+
+    def _reason(self, detail: str) -> str:
+        return f"stream {self._write.stream!r}: {detail}"
 
     def _fail_rest(self, result: str, part: Sequence[wire.Observation], reason: str) -> None:
         rest = len(part) + sum(map(len, self._parts))

@@ -51,17 +51,17 @@ async def select(
         names, cursor = await from_store(store.names(prefix, cursor, count))
         blobs = await from_store(store.heads((gateway.partition(name), name) for name in names))
         for name in names:
-            found: dict[str, str] | None = {}
+            stream_tags: dict[str, str] | None = {}
             if (blob := blobs[name]) is not None:
                 try:
-                    found = decoded(wire.decode_tagged, blob, "head", name).settings.tags
+                    stream_tags = decoded(wire.decode_tagged, blob, "head", name).settings.tags
                 except CorruptState:
                     unreadable.append(name)
-                    found = None if match else {}
-            if found is not None and (not match or tags.selected(match, name, found)):
+                    stream_tags = None if match else {}
+            if stream_tags is not None and (not match or tags.selected(match, name, stream_tags)):
                 if len(rows) == limit:
                     return Selected(rows, rows[-1].stream, unreadable)
-                rows.append(SelectedStream(name, found, blob))
+                rows.append(SelectedStream(name, stream_tags, blob))
         if cursor is None or len(rows) == limit:
             break
     return Selected(rows, cursor, unreadable)

@@ -147,9 +147,9 @@ def answer(kind: Any, description: str = "Successful Response") -> dict[str, Any
 
 def answer_or_table(kind: Any) -> dict[str, Any]:
     """Return the description of a JSON answer that is also there as CSV."""
-    found = answer(kind)
-    found["content"][CSV] = {"schema": {"type": "string"}}
-    return found
+    described = answer(kind)
+    described["content"][CSV] = {"schema": {"type": "string"}}
+    return described
 
 
 def answers(kinds: Iterable[Any]) -> dict[str, Any]:

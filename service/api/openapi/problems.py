@@ -55,7 +55,9 @@ EXAMPLES: tuple[ServiceError, ...] = (
     http.UnsupportedEncoding("Content-Encoding: expected gzip or deflate, got 'br'"),
     base.InvalidField([FieldError("body.y", "expected a finite number")]),
     base.SamplesRejected(
-        "1 of 500 samples cannot be taken: y: expected numbers up to 1e+100", rejected=1
+        "1 of 500 samples cannot be taken: y: expected numbers up to 1e+100",
+        rejected=1,
+        untried=0,
     ),
     base.SamplesDeferred(
         "12 of 500 samples were not taken: the queue of this stream's partition is full: 10000 "

@@ -10,7 +10,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from service.api.gateway import remote_write, results
-from service.api.gateway.remote_write import StreamWrite, Tally
+from service.api.gateway.remote_write import MAX_REFUSED, StreamWrite, Tally
 from service.api.http import Context, context_of, problem, read_as_sent, read_query
 from service.api.parsing.bodies import apart, header
 from service.api.parsing.remote_samples import Assignment
@@ -49,7 +49,8 @@ async def write_samples(request: Request) -> Response:
     tally = await _applied(context, assignment)
     headers = {}
     if version is Version.V2:
-        written = assignment.total - tally.counts["rejected"] - tally.counts["deferred"]
+        lost = sum(tally.counts[result] for result in ("rejected", "untried", "deferred"))
+        written = assignment.total - lost
         counts = {"Samples": written, "Histograms": 0, "Exemplars": 0}
         headers = {f"X-Prometheus-Remote-Write-{n}-Written": str(c) for n, c in counts.items()}
     error = _error(assignment.total, tally)
@@ -98,6 +99,11 @@ def _error(total: int, tally: Tally) -> ServiceError | None:
         detail = f"{deferred} of {total} samples were not taken: {tally.reason}"
         return SamplesDeferred(f"{detail}; send the request again", deferred=deferred)
     if rejected:
+        untried = tally.counts["untried"]
         detail = f"{rejected} of {total} samples cannot be taken: {tally.reason}"
-        return SamplesRejected(detail, rejected=rejected)
+        if untried:
+            detail += (
+                f"; {untried} more were not tried, after {MAX_REFUSED} of their stream were refused"
+            )
+        return SamplesRejected(detail, rejected=rejected, untried=untried)
     return None

@@ -112,11 +112,11 @@ async def list_streams(request: Request) -> Response:
     """List stream ids in order with their tags, page by page; `match` selects by tags."""
     context = context_of(request)
     form = read_query(request, StreamsQuery)
-    found = await select(
+    selected = await select(
         context.store, context.gateway, form.prefix, form.match, form.cursor, form.limit
     )
-    rows = [StreamName(row.stream, row.tags) for row in found.rows]
-    page = StreamPage(rows, found.cursor, without(found.unreadable, "streams"))
+    rows = [StreamName(row.stream, row.tags) for row in selected.rows]
+    page = StreamPage(rows, selected.cursor, without(selected.unreadable, "streams"))
     return json_response(_encode(page))
 
 

@@ -12,7 +12,7 @@ import torch
 from model_core import belief as beliefs
 from model_core import readout
 from service.errors.stream import NotAwaited, UnfitBelief, WarmingUp
-from service.wire import Regime, SetBelief
+from service.wire import SetBelief, TypicalRegime
 from service.worker.streams.registry import Engine
 from service.worker.streams.stream import Stream
 from service.worker.streams.validation import check_position
@@ -64,8 +64,8 @@ def believe(stream: Stream, stated: Sequence[tuple[int, float]]) -> None:
     assert slab is not None
     belief = slab.restate(stream.row, stated)
     if slab.model.typical:
-        (regime,) = readout.regimes(slab.model, slab.state(stream.row))
-        head.regime = Regime(*regime)
+        (regime,) = readout.typical_regimes(slab.model, slab.state(stream.row))
+        head.regime = TypicalRegime(*regime)
     last, lengths = head.seq - 1, belief.run_length[0]
     head.map_run_length = int(lengths[belief.log_prob[0].argmax()])
     head.best_start = last - int(lengths[belief.score[0].argmax()])

@@ -24,7 +24,7 @@ from service.wire import (
     Observation,
     PendingSettings,
     Record,
-    Regime,
+    TypicalRegime,
     timestamps,
 )
 from service.wire.snapshot import BadSnapshot, Snapshot
@@ -174,7 +174,7 @@ def _check_record(record: Record) -> None:
     _check_time(record.time)
 
 
-def _check_regime(stated: Regime | None) -> None:
+def _check_regime(stated: TypicalRegime | None) -> None:
     if stated is not None:
         _range("regime: probability", stated.probability, 0, 1)
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 
 from msgspec.structs import replace
 
@@ -11,8 +12,10 @@ from service.wire import Ingest, Observation, timestamps
 from service.worker.streams.stream import Stream
 
 
-def resampled(stream: Stream, command: Ingest) -> Ingest:
+def resampled(stream: Stream, command: Ingest, takes: Callable[[Observation], bool]) -> Ingest:
     """Return the command with those observations that are to be applied, in order.
+
+    takes: asked of each of them; one that is not taken leaves its place to those after it.
 
     Of each interval of time (of the stream's `interval`, counted from 1970) it is the first with a
     label, if the stream has none in it yet; `elapsed` counts intervals, and so those without a
@@ -37,6 +40,8 @@ def resampled(stream: Stream, command: Ingest) -> Ingest:
                 elapsed = float(math.floor(now / interval) - math.floor(last / interval))
             if now <= last or elapsed < 1.0:
                 continue
+        if not takes(seen):
+            continue
         kept.append(replace(seen, elapsed=elapsed))
         last = now
     return replace(command, observations=kept)

@@ -16,12 +16,9 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 
 import numpy as np
-import torch
 from msgspec.structs import replace
 
-from model_core import belief as beliefs
-from model_core import filter as moca
-from model_core import season
+from model_core import restart, season
 from model_core.defaults import SEASONS_FROM
 from model_core.readout import Readout
 from service.store.worker_reads import Stored
@@ -127,19 +124,17 @@ def begin_anew(engine: Engine, stream: Stream) -> None:
     stream.slab = slab
     (stream.row,) = slab.begin([head.location or []], [head.scale or []])
     last = _replayed(engine, stream, known, joined)
-    state = moca.moved(slab.state(stream.row), base, joined)
-    slab.put(stream.row, state, ranks)
-    start = max(head.confirmed_start, head.seq - 1 - last.event_run_length)
-    head.confirmed_start = head.before_start = start
-    head.confirmed_totals = last.start_totals
-    head.best_start = moca.position(last.best_start, base, joined)
-    lengths = state.belief.run_length
-    head.map_run_length = int(lengths[0, state.belief.log_prob[0].argmax()])
-    since = torch.tensor([head.seq - 1 - start], device=lengths.device)
-    head.changed_probability = float(beliefs.mass_below(state.belief, since))
+    now = restart.restarted(slab.state(stream.row), last, base, joined, head.confirmed_start)
+    slab.put(stream.row, now.state, ranks)
+    head.confirmed_start = head.before_start = now.start
+    head.confirmed_totals = now.totals
+    head.best_start = now.best_start
+    belief = now.state.belief
+    head.map_run_length = int(belief.run_length[0, belief.log_prob[0].argmax()])
+    head.changed_probability = now.changed_probability
     stream.relay(records)
     stream.drop_hindsight()
-    engine.replace(stream, state)
+    engine.replace(stream, now.state)
 
 
 def _replayed(engine: Engine, stream: Stream, records: list[Record], joined: int) -> Readout:
@@ -154,7 +149,7 @@ def _replayed(engine: Engine, stream: Stream, records: list[Record], joined: int
     made.head.confirmed_start = max(head.confirmed_start - base, 0)
     for record, readout in zip(records, replay(made, records), strict=True):
         engine.tick()
-        record.previous_start = moca.position(readout.born_previous_start, base, joined)
+        record.previous_start = restart.position(readout.born_previous_start, base, joined)
     return readout
 
 

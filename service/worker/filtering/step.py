@@ -12,7 +12,7 @@ from model_core.readout import Readout
 from model_core.upm.base import UnderlyingModel
 from service.errors.base import LabelOutOfRange, NumericalFault, ServiceError
 from service.observability import metrics, model_metrics
-from service.wire import Event, Head, Record, Regime, latest, numbers, timestamps
+from service.wire import Event, Head, Record, TypicalRegime, latest, numbers, timestamps
 from service.worker.filtering import alarm_threshold, events, seasons, warmup
 from service.worker.streams import step_inputs
 from service.worker.streams.answers import Answer, Place
@@ -196,7 +196,7 @@ def record_step(record: Record, readout: Readout, anomaly: float | None) -> None
     record.previous_start = readout.born_previous_start
     record.anomaly = anomaly
     if readout.regime is not None:
-        record.regime = Regime(*readout.regime)
+        record.regime = TypicalRegime(*readout.regime)
 
 
 def publish_events(stream: Stream, moved: list[Event], time: str | None) -> Event | None:
@@ -219,7 +219,7 @@ def track_events(stream: Stream, record: Record, readout: Readout) -> list[Event
     head.best_start = readout.best_start
     head.map_run_length = readout.map_run_length
     head.changed_probability = readout.changed_probability
-    head.regime = None if readout.regime is None else Regime(*readout.regime)
+    head.regime = None if readout.regime is None else TypicalRegime(*readout.regime)
     head.pruned_mass = readout.pruned_mass
     head.pruned_mass_sum += readout.pruned_mass
     return moved

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from model_core import warmup
 from model_core.predictive import Mixture
 from model_core.upm.base import UnderlyingModel
-from model_core.warmup import SCALE_FREE, complete, varied
+from model_core.warmup import complete, varied
 from service.wire import Record, StreamSettings, numbers
 
 __all__ = ["complete", "estimate", "given", "provisional", "values_of", "varied"]
@@ -16,15 +16,8 @@ __all__ = ["complete", "estimate", "given", "provisional", "values_of", "varied"
 def given(
     settings: StreamSettings, model: UnderlyingModel
 ) -> tuple[list[float], list[float]] | None:
-    """Location and scale that need no warm-up, if any: counts and durations need no scale."""
-    if not model.needs_scale:
-        return [0.0] * model.scaled, [1.0] * model.scaled
-    if settings.location is None:
-        return None
-    if settings.scale is not None:
-        return settings.location, settings.scale
-    one = [1.0] * len(settings.location)
-    return (settings.location, one) if model.label in SCALE_FREE else None
+    """Location and scale that need no warm-up, if any."""
+    return warmup.given(model, settings.location, settings.scale)
 
 
 def values_of(records: Sequence[Record], model: UnderlyingModel) -> list[list[float]]:

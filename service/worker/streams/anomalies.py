@@ -23,17 +23,15 @@ class Anomalies:
 
     def __init__(self, model: UnderlyingModel, chunk_rows: int) -> None:
         """Hold no row yet; chunk_rows: of a chunk of memory, at most."""
+        self._model = model
         self._outputs = anomaly.outputs(model)
-        self._scaled = model.needs_scale
         self.size = anomaly.size(self._outputs)
         like = torch.empty(1, self.size, dtype=torch.float64)
         self.chunks = Chunks([like], chunk_rows * like.nbytes)
 
     def start(self, location: Sequence[float], scale: Sequence[float]) -> Floats:
         """State before any observation; location, scale: the stream's, empty if it has none."""
-        if not self._scaled:
-            return anomaly.start([0.0] * self._outputs, [1.0] * self._outputs)
-        return anomaly.start(location[: self._outputs], scale[: self._outputs])
+        return anomaly.begin(self._model, location, scale)
 
     def add(self, state: Floats) -> int:
         """Hold the state of one more row; returns the row."""

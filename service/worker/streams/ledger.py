@@ -7,10 +7,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Mapping
-from typing import TYPE_CHECKING, NamedTuple
-
-if TYPE_CHECKING:
-    from service.worker.streams.stream import Stream
+from typing import NamedTuple, Protocol
 
 Key = tuple[int, str]  # partition and name of a stream
 
@@ -22,6 +19,17 @@ class Share(NamedTuple):
     resident: bool
     behind: int  # observations since its last checkpoint
     checkpoint_ms: int  # when that was made; of no meaning where none is behind
+
+
+class Counted(Protocol):
+    """A stream whose part of the totals is counted."""
+
+    partition: int
+    name: str
+    share: Share | None  # as last counted
+
+    def current_share(self) -> Share:
+        """What its part is now."""
 
 
 class Tally:
@@ -70,7 +78,7 @@ class Tally:
 class Ledger:
     """Totals over the streams of a mapping, which others change."""
 
-    def __init__(self, streams: Mapping[Key, Stream]) -> None:
+    def __init__(self, streams: Mapping[Key, Counted]) -> None:
         self._streams = streams
         self._marked: set[Key] = set()
         self._host_bytes = 0
@@ -87,7 +95,7 @@ class Ledger:
         self.mark(keys)
         self._settle()
 
-    def drop(self, stream: Stream) -> None:
+    def drop(self, stream: Counted) -> None:
         """Take a stream that goes out of the totals."""
         self._marked.discard((stream.partition, stream.name))
         if stream.share is not None:
@@ -124,7 +132,7 @@ class Ledger:
             stream = self._streams.get(key)
             if stream is None:
                 continue
-            new = _share(stream)
+            new = stream.current_share()
             if new != stream.share:
                 if stream.share is not None:
                     self._count(stream.share, -1)
@@ -140,10 +148,3 @@ class Ledger:
                 (self._checkpoints_ms, share.checkpoint_ms),
             ):
                 (tally.add if sign > 0 else tally.remove)(number)
-
-
-def _share(stream: Stream) -> Share:
-    if not stream.behind_checkpoint:
-        return Share(stream.host_bytes, stream.slab is not None, 0, 0)
-    head = stream.live()
-    return Share(stream.host_bytes, True, head.seq - head.checkpoint, stream.checkpoint_ms)

@@ -339,7 +339,7 @@ class Slab:
         places = [Place(stepped.predictive, i, run_length) for i in range(len(rows))]
         readouts = readout.rows(stepped.table)
         if self.model.typical:
-            regimes = readout.regimes(self.model, stepped.state)
+            regimes = readout.typical_regimes(self.model, stepped.state)
             pairs = zip(readouts, regimes, strict=True)
             readouts = [each._replace(regime=regime) for each, regime in pairs]
         return Step(readouts, [*places])

@@ -26,6 +26,8 @@ from service.wire import (
     timestamps,
 )
 
+LONGEST_ELAPSED = 1e15  # steps: more than all of RFC 3339's years have of the least interval
+
 
 def effective_rates(
     model: UnderlyingModel, settings: StreamSettings
@@ -107,7 +109,8 @@ def elapsed(seen: Observation, interval: float | None, last: float | None) -> fl
         return seen.elapsed
     if interval is None or seen.time is None or last is None:
         return 1.0
-    return max(0.0, timestamps.seconds(seen.time) - last) / interval
+    # Stored by earlier versions, an interval may be so small that the quotient is infinite.
+    return min(max(0.0, timestamps.seconds(seen.time) - last) / interval, LONGEST_ELAPSED)
 
 
 def check(

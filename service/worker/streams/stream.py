@@ -27,15 +27,8 @@ STREAM_BYTES, ENTRY_BYTES, STRUCT_BYTES = 2200, 110, 500
 # takes 64 bytes. It cannot be written to by mistake.
 NOTHING: Any = MappingProxyType({})
 NO_SETTINGS = wire.StreamSettings()  # of a stream that is not stored yet; never changed
-# Keys of a stream that end with it.
-DROPPED = (
-    keys.tail,
-    keys.history,
-    keys.checkpoint,
-    keys.events,
-    keys.anomalies,
-    keys.changes,
-)
+# Keys of a stream that end with it; a repeated request is known still.
+DROPPED = [key for key in keys.HASHES.values() if key is not keys.idempotency]
 T = TypeVar("T")
 Floats = NDArray[np.float64]
 
@@ -127,6 +120,13 @@ class Stream:
     def behind_checkpoint(self) -> bool:
         """Whether observations were applied since the last checkpoint."""
         return self.slab is not None and self.live().checkpoint < self.live().seq
+
+    def current_share(self) -> Share:
+        """Part of the totals of a ledger that is this stream's now."""
+        if not self.behind_checkpoint:
+            return Share(self.host_bytes, self.slab is not None, 0, 0)
+        head = self.live()
+        return Share(self.host_bytes, True, head.seq - head.checkpoint, self.checkpoint_ms)
 
     @property
     def checkpoint_ms(self) -> int:

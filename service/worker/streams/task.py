@@ -10,7 +10,7 @@ from zlib import crc32
 import msgspec
 
 from service import wire
-from service.errors.base import ServiceError
+from service.errors.base import LabelOutOfRange, ServiceError
 from service.schema.responses import Ingested
 from service.store.log import DONE, START, Entry, Offset
 from service.wire import Envelope, Ingest, Observe, Outcome, versions
@@ -25,7 +25,7 @@ class Task:
 
     __slots__ = (
         "answers", "body", "checksums", "command", "entry", "envelope", "field", "incarnation",
-        "index", "partition", "raised", "refusal", "same_as", "sharded", "status",
+        "index", "misfits", "partition", "raised", "refusal", "same_as", "sharded", "status",
     )  # fmt: skip
 
     def __init__(
@@ -47,6 +47,7 @@ class Task:
         self.status = 200
         self.body: list[bytes] = []
         self.answers: list[Answer] = []
+        self.misfits: list[LabelOutOfRange] = []  # of an Ingest, which goes on after them
         self.refusal: ServiceError | None = None
         self.same_as: Task | None = None  # an earlier task of this batch with the same key
         self.field: bytes | None = None  # its idempotency record is to be kept under this
@@ -73,8 +74,10 @@ class Task:
 
     def _ingested(self) -> bytes:
         """Count what was applied: nobody reads each answer."""
-        given = wire.units(self.envelope.command)
-        return msgspec.json.encode(Ingested(len(self.answers), given - len(self.answers)))
+        given, applied = wire.units(self.envelope.command), len(self.answers)
+        rejected = len(self.misfits)
+        reason = str(self.misfits[0]) if self.misfits else ""
+        return msgspec.json.encode(Ingested(applied, given - applied - rejected, rejected, reason))
 
 
 def key_field(command: Observe) -> bytes:

@@ -12,6 +12,7 @@ from service.api.gateway.remote_write import StreamWrite, Tally
 from service.api.parsing import remote_samples
 from service.errors.base import (
     LabelOutOfRange,
+    NumericalFault,
     OutcomeUnknown,
     PartitionFull,
     RedisUnavailable,
@@ -147,8 +148,33 @@ async def test_refusals_of_a_stream_are_not_looked_for_sample_by_sample():
     assert (await counts_of(worker, [1.0] * 1000, size=100))["rejected"] == 1000
     assert worker.commands == 1
     worker = Worker()
-    assert (await counts_of(worker, [-1.0] * 1000))["rejected"] == 1000
+    counts = await counts_of(worker, [-1.0] * 1000)
+    assert (counts["rejected"], counts["untried"]) == (20, 980)
     assert worker.commands < 100
+
+
+async def test_labels_that_a_worker_left_out_are_rejected(api, monkeypatch):
+    async def submit(command, begun, patience):
+        body = b'{"applied":1,"skipped":0,"rejected":1,"reason":"y: expected 0 or 1, got 2"}'
+        return type("Outcome", (), {"status": 200, "body": [body]})
+
+    monkeypatch.setattr(api.app.state.context.gateway, "submit", submit)
+    answer = await write(api)
+    assert (answer.status_code, answer.headers[WRITTEN]) == (400, "3")
+    assert (answer.json()["rejected"], answer.json()["untried"]) == (3, 0)
+    assert "y: expected 0 or 1, got 2" in answer.json()["detail"]
+
+
+async def test_samples_that_were_not_tried_are_counted_as_such(api, monkeypatch):
+    async def submit(command, begun, patience):
+        raise NumericalFault("not finite")
+
+    monkeypatch.setattr(api.app.state.context.gateway, "submit", submit)
+    monkeypatch.setattr(remote_write, "MAX_REFUSED", 1)
+    answer = await write(api)
+    assert (answer.status_code, answer.headers[WRITTEN]) == (400, "0")
+    assert (answer.json()["rejected"], answer.json()["untried"]) == (3, 3)
+    assert "3 more were not tried" in answer.json()["detail"]
 
 
 async def test_bad_samples_are_rejected_one_by_one(api, monkeypatch):

@@ -2,13 +2,13 @@
 
 import asyncio
 import contextlib
-import threading
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from http.server import BaseHTTPRequestHandler
 
 import httpx
 import pytest
 
 from service.client import AsyncClient, Client
+from tests.serving import ThreadServer
 
 
 class Scripted:
@@ -58,14 +58,5 @@ def ask(request, monkeypatch):
 @contextlib.contextmanager
 def running(handler: type[BaseHTTPRequestHandler]):
     """Run a small HTTP server in a thread; yields it."""
-    server = ThreadingHTTPServer(("127.0.0.1", 0), handler)
-    server.daemon_threads = True
-    server.url = f"http://127.0.0.1:{server.server_address[1]}"
-    thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.02})
-    thread.start()
-    try:
+    with ThreadServer(handler) as server:
         yield server
-    finally:
-        server.shutdown()
-        server.server_close()
-        thread.join()

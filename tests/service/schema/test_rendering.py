@@ -7,7 +7,7 @@ import pytest
 
 from service.schema import rendering
 from service.schema.responses import Segment, StreamSummary
-from service.wire import Event, Head, Hindsight, Record, Regime, Season, StreamSettings
+from service.wire import Event, Head, Hindsight, Record, Season, StreamSettings, TypicalRegime
 
 
 def head(**more):
@@ -111,7 +111,7 @@ class TestSummary:
         assert list(found) == fields
         with_season = shown(rendering.summary("a", head(season=Season([24, 168], 600))))
         assert with_season["season"] == {"periods": [24, 168]}
-        typical = shown(rendering.summary("a", head(regime=Regime("idle", 0.75))))
+        typical = shown(rendering.summary("a", head(regime=TypicalRegime("idle", 0.75))))
         assert typical["regime"] == {"name": "idle", "probability": 0.75}
 
     def test_one_with_observations(self):

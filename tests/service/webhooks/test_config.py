@@ -103,6 +103,7 @@ def test_bounds_of_delivery_are_at_the_top_of_the_file(read):
         "backoff_max_s": 300.0,
         "in_flight": 8,
         "dead_letters": 1000,
+        "dead_letter_bytes": 16777216,
     }
     bounds = read(HOOK).delivery
     assert {name: getattr(bounds, name) for name in defaults} == defaults
@@ -124,6 +125,10 @@ def test_bounds_of_delivery_are_at_the_top_of_the_file(read):
         ("backoff_s = -1", "backoff_s: Input should be greater than 0, got -1"),
         ("backoff_max_s = nan", "backoff_max_s: Input should be a finite number, got nan"),
         ("in_flight = true", "in_flight: Input should be a valid integer, got True"),
+        (
+            "dead_letter_bytes = 0",
+            "dead_letter_bytes: Input should be greater than or equal to 1, got 0",
+        ),
         ("dead_letters = 0", "dead_letters: Input should be greater than or equal to 1, got 0"),
         ("webhook_attempts = 3", "webhook_attempts: Extra inputs"),
     ],

@@ -11,7 +11,7 @@ import sys
 import threading
 import time
 from collections import Counter
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from http.server import BaseHTTPRequestHandler
 
 import httpx
 import pytest
@@ -23,30 +23,22 @@ from service.store.connection import connect
 from tests.e2e.deployment import Processes
 from tests.feeding import Writer
 from tests.ports import free_port
+from tests.serving import ThreadServer
 
 PARTITIONS = 4
 KEY = bytes(range(32))
 SECRET = "whsec_" + base64.b64encode(KEY).decode()
 
 
-class Receiver(ThreadingHTTPServer):
+class Receiver(ThreadServer):
     """Keeps what it gets. `fate` says what happens to a call by its path: a status or a wait."""
 
-    daemon_threads = True
     request_queue_size = 64
 
     def __init__(self, port=0):
-        super().__init__(("127.0.0.1", port), Handler)
         self.calls = []  # path, headers, body
         self.fate = lambda path, data: 200
-        self.url = f"http://127.0.0.1:{self.server_address[1]}"
-        self._thread = threading.Thread(target=self.serve_forever, args=(0.02,))
-        self._thread.start()
-
-    def stop(self):
-        self.shutdown()
-        self.server_close()
-        self._thread.join()
+        super().__init__(Handler, port)
 
     def got(self, path, status=200):
         """Events (stream, id) that were posted to a path and answered so."""

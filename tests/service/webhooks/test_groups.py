@@ -143,6 +143,32 @@ def test_groups_that_are_given_up_leave_the_dead_letters_of_others(webhooks, rec
     assert "(5 events) left the full dead-letter queue" in webhooks.processes.log_of("webhooks")
 
 
+def test_dead_letters_are_bounded_in_bytes(webhooks, receiver, writer):  # noqa: F811
+    receiver.fate = lambda path, data: 500
+    webhooks.hook("h", f"{receiver.url}/h")
+    webhooks.start(attempts=1, dead_letter_bytes=20_000)
+    for i in range(1, 121):
+        writer.raise_("a", i)
+    until(lambda: webhooks.metric("dead_total", "h") == 120)
+    until(lambda: webhooks.pending("h") == 0)
+    left = webhooks.client.xrange(keys.DEAD_LETTERS)
+    assert webhooks.client.memory_usage(keys.DEAD_LETTERS, 0) <= 20_000
+    assert 20 < len(left) < 100
+    assert webhooks.metric("dead_evicted_total", "h") == 120 - len(left)
+
+
+def test_the_newest_dead_letter_is_kept_however_large(webhooks, receiver, writer):  # noqa: F811
+    receiver.fate = lambda path, data: 500
+    webhooks.hook("h", f"{receiver.url}/h")
+    webhooks.start(attempts=1, dead_letter_bytes=1)
+    for i in range(1, 4):
+        writer.raise_("a", i)
+        until(lambda i=i: webhooks.metric("dead_total", "h") == i)
+    until(lambda: webhooks.pending("h") == 0)
+    assert webhooks.client.xlen(keys.DEAD_LETTERS) == 1
+    assert webhooks.metric("dead_evicted_total", "h") == 2
+
+
 def test_one_refused_event_does_not_take_its_group_with_it(webhooks, receiver, writer):  # noqa: F811
     def fate(path, data):
         return 400 if any(each["id"] in (2, 4) for each in data["events"]) else 200

@@ -14,9 +14,9 @@ from service.wire import (
     Observe,
     PendingSettings,
     Predict,
-    Regime,
     RunLength,
     Season,
+    TypicalRegime,
     WhatIf,
 )
 from tests.service.worker.commands.test_snapshot import altered, export, put
@@ -67,7 +67,7 @@ HEAD = {
         [PendingSettings(90, None, 0.1, 0.0)],
     ],
     "season": [Season([0], 3), Season([HUGE], 3), Season([24], 81), Season([24], -1)],
-    "regime": [Regime("a", 1.5), Regime("a", -0.1), Regime("a", NAN)],
+    "regime": [TypicalRegime("a", 1.5), TypicalRegime("a", -0.1), TypicalRegime("a", NAN)],
     "event": [Event(1, "odd", 3, 3), Event(HUGE, "suspected", 3, 3)],
 }
 RECORD = {
@@ -78,7 +78,7 @@ RECORD = {
     "changepoint": [7.0, NAN],
     "hazard": [9.0, (), (NAN,), Durations(0.0, 0.0)],
     "outlier_rate": [5.0, NAN],
-    "regime": [Regime("a", 1.5), Regime("a", NAN)],
+    "regime": [TypicalRegime("a", 1.5), TypicalRegime("a", NAN)],
     "offset": [NAN, INF, 1e300],
     "belief_override": [[], [(HUGE, 1.0)], [(-1, 1.0)], [(3, NAN)], [(3, 0.0)], [(1, 0.9)] * 9],
 }

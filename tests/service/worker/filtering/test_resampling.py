@@ -116,3 +116,29 @@ def test_a_missing_label_does_not_take_its_intervals_place(bench):
     assert applied(bench) == [(1.0, 0, 1.0), (1.0, 25, 2.0), (1.0, 50, 3.0)]
     ingest(bench, seen(0), seen(1, None), stream="t", interval=None)
     assert [y for y, _, _ in applied(bench, "t")] == [1.0, None]
+
+
+def test_labels_that_the_model_refuses_hold_up_no_others(bench):
+    """Each in the place of one that is taken, where there is one in its interval."""
+    settings = {"model": "poisson", "interval": 10.0}
+    values = [-1.0, 3.0, 0.5] * 30 + [-1.0, -1.0]
+    sent = [seen(4 * i, y) for i, y in enumerate(values)]
+    counts = bench.ask(Ingest("s", sent, settings=settings))
+    good = [(4 * i, y) for i, y in enumerate(values) if y == 3.0]
+    expected = recount(good, 10.0)
+    assert applied(bench) == expected
+    assert counts["applied"] == len(expected)
+    assert counts["applied"] + counts["skipped"] + counts["rejected"] == len(values)
+    assert counts["rejected"] > 20
+    assert counts["reason"] == "y: expected a count of at most 1e+12, got -1"
+    again = bench.ask(Ingest("s", sent, settings=settings))
+    assert (again["applied"], again["rejected"]) == (0, 2)  # those after the last that was taken
+    bench.crash()
+    assert applied(bench) == expected
+
+
+def test_a_stream_whose_labels_are_all_refused_is_not_made(bench):
+    sent = [seen(0, -1.0), seen(20, 0.5)]
+    counts = bench.ask(Ingest("s", sent, settings={"model": "poisson", "interval": 10.0}))
+    assert (counts["applied"], counts["skipped"], counts["rejected"]) == (0, 0, 2)
+    assert bench.stored("s")["head"] is None

@@ -318,3 +318,13 @@ def test_confirm_after(bench):
     (event,) = events
     assert event["start"] == 40
     assert event["confirmed_at"] - event["suspected_at"] >= 4
+
+
+@pytest.mark.parametrize("interval", [5e-324, 1e-300])
+def test_the_time_elapsed_is_finite_in_intervals_of_earlier_versions(bench, interval):
+    """Settings refuse them now, as they are less than MIN_INTERVAL."""
+    bench.ask(Configure("a", {**KNOWN, "interval": interval}), status=201)
+    bench.observe("a", [0.1, 0.2])
+    for day in ("1970-01-01", "1970-01-01", "9999-12-31"):
+        bench.ask(Observe("a", [Observation(0.3, None, f"{day}T00:00:00Z")]))
+    assert [record.elapsed for record in bench.records("a")] == [1.0, 1.0, 1.0, 0.0, 1e15]

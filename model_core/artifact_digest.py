@@ -1,0 +1,35 @@
+"""Files of an artifact, and the digest that tells it from another in its folder.
+
+No torch here, which `model_core.artifact` needs: the service's API lists artifacts.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from hashlib import blake2b
+from pathlib import Path
+
+DESCRIPTION, TENSORS = "model.json", "model.safetensors"
+DESCRIPTIVE = ("description", "regimes", "sensitivity", "training")  # fields that no number needs
+
+
+def essential(description: bytes) -> bytes:
+    """A `model.json` without its descriptive fields, in one form however it was written."""
+    described = json.loads(description)
+    kept = {name: value for name, value in described.items() if name not in DESCRIPTIVE}
+    return json.dumps(kept, sort_keys=True).encode()
+
+
+def digest(folder: Path, form: Callable[[bytes], bytes] = essential) -> str:
+    """Digest of all that the numbers of an artifact depend on; raises OSError or ValueError.
+
+    form: bytes of the `model.json` that count. Digests are stored, so each user stays with its own.
+    """
+    found = blake2b(form((folder / DESCRIPTION).read_bytes()), digest_size=16)
+    tensors = folder / TENSORS
+    if tensors.exists():  # some kinds need none
+        with tensors.open("rb") as opened:
+            while part := opened.read(1 << 20):
+                found.update(part)
+    return found.hexdigest()
