@@ -364,5 +364,6 @@ def test_openapi_describes_the_call(start):
     call = document["paths"]["/v1/events"]["get"]
     assert list(call["responses"]["200"]["content"]) == ["text/event-stream"]
     named = {each["name"]: each for each in call["parameters"]}
-    assert set(named) == {"Last-Event-ID", "after", "stream", "prefix", "model", "state", "kind"}
+    filters = {"stream", "prefix", "match", "model", "state", "kind"}
+    assert set(named) == {"Last-Event-ID", "after", *filters}
     assert named["state"]["schema"]["type"] == "array"
