@@ -23,7 +23,10 @@ def calibrate(pipeline: Pipeline | None, row: int, name: str, rate: float | None
     if rate is None:
         raise BadInput("sensitivity: expected this setting, whose threshold is calibrated")
     if pipeline is None:
-        raise BadInput(f"sensitivity: expected at least {quiet.FEWEST} labels that differ, got 0")
+        raise BadInput(
+            f"sensitivity: expected at least {quiet.FEWEST} labels, and that two differ, which is "
+            "not so yet"
+        )
     model, rules, series = pipeline.model, pipeline.rules, pipeline.series[row]
     if not own.fits(model):
         raise BadInput(

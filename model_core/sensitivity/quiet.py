@@ -57,8 +57,10 @@ def learn(y: Floats, starts: Sequence[int] = ()) -> Quiet:
     several count in deviations of their regime, and go on with that of the last. Raises ValueError
     where there are fewer than FEWEST labels, or no two that differ.
     """
-    if len(y) < FEWEST or not np.ptp(y) > 0:
-        raise ValueError(f"expected at least {FEWEST} labels that differ, got {len(y)}")
+    if len(y) < FEWEST:
+        raise ValueError(f"expected at least {FEWEST} retained labels, got {len(y)}")
+    if not np.ptp(y) > 0:
+        raise ValueError(f"expected labels that differ, got {len(y)} times {y[0]:g}")
     parts = [
         y[start:end] for start, end in pairwise([0, *starts, len(y)]) if end - start >= SHORTEST
     ]

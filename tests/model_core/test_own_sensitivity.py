@@ -59,7 +59,7 @@ def test_a_change_is_no_noise_and_a_walk_is_one_regime():
 
 
 def test_too_little_is_refused():
-    with pytest.raises(ValueError, match="at least 500 labels that differ, got 499"):
+    with pytest.raises(ValueError, match="at least 500 retained labels, got 499"):
         quiet.learn(np.random.default_rng(9).normal(size=499))
     with pytest.raises(ValueError, match="that differ"):
         quiet.learn(np.ones(N))

@@ -17,7 +17,7 @@ OWN = "Series of your own"
 
 
 class Held(StrEnum):
-    """What is held out for the test: the later part of every series, or whole series."""
+    """Data held out for the test: the later part of every series, or whole series."""
 
     TIME = "time"
     STREAM = "stream"
@@ -254,8 +254,9 @@ def _check_by(column: str | None, stream: str | None) -> None:
         fail(f"--stream was renamed: expected --by {stream}, as in moca replay")
     if column in {held.value for held in Held}:
         fail(
-            f"--by: expected the column that names the series, got {column!r}: it is found without "
-            f"--by; for what is held out for the test use --hold-out {column}"
+            f"--by: expected the column that names the series, got {column!r}; for data held out "
+            f"for the test use --hold-out {column}"
+            + ("; the column stream is used without --by" if column == Held.STREAM else "")
         )
 
 

@@ -17,6 +17,7 @@ kafka = pytest.importorskip("confluent_kafka")
 ROOT = Path(__file__).parents[3]
 PAGE = ROOT / "docs" / "prometheus.md"
 TOPIC, GROUP, SENSORS, EACH = "readings", "moca", 6, 60
+NO_READINGS = (None, b"", b"{", b"[1]", b"{}", b'{"sensor": "p0", "value": 1e999, "time": null}')
 PARTITIONS = 4  # of a topic that the mock cluster makes
 
 
@@ -40,6 +41,11 @@ class Cluster:
                 reading = {"sensor": sensor, "value": values[-1]}
                 reading["time"] = f"2024-05-01T{at // 60:02}:{at % 60:02}:00Z"
                 self._producer.produce(TOPIC, json.dumps(reading).encode(), key=sensor.encode())
+        assert self._producer.flush(PATIENCE_S) == 0
+
+    def send_no_readings(self):
+        for value in NO_READINGS:
+            self._producer.produce(TOPIC, value, key=b"p0")
         assert self._producer.flush(PATIENCE_S) == 0
 
     def places(self):
@@ -103,7 +109,7 @@ class Reader:
             self._process = subprocess.Popen(
                 [sys.executable, "reader.py"],
                 cwd=self._folder,
-                env={"PYTHONPATH": str(ROOT)},
+                env={"PYTHONPATH": str(ROOT), "PYTHONUNBUFFERED": "1"},
                 stdout=log,
                 stderr=subprocess.STDOUT,
             )
@@ -129,7 +135,7 @@ def reader(tmp_path, service_url, cluster):
     found.kill()
 
 
-def test_every_message_reaches_its_stream_once(cluster, reader, service_url):
+def test_every_message_reaches_its_stream_once(cluster, reader, service_url, tmp_path):
     with httpx.Client(base_url=service_url, timeout=60) as client:
 
         def labels(sensor):
@@ -144,6 +150,7 @@ def test_every_message_reaches_its_stream_once(cluster, reader, service_url):
                 assert time.monotonic() < deadline, {each: labels(each) for each in cluster.sent}
                 time.sleep(0.05)
 
+        cluster.send_no_readings()
         cluster.send(EACH // 2)
         wait(lambda: sum(len(labels(sensor)) for sensor in cluster.sent) > SENSORS)
         reader.kill()  # amid the messages
@@ -153,3 +160,4 @@ def test_every_message_reaches_its_stream_once(cluster, reader, service_url):
         wait(lambda: [each.offset for each in cluster.committed()] == cluster.ends())
         wait(lambda: all(len(labels(each)) >= EACH for each in cluster.sent))
         assert {sensor: labels(sensor) for sensor in cluster.sent} == cluster.sent
+    assert (tmp_path / "reader.log").read_text().count("is no reading") >= len(NO_READINGS)
