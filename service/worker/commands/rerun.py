@@ -37,6 +37,7 @@ TICK, SERIES = 16, 512
 KEPT = (
     "created_ms",
     "oldest",
+    "sealed",
     "last_time",
     "pending",
     "pending_supervision",

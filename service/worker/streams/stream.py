@@ -406,9 +406,14 @@ class Stream:
         return records | self._new, self._sealing
 
     def relay(self, records: list[Record]) -> None:
-        """Have the last records written anew, in chunks and tail; the first begins a chunk."""
-        self.live().sealed = records[0].seq if records else self.live().seq
-        self.tail = {}
+        """Have the last records written anew, in chunks and tail; the first begins a chunk.
+
+        Those before them that are in no chunk yet, as of a long batch, stay as they are.
+        """
+        head = self.live()
+        first = records[0].seq if records else head.seq
+        head.sealed = min(head.sealed, first)
+        self.tail = {seq: record for seq, record in self.tail.items() if seq < first}
         for record in records:
             self.put(record)
 

@@ -14,6 +14,7 @@ from service.store import keys
 from service.store.worker_reads import decoded
 from service.wire import Configure, Move, Observation, SegmentHistory, WhatIf
 from service.worker.filtering import seasons
+from service.worker.filtering.history import retained
 from tests.service.worker.commands.test_snapshot import export, put
 from tests.service.worker.test_seasonal import lose_workers, post_by_kernel
 from training.evaluation.online import Settings, follow
@@ -279,3 +280,14 @@ def test_streams_of_earlier_versions_stay_without_seasons(make_bench, close, len
     assert bench.ask(Configure("a", {"hazard": 0.01}))["settings"]["seasonal"] is False
     close(bench.observe("a", y[length:]), never.observe("a", y[length:]))
     assert bench.head("a").season is None
+
+
+@pytest.mark.parametrize("batch", [165, 330])
+def test_history_of_a_batch_in_which_a_season_is_found_is_whole(bench, batch, monkeypatch):
+    monkeypatch.setattr(season, "REPLAYED", 20)  # fewer than are in no chunk yet
+    y = day()
+    stream = made(bench)
+    bench.observe(stream, y, part=batch)
+    assert held(bench).live().season.periods == [24]
+    kept = retained(held(bench), bench.worker.engine.store, len(y))
+    assert [(each.seq, each.y) for each in kept] == list(enumerate(y))
