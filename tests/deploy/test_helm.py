@@ -4,7 +4,9 @@ import json
 import re
 import subprocess
 import tarfile
+import threading
 import tomllib
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 
 import pytest
@@ -101,6 +103,24 @@ ELSEWHERE = {
 }
 
 
+# All parts on, with the values that they have.
+MANY_ON = {
+    "redis": {"sentinels": True},
+    "worker": {"keda": {"enabled": True}},
+    "webhooks": {"enabled": True},
+    "ingress": {"enabled": True},
+    "monitoring": {"enabled": True},
+}
+
+
+def merged(one, other):
+    """Values of both; those of the other win."""
+    if not (isinstance(one, dict) and isinstance(other, dict)):
+        return other
+    both = {key: merged(one[key], other[key]) for key in one.keys() & other.keys()}
+    return one | other | both
+
+
 def run(*arguments, values=None):
     """What helm prints, or the error with which it refuses."""
     done = subprocess.run(
@@ -178,9 +198,77 @@ def test_the_chart_deploys_what_kustomize_does(overlay):
         assert document == expected[key], key
 
 
-def test_a_release_may_have_a_number_for_a_name():
-    for document in template(MANY, release="1"):
+@pytest.mark.parametrize(
+    ("release", "start"),
+    [
+        ("1", "moca-1"),
+        ("1.moca", "moca-1-moca"),
+        ("pumps.north", "pumps-north-moca"),
+        ("a" * 53, "a" * 46),
+        ("a" * 44 + "--b", "a" * 44),
+        ("a" * 45 + ".b", "a" * 45),
+        ("a" * 41 + ".moca", "a" * 41 + "-moca"),
+        ("moca", "moca"),
+    ],
+)
+def test_names_are_valid_whatever_the_release_is_called(release, start):
+    """Kubernetes takes names of Services by RFC 1035; pods of a StatefulSet are hosts."""
+    found = template(MANY, release=release)
+    for document in found:
         check(document, VERSIONS[-1])
+        name = document["metadata"]["name"]
+        assert re.fullmatch(r"[a-z]([-a-z0-9]*[a-z0-9])?", name), name
+        assert len(name) <= (253 if document["kind"] == "NetworkPolicy" else 63), name
+        assert re.match(f"{start}(-|$)", name), name
+    (redis,) = of_kind(found, "StatefulSet")
+    assert len(redis) <= 52
+
+
+def test_the_secret_of_a_password_is_not_the_one_that_users_create():
+    found = template({"redis": {"password": "p"}}, release="moca")
+    (secret,) = of_kind(found, "Secret")
+    assert secret != VALUES["redis"]["passwordSecret"]
+    for pod in pods(found).values():
+        (volume,) = (each for each in pod["spec"]["volumes"] if each["name"] == "redis")
+        assert volume["secret"]["secretName"] == secret
+
+
+def test_sentinels_stay_on_nodes_of_their_own_beside_another_affinity():
+    def affinity(own):
+        found = template({"redis": {"sentinels": True, "affinity": own}})
+        return pods(found)["zz-moca-redis"]["spec"]["affinity"]
+
+    apart = affinity({})["podAntiAffinity"]
+    node = {"nodeAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": {}}}
+    assert affinity(node) == {**node, "podAntiAffinity": apart}
+    other = {"podAntiAffinity": {"preferredDuringSchedulingIgnoredDuringExecution": []}}
+    assert affinity(other) == other
+
+
+def _texts(node, skipped):
+    """The values that are strings, but for those of a form of their own: a number in place of each."""
+    if isinstance(node, dict):
+        found = {
+            key: _texts(value, skipped)
+            for key, value in node.items()
+            if isinstance(value, str | dict) and key not in skipped
+        }
+        return {key: value for key, value in found.items() if value != {}}
+    return "1"
+
+
+def test_a_value_that_looks_like_a_number_stays_a_string():
+    skipped = {"url", "prometheusUrl", "pullPolicy", "size", "resources", "memory", "password"}
+    texts = _texts(VALUES, skipped | {"settings", "extraConfig"})
+    assert texts["networkPolicy"] == {"metricsNamespace": "1"}  # as an example
+    several = merged(texts, MANY_ON)
+    for values in (
+        merged(several, {"models": {"volume": {"enabled": True}, "image": ""}}),
+        merged(several, {"models": {"volume": {"enabled": True, "existingClaim": ""}, "image": ""}}),
+        several,
+    ):
+        for document in template(values):
+            check(document, VERSIONS[-1])
 
 
 @pytest.mark.parametrize("version", VERSIONS)
@@ -217,7 +305,7 @@ def test_values_come_to_where_they_belong():
     for name, pod in by_pod.items():
         assert pod["metadata"]["annotations"]["team"] == "pumps"
         assert pod["spec"]["nodeSelector"] == POD["nodeSelector"]
-        assert pod["spec"]["affinity"] == POD["affinity"]
+        assert POD["affinity"].items() <= pod["spec"]["affinity"].items()
         assert POD["tolerations"][0] in pod["spec"]["tolerations"]
         assert pod["spec"]["imagePullSecrets"] == MANY["imagePullSecrets"]
         (volume,) = (each for each in pod["spec"]["volumes"] if each["name"] == "redis")
@@ -282,6 +370,19 @@ def test_an_existing_redis_is_used_instead_of_one_of_the_chart():
     assert egress == ELSEWHERE["networkPolicy"]["redisEgress"]
 
 
+def test_every_process_takes_the_url_of_a_secret():
+    """As documented; Kubernetes prefers `env` to `envFrom`."""
+    values = yaml.safe_load(re.search(r"```yaml\n(redis: .*?)```", DOCUMENT, re.DOTALL)[1])
+    by_pod = pods(template(merged(values, {"webhooks": {"enabled": True}})))
+    assert by_pod.keys() == {"zz-moca-api", "zz-moca-worker", "zz-moca-webhooks"}
+    for pod in by_pod.values():
+        (container,) = pod["spec"]["containers"]
+        (url,) = (each for each in container["env"] if each["name"] == "MOCA_REDIS_URL")
+        assert url["valueFrom"] == {"secretKeyRef": {"name": "moca-redis", "key": "url"}}
+        # A password of a file beside one in the URL is refused.
+        assert not any(each["name"] == "redis" for each in container["volumeMounts"])
+
+
 def test_a_redis_without_a_password_has_no_secret():
     found = template({"redis": {"url": "redis://h:1", "passwordSecret": ""}, **_no_policies()})
     assert not any(
@@ -327,11 +428,75 @@ def test_releases_share_no_name_and_select_no_pod_of_another():
             assert labels["app.kubernetes.io/instance"] == "one"
 
 
-def test_the_longest_name_of_a_release_is_cut():
-    found = template(MANY, release="a" * 53)
-    assert max(len(name) for name in of_kind(found, "Service")) <= 63
-    (redis,) = of_kind(found, "StatefulSet")
-    assert len(redis) <= 52
+class _Cluster(BaseHTTPRequestHandler):
+    """As much of the API of Kubernetes as Helm's `lookup` of a Deployment needs."""
+
+    replicas = {"zz-moca-api": 7, "zz-moca-worker": 0}
+    protocol_version = "HTTP/1.1"
+
+    def do_GET(self):
+        name = self.path.split("?")[0].removeprefix("/apis/apps/v1/namespaces/moca/deployments/")
+        if self.path.split("?")[0] == "/apis/apps/v1":
+            kind = {"name": "deployments", "kind": "Deployment", "namespaced": True}
+            answer = {"kind": "APIResourceList", "groupVersion": "apps/v1", "resources": [kind]}
+        elif name in self.replicas:
+            answer = {
+                "apiVersion": "apps/v1",
+                "kind": "Deployment",
+                "metadata": {"name": name},
+                "spec": {"replicas": self.replicas[name]},
+            }
+        else:
+            answer = {"kind": "Status", "apiVersion": "v1", "status": "Failure", "code": 404}
+        body = json.dumps(answer).encode()
+        self.send_response(answer.get("code", 200))
+        self.send_header("Content-Type", "application/json")
+        self.send_header("Content-Length", str(len(body)))
+        self.end_headers()
+        self.wfile.write(body)
+
+    def log_message(self, *arguments):
+        """Nothing: helm's own errors are shown."""
+
+
+@pytest.fixture
+def cluster():
+    with ThreadingHTTPServer(("127.0.0.1", 0), _Cluster) as server:
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        yield f"http://127.0.0.1:{server.server_port}"
+        server.shutdown()
+
+
+def test_an_upgrade_leaves_the_number_of_pods_to_the_autoscaler(cluster):
+    """A manifest without `replicas` after one with them would set 1."""
+    values = {"worker": {"keda": {"enabled": True}}}
+    live = ("--dry-run=server", "--is-upgrade", "--namespace", "moca", "--kube-apiserver", cluster)
+    deployments = of_kind(documents(run("template", "zz", CHART, *live, values=values)), "Deployment")
+    numbers = {name: each["spec"]["replicas"] for name, each in deployments.items()}
+    assert numbers == _Cluster.replicas
+    for each in of_kind(template(values), "Deployment").values():  # no cluster to ask
+        assert "replicas" not in each["spec"]
+    fixed = {"api": {"autoscaling": {"enabled": False}}}
+    deployments = of_kind(documents(run("template", "zz", CHART, *live, values=fixed)), "Deployment")
+    assert {each["spec"]["replicas"] for each in deployments.values()} == {2}
+
+
+def test_the_objects_of_kustomize_are_deleted_without_namespace_and_volumes():
+    """By the command that is documented for a move to the chart."""
+    (command,) = re.findall(r"^kubectl kustomize (\S+) \| (awk .*) \|", DOCUMENT, re.MULTILINE)
+    overlay = command[0].removeprefix("deploy/kubernetes/")
+    text = subprocess.run(
+        [tool("kubectl"), "kustomize", str(FOLDER / "overlays/production")],
+        capture_output=True,
+        text=True,
+        check=True,
+    ).stdout
+    assert (FOLDER / overlay).is_dir()
+    left = subprocess.run(
+        ["sh", "-c", command[1]], input=text, capture_output=True, text=True, check=True
+    ).stdout
+    kept = ("Namespace", "PersistentVolumeClaim")
+    assert documents(left) == [each for each in documents(text) if each["kind"] not in kept]
 
 
 @pytest.mark.parametrize(
@@ -346,6 +511,22 @@ def test_the_longest_name_of_a_release_is_cut():
         ({"redis": {"url": "redis://u:p@h:1"}}, "redis.url: expected a URL without a password"),
         ({"redis": {"url": "redis://h:1"}}, "networkPolicy.redisEgress: expected the egress rules"),
         ({"redis": {"passwordSecret": ""}}, "redis.passwordSecret: expected the name of a secret"),
+        ({"redis": {"url": "rediss://h:1?a=b&password=p"}}, "got one in its query"),
+        ({"redis": {"url": "redis+sentinel://h/m?sentinel_password=p"}}, "got one in its query"),
+        ({"redis": {"url": "redis://h", "sentinels": True}}, "expected none with redis.sentinels"),
+        ({"redis": {"url": "redis://h", "extraConfig": "a b"}}, "or redis.extraConfig, which"),
+        ({"networkPolicy": {"redisEgress": [{}]}}, "redisEgress: expected none without redis.url"),
+        (
+            {"models": {"image": "i", "volume": {"enabled": True}}},
+            "models.image: expected none with models.volume.enabled",
+        ),
+        ({"settings": {"MOCA_LOG_LEVEL": "loud"}}, "settings.MOCA_LOG_LEVEL: Does not match"),
+        ({"settings": {"MOCA_PARTITIONS": 0}}, "settings.MOCA_PARTITIONS: Must be greater than"),
+        ({"settings": {"MOCA_ACCESS_LOG": False}}, "settings.MOCA_ACCESS_LOG: Invalid type"),
+        (
+            {"settings": {"MOCA_OPEN_ACCESS": True}},
+            "settings: expected MOCA_REQUIRE_KEYS or MOCA_OPEN_ACCESS, got both",
+        ),
         ({"worker": {"resources": {"limits": {"memory": "2GB"}}}}, "Does not match pattern"),
         ({"ingress": {"annotations": {"a": 1}}}, "ingress.annotations.a: Invalid type"),
     ],
@@ -370,11 +551,34 @@ def test_the_schema_knows_each_value_and_no_other():
 
     every = known(SCHEMA)
     del every["global"]  # which Helm adds for the charts of a chart
+    del every["enabled"]  # by which another chart includes this one
     settings = every.pop("settings")
     compare(every, {key: each for key, each in VALUES.items() if key != "settings"}, "values")
     variables = {f"MOCA_{name.upper()}" for name in Settings.model_fields}
     assert settings.keys() == variables - OWN
     assert variables >= OWN
+
+
+def test_the_schema_has_the_types_and_limits_of_settings():
+    expected = {}
+    for name, setting in Settings.model_json_schema()["properties"].items():
+        (rule,) = (each for each in setting.get("anyOf", [setting]) if each["type"] != "null")
+        limits = rule.keys() & {"type", "pattern", "minimum", "maximum", "exclusiveMinimum"}
+        expected[f"MOCA_{name.upper()}"] = {key: rule[key] for key in limits}
+    stated = SCHEMA["properties"]["settings"]["properties"]
+    assert stated == {name: expected[name] for name in stated}
+
+
+def test_the_chart_may_be_part_of_another(tmp_path):
+    """Under a condition, which is a value of the part."""
+    parent = tmp_path / "parent"
+    (parent / "charts").mkdir(parents=True)
+    subprocess.run(["cp", "-RL", str(CHART), str(parent / "charts")], check=True)
+    part = {"name": "moca", "version": "0.1.0", "condition": "moca.enabled"}
+    chart = {"apiVersion": "v2", "name": "parent", "version": "1.0.0", "dependencies": [part]}
+    (parent / "Chart.yaml").write_text(yaml.safe_dump(chart))
+    assert template({"moca": {"enabled": True}}, chart=parent) == template({})
+    assert not template({"moca": {"enabled": False}}, chart=parent)
 
 
 def test_the_version_is_that_of_the_project():
