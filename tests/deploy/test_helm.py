@@ -132,8 +132,8 @@ def run(*arguments, values=None):
     return done.stdout if done.returncode == 0 else f"refused: {done.stderr}"
 
 
-def template(values=None, release="zz", chart=CHART):
-    text = run("template", release, chart, "--namespace", "moca", values=values)
+def template(values=None, release="zz", chart=CHART, options=()):
+    text = run("template", release, chart, "--namespace", "moca", *options, values=values)
     assert not text.startswith("refused"), text
     return documents(text)
 
@@ -246,7 +246,7 @@ def test_sentinels_stay_on_nodes_of_their_own_beside_another_affinity():
 
 
 def _texts(node, skipped):
-    """The values that are strings, but for those of a form of their own: a number in place of each."""
+    """Values that are strings, a number in place of each; `skipped`: those of a fixed form."""
     if isinstance(node, dict):
         found = {
             key: _texts(value, skipped)
@@ -262,10 +262,11 @@ def test_a_value_that_looks_like_a_number_stays_a_string():
     texts = _texts(VALUES, skipped | {"settings", "extraConfig"})
     assert texts["networkPolicy"] == {"metricsNamespace": "1"}  # as an example
     several = merged(texts, MANY_ON)
+    made_claim = {"existingClaim": ""}
     for values in (
-        merged(several, {"models": {"volume": {"enabled": True}, "image": ""}}),
-        merged(several, {"models": {"volume": {"enabled": True, "existingClaim": ""}, "image": ""}}),
         several,
+        merged(several, {"models": {"image": "", "volume": {"enabled": True}}}),
+        merged(several, {"models": {"image": "", "volume": {"enabled": True, **made_claim}}}),
     ):
         for document in template(values):
             check(document, VERSIONS[-1])
@@ -470,15 +471,17 @@ def cluster():
 def test_an_upgrade_leaves_the_number_of_pods_to_the_autoscaler(cluster):
     """A manifest without `replicas` after one with them would set 1."""
     values = {"worker": {"keda": {"enabled": True}}}
-    live = ("--dry-run=server", "--is-upgrade", "--namespace", "moca", "--kube-apiserver", cluster)
-    deployments = of_kind(documents(run("template", "zz", CHART, *live, values=values)), "Deployment")
-    numbers = {name: each["spec"]["replicas"] for name, each in deployments.items()}
-    assert numbers == _Cluster.replicas
+    live = ("--dry-run=server", "--is-upgrade", "--kube-apiserver", cluster)
+
+    def numbers(values):
+        found = of_kind(template(values, options=live), "Deployment")
+        return {name: each["spec"]["replicas"] for name, each in found.items()}
+
+    assert numbers(values) == _Cluster.replicas
     for each in of_kind(template(values), "Deployment").values():  # no cluster to ask
         assert "replicas" not in each["spec"]
     fixed = {"api": {"autoscaling": {"enabled": False}}}
-    deployments = of_kind(documents(run("template", "zz", CHART, *live, values=fixed)), "Deployment")
-    assert {each["spec"]["replicas"] for each in deployments.values()} == {2}
+    assert set(numbers(fixed).values()) == {2}
 
 
 def test_the_objects_of_kustomize_are_deleted_without_namespace_and_volumes():
@@ -632,3 +635,13 @@ def test_the_table_of_values_is_complete():
             assert part in value, name
             value = value[part]
     assert {name.split(".")[0] for name in named} == VALUES.keys()
+
+
+def test_documented_installations_are_complete():
+    """An image that a cluster can pull, the namespace of the secret, and pods to `exec` in."""
+    texts = (DOCUMENT, (ROOT / "README.md").read_text())
+    commands = [line for text in texts for line in re.findall(r"helm install [^`\n]+", text)]
+    assert len(commands) == 2
+    for command in commands:
+        for part in (" -n moca", " --wait", " --set image.repository="):
+            assert part in command, command
