@@ -3,30 +3,27 @@
 import json
 import re
 import subprocess
-import tarfile
 import threading
-import tomllib
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
-from pathlib import Path
 
 import pytest
-import yaml
 
-from service.settings import Settings
 from service.store import address
-from tests.deploy.manifests import FOLDER, VERSIONS, check, documents, flat, made, of_kind, tool
+from tests.deploy.charts import (
+    CHART,
+    ELSEWHERE,
+    MANY,
+    MANY_ON,
+    OURS,
+    POD,
+    VALUES,
+    merged,
+    pods,
+    run,
+    template,
+)
+from tests.deploy.manifests import VERSIONS, check, flat, made, of_kind
 
-ROOT = Path(__file__).parents[2]
-CHART = ROOT / "deploy" / "helm" / "moca"
-VALUES = yaml.safe_load((CHART / "values.yaml").read_text())
-SCHEMA = json.loads((CHART / "values.schema.json").read_text())
-DOCUMENT = (ROOT / "docs" / "deployment.md").read_text()
-# Settings that the chart sets itself, or for which the image has a place.
-OWN = {
-    "MOCA_REDIS_URL", "MOCA_REDIS_PASSWORD_FILE", "MOCA_DATA_DIR", "MOCA_MODELS_DIR", "MOCA_HOST",
-    "MOCA_PORT", "MOCA_WORKERS", "MOCA_DEVICE", "MOCA_METRICS_PORT", "MOCA_WEBHOOKS_FILE",
-    "MOCA_WEBHOOK_HOSTS",
-}  # fmt: skip
 # Values by the overlay of kustomize that deploys the same.
 OVERLAYS = {
     "base": {},
@@ -40,110 +37,6 @@ OVERLAYS = {
         "monitoring": {"enabled": True},
     },
 }
-POD = {
-    "nodeSelector": {"disk": "fast"},
-    "tolerations": [{"key": "batch", "operator": "Exists"}],
-    "affinity": {"podAffinity": {}},
-    "podAnnotations": {"team": "pumps"},
-}
-OURS = {
-    **POD,
-    "extraEnv": [
-        {"name": "TOKEN", "valueFrom": {"secretKeyRef": {"name": "otlp", "key": "token"}}}
-    ],
-    "extraVolumes": [{"name": "rules", "configMap": {"name": "rules"}}],
-    "extraVolumeMounts": [{"name": "rules", "mountPath": "/etc/rules"}],
-}
-# Another value for nearly all that there are.
-MANY = {
-    "image": {
-        "repository": "registry.example:5000/moca",
-        "tag": "7",
-        "gpuTag": "7-gpu",
-        "pullPolicy": "Always",
-    },
-    "imagePullSecrets": [{"name": "registry"}],
-    "settings": {
-        "MOCA_MAX_SNAPSHOT_BYTES": 1 << 27,
-        "MOCA_TRACE_SHARE": 0.25,
-        "MOCA_LOG_LEVEL": "debug",
-        "MOCA_REQUIRE_KEYS": False,
-    },
-    "redis": {
-        "password": 'of "a\\ test',
-        "image": "redis:8.0",
-        "sentinels": True,
-        "extraConfig": "maxmemory 6gb\n",
-        "storage": {"size": "50Gi", "className": "fast"},
-        **POD,
-    },
-    "api": {"tag": "6", "autoscaling": {"enabled": False}, "replicas": 3, **OURS},
-    "worker": {
-        "keda": {"enabled": True, "maxReplicas": 32, "threshold": 1000000},
-        "gpu": {"enabled": True, "memory": "8Gi"},
-        **OURS,
-    },
-    "models": {"image": "registry.example/models:3"},
-    "webhooks": {"enabled": True, "hosts": "hooks.example", **OURS},
-    "ingress": {"enabled": True, "host": "streams.example", "annotations": {}},
-    "monitoring": {
-        "enabled": True,
-        "labels": {"release": "prometheus"},
-        "authorization": {"credentials": {"name": "moca-metrics", "key": "key"}},
-        "url": "https://streams.example/",
-    },
-    "networkPolicy": {
-        "extraEgress": [{"to": [{"ipBlock": {"cidr": "192.0.2.7/32"}}], "ports": [{"port": 4318}]}],
-        "dns": {"to": [{"namespaceSelector": {}}], "ports": [{"protocol": "UDP", "port": 5353}]},
-    },
-}
-ELSEWHERE = {
-    "redis": {"url": "rediss://cache.example:6380/2", "passwordKey": "password"},
-    "networkPolicy": {"redisEgress": [{"ports": [{"protocol": "TCP", "port": 6380}]}]},
-}
-
-
-# All parts on, with the values that they have.
-MANY_ON = {
-    "redis": {"sentinels": True},
-    "worker": {"keda": {"enabled": True}},
-    "webhooks": {"enabled": True},
-    "ingress": {"enabled": True},
-    "monitoring": {"enabled": True},
-}
-
-
-def merged(one, other):
-    """Values of both; those of the other win."""
-    if not (isinstance(one, dict) and isinstance(other, dict)):
-        return other
-    both = {key: merged(one[key], other[key]) for key in one.keys() & other.keys()}
-    return one | other | both
-
-
-def run(*arguments, values=None):
-    """What helm prints, or the error with which it refuses."""
-    done = subprocess.run(
-        [tool("helm"), *map(str, arguments), "--values", "-"],
-        input=json.dumps(values or {}),
-        capture_output=True,
-        text=True,
-    )
-    return done.stdout if done.returncode == 0 else f"refused: {done.stderr}"
-
-
-def template(values=None, release="zz", chart=CHART, options=()):
-    text = run("template", release, chart, "--namespace", "moca", *options, values=values)
-    assert not text.startswith("refused"), text
-    return documents(text)
-
-
-def pods(found):
-    return {
-        each["metadata"]["name"]: each["spec"]["template"]
-        for each in found
-        if each["kind"] in ("Deployment", "StatefulSet")
-    }
 
 
 def plain(node, rename):
@@ -371,19 +264,6 @@ def test_an_existing_redis_is_used_instead_of_one_of_the_chart():
     assert egress == ELSEWHERE["networkPolicy"]["redisEgress"]
 
 
-def test_every_process_takes_the_url_of_a_secret():
-    """As documented; Kubernetes prefers `env` to `envFrom`."""
-    values = yaml.safe_load(re.search(r"```yaml\n(redis: .*?)```", DOCUMENT, re.DOTALL)[1])
-    by_pod = pods(template(merged(values, {"webhooks": {"enabled": True}})))
-    assert by_pod.keys() == {"zz-moca-api", "zz-moca-worker", "zz-moca-webhooks"}
-    for pod in by_pod.values():
-        (container,) = pod["spec"]["containers"]
-        (url,) = (each for each in container["env"] if each["name"] == "MOCA_REDIS_URL")
-        assert url["valueFrom"] == {"secretKeyRef": {"name": "moca-redis", "key": "url"}}
-        # A password of a file beside one in the URL is refused.
-        assert not any(each["name"] == "redis" for each in container["volumeMounts"])
-
-
 def test_a_redis_without_a_password_has_no_secret():
     found = template({"redis": {"url": "redis://h:1", "passwordSecret": ""}, **_no_policies()})
     assert not any(
@@ -482,166 +362,3 @@ def test_an_upgrade_leaves_the_number_of_pods_to_the_autoscaler(cluster):
         assert "replicas" not in each["spec"]
     fixed = {"api": {"autoscaling": {"enabled": False}}}
     assert set(numbers(fixed).values()) == {2}
-
-
-def test_the_objects_of_kustomize_are_deleted_without_namespace_and_volumes():
-    """By the command that is documented for a move to the chart."""
-    (command,) = re.findall(r"^kubectl kustomize (\S+) \| (awk .*) \|", DOCUMENT, re.MULTILINE)
-    overlay = command[0].removeprefix("deploy/kubernetes/")
-    text = subprocess.run(
-        [tool("kubectl"), "kustomize", str(FOLDER / "overlays/production")],
-        capture_output=True,
-        text=True,
-        check=True,
-    ).stdout
-    assert (FOLDER / overlay).is_dir()
-    left = subprocess.run(
-        ["sh", "-c", command[1]], input=text, capture_output=True, text=True, check=True
-    ).stdout
-    kept = ("Namespace", "PersistentVolumeClaim")
-    assert documents(left) == [each for each in documents(text) if each["kind"] not in kept]
-
-
-@pytest.mark.parametrize(
-    ("values", "message"),
-    [
-        ({"worker": {"replicas": "two"}}, "worker.replicas: Invalid type. Expected: integer"),
-        ({"worker": {"replica": 2}}, "worker: Additional property replica is not allowed"),
-        ({"settings": {"MOCA_PARTITION": 8}}, "Additional property MOCA_PARTITION is not allowed"),
-        ({"settings": {"MOCA_REDIS_URL": "redis://h"}}, "property MOCA_REDIS_URL is not allowed"),
-        ({"image": {"pullPolicy": "always"}}, 'must be one of the following: "", "Always"'),
-        ({"redis": {"url": "http://h"}}, "redis.url: Does not match pattern"),
-        ({"redis": {"url": "redis://u:p@h:1"}}, "redis.url: expected a URL without a password"),
-        ({"redis": {"url": "redis://h:1"}}, "networkPolicy.redisEgress: expected the egress rules"),
-        ({"redis": {"passwordSecret": ""}}, "redis.passwordSecret: expected the name of a secret"),
-        ({"redis": {"url": "rediss://h:1?a=b&password=p"}}, "got one in its query"),
-        ({"redis": {"url": "redis+sentinel://h/m?sentinel_password=p"}}, "got one in its query"),
-        ({"redis": {"url": "redis://h", "sentinels": True}}, "expected none with redis.sentinels"),
-        ({"redis": {"url": "redis://h", "extraConfig": "a b"}}, "or redis.extraConfig, which"),
-        ({"networkPolicy": {"redisEgress": [{}]}}, "redisEgress: expected none without redis.url"),
-        (
-            {"models": {"image": "i", "volume": {"enabled": True}}},
-            "models.image: expected none with models.volume.enabled",
-        ),
-        ({"settings": {"MOCA_LOG_LEVEL": "loud"}}, "settings.MOCA_LOG_LEVEL: Does not match"),
-        ({"settings": {"MOCA_PARTITIONS": 0}}, "settings.MOCA_PARTITIONS: Must be greater than"),
-        ({"settings": {"MOCA_ACCESS_LOG": False}}, "settings.MOCA_ACCESS_LOG: Invalid type"),
-        (
-            {"settings": {"MOCA_OPEN_ACCESS": True}},
-            "settings: expected MOCA_REQUIRE_KEYS or MOCA_OPEN_ACCESS, got both",
-        ),
-        ({"worker": {"resources": {"limits": {"memory": "2GB"}}}}, "Does not match pattern"),
-        ({"ingress": {"annotations": {"a": 1}}}, "ingress.annotations.a: Invalid type"),
-    ],
-)
-def test_a_wrong_value_is_refused_by_its_name(values, message):
-    text = run("template", "zz", CHART, values=values)
-    assert text.startswith("refused")
-    assert message in text
-
-
-def test_the_schema_knows_each_value_and_no_other():
-    def known(node):
-        if "properties" not in node or node.get("additionalProperties") is not False:
-            return None
-        return {key: known(each) for key, each in node["properties"].items()}
-
-    def compare(schema, values, path):
-        assert schema.keys() == values.keys(), path
-        for key, each in schema.items():
-            if each is not None:
-                compare(each, values[key], f"{path}.{key}")
-
-    every = known(SCHEMA)
-    del every["global"]  # which Helm adds for the charts of a chart
-    del every["enabled"]  # by which another chart includes this one
-    settings = every.pop("settings")
-    compare(every, {key: each for key, each in VALUES.items() if key != "settings"}, "values")
-    variables = {f"MOCA_{name.upper()}" for name in Settings.model_fields}
-    assert settings.keys() == variables - OWN
-    assert variables >= OWN
-
-
-def test_the_schema_has_the_types_and_limits_of_settings():
-    expected = {}
-    for name, setting in Settings.model_json_schema()["properties"].items():
-        (rule,) = (each for each in setting.get("anyOf", [setting]) if each["type"] != "null")
-        limits = rule.keys() & {"type", "pattern", "minimum", "maximum", "exclusiveMinimum"}
-        expected[f"MOCA_{name.upper()}"] = {key: rule[key] for key in limits}
-    stated = SCHEMA["properties"]["settings"]["properties"]
-    assert stated == {name: expected[name] for name in stated}
-
-
-def test_the_chart_may_be_part_of_another(tmp_path):
-    """Under a condition, which is a value of the part."""
-    parent = tmp_path / "parent"
-    (parent / "charts").mkdir(parents=True)
-    subprocess.run(["cp", "-RL", str(CHART), str(parent / "charts")], check=True)
-    part = {"name": "moca", "version": "0.1.0", "condition": "moca.enabled"}
-    chart = {"apiVersion": "v2", "name": "parent", "version": "1.0.0", "dependencies": [part]}
-    (parent / "Chart.yaml").write_text(yaml.safe_dump(chart))
-    assert template({"moca": {"enabled": True}}, chart=parent) == template({})
-    assert not template({"moca": {"enabled": False}}, chart=parent)
-
-
-def test_the_version_is_that_of_the_project():
-    version = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["version"]
-    chart = yaml.safe_load((CHART / "Chart.yaml").read_text())
-    assert (chart["version"], chart["appVersion"]) == (version, version)
-
-
-def test_a_packaged_chart_has_the_files_that_links_lead_to(tmp_path):
-    """A package goes where the other folders are not."""
-    command = [tool("helm"), "package", str(CHART), "--destination", str(tmp_path)]
-    subprocess.run(command, capture_output=True, check=True)
-    (package,) = tmp_path.iterdir()
-    with tarfile.open(package) as archive:
-        links = [member.name for member in archive if not member.isreg()]
-        inside = archive.extractfile("moca/files/redis.conf").read()
-    assert not links
-    assert inside == (FOLDER / "base" / "redis.conf").read_bytes()
-    assert template(MANY, chart=package) == template(MANY)
-
-
-def test_the_notes_name_what_is_there(tmp_path):
-    """Helm shows them only after it has installed something."""
-    note = '{{ dict "notes" (include (print .Template.BasePath "/NOTES.txt") .) | toYaml }}'
-    subprocess.run(["cp", "-RL", str(CHART), str(tmp_path)], check=True)
-    (tmp_path / "moca/templates/notes.yaml").write_text(f"kind: Notes\n{note}\n")
-
-    def notes(values):
-        found = template(values, chart=tmp_path / "moca")
-        return next(each["notes"] for each in found if each["kind"] == "Notes")
-
-    usual = notes({})
-    assert "kubectl -n moca create secret generic moca-redis --from-file=redis_password" in usual
-    assert "exec deploy/zz-moca-api -- moca keys create" in usual
-    assert "port-forward service/zz-moca-api 8000:80" in usual
-    many = notes(MANY)
-    assert "secret" not in many
-    assert "https://streams.example/" in many
-    assert "webhook" not in many
-    assert "No webhook is called" in notes({"webhooks": {"enabled": True}})
-    there = notes(ELSEWHERE)
-    assert "moca-redis has the password of rediss://cache.example:6380/2 in password" in there
-
-
-def test_the_table_of_values_is_complete():
-    section = DOCUMENT[DOCUMENT.index("\n## Helm\n") :].split("\n## ")[1]
-    named = re.findall(r"^\| `([\w.]+)`", section, re.MULTILINE)
-    for name in named:
-        value = VALUES
-        for part in name.split("."):
-            assert part in value, name
-            value = value[part]
-    assert {name.split(".")[0] for name in named} == VALUES.keys()
-
-
-def test_documented_installations_are_complete():
-    """An image that a cluster can pull, the namespace of the secret, and pods to `exec` in."""
-    texts = (DOCUMENT, (ROOT / "README.md").read_text())
-    commands = [line for text in texts for line in re.findall(r"helm install [^`\n]+", text)]
-    assert len(commands) == 2
-    for command in commands:
-        for part in (" -n moca", " --wait", " --set image.repository="):
-            assert part in command, command
