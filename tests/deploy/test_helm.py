@@ -3,28 +3,27 @@
 import json
 import re
 import subprocess
-import tarfile
-import tomllib
-from pathlib import Path
+import threading
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
 import pytest
-import yaml
 
-from service.settings import Settings
 from service.store import address
-from tests.deploy.manifests import FOLDER, VERSIONS, check, documents, flat, made, of_kind, tool
+from tests.deploy.charts import (
+    CHART,
+    ELSEWHERE,
+    MANY,
+    MANY_ON,
+    OURS,
+    POD,
+    VALUES,
+    merged,
+    pods,
+    run,
+    template,
+)
+from tests.deploy.manifests import VERSIONS, check, flat, made, of_kind
 
-ROOT = Path(__file__).parents[2]
-CHART = ROOT / "deploy" / "helm" / "moca"
-VALUES = yaml.safe_load((CHART / "values.yaml").read_text())
-SCHEMA = json.loads((CHART / "values.schema.json").read_text())
-DOCUMENT = (ROOT / "docs" / "deployment.md").read_text()
-# Settings that the chart sets itself, or for which the image has a place.
-OWN = {
-    "MOCA_REDIS_URL", "MOCA_REDIS_PASSWORD_FILE", "MOCA_DATA_DIR", "MOCA_MODELS_DIR", "MOCA_HOST",
-    "MOCA_PORT", "MOCA_WORKERS", "MOCA_DEVICE", "MOCA_METRICS_PORT", "MOCA_WEBHOOKS_FILE",
-    "MOCA_WEBHOOK_HOSTS",
-}  # fmt: skip
 # Values by the overlay of kustomize that deploys the same.
 OVERLAYS = {
     "base": {},
@@ -38,92 +37,6 @@ OVERLAYS = {
         "monitoring": {"enabled": True},
     },
 }
-POD = {
-    "nodeSelector": {"disk": "fast"},
-    "tolerations": [{"key": "batch", "operator": "Exists"}],
-    "affinity": {"podAffinity": {}},
-    "podAnnotations": {"team": "pumps"},
-}
-OURS = {
-    **POD,
-    "extraEnv": [
-        {"name": "TOKEN", "valueFrom": {"secretKeyRef": {"name": "otlp", "key": "token"}}}
-    ],
-    "extraVolumes": [{"name": "rules", "configMap": {"name": "rules"}}],
-    "extraVolumeMounts": [{"name": "rules", "mountPath": "/etc/rules"}],
-}
-# Another value for nearly all that there are.
-MANY = {
-    "image": {
-        "repository": "registry.example:5000/moca",
-        "tag": "7",
-        "gpuTag": "7-gpu",
-        "pullPolicy": "Always",
-    },
-    "imagePullSecrets": [{"name": "registry"}],
-    "settings": {
-        "MOCA_MAX_SNAPSHOT_BYTES": 1 << 27,
-        "MOCA_TRACE_SHARE": 0.25,
-        "MOCA_LOG_LEVEL": "debug",
-        "MOCA_REQUIRE_KEYS": False,
-    },
-    "redis": {
-        "password": 'of "a\\ test',
-        "image": "redis:8.0",
-        "sentinels": True,
-        "extraConfig": "maxmemory 6gb\n",
-        "storage": {"size": "50Gi", "className": "fast"},
-        **POD,
-    },
-    "api": {"tag": "6", "autoscaling": {"enabled": False}, "replicas": 3, **OURS},
-    "worker": {
-        "keda": {"enabled": True, "maxReplicas": 32, "threshold": 1000000},
-        "gpu": {"enabled": True, "memory": "8Gi"},
-        **OURS,
-    },
-    "models": {"image": "registry.example/models:3"},
-    "webhooks": {"enabled": True, "hosts": "hooks.example", **OURS},
-    "ingress": {"enabled": True, "host": "streams.example", "annotations": {}},
-    "monitoring": {
-        "enabled": True,
-        "labels": {"release": "prometheus"},
-        "authorization": {"credentials": {"name": "moca-metrics", "key": "key"}},
-        "url": "https://streams.example/",
-    },
-    "networkPolicy": {
-        "extraEgress": [{"to": [{"ipBlock": {"cidr": "192.0.2.7/32"}}], "ports": [{"port": 4318}]}],
-        "dns": {"to": [{"namespaceSelector": {}}], "ports": [{"protocol": "UDP", "port": 5353}]},
-    },
-}
-ELSEWHERE = {
-    "redis": {"url": "rediss://cache.example:6380/2", "passwordKey": "password"},
-    "networkPolicy": {"redisEgress": [{"ports": [{"protocol": "TCP", "port": 6380}]}]},
-}
-
-
-def run(*arguments, values=None):
-    """What helm prints, or the error with which it refuses."""
-    done = subprocess.run(
-        [tool("helm"), *map(str, arguments), "--values", "-"],
-        input=json.dumps(values or {}),
-        capture_output=True,
-        text=True,
-    )
-    return done.stdout if done.returncode == 0 else f"refused: {done.stderr}"
-
-
-def template(values=None, release="zz", chart=CHART):
-    text = run("template", release, chart, "--namespace", "moca", values=values)
-    assert not text.startswith("refused"), text
-    return documents(text)
-
-
-def pods(found):
-    return {
-        each["metadata"]["name"]: each["spec"]["template"]
-        for each in found
-        if each["kind"] in ("Deployment", "StatefulSet")
-    }
 
 
 def plain(node, rename):
@@ -178,9 +91,78 @@ def test_the_chart_deploys_what_kustomize_does(overlay):
         assert document == expected[key], key
 
 
-def test_a_release_may_have_a_number_for_a_name():
-    for document in template(MANY, release="1"):
+@pytest.mark.parametrize(
+    ("release", "start"),
+    [
+        ("1", "moca-1"),
+        ("1.moca", "moca-1-moca"),
+        ("pumps.north", "pumps-north-moca"),
+        ("a" * 53, "a" * 46),
+        ("a" * 44 + "--b", "a" * 44),
+        ("a" * 45 + ".b", "a" * 45),
+        ("a" * 41 + ".moca", "a" * 41 + "-moca"),
+        ("moca", "moca"),
+    ],
+)
+def test_names_are_valid_whatever_the_release_is_called(release, start):
+    """Kubernetes takes names of Services by RFC 1035; pods of a StatefulSet are hosts."""
+    found = template(MANY, release=release)
+    for document in found:
         check(document, VERSIONS[-1])
+        name = document["metadata"]["name"]
+        assert re.fullmatch(r"[a-z]([-a-z0-9]*[a-z0-9])?", name), name
+        assert len(name) <= (253 if document["kind"] == "NetworkPolicy" else 63), name
+        assert re.match(f"{start}(-|$)", name), name
+    (redis,) = of_kind(found, "StatefulSet")
+    assert len(redis) <= 52
+
+
+def test_the_secret_of_a_password_is_not_the_one_that_users_create():
+    found = template({"redis": {"password": "p"}}, release="moca")
+    (secret,) = of_kind(found, "Secret")
+    assert secret != VALUES["redis"]["passwordSecret"]
+    for pod in pods(found).values():
+        (volume,) = (each for each in pod["spec"]["volumes"] if each["name"] == "redis")
+        assert volume["secret"]["secretName"] == secret
+
+
+def test_sentinels_stay_on_nodes_of_their_own_beside_another_affinity():
+    def affinity(own):
+        found = template({"redis": {"sentinels": True, "affinity": own}})
+        return pods(found)["zz-moca-redis"]["spec"]["affinity"]
+
+    apart = affinity({})["podAntiAffinity"]
+    node = {"nodeAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": {}}}
+    assert affinity(node) == {**node, "podAntiAffinity": apart}
+    other = {"podAntiAffinity": {"preferredDuringSchedulingIgnoredDuringExecution": []}}
+    assert affinity(other) == other
+
+
+def _texts(node, skipped):
+    """Values that are strings, a number in place of each; `skipped`: those of a fixed form."""
+    if isinstance(node, dict):
+        found = {
+            key: _texts(value, skipped)
+            for key, value in node.items()
+            if isinstance(value, str | dict) and key not in skipped
+        }
+        return {key: value for key, value in found.items() if value != {}}
+    return "1"
+
+
+def test_a_value_that_looks_like_a_number_stays_a_string():
+    skipped = {"url", "prometheusUrl", "pullPolicy", "size", "resources", "memory", "password"}
+    texts = _texts(VALUES, skipped | {"settings", "extraConfig"})
+    assert texts["networkPolicy"] == {"metricsNamespace": "1"}  # as an example
+    several = merged(texts, MANY_ON)
+    made_claim = {"existingClaim": ""}
+    for values in (
+        several,
+        merged(several, {"models": {"image": "", "volume": {"enabled": True}}}),
+        merged(several, {"models": {"image": "", "volume": {"enabled": True, **made_claim}}}),
+    ):
+        for document in template(values):
+            check(document, VERSIONS[-1])
 
 
 @pytest.mark.parametrize("version", VERSIONS)
@@ -217,7 +199,7 @@ def test_values_come_to_where_they_belong():
     for name, pod in by_pod.items():
         assert pod["metadata"]["annotations"]["team"] == "pumps"
         assert pod["spec"]["nodeSelector"] == POD["nodeSelector"]
-        assert pod["spec"]["affinity"] == POD["affinity"]
+        assert POD["affinity"].items() <= pod["spec"]["affinity"].items()
         assert POD["tolerations"][0] in pod["spec"]["tolerations"]
         assert pod["spec"]["imagePullSecrets"] == MANY["imagePullSecrets"]
         (volume,) = (each for each in pod["spec"]["volumes"] if each["name"] == "redis")
@@ -327,104 +309,56 @@ def test_releases_share_no_name_and_select_no_pod_of_another():
             assert labels["app.kubernetes.io/instance"] == "one"
 
 
-def test_the_longest_name_of_a_release_is_cut():
-    found = template(MANY, release="a" * 53)
-    assert max(len(name) for name in of_kind(found, "Service")) <= 63
-    (redis,) = of_kind(found, "StatefulSet")
-    assert len(redis) <= 52
+class _Cluster(BaseHTTPRequestHandler):
+    """As much of the API of Kubernetes as Helm's `lookup` of a Deployment needs."""
+
+    replicas = {"zz-moca-api": 7, "zz-moca-worker": 0}
+    protocol_version = "HTTP/1.1"
+
+    def do_GET(self):
+        name = self.path.split("?")[0].removeprefix("/apis/apps/v1/namespaces/moca/deployments/")
+        if self.path.split("?")[0] == "/apis/apps/v1":
+            kind = {"name": "deployments", "kind": "Deployment", "namespaced": True}
+            answer = {"kind": "APIResourceList", "groupVersion": "apps/v1", "resources": [kind]}
+        elif name in self.replicas:
+            answer = {
+                "apiVersion": "apps/v1",
+                "kind": "Deployment",
+                "metadata": {"name": name},
+                "spec": {"replicas": self.replicas[name]},
+            }
+        else:
+            answer = {"kind": "Status", "apiVersion": "v1", "status": "Failure", "code": 404}
+        body = json.dumps(answer).encode()
+        self.send_response(answer.get("code", 200))
+        self.send_header("Content-Type", "application/json")
+        self.send_header("Content-Length", str(len(body)))
+        self.end_headers()
+        self.wfile.write(body)
+
+    def log_message(self, *arguments):
+        """Nothing: helm's own errors are shown."""
 
 
-@pytest.mark.parametrize(
-    ("values", "message"),
-    [
-        ({"worker": {"replicas": "two"}}, "worker.replicas: Invalid type. Expected: integer"),
-        ({"worker": {"replica": 2}}, "worker: Additional property replica is not allowed"),
-        ({"settings": {"MOCA_PARTITION": 8}}, "Additional property MOCA_PARTITION is not allowed"),
-        ({"settings": {"MOCA_REDIS_URL": "redis://h"}}, "property MOCA_REDIS_URL is not allowed"),
-        ({"image": {"pullPolicy": "always"}}, 'must be one of the following: "", "Always"'),
-        ({"redis": {"url": "http://h"}}, "redis.url: Does not match pattern"),
-        ({"redis": {"url": "redis://u:p@h:1"}}, "redis.url: expected a URL without a password"),
-        ({"redis": {"url": "redis://h:1"}}, "networkPolicy.redisEgress: expected the egress rules"),
-        ({"redis": {"passwordSecret": ""}}, "redis.passwordSecret: expected the name of a secret"),
-        ({"worker": {"resources": {"limits": {"memory": "2GB"}}}}, "Does not match pattern"),
-        ({"ingress": {"annotations": {"a": 1}}}, "ingress.annotations.a: Invalid type"),
-    ],
-)
-def test_a_wrong_value_is_refused_by_its_name(values, message):
-    text = run("template", "zz", CHART, values=values)
-    assert text.startswith("refused")
-    assert message in text
+@pytest.fixture
+def cluster():
+    with ThreadingHTTPServer(("127.0.0.1", 0), _Cluster) as server:
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        yield f"http://127.0.0.1:{server.server_port}"
+        server.shutdown()
 
 
-def test_the_schema_knows_each_value_and_no_other():
-    def known(node):
-        if "properties" not in node or node.get("additionalProperties") is not False:
-            return None
-        return {key: known(each) for key, each in node["properties"].items()}
+def test_an_upgrade_leaves_the_number_of_pods_to_the_autoscaler(cluster):
+    """A manifest without `replicas` after one with them would set 1."""
+    values = {"worker": {"keda": {"enabled": True}}}
+    live = ("--dry-run=server", "--is-upgrade", "--kube-apiserver", cluster)
 
-    def compare(schema, values, path):
-        assert schema.keys() == values.keys(), path
-        for key, each in schema.items():
-            if each is not None:
-                compare(each, values[key], f"{path}.{key}")
+    def numbers(values):
+        found = of_kind(template(values, options=live), "Deployment")
+        return {name: each["spec"]["replicas"] for name, each in found.items()}
 
-    every = known(SCHEMA)
-    del every["global"]  # which Helm adds for the charts of a chart
-    settings = every.pop("settings")
-    compare(every, {key: each for key, each in VALUES.items() if key != "settings"}, "values")
-    variables = {f"MOCA_{name.upper()}" for name in Settings.model_fields}
-    assert settings.keys() == variables - OWN
-    assert variables >= OWN
-
-
-def test_the_version_is_that_of_the_project():
-    version = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["version"]
-    chart = yaml.safe_load((CHART / "Chart.yaml").read_text())
-    assert (chart["version"], chart["appVersion"]) == (version, version)
-
-
-def test_a_packaged_chart_has_the_files_that_links_lead_to(tmp_path):
-    """A package goes where the other folders are not."""
-    command = [tool("helm"), "package", str(CHART), "--destination", str(tmp_path)]
-    subprocess.run(command, capture_output=True, check=True)
-    (package,) = tmp_path.iterdir()
-    with tarfile.open(package) as archive:
-        links = [member.name for member in archive if not member.isreg()]
-        inside = archive.extractfile("moca/files/redis.conf").read()
-    assert not links
-    assert inside == (FOLDER / "base" / "redis.conf").read_bytes()
-    assert template(MANY, chart=package) == template(MANY)
-
-
-def test_the_notes_name_what_is_there(tmp_path):
-    """Helm shows them only after it has installed something."""
-    note = '{{ dict "notes" (include (print .Template.BasePath "/NOTES.txt") .) | toYaml }}'
-    subprocess.run(["cp", "-RL", str(CHART), str(tmp_path)], check=True)
-    (tmp_path / "moca/templates/notes.yaml").write_text(f"kind: Notes\n{note}\n")
-
-    def notes(values):
-        found = template(values, chart=tmp_path / "moca")
-        return next(each["notes"] for each in found if each["kind"] == "Notes")
-
-    usual = notes({})
-    assert "kubectl -n moca create secret generic moca-redis --from-file=redis_password" in usual
-    assert "exec deploy/zz-moca-api -- moca keys create" in usual
-    assert "port-forward service/zz-moca-api 8000:80" in usual
-    many = notes(MANY)
-    assert "secret" not in many
-    assert "https://streams.example/" in many
-    assert "webhook" not in many
-    assert "No webhook is called" in notes({"webhooks": {"enabled": True}})
-    there = notes(ELSEWHERE)
-    assert "moca-redis has the password of rediss://cache.example:6380/2 in password" in there
-
-
-def test_the_table_of_values_is_complete():
-    section = DOCUMENT[DOCUMENT.index("\n## Helm\n") :].split("\n## ")[1]
-    named = re.findall(r"^\| `([\w.]+)`", section, re.MULTILINE)
-    for name in named:
-        value = VALUES
-        for part in name.split("."):
-            assert part in value, name
-            value = value[part]
-    assert {name.split(".")[0] for name in named} == VALUES.keys()
+    assert numbers(values) == _Cluster.replicas
+    for each in of_kind(template(values), "Deployment").values():  # no cluster to ask
+        assert "replicas" not in each["spec"]
+    fixed = {"api": {"autoscaling": {"enabled": False}}}
+    assert set(numbers(fixed).values()) == {2}

@@ -1,7 +1,11 @@
-{{- /* Start of every name. A StatefulSet's is at most 52 characters. */ -}}
+{{- /* Start of every name: lower-case letters, digits and hyphens, a letter first, as names of Services have to be.
+A StatefulSet's is at most 52 characters. */ -}}
 {{- define "moca.name" -}}
 {{- $name := ternary .Release.Name (printf "%s-%s" .Release.Name .Chart.Name) (contains .Chart.Name .Release.Name) -}}
-{{- $name | trunc 46 | trimSuffix "-" -}}
+{{- if regexMatch "^[0-9]" $name -}}
+{{- $name = printf "moca-%s" .Release.Name -}}
+{{- end -}}
+{{- $name | replace "." "-" | trunc 46 | trimAll "-" -}}
 {{- end -}}
 
 {{- define "moca.labels" -}}
@@ -39,7 +43,8 @@ matchExpressions:
 {{- end -}}
 
 {{- define "moca.passwordSecret" -}}
-{{- if .Values.redis.password }}{{ include "moca.name" . }}-redis{{ else }}{{ .Values.redis.passwordSecret }}{{ end -}}
+{{- /* Another name than the default of redis.passwordSecret, also in a release `moca`. */ -}}
+{{- if .Values.redis.password }}{{ include "moca.name" . }}-redis-password{{ else }}{{ .Values.redis.passwordSecret }}{{ end -}}
 {{- end -}}
 
 {{- /* Whole numbers of values are floats, which print as 6.7e+07. */ -}}
@@ -94,11 +99,13 @@ imagePullSecrets:
 nodeSelector:
   {{- toYaml . | nindent 2 }}
 {{- end }}
-{{- if $component.affinity }}
+{{- $apart := and (eq .name "redis") $component.sentinels (not (hasKey $component.affinity "podAntiAffinity")) -}}
+{{- if or $apart $component.affinity }}
 affinity:
-  {{- toYaml $component.affinity | nindent 2 }}
-{{- else if and (eq .name "redis") $component.sentinels }}
-affinity:
+  {{- with $component.affinity }}
+  {{- toYaml . | nindent 2 }}
+  {{- end }}
+  {{- if $apart }}
   podAntiAffinity:
     # Two on one node would die together.
     requiredDuringSchedulingIgnoredDuringExecution:
@@ -106,10 +113,11 @@ affinity:
         labelSelector:
           matchLabels:
             {{- include "moca.selector" . | nindent 12 }}
+  {{- end }}
 {{- end }}
 {{- $tolerations := $component.tolerations -}}
 {{- if and (eq .name "worker") $component.gpu.enabled -}}
-{{- /* Nodes with GPUs are often kept for pods that say they need one. */ -}}
+{{- /* Nodes with GPUs often have this taint. */ -}}
 {{- $tolerations = prepend $tolerations (dict "key" "nvidia.com/gpu" "operator" "Exists" "effect" "NoSchedule") -}}
 {{- end -}}
 {{- with $tolerations }}
@@ -139,9 +147,9 @@ securityContext:
 {{- define "moca.container" -}}
 {{- $component := index .root.Values .name -}}
 name: {{ .name }}
-image: {{ include "moca.image" . }}
+image: {{ include "moca.image" . | quote }}
 {{- with .root.Values.image.pullPolicy }}
-imagePullPolicy: {{ . }}
+imagePullPolicy: {{ . | quote }}
 {{- end }}
 args: [{{ .name }}]
 envFrom:
@@ -172,14 +180,14 @@ volumes:
   {{- else if $models.enabled }}
   - name: models
     persistentVolumeClaim:
-      claimName: {{ $models.existingClaim | default (printf "%s-models" (include "moca.name" .root)) }}
+      claimName: {{ $models.existingClaim | default (printf "%s-models" (include "moca.name" .root)) | quote }}
       readOnly: true
   {{- else }}
   - {name: models, emptyDir: {}}
   {{- end }}
   {{- include "moca.passwordVolume" .root | nindent 2 }}
   {{- if eq .name "webhooks" }}
-  - {name: hooks, secret: {secretName: {{ .root.Values.webhooks.secret }}, defaultMode: 0440}}
+  - {name: hooks, secret: {secretName: {{ .root.Values.webhooks.secret | quote }}, defaultMode: 0440}}
   {{- end }}
   {{- with (index .root.Values .name).extraVolumes }}
   {{- toYaml . | nindent 2 }}
@@ -190,10 +198,10 @@ volumes:
 {{- with include "moca.passwordSecret" . -}}
 - name: redis
   secret:
-    secretName: {{ . }}
+    secretName: {{ . | quote }}
     defaultMode: 0440
     {{- if and (not $.Values.redis.password) (ne $.Values.redis.passwordKey "redis_password") }}
-    items: [{key: {{ $.Values.redis.passwordKey }}, path: redis_password}]
+    items: [{key: {{ $.Values.redis.passwordKey | quote }}, path: redis_password}]
     {{- end }}
 {{- end }}
 {{- end -}}
@@ -204,9 +212,9 @@ volumes:
 initContainers:
   # The models of an image: by default the service's own, which has the built-in ones alone.
   - name: models
-    image: {{ .root.Values.models.image | default (include "moca.image" .) }}
+    image: {{ .root.Values.models.image | default (include "moca.image" .) | quote }}
     {{- with .root.Values.image.pullPolicy }}
-    imagePullPolicy: {{ . }}
+    imagePullPolicy: {{ . | quote }}
     {{- end }}
     command: [cp, -R, /models/., /mnt/models]
     {{- include "moca.hardened" . | nindent 4 }}
@@ -232,4 +240,14 @@ readinessProbe:
   httpGet: {path: /metrics, port: metrics}
   periodSeconds: 5
   timeoutSeconds: 5
+{{- end -}}
+
+{{- /* Number of pods under an autoscaler: dict "root" $ "name" NAME. Without one in the manifest an upgrade that turns
+autoscaling on would remove it, and Kubernetes set 1. minReplicas would undo the autoscaler's work at each upgrade.
+Nothing at the first installation, and where there is no cluster to ask (helm template): the autoscaler sets it then. */ -}}
+{{- define "moca.liveReplicas" -}}
+{{- $live := lookup "apps/v1" "Deployment" .root.Release.Namespace .name -}}
+{{- if hasKey ($live.spec | default dict) "replicas" -}}
+replicas: {{ $live.spec.replicas }}
+{{- end -}}
 {{- end -}}
