@@ -9,6 +9,7 @@ import pandas
 import polars
 import pytest
 
+from model_core.upm.builtin import BUILTIN
 from service.client import AsyncClient, Client, InvalidRequest, errors
 from service.schema.responses import Answer
 
@@ -210,6 +211,25 @@ async def test_the_mixture_and_levels_of_ones_own(client, stream):
     plain = await client.observe(stream, 0.5)
     assert plain.components is None
     assert list(plain.predictive.quantiles) == ["0.05", "0.5", "0.95"]
+
+
+@pytest.mark.parametrize(
+    ("model", "outputs"),
+    [(name, n) for name, each in BUILTIN.items() for n in (1, 2) if n == 1 or "y_dim" in each.takes],
+)
+async def test_the_mixture_of_every_model_and_number_of_outputs(client, stream, model, outputs):
+    entry = BUILTIN[model]
+    await client.put_stream(stream, {"model": model} | ({"classes": 4} if entry.needs else {}))
+    labels = [0, 1] if model.startswith("bernoulli") else [1, 2, 3]
+    x = {"x": [0.5]} if "x_dim" in entry.takes else {}
+    seen = [{"y": [labels[(i * i + k) % len(labels)] for k in range(outputs)]} | x for i in range(30)]
+    last = (await client.observe(stream, seen, components=True))[-1]
+    points = {"x": [[0.5]]} if x else {}
+    (next_,) = (await client.predict(stream, components=True, **points)).predictions
+    for components in (last.components, next_.components):
+        assert sum(each.weight for each in components) == pytest.approx(1)
+    names = {"joint_df", "joint_loc", "joint_factor", "choice"}
+    assert names.issubset(next_.components[0].parameters) == (model == "joint@1")
 
 
 @pytest.mark.parametrize("levels", ["quantiles=1", "quantiles=0.5,x", "quantiles=nan"])
