@@ -160,6 +160,14 @@ async def test_what_cannot_be_sent(client, stream):
         await client.observe(stream, {"y": numpy.array([1.0, -numpy.inf], numpy.float32)})
     with pytest.raises(InvalidRequest, match=r"body\.x\[0\]: .* got nan; only labels may be"):
         await client.observe(stream, {"y": 1.0, "x": [numpy.nan]})
+    masked = numpy.ma.array([1.0, 2.0], mask=[False, True])
+    for x in ([None], [pandas.NA], masked, {numpy.nan}, numpy.longdouble("nan"), numpy.ma.masked):
+        with pytest.raises(InvalidRequest, match=r"body\.x.*: expected .*; only labels may be"):
+            await client.observe(stream, {"y": 1.0, "x": x})
+    with pytest.raises(InvalidRequest, match=r"body\.x\[0\]\[0\]: .* got None; only labels may"):
+        await client.predict(stream, [[None]])
+    with pytest.raises(InvalidRequest, match="clongdouble|complex256"):
+        await client.observe(stream, numpy.clongdouble(1))
     with pytest.raises(InvalidRequest, match=r"body\.outlier_rate: .* got nan"):
         await client.put_stream(stream, {"outlier_rate": float("nan")})
     with pytest.raises(InvalidRequest, match="expected a stream id"):
@@ -270,14 +278,22 @@ async def test_nan_is_a_missing_label(client, stream):
     await client.observe(stream, [1.0, numpy.float32(nan), numpy.float64(nan), {"y": numpy.nan}])
     await client.observe(stream, numpy.array([2.0, nan]))
     await client.observe_many([{"stream": stream, "y": nan}])
+    await client.observe(stream, [pandas.NA, {"y": pandas.NaT}, numpy.ma.masked])
+    await client.observe(stream, pandas.Series([3.0, None], dtype="Float64"))
     found = [each.y async for page in client.history(stream) for each in page.observations]
-    assert found == [None, 1.0, None, None, None, 2.0, None, None]
+    assert found == [None, 1.0, None, None, None, 2.0, *[None] * 5, 3.0, None]
 
 
 async def test_numbers_of_numpy_are_labels(client, stream):
     assert isinstance(await client.observe(stream, numpy.float64(1.5)), Answer)
     assert isinstance(await client.observe(stream, numpy.array(1.5)), Answer)
     assert isinstance(await client.observe(stream, {"y": numpy.array([1.0])}), Answer)
+    await client.observe(stream, [numpy.longdouble(0.25), numpy.array(0.5, numpy.longdouble)])
+    await client.observe(stream, numpy.array([0.75], numpy.longdouble))
+    found = [each.y async for page in client.history(stream) for each in page.observations]
+    assert found == [1.5, 1.5, [1.0], 0.25, 0.5, 0.75]
+    await client.put_stream(f"{stream}-x", {"model": "linear"})
+    await client.observe(f"{stream}-x", {"y": 1.0, "x": numpy.array([2], numpy.longdouble)})
 
 
 async def test_a_frame_is_refused_by_name(client, stream):
