@@ -91,7 +91,9 @@ class Component(Response):
     family: Annotated[str | None, doc("distribution family, such as StudentT")] = None
     parameters: Annotated[
         dict[str, float | list[float | list[float | list[float]]]],
-        doc("parameters of the family, by name: numbers, vectors, matrices by row, or lists of them"),
+        doc(
+            "parameters of the family, by name: numbers, vectors, matrices by row, or lists of them"
+        ),
     ] = {}
 
 

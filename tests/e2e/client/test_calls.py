@@ -223,14 +223,21 @@ async def test_the_mixture_and_levels_of_ones_own(client, stream):
 
 @pytest.mark.parametrize(
     ("model", "outputs"),
-    [(name, n) for name, each in BUILTIN.items() for n in (1, 2) if n == 1 or "y_dim" in each.takes],
+    [
+        (name, n)
+        for name, each in BUILTIN.items()
+        for n in (1, 2)
+        if n == 1 or "y_dim" in each.takes
+    ],
 )
 async def test_the_mixture_of_every_model_and_number_of_outputs(client, stream, model, outputs):
     entry = BUILTIN[model]
     await client.put_stream(stream, {"model": model} | ({"classes": 4} if entry.needs else {}))
     labels = [0, 1] if model.startswith("bernoulli") else [1, 2, 3]
     x = {"x": [0.5]} if "x_dim" in entry.takes else {}
-    seen = [{"y": [labels[(i * i + k) % len(labels)] for k in range(outputs)]} | x for i in range(30)]
+    seen = [
+        {"y": [labels[(i * i + k) % len(labels)] for k in range(outputs)]} | x for i in range(30)
+    ]
     last = (await client.observe(stream, seen, components=True))[-1]
     points = {"x": [[0.5]]} if x else {}
     (next_,) = (await client.predict(stream, components=True, **points)).predictions
