@@ -26,7 +26,7 @@ def new_key() -> str:
 
 
 def encode(body: Any) -> bytes:
-    """Return JSON, with null for NaN and its like; InvalidRequest for values that it cannot represent."""
+    """Return JSON, with null for NaN; InvalidRequest for values that it cannot represent."""
     try:
         check_finite(body, "body")
         return _encode(body)
@@ -76,15 +76,8 @@ def check_finite(value: Any, where: str, field: str = "") -> None:
     are missing everywhere; None, also of a masked array, is no input and elsewhere a value.
     """
     if isinstance(value, float) or value is None or _is_missing(value):
-        if isinstance(value, float) and not math.isnan(value):
-            allowed = math.isfinite(value)
-        else:
-            allowed = field == "y" or (value is None and field != "x")
-        if allowed:
-            return
-        hint = "NaN or None is a missing label" if field == "y" else "only labels may be missing"
-        raise InvalidRequest(f"{where}: expected a finite number, got {value}; {hint}")
-    if isinstance(value, Mapping):
+        _check_number(value, where, field)
+    elif isinstance(value, Mapping):
         for name, part in value.items():
             if part is not None:  # x: None is an observation without inputs
                 check_finite(part, f"{where}.{name}", name)
@@ -93,6 +86,16 @@ def check_finite(value: Any, where: str, field: str = "") -> None:
             check_finite(part, f"{where}[{i}]", field)
     elif hasattr(value, "tolist"):
         check_finite(_plain(value), where, field)
+
+
+def _check_number(value: Any, where: str, field: str) -> None:
+    if isinstance(value, float) and not math.isnan(value):
+        allowed = math.isfinite(value)
+    else:
+        allowed = field == "y" or (value is None and field != "x")
+    if not allowed:
+        hint = "NaN or None is a missing label" if field == "y" else "only labels may be missing"
+        raise InvalidRequest(f"{where}: expected a finite number, got {value}; {hint}")
 
 
 def _plain(value: Any) -> Any:

@@ -274,7 +274,11 @@ def test_a_sensitivity_is_calibrated_on_own_labels(tmp_path, monkeypatch):
             two_levels(499),
             "500 retained labels, got 499",
         ),
-        ({"model": "gaussian", "sensitivity": 1.0}, [3.0] * 600, "that two differ"),
+        (
+            {"model": "gaussian", "sensitivity": 1.0},
+            [3.0] * 600,
+            "labels that differ, got 600 times 3",
+        ),
         ({"model": "poisson", "sensitivity": 1.0}, [1.0] * 30, "got one of 1 count labels"),
     ],
 )
