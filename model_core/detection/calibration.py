@@ -10,6 +10,7 @@ from model_core.detection.rows import OFFSET
 from model_core.errors import BadInput
 from model_core.sensitivity import own, quiet
 from model_core.sensitivity.own import Calibrated
+from model_core.threads import one_thread
 
 GENERATION = 1  # as of a stream that was never deleted: continuations are drawn by it
 
@@ -33,20 +34,22 @@ def calibrate(pipeline: Pipeline | None, row: int, name: str, rate: float | None
             "sensitivity: expected a model of one real label without inputs to calibrate, got one "
             f"of {model.y_dim} {model.label} labels and {model.x_dim} inputs"
         )
-    pipeline.filters.compile()
     known = hindsight.known_now(series, min(own.MOST, rules.history))
-    labels = known[:, pipeline.layout.y.start] - known[:, OFFSET]
     there = pipeline.layout.labelled(known[:, pipeline.layout.y])
-    first = series.seq - len(known)
-    starts = hindsight.starts(pipeline, known, first) if series.warm and there.any() else []
+    labels = (known[:, pipeline.layout.y.start] - known[:, OFFSET])[there]
     try:
-        regime = own.learned(labels[there], there.nonzero()[0] + first, starts)
+        quiet.check(labels)  # before a kernel is compiled, which may take a minute
     except ValueError as error:
         raise BadInput(f"sensitivity: {error}") from error
-    state, prior = pipeline.filters.state(row), pipeline.filters.prior(row)
-    y = own.continuations(regime, name, GENERATION, series.seq)
-    counts = _result(own.confirmations(model, state, prior, y, rules.hazard, rules.outlier_rate))
-    found = own.calibrated(counts, y.size, rate)
+    with one_thread():
+        pipeline.filters.compile()
+        first = series.seq - len(known)
+        starts = hindsight.starts(pipeline, known, first) if series.warm else []
+        regime = own.learned(labels, there.nonzero()[0] + first, starts)
+        state, prior = pipeline.filters.state(row), pipeline.filters.prior(row)
+        y = own.continuations(regime, name, GENERATION, series.seq)
+        steps = own.confirmations(model, state, prior, y, rules.hazard, rules.outlier_rate)
+        found = own.calibrated(_result(steps), y.size, rate)
     series.threshold = found.threshold
     return found
 

@@ -49,18 +49,23 @@ class Quiet(NamedTuple):
         return found[:, order:] + self.level + self.slope * np.arange(1, steps + 1)
 
 
+def check(y: Floats) -> None:
+    """Raise ValueError where labels (T,) are fewer than FEWEST, or no two differ."""
+    if len(y) < FEWEST:
+        raise ValueError(f"expected at least {FEWEST} retained labels, got {len(y)}")
+    if not np.ptp(y) > 0:
+        raise ValueError(f"expected labels that differ, got {len(y)} times {y[0]:g}")
+
+
 def learn(y: Floats, starts: Sequence[int] = ()) -> Quiet:
     """What the labels (T,) do within a regime; starts: of regimes after the first, in `y`.
 
     Whether there was more than one, and whether they are lines or levels, is decided by an
     information criterion: a walk, or heavy tails, may look like many regimes. Innovations of
-    several count in deviations of their regime, and go on with that of the last. Raises ValueError
-    where there are fewer than FEWEST labels, or no two that differ.
+    several count in deviations of their regime, and go on with that of the last. Raises ValueError,
+    as `check`.
     """
-    if len(y) < FEWEST:
-        raise ValueError(f"expected at least {FEWEST} retained labels, got {len(y)}")
-    if not np.ptp(y) > 0:
-        raise ValueError(f"expected labels that differ, got {len(y)} times {y[0]:g}")
+    check(y)
     parts = [
         y[start:end] for start, end in pairwise([0, *starts, len(y)]) if end - start >= SHORTEST
     ]

@@ -7,8 +7,7 @@ slows all: ratios are those of one round. Times are of the thread, for one strea
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, field
 from typing import TYPE_CHECKING
 
@@ -102,6 +101,7 @@ def bench_step(
     """
     import torch
 
+    from model_core.threads import one_thread
     from service.bench import peers, subjects
 
     chosen = list(models or subjects.MODELS)
@@ -114,7 +114,7 @@ def bench_step(
     console = console or Console()
     result = StepBench(early, late, rounds)
     known, result.missing = peers.installed()
-    with _one_thread(), torch.inference_mode():
+    with one_thread(), torch.inference_mode():
         for name in track(chosen, "models", console=console, transient=True):
             for batch in sorted({_batch(name, each) for each in batches}):
                 others = known if name in COMPARED else []
@@ -234,18 +234,6 @@ def _times(steps: list[Step]) -> Table:
     for names, cells in rows.items():
         shown.add_row(*names, cells.get(False, ""), cells.get(True, ""))
     return shown
-
-
-@contextmanager
-def _one_thread() -> Iterator[None]:
-    import torch
-
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    try:
-        yield
-    finally:
-        torch.set_num_threads(before)
 
 
 @dataclass

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import math
 import secrets
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence, Set
+from numbers import Real
 from typing import TYPE_CHECKING, Any
 
 import msgspec
@@ -26,9 +27,11 @@ def new_key() -> str:
 
 def encode(body: Any) -> bytes:
     """Return JSON, with null for NaN; InvalidRequest for values that it cannot represent."""
-    check_finite(body, "body")
     try:
+        check_finite(body, "body")
         return _encode(body)
+    except InvalidRequest:
+        raise
     except (TypeError, ValueError, OverflowError) as error:
         raise InvalidRequest(f"cannot be encoded as JSON: {error}") from error
 
@@ -66,27 +69,48 @@ def items(rows: Iterable[Mapping[str, Any]]) -> list[dict[str, Any]]:
     return keyed
 
 
-def check_finite(value: Any, where: str, missing: bool = False) -> None:
-    """Refuse infinities, and NaN but in labels, where JSON's null is a missing one.
+def check_finite(value: Any, where: str, field: str = "") -> None:
+    """Refuse infinities, and missing values but in labels, where JSON's null is a missing one.
 
-    missing: whether NaN is allowed.
+    field: name of the innermost object's member that the value is in. NaN and pandas' NA and NaT
+    are missing everywhere; None, also of a masked array, is no input and elsewhere a value.
     """
-    if isinstance(value, float):
-        if math.isinf(value) or (math.isnan(value) and not missing):
-            hint = "NaN or None is a missing label" if missing else "only labels may be missing"
-            raise InvalidRequest(f"{where}: expected a finite number, got {value}; {hint}")
+    if isinstance(value, float) or value is None or _is_missing(value):
+        _check_number(value, where, field)
     elif isinstance(value, Mapping):
         for name, part in value.items():
-            check_finite(part, f"{where}.{name}", name == "y")
-    elif isinstance(value, Sequence) and not isinstance(value, str | bytes):
+            if part is not None:  # x: None is an observation without inputs
+                check_finite(part, f"{where}.{name}", name)
+    elif isinstance(value, Sequence | Set) and not isinstance(value, str | bytes):
         for i, part in enumerate(value):
-            check_finite(part, f"{where}[{i}]", missing)
+            check_finite(part, f"{where}[{i}]", field)
     elif hasattr(value, "tolist"):
-        check_finite(value.tolist(), where, missing)
+        check_finite(_plain(value), where, field)
+
+
+def _check_number(value: Any, where: str, field: str) -> None:
+    if isinstance(value, float) and not math.isnan(value):
+        allowed = math.isfinite(value)
+    else:
+        allowed = field == "y" or (value is None and field != "x")
+    if not allowed:
+        hint = "NaN or None is a missing label" if field == "y" else "only labels may be missing"
+        raise InvalidRequest(f"{where}: expected a finite number, got {value}; {hint}")
 
 
 def _plain(value: Any) -> Any:
-    """Numbers and arrays of numpy and its like, as Python has them."""
+    """Numbers and arrays of numpy and its like, as Python has them; None for pandas' NA."""
+    if _is_missing(value):
+        return None
     if hasattr(value, "tolist"):
-        return value.tolist()
+        plain = value.tolist()
+        if type(plain) is not type(value):
+            return plain
+        if isinstance(value, Real):  # numpy's longdouble
+            return float(value)
     raise TypeError(f"{type(value).__name__} cannot be encoded as JSON")
+
+
+def _is_missing(value: Any) -> bool:
+    """Whether a value is pandas' NA or NaT, which are not imported for that."""
+    return type(value).__name__ in ("NAType", "NaTType")

@@ -90,8 +90,10 @@ class Component(Response):
     probabilities: Annotated[list[float] | None, doc("by class")] = None
     family: Annotated[str | None, doc("distribution family, such as StudentT")] = None
     parameters: Annotated[
-        dict[str, float | list[float | list[float]]],
-        doc("parameters of the family, by name: numbers, vectors, or matrices by row"),
+        dict[str, float | list[float | list[float | list[float]]]],
+        doc(
+            "parameters of the family, by name: numbers, vectors, matrices by row, or lists of them"
+        ),
     ] = {}
 
 

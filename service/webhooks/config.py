@@ -174,11 +174,12 @@ def _hook(
         url = _one_of("url", form.url, form.url_env, form.url_file, path, environ)
         if url is None:
             raise ValueError("expected one of url, url_env and url_file")
+        url = url.strip()
         allowed.check_url(url)
         given = _one_of(
             "secret", _plain(form.secret), form.secret_env, form.secret_file, path, environ
         )
-        secret = _secret(form, given)
+        secret = _secret(form, None if given is None else given.strip())
         authorization = _authorization(form, path, environ)
         template = _template(form)
         grouping = _grouping(form)
@@ -224,6 +225,7 @@ def _authorization(form: HookForm, path: Path, environ: Mapping[str, str]) -> st
     if token is not None:
         if password is not None or form.username is not None:
             raise ValueError("expected bearer_token, or username and password, not both")
+        token = token.strip()
         if not BEARER_TOKEN.fullmatch(token):
             raise ValueError("bearer_token: expected letters, digits and -._~+/, and = at the end")
         return f"Bearer {token}"
@@ -279,19 +281,27 @@ def _one_of(
     path: Path,
     environ: Mapping[str, str],
 ) -> str | None:
-    """Return what a hook gives as text, as the name of a variable or as that of a file; or None."""
+    """Return what a hook gives as text, as the name of a variable or as that of a file; or None.
+
+    As it is: spaces may be part of a password. Variables and files often end with a newline, which
+    is left out, once.
+    """
     if sum(source is not None for source in (text, variable, file)) > 1:
         raise ValueError(f"expected one of {name}, {name}_env and {name}_file")
     if variable is not None:
         if variable not in environ:
             raise ValueError(f"{name}_env: the variable {variable} is not set")
-        return environ[variable].strip()
+        return _line(environ[variable])
     if file is not None:
         try:
-            return (path.parent / file).read_text().strip()
+            return _line((path.parent / file).read_text("utf-8-sig"))
         except (OSError, UnicodeDecodeError) as error:
             raise ValueError(f"cannot read {name}_file: {error}") from None
-    return None if text is None else text.strip()
+    return text
+
+
+def _line(text: str) -> str:
+    return text.removesuffix("\n").removesuffix("\r")
 
 
 def _secret(form: HookForm, text: str | None) -> bytes:

@@ -15,14 +15,17 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+import torch
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from model_core import Detector, Detectors, kernel, season
 from model_core.detection import picture
+from model_core.detection.filters import Filters
 from model_core.detection.rows import Retained
 from model_core.errors import BadInput, CorruptState, WarmingUp
 from model_core.sensitivity import own
+from model_core.sensitivity.alarms import Watch
 from model_core.upm.conjugate import Gaussian
 
 
@@ -284,6 +287,34 @@ def test_what_cannot_be_calibrated_says_why(settings, labels, message):
     detector.update_many(labels)
     with pytest.raises(BadInput, match=message):
         detector.calibrate()
+
+
+def test_labels_are_counted_before_a_kernel_is_compiled(monkeypatch):
+    detector = Detector("gaussian", sensitivity=1.0, kernels=False)
+    detector.update_many(two_levels(100))
+    monkeypatch.setattr(Filters, "compile", lambda self: pytest.fail("it compiles a kernel"))
+    with pytest.raises(BadInput, match="at least 500 retained labels, got 100"):
+        detector.calibrate()
+
+
+def test_calibration_uses_one_thread_and_restores_their_number(monkeypatch):
+    monkeypatch.setattr(own, "STEPS", 3)
+    detector = Detector("gaussian", sensitivity=5.0, kernels=False)
+    detector.update_many(two_levels(500))
+    take, threads = Watch.take, []
+
+    def counted(self, state, t):
+        threads.append(torch.get_num_threads())
+        take(self, state, t)
+
+    monkeypatch.setattr(Watch, "take", counted)
+    before = torch.get_num_threads()
+    torch.set_num_threads(2)
+    try:
+        detector.calibrate()
+        assert (threads, torch.get_num_threads()) == ([1, 1, 1], 2)
+    finally:
+        torch.set_num_threads(before)
 
 
 def test_memory_is_bounded():

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import operator
 from collections import deque
 from collections.abc import Callable, Collection, Generator, Iterator
 from contextlib import contextmanager
@@ -74,10 +75,14 @@ class Box:
 
         Its offset reaches the file with it, and both the disk, before this returns: then the source
         may forget it. False: skipped, as the file has this offset of the source, or a later one.
-        Raises what `add` raises; the offset counts as not taken then.
+        Raises what `add` raises, and InvalidRequest for another source than a text with
+        characters, or another offset than a whole number of 64 bits; the offset counts as not
+        taken then.
         """
         self._check_open()
-        added = self._store.add_once(stream, _encoded(stream, observation), source, offset)
+        _check_text("source", source)
+        body, position = _encoded(stream, observation), _whole(offset)
+        added = self._store.add_once(stream, body, source, position)
         if added:
             self._notify()
         return added
@@ -171,9 +176,28 @@ def advance(
 
 
 def _encoded(stream: str, observation: Observed) -> bytes:
+    _check_text("stream", stream)
     body = bodies.observation(observation)
-    if not stream:
-        raise InvalidRequest("expected a stream id, got ''")
     if taken := [name for name in RESERVED if name in body]:
         raise InvalidRequest(f"{taken[0]}: not allowed in an observation; the outbox sets its own")
     return bodies.encode(body)
+
+
+def _check_text(name: str, value: Any) -> None:
+    """Refuse what no file or request can hold, before it is in the way of all others."""
+    if not isinstance(value, str) or not value:
+        raise InvalidRequest(f"{name}: expected a str that is not empty, got {value!r}")
+    try:
+        value.encode()
+    except UnicodeEncodeError:
+        raise InvalidRequest(f"{name}: expected a str without surrogates, got {value!r}") from None
+
+
+def _whole(offset: Any) -> int:
+    try:
+        value = operator.index(offset)
+    except TypeError:
+        raise InvalidRequest(f"offset: expected an int, got {offset!r}") from None
+    if not -(2**63) <= value < 2**63:
+        raise InvalidRequest(f"offset: expected an int of 64 bits, got one of {value.bit_length()}")
+    return value

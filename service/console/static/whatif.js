@@ -215,11 +215,15 @@ export class WhatIf {
     this.run.setAttribute("aria-disabled", "true");
     try {
       await this.known;
+      const { settings } = this; // once: the fields may change before the answer comes
       const model = this.model.value;
-      const settings = { ...this.settings, ...(model && { model }) };
-      const body = { settings, series: true, beliefs: this.data.wantedBeliefs };
+      const body = {
+        settings: { ...settings, ...(model && { model }) },
+        series: true,
+        beliefs: this.data.wantedBeliefs,
+      };
       const answer = await send("POST", pathOf(this.data.stream, "/what-if"), body);
-      this.tried = { answer, beliefs: beliefsOf(answer), settings: this.settings, model };
+      this.tried = { answer, beliefs: beliefsOf(answer), settings, model };
       this.overlay(this.tried);
       fill(this.result, this.compared(answer));
     } catch (error) {

@@ -9,6 +9,7 @@ import pandas
 import polars
 import pytest
 
+from model_core.upm.builtin import BUILTIN
 from service.client import AsyncClient, Client, InvalidRequest, errors
 from service.schema.responses import Answer
 
@@ -159,6 +160,14 @@ async def test_what_cannot_be_sent(client, stream):
         await client.observe(stream, {"y": numpy.array([1.0, -numpy.inf], numpy.float32)})
     with pytest.raises(InvalidRequest, match=r"body\.x\[0\]: .* got nan; only labels may be"):
         await client.observe(stream, {"y": 1.0, "x": [numpy.nan]})
+    masked = numpy.ma.array([1.0, 2.0], mask=[False, True])
+    for x in ([None], [pandas.NA], masked, {numpy.nan}, numpy.longdouble("nan"), numpy.ma.masked):
+        with pytest.raises(InvalidRequest, match=r"body\.x.*: expected .*; only labels may be"):
+            await client.observe(stream, {"y": 1.0, "x": x})
+    with pytest.raises(InvalidRequest, match=r"body\.x\[0\]\[0\]: .* got None; only labels may"):
+        await client.predict(stream, [[None]])
+    with pytest.raises(InvalidRequest, match="clongdouble|complex256"):
+        await client.observe(stream, numpy.clongdouble(1))
     with pytest.raises(InvalidRequest, match=r"body\.outlier_rate: .* got nan"):
         await client.put_stream(stream, {"outlier_rate": float("nan")})
     with pytest.raises(InvalidRequest, match="expected a stream id"):
@@ -212,6 +221,32 @@ async def test_the_mixture_and_levels_of_ones_own(client, stream):
     assert list(plain.predictive.quantiles) == ["0.05", "0.5", "0.95"]
 
 
+@pytest.mark.parametrize(
+    ("model", "outputs"),
+    [
+        (name, n)
+        for name, each in BUILTIN.items()
+        for n in (1, 2)
+        if n == 1 or "y_dim" in each.takes
+    ],
+)
+async def test_the_mixture_of_every_model_and_number_of_outputs(client, stream, model, outputs):
+    entry = BUILTIN[model]
+    await client.put_stream(stream, {"model": model} | ({"classes": 4} if entry.needs else {}))
+    labels = [0, 1] if model.startswith("bernoulli") else [1, 2, 3]
+    x = {"x": [0.5]} if "x_dim" in entry.takes else {}
+    seen = [
+        {"y": [labels[(i * i + k) % len(labels)] for k in range(outputs)]} | x for i in range(30)
+    ]
+    last = (await client.observe(stream, seen, components=True))[-1]
+    points = {"x": [[0.5]]} if x else {}
+    (next_,) = (await client.predict(stream, components=True, **points)).predictions
+    for components in (last.components, next_.components):
+        assert sum(each.weight for each in components) == pytest.approx(1)
+    names = {"joint_df", "joint_loc", "joint_factor", "choice"}
+    assert names.issubset(next_.components[0].parameters) == (model == "joint@1")
+
+
 @pytest.mark.parametrize("levels", ["quantiles=1", "quantiles=0.5,x", "quantiles=nan"])
 def test_levels_that_are_none(stream, levels, service_url):
     answer = httpx.post(f"{service_url}/v1/streams/{stream}/observations?{levels}", json={"y": 1.0})
@@ -250,14 +285,22 @@ async def test_nan_is_a_missing_label(client, stream):
     await client.observe(stream, [1.0, numpy.float32(nan), numpy.float64(nan), {"y": numpy.nan}])
     await client.observe(stream, numpy.array([2.0, nan]))
     await client.observe_many([{"stream": stream, "y": nan}])
+    await client.observe(stream, [pandas.NA, {"y": pandas.NaT}, numpy.ma.masked])
+    await client.observe(stream, pandas.Series([3.0, None], dtype="Float64"))
     found = [each.y async for page in client.history(stream) for each in page.observations]
-    assert found == [None, 1.0, None, None, None, 2.0, None, None]
+    assert found == [None, 1.0, None, None, None, 2.0, *[None] * 5, 3.0, None]
 
 
 async def test_numbers_of_numpy_are_labels(client, stream):
     assert isinstance(await client.observe(stream, numpy.float64(1.5)), Answer)
     assert isinstance(await client.observe(stream, numpy.array(1.5)), Answer)
     assert isinstance(await client.observe(stream, {"y": numpy.array([1.0])}), Answer)
+    await client.observe(stream, [numpy.longdouble(0.25), numpy.array(0.5, numpy.longdouble)])
+    await client.observe(stream, numpy.array([0.75], numpy.longdouble))
+    found = [each.y async for page in client.history(stream) for each in page.observations]
+    assert found == [1.5, 1.5, [1.0], 0.25, 0.5, 0.75]
+    await client.put_stream(f"{stream}-x", {"model": "linear"})
+    await client.observe(f"{stream}-x", {"y": 1.0, "x": numpy.array([2], numpy.longdouble)})
 
 
 async def test_a_frame_is_refused_by_name(client, stream):

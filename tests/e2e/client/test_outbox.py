@@ -8,6 +8,7 @@ import sys
 import uuid
 
 import httpx
+import numpy
 import pytest
 
 from service.client import (
@@ -148,7 +149,7 @@ async def test_a_stream_that_is_there_already(outbox, service_url, stream):
 
 async def test_what_is_wrong_is_told_at_once(outbox):
     async with outbox(NOBODY, bounds=Bounds(max_items=2)) as box:
-        for given in (float("nan"), {"y": 1.0, "seq": 3}, {"y": object()}):
+        for given in (float("inf"), {"y": 1.0, "seq": 3}, {"y": object()}):
             with pytest.raises(InvalidRequest):
                 box.add("s", given)
         with pytest.raises(InvalidRequest):
@@ -276,3 +277,26 @@ def test_what_a_source_sends_again_is_taken_once(tmp_path):
     with sqlite3.connect(path) as stored:
         rows = stored.execute("SELECT body FROM items ORDER BY id").fetchall()
     assert [float(body[5:-1]) for (body,) in rows] == [float(offset) for _, offset in taken]
+
+
+def test_what_can_be_no_stream_source_or_offset_is_refused(tmp_path):
+    """Nothing of it is stored: the offsets that can be kept go on as if it had not been there."""
+    texts = ["", None, 1, b"s", "\ud800"]
+    offsets = [1.0, None, float("nan"), "1", 2**63, -(2**63) - 1, 10**5000]
+    with Client(NOBODY) as client:
+        outbox = Outbox(client, tmp_path / "box")
+        for text in texts:
+            with pytest.raises(InvalidRequest, match="stream: expected a str"):
+                outbox.add(text, 1.0)
+            with pytest.raises(InvalidRequest, match="stream: expected a str"):
+                outbox.add_once(text, 1.0, source="readings/0", offset=0)
+            with pytest.raises(InvalidRequest, match="source: expected a str"):
+                outbox.add_once("s", 1.0, source=text, offset=0)
+        for offset in offsets:
+            with pytest.raises(InvalidRequest, match="offset: expected an int"):
+                outbox.add_once("s", 1.0, source="readings/0", offset=offset)
+        assert outbox.pending == 0
+        assert outbox.add_once("s", 1.0, source="readings/0", offset=-(2**63))
+        assert outbox.add_once("s", 2.0, source="readings/0", offset=numpy.int64(2**63 - 1))
+        assert not outbox.add_once("s", 2.0, source="readings/0", offset=2**63 - 1)
+        outbox.close(timeout_s=0)

@@ -326,6 +326,26 @@ def test_settings_that_were_tried_can_be_used(page, demo, client, stream):
     expect(page.locator("dl.pairs")).to_contain_text("0.05")
 
 
+def test_what_was_tried_is_applied_whatever_the_fields_say_by_then(page, demo, client, stream):
+    post(client, stream, 10, 40)
+    page.goto(f"{demo}/#/streams/{stream}")
+    drawn(page)
+    held = []
+    page.route("**/what-if", lambda route: held.append(route))
+    rate = page.get_by_label("Outlier rate", exact=True)
+    rate.fill("0.05")
+    with page.expect_request("**/what-if"):
+        rate.press("Enter")
+    rate.fill("0.2")
+    page.get_by_label("Model", exact=True).select_option("averaged")
+    held[0].continue_()
+    page.get_by_role("button", name="Apply these settings").click()
+    expect(page.locator("#what-if-result")).to_contain_text("now uses these settings")
+    summary = client.get(f"/v1/streams/{stream}").json()
+    assert summary["settings"]["outlier_rate"] == 0.05
+    assert not summary["model"].startswith("averaged@")
+
+
 def test_what_if_before_the_stream_is_known(page, demo, client, stream):
     post(client, stream, 10, 40)
     held = []

@@ -73,6 +73,36 @@ def test_credentials_come_from_three_places(read, tmp_path, lines, header):
 
 
 @pytest.mark.parametrize(
+    ("line", "password"),
+    [
+        ('password = " pä ss\u00a0"', " pä ss\u00a0"),
+        ('password_env = "PASS"', "pä  ss "),
+        ('password_file = "pass"', "\u3000pä ss "),
+        ('password_file = "crlf"', " pä ss "),
+    ],
+)
+def test_a_password_keeps_its_spaces(read, tmp_path, line, password):
+    """Of a variable or a file one newline at the end is none of it, nor is the mark of a file."""
+    (tmp_path / "pass").write_bytes(("\ufeff" + "\u3000pä ss \n").encode())
+    (tmp_path / "crlf").write_bytes(" pä ss \r\n".encode())
+    (hook,) = read(f'{HOOK}username = "moca"\n{line}\n', PASS=password + "\r\n").hooks
+    assert base64.b64decode(hook.authorization.split()[1]).decode() == f"moca:{password}"
+
+
+def test_spaces_around_an_address_a_secret_or_a_token_are_no_part_of_them(read, tmp_path):
+    address = "https://hooks.example.org/a"
+    (tmp_path / "url").write_text(f"\ufeff {address}\r\n\n", "utf-8")
+    (tmp_path / "key").write_text(f"\ufeff{SECRET} \n\n", "utf-8")
+    (tmp_path / "token").write_text(" pa55-w0rd\n\n")
+    files = 'url_file = "url"\nsecret_file = "key"\nbearer_token_file = "token"\n'
+    inline = f'url = " {address} "\nsecret = " {SECRET} "\nbearer_token = " pa55-w0rd "\n'
+    for lines in (files, inline):
+        (hook,) = read(f'[[hook]]\nname = "pager"\n{lines}').hooks
+        assert (hook.url, hook.secret) == (address, KEY)
+        assert hook.authorization == "Bearer pa55-w0rd"
+
+
+@pytest.mark.parametrize(
     ("lines", "said"),
     [
         ('username = "moca"', "expected username and password together"),
