@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Generator
-
 from model_core.detection import hindsight
 from model_core.detection.pipeline import Pipeline
 from model_core.detection.rows import OFFSET
@@ -48,16 +46,8 @@ def calibrate(pipeline: Pipeline | None, row: int, name: str, rate: float | None
         regime = own.learned(labels, there.nonzero()[0] + first, starts)
         state, prior = pipeline.filters.state(row), pipeline.filters.prior(row)
         y = own.continuations(regime, name, GENERATION, series.seq)
-        steps = own.confirmations(model, state, prior, y, rules.hazard, rules.outlier_rate)
-        found = own.calibrated(_result(steps), y.size, rate)
+        rates = rules.hazard, rules.outlier_rate
+        *_, counts = own.confirmations(model, state, prior, y, *rates)
+        found = own.calibrated(counts, y.size, rate)
     series.threshold = found.threshold
     return found
-
-
-def _result(steps: Generator[None, None, list[int]]) -> list[int]:
-    while True:
-        try:
-            next(steps)
-        except StopIteration as end:
-            counts: list[int] = end.value
-            return counts

@@ -7,7 +7,7 @@ events are confirmed there, by threshold, gives the one with as many as are acce
 from __future__ import annotations
 
 import math
-from collections.abc import Generator, Sequence
+from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 from zlib import crc32
 
@@ -95,11 +95,12 @@ def confirmations(
     y: NDArray[np.float64],
     hazard: NDArray[np.float64],
     outlier_rate: float,
-) -> Generator[None, None, list[int]]:
-    """Events confirmed in continuations y (B, T) of a filter, at each threshold of LOG_ODDS.
+) -> Iterator[list[int]]:
+    """Numbers of events confirmed in continuations y (B, T), at each threshold of LOG_ODDS.
 
     state, prior: of one stream with one output and no inputs, on the CPU. hazard: (H,) by run
-    length. The present regime counts as known. Yields every EVERY observations of each series.
+    length. The present regime counts as known. Yields those so far every EVERY observations of each
+    series, and those of all last.
     """
     series, steps = y.shape
     begin = int(state.seq)
@@ -109,8 +110,8 @@ def confirmations(
     for t in range(steps):
         watch.take(filters.step(y[:, t]), begin + t)
         if t % EVERY == 0:
-            yield
-    return [sum(map(len, each)) for each in watch.confirmed]
+            yield [sum(map(len, each)) for each in watch.confirmed]
+    yield [sum(map(len, each)) for each in watch.confirmed]
 
 
 def regime_start(state: FilterState) -> int:

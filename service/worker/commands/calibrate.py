@@ -65,15 +65,12 @@ def _confirmations(engine: Engine, stream: Stream, regime: quiet.Quiet) -> Steps
     (table,) = step_inputs.hazard_table(slab.model, [hazard])
     y = own.continuations(regime, stream.name, head.generation, head.seq)
     state, prior = _on_host(slab.state(stream.row), slab.row_prior(stream.row))
-    steps = own.confirmations(slab.model, state, prior, y, table, outlier_rate)
-    while True:
-        try:
-            next(steps)
-        except StopIteration as end:
-            counts: list[int] = end.value
-            return counts
+    counts: list[int] = []
+    for so_far in own.confirmations(slab.model, state, prior, y, table, outlier_rate):
+        counts = so_far
         engine.tick()
         yield
+    return counts
 
 
 def _on_host(state: FilterState, prior: Prior) -> tuple[FilterState, Prior]:

@@ -159,13 +159,9 @@ def _counts(
 ) -> list[int]:
     regime = quiet.learn(y, segmentation(model, y[:, None].tolist(), Settings()))
     drawn = regime.draw(rng, sizes.continuations, sizes.steps)
-    steps = own.confirmations(model, state, prior, drawn, _hazard(model), model.outlier_rate)
-    while True:
-        try:
-            next(steps)
-        except StopIteration as end:
-            counts: list[int] = end.value
-            return counts
+    hazard = _hazard(model)
+    *_, counts = own.confirmations(model, state, prior, drawn, hazard, model.outlier_rate)
+    return counts
 
 
 def _alarms(
