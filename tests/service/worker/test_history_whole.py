@@ -39,13 +39,13 @@ def other_command(rng, bench, stream):
     return commands[rng.integers(len(commands))]
 
 
-@pytest.mark.one_in(8)
+@pytest.mark.one_in(4)
 @pytest.mark.parametrize("seed", range(8))
 def test_history_is_what_was_posted(bench, monkeypatch, seed):
     rng = np.random.default_rng(seed)
     monkeypatch.setattr(season, "SEASONS_FROM", 150)
     monkeypatch.setattr(seasons, "SEASONS_FROM", 150)
-    monkeypatch.setattr(season, "REPLAYED", int(rng.choice([20, 200])))
+    monkeypatch.setattr(season, "REPLAYED", 20)
     stream = f"s{seed}"
     bench.ask(Configure(stream, {"model": "gaussian", "history": 5000}), status=201)
     y = series(rng, STEPS * 500)
