@@ -46,8 +46,7 @@ def calibrate(pipeline: Pipeline | None, row: int, name: str, rate: float | None
         regime = own.learned(labels, there.nonzero()[0] + first, starts)
         state, prior = pipeline.filters.state(row), pipeline.filters.prior(row)
         y = own.continuations(regime, name, GENERATION, series.seq)
-        rates = rules.hazard, rules.outlier_rate
-        *_, counts = own.confirmations(model, state, prior, y, *rates)
+        *_, counts = own.confirmations(model, state, prior, y, rules.hazard, rules.outlier_rate)
         found = own.calibrated(counts, y.size, rate)
     series.threshold = found.threshold
     return found

@@ -166,8 +166,8 @@ class Detector:
     def calibrate(self) -> Calibrated:
         """Calibrate the threshold of `sensitivity` on own labels: 500 at least, the last 2,000.
 
-        For models of one real label without inputs. Takes a second or so with a compiled kernel,
-        else ten. Raises BadInput.
+        For models of one real label without inputs. Takes seconds with a compiled kernel, longer
+        without one. Raises BadInput.
         """
         return self._all.calibrate(0)
 

@@ -109,9 +109,8 @@ def confirmations(
     watch = Watch(series, thresholds, [regime_start(state)] * series)
     for t in range(steps):
         watch.take(filters.step(y[:, t]), begin + t)
-        if t % EVERY == 0:
+        if t % EVERY == 0 or t == steps - 1:
             yield [sum(map(len, each)) for each in watch.confirmed]
-    yield [sum(map(len, each)) for each in watch.confirmed]
 
 
 def regime_start(state: FilterState) -> int:

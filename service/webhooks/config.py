@@ -171,14 +171,12 @@ def _hook(
     path: Path, form: HookForm, console_url: str, allowed: Allowed, environ: Mapping[str, str]
 ) -> Hook:
     try:
-        url = _one_of("url", form.url, form.url_env, form.url_file, path, environ)
+        url = _one_of("url", form, path, environ)
         if url is None:
             raise ValueError("expected one of url, url_env and url_file")
         url = url.strip()
         allowed.check_url(url)
-        given = _one_of(
-            "secret", _plain(form.secret), form.secret_env, form.secret_file, path, environ
-        )
+        given = _one_of("secret", form, path, environ)
         secret = _secret(form, None if given is None else given.strip())
         authorization = _authorization(form, path, environ)
         template = _template(form)
@@ -208,20 +206,10 @@ def _hook(
     )
 
 
-def _plain(secret: SecretStr | None) -> str | None:
-    return None if secret is None else secret.get_secret_value()
-
-
 def _authorization(form: HookForm, path: Path, environ: Mapping[str, str]) -> str:
     """Header Authorization, basic (RFC 7617) or bearer (RFC 6750); empty: there is none."""
-    password = _one_of(
-        *("password", _plain(form.password), form.password_env, form.password_file),
-        *(path, environ),
-    )
-    token = _one_of(
-        *("bearer_token", _plain(form.bearer_token), form.bearer_token_env, form.bearer_token_file),
-        *(path, environ),
-    )
+    password = _one_of("password", form, path, environ)
+    token = _one_of("bearer_token", form, path, environ)
     if token is not None:
         if password is not None or form.username is not None:
             raise ValueError("expected bearer_token, or username and password, not both")
@@ -273,19 +261,15 @@ def _grouping(form: HookForm) -> Grouping | None:
     return Grouping(form.group_seconds, tuple(form.group_by))
 
 
-def _one_of(
-    name: str,
-    text: str | None,
-    variable: str | None,
-    file: Path | None,
-    path: Path,
-    environ: Mapping[str, str],
-) -> str | None:
-    """Return what a hook gives as text, as the name of a variable or as that of a file; or None.
+def _one_of(name: str, form: HookForm, path: Path, environ: Mapping[str, str]) -> str | None:
+    """Return the text of a hook's NAME, of the variable NAME_env or of the file NAME_file; or None.
 
     As it is: spaces may be part of a password. Variables and files often end with a newline, which
     is left out, once.
     """
+    text: str | SecretStr | None = getattr(form, name)
+    variable: str | None = getattr(form, f"{name}_env")
+    file: Path | None = getattr(form, f"{name}_file")
     if sum(source is not None for source in (text, variable, file)) > 1:
         raise ValueError(f"expected one of {name}, {name}_env and {name}_file")
     if variable is not None:
@@ -297,7 +281,7 @@ def _one_of(
             return _line((path.parent / file).read_text("utf-8-sig"))
         except (OSError, UnicodeDecodeError) as error:
             raise ValueError(f"cannot read {name}_file: {error}") from None
-    return text
+    return text.get_secret_value() if isinstance(text, SecretStr) else text
 
 
 def _line(text: str) -> str:

@@ -26,7 +26,7 @@ OURS = {
     "extraVolumes": [{"name": "rules", "configMap": {"name": "rules"}}],
     "extraVolumeMounts": [{"name": "rules", "mountPath": "/etc/rules"}],
 }
-# Another value for nearly all that there are.
+# Values of nearly every kind, each other than its default.
 MANY = {
     "image": {
         "repository": "registry.example:5000/moca",

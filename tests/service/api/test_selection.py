@@ -45,7 +45,7 @@ async def store(valkey_url, filled):
 
 
 class HeadReads:
-    """Counts how often each head is read from the server, whoever reads it."""
+    """Numbers of reads of each head from the server, by any client."""
 
     def __init__(self, client):
         self._client, self.counts = client, Counter()

@@ -159,8 +159,7 @@ def _counts(
 ) -> list[int]:
     regime = quiet.learn(y, segmentation(model, y[:, None].tolist(), Settings()))
     drawn = regime.draw(rng, sizes.continuations, sizes.steps)
-    hazard = _hazard(model)
-    *_, counts = own.confirmations(model, state, prior, drawn, hazard, model.outlier_rate)
+    *_, counts = own.confirmations(model, state, prior, drawn, _hazard(model), model.outlier_rate)
     return counts
 
 
