@@ -51,8 +51,9 @@ class InPlace(Protocol):
         inputs: NDArray[np.float64],
         hazards: NDArray[np.float64],
         window: int,
-        levels: NDArray[np.float64],
+        levels: NDArray[np.float64] = ...,
         summarised: bool = True,
+        beliefs: NDArray[np.float64] = ...,
     ) -> tuple[NDArray[np.float64], Summary]:
         """Step rows by one observation each, in place; returns table and summary."""
         ...

@@ -77,12 +77,6 @@ class Summary:
         return self.numbers[:, start:].reshape(rows, self.outputs, -1).transpose(0, 2, 1)
 
 
-def joined(parts: Sequence[Summary]) -> Summary:
-    """The rows of several summaries of one model, in order."""
-    first = parts[0]
-    return Summary(np.concatenate([each.numbers for each in parts]), first.outputs, first.support)
-
-
 def of(mixture: Mixture, y: Tensor, levels: Sequence[float]) -> Floats:
     """Numbers (B, columns) of the summaries of mixtures, on the host.
 

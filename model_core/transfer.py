@@ -6,6 +6,7 @@ answer needs is therefore computed without a look at any, and copied together.
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Sequence
 from math import prod
 from typing import Any
@@ -13,6 +14,20 @@ from typing import Any
 import torch
 from numpy.typing import NDArray
 from torch import Tensor
+
+
+def moved(value: Any, device: torch.device | str) -> Any:
+    """A model, or a part of one, with its tensors on the device."""
+    if isinstance(value, Tensor):
+        return value.to(device)
+    if isinstance(value, tuple):
+        parts = [moved(each, device) for each in value]
+        return type(value)(*parts) if hasattr(value, "_fields") else tuple(parts)
+    if dataclasses.is_dataclass(value) and not isinstance(value, type):
+        fields = {each.name: getattr(value, each.name) for each in dataclasses.fields(value)}
+        changed = {name: moved(each, device) for name, each in fields.items()}
+        return dataclasses.replace(value, **changed)
+    return value
 
 
 def on_host(tensor: Tensor) -> bool:

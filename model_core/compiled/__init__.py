@@ -12,6 +12,8 @@ from importlib import import_module
 from importlib.util import find_spec
 from typing import TYPE_CHECKING
 
+import numpy as np
+
 from model_core.upm.base import UnderlyingModel
 
 if TYPE_CHECKING:
@@ -19,6 +21,8 @@ if TYPE_CHECKING:
 
 # Columns of the inputs of a row; the label's and the input's numbers follow.
 LABELLED, ELAPSED, CHANGEPOINT, OUTLIER_RATE, CONFIRMED, THRESHOLD, LABEL = range(7)
+# What a kernel is called with where quantiles, or beliefs after each step, are not wanted.
+NO_LEVELS, NO_BELIEFS = np.empty((2, 0)), np.empty((0, 2, 0))
 
 # Module below `models` whose `of` makes the dimensions of a model, by class of the model.
 _BUILT_IN = {

@@ -321,3 +321,11 @@ def read_out(
     for k in range(size):
         table[NUMBERS + k] = totals[k]
         table[NUMBERS + size + k] = at_start[event * size + k]
+
+
+@compiled
+def copy(work: Floats, out: Floats) -> None:
+    """Fill log probabilities and run lengths (1, 2, S) after the step, if there is room (0)."""
+    for each in out:
+        _shift(work[POSTERIOR], 0.0, each[0], each.shape[1])
+        _shift(work[AGE], 0.0, each[1], each.shape[1])

@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from model_core import filter as moca
-from model_core.compiled import LABEL, anomaly
+from model_core.compiled import LABEL, NO_BELIEFS, NO_LEVELS, anomaly
 from model_core.compiled.belief import CONTEXT, LOG_PROB, NUMBERS, TOTALS
 from model_core.compiled.jit import Floats, Ints, locked, padded
 from model_core.compiled.models import lags
@@ -21,7 +21,6 @@ from model_core.compiled.step import advance, rows_of
 from model_core.summary import Summary
 from model_core.upm.base import UnderlyingModel
 
-NO_LEVELS = np.empty((2, 0))
 INT, FLOAT = np.dtype(np.int64), np.dtype(np.float64)
 
 
@@ -128,6 +127,7 @@ class Kernel:
         window: int,
         levels: Floats = NO_LEVELS,
         summarised: bool = True,
+        beliefs: Floats = NO_BELIEFS,
     ) -> tuple[Floats, Summary]:
         """Step rows by one observation each, in place; returns table and summary.
 
@@ -139,11 +139,13 @@ class Kernel:
         `quantiles.with_normal`. The table
         is that of `readout.table`. Where its `ok` is 0 the row is as it was, the rest of the table
         and its summary are undefined, and the eager step decides. A summary that is not wanted is
-        empty.
+        empty. beliefs: (B, 2, S), filled with the log probabilities and run lengths of the slots
+        after each step, unless empty.
         """
         _check(rows, INT)
         _check(inputs, FLOAT)
         _check(hazards, FLOAT)
+        _check(beliefs, FLOAT)
         if levels is not self._levels:
             _check(levels, FLOAT)
             self._levels = levels
@@ -157,7 +159,7 @@ class Kernel:
             packed = self._encoded(views, own, inputs[turn]) if encodes else inputs[turn]
             self._steps(
                 self._dimensions, views.table, own, packed, hazards[turn], levels, window, memory,
-                table[turn], summary[turn],
+                table[turn], summary[turn], beliefs[turn],
             )  # fmt: skip
         return table, Summary(summary, self.model.y_dim, self._support)
 

@@ -188,6 +188,7 @@ def advance(
     memory: Floats,
     table: Floats,
     summary: Floats,
+    beliefs: Floats,
 ) -> None:
     """Step distinct rows by one observation each. A row that is not `ok` stays as it was.
 
@@ -235,5 +236,6 @@ def advance(
         store(model, views, row, slot, number, own)
         remember(model, number, params, context)
         belief.read_out(views, row, number, window, work, line)
+        belief.copy(work, beliefs[b : b + 1])
         line[LOG_SCORE] = log_score if labelled else np.nan
         line[OK] = 1.0

@@ -1,4 +1,4 @@
-"""Fused steps for a GPU: `filter.step` on rows where they lie, one program for each row.
+"""Fused steps for a GPU: `filter.step` on rows where they lie.
 
 The eager filter is the specification; a kernel differs from it by rounding alone, and leaves to it
 every row whose numbers are not finite. Triton comes with torch's builds for CUDA: without it, and
@@ -18,8 +18,11 @@ from model_core.upm.base import UnderlyingModel
 if TYPE_CHECKING:
     from model_core.fused.kernel import Kernel
 
-# Module below `models`, by class of the model.
-_MODELS = {"model_core.upm.conjugate:Gaussian": "gaussian"}
+# Module below `models` whose `of` makes the parts of a model, by class of the model.
+_MODELS = {
+    "model_core.upm.conjugate:Gaussian": "gaussian",
+    "model_core.upm.alpaca:Alpaca": "alpaca",
+}
 
 
 def available() -> bool:
@@ -39,5 +42,5 @@ def kernel_of(
         return None
     from model_core.fused.kernel import Kernel
 
-    parts = import_module(f"model_core.fused.models.{name}")
-    return Kernel(model, parts, max_hypotheses, device)
+    parts = import_module(f"model_core.fused.models.{name}").of(model)
+    return None if parts is None else Kernel(model, parts, max_hypotheses, device)

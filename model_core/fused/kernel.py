@@ -5,8 +5,7 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Iterator, Sequence
 from importlib import import_module
-from types import ModuleType
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
@@ -15,19 +14,32 @@ from torch import Tensor
 
 from model_core import filter as moca
 from model_core import readout
-from model_core.compiled import ELAPSED, LABEL, LABELLED, available
+from model_core.compiled import (
+    CHANGEPOINT,
+    ELAPSED,
+    LABEL,
+    LABELLED,
+    NO_BELIEFS,
+    NO_LEVELS,
+    OUTLIER_RATE,
+    available,
+)
+from model_core.fused import prepared
+from model_core.fused.models import Parts
+from model_core.fused.rows import CONTEXT
 from model_core.fused.step import step
 from model_core.quantiles import with_normal
 from model_core.summary import Summary
 from model_core.transfer import to_device, to_host
 from model_core.upm.base import UnderlyingModel
+from model_core.upm.learned import Learned
 
 Floats = NDArray[np.float64]
 Ints = NDArray[np.int64]
-NO_LEVELS = np.empty((2, 0))
 PROBE = 12  # observations that a kernel is compared with the eager filter on, before it serves
 CLOSE = 1e-9  # how far apart they may be
 WINDOW = 5
+OK = list(readout.NUMBERS).index("ok")
 
 
 class Views:
@@ -43,9 +55,25 @@ class Views:
             if each.device != self.device or not each.is_contiguous() or each.element_size() != 8:
                 raise ValueError("expected contiguous tensors of 64-bit numbers on one device")
         self._tensors = list(tensors)
+        self.belief = tensors[:2]  # log probabilities and run lengths
+        self.context = tensors[CONTEXT.value]
         self.slots = tensors[0].shape[1]
         addresses = np.array([each.data_ptr() for each in tensors], dtype=np.int64)
         self.table = to_device(addresses, self.device)
+
+
+class _Room(NamedTuple):
+    """What kernels write beside states, a line for each observation: see `step.step`."""
+
+    table: Tensor
+    summary: Tensor
+    labels: Tensor
+    prepared: Tensor
+
+
+def start(kernel: Any, grid: tuple[int, ...], *arguments: Any, **constants: Any) -> None:
+    """Start a kernel's programs; the host does not wait for them."""
+    kernel[grid](*arguments, **constants)
 
 
 class Kernel:
@@ -54,12 +82,14 @@ class Kernel:
     def __init__(
         self,
         model: UnderlyingModel,
-        parts: ModuleType,
+        parts: Parts,
         max_hypotheses: int,
         device: torch.device | str,
     ) -> None:
-        """parts: the model's `component` and `learn`. max_hypotheses: of the rows to be stepped."""
+        """max_hypotheses: of the rows to be stepped."""
         self.model, self._parts = model, parts
+        # Features are made of labels before, which are known after the steps before alone.
+        self._lagged = parts.features > 0 and getattr(model, "lags", 0) > 0
         self._max_hypotheses, self._device = max_hypotheses, device
         self.ready = False
         self.asked = False  # to be compiled in the background
@@ -80,6 +110,7 @@ class Kernel:
         """Rows of tensors, as `advance` takes them."""
         return Views(tensors)
 
+    @torch.inference_mode()
     def advance(
         self,
         views: Views,
@@ -89,34 +120,88 @@ class Kernel:
         window: int,
         levels: Floats = NO_LEVELS,
         summarised: bool = True,
+        beliefs: Floats = NO_BELIEFS,
     ) -> tuple[Floats, Summary]:
         """Step rows by one observation each, in place; returns table and summary.
 
         Arguments and result are those of `compiled.kernel.Kernel.advance`: a row that is named
         again is stepped again, in order, and where `ok` is 0 the row is as it was. The host waits
-        once, for both.
+        once, for all.
         """
         d, device = self.model.y_dim, views.device
         columns = 3 * d + d * d + levels.shape[1] * d if summarised else 0
-        numbers = len(readout.NUMBERS) + 2 + 4 * d
-        table = torch.empty(len(rows), numbers, dtype=torch.float64, device=device)
-        summary = torch.empty(len(rows), columns, dtype=torch.float64, device=device)
-        labels = torch.empty(len(rows), d, dtype=torch.float64, device=device)
+        beside = prepared.numbers_of(d, self._parts.features, views.slots)
+        widths = len(readout.NUMBERS) + 2 + 4 * d, columns, d, beside
+        room = _Room(*(_empty(device, len(rows), width) for width in widths))
+        kept = _empty(device, *beliefs.shape)
         given = [to_device(each, device) for each in (rows, inputs, hazards, levels)]
-        places, numbers_of, hazard_of, level_of = given
-        size = 1 << views.slots.bit_length()  # above the number of slots
+        places, seen, hazard_of, level_of = given
+        if self._lagged:
+            numbers = _empty(device, len(rows), LABEL + d + self._parts.features)
+        else:
+            numbers = self._encoded(seen, views.context[places])
         with _on(device):
             for lines in _rounds(rows):
-                step[(len(lines),)](  # type: ignore[index]
-                    views.table, places, to_device(lines, device), numbers_of, hazard_of, level_of,
-                    table, summary, labels, views.slots, hazards.shape[1], inputs.shape[1],
-                    columns, window, self._parts.STATISTICS,
-                    SIZE=size, OUTPUTS=d, LEVELS=levels.shape[1], SUMMARISED=summarised,
-                    COMPONENT=self._parts.component, LEARN=self._parts.learn,
-                    num_warps=max(1, min(4, size // 32)), enable_fp_fusion=True,
-                )  # fmt: skip
-            found, summaries = to_host([table, summary])
+                at = to_device(lines, device)
+                row = places[at]
+                if self._lagged:
+                    numbers[at] = self._encoded(seen[at], views.context[row])
+                self._launch(views, (places, at, numbers), hazard_of, level_of, window, room)
+                if self._lagged:
+                    self._remember(views.context, row, seen[at], room.table[at, OK] > 0)
+                if len(beliefs):
+                    kept[at] = torch.stack([each[row].double() for each in views.belief], 1)
+            found, summaries, after = to_host([room.table, room.summary, kept])
+        beliefs[:] = after.numpy()
         return found.numpy(), Summary(summaries.numpy(), d, self.model.label)
+
+    def _encoded(self, inputs: Tensor, context: Tensor) -> Tensor:
+        """Inputs with the features, if the model has any, in place of what they are made of."""
+        if not self._parts.features:
+            return inputs
+        first = LABEL + self.model.y_dim
+        features = self.model.encode(inputs[:, first:], context)
+        assert features is not None
+        return torch.cat((inputs[:, :first], features), 1)
+
+    def _remember(self, contexts: Tensor, rows: Tensor, inputs: Tensor, ok: Tensor) -> None:
+        """Move contexts on by an observation each, where the step was `ok`."""
+        before = contexts[rows]
+        label = inputs[:, LABEL : LABEL + self.model.y_dim]
+        after = self.model.remember(before, label, inputs[:, LABELLED] > 0)
+        contexts[rows] = torch.where(ok.unsqueeze(-1), after, before)
+
+    def _launch(
+        self,
+        views: Views,
+        given: tuple[Tensor, Tensor, Tensor],
+        hazards: Tensor,
+        levels: Tensor,
+        window: int,
+        room: _Room,
+    ) -> None:
+        """Start all kernels of a step of distinct rows. given: rows, lines, and inputs."""
+        parts, slots, d = self._parts, views.slots, self.model.y_dim
+        _, lines, inputs = given
+        count, wide = len(lines), inputs.shape[1]
+        tile = max(16, 1 << (parts.features - 1).bit_length())
+        sizes = {
+            "OUTPUTS": d, "FEATURES": parts.features, "TILE": tile, "COUNT": parts.statistics,
+            "num_warps": max(1, tile * tile // 512), "enable_fp_fusion": True,
+        }  # fmt: skip
+        beside = views.table, *given, parts.numbers, room.table, room.prepared, slots, wide
+        if parts.prepare is not None:
+            start(parts.prepare, (count * (slots + 1),), *beside, **sizes)
+        size = 1 << slots.bit_length()  # above the number of slots
+        start(
+            step, (count,), views.table, *given, hazards, levels, *room, slots, hazards.shape[1],
+            wide, room.summary.shape[1], window, parts.statistics,
+            SIZE=size, OUTPUTS=d, LEVELS=levels.shape[1], SUMMARISED=room.summary.shape[1] > 0,
+            FEATURES=parts.features, FAMILY=parts.family, COMPONENT=parts.component,
+            LEARN=parts.learn, num_warps=max(1, min(4, size // 32)), enable_fp_fusion=True,
+        )  # fmt: skip
+        if parts.absorb is not None:
+            start(parts.absorb, (count * slots,), *beside, **sizes)
 
     def _probe(self) -> None:
         """Step a stream of its own beside the eager filter, with and without a summary."""
@@ -128,10 +213,7 @@ class Kernel:
         levels, rows = with_normal((0.05, 0.5, 0.95)), np.zeros(1, dtype=np.int64)
         nothing = torch.zeros(1, dtype=torch.int64, device=self._device)
         for at in range(PROBE):
-            packed = np.zeros((1, LABEL + self.model.y_dim + self.model.x_dim))
-            packed[:, LABELLED], packed[:, ELAPSED] = at % 4 != 3, 1.0
-            packed[:, LABELLED + 2], packed[:, LABELLED + 3] = np.nan, 0.01
-            packed[:, LABEL:] = 0.5 * at
+            packed = _probed(self.model, at)
             hazard = np.full((1, 1), 0.02)
             inputs = _inputs(self.model, to_device(packed, self._device), hazard)
             state, info = moca.step(self.model, state, prior, inputs)
@@ -146,6 +228,20 @@ class Kernel:
                 )
 
 
+def _probed(model: UnderlyingModel, at: int) -> Floats:
+    """An observation (1, 6 + d + x) in the units of the model, that is no outlier."""
+    packed = np.zeros((1, LABEL + model.y_dim + model.x_dim))
+    packed[:, LABELLED], packed[:, ELAPSED] = at % 4 != 3, 1.0
+    packed[:, CHANGEPOINT], packed[:, OUTLIER_RATE] = np.nan, 0.01
+    values = np.sin(1.3 * at + np.arange(packed.shape[1] - LABEL))
+    if isinstance(model, Learned):
+        of = to_host([model.y_offset, model.x_offset, model.y_scale, model.x_scale])
+        offset, scale = np.split(torch.cat(of).numpy(), 2)
+        values = offset + scale * values
+    packed[:, LABEL:] = values
+    return packed
+
+
 def _inputs(model: UnderlyingModel, packed: Tensor, hazard: Floats) -> moca.Inputs:
     """Inputs of the eager step from those of a kernel."""
     x = LABEL + model.y_dim
@@ -155,9 +251,13 @@ def _inputs(model: UnderlyingModel, packed: Tensor, hazard: Floats) -> moca.Inpu
         packed[:, LABELLED] > 0,
         to_device(hazard, packed.device),
         packed[:, ELAPSED],
-        packed[:, ELAPSED + 1],
-        packed[:, ELAPSED + 2],
+        packed[:, CHANGEPOINT],
+        packed[:, OUTLIER_RATE],
     )
+
+
+def _empty(device: torch.device, *shape: int) -> Tensor:
+    return torch.empty(shape, dtype=torch.float64, device=device)
 
 
 def _rounds(rows: Ints) -> Iterator[Ints]:

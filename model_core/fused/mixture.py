@@ -1,7 +1,7 @@
-"""Mixtures of Student-t distributions of one output: distribution function and quantiles.
+"""Mixtures of distributions of one family, of one output: distribution function and quantiles.
 
 What `predictive`, `quantiles` and `special` compute. A component is a place of a vector: weight,
-location, squared scale, half the degrees of freedom, log density at zero.
+location, squared scale, half the degrees of freedom (of a normal anything), log density at zero.
 """
 
 from __future__ import annotations
@@ -17,16 +17,40 @@ BRACKET_STEPS = tl.constexpr(200)
 NEWTON_STEPS = tl.constexpr(40)  # in a bracket; then it is halved
 NEAR = tl.constexpr(1e-12)  # of a tail, below which the normal's quantile is not worth taking
 TOLERANCE = tl.constexpr(1e-4)  # of a quantile's last step, in scales
+STUDENT_T, NORMAL = tl.constexpr(0), tl.constexpr(1)  # families
+
+
+@compiled
+def norm_of(half: tl.tensor, FAMILY: tl.constexpr) -> tl.tensor:
+    """Log density at zero of components of scale 1."""
+    if FAMILY == NORMAL:
+        norm = tl.full(half.shape, -arithmetic.HALF_LOG_2PI, tl.float64)
+    else:
+        norm = arithmetic.student_t_norm(half)
+    return norm
+
+
+@compiled
+def variance(square: tl.tensor, half: tl.tensor, FAMILY: tl.constexpr) -> tl.tensor:
+    """Variance of each component, inf where it has none."""
+    if FAMILY == STUDENT_T:
+        exists = half > 1.0
+        inside = square * half / tl.where(exists, half - 1.0, 1.0)
+        square = tl.where(exists, inside, INF)
+    return square
 
 
 @compiled
 def log_density(
-    y: tl.tensor, loc: tl.tensor, square: tl.tensor, half: tl.tensor, norm: tl.tensor
+    y: tl.tensor, loc: tl.tensor, square: tl.tensor, half: tl.tensor, FAMILY: tl.constexpr
 ) -> tl.tensor:
     """Log density of a label under each component."""
     error = y - loc
-    rest = (half + 0.5) * arithmetic.log1p(error * error / (square * 2.0 * half))
-    return norm - 0.5 * tl.log(square) - rest
+    if FAMILY == NORMAL:
+        rest = 0.5 * (error * error / square)
+    else:
+        rest = (half + 0.5) * arithmetic.log1p(error * error / (square * 2.0 * half))
+    return norm_of(half, FAMILY) - 0.5 * tl.log(square) - rest
 
 
 @compiled
@@ -37,10 +61,25 @@ def sums(
     square: tl.tensor,
     half: tl.tensor,
     norm: tl.tensor,
+    FAMILY: tl.constexpr,
 ) -> tl.tensor:
-    """Distribution function, density and its derivative at x, as `special.student_t`."""
+    """Distribution function, density and its derivative at x."""
     inverse = 1.0 / tl.sqrt(square)
     t = tl.minimum(tl.maximum((x - loc) * inverse, -1e150), 1e150)
+    if FAMILY == NORMAL:
+        tail = arithmetic.half_erfc(tl.abs(t) * arithmetic.ROOT_HALF)
+        density = tl.exp(norm - 0.5 * t * t) * inverse
+        derivative = -density * inverse * t
+    else:
+        tail, density, derivative = student_t(t, inverse, half, norm)
+    cdf = tl.sum(tl.where(weight > 0, weight * tl.where(t < 0, tail, 1.0 - tail), 0.0), 0)
+    total = tl.sum(tl.where(weight > 0, weight * density, 0.0), 0)
+    return cdf, total, tl.sum(tl.where(weight > 0, weight * derivative, 0.0), 0)
+
+
+@compiled
+def student_t(t: tl.tensor, inverse: tl.tensor, half: tl.tensor, norm: tl.tensor) -> tl.tensor:
+    """Upper tail at `|t|`, density and its derivative at t, as `special.student_t`."""
     a = 0.5 / half
     b = a * ((half + 0.5) / (half + 1.0))
     c = b * ((half + 1.5) / (half + 2.0))
@@ -61,10 +100,7 @@ def sums(
     tail = arithmetic.half_erfc((level + bend * slope) * tl.sqrt(y))
     tail = tail + tl.abs(t) * density * series
     density = density * inverse
-    derivative = -density * inverse * (2.0 * half + 1.0) * t * u * a
-    cdf = tl.sum(tl.where(weight > 0, weight * tl.where(t < 0, tail, 1.0 - tail), 0.0), 0)
-    total = tl.sum(tl.where(weight > 0, weight * density, 0.0), 0)
-    return cdf, total, tl.sum(tl.where(weight > 0, weight * derivative, 0.0), 0)
+    return tail, density, -density * inverse * (2.0 * half + 1.0) * t * u * a
 
 
 @compiled
@@ -91,6 +127,7 @@ def quantile(
     square: tl.tensor,
     half: tl.tensor,
     norm: tl.tensor,
+    FAMILY: tl.constexpr,
 ) -> tl.tensor:
     """Quantile at a level; `normal` is that of the standard normal, `small` the last step.
 
@@ -102,7 +139,7 @@ def quantile(
     left = tl.where(arithmetic.finite(start) & arithmetic.finite(small), 1, 0)
     step = 0
     while (left == 1) & (step < HALLEY_STEPS):
-        cdf, density, derivative = sums(x, weight, loc, square, half, norm)
+        cdf, density, derivative = sums(x, weight, loc, square, half, norm, FAMILY)
         usual = (cdf > NEAR) & (cdf < 1.0 - NEAR) & (density > 0)
         some = tl.where(usual, density, 1.0)
         z = arithmetic.ndtri(tl.where(usual, cdf, 0.5))
@@ -114,7 +151,7 @@ def quantile(
         left = tl.where(usual, tl.where(tl.abs(move) < small, 0, 1), 2)
         step += 1
     if left != 0:
-        x = in_bracket(level, start, spread, 1e-3 * small, weight, loc, square, half, norm)
+        x = in_bracket(level, start, spread, 1e-3 * small, weight, loc, square, half, norm, FAMILY)
     return x
 
 
@@ -129,6 +166,7 @@ def in_bracket(
     square: tl.tensor,
     half: tl.tensor,
     norm: tl.tensor,
+    FAMILY: tl.constexpr,
 ) -> tl.tensor:
     """Newton's method kept inside a bracket, as `quantiles._newton`."""
     x = start
@@ -138,7 +176,7 @@ def in_bracket(
     going = 1
     step = 0
     while (going == 1) & (step < BRACKET_STEPS):
-        cdf, density, _ = sums(x, weight, loc, square, half, norm)
+        cdf, density, _ = sums(x, weight, loc, square, half, norm, FAMILY)
         excess = cdf - level
         low = tl.where(excess < 0, x, low)
         high = tl.where(excess > 0, x, high)

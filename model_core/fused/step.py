@@ -2,15 +2,15 @@
 
 One program steps one row; its slots are a vector. Of a model it needs `component`, the predictive
 of an output under each hypothesis, and `learn`, the update of the statistics (see
-`models.gaussian`). Nothing is written before the row is known to stay finite: a row that is not
-`ok` is as it was.
+`models.gaussian`; where statistics are too large for that, `prepared`). Nothing is written before
+the row is known to stay finite: a row that is not `ok` is as it was.
 """
 
 from __future__ import annotations
 
 import triton.language as tl
 
-from model_core.fused import arithmetic, belief, mixture
+from model_core.fused import arithmetic, belief, mixture, prepared
 from model_core.fused.belief import LABEL, LABELLED, NUMBERS, OK, RATE
 from model_core.fused.jit import compiled, entry
 from model_core.fused.rows import (
@@ -25,31 +25,51 @@ from model_core.fused.rows import (
     floats,
     integers,
 )
+from model_core.upm import conjugate
 
 INF = arithmetic.INF
+OUTLIER_SPREAD = tl.constexpr(conjugate.OUTLIER_SPREAD)
 NEGLIGIBLE = tl.constexpr(1e-18)  # weight of a component that is left out of quantiles
 
 
 @compiled
-def score(
+def predictive(
     views: tl.tensor,
     row: tl.tensor,
-    number: tl.tensor,
-    label: tl.tensor,
+    own: tl.tensor,
+    output: tl.tensor,
     slot: tl.tensor,
     slots: tl.tensor,
     from_prior: tl.tensor,
     OUTPUTS: tl.constexpr,
     COMPONENT: tl.constexpr,
 ) -> tl.tensor:
+    """Components of an output: those of the hypotheses, beyond the slots those of outliers."""
+    loc, square, half = COMPONENT(views, row, own, output, slot, slots, from_prior, OUTPUTS)
+    return loc, tl.where(slot < slots, square, square * OUTLIER_SPREAD), half
+
+
+@compiled
+def score(
+    views: tl.tensor,
+    row: tl.tensor,
+    own: tl.tensor,
+    label: tl.tensor,
+    slot: tl.tensor,
+    slots: tl.tensor,
+    from_prior: tl.tensor,
+    OUTPUTS: tl.constexpr,
+    COMPONENT: tl.constexpr,
+    FAMILY: tl.constexpr,
+) -> tl.tensor:
     """Log density of all outputs of the label under each hypothesis, and of an outlier."""
     each = tl.where(from_prior, 0.0, 0.0).to(tl.float64)
     for output in range(OUTPUTS):
-        loc, square, half, norm = COMPONENT(
-            views, row, number, output, slot, slots, from_prior, OUTPUTS
+        loc, square, half = predictive(
+            views, row, own, output, slot, slots, from_prior, OUTPUTS, COMPONENT
         )
         y = tl.load(label + output)
-        each = each + mixture.log_density(y, loc, square, half, norm)
+        each = each + mixture.log_density(y, loc, square, half, FAMILY)
     return each
 
 
@@ -81,7 +101,7 @@ def totals(
 def summarise(
     views: tl.tensor,
     row: tl.tensor,
-    number: tl.tensor,
+    own: tl.tensor,
     label: tl.tensor,
     labelled: tl.tensor,
     chance: tl.tensor,
@@ -93,28 +113,29 @@ def summarise(
     OUTPUTS: tl.constexpr,
     LEVELS: tl.constexpr,
     COMPONENT: tl.constexpr,
+    FAMILY: tl.constexpr,
 ) -> None:
     """Fill a row of a summary: see `model_core.summary`. levels: over the normal's quantiles."""
     weight = tl.where(chance > NEGLIGIBLE, chance, 0.0)
     for output in range(OUTPUTS):
-        loc, square, half, norm = COMPONENT(
-            views, row, number, output, slot, slots, from_prior, OUTPUTS
+        loc, square, half = predictive(
+            views, row, own, output, slot, slots, from_prior, OUTPUTS, COMPONENT
         )
+        norm = mixture.norm_of(half, FAMILY)
         mean = tl.sum(chance * loc, 0)
         tl.store(out + output, mean)
         for other in range(OUTPUTS):
-            loc2, _, _, _ = COMPONENT(views, row, number, other, slot, slots, from_prior, OUTPUTS)
+            loc2, _, _ = COMPONENT(views, row, own, other, slot, slots, from_prior, OUTPUTS)
             mean2 = tl.sum(chance * loc2, 0)
             between = tl.sum(chance * ((loc - mean) * (loc2 - mean2)), 0)
             tl.store(out + OUTPUTS + output * OUTPUTS + other, between)
             if other == output:
-                exists = half > 1.0
-                inside = square * half / tl.where(exists, half - 1.0, 1.0)
-                variance = tl.where(exists, inside, INF)
+                variance = mixture.variance(square, half, FAMILY)
                 within = tl.sum(tl.where(chance > 0, chance * variance, 0.0), 0)
                 tl.store(out + OUTPUTS + output * OUTPUTS + output, between + within)
         first = out + OUTPUTS + OUTPUTS * OUTPUTS
-        cdf, _, _ = mixture.sums(tl.load(label + output), weight, loc, square, half, norm)
+        y = tl.load(label + output)
+        cdf, _, _ = mixture.sums(y, weight, loc, square, half, norm, FAMILY)
         cdf = tl.where(labelled, cdf, float("nan"))
         tl.store(first + output, cdf)
         tl.store(first + OUTPUTS + output, cdf)
@@ -122,7 +143,7 @@ def summarise(
         for k in range(LEVELS):
             at = mixture.quantile(
                 tl.load(levels + k), tl.load(levels + LEVELS + k), mean, spread,
-                narrowest * mixture.TOLERANCE, weight, loc, square, half, norm,
+                narrowest * mixture.TOLERANCE, weight, loc, square, half, norm, FAMILY,
             )  # fmt: skip
             tl.store(first + 2 * OUTPUTS + output * LEVELS + k, at)
 
@@ -138,6 +159,7 @@ def step(
     table: tl.tensor,
     summary: tl.tensor,
     labels: tl.tensor,
+    room: tl.tensor,
     slots: tl.tensor,
     entries: tl.tensor,
     wide: tl.tensor,
@@ -148,18 +170,21 @@ def step(
     OUTPUTS: tl.constexpr,
     LEVELS: tl.constexpr,
     SUMMARISED: tl.constexpr,
+    FEATURES: tl.constexpr,
+    FAMILY: tl.constexpr,
     COMPONENT: tl.constexpr,
     LEARN: tl.constexpr,
 ) -> None:
     """One stream by one observation: the line `lines[i]` of inputs, hazards, table and summary.
 
-    labels: room for the labels, (B, outputs).
+    labels: room for the labels, (B, outputs). room: that of `prepared`, of models with features.
     """
     b = tl.load(lines + tl.program_id(0))
     row = tl.load(rows + b)
     number = inputs + b * wide
     line = table + b * (NUMBERS + 2 + 4 * OUTPUTS)
     label = labels + b * OUTPUTS
+    own = prepared.line_of(room, b, slots, OUTPUTS, FEATURES)
     location = floats(views, STATISTICS + 2 * statistics) + row * OUTPUTS
     labelled = tl.load(number + LABELLED) > 0
     for output in range(OUTPUTS):  # what is no label may be anything, nan too
@@ -179,20 +204,20 @@ def step(
         log_prob, run_length, path, seq, slot, slots, number, hazards + b * entries, entries
     )
     from_prior = (slot == born) | (slot >= slots)
-    each = score(views, row, number, label, slot, slots, from_prior, OUTPUTS, COMPONENT)
+    each = score(views, row, own, label, slot, slots, from_prior, OUTPUTS, COMPONENT, FAMILY)
     each, share = belief.with_outliers(each, slot, slots, rate, labelled)
     if SUMMARISED:
         chance = belief.mix(grown, slot, slots, rate)
         summarise(
-            views, row, number, label, labelled, chance, slot, slots, from_prior, levels,
-            summary + b * columns, OUTPUTS, LEVELS, COMPONENT,
+            views, row, own, label, labelled, chance, slot, slots, from_prior, levels,
+            summary + b * columns, OUTPUTS, LEVELS, COMPONENT, FAMILY,
         )  # fmt: skip
     posterior, path, log_score = belief.observe(grown, path, tl.where(here, each, 0.0))
     usual = tl.max(path, 0) == 0  # of any path that stays finite: scores are relative to the best
     log_prob, path, pruned = belief.prune(posterior, path, slot, slots)
-    own = floats(views, TOTALS) + row * (1 + 2 * OUTPUTS)
-    fine = totals(own, line + NUMBERS, label, location, labelled, OUTPUTS)
-    stays = LEARN(views, row, number, label, share, slot, slots, from_prior, here, OUTPUTS, False)
+    sums = floats(views, TOTALS) + row * (1 + 2 * OUTPUTS)
+    fine = totals(sums, line + NUMBERS, label, location, labelled, OUTPUTS)
+    stays = LEARN(views, row, own, label, share, slot, slots, from_prior, here, OUTPUTS, False)
     broken = tl.sum(tl.where((log_prob > -INF) & ~stays, 1, 0), 0)
     ok = fine & arithmetic.finite(log_score) & usual & (broken == 0)
     run_length = tl.where(slot == born, 0, run_length + 1)
@@ -207,12 +232,12 @@ def step(
     width = 1 + 2 * OUTPUTS
     starts = floats(views, TOTALS_AT_START) + row * slots * width
     for k in range(width):  # totals at the start that events are about, before any is written
-        then = tl.load(own + k)
+        then = tl.load(sums + k)
         start = tl.where(event == born, then, tl.load(starts + event * width + k))
         tl.store(line + NUMBERS + width + k, start)
         tl.debug_barrier()
         tl.store(starts + born * width + k, then, mask=ok)
-        tl.store(own + k, tl.load(line + NUMBERS + k), mask=ok)
+        tl.store(sums + k, tl.load(line + NUMBERS + k), mask=ok)
     kept = tl.where(ok, here, False)
     tl.debug_barrier()
     tl.store(floats(views, LOG_PROB) + at, log_prob, mask=kept)
@@ -220,4 +245,4 @@ def step(
     tl.store(integers(views, RUN_LENGTH) + at, run_length, mask=kept)
     tl.store(integers(views, PREVIOUS) + at, previous, mask=kept)
     tl.store(integers(views, SEQ) + row, seq + 1, mask=ok)
-    LEARN(views, row, number, label, share, slot, slots, from_prior, kept, OUTPUTS, True)
+    LEARN(views, row, own, label, share, slot, slots, from_prior, kept, OUTPUTS, True)

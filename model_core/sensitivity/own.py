@@ -31,7 +31,6 @@ LOG_ODDS = tuple(float(each) for each in range(-2, 21))
 QUIET = 1.1  # rates up to this multiple of the lowest one count as equal to it
 EVERY = 4  # observations of each series between signs of life
 RECENT_RUN_LENGTHS = 5  # that a kernel sums up, which is not read here
-NO_LEVELS = np.empty((2, 0))
 OK_COLUMN = list(readout.NUMBERS).index("ok")
 
 
@@ -168,7 +167,7 @@ class Filters:
         inputs[:, compiled.LABEL] = y
         before = [each.clone() for each in moca.leaves(self._state)]
         table, _ = fast.advance(
-            self._views, self._rows, inputs, self._hazard, RECENT_RUN_LENGTHS, NO_LEVELS, False
+            self._views, self._rows, inputs, self._hazard, RECENT_RUN_LENGTHS, summarised=False
         )
         if (table[:, OK_COLUMN] > 0).all():
             return True

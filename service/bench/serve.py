@@ -40,6 +40,7 @@ ALL = "all"
 DEFAULT = "the default model"
 SINGLE = "single observations"
 PARTS = ("worker", "api", "store")  # processes of a service
+ECHO = "echo"
 
 
 @dataclass
@@ -202,14 +203,14 @@ def _replay(server: Server, model: str, rows: int) -> float:
 
 def report_lines(results: Sequence[ServeBench]) -> list[Table | str]:
     """Return what is printed: a table of each kind of load, with a line for each model."""
-    lines: list[Table | str] = [_singles(results)]
+    lines: list[Table | str] = [_singles(results), _cpu(results)]
     shares = [
         [1e-4 * side.generator_us() * side.rate() for side in (each.service, each.echo)]
         for each in results
     ]
     beside, bare = (statistics.median(each[i] for each in shares) for i in range(2))
     lines.append(
-        "Medians (10 % - 90 % of the rounds). us: CPU for a request. The generator took "
+        "Medians (10 % - 90 % of the rounds). The generator took "
         f"{beside:.0f} % of a core beside the service, {bare:.0f} % beside the echo."
     )
     if any(each.lists for each in results):
@@ -227,7 +228,7 @@ def report_lines(results: Sequence[ServeBench]) -> list[Table | str]:
             f"{os.cpu_count()} cores meanwhile."
         )
     for each in results:
-        for name, side in (("service", each.service), ("echo", each.echo)):
+        for name, side in (("service", each.service), (ECHO, each.echo)):
             if side.errors():
                 lines.append(f"{each.model}: {name} failures: {side.errors()}")
     return lines
@@ -239,20 +240,21 @@ def _singles(results: Sequence[ServeBench]) -> Table:
         f"{SINGLE}, {first.connections} connections in closed loop, {first.streams} streams, "
         "beside a bare echo"
     )
-    headings = ("per s", "echo/s", "ratio", "p50 ms", "p99 ms")
-    shown = table(title, "model", *headings, *(f"{part} us" for part in PARTS))
+    shown = table(title, "model", "per s", "echo/s", "ratio", "p50 ms", "p99 ms")
     for each in results:
         latency = [f"{each.service.latency_ms(quantile):.2f}" for quantile in ("p50", "p99")]
-        cpu = each.service.cpu_us()
-        parts = [f"{cpu[part]:.0f}" if part in cpu else "?" for part in PARTS]
-        shown.add_row(
-            each.model,
-            f"{each.service.rate():,.0f}",
-            f"{each.echo.rate():,.0f}",
-            str(interval(each.ratios())),
-            *latency,
-            *parts,
-        )
+        rates = [f"{side.rate():,.0f}" for side in (each.service, each.echo)]
+        shown.add_row(each.model, *rates, str(interval(each.ratios())), *latency)
+    return shown
+
+
+def _cpu(results: Sequence[ServeBench]) -> Table:
+    """CPU time of a request, of which the echo's says how fast the machine is."""
+    parts = (*PARTS, ECHO)
+    shown = table("CPU time of a request", "model", *(f"{part} us" for part in parts))
+    for each in results:
+        cpu = each.service.cpu_us() | each.echo.cpu_us()
+        shown.add_row(each.model, *(f"{cpu[part]:.0f}" if part in cpu else "?" for part in parts))
     return shown
 
 

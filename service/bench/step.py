@@ -15,7 +15,6 @@ from rich.console import Console
 from rich.progress import track
 from rich.table import Table
 
-from model_core.upm.builtin import NEWEST
 from service.bench.processes import BenchError
 from service.bench.results import Interval, interval, rounds_of, table
 
@@ -281,17 +280,19 @@ def bench_gpu(
 ) -> GpuBench:
     """Measure steps on a CUDA device, by batch; print and return.
 
-    models: built-in ones, all if None. A summary of the predictive is part of each step.
+    models: built-in ones and `alpaca`, all if None. Each step has a summary of the predictive.
     """
     import torch
+
+    from service.bench import subjects
 
     if device != "cpu" and not torch.cuda.is_available():
         raise BenchError(
             "expected a CUDA device, got none: `moca bench step` measures steps on the CPU"
         )
-    chosen = list(models or NEWEST)
-    if unknown := [name for name in chosen if name not in NEWEST]:
-        raise BenchError(f"expected built-in models ({', '.join(NEWEST)}), got {unknown}")
+    chosen = list(models or subjects.MODELS)
+    for name in chosen:
+        subjects.model_of(name)  # unknown ones fail before anything is measured
     if not batches or min(batches) < 1 or rounds < 1 or early < 1:
         raise BenchError("expected positive batches, rounds and early")
     console = console or Console()

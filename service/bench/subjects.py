@@ -13,6 +13,7 @@ from model_core import filter as filtering
 from model_core import kernel, quantiles
 from model_core.filter import FilterState, Inputs, Prior
 from model_core.predictive import Mixture
+from model_core.transfer import moved
 from model_core.upm import untrained
 from model_core.upm.builtin import BUILTIN, NEWEST
 from service.bench.processes import BenchError
@@ -69,10 +70,10 @@ class Subject:
     def __init__(self, name: str, streams: int, max_hypotheses: int, device: str = "cpu") -> None:
         """Compile the model's kernel on the device, if it has one."""
         self.name, self.streams, self.max_hypotheses = name, streams, max_hypotheses
-        self.model, self.at, self.device = model_of(name), 0, device
+        self.model, self.at, self.device = moved(model_of(name), device), 0, device
         with kernel.eager_only():
             self._eager = kernel.select(self.model, device, RECENT_RUN_LENGTHS)
-        self._compiled: kernel.InPlace | None = kernel.in_place(self.model, device)
+        self._compiled: kernel.InPlace | None = kernel.in_place(self.model, device, max_hypotheses)
         if self._compiled is not None:
             self._compiled.compile()
         ones = torch.ones(streams, self.model.scaled, dtype=torch.float64, device=device)
@@ -148,13 +149,12 @@ class Subject:
         return time.perf_counter()
 
     def _step_compiled(self, state: FilterState, window: list[Seen], summarised: bool) -> float:
-        from model_core.compiled.kernel import Views
-
         assert self._compiled is not None
-        views = Views([*filtering.leaves(state), *self._prior.stats, *self._prior[1:]])
+        leaves = [*filtering.leaves(state), *self._prior.stats, *self._prior[1:]]
+        views = self._compiled.views(leaves)
         ready = [self._packed(seen) for seen in window]
         levels = quantiles.with_normal(LEVELS)
-        rows, hazards = np.arange(self.streams), self._table.numpy()
+        rows, hazards = np.arange(self.streams), self._table.cpu().numpy()
         began = self._now_s()
         for inputs in ready:
             self._compiled.advance(

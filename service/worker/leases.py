@@ -17,7 +17,7 @@ from service.observability import metrics
 from service.store.log import Lease, Log
 
 logger = logging.getLogger(__name__)
-REARM_S = 1.0
+REARM = 0.1  # of the time after which a hanging loop is ended: between two settings of its alarm
 STOP_WAIT_S = 2.0
 AGAIN_S = 0.2  # after a renewal that failed
 LOOKS = 4  # of the thread that renews, in the time that a lease lasts
@@ -71,9 +71,11 @@ class Leases:
         """Say that the worker's loop is alive."""
         self._ticked = time.monotonic()
         if self._ticked > self._rearm:
-            self._rearm = self._ticked + REARM_S
+            pause_s = REARM * self._hang_s
+            self._rearm = self._ticked + pause_s
             # In a thread of its own that needs nothing of Python: it ends a loop that hangs in C.
-            faulthandler.dump_traceback_later(self._hang_s, exit=True)
+            # The thread before it is waited for, tens of milliseconds where cores are busy.
+            faulthandler.dump_traceback_later(self._hang_s + pause_s, exit=True)
 
     def hold(self, lease: Lease) -> None:
         """Renew a lease from now on."""

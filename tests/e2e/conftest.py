@@ -1,5 +1,7 @@
 """A deployment of separate processes beside a server of its own, and one of `moca serve`."""
 
+import contextlib
+
 import httpx
 import pytest
 
@@ -24,10 +26,9 @@ def separate(processes):
         processes.stop_all()
 
 
-@pytest.fixture(scope="module")
-def shared(tmp_path_factory):
-    """Processes and URL of a `moca serve` for a module whose tests leave it whole."""
-    folder = tmp_path_factory.mktemp("shared")
+@contextlib.contextmanager
+def served(folder):
+    """Run `moca serve` in a folder; yields its processes and its URL."""
     found, port = Processes(folder, {"MOCA_PARTITIONS": "16"}), free_port()
     url = f"http://127.0.0.1:{port}"
     found.start("serve", "serve", "--data-dir", str(folder / "data"), "--port", str(port))
@@ -36,6 +37,20 @@ def shared(tmp_path_factory):
         yield found, url
     finally:
         found.stop_all()
+
+
+@pytest.fixture(scope="session")
+def shared(tmp_path_factory):
+    """Processes and URL of a `moca serve` for all tests that leave it whole."""
+    with served(tmp_path_factory.mktemp("shared")) as found:
+        yield found
+
+
+@pytest.fixture(scope="module")
+def fresh(tmp_path_factory):
+    """Another one of a module, which no other test called before."""
+    with served(tmp_path_factory.mktemp("fresh")) as found:
+        yield found
 
 
 @pytest.fixture

@@ -107,6 +107,7 @@ def test_each_column_of_a_wide_file_becomes_a_stream(moca, pumps, tmp_path):
     ]
 
 
+@pytest.mark.one_in(2)
 @pytest.mark.parametrize(
     ("arguments", "text"),
     [

@@ -19,7 +19,7 @@ from tests.e2e.deployment import (
     wait_ready,
 )
 
-STREAMS, LENGTH, PER_SECOND = 30, 20, 100
+STREAMS, LENGTH, PER_SECOND = 20, 20, 100
 
 
 async def _meanwhile(load: Load, *steps: tuple[float, object]) -> None:

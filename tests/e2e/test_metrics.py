@@ -13,8 +13,8 @@ PROMTOOL = shutil.which("promtool")
 
 
 @pytest.fixture(scope="module")
-def exposition(shared):
-    _, url = shared
+def exposition(fresh):
+    _, url = fresh
     with httpx.Client(base_url=url, timeout=60) as client:
         step = [{"y": y + 0.1 * (i % 3)} for y in (0.0, 9.0) for i in range(40)]
         client.post("/v1/streams/a-stream/observations", json=step).raise_for_status()
@@ -40,9 +40,9 @@ def test_metrics_tell_what_happened(exposition):
     assert "a-stream" not in exposition
 
 
-def test_dashboards_and_rules_find_what_they_ask_for(shared):
+def test_dashboards_and_rules_find_what_they_ask_for(fresh):
     """All processes of `moca serve` on one page; those alone are asked in tests/deploy."""
-    with httpx.Client(base_url=shared[1], timeout=60) as client:
+    with httpx.Client(base_url=fresh[1], timeout=60) as client:
         told = {"pinned": True, "anomaly_alarm": 0.9}
         client.put("/v1/streams/pinned", json=told).raise_for_status()
         labels = [{"y": float(i % 7)} for i in range(60)] + [{"y": 1000.0}]

@@ -94,7 +94,7 @@ def test_lists_arrays_and_columns_are_the_same(rows):
     assert same(detector.update_many(rows(y))[-1], gaussian().update_many(y)[-1])
 
 
-@settings(max_examples=8, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@settings(max_examples=4, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(
     cuts=st.lists(st.integers(0, 80), max_size=4),
     missing=st.sets(st.integers(0, 79), max_size=8),

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import dataclasses
 from contextlib import nullcontext
-from typing import Any
+from functools import cache
 
 import pytest
 import torch
@@ -12,11 +11,13 @@ import torch
 from model_core import codec, readout, transfer
 from model_core import filter as moca
 from model_core import segments as seg
-from model_core.filter import Inputs, Prior
+from model_core.filter import Inputs
+from model_core.transfer import moved
 from tests.guarded import guarded, no_waiting
-from tests.model_core.cases import EVERY, inputs, run, series, tensor
+from tests.model_core.cases import BY_NAME, EVERY, inputs, run, series, tensor
 
-STEPS = 40
+STEPS = 24
+ROOM = 12  # hypotheses: half of the steps prune
 no_gpu = pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device")
 
 
@@ -25,19 +26,6 @@ def device(request):
     """A GPU, and what refuses what a GPU refuses."""
     with guarded() if request.param == "guard" else nullcontext():
         yield request.param
-
-
-def moved(value: Any, device: str) -> Any:
-    """A model, or a part of one, with its tensors on the device."""
-    if isinstance(value, torch.Tensor):
-        return value.to(device)
-    if isinstance(value, tuple):
-        parts = [moved(each, device) for each in value]
-        return type(value)(*parts) if hasattr(value, "_fields") else tuple(parts)
-    if dataclasses.is_dataclass(value):
-        changed = {f.name: moved(getattr(value, f.name), device) for f in dataclasses.fields(value)}
-        return dataclasses.replace(value, **changed)
-    return value
 
 
 ALIKE = (  # as others here
@@ -50,9 +38,11 @@ ALIKE = (  # as others here
     "alpaca-2",
     "alpaca-unknown-2",
     "alpaca-lags-0",
+    "alpaca-mixture-1",
     "linear",
     "autoregressive-all",
     "averaged-2",
+    "robust-averaged-2",
     "fleet-0",
 )
 EACH = [pytest.param(c, marks=[pytest.mark.slow] * (c.name in ALIKE), id=c.name) for c in EVERY]
@@ -65,24 +55,30 @@ def case(request):
 
 @pytest.fixture
 def batch(case):
+    return batch_of(case)
+
+
+def batch_of(case):
     told = {"outlier_rate": 0.02, "labelled": [True] * 9 + [False], "elapsed": [1.0, 0.5, 2.0]}
     return [series(case, seed, STEPS, (0.05, 0.2, 0.01), **told) for seed in range(5)]
 
 
-def stepped(model, prior: Prior, batch, device: str, max_hypotheses: int = 12):
-    """States and infos of the filter on the device."""
-    state = moca.init(prior, max_hypotheses)
+@cache
+def stepped(name: str, device: str):
+    """States and infos of the filter of a case on the device."""
+    case = BY_NAME[name]
+    model, prior, batch = moved(case.model, device), moved(case.prior(5), device), batch_of(case)
+    state, found = moca.init(prior, ROOM), []
     for t in range(STEPS):
         now = Inputs(*(None if each is None else each.to(device) for each in inputs(batch, t)))
         state, info = moca.step(model, state, prior, now)
-        yield state, info
+        found.append((state, info))
+    return found
 
 
 def test_steps_and_answers(case, batch, device):
-    model, prior = moved(case.model, device), moved(case.prior(5), device)
-    levels = tensor([0.05, 0.5, 0.95])
-    there = list(stepped(model, prior, batch, device))
-    for here, (state, info) in zip(run(case, batch, 12), there, strict=True):
+    levels, there = tensor([0.05, 0.5, 0.95]), stepped(case.name, device)
+    for here, (state, info) in zip(run(case, batch, ROOM), there, strict=True):
         assert state.belief.log_prob.device.type == device
         scores = here.info.log_score, info.log_score.cpu()
         torch.testing.assert_close(*scores, atol=1e-9, rtol=1e-9, equal_nan=True)
@@ -99,7 +95,7 @@ def test_steps_and_answers(case, batch, device):
 
 def test_a_step_and_its_answer_have_the_host_wait_for_nothing(case, batch, device):
     model, prior = moved(case.model, device), moved(case.prior(5), device)
-    state, levels = moca.init(prior, 12), tensor([0.05, 0.5, 0.95]).to(device)
+    state, levels = moca.init(prior, ROOM), tensor([0.05, 0.5, 0.95]).to(device)
     missing = []
     for t in range(20):
         now = Inputs(*(None if each is None else each.to(device) for each in inputs(batch, t)))
@@ -148,16 +144,16 @@ def test_tensors_come_to_the_host_together(device):
         torch.testing.assert_close(one, each[1:], atol=0, rtol=0, equal_nan=True)
 
 
-def test_a_state_from_the_device_is_read_on_the_cpu_and_back(case, batch, device):
-    model, prior = moved(case.model, device), moved(case.prior(5), device)
-    *_, (state, _) = stepped(model, prior, batch, device)
+def test_a_state_from_the_device_is_read_on_the_cpu_and_back(case, device):
+    model, (*_, (state, _)) = moved(case.model, device), stepped(case.name, device)
     one = moca.rebuild(state, [each[:1] for each in moca.leaves(state)])
     blob, first = codec.encode(model, one), case.prior(1)
-    here = codec.decode(case.model, first, 12, blob)
-    there = codec.decode(model, moved(first, device), 12, blob)
+    here = codec.decode(case.model, first, ROOM, blob)
+    there = codec.decode(model, moved(first, device), ROOM, blob)
     assert codec.encode(case.model, here) == codec.encode(model, there) == blob
 
 
+@pytest.mark.one_in(2)
 def test_the_segment_matrix(case, batch, device):
     if case.model.believes:
         pytest.skip("what it remembers depends on a filter")

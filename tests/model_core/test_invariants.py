@@ -251,6 +251,7 @@ def test_totals_are_the_moments_of_any_segment(case):
         np.testing.assert_allclose(found, expected, atol=1e-9)
 
 
+@pytest.mark.one_in(2)
 @pytest.mark.parametrize("case", EVERY, ids=lambda case: case.name)
 def test_scores_have_gradients(case):
     """In the prior and the hazard, from the first step on, against central differences."""

@@ -258,6 +258,7 @@ def matrix_and_scores(model, data, chunk=None):
 
 
 # Scales of the prior that training starts from (by default, and in the paper), and one far above.
+@pytest.mark.one_in(2)
 @pytest.mark.parametrize("noise", ["known", "unknown"])
 @pytest.mark.parametrize(
     ("scale", "atol", "of_scores"), [(0.18, 1e-9, 1e-11), (1.0, 1e-7, 1e-9), (5.0, 1e-4, 1e-7)]

@@ -280,6 +280,7 @@ def test_a_label_that_is_missing_leaves_every_start_to_blocks():
     assert LSTM.model.every_start(stats, phi, y, weight, None) is None
 
 
+@pytest.mark.one_in(2)
 @LEARNED
 @pytest.mark.parametrize("score", [score_by_step, score_by_block])
 @pytest.mark.parametrize("rate", [0.0, 0.1])

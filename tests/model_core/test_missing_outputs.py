@@ -51,6 +51,7 @@ def test_an_output_that_is_always_missing_leaves_the_other_alone(there):
         assert a.info.ok.all()
 
 
+@pytest.mark.one_in(2)
 @cases
 @pytest.mark.parametrize("there", [0, 1])
 def test_the_density_of_a_partial_label_is_the_integral_over_the_rest(case, there):
@@ -106,6 +107,7 @@ def test_what_a_student_t_says_of_missing_outputs(missing):
     assert density.item() == pytest.approx(marginal.logpdf(y[~gone]), abs=1e-12)
 
 
+@pytest.mark.one_in(2)
 @cases
 def test_rows_do_not_influence_each_other(case):
     batch = [gappy(case, seed) for seed in (1, 2)] + [series(case, 3, STEPS, **TOLD)]
@@ -119,6 +121,7 @@ def test_rows_do_not_influence_each_other(case):
             torch.testing.assert_close(*score, atol=1e-12, rtol=1e-12, equal_nan=True)
 
 
+@pytest.mark.one_in(2)
 @cases
 def test_segments_have_the_moments_of_what_would_be_there(case):
     """Labels of one level and spread, a third of whose outputs is missing at random."""
@@ -140,6 +143,7 @@ def test_segments_have_the_moments_of_what_would_be_there(case):
     assert (np.abs(deviation / spread - 1) < 4 * np.sqrt(0.5 / (~gone).sum(0)) + 0.03).all()
 
 
+@pytest.mark.one_in(2)
 @cases
 def test_a_state_survives_being_stored(case):
     one, prior = gappy(case, 9), case.prior()

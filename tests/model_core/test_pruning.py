@@ -36,6 +36,7 @@ def test_room_for_all_is_the_same_as_more_room(case):
         assert a.info.pruned_mass.item() == b.info.pruned_mass.item() == 0
 
 
+@pytest.mark.one_in(2)
 @cases
 def test_the_mass_reported_is_the_mass_lost(case):
     """One step from the same full state, with and without room for one more."""
@@ -73,6 +74,7 @@ def test_pruning_costs_little():
     )
 
 
+@pytest.mark.one_in(2)
 @cases
 def test_memory_is_fixed(case):
     state = run(case, [series(case, 6, 40)], max_hypotheses=5)[-1].state
@@ -102,6 +104,7 @@ def test_resizing_keeps_the_likeliest(case):
             assert kept == {start: by_start(state, flat[0], row)[start] for start in kept}
 
 
+@pytest.mark.one_in(2)
 @cases
 def test_resizing_does_not_disturb_what_follows(case):
     one, prior = series(case, 7, 30), case.prior()

@@ -139,6 +139,7 @@ TOLD = {
 }
 
 
+@pytest.mark.one_in(2)
 @cases
 def test_the_bound_is_the_evidence_of_what_was_never_pruned(case):
     """By enumeration, with three hypotheses of eight."""
@@ -159,6 +160,7 @@ def test_the_bound_is_the_evidence_of_what_was_never_pruned(case):
         assert bound[t].item() <= logsumexp([joint for _, joint in paths]) + 1e-12
 
 
+@pytest.mark.one_in(4)
 @cases
 @pytest.mark.parametrize("room", [2, 6])
 def test_the_bound_is_below_the_exact_evidence(case, room):

@@ -84,6 +84,7 @@ def test_the_columns_are_the_numbers_of_a_readout_in_order():
     assert (told.totals, told.start_totals) == ([14.0, 15.0, 16.0], [17.0, 18.0, 19.0])
 
 
+@pytest.mark.one_in(2)
 @pytest.mark.parametrize("case", EVERY, ids=lambda case: case.name)
 def test_a_kernel_takes_the_steps_of_the_filter(case):
     batch, prior = batch_of(case), case.prior(2)

@@ -44,7 +44,7 @@ def matrix(case: Case, batch: list[Series], chunk: int = 20) -> seg.Segments:
     return seg.segment_matrix(case.model, case.prior(len(batch)), sequences(batch), chunk)
 
 
-@pytest.mark.one_in(3)
+@pytest.mark.one_in(6)
 @every_scenario
 @every_case
 def test_a_sequence_is_what_the_filter_finds_step_by_step(case, scenario):
@@ -74,6 +74,7 @@ def test_the_matrix_is_every_segment_on_its_own(case):
                     assert (row[:start] == -np.inf).all()
 
 
+@pytest.mark.one_in(2)
 @every_case
 def test_the_size_of_blocks_does_not_matter(case):
     batch = [series(case, i, 43, labelled=[True] * 6 + [False]) for i in range(2)]
@@ -83,7 +84,7 @@ def test_the_size_of_blocks_does_not_matter(case):
         torch.testing.assert_close(one.label, other.label, atol=1e-9, rtol=0)
 
 
-@pytest.mark.one_in(3)
+@pytest.mark.one_in(6)
 @every_scenario
 @every_case
 def test_retrospect_is_enumeration(case, scenario):
@@ -109,6 +110,7 @@ def test_retrospect_is_enumeration(case, scenario):
         assert best.start[row].tolist() == sorted(best.start[row].tolist())
 
 
+@pytest.mark.one_in(2)
 @every_case
 def test_baselines_are_selections(case):
     """The filter under certain supervision: never a change, always one, and those that were."""
@@ -224,6 +226,7 @@ ALPACAS = [case for case in CASES if case.name in ("alpaca-1", "alpaca-2", "alpa
 alpacas = pytest.mark.parametrize("case", ALPACAS, ids=lambda case: case.name)
 
 
+@pytest.mark.one_in(2)
 @alpacas
 @pytest.mark.parametrize("outlier_rate", [0.0, 0.05])
 def test_gradients_are_those_of_differences(case, outlier_rate):

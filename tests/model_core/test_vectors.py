@@ -124,6 +124,7 @@ SUPERVISED = {
 }
 
 
+@pytest.mark.one_in(2)
 @pytest.mark.parametrize("key", SUPERVISED)
 def test_supervised_variants(vector, key):
     got = vector.run(SUPERVISED[key](vector.arrays), first=120).nll

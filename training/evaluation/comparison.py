@@ -63,22 +63,42 @@ class Comparison(NamedTuple):
 
 
 BASELINES = ("SW5", "SW10", "SW50", "TOE", "COE")
+# What the paper has for methods (fig. 4), mean and half of the interval: on games of its own.
+_PAPER_PLAYERS = {
+    "MOCA": (-3.291, 0.074),
+    "SW5": (-3.032, 0.058),
+    "SW10": (-3.049, 0.054),
+    "SW50": (-3.061, 0.054),
+    "TOE": (0.889, 0.073),
+    "COE": (-3.044, 0.059),
+}
+HERE, PAPERS = "here", "the paper, its games"
+PAPER = {
+    "players": {
+        method: Estimate(mean, mean - half, mean + half, 200)
+        for method, (mean, half) in _PAPER_PLAYERS.items()
+    }
+}
 
 
 def tables(comparison: Comparison) -> list[Table]:
-    """One row for each method, one column for each hazard; MOCA's lead over the best baseline."""
+    """One row for each method, one column for each hazard; MOCA's lead over the best baseline.
+
+    Where the paper has numbers in a table, they are the last column.
+    """
     settings = comparison.settings()
     title = f"{comparison.name}: {comparison.metric}, mean and 95 % interval over test sequences"
     table = Table(box=SIMPLE_HEAD, title=title)
     # Numbers are broken before names are, where a terminal is too narrow for both.
     table.add_column("method", min_width=12)
     for setting in settings:
-        heading = "" if setting == NO_HAZARD else f"{comparison.axis} {setting}"
+        heading = HERE if setting == NO_HAZARD else f"{comparison.axis} {setting}"
         table.add_column(heading, justify="right")
+    if comparison.name in PAPER:
+        table.add_column(PAPERS, justify="right")
     for method in comparison.methods():
-        estimates = [comparison.estimate(setting, method) for setting in settings]
         style = "bold" if method == "MOCA" else ""
-        table.add_row(method, *("" if e is None else formatted(e) for e in estimates), style=style)
+        table.add_row(method, *_cells(comparison, method), style=style)
     table.add_section()
     leads = [comparison.lead(setting, "MOCA", BASELINES) for setting in settings]
     table.add_row("MOCA's lead", *("" if lead is None else formatted(lead[1]) for lead in leads))
@@ -139,7 +159,8 @@ def as_json(comparison: Comparison, details: Mapping[tuple[str, str], Mapping[st
 def markdown(comparison: Comparison) -> str:
     """The table for a page of results."""
     settings = comparison.settings()
-    heads = ["" if setting == NO_HAZARD else setting for setting in settings]
+    heads = [HERE if setting == NO_HAZARD else setting for setting in settings]
+    heads += [PAPERS] if comparison.name in PAPER else []
     what = (
         comparison.metric
         if settings == [NO_HAZARD]
@@ -147,10 +168,16 @@ def markdown(comparison: Comparison) -> str:
     )
     lines = [f"| {what} | {' | '.join(heads)} |", "|---" * (len(heads) + 1) + "|"]
     for method in comparison.methods():
-        estimates = [comparison.estimate(setting, method) for setting in settings]
-        cells = " | ".join("" if e is None else formatted(e) for e in estimates)
-        lines.append(f"| {method} | {cells} |")
+        lines.append(f"| {method} | {' | '.join(_cells(comparison, method))} |")
     return "\n".join(lines) + "\n"
+
+
+def _cells(comparison: Comparison, method: str) -> list[str]:
+    """A method's numbers in each setting, then the paper's where it has any."""
+    estimates = [comparison.estimate(setting, method) for setting in comparison.settings()]
+    if comparison.name in PAPER:
+        estimates.append(PAPER[comparison.name].get(method))
+    return ["" if each is None else formatted(each) for each in estimates]
 
 
 def save(

@@ -4,50 +4,48 @@ from __future__ import annotations
 
 import triton.language as tl
 
-from model_core.fused import arithmetic
+from model_core.fused import arithmetic, mixture
 from model_core.fused.jit import compiled
+from model_core.fused.models import Parts
 from model_core.fused.rows import read, write
 from model_core.upm import conjugate
 
-STATISTICS = 4
 MEAN, KAPPA, ALPHA, BETA, COUNT = map(tl.constexpr, range(5))
-OUTLIER_SPREAD = tl.constexpr(conjugate.OUTLIER_SPREAD)
 
 
-def fits(model: conjugate.Gaussian) -> bool:
-    """Whether the kernel serves a model."""
-    return True
+def of(model: conjugate.Gaussian) -> Parts:
+    """Parts of a model."""
+    return Parts(component, learn, mixture.STUDENT_T.value, COUNT.value)
 
 
 @compiled
 def component(
     views: tl.tensor,
     row: tl.tensor,
-    number: tl.tensor,
+    own: tl.tensor,
     output: tl.tensor,
     slot: tl.tensor,
     slots: tl.tensor,
     from_prior: tl.tensor,
     OUTPUTS: tl.constexpr,
 ) -> tl.tensor:
-    """Location, squared scale, half the degrees of freedom and norm of an output's predictives.
+    """Location, squared scale and half the degrees of freedom of an output's predictives.
 
-    Student-t with `2 alpha` degrees of freedom; beyond the slots that of outliers.
+    Student-t with `2 alpha` degrees of freedom.
     """
     mean = read(views, row, MEAN, COUNT, OUTPUTS, output, slot, slots, from_prior)
     kappa = read(views, row, KAPPA, COUNT, 1, 0, slot, slots, from_prior)
     alpha = read(views, row, ALPHA, COUNT, 1, 0, slot, slots, from_prior)
     beta = read(views, row, BETA, COUNT, OUTPUTS, output, slot, slots, from_prior)
     square = beta * (kappa + 1.0) / (alpha * kappa)
-    square = tl.where(slot < slots, square, square * OUTLIER_SPREAD)
-    return mean, square, alpha, arithmetic.student_t_norm(alpha)
+    return mean, square, alpha
 
 
 @compiled
 def learn(
     views: tl.tensor,
     row: tl.tensor,
-    number: tl.tensor,
+    own: tl.tensor,
     label: tl.tensor,
     share: tl.tensor,
     slot: tl.tensor,

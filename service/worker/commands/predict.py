@@ -36,7 +36,7 @@ def run_length(stream: Stream) -> bytes:
     )
     if stream.slab is None or head.seq == 0:
         return msgspec.json.encode(answer)
-    pairs = stream.slab.belief(stream.row)
+    pairs = stream.slab.belief(stream.row).pairs()
     last = head.seq - 1
     answer.belief = [Hypothesis(r, last - r, p) for r, p in pairs]
     answer.run_length = RunLengthSummary(

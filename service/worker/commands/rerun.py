@@ -185,7 +185,7 @@ def _step(engine: Engine, found: Rerun, beliefs: int) -> Steps[None]:
             score = None if readout.log_score != readout.log_score else readout.log_score
             found.scores[i], found.changed[i] = score, readout.changed_probability
             if i >= len(records) - beliefs:
-                found.beliefs[record.seq] = slab.belief(made.row)
+                found.beliefs[record.seq] = slab.belief(made.row).pairs()
             record.previous_start = readout.born_previous_start
             found.events.update((event.id, event) for event in track_events(made, record, readout))
             advance_head(head, record, score)

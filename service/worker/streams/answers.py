@@ -72,7 +72,7 @@ class Answer(msgspec.Struct, gc=False):
     place: AnyPlace | None = None
     predictive: Predictive | None = None
     event: Event | None = None
-    belief: list[tuple[int, float]] | None = None
+    belief: tuple[list[int], list[float]] | None = None  # run lengths and their probabilities
     components: list[Component] | None = None
     provisional: bool = False  # labels before it are to come
     offset: float = 0.0  # season that the place's predictive is less of
@@ -109,16 +109,12 @@ class Answer(msgspec.Struct, gc=False):
         return msgspec.json.encode(answer)
 
     def _run_length(self, readout: Readout) -> RunLengthSummary:
-        belief = None
-        if self.belief is not None:
-            run_lengths, probabilities = zip(*self.belief, strict=True)
-            belief = BeliefColumns(list(run_lengths), list(probabilities))
         return RunLengthSummary(
             map=readout.map_run_length,
             mean=readout.mean_run_length,
             hypotheses=readout.hypotheses,
             pruned_mass=readout.pruned_mass,
-            belief=belief,
+            belief=None if self.belief is None else BeliefColumns(*self.belief),
         )
 
 

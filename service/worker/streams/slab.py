@@ -19,7 +19,7 @@ from model_core.belief import Belief
 from model_core.filter import FilterState, Inputs, Prior
 from model_core.quantiles import with_normal
 from model_core.readout import Readout
-from model_core.summary import Summary, joined
+from model_core.summary import Summary
 from model_core.transfer import on_host, to_device, to_host
 from model_core.upm.base import UnderlyingModel
 from service.observability import metrics
@@ -36,7 +36,15 @@ STEP_BYTES = 128 << 20  # of the states that are stepped at once
 NEVER = np.iinfo(np.int64).max  # later than any run length
 
 
-Probabilities = list[tuple[int, float]]  # of run lengths, the shortest first
+class Probabilities(NamedTuple):
+    """Run lengths of the surviving hypotheses, the shortest first, and their probabilities."""
+
+    run_length: list[int]
+    probability: list[float]
+
+    def pairs(self) -> list[tuple[int, float]]:
+        """Each run length with its probability."""
+        return list(zip(*self, strict=True))
 
 
 class Step(NamedTuple):
@@ -52,33 +60,16 @@ class Step(NamedTuple):
     beliefs: list[Probabilities] | None = None
 
 
-class _Beliefs:
-    """Beliefs of one row after each of several observations."""
-
-    def __init__(self, chunk: Chunk, place: int, count: int) -> None:
-        self._now = [each[place] for each in chunk.tensors[:2]]
-        self._log_prob = np.empty((count, len(self._now[0])))
-        self._run_length = np.empty((count, len(self._now[1])), dtype=np.int64)
-
-    def keep(self, at: int) -> None:
-        """Copy the row as it is after observation `at`."""
-        self._log_prob[at], self._run_length[at] = (each.cpu().numpy() for each in self._now)
-
-    def first(self, count: int) -> list[Probabilities]:
-        """Those after the first observations."""
-        return probabilities(self._log_prob[:count], self._run_length[:count])
-
-
 def probabilities(
     log_prob: NDArray[np.float64], run_length: NDArray[np.int64]
 ) -> list[Probabilities]:
-    """Surviving hypotheses of beliefs (B, S), the shortest run length first."""
+    """Surviving hypotheses of beliefs (B, S)."""
     alive = np.isfinite(log_prob)
     order = np.where(alive, run_length, NEVER).argsort(1, kind="stable")
     lengths = np.take_along_axis(run_length, order, 1).tolist()
     chances = np.exp(np.take_along_axis(log_prob, order, 1)).tolist()
     rows = zip(lengths, chances, alive.sum(1).tolist(), strict=True)
-    return [list(zip(r[:count], p[:count], strict=True)) for r, p, count in rows]
+    return [Probabilities(r[:count], p[:count]) for r, p, count in rows]
 
 
 class Slab:
@@ -310,12 +301,15 @@ class Slab:
         chunk, place = self._chunks.place(row)
         watched = [confirmed] * count, [threshold] * count
         at = np.full(count, place, dtype=np.int64)
-        beliefs = _Beliefs(chunk, place, count) if believed else None
+        slots = chunk.tensors[0].shape[1]
+        beliefs = np.empty((count if believed else 0, 2, slots))
         result, summary = self._advance(chunk, at, records, *watched, summarised, beliefs)
         refused = np.flatnonzero(result[:, OK_COLUMN] <= 0)
         fine = int(refused[0]) if len(refused) else count
         places = [Summarised(summary, i) for i in range(fine)]
-        kept = None if beliefs is None else beliefs.first(fine)
+        kept = None
+        if believed:
+            kept = probabilities(beliefs[:fine, 0], beliefs[:fine, 1].astype(np.int64))
         readouts = readout.rows(result[:fine])
         anomalies = self._anomalies.observe([row] * fine, records[:fine], readouts)
         return Step(readouts, [*places], anomalies, kept)
@@ -379,25 +373,18 @@ class Slab:
         confirmed: Sequence[int],
         thresholds: Sequence[float],
         summarised: bool,
-        beliefs: _Beliefs | None = None,
-    ) -> tuple[NDArray[np.float64], Summary]:
+        beliefs: Floats = columns.NO_BELIEFS,
+    ) -> tuple[Floats, Summary]:
         """Step rows of a chunk by the compiled kernel: the table of `readout`, and summaries.
 
-        beliefs: filled after each observation, of one row then.
+        beliefs: see `compiled.kernel.Kernel.advance`.
         """
         assert self._compiled is not None
         kernel, views = self._compiled, chunk.views(self._compiled)
         inputs = step_inputs.packed(self.model, records, confirmed, thresholds)
         hazards = step_inputs.hazard_table(self.model, [record.hazard for record in records])
-        after = RECENT_RUN_LENGTHS, self._levels, summarised
-        if beliefs is None:
-            return kernel.advance(views, places, inputs, hazards, *after)
-        parts = []
-        for i in range(len(records)):
-            one = slice(i, i + 1)
-            parts.append(kernel.advance(views, places[one], inputs[one], hazards[one], *after))
-            beliefs.keep(i)
-        return np.concatenate([table for table, _ in parts]), joined([each for _, each in parts])
+        after = RECENT_RUN_LENGTHS, self._levels, summarised, beliefs
+        return kernel.advance(views, places, inputs, hazards, *after)
 
     def replay(
         self,

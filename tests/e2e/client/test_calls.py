@@ -221,6 +221,7 @@ async def test_the_mixture_and_levels_of_ones_own(client, stream):
     assert list(plain.predictive.quantiles) == ["0.05", "0.5", "0.95"]
 
 
+@pytest.mark.one_in(2)
 @pytest.mark.parametrize(
     ("model", "outputs"),
     [

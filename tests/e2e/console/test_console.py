@@ -304,6 +304,7 @@ def test_what_if_of_a_model_a_false_alarm_rate_and_a_delay(page, demo, client, s
     until(page, f"{level} === {summary['sensitivity']['threshold']}")
 
 
+@pytest.mark.one_in(2)
 @pytest.mark.parametrize("width", [390, 768, 1024, 1440])
 def test_feedback_can_be_reached_at_every_width(watched, demo, width):
     page = watched(demo, viewport={"width": width, "height": 800}).page

@@ -199,6 +199,7 @@ def test_numbers_that_compiled_code_would_misread_are_refused(name, wrong):
         assert torch.equal(one, other)
 
 
+@pytest.mark.one_in(3)
 @pytest.mark.parametrize("hypotheses", [1, 6, 7, 8, 15, 16])
 @pytest.mark.parametrize(
     "name", ["gaussian", "averaged-2", "mixed-poisson", "pcoc", "alpaca", "fleet"]

@@ -1,8 +1,10 @@
-"""Compile a model's fused kernel for a GPU that is not there, as far as its machine code.
+"""Compile a model's fused kernels for a GPU that is not there, as far as its machine code.
 
 In a process of its own, without Triton's interpreter. Prints how many kernels there were, and how
-many of them are machine code.
+many of their starts had machine code.
 """
+
+import sys
 
 import numpy as np
 import torch
@@ -11,11 +13,15 @@ from triton.runtime import driver
 
 from model_core import filter as moca
 from model_core import fused, quantiles
+from model_core.compiled import LABEL
 from model_core.fused import kernel
-from model_core.fused.step import step
-from model_core.upm import conjugate
+from model_core.upm import conjugate, untrained
 
-OUTPUTS, SLOTS = 2, 6
+MODELS = {
+    "gaussian": (conjugate.Gaussian(y_dim=2), 6),
+    "alpaca": (untrained.alpaca(), 50),
+    "alpaca-known": (untrained.alpaca(known_noise=True), 50),
+}
 
 
 class Absent:
@@ -31,33 +37,29 @@ class Absent:
         return 0
 
 
-class Warmed:
-    """The kernel, compiled at each start in place of being started."""
-
-    def __init__(self) -> None:
-        self.found = []
-
-    def __getitem__(self, grid):
-        return lambda *args, **kwargs: self.found.append(step.warmup(*args, grid=grid, **kwargs))
-
-
-def main() -> None:
+def main(name: str) -> None:
     driver.set_active(Absent())
-    kernel.step = warmed = Warmed()
-    model = conjugate.Gaussian(y_dim=OUTPUTS)
-    own = fused.kernel_of(model, SLOTS, "cpu")
-    one = torch.ones(3, OUTPUTS, dtype=torch.float64)
+    model, hypotheses = MODELS[name]
+    found = []
+
+    def compiled(each, grid, *arguments, **constants):
+        found.append(each.warmup(*arguments, grid=grid, **constants))
+
+    kernel.start = compiled
+    own = fused.kernel_of(model, hypotheses, "cpu")
+    one = torch.ones(3, model.scaled, dtype=torch.float64)
     prior = moca.make_prior(model, one, one)
-    leaves = [*moca.leaves(moca.init(prior, SLOTS)), *prior.stats, *prior[1:]]
+    leaves = [*moca.leaves(moca.init(prior, hypotheses)), *prior.stats, *prior[1:]]
     views = own.views([each.clone().contiguous() for each in leaves])
     levels = quantiles.with_normal((0.05, 0.5, 0.95))
+    seen = np.zeros((3, LABEL + model.y_dim + model.x_dim))
     for entries in (1, 16):  # a table of hazards of any length
         for summarised in (True, False):
-            given = np.zeros((3, 6 + OUTPUTS)), np.full((3, entries), 0.1)
-            own.advance(views, np.arange(3), *given, 5, levels, summarised)
-    ready = [each for each in warmed.found if each.asm["cubin"]]
-    print(len({id(each) for each in warmed.found}), len(ready))
+            hazards = np.full((3, entries), 0.1)
+            own.advance(views, np.arange(3), seen, hazards, 5, levels, summarised)
+    ready = [each for each in found if each.asm["cubin"]]
+    print(len({id(each) for each in found}), len(ready))
 
 
 if __name__ == "__main__":
-    main()
+    main(sys.argv[1])

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import copy
+import functools
 import subprocess
 import tempfile
 import threading
@@ -17,6 +19,7 @@ import redis
 
 from service import wire
 from service.api.app import create_app
+from service.api.openapi import document
 from service.errors.base import (
     DimensionMismatch,
     KeyReused,
@@ -30,10 +33,14 @@ from service.settings import Settings
 from service.store import keys
 from service.store.connection import connect
 from service.store.log import DONE, Commit, Log, Offset
+from tests.conftest import _binary, running_server
 from tests.e2e.deployment import Processes
 from tests.service.api.real import RealApi
 
 PARTITIONS = 4
+# Schemas of answers: most of the time that an application takes to make, and the same in each.
+_answer = functools.cache(document.answer)
+document.answer = lambda *asked: copy.deepcopy(_answer(*asked))  # type: ignore[assignment]
 BAD_LABEL = 666.0  # refused when its turn comes
 MISFIT = 777.0  # its whole command is refused
 
@@ -214,15 +221,19 @@ class Partly(Exception):
     """A refusal part-way: the refusal, the answers before it, and their effects."""
 
 
-@pytest.fixture
-def settings(valkey_url, tmp_path):
+def settings_of(redis_url, folder):
     return Settings(
-        redis_url=valkey_url,
-        models_dir=tmp_path / "models",
+        redis_url=redis_url,
+        models_dir=folder / "models",
         partitions=PARTITIONS,
         request_deadline_s=5.0,
         lease_ttl_ms=1000,
     )
+
+
+@pytest.fixture
+def settings(valkey_url, tmp_path):
+    return settings_of(valkey_url, tmp_path)
 
 
 @pytest.fixture
@@ -386,3 +397,23 @@ def real_api(settings, worker, tmp_path):
     processes = Processes(tmp_path, {})
     yield lambda constants=None, **chosen: RealApi(processes, settings, constants, **chosen)
     processes.stop_all()
+
+
+@contextlib.contextmanager
+def api_of_its_own(folder, constants=None):
+    """Run a real API process on a store of its own, with a fake worker."""
+    with running_server(str(_binary("valkey"))) as url:
+        settings = settings_of(url, folder)
+        worker, processes = FakeWorker(url, settings.partitions), Processes(folder, {})
+        try:
+            yield RealApi(processes, settings, constants)
+        finally:
+            processes.stop_all()
+            worker.stop()
+
+
+@pytest.fixture(scope="module")
+def shared_api(tmp_path_factory):
+    """A real API process for tests of a module that leave it whole."""
+    with api_of_its_own(tmp_path_factory.mktemp("api")) as found:
+        yield found

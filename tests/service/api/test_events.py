@@ -16,6 +16,7 @@ from tests.feeding import Consumer, Writer, by_stream
 from tests.ports import free_port
 
 PARTITIONS = 4
+slow = pytest.mark.slow
 STREAMS = [f"s{i}" for i in range(8)]  # of every partition
 
 
@@ -157,9 +158,9 @@ def test_filters(start, writer, query, wanted):
     ("query", "wanted"),
     [
         ({}, ["changepoint 1", "changepoint 1"]),
-        ({"kind": "change"}, ["changepoint 1", "changepoint 1"]),
+        pytest.param({"kind": "change"}, ["changepoint 1", "changepoint 1"], marks=slow),
         ({"kind": "anomaly"}, ["anomaly 7"]),
-        ({"kind": "all"}, ["changepoint 1", "anomaly 7", "changepoint 1"]),
+        pytest.param({"kind": "all"}, ["changepoint 1", "anomaly 7", "changepoint 1"], marks=slow),
         ({"kind": ["change", "anomaly"]}, ["changepoint 1", "anomaly 7", "changepoint 1"]),
         ({"kind": "all", "state": "confirmed"}, ["anomaly 7", "changepoint 1"]),
     ],

@@ -259,6 +259,7 @@ async def test_openapi_says_which_scope_a_call_needs(settings, start, worker):
             assert {"401", "403"} <= set(operation["responses"])
 
 
+@pytest.mark.one_in(2)
 @pytest.mark.parametrize("key_rate", ["fast", "0/second", "10", "1/second;5/minute"])
 def test_a_rate_that_is_none_is_refused(key_rate):
     said = moca("serve", MOCA_KEY_RATE=key_rate, PATH=os.environ["PATH"])

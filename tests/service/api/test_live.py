@@ -13,6 +13,7 @@ from service.store import keys
 from service.store.api_keys import Keyring
 from service.store.connection import connect
 from tests.feeding import Follower
+from tests.service.api.conftest import api_of_its_own
 from tests.service.api.real import make_key
 from tests.service.api.test_events import metric, open_and_stall
 
@@ -49,17 +50,34 @@ def refused(url, **asked):
     return response
 
 
+CONSTANTS = QUICK | {"service.api.sse.observation_hub.INTERVAL_S": 0.05}
+
+
 @pytest.fixture
 def api(real_api):
-    return real_api(QUICK | {"service.api.sse.observation_hub.INTERVAL_S": 0.05})
+    return real_api(CONSTANTS)
 
 
-def test_what_comes_is_sent_in_order_and_once(api):
-    post(api, [0.0])
-    follower = Follower(api.url, "a")
+@pytest.fixture(scope="module")
+def kept_api(tmp_path_factory):
+    with api_of_its_own(tmp_path_factory.mktemp("api"), CONSTANTS) as found:
+        yield found
+
+
+@pytest.fixture
+def used(kept_api):
+    """One that other tests called before, without the stream."""
+    with kept_api.client() as client:
+        client.delete("/v1/streams/a")
+    return kept_api
+
+
+def test_what_comes_is_sent_in_order_and_once(used):
+    post(used, [0.0])
+    follower = Follower(used.url, "a")
     with follower.connected() as messages:
         next(messages)
-        writing = threading.Thread(target=lambda: [post(api, [i, i + 0.5]) for i in range(1, 60)])
+        writing = threading.Thread(target=lambda: [post(used, [i, i + 0.5]) for i in range(1, 60)])
         writing.start()
         while len(follower.seen) < 118:
             next(messages)
@@ -67,14 +85,14 @@ def test_what_comes_is_sent_in_order_and_once(api):
     assert [seq for seq, _ in follower.seen] == list(range(1, 119))
     assert [y for _, y in follower.seen[:4]] == [1, 1.5, 2, 2.5]
     assert follower.gaps == []
-    with api.client() as client:
+    with used.client() as client:
         pages = client.get("/v1/streams/a/history", params={"start": 1, "limit": 1000}).json()
     assert follower.data == pages["observations"]
 
 
-def test_every_id_resumes_right_after_its_message(api):
-    post(api, range(200))
-    whole = Follower(api.url, "a", after="-1")
+def test_every_id_resumes_right_after_its_message(used):
+    post(used, range(200))
+    whole = Follower(used.url, "a", after="-1")
     ids = []
     with whole.connected() as messages:
         while len(ids) < 200:
@@ -82,51 +100,51 @@ def test_every_id_resumes_right_after_its_message(api):
             ids += [message.id] if message.event else []
     assert [seq for seq, _ in whole.seen] == list(range(200))
     for at in (0, 1, 63, 130, 198):
-        by_header, by_query = Follower(api.url, "a"), Follower(api.url, "a", after=ids[at])
+        by_header, by_query = Follower(used.url, "a"), Follower(used.url, "a", after=ids[at])
         by_header.last = ids[at]
-        by_position = Follower(api.url, "a", after=str(at))
+        by_position = Follower(used.url, "a", after=str(at))
         for follower in (by_header, by_query, by_position):
             follower.read(199 - at)
             assert follower.seen == whole.seen[at + 1 :]
-    both = Follower(api.url, "a", after="-1")
+    both = Follower(used.url, "a", after="-1")
     both.last = ids[198]
     both.read(1)
     assert both.seen == whole.seen[199:]
 
 
-def test_one_that_had_nothing_yet_resumes_too(api):
-    post(api, [0.0, 1.0])
-    follower = Follower(api.url, "a")
+def test_one_that_had_nothing_yet_resumes_too(used):
+    post(used, [0.0, 1.0])
+    follower = Follower(used.url, "a")
     with follower.connected() as messages:
         next(messages)
-    post(api, [2.0, 3.0])
+    post(used, [2.0, 3.0])
     follower.read(2)
     assert follower.seen == [(2, 2.0), (3, 3.0)]
 
 
 @pytest.mark.parametrize("where", ["header", "query"])
-def test_bad_places_are_refused_by_name(api, where):
-    post(api, [0.0])
+def test_bad_places_are_refused_by_name(used, where):
+    post(used, [0.0])
     for place in ("x", "-2", "1@", "@1", "1@x", "1.5", "9" * 17, "é", "1@1@1", "٣"):
         raw = place.encode()
         given = {"headers": {b"Last-Event-ID": raw}} if where == "header" else {}
         params = {"after": place} if where == "query" else {}
-        response = refused(f"{api.url}{PATH}", params=params, **given)
+        response = refused(f"{used.url}{PATH}", params=params, **given)
         assert response.status_code == 422, place
         (error,) = response.json()["errors"]
         assert error["loc"] == ("header.last-event-id" if where == "header" else "query.after")
     for name, value in (("state", "perhaps"), ("start", "0")):
-        response = refused(f"{api.url}{PATH}", params={name: value})
+        response = refused(f"{used.url}{PATH}", params={name: value})
         assert response.status_code == 422
         assert response.json()["errors"][0]["loc"] == f"query.{name}"
     for place in ("1", "7@1", "0@2"):  # an observation, or a life, that there is not
-        response = refused(f"{api.url}{PATH}", params={"after": place})
+        response = refused(f"{used.url}{PATH}", params={"after": place})
         assert response.status_code == 409, place
         assert response.json()["type"].endswith("/stream-replaced")
         assert response.json()["seq"] == 1
-    gone = refused(f"{api.url}/v1/streams/nobody/observations/live")
+    gone = refused(f"{used.url}/v1/streams/nobody/observations/live")
     assert gone.status_code == 404
-    assert httpx.post(f"{api.url}{PATH}", json={}).status_code == 405
+    assert httpx.post(f"{used.url}{PATH}", json={}).status_code == 405
 
 
 def test_many_who_follow_cost_one_look(api, settings):
@@ -315,8 +333,8 @@ def test_an_observation_that_cannot_be_read_is_said_to_who_comes_back_for_it(api
     assert follower.seen == [(40, 40.0)]
 
 
-def test_openapi_describes_the_call(api):
-    document = httpx.get(f"{api.url}/openapi.json").json()
+def test_openapi_describes_the_call(used):
+    document = httpx.get(f"{used.url}/openapi.json").json()
     call = document["paths"]["/v1/streams/{stream}/observations/live"]["get"]
     assert list(call["responses"]["200"]["content"]) == ["text/event-stream"]
     named = {each["name"]: each for each in call["parameters"]}

@@ -70,6 +70,7 @@ async def test_following_the_events_ends_in_whatever_turn_it_is_cancelled(
             await asyncio.wait([found._task])
 
 
+@pytest.mark.one_in(3)
 @pytest.mark.parametrize("turn", range(12))
 async def test_a_gateway_closes_after_its_loop_was_busy(settings, worker, start, turn, monkeypatch):
     """What is due goes out in the turns after a long computation, which may be those of a stop."""

@@ -4,6 +4,7 @@ import asyncio
 import inspect
 import io
 import json
+import signal
 import subprocess
 import sys
 import time
@@ -371,6 +372,23 @@ def test_cpu_of_somebody_elses_server_is_unknown():
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="reads /proc")
+def test_what_does_not_end_is_killed_with_what_it_started(monkeypatch):
+    monkeypatch.setattr(run_processes, "STOP_S", 0.2)
+    deaf = "import signal, time\nsignal.signal(signal.SIGTERM, signal.SIG_IGN)\n"
+    code = f"{deaf}import subprocess, sys\n"
+    code += "store = subprocess.Popen([sys.executable, '-c', 'import time; time.sleep(60)'])\n"
+    code += "print(store.pid, flush=True)\ntime.sleep(60)"
+    with subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE) as child:
+        store = int(child.stdout.readline())
+        run_processes._stop(child)
+        assert child.wait() == -signal.SIGKILL
+        give_up = time.monotonic() + 10
+        while time.monotonic() < give_up and run_processes._role(store) != "ended":
+            time.sleep(0.02)
+        assert run_processes._role(store) == "ended"
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="reads /proc")
 def test_cpu_of_a_child_that_ended_still_counts():
     busy = "import time\nwhile time.process_time() < 0.4: pass"
     code = f"import subprocess, sys; subprocess.run([sys.executable, '-c', {busy!r}]); input()"
@@ -556,7 +574,8 @@ def test_bench_gpu_measures_any_device(monkeypatch):
     monkeypatch.setattr("service.bench.step.COPY_BYTES", 1 << 16)
     console = quiet()
     found = bench_gpu(
-        models=["gaussian"], batches=[2, 3], max_hypotheses=8, early=20, rounds=2, device="cpu",
+        models=["gaussian", "alpaca"], batches=[2, 3], max_hypotheses=8, early=20, rounds=2,
+        device="cpu",
         console=console,
     )  # fmt: skip
     assert found.bytes_per_s > 0
@@ -570,7 +589,7 @@ def test_bench_gpu_measures_any_device(monkeypatch):
     assert "gaussian" in console.file.getvalue()
 
 
-@pytest.mark.parametrize("bad", [{"models": ["alpaca"]}, {"rounds": 0}, {"batches": []}])
+@pytest.mark.parametrize("bad", [{"models": ["unknown"]}, {"rounds": 0}, {"batches": []}])
 def test_bench_gpu_refuses(bad):
     with pytest.raises(BenchError, match="expected"):
         bench_gpu(**{"device": "cpu", **bad}, console=quiet())

@@ -133,6 +133,7 @@ def labels(service, stream):
     return [item["y"] for item in service.log.get(stream, [])]
 
 
+@pytest.mark.one_in(2)
 @pytest.mark.parametrize("history", [10_000, 3, 0])
 @pytest.mark.parametrize("seed", range(6))
 def test_nothing_is_lost_or_doubled_whatever_happens(tmp_path, seed, history):

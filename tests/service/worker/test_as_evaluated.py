@@ -14,6 +14,7 @@ from training.evaluation.online import Settings, follow
 LEVELS = [0.0, 3.0, -2.0, 5.0]
 
 
+@pytest.mark.one_in(2)
 @pytest.mark.parametrize("history", [2000, 60])
 @pytest.mark.parametrize("rule", [{}, {"confirm_probability": 0.8}, {"confirm_after": 10}])
 @pytest.mark.parametrize(("model", "steps"), [("averaged", 120), ("gaussian", 120), ("poisson", 9)])

@@ -86,6 +86,7 @@ def test_answers_events_and_segments(bench, model):
     assert raised or model not in ("averaged", "gaussian")
 
 
+@pytest.mark.one_in(2)
 @pytest.mark.parametrize(
     "settings",
     [
@@ -176,6 +177,7 @@ def test_forecasts(bench, model):
     assert same(detector.predict().to_dict(), at_once)
 
 
+@pytest.mark.one_in(2)
 @pytest.mark.parametrize("seasonal", [None, True])
 @pytest.mark.parametrize("model", ["gaussian", "averaged"])
 def test_seasons(bench, model, seasonal, monkeypatch):

@@ -115,6 +115,7 @@ def state(bench, stream):
     return found
 
 
+@pytest.mark.one_in(2)
 @pytest.mark.parametrize("seed", range(3))
 def test_random_mixes_equal_one_command_at_a_time(make_bench, close, seed):
     rng = random.Random(seed)

@@ -142,6 +142,7 @@ def innocent(bench):
     return [n for y in (0.5, 1.5, 2.5) for n in bench.append(one("a", y), one("b", y))]
 
 
+@pytest.mark.one_in(2)
 @pytest.mark.parametrize(
     ("kills", "where"),
     [(3, "any"), (5, "any"), *((8, each) for each in ("read", "computing", "commit", "any"))],

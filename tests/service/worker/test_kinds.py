@@ -33,11 +33,13 @@ ALIKE = (
     "multivariate-1",
     "autoregressive-0",
 )  # as others here
+PARTS = ("autoregressive", "linear", "joint")  # of others here, except where all is lost
 RELOADED = ("gaussian", "averaged", "poisson", "bernoulli")  # in test_reload, at more length
 
 
 @pytest.fixture(
-    params=[pytest.param(k, marks=[pytest.mark.slow] * (k in ALIKE)) for k in KINDS], ids=str
+    params=[pytest.param(k, marks=[pytest.mark.slow] * (k in (*ALIKE, *PARTS))) for k in KINDS],
+    ids=str,
 )
 def kind(request):
     return KINDS[request.param]
@@ -112,6 +114,7 @@ def test_changes_are_found(make_bench, kind):
         assert any(abs(each.start - 80) < 15 for each in found)
 
 
+@pytest.mark.one_in(2)
 def test_predictions_are_what_the_next_answer_says(make_bench, close, kind):
     bench, observations = make_bench(), series(kind, 60, plain=True)
     configure(bench, "a", kind)
@@ -239,6 +242,7 @@ def test_absurd_numbers_do_no_lasting_harm(make_bench, kind, outlier_rate):
             assert None not in values
 
 
+@pytest.mark.one_in(3)
 def test_the_same_key_again(make_bench, kind):
     bench, observations = make_bench(), series(kind, 30)
     configure(bench, "a", kind)

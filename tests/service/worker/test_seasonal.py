@@ -131,6 +131,7 @@ def lose_workers(make_bench, close, y, begin):
     ]
 
 
+@pytest.mark.one_in(2)
 @pytest.mark.parametrize("more", [{}, {"warmup": 100}, {"location": [5.0], "scale": [1.0]}])
 def test_nothing_is_lost_with_a_worker(make_bench, close, more):
     lose_workers(make_bench, close, day(), lambda bench: seasonal(bench, **more))

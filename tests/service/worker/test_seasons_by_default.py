@@ -60,6 +60,7 @@ def test_searches_of_a_stream():
     assert season.next_search(FIRST, phase) == SECOND
 
 
+@pytest.mark.one_in(2)
 @pytest.mark.parametrize("history", [2000, 150])
 @pytest.mark.parametrize("model", ["gaussian", "averaged"])
 @pytest.mark.parametrize("first", [0, 40])
@@ -136,12 +137,14 @@ def test_lists_by_a_kernel_are_the_same_one_by_one(make_bench, close):
     assert post_by_kernel(make_bench, close, day(), made).periods == [24]
 
 
+@pytest.mark.one_in(2)
 @pytest.mark.parametrize("more", [{}, {"history": 120}, {"warmup": 100}])
 def test_nothing_is_lost_with_a_worker(make_bench, close, more):
     """Not even between a search and the commit of what it found: the same is found again."""
     lose_workers(make_bench, close, day(first=60), lambda bench: made(bench, **more))
 
 
+@pytest.mark.one_in(2)
 @pytest.mark.parametrize("history", [2000, 150])
 def test_a_batch_that_is_applied_twice_finds_the_same(make_bench, close, history, monkeypatch):
     """The first worker dies before it commits the search; the second has other batches."""
@@ -264,6 +267,7 @@ def test_other_models_do_not_look(bench, settings, labels):
     assert held(bench).season is None
 
 
+@pytest.mark.one_in(2)
 @pytest.mark.parametrize("length", [0, 50, 170])
 def test_streams_of_earlier_versions_stay_without_seasons(make_bench, close, length):
     bench, never = make_bench(db=0), make_bench(db=1)
@@ -282,6 +286,7 @@ def test_streams_of_earlier_versions_stay_without_seasons(make_bench, close, len
     assert bench.head("a").season is None
 
 
+@pytest.mark.one_in(2)
 @pytest.mark.parametrize("batch", [165, 330])
 def test_history_of_a_batch_in_which_a_season_is_found_is_whole(bench, batch, monkeypatch):
     monkeypatch.setattr(season, "REPLAYED", 20)  # fewer than are in no chunk yet

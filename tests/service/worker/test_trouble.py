@@ -122,6 +122,7 @@ def test_a_restarted_store_loses_and_quarantines_nothing(durable, make_bench, mo
     worker.client.close()
 
 
+@pytest.mark.one_in(2)
 @pytest.mark.parametrize(
     "seen",
     [

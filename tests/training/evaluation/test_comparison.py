@@ -10,7 +10,7 @@ from rich.console import Console
 
 from training.evaluation import comparison
 from training.evaluation.comparison import Comparison
-from training.statistics.intervals import estimate
+from training.statistics.intervals import estimate, formatted
 
 RNG = np.random.default_rng(5)
 SHARED = RNG.normal(size=40)
@@ -65,3 +65,21 @@ def test_the_figure_has_a_curve_for_each_method(found):
     (panel,) = comparison.chart(found).rows[0]
     text = repr(panel)
     assert all(name in text for name in found.methods())
+
+
+def test_the_papers_numbers_stand_beside_ours(tmp_path):
+    values = {("all", "MOCA"): np.array([-1.5, -1.7]), ("all", "oracle"): np.array([-1.0, -2.0])}
+    found = Comparison("players", "test NLL (nats)", -1, values)
+    console = Console(record=True, width=100)
+    console.print(*comparison.tables(found))
+    lines = [line.strip() for line in console.export_text().splitlines()]
+    ours = {method: formatted(estimate(values["all", method])) for method in ("MOCA", "oracle")}
+    (moca,) = (line for line in lines if line.startswith("MOCA "))
+    assert moca.removeprefix("MOCA").strip().startswith(ours["MOCA"])
+    assert moca.endswith("-3.291 ± 0.074")
+    (oracle,) = (line for line in lines if line.startswith("oracle"))
+    assert oracle.removeprefix("oracle").strip() == ours["oracle"]  # the paper has none
+    comparison.save(found, {}, tmp_path)
+    table = (tmp_path / "table.md").read_text()
+    assert "| -3.291 ± 0.074 |" in table
+    assert len({line.count("|") for line in table.splitlines()}) == 1

@@ -27,6 +27,7 @@ IN_TIME = Defaults(confirm_probability=None, confirm_after=10)
 
 
 # By default a doubtful change stays unconfirmed, and may cross .9 several times.
+@pytest.mark.one_in(2)
 @pytest.mark.parametrize(
     ("defaults", "crossings", "delay"), [(IN_TIME, 1.0, 18), (Defaults(), 1.5, 9)]
 )

@@ -56,6 +56,7 @@ CASES = {  # not an LSTM: it chooses its way by whether all labels are there, wh
 }
 
 
+@pytest.mark.one_in(2)
 @pytest.mark.parametrize("name", CASES)
 def test_the_losses_of_a_cpu_and_no_wait_between_looks(tmp_path, name):
     config = settings(**CASES[name])

@@ -76,13 +76,13 @@ def test_the_artifact_is_what_was_trained(wanted, tmp_path):
 def test_false_alarms_are_simulated_unless_they_are_not_wanted(wanted, tmp_path):
     said = moca(
         "publish", wanted.run, "--name", "pumps", "--models-dir", tmp_path / "models", "--no-page",
-        "--sensitivity", 10_000, "--anyway",
+        "--sensitivity", 2_000, "--anyway",
     )  # fmt: skip
     assert said.exit_code == 0, said.stderr
     folder = tmp_path / "models" / "pumps" / "1"
     assert len({path.stat().st_mode for path in folder.iterdir()}) == 1
     described = json.loads((folder / "model.json").read_text())
-    assert described["sensitivity"]["simulated"]["observations"] == 10_000
+    assert described["sensitivity"]["simulated"]["observations"] == 2_000
     curve = sensitivity.read(described["sensitivity"]["curves"][0])
     assert curve.hazard == described["hazard"] == artifact.load(folder).hazard
     assert all(len(point.delays) == 3 for point in curve.points)

@@ -4,6 +4,7 @@ import random
 
 import pytest
 
+from model_core.sensitivity import own
 from service.store import keys
 from service.wire import CalibrateSensitivity, Configure, Delete, WhatIf
 from service.worker import background_jobs
@@ -11,6 +12,12 @@ from service.worker import background_jobs
 ASKED = {"model": "averaged", "sensitivity": {"false_alarms_per_1000": 0.5}}
 
 pytest.importorskip("numba")
+
+
+@pytest.fixture
+def coarse(monkeypatch):
+    """A third of the simulated steps, and of the precision."""
+    monkeypatch.setattr(own, "STEPS", 300)
 
 
 def labels(count, seed=3):
@@ -59,6 +66,7 @@ def test_once_there_are_labels_enough(bench):
     assert shown["calibration"]["labels"] == 610
 
 
+@pytest.mark.usefixtures("coarse")
 def test_again_when_the_labels_have_doubled(bench):
     started(bench)
     bench.observe("a", labels(500), part=250)
@@ -70,6 +78,7 @@ def test_again_when_the_labels_have_doubled(bench):
     assert calibrate(bench).calibration.labels == 2 * first.calibration.labels
 
 
+@pytest.mark.usefixtures("coarse")
 def test_a_new_rate_begins_with_the_curve_and_is_calibrated(bench):
     before = started(bench)
     bench.observe("a", labels(500), part=250)
@@ -86,6 +95,7 @@ def test_a_new_rate_begins_with_the_curve_and_is_calibrated(bench):
     assert bench.head("a").alarm.calibration is None
 
 
+@pytest.mark.usefixtures("coarse")
 def test_what_if_keeps_it(bench):
     started(bench)
     bench.observe("a", labels(500), part=250)
@@ -99,7 +109,8 @@ def test_what_if_keeps_it(bench):
     assert {event.start for event in new if event.state == "confirmed"} <= ids
 
 
-@pytest.mark.parametrize("way", ["crash", "stop"])
+@pytest.mark.usefixtures("coarse")
+@pytest.mark.parametrize("way", ["crash", pytest.param("stop", marks=pytest.mark.slow)])
 def test_what_is_broken_off_is_done_by_the_next_owner(make_bench, monkeypatch, way):
     found = []
     for db, broken in ((0, False), (1, True)):

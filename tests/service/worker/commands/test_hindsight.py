@@ -66,6 +66,7 @@ def reruns(monkeypatch):
     return counts
 
 
+@pytest.mark.one_in(2)
 @pytest.mark.parametrize(
     ("model", "seed"),
     [

@@ -48,6 +48,7 @@ def same_belief(bench, close, one, other, x=None):
 # --- moves ------------------------------------------------------------------------------------
 
 
+@pytest.mark.one_in(2)
 @pytest.mark.parametrize("at", [9, 63, 150])
 @pytest.mark.parametrize(("before", "after"), [("gaussian", "averaged"), ("averaged", "gaussian")])
 def test_a_moved_stream_is_one_that_was_always_there(bench, close, before, after, at):
@@ -230,6 +231,7 @@ def test_a_verdict_counts_once_whatever_dies(bench, close):
 # --- what if ----------------------------------------------------------------------------------
 
 
+@pytest.mark.one_in(2)
 @pytest.mark.parametrize("kind", MODELS)
 def test_under_the_same_settings_it_is_the_same(bench, alpaca, kind, close):
     configure(bench, "a", kind)
@@ -261,6 +263,7 @@ def test_under_others_it_is_as_if_they_had_been_given(bench, close):
     assert answer["settings"]["hazard"] == 0.2
 
 
+@pytest.mark.one_in(2)
 @pytest.mark.parametrize("there", [{}, {"confirm_after": 10}])
 @pytest.mark.parametrize(
     "tried", [{}, {"confirm_after": 3}, {"confirm_probability": 0.8}, {"confirm_probability": 0.99}]
@@ -279,6 +282,7 @@ def test_events_of_a_rerun_are_those_of_the_rule_tried(bench, there, tried):
     assert any(at is not None for *_, at in times)
 
 
+@pytest.mark.one_in(2)
 @pytest.mark.parametrize("kind", MODELS)
 def test_beliefs_of_a_rerun_are_those_after_each_observation(bench, alpaca, kind, close):
     configure(bench, "a", kind)

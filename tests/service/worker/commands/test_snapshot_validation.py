@@ -127,6 +127,7 @@ def test_changes_and_events_of_another_age_are_refused(bench, blob):
         put(bench, "b", altered(blob, change), status=422)
 
 
+@pytest.mark.one_in(2)
 @pytest.mark.parametrize(
     ("change", "status"),
     [

@@ -140,6 +140,7 @@ def test_sizes_are_of_numbers_alone(bench, settings, calm, odd, sizes):
         assert event.size[1] > 5 > abs(event.size[0])
 
 
+@pytest.mark.one_in(2)
 @pytest.mark.parametrize("seed", range(4))
 def test_workers_that_fail_and_die_raise_each_once(make_bench, seed):
     calm, rng = make_bench(), random.Random(seed)

@@ -52,6 +52,7 @@ def test_the_very_first_observation_may_wait_for_its_label(bench, close):
     same(bench, close, "a", "b")
 
 
+@pytest.mark.one_in(3)
 @pytest.mark.parametrize("seed", range(6))
 def test_in_the_end_it_is_as_if_all_had_come_in_time(bench, close, seed):
     rng, labels = random.Random(seed), values(60)

@@ -95,6 +95,7 @@ def trouble(bench, rng):
         bench.crash()
 
 
+@pytest.mark.one_in(2)
 @pytest.mark.parametrize("seed", range(3))
 def test_workers_that_fail_and_die_leave_the_feed_of_one_that_never_did(make_bench, seed):
     calm, bench, rng = make_bench(), make_bench(db=1), random.Random(seed)

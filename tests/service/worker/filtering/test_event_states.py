@@ -69,6 +69,7 @@ def varying(seed, count=250, rate=0.03):
     return y
 
 
+@pytest.mark.one_in(4)
 @pytest.mark.parametrize("seed", range(4))
 @pytest.mark.parametrize("given", [{}, {"confirm_probability": 0.7}])
 @pytest.mark.parametrize("model", ["gaussian", "averaged"])
@@ -177,6 +178,7 @@ def test_relocated_by_what_comes_later(bench):
     assert found
 
 
+@pytest.mark.one_in(2)
 @pytest.mark.parametrize("seed", range(8))
 def test_what_holds_of_every_series(bench, seed):
     rng = random.Random(seed)

@@ -66,6 +66,7 @@ def series(model, length, rng):
         yield Observation(None if missing else y, elapsed=elapsed, changepoint=changepoint)
 
 
+@pytest.mark.one_in(2)
 @pytest.mark.parametrize("model", GIVEN)
 def test_a_list_is_its_observations_one_by_one(pair, model):
     by_one, in_lists = pair(model)
@@ -100,7 +101,7 @@ class Refusing:
     def __init__(self, kernel):
         self._kernel = kernel
 
-    def advance(self, views, rows, inputs, hazards, window, levels, summarised):
+    def advance(self, views, rows, inputs, hazards, window, levels, summarised, beliefs):
         refused = inputs[:, LABEL] == BAD
         table = np.zeros((len(rows), len(readout.NUMBERS) + 6))
         parts = []
@@ -110,7 +111,7 @@ class Refusing:
                 parts.append(parts[-1] if parts else np.zeros((1, 7)))
                 continue
             table[at], summary = self._kernel.advance(
-                views, rows[at], inputs[at], hazards[at], window, levels, summarised
+                views, rows[at], inputs[at], hazards[at], window, levels, summarised, beliefs[at]
             )
             parts.append(summary.numbers if summary is not None else np.zeros((1, 7)))
         return table, Summary(np.concatenate(parts), 1, "real")

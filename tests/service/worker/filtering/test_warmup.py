@@ -206,6 +206,7 @@ def test_settings_may_change_in_the_middle_of_it(make_bench, close):
     assert found[-1]["run_length"]["hypotheses"] == 9
 
 
+@pytest.mark.one_in(2)
 @pytest.mark.parametrize("scale", [1e-150, 1e-30, 1e30, 1e98])
 def test_units_do_not_matter(make_bench, close, scale):
     bench, plain = make_bench(), make_bench(db=1)

@@ -63,6 +63,7 @@ def test_it_begins_after_the_warm_up_and_has_its_labels(bench):
     assert slab.ranks(stream.row)[anomaly.size(0) + 2] == 40.0  # labels in the whole past
 
 
+@pytest.mark.one_in(2)
 @pytest.mark.parametrize("model", SETTINGS)
 @pytest.mark.parametrize("way", ["crash", "stop", "evicted", "imported"])
 def test_it_goes_on_to_the_last_bit(make_bench, model, way):

@@ -10,6 +10,7 @@ os.environ.setdefault("TRITON_INTERPRET", "1")  # before Triton is loaded
 pytest.importorskip("triton", reason="no Triton here: pip install -e '.[triton]', on Linux")
 
 from model_core import fused
+from model_core.upm import untrained
 from model_core.upm.builtin import Options, build
 from service.wire import Record
 from service.worker.streams.answers import Place, Summarised
@@ -18,6 +19,10 @@ from service.worker.streams.slab import Slab
 # The interpreter computes both sides of a choice by numpy, which warns of what is not finite.
 pytestmark = pytest.mark.filterwarnings("ignore::RuntimeWarning")
 ROWS = 4
+MODELS = {
+    "gaussian": build("gaussian", Options()),
+    "alpaca": untrained.alpaca(3, 1, widths=(), lags=1),
+}
 
 
 @pytest.fixture(autouse=True)
@@ -26,24 +31,25 @@ def _inference():
         yield
 
 
-def slab_of(fuses):
-    slab = Slab(build("gaussian", Options()), 5, "cpu", chunk_bytes=1)
+def slab_of(fuses, name="gaussian"):
+    slab = Slab(MODELS[name], 5, "cpu", chunk_bytes=1)
     if fuses:
         slab._compiled = fused.kernel_of(slab.model, 5, "cpu")
         slab._compiled.compile()
     return slab, slab.begin([[2.0]] * ROWS, [[1.5]] * ROWS)
 
 
-def records(rng, seq):
+def records(rng, seq, x=None):
     labels = [*rng.normal(2.0, 3.0, ROWS - 1), None]
-    return [Record(seq, y, None, None, 1.0, None, 0.01, 0.01) for y in labels]
+    return [Record(seq, y, x, None, 1.0, None, 0.01, 0.01) for y in labels]
 
 
-def test_it_steps_as_the_eager_one():
-    (eager, rows), (own, places) = slab_of(False), slab_of(True)
+@pytest.mark.parametrize("name", ["gaussian", pytest.param("alpaca", marks=pytest.mark.slow)])
+def test_it_steps_as_the_eager_one(name):
+    (eager, rows), (own, places) = slab_of(False, name), slab_of(True, name)
     rng = np.random.default_rng(2)
     for seq in range(4):
-        told = records(rng, seq)
+        told = records(rng, seq, [0.5 * seq] if name == "alpaca" else None)
         if seq == 3:
             told[1].y = 1e200
         one, other = (

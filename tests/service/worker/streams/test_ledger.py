@@ -87,6 +87,7 @@ def do(bench, action, name, draw):
         bench.worker._keep(partition, [n for p, n in engine.streams if p == partition])
 
 
+@pytest.mark.one_in(3)
 @pytest.mark.parametrize("seed", range(6))
 def test_totals_are_those_of_a_recount(bench, seed):
     draw = random.Random(seed)

@@ -74,6 +74,7 @@ def age(bench, stream):
             bench.client.hset(key(p, stream), field, written(stream, int(field), blob))
 
 
+@pytest.mark.one_in(3)
 @pytest.mark.parametrize("name", OBSERVED)
 @pytest.mark.parametrize("length", [0, 7, 45, 150])
 def test_streams_of_version_0_1(make_bench, close, tmp_path, name, length):
@@ -100,6 +101,7 @@ def confirmed(events):
     return [(e.id, e.start, e.suspected_at, e.confirmed_at) for e in events if e.confirmed_at]
 
 
+@pytest.mark.one_in(2)
 @pytest.mark.parametrize("length", [0, 7, 45, 62])
 def test_streams_of_earlier_versions_stay_at_ten_observations(make_bench, length):
     """Their settings name no rule, as ten observations were the default."""
@@ -129,6 +131,7 @@ def forget(bench, stream):
     bench.client.hset(keys.heads(p), stream, wire.encode(plain))
 
 
+@pytest.mark.one_in(2)
 @pytest.mark.parametrize("length", [0, 20, 45, 62])
 def test_an_older_worker_on_the_way_leaves_a_stream_its_rule(make_bench, length):
     """It confirms by the alarm, too, and keeps it; settings that it does not know it drops."""

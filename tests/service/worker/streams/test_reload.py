@@ -203,6 +203,7 @@ def test_a_new_life_in_the_same_batch_keeps_its_checkpoint(make_bench, close):
     check_bounds(bench, "a")
 
 
+@pytest.mark.one_in(2)
 @pytest.mark.parametrize("history", [0, 1, 63, 64, 100])
 def test_history_is_limited(make_bench, history):
     bench = make_bench(checkpoint_every=8)

@@ -52,6 +52,7 @@ def test_a_hazard_moves_the_predictive_at_once(bench):
     assert high < 0.5
 
 
+@pytest.mark.one_in(2)
 @pytest.mark.parametrize(
     ("sizes", "leave"),
     [

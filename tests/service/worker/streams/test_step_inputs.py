@@ -52,6 +52,7 @@ def test_each_form_means_its_table(make_bench, close):
             close({**a, "stream": ""}, {**b, "stream": ""})
 
 
+@pytest.mark.one_in(2)
 @pytest.mark.parametrize(
     "hazard",
     [

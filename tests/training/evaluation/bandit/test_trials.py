@@ -151,6 +151,7 @@ def test_the_random_agents_regret_is_what_it_must_be():
     assert found.regret.mean().item() == pytest.approx(expected, abs=0.02)
 
 
+@pytest.mark.one_in(2)
 @pytest.mark.parametrize("strategy", STRATEGIES)
 def test_who_knows_more_regrets_less(model, strategy):
     """A well specified model: random, then sliding windows and MOCA, then the oracle."""
@@ -173,6 +174,7 @@ def test_agents_meet_the_same_noise_and_states(model):
     assert same[:, 0].all()
 
 
+@pytest.mark.one_in(2)
 @pytest.mark.parametrize("name", AGENTS)
 def test_a_seed_decides_and_batch_mates_do_not(model, name, monkeypatch):
     met, agent = world(4, 40), AGENTS[name]
