@@ -2,6 +2,7 @@
 
 import logging
 import sys
+import threading
 
 import msgspec
 import pytest
@@ -20,6 +21,7 @@ TRACE, SPAN = "0af7651916cd43dd8448eb211c80319c", "b7ad6b7169203331"
 def opened(monkeypatch):
     """A tracer whose collector is not there."""
     monkeypatch.setenv("OTEL_EXPORTER_OTLP_ENDPOINT", "http://127.0.0.1:9")
+    monkeypatch.setenv("OTEL_EXPORTER_OTLP_TIMEOUT", "1")
     found = []
 
     def open_(**settings):
@@ -29,6 +31,9 @@ def opened(monkeypatch):
     yield open_
     for each in filter(None, found):
         each.close()
+    for thread in threading.enumerate():
+        if thread.name.startswith("Otel"):
+            thread.join(60)  # or it would warn of that collector in the log of a later test
 
 
 def test_none_unless_asked_for(monkeypatch):
