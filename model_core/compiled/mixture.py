@@ -16,6 +16,8 @@ from model_core.compiled.arithmetic import INF
 from model_core.compiled.jit import LANES, OPTIONS, F, Floats, compiled, inlined, padded
 
 NEGLIGIBLE = 1e-18  # weight of a component that is left out of quantiles
+HEAVY = 1e-5  # weight of a component that the search for quantiles begins with
+LARGELY = 0.99  # of the mixture: less is no beginning
 HALLEY_STEPS = 12
 BRACKET_STEPS = 200
 NEWTON_STEPS = 40  # in a bracket; then it is halved
@@ -32,6 +34,22 @@ HILL, HILL_B, SLOPE, LEVEL, SCALE, FIELDS = range(11, 17)  # SCALE of all, see `
 # Of a Lomax distribution: weight, shape, 1 / scale, in those of WEIGHT, LOC, INVERSE.
 SHAPE = LOC
 # Of a normal: weight, mean, 1 / standard deviation and log density at zero, likewise.
+
+
+@compiled
+def put_heavy_first(components: Floats, n: int) -> None:
+    """Order components so that the search for quantiles can begin with the first ones."""
+    weight, first, last = components[WEIGHT], 0, n - 1
+    while True:
+        while first < last and weight[first] > HEAVY:
+            first += 1
+        while first < last and weight[last] <= HEAVY:
+            last -= 1
+        if first >= last:
+            return
+        for k in range(WEIGHT, TERM):
+            row = components[k]
+            row[first], row[last] = row[last], row[first]
 
 
 @compiled
@@ -184,21 +202,46 @@ def _by_halley(
     """Solve `ndtri(F(x)) = normal`, of a mixture close to a normal almost a line; nan: failed."""
     x = start
     for _ in range(HALLEY_STEPS):
-        cdf, density, derivative = sums(x, components, n, family)
-        if not (NEAR < cdf < 1.0 - NEAR and density > 0):
+        move, apart = _halley(normal, x, 1.0, components, n, family)
+        if math.isnan(move):
             return np.nan
-        at = arithmetic.ndtri(cdf)
-        slope = density * ROOT_2_PI * math.exp(0.5 * at * at)
-        bend = at * slope * slope + derivative / density * slope
-        newton = (at - normal) / slope
-        move = newton / max(1.0 - 0.5 * newton * bend / slope, 0.5)
         x = x - move
         x = max(x, 0.0) if family == LOMAX else x
         # The error that is left is of third order. Steps are small as well where a positive value
         # is all but 0, however far it has to go.
-        if abs(move) < small and abs(at - normal) < ARRIVED:
+        if abs(move) < small and abs(apart) < ARRIVED:
             return x
     return np.nan
+
+
+@compiled
+def _halley(
+    normal: float, x: float, mass: float, components: Floats, n: int, family: int
+) -> tuple[float, float]:
+    """How far beyond the quantile x is by Halley's method, and `ndtri(F(x)) - normal`.
+
+    mass: of the components. nan where they have no quantile of the normal at x.
+    """
+    cdf, density, derivative = sums(x, components, n, family)
+    if mass != 1.0:
+        cdf, density, derivative = cdf / mass, density / mass, derivative / mass
+    if not (NEAR < cdf < 1.0 - NEAR and density > 0):
+        return np.nan, np.nan
+    at = arithmetic.ndtri(cdf)
+    slope = density * ROOT_2_PI * math.exp(0.5 * at * at)
+    bend = at * slope * slope + derivative / density * slope
+    newton = (at - normal) / slope
+    return newton / max(1.0 - 0.5 * newton * bend / slope, 0.5), at - normal
+
+
+@compiled
+def _leading(components: Floats, n: int) -> tuple[int, float]:
+    """How many components come before those of little weight, in whole vectors; their mass."""
+    weight, count = components[WEIGHT], 0
+    while count < n and weight[count] > HEAVY:
+        count += 1
+    count = padded(count)
+    return count, arithmetic.total(weight, count)
 
 
 @compiled
@@ -247,7 +290,8 @@ def quantiles(
 ) -> None:
     """Quantiles at levels (2, Q), which stand over the normal's; centre: the mixture's mean.
 
-    tolerance: the last step, in scales of the narrowest component.
+    tolerance: the last step, in scales of the narrowest component. The first step is by the leading
+    components alone, if they are almost all of the mixture.
     """
     between, within, scales = 0.0, 0.0, components[SCALE]
     _scales(components, n, family)
@@ -257,10 +301,14 @@ def quantiles(
         within += components[WEIGHT, i] * scales[i]
     spread = math.sqrt(between + within * within)
     small = tolerance * arithmetic.smallest(scales, n)
+    leading, mass = _leading(components, n)
     for k in range(levels.shape[1]):
         start = centre + spread * levels[1, k]
         if family == LOMAX:  # from 0 no step leads anywhere
             start = -centre * math.log1p(-levels[0, k])
+        elif leading < n and mass > LARGELY:
+            move, _ = _halley(levels[1, k], start, mass, components, leading, family)
+            start = start - move if math.isfinite(move) else start
         x = _by_halley(levels[1, k], start, small, components, n, family)
         if math.isnan(x):
             # Its error is of the second order only.

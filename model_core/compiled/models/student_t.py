@@ -329,6 +329,7 @@ def append(
 @compiled
 def complete(n: int, out: Floats) -> int:
     """Fill n components up to whole vectors, and turn squared scales; returns how many."""
+    mixture.put_heavy_first(out, n)
     mixture.fill_up(out, n)
     inverse = out[mixture.INVERSE]
     filled: int = padded(n)

@@ -84,21 +84,25 @@ def test_regressions_of_any_size_take_many_steps_of_the_filter(model, seed, hypo
     run_beside(model, seed, hypotheses, hazard, 15, Fused, batch=1)
 
 
+def batched(name):
+    """How far numbers of a batch may be from those of its rows: torch encodes it as it likes."""
+    return 0.0 if name == "gaussian" else 1e-12
+
+
 @pytest.mark.parametrize("name", ONE_OF_EACH)
 def test_a_row_does_not_depend_on_its_batch_mates(name):
     model, rng = MODELS[name], np.random.default_rng(3)
     together, alone = Fused(model, 3, 5), Fused(model, 3, 5)
-    apart = 0.0 if name == "gaussian" else 1e-12  # torch encodes a batch as it likes
     for at in range(2):
         seen = observed(model, rng, 3, at)
         table, summary = together.advance(seen)
         for row in range(3):
             only = type(seen)(*(None if each is None else each[row : row + 1] for each in seen))
             own, known = alone.advance(only, np.array([row]))
-            close(own[0], table[row], apart)
-            close(known.numbers[0], summary.numbers[row], apart)
+            close(own[0], table[row], batched(name))
+            close(known.numbers[0], summary.numbers[row], batched(name))
     for one, other in zip(moca.leaves(together.own), moca.leaves(alone.own), strict=True):
-        close(one, other, apart)
+        close(one, other, batched(name))
 
 
 @pytest.mark.parametrize("name", ["gaussian", "alpaca-lags"])
@@ -112,11 +116,11 @@ def test_rows_that_are_named_again_are_stepped_in_order(name):
     for i, row in enumerate(rows):
         only = type(seen)(*(None if each is None else each[i : i + 1] for each in seen))
         own, _ = apart.advance(only, np.array([row]), summarised=False)
-        np.testing.assert_array_equal(own[0], table[i])
+        close(own[0], table[i], batched(name))
         after = [each[row].numpy() for each in apart.own.belief[:2]]
-        np.testing.assert_array_equal(after, beliefs[i])
+        close(np.array(after), beliefs[i], batched(name))
     for one, other in zip(moca.leaves(once.own), moca.leaves(apart.own), strict=True):
-        assert torch.equal(one, other)
+        close(one, other, batched(name))
     if name == "alpaca-lags":
         assert once.own.context[:, 0].tolist() == [2.0, 0.0, 3.0]  # time moves on with the labels
     assert once.own.seq.tolist() == [2, 0, 3]

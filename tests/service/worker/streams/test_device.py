@@ -101,7 +101,7 @@ def both(benches, close):
 
 
 def told(outcome):
-    return outcome.status, [msgspec.json.decode(each) for each in outcome.body]
+    return [outcome.status, [msgspec.json.decode(each) for each in outcome.body]]
 
 
 @pytest.mark.one_in(3)
