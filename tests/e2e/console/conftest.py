@@ -30,6 +30,7 @@ def chromium():
     if not CHROMIUM:
         pytest.skip("no Chromium on this machine")
     playwright = pytest.importorskip("playwright.sync_api")
+    playwright.expect.set_options(timeout=WAIT_MS)
     with playwright.sync_playwright() as running:
         browser = running.chromium.launch(executable_path=CHROMIUM, args=["--no-sandbox"])
         yield browser

@@ -10,7 +10,6 @@ from tests.e2e.console.conftest import until
 
 sync_api = pytest.importorskip("playwright.sync_api")
 expect = sync_api.expect
-expect.set_options(timeout=30_000)
 LONG = "plant-7.building-12.floor-3.compressor-204.bearing-temperature"
 SIZES = {"pump-1": 3.0, "pump-2": -6.0, "fan-1": 9.0, LONG: 4.0}
 COUNT, CHANGE = 60, 40  # observations, of which the last are after a change

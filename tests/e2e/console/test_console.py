@@ -10,7 +10,6 @@ from tests.e2e.console.conftest import drawn, figure, post, until
 
 sync_api = pytest.importorskip("playwright.sync_api")
 expect = sync_api.expect
-expect.set_options(timeout=30_000)
 
 
 def trace(found, name):

@@ -4,7 +4,6 @@ import pytest
 
 sync_api = pytest.importorskip("playwright.sync_api")
 expect = sync_api.expect
-expect.set_options(timeout=30_000)
 
 DROP = """([name, text]) => {
   const data = new DataTransfer();

@@ -7,7 +7,6 @@ from tests.e2e.console.conftest import drawn, post, until
 
 sync_api = pytest.importorskip("playwright.sync_api")
 expect = sync_api.expect
-expect.set_options(timeout=30_000)
 
 
 def shown(count):

@@ -8,7 +8,6 @@ import pytest
 
 sync_api = pytest.importorskip("playwright.sync_api")
 expect = sync_api.expect
-expect.set_options(timeout=30_000)
 STREAMS, BATCH, CHANGED = 10_000, 500, 500
 
 
