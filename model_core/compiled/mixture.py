@@ -303,13 +303,13 @@ def quantiles(
     small = tolerance * arithmetic.smallest(scales, n)
     leading, mass = _leading(components, n)
     for k in range(levels.shape[1]):
-        start = centre + spread * levels[1, k]
+        start, move = centre + spread * levels[1, k], 0.0
         if family == LOMAX:  # from 0 no step leads anywhere
             start = -centre * math.log1p(-levels[0, k])
         elif leading < n and mass > LARGELY:
             move, _ = _halley(levels[1, k], start, mass, components, leading, family)
-            start = start - move if math.isfinite(move) else start
-        x = _by_halley(levels[1, k], start, small, components, n, family)
+        first = start - move if math.isfinite(move) else start
+        x = _by_halley(levels[1, k], first, small, components, n, family)
         if math.isnan(x):
             # Its error is of the second order only.
             fine = 1e-3 * small
