@@ -65,9 +65,11 @@ def _wait_until_up(url: str, process: subprocess.Popen) -> None:
     raise AssertionError("the server did not come up in 60 s")
 
 
-@pytest.fixture(scope="session", params=["valkey", "redis"])
+@pytest.fixture(
+    scope="session", params=["valkey", pytest.param("redis", marks=pytest.mark.slow)]
+)
 def server_binary(request):
-    """Path of a server program, each kind in turn."""
+    """Path of a server program, each kind in turn; Redis in the long run of all tests."""
     binary = _binary(request.param)
     if binary is None:
         pytest.skip("no redis-server on this machine")

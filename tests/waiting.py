@@ -1,0 +1,45 @@
+"""Waits of tests: for a condition, never for a time, and all with one patience."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Callable
+from typing import TypeVar
+
+T = TypeVar("T")
+
+# No test measures time by it: it is longer than any machine is busy, and only a defect reaches it.
+PATIENCE_S = 120.0
+STEP_S = 0.01
+
+
+def until(check: Callable[[], T], why: Callable[[], object] = str) -> T:
+    """Return the first true value of `check`; `why` is asked for a message when patience ends."""
+    end = time.monotonic() + PATIENCE_S
+    while not (value := check()):
+        assert time.monotonic() < end, f"waited {PATIENCE_S:g} s in vain: {why()}"
+        time.sleep(STEP_S)
+    return value
+
+
+async def until_async(check: Callable[[], T], why: Callable[[], object] = str) -> T:
+    """Return the first true value of `check`, while tasks of this loop go on."""
+    end = time.monotonic() + PATIENCE_S
+    while not (value := check()):
+        assert time.monotonic() < end, f"waited {PATIENCE_S:g} s in vain: {why()}"
+        await asyncio.sleep(STEP_S)
+    return value
+
+
+class Clock:
+    """A clock that moves when told to, in place of `time.monotonic` or `time.time`."""
+
+    def __init__(self, now: float = 1_000.0) -> None:
+        self.now = now
+
+    def __call__(self) -> float:
+        return self.now
+
+    def advance(self, seconds: float) -> None:
+        self.now += seconds
