@@ -15,7 +15,7 @@ from typer.testing import CliRunner
 from service.client import Client
 from service.commands.main import app
 from tests.service.client.conftest import running
-from tests.service.client.test_feed import Feed
+from tests.service.client.conftest import Feed
 
 
 @pytest.fixture
