@@ -11,7 +11,7 @@ import sys
 import urllib.request
 
 TIMEOUT_S = 4.0
-EVERYWHERE = {"": "127.0.0.1", "0.0.0.0": "127.0.0.1", "::": "::1"}  # what listens there, is here
+EVERYWHERE = {"": "127.0.0.1", "0.0.0.0": "127.0.0.1", "::": "::1"}  # noqa: S104
 
 
 def address(environ):

@@ -1,126 +1,208 @@
 """What the documents say is what the code has."""
 
+import ast
+import functools
+import json
 import re
+import shlex
 import subprocess
 import sys
+import tomllib
 from pathlib import Path
 from pkgutil import resolve_name
 
 import pytest
+import typer
+import yaml
 
 from model_core import artifact
-from model_core.upm.builtin import BUILTIN, NEWEST
-from service.api.openapi import problems
+from model_core.upm.builtin import NEWEST
 from service.api.routes.table import CALLS
-from service.commands.options import API, SERVE, WORKER, variable
+from service.commands.main import app
+from service.commands.options import API, SERVE, SHORT, WORKER, variable
+from service.observability import metrics, model_metrics, subscriber_metrics  # noqa: F401  # register
 from service.schema.observations import StreamForm
 from service.settings import Settings
+from training.config import merged
+from training.data import own
+from training.experiments.catalogue import preset
 
 ROOT = Path(__file__).parent.parent
 DOCS = ROOT / "docs"
 PAGES = [ROOT / "README.md", ROOT / "CHANGELOG.md", *sorted(DOCS.glob("**/*.md"))]
-NAMES = re.findall(r"\bmodel_core(?:\.\w+)+", (DOCS / "mathematics.md").read_text())
+BLOCK = re.compile(r"^```(\w+)\n(.*?)^```$", re.DOTALL | re.MULTILINE)
+PARSERS = {
+    "python": ast.parse,
+    "toml": tomllib.loads,
+    "yaml": lambda text: list(yaml.safe_load_all(text)),
+}
 
 
-def test_every_setting_is_documented():
-    text = (ROOT / "docs" / "settings.md").read_text()
-    for name in Settings.model_fields:
-        assert f"`{variable(name)}`" in text, (
-            f"{name} is not in docs/settings.md: run deploy/site/pages.py"
-        )
+@functools.cache
+def text_of(name):
+    return (DOCS / name).read_text()
+
+
+def blocks(kind):
+    """Place and text of each block of code of a kind."""
+    for page in PAGES:
+        for found in BLOCK.finditer(page.read_text()):
+            if found[1] == kind:
+                line = page.read_text()[: found.start()].count("\n") + 1
+                yield f"{page.relative_to(ROOT)}:{line}", found[2]
 
 
 def test_the_generated_pages_are_up_to_date():
     command = [sys.executable, str(ROOT / "deploy" / "site" / "pages.py"), "--check"]
     done = subprocess.run(command, capture_output=True, text=True, cwd=ROOT)
     assert done.returncode == 0, done.stderr
+    assert all(f"### {call.method} {call.path}\n" in text_of("reference.md") for call in CALLS)
 
 
-def test_the_reference_has_every_call_and_every_problem():
-    page = (DOCS / "reference.md").read_text()
-    assert all(f"### {call.method} {call.path}\n" in page for call in CALLS)
-    assert all(f"### {error.slug}\n" in page for error in problems.EXAMPLES)
-
-
-def test_the_page_of_commands_has_those_of_training():
-    assert "## moca train\n" in (DOCS / "commands.md").read_text()
-
-
-def test_what_the_page_of_the_architecture_names_is_there():
-    named = re.findall(r"`([\w/]+/[\w/]+\.(?:py|lua))`", (DOCS / "architecture.md").read_text())
-    assert len(named) > 30
-    assert [name for name in named if not (ROOT / name).is_file()] == []
-
-
-def test_every_setting_is_an_option_of_some_command():
-    assert set(Settings.model_fields) == API | WORKER | SERVE
-
-
-@pytest.mark.parametrize("target", ["run", "test", "test-all", "check", "bench", "docs"])
-def test_the_readme_names_the_targets_that_the_makefile_has(target):
-    assert f"\n{target}: " in (ROOT / "Makefile").read_text()
-    assert f"make {target}" in (ROOT / "README.md").read_text()
-
-
-def test_constraints_pin_every_version_and_name_no_place():
-    lines = (ROOT / "constraints.txt").read_text().splitlines()
-    pins = [line for line in lines if not line.startswith("#")]
-    assert all(line.count("==") == 1 and "+" not in line and "/" not in line for line in pins)
-    assert "torch==2.13.0" in pins
-
-
-@pytest.mark.parametrize("name", sorted(set(NAMES)))
-def test_every_name_in_the_mathematics_exists(name):
-    assert callable(found := resolve_name(name)) or isinstance(found, int | float)
-
-
-def test_inline_formulas_survive_markdown():
-    """Each ends on its line, and no escape of punctuation is in one: Markdown would eat it."""
-    text = re.sub(r"```.*?```", "", (DOCS / "mathematics.md").read_text(), flags=re.DOTALL)
-    for line in text.splitlines():
-        assert line.count("$") % 2 == 0, line
-        assert not any(re.search(r"\\[^A-Za-z]", each) for each in line.split("$")[1::2]), line
-
-
-@pytest.mark.parametrize("page", ["models.md", "streams.md"])
-@pytest.mark.parametrize("name", NEWEST)
-def test_every_built_in_model_has_its_row(name, page):
-    assert f"| `{name}` |" in (DOCS / page).read_text()
-
-
-def test_every_kind_of_trained_model_is_described():
-    models = (DOCS / "models.md").read_text()
-    # Kinds of other tests may be registered, too.
-    kinds = {"alpaca", "fleet", "lstm", "pcoc"}
-    assert kinds <= set(artifact.kinds())
-    assert all(f"| `{kind}` |" in models for kind in kinds)
-
-
-@pytest.mark.parametrize("page", ["models.md", "mathematics.md", "streams.md"])
-def test_versions_after_the_first_are_named(page):
-    text = (DOCS / page).read_text()
-    assert all(f"`{full}`" in text for full in BUILTIN if not full.endswith("@1"))
-
-
-def test_every_setting_of_a_stream_is_documented():
-    text = (DOCS / "streams.md").read_text()
+def test_every_setting_and_metric_is_documented():
+    assert set(Settings.model_fields) == API | WORKER | SERVE, "a setting is no command's option"
+    lacking = [name for name in Settings.model_fields
+               if f"`{variable(name)}`" not in text_of("settings.md")]  # fmt: skip
+    for family in metrics.REGISTRY.collect():
+        name = family.name + ("_total" if family.type == "counter" else "")
+        if name.startswith("moca_") and f"`{name}`" not in text_of("monitoring.md"):
+            lacking.append(name)
     for name in StreamForm.model_fields:
-        assert re.search(rf"^\|[^|]*`{name}`[^|]*\|", text, re.MULTILINE), f"{name}: streams.md"
+        if not re.search(rf"^\|[^|]*`{name}`[^|]*\|", text_of("streams.md"), re.MULTILINE):
+            lacking.append(name)
+    assert lacking == []
 
 
-def _anchors(page):
+def test_every_model_is_documented():
+    for page in ("models.md", "streams.md"):
+        assert [name for name in NEWEST if f"| `{name}` |" not in text_of(page)] == []
+    kinds = {"alpaca", "fleet", "lstm", "pcoc"}  # others may be registered by other tests
+    assert kinds <= set(artifact.kinds())
+    assert [kind for kind in kinds if f"| `{kind}` |" not in text_of("models.md")] == []
+
+
+def anchors(page):
     """Anchors of a page's headings, as they are made of them."""
     headings = re.findall(r"^#+ (.*)$", page.read_text(), re.MULTILINE)
     return {re.sub(r"[^\w\- ]", "", each.lower()).replace(" ", "-") for each in headings}
 
 
-@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.relative_to(ROOT).as_posix())
-def test_links_lead_somewhere(page):
-    text = re.sub(r"```.*?```", "", page.read_text(), flags=re.DOTALL)
-    for target in re.findall(r"\]\(([^)\s]+)\)", text):
-        if "://" in target:
+def test_links_lead_somewhere():
+    dead = []
+    for page in PAGES:
+        text = re.sub(r"```.*?```", "", page.read_text(), flags=re.DOTALL)
+        for target in re.findall(r"\]\(([^)\s]+)\)", text):
+            path, _, anchor = target.partition("#")
+            linked = page.parent / path if path else page
+            if "://" in target or (linked.exists() and (not anchor or anchor in anchors(linked))):
+                continue
+            dead.append(f"{page.name}: {target}")
+    assert dead == []
+
+
+def commands(text):
+    """Words of each call of `moca` in lines of a shell."""
+    for line in text.replace("\\\n", " ").splitlines():
+        if not re.search(r"(^|[\s/(])moca ", line):
             continue
-        path, _, anchor = target.partition("#")
-        linked = page.parent / path if path else page
-        assert linked.exists(), target
-        assert not anchor or anchor in _anchors(linked), target
+        words = shlex.shlex(line, posix=True, punctuation_chars=True)
+        words.whitespace_split = True
+        call, before = None, "--"
+        for word in [*words, ";"]:
+            if set(word) <= set("();<>|&"):
+                if call:
+                    yield call
+                call, before = None, "--"
+                continue
+            if call is not None:
+                call.append(word)
+            elif before == "--" and word.rpartition("/")[2] == "moca":
+                call = []
+            before = word
+
+
+def unknown(words):
+    """Subcommand or options that no command has."""
+    command = typer.main.get_command(app)
+    while hasattr(command, "commands") and words and not words[0].startswith("-"):
+        if words[0] not in command.commands:
+            return [words[0]]
+        command, words = command.commands[words[0]], words[1:]
+    known = {name for each in command.params for name in (*each.opts, *each.secondary_opts)}
+    given = (word.partition("=")[0] for word in words if word.startswith("--"))
+    return [name for name in given if name not in known | {"--help"}]
+
+
+def test_commands_that_the_pages_call_exist():
+    calls = [(where, words) for where, text in blocks("sh") for words in commands(text)]
+    assert len(calls) > 40
+    assert [(where, unknown(words)) for where, words in calls if unknown(words)] == []
+    assert unknown(["serve", "--no-such"]) == ["--no-such"]
+
+
+def test_options_that_the_pages_of_security_and_training_name_exist():
+    known = {name for names in SHORT.values() for name in names}
+    known |= set(re.findall(r"`(--[a-z-]+)", text_of("commands.md")))
+    for page in ("security.md", "training.md"):
+        named = set(re.findall(r"`(--[a-z][a-z-]*)", text_of(page)))
+        assert len(named) > 10
+        assert named <= known, page
+
+
+def test_blocks_of_code_are_code():
+    for kind, parse in PARSERS.items():
+        found = list(blocks(kind))
+        assert found, kind
+        for where, text in found:
+            try:
+                parse(text)
+            except (SyntaxError, ValueError, yaml.YAMLError) as error:
+                pytest.fail(f"{where}: {error}")
+
+
+def test_the_settings_of_the_page_of_training_are_the_defaults():
+    (text,) = (text for where, text in blocks("toml") if where.startswith("docs/training.md"))
+    said = tomllib.loads(text)
+    data = own.Source.model_validate({"path": "a.csv", **said.pop("data")})
+    assert data == own.Source(path=Path("a.csv"))
+    assert preset("data", "quick", said) == preset("data", "quick")
+    changed = merged(said, {"model": {"features": 33}})
+    assert preset("data", "quick", changed) != preset("data", "quick")
+
+
+def test_names_of_the_code_exist():
+    names = set(re.findall(r"\bmodel_core(?:\.\w+)+", text_of("mathematics.md")))
+    assert len(names) > 10
+    for name in names:
+        assert callable(found := resolve_name(name)) or isinstance(found, int | float), name
+    files = re.findall(r"`([\w/]+/[\w/]+\.(?:py|lua))`", text_of("architecture.md"))
+    assert len(files) > 30
+    assert [name for name in files if not (ROOT / name).is_file()] == []
+
+
+def test_inline_formulas_survive_markdown():
+    """Each ends on its line, and no escape of punctuation is in one: Markdown would eat it."""
+    text = re.sub(r"```.*?```", "", text_of("mathematics.md"), flags=re.DOTALL)
+    for line in text.splitlines():
+        assert line.count("$") % 2 == 0, line
+        assert not any(re.search(r"\\[^A-Za-z]", each) for each in line.split("$")[1::2]), line
+
+
+def test_the_readme_names_the_targets_and_constraints_pin_versions():
+    makefile, readme = ((ROOT / name).read_text() for name in ("Makefile", "README.md"))
+    for target in ("run", "test", "test-all", "check", "bench", "docs"):
+        assert f"\n{target}: " in makefile
+        assert f"make {target}" in readme
+    lines = (ROOT / "constraints.txt").read_text().splitlines()
+    pins = [line for line in lines if not line.startswith("#")]
+    assert all(line.count("==") == 1 and "+" not in line and "/" not in line for line in pins)
+    assert any(line.startswith("torch==") for line in pins)
+
+
+def test_examples_of_json_in_the_reference_are_json():
+    for where, text in blocks("json"):
+        if where.startswith("docs/reference.md"):
+            try:
+                json.loads(text)
+            except ValueError as error:
+                pytest.fail(f"{where}: {error}")

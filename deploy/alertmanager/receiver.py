@@ -49,7 +49,7 @@ def line_of(alert):
 
 def main():
     """Run until the process is ended."""
-    host, port = (*sys.argv[1:], *("0.0.0.0", "9095")[len(sys.argv) - 1 :])
+    host, port = (*sys.argv[1:], *("0.0.0.0", "9095")[len(sys.argv) - 1 :])  # noqa: S104
     with HTTPServer((host, int(port)), Receiver) as server:
         server.serve_forever()
 

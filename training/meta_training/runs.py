@@ -6,7 +6,7 @@ import errno
 import fcntl
 import json
 import os
-import pickle
+import pickle  # noqa: TID251  # what torch.load raises
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -120,7 +120,9 @@ class Run:
     def load(self) -> tuple[Progress, dict[str, Any]]:
         """Progress and the parts saved with it, all on the CPU; raises BadRun."""
         try:
-            parts = torch.load(self.folder / CHECKPOINT, map_location="cpu", weights_only=True)
+            parts = torch.load(  # noqa: TID251  # its own, and numbers only
+                self.folder / CHECKPOINT, map_location="cpu", weights_only=True
+            )
             progress = Progress(**parts.pop("progress"))
         except _UNREADABLE as error:
             raise BadRun(f"{self.folder}: {CHECKPOINT}: {error}") from error

@@ -167,7 +167,7 @@ class Store:
         found: list[Item] = []
         size = 0
         select = (
-            f"SELECT {_COLUMNS} FROM items WHERE problem IS NULL"
+            f"SELECT {_COLUMNS} FROM items WHERE problem IS NULL"  # noqa: S608  # a constant
             " AND stream NOT IN (SELECT value FROM json_each(?)) ORDER BY id LIMIT ?"
         )
         with self._lock:
