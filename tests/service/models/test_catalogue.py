@@ -1,6 +1,7 @@
-"""The catalogue lists what the worker builds, and names mean the newest version."""
+"""The catalogue lists what the worker builds; names mean the newest version; broken artifacts."""
 
 import json
+import os
 
 import pytest
 
@@ -10,46 +11,6 @@ from service.models import catalogue as models
 from service.worker.streams.models import Catalogue
 
 OPTIONS = Options(x_dim=3, classes=4)
-
-
-@pytest.fixture
-def catalogue(tmp_path):
-    return Catalogue(tmp_path, "cpu")
-
-
-def test_what_is_listed_is_what_is_built():
-    listed = {model.reference: model for model in models.BUILT_IN}
-    assert listed.keys() == BUILTIN.keys()
-    for reference, model in listed.items():
-        built = BUILTIN[reference].build(OPTIONS._replace(y_dim=model.y_dim or 2))
-        assert (model.kind, model.hazard) == (built.kind, built.hazard)
-        assert built.y_dim == (model.y_dim or 2)
-        assert built.x_dim == (OPTIONS.x_dim if model.x_dim is None else model.x_dim)
-
-
-def test_no_two_read_each_others_states():
-    kinds = [each.build(OPTIONS).kind for each in BUILTIN.values()]
-    assert kinds == [each.kind for each in BUILTIN.values()]
-    assert len(set(kinds)) == len(kinds)
-
-
-@pytest.mark.parametrize("name", NEWEST)
-def test_a_name_means_the_newest_version(name, tmp_path):
-    versions = [model.reference for model in models.BUILT_IN if model.name == name]
-    assert models.resolve(tmp_path, name) == NEWEST[name] == f"{name}@{len(versions)}"
-
-
-def test_an_earlier_version_stays(tmp_path, catalogue):
-    assert models.resolve(tmp_path, "poisson@1") == "poisson@1"
-    assert catalogue.get("poisson@1").kind == "poisson"
-    assert catalogue.get("poisson@2").kind == "mixed-poisson"
-    assert catalogue.dimensions("poisson@1") == catalogue.dimensions("poisson@2") == (0, 1)
-
-
-def test_a_version_that_is_not_there(tmp_path, catalogue):
-    assert models.resolve(tmp_path, "gaussian@7") is None
-    with pytest.raises(UnknownModel, match="gaussian@7"):
-        catalogue.get("gaussian@7")
 
 
 def put(folder, name, version, report=None, **changes):
@@ -62,11 +23,41 @@ def put(folder, name, version, report=None, **changes):
     return place
 
 
+def artifacts(folder):
+    """References of what is listed and not built in."""
+    return [each.reference for each in models.Catalogue(folder).models() if not each.built_in]
+
+
 @pytest.fixture
 def shipped(tmp_path, monkeypatch):
     folder = tmp_path / "shipped"
     monkeypatch.setattr(models, "SHIPPED", folder)
     return folder
+
+
+def test_what_is_listed_is_what_is_built_and_none_reads_anothers_states():
+    listed = {model.reference: model for model in models.BUILT_IN}
+    assert listed.keys() == BUILTIN.keys()
+    kinds = set()
+    for reference, model in listed.items():
+        built = BUILTIN[reference].build(OPTIONS._replace(y_dim=model.y_dim or 2))
+        assert (model.kind, model.hazard) == (built.kind, built.hazard)
+        assert built.y_dim == (model.y_dim or 2)
+        assert built.x_dim == (OPTIONS.x_dim if model.x_dim is None else model.x_dim)
+        kinds.add(built.kind)
+    assert len(kinds) == len(listed)
+
+
+def test_a_name_means_the_newest_version_and_others_can_be_named(tmp_path):
+    for name, newest in NEWEST.items():
+        versions = [model.reference for model in models.BUILT_IN if model.name == name]
+        assert models.resolve(tmp_path, name) == newest == f"{name}@{len(versions)}"
+    loaded = Catalogue(tmp_path, "cpu")
+    assert models.resolve(tmp_path, "poisson@1") == "poisson@1"
+    assert loaded.get("poisson@1").kind != loaded.get("poisson@2").kind
+    assert models.resolve(tmp_path, "gaussian@7") is None
+    with pytest.raises(UnknownModel, match="gaussian@7"):
+        loaded.get("gaussian@7")
 
 
 def test_what_ships_is_listed_unless_the_folder_has_one_of_its_name(tmp_path, shipped):
@@ -75,19 +66,28 @@ def test_what_ships_is_listed_unless_the_folder_has_one_of_its_name(tmp_path, sh
     put(shipped, "wave", "1")
     put(shipped, "gaussian", "9")
     (own / "sine").mkdir(parents=True)  # a folder without versions is no model
-    listed = [model.reference for model in models.Catalogue(own).models() if not model.built_in]
-    assert listed == ["sine@2", "wave@1"]
+    assert artifacts(own) == ["sine@2", "wave@1"]
     assert models.resolve(own, "sine") == "sine@2"
     assert models.place(own, "sine") == shipped / "sine"
     put(own, "sine", "1")
-    listed = [model.reference for model in models.Catalogue(own).models() if not model.built_in]
-    assert listed == ["sine@1", "wave@1"]
+    assert artifacts(own) == ["sine@1", "wave@1"]
     assert models.resolve(own, "sine@2") is None
     assert models.place(own, "sine") == own / "sine"
     assert [each.version for each in models.Catalogue(own).versions("wave")] == ["1"]
 
 
-def test_reports(tmp_path, shipped):
+def test_versions_are_ordered_by_their_numbers_and_a_name_means_a_usable_one(tmp_path):
+    for version in ("9", "10", "1.9", "1.10"):
+        put(tmp_path, "pump", version)
+    put(tmp_path, "pump", "11", format=2)
+    found = models.Catalogue(tmp_path).versions("pump")
+    assert [each.version for each in found] == ["1.9", "1.10", "9", "10", "11"]
+    assert found[-1].error is not None
+    assert models.resolve(tmp_path, "pump") == "pump@10"
+    assert models.Catalogue(tmp_path).usable("pump") == ["1.9", "1.10", "9", "10"]
+
+
+def test_reports_that_can_be_read_are_shown(tmp_path, shipped):
     catalogue = models.Catalogue(tmp_path)
     put(tmp_path, "a", "1", '{"version": 1, "metrics": []}')
     put(tmp_path, "a", "2")
@@ -116,3 +116,66 @@ def test_the_worker_loads_what_ships(tmp_path):
         assert sum(file.stat().st_size for file in folder.iterdir()) < 200_000
         report = models.Catalogue(tmp_path).report(model)
         assert report["metrics"][0]["estimate"]["mean"] == model.training["metric"]["mean"]
+
+
+def fifo(file):
+    file.unlink(missing_ok=True)
+    os.mkfifo(file)
+
+
+def sparse(file):
+    """As large as it says, and empty on disk."""
+    with file.open("wb") as opened:
+        opened.truncate(1 << 35)
+
+
+def loop(file):
+    file.unlink(missing_ok=True)
+    file.symlink_to(file)
+
+
+def deep(file):
+    file.write_text("[" * 200_000)
+
+
+@pytest.mark.parametrize("broken", [fifo, sparse, loop, deep])
+def test_a_broken_artifact_is_listed_with_its_error_and_not_loaded(tmp_path, broken):
+    put(tmp_path, "good", "1")
+    for name in ("model.json", "model.safetensors"):
+        folder = put(tmp_path, "pump", name)
+        broken(folder / name)
+        listed = {each.reference: each for each in models.Catalogue(tmp_path).models()}
+        assert listed["good@1"].error is None
+        if name == "model.json":
+            assert name in listed[f"pump@{name}"].error
+        with pytest.raises(UnknownModel, match=f"pump@{name}"):
+            Catalogue(tmp_path, "cpu").get(f"pump@{name}")
+        if broken in (fifo, loop):
+            assert models.digest(tmp_path, f"pump@{name}") is None
+
+
+def test_a_loop_of_folders_is_no_model(tmp_path):
+    put(tmp_path, "good", "1")
+    (tmp_path / "round").symlink_to(tmp_path / "round")
+    (tmp_path / "good" / "2").symlink_to(tmp_path / "good" / "2")
+    (tmp_path / "up").symlink_to(tmp_path)
+    found = artifacts(tmp_path)
+    assert "good@1" in found
+    assert "good@2" not in found
+
+
+def test_a_digest_is_that_of_what_a_model_computes(tmp_path):
+    first = put(tmp_path, "a", "1")
+    (first / "model.safetensors").write_bytes(b"weights")
+    whole = models.digest(tmp_path, "a@1")
+    stamp = models.stamp(first)
+    described = json.loads((first / "model.json").read_text())
+    (first / "model.json").write_text(json.dumps({**described, "description": "a pump"}, indent=1))
+    assert models.same(tmp_path, "a@1", whole)
+    assert models.stamp(first) != stamp
+    (first / "model.json").write_text(json.dumps({**described, "hazard": 0.2}))
+    assert not models.same(tmp_path, "a@1", whole)
+    (first / "model.json").write_text(json.dumps(described))
+    (first / "model.safetensors").write_bytes(b"Weights")
+    assert not models.same(tmp_path, "a@1", whole)
+    assert models.digest(tmp_path, "gaussian@1") is None

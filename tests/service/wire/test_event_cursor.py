@@ -1,7 +1,10 @@
 """Cursors: what is written is read, and nothing else is."""
 
+import base64
+import zlib
+
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from service.wire import Event
@@ -9,17 +12,20 @@ from service.wire.event_cursor import BadCursor, Positions, parse
 from service.wire.event_entries import START, Filter, Id, Raised
 
 IDS = st.builds(Id, st.integers(0, 2**64 - 1), st.integers(0, 2**64 - 1))
+few = settings(max_examples=50, deadline=None)
 
 
+@few
 @given(st.dictionaries(st.integers(0, 63), IDS), st.sets(st.integers(0, 63)))
 def test_a_cursor_has_every_position_of_its_partitions(known, partitions):
     text = Positions(partitions, 64, known).text()
     wanted = {p: id_ for p, id_ in known.items() if p in partitions and id_ != START}
     assert parse(text, 64) == wanted
-    with pytest.raises(BadCursor, match="with 65 partitions"):
+    with pytest.raises(BadCursor):
         parse(text, 65)
 
 
+@few
 @given(st.dictionaries(st.integers(0, 63), IDS, min_size=1), st.data())
 def test_a_changed_cursor_is_refused(known, data):
     text = Positions(known, 64, known).text()
@@ -31,10 +37,28 @@ def test_a_changed_cursor_is_refused(known, data):
         parse(text[:at], 64)
 
 
-@given(st.text(max_size=60))
-def test_any_text_is_refused(text):
-    with pytest.raises(BadCursor):
-        parse(text, 4)
+def made(*numbers):
+    """A cursor of version 1 with these bytes and a checksum that fits."""
+    blob = bytes([1, *numbers])
+    text = base64.urlsafe_b64encode(blob + zlib.crc32(blob).to_bytes(4, "big"))
+    return text.rstrip(b"=").decode()
+
+
+def test_numbers_that_are_no_positions_are_refused():
+    assert parse(made(4, 3, 7, 2), 4) == {3: Id(7, 2)}
+    for numbers in (
+        [],
+        [4, 3, 7],  # half an id
+        [4, 4, 7, 2],  # a partition beyond the last
+        [4, 3, 7, 2, 3, 8, 2],  # one twice
+        [4, 3, 7, 130],  # a number that does not end
+        [4, 3, 7, *[255] * 9, 2],  # 65 bits
+    ):
+        with pytest.raises(BadCursor):
+            parse(made(*numbers), 4)
+    for text in ("", "x", "noon", "ä" * 9, "A" * 10_000):
+        with pytest.raises(BadCursor):
+            parse(text, 4)
 
 
 def test_moving_changes_one_partition():
@@ -49,16 +73,16 @@ def test_sixty_four_partitions_fit_into_a_header():
     assert len(Positions(ids, 64, ids).text()) < 1200
 
 
-@pytest.mark.parametrize(
-    ("wanted", "lets"),
-    [
+def test_filters_let_through_what_fits_all_their_parts():
+    raised = Raised("a-1", "gaussian@1", 1, Event(1, "confirmed", 2, 3))
+    for wanted, lets in (
         (Filter(), True),
         (Filter(streams=frozenset(["a-1"]), prefixes=("b", "a-")), True),
+        (Filter(streams=frozenset(["a-1"]), prefixes=("b",)), False),
         (Filter(streams=frozenset(["a"])), False),
         (Filter(models=frozenset(["gauss", "gaussian"])), True),
         (Filter(models=frozenset(["gaussian@2"])), False),
         (Filter(states=frozenset(["suspected"])), False),
-    ],
-)
-def test_filters(wanted, lets):
-    assert wanted.lets(Raised("a-1", "gaussian@1", 1, Event(1, "confirmed", 2, 3))) == lets
+        (Filter(kinds=frozenset(["anomaly"])), False),
+    ):
+        assert wanted.lets(raised) == lets, wanted
