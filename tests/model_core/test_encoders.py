@@ -10,11 +10,10 @@ import torch
 
 from model_core import artifact
 from model_core.errors import BadArtifact
-from tests.model_core.cases import irregular, run, series, tensor
-from tests.model_core.cases import pcoc_case as classifier
+from tests.model_core.cases import irregular, tensor
 
-RAINBOW, MINI = (3, 28, [64] * 4), (3, 84, [64] * 6)
-SMALL = (2, 13, [3, 5, 4])  # 13, 6, 3, 1
+SMALL = (2, 13, [3, 5, 4])  # channels, side, blocks: sides of 13, 6, 3, 1
+IMAGE = 2 * 13 * 13
 
 
 def modules(channels: int, widths: list[int]) -> torch.nn.Sequential:
@@ -39,7 +38,8 @@ def modules(channels: int, widths: list[int]) -> torch.nn.Sequential:
 
 def tensors_of(stack: torch.nn.Sequential) -> dict[str, torch.Tensor]:
     """Weights under their names in an artifact."""
-    found, block = {}, -1
+    found = {}
+    block = -1
     for layer in stack:
         if isinstance(layer, torch.nn.Conv2d):
             block += 1
@@ -50,31 +50,38 @@ def tensors_of(stack: torch.nn.Sequential) -> dict[str, torch.Tensor]:
     return found
 
 
-def description(x_dim: int, features: int, encoder: dict) -> dict:
-    dims = {"x_dim": x_dim, "y_dim": 2, "feature_dim": features}
-    return {"kind": "pcoc", **dims, "encoder": encoder, "hazard": 0.1}
-
-
-def heads(features: int) -> dict[str, torch.Tensor]:
-    """The rest of a classifier of two classes."""
-    zeros = torch.zeros(2, features)
-    names = ("prior_mean", "log_prior_precision", "log_noise_variance")
-    return {**{name: zeros + i for i, name in enumerate(names)}, "log_dirichlet": torch.zeros(2)}
-
-
 def conv(shape: tuple[int, int, list[int]]) -> dict:
     channels, side, widths = shape
     return {"type": "conv", "channels": channels, "height": side, "width": side, "blocks": widths}
 
 
-@pytest.mark.parametrize("shape", [RAINBOW, MINI, SMALL], ids=["rainbow", "mini", "small"])
-def test_convolutions_are_torchs_own(tmp_path, shape):
+@pytest.fixture
+def load(tmp_path):
+    """Write a classifier of two classes with an encoder, and load it."""
+
+    def loaded(x_dim: int, features: int, encoder: dict, tensors: dict | None = None, **more):
+        description = {"kind": "pcoc", "x_dim": x_dim, "y_dim": 2, "feature_dim": features}
+        description |= {"encoder": encoder, "hazard": 0.1, **more}
+        zeros = torch.zeros(2, features)
+        names = ("prior_mean", "log_prior_precision", "log_noise_variance")
+        heads = {name: zeros + i for i, name in enumerate(names)}
+        heads |= {"log_dirichlet": torch.zeros(2), **(tensors or {})}
+        artifact.save(tmp_path, description, {k: v for k, v in heads.items() if v is not None})
+        return artifact.load(tmp_path)
+
+    return loaded
+
+
+@pytest.mark.parametrize(
+    "shape",
+    [SMALL, (3, 28, [64] * 4), pytest.param((3, 84, [64] * 6), marks=pytest.mark.slow)],
+    ids=["small", "rainbow", "mini"],
+)
+def test_convolutions_are_torchs_own(load, shape):
     channels, side, widths = shape
     stack = modules(channels, widths)
     x = tensor(irregular(4, channels * side * side, seed=99))
-    spec = description(x.shape[-1], widths[-1], conv(shape))
-    artifact.save(tmp_path, spec, {**tensors_of(stack), **heads(widths[-1])})
-    model = artifact.load(tmp_path)
+    model = load(x.shape[-1], widths[-1], conv(shape), tensors_of(stack))
     expected = stack(x.reshape(4, channels, side, side))
     assert expected.shape == (4, widths[-1])
     together = model.encode(x, tensor([]))
@@ -86,133 +93,67 @@ def test_convolutions_are_torchs_own(tmp_path, shape):
     torch.testing.assert_close(blocks.flatten(0, 1), together, atol=1e-11, rtol=1e-11)
 
 
-def test_four_blocks_leave_1600_features_of_mini_imagenet(tmp_path):
-    """What the paper found too large (app. C)."""
-    channels, side, widths = 3, 84, [64] * 4
-    stack = modules(channels, widths)
-    spec = description(channels * side * side, 1600, conv((channels, side, widths)))
-    artifact.save(tmp_path, spec, {**tensors_of(stack), **heads(1600)})
-    x = tensor(irregular(1, spec["x_dim"], seed=98))
-    features = artifact.load(tmp_path).encode(x, tensor([]))
-    torch.testing.assert_close(features, stack(x.reshape(1, 3, 84, 84)), atol=1e-11, rtol=1e-11)
-
-
-def test_images_of_bytes_are_scaled_by_one_number(tmp_path):
-    stack = modules(2, SMALL[2])
-    spec = description(2 * 13 * 13, 4, conv(SMALL))
-    spec["input_scaling"] = {"offset": 10, "scale": 255.0}
-    artifact.save(tmp_path, spec, {**tensors_of(stack), **heads(4)})
-    x = tensor(np.arange(2 * 13 * 13) % 256)[None]
-    features = artifact.load(tmp_path).encode(x, tensor([]))
+def test_blocks_may_leave_more_than_one_pixel_and_inputs_are_scaled(load):
+    stack = modules(2, [3, 5])
+    scaling = {"offset": 10, "scale": 255.0}
+    model = load(IMAGE, 45, conv((2, 13, [3, 5])), tensors_of(stack), input_scaling=scaling)
+    x = tensor(np.arange(IMAGE) % 256)[None]
     expected = stack((x.reshape(1, 2, 13, 13) - 10) / 255)
-    torch.testing.assert_close(features, expected, atol=1e-12, rtol=0)
+    torch.testing.assert_close(model.encode(x, tensor([])), expected, atol=1e-12, rtol=0)
 
 
-@pytest.mark.parametrize(
-    ("change", "words"),
-    [
-        ({"channels": 0}, "encoder.channels is 0"),
-        ({"height": 13.0}, "encoder.height is 13.0"),
-        ({"width": True}, "encoder.width is True"),
-        ({"width": 14}, "x_dim 338 is not channels"),
-        ({"blocks": 3}, "encoder.blocks is 3, expected the channels of each block"),
-        ({"blocks": []}, r"encoder.blocks is \[\]"),
-        ({"blocks": [3, 5, "4"]}, "encoder.blocks"),
-        ({"blocks": [3, 5, 6]}, r"3 blocks leave 6 \* 1 features of 13 x 13, feature_dim is 4"),
-        ({"blocks": [3, 5, 4, 4]}, r"4 blocks leave 4 \* 0 features"),
-        ({"blocks": [3, 6, 4]}, r"'encoder.1.conv.weight' has shape \[5, 3, 3, 3\], expected \[6"),
-        ({"type": "time"}, "time encoder of 0 periods needs x_dim 1 and feature_dim 1"),
-    ],
-)
-def test_a_bad_spec_of_convolutions_is_named(tmp_path, change, words):
-    spec = description(2 * 13 * 13, 4, {**conv(SMALL), **change})
-    artifact.save(tmp_path, spec, {**tensors_of(modules(2, SMALL[2])), **heads(4)})
-    with pytest.raises(BadArtifact, match=words) as error:
-        artifact.load(tmp_path)
-    assert "model." in str(error.value)
-
-
-@pytest.mark.parametrize("name", sorted(tensors_of(modules(2, SMALL[2]))))
-def test_every_tensor_of_convolutions_is_needed_and_checked(tmp_path, name):
+def test_a_bad_spec_of_convolutions_is_refused_by_its_field(load):
     good = tensors_of(modules(2, SMALL[2]))
-    for words, value in (
-        ("is missing", None),
-        ("has shape", good[name][:1].unsqueeze(0)),
-        ("non-finite", good[name] * math.nan),
+    for change, words in (
+        ({"channels": 0}, "channels"),
+        ({"height": 13.0}, "height"),
+        ({"width": True}, "width"),
+        ({"width": 14}, "x_dim"),
+        ({"blocks": 3}, "blocks"),
+        ({"blocks": []}, "blocks"),
+        ({"blocks": [3, 5, "4"]}, "blocks"),
+        ({"blocks": [3, 5, 6]}, "feature_dim"),
+        ({"blocks": [3, 5, 4, 4]}, "feature_dim"),
+        ({"blocks": [3, 6, 4]}, r"encoder.1.conv.weight"),
     ):
-        changed = {k: v for k, v in {**good, name: value}.items() if v is not None}
-        artifact.save(tmp_path, description(338, 4, conv(SMALL)), {**changed, **heads(4)})
-        with pytest.raises(BadArtifact, match=f"{name}.*{words}"):
-            artifact.load(tmp_path)
+        with pytest.raises(BadArtifact, match=words):
+            load(IMAGE, 4, {**conv(SMALL), **change}, good)
+    for name, value in good.items():
+        for bad in (None, value[:1].unsqueeze(0), value * math.nan):
+            with pytest.raises(BadArtifact, match=name):
+                load(IMAGE, 4, conv(SMALL), {**good, name: bad})
+    name = "encoder.1.norm.running_var"
+    with pytest.raises(BadArtifact, match=name):
+        load(IMAGE, 4, conv(SMALL), {**good, name: -good[name]})
 
 
-def test_a_variance_below_nothing_is_refused(tmp_path):
-    good = {**tensors_of(modules(2, SMALL[2])), **heads(4)}
-    good["encoder.1.norm.running_var"] = -good["encoder.1.norm.running_var"]
-    artifact.save(tmp_path, description(338, 4, conv(SMALL)), good)
-    with pytest.raises(BadArtifact, match=r"encoder.1.norm.running_var' has a negative number"):
-        artifact.load(tmp_path)
-
-
-def test_features_of_time(tmp_path):
-    spec = {"type": "time", "periods": [24, 168.0], "trend": True}
-    artifact.save(tmp_path, description(1, 6, spec), heads(6))
-    model, t = artifact.load(tmp_path), tensor([[0.0], [5.5], [30.0], [-2.0]])
+def test_features_of_time(load):
+    model = load(1, 6, {"type": "time", "periods": [24, 168.0], "trend": True})
+    t = tensor([[0.0], [5.5], [30.0], [-2.0]])
     expected = [torch.ones(4, 1), t]
     for period in (24, 168):
         expected += [torch.sin(2 * math.pi * t / period), torch.cos(2 * math.pi * t / period)]
-    torch.testing.assert_close(model.encode(t, tensor([])), torch.cat(expected, -1).double())
+    features = torch.cat(expected, -1).double()
+    torch.testing.assert_close(model.encode(t, tensor([])), features)
     blocks = model.encode(t.reshape(2, 2, 1), tensor([]))
-    torch.testing.assert_close(blocks.flatten(0, 1), torch.cat(expected, -1).double())
+    torch.testing.assert_close(blocks.flatten(0, 1), features)
 
 
-def test_time_of_late_observations_keeps_its_phase(tmp_path):
-    artifact.save(tmp_path, description(1, 3, {"type": "time", "periods": [86400]}), heads(3))
-    model = artifact.load(tmp_path)
-    late = tensor([[20_000 * 86400.0 + 3600], [3600.0]])
-    features = model.encode(late, tensor([]))
+def test_time_of_late_observations_keeps_its_phase(load):
+    model = load(1, 3, {"type": "time", "periods": [86400]})
+    features = model.encode(tensor([[20_000 * 86400.0 + 3600], [3600.0]]), tensor([]))
     assert torch.equal(features[0], features[1])
 
 
-@pytest.mark.parametrize(
-    ("change", "words"),
-    [
-        ({"periods": 24}, "encoder.periods is 24"),
-        ({"periods": [24, 0]}, "encoder.periods"),
-        ({"periods": [24, -1]}, "encoder.periods"),
-        ({"periods": [24, math.nan]}, "encoder.periods"),
-        ({"periods": [24, math.inf]}, "encoder.periods"),
-        ({"periods": [24, "168"]}, "encoder.periods"),
-        ({"periods": [24]}, "time encoder of 1 periods needs x_dim 1 and feature_dim 3, not 1 and"),
-        ({"trend": True}, "needs x_dim 1 and feature_dim 6, not 1 and 5"),
-        ({"trend": 1}, "encoder.trend is 1"),
-    ],
-)
-def test_a_bad_spec_of_time_is_named(tmp_path, change, words):
-    spec = {"type": "time", "periods": [24, 168], **change}
-    artifact.save(tmp_path, description(1, 5, spec), heads(5))
-    with pytest.raises(BadArtifact, match=words):
-        artifact.load(tmp_path)
-
-
-def test_the_filter_takes_images(tmp_path):
-    """An observation of pixels goes through, and a stream does not see its batch mates."""
-    artifact.save(
-        tmp_path,
-        description(338, 4, conv(SMALL)),
-        {**tensors_of(modules(2, SMALL[2])), **heads(4)},
-    )
-    case = classifier()._replace(model=artifact.load(tmp_path))
-    rng = np.random.default_rng(0)
-    batch = [
-        series(classifier(), seed, 6)._replace(
-            x=rng.normal(size=(6, 338)), y=rng.integers(2, size=(6, 1)).astype(float)
-        )
-        for seed in range(3)
-    ]
-    together = run(case, batch, 8)
-    assert all(step.info.ok.all() for step in together)
-    for row, one in enumerate(batch):
-        for a, b in zip(together, run(case, [one], 8), strict=True):
-            score = a.info.log_score[row].item()
-            assert score == pytest.approx(b.info.log_score.item(), rel=1e-9)
+def test_a_bad_spec_of_time_is_refused_by_its_field(load):
+    for change, words in (
+        *(({"periods": [24, each]}, "periods") for each in (0, -1, math.nan, math.inf, "168")),
+        ({"periods": 24}, "periods"),
+        ({"periods": [24]}, "feature_dim"),
+        ({"trend": True}, "feature_dim"),
+        ({"trend": 1}, "trend"),
+    ):
+        with pytest.raises(BadArtifact, match=words):
+            load(1, 5, {"type": "time", "periods": [24, 168], **change})
+    with pytest.raises(BadArtifact, match="x_dim"):
+        load(2, 5, {"type": "time", "periods": [24, 168]})
