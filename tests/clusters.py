@@ -4,7 +4,6 @@ import contextlib
 import shutil
 import subprocess
 import tempfile
-import time
 from pathlib import Path
 
 import pytest
@@ -12,6 +11,7 @@ import redis
 from redis.exceptions import RedisError
 
 from tests.ports import free_ports
+from tests.waiting import until
 
 
 def server_or_skip() -> str:
@@ -42,7 +42,7 @@ class Nodes:
             self.running[port] = subprocess.Popen(
                 self.commands[port], stdout=log, stderr=subprocess.STDOUT
             )
-        _until(lambda: self.client(port).ping(), f"the server at port {port}")
+        until(lambda: _ready(self.client(port).ping), lambda: f"the server at port {port}")
 
     def client(self, port: int) -> redis.Redis:
         return redis.Redis(port=port, decode_responses=True, protocol=2)
@@ -58,14 +58,11 @@ class Nodes:
             process.wait()
 
 
-def _until(check, what: str, seconds: float = 20) -> None:
-    end = time.monotonic() + seconds
-    while time.monotonic() < end:
-        with contextlib.suppress(RedisError):
-            if check():
-                return
-        time.sleep(0.05)
-    raise AssertionError(f"{what} was not ready after {seconds} s")
+def _ready(check) -> bool:
+    try:
+        return bool(check())
+    except RedisError:
+        return False
 
 
 @contextlib.contextmanager
@@ -94,11 +91,41 @@ def running_cluster(masters: int = 3, replicas: int = 0):
         command += ["--cluster-replicas", str(replicas), "--cluster-yes"]
         subprocess.run(command, check=True, stdout=subprocess.DEVNULL, timeout=60)
         for port in ports:
-            _until(
-                lambda p=port: (
-                    "cluster_state:ok" in str(nodes.client(p).execute_command("CLUSTER INFO"))
-                    or nodes.client(p).execute_command("CLUSTER INFO").get("cluster_state") == "ok"
-                ),
-                f"the cluster's node {port}",
-            )
+            until(lambda p=port: _ready(lambda: _is_whole(nodes.client(p))), lambda: "the cluster")
         yield "redis+cluster://" + ",".join(f"127.0.0.1:{p}" for p in ports[:masters]), nodes
+
+
+@contextlib.contextmanager
+def running_sentinels():
+    """Run a master, its replica and three sentinels; yields the address, nodes and both ports."""
+    with running_nodes() as nodes:
+        master, replica, *sentinels = free_ports(5)
+        options = ("--appendonly", "yes", "--save", "", "--maxmemory-policy", "noeviction")
+        nodes.start(master, *options)
+        nodes.start(
+            replica,
+            *options,
+            *("--replicaof", f"127.0.0.1 {master}", "--repl-diskless-sync-delay", "0"),
+        )
+        for port in sentinels:
+            config = nodes.folder / f"sentinel-{port}.conf"
+            config.write_text(
+                f"sentinel monitor main 127.0.0.1 {master} 2\n"
+                "sentinel down-after-milliseconds main 2000\n"
+                "sentinel failover-timeout main 3000\n"
+            )
+            nodes.start(port, str(config), "--sentinel")
+        asked = nodes.client(sentinels[0])
+        for known, count in (("num-slaves", 1), ("num-other-sentinels", 2)):
+            until(
+                lambda k=known, n=count: _ready(lambda: asked.sentinel_master("main")[k] == n),
+                lambda k=known: k,
+            )
+        places = ",".join(f"127.0.0.1:{port}" for port in sentinels)
+        yield f"redis+sentinel://{places}/main", nodes, master, replica
+
+
+def _is_whole(node: redis.Redis) -> bool:
+    info = node.execute_command("CLUSTER INFO")
+    state = info.get("cluster_state") if isinstance(info, dict) else str(info)
+    return "ok" in str(state).partition("cluster_state:")[2][:4] or state == "ok"

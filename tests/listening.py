@@ -2,12 +2,12 @@
 
 import asyncio
 import contextlib
-import time
 
 import redis
 
 from service.store.cluster.subscription import Subscriptions
 from service.store.connection import connect_async
+from tests.waiting import until_async
 
 
 class Heard:
@@ -24,11 +24,8 @@ class Heard:
             raise redis.ConnectionError("on purpose")
         self.recovered += channels
 
-    async def until(self, check, seconds=30):
-        end = time.monotonic() + seconds
-        while not check():
-            assert time.monotonic() < end, (self.messages[-9:], self.recovered[-9:])
-            await asyncio.sleep(0.01)
+    async def until(self, check):
+        await until_async(check, lambda: (self.messages[-9:], self.recovered[-9:]))
 
 
 @contextlib.asynccontextmanager

@@ -145,8 +145,8 @@ async def test_channels_of_a_dead_master_are_subscribed_at_its_replica():
             await found.until(lambda: all(_copied(nodes, each) for each in nodes.running))
             found.recovered.clear()
             nodes.kill(port)
-            await found.until(lambda: set(found.recovered) >= mine, 60)
-            await found.until(found.subscriptions.complete.is_set, 60)
+            await found.until(lambda: set(found.recovered) >= mine)
+            await found.until(found.subscriptions.complete.is_set)
             with connect(url) as now:
                 publisher = Publisher(now)
                 sent = [publisher.publish(SHARDED[p], p) for p in range(PARTITIONS)]

@@ -26,19 +26,28 @@ def publish(log, make):
     return publish
 
 
-async def test_messages_of_a_commit_are_heard_once(redis_url, redis_client, publish):
-    async with listening(redis_url, CHANNELS) as found:
+@pytest.fixture
+def one_server(topology):
+    if topology[0].startswith("redis+cluster"):
+        pytest.skip("tests/deploy has the same of each node of a cluster")
+
+
+async def test_messages_of_a_commit_are_heard_once(redis_url, publish):
+    async with listening(redis_url, CHANNELS, failing=2) as found:
+        assert found.failed == 2  # what cannot be recovered is subscribed again
         assert sorted(found.recovered) == sorted(CHANNELS)
         publish((SHARDED[P], b"\x00a"), (PLAIN, b"b"), (SHARDED[P], b"c"))
         publish((keys.reply_channel(P, "another"), b"x"), (SHARDED[P], b"d"))
         await found.until(lambda: len(found.messages) >= 4)
-        assert found.messages == [b"\x00a", b"b", b"c", b"d"]
+        # On a cluster the plain channel is another connection's.
+        assert [each for each in found.messages if each != b"b"] == [b"\x00a", b"c", b"d"]
+        assert found.messages.count(b"b") == 1
         assert sorted(found.recovered) == sorted(CHANNELS)
-        assert len(redis_client.client_list("pubsub")) == 1
 
 
+@pytest.mark.usefixtures("one_server")
 async def test_a_killed_connection_is_replaced_and_what_it_missed_recovered(
-    redis_url, redis_client, publish, caplog
+    redis_url, redis_client, publish
 ):
     async with listening(redis_url, CHANNELS) as found:
         for message in (b"a", b"b"):
@@ -49,41 +58,33 @@ async def test_a_killed_connection_is_replaced_and_what_it_missed_recovered(
             publish((SHARDED[P], message))
             await found.until(lambda m=message: m in found.messages)
         assert found.messages == [b"a", b"b"]
-        assert caplog.text.count("connection lost") == 2
 
 
-async def test_a_silent_connection_is_given_up(redis_url, redis_client, publish, monkeypatch):
+@pytest.mark.usefixtures("one_server")
+async def test_a_silent_connection_is_given_up_and_a_quiet_one_kept(
+    redis_url, redis_client, publish, monkeypatch
+):
     monkeypatch.setattr(subscription, "IDLE_S", 0.2)
-    async with listening(redis_url, CHANNELS) as found:
-        before = {each["id"] for each in redis_client.client_list("pubsub")}
+    many = [keys.reply_channel(p, "i") for p in range(1024)]
+    async with listening(redis_url, [*many, PLAIN]) as found:
+        (before,) = redis_client.client_list("pubsub")  # all on one connection
+        assert before["ssub"] == "1024"
+        # Not given up within the time of some PINGs: they are answered.
+        await found.until(lambda: _pings(redis_client) >= 3)
+        assert [each["id"] for each in redis_client.client_list("pubsub")] == [before["id"]]
         redis_client.client_pause(1500, all=True)
         await found.until(lambda: not found.subscriptions.complete.is_set())
         await found.until(found.subscriptions.complete.is_set)
         publish((SHARDED[P], b"a"))
         await found.until(lambda: found.messages == [b"a"])
-        assert before.isdisjoint(each["id"] for each in redis_client.client_list("pubsub"))
+        assert before["id"] not in {each["id"] for each in redis_client.client_list("pubsub")}
 
 
-async def test_a_quiet_connection_is_kept(redis_url, redis_client, publish, monkeypatch):
-    monkeypatch.setattr(subscription, "IDLE_S", 0.1)
+def _pings(client):
+    return client.info("commandstats").get("cmdstat_ping", {"calls": 0})["calls"]
+
+
+async def test_nothing_is_left_when_it_ends(redis_url):
     async with listening(redis_url, CHANNELS) as found:
-        (before,) = redis_client.client_list("pubsub")
-        await asyncio.sleep(1.0)  # several PINGs, all answered
-        publish((SHARDED[P], b"a"))
-        await found.until(lambda: found.messages == [b"a"])
-        assert [each["id"] for each in redis_client.client_list("pubsub")] == [before["id"]]
-
-
-async def test_what_cannot_be_recovered_is_subscribed_again(redis_url, publish, monkeypatch):
-    async with listening(redis_url, CHANNELS, failing=2) as found:
-        assert found.failed == 2
-        publish((SHARDED[P], b"a"))
-        await found.until(lambda: found.messages == [b"a"])
-
-
-async def test_many_partitions_share_one_connection(redis_url, redis_client):
-    channels = [keys.reply_channel(p, "i") for p in range(1024)]
-    async with listening(redis_url, channels) as found:
-        assert sorted(found.recovered) == sorted(channels)
-        (client,) = redis_client.client_list("pubsub")
-        assert client["ssub"] == "1024"
+        assert found.subscriptions.complete.is_set()
+    assert not [task for task in asyncio.all_tasks() if task is not asyncio.current_task()]

@@ -1,0 +1,614 @@
+"""The log of a partition on every topology: append, lease, trials, commit, read."""
+
+import asyncio
+import json
+import threading
+import time
+
+import pytest
+from redis.exceptions import ConnectionError as Unreachable
+from redis.exceptions import ResponseError
+
+from service.store import keys
+from service.store.append import REMEMBER_MS, Appended, Appender
+from service.store.connection import connect, connect_async
+from service.store.log import DONE, START, Log, Offset
+
+pytestmark = pytest.mark.redis
+P = 3
+HEADS = keys.heads(P)
+
+
+@pytest.fixture
+async def appender(redis_url):
+    async with connect_async(redis_url) as client:
+        yield Appender(client, "i1", max_pending=10)
+
+
+def meta(client, *fields):
+    """Fields of the partition's bookkeeping, as text."""
+    found = client.hmget(keys.meta(P), fields)
+    found = [None if value is None else value.decode() for value in found]
+    return found[0] if len(fields) == 1 else found
+
+
+def left(client, partition=P):
+    """Ids of the entries in the log."""
+    return [id_.decode() for id_, _ in client.xrange(keys.log(partition))]
+
+
+def lose(log, client, **options):
+    """Let a worker vanish: its lease ends, and nobody knows why; then take it again."""
+    client.delete(keys.lease(P))
+    return log.acquire(P, **options)
+
+
+# --- append -----------------------------------------------------------------------------------
+
+
+async def test_append_writes_an_entry_and_counts(redis_client, appender):
+    first = await appender.append(P, 0, 3, b"\x00payload\xff")
+    second = await appender.append(P, 1, 4, b"two", b"sums")
+    assert (first.waiting, second.waiting) == (3, 7)
+    assert redis_client.xrange(keys.log(P)) == [
+        (first.entry.encode(), {b"b": b"\x00payload\xff"}),
+        (second.entry.encode(), {b"b": b"two", b"c": b"sums"}),
+    ]
+    assert meta(redis_client, "in") == "7"
+    assert REMEMBER_MS - 10_000 < redis_client.pttl(keys.append(P, "i1")) <= REMEMBER_MS
+
+
+async def test_the_same_number_answers_the_first_entry(redis_client, appender):
+    first = await appender.append(P, 4, 3, b"a")
+    assert await appender.append(P, 4, 3, b"a") == first
+    assert await appender.append(P, 4, 3, b"a", repeated=True) == first
+    assert (meta(redis_client, "in"), len(left(redis_client))) == ("3", 1)
+    assert (await appender.append(P, 5, 3, b"b")).entry != first.entry
+    with pytest.raises(ResponseError):  # an earlier number can be no repeat
+        await appender.append(P, 4, 3, b"a")
+    assert len(left(redis_client)) == 2
+
+
+async def test_a_repeat_after_the_entry_was_applied_and_trimmed(redis_client, appender, log, make):
+    first = await appender.append(P, 0, 3, b"a")
+    assert log.commit([make(log.acquire(P), Offset(first.entry, DONE), done=3)]) == ["OK"]
+    assert await appender.append(P, 0, 3, b"a") == Appended(first.entry, 0)
+    assert left(redis_client) == []
+
+
+async def test_numbers_belong_to_one_process_and_partition(redis_client, appender):
+    other = Appender(appender._client, "i2", max_pending=10)
+    found = await asyncio.gather(
+        appender.append(P, 0, 1, b"a"),
+        appender.append(P - 1, 0, 1, b"c"),
+        appender.append(P - 2, 0, 1, b"d"),
+    )
+    found.append(await other.append(P, 0, 1, b"b"))
+    assert [each.waiting for each in found] == [1, 1, 1, 2]
+    assert len(left(redis_client)) == 2
+
+
+async def test_a_full_partition_refuses_until_work_is_done(redis_client, appender, log, make):
+    first = await appender.append(P, 0, 8, b"a")
+    assert await appender.append(P, 1, 3, b"b") == Appended(None, 8)
+    assert (await appender.append(P, 1, 2, b"b")).waiting == 10  # a refusal uses up no number
+    assert await appender.append(P, 2, 1, b"c") == Appended(None, 10)
+    assert (await appender.append(P, 2, 0, b"reads only")).waiting == 10
+    assert (await appender.append(P - 1, 0, 10, b"d")).waiting == 10
+    log.commit([make(log.acquire(P), Offset(first.entry, DONE), done=8)])
+    assert await appender.append(P, 3, 9, b"e") == Appended(None, 2)
+    assert (await appender.append(P, 3, 8, b"e")).waiting == 10
+    assert len(left(redis_client)) == 3
+
+
+async def test_scripts_are_loaded_again_when_forgotten(redis_client, appender, log, make):
+    await appender.append(P, 0, 1, b"a")
+    (first,) = left(redis_client)
+    leases = [log.acquire(P), log.acquire(0)]
+    commits = [
+        make(leases[0], Offset(first, DONE), done=1),
+        make(leases[0], Offset(first, DONE), expected=Offset(first, DONE), done=1),
+        make(leases[1], Offset("1-1", DONE)),
+    ]
+    redis_client.script_flush()
+    assert log.commit(commits) == ["OK", "OK", "OK"]
+    assert meta(redis_client, "done") == "2"
+    redis_client.script_flush()
+    assert log.renew(leases) == [True, True]
+    assert log.release(leases[0])
+    await appender.append(P, 1, 1, b"b")
+    assert meta(redis_client, "in") == "2"
+
+
+# --- leases -----------------------------------------------------------------------------------
+
+
+def test_acquire_starts_at_the_beginning_and_counts_epochs(redis_client, log):
+    first = log.acquire(P)
+    assert first[2:] == (1, START, 0, 0, False)
+    assert first.token.startswith("w1/")
+    assert 4000 < redis_client.pttl(keys.lease(P)) <= 5000
+    assert log.acquire(P) is None
+    assert log.release(first)
+    second = log.acquire(P)
+    assert second.epoch == 2
+    assert second.token != first.token
+    with pytest.raises(ValueError, match="'/'"):  # would look like a token
+        Log(redis_client, "a/b", 5000, 4)
+
+
+def test_racing_acquires_have_one_winner(redis_url):
+    found, barrier = [], threading.Barrier(8)
+
+    def race(name):
+        with connect(redis_url) as client:
+            log = Log(client, name, 5000, 4)
+            barrier.wait()
+            found.append([log.acquire(p) for p in range(4)])
+
+    threads = [threading.Thread(target=race, args=(f"w{i}",)) for i in range(8)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert [sum(leases[p] is not None for leases in found) for p in range(4)] == [1] * 4
+
+
+def test_renewing_prolongs_a_lease_that_is_ours_and_no_other(redis_client, log, other):
+    kept, lost = log.acquire(P), log.acquire(0)
+    redis_client.pexpire(keys.lease(P), 1000)
+    assert log.renew([kept]) == [True]
+    assert redis_client.pttl(keys.lease(P)) > 4000
+    redis_client.delete(keys.lease(0))
+    assert log.renew([kept, lost]) == [True, False]
+    taken = other.acquire(0)
+    assert taken.epoch == 2
+    redis_client.pexpire(keys.lease(0), 1000)
+    assert log.renew([kept, lost]) == [True, False]
+    assert not log.release(lost)
+    assert redis_client.pttl(keys.lease(0)) <= 1000
+    assert other.renew([taken]) == [True]
+
+
+def test_a_dead_workers_leases_go_and_no_others(redis_client, log, other, add):
+    like = Log(redis_client, "w11", 5000, 4)
+    add()
+    log.acquire(P)
+    log.acquire(0)
+    assert other.acquire(1)
+    assert like.acquire(2)
+    assert other.release_worker("w1") == 2
+    assert other.acquire(P).attempts == 1  # the dead worker's attempt stays counted
+    assert like.acquire(1) is None
+    assert log.acquire(2) is None
+
+
+def test_heartbeat_lists_the_living(redis_client, log, other):
+    assert other.heartbeat(60_000) == ["w2"]
+    assert log.heartbeat(30_000) == ["w1", "w2"]
+    until_ms = redis_client.zscore(keys.WORKERS, "w1")
+    assert 20_000 < until_ms - time.time() * 1000 - log.ahead_ms <= 30_000
+    redis_client.zadd(keys.WORKERS, {"w1": 1.0})  # its time is over
+    assert other.heartbeat(60_000) == ["w2"]
+    log.heartbeat(60_000)
+    other.leave()
+    assert log.heartbeat(60_000) == ["w1"]
+
+
+def test_each_blamed_acquire_of_waiting_work_counts(redis_client, log, add, make):
+    for _ in range(3):  # nothing waits
+        assert log.acquire(P).attempts == 0
+        log.release_worker("w1")
+    first, _ = add(2)
+    seen = []
+    for blame in (True, True, False, False, True):
+        seen.append(log.acquire(P, blame=blame).attempts)
+        log.release_worker("w1")
+    assert seen == [0, 1, 2, 2, 2]
+    log.release(log.acquire(P), clean=False)
+    lease = log.acquire(P)
+    assert lease.attempts == 4
+    assert log.commit([make(lease, START, ("HSET", HEADS, "a", b"1"))]) == ["OK"]
+    lease = lose(log, redis_client)
+    assert lease.attempts == 5  # effects alone are no progress
+    log.release(lease)  # a clean end forgets them
+    assert log.acquire(P).attempts == 0
+    lease = lose(log, redis_client)
+    assert lease.attempts == 1
+    assert log.commit([make(lease, Offset(first, DONE))]) == ["OK"]
+    assert lose(log, redis_client).attempts == 0  # and so does a moved offset
+
+
+@pytest.mark.parametrize("gone", [True, False])
+def test_a_rolled_back_log_is_moved_up_to_the_offset(redis_client, log, gone, add, make):
+    lease = log.acquire(P)
+    far = Offset("99999999999999-5", DONE)
+    assert log.commit([make(lease, far)]) == ["OK"]
+    log.release(lease)
+    if not gone:
+        redis_client.xadd(keys.log(P), {"b": "old"})
+    assert log.acquire(P).offset == far
+    assert log.rollbacks == 1
+    (new,) = add()
+    assert new == "99999999999999-6"
+    assert log.read({P: far}, 10, 0)[P][0].id == new
+    lose(log, redis_client)
+    assert log.rollbacks == 1
+
+
+def test_counters_that_drifted_are_put_right_when_nothing_waits(redis_client, log, add, make):
+    _, second = add(2)
+    redis_client.hset(keys.meta(P), mapping={"in": 50, "done": 3})
+    lease = log.acquire(P)
+    assert meta(redis_client, "done") == "3"
+    assert log.commit([make(lease, Offset(second, DONE), done=2)]) == ["OK"]
+    log.release(lease)
+    log.acquire(P)
+    assert meta(redis_client, "in", "done") == ["50", "50"]
+
+
+# --- leases of which no answer came -----------------------------------------------------------
+
+
+@pytest.fixture
+def unanswered(log, monkeypatch):
+    """Ask for a partition without an answer; returns the token that may be taken still."""
+
+    def unanswered(partition=P):
+        with monkeypatch.context() as patch:
+            patch.setattr(log._acquire, "run", _away)
+            with pytest.raises(Unreachable):
+                log.acquire(partition)
+        (token,) = log._unsure[partition]
+        return token
+
+    return unanswered
+
+
+def _away(*_, **__):
+    raise Unreachable("gone")
+
+
+def test_leases_that_could_not_be_given_back_are_no_hindrance(log, other, add, monkeypatch):
+    """Their worker need not wait for their end once the store is back; another one has to."""
+    add()
+    lease, second = log.acquire(P), log.acquire(0)
+    with monkeypatch.context() as patch:
+        patch.setattr(log, "_release_tokens", _away)
+        log.give_up([lease, second])
+        with pytest.raises(Unreachable):
+            log.acquire(P)
+    assert other.acquire(P) is None
+    again = log.acquire(P, blame=False)
+    assert (again.epoch, again.attempts) == (2, 1)  # the first attempt alone counts
+    assert log.renew([lease, again]) == [False, True]
+    log.give_up([])  # the other one, too
+    assert other.acquire(0).epoch == 2
+    assert log.acquire(0) is None
+    assert log.renew([again]) == [True]
+
+
+def test_a_lease_that_came_without_an_answer_is_given_back(log, other, unanswered, monkeypatch):
+    """A server that was stopped takes it when it comes to it: after the next try, even."""
+    token, second = unanswered(), unanswered(0)
+    log.client.set(keys.lease(P), token, px=60_000)
+    log.client.set(keys.lease(0), second, px=60_000)
+    assert other.acquire(P) is None
+    lease = log.acquire(P)
+    assert lease.token != token
+    assert not log._unsure[P]
+    assert other.acquire(0) is not None  # whether this worker wants it or not
+    log.release(lease)
+    token, run = unanswered(), log._acquire.run
+
+    def late(client, call):  # carried out between release and acquisition
+        client.set(keys.lease(P), token, px=60_000)
+        return run(client, call)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(log._acquire, "run", late)
+        assert log.acquire(P) is None
+    assert list(log._unsure[P]) == [token]
+    assert log.acquire(P) is not None  # the next turn
+
+
+def test_an_acquisition_that_never_came_is_forgotten(log, unanswered, monkeypatch):
+    unanswered()
+    log.give_back()
+    now = time.monotonic()
+    for later, forgotten in ((59, False), (62, True)):
+        monkeypatch.setattr("service.store.log.time.monotonic", lambda at=now + later: at)
+        log.give_back()
+        assert (not log._unsure[P]) == forgotten
+
+
+# --- trials: commands applied alone, and named meanwhile --------------------------------------
+
+
+def named(client):
+    """What the store holds of trials."""
+    place, tries = meta(client, "trying", "tries")
+    assert (place is None) == (tries is None)
+    return None if place is None else (place, json.loads(tries))
+
+
+def test_a_trial_is_named_until_its_commit(redis_client, log, other, add, make):
+    first, _ = add(2)
+    lease = log.acquire(P)
+    assert log.begin_trial(lease, first, 0)
+    assert named(redis_client)[0] == f"{first}:0"
+    assert list(named(redis_client)[1]) == [lease.token]
+    assert log.commit([make(lease, Offset(first, 0))]) == ["OK"]
+    assert named(redis_client) is None
+    redis_client.delete(keys.lease(P))
+    assert not log.begin_trial(lease, first, 1)  # without the lease
+    other.acquire(P)
+    assert not log.begin_trial(lease, first, 1)
+    assert named(redis_client) is None
+
+
+def test_a_name_of_another_command_is_void(redis_client, log, add, make):
+    """An earlier version's commit leaves the name."""
+    first, second = add(2)
+    lease = log.acquire(P)
+    log.begin_trial(lease, first, 0)
+    kept = meta(redis_client, "trying", "tries")
+    log.commit([make(lease, Offset(first, DONE))])
+    redis_client.hset(keys.meta(P), mapping=dict(zip(["trying", "tries"], kept, strict=True)))
+    lease = lose(log, redis_client)
+    assert lease.trials == 0
+    log.begin_trial(lease, second, 0)
+    assert list(named(redis_client)[1]) == [lease.token]
+
+
+# --- commit -----------------------------------------------------------------------------------
+
+
+def dump(client):
+    names = [keys.log(P), keys.meta(P), HEADS, keys.names(P), keys.history(P, "a"), keys.feed(P)]
+    return {name: client.dump(name) for name in names}
+
+
+def test_commit_writes_every_effect_and_moves_the_offset(redis_client, log, add, make):
+    first, second = add(2)
+    redis_client.hset(keys.tail(P, "a"), mapping={"1": "x", "2": "y"})
+    redis_client.set(keys.append(P, "z"), "1")
+    redis_client.hset(keys.history(P, "b"), "1", "x")
+    out = keys.outcomes(P, "i", 5)
+    effects = [
+        ("HSET", HEADS, "a", b"\x00\xff", "b", "é"),
+        ("HSET", out, 5, 1690000000000123),
+        ("PEXPIRE", out, 60_000),
+        ("HDEL", keys.tail(P, "a"), "1", "9"),
+        ("ZADD", keys.names(P), 0, "a", 1.5, "b"),
+        ("ZREM", keys.names(P), "b"),
+        ("DEL", keys.append(P, "z")),
+        ("HSET", keys.append(P, "z"), "of", "another type"),
+        ("UNLINK", keys.history(P, "b")),
+    ]
+    lease = log.acquire(P)
+    assert log.commit([make(lease, Offset(first, DONE), *effects, done=7)]) == ["OK"]
+    assert redis_client.hgetall(HEADS) == {b"a": b"\x00\xff", b"b": "é".encode()}
+    assert redis_client.hget(out, "5") == b"1690000000000123"
+    assert 0 < redis_client.pttl(out) <= 60_000
+    assert redis_client.hgetall(keys.tail(P, "a")) == {b"2": b"y"}
+    assert redis_client.zrange(keys.names(P), 0, -1, withscores=True) == [(b"a", 0.0)]
+    assert redis_client.hlen(keys.append(P, "z")) == 1
+    assert not redis_client.exists(keys.history(P, "b"))
+    assert meta(redis_client, "done", "offset") == ["7", f"{first}:-1"]
+    assert left(redis_client) == [second]
+
+
+def test_a_repeated_commit_answers_already_and_writes_nothing(redis_client, log, add, make):
+    (first,) = add()
+    commit = make(log.acquire(P), Offset(first, DONE), ("HSET", HEADS, "a", "1"), done=1)
+    assert log.commit([commit]) == ["OK"]
+    redis_client.hset(HEADS, "a", "2")
+    before = dump(redis_client)
+    assert log.commit([commit]) == ["ALREADY"]
+    assert dump(redis_client) == before
+
+
+def test_a_lost_lease_is_fenced(redis_client, log, other, add, make):
+    first, second = add(2)
+    lease = log.acquire(P)
+    redis_client.delete(keys.lease(P))
+    commit = make(lease, Offset(first, DONE), ("HSET", HEADS, "a", "1"))
+    before = dump(redis_client)
+    assert log.commit([commit]) == ["FENCED"]  # nobody's
+    assert dump(redis_client) == before
+    taken = other.acquire(P)
+    before = dump(redis_client)
+    assert log.commit([commit]) == ["FENCED"]  # somebody else's
+    assert dump(redis_client) == before
+    assert other.commit([make(taken, Offset(first, DONE))]) == ["OK"]
+    assert log.commit([commit]) == ["FENCED"]  # its offset, but not its token: not ALREADY
+    assert other.commit([make(taken, Offset(second, DONE))]) == ["FENCED"]  # wrong expectation
+
+
+def test_two_commits_race_and_one_wins(redis_client, log, add, make):
+    """Same token, same expected offset, different new ones: the second comes too late."""
+    first, second = add(2)
+    lease = log.acquire(P)
+    both = [
+        make(lease, Offset(entry, DONE), ("HSET", HEADS, "a", entry), done=1)
+        for entry in (first, second)
+    ]
+    assert log.commit(both) == ["OK", "FENCED"]
+    assert redis_client.hget(HEADS, "a") == first.encode()
+    assert meta(redis_client, "done") == "1"
+
+
+def test_commits_of_several_partitions_go_together(redis_client, log, make):
+    leases = [log.acquire(p) for p in range(4)]
+    redis_client.delete(keys.lease(2))
+    commits = [make(at, START, ("HSET", keys.heads(at.partition), "a", "1")) for at in leases]
+    assert log.commit(commits) == ["OK", "OK", "FENCED", "OK"]
+    assert log.commit([]) == []
+    with pytest.raises(ValueError, match="partition 3"):
+        log.commit([make(leases[P], START, ("HSET", keys.heads(0), "a", "1"))])
+
+
+def test_trimming_drops_whole_applied_entries_and_no_others(redis_client, log, add, make):
+    ids = add(300)
+    lease = log.acquire(P)
+    expected = lease.offset
+    steps = [(0, 0), (0, 4), (0, DONE), (7, DONE), (99, 2), (99, DONE), (298, DONE), (299, DONE)]
+    for at, index in steps:
+        new = Offset(ids[at], index)
+        assert log.commit([make(lease, new, expected=expected, done=1)]) == ["OK"]
+        first = at + 1 if index == DONE else at
+        assert left(redis_client) == ids[first:]
+        log.release(lease)
+        lease = log.acquire(P)
+        assert lease.offset == new
+        assert len(log.read({P: new}, 1000, 0).get(P, [])) == 300 - first
+        expected = new
+    (new,) = add()
+    assert log.read({P: Offset(ids[-1], DONE)}, 10, 0)[P][0].id == new
+
+
+def test_huge_sequence_numbers_trim_only_the_applied(redis_client, log, make):
+    """Sequence numbers that a double cannot hold: an entry may stay longer, never go early."""
+    big = [f"5-{2**63 + i}" for i in range(3)]
+    for id_ in ("4-0", *big, "6-0"):
+        redis_client.xadd(keys.log(P), {"b": id_}, id=id_)
+    lease = log.acquire(P)
+    expected, lengths = lease.offset, []
+    for new in (Offset("4-0", DONE), Offset(big[0], 2), Offset(big[1], DONE), Offset("6-0", DONE)):
+        assert log.commit([make(lease, new, expected=expected)]) == ["OK"]
+        lengths.append(redis_client.xlen(keys.log(P)))
+        expected = new
+    assert lengths == [4, 4, 3, 0]
+
+
+BAD = [
+    ("RPUSH", HEADS, "a"),
+    ("HSET", HEADS, "a"),
+    ("HSET", HEADS),
+    ("HDEL", HEADS),
+    ("ZADD", keys.names(P), "x", "a"),
+    ("ZADD", keys.names(P), float("nan"), "a"),
+    ("ZADD", keys.names(P), 0),
+    ("ZREM", keys.names(P)),
+    ("DEL", HEADS, "a"),
+    ("PEXPIRE", HEADS, "soon"),
+    ("PEXPIRE", HEADS, -5),
+    ("PEXPIRE", HEADS),
+    ("HSET", keys.names(P), "a", "b"),  # a sorted set
+    ("ZADD", keys.history(P, "a"), 0, "a"),  # becomes a hash earlier in the commit
+    ("DEL", keys.lease(P)),
+    ("HSET", keys.meta(P), "offset", "0-0:-1"),
+    ("DEL", keys.log(P)),
+    ("FEED", keys.feed(P), 10, "5-1"),
+    ("FEED", keys.feed(P), 0, "5-1", b"e"),
+    ("FEED", keys.feed(P), 10, "5-1", b"e", "5-1", b"f"),
+    ("FEED", keys.feed(P), 10, "5-10", b"e", "5-9", b"f"),
+    ("FEED", keys.feed(P), 10, "0-0", b"e"),
+    ("FEED", keys.feed(P), 10, "5-*", b"e"),
+    ("FEED", keys.feed(P), 10, "5-01", b"e"),
+    ("FEED", keys.feed(P), 10, "5-18446744073709551616", b"e"),
+    ("FEED", HEADS, 10, "5-1", b"e"),
+]
+
+
+def test_a_bad_effect_leaves_everything_unwritten(redis_client, log, add, make):
+    (first,) = add()
+    redis_client.zadd(keys.names(P), {"z": 0})
+    redis_client.hset(HEADS, "z", "1")
+    lease, healthy = log.acquire(P), log.acquire(0)
+    good = ("HSET", keys.history(P, "a"), "0", b"x")
+    before = dump(redis_client)
+    for bad in BAD:
+        commit = make(lease, Offset(first, DONE), good, bad, good, done=1)
+        answers = log.commit([commit, make(healthy, START)])
+        assert answers[0].startswith("INVALID: "), bad
+        assert answers[1] == "OK"  # the fault hurts one partition
+        assert dump(redis_client) == before, bad
+
+
+def test_effects_may_exceed_what_lua_can_unpack(redis_client, log, add, make):
+    (first,) = add()
+    fields = [part for i in range(20_001) for part in (f"f{i}", str(i))]
+    members = [part for i in range(9_000) for part in (0, f"m{i}")]
+    effects = [
+        ("HSET", HEADS, *fields),
+        ("ZADD", keys.names(P), *members),
+        ("HDEL", HEADS, *fields[0:18_000:2]),
+        ("ZREM", keys.names(P), *members[3::2]),
+        *(("HSET", keys.tail(P, f"s{i}"), i, b"x") for i in range(9_000)),
+    ]
+    assert log.commit([make(log.acquire(P), Offset(first, DONE), *effects)]) == ["OK"]
+    assert redis_client.hlen(HEADS) == 11_001
+    assert redis_client.hget(HEADS, "f20000") == b"20000"
+    assert redis_client.zrange(keys.names(P), 0, -1) == [b"m0"]
+    assert redis_client.hget(keys.tail(P, "s8999"), "8999") == b"x"
+
+
+# --- feeds ------------------------------------------------------------------------------------
+
+
+def test_a_feed_takes_each_entry_once_and_names_the_one_before(redis_client, log, make):
+    lease, feed = log.acquire(P), keys.feed(P)
+    big = f"9-{2**63}"
+    first = ("FEED", feed, 10, "5-7", b"a", "5-10", b"b", big, b"\x00")
+    assert log.commit([make(lease, START, first)]) == ["OK"]
+    # The same effect again, whole and in part: an id says what is there already.
+    again = ("FEED", feed, 10, "5-10", b"b", big, b"\x00", f"9-{2**63 + 1}", b"d")
+    assert log.commit([make(lease, START, first), make(lease, START, again)]) == ["OK", "OK"]
+    found = [(id_.decode(), f[b"e"], f[b"b"].decode()) for id_, f in redis_client.xrange(feed)]
+    assert found == [
+        ("5-7", b"a", "0-0"),
+        ("5-10", b"b", "5-7"),
+        (big, b"\x00", "5-10"),
+        (f"9-{2**63 + 1}", b"d", big),
+    ]
+
+
+def test_a_feed_is_bounded(redis_client, log, make):
+    lease, feed = log.acquire(P), keys.feed(P)
+    parts = [part for i in range(1, 2001) for part in (f"{i}-0", b"x")]
+    assert log.commit([make(lease, START, ("FEED", feed, 100, *parts))]) == ["OK"]
+    assert 100 <= redis_client.xlen(feed) <= 300  # whole nodes of a stream go at a time
+    ((last, fields),) = redis_client.xrevrange(feed, count=1)
+    assert (last, fields[b"b"]) == (b"2000-0", b"1999-0")
+
+
+# --- read -------------------------------------------------------------------------------------
+
+
+def test_read_returns_what_is_beyond_each_offset(redis_client, log, add):
+    ids, more = add(3), add(2, partition=0)
+    found = log.read({P: Offset(ids[0], DONE), 0: START, 1: START}, count=10, block_ms=0)
+    assert {p: [entry.id for entry in entries] for p, entries in found.items()} == {
+        P: ids[1:],
+        0: more,
+    }
+    assert found[P][0].payload == b"e1"
+    assert len(log.read({P: START}, count=2, block_ms=0)[P]) == 2
+    assert log.read({1: START}, count=2, block_ms=0) == {}
+    assert log.read({}, count=2, block_ms=0) == {}
+
+
+def test_an_entry_applied_in_part_is_read_again(redis_client, log):
+    for id_ in ("5-0", "5-1", "6-0"):
+        redis_client.xadd(keys.log(P), {"b": id_}, id=id_)
+    for offset, first in [(("5-0", 0), "5-0"), (("5-1", 7), "5-1"), (("6-0", 1), "6-0")]:
+        found = log.read({P: Offset(*offset)}, count=1, block_ms=0)[P]
+        assert (found[0].id, found[0].payload) == (first, first.encode())
+    assert log.read({P: Offset("5-1", DONE)}, 1, 0)[P][0].id == "6-0"
+    for offset in (START, Offset("5-18446744073709551615", DONE), Offset("7-1", 0)):
+        assert Offset.parse(str(offset)) == Offset.parse(str(offset).encode()) == offset
+
+
+def test_read_waits_for_the_first_entry(redis_url, log, add):
+    thread = threading.Timer(0.05, add)
+    thread.start()
+    found = []
+    while not found:  # a read waits for a second at most
+        found = log.read({P: START}, count=10, block_ms=1000).get(P, [])
+    thread.join()
+    assert len(found) == 1
+    began = time.monotonic()
+    assert log.read({0: START}, count=10, block_ms=50) == {}
+    assert time.monotonic() - began >= 0.04

@@ -1,0 +1,351 @@
+"""What streams keep, as their worker and the API read it, on every topology."""
+
+import asyncio
+import random
+import resource
+import signal
+import subprocess
+import time
+import zlib
+
+import pytest
+
+from service import wire
+from service.store import keys, regimes
+from service.store.api_reads import AsyncStore, Health
+from service.store.connection import connect, connect_async
+from service.store.regimes import Place
+from service.store.worker_reads import (
+    CHUNK,
+    CorruptState,
+    Store,
+    Stored,
+    chunk_of,
+    phase_of,
+    seal,
+    unseal,
+)
+from tests.conftest import running_server
+from tests.waiting import until
+
+pytestmark = pytest.mark.redis
+P = 2
+PARTITIONS = 4
+
+
+@pytest.fixture
+async def reader(redis_url):
+    async with connect_async(redis_url) as client:
+        yield AsyncStore(client, PARTITIONS)
+
+
+@pytest.fixture
+def store(redis_client):
+    return Store(redis_client)
+
+
+def record(seq):
+    return wire.Record(seq, float(seq), None, None, 1.0, None, 0.01, 0.0, log_score=-1.5)
+
+
+def head_of(seq=0, **fields):
+    settings = wire.StreamSettings("gaussian@1", history=fields.pop("history", 2000))
+    return wire.Head(1, settings, seq=seq, **fields)
+
+
+def write_history(client, stream, seq, sealed):
+    """Store records 0..seq-1 as a worker would: whole chunks below `sealed`, then the tail."""
+    chunks = {}
+    for i in range(sealed):
+        chunks.setdefault(chunk_of(stream, i), []).append(record(i))
+    for number, records in chunks.items():
+        client.hset(keys.history(P, stream), str(number), seal(stream, number, records))
+    for i in range(sealed, seq):
+        client.hset(keys.tail(P, stream), str(i), wire.encode(record(i)))
+
+
+# --- chunks -----------------------------------------------------------------------------------
+
+
+def test_where_records_lie_and_that_sealing_is_the_identity():
+    """Part of the stored format: a change would look for records in the wrong place."""
+    assert [phase_of(s) for s in ("pump-7", "a", "nile", "größe")] == [51, 3, 63, 9]
+    assert [chunk_of("pump-7", seq) for seq in (0, 12, 13, 76, 77)] == [0, 0, 1, 1, 2]
+    records = [record(i) for i in range(CHUNK)]
+    sealed = seal("a", 2, records)
+    assert unseal("a", 2, sealed) == records
+    assert unseal("a", 2, zlib.compress(wire.encode(records))) == records  # of an earlier version
+    damaged = [("a", 2, b"garbage"), ("a", 2, sealed[:-3]), ("a", 3, sealed), ("b", 2, sealed)]
+    for place in damaged:
+        with pytest.raises(CorruptState):
+            unseal(*place)
+
+
+# --- the worker's side ------------------------------------------------------------------------
+
+
+def test_load_finds_all_parts(redis_client, store):
+    head = wire.encode(head_of(130, checkpoint=128))
+    redis_client.hset(keys.heads(P), "a", head)
+    store.put_checkpoints(
+        P, [("a", "1:128", b"\x00new"), ("a", "1:64", b"old"), ("b", "1:0", b"b")]
+    )
+    redis_client.hset(keys.tail(P, "a"), mapping={"129": "y", "1000": "z", "128": "x"})
+    redis_client.hset(keys.idempotency(P, "a"), b"k\x000", b"r")
+    redis_client.hset(keys.heads(P), "broken", b"\xc1")
+    redis_client.hset(keys.heads(P), "bare", wire.encode(head_of(5)))
+    missing, found, broken, bare = store.load(P, ["b", "a", "broken", "bare"])
+    assert missing == Stored(None, None, {}, {})
+    tail = {128: b"x", 129: b"y", 1000: b"z"}
+    new = wire.checksummed(b"\x00new", "checkpoint", "a", "1:128")
+    assert found == Stored(head, new, tail, {b"k\x000": b"r"}, (b"1:64",))
+    assert list(found.tail) == [128, 129, 1000]
+    assert broken == Stored(b"\xc1", None, {}, {})
+    assert (bare.head is None, bare.checkpoint) == (False, None)
+    assert store.load(P, []) == []
+
+
+def test_chunks_as_stored(redis_client, store):
+    write_history(redis_client, "a", 200, 200)
+    first, none, second = store.chunks(P, "a", [0, 99, 1])
+    assert none is None
+    records = unseal("a", 0, first) + unseal("a", 1, second)
+    assert [r.seq for r in records] == list(range(len(unseal("a", 0, first)) + 64))
+    assert store.chunks(P, "a", []) == []
+
+
+# --- the API's side ---------------------------------------------------------------------------
+
+
+async def test_head_hides_tombstones_and_names_the_broken(redis_client, reader):
+    head = head_of(3)
+    redis_client.hset(keys.heads(P), "a", wire.encode(head))
+    redis_client.hset(keys.heads(P), "gone", wire.encode(head_of(3, deleted=True)))
+    redis_client.hset(keys.heads(P), "broken", b"\xc1")
+    assert await reader.head(P, "a") == head
+    assert await reader.head(P, "gone") is None
+    assert await reader.head(P, "never") is None
+    with pytest.raises(CorruptState, match="'broken'"):
+        await reader.head(P, "broken")
+    redis_client.hset(keys.tail(P, "a"), "0", b"\xc1")
+    with pytest.raises(CorruptState, match="'a'"):
+        await reader.records(P, "a", head_of(1), 0, 1)
+
+
+async def test_events_by_id(redis_client, reader):
+    for id_ in (10, 2, 1):
+        event = wire.Event(id_, "confirmed", 5 * id_, 6 * id_)
+        redis_client.hset(keys.events(P, "a"), str(id_), wire.encode(event))
+    events, unreadable = await reader.events(P, "a")
+    assert ([event.id for event in events], unreadable) == ([1, 2, 10], [])
+    assert await reader.events(P, "b") == ([], [])
+
+
+def seqs(found):
+    """Seqs of records of which none is lost."""
+    records, lost = found
+    assert lost == []
+    return [record.seq for record in records]
+
+
+async def test_records_across_chunks_and_tail(redis_client, reader):
+    for stream in ("pump-7", "größe"):
+        sealed = next(i for i in range(200, 300) if (i + phase_of(stream)) % CHUNK == 0)
+        write_history(redis_client, stream, 300, sealed)
+        head = head_of(300, sealed=sealed)
+        ranges = [(0, 1), (299, 300), (sealed - 1, sealed + 1), (sealed, 300), (0, sealed)]
+        ranges += [(i, i + 70) for i in (0, 5, 60, 64, 130)]
+        for start, stop in ranges:
+            found = await reader.records(P, stream, head, start, stop)
+            assert seqs(found) == list(range(start, stop))
+        assert found[0][0] == record(130)
+        assert seqs(await reader.records(P, stream, head, -5, 999)) == list(range(300))
+        assert await reader.records(P, stream, head, 300, 400) == ([], [])
+        assert await reader.records(P, stream, head, 5, 5) == ([], [])
+
+
+async def test_records_end_with_the_retained_and_follow_what_was_sealed_since(redis_client, reader):
+    write_history(redis_client, "a", 200, 189)
+    head = head_of(200, sealed=189, history=50)
+    assert seqs(await reader.records(P, "a", head, 0, 200)) == list(range(150, 200))
+    before = head_of(200, sealed=61)  # what was sealed when the head was read; 189 is by now
+    assert seqs(await reader.records(P, "a", before, 0, 200)) == list(range(200))
+
+
+async def pages(reader, prefix, limit):
+    found, cursor, sizes = [], None, []
+    while True:
+        ids, cursor = await reader.names(prefix, cursor, limit)
+        found += ids
+        sizes.append(len(ids))
+        if cursor is None:
+            return found, sizes
+
+
+async def test_names_are_paged_in_order_over_partitions(redis_client, reader):
+    rng = random.Random(1)
+    names = [f"{rng.choice(['pump', 'fan', 'größe', '泵'])}-{i}" for i in range(150)]
+    for name in names:
+        redis_client.zadd(keys.names(keys.partition_of(name, PARTITIONS)), {name: 0})
+    for limit in (1, 7, 50, 1000):
+        for prefix in ("", "pump", "pump-1", "größe", "泵-", "nothing"):
+            expected = sorted(name for name in names if name.startswith(prefix))
+            found, sizes = await pages(reader, prefix, limit)
+            assert found == expected, (prefix, limit)
+            assert all(size == limit for size in sizes[:-1])
+
+
+async def test_names_that_all_lie_in_one_partition(redis_client, reader):
+    names = sorted(f"n{i}" for i in range(500))
+    redis_client.zadd(keys.names(1), dict.fromkeys(names, 0))
+    redis_client.zadd(keys.names(0), {"zz": 0})
+    assert (await pages(reader, "", 60))[0] == [*names, "zz"]
+    assert await reader.names("", "n499", 1000) == (names[names.index("n499") + 1 :] + ["zz"], None)
+    assert await reader.names("n", None, 500) == (names, None)
+    assert await reader.names("zz", "a", 5) == (["zz"], None)
+    assert await reader.names("n", "zz", 5) == ([], None)
+
+
+async def test_outcomes_and_health(redis_client, reader):
+    outcome = wire.Outcome(1024, 200, [b"{}"])
+    redis_client.hset(keys.outcomes(P, "i", 1024), "1024", wire.encode(outcome))
+    assert await reader.outcomes("i", [(P, 0), (P, 1024), (P, 1025)]) == {1024: outcome}
+    assert await reader.outcomes("i", [(0, 1024)]) == await reader.outcomes("j", [(P, 1024)]) == {}
+    assert await reader.outcomes("i", []) == {}
+    redis_client.set(keys.lease(1), "w/x")
+    redis_client.hset(keys.meta(2), mapping={"in": 7, "done": 3})
+    health = await reader.health()
+    assert isinstance(health, Health)
+    assert health.unowned == [0, 2, 3]
+    assert health.pending == [0, 0, 4, 0]
+    assert health.used_memory > 0
+    assert health.maxmemory == 0
+
+
+# --- what metrics show ------------------------------------------------------------------------
+
+
+async def test_the_oldest_entry_of_all_partitions_counts(reader, redis_client):
+    assert (await reader.condition()).oldest_pending_s == 0
+    now_ms = int(time.time() * 1000)
+    redis_client.xadd(keys.log(1), {"b": "x"}, id=f"{now_ms - 600_000}-0")
+    redis_client.xadd(keys.log(1), {"b": "y"})
+    redis_client.xadd(keys.log(3), {"b": "z"}, id=f"{now_ms - 300_000}-0")
+    redis_client.set(keys.log(0), "not a log")  # hides no other
+    assert 600 <= (await reader.condition()).oldest_pending_s < 800
+    redis_client.xtrim(keys.log(1), maxlen=0, approximate=False)
+    assert 300 <= (await reader.condition()).oldest_pending_s < 500
+    redis_client.xtrim(keys.log(3), maxlen=0, approximate=False)
+    redis_client.xadd(keys.log(3), {"b": "x"}, id=f"{now_ms + 600_000}-0")
+    assert (await reader.condition()).oldest_pending_s == 0  # from the future
+
+
+def test_an_append_only_file_that_cannot_grow_is_seen(server_binary, monkeypatch):
+    """A limit on the size of its files stands for a full disk."""
+    start, started = subprocess.Popen, []
+
+    def unlimited_by_signal(command, **options):
+        started.append(start(command, **options, restore_signals=False))
+        return started[-1]
+
+    async def condition():
+        async with connect_async(url) as client:
+            return await AsyncStore(client, PARTITIONS).condition()
+
+    def limit(size):
+        resource.prlimit(started[0].pid, resource.RLIMIT_FSIZE, (size, resource.RLIM_INFINITY))
+
+    monkeypatch.setattr(subprocess, "Popen", unlimited_by_signal)
+    handler = signal.signal(signal.SIGXFSZ, signal.SIG_IGN)  # inherited: the write fails instead
+    try:
+        with running_server(server_binary, "--appendonly", "yes") as url, connect(url) as client:
+            client.set("a", "b")
+            assert asyncio.run(condition()) == (0.0, True, False)
+            limit(64)
+            client.set("a", "c" * 1000)
+            until(lambda: asyncio.run(condition()).append_only_failing)
+            limit(resource.RLIM_INFINITY)
+            until(lambda: not asyncio.run(condition()).append_only_failing)
+    finally:
+        signal.signal(signal.SIGXFSZ, handler)
+
+
+# --- labels around a change -------------------------------------------------------------------
+
+BEFORE, AFTER, COUNT = 200, 100, 400
+
+
+def labelled(seq):
+    label = None if seq % 9 == 0 else [float(seq), None if seq % 5 == 0 else -float(seq)]
+    time = f"2024-05-01T12:00:{seq % 60:02d}Z"
+    previous = 180 if seq == 250 else 0
+    offset = 0.5 if seq % 2 else 0.0
+    return wire.Record(
+        seq, label, None, time, 1.0, None, 0.01, 0.01, previous_start=previous, offset=offset
+    )
+
+
+def labelled_head(sealed, history=1000, season=None):
+    settings = wire.StreamSettings("joint@1", history=history)
+    return wire.Head(1, settings, seq=COUNT, sealed=sealed, y_dim=2, season=season)
+
+
+def fetched(place):
+    """What `fetch` returns: the tail from where chunks are sealed on, and the chunks."""
+    wanted = regimes._range(place, BEFORE, AFTER)
+    sealed, name = place.head.sealed, place.stream
+    tail = [
+        wire.checksummed(wire.encode(labelled(seq)), "tail", name, seq)
+        for seq in range(max(wanted.start, sealed), wanted.stop)
+    ]
+    chunks = []
+    for number in regimes._chunks(place, wanted):
+        rows = [labelled(s) for s in range(sealed) if chunk_of(name, s) == number]
+        chunks.append(seal(name, number, rows) if rows else None)
+    return tail, chunks
+
+
+def labels(seqs, seasonal=False):
+    rows = [labelled(seq) for seq in seqs]
+    return [
+        [each - (row.offset if seasonal else 0.0) for each in wire.numbers(row.y)]
+        for row in rows
+        if row.y is not None
+    ]
+
+
+CHANGES = [  # start, previous, following, labels before, labels after
+    (300, None, None, range(100, 300), range(300, 400)),
+    (250, None, 320, range(180, 250), range(250, 320)),  # by its record's own pointer
+    (300, 290, None, range(290, 300), range(300, 400)),
+    (40, None, None, range(40), range(40, 140)),
+    (375, None, None, range(175, 375), range(375, 395)),  # it goes on: by tens
+    (385, None, None, range(185, 385), range(385, 400)),
+]
+
+
+def test_labels_around_a_change_are_those_of_the_records_wherever_these_lie():
+    for start, previous, following, before, after in CHANGES:
+        for season, boundary in ((None, 2), (wire.Season([24], 0), 4), (None, 6)):
+            sealed = next(s for s in range(COUNT + 64) if chunk_of("pump", s) == boundary)
+            head = labelled_head(min(sealed, COUNT), season=season)
+            place = Place(0, "pump", head, start, previous, following)
+            found = regimes.decode(place, fetched(place), BEFORE, AFTER)
+            seasonal = season is not None
+            assert repr(found.before) == repr(labels(before, seasonal))  # nan is not itself
+            assert repr(found.after) == repr(labels(after, seasonal))
+            assert found.first == labelled(start)
+
+
+def test_labels_that_are_not_retained_are_left_out_and_damaged_ones_an_error():
+    place = Place(0, "pump", labelled_head(300, history=120), 300, None, None)
+    found = regimes.decode(place, fetched(place), BEFORE, AFTER)
+    assert repr(found.before) == repr(labels(range(280, 300)))
+    gone = Place(0, "pump", labelled_head(300, history=50), 300, None, None)
+    found = regimes.decode(gone, fetched(gone), BEFORE, AFTER)
+    assert (found.before, found.first) == ([], None)
+    place = Place(0, "pump", labelled_head(300), 300, None, None)
+    tail, chunks = fetched(place)
+    for damaged in (([b"?", *tail[1:]], chunks), (tail, [b"?", *chunks[1:]])):
+        with pytest.raises(CorruptState):
+            regimes.decode(place, damaged, BEFORE, AFTER)

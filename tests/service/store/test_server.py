@@ -1,0 +1,566 @@
+"""One server: start-up checks, lost connections, full memory, damaged bookkeeping."""
+
+import asyncio
+import contextlib
+import itertools
+import socket
+import tempfile
+import threading
+from types import SimpleNamespace
+
+import pytest
+import redis
+import uvloop
+from redis.exceptions import ConnectionError as Lost
+from redis.exceptions import OutOfMemoryError, ResponseError
+
+from service.api.gateway import store_monitor
+from service.api.gateway.store_monitor import Monitor
+from service.settings import Settings
+from service.store import keys, pipe
+from service.store.address import kind_of, parse, shown, with_password
+from service.store.api_reads import Health
+from service.store.append import Appender
+from service.store.connection import (
+    MAX_BLOCK_MS,
+    READ_TIMEOUT_S,
+    UnusableServer,
+    check_server,
+    connect,
+    connect_async,
+    fix_partitions,
+    stored_partitions,
+)
+from service.store.exchange import send_async
+from service.store.log import DONE, START, Log, Offset
+from service.store.pipe import Pipe
+from tests.faults import REPLIES, REQUESTS, Proxy
+
+pytestmark = pytest.mark.redis
+P = 3
+
+
+@pytest.fixture
+def redis_url(valkey_url):
+    return valkey_url
+
+
+@pytest.fixture
+async def appender(redis_url):
+    async with connect_async(redis_url) as client:
+        yield Appender(client, "i1", max_pending=10)
+
+
+@pytest.fixture
+def full(redis_client):
+    """Make the server full for a while."""
+
+    @contextlib.contextmanager
+    def full():
+        redis_client.config_set("maxmemory", 1)
+        try:
+            yield
+        finally:
+            redis_client.config_set("maxmemory", 0)
+
+    return full
+
+
+# --- start-up ---------------------------------------------------------------------------------
+
+
+def test_an_evicting_server_is_refused(redis_client):
+    check_server(redis_client)
+    redis_client.config_set("maxmemory-policy", "allkeys-lru")
+    try:
+        with pytest.raises(UnusableServer, match="allkeys-lru"):
+            check_server(redis_client)
+    finally:
+        redis_client.config_set("maxmemory-policy", "noeviction")
+
+
+def test_servers_before_redis_7_are_refused():
+    def check(**info):
+        check_server(SimpleNamespace(info=lambda: {**info, "maxmemory_policy": "noeviction"}))
+
+    for fit in ({"redis_version": "7.0.0"}, {"redis_version": "8.2.1"}):
+        check(**fit)
+    check(redis_version="6.2.4", valkey_version="8.0.0")  # Valkey says so for old clients
+    with pytest.raises(UnusableServer, match=r"6\.2\.14"):
+        check(redis_version="6.2.14")
+
+
+def test_the_number_of_partitions_is_fixed_and_kept_twice(redis_client, full):
+    assert stored_partitions(redis_client) is None
+    fix_partitions(redis_client, 64)
+    with full():  # a worker that is restarted has to work a full store off
+        fix_partitions(redis_client, 64)
+    with pytest.raises(UnusableServer, match="64 partitions, got 32"):
+        fix_partitions(redis_client, 32)
+    redis_client.hset(keys.CONFIG, "partitions", "65")
+    with pytest.raises(UnusableServer, match="damaged"):
+        stored_partitions(redis_client)
+
+
+def test_addresses_of_one_server_a_cluster_and_sentinels():
+    urls = ("redis://a", "rediss://a", "unix:///s", "redis+cluster://a", "rediss+sentinel://a/m")
+    assert [kind_of(url) for url in urls] == ["", "", "", "cluster", "sentinel"]
+    cluster = parse("redis+cluster://me:p%40ss@a,b:7001,[::1]:7002")
+    assert cluster.places == [("a", 6379), ("b", 7001), ("::1", 7002)]
+    assert cluster.options == {"username": "me", "password": "p@ss"}
+    found = parse("rediss+cluster://a:7000?ssl_ca_certs=/ca.pem")
+    assert found.options == {"ssl": True, "ssl_ca_certs": "/ca.pem"}
+    found = parse("redis+sentinel://:store@a,b:1/main/2?sentinel_password=theirs")
+    assert found.places == [("a", 26379), ("b", 1)]
+    assert (found.name, found.options) == ("main", {"password": "store", "db": 2})
+    assert found.sentinel_options == {"password": "theirs"}
+    for wrong in ("//", "//a,,b", "//a:port", "//a/1"):
+        with pytest.raises(ValueError, match=r"HOST|no database"):
+            parse(f"redis+cluster:{wrong}")
+    with pytest.raises(ValueError, match="master"):
+        parse("redis+sentinel://a:1")
+
+
+def test_a_password_is_put_in_and_never_shown():
+    assert with_password("redis://h:1/0", "a:b@c/d") == "redis://:a%3Ab%40c%2Fd@h:1/0"
+    assert with_password("redis+cluster://me@a,b", "x") == "redis+cluster://me:x@a,b"
+    assert with_password("unix:///run/s", "x") == "unix://:x@/run/s"
+    assert shown("redis+cluster://me:x@a:1,b:2?z=1") == "a:1,b:2"
+    assert shown("unix:///run/s") == "/run/s"
+    with pytest.raises(ValueError, match="password"):
+        with_password("redis://:old@h", "new")
+
+
+def test_no_blocking_read_outlasts_the_read_timeout():
+    assert MAX_BLOCK_MS / 1000 < READ_TIMEOUT_S
+    for url in ("redis://h", "redis+sentinel://h/main", "unix:///s"):
+        for make in (connect, connect_async):
+            found = make(f"{url}?socket_timeout=5").connection_pool.connection_kwargs
+            assert found["socket_timeout"] == 5.0
+            assert make(url).connection_pool.connection_kwargs["socket_timeout"] == READ_TIMEOUT_S
+
+
+# --- lost connections -------------------------------------------------------------------------
+
+
+@pytest.fixture
+def proxy(valkey_url):
+    found = Proxy(valkey_url)
+    yield found
+    found.close()
+
+
+@pytest.fixture
+def impatient(proxy):
+    """URL through the proxy, with a short wait for a reply."""
+    return f"{proxy.url}?socket_timeout=1.0"
+
+
+class Breaker:
+    """Accepts, reads one request, cuts; counts the requests."""
+
+    def __init__(self, path):
+        self.requests = 0
+        self.listener = socket.socket(socket.AF_UNIX)
+        self.url = f"unix://{path}"
+        self.listener.bind(path)
+        self.listener.listen()
+        self.thread = threading.Thread(target=self.serve)
+        self.thread.start()
+
+    def serve(self):
+        while True:
+            try:
+                peer, _ = self.listener.accept()
+            except OSError:
+                return
+            with peer:
+                while data := peer.recv(65536):
+                    if b"XADD" in data:
+                        self.requests += 1
+                        break
+                    peer.sendall(b"+OK\r\n" * data.count(b"*"))
+
+    def close(self):
+        self.listener.shutdown(socket.SHUT_RDWR)
+        self.listener.close()
+        self.thread.join()
+
+
+@pytest.fixture
+def breaker():
+    with tempfile.TemporaryDirectory(prefix="moca-") as folder:
+        breaker = Breaker(f"{folder}/s")
+        yield breaker
+        breaker.close()
+
+
+async def test_a_cut_answer_is_never_repeated(breaker):
+    with connect(breaker.url) as client:
+        with pytest.raises(Lost):
+            client.xadd("a", {"b": "c"})
+        with client.pipeline(transaction=False) as several:
+            several.xadd("a", {"b": "c"})
+            with pytest.raises(Lost):
+                several.execute()
+    async with connect_async(breaker.url) as client:
+        with pytest.raises(Lost):
+            await client.xadd("a", {"b": "c"})
+    assert breaker.requests == 3
+
+
+@pytest.mark.parametrize("direction", [REQUESTS, REPLIES])
+async def test_one_call_finds_out_for_all_connections(proxy, impatient, direction):
+    """Of each kind: what lies idle went the same way, and is not used again."""
+    with connect(impatient) as client:
+        pool = client.connection_pool
+        idle = [pool.get_connection() for _ in range(4)]
+        for connection in idle:
+            pool.release(connection)
+        proxy.lose(direction)
+        for connection in idle:  # bytes that are lost silence a connection for ever
+            connection.send_command("PING")
+            assert not connection.can_read(0.05)
+        with pytest.raises(redis.TimeoutError):
+            client.set("a", "1")
+        proxy.heal()
+        client.set("a", "2")
+        assert client.get("a") == b"2"
+    async with connect_async(impatient) as client:
+        pool = client.connection_pool
+        idle = [await pool.get_connection() for _ in range(4)]
+        for connection in idle:
+            await pool.release(connection)
+        proxy.lose(direction)
+        for connection in idle:
+            await connection.send_command("PING")
+        with pytest.raises(redis.TimeoutError):
+            await client.set("a", "3")
+        proxy.heal()
+        await client.set("a", "4")
+        assert await client.get("a") == b"4"
+
+
+async def test_many_bytes_over_a_slow_link_are_not_a_lost_connection(proxy, impatient, make):
+    """An append or a commit that takes longer than the timeout goes through, at once."""
+    payload = bytes(250_000)
+    async with connect_async(impatient) as client:
+        appender = Appender(client, "i1", max_pending=10)
+        await appender.append(P, 0, 1, b"the script is there")
+        proxy.slow(0.02, 150_000)
+        assert (await appender.append(P, 1, 1, payload)).waiting == 2
+    proxy.heal()
+    with connect(impatient) as client:
+        log = Log(client, "w1", 60_000, 4)
+        lease = log.acquire(P)
+        effect = ("HSET", keys.history(P, "x"), "a", payload)
+        assert log.commit([make(lease, START)]) == ["OK"]
+        proxy.slow(0.02, 150_000)
+        assert log.commit([make(lease, Offset("1-0", DONE), effect)]) == ["OK"]
+        log.close()
+
+
+def test_what_the_kernel_closed_is_made_anew(valkey_url):
+    """Writing to it raises a RuntimeError in uvloop: the task that appends ended by that."""
+
+    async def main():
+        async with connect_async(valkey_url) as client:
+            appender = Appender(client, "i1", max_pending=10)
+            await appender.append(P, 0, 1, b"a")
+            for call in (lambda: client.get("a"), lambda: appender.append(P, 1, 1, b"b")):
+                (idle,) = client.connection_pool._available_connections
+                idle._writer.transport.abort()
+                await call()
+            connection = await client.connection_pool.get_connection()
+            connection._writer.transport.abort()
+            await asyncio.sleep(0.05)
+            with pytest.raises(redis.ConnectionError):
+                await send_async(connection, [("PING",)])
+            await client.connection_pool.release(connection)
+        async with connect_async("redis://127.0.0.1:1/1") as client:
+            made = client.connection_pool.make_connection()  # closed while it is greeted
+            made._reader, made._writer = asyncio.StreamReader(), Closed()
+            with pytest.raises(redis.ConnectionError, match="closed"):
+                await made.on_connect()
+
+    with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
+        runner.run(main())
+
+
+class Closed:
+    """A writer of uvloop that the kernel has closed."""
+
+    transport = None
+
+    def writelines(self, data):
+        raise RuntimeError("unable to perform operation on <TCPTransport>; the handler is closed")
+
+    def close(self):
+        pass
+
+
+async def test_a_store_that_does_not_answer_is_soon_looked_at_again(monkeypatch):
+    """It waited ten times as long as the look that was not answered: 20 s of 503."""
+    looks = iter([redis.ConnectionError("away"), TimeoutError(), Health([], [0], 0, 0)])
+    pauses, down = [], []
+
+    class Store:
+        async def health(self):
+            look = next(looks)
+            if isinstance(look, Exception):
+                raise look
+            return look
+
+        async def canaries(self):
+            return {}, []
+
+        async def condition(self):
+            raise redis.ConnectionError("not looked at here")
+
+    async def pause(seconds):
+        pauses.append(seconds)
+        down.append(bool(watched.down_since))
+        if len(pauses) == 3:
+            raise asyncio.CancelledError
+
+    monkeypatch.setattr(store_monitor, "asyncio", SimpleNamespace(sleep=pause))
+    watched = Monitor(Store(), Settings(partitions=1))
+    with pytest.raises(asyncio.CancelledError):
+        await watched.watch()
+    assert pauses == [store_monitor.AGAIN_S, store_monitor.AGAIN_S, store_monitor.PERIOD_S]
+    assert down == [True, True, False]
+
+
+@contextlib.asynccontextmanager
+async def cutting_proxy(url, cut):
+    """Yield the URL of a proxy that drops each connection's answer while `cut` is set."""
+    target = url.removeprefix("unix://")
+    tasks = set()
+
+    async def pump(reader, writer, dropping):
+        with contextlib.suppress(ConnectionError):
+            while data := await reader.read(65536):
+                if dropping and cut.is_set():
+                    break
+                writer.write(data)
+                await writer.drain()
+        writer.close()
+
+    async def serve(reader, writer):
+        tasks.add(asyncio.current_task())
+        up_reader, up_writer = await asyncio.open_unix_connection(target)
+        await asyncio.gather(pump(reader, up_writer, False), pump(up_reader, writer, True))
+
+    server = await asyncio.start_unix_server(serve, f"{target}-proxy")
+    try:
+        yield f"unix://{target}-proxy"
+    finally:
+        server.close()
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+
+
+async def test_a_cut_answer_then_the_same_number_leaves_one_entry(redis_url, redis_client):
+    cut = asyncio.Event()
+    async with cutting_proxy(redis_url, cut) as url, connect_async(url) as through:
+        appender = Appender(through, "i1", max_pending=100)
+        await appender.append(P, 0, 1, b"first")
+        cut.set()
+        for _ in range(3):
+            with pytest.raises(Lost):
+                await appender.append(P, 1, 2, b"second")
+        assert redis_client.xlen(keys.log(P)) == 2  # it did arrive, and the client did not repeat
+        cut.clear()
+        again = await appender.append(P, 1, 2, b"second")
+        assert again.waiting == 3
+        third = await appender.append(P, 2, 4, b"third")
+    found = redis_client.xrange(keys.log(P))
+    assert [fields[b"b"] for _, fields in found] == [b"first", b"second", b"third"]
+    assert [found[1][0].decode(), found[2][0].decode()] == [again.entry, third.entry]
+
+
+async def test_a_cancelled_append_is_settled_by_its_number(appender, redis_client):
+    await appender.append(P, 0, 1, b"a")
+    redis_client.client_pause(200, all=False)  # holds writes back, so the answer is still due
+    task = asyncio.create_task(appender.append(P, 1, 1, b"b"))
+    await asyncio.sleep(0.05)
+    task.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await task
+    again = await appender.append(P, 1, 1, b"b")
+    found = redis_client.xrange(keys.log(P))
+    assert [entry.decode() for entry, _ in found][1:] == [again.entry]
+    assert redis_client.hget(keys.meta(P), "in") == b"2"  # no call got another one's answer
+
+
+# --- the connection that a worker keeps for its reads and commits -----------------------------
+
+
+def test_commands_are_carried_out_in_order_and_errors_are_replies(redis_client):
+    found = Pipe(redis_client)
+    first = found.put([("INCR", "a"), ("SET", "b", "x"), ("INCR", "b")])
+    second = found.put([("INCR", "a")])
+    assert redis_client.get("a") is None
+    assert found.call(("GET", "a")) == b"2"
+    assert (first[:2], second) == ([1, b"OK"], [2])
+    assert isinstance(first[2], redis.ResponseError)
+    found.close()
+
+
+@pytest.mark.parametrize("direction", [REQUESTS, REPLIES])
+def test_a_commit_whose_connection_is_lost_raises_and_the_next_call_gets_its_own_reply(
+    proxy, impatient, make, direction
+):
+    """What the lost connection owed is nobody's: not even the reply of a later call."""
+    with connect(impatient) as client:
+        log = Log(client, "w1", 60_000, 4)
+        lease = log.acquire(P)
+        assert log.commit([make(lease, START)]) == ["OK"]  # the server knows the script now
+        results = log.begin_commit([make(lease, Offset("1-0", DONE))])
+        proxy.lose(direction)
+        with pytest.raises(redis.TimeoutError):
+            log.read({P: START}, 1, 0)
+        proxy.heal()
+        client.xadd(keys.log(P), {"b": b"x"}, id="5-0")
+        assert [entry.id for entry in log.read({P: Offset("1-0", DONE)}, 5, 0)[P]] == ["5-0"]
+        with pytest.raises(redis.ConnectionError, match="lost before"):
+            results()
+        again = log.commit([make(lease, Offset("1-0", DONE))])
+        assert again == (["OK"] if direction == REQUESTS else ["ALREADY"])
+        log.close()
+
+
+def test_a_connection_that_the_server_closed_meanwhile_is_made_anew(
+    redis_client, log, make, monkeypatch
+):
+    monkeypatch.setattr(pipe, "LENT_S", 0.0)
+    lease = log.acquire(P)
+    assert log.commit([make(lease, Offset("1-0", DONE))]) == ["OK"]
+    redis_client.client_kill_filter(_type="normal", skipme=True)
+    late = make(lease, Offset("2-0", DONE), expected=Offset("1-0", DONE))
+    assert log.commit([late]) == ["OK"]
+    log.close()
+
+
+def test_a_read_finds_what_the_commit_before_it_left(redis_client, log, add, make):
+    first, second, third = (Offset(entry, DONE) for entry in add(3))
+    lease = log.acquire(P)
+    assert log.commit([make(lease, first)]) == ["OK"]  # the server knows the script now
+    results = log.begin_commit([make(lease, second, expected=first)])
+    assert [entry.id for entry in log.read({P: START}, 5, 0)[P]] == [third.entry]
+    assert results() == ["OK"]
+    redis_client.script_flush()
+    results = log.begin_commit([make(lease, third, expected=second)])
+    assert len(log.read({P: START}, 5, 0)[P]) == 1  # forgotten while a read waits
+    assert results() == ["OK"]
+    assert log.read({P: START}, 5, 0) == {}
+
+
+# --- full memory ------------------------------------------------------------------------------
+
+
+async def test_a_full_server_refuses_new_work_and_lets_a_worker_finish(
+    appender, redis_client, log, make, full
+):
+    first = await appender.append(P, 0, 1, b"a")
+    with full():
+        with pytest.raises(OutOfMemoryError):
+            await appender.append(P, 1, 1, b"b")
+        lease = log.acquire(P)
+        assert log.renew([lease]) == [True]
+        assert log.begin_trial(lease, first.entry, 0)
+        effect = ("HSET", keys.heads(P), "a", "1")
+        assert log.commit([make(lease, Offset(first.entry, DONE), effect, done=1)]) == ["OK"]
+        assert log.release(lease)
+    assert redis_client.hmget(keys.meta(P), ["in", "done"]) == [b"1", b"1"]
+
+
+# --- damage -----------------------------------------------------------------------------------
+
+
+def flips(text):
+    for i, bit in itertools.product(range(len(text)), range(8)):
+        yield text[:i] + bytes([text[i] ^ 1 << bit]) + text[i + 1 :]
+
+
+async def test_a_key_of_the_wrong_type_leaves_nothing_behind(redis_client, appender):
+    for which in (keys.log(P), keys.meta(P), keys.append(P, "i1")):
+        redis_client.flushall()
+        redis_client.zadd(which, {"a": 0})
+        with pytest.raises(ResponseError):
+            await appender.append(P, 0, 1, b"a")
+        assert redis_client.keys("*") == [which.encode()]
+
+
+async def test_every_flipped_bit_of_a_counter_appends_once_or_not_at_all(redis_client, appender):
+    """An error after the entry is written would have it written again, with each repeat."""
+    await appender.append(P, 0, 3, b"one")
+    redis_client.hset(keys.meta(P), "done", "2")
+    stored = redis_client.hgetall(keys.meta(P))
+    cases = [(field, bad) for field in (b"in", b"done") for bad in flips(stored[field])]
+    for number, (field, bad) in enumerate(cases, 1):
+        redis_client.hset(keys.meta(P), mapping={**stored, field: bad})
+        before = redis_client.xlen(keys.log(P))
+        appended = await appender.append(P, number, 1, b"two")
+        assert redis_client.xlen(keys.log(P)) - before == (appended.entry is not None)
+        assert redis_client.hget(keys.meta(P), "in").isdigit() or appended.entry is None
+    for number, field in enumerate((b"in", b"done"), 900):
+        redis_client.hset(keys.meta(P), mapping={**stored, field: b"\xff"})
+        assert (await appender.append(P, number, 1, b"three")).entry is not None
+
+
+async def test_every_flipped_bit_of_the_record_of_appends(redis_client, appender):
+    """A new batch is appended; of a repeated one nobody can tell, and it is not appended again."""
+    first = await appender.append(P, 5, 1, b"one")
+    name = keys.append(P, "i1")
+    stored = redis_client.get(name)
+    for number, bad in enumerate(flips(stored), 6):
+        redis_client.set(name, bad)
+        count = redis_client.xlen(keys.log(P))
+        again = await appender.append(P, 5, 1, b"one", repeated=True)
+        # Hexadecimal digits of either case are one number.
+        assert again in ((None, -1), (first.entry, again.waiting))
+        assert redis_client.xlen(keys.log(P)) == count
+        redis_client.set(name, bad)
+        redis_client.hset(keys.meta(P), "done", redis_client.hget(keys.meta(P), "in"))
+        assert (await appender.append(P, number, 1, b"new")).entry is not None
+
+
+def test_every_flipped_bit_of_the_bookkeeping(redis_client, log, add, make):
+    """The offset is repaired; a number that is none stops nobody."""
+    first, _ = add(2)
+    lease = log.acquire(P)
+    new = Offset(first, DONE)
+    assert log.commit([make(lease, new, done=1)]) == ["OK"]
+    stored = redis_client.hgetall(keys.meta(P))
+    log.release(lease)
+    fields = ["offset", "offset_copy", "attempts", "attempt_offset", "in", "done", "epoch"]
+    for field in fields:
+        for bad in flips(stored[field.encode()]):
+            redis_client.hset(keys.meta(P), mapping={**stored, field: bad})
+            lease = log.acquire(P)
+            assert lease.offset == new, (field, bad)
+            assert log.commit([make(lease, new)]) == ["OK"], (field, bad)
+            log.release(lease)
+
+
+def test_damage_while_a_worker_owns_it_is_fenced_and_beyond_repair_left_alone(
+    redis_client, log, add, make
+):
+    (first,) = add()
+    lease = log.acquire(P)
+    new = Offset(first, DONE)
+    redis_client.hset(keys.meta(P), mapping={"done": "1\xb2", "in": "7"})
+    assert log.commit([make(lease, new, done=1)]) == ["OK"]
+    assert redis_client.hget(keys.meta(P), "done") == b"7"  # as if nothing waited
+    redis_client.hset(keys.meta(P), "offset", "9" + str(new)[1:])
+    assert log.commit([make(lease, new, expected=new)]) == ["FENCED"]
+    log.release(lease)
+    lease = log.acquire(P)
+    assert lease.offset == new
+    log.release(lease)
+    redis_client.hdel(keys.meta(P), "offset_copy")
+    redis_client.hset(keys.meta(P), "offset", "nonsense")
+    assert log.acquire(P) is None
+    assert log.declined == {P}
