@@ -1,9 +1,9 @@
-.PHONY: help install run test test-all check bench docs wheels clean
+.PHONY: help install run test test-all referees mutations check bench docs wheels clean
 
 PYTHON ?= python3
 # Tests wait more than they compute, so more of them at once than there are cores of a small machine.
 TESTS_AT_ONCE ?= 4
-# They start hundreds of processes: what Python compiles is kept.
+# They start dozens of processes: what Python compiles is kept.
 export PYTHONDONTWRITEBYTECODE :=
 VENV := .venv
 BIN := $(VENV)/bin
@@ -11,7 +11,8 @@ RUN_STAMP := $(VENV)/.installed-to-run
 STAMP := $(VENV)/.installed
 TEST_STAMP := $(VENV)/.installed-for-tests
 # Files keep their order: the long ones, of whole processes, begin first.
-PYTEST := $(BIN)/python -m pytest -n $(TESTS_AT_ONCE) --dist loadfile --no-loadscope-reorder
+# Two threads of OpenMP in each process would wait for one another.
+PYTEST := OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n $(TESTS_AT_ONCE) --dist loadfile --no-loadscope-reorder
 
 # Every target runs the tools of $(VENV); nothing is installed elsewhere.
 help:  ## list the targets
@@ -32,25 +33,32 @@ $(RUN_STAMP): pyproject.toml constraints.txt
 	$(PIP) -e '.[fast,console,plots]'
 	@touch $@
 
-$(STAMP): $(RUN_STAMP)
-	@echo 'training, tests, documentation and checks, 0.9 GB'
-	$(PIP) -e '.[fast,console,plots,train,test,docs,dev]'
+$(TEST_STAMP): $(RUN_STAMP)
+	@echo 'training and tests, 0.7 GB'
+	$(PIP) -e '.[fast,console,plots,train,test]'
 	@touch $@
 
-# 0.7 GB that nothing but tests of CUDA kernels needs, which run in its interpreter.
-$(TEST_STAMP): $(STAMP)
-	@echo 'Triton, 0.7 GB'
-	$(PIP) -e '.[triton]'
+$(STAMP): $(TEST_STAMP)
+	@echo 'all tests, documentation and checks, 1.3 GB'
+	$(PIP) -e '.[fast,console,plots,train,test,test-all,docs,dev]'
 	@touch $@
 
 run: $(RUN_STAMP)  ## start the service, stream both samples through it, keep serving
 	$(BIN)/moca demo
 
-test: $(TEST_STAMP)  ## the tests, but for the slow ones: minutes
+test: $(TEST_STAMP)  ## the tests, but for the slow ones: five minutes on two cores
+	$(BIN)/python -m tests.kernels
 	$(PYTEST) -m "not slow"
 
-test-all: $(TEST_STAMP)  ## every test, an hour or so
+test-all: $(STAMP)  ## every test: storms, clusters, Prometheus, wheels and the like, 45 minutes
+	$(BIN)/python -m tests.kernels
 	$(PYTEST)
+
+referees: $(STAMP)  ## what must not change, measured beside what was frozen: half an hour
+	$(BIN)/python -m tests.referees $(REFEREES)
+
+mutations: $(TEST_STAMP)  ## whether the tests catch 40 defects, one at a time: an hour
+	$(BIN)/python -m tests.mutations
 
 check: install  ## what CI checks besides the tests
 	$(BIN)/ruff check .

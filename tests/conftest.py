@@ -14,6 +14,7 @@ import pytest
 from redis.exceptions import ConnectionError as Unreachable
 
 from service.store.connection import connect
+from tests import reaper
 from tests.limits import (  # noqa: F401 (hooks)
     pytest_collection_modifyitems,
     pytest_runtest_protocol,
@@ -22,6 +23,19 @@ from tests.limits import (  # noqa: F401 (hooks)
 
 # A shell makes its background jobs ignore SIGINT, and their children would inherit that.
 signal.signal(signal.SIGINT, signal.default_int_handler)
+
+
+def pytest_configure(config):
+    """Have someone end what this run leaves behind, however it ends; workers of xdist share it."""
+    if not hasattr(config, "workerinput") and Path("/proc/self/stat").exists():
+        config.reaper = reaper.start()
+
+
+def pytest_unconfigure(config):
+    if hasattr(config, "reaper"):
+        config.reaper.stdin.close()
+        config.reaper.wait()
+
 
 # Every client of httpx reads all certificates anew: 40 ms, of which a wait makes dozens.
 _transports = httpx._transports.default  # type: ignore[attr-defined]
@@ -65,9 +79,7 @@ def _wait_until_up(url: str, process: subprocess.Popen) -> None:
     raise AssertionError("the server did not come up in 60 s")
 
 
-@pytest.fixture(
-    scope="session", params=["valkey", pytest.param("redis", marks=pytest.mark.slow)]
-)
+@pytest.fixture(scope="session", params=["valkey", pytest.param("redis", marks=pytest.mark.slow)])
 def server_binary(request):
     """Path of a server program, each kind in turn; Redis in the long run of all tests."""
     binary = _binary(request.param)

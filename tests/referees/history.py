@@ -1,7 +1,8 @@
-"""A storm of composed faults, held against a sequential model: `python -m tests.e2e.storm --help`.
+"""A storm of composed faults, held against a sequential model: `python -m tests.referees.history`.
 
-Two APIs, two workers and a Redis that appends to disk; between each process and the store a proxy
-of its own. Clients post with idempotency keys, one by one, in lists, in bulk and several to one
+Two APIs, two workers and a store: a Redis that appends to disk, with a proxy between it and each
+process; or a master with a replica and three sentinels; or a cluster of three masters with
+replicas. Clients post with idempotency keys, one by one, in lists, in bulk and several to one
 stream, delete and read, and repeat whatever had no definite answer. Afterwards every stream must be
 what its observations, posted once and in order to a calm stream, make of it.
 """
@@ -19,21 +20,26 @@ import subprocess
 import tempfile
 import time
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import httpx
+import redis
 
 from service.store import keys
 from service.store.connection import connect
 from service.store.keys import partition_of
+from tests.clusters import Nodes, running_cluster, running_sentinels
 from tests.conftest import _wait_until_up
 from tests.e2e.deployment import Processes, wait_ready
 from tests.faults import REPLIES, REQUESTS, Background, Proxy, Stopped
 from tests.ports import free_port
+from tests.referees.judging import Row, shown
+from tests.waiting import until
 
+TOPOLOGIES = ("server", "sentinel", "cluster")
 PARTITIONS = 8
 APIS, WORKERS = ("api-a", "api-b"), ("worker-a", "worker-b")
 EVERYONE = APIS + WORKERS
@@ -240,11 +246,11 @@ class Clients(Background):
 class Deployment:
     """The processes, what stands between them and the store, and the store."""
 
-    def __init__(self, folder: Path) -> None:
-        self.folder, self.port = folder, free_port()
-        self.store_url = f"redis://127.0.0.1:{self.port}/0"
-        self.start_store()
-        self.proxies = {name: Proxy(self.store_url) for name in EVERYONE}
+    proxies: dict[str, Proxy]
+
+    def __init__(self, folder: Path, store: OneServer | Replicated) -> None:
+        self.folder, self.store, self.store_url = folder, store, store.url
+        self.proxies = {name: Proxy(store.url) for name in EVERYONE} if store.proxied else {}
         settings = {"MOCA_PARTITIONS": str(PARTITIONS), "MOCA_REQUEST_DEADLINE_S": str(DEADLINE_S)}
         self.processes = Processes(folder, settings)
         self.ports = {name: free_port() for name in APIS}
@@ -253,19 +259,13 @@ class Deployment:
         self.urls = [f"http://127.0.0.1:{port}" for port in self.ports.values()]
         try:
             for url in self.urls:
-                wait_ready(url, 120)
+                wait_ready(url)
         except BaseException:
             self.close()
             raise
 
-    def start_store(self) -> None:
-        command = [shutil.which("redis-server") or "redis-server", "--port", str(self.port)]
-        command += ["--save", "", "--appendonly", "yes", "--dir", str(self.folder)]
-        self.store = subprocess.Popen(command, stdout=subprocess.DEVNULL)
-        _wait_until_up(self.store_url, self.store)
-
     def start(self, name: str) -> None:
-        path = ["--redis-url", self.proxies[name].url]
+        path = ["--redis-url", self.proxies[name].url if self.proxies else self.store_url]
         if name in WORKERS:
             self.processes.start(name, "worker", "--worker-id", name, *path)
         else:
@@ -273,10 +273,106 @@ class Deployment:
 
     def close(self) -> None:
         self.processes.stop_all()
-        self.store.kill()
-        self.store.wait()
         for proxy in self.proxies.values():
             proxy.close()
+
+
+class OneServer:
+    """A Redis that appends to disk."""
+
+    proxied = True
+
+    def __init__(self, folder: Path) -> None:
+        self._folder, self._port = folder, free_port()
+        self.url = f"redis://127.0.0.1:{self._port}/0"
+        self.start()
+
+    def start(self) -> None:
+        command = [shutil.which("redis-server") or "redis-server", "--port", str(self._port)]
+        command += ["--save", "", "--appendonly", "yes", "--dir", str(self._folder)]
+        self.process = subprocess.Popen(command, stdout=subprocess.DEVNULL)
+        _wait_until_up(self.url, self.process)
+
+    def kill(self) -> None:
+        self.process.kill()
+        self.process.wait()
+
+
+class Replicated:
+    """Several servers, of which replicas can take over without a loss.
+
+    pairs: ports of each master and its replica, in the beginning. promote: makes the second of two
+    ports the master of the first.
+    """
+
+    proxied = False
+
+    def __init__(
+        self, url: str, nodes: Nodes, pairs: list[tuple[int, int]], promote: Promotion
+    ) -> None:
+        self.url, self.nodes = url, nodes
+        self._pairs, self._promote = pairs, promote
+
+    def fail_over(self, rng: random.Random) -> str:
+        """Make a replica the master, once it has all that was acknowledged."""
+        at = rng.randrange(len(self._pairs))
+        master, replica = self._pairs[at]
+        self._promote(self.nodes, master, replica)
+        self._pairs[at] = (replica, master)
+        return f"fail over from {master} to {replica}"
+
+    def drop_connections(self, rng: random.Random) -> str:
+        """Close every connection to a server: answers that are on their way are lost."""
+        port = rng.choice(list(self.nodes.running))
+        self.nodes.client(port).execute_command("CLIENT", "KILL", "TYPE", "normal")
+        return f"drop the connections to {port}"
+
+
+Promotion = Callable[[Nodes, int, int], None]
+
+
+def promote_in_cluster(nodes: Nodes, master: int, replica: int) -> None:
+    nodes.client(replica).execute_command("CLUSTER FAILOVER")
+    until(lambda: nodes.client(replica).execute_command("ROLE")[0] == "master")
+
+
+def promote_by_sentinels(nodes: Nodes, master: int, replica: int) -> None:
+    """Sentinels promote at once: writes pause until the replica has them all."""
+    old, new = nodes.client(master), nodes.client(replica)
+    old.execute_command("CLIENT", "PAUSE", 5000, "WRITE")
+    until(lambda: old.info("replication")["master_repl_offset"] == _offset_of(new))
+    sentinel = next(port for port, command in nodes.commands.items() if "--sentinel" in command)
+    nodes.client(sentinel).execute_command("SENTINEL", "FAILOVER", "main")
+    until(lambda: new.execute_command("ROLE")[0] == "master")
+    until(lambda: old.execute_command("ROLE")[0] == "slave")
+
+
+def _offset_of(replica: redis.Redis) -> int:
+    return int(replica.info("replication")["slave_repl_offset"])
+
+
+@contextlib.contextmanager
+def stores(topology: str, folder: Path) -> Iterator[OneServer | Replicated]:
+    """Run the store of a deployment."""
+    if topology == "server":
+        store = OneServer(folder)
+        try:
+            yield store
+        finally:
+            store.kill()
+    elif topology == "sentinel":
+        with running_sentinels() as (url, nodes, master, replica):
+            yield Replicated(url, nodes, [(master, replica)], promote_by_sentinels)
+    else:
+        with running_cluster(masters=3, replicas=1) as (url, nodes):
+            pairs = _pairs(nodes)
+            yield Replicated(url, nodes, pairs, promote_in_cluster)
+
+
+def _pairs(nodes: Nodes) -> list[tuple[int, int]]:
+    """Ports of each master and its replica."""
+    roles = {port: nodes.client(port).execute_command("ROLE") for port in nodes.running}
+    return [(int(role[2]), port) for port, role in roles.items() if role[0] == "slave"]
 
 
 Heal = Callable[[], None]
@@ -306,10 +402,12 @@ class Faults:
         self.begun: list[tuple[float, str, Heal]] = []  # until when, what, and its end
         self.leases_end = 0.0
         self.pauses: list[Pause] = []
-        self.kinds = [
-            self.kill, self.kill_thrice, self.pause, self.stop_store, self.kill_store,
-            self.lose, self.cut, self.slow, self.refuse, self.steal, self.flip,
-        ]  # fmt: skip
+        self.kinds = [self.kill, self.kill_thrice, self.pause, self.steal]
+        if isinstance(deployment.store, OneServer):
+            self.kinds += [self.stop_store, self.kill_store, self.flip]
+            self.kinds += [self.lose, self.cut, self.slow, self.refuse]
+        else:
+            self.kinds += [self.fail_over, self.drop]
 
     def wait(self, seconds: float) -> None:
         """Wait, and end the faults whose time is over meanwhile."""
@@ -353,15 +451,32 @@ class Faults:
         return f"pause {name}", heal
 
     def stop_store(self) -> tuple[str, Heal]:
-        store = Stopped(self._at.store.pid)
+        store = Stopped(self._server.process.pid)
         store.stop()
         return "stop the store", store.heal
 
     def kill_store(self) -> tuple[str, Heal]:
         """SIGKILL the store: what it acknowledged it has given to the system."""
-        self._at.store.kill()
-        self._at.store.wait()
-        return "kill the store", self._at.start_store
+        self._server.kill()
+        return "kill the store", self._server.start
+
+    def fail_over(self) -> tuple[str, Heal]:
+        """Have a replica take over, as planned: nothing that was acknowledged is lost."""
+        return self._replicated.fail_over(self._rng), lambda: None
+
+    def drop(self) -> tuple[str, Heal]:
+        """Lose replies of one server."""
+        return self._replicated.drop_connections(self._rng), lambda: None
+
+    @property
+    def _server(self) -> OneServer:
+        assert isinstance(self._at.store, OneServer)
+        return self._at.store
+
+    @property
+    def _replicated(self) -> Replicated:
+        assert isinstance(self._at.store, Replicated)
+        return self._at.store
 
     def lose(self) -> tuple[str, Heal]:
         """Lose all bytes of one direction."""
@@ -449,7 +564,7 @@ def rage(faults: Faults, clients: Clients, seconds: float, rng: random.Random, s
     while time.monotonic() < end:
         clients.raise_failure()
         kind = rng.choice(faults.kinds)
-        on_store = kind.__name__ in ("stop_store", "kill_store", "flip", "steal")
+        on_store = kind.__name__ in ("stop_store", "kill_store", "flip", "steal", "fail_over")
         if len(begun) < 2 and not (on_store and store_is_hit):
             what, heal = kind()
             count[kind.__name__] += what != "nothing"
@@ -486,13 +601,22 @@ def _compare_stream(clients: Clients, http: httpx.Client, name: str) -> tuple[in
     answers: list[dict[str, Any]] = []
     for i in range(0, len(ordered), 200):
         body = [{"y": y} for y in ordered[i : i + 200]]
-        answer = http.post(f"/v1/streams/{calm}/observations", json=body)
-        answer.raise_for_status()
-        answers += answer.json()
+        answers += _posted_calmly(http, calm, body, key=f"k{i}")
     worst = _compare_state(http, name, calm, flipped=name in clients.victims)
     for seq, answer in enumerate(answers):
         worst = max(worst, difference(clients.answers[name][seq], answer, name))
     return len(answers), worst
+
+
+def _posted_calmly(
+    http: httpx.Client, name: str, body: list[dict[str, float]], key: str
+) -> list[dict[str, Any]]:
+    """Post a list, again while a busy machine has no answer in time."""
+    path, headers = f"/v1/streams/{name}/observations", {"Idempotency-Key": key}
+    while (answer := http.post(path, json=body, headers=headers)).status_code in AGAIN:
+        time.sleep(0.2)
+    answer.raise_for_status()
+    return answer.json()
 
 
 def _compare_state(http: httpx.Client, name: str, calm: str, flipped: bool) -> float:
@@ -567,10 +691,19 @@ def healed(clients: Clients, moment: float) -> float:
     return max((at - moment for at in refused + waiting), default=0.0)
 
 
-def storm(seed: int, seconds: float, folder: Path, say=print) -> Result:
-    """Run one; raises Contradiction."""
-    rng = random.Random(seed)
-    deployment = Deployment(folder)
+def storm(topology: str, seed: int, seconds: float, folder: Path, say=print) -> Result:
+    """Run one on a store of this topology; raises Contradiction."""
+    with stores(topology, folder) as store:
+        return _storm(Deployment(folder, store), random.Random(seed), seed, seconds, say)
+
+
+def _storm(
+    deployment: Deployment,
+    rng: random.Random,
+    seed: int,
+    seconds: float,
+    say: Callable[[str], None],
+) -> Result:
     try:
         clients = Clients(deployment.urls, seed)
         clients.start()
@@ -599,8 +732,28 @@ def storm(seed: int, seconds: float, folder: Path, say=print) -> Result:
     )  # fmt: skip
 
 
+def measure(topology: str, folder: Path) -> dict[str, Any]:
+    """A minute and a half of faults; fails where an answer contradicts the sequential model."""
+    result = storm(topology, 1, 90, folder, say=lambda text: None)
+    return {
+        "faults": sum(result.faults.values()),
+        "answers compared": result.answers,
+        "worst difference": result.worst,
+        "longest wait, s": result.longest_wait_s,
+        "healed after, s": result.healed_s,
+    }
+
+
+def judge(now: dict[str, Any], frozen: dict[str, Any]) -> list[Row]:
+    """Contradictions have failed before; the rest is shown, as the machine has a part in it."""
+    ok = now["answers compared"] > 1000 and now["worst difference"] <= QUANTILE_TOLERANCE
+    contradictions = Row("contradictions", "0", "0", ok)
+    return [contradictions, *shown(now, frozen)]
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--topology", choices=TOPOLOGIES, default="server")
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--seconds", type=float, default=600)
     parser.add_argument("--keep", type=Path, help="folder for data and logs, kept afterwards")
@@ -612,7 +765,7 @@ def main() -> None:
 
     folder = given.keep or Path(tempfile.mkdtemp(prefix="storm-"))
     folder.mkdir(parents=True, exist_ok=True)
-    result = storm(given.seed, given.seconds, folder, say)
+    result = storm(given.topology, given.seed, given.seconds, folder, say)
     for name, value in result._asdict().items():
         print(f"{name:16} {value}")
     bad = result.longest_wait_s > LONGEST_WAIT_S or result.healed_s > HEALED_WITHIN_S

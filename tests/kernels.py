@@ -1,0 +1,46 @@
+"""Compile the kernels that the tests use, on all cores: python -m tests.kernels.
+
+`make test` does this before the tests, so that none of them waits for a compiler that others wait
+for as well.
+"""
+
+from __future__ import annotations
+
+import os
+import time
+from concurrent.futures import ProcessPoolExecutor, as_completed
+
+# Long ones first: the last to end should not be alone for long.
+LEARNED = ("alpaca", "fleet", "pcoc")
+
+
+def compile_kernel(name: str) -> tuple[str, float]:
+    """Compile the kernel of a model, or load it; returns its name and the seconds it took."""
+    from model_core import compiled
+    from model_core.upm import untrained
+    from model_core.upm.builtin import BUILTIN
+
+    began = time.monotonic()
+    if name in LEARNED:
+        model = getattr(untrained, name)()
+    else:
+        model = BUILTIN[name].build(BUILTIN[name].simulated)
+    kernel = compiled.kernel_of(model)
+    if kernel is not None:
+        kernel.compile()
+    return name, time.monotonic() - began
+
+
+def main() -> None:
+    from model_core.upm.builtin import BUILTIN
+
+    names = [*LEARNED, *reversed(BUILTIN)]
+    with ProcessPoolExecutor(os.cpu_count()) as pool:
+        jobs = [pool.submit(compile_kernel, name) for name in names]
+        for done, job in enumerate(as_completed(jobs), 1):
+            name, seconds = job.result()
+            print(f"kernel {done}/{len(names)}: {name}, {seconds:.1f} s", flush=True)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,399 @@
+"""Prove that the tests bite: apply one small defect at a time to a copy, and run its tests.
+
+    python -m tests.mutations              every mutation, in a copy of this checkout (an hour)
+    python -m tests.mutations fate 429     those whose names contain one of these words
+
+Prints for each whether it was caught, and by which test. A mutation whose text is not in the source
+any more fails the run: move it along with the code. Ends with 1 where a mutation survived. Tests of
+kernels are left out: a change of model_core compiles them anew, and they compare with the filter.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import re
+import shutil
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+from typing import NamedTuple
+
+ROOT = Path(__file__).parents[1]
+COPIED = ("service", "model_core", "training", "tests", "deploy", "docs")
+LEFT_OUT = ("compiled", "kernels", "fused")
+LIMIT_S = 900  # of the tests of one area: a defect may make them wait
+
+
+class Mutation(NamedTuple):
+    """A defect: `old` stands once in `file` and becomes `new`. area: folders of tests."""
+
+    name: str
+    file: str
+    old: str
+    new: str
+    area: str
+
+
+MUTATIONS = [
+    # --- filter ----------------------------------------------------------------------------------
+    Mutation(
+        "hazard: the table is read one entry late",
+        "model_core/hazard.py",
+        "return table.gather(-1, run_length.clamp(0, table.shape[-1] - 1))",
+        "return table.gather(-1, (run_length + 1).clamp(0, table.shape[-1] - 1))",
+        "tests/model_core",
+    ),
+    Mutation(
+        "hazard: supervision keeps the hazard's survival",
+        "model_core/hazard.py",
+        "torch.where(told, torch.log1p(-changepoint), log_survival)",
+        "log_survival",
+        "tests/model_core",
+    ),
+    Mutation(
+        "belief: the pruned mass is not renormalised",
+        "model_core/belief.py",
+        "log_prob=log_prob - torch.log1p(-mass), score=score",
+        "log_prob=log_prob, score=score",
+        "tests/model_core",
+    ),
+    Mutation(
+        "belief: mass below a run length includes it",
+        "model_core/belief.py",
+        "inside = belief.run_length < run_length.unsqueeze(-1)",
+        "inside = belief.run_length <= run_length.unsqueeze(-1)",
+        "tests/model_core",
+    ),
+    Mutation(
+        "belief: an alarm needs more than its threshold",
+        "model_core/belief.py",
+        "alarm = (threshold > 0) & (mass >= threshold)",
+        "alarm = (threshold > 0) & (mass > threshold)",
+        "tests/model_core",
+    ),
+    Mutation(
+        "filter: an unlabelled observation has an inlier's weight",
+        "model_core/filter.py",
+        "return torch.where(labelled, inside, 0.0), torch.where(labelled, weight, 0.0)",
+        "return torch.where(labelled, inside, 0.0), weight",
+        "tests/model_core",
+    ),
+    Mutation(
+        "filter: a step that is not finite is kept",
+        "model_core/filter.py",
+        "return (new if fine else choose(ok, new, state)), info",
+        "return new, info",
+        "tests/model_core",
+    ),
+    Mutation(
+        "filter: totals at a regime's start are those after it",
+        "model_core/filter.py",
+        "over(born, state.totals_at_start), state.totals[:, None], state.totals_at_start",
+        "over(born, state.totals_at_start), state.totals_at_start, state.totals_at_start",
+        "tests/model_core",
+    ),
+    # --- events and pipeline ---------------------------------------------------------------------
+    Mutation(
+        "events: _fate, a start at the suspicion itself is kept",
+        "model_core/events.py",
+        "previous == confirmed or previous > last.suspected_at:",
+        "previous == confirmed or previous >= last.suspected_at:",
+        "tests/model_core tests/service/worker",
+    ),
+    Mutation(
+        "events: confirmed one observation late",
+        "model_core/events.py",
+        "reading.seq - event.suspected_at >= confirm_after",
+        "reading.seq - event.suspected_at > confirm_after",
+        "tests/model_core tests/service/worker",
+    ),
+    Mutation(
+        "events: a probability at the threshold does not confirm",
+        "model_core/events.py",
+        "if kept and reading.changed_probability >= threshold:",
+        "if kept and reading.changed_probability > threshold:",
+        "tests/model_core tests/service/worker",
+    ),
+    Mutation(
+        "events: a start after the suspicion stays one event",
+        "model_core/events.py",
+        "if event is not None and reading.start > event.suspected_at:",
+        "if event is not None and reading.start > event.suspected_at + 1:",
+        "tests/model_core tests/service/worker",
+    ),
+    Mutation(
+        "events: an event withdrawn is not reported",
+        "model_core/events.py",
+        "return state._replace(event=None), [gone]",
+        "return state._replace(event=None), []",
+        "tests/model_core tests/service/worker",
+    ),
+    Mutation(
+        "events: anomalies right after the silence are dropped",
+        "model_core/events.py",
+        "silent = last is not None and seq - last < ALARM_SILENCE",
+        "silent = last is not None and seq - last <= ALARM_SILENCE",
+        "tests/model_core tests/service/worker",
+    ),
+    Mutation(
+        "pipeline: a refused step ends the series silently",
+        "model_core/detection/pipeline.py",
+        "            if len(done) < len(seen):\n                raise Refused",
+        "            if len(done) + 1 < len(seen):\n                raise Refused",
+        "tests/model_core tests/training/evaluation tests/service/worker",
+    ),
+    Mutation(
+        "delayed labels: one label more may be pending",
+        "service/worker/filtering/delayed_labels.py",
+        "if len(head.pending) > head.settings.label_window and head.pending[0].pending:",
+        "if len(head.pending) > head.settings.label_window + 1 and head.pending[0].pending:",
+        "tests/service/worker",
+    ),
+    Mutation(
+        "delayed labels: settings of an earlier time are lost",
+        "service/worker/filtering/delayed_labels.py",
+        "if seq < settings.until)",
+        "if seq <= settings.until)",
+        "tests/service/worker",
+    ),
+    # --- append, commit, leases ------------------------------------------------------------------
+    Mutation(
+        "append: the bound refuses what just fits",
+        "service/store/scripts/append.lua",
+        "if waiting + count > bound then",
+        "if waiting + count >= bound then",
+        "tests/service/store",
+    ),
+    Mutation(
+        "append: a repeated batch is appended again",
+        "service/store/scripts/append.lua",
+        "elseif tonumber(last) == number then\n    return {entry, waiting}",
+        "elseif tonumber(last) == number + 1 then\n    return {entry, waiting}",
+        "tests/service/store",
+    ),
+    Mutation(
+        "append: observations are not counted in",
+        "service/store/scripts/append.lua",
+        "string.format('%.0f', appended + count))",
+        "string.format('%.0f', appended))",
+        "tests/service/store",
+    ),
+    Mutation(
+        "commit: anyone's token commits",
+        "service/store/scripts/commit.lua",
+        "if call('GET', lease) ~= ARGV[1] then\n  return 'FENCED'",
+        "if not call('GET', lease) then\n  return 'FENCED'",
+        "tests/service/store",
+    ),
+    Mutation(
+        "commit: a repeated commit is fenced",
+        "service/store/scripts/commit.lua",
+        "return offset == new and 'ALREADY' or 'FENCED'",
+        "return 'FENCED'",
+        "tests/service/store",
+    ),
+    Mutation(
+        "commit: an entry applied in part is trimmed",
+        "service/store/scripts/commit.lua",
+        "if index == '-1' and #seq <= 15 then",
+        "if #seq <= 15 then",
+        "tests/service/store",
+    ),
+    Mutation(
+        "commit: attempts are not forgotten with progress",
+        "service/store/scripts/commit.lua",
+        "'attempts', 0, 'attempt_offset', new, 'offset', new,",
+        "'attempt_offset', new, 'offset', new,",
+        "tests/service/store",
+    ),
+    Mutation(
+        "leases: a lost lease is renewed",
+        "service/store/scripts/renew.lua",
+        "if redis.call('GET', KEYS[1]) ~= ARGV[1] then",
+        "if not redis.call('GET', KEYS[1]) then",
+        "tests/service/store",
+    ),
+    Mutation(
+        "leases: a worker takes one partition less than its share",
+        "service/worker/leases.py",
+        "return ceil(partitions / max(workers, 1))",
+        "return partitions // max(workers, 1)",
+        "tests/service/worker",
+    ),
+    Mutation(
+        "leases: a held-again partition still counts as lost",
+        "service/worker/leases.py",
+        "            self._lost.discard(lease.partition)\n",
+        "",
+        "tests/service/worker",
+    ),
+    Mutation(
+        "worker: a quarantined command is not kept aside",
+        "service/worker/commit.py",
+        "            effects.append(aside)\n",
+        "",
+        "tests/service/worker",
+    ),
+    Mutation(
+        "worker: answers are not remembered under their key",
+        "service/worker/batch.py",
+        "            if task.field is None or not isinstance(command, Observe):",
+        "            if not task.answers or not isinstance(command, Observe):",
+        "tests/service/worker",
+    ),
+    # --- forms and gateway -----------------------------------------------------------------------
+    Mutation(
+        "forms: one observation more than the limit",
+        "service/api/parsing/observations.py",
+        "        limit = self._settings.max_observations\n        if count > limit:",
+        "        limit = self._settings.max_observations\n        if count > limit + 1:",
+        "tests/service/api",
+    ),
+    Mutation(
+        "forms: positions of a list need not follow each other",
+        "service/api/parsing/observations.py",
+        "if form.seq - i != first or first < 0:",
+        "if first < 0:",
+        "tests/service/api",
+    ),
+    Mutation(
+        "forms: a pending label may have a value",
+        "service/api/parsing/observations.py",
+        "return wide or (form.pending and _label(y) is not None)",
+        "return wide",
+        "tests/service/api",
+    ),
+    Mutation(
+        "overload: a wait of more than half the limit is refused",
+        "service/api/gateway/load_shedding.py",
+        "        if wait_s <= self._limit_s:\n            return None",
+        "        if wait_s < self._limit_s / 2:\n            return None",
+        "tests/service/api",
+    ),
+    # --- webhooks, client ------------------------------------------------------------------------
+    Mutation(
+        "webhooks: 429 is final",
+        "service/webhooks/sender.py",
+        "TRY_AGAIN = (401, 403, 408, 429)",
+        "TRY_AGAIN = (401, 403, 408)",
+        "tests/service/webhooks",
+    ),
+    Mutation(
+        "webhooks: one attempt too few",
+        "service/webhooks/runner.py",
+        "if attempt >= delivery.attempts:",
+        "if attempt + 1 >= delivery.attempts:",
+        "tests/service/webhooks",
+    ),
+    Mutation(
+        "client: 504 is not tried again",
+        "service/client/retry.py",
+        "RETRIED = frozenset({429, 503, 504})",
+        "RETRIED = frozenset({429, 503})",
+        "tests/service/client",
+    ),
+    Mutation(
+        "client: an unsafe request is repeated when unsure",
+        "service/client/retry.py",
+        "if self._left < 1 or (unsure and self._repeat is Repeat.UNSAFE):",
+        "if self._left < 1:",
+        "tests/service/client",
+    ),
+    # --- training --------------------------------------------------------------------------------
+    Mutation(
+        "training: a gradient that is not finite is applied",
+        "training/meta_training/loop.py",
+        "    elif not skipped:\n        optimiser.step()",
+        "    else:\n        optimiser.step()",
+        "tests/training/meta_training",
+    ),
+    Mutation(
+        "training: the worst parameters are kept",
+        "training/meta_training/loop.py",
+        "metric < progress.best_metric)",
+        "metric > progress.best_metric)",
+        "tests/training/meta_training",
+    ),
+    Mutation(
+        "training: patience ends one validation late",
+        "training/meta_training/loop.py",
+        "waited >= patience * config.validation.every",
+        "waited > patience * config.validation.every",
+        "tests/training/meta_training",
+    ),
+]
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
+    parser.add_argument("words", nargs="*", help="mutations whose names contain one of these")
+    parser.add_argument("--root", type=Path, default=ROOT, help="another checkout, with its tests")
+    options = parser.parse_args()
+    chosen = [m for m in MUTATIONS if not options.words or any(w in m.name for w in options.words)]
+    survivors = 0
+    with tempfile.TemporaryDirectory(prefix="moca-mutants-") as folder:
+        copy = Path(folder)
+        for name in COPIED:
+            ignored = shutil.ignore_patterns("*.nbi", "*.nbc")
+            shutil.copytree(options.root / name, copy / name, ignore=ignored)
+        for path in options.root.glob("*.*"):
+            if path.is_file():
+                shutil.copy(path, copy)
+        for mutation in chosen:
+            survivors += not _caught(mutation, copy)
+    print(f"{len(chosen) - survivors} of {len(chosen)} mutations caught", flush=True)
+    return 1 if survivors else 0
+
+
+def _caught(mutation: Mutation, root: Path) -> bool:
+    path = root / mutation.file
+    source = path.read_text()
+    if source.count(mutation.old) != 1:
+        sys.exit(f"{mutation.name}: expected its text once in {mutation.file}: move it along")
+    path.write_text(source.replace(mutation.old, mutation.new))
+    began = time.monotonic()
+    try:
+        by = _failure(root, mutation.area.split())
+    finally:
+        path.write_text(source)
+    how = "caught" if by else "SURVIVED"
+    print(f"{how:8} {time.monotonic() - began:5.0f} s  {mutation.name}: {by}", flush=True)
+    return bool(by)
+
+
+def _failure(root: Path, area: list[str]) -> str:
+    """Name of the first test that fails; empty where all pass."""
+    command = [
+        sys.executable,
+        "-m",
+        "pytest",
+        "-q",
+        "-x",
+        "-m",
+        "not slow",
+        "-p",
+        "no:cacheprovider",
+    ]
+    command += [*area, *(f"--ignore-glob=*{name}*" for name in LEFT_OUT)]
+    environment = {**os.environ, "PYTHONPATH": str(root), "OMP_NUM_THREADS": "1"}
+    try:
+        done = subprocess.run(
+            command, cwd=root, env=environment, capture_output=True, text=True, timeout=LIMIT_S
+        )
+    except subprocess.TimeoutExpired:
+        return f"the tests did not end within {LIMIT_S} s"
+    if done.returncode == 0:
+        return ""
+    found = re.search(r"^(FAILED|ERROR) (\S+)", done.stdout, re.MULTILINE)
+    if done.returncode != 1 or found is None:
+        sys.exit(
+            f"pytest ended with {done.returncode}: {done.stdout[-2000:]} {done.stderr[-2000:]}"
+        )
+    return found.group(2)
+
+
+if __name__ == "__main__":
+    sys.exit(main())
