@@ -30,13 +30,6 @@ def test_every_place_is_as_likely_and_no_window_crosses_series():
     assert (times - 10_000).abs().max() < 400
 
 
-def test_a_seed_decides_the_windows():
-    source = Windows([series("a", 0, 500)])
-    once, again = (source.draw(seeded(7), 20, 5).y for _ in range(2))
-    assert torch.equal(once, again)
-    assert not torch.equal(once, source.draw(seeded(8), 20, 5).y)
-
-
 def test_windows_that_fit_nowhere_name_the_series():
     with pytest.raises(BadData, match=r"shorter than 5: 'a' has 4, 'b' has 2"):
         Windows([series("a", 0, 4), series("b", 0, 2)]).draw(seeded(), 1, 5)
@@ -63,12 +56,6 @@ def test_switches_are_the_series_own_and_true_at_the_start_of_a_window():
     assert torch.equal(batch.switch, wanted)
     assert switch.sum() == 1
     assert Windows([known, series("b", 0, 10)]).draw(seeded(), 5, 4).switch is None
-
-
-def test_labels_alone():
-    batch = Windows([series("a", 0, 5, x=None)]).draw(seeded(), 2, 3)
-    assert batch.x is None
-    assert batch.y.shape == (2, 3, 1)
 
 
 def test_fixed_windows_are_distinct_and_cut():

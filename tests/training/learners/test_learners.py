@@ -1,38 +1,46 @@
-"""Learners: their artifacts are the same models, a seed decides them, and all of them learns."""
+"""Learners: one contract over all kinds, and the parts that are a kind's own."""
 
 import copy
 import math
 
 import pytest
 import torch
+from torch import nn
+from torch.nn import functional
 
 from model_core import artifact, segments
+from model_core import filter as moca
 from model_core.segments import Changes, Sequences
+from model_core.upm.robust_averaged import RobustAveraged
 from training.config import ModelConfig, Objective
 from training.data.base import Batch
-from training.learners import build
+from training.evaluation import filter_trace
+from training.learners import build, convolutions, encoders
 from training.learners.base import Scaling
+from training.learners.encoders import ConvEncoder
 from training.meta_training.objective import log_scores, start
 
 SMALL = {"widths": (7,), "features": 5, "hazard": 0.07, "learn_hazard": True}
+
+
 IMAGE = {"image": (2, 8, 8), "blocks": (3, 4)}
+
+
 OUTPUTS = 2
+
+
 KINDS = {
     "alpaca-known": ({"noise": "known"}, 0),
-    "alpaca-unknown": ({"noise": "unknown"}, 0),
-    "alpaca-lags": ({"lags": 3}, 0),
+    "alpaca-lags": ({"noise": "unknown", "lags": 3}, 0),
     "alpaca-mixture": ({"noise": "known", "priors": 3}, 0),
     "alpaca-mixture-unknown": ({"noise": "unknown", "priors": 2, "lags": 1}, 0),
     "alpaca-conv": (IMAGE, 0),
     "alpaca-identity": ({"identity": True, "lags": 1}, 0),
-    "lstm": ({"kind": "lstm", "hidden": 6, "decoder": (8,)}, 0),
     "lstm-lags": ({"kind": "lstm", "hidden": 6, "decoder": (8, 4), "lags": 2}, 0),
     "pcoc": ({"kind": "pcoc", "dirichlet": 2.0}, 3),
     "pcoc-conv": ({"kind": "pcoc", **IMAGE}, 3),
+    "fleet": ({"kind": "fleet", "noise": "unknown", "lags": 2}, 0),
 }
-# Its artifact is more than what is trained, and its first forecast is fixed: see `test_fleet`.
-FLEET = {"fleet": ({"kind": "fleet", "noise": "unknown", "lags": 2}, 0)}
-each_kind = pytest.mark.parametrize("kind", KINDS)
 
 
 def chance(seed=0):
@@ -41,7 +49,7 @@ def chance(seed=0):
 
 def made(kind, seed=0):
     """A learner of float64, with scalings that do something."""
-    settings, classes = (KINDS | FLEET)[kind]
+    settings, classes = KINDS[kind]
     x_dim, y_dim = 128 if "image" in settings else 3, 1 if classes else OUTPUTS
     x, y = torch.arange(x_dim) / x_dim, torch.arange(y_dim) / 2.0
     scaling = Scaling(x, 1.5 + x, y, 2.0 + y)
@@ -53,7 +61,7 @@ def made(kind, seed=0):
 
 def drawn(kind, count=3, steps=9):
     """Windows whose labels are partly missing."""
-    settings, classes = (KINDS | FLEET)[kind]
+    settings, classes = KINDS[kind]
     shape = (count, steps)
     x = torch.randn(*shape, 128 if "image" in settings else 3, generator=chance(1)).double()
     y = 2 * torch.randn(*shape, OUTPUTS, generator=chance(2)).double()
@@ -70,91 +78,90 @@ def scores(model, batch):
     return segments.forward(found, Changes(hazard)).log_score
 
 
-def moved(learner, batch):
-    """Parameters some steps away from the first ones; moments of the norms, too."""
-    optimiser = torch.optim.Adam([p for p in learner.parameters() if p.requires_grad], lr=0.03)
-    for _ in range(3):
+def loss(learner, batch):
+    return -log_scores(learner, batch, Objective(), None).nansum()
+
+
+def trained(learner, batch, steps, optimiser=None):
+    """Losses of some steps, and the optimiser."""
+    learned = [p for p in learner.parameters() if p.requires_grad]
+    optimiser = optimiser or torch.optim.Adam(learned, lr=0.03)
+    losses = []
+    for _ in range(steps):
         optimiser.zero_grad()
-        (-log_scores(learner, batch, Objective(), None).nansum()).backward()
+        value = loss(learner, batch)
+        value.backward()
         optimiser.step()
-    return learner.eval()
+        losses.append(value.item())
+    return losses, optimiser
 
 
-@each_kind
-def test_an_artifact_is_the_same_model(kind, tmp_path):
-    batch = drawn(kind)
-    learner = moved(made(kind), batch)
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_learner_learns_resumes_and_is_served_as_it_was_trained(kind, tmp_path):
+    batch, learner = drawn(kind), made(kind)
+    losses, optimiser = trained(learner, batch, 3)
+    assert all(map(math.isfinite, losses))
+    assert losses[2] < losses[0]
+
+    resumed = made(kind, seed=1)
+    resumed.load_state_dict(copy.deepcopy(learner.state_dict()))
+    again = torch.optim.Adam([p for p in resumed.parameters() if p.requires_grad], lr=0.03)
+    again.load_state_dict(copy.deepcopy(optimiser.state_dict()))
+    trained(learner, batch, 2, optimiser)
+    trained(resumed, batch, 2, again)
+    for (name, one), (_, other) in zip(
+        learner.state_dict().items(), resumed.state_dict().items(), strict=True
+    ):
+        assert torch.equal(one, other), name
+
+    learner.eval()
     artifact.save(tmp_path / "a", *learner.artifact())
     loaded = artifact.load(tmp_path / "a")
+    assert loaded.kind == learner.kind
     with torch.no_grad():
+        if kind == "fleet":  # its artifact is more than what is trained: see below
+            return
         expected = log_scores(learner, batch, Objective(), None)
         found = scores(loaded, batch)
     torch.testing.assert_close(found, expected, atol=1e-10, rtol=0, equal_nan=True)
     assert torch.equal(torch.isnan(expected), torch.isnan(batch.y).any(-1))
     assert loaded.hazard == pytest.approx(learner.hazard.item(), abs=1e-15)
     assert loaded.hazard != pytest.approx(SMALL["hazard"], abs=1e-4)  # it moved
-    assert loaded.kind == learner.kind
 
 
-@each_kind
-def test_a_seed_decides_the_first_parameters(kind):
+@pytest.mark.parametrize("kind", KINDS)
+def test_gradients_reach_what_is_learned_and_are_those_of_differences(kind):
+    """Of a direction through all parameters at once; a seed decides where they start."""
     before = torch.get_rng_state()
-    one, same, other = made(kind, 1), made(kind, 1), made(kind, 2)
+    learner, same, other, batch = made(kind), made(kind), made(kind, 2), drawn(kind)
     assert torch.equal(torch.get_rng_state(), before)
-    for (name, a), (_, b) in zip(one.named_parameters(), same.named_parameters(), strict=True):
-        assert torch.equal(a, b), name
-    drawn_ones = [n for n, _ in one.named_parameters() if "weight" in n or n == "prior_mean"]
-    assert drawn_ones
-    kept = dict(other.named_parameters())
-    changed = [name for name in drawn_ones if not torch.equal(kept[name], one.get_parameter(name))]
-    assert len(changed) >= len([name for name in drawn_ones if "norm" not in name])
-
-
-@pytest.mark.parametrize("kind", [*KINDS, *FLEET])
-def test_gradients_reach_everything_that_is_learned(kind):
-    learner, batch = made(kind), drawn(kind)
-    (-log_scores(learner, batch, Objective(), None).nansum()).backward()
-    for name, each in learner.named_parameters():
-        if not each.requires_grad:
-            assert name == "log_dirichlet"
-            continue
-        assert each.grad is not None, name
+    one, two, three = (dict(each.named_parameters()) for each in (learner, same, other))
+    assert all(torch.equal(one[name], two[name]) for name in one)
+    weights = [name for name in one if name.endswith("weight") and "norm" not in name]
+    if kind != "fleet":  # it begins at the label before, whatever the seed
+        assert all(not torch.equal(one[name], three[name]) for name in weights)
+    loss(learner, batch).backward()
+    learned = {name: p for name, p in learner.named_parameters() if p.requires_grad}
+    assert set(one) - set(learned) <= {"log_dirichlet"}
+    assert "hazard_logit" in learned
+    for name, each in learned.items():
         assert torch.isfinite(each.grad).all(), name
         # A norm takes away what the bias before it adds, but for rounding.
         if not (name.endswith("conv.bias") and f"{name[:-9]}norm.bias" in learner.state_dict()):
             assert each.grad.abs().max() > 1e-8, name
-    assert learner.hazard_logit.requires_grad
-
-
-@pytest.mark.parametrize(
-    "kind",
-    [
-        "alpaca-known",
-        "alpaca-unknown",
-        "alpaca-mixture",
-        "alpaca-mixture-unknown",
-        "lstm",
-        "pcoc",
-        *FLEET,
-    ],
-)
-def test_gradients_are_those_of_differences(kind):
-    """Of a direction through all parameters at once."""
-    learner, batch = made(kind), drawn(kind)
-    learned = {name: p for name, p in learner.named_parameters() if p.requires_grad}
+    if "conv" in kind:  # pooling and rectifiers have corners; see the gradients of a block
+        return
     direction = {n: torch.randn(p.shape, generator=chance(7)).to(p) for n, p in learned.items()}
 
-    def loss(step):
+    def moved(step):
         there = copy.deepcopy(learner)
         with torch.no_grad():
             for name, each in direction.items():
                 there.get_parameter(name).add_(step * each)
-        return -log_scores(there, batch, Objective(), None).nansum()
+            return loss(there, batch)
 
-    (-log_scores(learner, batch, Objective(), None).nansum()).backward()
     slope = sum((p.grad * direction[name]).sum() for name, p in learned.items()).item()
-    with torch.no_grad():
-        measured = ((loss(1e-5) - loss(-1e-5)) / 2e-5).item()
+    measured = ((moved(1e-5) - moved(-1e-5)) / 2e-5).item()
     assert slope == pytest.approx(measured, rel=1e-5)
 
 
@@ -167,7 +174,7 @@ def test_a_hazard_and_noise_that_are_not_learned_stay():
 
 
 def test_a_variance_exists_whatever_alpha_is_learned(tmp_path):
-    learner = made("alpaca-unknown")
+    learner = made("alpaca-lags")
     with torch.no_grad():
         learner.log_noise_alpha.fill_(-3.0)
     artifact.save(tmp_path / "a", *learner.artifact())
@@ -175,11 +182,163 @@ def test_a_variance_exists_whatever_alpha_is_learned(tmp_path):
     torch.testing.assert_close(alpha, torch.full_like(alpha, 1.001))
 
 
-@pytest.mark.parametrize("noise", ["known", "unknown"])
-def test_first_values_are_those_that_were_asked(noise):
-    config = ModelConfig(noise=noise, noise_variance=0.3, prior_scale=0.05, widths=(7,))
-    learner = build(config, Scaling.none(3, 2), 0, 0)
-    level = learner.log_noise_variance if noise == "known" else learner.log_noise_beta
-    assert level.exp().tolist() == pytest.approx([0.3, 0.3])
-    assert learner.prior_covariance_factor.std().item() == pytest.approx(0.05, rel=0.1)
-    assert learner.prior_mean.std().item() == pytest.approx(0.05, rel=0.4)
+def test_first_values_are_those_that_were_asked():
+    for noise in ("known", "unknown"):
+        config = ModelConfig(noise=noise, noise_variance=0.3, prior_scale=0.05, widths=(7,))
+        learner = build(config, Scaling.none(3, 2), 0, 0)
+        level = learner.log_noise_variance if noise == "known" else learner.log_noise_beta
+        assert level.exp().tolist() == pytest.approx([0.3, 0.3])
+        assert learner.prior_covariance_factor.std().item() == pytest.approx(0.05, rel=0.1)
+        assert learner.prior_mean.std().item() == pytest.approx(0.05, rel=0.4)
+
+
+def fleet(x_dim=1, lags=3, seed=0):
+    """A learner of float64, whose inputs have a scaling."""
+    settings = {"kind": "fleet", "noise": "unknown", "widths": (7,), "features": 5, "lags": lags}
+    scaling = Scaling.none(x_dim, OUTPUTS)._replace(
+        x_offset=torch.full((x_dim,), 2.0), x_scale=torch.full((x_dim,), 4.0)
+    )
+    return build(ModelConfig(**settings), scaling, 0, seed).double()
+
+
+def fleet_batch(x_dim=1, steps=10):
+    y = torch.randn(3, steps, OUTPUTS, generator=chance(1), dtype=torch.float64)
+    y[0, 4] = torch.nan
+    y[1, 6, 1] = torch.nan
+    x = torch.randn(3, steps, x_dim, generator=chance(2), dtype=torch.float64)
+    return Batch(x if x_dim else None, y, None)
+
+
+def test_an_artifact_of_a_fleet_is_the_model_that_is_served(tmp_path):
+    for k, (x_dim, lags) in enumerate([(1, 3), (0, 2)]):
+        learner, batch = fleet(x_dim, lags), fleet_batch(x_dim)
+        with torch.no_grad():
+            for each in learner.parameters():
+                each.add_(0.1 * torch.randn(each.shape, generator=chance(5), dtype=each.dtype))
+        artifact.save(tmp_path / str(k), *learner.artifact())
+        served, loaded = learner.served(), artifact.load(tmp_path / str(k))
+        found, expected = (
+            filter_trace.log_scores(each, start(each, batch), batch) for each in (loaded, served)
+        )
+        torch.testing.assert_close(found, expected, atol=1e-10, rtol=0, equal_nan=True)
+        built_in = RobustAveraged()
+        for model in (served, loaded):
+            assert (model.kind, model.hazard) == ("fleet", built_in.hazard)
+            assert model.outlier_rate == built_in.outlier_rate
+            assert (model.x_dim, model.lags, model.chance) == (x_dim, lags, 0.5)
+        # What is trained is the part that is served, but for the hazard.
+        model = learner.model()
+        assert torch.equal(served.prior_mean, model.prior_mean)
+        assert torch.equal(served.prior_cov, model.prior_cov)
+        assert torch.equal(served.noise_alpha, model.noise_prior.alpha)
+        assert torch.equal(served.noise_beta, model.noise_prior.beta)
+        assert (model.y_offset.tolist(), model.y_scale.tolist()) == ([0, 0], [1, 1])
+
+
+def test_the_first_forecast_of_a_fleet_is_the_label_before():
+    learner, batch = fleet(seed=3), fleet_batch()
+    model, served = learner.model(), learner.served()
+    state = moca.init(start(served, batch), 1)
+    for label in batch.y[:, 7:9].unbind(1):
+        there = torch.ones(3, dtype=torch.bool)
+        state = state._replace(context=served.remember(state.context, label, there))
+    phi = served.features(batch.x[:, 9], state.context)
+    mean = model.predictive(start(model, batch).stats, phi).mean()
+    torch.testing.assert_close(mean[:, 0], batch.y[:, 8], atol=1e-12, rtol=0)
+
+
+def encoder(size: int = 12, seed: int = 0) -> ConvEncoder:
+    """Three blocks, norms of both signs."""
+    torch.manual_seed(seed)
+    found = ConvEncoder(3, size, size, [5, 4, 6]).double()
+    for block in found:
+        if block.norm is not None:
+            nn.init.normal_(block.norm.weight)
+            nn.init.normal_(block.norm.bias)
+    return found
+
+
+def layers(blocks: ConvEncoder, x: torch.Tensor) -> torch.Tensor:
+    """What the paper says, in its order."""
+    image = x.reshape(-1, *blocks.shape)
+    for block in blocks:
+        image = block.conv(image)
+        image = image if block.norm is None else torch.relu(block.norm(image))
+        image = functional.max_pool2d(image, 2)
+    return image.flatten(1)
+
+
+def images(count: int, size: int = 12, seed: int = 1) -> torch.Tensor:
+    generator = torch.Generator().manual_seed(seed)
+    return torch.rand(count, 3 * size * size, generator=generator, dtype=torch.float64)
+
+
+@pytest.mark.parametrize(("values", "size"), [(1, 12), (5 * 12 * 12 * 3, 13), (1 << 20, 12)])
+def test_convolutions_are_those_of_layers(monkeypatch, values, size):
+    """In training, whatever the size of a part; and in evaluation, where parts do not matter."""
+    monkeypatch.setattr(convolutions, "VALUES", values)
+    found, plain, x = encoder(size), encoder(size), images(7, size)
+    share = torch.randn(7, found.features, generator=chance(), dtype=torch.float64)
+    ours, theirs = found(x), layers(plain, x)
+    torch.testing.assert_close(ours, theirs, atol=1e-11, rtol=0)
+    (ours * share).sum().backward()
+    (theirs * share).sum().backward()
+    for (name, one), other in zip(found.named_parameters(), plain.parameters(), strict=True):
+        torch.testing.assert_close(one.grad, other.grad, atol=1e-11, rtol=1e-9, msg=name)
+    for (name, one), other in zip(found.named_buffers(), plain.named_buffers(), strict=True):
+        torch.testing.assert_close(one, other[1], atol=1e-12, rtol=0, msg=name)
+    monkeypatch.setattr(encoders, "IMAGES", 2)
+    found.eval()
+    torch.testing.assert_close(found(x), layers(found, x), atol=1e-11, rtol=0)
+    assert torch.equal(found(x)[3:4], found(x[3:4]))
+    assert found(x.reshape(7, 1, -1)).shape == (7, 1, found.features)
+
+
+def test_mixed_precision_is_near_in_training_and_absent_in_evaluation():
+    plain, x = encoder().float(), images(200).float()
+    mixed = ConvEncoder(3, 12, 12, [5, 4, 6], mixed=True)
+    mixed.load_state_dict(plain.state_dict())
+    ours, theirs = mixed(x), plain(x)
+    assert ours.dtype == torch.float32
+    assert not torch.equal(ours, theirs)
+    torch.testing.assert_close(ours, theirs, atol=0.05, rtol=0.05)
+    ours.square().sum().backward()
+    theirs.square().sum().backward()
+    one, other = (
+        torch.cat([each.grad.flatten() for each in net.parameters()]) for net in (mixed, plain)
+    )
+    assert one.dtype == torch.float32
+    assert (one - other).norm() < 0.1 * other.norm()
+    mixed.load_state_dict(plain.state_dict())
+    assert torch.equal(mixed.eval()(x), plain.eval()(x))
+
+
+def test_gradients_of_a_block(monkeypatch):
+    monkeypatch.setattr(convolutions, "VALUES", 40)
+    generator = torch.Generator().manual_seed(2)
+    shapes = (2, 1, 4, 4), (3, 1, 3, 3), (3,), (3,), (3,)
+    given = [
+        torch.randn(shape, generator=generator, dtype=torch.float64).requires_grad_()
+        for shape in shapes
+    ]
+    given[3] = torch.tensor([-0.5, 0.7, 0.3], dtype=torch.float64, requires_grad=True)
+
+    def outcome(*values):
+        return convolutions._Block.apply(*values, 1e-5)[0]
+
+    assert torch.autograd.gradcheck(outcome, given)
+
+
+def test_moments_keep_their_digits_in_single_precision():
+    """A mean that is large beside the deviation, of a hundred thousand values."""
+    conv, norm = nn.Conv2d(1, 2, 3, padding=1), nn.BatchNorm2d(2)
+    nn.init.zeros_(conv.weight)
+    conv.weight.data[:, 0, 1, 1] = torch.tensor([1.0, -1.0])
+    image = 30 + torch.rand(130, 1, 28, 28, generator=torch.Generator().manual_seed(4))
+    exact = copy.deepcopy(norm).double()
+    wanted = torch.relu(
+        functional.max_pool2d(exact(copy.deepcopy(conv).double()(image.double())), 2)
+    )
+    found = convolutions.block(image.contiguous(memory_format=torch.channels_last), conv, norm)
+    torch.testing.assert_close(found.double(), wanted, atol=1e-4, rtol=0)
+    torch.testing.assert_close(norm.running_var.double(), exact.running_var, atol=1e-6, rtol=0)

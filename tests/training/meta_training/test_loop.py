@@ -1,37 +1,46 @@
-"""The training loop: it learns, a seed decides it, and it ends and keeps what it should."""
+"""The training loop: it learns, a seed decides it, and it ends, keeps and shows what it should."""
 
+import io
 import itertools
 import math
+import re
 
 import pytest
 import torch
+from rich.console import Console
 
-from tests.training.tiny import Endless, same, tiny, train
+from tests.training.learners.test_learners import drawn, made
+from tests.training.tiny import Endless, same, splits, tiny, train
+from training.config import Objective, merged
+from training.data.base import Splits
 from training.errors import BadConfig, BadRun
 from training.experiments import jobs
 from training.meta_training import loop
-from training.meta_training.runs import Progress
+from training.meta_training.objective import log_scores
+from training.meta_training.progress import shown
+from training.meta_training.runs import Progress, Run, finished
 from training.meta_training.validation import Validation
 
 
-def test_it_learns(tmp_path):
-    config = tiny(optimiser={"iterations": 150, "batch": 8, "learning_rate": 0.02})
-    found = train(config, tmp_path / "a")
-    first, last = (sum(found.losses[at]) / 20 for at in (slice(0, 20), slice(-20, None)))
-    assert last < first - 0.15, (first, last)
-    history = found.progress.history
-    assert history[-1]["nll"] < history[0]["nll"] - 0.1
-    assert found.progress.best_metric == min(each["nll"] for each in history)
-
-
-def test_a_seed_decides_everything(tmp_path):
-    config = tiny(model={"noise": "unknown", "learn_hazard": True})
+def test_it_learns_and_a_seed_decides_everything(tmp_path):
+    config = tiny(
+        model={"noise": "unknown", "learn_hazard": True},
+        optimiser={"iterations": 60, "batch": 8, "learning_rate": 0.03},
+        validation={"every": 20},
+    )
     one, two = (train(config, tmp_path / name) for name in "ab")
+    first, last = (sum(one.losses[at]) / 10 for at in (slice(0, 10), slice(-10, None)))
+    assert last < first - 0.1, (first, last)
+    history = one.progress.history
+    assert history[-1]["nll"] < history[0]["nll"]
+    assert one.progress.best_metric == min(each["nll"] for each in history)
     assert one.losses == two.losses
-    assert all(same(a, b) for a, b in zip(one.states, two.states, strict=True))
-    other = train(config.model_copy(update={"seed": 1}), tmp_path / "c")
-    assert other.losses[0] != one.losses[0]
-    assert not same(other.states[-1], one.states[-1])
+    assert same(one.states[-1], two.states[-1])
+    short = config.model_copy(update={"seed": 1})
+    short = short.model_copy(
+        update={"optimiser": short.optimiser.model_copy(update={"iterations": 1})}
+    )
+    assert train(short, tmp_path / "c").losses[0] != one.losses[0]
 
 
 def measuring(monkeypatch, values):
@@ -76,24 +85,16 @@ def test_what_is_not_finite_is_never_the_best(tmp_path, monkeypatch):
         train(tiny(), tmp_path / "b")
 
 
-def test_the_last_iteration_is_validated_too(tmp_path):
-    found = train(tiny(optimiser={"iterations": 5}), tmp_path / "a")
-    assert [each["iteration"] for each in found.progress.history] == [3, 5]
-
-
-def test_a_gradient_that_is_not_finite_is_skipped(tmp_path):
+def test_gradients_that_are_not_finite_are_skipped_up_to_a_limit(tmp_path):
     found = train(tiny(), tmp_path / "a", wrap=lambda source: Endless(source, {2, 7}))
     assert (found.progress.skipped, found.progress.iteration) == (2, 12)
     moved = [not same(a, b) for a, b in zip(found.states, found.states[1:], strict=False)]
     assert [i + 1 for i, each in enumerate(moved) if not each] == [2, 7]
     assert all(torch.isfinite(each).all() for each in found.states[-1].values())
     assert found.run.result()["skipped"] == 2
-
-
-def test_it_gives_up_where_no_gradient_is_finite(tmp_path):
     config = tiny(optimiser={"iterations": 500, "batch": 1, "length": 2})
     with pytest.raises(BadConfig, match="101 gradients were not finite"):
-        train(config, tmp_path / "a", wrap=lambda source: Endless(source, range(500)))
+        train(config, tmp_path / "b", wrap=lambda source: Endless(source, range(500)))
 
 
 class Stop(Exception):
@@ -115,16 +116,19 @@ def interrupted(config, folder, after, monkeypatch):
             train(config, folder)
 
 
-@pytest.mark.parametrize(
-    ("model", "objective"),
-    [
-        ({"noise": "unknown", "learn_hazard": True}, {"supervision": 0.5}),
-        ({"kind": "lstm", "hidden": 5, "decoder": [6]}, {}),
-    ],
-)
-def test_a_run_that_died_goes_on_bit_for_bit(tmp_path, monkeypatch, model, objective):
+RESUMED = {
+    "known switches": ({"noise": "unknown", "learn_hazard": True}, {"supervision": 0.5}),
+    "an LSTM": ({"kind": "lstm", "hidden": 5, "decoder": [6]}, {}),
+    "one regime": ({}, {"mode": "coe"}),
+}
+
+
+@pytest.mark.parametrize("case", RESUMED)
+def test_a_run_that_died_goes_on_bit_for_bit(tmp_path, monkeypatch, case):
+    model, objective = RESUMED[case]
     config = tiny(model=model, objective=objective, optimiser={"iterations": 11, "warmup": 4})
     whole = train(config, tmp_path / "whole")
+    assert [each["iteration"] for each in whole.progress.history] == [3, 6, 9, 11]  # the last, too
     interrupted(config, tmp_path / "cut", 7, monkeypatch)
     rest = train(config, tmp_path / "cut", resume=True)
     assert rest.losses == whole.losses[6:]  # from the checkpoint on
@@ -139,27 +143,19 @@ def timeless(progress):
     return progress.iteration, progress.best_metric, progress.best_iteration, history
 
 
-def test_without_being_asked_to_go_on_it_starts_anew(tmp_path, monkeypatch):
-    """Nor is the old checkpoint there for a later run to go on from."""
-    config = tiny()
-    interrupted(config, tmp_path / "a", 7, monkeypatch)
-    interrupted(tiny(optimiser={"learning_rate": 0.1}), tmp_path / "a", 1, monkeypatch)
-    other = train(tiny(optimiser={"learning_rate": 0.1}), tmp_path / "a", resume=True)
-    assert len(other.losses) == 12
-
-
-def test_a_run_goes_on_with_its_own_settings_only(tmp_path, monkeypatch):
+def test_a_run_goes_on_when_asked_and_with_its_own_settings_only(tmp_path, monkeypatch):
+    other = tiny(optimiser={"learning_rate": 0.1})
     interrupted(tiny(), tmp_path / "a", 7, monkeypatch)
     with pytest.raises(BadRun, match="other settings of optimiser"):
-        train(tiny(optimiser={"learning_rate": 0.1}), tmp_path / "a", resume=True)
-
-
-@pytest.mark.parametrize("content", [b"", b"PK rubbish", b"rubbish"])
-def test_what_is_no_checkpoint_is_named(tmp_path, monkeypatch, content):
-    interrupted(tiny(), tmp_path / "a", 7, monkeypatch)
-    (tmp_path / "a" / "checkpoint.pt").write_bytes(content)
-    with pytest.raises(BadRun, match="checkpoint"):
-        train(tiny(), tmp_path / "a", resume=True)
+        train(other, tmp_path / "a", resume=True)
+    interrupted(other, tmp_path / "a", 1, monkeypatch)  # not asked to go on: it starts anew
+    # Nor is the old checkpoint there for a later run to go on from.
+    assert len(train(other, tmp_path / "a", resume=True).losses) == 12
+    interrupted(tiny(), tmp_path / "b", 7, monkeypatch)
+    for content in (b"", b"PK rubbish", b"rubbish"):
+        (tmp_path / "b" / "checkpoint.pt").write_bytes(content)
+        with pytest.raises(BadRun, match="checkpoint"):
+            train(tiny(), tmp_path / "b", resume=True)
 
 
 def rates(count, elapsed_s=0.0, **optimiser):
@@ -167,28 +163,20 @@ def rates(count, elapsed_s=0.0, **optimiser):
     return [loop.rate(config, Progress(iteration=i, elapsed_s=elapsed_s)) for i in range(count)]
 
 
-def test_the_rate_falls_in_steps():
-    found = rates(7, schedule="step", decay_every=3, decay=0.5)
-    assert found == pytest.approx([0.8, 0.8, 0.8, 0.4, 0.4, 0.4, 0.2])
-
-
-def test_the_rate_falls_as_a_cosine():
-    found = rates(9, schedule="cosine")
+def test_rates_by_iteration():
+    step = rates(7, schedule="step", decay_every=3, decay=0.5)
+    assert step == pytest.approx([0.8, 0.8, 0.8, 0.4, 0.4, 0.4, 0.2])
     expected = [0.8 * (0.01 + 0.99 * (1 + math.cos(math.pi * i / 9)) / 2) for i in range(9)]
-    assert found == pytest.approx(expected)
-    assert found[0] == 0.8
-    assert rates(2000, schedule="cosine")[-1] == pytest.approx(0.008, rel=1e-3)
-
-
-def test_the_rate_rises_first_where_there_is_a_warmup():
-    assert rates(6, schedule="constant", warmup=4) == pytest.approx([0.2, 0.4, 0.6, 0.8, 0.8, 0.8])
+    assert rates(9, schedule="cosine") == pytest.approx(expected)
+    warm = rates(6, schedule="constant", warmup=4)
+    assert warm == pytest.approx([0.2, 0.4, 0.6, 0.8, 0.8, 0.8])
 
 
 def test_minutes_end_a_run_and_bend_its_rate():
-    half = rates(1000, elapsed_s=30.0, schedule="cosine", minutes=1.0)
+    half = rates(2, elapsed_s=30.0, schedule="cosine", minutes=1.0)
     assert half[0] == pytest.approx(0.8 * 0.505)
     config = tiny(optimiser={"minutes": 1.0})
-    assert not loop._ended(config, Progress(iteration=1, elapsed_s=59.0))
+    assert not loop._ended(config, Progress(iteration=1, elapsed_s=59.9))
     assert loop._ended(config, Progress(iteration=1, elapsed_s=60.0))
 
 
@@ -212,3 +200,175 @@ def test_supervision_of_data_that_nobody_knows_is_refused(tmp_path):
 
     with pytest.raises(BadConfig, match="supervision needs switches"):
         train(tiny(objective={"supervision": 0.5}), tmp_path / "a", wrap=Unknown)
+
+
+def test_a_checkpoint_is_read_as_it_was_written(tmp_path):
+    run = Run(tmp_path / "a")
+    run.begin(tiny())
+    assert not run.begun
+    progress = Progress(
+        iteration=7,
+        elapsed_s=1.5,
+        history=[{"iteration": 5, "nll": 0.25}],
+        best_metric=0.25,
+        best_iteration=5,
+        best={"w": torch.ones(2, dtype=torch.float64) / 3},
+        skipped=1,
+        generator=torch.Generator().manual_seed(3).get_state(),
+    )
+    run.save(progress, {"learner": {"w": torch.zeros(2)}})
+    assert run.begun
+    assert not run.done
+    found, parts = run.load()
+    for name, value in vars(progress).items():
+        if name == "best":
+            assert torch.equal(found.best["w"], value["w"])
+        elif name == "generator":
+            assert torch.equal(found.generator, value)
+        else:
+            assert getattr(found, name) == value
+    assert parts.keys() == {"learner"}
+    assert {each.name for each in run.folder.iterdir()} == {"config.json", "checkpoint.pt"}
+
+
+def test_a_save_that_fails_leaves_the_checkpoint_as_it_was(tmp_path, monkeypatch):
+    run = Run(tmp_path / "a")
+    run.begin(tiny())
+    run.save(Progress(iteration=1), {})
+
+    def dying(content, file):
+        file.write_bytes(b"half of it")
+        raise OSError("no space left")
+
+    monkeypatch.setattr(torch, "save", dying)
+    with pytest.raises(OSError, match="no space"):
+        run.save(Progress(iteration=2), {})
+    assert run.load()[0].iteration == 1
+
+
+def test_settings_are_those_that_were_asked(tmp_path):
+    config = tiny(objective={"mode": "sw7"}, seed=3, name="x")
+    run = Run(tmp_path / "a")
+    run.begin(config)
+    assert run.config() == config
+    run.check(config)
+    with pytest.raises(BadRun, match="other settings of optimiser, seed"):
+        run.check(tiny(objective={"mode": "sw7"}, seed=4, name="x", optimiser={"clip": 1.0}))
+
+
+def test_a_folder_is_held_by_one_at_a_time(tmp_path):
+    first, second = Run(tmp_path / "a"), Run(tmp_path / "a")
+    with first.locked():
+        with pytest.raises(BadRun, match="another process trains in this folder"), second.locked():
+            pass
+        with Run(tmp_path / "b").locked():
+            pass
+    with second.locked():
+        pass
+
+
+def test_only_what_is_done_is_found_and_what_cannot_be_read_is_named(tmp_path):
+    for name in ("b", "a", "c"):
+        run = Run(tmp_path / "grid" / name)
+        run.begin(tiny())
+        if name != "c":
+            run.finish({"best_metric": 0.5})
+    assert [run.folder.name for run in finished(tmp_path)] == ["a", "b"]
+    assert Run(tmp_path / "grid" / "a").result() == {"best_metric": 0.5}
+    with pytest.raises(BadRun, match="result.json"):
+        Run(tmp_path / "grid" / "c").result()
+    for text in ("", "{", '{"experiment": "sinusoid", "sed": 1}'):
+        (tmp_path / "config.json").write_text(text)
+        with pytest.raises(BadRun, match="config.json"):
+            Run(tmp_path).config()
+
+
+def validated(settings, learned=None):
+    found = splits(settings)
+    return Validation(settings, found, "cpu"), learned or jobs.learner(settings, found).double()
+
+
+@torch.no_grad()
+def test_validation_is_of_the_same_windows_and_the_mean_of_what_is_minimised():
+    one, _ = validated(tiny())
+    other, _ = validated(tiny(seed=5, model={"kind": "lstm"}, optimiser={"batch": 2}))
+    assert torch.equal(one.batch.y, other.batch.y)
+    assert one.batch.y.shape == (4, 12, 1)
+    longer, _ = validated(tiny(validation={"length": 30, "windows": 2}))
+    assert longer.batch.y.shape == (2, 30, 1)
+    for mode in ("moca", "oracle", "sw3"):
+        settings = tiny(objective={"mode": mode})
+        validation, learned = validated(settings)
+        batch = validation.batch.to("cpu", torch.float64)
+        expected = -log_scores(learned, batch, settings.objective, None).mean()
+        assert validation.measure(learned) == {"nll": pytest.approx(expected.item(), abs=1e-12)}
+        assert learned.training
+    told, learned = validated(tiny(objective={"supervision": 1.0}))
+    assert torch.equal(told.supervision == 1, told.batch.switch)
+    assert told.measure(learned)["nll"] < one.measure(learned)["nll"]
+
+
+class Drawn:
+    """The same windows at each draw."""
+
+    def draw(self, generator, count, length):
+        return drawn("pcoc-conv", count, length)
+
+
+def test_norms_use_their_running_moments_and_do_not_move():
+    """What a window is predicted as must not depend on its batch-mates."""
+    source = Splits(Drawn(), Drawn(), Drawn(), x_dim=128, y_dim=1, classes=3)
+    learned = made("pcoc-conv")
+    learned.encoder(drawn("pcoc-conv").x)  # moments that are not the first
+    before = {name: each.clone() for name, each in learned.state_dict().items()}
+    one = Validation(tiny(validation={"windows": 1}), source, "cpu").measure(learned)
+    assert same(learned.state_dict(), before)
+    learned.eval()
+    alone = drawn("pcoc-conv", 1, 12)
+    with torch.no_grad():
+        expected = -log_scores(learned, alone, Objective(), None).nanmean().item()
+    assert one["nll"] == pytest.approx(expected, abs=1e-12)
+
+
+def test_settings_are_merged_by_name():
+    base = {"a": {"b": 1, "c": {"d": 2}}, "e": 3}
+    found = merged(base, {"a": {"c": {"f": 4}}}, {"a": {"b": 5}, "e": 6, "g": {"h": 7}})
+    assert found == {"a": {"b": 5, "c": {"d": 2, "f": 4}}, "e": 6, "g": {"h": 7}}
+    assert base == {"a": {"b": 1, "c": {"d": 2}}, "e": 3}
+    for pair in (({"a": 3}, {"a": {"b": 1}}), ({"a": {"b": 1}}, {"a": 3})):
+        with pytest.raises(BadConfig, match="a: "):
+            merged(*pair)
+
+
+TITLE = "hazard-0.05_moca_rate-0.005_seed-3_a-name-that-is-rather-long"
+
+
+def lines(folder, terminal, progress, measured, leads=True, **optimiser):
+    """What is shown at the end, each line as wide as it is."""
+    out = io.StringIO()
+    console = Console(
+        file=out, width=100, force_terminal=terminal, force_interactive=terminal, color_system=None
+    )
+    with shown(tiny(optimiser=optimiser), folder, TITLE, console, leads=leads) as report:
+        report(progress, measured)
+    plain = re.sub(r"\x1b\[[0-9;?]*[A-Za-z]", "", out.getvalue())
+    return [line for line in re.split(r"[\r\n]+", plain) if line.strip()]
+
+
+def test_progress_is_one_line_in_a_terminal_and_a_line_for_each_validation_elsewhere(tmp_path):
+    progress = Progress(iteration=123_456, elapsed_s=1000.0)
+    validated = {"loss": -12.3456, "validation/nll": -11.2345}
+    last = lines(tmp_path, True, progress, validated, iterations=1_000_000)[-1]
+    assert len(last.rstrip()) <= 100
+    for part in ("loss -12.346", "nll -11.23", "123456", "123.5/s"):
+        assert part in last
+    half = Progress(iteration=10, elapsed_s=30.0)  # of the minutes, however many iterations
+    shows = [lines(tmp_path, True, half, {"loss": 1.0}, iterations=10**6, **more)[-1].count("━")
+             for more in ({"minutes": 1.0}, {})]  # fmt: skip
+    assert shows == [5, 0]
+    progress = Progress(iteration=50, elapsed_s=10.0)
+    assert lines(tmp_path, False, progress, {"loss": 1.0}) == []
+    (found,) = lines(tmp_path, False, progress, {"loss": 1.0, "validation/nll": 2.0})
+    assert found == f"{TITLE} 50: loss 1.000 nll 2.000 5.0/s"
+    assert lines(tmp_path / "none", False, progress, {"validation/nll": 2.0}, leads=False) == []
+    assert not (tmp_path / "none").exists()

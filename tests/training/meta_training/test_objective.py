@@ -1,15 +1,25 @@
-"""Every way to condition, beside its definition: absorb what it may see, then predict."""
+"""Every way to condition, beside its definition: absorb what it may see, then predict.
 
+What is minimised is the score of the filter without pruning, of labels as of classes.
+"""
+
+import itertools
 import math
 
 import pytest
 import torch
 
+from model_core import filter as moca
 from tests.training.learners.test_learners import drawn, made
 from training.config import ModelConfig, Objective
-from training.data.base import Batch
+from training.data.base import Batch, Splits
+from training.evaluation.filter_trace import trace
+from training.evaluation.online import observed
+from training.experiments.catalogue import config
+from training.experiments.jobs import learner as new_learner
 from training.learners import build
 from training.learners.base import Scaling
+from training.meta_training.loop import Objective as Loss
 from training.meta_training.objective import (
     accuracy,
     class_log_probabilities,
@@ -17,11 +27,10 @@ from training.meta_training.objective import (
     reveal,
     start,
 )
-from training.meta_training.validation import measured
+from training.meta_training.validation import Validation, measured
 
-KINDS = pytest.mark.parametrize(
-    "kind", ["alpaca-known", "alpaca-unknown", "alpaca-mixture", "lstm", "pcoc"]
-)
+KINDS = pytest.mark.parametrize("kind", ["alpaca-lags", "alpaca-mixture", "lstm-lags", "pcoc"])
+MODES = ["oracle", "toe", "coe", "sw1", "sw3", "sw50"]
 
 
 def literal(learner, batch, first):
@@ -31,13 +40,24 @@ def literal(learner, batch, first):
     for b, t in torch.cartesian_prod(*map(torch.arange, batch.y.shape[:2])).tolist():
         one = batch.part(slice(b, b + 1))
         prior = start(model, one)
-        phi, stats = [model.encode(x, prior.context) for x in one.x.unbind(1)], prior.stats
+        context, stats = prior.context, prior.stats
+        phi = encoded(model, one, context)
         for i in range(first(b, t), t):
             if not one.y[0, i].isnan().any():
                 weight = one.y.new_ones(1, 1)
                 stats = model.update(stats, phi[i], one.y[:, i], weight)
         if not one.y[0, t].isnan().any():
             found[b, t] = model.predictive(stats, phi[t]).joint_log_density(one.y[:, None, t])
+    return found
+
+
+def encoded(model, one, context):
+    """Features of every observation of one window, whose lags are of the labels before."""
+    found = []
+    for x, y in zip(one.x.unbind(1), one.y.unbind(1), strict=True):
+        found.append(model.encode(x, context))
+        if getattr(model, "lags", 0):
+            context = model.remember(context, y, ~y.isnan().any(-1))
     return found
 
 
@@ -56,9 +76,8 @@ def regime(batch):
 
 
 @KINDS
-@pytest.mark.parametrize("mode", ["oracle", "toe", "coe", "sw1", "sw3", "sw50"])
 @torch.no_grad()
-def test_a_baseline_is_its_definition(kind, mode):
+def test_a_baseline_is_its_definition(kind):
     learner, batch = made(kind), drawn(kind)
     firsts = {
         "oracle": regime(batch),
@@ -68,40 +87,40 @@ def test_a_baseline_is_its_definition(kind, mode):
         "sw3": lambda b, t: max(t - 3, 0),
         "sw50": lambda b, t: 0,
     }
-    expected = literal(learner, batch, firsts[mode])
-    same(scored(learner, batch, mode), expected)
-    assert torch.equal(torch.isnan(expected), torch.isnan(batch.y).any(-1))
-
-
-@KINDS
-@torch.no_grad()
-def test_an_oracle_may_doubt(kind):
-    """With a weight of the prior it is a mixture of densities."""
-    learner, batch = made(kind), drawn(kind)
-    known = literal(learner, batch, regime(batch)).exp()
-    prior = literal(learner, batch, lambda b, t: t).exp()
-    for weight in (1e-8, 0.3):
+    for mode in MODES:
+        expected = literal(learner, batch, firsts[mode])
+        same(scored(learner, batch, mode), expected)
+        assert torch.equal(torch.isnan(expected), torch.isnan(batch.y).any(-1))
+    known, prior = (literal(learner, batch, firsts[mode]).exp() for mode in ("oracle", "toe"))
+    for weight in (1e-8, 0.3):  # an oracle that doubts is a mixture of densities
         expected = ((1 - weight) * known + weight * prior).log()
         same(scored(learner, batch, "oracle", prior_weight=weight), expected)
 
 
-@pytest.mark.parametrize("kind", ["alpaca-known", "alpaca-mixture", "lstm"])
+# A classifier's inputs count, too: see its probabilities below.
+@pytest.mark.parametrize("kind", ["alpaca-lags", "alpaca-mixture", "lstm-lags"])
 @torch.no_grad()
-def test_moca_is_a_mixture_over_run_lengths(kind):
-    """The paper's recursion in plain probabilities, of each window's definition."""
-    learner, batch = made(kind), drawn(kind)
+def test_the_loss_of_moca_is_the_sum_over_all_segmentations(kind):
+    """By brute force: each segmentation of the labels so far, its prior and its densities."""
+    learner, batch = made(kind), drawn(kind, 2, 6)
     hazard, (count, steps) = learner.hazard.item(), batch.y.shape[:2]
-    each = torch.stack([literal(learner, batch, lambda b, t, r=r: max(t - r, 0)) for r in range(9)])
-    expected = torch.full((count, steps), math.nan, dtype=batch.y.dtype)
+    each = {s: literal(learner, batch, lambda b, t, s=s: min(s, t)).exp() for s in range(steps)}
     for b in range(count):
-        belief = batch.y.new_ones(1)
+        evidence = [1.0]
         for t in range(steps):
-            density = each[: t + 1, b, t].exp()
-            if not density.isnan().any():
-                expected[b, t] = (belief * density).sum().log()
-                belief = belief * density / (belief * density).sum()
-            belief = torch.cat((belief.new_tensor([hazard]), (1 - hazard) * belief))
-    same(scored(learner, batch, "moca"), expected)
+            total = 0.0
+            for cuts in itertools.product((0, 1), repeat=t):
+                chance = math.prod(hazard if cut else 1 - hazard for cut in cuts)
+                first = 0
+                for i in range(t + 1):
+                    first = i if i and cuts[i - 1] else first
+                    density = each[first][b, i].item()
+                    chance *= 1.0 if math.isnan(density) else density
+                total += chance
+            evidence.append(total)
+        expected = torch.tensor(evidence, dtype=torch.float64).log().diff()
+        expected[batch.y[b].isnan().any(-1)] = math.nan
+        same(scored(learner, batch, "moca")[b], expected)
 
 
 @torch.no_grad()
@@ -132,12 +151,6 @@ def test_told_of_every_switch_and_sure_of_no_other_it_is_the_oracle(kind):
     same(untold, scored(learner, batch, "coe"))
 
 
-def test_an_oracle_that_nobody_tells_is_refused():
-    batch = drawn("alpaca-known")._replace(switch=None)
-    with pytest.raises(ValueError, match="needs the true switches"):
-        log_scores(made("alpaca-known"), batch, Objective(mode="oracle"), None)
-
-
 def test_modes_and_windows():
     assert [Objective(mode=m).window for m in ("sw12", "toe", "moca", "coe")] == [12, 0, None, None]
     for wrong in ("sw0", "sw", "swx", "Moca", "sw3 "):
@@ -145,19 +158,50 @@ def test_modes_and_windows():
             Objective(mode=wrong)
 
 
-@pytest.mark.parametrize("mode", ["moca", "oracle", "toe", "coe", "sw2"])
 @torch.no_grad()
-def test_class_probabilities_are_those_that_labels_are_scored_with(mode):
+def test_what_nobody_tells_is_refused_or_not_needed():
+    batch = drawn("alpaca-known")._replace(switch=None)
+    with pytest.raises(ValueError, match="needs the true switches"):
+        log_scores(made("alpaca-known"), batch, Objective(mode="oracle"), None)
+    # Of labels alone, lags stand in for inputs.
+    settings = ModelConfig(lags=2, widths=(5,), features=4)
+    learner = build(settings, Scaling.none(0, 1), 0, 0).double()
+    batch = Batch(None, batch.y[..., :1])
+    for mode in ("moca", "toe", "coe", "sw2"):
+        assert torch.equal(scored(learner, batch, mode).isnan(), batch.y.squeeze(-1).isnan())
+
+
+@torch.no_grad()
+def test_class_probabilities_are_those_that_labels_are_scored_with():
     learner, batch = made("pcoc"), drawn("pcoc")
-    told = reveal(batch.switch, 0.5, torch.Generator().manual_seed(1)).to(batch.y)
-    told = told if mode == "moca" else None
-    each = class_log_probabilities(learner, batch, Objective(mode=mode), told)
-    total = each.exp().sum(-1)
-    torch.testing.assert_close(total, torch.ones_like(total), atol=1e-12, rtol=0)
-    known = ~batch.y.isnan()
-    label = torch.where(known, batch.y, 0.0).long()
-    at_label = torch.where(known, each.gather(-1, label), math.nan).squeeze(-1)
-    same(at_label, scored(learner, batch, mode, told))
+    shares = reveal(batch.switch, 0.5, torch.Generator().manual_seed(1)).to(batch.y)
+    for mode in ("moca", *MODES):
+        told = shares if mode == "moca" else None
+        each = class_log_probabilities(learner, batch, Objective(mode=mode), told)
+        total = each.exp().sum(-1)
+        torch.testing.assert_close(total, torch.ones_like(total), atol=1e-12, rtol=0)
+        known = ~batch.y.isnan()
+        label = torch.where(known, batch.y, 0.0).long()
+        at_label = torch.where(known, each.gather(-1, label), math.nan).squeeze(-1)
+        same(at_label, scored(learner, batch, mode, told))
+
+
+@torch.no_grad()
+def test_class_probabilities_of_moca_are_the_filters_told_of_switches_or_not():
+    learner, batch = made("pcoc"), drawn("pcoc", 2, 14)
+    model, told = learner.model(), torch.full((2, 14), math.nan, dtype=torch.float64)
+    same(
+        class_log_probabilities(learner, batch, Objective()).exp(),
+        trace(model, batch).probability,
+    )
+    told[0, 6], told[1, 8], told[1, 4] = 1.0, 1.0, 0.3
+    prior, found = start(model, batch), []
+    state = moca.init(prior, 14)
+    for t in range(14):
+        inputs = observed(model, batch, t)._replace(changepoint=told[:, t])
+        state, info = moca.step(model, state, prior, inputs)
+        found.append(info.predictive.mean())
+    same(class_log_probabilities(learner, batch, Objective(), told).exp(), torch.stack(found, 1))
 
 
 @torch.no_grad()
@@ -176,15 +220,16 @@ def test_a_classifier_that_trains_on_everything_is_a_softmax():
         assert found[b, t].item() == pytest.approx(expected[b, t, int(batch.y[b, t])].item())
 
 
-def test_accuracy():
+def test_accuracy_counts_labels_alone_and_nothing_unknown_is_right():
     each = torch.tensor([[0.2, 0.7, 0.1], [0.5, 0.2, 0.3], [0.1, 0.1, 0.8]]).log()[None]
     y = torch.tensor([1.0, 2.0, math.nan])[None, :, None]
     found = accuracy(each, y)
     assert found[0, :2].tolist() == [1.0, 0.0]
     assert found[0, 2].isnan()
+    assert accuracy(torch.full((1, 1, 2), math.nan), torch.zeros(1, 1, 1)).isnan().all()
 
 
-@pytest.mark.parametrize("kind", ["alpaca-unknown", "pcoc"])
+@pytest.mark.parametrize("kind", ["alpaca-lags", "pcoc"])
 def test_measuring_in_parts_is_measuring_at_once(kind):
     learner, batch, objective = made(kind).eval(), drawn(kind, 7), Objective()
     classes = 3 if kind == "pcoc" else 0
@@ -197,11 +242,46 @@ def test_measuring_in_parts_is_measuring_at_once(kind):
     same(found[0]["nll"], -scored(learner, batch, "moca"))
 
 
-def test_windows_without_inputs():
-    """Of labels alone, lags stand in for inputs."""
-    config = ModelConfig(lags=2, widths=(5,), features=4)
-    learner = build(config, Scaling.none(0, 1), 0, 0).double()
-    batch = Batch(None, drawn("alpaca-known").y[..., :1])
-    for mode in ("moca", "toe", "coe", "sw2"):
-        found = scored(learner, batch, mode)
-        assert torch.equal(found.isnan(), batch.y.squeeze(-1).isnan())
+WIDE = 30.0  # scale of prior factors at which float32 has no digits left
+
+
+class Fixed:
+    """The same windows at every draw; a third of the labels missing."""
+
+    def draw(self, generator, count, length):
+        chance = torch.Generator().manual_seed(3)
+        x = torch.randn(count, length, 1, generator=chance, dtype=torch.float64)
+        y = 2 * x.sin() + 0.2 * torch.randn(x.shape, generator=chance, dtype=torch.float64)
+        y[:, ::3] = math.nan
+        return Batch(x, y)
+
+
+SPLITS = Splits(Fixed(), Fixed(), Fixed(), x_dim=1, y_dim=1)
+
+
+def test_a_score_that_fails_does_not_pass_for_a_label_that_is_missing():
+    def attempt(scale):
+        wanted = config(
+            {
+                "experiment": "sinusoid",
+                "model": {"widths": [16], "features": 24, "prior_scale": scale},
+                "optimiser": {"length": 100},
+                "validation": {"windows": 6},
+            }
+        )
+        return wanted, new_learner(wanted, SPLITS), Validation(wanted, SPLITS, "cpu")
+
+    wanted, fine, validation = attempt(0.2)
+    batch = validation.batch.to("cpu", torch.float32)
+    known = ~torch.isnan(batch.y).any(-1)
+    score = measured(fine, batch, wanted.objective)["nll"]
+    assert torch.equal(torch.isfinite(score), known)
+    assert validation.measure(fine)["nll"] == pytest.approx(score[known].mean().item(), rel=1e-6)
+    wanted, broken, validation = attempt(WIDE)
+    batch = Fixed().draw(None, 6, 100).to("cpu", torch.float32)
+    failed = torch.isnan(measured(broken, batch, wanted.objective)["nll"]) & known
+    assert 0 < failed.sum() < known.sum()
+    assert math.isnan(validation.measure(broken)["nll"])
+    total, count = Loss(broken, wanted)(batch, None)
+    assert math.isnan(total.item())
+    assert count == known.sum()

@@ -1,4 +1,4 @@
-"""Two processes that share a batch do what one process does with the whole of it."""
+"""Processes that share a batch do what one does; one that is killed goes on where it was."""
 
 import json
 import os
@@ -9,10 +9,16 @@ from pathlib import Path
 import pytest
 
 from tests.training import two
+from tests.training.moca import moca, small
+from tests.training.tiny import same
+from tests.waiting import until
 from training.errors import BadConfig
 from training.meta_training.processes import World, world
+from training.meta_training.runs import Run
 
 ROOT = Path(__file__).parents[3]
+
+
 LAUNCH = ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2"]
 
 
@@ -25,6 +31,7 @@ def launched(*arguments):
     )
 
 
+@pytest.mark.slow
 def test_two_processes_do_what_one_does(tmp_path):
     (tmp_path / "one").mkdir()
     (tmp_path / "two").mkdir()
@@ -39,52 +46,31 @@ def test_two_processes_do_what_one_does(tmp_path):
     assert one["state"].keys() == both["state"].keys()
     for name, values in one["state"].items():
         assert both["state"][name] == pytest.approx(values, abs=1e-6), name
-    first, second = (
-        json.loads((tmp_path / each / "run" / "result.json").read_text()) for each in ("one", "two")
-    )
-    assert second["best_metric"] == pytest.approx(first["best_metric"], abs=1e-6)
-    assert len(second["history"]) == 4  # only one of them validates
-
-
-def test_a_batch_that_cannot_be_shared_is_refused(tmp_path):
-    done = launched(
-        "-m",
-        "service.commands.main",
-        "train",
-        "sinusoid",
-        "--runs",
-        tmp_path,
-        "--set",
-        "optimiser.batch=5",
-    )
+    result = json.loads((tmp_path / "two" / "run" / "result.json").read_text())
+    assert len(result["history"]) == 4  # only one of them validates
+    shared = ("--runs", tmp_path / "runs", "--set", "optimiser.batch=5")
+    done = launched("-m", "service.commands.main", "train", "sinusoid", *shared)
     assert done.returncode != 0
-    assert (
-        "moca: optimiser.batch: expected a multiple of 2, the number of processes, got 5"
-        in done.stderr
-    )
-    assert "world.share" not in done.stderr  # no traceback through the loop
-    assert not list(tmp_path.rglob("config.json"))
+    assert "moca: optimiser.batch: expected a multiple of 2" in done.stderr
+    assert not list((tmp_path / "runs").rglob("config.json"))
 
 
-@pytest.mark.parametrize(
-    ("environment", "said"),
-    [
-        ({"WORLD_SIZE": "abc"}, "WORLD_SIZE: expected a whole number from 1, got 'abc'"),
-        ({"WORLD_SIZE": "0"}, "WORLD_SIZE: expected a whole number from 1, got '0'"),
-        ({"WORLD_SIZE": "2"}, "cannot be joined .*RANK.*: use torchrun"),
-        ({"WORLD_SIZE": "2", "RANK": "0"}, "cannot be joined .*MASTER_ADDR.*: use torchrun"),
-    ],
-)
-def test_an_environment_that_torchrun_did_not_make(monkeypatch, environment, said):
-    for name in ("RANK", "WORLD_SIZE", "LOCAL_RANK", "MASTER_ADDR", "MASTER_PORT"):
-        monkeypatch.delenv(name, raising=False)
-    for name, value in environment.items():
-        monkeypatch.setenv(name, value)
-    with pytest.raises(BadConfig, match=said), world("cpu"):
-        pass
+ENVIRONMENTS = [
+    ({"WORLD_SIZE": "abc"}, "WORLD_SIZE: .*'abc'"),
+    ({"WORLD_SIZE": "0"}, "WORLD_SIZE: .*'0'"),
+    ({"WORLD_SIZE": "2"}, "RANK.*: use torchrun"),
+    ({"WORLD_SIZE": "2", "RANK": "0"}, "MASTER_ADDR.*: use torchrun"),
+]
 
 
-def test_one_process_needs_no_environment(monkeypatch):
+def test_the_environment_of_torchrun_is_needed_by_several_processes_only(monkeypatch):
+    for environment, said in ENVIRONMENTS:
+        for name in ("RANK", "WORLD_SIZE", "LOCAL_RANK", "MASTER_ADDR", "MASTER_PORT"):
+            monkeypatch.delenv(name, raising=False)
+        for name, value in environment.items():
+            monkeypatch.setenv(name, value)
+        with pytest.raises(BadConfig, match=said), world("cpu"):
+            pass
     monkeypatch.setenv("WORLD_SIZE", "")
     monkeypatch.setenv("RANK", "left over")
     with world("cpu") as found:
@@ -97,3 +83,71 @@ def test_the_shares_are_the_batch():
     assert World().share(7) == slice(0, 7)
     with pytest.raises(BadConfig, match="multiple of 3, the number of processes, got 13"):
         World(1, 3).share(13)
+
+
+LONG = {"optimiser.iterations": 160, "optimiser.batch": 8, "optimiser.length": 40}
+
+
+def asked(runs, **settings):
+    """Arguments of a run of a second or two, with a checkpoint early in it."""
+    chosen = {**LONG, "validation.every": 8, **settings}
+    return ["train", "sinusoid", "--runs", str(runs), *map(str, small(**chosen))]
+
+
+def killed(arguments, run):
+    """Start it, and kill it when it has saved a second time."""
+    environ = {**os.environ, "OMP_NUM_THREADS": "1"}
+    process = subprocess.Popen(
+        [sys.executable, "-m", "service.commands.main", *arguments],
+        cwd=ROOT,
+        env=environ,
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.DEVNULL,
+    )
+    checkpoint, times = run.folder / "checkpoint.pt", set()
+
+    def saved_again():
+        assert process.poll() is None, "it ended before it was killed"
+        if checkpoint.exists():
+            times.add(checkpoint.stat().st_mtime_ns)
+        return len(times) > 1
+
+    try:
+        until(saved_again)
+    finally:
+        process.kill()
+        process.wait()
+    assert not run.done
+
+
+def timeless(result):
+    """A result but for its times."""
+    history = [{**each, "elapsed_s": 0} for each in result["history"]]
+    return {**result, "elapsed_s": 0, "history": history}
+
+
+@pytest.mark.slow
+def test_a_killed_run_ends_as_if_it_had_not_been(tmp_path):
+    """From its checkpoint, under its own settings; and what is done is not done again."""
+    run = Run(tmp_path / "sinusoid" / "quick" / "run")
+    killed(asked(tmp_path), run)
+    assert 8 <= run.load()[0].iteration < 160
+    refused = moca(*asked(tmp_path, **{"optimiser.learning_rate": 0.5}), "--resume")
+    assert refused.exit_code == 2
+    assert "other settings of optimiser" in refused.stderr
+    said = moca(*asked(tmp_path), "--resume")
+    assert said.exit_code == 0, said.stderr
+    assert moca(*asked(tmp_path / "whole")).exit_code == 0
+    whole = Run(tmp_path / "whole" / "sinusoid" / "quick" / "run")
+    (ours, parts), (theirs, others) = run.load(), whole.load()
+    assert same(parts["learner"], others["learner"])
+    assert same(ours.best, theirs.best)
+    moments = zip(
+        parts["optimiser"]["state"].values(), others["optimiser"]["state"].values(), strict=True
+    )
+    assert all(same(a, b) for a, b in moments)
+    assert timeless(run.result()) == timeless(whole.result())
+    before = (run.folder / "checkpoint.pt").stat().st_mtime_ns
+    for more in ([], ["--resume"]):
+        assert "done before" in moca(*asked(tmp_path), *more).stdout
+    assert (run.folder / "checkpoint.pt").stat().st_mtime_ns == before
