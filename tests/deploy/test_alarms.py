@@ -13,7 +13,8 @@ from service.store.connection import connect
 from tests.deploy.test_alertmanager import CONFIG, PROGRAM, running
 from tests.e2e.deployment import Processes, wait_ready
 from tests.ports import free_port
-from tests.service.webhooks.test_delivery import until, webhooks, writer  # noqa: F401
+from tests.service.webhooks.conftest import webhooks, writer  # noqa: F401
+from tests.waiting import until
 
 pytestmark = pytest.mark.skipif(PROGRAM is None, reason="alertmanager is not installed")
 

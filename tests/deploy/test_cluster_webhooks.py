@@ -2,6 +2,7 @@
 
 import pytest
 
+from tests.service.webhooks.conftest import delivering, receiver, webhooks, writer  # noqa: F401
 from tests.service.webhooks.test_delivery import *  # noqa: F403
 
 pytestmark = pytest.mark.slow

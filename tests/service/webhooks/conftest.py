@@ -1,0 +1,221 @@
+"""Receivers that misbehave, and deliveries to them by this process or by a real one."""
+
+import asyncio
+import base64
+import contextlib
+import hashlib
+import hmac
+import json
+import re
+import time
+from http.server import BaseHTTPRequestHandler
+
+import httpx
+import pytest
+
+from service.observability import subscriber_metrics
+from service.settings import Settings
+from service.store import keys
+from service.store.connection import connect, connect_async
+from service.webhooks import runner
+from service.webhooks.config import webhooks_of
+from tests.e2e.deployment import Processes
+from tests.feeding import Writer
+from tests.ports import free_port
+from tests.serving import ThreadServer
+from tests.waiting import until, until_async
+
+PARTITIONS = 4
+KEY = bytes(range(32))
+SECRET = "whsec_" + base64.b64encode(KEY).decode()
+
+
+class Receiver(ThreadServer):
+    """Keeps what it gets. `fate` says what happens to a call by its path: a status or a wait."""
+
+    request_queue_size = 64
+
+    def __init__(self, port=0):
+        self.calls = []  # path, headers, body, fate
+        self.fate = lambda path, data: 200
+        super().__init__(Handler, port)
+
+    def got(self, path, status=200):
+        """Events (stream, id) that were posted to a path and answered so."""
+        return [
+            (d["data"]["stream"], d["data"]["event"]["id"])
+            for at, _, body, answered in list(self.calls)
+            for d in [json.loads(body)]
+            if (at, answered) == (path, status)
+        ]
+
+
+class Handler(BaseHTTPRequestHandler):
+    protocol_version = "HTTP/1.1"
+
+    def log_message(self, *_):
+        """Stay quiet."""
+
+    def do_POST(self):
+        body = self.rfile.read(int(self.headers["Content-Length"]))
+        said = json.loads(body)
+        data = said.get("data") if isinstance(said, dict) else None
+        fate = self.server.fate(self.path, data)
+        self.server.calls.append((self.path, dict(self.headers), body, fate))
+        if isinstance(fate, float):
+            time.sleep(fate)
+            self.close_connection = True
+            return
+        self.send_response(fate)
+        if fate == 302:
+            self.send_header("Location", f"{self.server.url}/elsewhere")
+        if fate == 429:
+            self.send_header("Retry-After", "1")
+        self.send_header("Content-Length", "0")
+        self.end_headers()
+
+
+@pytest.fixture
+def receiver():
+    found = Receiver()
+    yield found
+    found.stop()
+
+
+@pytest.fixture
+def writer(valkey_url):
+    found = Writer(valkey_url, PARTITIONS)
+    found.clock = lambda: int(time.time() * 1000)  # events of before a hook are not for it
+    yield found
+    found.close()
+
+
+class Hooks:
+    """A file of hooks, and what the store holds of their deliveries."""
+
+    def __init__(self, folder, client):
+        self.folder, self.client = folder, client
+        self.file = folder / "hooks.toml"
+
+    def hook(self, name, url, **more):
+        fields = {"name": name, "url": url, "secret": SECRET, **more}
+        lines = [f"{key} = {json.dumps(value)}" for key, value in fields.items() if value]
+        with self.file.open("a") as file:
+            file.write("\n".join(["[[hook]]", *lines, ""]))
+
+    def written(self, name, **delivery):
+        """Return a file with bounds of delivery at its top."""
+        bounds = {"backoff_s": 0.1, "backoff_max_s": 0.3, "timeout_s": 1, **delivery}
+        file = self.folder / f"{name}.toml"
+        top = "".join(f"{key} = {value}\n" for key, value in bounds.items())
+        file.write_text(top + self.file.read_text())
+        return file
+
+    @property
+    def ready(self):
+        """Whether each hook has a group on every feed."""
+        found = 0
+        for key in self.client.scan_iter("moca:*"):
+            if self.client.type(key) == b"stream" and key != keys.DEAD_LETTERS.encode():
+                found += len(self.client.xinfo_groups(key))
+        return found >= self.file.read_text().count("[[hook]]") * (PARTITIONS + 1)
+
+    def pending(self, hook):
+        every = [keys.feed(p) for p in range(PARTITIONS)]
+        return sum(self.client.xpending(key, f"webhook:{hook}")["pending"] for key in every)
+
+
+class Webhooks(Hooks):
+    """`moca webhooks`, a real process, on a file of hooks."""
+
+    def __init__(self, processes, client):
+        super().__init__(processes.folder, client)
+        self.processes = processes
+        self.port = free_port()
+
+    def start(self, name="webhooks", **delivery):
+        given = {
+            "redis_url": self.processes.environment["MOCA_REDIS_URL"],
+            "webhooks_file": self.written(name, **delivery),
+            "webhook_hosts": "http://127.0.0.1",
+            "metrics_port": self.port,
+        }
+        options = [x for k, v in given.items() for x in (f"--{k.replace('_', '-')}", str(v))]
+        self.processes.start(name, "webhooks", *options)
+        until(lambda: self.ready, lambda: self.processes.log_of(name))
+
+    def metric(self, name, hook):
+        text = httpx.get(f"http://127.0.0.1:{self.port}/metrics").text
+        found = re.search(rf'^moca_webhook_{name}{{hook="{hook}"}} (\S+)$', text, re.MULTILINE)
+        return float(found[1]) if found else 0.0
+
+
+@pytest.fixture
+def webhooks(valkey_url, tmp_path):
+    environment = {"MOCA_REDIS_URL": valkey_url, "MOCA_PARTITIONS": str(PARTITIONS)}
+    processes = Processes(tmp_path, {**environment, "MOCA_LEASE_TTL_MS": "1000"})
+    with connect(valkey_url) as client:
+        yield Webhooks(processes, client)
+        processes.stop_all()
+
+
+class Delivering(Hooks):
+    """The same in this process: a task for each hook."""
+
+    def __init__(self, url, folder, client):
+        super().__init__(folder, client)
+        self.url, self.tasks = url, []
+        self._before = {}
+
+    @contextlib.asynccontextmanager
+    async def running(self, **delivery):
+        """Deliver meanwhile; at the end attempts under way end first."""
+        settings = Settings(
+            webhooks_file=self.written("running", **delivery),
+            webhook_hosts="http://127.0.0.1",
+            partitions=PARTITIONS,
+            lease_ttl_ms=1000,
+        )
+        hooks, bounds = webhooks_of(settings, {})
+        self._before = {hook.name: self._counts(hook.name) for hook in hooks}
+        async with connect_async(self.url) as client:
+            runners = [runner.Runner(hook, client, settings, bounds) for hook in hooks]
+            tasks = [asyncio.create_task(each.run()) for each in runners]
+            try:
+                await until_async(lambda: self.ready)
+                yield self
+            finally:
+                for task in tasks:
+                    task.cancel()
+                await asyncio.gather(*tasks, return_exceptions=True)
+
+    def counted(self, hook):
+        """What was counted since: failed, delivered, dead, evicted."""
+        before = self._before[hook]
+        return [now - then for now, then in zip(self._counts(hook), before, strict=True)]
+
+    @staticmethod
+    def _counts(hook):
+        names = ("FAILED", "DELIVERED", "DEAD", "EVICTED")
+        found = [getattr(subscriber_metrics, f"WEBHOOK_{name}") for name in names]
+        return [each.labels(hook)._value.get() for each in found]
+
+
+@pytest.fixture
+def delivering(valkey_url, tmp_path, monkeypatch):
+    monkeypatch.setattr(runner, "POLL_S", 0.01)
+    monkeypatch.setattr(runner, "PAUSE_S", 0.05)
+    with connect(valkey_url) as client:
+        yield Delivering(valkey_url, tmp_path, client)
+
+
+def verify(headers, body):
+    """Check a signature as a receiver does that knows only the specification; returns the id."""
+    head = {name.lower(): value for name, value in headers.items()}
+    content = b".".join([head["webhook-id"].encode(), head["webhook-timestamp"].encode(), body])
+    version, _, signature = head["webhook-signature"].partition(",")
+    digest = hmac.new(KEY, content, hashlib.sha256).digest()
+    assert version == "v1"
+    assert base64.b64decode(signature) == digest
+    assert abs(int(head["webhook-timestamp"]) - time.time()) < 600
+    return head["webhook-id"]
