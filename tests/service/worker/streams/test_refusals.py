@@ -1,4 +1,4 @@
-"""What is refused changes nothing; a step that is not finite is not taken."""
+"""What is refused names a field and changes nothing; a step that is not finite is not taken."""
 
 import json
 import math
@@ -9,102 +9,295 @@ import torch
 from model_core.upm.builtin import Options
 from model_core.upm.conjugate import Gaussian
 from service.wire import Configure, Delete, Observation, Observe, Predict, RunLength
+from service.worker.streams import limits
+from tests.service.worker.kinds import KINDS, configure, publish, series
+
+ALL = [i / 100 for i in range(1, 100)]
+KINDS_REFUSED = ("gaussian", "categorical", "exponential", "linear-3", "autoregressive-all", "pcoc",
+                 "poisson", "bernoulli")  # fmt: skip
+DIMENSION, RANGE, CONFLICT = "dimension-mismatch", "label-out-of-range", "settings-conflict"
 
 
 def slug(answer):
     return answer["type"].rpartition("/")[2]
 
 
-# --- refusals ---------------------------------------------------------------------------------
-
-BAD = [
-    (Observe("a", [Observation(y=[1.0, 2.0])]), 422, "dimension-mismatch"),
-    (Observe("a", [Observation(y=1.0, x=[1.0])]), 422, "dimension-mismatch"),
-    (Observe("a", [Observation(y=1.0), Observation(y=[1.0, 2.0])]), 422, "dimension-mismatch"),
-    (Observe("a", [Observation(y=2e100)]), 422, "label-out-of-range"),
-    (Observe("a", [Observation(y=math.nan)]), 422, "label-out-of-range"),
-    (Observe("a", [Observation(y=-math.inf)]), 422, "label-out-of-range"),
-    (Observe("a", [Observation(y=1.0)], seq=3), 409, "seq-conflict"),
-    (Observe("a", [Observation(y=1.0)], seq=99), 409, "seq-conflict"),
-    (Configure("a", {"model": "poisson"}), 409, "settings-conflict"),
-    (Configure("a", {"model": "nothing"}), 422, "unknown-model"),
-    (Configure("a", {"hazard": 0.5, "location": [0.5]}), 409, "settings-conflict"),
-    (Configure("a", {"max_hypotheses": 5, "warmup": 3}), 409, "settings-conflict"),
-    (Predict("a", x=[[1.0]]), 422, "dimension-mismatch"),
-    (Observe("b", [Observation(y=0.5)]), 422, "label-out-of-range"),
-    (Observe("b", [Observation(y=-1.0)]), 422, "label-out-of-range"),
-    (Observe("b", [Observation(y=1e16)]), 422, "label-out-of-range"),
-    (Observe("c", [Observation(y=2.0)]), 422, "label-out-of-range"),
-]
+def label(stream, *labels, x=None, seq=None):
+    return Observe(stream, [Observation(y=y, x=x) for y in labels], seq=seq)
 
 
-@pytest.mark.parametrize("kept", [True, False])
-def test_a_refusal_leaves_the_stream_bitwise_unchanged(bench, kept):
-    bench.observe("a", [float(i) for i in range(30)])
-    bench.ask(Configure("b", {"model": "poisson", "location": [3.0]}), status=201)
-    bench.ask(Configure("c", {"model": "bernoulli"}), status=201)
-    bench.observe("b", [1.0, 2.0])
-    bench.observe("c", [1.0, 0.0])
-    before = {stream: bench.stored(stream) for stream in "abc"}
-    for command, status, name in BAD:
-        if not kept:
+def change(stream, **given):
+    return Configure(stream, given)
+
+
+REFUSED = [
+    (label("gaussian", [1.0, 2.0]), 422, DIMENSION, "y"),
+    (label("gaussian", 1.0, [1.0, 2.0]), 422, DIMENSION, "y"),
+    (label("gaussian", 1.0, x=[1.0]), 422, DIMENSION, "x"),
+    (label("gaussian", 1.1e100), 422, RANGE, "y"),
+    (label("gaussian", math.nan), 422, RANGE, "y"),
+    (label("gaussian", -math.inf), 422, RANGE, "y"),
+    (label("gaussian", 1.0, seq=29), 409, "seq-conflict", None),
+    (label("gaussian", 1.0, seq=31), 409, "seq-conflict", None),
+    (Predict("gaussian", x=[[1.0]]), 422, DIMENSION, "x"),
+    (change("gaussian", model="poisson"), 409, CONFLICT, "model"),
+    (change("gaussian", model="nothing"), 422, "unknown-model", None),
+    (change("gaussian", hazard=0.5, location=[0.5]), 409, CONFLICT, "location"),
+    (change("gaussian", scale=[2.0]), 409, CONFLICT, "scale"),
+    (change("gaussian", max_hypotheses=5, warmup=3), 409, CONFLICT, "warmup"),
+    (label("poisson", 0.5), 422, RANGE, "y"),
+    (label("poisson", -1.0), 422, RANGE, "y"),
+    (label("poisson", 1e16), 422, RANGE, "y"),
+    (label("bernoulli", 2.0), 422, RANGE, "y"),
+    (label("categorical", 4.0), 422, RANGE, "y"),
+    (label("categorical", -1.0), 422, RANGE, "y"),
+    (label("categorical", 1.5), 422, RANGE, "y"),
+    (label("categorical", 1.0, x=[1.0]), 422, DIMENSION, "x"),
+    (label("exponential", -1e-9), 422, RANGE, "y"),
+    (label("exponential", [1.0, 2.0]), 422, DIMENSION, "y"),
+    (label("linear-3", [1.0, 2.0]), 422, DIMENSION, "x"),
+    (label("linear-3", [1.0, 2.0], x=[1.0]), 422, DIMENSION, "x"),
+    (label("linear-3", 1.0, x=[1.0, 2.0, 3.0]), 422, DIMENSION, "y"),
+    (label("linear-3", None), 422, DIMENSION, "x"),
+    (label("linear-3", [1.0, 2.0], x=[1.0, 2.0, 1e101]), 422, RANGE, "x"),
+    (label("linear-3", [1.0, 2.0], x=[1.0, 2.0, math.nan]), 422, RANGE, "x"),
+    (Predict("linear-3"), 422, DIMENSION, "x"),
+    (Predict("linear-3", x=[[1.0, 2.0, 3.0], [1.0]]), 422, DIMENSION, "x"),
+    (label("autoregressive-all", 1.0), 422, DIMENSION, "y"),
+    (label("pcoc", 3.0, x=[1.0, 2.0]), 422, RANGE, "y"),
+    (label("pcoc", 1.0), 422, DIMENSION, "x"),
+    (change("categorical", classes=5), 409, CONFLICT, "classes"),
+    (change("categorical", classes=None), 409, CONFLICT, "classes"),
+    (change("linear-3", location=[0.0, 0.0]), 409, CONFLICT, "location"),
+    (change("linear-3", max_hypotheses=10**6), 422, "unfit-settings", "max_hypotheses"),
+    (change("autoregressive-all", order=3), 409, CONFLICT, "order"),
+    (change("autoregressive-all", trend=False), 409, CONFLICT, "trend"),
+    (change("autoregressive-all", hazard=0.5, season=5), 409, CONFLICT, "season"),
+    (change("gaussian", seasonal=True), 409, CONFLICT, "seasonal"),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("loaded", [True, False])
+def test_a_refusal_names_the_field_and_changes_nothing(make_bench, tmp_path, loaded):
+    publish(tmp_path / "models")
+    bench = make_bench()
+    for name in KINDS_REFUSED:
+        configure(bench, name, KINDS[name])
+        bench.observe(name, series(KINDS[name], 30))
+    before = {name: bench.stored(name) for name in KINDS_REFUSED}
+    for i, (command, status, expected, field) in enumerate(REFUSED):
+        if not loaded and i % 6 == 0:  # a stream just loaded refuses as one that was there
             bench.crash()
         answer = bench.ask(command, status=status)
-        assert slug(answer) == name
-        assert answer["status"] == status
+        assert slug(answer) == expected, command
+        if field is not None:
+            assert answer["field"] == field, command
         if isinstance(command, Observe):
             assert answer["applied"] == 0
-        assert {stream: bench.stored(stream) for stream in "abc"} == before, command
-    bench.now_ms += 5
-    bench.observe("a", [31.0])
-    head = bench.head("a")
-    assert head.settings.hazard is None
-    assert head.settings.max_hypotheses == 50
+        assert bench.stored(command.stream) == before[command.stream], command
+    assert {name: bench.stored(name) for name in KINDS_REFUSED} == before
+    for name in KINDS_REFUSED:  # the same again is no change
+        configure(bench, name, KINDS[name], status=200)
+        bench.observe(name, series(KINDS[name], 3))
+    head = bench.head("gaussian")
+    assert (head.settings.hazard, head.settings.max_hypotheses) == (None, 20)
+
+
+WIDE = {"location": [0.0] * 256, "scale": [1.0] * 256}
+UNFIT = [  # of new streams
+    ({"model": "nothing"}, "unknown-model", None),
+    ({"model": "poisson", "location": [1.0, 2.0]}, DIMENSION, "location"),
+    ({"model": "poisson", "location": [0.0]}, RANGE, "location"),
+    ({"location": [1.0, 2.0], "scale": [1.0]}, DIMENSION, "scale"),
+    ({"location": [1e200]}, RANGE, "location"),
+    ({"location": [0.0], "scale": [1e-200]}, RANGE, "scale"),
+    ({"model": "categorical"}, "unfit-settings", "classes"),
+    ({"model": "linear", "location": [0.0]}, "unfit-settings", "location"),
+    ({"model": "linear", "scale": [1.0]}, "unfit-settings", "scale"),
+    ({"model": "exponential", "location": [0.0]}, RANGE, "location"),
+    ({"model": "categorical", "classes": 3, "location": [0.0, 1.0]}, DIMENSION, "location"),
+    ({"model": "poisson", "seasonal": True}, "unfit-settings", "seasonal"),
+    ({"model": "gaussian", **WIDE, "max_hypotheses": 652}, "unfit-settings", "max_hypotheses"),
+    ({"model": "averaged", **WIDE, "max_hypotheses": 94}, "unfit-settings", "max_hypotheses"),
+    ({"model": "multivariate", "location": [0.0] * 256, "max_hypotheses": 2000}, "unfit-settings",
+     "max_hypotheses"),
+    ({"model": "categorical", "classes": 1000, "max_hypotheses": 10**4}, "unfit-settings",
+     "max_hypotheses"),
+    ({"model": "autoregressive", "location": [0.0] * 9, "order": 32}, "unfit-settings", "order"),
+]  # fmt: skip
+
+
+def test_settings_that_a_model_cannot_work_with_make_no_stream(bench):
+    for settings, expected, field in UNFIT:
+        answer = bench.ask(Configure("new", settings), status=422)
+        assert slug(answer) == expected, settings
+        assert field is None or answer["field"] == field, settings
+    observed = [
+        label("new", 1.0, x=[1.0]),
+        label("new", 1.0, seq=1),
+        label("new", 1.0, [1.0, 2.0]),
+        Predict("new"),
+        Delete("new"),
+    ]
+    for command in observed:
+        (outcome,) = bench.send(command)
+        assert 404 <= outcome.status <= 422, command
+    stored = bench.stored("new")
+    assert stored.pop("head") is None
+    assert not any(stored.values())
+
+
+@pytest.mark.parametrize(("model", "most"), [("gaussian", 651), ("averaged", 93)])
+def test_the_work_of_an_answer_is_bounded(make_bench, monkeypatch, model, most):
+    bench = make_bench(compiles=False)
+    given = {"model": model, **WIDE}
+    bench.ask(Configure("a", {**given, "max_hypotheses": most}), status=201)
+    bench.ask(Configure("b", {**given, "max_hypotheses": most + 1}), status=422)
+    monkeypatch.setattr(limits, "MAX_STEP_EVALUATIONS", 1_000_000)
+    bench.ask(Configure("b", {**given, "max_hypotheses": most + 1}), status=201)
 
 
 @pytest.mark.parametrize(
-    "command",
+    ("model", "settings", "seen", "field"),
     [
-        Observe("new", [Observation(y=1.0, x=[1.0])]),
-        Observe("new", [Observation(y=1.0)], seq=1),
-        Observe("new", [Observation(y=1.0), Observation(y=[1.0, 2.0])]),
-        Configure("new", {"model": "nothing"}),
-        Configure("new", {"model": "poisson", "location": [1.0, 2.0]}),
-        Configure("new", {"model": "poisson", "location": [0.0]}),
-        Configure("new", {"location": [1.0, 2.0], "scale": [1.0]}),
-        Configure("new", {"location": [1e200]}),
-        Configure("new", {"location": [0.0], "scale": [1e-200]}),
-        Predict("new"),
-        RunLength("new"),
-        Delete("new"),
+        ("linear", {}, Observation(y=1.0), "x"),
+        ("linear", {"max_hypotheses": 2000}, Observation(y=1.0, x=[0.0] * 256), "max_hypotheses"),
+        ("multivariate", {"max_hypotheses": 200}, Observation(y=[0.0] * 256), "max_hypotheses"),
+        ("autoregressive", {"order": 32}, Observation(y=[0.0] * 256), "order"),
+        ("autoregressive", {"order": 1}, Observation(y=[0.0] * 257), "order"),
     ],
 )
-def test_a_refusal_makes_no_stream(bench, command):
-    (outcome,) = bench.send(command)
-    assert 404 <= outcome.status <= 422
-    stored = bench.stored("new")
-    assert stored["head"] is None
-    assert not stored["named"]
-    assert not any(stored[part] for part in ("tail", "events", "idempotency", "checkpoint"))
+def test_a_state_that_would_be_too_large(bench, model, settings, seen, field):
+    """Refused before any memory is taken, at the observation that tells how large it would be."""
+    bench.ask(Configure("a", {"model": model, **settings}), status=201)
+    before = bench.stored("a")
+    for command in (Observe("a", [seen]), Observe("a", [Observation(x=seen.x), seen])):
+        assert bench.ask(command, status=422)["field"] == field
+        assert bench.stored("a") == before
+    assert not any(slab.rows for slab in bench.worker.engine._slabs.values())
 
 
-def test_an_empty_list_is_no_poison(bench):
-    (outcome,) = bench.send(Observe("a", []))
-    assert (outcome.status, outcome.body) == (200, [])
+def test_the_widest_streams_fit_with_the_default_hypotheses(make_bench):
+    bench = make_bench(compiles=False)
+    widest = {
+        "multivariate": Observation(y=[0.0] * 256),
+        "linear": Observation(y=1.0, x=[0.0] * 256),
+        "gaussian": Observation(y=[0.0] * 256),
+        "averaged": Observation(y=[0.0] * 256),
+        "autoregressive": Observation(y=[0.0] * 128),
+    }
+    for model, seen in widest.items():
+        bench.ask(Configure(model, {"model": model, "max_hypotheses": 50}), status=201)
+        bench.observe(model, [seen])
+
+
+def test_the_first_input_decides(bench):
+    bench.ask(Configure("a", {"model": "linear"}), status=201)
+    found = bench.ask(Predict("a", x=[[1.0, 2.0]]))
+    assert found["predictions"] == [{"x": [1.0, 2.0], "predictive": None}]
+    assert bench.head("a").x_dim is None
+    several = [Observation(y=1.0, x=[1.0]), Observation(y=1.0, x=[1.0, 2.0])]
+    answer = bench.ask(Observe("a", several), status=422)
+    assert answer["detail"].startswith("observations[1].x: ")
+    assert bench.head("a").x_dim is None
+    bench.observe("a", [Observation(x=[1.0, 2.0])])
+    assert (bench.head("a").x_dim, bench.head("a").y_dim) == (2, None)
+    bench.crash()
+    bench.ask(label("a", 1.0, x=[1.0]), status=422)
+    bench.observe("a", [Observation(y=[1.0, 2.0], x=[1.0, 2.0])])
+    assert bench.head("a").y_dim == 2
+
+
+def test_wide_answers_are_whole_and_their_records_short(make_bench):
+    """A covariance of 17 x 17 is answered, and not kept with each record; one of 16 x 16 is."""
+    bench = make_bench(compiles=False)
+    for width, kept in ((16, True), (17, False)):
+        name = f"w{width}"
+        bench.ask(Configure(name, {"model": "multivariate", "warmup": 3}), status=201)
+        seen = [[float(i * (j % 7 + 1) % 11) for j in range(width)] for i in range(1, 7)]
+        answers = bench.observe(name, seen)
+        assert len(answers[-1]["predictive"]["variance"]) == width
+        (*_, record) = bench.records(name)
+        assert (record.variance is not None) == kept
+        assert record.mean == answers[-1]["predictive"]["mean"]
+
+
+# --- reads that would take too long -------------------------------------------------------------
+
+
+def test_reads_of_many_outputs_or_quantiles_are_refused(bench):
+    bench.ask(Configure("wide", {"model": "linear", "warmup": 3}), status=201)
+    seen = [Observation(x=[float(i)], y=[float(i * j % 7) for j in range(256)]) for i in range(4)]
+    bench.observe("wide", seen)
+    points = [[i / 1000] for i in range(1000)]
+    many = {"location": [0.0], "scale": [1.0], "max_hypotheses": 2000, "model": "averaged"}
+    bench.ask(Configure("many", many), status=201)
+    bench.observe("many", [0.0, 1.0])
+    for command in (
+        Predict("wide", points),
+        Predict("wide", points[:2], samples=1000),
+        Predict("many", None, ALL, horizon=100),
+        Predict("many", None, [0.5], horizon=100, samples=1000),
+        Observe("many", [Observation(y=1.0)] * 32, quantiles=ALL),
+    ):
+        assert slug(bench.ask(command, status=422)) == "unfit-model", command
+    assert len(bench.ask(Predict("wide", points[:2]))["predictions"]) == 2
+    assert bench.ask(Predict("many", None, ALL, components=True))["predictions"]
+
+
+@pytest.mark.slow
+def test_a_thousand_inputs_or_paths_are_allowed(bench):
+    bench.ask(Configure("a", {"model": "linear", "warmup": 3}), status=201)
+    bench.observe("a", [Observation(x=[float(i)], y=float(i % 3)) for i in range(9)])
+    found = bench.ask(Predict("a", [[i / 1000] for i in range(1000)]))
+    assert len(found["predictions"]) == 1000
+    bench.ask(Configure("b", {"location": [0.0], "scale": [1.0], "model": "averaged"}), status=201)
+    bench.observe("b", [0.0, 1.0])
+    assert len(bench.ask(Predict("b", horizon=100, samples=1000))["predictions"]) == 100
+
+
+# --- batches and numerical faults ---------------------------------------------------------------
 
 
 def test_others_of_the_batch_are_served(bench):
     outcomes = bench.send(
-        Observe("a", [Observation(y=1.0)]),
-        Observe("a", [Observation(y=[1.0, 2.0])]),
-        Observe("a", [Observation(y=2.0)]),
-        Observe("a", [Observation(y=3.0)], seq=2),
+        label("a", 1.0),
+        label("a", [1.0, 2.0]),
+        label("a", 2.0),
+        label("a", 3.0, seq=2),
+        Observe("a", []),
     )
-    assert [outcome.status for outcome in outcomes] == [200, 422, 200, 200]
-    assert [json.loads(o.body[0]).get("seq") for o in outcomes] == [0, None, 1, 2]
+    assert [outcome.status for outcome in outcomes] == [200, 422, 200, 200, 200]
+    assert [json.loads(o.body[0]).get("seq") for o in outcomes[:-1]] == [0, None, 1, 2]
+    assert outcomes[-1].body == []
 
 
-# --- numerical faults -------------------------------------------------------------------------
+def test_models_of_one_batch_do_not_meet(make_bench, caplog):
+    """Answers of a batch are summarised together, each by its own family of distributions."""
+
+    def commands(model):
+        scale = {"scale": [2.0]} if model in ("averaged", "gaussian") else {}
+        seen = [Observation(y=float(y)) for y in (3, 5, 4, 400, 390)]
+        return Configure(model, {"model": model, "location": [4.0], **scale}), Observe(model, seen)
+
+    models = ["averaged", "poisson", "gaussian", "exponential"]
+    together = make_bench(partitions=1, compiles=False)
+    outcomes = together.send(*(each for model in models for each in commands(model)))
+    assert "retrying" not in caplog.text  # the worker would have taken them one by one
+    for i, model in enumerate(models):
+        alone = make_bench(db=1 + i, partitions=1, compiles=False).send(*commands(model))
+        assert [each.status for each in alone] == [201, 200]
+        for first, second in zip(alone[1].body, outcomes[2 * i + 1].body, strict=True):
+            assert json.loads(first)["predictive"] == json.loads(second)["predictive"]
+
+
+@pytest.mark.parametrize("model", ["gaussian", "averaged"])
+def test_a_label_beyond_all_scales_is_the_senders_fault(bench, model):
+    settings = {"model": model, "location": [1e100], "scale": [1e-100]}
+    bench.ask(Configure("a", settings), status=201)
+    (answer,) = bench.observe("a", [1000.0], status=422)
+    assert slug(answer) == RANGE
+    assert bench.ask(RunLength("a"))["seq"] is None
 
 
 class Fragile(Gaussian):
@@ -116,35 +309,33 @@ class Fragile(Gaussian):
         return new._replace(mean=torch.where(broken, torch.nan, new.mean))
 
 
+def serve(bench, model):
+    bench.worker.engine.catalogue._built["gaussian@1", Options()] = model
+
+
 @pytest.fixture
-def fragile(bench):
-    catalogue = bench.worker.engine.catalogue
-    catalogue._built["gaussian@1", Options()] = Fragile()
-    bench.ask(Configure("a", {"location": [0.0], "scale": [1.0]}), status=201)
-    bench.ask(Configure("b", {"location": [0.0], "scale": [1.0]}), status=201)
+def fragile(make_bench):
+    bench = make_bench(compiles=False, partitions=1)
+    serve(bench, Fragile())
+    for name in "ab":
+        bench.ask(Configure(name, {"location": [0.0], "scale": [1.0]}), status=201)
     return bench
 
 
 def test_a_step_that_is_not_finite_is_not_taken(fragile):
     fragile.observe("a", [1.0, 2.0])
     before, belief = fragile.stored("a"), fragile.ask(RunLength("a"))
-    answer = fragile.ask(Observe("a", [Observation(y=666.0)]), status=500)
+    answer = fragile.ask(label("a", 666.0), status=500)
     assert slug(answer) == "numerical-fault"
     assert (answer["seq"], answer["applied"]) == (2, 0)
     assert fragile.stored("a") == before
     assert fragile.ask(RunLength("a")) == belief
-    (more,) = fragile.observe("a", [1.5])
-    assert more["seq"] == 2
+    assert fragile.observe("a", [1.5])[0]["seq"] == 2
 
 
-def test_the_list_stops_there_and_batch_mates_go_on(fragile):
-    first, second, other = fragile.send(
-        Observe("a", [Observation(y=v) for v in (1.0, 666.0, 2.0)], key="k", digest="d"),
-        Observe("a", [Observation(y=3.0)]),
-        Observe(
-            "b" if fragile.partition("b") == fragile.partition("a") else "a", [Observation(y=4.0)]
-        ),
-    )
+def test_a_list_stops_at_a_fault_and_batch_mates_go_on(fragile):
+    keyed = Observe("a", [Observation(y=v) for v in (1.0, 666.0, 2.0)], key="k", digest="d")
+    first, second, other = fragile.send(keyed, label("a", 3.0), label("b", 4.0))
     assert first.status == 500
     answers = [json.loads(each) for each in first.body]
     assert [each.get("seq") for each in answers] == [0, 1]
@@ -152,26 +343,27 @@ def test_the_list_stops_there_and_batch_mates_go_on(fragile):
     assert json.loads(second.body[0])["seq"] == 1
     assert other.status == 200
     # It was applied in part: a repeat must not apply that part again.
-    (again,) = fragile.send(Observe("a", [Observation(y=1.0)], key="k", digest="d"))
+    (again,) = fragile.send(keyed)
     assert again.status == 500
     assert json.loads(again.body[0])["duplicate"]
 
 
-def test_a_fault_alone_may_be_tried_again_under_its_key(fragile):
+def test_a_fault_without_effect_may_be_tried_again_under_its_key(fragile):
     keyed = Observe("a", [Observation(y=666.0)], key="k", digest="d")
     assert fragile.send(keyed)[0].status == 500
-    fragile.worker.engine.catalogue._built["gaussian@1", Options()] = Gaussian()
+    serve(fragile, Gaussian())
     fragile.crash()
     assert fragile.send(keyed)[0].status == 200
 
 
-def test_faults_in_the_warm_up_do_not_shift_what_follows(bench, close):
-    bench.worker.engine.catalogue._built["gaussian@1", Options()] = Fragile()
+def test_faults_in_the_warm_up_do_not_shift_what_follows(make_bench, close):
+    bench = make_bench(compiles=False)
+    serve(bench, Fragile())
     answers = bench.observe("a", [663.0 + 7 * i % 11 for i in range(20)] + [665.5, 664.0, 667.0])
     assert [answer["seq"] for answer in answers] == list(range(23))
     found = bench.ask(RunLength("a"))
     assert found["belief"][-1]["start"] == 0
     assert answers[-1]["run_length"]["map"] == 22
     bench.crash()
-    bench.worker.engine.catalogue._built["gaussian@1", Options()] = Fragile()
+    serve(bench, Fragile())
     close(bench.ask(RunLength("a")), found)

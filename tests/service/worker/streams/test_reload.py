@@ -1,56 +1,22 @@
-"""A stream that is evicted, handed over or lost goes on as if nothing had happened."""
+"""A stream that is handed over or lost goes on as if nothing had happened; what it keeps."""
 
 import math
 import random
 
 import msgspec
+import numpy as np
 import pytest
 import redis
 
+from model_core import anomaly
 from service import wire
 from service.store import keys
 from service.wire import Configure, Observation, Predict, RunLength
 from service.worker.streams import registry
 from tests.service.worker.commits import commit_of, replace_commit, restore_commit
+from tests.service.worker.kinds import KINDS, configure, series
 
-
-def series(kind, count, seed=1):
-    """Labels with two shifts, a few of them missing, some irregular in time."""
-    rng = random.Random(seed)
-    levels = [0.0, 4.0, -3.0]
-    made = []
-    for i in range(count):
-        level = levels[3 * i // count]
-        y = rng.gauss(level, 1)
-        if kind == "poisson":
-            y = float(sum(rng.random() < 0.2 * (2 + abs(level)) for _ in range(20)))
-        if kind == "bernoulli":
-            y = float(rng.random() < 0.5 + level / 10)
-        if kind == "vector":
-            y = [y, rng.gauss(0, 1), rng.gauss(10 * level, 5)]
-        x = None
-        if kind == "pump":
-            x = [rng.gauss(0, 1), rng.gauss(0, 1)]
-            y = [y, x[0] * level]
-        made.append(
-            Observation(
-                y=None if rng.random() < 0.05 else y,
-                x=x,
-                elapsed=rng.choice([1.0, 1.0, 2.5]),
-                changepoint=0.2 if rng.random() < 0.03 else None,
-                time=f"2024-01-01T00:00:{i % 60:02}Z",
-            )
-        )
-    return made
-
-
-MODELS = ["gaussian", "averaged", "poisson", "bernoulli", "vector", "pump"]
-
-
-def configure(bench, stream, kind, **more):
-    model = "gaussian" if kind == "vector" else kind
-    settings = {"model": model, "max_hypotheses": 30, "outlier_rate": 0.01, **more}
-    bench.ask(Configure(stream, settings), status=201)
+KNOWN = {"location": [0.0], "scale": [1.0]}
 
 
 def lose_everything(bench):
@@ -69,13 +35,13 @@ def check_answers(answers, records, bench, stream):
     """Every retained observation is there once, with the answer it got."""
     by_seq = {answer["seq"]: answer for answer in answers}
     head = bench.head(stream)
-    assert [r.seq for r in records] == list(
-        range(max(0, head.seq - head.settings.history), head.seq)
-    )
+    oldest = max(0, head.seq - head.settings.history)
+    assert [r.seq for r in records] == list(range(oldest, head.seq))
     for record in records:
         answer = by_seq[record.seq]
         for name in ("log_score", "changed_probability", "changepoint_probability", "time"):
             assert getattr(record, name) == answer.get(name), (record.seq, name)
+        assert record.anomaly == answer["anomaly"]
         predictive = answer["predictive"] or {}
         for name in ("mean", "variance", "quantiles", "probabilities"):
             assert getattr(record, name) == predictive.get(name), (record.seq, name)
@@ -83,86 +49,54 @@ def check_answers(answers, records, bench, stream):
             assert record.map_run_length == answer["run_length"]["map"]
 
 
-@pytest.mark.one_in(3)
-@pytest.mark.parametrize("kind", MODELS)
-def test_lost_at_random_points(make_bench, close, alpaca, kind):
-    bench, plain = make_bench(checkpoint_every=16), make_bench(db=1)
-    rng = random.Random(kind)
-    observations, stream = series(kind, 220), "a"
-    for each in (bench, plain):
-        configure(each, stream, kind, history=150)
-    answers, at = [], 0
-    while at < len(observations):
-        size = rng.choice([1, 1, 2, 7, 32])
-        answers += bench.observe(stream, observations[at : at + size])
-        at += size
-        if rng.random() < 0.35:
-            rng.choice([bench.stop, bench.crash, lambda: lose_everything(bench)])()
-        check_answers(answers, bench.records(stream), bench, stream)
-        check_bounds(bench, stream)
-    close(answers, plain.observe(stream, observations))
-    read = [RunLength(stream), Predict(stream, samples=3, seed=1, components=True)]
-    if kind == "pump":
-        read[1].x = [[0.1, 0.2], [1.0, -1.0]]
-    for each in read:
-        close(bench.ask(each), plain.ask(each))
-    assert [wire.encode(e) for e in bench.events(stream)] != []
-    close(*([msgspec.to_builtins(e) for e in b.events(stream)] for b in (bench, plain)))
-
-
 def check_bounds(bench, stream):
     """One checkpoint, a short tail, and no chunk beyond the history."""
     stored, head = bench.stored(stream), bench.head(stream)
     every = bench.settings.checkpoint_every
-    assert (
-        list(stored["checkpoint"])
-        == [f"{head.generation}:{head.checkpoint}".encode()][: 1 if head.checkpoint else 0]
-    )
+    expected = [f"{head.generation}:{head.checkpoint}".encode()] if head.checkpoint else []
+    assert list(stored["checkpoint"]) == expected
     if head.warm:
         assert len(stored["tail"]) <= 64 + max(every, 64) + 32
         assert min(map(int, stored["tail"]), default=head.seq) >= min(head.sealed, head.checkpoint)
     assert len(stored["history"]) <= head.settings.history // 64 + 2
 
 
-def test_evicted_after_every_batch(make_bench, close):
-    bench, plain = make_bench(resident_bytes=1), make_bench(db=1)
-    streams = [f"s{i}" for i in range(5)]
-    observations = {s: series("gaussian", 70, seed=i) for i, s in enumerate(streams)}
-    answers = {s: [] for s in streams}
-    for at in range(0, 70, 5):
-        for s in streams:
-            answers[s] += bench.observe(s, observations[s][at : at + 5])
-            bench.turn()
-            assert not bench.worker.engine.streams
-            assert all(each.slab is None for each in bench.worker.engine.streams.values())
-    for s in streams:
-        close(answers[s], plain.observe(s, observations[s]))
-        check_answers(answers[s], bench.records(s), bench, s)
-    # Rows are given back: five streams in turn never took more than one slab's first ones.
-    assert all(slab.rows <= 16 for slab in bench.worker.engine._slabs.values())
+@pytest.mark.parametrize("name", ["averaged", "categorical"])
+def test_lost_at_random_points(make_bench, close, name):
+    """Every kind is lost in test_kinds.py; here what is stored is looked at each time, too."""
+    bench, plain = make_bench(checkpoint_every=16), make_bench(db=1)
+    kind, rng = KINDS[name], random.Random(name)
+    observations = series(kind, 220)
+    for each in (bench, plain):
+        configure(each, "a", kind, history=150)
+    answers, at = [], 0
+    while at < len(observations):
+        size = rng.choice([1, 1, 2, 7, 32])
+        answers += bench.observe("a", observations[at : at + size])
+        at += size
+        if rng.random() < 0.35:
+            rng.choice([bench.stop, bench.crash, lambda: lose_everything(bench)])()
+        check_answers(answers, bench.records("a"), bench, "a")
+        check_bounds(bench, "a")
+    expected = plain.observe("a", observations)
+    close(answers, expected)
+    assert [each["anomaly"] for each in answers] == [each["anomaly"] for each in expected]
+    for read in (RunLength("a"), Predict("a", samples=3, seed=1, components=True)):
+        close(bench.ask(read), plain.ask(read))
+    assert bench.events("a")
+    close(*([msgspec.to_builtins(e) for e in b.events("a")] for b in (bench, plain)))
 
 
-def test_the_least_recently_used_goes_first(make_bench):
-    bench = make_bench(partitions=1, resident_bytes=28_000)
-    for i in range(12):
-        bench.observe(f"s{i}", [1.0])
-        bench.observe("busy", [1.0])
-    bench.turn()
-    resident = {name for _, name in bench.worker.engine.streams}
-    assert {"busy", "s11"} <= resident
-    assert "s0" not in resident
-    assert bench.observe("s0", [2.0])[0]["seq"] == 1
-
-
-def test_lost_between_checkpoint_and_commit(make_bench, close, monkeypatch):
+@pytest.mark.parametrize("leave", ["stop", "crash"])
+def test_lost_between_checkpoint_and_commit(make_bench, close, monkeypatch, leave):
     """Large states are written before the commit: one that was never committed has no effect."""
     monkeypatch.setattr(registry, "COMMITTED_BYTES", 0)
     bench, plain = make_bench(checkpoint_every=8), make_bench(db=1)
-    observations = series("gaussian", 120)
+    observations = series(KINDS["gaussian"], 90)
     for each in (bench, plain):
-        configure(each, "a", "gaussian", location=[0.0], scale=[1.0])
+        each.ask(Configure("a", KNOWN), status=201)
     answers = []
-    for at in range(0, 120, 6):
+    for at in range(0, 90, 6):
         answers += bench.observe("a", observations[at : at + 3])
         put, commit = bench.worker.engine.store.put_checkpoints, commit_of(bench.worker.log)
 
@@ -183,6 +117,8 @@ def test_lost_between_checkpoint_and_commit(make_bench, close, monkeypatch):
         restore_commit(bench.worker.log)
         (outcome,) = bench.outcomes(numbers)
         answers += map(msgspec.json.decode, outcome.body)
+        if at % 30 == 0:
+            getattr(bench, leave)()
         check_bounds(bench, "a")
     close(answers, plain.observe("a", observations))
 
@@ -190,43 +126,55 @@ def test_lost_between_checkpoint_and_commit(make_bench, close, monkeypatch):
 def test_a_new_life_in_the_same_batch_keeps_its_checkpoint(make_bench, close):
     """The delete drops every state of the stream, but not one made after it."""
     bench, plain = make_bench(checkpoint_every=8), make_bench(db=1)
-    observations = series("gaussian", 60)
+    observations = series(KINDS["gaussian"], 60)
     bench.observe("a", observations)
     lists = [wire.Observe("a", observations[:20]), wire.Observe("a", observations[20:40])]
-    bench.send(wire.Delete("a"), Configure("a", {"location": [0.0], "scale": [1.0]}), *lists)
+    bench.send(wire.Delete("a"), Configure("a", KNOWN), *lists)
     assert bench.head("a").checkpoint > 0
     bench.crash()
-    configure(plain, "a", "gaussian", location=[0.0], scale=[1.0], max_hypotheses=50)
-    plain.ask(Configure("a", {"outlier_rate": None}))
+    plain.ask(Configure("a", KNOWN), status=201)
     plain.observe("a", observations[:40])
     close(bench.observe("a", observations[40:]), plain.observe("a", observations[40:]))
     check_bounds(bench, "a")
 
 
-@pytest.mark.one_in(2)
-@pytest.mark.parametrize("history", [0, 1, 63, 64, 100])
-def test_history_is_limited(make_bench, history):
+def test_hand_over_leaves_nothing_to_replay(bench):
+    bench.observe("a", series(KINDS["gaussian"], 50))
+    bench.stop()
+    head = bench.head("a")
+    assert head.checkpoint == head.seq == 50
+    assert [bench.client.exists(keys.lease(p)) for p in range(2)] == [0, 0]
+    assert bench.client.zcard(keys.WORKERS) == 0
+
+
+# --- history ------------------------------------------------------------------------------------
+
+
+def test_history_is_limited(make_bench):
     bench = make_bench(checkpoint_every=8)
-    configure(bench, "a", "gaussian", history=history)
-    answers = []
-    for at in range(0, 300, 30):
-        answers += bench.observe("a", series("gaussian", 300)[at : at + 30])
-        records = bench.records("a")
-        assert len(records) == min(history, at + 30)
-        check_answers(answers, records, bench, "a")
-        check_bounds(bench, "a")
+    observations = series(KINDS["gaussian"], 180)
+    for history in (0, 1, 63, 64, 100):
+        name = f"h{history}"
+        bench.ask(Configure(name, {"history": history}), status=201)
+        answers = []
+        for at in range(0, 180, 30):
+            answers += bench.observe(name, observations[at : at + 30])
+            records = bench.records(name)
+            assert len(records) == min(history, at + 30)
+            check_answers(answers, records, bench, name)
+            check_bounds(bench, name)
 
 
 def test_history_may_change_under_way(make_bench):
     bench = make_bench(checkpoint_every=8)
-    configure(bench, "a", "gaussian", history=500)
-    observations = series("gaussian", 600)
-    answers = bench.observe("a", observations[:200])
+    configure(bench, "a", KINDS["gaussian"], history=500)
+    observations = series(KINDS["gaussian"], 600)
+    bench.observe("a", observations[:200])
     bench.ask(Configure("a", {"history": 10}))
-    answers += bench.observe("a", observations[200:300])
+    bench.observe("a", observations[200:300])
     assert len(bench.stored("a")["history"]) <= 2
     bench.ask(Configure("a", {"history": 1000}))
-    answers += bench.observe("a", observations[300:600])
+    bench.observe("a", observations[300:600])
     head, found = bench.head("a"), bench.stored("a")
     assert head.seq == 600
     # What went does not come back; all that came since is kept.
@@ -235,30 +183,85 @@ def test_history_may_change_under_way(make_bench):
     assert head.oldest * 64 <= 300
 
 
-def test_a_tail_that_only_grows_by_what_is_not_sealed(make_bench):
-    bench = make_bench(checkpoint_every=64)
-    longest = 0
-    for at in range(0, 640, 32):
-        bench.observe("a", series("gaussian", 640)[at : at + 32])
-        longest = max(longest, len(bench.stored("a")["tail"]))
-        check_bounds(bench, "a")
-    assert longest <= 160
-
-
-def test_hand_over_leaves_nothing_to_replay(make_bench):
-    bench = make_bench()
-    bench.observe("a", series("gaussian", 50))
-    bench.stop()
-    head = bench.head("a")
-    assert head.checkpoint == head.seq == 50
-    assert [bench.client.exists(keys.lease(p)) for p in range(2)] == [0, 0]
-    assert bench.client.zcard(keys.WORKERS) == 0
-
-
-def test_numbers_after_20_000_observations_of_one_value_are_finite(make_bench):
-    bench = make_bench()
-    configure(bench, "a", "gaussian", location=[5.0], scale=[1.0], max_hypotheses=10)
+def test_numbers_after_many_observations_of_one_value_are_finite(bench):
+    bench.ask(Configure("a", {"location": [5.0], "scale": [1.0], "max_hypotheses": 10}), 201)
     for _ in range(20):
         (*_, last) = bench.observe("a", [5.0] * 64)
     assert math.isfinite(last["log_score"])
     assert last["run_length"]["map"] == last["seq"]
+
+
+# --- anomalies ----------------------------------------------------------------------------------
+
+
+def labels(count, seed=0):
+    """Of location 1 and scale 2, one in ten missing, few far away."""
+    rng = random.Random(seed)
+    drawn = [rng.gauss(1.0, 2.0) + 20.0 * (rng.random() < 0.02) for _ in range(count)]
+    return [None if rng.random() < 0.1 else y for y in drawn]
+
+
+def by_the_core(answers, y):
+    """Anomalies that `model_core.anomaly` finds in these answers' log scores."""
+    state = anomaly.start([1.0], [2.0])[None]
+    surprises = [np.nan if each["log_score"] is None else -each["log_score"] for each in answers]
+    given = np.array([[np.nan if label is None else label] for label in y])
+    found = anomaly.observe_rows(state, np.zeros(len(y), np.int64), np.array(surprises), given)
+    return [None if np.isnan(each) else each for each in found]
+
+
+def test_anomalies_are_those_of_the_core_in_answers_and_records(bench):
+    y = labels(120)
+    bench.ask(Configure("a", {"model": "averaged", "location": [1.0], "scale": [2.0]}), status=201)
+    answers = bench.observe("a", y)
+    found = [answer["anomaly"] for answer in answers]
+    assert found == by_the_core(answers, y)
+    assert [each is None for each in found] == [label is None for label in y]
+    assert [record.anomaly for record in bench.records("a")] == found
+
+
+def test_anomalies_begin_after_the_warm_up_and_have_its_labels(bench):
+    bench.ask(Configure("a", {"warmup": 20}), status=201)
+    answers = bench.observe("a", [float(i % 5) for i in range(40)])
+    assert [answer["anomaly"] is None for answer in answers] == [True] * 20 + [False] * 20
+    (slab,) = bench.worker.engine._slabs.values()
+    (stream,) = bench.worker.engine.streams.values()
+    assert slab.ranks(stream.row)[anomaly.size(0) + 2] == 40.0  # labels in the whole past
+
+
+@pytest.mark.parametrize("way", ["crash", "stop", "imported"])
+def test_anomalies_go_on_to_the_last_bit(make_bench, way):
+    """Also when hypotheses become fewer."""
+    bench, plain = make_bench(checkpoint_every=32), make_bench(db=1)
+    y = labels(150)
+    for each in (bench, plain):
+        each.ask(Configure("a", KNOWN), status=201)
+        each.observe("a", y[:75])
+    bench.ask(Configure("a", {"max_hypotheses": 40}))
+    if way == "imported":
+        blob = bench.export("a")
+        bench = make_bench(db=2)
+        bench.put("a", blob)
+    else:
+        getattr(bench, way)()
+    plain.ask(Configure("a", {"max_hypotheses": 40}))
+    found, same = ([each["anomaly"] for each in b.observe("a", y[75:])] for b in (bench, plain))
+    assert found == same
+
+
+def test_a_label_to_come_leaves_the_anomalies_of_the_stream_as_they_are(make_bench):
+    """What ran ahead is answered from a copy; the labels then give what they give in order."""
+    bench, plain = make_bench(), make_bench(db=1)
+    y = [label for label in labels(80) if label is not None]
+    for each in (bench, plain):
+        each.ask(Configure("a", KNOWN), status=201)
+        each.observe("a", y[:40])
+    bench.observe("a", [Observation(y=None, pending=True)])
+    ahead = bench.observe("a", y[41:45])
+    assert all(answer["provisional"] for answer in ahead)
+    assert all(0 <= answer["anomaly"] <= 1 for answer in ahead)
+    bench.observe("a", [Observation(y=y[40])], seq=40)
+    plain.observe("a", y[40:45])
+    found, same = ([record.anomaly for record in each.records("a")[40:]] for each in (bench, plain))
+    assert found == same
+    assert bench.observe("a", y[45:])[-1]["anomaly"] == plain.observe("a", y[45:])[-1]["anomaly"]

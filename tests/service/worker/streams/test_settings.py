@@ -1,10 +1,35 @@
-"""Settings that change under way, and those that cannot."""
+"""Settings: what changes under way, what cannot, defaults, times that count, lives of a stream."""
 
+import asyncio
 import random
 
 import pytest
+from pydantic import ValidationError
 
-from service.wire import Configure, Delete, Observation, Observe, Predict, RunLength
+from model_core import hazard as tables
+from service import wire
+from service.schema import observations as schemas
+from service.schema.observations import MAX_TTL, StreamForm
+from service.store import keys
+from service.store.api_reads import AsyncStore
+from service.store.connection import connect_async
+from service.store.effects import index_effects
+from service.wire import (
+    Configure,
+    Delete,
+    Durations,
+    Expire,
+    Head,
+    Move,
+    Observation,
+    Observe,
+    Predict,
+    RunLength,
+    StreamSettings,
+)
+from tests.service.worker.kinds import KINDS, publish, series
+
+KNOWN = {"location": [0.0], "scale": [1.0]}
 
 
 def labels(count, seed=4):
@@ -12,16 +37,18 @@ def labels(count, seed=4):
     return [rng.gauss(0, 1) for _ in range(count)]
 
 
-KNOWN = {"location": [0.0], "scale": [1.0]}
+def predicted(bench, stream="a"):
+    return bench.ask(Predict(stream))["predictions"][0]["predictive"]
+
+
+# --- changes ------------------------------------------------------------------------------------
 
 
 def test_the_answer_is_the_stream(bench):
     made = bench.ask(Configure("a", {"hazard": 0.05, **KNOWN}), status=201)
     assert (made["stream"], made["model"], made["seq"]) == ("a", "gaussian@1", 0)
-    assert made["settings"]["hazard"] == 0.05
-    assert made["y_dim"] == 1
-    again = bench.ask(Configure("a", {"hazard": 0.05, **KNOWN}))
-    assert again == made
+    assert (made["settings"]["hazard"], made["y_dim"]) == (0.05, 1)
+    assert bench.ask(Configure("a", {"hazard": 0.05, **KNOWN})) == made
     bench.observe("a", [1.0])
     bench.now_ms += 1000
     later = bench.ask(Configure("a", {}))
@@ -32,40 +59,23 @@ def test_the_answer_is_the_stream(bench):
 
 def test_hazard_and_outlier_rate_count_from_the_next_observation(bench):
     bench.ask(Configure("a", KNOWN), status=201)
-    bench.observe("a", labels(5))
-    bench.ask(Configure("a", {"hazard": 0.3, "outlier_rate": 0.2}))
+    bench.observe("a", [3.0] * 5)
+    low = predicted(bench)["mean"][0]
+    bench.ask(Configure("a", {"hazard": 0.9, "outlier_rate": 0.2}))
+    assert predicted(bench)["mean"][0] < 0.5 < 2 < low
     bench.observe("a", labels(5))
     bench.ask(Configure("a", {"hazard": None, "outlier_rate": None}))
     bench.observe("a", labels(5))
     records = bench.records("a")
-    assert [r.hazard for r in records] == [0.01] * 5 + [0.3] * 5 + [0.01] * 5
+    assert [r.hazard for r in records] == [0.01] * 5 + [0.9] * 5 + [0.01] * 5
     assert [r.outlier_rate for r in records] == [0.01] * 5 + [0.2] * 5 + [0.01] * 5
 
 
-def test_a_hazard_moves_the_predictive_at_once(bench):
-    bench.ask(Configure("a", KNOWN), status=201)
-    bench.observe("a", [3.0] * 20)
-    low = bench.ask(Predict("a"))["predictions"][0]["predictive"]["mean"][0]
-    bench.ask(Configure("a", {"hazard": 0.9}))
-    high = bench.ask(Predict("a"))["predictions"][0]["predictive"]["mean"][0]
-    assert low > 2.5
-    assert high < 0.5
-
-
-@pytest.mark.one_in(2)
 @pytest.mark.parametrize(
     ("sizes", "leave"),
-    [
-        ((10,), None),
-        ((10,), "stop"),
-        ((10,), "crash"),
-        ((100,), "crash"),
-        ((5, 50, 8), None),
-        ((5, 50, 8), "crash"),
-        ((50, 49, 50), "crash"),
-        ((2,), "stop"),
-    ],
-)
+    [((10,), "stop"), ((100,), "crash"), ((5, 50, 8), None), ((50, 49, 50), "crash"),
+     ((2,), "crash")],
+)  # fmt: skip
 def test_max_hypotheses_up_and_down(make_bench, close, sizes, leave):
     """A reload finds what the worker had, also when the size changed at a checkpoint's seq."""
     bench, plain = make_bench(), make_bench(db=1)
@@ -97,47 +107,18 @@ def test_a_smaller_size_and_observations_in_one_batch(make_bench, close):
     for each in (bench, plain):
         each.ask(Configure("a", KNOWN), status=201)
         each.observe("a", y[:60])
-    bench.send(
+    commands = [
         Observe("a", y[60:70]),
         Configure("a", {"max_hypotheses": 7}),
         Observe("a", y[70:90]),
         Configure("a", {"max_hypotheses": 20}),
         Observe("a", y[90:92]),
-    )
+    ]
+    bench.send(*commands)
     bench.crash()
-    plain.observe("a", y[60:70])
-    plain.ask(Configure("a", {"max_hypotheses": 7}))
-    plain.observe("a", y[70:90])
-    plain.ask(Configure("a", {"max_hypotheses": 20}))
-    plain.observe("a", y[90:92])
+    for command in commands:
+        plain.send(command)
     close(bench.observe("a", y[92:]), plain.observe("a", y[92:]))
-
-
-@pytest.mark.parametrize(
-    "given",
-    [
-        {"model": "poisson"},
-        {"model": "gaussian@2"},
-        {"location": [1.0]},
-        {"location": None},
-        {"scale": [2.0]},
-        {"warmup": 3},
-    ],
-)
-def test_what_shaped_the_prior_is_fixed(bench, given):
-    bench.ask(Configure("a", {**KNOWN, "warmup": 5}), status=201)
-    bench.observe("a", [1.0])
-    before = bench.stored("a")
-    answer = bench.ask(
-        Configure("a", {"hazard": 0.5, **given}),
-        status=422 if "gaussian@2" in given.values() else 409,
-    )
-    assert answer["type"].endswith(("settings-conflict", "unknown-model"))
-    assert bench.stored("a") == before
-    # The same again is no change.
-    bench.ask(Configure("a", {**KNOWN, "warmup": 5, "model": "gaussian", "hazard": 0.2}))
-    bench.ask(Configure("a", {"model": "gaussian@1"}))
-    assert bench.head("a").settings.hazard == 0.2
 
 
 def test_a_newer_version_of_the_model_does_not_conflict(make_bench, alpaca):
@@ -154,108 +135,126 @@ def test_a_newer_version_of_the_model_does_not_conflict(make_bench, alpaca):
     assert bench.send(Configure("a", {"model": "pump@2"}))[0].status == 409
 
 
-class TestBeforeTheFirstObservation:
-    def test_everything_may_change(self, bench):
-        bench.ask(Configure("a", {"model": "poisson", "location": [3.0]}), status=201)
-        answer = bench.ask(Configure("a", {"model": "gaussian", "location": [1.0, 2.0]}))
-        assert (answer["model"], answer["y_dim"]) == ("gaussian@1", 2)
-        bench.ask(Configure("a", {"location": None, "scale": None}))
-        bench.ask(Configure("a", {"location": [5.0, 6.0], "scale": [1.0, 1.0]}))
-        (first,) = bench.observe("a", [[5.0, 6.0]])
-        assert not first["warming_up"]
-        assert first["predictive"]["mean"] == [pytest.approx(5.0), pytest.approx(6.0)]
-
-    def test_a_bad_change_is_refused(self, bench):
-        bench.ask(Configure("a", {"model": "poisson"}), status=201)
-        before = bench.stored("a")
-        answer = bench.ask(Configure("a", {"location": [1.0, 2.0]}), status=422)
-        assert answer["field"] == "location"
-        assert bench.stored("a") == before
-        bench.observe("a", [3.0])
-
-    def test_a_filter_that_predicted_already_begins_again(self, bench):
-        bench.ask(Configure("a", KNOWN), status=201)
-        assert bench.ask(Predict("a"))["predictions"][0]["predictive"]["mean"] == [pytest.approx(0)]
-        bench.ask(Configure("a", {"location": [100.0], "max_hypotheses": 5}))
-        found = bench.ask(Predict("a"))["predictions"][0]["predictive"]["mean"]
-        assert found == [pytest.approx(100.0)]
-        bench.ask(Configure("a", {"model": "bernoulli", "location": None, "scale": None}))
-        assert "probabilities" in bench.ask(Predict("a"))["predictions"][0]["predictive"]
-        bench.observe("a", [1.0, 0.0])
-
-    def test_the_life_is_the_same(self, bench):
-        bench.observe("a", [1.0])
-        bench.send(Delete("a"))
-        bench.ask(Configure("a", KNOWN), status=201)
-        made = bench.head("a")
-        bench.now_ms += 1000
-        bench.ask(Configure("a", {"hazard": 0.2}))
-        head = bench.head("a")
-        assert (head.generation, head.created_ms) == (2, made.created_ms)
-        assert head.settings.location == [0.0]
+def test_before_the_first_observation_everything_may_change(bench):
+    bench.ask(Configure("a", {"model": "poisson", "location": [3.0]}), status=201)
+    made, before = bench.head("a"), bench.stored("a")
+    assert bench.ask(Configure("a", {"location": [1.0, 2.0]}), status=422)["field"] == "location"
+    assert bench.stored("a") == before
+    bench.now_ms += 1000
+    answer = bench.ask(Configure("a", {"model": "gaussian", "location": [1.0, 2.0]}))
+    assert (answer["model"], answer["y_dim"]) == ("gaussian@1", 2)
+    bench.ask(Configure("a", {"location": None, "scale": None}))
+    bench.ask(Configure("a", {"location": [5.0, 6.0], "scale": [1.0, 1.0]}))
+    assert bench.head("a").generation == made.generation
+    assert bench.head("a").created_ms == made.created_ms
+    (first,) = bench.observe("a", [[5.0, 6.0]])
+    assert not first["warming_up"]
+    assert first["predictive"]["mean"] == [pytest.approx(5.0), pytest.approx(6.0)]
 
 
-def test_the_default_model_is_the_commands(make_bench):
-    bench = make_bench()
-    bench.default_model = "bernoulli"
-    bench.observe("a", [1.0])
-    assert bench.head("a").settings.model == "bernoulli@1"
-    bench.default_model = "gaussian"
+def test_a_filter_that_predicted_already_begins_again(bench):
+    bench.ask(Configure("a", KNOWN), status=201)
+    assert predicted(bench)["mean"] == [pytest.approx(0)]
+    bench.ask(Configure("a", {"location": [100.0], "max_hypotheses": 5}))
+    assert predicted(bench)["mean"] == [pytest.approx(100.0)]
+    shaped = {"model": "categorical", "classes": 3, "location": None, "scale": None}
+    bench.ask(Configure("a", shaped))
+    bench.ask(Observe("a", [Observation(y=3.0)]), status=422)
+    bench.ask(Configure("a", {"classes": 5}))
+    assert bench.ask(Configure("a", {"classes": None}), status=422)["field"] == "classes"
+    (answer,) = bench.observe("a", [4.0])
+    assert answer["predictive"]["probabilities"] == pytest.approx([0.2] * 5)
+
+
+# --- their history ------------------------------------------------------------------------------
+
+
+def changes(bench, stream):
+    """As the API reads them."""
+
+    async def read():
+        client = connect_async(bench.settings.redis_url)
+        try:
+            store = AsyncStore(client, bench.settings.partitions)
+            found, unreadable = await store.changes(bench.partition(stream), stream, 0, 1000)
+            assert not unreadable
+            return found
+        finally:
+            await client.aclose()
+
+    return [(each.seq, each.settings) for each in asyncio.run(read())]
+
+
+def test_every_change_is_on_record_in_order(bench):
+    """Also within a millisecond and when clocks go back; what was refused is not."""
+    bench.ask(Configure("a", KNOWN), status=201)
+    bench.observe("a", [0.1, -0.4, 0.3])
+    bench.ask(Configure("a", {"hazard": 0.2}))
+    bench.ask(Configure("a", {"hazard": 0.7, "warmup": 7}), status=409)
+    bench.send(
+        Configure("a", {"hazard": 0.3}),
+        Observe("a", [Observation(y=0.0)]),
+        Configure("a", {"hazard": 0.4}),
+        Move("a", "averaged"),
+    )
+    bench.now_ms -= 5000
+    bench.ask(Configure("a", {"outlier_rate": 0.0}))
+    expected = [
+        (3, {"hazard": 0.2}),
+        (3, {"hazard": 0.3}),
+        (4, {"hazard": 0.4}),
+        (4, {"model": "averaged@2"}),
+        (4, {"outlier_rate": 0.0}),
+    ]
+    assert changes(bench, "a") == expected
+    bench.crash()
+    bench.ask(Configure("a", {"hazard": 0.5}))
+    expected += [(4, {"hazard": 0.5})]
+    assert changes(bench, "a") == expected
+    bench.put("b", bench.export("a"))
+    bench.ask(Configure("b", {"hazard": 0.6}))
+    assert changes(bench, "b") == [*expected, (4, {"hazard": 0.6})]
+    bench.send(Delete("a"))
+    assert not bench.client.exists(keys.changes(bench.partition("a"), "a"))
     bench.observe("a", [0.0])
-    assert bench.head("a").settings.model == "bernoulli@1"
+    bench.ask(Configure("a", {"hazard": 0.3}))
+    assert changes(bench, "a") == [(1, {"hazard": 0.3})]
 
 
-class TestTheDefaultOfVectors:
-    """Streams of several outputs that name no model; the first label decides."""
+# --- defaults -----------------------------------------------------------------------------------
 
-    @pytest.fixture
-    def bench(self, make_bench):
-        made = make_bench()
-        made.default_model = "averaged"
-        return made
 
-    def model(self, bench, stream="a"):
+def test_a_stream_that_names_no_model_has_the_default_of_its_first_command(bench):
+    """Vectors have one of their own, unless the service's is another than the usual one."""
+
+    def model(stream):
         return bench.head(stream).settings.model
 
-    def test_by_the_first_label(self, bench):
-        bench.observe("a", [None, [1.0, 2.0]])
-        bench.observe("b", [1.0])
-        bench.observe("c", [[float(k) for k in range(17)]])
-        assert [self.model(bench, s) for s in "abc"] == ["joint@1", "averaged@2", "averaged@2"]
-
-    def test_by_a_location(self, bench):
-        bench.ask(Configure("a", {"location": [0.0, 0.0], "scale": [1.0, 1.0]}), status=201)
-        assert self.model(bench) == "joint@1"
-
-    def test_of_a_stream_that_was_configured_without_a_model(self, bench):
-        bench.ask(Configure("a", {"hazard": 0.02}), status=201)
-        bench.ask(Configure("a", {"warmup": 10}))
-        generation = bench.head("a").generation
-        bench.observe("a", [[1.0, 2.0]])
-        head = bench.head("a")
-        assert (head.settings.model, head.settings.hazard, head.settings.warmup) == (
-            "joint@1", 0.02, 10,
-        )  # fmt: skip
-        assert head.generation == generation
-        bench.observe("a", [[1.0, 3.0]])
-        assert (self.model(bench), bench.head("a").seq) == ("joint@1", 2)
-
-    def test_a_model_that_is_named_stays(self, bench):
-        bench.ask(Configure("a", {"model": "averaged"}), status=201)
-        bench.ask(Configure("a", {"warmup": 10}))
-        bench.observe("a", [[1.0, 2.0]])
-        assert self.model(bench) == "averaged@2"
-
-    def test_a_sensitivity_needs_a_calibrated_model(self, bench):
-        given = {"sensitivity": {"false_alarms_per_1000": 1.0}, "max_hypotheses": 50}
-        bench.ask(Configure("a", given), status=201)
-        bench.observe("a", [[1.0, 2.0]])
-        assert self.model(bench) == "averaged@2"
-
-    def test_another_default_of_the_service_is_for_vectors_too(self, bench):
-        bench.default_model = "gaussian"
-        bench.observe("a", [[1.0, 2.0]])
-        assert self.model(bench) == "gaussian@1"
+    bench.default_model = "averaged"
+    bench.observe("vector", [None, [1.0, 2.0]])
+    bench.observe("number", [1.0])
+    bench.observe("wide", [[float(k) for k in range(16)]])
+    bench.observe("wider", [[float(k) for k in range(17)]])
+    bench.ask(Configure("located", {"location": [0.0] * 2, "scale": [1.0] * 2}), status=201)
+    bench.ask(Configure("named", {"model": "averaged"}), status=201)
+    sensitive = {"sensitivity": {"false_alarms_per_1000": 1.0}}
+    bench.ask(Configure("sensitive", sensitive), status=201)  # needs a calibrated model
+    for stream in ("named", "sensitive"):
+        bench.observe(stream, [[1.0, 2.0]])
+    found = {stream for stream in ("vector", "wide", "located") if model(stream) == "joint@1"}
+    assert found == {"vector", "wide", "located"}
+    for stream in ("number", "wider", "named", "sensitive"):
+        assert model(stream) == "averaged@2"
+    bench.ask(Configure("late", {"hazard": 0.02}), status=201)
+    bench.ask(Configure("late", {"warmup": 10}))
+    generation = bench.head("late").generation
+    bench.observe("late", [[1.0, 2.0]])
+    head = bench.head("late")
+    assert (head.settings.hazard, head.settings.warmup, head.generation) == (0.02, 10, generation)
+    bench.default_model = "gaussian"
+    bench.observe("other", [[1.0, 2.0]])
+    bench.observe("late", [[1.0, 3.0]])
+    assert (model("other"), model("late"), bench.head("late").seq) == ("gaussian@1", "joint@1", 2)
 
 
 def rule(summary):
@@ -266,7 +265,6 @@ def rule(summary):
 def test_a_stream_has_one_rule_of_confirmation(bench):
     assert rule(bench.ask(Configure("a", {}), status=201)) == (None, 0.99)
     bench.observe("implicit", [1.0])
-    assert bench.head("implicit").settings.confirm_probability == 0.99
     assert bench.head("implicit").alarm.threshold == 0.99
     for seen in ([], labels(5), labels(30)):
         bench.observe("a", seen)
@@ -281,9 +279,8 @@ def test_a_stream_has_one_rule_of_confirmation(bench):
 
 @pytest.mark.parametrize("first", [{"confirm_after": 30}, {"confirm_probability": 0.99999}])
 def test_either_rule_takes_over_under_way(bench, first):
-    y = [*labels(60), 3.0, 3.2, 2.9]
     bench.ask(Configure("a", {**KNOWN, **first}), status=201)
-    bench.observe("a", y)
+    bench.observe("a", [*labels(60), 3.0, 3.2, 2.9])
     (event,) = bench.events("a")
     assert event.state == "suspected"
     assert 0.8 < bench.head("a").changed_probability < 0.99999
@@ -296,7 +293,7 @@ def test_either_rule_takes_over_under_way(bench, first):
 
 
 def test_a_sensitivity_is_before_both_rules_and_leaves_the_one_there_was(bench):
-    asked = {"sensitivity": {"false_alarms_per_1000": 0.1}}
+    requested = {"sensitivity": {"false_alarms_per_1000": 0.1}}
     for stream, given, threshold in (
         ("a", {"confirm_after": 4}, None),
         ("b", {"confirm_probability": 0.8}, 0.8),
@@ -304,7 +301,7 @@ def test_a_sensitivity_is_before_both_rules_and_leaves_the_one_there_was(bench):
         bench.ask(Configure(stream, {**KNOWN, **given}), status=201)
         bench.observe(stream, labels(5))
         expected = rule(bench.ask(Configure(stream, {})))
-        found = bench.ask(Configure(stream, asked))
+        found = bench.ask(Configure(stream, requested))
         assert bench.head(stream).alarm.threshold == found["sensitivity"]["threshold"] > 0.9
         assert rule(found) == expected
         assert rule(bench.ask(Configure(stream, {"sensitivity": None}))) == expected
@@ -312,20 +309,181 @@ def test_a_sensitivity_is_before_both_rules_and_leaves_the_one_there_was(bench):
         assert (alarm and alarm.threshold) == threshold
 
 
-def test_confirm_after(bench):
-    bench.ask(Configure("a", {**KNOWN, "confirm_after": 4}), status=201)
-    answers = bench.observe("a", labels(40) + [v + 6 for v in labels(20, seed=5)])
-    events = [a["event"] for a in answers if a["event"] and a["event"]["state"] == "confirmed"]
-    (event,) = events
-    assert event["start"] == 40
-    assert event["confirmed_at"] - event["suspected_at"] >= 4
+# --- hazards ------------------------------------------------------------------------------------
+
+FORMS = [0.05, [0.0, 0.0, 0.2], {"mean": 12.5, "shape": 4.0}, None, [0.3]]
+MET = [0.05, (0.0, 0.0, 0.2), Durations(12.5, 4.0), 0.01, (0.3,)]
 
 
-@pytest.mark.parametrize("interval", [5e-324, 1e-300])
-def test_the_time_elapsed_is_finite_in_intervals_of_earlier_versions(bench, interval):
-    """Settings refuse them now, as they are less than MIN_INTERVAL."""
-    bench.ask(Configure("a", {**KNOWN, "interval": interval}), status=201)
-    bench.observe("a", [0.1, 0.2])
-    for day in ("1970-01-01", "1970-01-01", "9999-12-31"):
-        bench.ask(Observe("a", [Observation(0.3, None, f"{day}T00:00:00Z")]))
-    assert [record.elapsed for record in bench.records("a")] == [1.0, 1.0, 1.0, 0.0, 1e15]
+def test_hazards_of_all_forms_are_met_again_after_a_reload(make_bench, close):
+    bench, plain = make_bench(checkpoint_every=16), make_bench(db=1)
+    observations = series(KINDS["gaussian"], 12 * len(FORMS))
+    for each in (bench, plain):
+        each.ask(Configure("a", KNOWN), status=201)
+    for i, hazard in enumerate(FORMS):
+        found = []
+        for each in (bench, plain):
+            said = each.ask(Configure("a", {"hazard": hazard}))
+            assert said["settings"]["hazard"] == hazard
+            answers = each.observe("a", observations[12 * i : 12 * i + 5])
+            if each is bench:
+                (bench.stop if i % 2 else bench.crash)()
+            answers += each.observe("a", observations[12 * i + 5 : 12 * i + 12])
+            found.append([answers, each.ask(RunLength("a")), each.ask(Predict("a"))])
+        close(*found)
+    assert [r.hazard for r in bench.records("a")] == [met for met in MET for _ in range(12)]
+
+
+def test_each_form_of_a_hazard_means_its_table(make_bench, close):
+    """A number is a table of one, and durations are theirs, also with others in one batch."""
+    bench, observations = make_bench(partitions=1), series(KINDS["gaussian"], 40)
+    table = list(tables.negative_binomial(9.0, 3.0))
+    pairs = [(0.07, [0.07]), ({"mean": 9.0, "shape": 3.0}, table), ([0.1, 0.1], 0.1)]
+    names = [f"{n}{i}" for i in range(3) for n in "ab"]
+    for i, pair in enumerate(pairs):
+        for name, hazard in zip("ab", pair, strict=True):
+            bench.ask(Configure(f"{name}{i}", {**KNOWN, "hazard": hazard}), status=201)
+    for at in range(0, 40, 10):  # streams of every form in one batch
+        bench.send(*(Observe(name, observations[at : at + 10]) for name in names))
+    for i in range(3):
+        one, other = (bench.ask(RunLength(f"{n}{i}"))["belief"] for n in "ab")
+        close(one, other)
+
+
+def test_the_extremes_of_each_form(bench):
+    extremes = [
+        {"mean": 1.0, "shape": 2.0},
+        {"mean": schemas.MAX_DURATION, "shape": schemas.MAX_SHAPE},
+        {"mean": schemas.MAX_DURATION, "shape": schemas.MIN_SHAPE},
+        [0.0, 1.0],
+        [1.0, 0.0],
+        [5e-324],
+        [0.0] * (schemas.MAX_TABLE - 1) + [1.0],
+    ]
+    seen = [Observation(y=float(i % 3), elapsed=1e-6 if i % 4 else 1e6) for i in range(32)]
+    for i, hazard in enumerate(extremes):
+        bench.ask(Configure(f"s{i}", {**KNOWN, "hazard": hazard}), status=201)
+        bench.observe(f"s{i}", seen)
+    bench.crash()
+    for i, hazard in enumerate(extremes):
+        answers = bench.observe(f"s{i}", seen)
+        assert [answer["seq"] for answer in answers] == list(range(32, 64)), hazard
+        assert all(0 <= answer["changed_probability"] <= 1 + 1e-9 for answer in answers), hazard
+
+
+def test_a_table_of_an_artifact_is_its_streams_default(make_bench, tmp_path):
+    publish(tmp_path / "models")
+    bench, kind = make_bench(), KINDS["pcoc"]
+    bench.ask(Configure("a", {"model": kind.model}), status=201)
+    bench.observe("a", series(kind, 5))
+    bench.ask(Configure("a", {"hazard": 0.5}))
+    bench.observe("a", series(kind, 5))
+    assert [record.hazard for record in bench.records("a")] == [None] * 5 + [0.5] * 5
+
+
+def test_durations_make_changes_come_in_time(bench):
+    """After its usual time a regime is expected to end; soon after its start it is not."""
+    settings = {**KNOWN, "hazard": {"mean": 20.0, "shape": 1000.0}}
+    bench.ask(Configure("a", settings), status=201)
+    told = []
+    for _ in range(20):
+        told.append(predicted(bench)["variance"][0][0])
+        bench.observe("a", [3.0])
+    assert told[11] < 0.5 * told[19]
+    assert told[11] < told[15] < told[19]
+
+
+# --- times --------------------------------------------------------------------------------------
+
+
+def at(second, y=0.0, **more):
+    return Observation(y=y, time=f"2024-01-01T00:{second // 60:02}:{second % 60:02}Z", **more)
+
+
+def test_time_elapsed_is_taken_from_times(bench):
+    bench.ask(Configure("a", {**KNOWN, "interval": 10.0}), status=201)
+    bench.observe("a", [at(0), at(10), at(40), at(40), at(45), at(50, elapsed=7.0)])
+    bench.crash()
+    bench.observe("a", [Observation(y=0.0), at(70)])
+    elapsed = [record.elapsed for record in bench.records("a")]
+    assert elapsed == [1.0, 1.0, 3.0, 0.0, 0.5, 7.0, 1.0, 2.0]
+    bench.ask(Configure("b", KNOWN), status=201)
+    bench.observe("b", [at(50), at(10)])  # without an interval they are only shown
+    assert [record.elapsed for record in bench.records("b")] == [1.0, 1.0]
+
+
+def test_a_long_gap_makes_a_change_likely(bench):
+    for stream, second in (("a", 1), ("b", 3000)):
+        bench.ask(Configure(stream, {**KNOWN, "interval": 1.0, "hazard": 0.001}), status=201)
+        bench.observe(stream, [at(0, y=0.1), at(second, y=0.1)])
+    short, long = (bench.head(stream).changed_probability for stream in "ab")
+    assert short < 0.01 < 0.5 < long
+
+
+def test_time_that_goes_backwards_is_refused_whole(bench):
+    bench.ask(Configure("a", {**KNOWN, "interval": 1.0}), status=201)
+    bench.observe("a", [at(15)])
+    before = bench.stored("a")
+    for seconds in ([14], [20, 10], [20, 30, 25]):
+        answer = bench.ask(Observe("a", [at(second) for second in seconds]), status=422)
+        assert answer["type"].endswith("/time-backwards"), seconds
+        assert answer["field"] == "time"
+        assert bench.stored("a") == before
+    bench.observe("a", [at(14, elapsed=1.0), at(14)])
+
+
+# --- lives --------------------------------------------------------------------------------------
+
+
+def listed(bench, key):
+    return bench.client.zrange(key(bench.partition("a")), 0, -1, withscores=True)
+
+
+def test_a_stream_expires_when_nothing_happened_for_long_enough(bench):
+    bench.ask(Configure("a", {**KNOWN, "ttl": 10.0}), status=201)
+    assert listed(bench, keys.due) == [(b"a", bench.now_ms + 10_000)]
+    bench.now_ms += 8000
+    bench.observe("a", [1.0])
+    assert listed(bench, keys.due)[0][1] == bench.now_ms + 10_000
+    bench.now_ms += 9999
+    (kept,) = bench.send(Expire("a"))
+    assert (kept.status, bench.head("a").deleted) == (200, False)
+    bench.now_ms += 1
+    numbers = bench.append(Observe("a", [Observation(y=1.0)]), Expire("a"))  # the first counts
+    assert [outcome.status for outcome in bench.outcomes(numbers)] == [200, 200]
+    bench.now_ms += 10_000
+    (gone,) = bench.send(Expire("a"))
+    assert (gone.status, bench.head("a").deleted) == (204, True)
+    assert listed(bench, keys.due) == []
+    bench.observe("a", [1.0])
+    assert listed(bench, keys.due) == []
+
+
+def test_a_ttl_may_end(bench):
+    bench.ask(Configure("a", {**KNOWN, "ttl": 10.0}), status=201)
+    bench.crash()
+    bench.ask(Configure("a", {"ttl": None}))
+    assert listed(bench, keys.due) == []
+    bench.now_ms += 60_000
+    assert bench.send(Expire("a"))[0].status == 200
+
+
+def test_the_longest_time_to_live_can_be_listed():
+    """A time of 1e308 s was once taken, and stopped each worker that came to it."""
+    assert StreamForm(ttl=MAX_TTL).ttl == MAX_TTL
+    head = Head(1, StreamSettings(ttl=MAX_TTL), updated_ms=2**42)
+    ((command, _, when, name),) = index_effects(0, "a", head, wire.StreamSettings())
+    assert (command, when, name) == ("ZADD", 2**42 + 1000 * MAX_TTL, "a")
+    with pytest.raises(ValidationError):
+        StreamForm(ttl=1e308)
+
+
+def test_pinned_streams_are_listed_while_they_are(bench):
+    bench.ask(Configure("a", {**KNOWN, "pinned": True}), status=201)
+    assert listed(bench, keys.pinned) == [(b"a", 0)]
+    bench.crash()
+    bench.ask(Configure("a", {"pinned": False}))
+    assert listed(bench, keys.pinned) == []
+    bench.ask(Configure("a", {"pinned": True}))
+    bench.send(Delete("a"))
+    assert listed(bench, keys.pinned) == []

@@ -1,0 +1,324 @@
+"""What cannot be read, and models that are missing or changed: they hurt their own streams alone.
+
+Bytes are kept, nothing is answered by a guess, and a repair or a delete is a way out.
+"""
+
+import json
+import shutil
+
+import pytest
+from safetensors.torch import load_file, save_file
+
+from model_core import artifact, codec
+from service import wire
+from service.observability import metrics
+from service.store import keys
+from service.wire import Configure, Delete, Move, Observation, Observe, Predict, RunLength, WhatIf
+from tests.service.worker.kinds import KINDS, publish, series
+
+PUMP = KINDS["alpaca"]
+AT = [[0.3, -1.0, 0.5]]
+
+
+def slug(answer):
+    return answer["type"].rpartition("/")[2]
+
+
+@pytest.fixture
+def bench(make_bench):
+    return make_bench(partitions=1, checkpoint_every=16)
+
+
+def observed(bench, stream="a", count=42):
+    return bench.observe(stream, [float(i % 7) for i in range(count)])
+
+
+# --- damaged and lost parts ---------------------------------------------------------------------
+
+
+def damage(bench, part):
+    """Damage one part of what is stored of stream a; returns the bytes."""
+    client, head = bench.client, bench.head("a")
+    place = {
+        "head": (keys.heads(0), "a"),
+        "checkpoint": (keys.checkpoint(0, "a"), f"{head.generation}:{head.checkpoint}"),
+        "tail": (keys.tail(0, "a"), str(head.seq - 2)),
+    }[part]
+    blob = bytearray(client.hget(*place))
+    blob[len(blob) // 2] ^= 0x55
+    blob = bytes(blob) if part == "checkpoint" else b"\xc1" + bytes(blob)
+    client.hset(*place, blob)
+    return blob
+
+
+@pytest.mark.parametrize("part", ["head", "checkpoint", "tail"])
+def test_damaged_bytes_are_kept_and_the_stream_is_refused(bench, part):
+    for stream in ("a", "b"):
+        observed(bench, stream)
+    assert 0 < bench.head("a").checkpoint < bench.head("a").seq - 2
+    bench.crash()
+    blob = damage(bench, part)
+    before = bench.stored("a")
+    one = [Observation(y=2.0)]
+    wrong, right = bench.send(Observe("a", one), Observe("b", one))
+    assert slug(json.loads(wrong.body[0])) == "corrupt-state"
+    assert json.loads(right.body[0])["seq"] == 42
+    for command in (RunLength("a"), Predict("a"), Configure("a", {"hazard": 0.3})):
+        assert slug(bench.ask(command, status=500)) == "corrupt-state"
+    assert bench.stored("a") == before
+    aside = bench.quarantine("a")
+    assert any(blob in kept for kept in aside.values())
+    assert all(name.split(b":")[:2] in ([b"head", b"a"], [b"checkpoint", b"a"], [b"tail", b"a"])
+               for name in aside)  # fmt: skip
+    # Deleting it is the way out.
+    assert bench.send(Delete("a"))[0].status == 204
+    assert not bench.stored("a")["named"]
+    for seq in (0, 1):
+        bench.crash()
+        assert bench.observe("a", [5.0])[0]["seq"] == seq
+    assert any(blob in kept for kept in bench.quarantine("a").values())
+
+
+def test_lost_parts_are_noticed(bench):
+    for stream in ("a", "b", "c", "d"):
+        observed(bench, stream)
+    bench.crash()
+    seqs = {stream: bench.head(stream) for stream in "abc"}
+    assert bench.client.delete(keys.checkpoint(0, "a")) == 1
+    assert bench.client.hdel(keys.tail(0, "b"), str(seqs["b"].seq - 1)) == 1
+    assert bench.client.hdel(keys.tail(0, "c"), str(seqs["c"].checkpoint - 1)) == 1  # unsealed
+    for stream in "abc":
+        answer = bench.ask(Observe(stream, [Observation(y=1.0)]), status=500)
+        assert slug(answer) == "corrupt-state", stream
+    assert bench.observe("d", [1.0] * 60)[-1]["seq"] == 101
+
+
+def test_mended_bytes_are_read_without_a_restart(bench):
+    observed(bench)
+    bench.crash()
+    good = bench.client.hget(keys.heads(0), "a")
+    damage(bench, "head")
+    bench.ask(Observe("a", [Observation(y=1.0)]), status=500)
+    bench.client.hset(keys.heads(0), "a", good)
+    assert bench.observe("a", [1.0])[0]["seq"] == 42
+
+
+def test_a_state_of_another_stream_is_refused(bench):
+    """By the checksum, which says where it belongs, and by the model it names."""
+    observed(bench)
+    bench.ask(Configure("b", {"model": "poisson"}), status=201)
+    observed(bench, "b")
+    bench.crash()
+    ((field, blob),) = bench.client.hgetall(keys.checkpoint(0, "b")).items()
+    own = f"1:{bench.head('a').checkpoint}"
+    inner = wire.checked(blob, "checkpoint", "b", field.decode())
+    for forged in (blob, wire.checksummed(inner, "checkpoint", "a", own)):
+        bench.client.hset(keys.checkpoint(0, "a"), own, forged)
+        assert slug(bench.ask(RunLength("a"), status=500)) == "corrupt-state"
+
+
+def test_a_state_without_anomalies_has_them_begin_anew(bench):
+    bench.ask(Configure("a", {"location": [0.0], "scale": [1.0]}), status=201)
+    observed(bench, count=16)
+    (slab,) = bench.worker.engine._slabs.values()
+    (stream,) = bench.worker.engine.streams.values()
+    before = slab.ranks(stream.row)
+    stream.commit_checkpoint(codec.encode(slab.model, slab.state(stream.row)))
+    stream.touch(bench.now_ms)
+    bench.observe("a", [1.0])
+    bench.crash()
+    assert bench.observe("a", [1.0])[0]["anomaly"] is not None
+    (slab,) = bench.worker.engine._slabs.values()
+    (stream,) = bench.worker.engine.streams.values()
+    assert slab.ranks(stream.row).sum() < before.sum()
+
+
+# --- artifacts ----------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def artifacts(tmp_path):
+    """The folder of the artifact that stream a has, version 1."""
+    publish(tmp_path / "models")
+    return tmp_path / "models" / PUMP.model / "1"
+
+
+@pytest.fixture
+def pump(make_bench, artifacts):
+    bench = make_bench()
+    bench.ask(Configure("a", {"model": PUMP.model}), status=201)
+    bench.observe("a", series(PUMP, 40))
+    return bench
+
+
+@pytest.fixture
+def edit(artifacts, tmp_path):
+    """Change the weights in place; `undo` takes that back."""
+    kept = tmp_path / "kept"
+    shutil.copytree(artifacts, kept)
+
+    def change(factor=2.0):
+        found = load_file(kept / "model.safetensors")
+        found["prior_mean"] = found["prior_mean"] * factor
+        save_file(found, artifacts / "model.safetensors")
+
+    change.undo = lambda: shutil.copytree(kept, artifacts, dirs_exist_ok=True)
+    return change
+
+
+def predicted(bench, stream):
+    return bench.ask(Predict(stream, AT))["predictions"][0]["predictive"]["mean"]
+
+
+def refused(bench, command):
+    answer = bench.ask(command, status=500)
+    assert slug(answer) == "model-changed", answer
+
+
+def value(name):
+    return metrics.REGISTRY.get_sample_value(name)
+
+
+def test_a_missing_artifact_is_repaired_without_a_restart(pump, artifacts, tmp_path):
+    pump.crash()
+    shutil.move(artifacts, tmp_path / "away")
+    before = pump.stored("a")
+    keyed = Observe("a", series(PUMP, 1), key="k", digest="d")
+    for command in (keyed, RunLength("a"), Predict("a", x=AT)):
+        assert slug(pump.ask(command, status=500)) == "corrupt-state"
+    assert slug(pump.ask(Configure("b", {"model": PUMP.model}), status=422)) == "unknown-model"
+    assert pump.stored("a") == before
+    assert not pump.quarantine("a")
+    shutil.move(tmp_path / "away", artifacts)
+    (outcome,) = pump.send(keyed)  # not answered from memory: nothing was done
+    assert json.loads(outcome.body[0])["seq"] == 40
+    assert not json.loads(outcome.body[0])["duplicate"]
+
+
+def test_a_damaged_artifact_makes_no_stream(make_bench, artifacts):
+    bench = make_bench()
+    weights = artifacts / "model.safetensors"
+    good = weights.read_bytes()
+    weights.write_bytes(good[:100])
+    made = Configure("a", {"model": f"{PUMP.model}@1"})
+    assert slug(bench.ask(made, status=422)) == "unknown-model"
+    weights.write_bytes(good)
+    bench.ask(made, status=201)
+
+
+def test_a_worker_that_would_answer_by_other_weights_refuses(pump, edit, caplog):
+    before, expected = pump.stored("a"), predicted(pump, "a")
+    counted = value("moca_model_changed_total")
+    edit()
+    assert predicted(pump, "a") == expected  # it holds the one that the stream was made with
+    pump.crash()
+    keyed = Observe("a", series(PUMP, 1), key="k", digest="d")
+    for command in (RunLength("a"), Predict("a", AT), WhatIf("a", {}), keyed):
+        refused(pump, command)
+    assert value("moca_model_changed_total") == counted + 4
+    digest = pump.head("a").digest
+    assert [r.levelname for r in caplog.records if digest in r.getMessage()] == ["ERROR"]
+    assert pump.ask(Move("a", "poisson"), status=422)  # a move that does not fit changes nothing
+    assert pump.stored("a") == before
+    assert not pump.quarantine("a")
+    edit.undo()  # without a restart
+    assert predicted(pump, "a") == pytest.approx(expected, abs=1e-9)
+    (outcome,) = pump.send(keyed)
+    assert outcome.status == 200
+    assert not json.loads(outcome.body[0])["duplicate"]
+
+
+def test_new_streams_get_what_is_there_and_no_answer_mixes_two(pump, edit):
+    expected = predicted(pump, "a")
+    edit()
+    pump.ask(Configure("b", {"model": f"{PUMP.model}@1"}), status=201)
+    pump.observe("b", series(PUMP, 40))
+    assert predicted(pump, "a") == expected
+    other = predicted(pump, "b")
+    assert other != pytest.approx(expected, abs=1e-3)
+    pump.crash()
+    assert predicted(pump, "b") == pytest.approx(other, abs=1e-9)
+    refused(pump, Predict("a", AT))
+    edit.undo()
+    assert predicted(pump, "a") == pytest.approx(expected, abs=1e-9)
+    assert predicted(pump, "b") == pytest.approx(other, abs=1e-9)  # loaded before
+
+
+@pytest.mark.parametrize("leave", ["stay", "crash"])
+def test_moved_by_replay_it_goes_on_under_what_is_there(pump, close, edit, leave):
+    edit()
+    if leave == "crash":
+        pump.crash()
+    answer = pump.ask(Move("a", f"{PUMP.model}@1"))
+    assert (answer["model"], answer["seq"]) == (f"{PUMP.model}@1", 40)
+    pump.ask(Configure("b", {"model": f"{PUMP.model}@1"}), status=201)
+    pump.observe("b", series(PUMP, 40))
+    pump.crash()
+    for each in ("a", "b"):
+        pump.observe(each, series(PUMP, 60)[40:])
+    found, expected = pump.ask(RunLength("a")), pump.ask(RunLength("b"))
+    close(found["belief"], expected["belief"])
+    close(predicted(pump, "a"), predicted(pump, "b"))
+    assert [record.seq for record in pump.records("a")] == list(range(60))
+
+
+def test_moved_to_a_new_version_or_deleted(pump, artifacts, edit):
+    other = artifacts.with_name("2")
+    shutil.copytree(artifacts, other)
+    edit()
+    pump.crash()
+    assert pump.ask(Move("a", PUMP.model))["model"] == f"{PUMP.model}@2"
+    shutil.rmtree(other)
+    pump.crash()
+    assert slug(pump.ask(RunLength("a"), status=500)) == "corrupt-state"
+    assert pump.ask(Move("a", "linear"))["model"] == "linear@1"
+    pump.ask(Configure("c", {"model": f"{PUMP.model}@1"}), status=201)
+    edit(3.0)
+    pump.crash()
+    assert pump.send(Delete("c"))[0].status == 204
+
+
+def test_what_is_written_about_a_model_does_not_make_it_another(pump, artifacts):
+    expected = predicted(pump, "a")
+    artifact.amend(artifacts, description="Other words.", sensitivity={"curves": []}, training={})
+    pump.crash()
+    assert predicted(pump, "a") == pytest.approx(expected, abs=1e-9)
+    artifact.amend(artifacts, hazard=0.4)
+    pump.crash()
+    refused(pump, Predict("a", AT))
+
+
+def test_a_change_is_noticed_before_anything_fails(pump, edit, artifacts, caplog):
+    pump.turn()
+    assert value("moca_changed_models") == 0
+    edit()
+    for _ in range(3):
+        pump.turn()
+    assert value("moca_changed_models") == 1
+    assert caplog.text.count(f"{PUMP.model}@1") == 1
+    edit.undo()
+    pump.turn()
+    assert value("moca_changed_models") == 0
+    shutil.rmtree(artifacts)
+    pump.turn()
+    assert value("moca_changed_models") == 1
+
+
+def test_a_snapshot_names_the_weights_that_its_stream_was_made_with(pump, edit):
+    blob = pump.export("a")
+    edit()
+    pump.put("b", blob, status=422)
+    assert pump.export("a") == blob
+    edit.undo()
+    pump.put("b", blob)
+    pump.crash()
+    assert pump.observe("b", series(PUMP, 1))[0]["seq"] == 40
+
+
+def test_a_stream_without_observations_takes_what_is_there(make_bench, edit):
+    bench = make_bench()
+    bench.ask(Configure("a", {"model": PUMP.model}), status=201)
+    edit()
+    bench.ask(Configure("a", {"hazard": 0.2}))
+    bench.crash()
+    assert bench.observe("a", series(PUMP, 5))[-1]["seq"] == 4

@@ -1,0 +1,89 @@
+"""Garbage of a worker: new objects are collected, and what stays is frozen."""
+
+import gc
+from types import SimpleNamespace
+
+import pytest
+
+from model_core import kernel
+from service.wire import Observation, Observe
+from service.worker import collection
+from service.worker.collection import THAW_S, Collector
+from tests.waiting import Clock
+
+
+class Knot:
+    """Something that refers to itself, and counts when it is gone."""
+
+    gone = 0
+
+    def __init__(self):
+        self.myself = self
+
+    def __del__(self):
+        Knot.gone += 1
+
+
+@pytest.fixture
+def clock(monkeypatch):
+    clock = Clock()
+    monkeypatch.setattr(collection, "time", SimpleNamespace(monotonic=clock))
+    return clock
+
+
+@pytest.fixture
+def collector(clock):
+    threshold = gc.get_threshold()
+    gc.collect()
+    Knot.gone = 0
+    yield Collector()
+    gc.unfreeze()
+    gc.set_threshold(*threshold)
+
+
+def test_new_garbage_is_collected_and_the_rest_is_left_alone(collector):
+    kept = Knot()
+    Knot()
+    frozen = gc.get_freeze_count()
+    collector.tend()
+    assert Knot.gone == 1
+    assert gc.get_freeze_count() >= frozen
+    del kept
+    collector.tend()
+    assert Knot.gone == 1  # it was frozen, and has no end of its own
+
+
+def test_nothing_is_frozen_while_kernels_are_compiled(collector, monkeypatch):
+    monkeypatch.setattr(kernel, "compiling", lambda: True)
+    kept = Knot()
+    collector.tend()
+    assert not collector.due
+    del kept
+    gc.collect()  # as the system does at last by itself
+    assert Knot.gone == 1
+
+
+def test_what_was_frozen_is_collected_once_a_day(collector, clock):
+    kept = Knot()
+    collector.tend()
+    del kept
+    clock.advance(THAW_S - 1)
+    collector.rest()
+    assert Knot.gone == 0
+    clock.advance(1)
+    collector.rest()
+    assert Knot.gone == 1
+    assert gc.get_freeze_count() > 0
+
+
+def test_a_refused_command_leaves_nothing_that_is_frozen(bench, collector):
+    """Its error refers to the batch: were it frozen, refusals would fill the memory."""
+    bench.worker.collector = collector
+    bench.observe("a", [1.0])
+    bench.turn()
+    before = gc.get_freeze_count()
+    for _ in range(50):
+        (outcome,) = bench.send(Observe("a", [Observation(y=[1.0, 2.0])]))
+        assert outcome.status == 422
+        bench.turn()
+    assert gc.get_freeze_count() < before + 500
