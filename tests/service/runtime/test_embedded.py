@@ -4,7 +4,6 @@ import os
 import signal
 import subprocess
 import sys
-import time
 
 import pytest
 from redis.exceptions import RedisError
@@ -12,6 +11,7 @@ from redis.exceptions import RedisError
 from service.runtime import embedded
 from service.runtime.embedded import Embedded, EmbeddedError
 from service.store.connection import check_server, connect
+from tests.waiting import until
 
 pytestmark = pytest.mark.redis
 
@@ -41,13 +41,6 @@ def write(store, value):
 def written(store):
     with connect(store.url) as client:
         return client.get("written")
-
-
-def wait_for(condition, seconds=10.0):
-    give_up = time.monotonic() + seconds
-    while not condition():
-        assert time.monotonic() < give_up, "waited in vain"
-        time.sleep(0.01)
 
 
 def run_id(store):
@@ -106,7 +99,7 @@ def test_a_killed_server_is_noticed_and_starts_again_with_its_data(store):
     write(store, "acknowledged")
     first = store.pid
     os.kill(first, signal.SIGKILL)
-    wait_for(lambda: not store.alive())
+    until(lambda: not store.alive())
     store.start()
     assert store.pid != first
     assert written(store) == b"acknowledged"
@@ -125,7 +118,7 @@ def test_the_server_of_a_killed_owner_is_taken_over(store, killed_owner):
 def test_a_taken_over_server_that_dies_is_noticed_and_replaced(store, killed_owner):
     store.start()
     os.kill(killed_owner, signal.SIGKILL)
-    wait_for(lambda: not store.alive())
+    until(lambda: not store.alive())
     store.start()
     assert not store.adopted
     assert store.pid != killed_owner

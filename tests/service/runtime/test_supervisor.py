@@ -1,24 +1,252 @@
-"""Supervision with stand-in children: order of the stop, deaths, take-over, refusals."""
+"""Supervision: children and a clock made up, and a few real processes of each kind that dies."""
 
 import contextlib
 import os
+import queue
 import signal
 import socket
 import subprocess
 import sys
-import time
 import urllib.request
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
 from service.errors.base import StartupError
+from service.runtime import process, supervisor
 from service.runtime.embedded import Embedded
-from service.runtime.process import EXIT_REFUSED, WORKER_STOP_S, Backoff, listen, url_of
+from service.runtime.process import (
+    EXIT_REFUSED,
+    STOP_WAIT_S,
+    WORKER_STOP_S,
+    Backoff,
+    listen,
+    url_of,
+)
+from service.runtime.supervisor import KILL_AFTER_S, TICK_S, Exited, Stop, Supervisor
+from service.settings import Settings
 from service.store import keys
-from service.store.connection import connect, fix_partitions
-from service.store.log import Log
+from service.store.connection import connect
 from tests.ports import free_port
+from tests.waiting import Clock, until
+
+# --- children made up -------------------------------------------------------------------------
+
+
+class Born:
+    """A process of no program; `ends` says when one that is asked to stop does: at once, or not."""
+
+    def __init__(self, command, env):
+        self.command, self.env = command, env
+        self.pid, self.returncode = 0, None
+        self.told = []
+
+    def terminate(self):
+        self.told.append("terminate")
+
+    def kill(self):
+        self.told.append("kill")
+
+
+class Stage:
+    """A supervisor whose children and events are made up, on a clock that its waits move."""
+
+    def __init__(self, monkeypatch, folder):
+        self.clock, self.born, self.buried = Clock(), [], []
+        self.steps, self.deaf = [], set()
+        store = SimpleNamespace(url="unix:///s", mind=lambda: None, bury=self._bury)
+        settings = Settings(workers=2, webhooks_file=folder / "hooks.toml", partitions=5)
+        monkeypatch.setattr(supervisor, "StoreKeeper", lambda _: store)
+        monkeypatch.setattr(supervisor.subprocess, "Popen", self._popen)
+        monkeypatch.setattr(supervisor, "time", SimpleNamespace(monotonic=self.clock))
+        monkeypatch.setattr(supervisor, "mark_process_dead", lambda *_: None)
+        environ = {"MOCA_WORKERS": "9", "HOME": "/h"}
+        self.found = Supervisor(settings, environ, webhook_timeout_s=7.0)
+        self.found._wait = lambda child, process: None
+        self.found._events = self
+        self.found._life, self.found._metrics_dir = 0, str(folder)
+        self.found._socket = SimpleNamespace(fileno=lambda: 1, close=lambda: None)
+
+    def _bury(self, worker_id, verdict):
+        self.buried.append((worker_id, verdict))
+
+    def _popen(self, command, env, **_):
+        self.born.append(Born(command[3:], env))
+        return self.born[-1]
+
+    @property
+    def children(self):
+        return [self.found._api, *self.found._workers, *self.found._readers]
+
+    def get(self, timeout):
+        """The next event: of the script, or of a child that was told to end."""
+        assert timeout == TICK_S
+        if self.steps:
+            step = self.steps.pop(0)
+            return step() if callable(step) else step
+        for child in self.children:
+            told = child.process.told if child.process is not None else []
+            if "kill" in told or (told and child.name not in self.deaf):
+                return self.ended(child, -signal.SIGKILL if "kill" in told else 0)
+        self.clock.advance(timeout)
+        raise queue.Empty
+
+    def ended(self, child, status):
+        child.process.returncode = status
+        return Exited(child, child.process)
+
+    def dies(self, name, status):
+        return lambda: self.ended(next(c for c in self.children if c.name == name), status)
+
+    def passes(self, seconds):
+        def pause():
+            self.clock.advance(seconds)
+            raise queue.Empty
+
+        return pause
+
+    def run(self, *steps):
+        self.steps = [*steps, Stop("enough")]
+        return self.found._supervise()
+
+
+@pytest.fixture
+def stage(monkeypatch, tmp_path):
+    return Stage(monkeypatch, tmp_path)
+
+
+def test_children_get_the_settings_in_their_environment(stage):
+    assert stage.run() == 0
+    assert [child.command[0] for child in stage.born] == ["api", "worker", "worker", "webhooks"]
+    api, one, two, _ = stage.born
+    assert api.command[-2:] == ["--listen-fd", "1"]
+    assert one.command[-2:] == ["--sharing", "2"]
+    assert one.command[4] != two.command[4]
+    given = {**api.env}
+    assert (given["MOCA_WORKERS"], given["MOCA_PARTITIONS"], given["HOME"]) == ("2", "5", "/h")
+    assert (given["MOCA_REDIS_URL"], given["MOCA_METRICS_PORT"]) == ("unix:///s", "0")
+    assert os.path.isdir(given["PROMETHEUS_MULTIPROC_DIR"])
+
+
+def test_a_child_that_keeps_dying_is_started_again_ever_more_slowly(stage):
+    starts = []
+
+    def look():
+        starts.append(len(stage.born))
+        raise queue.Empty
+
+    dies = stage.dies("worker 1", 3)
+    steps = [dies, stage.passes(0.09), look, stage.passes(0.011), look]
+    steps += [dies, stage.passes(0.19), look, stage.passes(0.011), look]
+    assert stage.run(*steps) == 0
+    assert starts == [4, 5, 5, 6]
+    ids = [born.command[4] for born in stage.born if born.command[0] == "worker"]
+    assert len(set(ids)) == 4  # each start under another id
+    assert [worker_id for worker_id, _ in stage.buried] == [ids[0], ids[2]]
+
+
+def test_what_a_worker_died_of_is_told_to_the_store(stage):
+    worker = stage.found._workers[0]
+    statuses = [0, 1, 2, 3, -signal.SIGKILL, -signal.SIGTERM, -signal.SIGSEGV, -signal.SIGABRT]
+    for status in statuses:
+        stage.found._start(worker)
+        stage.found._mind(stage.ended(worker, status))
+    stage.found._start(stage.found._api)
+    stage.found._mind(stage.ended(stage.found._api, 3))
+    verdicts = [verdict for _, verdict in stage.buried]
+    assert verdicts == ["unknown"] * 2 + ["failed"] * 2 + ["unknown"] * 2 + ["failed"] * 2
+
+
+def test_a_child_that_refuses_to_run_ends_the_service(stage):
+    assert stage.run(stage.dies("worker 2", EXIT_REFUSED)) == EXIT_REFUSED
+
+
+def test_a_stop_ends_the_api_then_the_workers_then_webhooks(stage):
+    stage.run()
+    stage.steps = []
+    order = []
+    clean_up = stage.found._clean_up
+
+    def noted(child):
+        told = [each.name for each in stage.children if each.process and each.process.told]
+        order.append((child.name, told))
+        clean_up(child)
+
+    stage.found._clean_up = noted
+    stage.found._stop_children()
+    assert order == [
+        ("api", ["api"]),
+        ("worker 1", ["worker 1", "worker 2"]),
+        ("worker 2", ["worker 2"]),
+        ("webhooks", ["webhooks"]),
+    ]
+
+
+def test_what_does_not_end_is_killed_after_its_time(stage):
+    deadline = stage.found.settings.request_deadline_s
+    limits = {
+        "api": deadline + STOP_WAIT_S,
+        "worker 1": WORKER_STOP_S,
+        "webhooks": 7.0 + STOP_WAIT_S,
+    }
+    stage.run()
+    stage.steps, stage.deaf = [], set(limits)
+    began, took = stage.clock.now, {}
+    clean_up = stage.found._clean_up
+
+    def noted(child):
+        took[child.name] = stage.clock.now - began
+        clean_up(child)
+
+    stage.found._clean_up = noted
+    stage.found._stop_children()
+    total = 0.0
+    for name, limit in limits.items():
+        total += limit + KILL_AFTER_S
+        assert total < took[name] <= total + 4 * TICK_S, name
+        total = took[name]
+
+
+def test_a_second_signal_kills_what_ends_and_all_that_comes_later(stage):
+    stage.run()
+    began = stage.clock.now
+    stage.deaf = {child.name for child in stage.children}
+    stage.steps = [Stop("SIGTERM")]
+    processes = [child.process for child in stage.children]
+    stage.found._stop_children()
+    assert all("kill" in process.told for process in processes)
+    assert stage.clock.now - began < 1
+
+
+# --- at the start -----------------------------------------------------------------------------
+
+
+def test_backoff_doubles_up_to_its_limit_and_forgets():
+    backoff = Backoff()
+    assert [backoff.next_s(float(n)) for n in range(4)] == [0.1, 0.2, 0.4, 0.8]
+    assert [backoff.next_s(10.0) for _ in range(10)][-1] == 30.0
+    assert backoff.next_s(10.0 + 60.0) == 30.0  # not calm for long enough
+    assert backoff.next_s(70.0 + 60.001) == 0.1
+
+
+def test_an_address_that_cannot_be_had_is_named(monkeypatch):
+    monkeypatch.setattr(process, "PORT_WAIT_S", 0.05)
+    with pytest.raises(StartupError, match=r"192\.0\.2\.1 port 0"):
+        listen("192.0.2.1", 0)
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = taken.getsockname()[1]
+        with pytest.raises(StartupError, match=f"port {port}"):
+            listen("127.0.0.1", port)
+    with listen("127.0.0.1", 0) as found:
+        assert found.getsockname()[1] > 0
+    urls = [url_of(host, 8000) for host in ("127.0.0.1", "0.0.0.0", "::", "example.org")]
+    places = ["127.0.0.1", "127.0.0.1", "[::1]", "example.org"]
+    assert urls == [f"http://{place}:8000" for place in places]
+
+
+# --- real processes ---------------------------------------------------------------------------
+
 
 SUPERVISOR = """
 import os, sys
@@ -57,14 +285,7 @@ def stop(*_):
     say("stopped")
     os._exit(0)
 
-refusal = Path(folder) / f"refuse-{command}"
-if refusal.exists():
-    say("refused")
-    sys.exit(int(refusal.read_text()))
-if (Path(folder) / f"deaf-{command}").exists():
-    signal.signal(signal.SIGTERM, signal.SIG_IGN)
-else:
-    signal.signal(signal.SIGTERM, stop)
+signal.signal(signal.SIGTERM, stop)
 
 class Ready(BaseHTTPRequestHandler):
     def do_GET(self):
@@ -89,14 +310,6 @@ else:
     say("started")
     server.serve_forever()
 """
-
-
-def wait_for(condition, seconds=15.0):
-    give_up = time.monotonic() + seconds
-    while not (found := condition()):
-        assert time.monotonic() < give_up, "waited in vain"
-        time.sleep(0.02)
-    return found
 
 
 def gone(pid):
@@ -133,7 +346,7 @@ class Running:
     def start_ready(self):
         process = self.start()
         assert process.stdout.readline() == "ready\n", process.stderr.read()
-        wait_for(lambda: len(self.started("worker")) > self.stopped_or_killed("worker"))
+        until(lambda: len(self.started("worker")) > self.stopped_or_killed("worker"))
         return process
 
     def events(self):
@@ -154,10 +367,10 @@ class Running:
         return {token.decode().partition("/")[0] for token in tokens if token}
 
     def close(self):
-        for process in self.supervisors:
-            if process.poll() is None:
-                process.terminate()
-            process.communicate(timeout=30)
+        for each in self.supervisors:
+            if each.poll() is None:
+                each.terminate()
+            each.communicate(timeout=60)
         # A killed supervisor leaves its server behind; taking it over ends it.
         self.store.start()
         self.store.stop()
@@ -170,193 +383,70 @@ def running(tmp_path):
     running.close()
 
 
-def test_a_stop_ends_the_api_then_the_workers_then_the_store(running):
-    process = running.start_ready()
-    process.send_signal(signal.SIGINT)
-    _, said = process.communicate(timeout=20)
-    assert process.returncode == 0
-    assert [name for name, _, what in running.events() if what == "stopped"] == ["api", "worker"]
-    assert f"ready: http://127.0.0.1:{running.port}" in said
-    assert not running.store.socket.exists()
-
-
-def test_children_get_the_settings_in_their_environment(running):
-    running.start_ready()
-    with urllib.request.urlopen(f"http://127.0.0.1:{running.port}/readyz") as answer:
-        assert answer.read() == b"4"
-
-
-def test_a_killed_worker_loses_its_leases_and_starts_again_under_another_id(running):
-    running.start_ready()
-    (before,) = running.holders()
-    os.kill(running.started("worker")[0], signal.SIGKILL)
-    # The lease lives for a minute: only a release lets the next worker have it.
-    wait_for(lambda: running.holders() not in (set(), {before}))
-    with connect(running.store.url) as client:
-        assert {
-            member.decode() for member in client.zrange(keys.WORKERS, 0, -1)
-        } == running.holders()
-
-
-def test_a_killed_api_starts_again_while_its_callers_wait(running):
-    running.start_ready()
-    os.kill(running.started("api")[0], signal.SIGKILL)
-    wait_for(lambda: gone(running.started("api")[0]))
-    with urllib.request.urlopen(f"http://127.0.0.1:{running.port}/readyz", timeout=10) as answer:
-        assert answer.status == 200
-    assert len(running.started("api")) == 2
-
-
-def test_a_killed_store_starts_again_with_its_data(running):
-    running.start_ready()
-    with connect(running.store.url) as client:
-        client.set("kept", "yes")
-        os.kill(client.info("server")["process_id"], signal.SIGKILL)
-
-    def kept():
-        with contextlib.suppress(Exception), connect(running.store.url) as client:
-            return client.get("kept")
-
-    wait_for(lambda: kept() == b"yes")
-
-
-def test_children_follow_a_killed_supervisor_and_the_next_takes_over(running):
-    process = running.start_ready()
-    (before,) = running.holders()
-    server = server_pid(running)
-    process.kill()
-    process.wait()
-    children = running.started("api") + running.started("worker")
-    wait_for(lambda: all(gone(pid) for pid in children), seconds=6)
-    assert running.holders() == {before}
-    running.start_ready()
-    assert server_pid(running) == server
-    wait_for(lambda: running.holders() not in (set(), {before}))
-
-
 def server_pid(running):
     with connect(running.store.url) as client:
         return client.info("server")["process_id"]
 
 
+def test_whatever_is_killed_starts_again_and_a_stop_leaves_nothing(running):
+    service = running.start_ready()
+    (before,) = running.holders()
+    os.kill(running.started("worker")[0], signal.SIGKILL)
+    # The lease lives for a minute: only a release lets the next worker have it.
+    until(lambda: running.holders() not in (set(), {before}))
+    with connect(running.store.url) as client:
+        living = {member.decode() for member in client.zrange(keys.WORKERS, 0, -1)}
+        assert living == running.holders()
+        client.set("kept", "yes")
+    os.kill(running.started("api")[0], signal.SIGKILL)
+    until(lambda: gone(running.started("api")[0]))
+    ready = f"http://127.0.0.1:{running.port}/readyz"
+    with urllib.request.urlopen(ready, timeout=60) as answer:  # its callers wait meanwhile
+        assert (answer.status, answer.read()) == (200, b"4")
+    os.kill(server_pid(running), signal.SIGKILL)
+
+    def kept():
+        with contextlib.suppress(Exception), connect(running.store.url) as client:
+            return client.get("kept")
+
+    until(lambda: kept() == b"yes")
+    second = running.start()
+    _, said = second.communicate(timeout=60)
+    assert second.returncode == EXIT_REFUSED
+    assert f"process {service.pid}" in said
+    service.send_signal(signal.SIGINT)
+    service.communicate(timeout=60)
+    assert service.returncode == 0
+    assert [name for name, _, what in running.events() if what == "stopped"] == ["api", "worker"]
+    assert not running.store.socket.exists()
+
+
+@pytest.mark.slow
+def test_children_follow_a_killed_supervisor_and_the_next_takes_over(running):
+    service = running.start_ready()
+    (before,) = running.holders()
+    server = server_pid(running)
+    service.kill()
+    service.wait()
+    children = running.started("api") + running.started("worker")
+    until(lambda: all(gone(pid) for pid in children))
+    assert running.holders() == {before}
+    running.start_ready()
+    assert server_pid(running) == server
+    until(lambda: running.holders() not in (set(), {before}))
+
+
+@pytest.mark.slow
 def test_the_whole_of_it_killed_and_started_again(running):
-    process = running.start_ready()
+    service = running.start_ready()
     with connect(running.store.url) as client:
         client.set("kept", "yes")
         # On a busy disk the file is written only once the last sync has ended.
         assert client.execute_command("WAITAOF", 1, 0, 10_000)[0] == 1
     every = [server_pid(running), *running.started("api"), *running.started("worker")]
-    for pid in (process.pid, *every):
+    for pid in (service.pid, *every):
         os.kill(pid, signal.SIGKILL)
-    process.wait()
+    service.wait()
     running.start_ready()
     with connect(running.store.url) as client:
         assert client.get("kept") == b"yes"
-
-
-def test_a_second_signal_while_the_api_ends_kills_the_workers_too(running):
-    for deaf in ("deaf-api", "deaf-worker"):
-        (running.folder / deaf).write_text("")
-    process = running.start_ready()
-    process.terminate()
-    time.sleep(0.5)
-    began = time.monotonic()
-    process.terminate()
-    _, said = process.communicate(timeout=60)
-    assert time.monotonic() - began < WORKER_STOP_S
-    for name in ("api", "worker 1"):
-        assert f"{name} did not exit: killed" in said
-
-
-def test_a_second_signal_kills_what_does_not_end(running):
-    (running.folder / "deaf-worker").write_text("")
-    process = running.start_ready()
-    process.terminate()
-    wait_for(lambda: any(what == "stopped" for _, _, what in running.events()))
-    process.terminate()
-    _, said = process.communicate(timeout=60)
-    assert process.returncode == 0
-    assert "worker 1 did not exit: killed" in said
-
-
-def test_a_child_that_refuses_to_run_ends_the_service(running):
-    (running.folder / "refuse-worker").write_text(str(EXIT_REFUSED))
-    process = running.start()
-    _, said = process.communicate(timeout=20)
-    assert process.returncode == EXIT_REFUSED
-    assert "worker 1 cannot run with this configuration" in said
-
-
-def test_a_child_that_keeps_dying_is_started_again_ever_more_slowly(running):
-    (running.folder / "refuse-worker").write_text("3")
-    process = running.start()
-    wait_for(lambda: sum(what == "refused" for _, _, what in running.events()) >= 2)
-    (running.folder / "refuse-worker").unlink()
-    wait_for(lambda: running.started("worker"))
-    process.terminate()
-    _, said = process.communicate(timeout=20)
-    assert "worker 1 exited with 3; restarting in 0.1 s" in said
-    assert "worker 1 exited with 3; restarting in 0.2 s" in said
-
-
-def test_a_taken_port_is_refused_clearly(running):
-    with socket.create_server(("127.0.0.1", running.port)):
-        process = running.start()
-        _, said = process.communicate(timeout=20)
-    assert process.returncode == EXIT_REFUSED
-    assert f"port {running.port} on 127.0.0.1 is in use" in said
-    assert "Traceback" not in said
-
-
-def test_a_second_service_on_the_same_folder_is_refused_clearly(running):
-    first = running.start_ready()
-    second = running.start()
-    _, said = second.communicate(timeout=20)
-    assert second.returncode == EXIT_REFUSED
-    assert f"already in use by process {first.pid}" in said
-    assert first.poll() is None
-
-
-def test_another_number_of_partitions_is_refused_clearly(running):
-    running.store.start()
-    with connect(running.store.url) as client:
-        fix_partitions(client, 8)
-    running.store.stop()
-    process = running.start()
-    _, said = process.communicate(timeout=20)
-    assert process.returncode == EXIT_REFUSED
-    assert "8 partitions, got 4" in said
-
-
-def test_backoff_doubles_up_to_its_limit_and_forgets():
-    backoff = Backoff()
-    assert [backoff.next_s(float(n)) for n in range(4)] == [0.1, 0.2, 0.4, 0.8]
-    assert [backoff.next_s(10.0) for _ in range(10)][-1] == 30.0
-    assert backoff.next_s(100.0) == 0.1
-
-
-def test_listen_names_an_address_that_is_not_ours():
-    with pytest.raises(StartupError, match=r"192\.0\.2\.1 port 0"):
-        listen("192.0.2.1", 0)
-
-
-@pytest.mark.parametrize(
-    ("host", "url"),
-    [
-        ("127.0.0.1", "http://127.0.0.1:8000"),
-        ("0.0.0.0", "http://127.0.0.1:8000"),
-        ("::", "http://[::1]:8000"),
-        ("example.org", "http://example.org:8000"),
-    ],
-)
-def test_url_of(host, url):
-    assert url_of(host, 8000) == url
-
-
-def test_leases_of_others_stay(valkey_url):
-    """Burying goes by the whole worker id, not by a prefix of it."""
-    with connect(valkey_url) as client:
-        for worker, partition in (("worker1-a", 0), ("worker1-ab", 1)):
-            assert Log(client, worker, 60_000, 2).acquire(partition)
-        assert Log(client, "supervisor", 60_000, 2).release_worker("worker1-a") == 1
-        assert client.get(keys.lease(1)).startswith(b"worker1-ab/")
