@@ -2,7 +2,6 @@
 
 import pytest
 
-from tests.e2e.test_live import test_all_is_seen_once_whatever_restarts  # noqa: F401
 from tests.service.api.conftest import *  # noqa: F403
 from tests.service.api.test_live import *  # noqa: F403
 

@@ -1,14 +1,61 @@
-"""A deployment of separate processes beside a server of its own, and one of `moca serve`."""
+"""One service for all tests of a run that leave it whole, and deployments of a test's own."""
 
 import contextlib
+import fcntl
+import itertools
+import json
+import os
+import signal
+from pathlib import Path
+from typing import NamedTuple
 
 import httpx
 import pytest
 
-from service.runtime.embedded import Embedded
+from service.runtime.embedded import Embedded, running_url
 from tests.conftest import _binary, running_server
 from tests.e2e.deployment import Processes, wait_ready
 from tests.ports import free_port
+from tests.waiting import until
+
+# Series of three jobs become streams named after the test, so that tests share one service.
+RULES = """
+[[rule]]
+match = 'noise'
+drop = true
+
+[[rule]]
+match = '{job="ten"}'
+stream = "{run}{instance}"
+model = "gaussian"
+location = 0
+scale = 1
+interval = 10
+tags = {source = "prometheus"}
+
+[[rule]]
+match = '{job="counts"}'
+stream = "{run}{instance}"
+model = "poisson"
+interval = 10
+"""
+_numbers = itertools.count()
+_started = []  # by this process; another one may have to stop them
+
+
+class Shared(NamedTuple):
+    """The service of the whole run: its folder, its address, its store."""
+
+    folder: Path
+    url: str
+
+    @property
+    def store(self) -> str:
+        return str(running_url(self.folder / "data"))
+
+    @property
+    def models(self) -> Path:
+        return self.folder / "models"
 
 
 @pytest.fixture
@@ -26,53 +73,16 @@ def separate(processes):
         processes.stop_all()
 
 
-@contextlib.contextmanager
-def served(folder):
-    """Run `moca serve` in a folder; yields its processes and its URL."""
-    found, port = Processes(folder, {"MOCA_PARTITIONS": "16"}), free_port()
-    url = f"http://127.0.0.1:{port}"
-    found.start("serve", "serve", "--data-dir", str(folder / "data"), "--port", str(port))
-    try:
-        wait_ready(url)
-        yield found, url
-    finally:
-        found.stop_all()
-
-
-@pytest.fixture(scope="session")
-def shared(tmp_path_factory):
-    """Processes and URL of a `moca serve` for all tests that leave it whole."""
-    with served(tmp_path_factory.mktemp("shared")) as found:
-        yield found
-
-
-@pytest.fixture(scope="module")
-def fresh(tmp_path_factory):
-    """Another one of a module, which no other test called before."""
-    with served(tmp_path_factory.mktemp("fresh")) as found:
-        yield found
-
-
-@pytest.fixture
-def emptied(shared):
-    """URL of that service without streams: those of the tests before are deleted."""
-    _, url = shared
-    with httpx.Client(base_url=url, timeout=60) as client:
-        while names := client.get("/v1/streams").raise_for_status().json()["streams"]:
-            for each in names:
-                client.delete(f"/v1/streams/{each['stream']}").raise_for_status()
-    return url
-
-
 @pytest.fixture
 def serve(processes, tmp_path):
     """Start `moca serve` on one folder and port each; may be called again after a kill."""
     ports = {}
 
-    def start(folder: str = "data") -> str:
+    def start(folder: str = "data", *options: str) -> str:
         port = ports.setdefault(folder, free_port())
         name = "serve" if folder == "data" else f"serve {folder}"
-        processes.start(name, "serve", "--data-dir", str(tmp_path / folder), "--port", str(port))
+        data = str(tmp_path / folder)
+        processes.start(name, "serve", "--data-dir", data, "--port", str(port), *options)
         wait_ready(f"http://127.0.0.1:{port}")
         return f"http://127.0.0.1:{port}"
 
@@ -83,3 +93,81 @@ def serve(processes, tmp_path):
             store = Embedded(tmp_path / folder)
             store.start()
             store.stop()
+
+
+@pytest.fixture(scope="session")
+def shared(tmp_path_factory):
+    """The service of the run: the first process that needs it starts it, the last one stops it."""
+    base = tmp_path_factory.getbasetemp()
+    folder = (base.parent if "PYTEST_XDIST_WORKER" in os.environ else base) / "shared-service"
+    folder.mkdir(exist_ok=True)
+    with _state(folder) as state:
+        if not state:
+            state |= _start(folder)
+        state["users"].append(os.getpid())
+        url = state["url"]
+    yield Shared(folder, url)
+    with _state(folder) as state:
+        state["users"].remove(os.getpid())
+        if not any(Path(f"/proc/{pid}").exists() for pid in state["users"]):
+            pid = state["pid"]
+            os.kill(pid, signal.SIGTERM)
+            until(lambda: _ended(pid))
+            state.clear()
+    for process in (each.running["serve"] for each in _started):
+        process.poll()
+
+
+@contextlib.contextmanager
+def _state(folder):
+    """What all processes of the run know of the service, under a lock."""
+    file = folder / "state.json"
+    with (folder / "lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        state = json.loads(file.read_text()) if file.exists() else {}
+        yield state
+        file.write_text(json.dumps(state))
+
+
+def _start(folder):
+    rules = folder / "rules.toml"
+    rules.write_text(RULES)
+    environment = {"MOCA_PARTITIONS": "16", "MOCA_PROMETHEUS_RULES": str(rules)}
+    found = Processes(folder, environment)
+    port = free_port()
+    found.start("serve", "serve", "--data-dir", str(folder / "data"), "--port", str(port))
+    try:
+        wait_ready(f"http://127.0.0.1:{port}")
+    except BaseException:
+        found.stop_all()
+        raise
+    _started.append(found)
+    url, pid = f"http://127.0.0.1:{port}", found.running["serve"].pid
+    return {"url": url, "pid": pid, "users": []}
+
+
+def _ended(pid):
+    """Whether a process has ended, whoever is to wait for it."""
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] == "Z"
+    except (FileNotFoundError, ProcessLookupError):
+        return True
+
+
+@pytest.fixture
+def url(shared):
+    """Address of a service, for tests that leave it whole and name streams of their own."""
+    return shared.url
+
+
+@pytest.fixture
+def http(url):
+    """A client of that service."""
+    with httpx.Client(base_url=url, timeout=120) as client:
+        yield client
+
+
+@pytest.fixture
+def prefix():
+    """What the names of this test's streams begin with."""
+    return f"t{os.getpid()}-{next(_numbers)}-"

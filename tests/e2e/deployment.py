@@ -1,4 +1,4 @@
-"""Real processes of the service, started and stopped one by one."""
+"""Real processes of the service, started and stopped one by one, and what is posted to them."""
 
 from __future__ import annotations
 
@@ -8,14 +8,15 @@ import signal
 import subprocess
 import sys
 import time
+from collections.abc import Callable
 from pathlib import Path
 
 import httpx
 import numpy as np
 
 from tests.ports import free_port
-
-PATIENCE_S = 120  # with what is certain to come, however busy the machine
+from tests.waiting import PATIENCE_S as PATIENCE_S  # others have it from here
+from tests.waiting import until
 
 
 def moca_with(constants: dict[str, object]) -> list[str]:
@@ -64,12 +65,36 @@ class Processes:
         wait_ready(url)
         return url
 
+    def run(self, *arguments: object, status: int = 0) -> str:
+        """Run a command of `moca` to its end; returns what it printed."""
+        command = [*moca_with(self.constants), *map(str, arguments)]
+        plain = {**self.environment, "COLUMNS": "200", "NO_COLOR": "1"}
+        done = subprocess.run(command, env=plain, capture_output=True, text=True, timeout=600)
+        assert done.returncode == status, done.stdout + done.stderr
+        return done.stdout + done.stderr
+
     def signal(self, name: str, number: signal.Signals) -> None:
         self.running[name].send_signal(number)
 
     def kill(self, name: str) -> None:
         self.signal(name, signal.SIGKILL)
         self.running.pop(name).wait()
+
+    def children(self, name: str, *options: str) -> list[str]:
+        """Return the ids of what a process started, as options of `pgrep` choose them."""
+        command = ["pgrep", "-P", str(self.running[name].pid), *options]
+        return subprocess.run(command, capture_output=True, text=True, check=True).stdout.split()
+
+    def kill_with_children(self, name: str) -> None:
+        """Kill the supervisor first, then whatever it started: nobody gets to tidy up."""
+        children = self.children(name)
+        self.kill(name)
+        subprocess.run(["kill", "-KILL", *children], check=False, stderr=subprocess.DEVNULL)
+
+    def stop(self, name: str) -> int:
+        """Ask a process to end; returns its exit status."""
+        self.signal(name, signal.SIGTERM)
+        return self.running.pop(name).wait(PATIENCE_S)
 
     def stop_all(self) -> None:
         running, self.running = self.running, {}
@@ -86,25 +111,21 @@ class Processes:
 
     def wait_for(self, text: str, *names: str) -> None:
         """Wait until the logs of some processes have a text."""
-        deadline = time.monotonic() + PATIENCE_S
-        while not all(text in self.log_of(name) for name in names):
-            assert time.monotonic() < deadline, [self.log_of(name) for name in names]
-            time.sleep(0.1)
+        logs = lambda: [self.log_of(name) for name in names]  # noqa: E731
+        until(lambda: all(text in log for log in logs()), logs)
 
     def log_of(self, name: str) -> str:
         return (self.folder / f"{name}.log").read_text()
 
 
-def wait_ready(url: str, seconds: float = PATIENCE_S) -> None:
-    end = time.monotonic() + seconds
-    while time.monotonic() < end:
+def wait_ready(url: str) -> None:
+    def ready() -> bool:
         try:
-            if httpx.get(f"{url}/readyz").status_code == 200:
-                return
+            return httpx.get(f"{url}/readyz", timeout=60).status_code == 200
         except httpx.TransportError:
-            pass
-        time.sleep(0.05)
-    raise AssertionError(f"{url} was not ready after {seconds} s")
+            return False
+
+    until(ready, lambda: f"{url} was not ready")
 
 
 def series(streams: int, length: int) -> np.ndarray:
@@ -126,9 +147,22 @@ class Load:
 
     async def run(self) -> None:
         limits = httpx.Limits(max_connections=None)
-        async with httpx.AsyncClient(base_url=self.url, timeout=60, limits=limits) as client:
+        async with httpx.AsyncClient(base_url=self.url, timeout=120, limits=limits) as client:
             self.started = time.monotonic()
             await asyncio.gather(*(self._post(client, i) for i in range(len(self.labels))))
+
+    def run_with(self, *steps: tuple[float, Callable[[], object]]) -> None:
+        """Run to the end, and each step once so many of all observations were answered."""
+
+        async def step(share: float, act: Callable[[], object]) -> None:
+            while len(self.answers) < share * self.labels.size:  # noqa: ASYNC110
+                await asyncio.sleep(0.01)
+            await asyncio.to_thread(act)
+
+        async def everything() -> None:
+            await asyncio.gather(self.run(), *(step(*each) for each in steps))
+
+        asyncio.run(everything())
 
     async def _post(self, client: httpx.AsyncClient, i: int) -> None:
         for at, y in enumerate(self.labels[i]):

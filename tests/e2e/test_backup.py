@@ -1,10 +1,7 @@
 """Backup and restore with real processes: under load, elsewhere, and killed."""
 
-import os
-import random
 import signal
 import subprocess
-import sys
 import threading
 import time
 
@@ -15,13 +12,16 @@ import pytest
 from service.store import keys
 from service.store.connection import RESTORING, connect
 from tests.conftest import _binary, running_server
-from tests.e2e.deployment import wait_ready
+from tests.e2e.calling import ask, close
+from tests.e2e.deployment import moca_with, wait_ready
 from tests.ports import free_port
+from tests.waiting import until
 
-pytestmark = pytest.mark.slow  # minutes; tests/service/backup has the same without processes
+pytestmark = pytest.mark.slow  # tests/service/backup has the same without processes
 
 KINDS = ["gaussian", "averaged", "poisson", "bernoulli", "linear"]
-STREAMS, LENGTH = 60, 40
+STREAMS = 30
+LENGTH = 40
 
 
 def item(i, at):
@@ -40,7 +40,13 @@ def item(i, at):
 def create(client):
     for i in range(STREAMS):
         body = {"model": KINDS[i % len(KINDS)], "max_hypotheses": 20, "warmup": 5}
-        assert client.put(f"/v1/streams/s-{i}", json=body).status_code == 201
+        ask(client, "PUT", f"s-{i}", 201, json=body)
+
+
+def fill(client, length):
+    create(client)
+    items = [item(i, at) for at in range(length) for i in range(STREAMS)]
+    assert client.post("/v1/observations", json=items).status_code == 200
 
 
 class Feeder(threading.Thread):
@@ -51,137 +57,99 @@ class Feeder(threading.Thread):
         self.url, self.answers, self.sent = url, {}, 0
 
     def run(self):
-        with httpx.Client(base_url=self.url, timeout=60) as client:
+        with httpx.Client(base_url=self.url, timeout=120) as client:
             for at in range(LENGTH):
                 items = [item(i, at) for i in range(STREAMS)]
                 for i, answer in enumerate(client.post("/v1/observations", json=items).json()):
-                    assert answer["status"] == 200, answer
+                    assert answer.pop("status") == 200, answer
                     self.answers[i, answer["seq"]] = answer
                 self.sent = at + 1
 
 
 def begin(processes, *arguments):
-    command = [sys.executable, "-m", "service.commands.main", *map(str, arguments)]
+    command = [*moca_with({}), *map(str, arguments)]
     return subprocess.Popen(
         command, env=processes.environment, stdout=subprocess.PIPE, stderr=subprocess.STDOUT
     )
 
 
-def moca(processes, *arguments, status=0):
-    process = begin(processes, *arguments)
-    output = process.communicate(timeout=120)[0].decode()
-    assert process.returncode == status, output
-    return output
-
-
-def same(found, expected, at=""):
-    assert type(found) is type(expected), at
-    if isinstance(found, dict):
-        assert found.keys() == expected.keys(), at
-        for key in found:
-            same(found[key], expected[key], f"{at}.{key}")
-    elif isinstance(found, list):
-        assert len(found) == len(expected), at
-        for i, pair in enumerate(zip(found, expected, strict=True)):
-            same(*pair, f"{at}[{i}]")
-    elif isinstance(found, float):
-        assert found == pytest.approx(expected, rel=1e-9, abs=1e-9), at
-    else:
-        assert found == expected, at
-
-
-def test_streams_taken_under_load_go_on_elsewhere(serve, processes, tmp_path):
+def test_streams_taken_under_load_go_on_elsewhere_with_other_partitions(serve, processes, tmp_path):
     url, file = serve(), tmp_path / "all.moca"
     with httpx.Client(base_url=url, timeout=60) as client:
         create(client)
     feeder = Feeder(url)
     feeder.start()
-    while feeder.sent < 3:
-        time.sleep(0.01)
+    until(lambda: feeder.sent >= 3)
     sent = feeder.sent
-    moca(processes, "backup", file, "--data-dir", tmp_path / "data")
-    assert sent < LENGTH
+    processes.run("backup", file, "--data-dir", tmp_path / "data")
     feeder.join()
     assert len(feeder.answers) == STREAMS * LENGTH
     processes.environment["MOCA_PARTITIONS"] = "7"
-    moca(processes, "restore", file, "--data-dir", tmp_path / "there")
-    other = serve("there")
-    taken = set()
-    with httpx.Client(base_url=other, timeout=60) as client:
+    processes.run("restore", file, "--data-dir", tmp_path / "there")
+    with httpx.Client(base_url=serve("there"), timeout=60) as client:
         for i in range(STREAMS):
-            seq = client.get(f"/v1/streams/s-{i}").json()["seq"]
-            taken.add(seq)
+            seq = ask(client, "GET", f"s-{i}")["seq"]
             assert sent <= seq <= LENGTH
-            body = [
-                {k: v for k, v in item(i, at).items() if k != "stream"} for at in range(seq, LENGTH)
-            ]
-            answers = (
-                client.post(f"/v1/streams/s-{i}/observations", json=body).json() if body else []
-            )
+            body = [item(i, at) for at in range(seq, LENGTH)]
+            for each in body:
+                del each["stream"]
+            answers = ask(client, "POST", f"s-{i}/observations", json=body) if body else []
             for answer in answers:
-                expected = dict(feeder.answers[i, answer["seq"]])
-                del expected["status"]
-                same(answer, expected, f"s-{i}")
-    assert min(taken) < LENGTH, "nothing came in after the backup"
+                close(answer, feeder.answers[i, answer["seq"]], f"s-{i}")
 
 
 def test_a_backup_that_is_killed_leaves_no_file(serve, processes, tmp_path):
-    url, data = serve(), tmp_path / "data"
+    url, place = serve(), ("--data-dir", tmp_path / "data")
     with httpx.Client(base_url=url, timeout=60) as client:
-        create(client)
-        items = [item(i, at) for at in range(5) for i in range(STREAMS)]
-        assert client.post("/v1/observations", json=items).status_code == 200
+        fill(client, 5)
     file, killed = tmp_path / "out" / "all.moca", 0
     file.parent.mkdir()
-    for _ in range(6):
-        process = begin(processes, "backup", file, "--data-dir", data, "--force")
+    for _ in range(4):
+        process = begin(processes, "backup", file, *place, "--force")
         while process.poll() is None and not list(file.parent.glob(".all.moca.*.part")):
             time.sleep(0.0005)
         process.send_signal(signal.SIGKILL)
         process.communicate()
         killed += process.returncode == -signal.SIGKILL
         if file.exists():  # it was faster
-            moca(processes, "restore", file, "--check")
+            processes.run("restore", file, "--check")
             file.unlink()
         for part in file.parent.iterdir():
             part.unlink()
     assert killed
-    moca(processes, "backup", file, "--data-dir", data)
-    assert "is complete" in moca(processes, "restore", file, "--check")
+    processes.run("backup", file, *place)
+    processes.run("restore", file, "--check")
 
 
 def test_a_restore_that_is_killed_is_run_again(separate, processes, tmp_path):
     with httpx.Client(base_url=separate, timeout=60) as client:
-        create(client)
-        items = [item(i, at) for at in range(20) for i in range(STREAMS)]
-        assert client.post("/v1/observations", json=items).status_code == 200
-        expected = client.get("/v1/streams/s-3/run-length").json()
+        fill(client, 20)
+        expected = ask(client, "GET", "s-3/run-length")
     file = tmp_path / "all.moca"
-    moca(processes, "backup", file)
+    processes.run("backup", file)
     processes.stop_all()
     with running_server(str(_binary("valkey"))) as url, connect(url) as store:
         processes.environment |= {"MOCA_REDIS_URL": url, "MOCA_LEASE_TTL_MS": "500"}
-        rng, unended = random.Random(os.getpid()), 0
-        for _ in range(4):
+        unended = 0
+        for pause_s in (0, 0.01, 0.05):
             process = begin(processes, "restore", file)
             while process.poll() is None and not store.hexists(keys.CONFIG, RESTORING):
                 pass
-            time.sleep(rng.choice([0, 0.01, 0.05]))
+            time.sleep(pause_s)
             process.kill()
             process.communicate()
             if not store.hexists(keys.CONFIG, RESTORING):
                 store.flushall()  # it was faster
                 continue
             unended += 1
-            refused = moca(processes, "worker", status=78)
-            assert "run `moca restore` again" in refused
+            assert "restore" in processes.run("worker", status=78)
         assert unended
-        moca(processes, "restore", file)
+        processes.run("restore", file)
         port = free_port()
         processes.start("worker", "worker")
         processes.start("again", "api", "--port", str(port))
         wait_ready(f"http://127.0.0.1:{port}")
         with httpx.Client(base_url=f"http://127.0.0.1:{port}", timeout=60) as client:
             assert len(client.get("/v1/streams?limit=100").json()["streams"]) == STREAMS
-            same(client.get("/v1/streams/s-3/run-length").json(), expected)
+            close(ask(client, "GET", "s-3/run-length"), expected)
         processes.stop_all()

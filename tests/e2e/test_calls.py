@@ -1,183 +1,318 @@
-"""Every further call of a stream, over HTTP, against real processes."""
+"""Calls of one stream, from HTTP through the log and a worker to the answer, on real processes."""
 
+import json
 import random
-import time
+import threading
 from concurrent.futures import ThreadPoolExecutor
+from http.client import HTTPConnection
 
 import httpx
-import pytest
 
-BYTES = {"Content-Type": "application/octet-stream"}
+from service.store import keys
+from service.store.connection import connect
+from tests.e2e.calling import BYTES, KNOWN, ask, close, history, labels, post, slug
+from tests.feeding import Follower
+from tests.waiting import until
 
-
-@pytest.fixture
-def client(emptied):
-    with httpx.Client(base_url=emptied, timeout=60) as made:
-        yield made
-
-
-def ask(client, method, path, status=200, **request):
-    response = client.request(method, f"/v1/streams/{path}", **request)
-    assert response.status_code == status, response.text
-    return response.json() if response.content else None
-
-
-def labels(count, seed=1):
-    rng = random.Random(seed)
-    return [{"y": rng.gauss(4 * (i // 60 % 2), 1)} for i in range(count)]
-
-
-def post(client, stream, observations):
-    found = []
-    for i in range(0, len(observations), 50):
-        part = observations[i : i + 50]
-        found += ask(client, "POST", f"{stream}/observations", json=part)
-    return found
+# Body of a post of observations, status, kind of the problem.
+BAD = {
+    "wrong dimension": ('{"y": [1.0, 2.0]}', 422, "dimension-mismatch"),
+    "input for a model without": ('{"x": [1.0], "y": 1.0}', 422, "dimension-mismatch"),
+    "no number": ('{"y": NaN}', 422, "invalid-field"),
+    "overflow": ('{"y": 1e999}', 422, "invalid-field"),
+    "far too large": ('{"y": 1e200}', 422, "label-out-of-range"),
+    "text": ('{"y": "1.0"}', 422, "invalid-field"),
+    "unknown field": ('{"y": 1.0, "z": 2}', 422, "invalid-field"),
+    "another position": ('{"y": 1.0, "seq": 7}', 409, "seq-conflict"),
+    "second of a list": ('[{"y": 1.0}, {"y": [1.0, 2.0]}]', 422, "dimension-mismatch"),
+    "not JSON": ('{"y": 1.0', 400, "malformed-body"),
+    "deep": ("[" * 10_000 + "]" * 10_000, 400, "malformed-body"),
+    "too many": (json.dumps([{"y": 1.0}] * 10_001), 422, "invalid-field"),
+    "too large": (" " * (9 << 20) + '{"y": 1.0}', 413, "body-too-large"),
+}
 
 
-def close(found, expected):
-    if isinstance(expected, dict):
-        assert found.keys() == expected.keys()
-        for key in expected:
-            close(found[key], expected[key])
-    elif isinstance(expected, list):
-        assert len(found) == len(expected)
-        for pair in zip(found, expected, strict=True):
-            close(*pair)
-    elif isinstance(expected, float):
-        assert found == pytest.approx(expected, rel=1e-9, abs=1e-9)
-    else:
-        assert found == expected
+def stored(redis_url, stream):
+    """Everything that the store keeps of a stream."""
+    partition = keys.partition_of(stream, 16)
+    with connect(redis_url) as redis:
+        names = (keys.tail, keys.history, keys.checkpoint, keys.events)
+        parts = [redis.hgetall(name(partition, stream)) for name in names]
+        return redis.hget(keys.heads(partition), stream), parts
 
 
-def changepoints(client, stream):
-    """Changepoints of a stream, once the segmentation in hindsight is there."""
-    give_up = time.monotonic() + 60
-    while time.monotonic() < give_up:
-        found = ask(client, "GET", f"{stream}/changepoints")
-        if found["hindsight"]["status"] == "current":
-            return found
-        time.sleep(0.1)
-    raise AssertionError(f"no hindsight: {found['hindsight']}")
+def test_bad_input_is_answered_by_its_problem_and_leaves_the_stream_bitwise(shared, http, prefix):
+    stream = f"{prefix}good"
+    ask(http, "PUT", stream, 201, json=KNOWN)
+    post(http, stream, [float(i % 3) for i in range(40)])
+    before = stored(shared.store, stream)
+    assert before[0] is not None
+    for name, (body, status, kind) in BAD.items():
+        headers = {"Content-Type": "application/json"}
+        path = f"/v1/streams/{stream}/observations"
+        response = http.post(path, content=body, headers=headers)
+        assert (response.status_code, slug(response)) == (status, kind), (name, response.text)
+        assert response.headers["content-type"] == "application/problem+json"
+        if kind == "invalid-field":
+            assert response.json()["errors"][0]["loc"], name
+    assert http.put(f"/v1/streams/{stream}", json={"warmup": 3}).status_code == 409
+    for path in ("", "/run-length", "/changepoints", "/history", "/snapshot"):
+        assert slug(http.get(f"/v1/streams/{prefix}nobody{path}")) == "unknown-stream"
+    assert stored(shared.store, stream) == before
 
 
-def test_a_stream_moves_to_another_deployment_in_the_middle_of_a_series(emptied, serve):
+def test_the_rest_of_a_batch_is_served_and_each_item_has_its_own_key(http, prefix):
+    good, other = f"{prefix}good", f"{prefix}other"
+    items = [
+        {"stream": good, "y": 1.0},
+        {"stream": good, "y": [1.0, 2.0]},
+        {"stream": good, "y": 1.0},
+        {"stream": other, "y": 2.0, "key": "k"},
+        {"stream": "bad id", "y": 2.0},
+        {"stream": other, "y": 2.0, "key": "k"},
+    ]
+    answers = http.post("/v1/observations", json=items).json()
+    assert [answer["status"] for answer in answers] == [200, 422, 424, 200, 422, 200]
+    assert [answers[i]["duplicate"] for i in (3, 5)] == [False, True]
+    assert [ask(http, "GET", name)["seq"] for name in (good, other)] == [1, 1]
+    headers = {"Idempotency-Key": "k"}  # would promise that a repeat of all has no effect
+    assert http.post("/v1/observations", json=items, headers=headers).status_code == 422
+
+
+def test_two_writers_with_the_same_keys_have_one_effect(url, http, prefix):
+    answers = ([], [])
+    ask(http, "PUT", f"{prefix}race", 201, json=KNOWN)
+
+    def write(into):
+        with httpx.Client(base_url=url, timeout=120) as own:
+            for i in range(100):
+                headers = {"Idempotency-Key": f"key-{i}"}
+                body = {"y": float(i % 7)}
+                into.append(ask(own, "POST", f"{prefix}race/observations", json=body,
+                                headers=headers))  # fmt: skip
+
+    writers = [threading.Thread(target=write, args=(into,)) for into in answers]
+    for writer in writers:
+        writer.start()
+    for writer in writers:
+        writer.join()
+    for one, other in zip(*answers, strict=True):
+        assert one.pop("duplicate") != other.pop("duplicate")
+        assert one == other
+    assert [each["y"] for each in history(http, f"{prefix}race")] == [i % 7 for i in range(100)]
+
+
+def test_a_list_that_is_sent_again_after_its_answer_was_lost_is_applied_once(url, http, prefix):
+    stream, path = f"{prefix}list", f"/v1/streams/{prefix}list/observations"
+    ask(http, "PUT", stream, 201, json=KNOWN)
+    body = json.dumps([{"y": float(i % 5)} for i in range(500)])
+    headers = {"Idempotency-Key": "list-1", "Content-Type": "application/json"}
+    address = httpx.URL(url)
+    connection = HTTPConnection(address.host, address.port)
+    connection.request("POST", path, body, headers)
+    until(lambda: http.get(f"/v1/streams/{stream}").json().get("seq"))  # a part is applied
+    connection.close()
+    answers = http.post(path, content=body, headers=headers).json()
+    assert [answer["seq"] for answer in answers] == list(range(500))
+    assert any(answer["duplicate"] for answer in answers)
+    third = http.post(path, content=body, headers=headers).json()
+    assert all(answer["duplicate"] for answer in third)
+    assert ask(http, "GET", stream)["seq"] == 500
+    other = http.post(path, json=[{"y": 1.0}], headers=headers)
+    assert (other.status_code, slug(other)) == (422, "key-reused")
+
+
+def test_a_snapshot_goes_on_elsewhere_as_the_stream_does(http, prefix):
     """Remaining answers are those of the uninterrupted one to 1e-9."""
-    seen = labels(300)
-    with httpx.Client(base_url=emptied, timeout=60) as client:
-        post(client, "pump", seen[:170])
-        exported = client.get("/v1/streams/pump/snapshot")
-        assert exported.headers["content-type"] == BYTES["Content-Type"]
-        expected = post(client, "pump", seen[170:])
-        events = changepoints(client, "pump")
-    other = serve("other")
-    with httpx.Client(base_url=other, timeout=60) as client:
-        put = client.put("/v1/streams/pump/snapshot", content=exported.content, headers=BYTES)
-        assert (put.status_code, put.json()["seq"]) == (201, 170)
-        close(post(client, "pump", seen[170:]), expected)
-        found = changepoints(client, "pump")
-        assert found["hindsight"].pop("computed") > events["hindsight"].pop("computed")
-        close(found, events)
-        again = client.put("/v1/streams/pump/snapshot", content=exported.content, headers=BYTES)
-        assert again.status_code == 409
-
-
-def test_what_is_no_snapshot(client):
-    for content, headers, status in (
-        (b"nonsense", BYTES, 422),
-        (b"", BYTES, 422),
-        (b"{}", {"Content-Type": "application/json"}, 415),
+    seen = labels(200, regime=40)
+    here, there = f"{prefix}here", f"{prefix}there"
+    ask(http, "PUT", here, 201, json={"model": "gaussian"})
+    post(http, here, seen[:110])
+    snapshot = http.get(f"/v1/streams/{here}/snapshot")
+    assert snapshot.headers["content-type"] == BYTES["Content-Type"]
+    expected = post(http, here, seen[110:])
+    put = ask(http, "PUT", f"{there}/snapshot", 201, content=snapshot.content, headers=BYTES)
+    assert put["seq"] == 110
+    close([e | {"stream": here} for e in post(http, there, seen[110:])], expected)
+    found, events = (ask(http, "GET", f"{name}/changepoints")["events"] for name in (there, here))
+    assert len(events) >= 3
+    close(found, events)
+    for name, content, headers, status in (
+        (there, snapshot.content, BYTES, 409),
+        (f"{prefix}no", b"nonsense", BYTES, 422),
+        (f"{prefix}no", b"{}", {"Content-Type": "application/json"}, 415),
     ):
-        response = client.put("/v1/streams/a/snapshot", content=content, headers=headers)
-        assert response.status_code == status
-    assert client.get("/v1/streams/a/snapshot").status_code == 404
+        ask(http, "PUT", f"{name}/snapshot", status, content=content, headers=headers)
 
 
-def test_actions_and_overrides_and_horizons(client):
-    ask(client, "PUT", "ad", 201, json={"model": "linear", "warmup": 5, "hazard": 0.02})
+def test_actions_are_chosen_by_what_was_learned(http, prefix):
+    stream = f"{prefix}ad"
+    ask(http, "PUT", stream, 201, json={"model": "linear", "warmup": 5, "hazard": 0.02})
     rng = random.Random(3)
-    seen = []
-    for _ in range(40):
-        x = [rng.gauss(0, 1)]
-        seen.append({"x": x, "y": 2 * x[0] + rng.gauss(0, 0.1)})
-    post(client, "ad", seen)
-    offered = {"candidates": [[-1.0], [0.0], [1.5]]}
+    x = [[rng.gauss(0, 1)] for _ in range(40)]
+    post(http, stream, [{"x": each, "y": 2 * each[0] + rng.gauss(0, 0.1)} for each in x])
+    offered = {"candidates": [[-1.0], [0.0], [1.5]], "seed": 1}
     for strategy in ("thompson", "optimistic", "greedy"):
-        body = {
-            **offered,
-            "strategy": strategy,
-            "seed": 1,
-        }  # by chance another is tried now and then
-        found = ask(client, "POST", "ad/actions", json=body)
-        assert (found["chosen"], found["candidate"]) == (2, [1.5])
-    first = ask(client, "POST", "ad/actions", json={**offered, "seed": 5})
-    assert ask(client, "POST", "ad/actions", json={**offered, "seed": 5}) == first
-    post(client, "level", labels(100))
-    told = ask(client, "PUT", "level/run-length", json={"changepoint": 1.0, "seq": 100})
-    assert told["seq"] == 99
-    (answer,) = post(client, "level", [{"y": 0.0}])
+        answer = ask(http, "POST", f"{stream}/actions", json=offered | {"strategy": strategy})
+        assert (answer["chosen"], answer["candidate"]) == (2, [1.5])
+        again = ask(http, "POST", f"{stream}/actions", json=offered | {"strategy": strategy})
+        assert again == answer
+
+
+def test_beliefs_can_be_set_and_forecasts_look_ahead(http, prefix):
+    stream = f"{prefix}level"
+    ask(http, "PUT", stream, 201, json=KNOWN)
+    post(http, stream, labels(100))
+    stated = ask(http, "PUT", f"{stream}/run-length", json={"changepoint": 1.0, "seq": 100})
+    assert stated["seq"] == 99
+    (answer,) = post(http, stream, [0.0])
     assert answer["changepoint_probability"] == 1.0
-    ahead = ask(client, "POST", "level/predictions", json={"horizon": 10})["predictions"]
+    ahead = ask(http, "POST", f"{stream}/predictions", json={"horizon": 10})["predictions"]
     assert [each["ahead"] for each in ahead] == list(range(1, 11))
+    levels = [0.05, 0.1234561, 0.1234564, 0.9999999]  # each is answered under its own name
+    found = ask(http, "POST", f"{stream}/predictions", json={"quantiles": levels})
+    assert list(map(float, found["predictions"][0]["predictive"]["quantiles"])) == levels
 
 
-def test_a_verdict_what_if_and_the_history_of_settings(client):
-    post(client, "a", labels(120))
-    tried = ask(client, "POST", "a/what-if", json={"settings": {"hazard": 0.2}, "series": True})
+def test_feedback_what_if_and_the_history_of_settings(http, prefix):
+    stream = f"{prefix}a"
+    ask(http, "PUT", stream, 201, json={"model": "gaussian"})
+    post(http, stream, labels(120))
+    tried = ask(http, "POST", f"{stream}/what-if",
+                json={"settings": {"hazard": 0.2}, "series": True})  # fmt: skip
     assert len(tried["log_score"]) == 120
-    ask(client, "PUT", "a", json={"hazard": 0.001})
-    (changed,) = ask(client, "GET", "a/history")["changes"]
+    ask(http, "PUT", stream, json={"hazard": 0.001})
+    (changed,) = ask(http, "GET", f"{stream}/history")["changes"]
     assert (changed["seq"], changed["settings"]) == (120, {"hazard": 0.001})
-    found = ask(client, "GET", "a/changepoints")["events"]
-    (event,) = [each for each in found if each["state"] == "confirmed"]
-    verdict = ask(client, "PUT", f"a/changepoints/{event['id']}", json={"change": False})
+    current = until(lambda: _in_hindsight(http, stream))
+    assert [each["start"] for each in current["segmentation"]] == [0, 60]
+    (event,) = [each for each in current["events"] if each["state"] == "confirmed"]
+    verdict = ask(http, "PUT", f"{stream}/changepoints/{event['id']}", json={"change": False})
     assert (verdict["event"]["state"], verdict["event"]["verdict"]) == ("withdrawn", False)
-    assert ask(client, "GET", "a/changepoints")["segmentation"] == [{"start": 0, "end": 120}]
-    reported = ask(client, "POST", "a/changepoints", json={"start": 60})
+    assert ask(http, "GET", f"{stream}/changepoints")["segmentation"] == [{"start": 0, "end": 120}]
+    reported = ask(http, "POST", f"{stream}/changepoints", json={"start": 60})
     assert reported["event"]["verdict"] is True
-    ask(client, "PUT", "a/changepoints/x", 422, json={"change": False})
-    ask(client, "PUT", "a/changepoints/99", 404, json={"change": False})
-    stated = [{"run_length": 59, "probability": 1.0}]
-    ask(client, "PUT", "a/run-length", json={"belief": stated})
-    post(client, "a", labels(1))
-    seen = ask(client, "GET", "a/history")["observations"]
-    assert [each["belief"] for each in seen[-2:]] == [None, stated]
+    ask(http, "PUT", f"{stream}/changepoints/99", 404, json={"change": False})
+    belief = [{"run_length": 59, "probability": 1.0}]
+    ask(http, "PUT", f"{stream}/run-length", json={"belief": belief})
+    post(http, stream, [0.0])
+    assert [each["belief"] for each in history(http, stream)[-2:]] == [None, belief]
 
 
-def test_a_model_moves_while_observations_come(client):
-    """200 a second: none fails, and the belief is that of a fresh replay."""
-    seen = labels(600, seed=4)
-    post(client, "a", seen[:300])
-    moved = []
-
-    def move():
-        time.sleep(0.5)
-        moved.append(client.post("/v1/streams/a/model", json={"model": "gaussian"}))
-
-    with ThreadPoolExecutor() as pool:
-        moving = pool.submit(move)
-        began = time.monotonic()
-        for i, each in enumerate(seen[300:]):
-            time.sleep(max(0.0, began + i / 200 - time.monotonic()))
-            answer = client.post("/v1/streams/a/observations", json=each)
-            assert answer.status_code == 200
-        moving.result()
-    assert (moved[0].status_code, moved[0].json()["model"]) == (200, "gaussian@1")
-    ask(client, "PUT", "b", 201, json={"model": "gaussian"})
-    post(client, "b", seen)
-    found, expected = ask(client, "GET", "a/run-length"), ask(client, "GET", "b/run-length")
-    close(found["belief"], expected["belief"])
+def _in_hindsight(client, stream):
+    found = ask(client, "GET", f"{stream}/changepoints")
+    return found if found["hindsight"]["status"] == "current" else None
 
 
-def test_streams_expire_and_pinned_ones_have_metrics(client):
-    ask(client, "PUT", "brief", 201, json={"ttl": 1})
-    ask(client, "PUT", "dial", 201, json={"pinned": True})
-    post(client, "dial", labels(60))
-    deadline = time.monotonic() + 60
-    while client.get("/v1/streams/brief").status_code != 404:
-        assert time.monotonic() < deadline
-        time.sleep(0.2)
-    text = client.get("/metrics").text
-    assert 'moca_stream_observations{model="averaged@2",stream="dial"} 60.0' in text
-    for name in ("last", "mean", "lower", "upper", "changed_probability", "run_length"):
-        assert f'moca_stream_{name}{{model="averaged@2",stream="dial"}}' in text
+def test_a_stream_moves_to_another_model_while_observations_come(url, http, prefix):
+    """None fails, and the belief is that of a fresh replay."""
+    moved, fresh, seen = f"{prefix}a", f"{prefix}b", labels(150, seed=4)
+    post(http, moved, seen[:100])
+    with ThreadPoolExecutor() as pool, httpx.Client(base_url=url, timeout=120) as own:
+        moving = pool.submit(ask, own, "POST", f"{moved}/model", json={"model": "gaussian"})
+        for each in seen[100:]:
+            ask(http, "POST", f"{moved}/observations", json=each)
+        assert moving.result()["model"] == "gaussian@1"
+    ask(http, "PUT", fresh, 201, json={"model": "gaussian"})
+    post(http, fresh, seen)
+    beliefs = [ask(http, "GET", f"{name}/run-length")["belief"] for name in (moved, fresh)]
+    close(*beliefs)
+
+
+def test_a_stream_expires_and_one_that_follows_it_is_told(url, http, prefix):
+    ask(http, "PUT", f"{prefix}brief", 201, json={"ttl": 1})
+    follower = Follower(url, f"{prefix}brief")
+    with follower.connected(timeout=120.0) as messages:
+        list(messages)
+    assert follower.ends == ["deleted"]
+    ask(http, "GET", f"{prefix}brief", 404)
+
+
+def test_a_false_alarm_rate_is_met_from_the_setting_to_the_event(http, prefix):
+    stream, rng = f"{prefix}pump", random.Random(11)
+    asked = {"sensitivity": {"false_alarms_per_1000": 0.1}}
+    made = ask(http, "PUT", stream, 201, json={"model": "gaussian", **asked})["sensitivity"]
+    y = [rng.gauss(50, 4) for _ in range(120)] + [rng.gauss(62, 4) for _ in range(30)]
+    answers = post(http, stream, y)
+    above = [a["seq"] for a in answers if (a["changed_probability"] or 0) >= made["threshold"]]
+    events = ask(http, "GET", f"{stream}/changepoints")["events"]
+    (event,) = [each for each in events if each["state"] == "confirmed"]
+    assert event["confirmed_at"] == above[0] < 130
+    assert abs(event["start"] - 120) <= 2
+    assert ask(http, "PUT", stream, 422, json={**asked, "hazard": 0.7})["field"] == "sensitivity"
+    assert ask(http, "GET", stream)["sensitivity"] == made
+
+
+def holes(count):
+    """Labels of three outputs with a shift half-way, of which some or all may be missing."""
+    rng = random.Random(1)
+    made = []
+    for i in range(count):
+        level = 5.0 * (i >= count // 2)
+        y = [rng.gauss(level, 1), rng.gauss(-level, 1), rng.gauss(100, 20)]
+        made.append({"y": [None if rng.random() < 0.25 else value for value in y]})
+    return made
+
+
+def kept(label):
+    """A label as the service keeps it: without any output it is missing."""
+    return None if set(label["y"]) == {None} else label["y"]
+
+
+def test_missing_outputs_mean_the_same_however_they_come(url, http, prefix):
+    """In lists, one by one, of many streams, as nulls, and late and out of order."""
+    count = 50
+    seen = holes(count)
+    assert any(kept(each) is None for each in seen)
+    names = {name: f"{prefix}{name}" for name in ("list", "single", "many", "nulls", "late")}
+    settings = {"model": "joint", "warmup": 10, "hazard": 0.02, "max_hypotheses": 16}
+    for stream in names.values():
+        ask(http, "PUT", stream, 201, json=settings)
+    expected = post(http, names["list"], seen)
+    items = [{"stream": names["many"], **each} for each in seen]
+    lines = "\n".join(map(json.dumps, items[20:]))
+    kind = {"Content-Type": "application/x-ndjson"}
+    text = http.post("/v1/observations", content=lines, headers=kind)
+    assert text.status_code == 200
+    first = http.post("/v1/observations", json=items[:20])
+    assert first.status_code == 200
+    answers = {
+        "single": [
+            ask(http, "POST", f"{names['single']}/observations", json=each) for each in seen
+        ],
+        "nulls": post(http, names["nulls"], [kept(each) for each in seen]),
+    }
+    for name, found in answers.items():
+        close([each | {"stream": names["list"]} for each in found], expected, name)
+    post(http, names["late"], seen[:31])
+    post(http, names["late"], [{"pending": True}] * (count - 31))
+    for seq in (33, 31, 32, *range(34, count)):
+        post(http, names["late"], [seen[seq] | {"seq": seq}])
+    page = history(http, names["list"])
+    assert [each["y"] for each in page] == [kept(each) for each in seen]
+    for name in ("single", "nulls", "late"):
+        found = history(http, names[name])
+        assert [each["y"] for each in found] == [each["y"] for each in page], name
+        close([e["log_score"] for e in found], [e["log_score"] for e in page], name)
+    order = seen[20:] + seen[:20]
+    assert [each["y"] for each in history(http, names["many"])] == list(map(kept, order))
+    follower = Follower(url, names["list"], after="-1")
+    follower.read(count)
+    assert follower.seen == [(seq, kept(each)) for seq, each in enumerate(seen)]
+    events = ask(http, "GET", f"{names['list']}/changepoints")["events"]
+    assert any(e["state"] == "confirmed" and abs(e["start"] - count // 2) <= 2 for e in events)
+
+
+def test_a_model_that_cannot_leave_outputs_out_refuses_the_label(http, prefix):
+    plain, new = f"{prefix}plain", f"{prefix}new"
+    ask(http, "PUT", plain, 201, json={"model": "gaussian"})
+    post(http, plain, [[1.0, 2.0]])
+    body = [{"y": [1.0, 2.5]}, {"y": [None, 2.5]}]
+    refused = ask(http, "POST", f"{plain}/observations", 422, json=body)
+    assert refused["type"].endswith("/dimension-mismatch")
+    assert ask(http, "GET", plain)["seq"] == 1
+    (answer,) = post(http, plain, [[None, None]])
+    assert (answer["seq"], answer["log_score"]) == (1, None)
+    (answer,) = post(http, new, [[None, 1.5]])
+    assert answer["model"].startswith("joint@")  # the one that is chosen for vectors
+    ask(http, "POST", f"{new}/model", 422, json={"model": "multivariate"})

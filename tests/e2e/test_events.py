@@ -1,9 +1,10 @@
-"""The whole way of an event: from an observation over HTTP to those who wait for it."""
+"""What comes by itself, on real processes: events of all streams, observations of one, webhooks."""
 
-import asyncio
+import json
 import signal
 import threading
 import time
+from http.server import BaseHTTPRequestHandler
 
 import httpx
 import numpy as np
@@ -12,153 +13,245 @@ import pytest
 from service.runtime.embedded import running_url
 from service.store import event_log, keys
 from service.store.connection import connect
-from tests.e2e.deployment import Load, wait_ready
-from tests.feeding import Consumer, by_stream
-from tests.ports import free_port
-from tests.service.webhooks.test_delivery import SECRET, Receiver, until
+from tests.e2e.calling import BYTES, KNOWN, ask, post
+from tests.e2e.deployment import Load, create_streams, series
+from tests.feeding import Consumer, Follower, by_stream
+from tests.serving import ThreadServer
+from tests.waiting import until
 
-STREAMS, EACH, LEVELS = 20, 12, (0.0, 8.0, -8.0, 0.0, 8.0, -8.0)
-SETTINGS = {"model": "gaussian", "location": 0.0, "scale": 1.0, "hazard": 0.02, "confirm_after": 4}
+STREAMS = 8
+LEVELS = (0.0, 8.0, -8.0, 0.0)
+EACH = 12
 
 
-def labels(streams=STREAMS):
+def steps(streams=STREAMS):
     rng = np.random.default_rng(11)
     return np.repeat(LEVELS, EACH) + rng.normal(size=(streams, EACH * len(LEVELS)))
 
 
-def create(url, prefix, streams=STREAMS):
-    with httpx.Client(base_url=url, timeout=60) as client:
-        for i in range(streams):
-            assert client.put(f"/v1/streams/{prefix}-{i}", json=SETTINGS).status_code == 201
-
-
 def feed_of(redis_url, prefix, partitions=16):
-    """Every change of the streams with a prefix: id, state and start, by stream, in order."""
+    """Every state of every change of the streams with a prefix, by stream, in the log's order."""
     found = {}
     with connect(redis_url) as client:
         for p in range(partitions):
             for id_, fields in client.xrange(keys.feed(p)):
                 raised = event_log.entry_of(p, id_, fields).raised
                 if raised.stream.startswith(prefix) and raised.event.kind == "change":
-                    event = raised.event
-                    state = (event.id, event.state, event.start, event.confirmed_at)
-                    found.setdefault(raised.stream.removeprefix(prefix), []).append(state)
+                    states = found.setdefault(raised.stream, [])
+                    states.append((raised.event.id, raised.event.state))
     return found
 
 
 class Restless(threading.Thread):
-    """A consumer that leaves and comes back, and outlives restarts of the API."""
+    """A reader that leaves after some messages and comes back, and outlives restarts of the API."""
 
-    def __init__(self, url, **query):
-        super().__init__()
-        self.consumer, self.connections = Consumer(url, **query), 0
-        self.first = 0.0
-        self.enough = lambda: False
+    def __init__(self, reader, enough, messages=3):
+        super().__init__(daemon=True)
+        self.reader, self.enough, self.messages = reader, enough, messages
+        self.connections = 0
 
     def run(self):
-        give_up = time.monotonic() + 90
         while not self.enough():
-            assert time.monotonic() < give_up
             try:
-                with self.consumer.connected(timeout=3.0) as messages:
+                with self.reader.connected(timeout=3.0) as messages:
                     self.connections += 1
-                    leave = time.monotonic() + 0.6
-                    while time.monotonic() < leave:
+                    for _ in range(self.messages):
                         next(messages)
+                        if self.enough():
+                            return
             except (httpx.HTTPError, StopIteration):
                 time.sleep(0.05)
 
+    def wait(self):
+        until(lambda: not self.is_alive(), lambda: self.reader.seen)
 
-async def meanwhile(load, *steps):
-    async def later(seconds, step):
-        await asyncio.sleep(seconds)
-        await asyncio.to_thread(step)
 
-    await asyncio.gather(load.run(), *(later(*each) for each in steps))
+def test_each_event_comes_once_in_the_order_of_the_log_to_one_who_comes_and_goes(
+    shared, http, prefix
+):
+    names = [f"{prefix}{i}" for i in range(4)]
+    consumer = Consumer(shared.url, match=f'{{stream=~"{prefix}.*"}}', after="0")
+    for name, labels in zip(names, steps(4), strict=True):
+        ask(http, "PUT", name, 201, json=KNOWN | {"confirm_after": 4})
+        post(http, name, labels.tolist())
+    expected = feed_of(shared.store, prefix)
+    assert sorted(expected) == names
+    total = sum(map(len, expected.values()))
+    assert total >= 2 * 2 * len(names)
+    reader = Restless(consumer, lambda: len(consumer.seen) >= total)
+    reader.start()
+    reader.wait()
+    assert reader.connections > 3
+    assert by_stream(consumer.seen) == expected
+    assert consumer.gaps == []
+
+
+def test_a_stream_that_ends_or_is_replaced_is_told_and_is_not_taken_for_its_successor(
+    url, http, prefix
+):
+    name = f"{prefix}mortal"
+    ask(http, "PUT", name, 201, json=KNOWN)
+    post(http, name, [1.0, 2.0])
+    snapshot = http.get(f"/v1/streams/{name}/snapshot").content
+    follower = Follower(url, name, after="0")
+    with follower.connected(timeout=60.0) as messages:
+        until(lambda: next(messages) and follower.seen)
+        ask(http, "PUT", f"{name}/snapshot?replace=true", content=snapshot, headers=BYTES)
+        list(messages)
+    assert follower.ends == ["replaced"]
+    follower = Follower(url, name, after="0")
+    with follower.connected(timeout=60.0) as messages:
+        until(lambda: next(messages) and follower.seen)
+        ask(http, "DELETE", name, 204)
+        list(messages)
+    assert follower.ends == ["deleted"]
+    with pytest.raises(httpx.HTTPStatusError, match="404"):
+        follower.read(1)
+    post(http, name, [5.0, 6.0, 7.0])
+    with pytest.raises(httpx.HTTPStatusError, match="409"):
+        follower.read(1)
+    anew = Follower(url, name, after="1")
+    anew.read(1)
+    assert anew.seen == [(2, 7.0)]
+
+
+def test_observations_that_are_not_retained_are_announced_as_a_gap(url, http, prefix):
+    name = f"{prefix}short"
+    ask(http, "PUT", name, 201, json=KNOWN | {"history": 64})
+    post(http, name, [float(i % 9) for i in range(400)])
+    follower = Follower(url, name)
+    follower.last = "2@1"
+    follower.read(1)
+    ((start, end),) = follower.gaps
+    assert (start, follower.seen) == (3, [(end, float(end % 9))])
+    assert 400 - 64 - 64 <= end <= 400 - 64  # whole chunks are kept
+    follower.read(400 - end - 1)
+    assert [seq for seq, _ in follower.seen] == list(range(end, 400))
+    again = Follower(url, name)
+    again.last = f"{end - 1}@1"  # the id of a gap: it was announced
+    again.read(1)
+    assert (again.gaps, again.seen) == ([], [(end, float(end % 9))])
+
+
+def test_pending_labels_hold_up_what_is_behind_them_and_summaries_follow(url, http, prefix):
+    name = f"{prefix}late"
+    ask(http, "PUT", name, 201, json={"model": "linear"})
+    post(http, name, [{"x": [1.0], "y": 1.0}])
+    follower = Follower(url, name, after="0", state="true")
+    with follower.connected(timeout=60.0) as messages:
+        post(http, name, [{"x": [2.0], "pending": True}, {"x": [3.0], "y": 3.0}])
+        until(lambda: next(messages) and follower.states and follower.states[-1]["seq"] == 3)
+        assert follower.seen == []
+        post(http, name, [{"seq": 1, "y": 2.0}])
+        until(lambda: next(messages) and len(follower.seen) == 2)
+        ask(http, "PUT", name, json={"outlier_rate": 0.03})
+        until(lambda: next(messages) and follower.states[-1]["settings"]["outlier_rate"] == 0.03)
+    assert follower.seen == [(1, 2.0), (2, 3.0)]
+    assert follower.states[-1] == ask(http, "GET", name)
 
 
 @pytest.mark.slow
 def test_a_consumer_sees_each_event_once_whatever_restarts(separate, processes):
     """A worker is killed, the API is started again, and the consumer comes and goes."""
-    create(separate, "load")
-    restless = Restless(separate)
-    restless.start()
-    until(lambda: restless.consumer.last is not None)
-    load = Load(separate, labels(), 250, retry=True)
+    create_streams(separate, "load", STREAMS)
+    consumer = Consumer(separate, after="0")
+    load = Load(separate, steps(), 100, retry=True)
+    expected = {}
+    reader = Restless(
+        consumer, lambda: expected and len(consumer.seen) >= sum(map(len, expected.values()))
+    )
+    reader.start()
 
     def restart_api():
-        processes.signal("api", signal.SIGTERM)
-        processes.running.pop("api").wait(20)
+        processes.stop("api")
         processes.start("api", "api", "--port", separate.rpartition(":")[2])
 
-    kill = (1.0, lambda: processes.kill("worker-a"))
-    asyncio.run(meanwhile(load, kill, (3.0, restart_api)))
+    load.run_with((0.3, lambda: processes.kill("worker-a")), (0.6, restart_api))
     assert load.failures == []
-    expected = {
-        stream: [(id_, state) for id_, state, _, _ in states]
-        for stream, states in feed_of(processes.redis_url, "load").items()
-    }
-    total = sum(map(len, expected.values()))
-    seen = restless.consumer.seen
-    restless.enough = lambda: len(seen) >= total and restless.connections > 10
-    restless.join()
-    got = {stream.removeprefix("load"): states for stream, states in by_stream(seen).items()}
-    assert got == expected
+    expected |= feed_of(processes.redis_url, "load")
+    reader.wait()
+    assert by_stream(consumer.seen) == expected
     assert len(expected) == STREAMS
-    assert total >= 2 * (len(LEVELS) - 1) * STREAMS * 0.8
-    assert restless.consumer.gaps == []
-    check_as_calm(separate, processes.redis_url, load)
-
-
-def check_as_calm(url, redis_url, load):
-    """The feed has what streams raise that nothing ever happened to."""
-    create(url, "calm")
-    with httpx.Client(base_url=url, timeout=60) as client:
+    assert consumer.gaps == []
+    assert reader.connections > 3
+    create_streams(separate, "calm", STREAMS)  # to which nothing happens
+    with httpx.Client(base_url=separate, timeout=60) as client:
         for i, row in enumerate(load.labels):
-            body = [{"y": float(y)} for y in row]
-            assert client.post(f"/v1/streams/calm-{i}/observations", json=body).status_code == 200
-        ends = client.get("/v1/streams/calm-3/changepoints").json()["events"]
-    calm, tried = feed_of(redis_url, "calm"), feed_of(redis_url, "load")
-    assert tried == calm
-    last = {id_: (id_, state, start, at) for id_, state, start, at in calm["-3"]}
-    assert [(e["id"], e["state"], e["start"], e["confirmed_at"]) for e in ends] == list(
-        last.values()
-    )
+            post(client, f"calm-{i}", row.tolist())
+    calm = feed_of(processes.redis_url, "calm")
+    assert {name.replace("calm", "load"): states for name, states in calm.items()} == expected
 
 
-def test_serve_delivers_to_webhooks(processes, tmp_path):
-    """One machine: `moca serve` with a file of webhooks, killed child and all."""
-    receiver, port = Receiver(), free_port()
+@pytest.mark.slow
+def test_followers_see_all_once_whatever_restarts(separate, processes):
+    """A worker is killed, the API is killed and started again, and followers come and go."""
+    length = 60
+    create_streams(separate, "load", STREAMS)
+    followers = [Follower(separate, f"load-{i}", after="-1") for i in range(STREAMS)]
+    readers = [
+        Restless(each, lambda each=each: len(each.seen) >= length, messages=20)
+        for each in followers
+    ]
+    for reader in readers:
+        reader.start()
+    load = Load(separate, series(STREAMS, length), 60, retry=True)
+
+    def kill_api():
+        processes.kill("api")
+        processes.start("api", "api", "--port", separate.rpartition(":")[2])
+
+    load.run_with((0.3, lambda: processes.kill("worker-a")), (0.6, kill_api))
+    assert load.failures == []
+    for i, reader in enumerate(readers):
+        reader.wait()
+        follower = followers[i]
+        assert follower.seen == list(enumerate(load.labels[i])), i
+        assert (follower.gaps, follower.ends) == ([], [])
+        scores = [each["log_score"] for each in follower.data]
+        assert scores == [load.answers[i, at]["log_score"] for at in range(length)]
+    assert sum(reader.connections for reader in readers) > 2 * STREAMS
+
+
+class Posts(BaseHTTPRequestHandler):
+    def log_message(self, *_):
+        """Stay quiet."""
+
+    def do_POST(self):
+        data = json.loads(self.rfile.read(int(self.headers["Content-Length"])))["data"]
+        self.server.events.add((data["stream"], data["event"]["id"], data["event"]["state"]))
+        self.send_response(200)
+        self.send_header("Content-Length", "0")
+        self.end_headers()
+
+
+@pytest.mark.slow
+def test_one_machine_delivers_events_to_webhooks_and_stops_cleanly(serve, processes, tmp_path):
     hooks = tmp_path / "hooks.toml"
-    hooks.write_text(f'[[hook]]\nname = "pager"\nurl = "{receiver.url}/h"\nsecret_env = "PAGER"\n')
-    processes.environment["PAGER"] = SECRET
-    options = ["--webhooks-file", str(hooks), "--webhook-hosts", "http://127.0.0.1"]
-    data = tmp_path / "data"
-    try:
-        processes.start("serve", "serve", "--data-dir", str(data), "--port", str(port), *options)
-        url = f"http://127.0.0.1:{port}"
-        wait_ready(url)
-        with connect(running_url(data)) as client:
+    processes.environment["PAGER"] = "whsec_" + "A" * 44
+    with ThreadServer(Posts) as receiver:
+        receiver.events = set()
+        hooks.write_text(
+            f'[[hook]]\nname = "pager"\nurl = "{receiver.url}/h"\nsecret_env = "PAGER"\n'
+        )
+        options = ["--webhooks-file", str(hooks), "--webhook-hosts", "http://127.0.0.1"]
+        url = serve("data", *options)
+        with connect(str(running_url(tmp_path / "data"))) as client:
             # Events that are accepted before a hook was first seen are not for it.
             until(lambda: client.hexists(keys.WEBHOOKS, "pager"))
-        create(url, "s", 4)
+        create_streams(url, "s", 2)
         with httpx.Client(base_url=url, timeout=60) as client:
-            for i, row in enumerate(labels(4)):
-                body = [{"y": float(y)} for y in row]
-                client.post(f"/v1/streams/s-{i}/observations", json=body).raise_for_status()
-            confirmed = [
-                (f"s-{i}", e["id"])
-                for i in range(4)
-                for e in client.get(f"/v1/streams/s-{i}/changepoints").json()["events"]
-                if e["state"] == "confirmed"
-            ]
-            until(lambda: set(receiver.got("/h")) >= set(confirmed))
-            assert len(confirmed) > 12
-            exposed = client.get("/metrics").text
-        assert 'moca_webhook_delivered_total{hook="pager"}' in exposed
+            for i, row in enumerate(steps(2)):
+                post(client, f"s-{i}", row.tolist())
+            confirmed = {
+                (f"s-{i}", event["id"], "confirmed")
+                for i in range(2)
+                for event in ask(client, "GET", f"s-{i}/changepoints")["events"]
+                if event["state"] == "confirmed"
+            }
+            assert len(confirmed) >= 4
+            until(lambda: receiver.events >= confirmed)
+            delivered = 'moca_webhook_delivered_total{hook="pager"}'
+            until(lambda: delivered in client.get("/metrics").text)
         processes.signal("serve", signal.SIGTERM)
-        assert processes.running["serve"].wait(30) == 0
+        assert processes.running["serve"].wait(60) == 0
         assert "did not exit" not in processes.log_of("serve")
-    finally:
-        processes.stop_all()
-        receiver.stop()

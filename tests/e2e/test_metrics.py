@@ -1,64 +1,107 @@
-"""What Prometheus sees of a running service."""
+"""What Prometheus and a collector of traces see of a running service."""
 
+import gzip
+import secrets
 import shutil
 import subprocess
+from collections import Counter
+from http.server import BaseHTTPRequestHandler
 
 import httpx
 import pytest
+from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceRequest
 from prometheus_client.parser import text_string_to_metric_families
 
 from tests.deploy.dashboards import DASHBOARDS, load, names, queries, rules
-
-PROMTOOL = shutil.which("promtool")
-
-
-@pytest.fixture(scope="module")
-def exposition(fresh):
-    _, url = fresh
-    with httpx.Client(base_url=url, timeout=60) as client:
-        step = [{"y": y + 0.1 * (i % 3)} for y in (0.0, 9.0) for i in range(40)]
-        client.post("/v1/streams/a-stream/observations", json=step).raise_for_status()
-        client.post("/v1/streams/a-stream/observations", json={"y": "no"})
-        return client.get("/metrics").text
+from tests.e2e.calling import ask, post
+from tests.serving import ThreadServer
+from tests.waiting import until
 
 
-def test_metrics_tell_what_happened(exposition):
-    families = {family.name: family for family in text_string_to_metric_families(exposition)}
-    samples = {
-        (sample.name, *sorted(sample.labels.values())): sample.value
-        for family in families.values()
+def samples_of(text):
+    families = text_string_to_metric_families(text)
+    return {
+        (sample.name, *(value for _, value in sorted(sample.labels.items()))): sample.value
+        for family in families
         for sample in family.samples
     }
-    assert samples["moca_observations_total", "applied"] == 80
-    assert samples["moca_changepoints_total", "averaged@2", "confirmed"] == 1
-    assert samples["moca_owned_partitions",] == 16
-    assert samples["moca_redis_up",] == samples["moca_redis_append_only",] == 1
-    assert samples["moca_pit_count", "averaged@2"] == 60
+
+
+def test_metrics_count_what_happened_and_dashboards_find_what_they_ask_for(http, prefix):
+    before = samples_of(http.get("/metrics").text)
+    pinned = f"{prefix}dial"
+    ask(http, "PUT", pinned, 201, json={"pinned": True, "anomaly_alarm": 0.9})
+    post(http, pinned, [y + 0.1 * (i % 3) for y in (0.0, 9.0) for i in range(30)] + [1000.0])
+    assert http.post(f"/v1/streams/{prefix}a/observations", json={"y": "no"}).status_code == 422
+    text = http.get("/metrics").text
+    after = samples_of(text)
+    gained = {key: value - before.get(key, 0.0) for key, value in after.items()}
+    model = ask(http, "GET", pinned)["model"]
+    assert gained["moca_observations_total", "applied"] >= 61
+    assert gained["moca_changepoints_total", model, "confirmed"] >= 1
+    assert gained["moca_log_score_nats_count", model] >= 41  # not while warming up
+    assert after["moca_owned_partitions",] == 16
+    assert after["moca_redis_up",] == after["moca_redis_append_only",] == 1
     for stage in ("ingest", "queue", "compute", "commit", "reply"):
-        assert samples["moca_stage_duration_seconds_count", stage] > 0
-    assert samples["moca_log_score_nats_count", "averaged@2"] == 60  # not while warming up
-    assert "a-stream" not in exposition
-
-
-def test_dashboards_and_rules_find_what_they_ask_for(fresh):
-    """All processes of `moca serve` on one page; those alone are asked in tests/deploy."""
-    with httpx.Client(base_url=fresh[1], timeout=60) as client:
-        told = {"pinned": True, "anomaly_alarm": 0.9}
-        client.put("/v1/streams/pinned", json=told).raise_for_status()
-        labels = [{"y": float(i % 7)} for i in range(60)] + [{"y": 1000.0}]
-        client.post("/v1/streams/pinned/observations", json=labels).raise_for_status()
-        text = client.get("/metrics").text
-    found = {
-        sample.name for family in text_string_to_metric_families(text) for sample in family.samples
-    }
+        assert gained["moca_stage_duration_seconds_count", stage] > 0
+    assert after["moca_stream_observations", model, pinned] == 61
+    assert f"{prefix}a" not in text
     asked = {rule["expr"] for rule in rules("record") + rules("alert")}
     asked |= {query.expr for path in DASHBOARDS for query in queries(load(path))}
     needed = {name for name in set().union(*map(names, asked)) if name.startswith("moca_")}
-    assert {name for name in needed - found if "webhook" not in name} == set()
+    missing = needed - {key[0] for key in after}
+    assert {name for name in missing if "webhook" not in name} == set()
+    if promtool := shutil.which("promtool"):
+        command = [promtool, "check", "metrics"]
+        checked = subprocess.run(command, input=text, capture_output=True, text=True)
+        assert checked.returncode == 0, checked.stdout + checked.stderr
 
 
-@pytest.mark.skipif(PROMTOOL is None, reason="no promtool on this machine")
-def test_promtool_has_nothing_to_complain_about(exposition):
-    command = [PROMTOOL, "check", "metrics"]
-    checked = subprocess.run(command, input=exposition, capture_output=True, text=True)
-    assert (checked.returncode, checked.stdout + checked.stderr) == (0, "")
+class Spans(BaseHTTPRequestHandler):
+    def log_message(self, *_):
+        """Stay quiet."""
+
+    def do_POST(self):
+        body = self.rfile.read(int(self.headers["Content-Length"]))
+        if self.headers.get("Content-Encoding") == "gzip":
+            body = gzip.decompress(body)
+        for resource in ExportTraceServiceRequest.FromString(body).resource_spans:
+            attributes = {a.key: a.value for a in resource.resource.attributes}
+            service = attributes["service.name"].string_value
+            for scope in resource.scope_spans:
+                self.server.spans += [(service, span) for span in scope.spans]
+        self.send_response(200)
+        self.send_header("Content-Length", "0")
+        self.end_headers()
+
+
+@pytest.mark.slow
+def test_an_observation_is_one_trace_over_both_processes(serve, processes):
+    """If its caller samples it; nothing else is sent."""
+    request = "POST /v1/streams/{stream}/observations"
+    below = {"queue", "compute", "commit", "reply"}
+    with ThreadServer(Spans) as collector:
+        collector.spans = []
+        processes.environment |= {
+            "OTEL_BSP_SCHEDULE_DELAY": "100",
+            "OTEL_EXPORTER_OTLP_ENDPOINT": collector.url,
+            "MOCA_TRACE": "true",
+        }
+        path = f"{serve()}/v1/streams/a/observations"
+        trace, parent = secrets.token_hex(16), secrets.token_hex(8)
+        for sampled in ("00", "01"):
+            headers = {"traceparent": f"00-{trace}-{parent}-{sampled}"}
+            httpx.post(path, json={"y": 1.0}, headers=headers, timeout=60).raise_for_status()
+        until(lambda: len(collector.spans) >= 2 + len(below), lambda: collector.spans)
+        processes.stop_all()
+        spans = {span.name: span for _, span in collector.spans}
+        assert Counter(span.name for _, span in collector.spans) == Counter(
+            {request, "ingest", *below}
+        )
+    assert {span.trace_id.hex() for span in spans.values()} == {trace}
+    assert spans[request].parent_span_id.hex() == parent
+    assert spans["ingest"].parent_span_id == spans[request].span_id
+    assert {spans[name].parent_span_id for name in below} == {spans["ingest"].span_id}
+    services = {span.name: service for service, span in collector.spans}
+    assert {services[name] for name in below - {"reply"}} == {"moca-worker"}
+    assert {services[name] for name in (request, "ingest", "reply")} == {"moca-api"}

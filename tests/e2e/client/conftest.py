@@ -1,4 +1,4 @@
-"""One running service for all tests of the clients, and both clients behind one face."""
+"""Both clients behind one face, and programs that talk to the service of the run."""
 
 import asyncio
 import inspect
@@ -6,22 +6,8 @@ import inspect
 import pytest
 
 from service.client import AsyncClient, Client
-from tests.e2e.deployment import Processes, wait_ready
-from tests.ports import free_port
 
-
-@pytest.fixture(scope="session")
-def service_url(tmp_path_factory):
-    """Address of a `moca serve` that the tests here share; each names its own streams."""
-    folder = tmp_path_factory.mktemp("client")
-    processes = Processes(folder, {"MOCA_PARTITIONS": "8"})
-    port = free_port()
-    processes.start("serve", "serve", "--data-dir", str(folder / "data"), "--port", str(port))
-    try:
-        wait_ready(f"http://127.0.0.1:{port}")
-        yield f"http://127.0.0.1:{port}"
-    finally:
-        processes.stop_all()
+ITERATED = ("streams", "changes", "history", "events", "follow")
 
 
 class Awaitable:
@@ -34,12 +20,7 @@ class Awaitable:
         method = getattr(self.client, name)
 
         def called(*args, **kwargs):
-            if inspect.isgeneratorfunction(method) or name in (
-                "streams",
-                "history",
-                "events",
-                "follow",
-            ):
+            if name in ITERATED:
                 return self._iterated(method(*args, **kwargs))
             return asyncio.to_thread(method, *args, **kwargs)
 
@@ -61,10 +42,9 @@ async def connect(request):
     made = []
 
     def client(url, **options):
-        made.append(
-            Client(url, **options) if request.param == "sync" else AsyncClient(url, **options)
-        )
-        return Awaitable(made[-1]) if request.param == "sync" else made[-1]
+        kind = Client if request.param == "sync" else AsyncClient
+        made.append(kind(url, **options))
+        return Awaitable(made[-1]) if kind is Client else made[-1]
 
     yield client
     for each in made:
@@ -74,6 +54,11 @@ async def connect(request):
 
 
 @pytest.fixture
-def client(connect, service_url):
+def client(connect, url):
     """A client of the shared service, of either kind."""
-    return connect(service_url)
+    return connect(url)
+
+
+@pytest.fixture
+def stream(prefix):
+    return f"{prefix}s"

@@ -5,25 +5,25 @@ import time
 
 from service.client import Client, Outbox
 
+STREAMS = 8
 
-def main(url: str, path: str, streams: int, length: int, per_second: float) -> None:
+
+def main(url: str, path: str, length: int, added: int) -> None:
     with Client(url) as client, Outbox(client, path) as outbox:
-        for line in sys.stdin:  # how many of the series are in the file already
-            began = int(line)
-            break
-        for at in range(began, length):
-            outbox.add(f"box-{at % streams}", {"y": at * 0.25, "time": stamp(at)})
+        for at in range(added, length):
+            outbox.add(f"box-{at % STREAMS}", observation(at))
             print(at + 1, flush=True)
-            time.sleep(1 / per_second)
+            time.sleep(0.002)
         while not outbox.flush(1.0):
             pass
     print("done", flush=True)
 
 
-def stamp(at: int) -> str:
-    """Tell each observation from every other one."""
-    return f"2024-01-01T{at // 3600:02}:{at // 60 % 60:02}:{at % 60:02}Z"
+def observation(at: int) -> dict:
+    """An observation that differs from every other one."""
+    time_ = f"2024-01-01T{at // 3600:02}:{at // 60 % 60:02}:{at % 60:02}Z"
+    return {"y": at * 0.25, "time": time_}
 
 
 if __name__ == "__main__":
-    main(sys.argv[1], sys.argv[2], int(sys.argv[3]), int(sys.argv[4]), float(sys.argv[5]))
+    main(sys.argv[1], sys.argv[2], int(sys.argv[3]), int(sys.argv[4]))
