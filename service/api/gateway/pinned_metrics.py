@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import logging
 
-from prometheus_client import CollectorRegistry, Gauge
+from prometheus_client import CollectorRegistry
+from prometheus_client.metrics_core import GaugeMetricFamily
 
 from service import wire
+from service.api.gateway.results import FixedMetrics
 from service.errors.base import TooManyPinned
 from service.store.api_reads import AsyncStore
 from service.store.keys import partition_of
@@ -40,10 +42,13 @@ class Pinned:
             raise TooManyPinned(f"pinned: limit of {len(pinned)} streams reached")
 
     async def metrics(self) -> CollectorRegistry:
-        """Return the metrics of all pinned streams."""
-        registry = CollectorRegistry()
-        gauges = {
-            name: Gauge(f"moca_stream_{name}", about, ["stream", "model"], registry=registry)
+        """Return the metrics of all pinned streams.
+
+        Not as gauges: in multiprocess mode their values would be written to the shared folder,
+        and shown again from there, also of streams that are pinned no more.
+        """
+        families = {
+            name: GaugeMetricFamily(f"moca_stream_{name}", about, labels=["stream", "model"])
             for name, about in GAUGES.items()
         }
         for stream in (await self._store.pinned())[: self._limit]:
@@ -56,7 +61,9 @@ class Pinned:
                 continue
             for name, value in _numbers(head, record).items():
                 if value is not None:
-                    gauges[name].labels(stream, head.settings.model).set(value)
+                    families[name].add_metric([stream, head.settings.model], value)
+        registry = CollectorRegistry()
+        registry.register(FixedMetrics(families.values()))
         return registry
 
     async def _last(self, stream: str) -> tuple[wire.Head | None, wire.Record | None]:

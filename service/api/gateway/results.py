@@ -97,11 +97,11 @@ def exposition(results: Iterable[Sample]) -> bytes:
     for name, labels, value in results:
         families[name].add_sample(name, labels, value)
     registry = CollectorRegistry()
-    registry.register(_FixedMetrics(families.values()))
+    registry.register(FixedMetrics(families.values()))
     return generate_latest(registry)
 
 
-class _FixedMetrics(Collector):
+class FixedMetrics(Collector):
     """Metrics as they are."""
 
     def __init__(self, families: Iterable[Metric]) -> None:
