@@ -1,6 +1,7 @@
 """A store, its real log, and workers that are stepped turn by turn in the test's own thread."""
 
 import asyncio
+import itertools
 import json
 import math
 import time
@@ -12,32 +13,38 @@ import torch
 from model_core import artifact
 from service import wire
 from service.settings import Settings
-from service.store import keys
+from service.models import catalogue
+from service.store import event_log, keys
 from service.store.api_reads import AsyncStore
 from service.store.append import Queued, entry_of
 from service.store.connection import connect, connect_async
 from service.store.script import Call, Script
 from service.store.worker_reads import decoded, each_decoded, unseal
-from service.wire import Observation, Observe
+from service.wire import Import, Observation, Observe, snapshot
 from service.worker import worker as loop
 from service.worker.self_test import rehearse
 from service.worker.worker import Worker
 from tests.service.worker.commits import restore_commit
+from tests.waiting import PATIENCE_S
 
 INCARNATION = "api0"
-PATIENCE_S = 120.0  # for what a thread computes meanwhile on a busy machine
+STAGED = "0123"  # token of a snapshot to import
 
 
 class Bench:
-    """Appends commands as the API does and steps workers until they are answered."""
+    """Appends commands as the API does and steps workers until they are answered.
 
-    def __init__(self, url, models_dir, **settings):
+    compiles: step by compiled kernels from the first observation on, ten times as fast.
+    """
+
+    def __init__(self, url, models_dir, compiles=False, **settings):
         exact = {"idempotency_keep_s", "resident_bytes"} & settings.keys()
         loose = {name: settings.pop(name) for name in exact}
         plain = {"partitions": 2, "lease_ttl_ms": 60_000, "request_deadline_s": 180.0, **settings}
         made = Settings(redis_url=url, models_dir=models_dir, **plain)
         self.settings = made.model_copy(update=loose)  # below their bounds, too
         self.client = connect(url)
+        self.compiles = compiles
         self.numbers, self.batches = 0, Counter()
         self.now_ms = int(time.time() * 1000)
         self.default_model = "gaussian"
@@ -51,6 +58,8 @@ class Bench:
         worker = Worker(self.settings)
         with torch.inference_mode():
             rehearse(worker.client, worker.settings)
+        if self.compiles:
+            _compile_at_once(worker.engine)
         self._workers.append(worker)
         return worker
 
@@ -60,10 +69,11 @@ class Bench:
             self._worker = self.new_worker()
         return self._worker
 
-    def turn(self, worker=None):
-        """One turn of a worker's loop; it looks for partitions each time."""
+    def turn(self, worker=None, maintain=True):
+        """One turn of a worker's loop; it looks for partitions each time, unless told not to."""
         worker = worker or self.worker
-        worker._maintained = 0.0
+        if maintain:
+            worker._maintained = 0.0
         with torch.inference_mode():
             worker._turn()
 
@@ -120,11 +130,15 @@ class Bench:
     def outcomes(self, numbers):
         """Step the worker until every command is answered."""
         end = time.monotonic() + PATIENCE_S
-        while time.monotonic() < end:
-            found = [self.outcome(*number) for number in numbers]
-            if all(each is not None for each in found):
+        found = [None] * len(numbers)
+        for turn in itertools.count():
+            for i, number in enumerate(numbers):
+                found[i] = found[i] or self.outcome(*number)
+            if None not in found:
                 return found
-            self.turn()
+            if time.monotonic() > end:
+                break
+            self.turn(maintain=turn % 4 == 0)
         raise AssertionError(f"no answer after {PATIENCE_S:g} s")
 
     def send(self, *commands, **options):
@@ -168,6 +182,39 @@ class Bench:
         assert not unreadable
         return sorted(found, key=lambda event: event.id)
 
+    def anomalies(self, stream):
+        """Anomaly events as stored."""
+        blobs = self.client.hgetall(keys.anomalies(self.partition(stream), stream))
+        found, unreadable = each_decoded(wire.decode_event, blobs, "anomaly", stream)
+        assert not unreadable
+        return sorted(found, key=lambda event: event.id)
+
+    def feed(self, stream=None):
+        """Entries of the feed: of every stream, or of one."""
+        entries = [
+            event_log.entry_of(p, id_, fields)
+            for p in range(self.settings.partitions)
+            for id_, fields in self.client.xrange(keys.feed(p))
+        ]
+        return [each for each in entries if stream in (None, each.raised.stream)]
+
+    def hindsight(self, stream):
+        """The stored segmentation in hindsight, after its checksum."""
+        blob = self.client.hget(keys.hindsight(self.partition(stream)), stream)
+        return decoded(wire.decode_hindsight, blob, "hindsight", stream)
+
+    def export(self, stream):
+        """A snapshot, as the API makes it."""
+        parts = asyncio.run(self._store(lambda store, p: store.parts(p, stream), stream))
+        place = self.settings.models_dir, parts.head.settings.model
+        digest = parts.head.digest or catalogue.digest(*place)
+        return snapshot.dump(snapshot.Snapshot(stream, self.now_ms, digest, *parts))
+
+    def put(self, stream, blob, status=201):
+        """Import a snapshot, as the API does."""
+        asyncio.run(self._store(lambda store, p: store.stage(p, STAGED, blob), stream))
+        return self.ask(Import(stream, STAGED), status=status)
+
     def records(self, stream):
         """Retained records as the API reads them: sealed chunks, then the tail; checked."""
         head, p = self.head(stream), self.partition(stream)
@@ -187,19 +234,35 @@ class Bench:
         oldest = max(0, head.seq - head.settings.history)
         kept = [found[seq] for seq in range(oldest, head.seq)]
         assert max(found, default=-1) < head.seq
-        assert asyncio.run(self._read(stream, head)) == (kept, [])
+        read = self._store(lambda store, p: store.records(p, stream, head, 0, head.seq), stream)
+        assert asyncio.run(read) == (kept, [])
         return kept
 
-    async def _read(self, stream, head):
+    async def _store(self, call, stream):
+        """What the API's store answers a call, made with it and the stream's partition."""
         client = connect_async(self.settings.redis_url)
         try:
             store = AsyncStore(client, self.settings.partitions)
-            return await store.records(self.partition(stream), stream, head, 0, head.seq)
+            return await call(store, self.partition(stream))
         finally:
             await client.aclose()
 
     def quarantine(self, stream):
         return self.client.hgetall(keys.quarantine(self.partition(stream)))
+
+
+def _compile_at_once(engine):
+    """Have the engine's slabs wait for their kernels."""
+    make = engine.slab
+    engine.compiles = True
+
+    def slab(head):
+        made = make(head)
+        if made._compiled is not None and not made._compiled.ready:
+            made._compiled.compile()
+        return made
+
+    engine.slab = slab
 
 
 def close_to(found, expected, tolerance=1e-9, at="$"):
@@ -255,6 +318,12 @@ def make_bench(valkey_url, tmp_path):
 @pytest.fixture
 def bench(make_bench):
     return make_bench()
+
+
+@pytest.fixture
+def fast_bench(make_bench):
+    """A bench whose worker steps by compiled kernels, where there are any."""
+    return make_bench(compiles=True)
 
 
 @pytest.fixture

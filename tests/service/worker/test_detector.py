@@ -1,4 +1,4 @@
-"""A `Detector` answers what a stream of the service does, to the last digits."""
+"""A `Detector`, and `moca evaluate`, answer what a stream of the service does."""
 
 import math
 import random
@@ -7,221 +7,240 @@ import numpy as np
 import pytest
 from msgspec.structs import replace
 
-from model_core import Detector, season
+from model_core import Detector, kernel, season
+from model_core.defaults import Defaults
+from model_core.detection import filters
+from model_core.errors import BadInput
+from model_core.upm.builtin import Options, build
 from service.schema import rendering
-from service.store import keys
-from service.wire import Configure, Observation, Predict, SegmentHistory
+from service.wire import (
+    CalibrateSensitivity,
+    Configure,
+    Observation,
+    Observe,
+    Predict,
+    SegmentHistory,
+)
 from service.worker.filtering import seasons
-from tests.service.worker.commands.test_calibrate import calibrate, started
-from tests.service.worker.commands.test_calibrate import labels as two_levels
-from tests.service.worker.commands.test_hindsight import labels, stored
 from tests.service.worker.kinds import KINDS, publish, series
+from training.evaluation.online import Settings, follow
 
 # Of the JSON answer: what a detector has, too.
 MEMBERS = (
     "seq", "model", "predictive", "log_score", "changed_probability", "changepoint_probability",
     "recent_change_probability", "anomaly", "run_length", "warming_up",
 )  # fmt: skip
+LEVELS = [0.0, 3.0, -2.0, 5.0]
+EXACT = 1e-12
 
 
-def same(ours, theirs, tolerance=1e-12):
-    """Whether two JSON values are alike: numbers within a tolerance, relative or absolute."""
-    if isinstance(theirs, dict):
-        return ours.keys() == theirs.keys() and all(
-            same(ours[name], each, tolerance) for name, each in theirs.items()
-        )
-    if isinstance(theirs, list):
-        return len(ours) == len(theirs) and all(map(same, ours, theirs, [tolerance] * len(ours)))
-    if isinstance(theirs, float) and isinstance(ours, float):
-        return math.isclose(ours, theirs, rel_tol=tolerance, abs_tol=tolerance)
-    return ours == theirs
-
-
-def agree(detector, answers, seen, tolerance=1e-12):
-    """Take observations in one by one, and compare each answer."""
-    for each, served in zip(seen, answers, strict=True):
-        answer = detector.update(each.y, each.x, each.elapsed, each.changepoint)
-        found = answer.to_dict()
-        for name in MEMBERS:
-            ours, theirs = found[name], served[name]
-            if name == "model" and not ours:  # no label has decided on it yet
-                continue
-            assert same(ours, theirs, tolerance), (served["seq"], name, ours, theirs)
-        assert found.get("season") == served.get("season")
-        assert same(found.get("regime"), served.get("regime"))
-        event = served["event"] and {k: v for k, v in served["event"].items() if k != "verdict"}
-        assert same(found["event"], event, tolerance), (served["seq"], found["event"], event)
+def labels(model, count, seed=5):
+    """Regimes of 30 observations, as labels of the model; some are missing."""
+    rng = random.Random(seed)
+    y = [rng.gauss(LEVELS[t // 30 % 4], 1.0) for t in range(count)]
+    if model == "poisson":
+        y = [float(round(abs(10 * value))) for value in y]
+    if model == "exponential":
+        y = [abs(value) + 0.1 for value in y]
+    if model == "bernoulli":
+        y = [float(value > 2) for value in y]
+    y[3] = y[45] = None
+    return y
 
 
 def observations(y, **more):
     return [Observation(y=value, **more) for value in y]
 
 
-def listed(detector, bench, stream):
-    """Compare events and segmentations."""
-    kept = bench.events(stream)
+def agree(close, detector, answers, seen, tolerance=EXACT):
+    """Take observations in one by one, and compare each answer."""
+    for each, served in zip(seen, answers, strict=True):
+        found = detector.update(each.y, each.x, each.elapsed, each.changepoint).to_dict()
+        at = f"seq {served['seq']}"
+        for name in MEMBERS:
+            if name != "model" or found[name]:  # no label has decided on it yet
+                close(found[name], served[name], tolerance, at)
+        assert found.get("season") == served.get("season"), at
+        close(found.get("regime"), served.get("regime"), tolerance, at)
+        event = served["event"] and {k: v for k, v in served["event"].items() if k != "verdict"}
+        close(found["event"], event, tolerance, at)
+
+
+def listed(detector, bench, stream="a"):
+    """Compare events, anomalies and the segmentation in hindsight."""
     ours = [(each.id, each.state, each.start, each.direction) for each in detector.events]
-    assert ours == [(each.id, each.state, each.start, each.direction) for each in kept]
+    theirs = bench.events(stream)
+    assert ours == [(each.id, each.state, each.start, each.direction) for each in theirs]
+    assert [each.id for each in detector.anomalies] == [e.id for e in bench.anomalies(stream)]
     bench.send(SegmentHistory(stream))
     head = bench.head(stream)
     online = rendering.segmentation(head, bench.records(stream))
-    found = rendering.in_hindsight(head, online, stored(bench, stream))
+    found = rendering.in_hindsight(head, online, bench.hindsight(stream))
     assert [(s.start, s.end) for s in detector.segments()] == [(s.start, s.end) for s in found]
 
 
-@pytest.mark.parametrize("model", ["averaged", "gaussian", "poisson", "exponential", "bernoulli"])
-def test_answers_events_and_segments(bench, model):
-    y = labels(model, 100, 3)
-    y[45] = y[3] = None
-    if model in ("averaged", "gaussian"):
-        y[75] = 60.0  # an anomaly
-    settings = {"model": model, "anomaly_alarm": 0.97}
-    bench.ask(Configure("a", settings), status=201)
+@pytest.fixture
+def detect(make_bench, monkeypatch):
+    """Build a bench and a detector of stream a; both step by kernels, or neither."""
+    monkeypatch.setattr(filters, "WORTH", 0)  # labels before a kernel is compiled
+    monkeypatch.setattr(kernel, "compile_soon", lambda made: made and made.compile())
+
+    def build(settings, kernels, model=None):
+        bench = make_bench(compiles=kernels)
+        if settings:
+            bench.ask(Configure("a", settings), status=201)
+        given = dict(settings)
+        if isinstance(given.get("hazard"), list):
+            given["hazard"] = tuple(given["hazard"])
+        if model is not None:
+            given["model"] = model
+        return bench, Detector(**given, name="a", kernels=kernels)
+
+    return build
+
+
+SETTINGS = [
+    {"model": "averaged"},
+    {"model": "gaussian", "anomaly_alarm": 0.97},
+    {"model": "poisson"},
+    {"model": "exponential"},
+    {"model": "bernoulli"},
+    {"model": "gaussian", "confirm_after": 5, "hazard": 0.05},
+    {"model": "gaussian", "confirm_probability": 0.8, "max_hypotheses": 12, "outlier_rate": 0.02},
+    {"model": "gaussian", "hazard": {"mean": 30.0, "shape": 4.0}, "warmup": 7},
+    {"model": "gaussian", "hazard": [0.001, 0.01, 0.03], "location": [1.0], "scale": [2.0]},
+    {"model": "gaussian", "sensitivity": {"false_alarms_per_1000": 1.0}},
+]
+
+
+@pytest.mark.parametrize("settings", SETTINGS, ids=str)
+def test_answers_events_and_segments(detect, close, settings):
+    """Also where the worker is lost, labels are late, and others refused."""
+    bench, detector = detect(settings, "anomaly_alarm" not in settings)
+    y = labels(settings["model"], 70)
+    y[65] = None if settings["model"] == "bernoulli" else 60.0  # an anomaly
     seen = observations(y)
-    detector = Detector(**settings, name="a", kernels=False)
-    agree(detector, bench.observe("a", seen), seen)
-    listed(detector, bench, "a")
-    raised = sorted(map(int, bench.client.hkeys(keys.anomalies(bench.partition("a"), "a"))))
-    assert [each.id for each in detector.anomalies] == raised
-    assert raised or model not in ("averaged", "gaussian")
+    answers = bench.observe("a", seen[:40])
+    (bench.crash if settings["model"] == "gaussian" else bench.stop)()
+    (refused,) = bench.send(Observe("a", observations([1e300])))
+    assert refused.status == 422
+    bench.observe("a", [Observation(y=None, pending=True)] * 4)
+    answers += [bench.ask(Observe("a", [seen[t]], seq=t)) for t in range(40, 44)]
+    answers += bench.observe("a", seen[44:])
+    agree(close, detector, answers[:40], seen[:40])
+    with pytest.raises(BadInput):
+        detector.update(1e300)
+    agree(close, detector, answers[40:], seen[40:])
+    listed(detector, bench)
+    assert detector.events
+    for ours, theirs in zip(
+        detector.forecast(3, seed=7),
+        bench.ask(Predict("a", horizon=3, seed=7))["predictions"],
+        strict=True,
+    ):
+        close(ours.to_dict(), theirs["predictive"], 1e-9)
 
 
-@pytest.mark.one_in(2)
-@pytest.mark.parametrize(
-    "settings",
-    [
-        {"confirm_after": 5, "hazard": 0.05},
-        {"confirm_probability": 0.8, "max_hypotheses": 12, "outlier_rate": 0.02},
-        {"hazard": {"mean": 30.0, "shape": 4.0}, "warmup": 7},
-        {"hazard": [0.001, 0.01, 0.03], "location": [1.0], "scale": [2.0]},
-        {"sensitivity": {"false_alarms_per_1000": 1.0}},
-    ],
-)
-def test_settings_are_those_of_a_stream(bench, settings):
-    given = dict(settings)
-    if isinstance(given.get("hazard"), list):
-        given["hazard"] = tuple(given["hazard"])
-    bench.ask(Configure("a", {"model": "gaussian", **settings}), status=201)
-    seen = observations(labels("gaussian", 80, 4))
-    detector = Detector("gaussian", kernels=False, **given)
-    agree(detector, bench.observe("a", seen), seen)
-    listed(detector, bench, "a")
-
-
-def test_elapsed_times_and_supervision(bench):
-    bench.ask(Configure("a", {"model": "gaussian"}), status=201)
+def test_elapsed_times_and_supervision(detect, close):
+    bench, detector = detect({"model": "gaussian"}, kernels=True)
     rng = random.Random(1)
     seen = [
         Observation(y=rng.gauss(0, 1), elapsed=rng.choice([0.5, 1.0, 3.0]), changepoint=told)
-        for told in [None, 0.5, None, 1.0, 0.0] * 12
+        for told in [None, 0.5, None, 1.0, 0.0] * 9
     ]
-    agree(Detector("gaussian", kernels=False), bench.observe("a", seen), seen)
+    agree(close, detector, bench.observe("a", seen), seen)
 
 
-def test_vectors_have_a_model_of_their_own_and_may_lack_outputs(bench):
+def test_vectors_have_a_model_of_their_own_and_may_lack_outputs(detect, close):
+    bench, detector = detect({}, kernels=False)
     bench.default_model = "averaged"
     rng = random.Random(2)
-    y = [[rng.gauss(4.0 * (t > 40), 1.0), rng.gauss(0, 2.0)] for t in range(70)]
-    y[30] = y[50] = [None, 1.0]
-    y[35] = None
-    seen = observations([None, None, *y])
-    detector = Detector(kernels=False)
-    agree(detector, bench.observe("a", seen), seen)
+    y = [[rng.gauss(9.0 * (t > 22), 1.0), rng.gauss(0, 2.0)] for t in range(30)]
+    y[5] = y[26] = [None, 1.0]
+    seen = observations([None, *y])
+    agree(close, detector, bench.observe("a", seen), seen)
     assert detector.model == "joint@1"
-    listed(detector, bench, "a")
+    listed(detector, bench)
 
 
-def test_inputs_of_a_regression(bench):
-    rng = random.Random(3)
-    bench.ask(Configure("a", {"model": "linear"}), status=201)
-    seen = []
-    for t in range(70):
-        x = [rng.gauss(0, 1), rng.gauss(0, 1)]
-        slope = 2.0 if t < 40 else -2.0
-        seen.append(Observation(y=slope * x[0] + x[1] + rng.gauss(0, 0.3), x=x))
-    detector = Detector("linear", kernels=False)
-    agree(detector, bench.observe("a", seen), seen)
-    served = bench.ask(Predict("a", x=[[1.0, 0.5]]))["predictions"][0]["predictive"]
-    assert same(detector.predict([1.0, 0.5]).to_dict(), served)
-
-
-def test_typical_regimes(make_bench, tmp_path):
+@pytest.mark.parametrize("name", ["linear-3", "categorical", "alpaca-mixture"])
+def test_inputs_classes_and_typical_regimes(detect, close, tmp_path, name):
     publish(tmp_path / "models")
-    bench, kind = make_bench(), KINDS["alpaca-mixture"]
-    bench.ask(Configure("a", {"model": kind.model}), status=201)
-    seen = [replace(each, time=None) for each in series(kind, 60)]  # a detector has no times
-    detector = Detector(tmp_path / "models" / kind.model / "1", kernels=False)
-    agree(detector, bench.observe("a", seen), seen)
-    assert detector.last.regime.probability > 1 / len(detector._all.pipeline.model.typical)
+    kind = KINDS[name]
+    folder = tmp_path / "models" / kind.model / "1"
+    settings = {"model": kind.model, "max_hypotheses": 20, **kind.settings}
+    bench, detector = detect(settings, False, folder if folder.exists() else None)
+    seen = [replace(each, time=None) for each in series(kind, 40)]  # a detector has no times
+    agree(close, detector, bench.observe("a", seen), seen)
+    x = [0.5] * kind.x_dim or None
+    (served,) = bench.ask(Predict("a", x=None if x is None else [x]))["predictions"]
+    close(detector.predict(x).to_dict(), served["predictive"], EXACT)
 
 
-def test_classes(bench):
-    rng = random.Random(4)
-    settings = {"model": "categorical", "classes": 3}
-    bench.ask(Configure("a", settings), status=201)
-    seen = observations([float(rng.choice([0, 0, 1] if t < 40 else [2, 2, 1])) for t in range(70)])
-    agree(Detector(**settings, kernels=False), bench.observe("a", seen), seen)
-
-
-@pytest.mark.parametrize("model", ["gaussian", "averaged", "joint"])
-def test_forecasts(bench, model):
-    y = labels(model, 60, 6)
-    bench.ask(Configure("a", {"model": model}), status=201)
-    bench.observe("a", y)
-    detector = Detector(model, kernels=False)
-    detector.update_many(y)
-    served = bench.ask(Predict("a", horizon=3, seed=7))["predictions"]
-    for ours, theirs in zip(detector.forecast(3, seed=7), served, strict=True):
-        assert same(ours.to_dict(), theirs["predictive"], 1e-9 if model != "gaussian" else 1e-12)
-    at_once = bench.ask(Predict("a"))["predictions"][0]["predictive"]
-    assert same(detector.predict().to_dict(), at_once)
-
-
-@pytest.mark.one_in(2)
-@pytest.mark.parametrize("seasonal", [None, True])
-@pytest.mark.parametrize("model", ["gaussian", "averaged"])
-def test_seasons(bench, model, seasonal, monkeypatch):
-    monkeypatch.setattr(season, "SEASONS_FROM", 150)
-    monkeypatch.setattr(seasons, "SEASONS_FROM", 150)
+@pytest.mark.parametrize("settings", [{"seasonal": True}, {}], ids=str)
+def test_seasons(detect, close, settings, monkeypatch):
+    """Also where the worker is lost, and where labels are late, after the season was found."""
+    monkeypatch.setattr(season, "SEASONS_FROM", 100)
+    monkeypatch.setattr(seasons, "SEASONS_FROM", 100)
     rng = np.random.default_rng(0)
-    t = np.arange(260)
-    y = (
-        5 + 0.3 * rng.normal(size=260) + 1.2 * np.sin(2 * np.pi * t / 24) + 2.0 * (t >= 230)
-    ).tolist()
-    y[10] = y[200] = None
-    bench.ask(Configure("a", {"model": model, "seasonal": seasonal}), status=201)
+    t = np.arange(200)
+    wave = 5 + 0.3 * rng.normal(size=200) + 1.2 * np.sin(2 * np.pi * t / 24)
+    y = (wave + 2.0 * (t >= 170)).tolist()
+    y[10] = y[160] = None
+    bench, detector = detect({"model": "gaussian", **settings}, kernels=True)
     seen = observations(y)
-    detector = Detector(model, name="a", kernels=False, seasonal=seasonal)
-    agree(detector, bench.observe("a", seen), seen)
+    answers = bench.observe("a", seen[:180])
+    bench.crash()
+    bench.observe("a", [Observation(y=None, pending=True)] * 3)
+    answers += [bench.ask(Observe("a", [seen[t]], seq=t)) for t in range(180, 183)]
+    answers += bench.observe("a", seen[183:])
+    agree(close, detector, answers, seen)
     assert detector.last.season == [24]
-    listed(detector, bench, "a")
+    listed(detector, bench)
     served = bench.ask(Predict("a", horizon=3))["predictions"]
     for ours, theirs in zip(detector.forecast(3), served, strict=True):
-        assert same(ours.to_dict(), theirs["predictive"], 1e-9)
+        close(ours.to_dict(), theirs["predictive"], 1e-9)
 
 
-def test_a_threshold_that_is_calibrated_on_own_labels(bench):
-    """Of more observations than are looked at, some of them missing; then it confirms changes."""
+def test_a_threshold_that_is_calibrated_on_own_labels(detect, close):
+    """Of more observations than are looked at, one of them missing; then it confirms changes."""
     pytest.importorskip("numba")
-    started(bench, model="gaussian")
-    y = two_levels(30, seed=9) + two_levels(2100)
+    rng = random.Random(9)
+    # Around two levels at random, for which the model's own curve is too loud.
+    y = [rng.choice([-2.0, 2.0]) + rng.gauss(0.0, 0.3) for _ in range(2130)]
     y[1500] = None
-    bench.observe("a", y[30:], part=300)
-    served = calibrate(bench)
-    detector = Detector("gaussian", name="a", sensitivity=0.5)
+    settings = {"model": "gaussian", "sensitivity": {"false_alarms_per_1000": 0.5}}
+    bench, detector = detect(settings, kernels=True)
+    bench.observe("a", y, part=300)
+    bench.ask(CalibrateSensitivity("a"), status=204)
+    served = bench.head("a").alarm
     detector.update_many(y)
     found = detector.calibrate()
     assert found.threshold == pytest.approx(served.threshold, rel=1e-9)
     assert found.false_alarms_per_1000 == served.calibration.false_alarms_per_1000
-    seen = observations([*two_levels(60, seed=5), *(9.0 + each for each in two_levels(60))])
-    agree(detector, bench.observe("a", seen), seen, 1e-7)
-    listed(detector, bench, "a")
-    late = [each for each in detector.events if (each.confirmed_at or 0) >= 2190]
-    assert "confirmed" in {each.state for each in late}
+    seen = observations([*y[:30], *(9.0 + each for each in y[:40])])
+    agree(close, detector, bench.observe("a", seen), seen)
+    listed(detector, bench)
+    assert "confirmed" in {e.state for e in detector.events if (e.confirmed_at or 0) >= 2160}
 
 
-def test_by_kernels_but_for_the_error_of_quantiles(bench):
-    pytest.importorskip("numba")
-    seen = observations(labels("gaussian", 120, 8))
-    bench.ask(Configure("a", {"model": "gaussian"}), status=201)
-    agree(Detector("gaussian"), bench.observe("a", seen), seen, 1e-7)
+@pytest.mark.parametrize("rule", [{}, {"confirm_after": 10}], ids=str)
+@pytest.mark.parametrize("model", ["averaged", "gaussian"])
+def test_an_evaluation_says_what_a_stream_says(fast_bench, model, rule):
+    bench = fast_bench
+    rng = random.Random(5)
+    y = [rng.gauss(LEVELS[t // 30], 1.0) for t in range(120)]
+    bench.ask(Configure("a", {"model": model, "history": 60, **rule}), status=201)
+    answers = bench.observe("a", y)
+    segments = rendering.segmentation(bench.head("a"), bench.records("a"))
+    confirmed = sorted(e.start for e in bench.events("a") if e.state == "confirmed")
+    given = {"confirm_probability": None, **rule} if rule else {}
+    settings = Settings(Defaults(history=60, **given))
+    (found,) = follow(build(model, Options()), [[[value] for value in y]], settings)
+    assert list(found.served) == [segment.start for segment in segments][1:] != []
+    assert found.confirmed() == confirmed != []
+    anomalies = [math.nan if each["anomaly"] is None else each["anomaly"] for each in answers]
+    assert found.answers.anomaly == pytest.approx(anomalies, nan_ok=True)
+    told = {a["seq"]: a["event"] for a in answers if a["event"] and a["seq"] >= 20}
+    last = {t: (each.id, each.state, each.start) for t, each in found.events if t >= 20}
+    assert {t: (e["id"], e["state"], e["start"]) for t, e in told.items()} == last

@@ -6,43 +6,52 @@ import random
 
 import msgspec
 import pytest
+import redis
+import torch
 
+from model_core import artifact
+from model_core.components import Lomax, NegativeBinomial, Normal, SkewedT, StudentT
 from model_core.upm.builtin import BUILTIN, NEWEST
 from service import wire
+from service.client.frames import to_frame
+from service.models import catalogue
 from service.schema import rendering
-from service.wire import Delete, Observation, Observe, Predict, RunLength
+from service.schema.responses import Answer, Recorded
+from service.tables.answers import answer_columns
+from service.wire import Configure, Delete, Observation, Observe, Predict, RunLength, SetBelief
 from tests.service.worker.kinds import KINDS, configure, publish, series
-from tests.service.worker.streams.test_reload import check_answers, check_bounds, lose_everything
 
-WARMUP = 20
+WARMUP = 5
+LEVELS = [0.9, 0.25]
+ALIKE = {
+    "poisson-1", "gaussian-3", "averaged-2", "averaged-partial", "fleet-partial", "joint-partial",
+    "averaged-earlier", "multivariate-1", "autoregressive-0",
+}  # fmt: skip
+FEW = {"gaussian", "poisson", "pcoc"}  # of what is as good as alike in all kinds
+
+
+def kinds(quick):
+    """Names of all kinds, of which some are quick."""
+    return [pytest.param(k, marks=[] if k in quick else pytest.mark.slow) for k in KINDS]
+
+
+@pytest.fixture(scope="module")
+def models(tmp_path_factory):
+    """A folder with the artifacts that KINDS names."""
+    folder = tmp_path_factory.mktemp("kinds") / "models"
+    publish(folder)
+    return folder
 
 
 @pytest.fixture
-def make_bench(make_bench, tmp_path):
-    publish(tmp_path / "models")
+def make_bench(make_bench, models, tmp_path):
+    (tmp_path / "models").symlink_to(models)
     return make_bench
 
 
-ALIKE = (
-    "poisson-1",
-    "gaussian-3",
-    "averaged-2",
-    "averaged-partial",
-    "fleet-partial",
-    "averaged-earlier",
-    "multivariate-1",
-    "autoregressive-0",
-)  # as others here
-PARTS = ("autoregressive", "linear", "joint")  # of others here, except where all is lost
-RELOADED = ("gaussian", "averaged", "poisson", "bernoulli")  # in test_reload, at more length
-
-
-@pytest.fixture(
-    params=[pytest.param(k, marks=[pytest.mark.slow] * (k in (*ALIKE, *PARTS))) for k in KINDS],
-    ids=str,
-)
-def kind(request):
-    return KINDS[request.param]
+def made(bench, kind, stream="a", status=201, **more):
+    warmup = {"warmup": WARMUP} if kind.warms_up else {}
+    return configure(bench, stream, kind, status, **warmup, **more)
 
 
 def check_predictive(said, kind):
@@ -54,31 +63,66 @@ def check_predictive(said, kind):
         return
     assert all(map(math.isfinite, said["mean"]))
     assert len(said["mean"]) == kind.y_dim
-    levels = [said["quantiles"][level] for level in ("0.05", "0.5", "0.95")]
-    for low, middle, high in zip(*levels, strict=True):
-        assert low <= middle <= high
-        assert low < high or kind.counts
+    levels = list(said["quantiles"].values())
+    for values in zip(*sorted(levels), strict=True):
+        assert list(values) == sorted(values)
+        assert len(set(values)) == len(values) or kind.counts
     if said["variance"] is not None:
         for i, row in enumerate(said["variance"]):
             assert row[i] > 0
             assert row == pytest.approx([other[i] for other in said["variance"]])
 
 
-def test_answers(make_bench, kind):
-    bench, observations = make_bench(), series(kind, 90)
-    configure(bench, "a", kind)
-    answers = bench.observe("a", observations)
+def check_details(found, kind):
+    """Components make the mixture."""
+    parts = found["components"]
+    assert sum(part["weight"] for part in parts) == pytest.approx(1)
+    name = "probabilities" if kind.classes else "mean"
+    size = kind.classes or kind.y_dim
+    assert all(len(part[name]) == size for part in parts)
+    if kind.model != "bernoulli":
+        average = [sum(part["weight"] * part[name][i] for part in parts) for i in range(size)]
+        assert average == pytest.approx(found["predictive"][name])
+
+
+@pytest.mark.parametrize("name", kinds(KINDS.keys() - ALIKE))
+def test_answers_are_what_was_predicted_and_are_kept(make_bench, close, name):
+    bench, kind = make_bench(), KINDS[name]
+    made(bench, kind)
+    observations, answers = series(kind, 36), []
+    for upto in (0, 4, 24, 35):  # nothing seen, warming up, filtering
+        answers += bench.observe("a", observations[len(answers) : upto])
+        coming = series(kind, 36, plain=True)[upto]
+        observations[upto] = coming
+        x = None if coming.x is None else [[0.3] * kind.x_dim, coming.x]
+        asked = Predict("a", x=x, samples=4, seed=7, components=True, quantiles=LEVELS)
+        before = bench.stored("a")
+        found = bench.ask(asked)
+        close(bench.ask(asked), found)
+        belief = bench.ask(RunLength("a"))["belief"]
+        assert bench.stored("a") == before
+        assert found["seq"] == upto
+        answers += bench.observe("a", [coming], components=True, quantiles=LEVELS)
+        last = found["predictions"][-1]
+        close(last["predictive"], answers[-1]["predictive"], tolerance=1e-6)
+        if last["predictive"] is not None:
+            close(last["components"], answers[-1]["components"], tolerance=1e-6)
+            check_predictive(last["predictive"], kind)
+            check_details(last, kind)
+            assert [len(draw) for draw in last["samples"]] == [kind.y_dim] * 4
+            assert not belief or sum(e["probability"] for e in belief) == pytest.approx(1)
     labelled = [0] * kind.y_dim  # labels of each output
     for seen, answer in zip(observations, answers, strict=True):
         named = kind.model if "@" in kind.model else f"{kind.model}@1"
         assert answer["model"] == NEWEST.get(kind.model, named)
         assert answer["warming_up"] == (kind.warms_up and min(labelled) < WARMUP)
-        known = [each == each for each in wire.numbers(seen.y)] or [False] * kind.y_dim
         assert (answer["log_score"] is None) == (seen.y is None or answer["predictive"] is None)
+        assert ("regime" in answer) == (name == "alpaca-mixture" and not answer["warming_up"])
         if answer["predictive"] is not None:
             check_predictive(answer["predictive"], kind)
         else:
             assert min(labelled) < 4, "two labels that differ are enough"
+        known = [each == each for each in wire.numbers(seen.y)] or [False] * kind.y_dim
         labelled = [count + each for count, each in zip(labelled, known, strict=True)]
         if answer["warming_up"]:
             assert answer["run_length"] is answer["changed_probability"] is None
@@ -87,102 +131,49 @@ def test_answers(make_bench, kind):
         assert (answer["changepoint_probability"] is None) == (answer["seq"] == 0)
         assert answer["run_length"]["map"] <= answer["seq"]
         assert 1 <= answer["run_length"]["hypotheses"] <= 20
-    check_answers(answers, bench.records("a"), bench, "a")
-    head = bench.head("a")
-    assert (head.x_dim, head.y_dim) == (kind.x_dim, kind.y_dim)
+    for record, answer in zip(bench.records("a"), answers, strict=True):
+        for each in ("log_score", "changed_probability", "changepoint_probability", "time"):
+            assert getattr(record, each) == answer.get(each)
+        for each in ("mean", "variance", "probabilities"):
+            assert getattr(record, each) == (answer["predictive"] or {}).get(each)
+    assert (bench.head("a").x_dim, bench.head("a").y_dim) == (kind.x_dim, kind.y_dim)
 
 
-@pytest.mark.one_in(2)
-def test_changes_are_found(make_bench, kind):
-    """A label has a direction and a size where it is a quantity, and none where it is a class."""
-    bench = make_bench()
-    configure(bench, "a", kind, hazard=0.02)
-    bench.observe("a", series(kind, 240, plain=True))
-    events = bench.events("a")
-    head, records = bench.head("a"), bench.records("a")
-    found = rendering.segmentation(head, records)
-    assert [each.start for each in found] == [0, *(each.end for each in found[:-1])]
-    assert found[-1].end == 240
-    for event in events:
-        if event.state == "confirmed" and not kind.classes:
-            assert event.direction in ("up", "down")
-            assert event.size is None or isinstance(event.size, float if kind.y_dim == 1 else list)
-        if kind.classes:
-            assert event.direction is event.size is None
-    if kind.model not in ("pump", "leaf", "walk"):  # their weights are random
-        assert any(event.state == "confirmed" for event in events)
-        assert any(abs(each.start - 80) < 15 for each in found)
+def lose_everything(bench):
+    """As after a lost connection: every partition is taken again."""
+
+    def cut(*_):
+        raise redis.ConnectionError("cut")
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(bench.worker.log, "read", cut)
+        bench.turn()
+    assert not bench.worker.engine.streams
 
 
-@pytest.mark.one_in(2)
-def test_predictions_are_what_the_next_answer_says(make_bench, close, kind):
-    bench, observations = make_bench(), series(kind, 60, plain=True)
-    configure(bench, "a", kind)
-    for upto in (0, 10, 50):  # nothing seen, warming up, filtering
-        bench.observe("a", observations[bench.head("a").seq : upto])
-        before, coming = bench.stored("a"), observations[upto]
-        points = [[0.3] * kind.x_dim, coming.x] if kind.x_dim else None
-        asked = Predict("a", x=points, samples=4, seed=7, components=True)
-        found = bench.ask(asked)
-        close(bench.ask(asked), found)
-        belief = bench.ask(RunLength("a"))["belief"]
-        assert bench.stored("a") == before
-        assert found["seq"] == upto
-        (answer,) = bench.observe("a", [coming])
-        *others, last = found["predictions"]
-        close(last["predictive"], answer["predictive"], tolerance=1e-6)
-        assert last["x"] == coming.x
-        if answer["predictive"] is None:
-            continue
-        check_described(last, kind)
-        assert [check_described(other, kind) for other in others] == [None] * (kind.x_dim > 0)
-        other = bench.ask(Predict("a", x=points, samples=4, seed=8))["predictions"][-1]["samples"]
-        assert kind.probabilities or kind.counts or other != last["samples"]
-        assert not belief or sum(each["probability"] for each in belief) == pytest.approx(1)
-
-
-def check_described(found, kind):
-    check_predictive(found["predictive"], kind)
-    assert sum(each["weight"] for each in found["components"]) == pytest.approx(1)
-    name, size = ("mean", kind.y_dim)
-    if kind.classes:
-        name, size = "probabilities", kind.classes
-    assert all(len(each[name]) == size for each in found["components"])
-    for name in ("mean", "probabilities"):
-        if kind.model != "bernoulli" and found["predictive"].get(name):
-            averages = [
-                sum(each["weight"] * each[name][i] for each in found["components"])
-                for i in range(size)
-            ]
-            assert averages == pytest.approx(found["predictive"][name])
-    assert [len(draw) for draw in found["samples"]] == [kind.y_dim] * 4
-    if kind.probabilities:
-        assert all(draw[0] in range(kind.probabilities) for draw in found["samples"])
-
-
-@pytest.mark.parametrize("reference", BUILTIN)
-def test_there_is_a_kind_of_every_built_in_model(reference):
-    known = {NEWEST.get(kind.model, kind.model) for kind in KINDS.values()}
-    assert reference in known, "add a kind of it to kinds.py"
-
-
-@pytest.mark.one_in(3)
-@pytest.mark.parametrize("name", [name for name in KINDS if name not in (*ALIKE, *RELOADED)])
+@pytest.mark.parametrize("name", kinds(KINDS.keys() - ALIKE))
 def test_lost_at_random_points(make_bench, close, name):
+    """Labels are missing from the first on, and a list is repeated under its key."""
     kind = KINDS[name]
-    bench, plain = make_bench(checkpoint_every=16), make_bench(db=1)
-    rng, observations = random.Random(kind.model), series(kind, 130)
+    bench = make_bench(checkpoint_every=8)
+    plain = make_bench(db=1)
+    rng, observations = random.Random(name), series(kind, 44)
+    for seen in observations[:3]:
+        seen.y = None
     for each in (bench, plain):
-        configure(each, "a", kind, history=100)
+        made(each, kind)
     answers, at = [], 0
     while at < len(observations):
-        size = rng.choice([1, 2, 7, 32])
-        answers += bench.observe("a", observations[at : at + size])
-        at += size
-        if rng.random() < 0.5:
-            rng.choice([bench.stop, bench.crash, lambda: lose_everything(bench)])()
-    check_answers(answers, bench.records("a"), bench, "a")
-    check_bounds(bench, "a")
+        part = observations[at : at + rng.choice([1, 2, 7, 16])]
+        command = Observe("a", part, key=f"k{at}", digest="d")
+        (first,) = bench.send(command)
+        rng.choice([bench.stop, bench.crash, lambda: lose_everything(bench), lambda: None])()
+        if rng.random() < 0.3:
+            (again,) = bench.send(command)
+            repeated = [{**json.loads(each), "duplicate": False} for each in again.body]
+            assert repeated == [json.loads(each) for each in first.body]
+        answers += map(json.loads, first.body)
+        at += len(part)
     close(answers, plain.observe("a", observations))
     x = [[0.1] * kind.x_dim] if kind.x_dim else None
     for each in (RunLength("a"), Predict("a", x=x, samples=3, seed=1, components=True)):
@@ -190,18 +181,19 @@ def test_lost_at_random_points(make_bench, close, name):
     close(*([msgspec.to_builtins(e) for e in b.events("a")] for b in (bench, plain)))
 
 
-@pytest.mark.one_in(3)
-def test_resized_evicted_and_reborn(make_bench, close, kind):
-    bench, plain = make_bench(resident_bytes=1, checkpoint_every=16), make_bench(db=1)
-    observations = series(kind, 70)
+@pytest.mark.parametrize("name", kinds(FEW))
+def test_resized_evicted_and_reborn(make_bench, close, name):
+    bench = make_bench(resident_bytes=1, checkpoint_every=16)
+    plain, kind = make_bench(db=1), KINDS[name]
+    observations = series(kind, 50)
     for each in (bench, plain):
-        configure(each, "a", kind)
-    for upto, size in ((8, 20), (30, 5), (45, 30), (70, 9)):
+        made(each, kind)
+    for upto, size in ((8, 20), (24, 5), (36, 30), (50, 9)):
         found = []
         for each in (bench, plain):
             at = each.head("a").seq
             found.append(each.observe("a", observations[at:upto], part=11))
-            configure(each, "a", kind, status=200, max_hypotheses=size)
+            made(each, kind, status=200, max_hypotheses=size)
         bench.turn()
         assert not bench.worker.engine.streams
         close(*found)
@@ -210,69 +202,174 @@ def test_resized_evicted_and_reborn(make_bench, close, kind):
     assert len(found["belief"]) == 9
     bench.send(Delete("a"))
     assert bench.ask(RunLength("a"), status=404)["status"] == 404
-    made = configure(bench, "a", kind)
-    assert (made["seq"], bench.head("a").generation) == (0, 2)
-    configure(plain, "b", kind)
-    for each in (again := bench.observe("a", observations)):
-        each["stream"] = "b"
+    assert (made(bench, kind)["seq"], bench.head("a").generation) == (0, 2)
+    made(plain, kind, "b")
+    again = [{**each, "stream": "b"} for each in bench.observe("a", observations)]
     close(again, plain.observe("b", observations))
+
+
+@pytest.mark.parametrize("name", kinds(FEW))
+def test_changes_are_found(make_bench, name):
+    """A label has a direction and a size where it is a quantity, and none where it is a class."""
+    bench, kind = make_bench(compiles=True), KINDS[name]
+    made(bench, kind, hazard=0.02)
+    bench.observe("a", series(kind, 180, plain=True))
+    found = rendering.segmentation(bench.head("a"), bench.records("a"))
+    assert [each.start for each in found] == [0, *(each.end for each in found[:-1])]
+    assert found[-1].end == 180
+    confirmed = [event for event in bench.events("a") if event.state == "confirmed"]
+    for event in confirmed:
+        assert (event.direction in ("up", "down")) == (not kind.classes)
+        assert event.size is None or isinstance(event.size, float if kind.y_dim == 1 else list)
+        assert not kind.classes or event.size is None
+    if kind.model not in ("pump", "leaf", "walk"):  # their weights are random
+        assert confirmed
+        assert any(abs(each.start - 60) < 15 for each in found)
 
 
 ABSURD = [1e100, -1e100, 1e12, 5e-324, 1e50, -3e9]
 
 
-@pytest.mark.one_in(3)
-@pytest.mark.parametrize("outlier_rate", [0.0, 0.01])
-def test_absurd_numbers_do_no_lasting_harm(make_bench, kind, outlier_rate):
+@pytest.mark.parametrize("name", kinds(FEW))
+def test_absurd_numbers_do_no_lasting_harm(make_bench, name):
     """A sensor's fault is taken in like any label; what comes after it is as likely as before."""
-    bench, rng = make_bench(), random.Random(5)
-    configure(bench, "a", kind, outlier_rate=outlier_rate)
-    observations = series(kind, 90, plain=True)
-    for seen in observations[30:60]:
-        if kind.x_dim and rng.random() < 0.2:
-            seen.x = [rng.choice([*ABSURD, each]) for each in seen.x]
-        if not kind.probabilities and not kind.counts and rng.random() < 0.3:
-            y = seen.y if isinstance(seen.y, list) else [seen.y]
-            seen.y = [each if each is None else rng.choice([*ABSURD, each]) for each in y]
-            seen.y = list(map(abs, seen.y)) if kind.model == "exponential" else seen.y
-    answers = bench.observe("a", observations)
-    assert all(math.isfinite(answer["log_score"]) for answer in answers[22:])
-    for answer in answers[22:]:
-        for values in (answer["predictive"].get("quantiles") or {}).values():
-            assert None not in values
+    bench, kind, rng = make_bench(), KINDS[name], random.Random(5)
+    for stream, outlier_rate in (("a", 0.0), ("b", 0.01)):
+        made(bench, kind, stream, outlier_rate=outlier_rate)
+        observations = series(kind, 60, plain=True)
+        for seen in observations[20:40]:
+            if kind.x_dim and rng.random() < 0.2:
+                seen.x = [rng.choice([*ABSURD, each]) for each in seen.x]
+            if not kind.probabilities and not kind.counts and rng.random() < 0.3:
+                y = seen.y if isinstance(seen.y, list) else [seen.y]
+                seen.y = [each if each is None else rng.choice([*ABSURD, each]) for each in y]
+                seen.y = list(map(abs, seen.y)) if kind.model == "exponential" else seen.y
+        for answer in bench.observe(stream, observations)[15:]:
+            assert math.isfinite(answer["log_score"])
+            for values in (answer["predictive"].get("quantiles") or {}).values():
+                assert None not in values
 
 
-@pytest.mark.one_in(3)
-def test_the_same_key_again(make_bench, kind):
-    bench, observations = make_bench(), series(kind, 30)
-    configure(bench, "a", kind)
-    keyed = Observe("a", observations, key="k", digest="d")
-    (first,) = bench.send(keyed)
+def test_there_is_a_kind_of_every_built_in_model():
+    known = {NEWEST.get(kind.model, kind.model) for kind in KINDS.values()}
+    assert set(BUILTIN) <= known, "add a kind of it to kinds.py"
+
+
+def test_models_of_one_batch_do_not_meet(make_bench, close):
+    """Observations of several models and streams in one batch are what each is alone."""
+    bench, alone = make_bench(), make_bench(db=1)
+    numbers, expected = [], []
+    for name in ("gaussian", "poisson", "bernoulli", "alpaca", "categorical"):
+        kind = KINDS[name]
+        for stream in (f"{name}-1", f"{name}-2"):
+            observations = series(kind, 12, seed=len(numbers))
+            for each in (bench, alone):
+                made(each, kind, stream)
+            numbers += bench.append(Observe(stream, observations))
+            expected.append(alone.observe(stream, observations))
+    for outcome, wanted in zip(bench.outcomes(numbers), expected, strict=True):
+        close([json.loads(each) for each in outcome.body], wanted)
+
+
+# --- details --------------------------------------------------------------------------------------
+
+
+def test_parameters_rebuild_each_component(make_bench):
+    bench = make_bench()
+    families = {each.__name__: each for each in (Lomax, NegativeBinomial, Normal, StudentT)}
+    seen = set()
+    for name in ("gaussian", "poisson-1", "exponential", "alpaca", "averaged"):
+        kind = KINDS[name]
+        made(bench, kind, name)
+        bench.observe(name, series(kind, 12, plain=True))
+        (observation,) = series(kind, 1, seed=2, plain=True)
+        (answer,) = bench.observe(name, [observation], components=True)
+        for part in answer["components"]:
+            given = {k: torch.tensor(v) for k, v in part["parameters"].items()}
+            if part["family"] == "Blend of SkewedT":
+                (weights,) = given.pop("weight")
+                assert weights.sum().item() == pytest.approx(1)
+                mean = (weights @ SkewedT(**given).mean().flatten()).item()
+                assert [mean] == pytest.approx(part["mean"], rel=1e-5)
+                continue
+            family = families[part["family"]]
+            seen.add(family)
+            rebuilt = family(**{k: v.reshape(1, 1, -1) for k, v in given.items()})
+            assert rebuilt.mean().flatten().tolist() == pytest.approx(part["mean"], rel=1e-5)
+            if None not in part["variance"]:
+                variance = rebuilt.variance().flatten().tolist()
+                assert variance == pytest.approx(part["variance"], rel=1e-4)
+    assert seen == set(families.values())
+
+
+def test_details_behind_a_label_to_come_are_of_the_state_that_ran_ahead(make_bench, close):
+    bench, kind = make_bench(), KINDS["linear"]
+    seen = series(kind, 24, plain=True)
+    made(bench, kind)
+    bench.observe("a", seen[:20])
+    bench.observe("a", [Observation(x=seen[20].x, pending=True)])
+    asked = Predict("a", [seen[21].x], components=True, quantiles=LEVELS)
+    (expected,) = bench.ask(asked)["predictions"]
+    (answer,) = bench.observe("a", [seen[21]], components=True, quantiles=LEVELS)
+    assert answer["provisional"]
+    close(answer["components"], expected["components"])
+
+
+def test_details_are_repeated_bounded_and_not_kept(make_bench):
+    bench, kind = make_bench(), KINDS["gaussian"]
+    made(bench, kind, max_hypotheses=2000)
+    details = {"components": True, "quantiles": LEVELS}
+    more = {"key": "k", "digest": "d", **details}
+    bench.observe("a", series(kind, 8, plain=True))
+    first, again = (bench.observe("a", [1.0], **more)[0] for _ in range(2))
+    assert first["components"]
+    assert again == {**first, "duplicate": True}
+    assert bench.records("a")[-1].quantiles.keys() == {"0.05", "0.5", "0.95"}
+    (outcome,) = bench.send(Observe("a", [Observation(y=1.0)] * 32, components=True))
+    assert outcome.status == 422
+    assert bench.head("a").seq == 9
+
+
+# --- typical regimes ------------------------------------------------------------------------------
+
+
+def test_the_typical_regime_is_in_answers_history_summary_and_tables(make_bench, models):
+    bench = make_bench()
+    description = {
+        "kind": "alpaca-mixture", "x_dim": 1, "y_dim": 1, "feature_dim": 1, "hazard": 0.05,
+        "encoder": {"type": "identity"},
+        "regimes": [{"name": "idle", "probability": 0.5}, {"name": "busy", "probability": 0.5}],
+    }  # fmt: skip
+    tensors = {
+        "prior_logits": torch.zeros(2),
+        "prior_mean": torch.tensor([0.0, 10.0]).reshape(2, 1, 1).double(),
+        "prior_covariance_factor": torch.ones(2, 1, 1, dtype=torch.float64),
+        "log_noise_variance": torch.zeros(2, 1),
+    }
+    artifact.save(models / "shop" / "1", description, tensors)
+    bench.ask(Configure("a", {"model": "shop"}), status=201)
+    labels = [0.2, -0.3, 0.1, 10.2, 9.9, 10.1, 10.3]
+    answers = bench.observe("a", [Observation(y=y, x=[1.0]) for y in labels])
+    assert [each["regime"]["name"] for each in answers] == ["idle"] * 3 + ["busy"] * 4
+    assert all(0.9 < each["regime"]["probability"] <= 1 for each in answers)
+    recorded = [msgspec.to_builtins(rendering.record(each)) for each in bench.records("a")]
+    assert [each["regime"] for each in recorded] == [each["regime"] for each in answers]
+    summary = msgspec.to_builtins(rendering.summary("a", bench.head("a")))
+    assert summary["regime"] == answers[-1]["regime"]
+    columns = answer_columns([msgspec.convert(each, Answer) for each in answers])
+    assert columns["regime"] == ["idle"] * 3 + ["busy"] * 4
+    assert "regime" not in answer_columns([Answer("a", 0, "gaussian@1")])
+    frame = to_frame([msgspec.convert(each, Recorded) for each in recorded], "pandas")
+    assert list(frame["regime"]) == columns["regime"]
     bench.crash()
-    (again,) = bench.send(keyed)
-    first, again = (list(map(json.loads, each.body)) for each in (first, again))
-    assert all(answer["duplicate"] for answer in again)
-    assert [{**answer, "duplicate": False} for answer in again] == first
-    assert bench.head("a").seq == 30
-
-
-@pytest.mark.one_in(3)
-def test_missing_labels_from_the_first_on(make_bench, close, kind):
-    """Inputs and time count all the same; a stream that began so is as any other when reloaded."""
-    bench, plain = make_bench(), make_bench(db=1)
-    late = series(kind, 60, plain=True)
-    early = [Observation(x=each.x) for each in late[:10]]
-    for each in (bench, plain):
-        configure(each, "a", kind)
-    answers = bench.observe("a", early)
-    assert all(answer["log_score"] is None for answer in answers)
-    bench.crash()
-    answers += bench.observe("a", late[:33])
-    bench.crash()
-    answers += bench.observe("a", [Observation(x=each.x) for each in late[33:40]] + late[40:])
-    expected = plain.observe("a", early + late[:33])
-    expected += plain.observe("a", [Observation(x=each.x) for each in late[33:40]] + late[40:])
-    close(answers, expected)
-    (record, *_) = bench.records("a")
-    assert record.y is None
-    assert wire.encode(record)
+    (answer,) = bench.observe("a", [Observation(y=0.3, x=[1.0])])
+    assert answer["regime"]["name"] == "idle"
+    bench.ask(SetBelief("a", [(4, 1.0)]))  # no change: this label was of the regime before
+    assert bench.head("a").regime.name == "busy"
+    # Regimes may be named anew, and the model is the same.
+    before = catalogue.digest(models, "shop@1")
+    calm = [{"name": "calm", "probability": 0.5}, {"name": "busy", "probability": 0.5}]
+    artifact.amend(models / "shop" / "1", regimes=calm)
+    assert catalogue.digest(models, "shop@1") == before
+    (listed,) = catalogue.Catalogue(models).versions("shop")
+    assert [each["name"] for each in listed.regimes] == ["calm", "busy"]

@@ -1,4 +1,4 @@
-"""The life of changepoint events, from readings of the belief made up for the purpose."""
+"""The life of events, from readings of the belief made up for the purpose."""
 
 import math
 import random
@@ -32,16 +32,10 @@ class Life:
         reading = Reading(seq, f"t{seq}", start, probability, previous, *totals, changed)
         return track(self.head, reading)
 
-    def quiet(self, count, y=(0.0,)):
-        """Labels of a regime that nobody doubts."""
-        start = self.head.confirmed_start
-        for i in range(count):
-            assert self.see(start, y=(y[0] + (-1) ** i, *y[1:])) == []
-
     def regime(self, start, count, previous=0, level=0.0):
-        """MAP start `start` for `count` observations; returns the events they raised."""
+        """MAP start `start` for `count` observations; returns the states they raised."""
         return [
-            event
+            (event.id, event.state, event.start)
             for i in range(count)
             for event in self.see(start, previous, y=(level + (-1) ** i,))
         ]
@@ -51,264 +45,252 @@ def states(events):
     return [(event.id, event.state, event.start) for event in events]
 
 
-def test_suspected_then_confirmed():
-    life = Life()
-    life.quiet(10)
+def quiet(count, **options):
+    """A life in whose first labels nobody sees a change."""
+    life = Life(**options)
+    assert life.regime(0, count) == []
+    return life
+
+
+def test_a_suspicion_is_confirmed_after_so_many_observations():
+    life = quiet(10)
     (first,) = life.see(8, y=(5.0,))
     assert states([first]) == [(1, "suspected", 8)]
     assert (first.suspected_at, first.confirmed_at, first.delay) == (10, None, 2)
-    assert (first.probability, first.time) == (0.9, "t10")
+    assert (first.probability, first.time, first.direction) == (0.9, "t10", "up")
     assert life.see(8, y=(5.5,)) == life.see(8, y=(4.5,)) == []
     assert life.head.event == first
     (last,) = life.see(8, y=(5.0,), probability=0.99)
     assert states([last]) == [(1, "confirmed", 8)]
     assert (last.suspected_at, last.confirmed_at, last.delay) == (10, 13, 2)
     assert (last.probability, last.time) == (0.99, "t13")
-    assert life.head.event is None
-    assert life.head.last_event == last
+    assert (life.head.event, life.head.last_event) == (None, last)
     assert (life.head.confirmed_start, life.head.next_event) == (8, 2)
     assert life.regime(8, 20) == []
 
 
-def test_withdrawn_when_the_confirmed_start_is_back():
-    life = Life()
-    life.quiet(10)
+def test_a_suspicion_is_withdrawn_when_the_confirmed_start_is_back():
+    life = quiet(10)
     life.see(9)
     (gone,) = life.see(0)
     assert states([gone]) == [(1, "withdrawn", 9)]
     assert (gone.probability, gone.time) == (0.0, "t11")
-    assert life.head.event is None
-    assert life.head.last_event is None
+    assert life.head.event is life.head.last_event is None
     assert life.see(0) == []
     # The next suspicion is another event, and counts from its own beginning.
-    assert states(life.see(13)) == [(2, "suspected", 13)]
-    assert life.see(13) == life.see(13) == []
-    assert states(life.see(13)) == [(2, "confirmed", 13)]
+    assert life.regime(13, 4) == [(2, "suspected", 13), (2, "confirmed", 13)]
 
 
-def test_a_suspicion_that_moves_is_the_same_event_and_its_count_goes_on():
-    life = Life()
-    life.quiet(10)
-    life.see(10)
-    life.see(10)
-    (moved,) = life.see(9)
-    assert states([moved]) == [(1, "suspected", 9)]
-    assert (moved.suspected_at, moved.delay) == (10, 1)
-    (last,) = life.see(9)
-    assert (last.state, last.start) == ("confirmed", 9)
-    assert (last.suspected_at, last.confirmed_at) == (10, 13)
-
-
-def test_a_start_after_the_suspicion_is_another_event():
-    life = Life()
-    life.quiet(10)
-    life.see(10)
-    assert states(life.see(11)) == [(1, "withdrawn", 10), (2, "suspected", 11)]
+def test_a_suspicion_may_move_but_not_past_itself():
+    life = quiet(10, confirm_after=4)
+    life.see(9)
+    (moved,) = life.see(8)
+    assert states([moved]) == [(1, "suspected", 8)]
+    assert (moved.suspected_at, moved.delay) == (10, 2)
+    (moved,) = life.see(10)  # up to where it was suspected
+    assert states([moved]) == [(1, "suspected", 10)]
+    assert life.see(10) == []
+    (last,) = life.see(10)  # its count went on
+    assert states([last]) == [(1, "confirmed", 10)]
+    life = quiet(10, confirm_after=4)
+    life.see(9)
+    assert states(life.see(11)) == [(1, "withdrawn", 9), (2, "suspected", 11)]
     assert life.head.event.suspected_at == 11
 
 
-def test_confirm_after_may_change_under_way():
-    life = Life(confirm_after=100)
-    life.quiet(10)
-    assert states(life.regime(10, 8)) == [(1, "suspected", 10)]
-    life.head.settings.confirm_after = 5
-    assert states(life.see(10)) == [(1, "confirmed", 10)]
-
-
-def test_confirmed_at_once():
-    life = Life(confirm_after=0)
-    life.quiet(10)
-    assert states(life.see(10)) == [(1, "suspected", 10), (1, "confirmed", 10)]
-
-
-def test_by_probability_an_event_waits_for_it_alone():
-    life = Life(threshold=0.99)
-    life.quiet(10)
-    assert states(life.see(9, changed=0.7)) == [(1, "suspected", 9)]
-    for _ in range(50):
-        assert life.see(9, changed=0.989) == []
-    assert states(life.see(9, changed=0.99)) == [(1, "confirmed", 9)]
-    assert life.head.last_event.confirmed_at == 61
-    life.quiet(10)
-    assert states(life.see(70, previous=9, changed=0.999)) == [
-        (2, "suspected", 70),
-        (2, "confirmed", 70),
-    ]
-
-
-@pytest.mark.parametrize("seed", range(20))
-def test_by_probability_each_observation_decides_alone(seed):
-    """Confirmed is what is as probable as asked, whatever was before."""
-    rng = random.Random(seed)
-    life = Life(confirm_after=rng.choice([0, 1, 1000]), threshold=0.9)
-    life.quiet(5)
-    for seq in range(5, 200):
-        confirmed, open_before = life.head.confirmed_start, life.head.event
-        changed = rng.choice([0.1, 0.6, 0.8999, 0.9, 0.97])
-        start = rng.randint(confirmed + 1, seq) if changed > 0.5 and confirmed < seq else confirmed
-        found = [
-            (event.state, event.start) for event in life.see(start, confirmed, changed=changed)
-        ]
-        if start == confirmed:
-            expected = [] if open_before is None else [("withdrawn", open_before.start)]
-        else:
-            moved = open_before is None or open_before.start != start
-            new = open_before is not None and start > open_before.suspected_at
-            expected = [("withdrawn", open_before.start)] if new else []
-            expected += [("suspected", start)] if moved else []
-            expected += [("confirmed", start)] if changed >= 0.9 else []
-        assert found == expected
-        assert life.head.confirmed_start == (start if ("confirmed", start) in found else confirmed)
-
-
 def test_the_rule_may_change_under_way():
-    life = Life(confirm_after=100)
-    life.quiet(10)
+    life = quiet(10, confirm_after=100)
     assert states(life.see(10, changed=0.8)) == [(1, "suspected", 10)]
     life.head.alarm = Alarm(0.9)
     assert life.see(10, changed=0.8) == []
-    life.head.alarm, life.head.settings.confirm_after = None, 2
+    life.head.alarm = None
+    life.head.settings.confirm_after = 3
+    assert states(life.see(10, changed=0.8)) == []
     assert states(life.see(10, changed=0.8)) == [(1, "confirmed", 10)]
+    life = quiet(10, confirm_after=0)
+    assert life.regime(10, 1) == [(1, "suspected", 10), (1, "confirmed", 10)]
 
 
-def confirmed_at_20():
-    life = Life()
-    life.quiet(20)
-    assert states(life.regime(20, 10, level=5.0))[-1] == (1, "confirmed", 20)
-    assert life.see(20, y=(5.0,)) == []
+def test_by_probability_each_observation_decides_alone():
+    """Confirmed is what is as probable as asked, whatever was before."""
+    for seed in range(6):
+        rng = random.Random(seed)
+        life = quiet(5, confirm_after=rng.choice([0, 1, 1000]), threshold=0.9)
+        for seq in range(5, 200):
+            confirmed = life.head.confirmed_start
+            open_before = life.head.event
+            changed = rng.choice([0.1, 0.6, 0.8999, 0.9, 0.97])
+            start = confirmed
+            if changed > 0.5 and confirmed < seq:
+                start = rng.randint(confirmed + 1, seq)
+            found = [each[1:] for each in states(life.see(start, confirmed, changed=changed))]
+            expected = []
+            if start == confirmed:
+                expected += [("withdrawn", open_before.start)] if open_before else []
+            else:
+                new = open_before is not None and start > open_before.suspected_at
+                moved = open_before is None or open_before.start != start
+                expected += [("withdrawn", open_before.start)] if new else []
+                expected += [("suspected", start)] if moved else []
+                expected += [("confirmed", start)] if changed >= 0.9 else []
+            assert found == expected, (seed, seq)
+            last = start if ("confirmed", start) in found else confirmed
+            assert life.head.confirmed_start == last
+
+
+# --- what the best path to a newly confirmed start says of the event confirmed before ------------
+
+SUSPECTED_AT = 26
+
+
+def confirmed_at_20(before=0):
+    """Event 1: of a change at 20, suspected at 26; `before` is the start before it."""
+    life = quiet(SUSPECTED_AT)
+    assert life.regime(20, 10, previous=before, level=5.0)[-1] == (1, "confirmed", 20)
+    assert life.head.before_start == before
     return life
 
 
-class TestBestPath:
-    """What the path to a newly confirmed start says of the event confirmed before."""
+# Of the best path's start before the new one: whether event 1 stays, moves there, or was the new
+# one all along.
+FATES = {
+    0: "replaced",
+    10: "replaced",  # half-way to the start before
+    11: "moved",
+    19: "moved",
+    20: "kept",
+    21: "moved",
+    SUSPECTED_AT: "moved",  # it may begin where it was suspected
+    SUSPECTED_AT + 1: "kept",  # a short regime of its own
+    55: "kept",
+}
 
-    def test_through_the_confirmed_start(self):
-        life = confirmed_at_20()
-        assert states(life.regime(40, 20, previous=20)) == [
-            (2, "suspected", 40),
-            (2, "confirmed", 40),
-        ]
-        assert life.head.confirmed_start == 40
 
-    def test_around_it_the_event_was_the_new_one_all_along(self):
+@pytest.mark.parametrize("previous", FATES)
+def test_the_last_event_is_kept_moved_or_replaced(previous):
+    life = confirmed_at_20()
+    found = life.regime(60, 20, previous=previous, level=9.0)
+    head, fate = life.head, FATES[previous]
+    middle = {
+        "kept": [(2, "confirmed", 60)],
+        "moved": [(1, "confirmed", previous), (2, "confirmed", 60)],
+        "replaced": [(2, "withdrawn", 60), (1, "confirmed", 60)],
+    }
+    assert found == [(2, "suspected", 60), *middle[fate]]
+    assert head.confirmed_start == head.last_event.start == 60
+    assert head.before_start == (0 if fate == "replaced" else previous)
+    assert head.last_event.id == (1 if fate == "replaced" else 2)
+
+
+def test_half_way_is_between_the_last_two_starts():
+    for previous, fate in ((15, (2, "withdrawn", 60)), (16, (1, "confirmed", 16))):
+        life = confirmed_at_20(before=10)
+        assert life.regime(60, 20, previous=previous)[1] == fate
+
+
+def test_a_moved_event_keeps_its_suspicion():
+    life = confirmed_at_20()
+    life.regime(60, 3, previous=22)
+    moved, _ = life.see(60, 22)
+    assert (moved.id, moved.suspected_at, moved.delay) == (1, SUSPECTED_AT, SUSPECTED_AT - 22)
+
+
+def test_the_first_suspicion_of_a_replaced_event_stands_unless_it_was_before_its_start():
+    for start in (24, SUSPECTED_AT, SUSPECTED_AT + 1):
         life = confirmed_at_20()
-        before = life.head.last_event
-        found = life.regime(24, 20, previous=0, level=5.0)
-        assert states(found) == [(2, "suspected", 24), (2, "withdrawn", 24), (1, "confirmed", 24)]
-        moved = found[-1]
-        # First suspected before the start it now has: that was not this change.
-        assert before.suspected_at == 20
-        assert moved.suspected_at == found[0].suspected_at
-        assert moved.delay == moved.suspected_at - 24 > 0
-        assert (life.head.confirmed_start, life.head.last_event) == (24, moved)
+        life.regime(start, 3, level=5.0)
+        later = life.head.event.suspected_at
+        _, last = life.see(start, y=(5.0,))
+        since = SUSPECTED_AT if start <= SUSPECTED_AT else later
+        assert (last.id, last.suspected_at, last.delay) == (1, since, since - start)
         # The shift is from the regime before it, not from the piece that was one for a while.
-        assert moved.size > 2
-        assert states(life.regime(60, 20, previous=24))[-1] == (3, "confirmed", 60)
-
-    def test_the_first_suspicion_stands_where_it_can(self):
-        life = Life()
-        life.quiet(26)
-        life.regime(20, 10, level=5.0)
-        found = life.regime(24, 20, previous=0, level=5.0)
-        assert (found[-1].id, found[-1].suspected_at, found[-1].delay) == (1, 26, 2)
-
-    def test_through_a_later_estimate_of_it(self):
-        life = Life()
-        life.quiet(26)
-        life.regime(20, 10, level=5.0)
-        found = life.regime(60, 20, previous=22, level=9.0)
-        assert states(found) == [(2, "suspected", 60), (1, "confirmed", 22), (2, "confirmed", 60)]
-        assert found[1].delay == 26 - 22
-
-    def test_through_an_earlier_estimate_of_it(self):
-        """The path leads through 18: a better start of event 1, and 60 is a change of its own."""
-        life = confirmed_at_20()
-        found = life.regime(60, 20, previous=18, level=9.0)
-        assert states(found) == [(2, "suspected", 60), (1, "confirmed", 18), (2, "confirmed", 60)]
-        assert found[1].delay == found[1].suspected_at - 18
-
-    def test_through_a_regime_never_confirmed(self):
-        """One that begins after the last event was suspected is no estimate of that event."""
-        life = confirmed_at_20()
-        found = life.regime(60, 20, previous=55, level=9.0)
-        assert states(found) == [(2, "suspected", 60), (2, "confirmed", 60)]
-        assert life.head.last_event.id == 2
-
-    def test_near_the_start_before_the_confirmed_one(self):
-        """By now that one looks like 21; still the path leaves the last event out."""
-        life = confirmed_at_20()
-        life.regime(60, 10, previous=20, level=9.0)
-        found = life.regime(64, 20, previous=21, level=9.0)
-        assert states(found)[1:] == [(3, "withdrawn", 64), (2, "confirmed", 64)]
-
-    def test_no_event_is_ever_suspected_before_it_starts(self):
-        for previous in (0, 10, 18, 20, 22, 31, 45):
-            life = confirmed_at_20()
-            life.regime(20, 19, level=5.0)
-            for event in life.regime(50, 20, previous=previous):
-                assert event.delay == event.suspected_at - event.start >= 0
+        assert last.size > 2
+        assert life.regime(80, 20, previous=start)[-1] == (3, "confirmed", 80)
 
 
-class TestSize:
-    def test_direction_and_size_in_standard_deviations(self):
-        life = Life()
-        life.quiet(20)
-        (*_, last) = life.regime(20, 10, level=-4.0)
-        assert last.direction == "down"
-        # Four observations of the new regime: means 0 and -4, pooled variance 24 / 22.
-        assert last.size == pytest.approx(-4 / math.sqrt(24 / 22))
+# --- direction and size ---------------------------------------------------------------------------
 
-    def test_labels_of_several_outputs(self):
-        life = Life(outputs=2)
-        for i in range(20):
-            life.see(0, y=((-1.0) ** i, (-1.0) ** (i // 2)))
-        for i in range(3):
-            life.see(20, y=(2 + (-1.0) ** i, -9 + (-1.0) ** (i // 2)))
-        (last,) = life.see(20, y=(1.0, -10.0))
-        assert last.direction == "down"
-        assert len(last.size) == 2
-        assert 1 < last.size[0] < 3
-        assert last.size[1] < -6
 
-    def test_constant_segments_have_a_direction_and_no_size(self):
-        life = Life()
-        for _ in range(20):
-            life.see(0, y=(1.0,))
-        for _ in range(3):
-            life.see(20, y=(2.0,))
-        (last,) = life.see(20, y=(2.0,))
-        assert (last.direction, last.size) == ("up", None)
+def confirmed(labels, start, outputs=1, confirm_after=3):
+    """The event confirmed by the last of some labels, the first of which are of one regime."""
+    life = Life(outputs=outputs, confirm_after=confirm_after)
+    for y in labels[:start]:
+        life.see(0, y=y)
+    for y in labels[start:]:
+        events = life.see(start, y=y)
+    assert events[-1].state == "confirmed"
+    return events[-1]
 
-    def test_rounding_is_no_spread(self):
-        life = Life()
-        for _ in range(37):
-            life.see(0, y=(0.1,))
-        for _ in range(3):
-            life.see(37, y=(-0.7,))
-        (last,) = life.see(37, y=(-0.7,))
-        assert (last.direction, last.size) == ("down", None)
 
-    def test_one_constant_output_leaves_the_other_its_size(self):
-        life = Life(outputs=2)
-        for i in range(20):
-            life.see(0, y=((-1.0) ** i, 1.0))
-        for i in range(3):
-            life.see(20, y=(8 + (-1.0) ** i, 1.0))
-        (last,) = life.see(20, y=(7.0, 1.0))
-        assert last.direction == "up"
-        assert last.size[0] > 5
-        assert last.size[1] == 0.0
+def waves(count, *levels):
+    """Labels that swing by one around each output's level, every output at half the pace."""
+    return [
+        tuple(level + (-1.0) ** (i >> k) for k, level in enumerate(levels)) for i in range(count)
+    ]
 
-    def test_missing_labels(self):
-        life = Life()
-        for _ in range(20):
-            life.see(0, y=None)
-        for _ in range(3):
-            life.see(20, y=None)
-        (last,) = life.see(20, y=None)
-        assert (last.direction, last.size) == (None, None)
+
+def test_size_is_the_shift_in_standard_deviations_within_the_regimes():
+    event = confirmed(waves(20, 0.0) + waves(4, -4.0), 20)
+    assert event.direction == "down"
+    assert event.size == pytest.approx(-4 / math.sqrt(24 / 22))
+    event = confirmed(waves(20, 0.0, 0.0) + waves(4, 2.0, -9.0), 20, outputs=2)
+    assert event.direction == "down"  # of the output that moved most
+    pooled = math.sqrt(24 / 22)
+    assert event.size == pytest.approx([2 / pooled, -9 / pooled])
+
+
+def test_what_has_no_size():
+    cases = {
+        "constant regimes": ([(1.0,)] * 20 + [(2.0,)] * 4, 20, "up"),
+        "rounding is no spread": ([(0.1,)] * 37 + [(-0.7,)] * 4, 37, "down"),
+        "no labels": ([None] * 24, 20, None),
+        "no shift": ([(1.0,)] * 24, 20, None),
+    }
+    for name, (labels, start, direction) in cases.items():
+        event = confirmed(labels, start)
+        size = 0.0 if name == "no shift" else None
+        assert (event.direction, event.size) == (direction, size), name
+    one_each = confirmed([(0.0,), (5.0,)], 1, confirm_after=0)
+    assert (one_each.direction, one_each.size) == (None, None)
+    assert confirmed([(0.0,), (5.0,), (6.0,)], 1, confirm_after=1).size == pytest.approx(
+        5.5 / math.sqrt(0.5)
+    )
+    still = confirmed(
+        [(y, 1.0) for (y,) in waves(20, 0.0)] + [(8.0, 1.0), (7.0, 1.0)] * 2, 20, outputs=2
+    )
+    assert still.direction == "up"
+    assert still.size[0] > 5
+    assert still.size[1] == 0.0
 
 
 def test_an_event_is_kept_field_by_field():
     *fields, kind = core.Event._fields
     assert (*fields, "verdict", kind) == Event.__struct_fields__
+
+
+# --- anomalies ------------------------------------------------------------------------------------
+
+
+def test_an_alarm_is_raised_at_the_threshold_and_then_silent_for_a_while():
+    assert core.alarming(0.9, 0.9, 5, None)
+    assert not core.alarming(0.9, 0.8999, 5, None)
+    assert not core.alarming(None, 1.0, 5, None)
+    assert not core.alarming(0.9, 1.0, 199, 100)
+    assert core.alarming(0.9, 1.0, 200, 100)
+
+
+def test_size_of_an_anomaly_is_the_distance_from_what_was_predicted():
+    def of(label, mean, sd):
+        event = core.anomaly(7, 0.99, label, (mean, sd))
+        assert (event.id, event.start, event.suspected_at, event.confirmed_at) == (7, 7, 7, 7)
+        assert (event.kind, event.state, event.probability) == ("anomaly", "confirmed", 0.99)
+        return event.direction, event.size
+
+    assert of([3.0], [1.0], [0.5]) == ("up", 4.0)
+    assert of([1.0], [1.0], [0.5]) == (None, 0.0)
+    assert of([0.0, math.nan, 9.0], [3.0, 0.0, 8.0], [1.0, 1.0, 1.0]) == ("down", [-3.0, None, 1.0])
+    # Without a variance of a label that is there, there is no size at all; of others none is asked.
+    assert of([2.0, 3.0], [0.0, 0.0], [math.inf, 1.0]) == (None, None)
+    assert of([2.0, 3.0], [0.0, 0.0], [0.0, 1.0]) == (None, None)
+    assert of([math.nan, 3.0], [0.0, 0.0], [math.inf, 1.0]) == ("up", [None, 3.0])
+    assert core.anomaly(7, 0.99, [1.0], None).size is None  # a class

@@ -1,0 +1,447 @@
+"""Seasons: found when asked for, or by default once there are many labels, and never lost."""
+
+import math
+
+import msgspec
+import numpy as np
+import pytest
+
+from model_core import codec, season
+from model_core.errors import CorruptState
+from service import wire
+from service.schema import rendering
+from service.wire import (
+    Configure,
+    EventFeedback,
+    Move,
+    Observation,
+    Observe,
+    Predict,
+    SegmentHistory,
+    SetBelief,
+    WhatIf,
+)
+from service.worker.filtering import seasons
+from service.worker.filtering.history import retained
+
+FROM = 150  # in place of 1,000
+FIRST, SECOND = 177, 212  # searches of stream "a"
+MODES = {"asked": {"seasonal": True}, "default": {}}
+
+
+@pytest.fixture(autouse=True)
+def _early(monkeypatch):
+    monkeypatch.setattr(season, "SEASONS_FROM", FROM)
+    monkeypatch.setattr(seasons, "SEASONS_FROM", FROM)
+
+
+@pytest.fixture
+def bench(fast_bench):
+    return fast_bench
+
+
+@pytest.fixture
+def pair(make_bench):
+    """Two benches, with checkpoints often."""
+    return [make_bench(db=db, checkpoint_every=48, compiles=True) for db in (0, 1)]
+
+
+@pytest.fixture(params=MODES)
+def mode(request):
+    """Settings under which seasons are looked for."""
+    return MODES[request.param]
+
+
+def noise(n, seed=0):
+    return (5 + 0.3 * np.random.default_rng(seed).normal(size=n)).tolist()
+
+
+def season_at(t):
+    return 5 + 1.2 * math.sin(2 * math.pi * t / 24)
+
+
+def day(n=330, step=300, first=0):
+    """A season of 24 from `first` on, whose level rises at a step."""
+    t = np.arange(n)
+    y = np.array(noise(n)) + 1.2 * np.sin(2 * np.pi * t / 24) * (t >= first)
+    y[step:] += 2.0
+    return y.tolist()
+
+
+def made(bench, stream="a", **settings):
+    bench.ask(Configure(stream, {"model": "gaussian", "warmup": 5, **settings}), status=201)
+    return stream
+
+
+def held(bench, stream="a"):
+    """The stream as its worker has it."""
+    return bench.worker.engine.streams[bench.partition(stream), stream]
+
+
+def means(answers):
+    return np.array([each["predictive"]["mean"][0] for each in answers])
+
+
+def confirmed(bench, stream="a", after=200):
+    return [e for e in bench.events(stream) if e.state == "confirmed" and e.start > after]
+
+
+def test_a_season_is_found_by_the_first_search_and_kept_from_then_on(bench):
+    assert season.next_search(0, season.phase_of("a")) == FIRST
+    assert season.next_search(FIRST, season.phase_of("a")) == SECOND
+    made(bench)
+    answers = bench.observe("a", day(FIRST - 1, FIRST))
+    assert held(bench).season is None
+    assert b'"season"' not in bench.stored("a")["head"]
+    answers += bench.observe("a", day(260, 260)[FIRST - 1 :])
+    assert "season" not in answers[FIRST - 2]
+    assert answers[FIRST - 1]["season"] == {"periods": [24]}
+    assert bench.head("a").season.since == FIRST
+    expected = [season_at(t) for t in range(FIRST, 260)]
+    assert np.abs(means(answers[FIRST:]) - expected).max() < 0.6
+
+
+def test_a_search_is_only_made_where_one_is_due(bench, monkeypatch):
+    asked = []
+    searched = season.searched
+    monkeypatch.setattr(season, "searched", lambda y: asked.append(len(y)) or searched(y))
+    cases = [
+        ({}, {FIRST, SECOND}),
+        ({"history": 100}, {100}),
+        ({"history": 0}, {0}),
+        ({"seasonal": False}, set()),
+        ({"model": "poisson"}, set()),
+        ({"model": "autoregressive", "season": 12}, set()),
+        ({"location": [0.0, 0.0]}, set()),
+    ]
+    for stream, (settings, labels) in zip("abcdefg", cases, strict=True):
+        made(bench, stream, **settings)
+        y = [float(round(10 * each)) for each in noise(230)]
+        # Searches are at other places in streams of other names: about as many are due.
+        coming = y if stream in "abcd" else y[:190]
+        bench.observe(stream, [[each] * 2 for each in coming] if stream == "g" else coming)
+        assert set(asked) == labels, settings
+        asked.clear()
+        assert held(bench, stream).season is None
+
+
+def test_streams_without_a_season_keep_nothing_of_seasons(bench):
+    made(bench, "a")
+    made(bench, "b", seasonal=False)
+    answers = bench.observe("a", noise(230)) + bench.observe("b", day(230, 230))
+    assert all("season" not in each for each in answers)
+    bench.stop()
+    for stream in "ab":
+        assert bench.head(stream).season is None
+        assert b"season" not in bench.stored(stream)["head"].replace(b"seasonal", b"")
+        (checkpoint,) = bench.stored(stream)["checkpoint"].values()
+        assert b'"season"' not in checkpoint
+        assert not any(record.offset for record in bench.records(stream))
+
+
+def test_lists_by_a_kernel_are_the_same_one_by_one(pair, close, mode):
+    y, found = day(230, 220), []
+    for bench, part in zip(pair, (1, 150), strict=True):
+        made(bench, **mode)
+        answers = bench.observe("a", y[:80], part=80)
+        answers += bench.observe("a", y[80:], part=part, belief=True)
+        records = [(r.offset, r.previous_start) for r in bench.records("a")]
+        found.append((answers, bench.head("a").season, records))
+    close(found[1][0], found[0][0])
+    assert found[1][1:] == found[0][1:]
+    assert found[0][1].periods == [24]
+
+
+@pytest.mark.parametrize(
+    "settings", [{"seasonal": True}, {"seasonal": True, "warmup": 100}, {}, {"history": 120}], ids=str
+)
+def test_nothing_is_lost_with_a_worker(pair, close, settings):
+    quiet, troubled = pair
+    for bench in pair:
+        made(bench, **settings)
+    y = day(270, 240, first=0 if settings else 40)
+    expected, answers = quiet.observe("a", y), []
+    for i in range(0, len(y), 30):
+        answers += troubled.observe("a", y[i : i + 30])
+        (troubled.crash if i % 60 else troubled.stop)()
+    close(answers, expected)  # slots of a state that was stored are in another order
+    assert troubled.head("a").season == quiet.head("a").season
+    assert quiet.head("a").season.periods == [24]
+    assert [(r.offset, r.previous_start) for r in troubled.records("a")] == [
+        (r.offset, r.previous_start) for r in quiet.records("a")
+    ]
+
+
+@pytest.mark.parametrize("history", [2000, 150])
+def test_a_batch_that_is_applied_twice_finds_the_same(pair, close, history, monkeypatch):
+    """The first worker dies before it commits the search; the second has other batches."""
+    quiet, troubled = pair
+    y, found = day(), []
+    searched = season.searched
+    monkeypatch.setattr(season, "searched", lambda y: found.append(y) or searched(y))
+    for bench in pair:
+        made(bench, history=history)
+        bench.observe("a", y[: FIRST - 5])
+    expected = quiet.observe("a", y[FIRST - 5 :])
+
+    def lost(*_):
+        raise ConnectionError("gone before the commit")
+
+    monkeypatch.setattr(troubled.worker._committer, "submit", lost)
+    seen = [Observation(y=value) for value in y[FIRST - 5 : FIRST + 20]]
+    numbers = troubled.append(Observe("a", seen))
+    for _ in range(9):
+        if len(found) < 2:
+            troubled.turn()
+    troubled.crash()
+    (outcome,) = troubled.outcomes(numbers)
+    answers = [msgspec.json.decode(each) for each in outcome.body]
+    answers += troubled.observe("a", y[FIRST + 20 :])
+    close(answers, expected)
+    assert len(found) == 3
+    for each in found[1:]:
+        np.testing.assert_array_equal(each, found[0])
+    assert troubled.head("a").season == quiet.head("a").season
+
+
+@pytest.mark.parametrize(("settings", "first"), [(MODES["asked"], 180), (MODES["default"], 150)])
+def test_pending_labels(pair, close, settings, first):
+    """Labels that come late, in order, are as if they had come at once."""
+    prompt, late = pair
+    y = day(230, 220)
+    for bench in pair:
+        made(bench, **settings)
+        bench.observe("a", y[:first])
+    expected = prompt.observe("a", y[first:])
+    provisional = late.observe("a", [Observation(y=None, pending=True)] * (230 - first), part=10)
+    assert all(each["provisional"] for each in provisional)
+    errors = np.abs(means(provisional) - [season_at(t) for t in range(first, 230)])
+    assert (errors.max() < 0.6) == (first == 180)  # the other's season is not found yet
+    late.crash()
+    answers = []
+    for t in range(first, 230):
+        answers += late.observe("a", [Observation(y=y[t])], seq=t)
+    close(answers, expected)
+    assert late.head("a").season == prompt.head("a").season
+
+
+def test_a_snapshot_has_the_season(pair, close, mode):
+    here, there = pair
+    y = day()
+    made(here, **mode)
+    here.observe("a", y[:200])
+    there.put("a", here.export("a"))
+    assert there.head("a").season == here.head("a").season
+    there.crash()
+    close(there.observe("a", y[200:]), here.observe("a", y[200:]))
+    stream = held(here)
+    state = stream.slab.state(stream.row)
+    broken = stream.season.copy()
+    broken[4] = 1e6  # a period longer than the retained labels
+    for array in ((), (broken,)):
+        with pytest.raises(CorruptState):
+            codec.decode_season(stream.slab.model, stream.slab.encoded(stream.row, state, *array))
+
+
+@pytest.mark.parametrize(
+    "model", [{"model": "gaussian"}, {"model": "autoregressive", "order": 2}], ids=str
+)
+def test_forecasts_and_details_are_of_the_labels(bench, model):
+    made(bench, seasonal=True, **model)
+    bench.observe("a", day(200, 200))
+    ahead = bench.ask(Predict("a", horizon=30, samples=3))["predictions"]
+    quantiles = [each["predictive"]["quantiles"] for each in ahead]
+    lower, medians = ([each[level][0] for each in quantiles] for level in ("0.05", "0.5"))
+    expected = np.array([season_at(t) for t in range(200, 230)])
+    assert np.abs(medians - expected).max() < 0.6
+    assert 0.2 < np.subtract(medians, lower).mean() < 2
+    assert np.abs(np.array(ahead[0]["samples"]) - expected[0]).max() < 3
+    (one,) = bench.ask(Predict("a", components=True))["predictions"]
+    (answer,) = bench.observe("a", [5.0], components=True, quantiles=[0.5])
+    mean = answer["predictive"]["mean"][0]
+    assert one["predictive"]["mean"] == pytest.approx([mean], rel=1e-9)
+    assert answer["predictive"]["quantiles"]["0.5"][0] == pytest.approx(mean, abs=0.3)
+    for parts in (one["components"], answer["components"]):
+        assert sum(p["weight"] * p["mean"][0] for p in parts) == pytest.approx(mean, rel=1e-9)
+
+
+def test_reruns_see_labels_less_their_season(bench, mode):
+    y = day()
+    made(bench, **mode)
+    made(bench, "plain", seasonal=False)
+    bench.observe("a", y)
+    bench.observe("plain", y)
+    assert [event.start for event in confirmed(bench)] == [pytest.approx(300, abs=2)]
+    bench.ask(SegmentHistory("a"), status=204)
+    assert bench.hindsight("a").starts == [0, pytest.approx(300, abs=1)]
+    plain = bench.ask(WhatIf("plain", {}, series=True))
+    without = bench.ask(WhatIf("a", {"seasonal": False}, series=True))
+    assert without["log_score"] == plain["log_score"]
+    late = slice(100, None)
+    for stream, settings in (
+        ("a", {}),
+        ("a", {"hazard": 0.02}),
+        ("a", {"model": "averaged"}),
+        ("plain", {"seasonal": mode.get("seasonal")}),
+    ):
+        found = bench.ask(WhatIf(stream, settings, series=True))
+        assert np.mean(found["log_score"][late]) > np.mean(plain["log_score"][late]) + 0.2
+        assert [each["start"] for each in found["segmentation"]][1:] == [pytest.approx(300, abs=1)]
+
+
+@pytest.mark.parametrize("command", ["feedback", "averaged", "poisson"])
+def test_a_stream_goes_on_after_a_rerun(pair, close, command):
+    y = [float(round(10 * each)) for each in day(300, 250)]
+    found = []
+    for each in pair:
+        made(each, **MODES["asked"] if command == "feedback" else {})
+        each.observe("a", y[:270])
+        if command == "feedback":
+            (event,) = confirmed(each)
+            each.ask(EventFeedback("a", event=event.id, change=False))
+            assert each.head("a").best_start < 200
+        else:
+            each.ask(Move("a", command))
+        if each is pair[1]:
+            each.crash()
+        found.append(each.observe("a", y[270:]))
+    close(found[0], found[1])
+    if command == "poisson":  # which has no seasons
+        assert pair[0].head("a").season is held(pair[0]).season is None
+        assert not any(record.offset for record in pair[0].records("a")[-30:])
+    else:
+        assert pair[0].head("a").season.periods == [24]
+        expected = [10 * (2 + season_at(t)) for t in range(270, 300)]
+        assert np.corrcoef(means(found[0]), expected)[0, 1] > 0.7
+
+
+def test_a_season_that_ends_is_given_up(bench):
+    made(bench, seasonal=True)
+    answers = bench.observe("a", [*day(240, 240), *noise(360, seed=1)], part=60)
+    assert answers[200]["season"] == {"periods": [24]}
+    assert "season" not in answers[-1]
+    head = bench.head("a")
+    assert (head.season.periods, head.season.since > 240) == ([], True)
+    assert "season" not in msgspec.to_builtins(rendering.summary("a", head))
+    assert bench.records("a")[-1].offset == 0
+
+
+def test_a_season_found_in_the_warm_up(bench):
+    made(bench, seasonal=True, warmup=150)
+    answers = bench.observe("a", day(180, 180))
+    assert answers[140]["warming_up"]
+    assert answers[140]["season"] == {"periods": [24]}
+    expected = [season_at(t) for t in range(145, 180)]
+    assert np.abs(means(answers[145:]) - expected).max() < 0.6
+    assert bench.head("a").scale[0] < 0.5  # of the noise
+
+
+def test_seasons_without_noise_or_history(bench):
+    """A scale of rounding alone, and a filter that begins anew with next to nothing."""
+    y = day(300, 300)
+    for stream, labels, more in (
+        ("a", [season_at(t) for t in range(300)], {}),
+        ("b", y, {"history": 0}),
+    ):
+        made(bench, stream, seasonal=True, **more)
+        answers = bench.observe(stream, labels)
+        assert answers[-1]["season"]["periods"][0] == 24
+        errors = np.abs(means(answers[200:]) - [season_at(t) for t in range(200, 300)])
+        assert errors.max() < (0.6 if more else 0.01)
+
+
+def test_an_anomaly_is_one_of_labels_less_their_season(bench):
+    """Near the season's trough, where the label is not far from the mean of all."""
+    made(bench, seasonal=True, anomaly_alarm=0.97)
+    bench.observe("a", day(306, 306))
+    bench.observe("a", [season_at(306) + 2.4])
+    event = bench.anomalies("a")[-1]
+    assert (event.start, event.direction) == (306, "up")
+    assert event.size == pytest.approx(8, rel=0.3)
+
+
+def test_what_has_no_seasons_is_refused(bench):
+    for settings, problem in (
+        ({"model": "poisson"}, "unfit-settings"),
+        ({"model": "categorical", "classes": 3}, "unfit-settings"),
+        ({"model": "gaussian", "location": [0.0, 1.0]}, "dimension-mismatch"),
+    ):
+        found = bench.ask(Configure("x", {**settings, "seasonal": True}), status=422)
+        assert found["type"].endswith(problem)
+    made(bench, seasonal=True)
+    assert bench.observe("a", [[1.0, 2.0]], status=422)[0]["type"].endswith("dimension-mismatch")
+    bench.observe("a", [1.0])
+    found = bench.ask(Configure("a", {"seasonal": False}), status=409)
+    assert found["type"].endswith("settings-conflict")
+    assert bench.ask(Move("a", "poisson"), status=422)["field"] == "seasonal"
+
+
+# --- history is what was posted -------------------------------------------------------------------
+
+
+def test_history_of_a_batch_in_which_a_season_is_found_is_whole(bench, monkeypatch):
+    monkeypatch.setattr(season, "REPLAYED", 20)  # fewer than are in no chunk yet
+    y = day()
+    for stream, batch in (("a", 165), ("b", 330)):
+        made(bench, stream)
+        bench.observe(stream, y, part=batch)
+        assert held(bench, stream).live().season.periods == [24]
+        kept = retained(held(bench, stream), bench.worker.engine.store, len(y))
+        assert [(each.seq, each.y) for each in kept] == list(enumerate(y))
+
+
+def random_labels(rng, n):
+    """Labels with a season from some time on, and steps, some of them missing."""
+    t = np.arange(n)
+    y = rng.normal(size=n) + 3 * np.sin(2 * np.pi * t / 16) * (t > rng.integers(400))
+    y += np.repeat(rng.normal(size=n // 100 + 1) * rng.choice([0, 5]), 100)[:n]
+    return [None if rng.random() < 0.02 else round(float(each), 3) for each in y]
+
+
+def other_command(rng, bench, stream):
+    """A command that observes nothing."""
+    settings = [
+        {"hazard": 0.02},
+        {"outlier_rate": 0.05},
+        {"history": 700},
+        {"seasonal": True},
+        {"seasonal": False},
+        {"seasonal": None},
+    ]
+    commands = [
+        Configure(stream, settings[rng.integers(len(settings))]),
+        Move(stream, str(rng.choice(["gaussian", "averaged"]))),
+        SetBelief(stream, changepoint=0.7),
+    ]
+    for event in bench.events(stream)[-1:]:
+        commands.append(EventFeedback(stream, bool(rng.integers(2)), event=event.id))
+    return commands[rng.integers(len(commands))]
+
+
+@pytest.mark.parametrize(
+    "seed", [0, *(pytest.param(seed, marks=pytest.mark.slow) for seed in range(1, 8))]
+)
+def test_history_is_what_was_posted(bench, monkeypatch, seed):
+    """Random lists, commands and crashes, with seasons found."""
+    rng = np.random.default_rng(seed)
+    monkeypatch.setattr(season, "REPLAYED", 20)
+    stream, posted = f"s{seed}", 0
+    made(bench, stream, history=5000)
+    y = random_labels(rng, 5000)
+    for _ in range(10 if seed else 5):
+        commands: list[wire.Command] = []
+        for _ in range(rng.integers(1, 4)):
+            count = int(rng.choice([1, 5, 40, 170, 330]))
+            commands.append(Observe(stream, [Observation(e) for e in y[posted : posted + count]]))
+            posted += count
+            if rng.random() < 0.5:
+                commands.append(other_command(rng, bench, stream))
+        bench.send(*commands)
+        match rng.integers(4):
+            case 0:
+                bench.stop()
+            case 1:
+                bench.crash()
+        kept = bench.records(stream)
+        first = posted - len(kept)
+        assert [(each.seq, each.y) for each in kept] == list(enumerate(y[first:posted], first))

@@ -1,0 +1,398 @@
+"""Events through the whole worker: what the filter finds, what answers and the feed say of it."""
+
+import csv
+import random
+from importlib.resources import files
+
+import msgspec
+import pytest
+import redis
+
+from service.store import keys
+from service.wire import (
+    Configure,
+    Delete,
+    EventFeedback,
+    Move,
+    Observation,
+    Observe,
+    WhatIf,
+    event_entries,
+)
+from tests.service.worker.commits import commit_of, replace_commit, restore_commit
+
+KNOWN = {"location": [0.0], "scale": [1.0], "hazard": 0.01}
+IN_TIME = {**KNOWN, "confirm_after": 10}
+
+
+def told(answers):
+    """(seq, id, state, start) of each event in the answers."""
+    found = [(a["seq"], a["event"]) for a in answers if a["event"]]
+    return [(seq, e["id"], e["state"], e["start"]) for seq, e in found]
+
+
+def noise(count, level=0.0, seed=0):
+    rng = random.Random(seed)
+    return [rng.gauss(level, 1) for _ in range(count)]
+
+
+def varying(seed, count=250, rate=0.04):
+    """Labels of regimes whose levels are far apart."""
+    rng = random.Random(seed)
+    level, y = 0.0, []
+    for _ in range(count):
+        level = rng.gauss(0, 4) if rng.random() < rate else level
+        y.append(rng.gauss(level, 1))
+    return y
+
+
+def confirmed(bench, stream):
+    return [event for event in bench.events(stream) if event.state == "confirmed"]
+
+
+def check_stored(bench, stream):
+    """What holds of the stored events of every stream."""
+    head, events = bench.head(stream), bench.events(stream)
+    assert [event.id for event in events] == list(range(1, head.next_event))
+    starts = [event.start for event in confirmed(bench, stream)]
+    assert starts == sorted(set(starts))
+    for event in events:
+        assert 0 <= event.delay == event.suspected_at - event.start
+        if event.state == "confirmed":
+            assert event.confirmed_at >= event.suspected_at
+            assert 0 < event.probability <= 1
+    if starts:
+        assert head.last_event == confirmed(bench, stream)[-1]
+        assert head.confirmed_start == starts[-1]
+    assert (head.event is not None) == any(e.state == "suspected" for e in events)
+
+
+def test_the_nile(fast_bench):
+    text = files("service.samples").joinpath("nile.csv").read_text().splitlines()
+    y = [float(row["y"]) for row in csv.DictReader(line for line in text if line[0] != "#")]
+    fast_bench.ask(Configure("nile", {"confirm_after": 10}), status=201)
+    fast_bench.observe("nile", y)
+    (event,) = confirmed(fast_bench, "nile")
+    assert event.start == 28
+    assert 30 <= event.suspected_at <= 35
+    assert event.direction == "down"
+    assert -2.5 < event.size < -1.5
+    check_stored(fast_bench, "nile")
+
+
+def test_by_default_a_change_is_confirmed_when_it_is_probable(fast_bench):
+    for stream, given in (("a", {}), ("b", {"confirm_probability": 0.8})):
+        fast_bench.ask(Configure(stream, {**KNOWN, **given}), status=201)
+        answers = fast_bench.observe(stream, varying(3))
+        threshold = given.get("confirm_probability", 0.99)
+        probable = [a["seq"] for a in answers if a["changed_probability"] >= threshold]
+        events = [a["event"] for a in answers if a["event"] and a["event"]["state"] == "confirmed"]
+        assert [each["confirmed_at"] for each in events] == probable != []
+        check_stored(fast_bench, stream)
+
+
+def test_answers_and_feed_say_each_state_once_in_order(bench):
+    bench.ask(Configure("a", IN_TIME), status=201)
+    times = [f"2024-01-01T00:{i // 60:02}:{i % 60:02}Z" for i in range(72)]
+    y = noise(50) + noise(22, level=4.0, seed=1)
+    seen = [Observation(y=v, time=time) for v, time in zip(y, times, strict=True)]
+    answers = bench.observe("a", seen)
+    states = [entry[1:] for entry in told(answers)]
+    start = states[0][2]
+    assert start in (49, 50)
+    assert states == [(1, "suspected", start), (1, "confirmed", start)]
+    raised, made = (a for a in answers if a["event"])
+    assert made["seq"] == raised["seq"] + 10
+    assert made["event"]["suspected_at"] == raised["seq"]
+    assert made["event"]["confirmed_at"] == made["seq"]
+    assert made["event"]["time"] == made["time"]
+    # The alarm is on before the confirmation and off after it: the change is known then.
+    assert answers[made["seq"]]["changed_probability"] > 0.99
+    assert answers[made["seq"] + 1]["changed_probability"] < 0.2
+    first, last = found = bench.feed()
+    assert [(e.raised.event.id, e.raised.event.state) for e in found] == [e[:2] for e in states]
+    assert last.before == first.id
+    assert (last.raised.time, last.raised.event.time) == (made["time"], made["time"])
+    assert (last.raised.model, last.raised.generation) == ("gaussian@1", 1)
+    assert last.raised.at_ms == bench.now_ms
+    check_stored(bench, "a")
+
+
+def test_a_spike_is_withdrawn(bench):
+    bench.ask(Configure("a", IN_TIME), status=201)
+    answers = bench.observe("a", noise(50) + [3.0, 3.0] + noise(6, seed=2))
+    assert [entry[2] for entry in told(answers) if entry[1] == 1] == ["suspected", "withdrawn"]
+    assert bench.events("a")[0].state == "withdrawn"
+    assert bench.head("a").last_event is None
+    check_stored(bench, "a")
+
+
+def test_series_without_variance_and_without_labels(fast_bench):
+    """A change of values that never vary has no size; missing labels neither raise nor hide one."""
+    fast_bench.observe("a", [5.0] * 60 + [9.0] * 60 + [2.0] * 60)
+    assert [event.start for event in confirmed(fast_bench, "a")] == [60, 120]
+    assert [event.size for event in confirmed(fast_bench, "a")] == [None, None]
+    fast_bench.ask(Configure("b", KNOWN), status=201)
+    answers = fast_bench.observe("b", noise(40) + [None] * 20 + noise(30, level=5.0, seed=1))
+    assert not told(answers[:60])
+    (event,) = confirmed(fast_bench, "b")
+    assert 40 <= event.start <= 60
+
+
+def test_supervision_finds_what_the_labels_agree_with(bench):
+    bench.ask(Configure("a", IN_TIME), status=201)
+    seen = [Observation(y=v) for v in noise(32)]
+    seen[30].changepoint = 1.0
+    answers = bench.observe("a", seen)
+    assert told(answers)[0] == (30, 1, "suspected", 30)
+    assert answers[30]["changepoint_probability"] == pytest.approx(1)
+    assert answers[30]["run_length"]["map"] == 0
+    known = [Observation(y=v, changepoint=0.0) for v in noise(30) + noise(10, level=6.0)]
+    bench.ask(Configure("b", IN_TIME), status=201)
+    assert not told(bench.observe("b", known))
+
+
+def test_what_holds_of_every_series(fast_bench):
+    """An event ends once; one that was confirmed may only be confirmed again, elsewhere."""
+    relocated = 0
+    for seed in range(24):
+        stream = f"s{seed}"
+        rule = [{"confirm_after": 2}, {"confirm_after": 10}, {"confirm_probability": 0.9}][seed % 3]
+        given = {**KNOWN, "hazard": 0.05, "outlier_rate": 0.0, **rule}
+        fast_bench.ask(Configure(stream, given), status=201)
+        answers = fast_bench.observe(stream, [y / 2 for y in varying(seed, 150)])
+        check_stored(fast_bench, stream)
+        last = {}
+        for each in fast_bench.feed(stream):
+            event = each.raised.event
+            if event.kind == "anomaly":
+                continue
+            before = last.get(event.id)
+            assert before is None or before.state != "withdrawn"
+            if before is not None and before.state == "confirmed":
+                assert event.state == "confirmed"
+                relocated += 1
+            last[event.id] = event
+        assert list(last.values()) == fast_bench.events(stream)
+        listed = [(e.raised.event.id, e.raised.event.state) for e in fast_bench.feed(stream)]
+        assert all(entry[1:3] in listed for entry in told(answers))
+    assert relocated
+
+
+def test_events_keep_their_place_when_a_stream_ends_in_the_same_batch(bench):
+    settings = {**KNOWN, "confirm_after": 4}
+    bench.ask(Configure("a", settings), 201)
+    seen = [Observation(y=y) for y in noise(15) + noise(10, level=8.0)]
+    bench.send(Observe("a", seen), Delete("a"), Configure("a", settings), Observe("a", seen))
+    lives = {1: [], 2: []}
+    generations = []
+    for each in bench.feed():
+        event = each.raised.event
+        generations.append(each.raised.generation)
+        lives[each.raised.generation].append((event.kind, event.state, event.start))
+    assert generations == sorted(generations)
+    assert lives[1] == lives[2] != []
+
+
+def test_ids_follow_from_the_place_in_the_log():
+    places = [("5-0", 0, 0), ("5-0", 0, 1), ("5-0", 1, 0), ("5-1", 0, 0), ("6-0", 0, 0)]
+    ids = [event_entries.id_of(*place) for place in places]
+    assert ids == sorted(set(ids))
+    assert all(event_entries.Id.parse(str(each)) == each for each in ids)
+    assert event_entries.id_of(f"5-{2**32 - 1}", 2**20 - 1, 2**12 - 1).number == 2**64 - 1
+    with pytest.raises(ValueError, match="no id"):
+        event_entries.id_of("5-0", 2**20, 0)
+
+
+# --- anomalies ------------------------------------------------------------------------------------
+
+# The second comes within 100 observations of the first. Each is stranger than those before it.
+OUTLIERS = {150: 12.0, 190: -18.0, 270: -30.0}
+GAUSSIAN = {"model": "gaussian", "location": [0.0], "scale": [1.0]}
+
+
+def labels(count=300, seed=0):
+    rng = random.Random(seed)
+    return [OUTLIERS.get(i, rng.gauss(0, 1)) for i in range(count)]
+
+
+def raised(bench, stream="a"):
+    """Anomalies as they came through the feed."""
+    return [e.raised for e in bench.feed(stream) if e.raised.event.kind == "anomaly"]
+
+
+def ids(bench, stream="a"):
+    return [event.id for event in bench.anomalies(stream)]
+
+
+def test_what_an_alarm_says(fast_bench):
+    bench = fast_bench
+    bench.ask(Configure("a", GAUSSIAN), 201)
+    times = [f"2024-01-01T00:{i // 60:02}:{i % 60:02}Z" for i in range(300)]
+    seen = [Observation(y=y, time=t) for y, t in zip(labels(), times, strict=True)]
+    answers = bench.observe("a", seen)
+    found = bench.anomalies("a")
+    assert set(OUTLIERS) <= {a["seq"] for a in answers if (a["anomaly"] or 0) >= 0.999}
+    assert [event.id for event in found] == [150, 270]
+    assert [entry.event for entry in raised(bench)] == found
+    for event, entry in zip(found, raised(bench), strict=True):
+        answer = answers[event.id]
+        assert event.probability == answer["anomaly"]
+        said = answer["predictive"]
+        sd = said["variance"][0][0] ** 0.5
+        assert event.size == pytest.approx((OUTLIERS[event.id] - said["mean"][0]) / sd)
+        assert event.direction == ("up" if OUTLIERS[event.id] > 0 else "down")
+        assert (event.time, entry.time) == (times[event.id], times[event.id])
+        assert (entry.model, entry.at_ms) == ("gaussian@1", bench.now_ms)
+    assert bench.head("a").last_anomaly == 270
+
+
+def test_alarms_are_no_changes_and_a_lasting_change_is_one_alarm(fast_bench):
+    """Changes, their numbers and the answers are those of a stream without alarms."""
+    bench = fast_bench
+    shifted = [y + 8 * (i >= 150) for i, y in enumerate(noise(240, seed=3))]
+    bench.ask(Configure("a", GAUSSIAN), 201)
+    bench.ask(Configure("b", {**GAUSSIAN, "anomaly_alarm": None}), 201)
+    answers = bench.observe("a", shifted)
+    assert [{**each, "stream": "a"} for each in bench.observe("b", shifted)] == answers
+    assert bench.events("a") == bench.events("b") != []
+    assert bench.head("a").last_event == bench.head("b").last_event is not None
+    assert ids(bench) == [event.start for event in confirmed(bench, "a")] == [150]
+    assert bench.anomalies("b") == raised(bench, "b") == []
+
+
+def test_the_threshold_is_a_setting(fast_bench):
+    bench = fast_bench
+    assert bench.ask(Configure("a", GAUSSIAN), 201)["settings"]["anomaly_alarm"] == 0.999
+    bench.observe("a", labels()[:200])
+    bench.ask(Configure("a", {"anomaly_alarm": None}))
+    bench.observe("a", labels()[200:])
+    assert ids(bench) == [150]
+    bench.ask(Configure("a", {"anomaly_alarm": 0.6}))
+    answers = bench.observe("a", [0.0, 3.0] * 10)
+    assert ids(bench) == [150, next(a["seq"] for a in answers if a["anomaly"] >= 0.6)]
+
+
+def test_classes_have_no_size_and_vectors_one_for_each_output(bench):
+    cases = [
+        ({"model": "bernoulli"}, [0.0], 1.0),
+        ({"model": "gaussian", "warmup": 10}, [[0.0, 1.0], [1.0, 0.0]], [0.5, 40.0]),
+    ]
+    for stream, (settings, calm, odd) in zip("ab", cases, strict=True):
+        bench.ask(Configure(stream, {"anomaly_alarm": 0.98, **settings}), 201)
+        bench.observe(stream, [*(calm * 110)[:110], odd])
+        event = bench.anomalies(stream)[-1]
+        assert event.id == 110
+        if stream == "a":
+            assert (event.direction, event.size) == (None, None)
+        else:
+            assert event.direction == "up"
+            assert event.size[1] > 5 > abs(event.size[0])
+
+
+def test_reruns_and_restarts_raise_none_and_keep_the_silence(fast_bench):
+    bench = fast_bench
+    ways = {
+        "feedback": lambda: bench.ask(EventFeedback("feedback", start=120, change=True)),
+        "move": lambda: bench.ask(Move("move", "averaged")),
+        "whatif": lambda: bench.ask(WhatIf("whatif", {"hazard": 0.2})),
+        "crash": bench.crash,
+        "stop": bench.stop,
+    }
+    for stream, happen in ways.items():
+        bench.ask(Configure(stream, GAUSSIAN), 201)
+        bench.observe(stream, labels()[:180])
+        before = bench.anomalies(stream)
+        happen()
+        assert bench.head(stream).last_anomaly == 150
+        bench.observe(stream, labels()[180:240])  # strange again at 190
+        assert bench.anomalies(stream) == before
+        assert [entry.event for entry in raised(bench, stream)] == before
+        assert [event.id for event in before] == [150]
+
+
+def test_an_imported_stream_has_them_and_raises_them_no_more(make_bench):
+    bench, other = make_bench(compiles=True), make_bench(db=1, compiles=True)
+    bench.ask(Configure("a", GAUSSIAN), 201)
+    bench.observe("a", labels()[:180])
+    other.put("a", bench.export("a"))
+    for each in (bench, other):
+        each.observe("a", labels()[180:])
+    assert ids(other) == ids(bench) == [150, 270]
+    assert [entry.event.id for entry in raised(other)] == [270]
+
+
+def test_a_stream_of_the_same_name_has_none_of_its_predecessor(fast_bench):
+    bench = fast_bench
+    key = keys.anomalies(bench.partition("a"), "a")
+    bench.ask(Configure("a", GAUSSIAN), 201)
+    bench.observe("a", labels()[:160])
+    assert bench.client.exists(key)
+    bench.send(Delete("a"))
+    assert not bench.client.exists(key)
+
+
+def test_late_labels_raise_theirs_when_they_come(fast_bench):
+    bench = fast_bench
+    bench.ask(Configure("a", GAUSSIAN), 201)
+    y = labels()[:160]
+    bench.observe("a", y[:150])
+    bench.ask(Observe("a", [Observation(y=None, pending=True)]))
+    bench.observe("a", y[151:])
+    assert bench.anomalies("a") == []
+    bench.ask(Observe("a", [Observation(y=y[150])], seq=150))
+    assert ids(bench) == [150]
+    assert len(raised(bench)) == 1
+
+
+# --- once each, whatever fails --------------------------------------------------------------------
+
+
+def cut(bench, after):
+    """Have the next commit fail, before or after it took place."""
+    commit = commit_of(bench.worker.log)
+
+    def faulty(commits):
+        restore_commit(bench.worker.log)
+        if after:
+            commit(commits)
+        raise redis.ConnectionError("cut")
+
+    replace_commit(bench.worker.log, faulty)
+
+
+@pytest.mark.parametrize("seed", [0, *(pytest.param(s, marks=pytest.mark.slow) for s in (1, 2, 3))])
+def test_workers_that_fail_and_die_leave_the_feed_of_one_that_never_did(make_bench, seed):
+    rng = random.Random(seed)
+    calm = make_bench(compiles=True)
+    bench = make_bench(db=1, checkpoint_every=32, compiles=True)
+    streams = {"a": labels(seed=seed)}
+    streams |= {s: [y + 8 * (i // 60 % 3) for i, y in enumerate(noise(300, seed=s))] for s in "bcd"}
+    for stream, y in streams.items():
+        for each in (calm, bench):
+            each.ask(Configure(stream, {**GAUSSIAN, "confirm_after": 4}), 201)
+        calm.observe(stream, y, part=100)
+    for at in range(0, 300, 15):
+        numbers = []
+        for stream, y in streams.items():
+            part = [Observation(y=v) for v in y[at : at + 15]]
+            numbers += bench.append(Observe(stream, part))
+        match rng.randrange(4):
+            case 0:
+                cut(bench, after=False)
+            case 1:
+                cut(bench, after=True)
+            case 2:
+                bench.turn()
+                bench.crash()
+        bench.outcomes(numbers)
+    assert len({(each.partition, each.id) for each in bench.feed()}) == len(bench.feed())
+    for stream in streams:
+        found, expected = (
+            [msgspec.structs.replace(e.raised.event, size=None, probability=0.0)
+             for e in each.feed(stream)]
+            for each in (bench, calm)
+        )  # fmt: skip
+        assert found == expected != []
+        assert {"suspected", "confirmed"} <= {event.state for event in found} or stream == "a"
+    assert ids(bench) == [150, 270]
