@@ -1,5 +1,6 @@
-"""`moca train`: grids, files of settings, complete help, and refusals of one line."""
+"""`moca train`: grids, files of settings, own data; what is wrong is refused in one line."""
 
+import csv
 import os
 import re
 import subprocess
@@ -7,109 +8,101 @@ import sys
 from pathlib import Path
 
 import pytest
+import torch
 import typer
 
 from tests.training.moca import WIDE, moca, small
 from training.commands.train import train
+from training.data import own
+from training.data.regime_series import RegimeSeries
+from training.data.windows import Series
+from training.errors import BadConfig
+from training.experiments import catalogue, grid
+from training.experiments.jobs import LAGS
 from training.meta_training.runs import Run, finished
 
 ROOT = Path(__file__).parents[3]
+DOCS = ROOT / "docs"
+LENGTH = 240  # observations: the 15 % for validation hold a window of 15 and the 20 before it
+SINGLE = ["--set", 'optimiser.dtype="float32"']
+SINUSOID = [
+    ("--preset papr", "'papr'"),
+    ("--ablation nope", "'nope'"),
+    ("--ablation length --mode oracle", "--ablation length"),
+    ("--device nowhere", "'nowhere'"),
+    ("--mode sw0", "objective.mode"),
+    ("--hazard 2", "model.hazard"),
+    ("--learning-rate -1", "optimiser.learning_rate"),
+    ("--seed -1", "seed"),
+    ("--set foo", "--set foo"),
+    ("--set model.kind=lstm", "quote a string"),
+    ("--set model.foo=1", "model.foo: "),
+    ("--set model.blocks=[4,0]", "model.blocks.1"),
+    ("--set model.kind='pcoc'", "labels that are numbers"),
+    ("--set model.image=[3,8,8]", "inputs are of 1 numbers"),
+    ("--set optimiser.length=1", "optimiser.length"),
+    ("--set validation.metric='accuracy'", "validation.metric"),
+    ("--set data.hazard=2", "[0, 1], got 2"),
+    ("--set data.foo=1", "data: "),
+    ("--set name='../a'", "name: "),
+    ("--config there-is-none.toml", "there-is-none.toml"),
+    ("--lags 2", "for --data"),
+    ("--data a.csv", "one of the two"),
+]
+OTHERS = [
+    ("", "nothing to train"),
+    ("sinusoi", "expected one of sinusoid, "),
+    ("players", "--datasets is needed"),
+    ("rainbow --datasets there-is-none", "rainbow_mnist_train.npz does not exist"),
+    ("regimes --set model.kind='fleet' --set model.noise='unknown'", "for --data"),
+]
 
 
-def trained(runs, *arguments, **settings):
-    return moca("train", *arguments, "--runs", runs, *small(**settings))
-
-
-@pytest.mark.parametrize(
-    ("arguments", "said"),
-    [
-        ([], "nothing to train"),
-        (["sinusoi"], "unknown experiment 'sinusoi': expected one of sinusoid, "),
-        (
-            ["sinusoid", "--preset", "papr"],
-            "unknown preset 'papr' of sinusoid: expected one of quick, paper",
-        ),
-        (
-            ["sinusoid", "--ablation", "nope"],
-            "unknown ablation 'nope' of sinusoid: expected",
-        ),
-        (
-            ["sinusoid", "--ablation", "length", "--mode", "oracle"],
-            "--ablation length sets its own hazards, modes",
-        ),
-        (["sinusoid", "--device", "nowhere"], "device 'nowhere' cannot be used"),
-        (["sinusoid", "--mode", "sw0"], "objective.mode"),
-        (["sinusoid", "--hazard", "2"], "model.hazard"),
-        (["sinusoid", "--learning-rate", "-1"], "optimiser.learning_rate"),
-        (["sinusoid", "--seed", "-1"], "seed"),
-        (["sinusoid", "--set", "foo"], "--set foo"),
-        (["sinusoid", "--set", "foo=1"], "foo: Extra inputs"),
-        (["sinusoid", "--set", "model.kind=lstm"], "quote a string"),
-        (["sinusoid", "--set", "model.foo=1"], "model.foo: Extra inputs"),
-        (["sinusoid", "--set", "model.activation='cubic'"], "model.activation"),
-        (["sinusoid", "--set", "model.blocks=[4,0]"], "model.blocks.1"),
-        (["sinusoid", "--set", "model.kind='pcoc'"], "labels that are numbers"),
-        (["sinusoid", "--set", "model.image=[3,8,8]"], "inputs are of 1 numbers"),
-        (["sinusoid", "--set", "model.image=[1,1,1]"], "4 blocks leave nothing of 1 x 1"),
-        (["sinusoid", "--set", "optimiser.length=1"], "optimiser.length"),
-        (["sinusoid", "--set", "validation.metric='accuracy'"], "validation.metric"),
-        (["sinusoid", "--set", "data.hazard=2"], "expected a hazard in [0, 1], got 2"),
-        (["sinusoid", "--set", "data.foo=1"], "data: splits() got an unexpected"),
-        (["sinusoid", "--set", "name='../a'"], "name: String should match"),
-        (["sinusoid", "--config", "there-is-none.toml"], "there-is-none.toml"),
-        (["sinusoid", "--lags", "2"], "are for --data"),
-        (["sinusoid", "--data", "a.csv"], "one of the two"),
-        (["players"], "--datasets is needed"),
-        (["rainbow", "--datasets", "there-is-none"], "rainbow_mnist_train.npz does not exist"),
-    ],
-    ids=lambda value: " ".join(value) if isinstance(value, list) else "",
-)
-def test_what_is_wrong_is_said_in_a_line(tmp_path, arguments, said):
-    found = trained(tmp_path, *arguments)
-    assert found.exit_code == 2
+def refusal(*arguments):
+    """What a command says that it refuses: one line, without a traceback."""
+    found = moca("train", *arguments, *small())
+    assert found.exit_code == 2, arguments
+    assert found.stdout == ""
     (line,) = found.stderr.strip().splitlines()
     assert line.startswith("moca: ")
-    assert said in line
-    assert not list(tmp_path.iterdir())
+    return line
 
 
-def test_a_process_that_refuses_shows_no_traceback():
+def test_what_is_wrong_is_said_in_a_line(tmp_path):
+    runs = ("--runs", tmp_path / "runs")
+    cases = [(f"sinusoid {text}", said) for text, said in SINUSOID] + OTHERS
+    for text, said in cases:
+        assert said in refusal(*text.split(), *runs), text
+    file = tmp_path / "own.toml"
+    for content in (b"\xff\xfe\x00", b"a = = 1", b"[model\nfeatures = 3", b"[optimiser]\nrat = 1"):
+        file.write_bytes(content)
+        line = refusal("sinusoid", "--config", file, *runs)
+        assert "own.toml" in line or "optimiser.rat" in line
+    assert not (tmp_path / "runs").exists()
+    assert str(file) in refusal("sinusoid", "--runs", file)  # no folder
+    command = [sys.executable, "-m", "service.commands.main", "train", "sinusoid"]
     found = subprocess.run(
-        [
-            sys.executable,
-            "-m",
-            "service.commands.main",
-            "train",
-            "sinusoid",
-            "--set",
-            "model.foo=1",
-        ],
+        [*command, "--set", "model.foo=1"],
         cwd=ROOT,
         env={**os.environ, **WIDE},
         capture_output=True,
         text=True,
     )
-    assert found.returncode == 2
-    assert found.stderr == "moca: model.foo: Extra inputs are not permitted\n"
-    assert found.stdout == ""
+    assert (found.returncode, found.stdout) == (2, "")
+    assert found.stderr.startswith("moca: model.foo: ")
+    assert found.stderr.count("\n") == 1
 
 
-def test_a_file_that_is_no_toml_is_named(tmp_path):
-    file = tmp_path / "a.toml"
-    file.write_text("[model\nfeatures = 3")
-    found = moca("train", "sinusoid", "--config", file, "--runs", tmp_path / "runs")
-    assert found.exit_code == 2
-    (line,) = found.stderr.strip().splitlines()
-    assert str(file) in line
-    assert "line 1" in line
-
-
-def test_a_file_wins_over_the_preset_and_an_option_over_the_file(tmp_path):
+def test_a_file_wins_over_the_preset_and_an_option_over_the_file(tmp_path, monkeypatch):
+    monkeypatch.setenv("MOCA_SEED", "4 5")  # an option of one call has no variable
     file = tmp_path / "a.toml"
     file.write_text("[optimiser]\nlearning_rate = 0.1\nclip = 3.0\n[model]\nnoise = 'unknown'\n")
-    found = trained(tmp_path, "sinusoid", "--config", file, optimiser__clip=2.0)
+    settings = small(optimiser__clip=2.0)
+    found = moca("train", "sinusoid", "--config", file, "--runs", tmp_path, *settings)
     assert found.exit_code == 0, found.stderr
-    config = Run(tmp_path / "sinusoid" / "quick" / "run").config()
+    (run,) = finished(tmp_path)
+    assert run.folder == tmp_path / "sinusoid" / "quick" / "run"
+    config = run.config()
     assert (config.optimiser.learning_rate, config.optimiser.clip) == (0.1, 2.0)
     assert config.model.noise == "unknown"
     assert config.optimiser.schedule == "cosine"  # as in the preset
@@ -117,7 +110,7 @@ def test_a_file_wins_over_the_preset_and_an_option_over_the_file(tmp_path):
 
 def test_a_grid_is_a_run_for_each_cell(tmp_path):
     asked = ["--hazard", 0.1, "--hazard", 0.2, "--mode", "moca", "--mode", "sw3"]
-    found = trained(tmp_path, "sinusoid", *asked)
+    found = moca("train", "sinusoid", "--runs", tmp_path, *asked, *small())
     assert found.exit_code == 0, found.stderr
     runs = {run.folder.name: run.config() for run in finished(tmp_path)}
     assert runs.keys() == {f"hazard-{h}_{m}" for h in (0.1, 0.2) for m in ("moca", "sw3")}
@@ -127,6 +120,40 @@ def test_a_grid_is_a_run_for_each_cell(tmp_path):
         lines = [line for line in found.stdout.splitlines() if line.startswith(f"{name}")]
         assert len(lines) == 3, "two validations and the result"
         assert re.search(r": nll -?\d+\.\d{4} at iteration [36] of 6, \d+ s$", lines[-1])
+
+
+def test_cells_of_a_grid_are_named_by_what_differs():
+    common = {"name": "wide", "optimiser": {"learning_rate": 1.0, "batch": 3}}
+    cells = list(grid.cells([0.1], ["moca", "sw5"], [0.005], [3], common))
+    assert [each.name for each in cells] == [
+        "hazard-0.1_moca_rate-0.005_seed-3_wide",
+        "hazard-0.1_sw5_rate-0.005_seed-3_wide",
+    ]
+    assert cells[1].settings == {
+        "name": "wide",
+        "data": {"hazard": 0.1},
+        "model": {"hazard": 0.1},
+        "objective": {"mode": "sw5"},
+        "optimiser": {"learning_rate": 0.005, "batch": 3},
+        "seed": 3,
+    }
+    assert common["optimiser"]["learning_rate"] == 1.0
+    (alone,) = grid.cells([], [], [], [], {})
+    assert alone == grid.Cell("run", {})
+
+
+def test_every_preset_and_variation_is_a_configuration():
+    for experiment in catalogue.EXPERIMENTS:
+        names = catalogue.presets(experiment)
+        found = {name: catalogue.preset(experiment, name) for name in names}
+        assert {each.experiment for each in found.values()} == {experiment}
+        assert experiment == "regimes" or found["quick"].optimiser != found["paper"].optimiser
+    for experiment, questions in grid.ABLATIONS.items():
+        for name, asked in questions.items():
+            cells = [grid.cell(each) for each in asked.variations]
+            assert len({each.name for each in cells}) == len(cells), name
+            for each in cells:
+                catalogue.preset(experiment, "quick", each.settings)
 
 
 def test_help_names_each_option_and_its_variable():
@@ -143,7 +170,275 @@ def test_help_names_each_option_and_its_variable():
     assert "--stream" not in said
 
 
-def test_an_option_of_one_call_has_no_variable(tmp_path, monkeypatch):
-    monkeypatch.setenv("MOCA_SEED", "4 5")
-    assert trained(tmp_path, "sinusoid", *small()).exit_code == 0
-    assert [run.folder.name for run in finished(tmp_path)] == ["run"]  # no grid of seeds
+def write(file, header, rows):
+    with file.open("w", newline="") as handle:
+        csv.writer(handle).writerows([header, *rows])
+    return file
+
+
+@pytest.fixture
+def series():
+    """Labels of three streams (3, LENGTH)."""
+    return RegimeSeries(0.05).draw(torch.Generator().manual_seed(1), 3, LENGTH).y.squeeze(-1)
+
+
+@pytest.fixture
+def file(tmp_path, series):
+    rows = [[f"s{k}", t, y] for k, each in enumerate(series) for t, y in enumerate(each.tolist())]
+    return write(tmp_path / "pumps.csv", ["stream", "time", "y"], rows)
+
+
+def trained(tmp_path, *arguments, **settings):
+    runs = tmp_path / "runs"
+    return moca("train", "--runs", runs, "--length", 15, *arguments, *small(**settings))
+
+
+def test_a_file_becomes_a_run_in_units_of_each_stream(tmp_path, file, series):
+    said = trained(tmp_path, "--data", file)
+    assert said.exit_code == 0, said.stderr
+    run = Run(tmp_path / "runs" / "data" / "pumps" / "run")
+    config = run.config()
+    assert (config.experiment, config.model.kind, config.model.lags) == ("data", "fleet", LAGS)
+    assert config.optimiser.length == 15
+    assert config.data["digest"] == own.digest(file)
+    best = run.load()[0].best
+    assert (best["y_offset"].tolist(), best["y_scale"].tolist()) == ([0.0], [1.0])
+    opened = own.opened(config)
+    assert [len(each.y) for each in opened.test] == [LENGTH - round(0.85 * LENGTH)] * 3
+    held = round(0.7 * LENGTH)
+    window = opened.splits.validation.draw(torch.Generator(), 1, 15).y[0, :, 0]
+    before, after = series[0, held : held + 20], series[0, held + 20 : held + 35]
+    torch.testing.assert_close(window, (after - before.quantile(0.5)) / before.std())
+    torch.testing.assert_close(opened.test[1].y[-1, 0], series[1, -1])
+    assert run.result()["device"] == "cpu"
+    assert "done before" in trained(tmp_path, "--data", file).stdout
+
+
+def test_inputs_and_labels_are_scaled_by_the_data_unless_a_fleet_takes_its_units(tmp_path, series):
+    y, x = series[0].double(), 3 + 4 * series[1].double()
+    table = list(zip(y.tolist(), x.tolist(), strict=True))
+    file = write(tmp_path / "pumps.csv", ["y", "x"], table)
+    first = slice(0, round(0.7 * LENGTH))
+    for kind in ("fleet", "alpaca"):
+        said = trained(tmp_path, "--data", file, "--model", kind, "--name", kind)
+        assert said.exit_code == 0, said.stderr
+        best = Run(tmp_path / "runs" / "data" / kind / "run").load()[0].best
+        assert best["x_offset"].item() == pytest.approx(x[first].mean().item(), rel=1e-5)
+        assert best["x_scale"].item() == pytest.approx(x[first].std(correction=0).item(), rel=1e-5)
+        units = (0.0, 1.0) if kind == "fleet" else (y[first].mean(), y[first].std(correction=0))
+        assert best["y_offset"].item() == pytest.approx(float(units[0]), rel=1e-5)
+        assert best["y_scale"].item() == pytest.approx(float(units[1]), rel=1e-5)
+    missing = torch.tensor([[1.0, 0.1], [torch.nan, torch.nan], [3.0, 0.1]], dtype=torch.float64)
+    found = own.scaling([Series(None, missing, None, "a")], classes=False)
+    assert found.y_offset.tolist() == pytest.approx([2.0, 0.1])
+    assert found.y_scale.tolist() == [1.0, 1.0]  # a column that never changes
+    assert own.scaling([Series(None, missing, None, "a")], classes=True).y_offset.tolist() == [0, 0]
+
+
+def test_other_data_under_the_same_name_is_told_apart(tmp_path, file):
+    assert trained(tmp_path, "--data", file).exit_code == 0
+    file.write_text(file.read_text() + f"s2,{LENGTH},1.5\n")
+    again = trained(tmp_path, "--data", file)
+    assert again.exit_code == 2
+    assert "begun with other settings of data" in again.stderr
+    run = tmp_path / "runs" / "data" / "pumps" / "run"
+    evaluated = moca("evaluate", "data", run)
+    assert evaluated.exit_code == 2
+    assert "is not sha256:" in evaluated.stderr
+
+
+def test_options_name_columns_lengths_and_folders(tmp_path, series):
+    rows = [[t, *series[:, t].tolist(), t % 2] for t in range(LENGTH)]
+    file = write(tmp_path / "wide.csv", ["when", "a", "b", "c", "on"], rows)
+    said = trained(
+        tmp_path, "--data", file, "--y", "a,b", "--x", "c,on", "--time", "when",
+        "--name", "mine", "--model", "lstm", "--hazard", 0.3, "--seed", 1, "--seed", 2,
+        optimiser__length=10,
+    )  # fmt: skip
+    assert said.exit_code == 0, said.stderr
+    runs = sorted(path.name for path in (tmp_path / "runs" / "data" / "mine").iterdir())
+    assert runs == ["seed-1", "seed-2"]
+    config = Run(tmp_path / "runs" / "data" / "mine" / "seed-2").config()
+    assert (config.model.kind, config.model.lags, config.seed) == ("lstm", 0, 2)
+    assert config.model.hazard == 0.3
+    assert config.optimiser.length == 15  # the option, not the setting
+    opened = own.opened(config)
+    assert (opened.splits.x_dim, opened.splits.y_dim) == (2, 2)
+    assert opened.scaling.x_scale[1] == pytest.approx(0.5)
+
+
+def test_a_run_goes_on_where_it_was(tmp_path, file):
+    whole = tmp_path / "whole"
+    moca("train", "--runs", whole, "--data", file, "--length", 15, *small())
+    stopped = Run(whole / "data" / "pumps" / "run")
+    (stopped.folder / "result.json").unlink()
+    progress, parts = stopped.load()
+    assert progress.iteration == 6
+    said = moca("train", "--runs", whole, "--data", file, "--length", 15, "--resume", *small())
+    assert said.exit_code == 0, said.stderr
+    assert stopped.done
+    torch.testing.assert_close(stopped.load()[1]["learner"], parts["learner"])
+
+
+def test_what_is_too_short_is_padded_or_left_out_and_named(tmp_path, file):
+    short = "".join(f"short,{t},{t % 3}\n" for t in range(40))
+    file.write_text(file.read_text() + short + "least,0,1.0\nleast,1,2.0\n")
+    said = trained(tmp_path, "--data", file)
+    assert said.exit_code == 0, said.stderr
+    assert "left out: stream 'least': 1 observations for training" in said.stderr
+    assert "left out: stream 'short': 6 observations for validation" in said.stderr
+    assert "1 of 5 streams for training, 'short'\n" in said.stderr
+    said = trained(tmp_path, "--data", file, "--model", "alpaca", "--name", "plain")
+    assert said.exit_code == 0, said.stderr
+    assert "2 of 5 streams for validation, 'short', 'least'\n" in said.stderr
+
+
+@pytest.fixture
+def plant(tmp_path, series):
+    """A plant's file: hours apart at odd intervals, an output of one stream gone, text, a series
+    of 40 observations, and a sensor that no stream has."""
+    generator = torch.Generator().manual_seed(2)
+    table = []
+    for name, y in (("a", series[0]), ("b", series[1]), ("short", series[2, :40])):
+        hours = (0.2 + 2 * torch.rand(len(y), generator=generator)).cumsum(0).tolist()
+        for t, (hour, value) in enumerate(zip(hours, y.tolist(), strict=True)):
+            day, rest = divmod(hour, 24)
+            when = f"2024-{1 + int(day) // 28:02d}-{1 + int(day) % 28:02d}T{int(rest):02d}:"
+            when += f"{int(rest % 1 * 60):02d}:{int(rest * 60 % 1 * 60):02d}Z"
+            state, other = "on" if t % 3 else "off", "" if name == "b" or t % 5 == 1 else -value
+            table.append([name, when, value, other, "", state])
+    header = ["stream", "time", "flow", "pressure", "gone", "state"]
+    return write(tmp_path / "plant.csv", header, table)
+
+
+def test_a_file_of_a_plant_is_trained_on_or_refused_with_the_way_out(tmp_path, plant):
+    """An empty sensor, odd intervals, a column of text, a short series."""
+    said = trained(tmp_path, "--data", plant, "--y", "flow,pressure,gone")
+    assert said.exit_code == 2
+    assert "column 'gone' is empty in every row; leave it out: --y flow,pressure" in said.stderr
+    labels = ["--y", "flow,pressure"]
+    said = trained(tmp_path, "--data", plant, *labels, "--x", "state")
+    assert said.exit_code == 2
+    assert "column 'state': 'off' is not a number; for an input, give a column of" in said.stderr
+    said = trained(tmp_path, "--data", plant, *labels, "--interval", 0)
+    assert said.exit_code == 2
+    assert "interval: Input should be greater than 0" in said.stderr
+    said = trained(tmp_path, "--data", plant, *labels, "--interval", 3600)
+    assert said.exit_code == 0, said.stderr
+    assert "1 of 3 streams for training, 'short'" in said.stderr
+    run = Run(tmp_path / "runs" / "data" / "plant" / "run")
+    assert run.result()["skipped"] == 0
+    opened = own.opened(run.config())
+    batch = opened.splits.train.draw(torch.Generator(), 200, 15)
+    lacks = batch.y.isnan()
+    assert (lacks[..., 1] & ~lacks[..., 0]).any()
+    assert pytest.approx(batch.elapsed[~lacks[..., 0]].mean().item(), abs=0.3) == 1.0
+    assert batch.elapsed.std() > 0.3
+    said = moca("publish", run.folder, "--name", "plant", "--models-dir", tmp_path / "models",
+                "--no-page", "--anyway")  # fmt: skip
+    assert said.exit_code == 0, said.stderr
+
+
+def rows(count=LENGTH, **columns):
+    made = {"y": [float(k % 7) for k in range(count)], **columns}
+    return list(made), [list(each) for each in zip(*made.values(), strict=True)]
+
+
+ALPACA, PCOC = ["--model", "alpaca"], ["--model", "pcoc"]
+
+
+def unusable():
+    """Tables, options and what has to be named."""
+    inputs = range(LENGTH)
+    near, huge = [1e9 + k for k in inputs], [k * 1e300 for k in inputs]
+    plain = rows()
+    yield plain, ["--y", "pressure"], ["'pressure'", "'y'"]
+    yield plain, ["--time", "clock"], ["'clock'"]
+    yield plain, ["--y", "y", "--x", "y"], ["'y' is given twice"]
+    yield plain, PCOC, ["input columns"]
+    yield plain, ["--by", "pump"], ["'pump'"]
+    yield plain, ["--hold-out", "pump"], ["--hold-out"]
+    yield plain, ["--mode", "oracle"], ["switches"]
+    yield plain, ["--hazard", "0.1", "--hazard", "0.2"], ["one value"]
+    yield plain, ["sinusoid"], ["one of the two"]
+    yield plain, ["--set", "model.priors=4"], ["priors is 4", "--model alpaca"]
+    yield rows(y=[1] * LENGTH, x=inputs), PCOC, ["every label is class 1"]
+    yield rows(y=[0.5] * LENGTH, x=inputs), PCOC, ["row 1", "'y'", "not a class"]
+    yield rows(y=[0, 10**6] * (LENGTH // 2), x=inputs), PCOC, ["a class 1000000"]
+    yield rows(x=inputs), [*PCOC, "--lags", "3"], ["takes no lags"]
+    yield rows(y=[1.5] * 50 + ["inf"] + [2.0] * (LENGTH - 51)), [], ["row 51 (line 52)", "'y'"]
+    yield rows(2), ALPACA, ["no window for test by time: stream 'pumps': 0 obs"]
+    yield rows(28), [], ["no window for training by time: stream 'pumps': 20 observations"]
+    yield rows(y=near), [*ALPACA, *SINGLE], ["labels: mean", "float64"]
+    yield rows(x=near), SINGLE, ["inputs: mean", "float64"]
+    yield rows(y=huge), [], ["standard deviations [inf]"]
+
+
+def test_data_that_cannot_be_used_are_refused_with_their_place(tmp_path):
+    for table, options, said in unusable():
+        file = write(tmp_path / "pumps.csv", *table)
+        found = trained(tmp_path, "--data", file, *options)
+        assert found.exit_code == 2, (options, found.stdout)
+        assert all(each in found.stderr for each in said), (options, found.stderr)
+    found = trained(tmp_path, "--data", tmp_path / "none.csv")
+    assert found.exit_code == 2
+    assert "none.csv" in found.stderr
+
+
+def test_a_fleet_learns_labels_of_any_location_and_scale(tmp_path, series):
+    found = []
+    for name, offset, scale in (("near", 0.0, 1.0), ("far", 1e9, 1.0), ("large", 0.0, 1e39)):
+        table = [[offset + scale * y] for y in series.flatten().double().tolist()]
+        file = write(tmp_path / f"{name}.csv", ["y"], table)
+        said = trained(tmp_path, "--data", file, *SINGLE)
+        assert said.exit_code == 0, said.stderr
+        found.append(Run(tmp_path / "runs" / "data" / name / "run").result()["best_metric"])
+    assert found[1:] == pytest.approx(found[:1] * 2, abs=1e-4)
+
+
+def test_an_accuracy_is_told_as_it_is(tmp_path):
+    file = write(tmp_path / "on.csv", *rows(y=[k // 9 % 2 for k in range(LENGTH)], x=range(LENGTH)))
+    chosen = {"validation.metric": '"accuracy"'}
+    said = trained(tmp_path, "--data", file, "--model", "pcoc", **chosen)
+    best = Run(tmp_path / "runs" / "data" / "on" / "run").result()["best_metric"]
+    assert best < 0
+    assert f"run: accuracy {-best:.4f} at iteration" in said.stdout
+
+
+def test_a_folder_is_one_data_set_that_may_be_moved(tmp_path):
+    folder = tmp_path / "many"
+    folder.mkdir()
+    for name in ("a", "b"):
+        (folder / f"{name}.csv").write_text("y\n" + "\n".join(str(k % 5) for k in range(LENGTH)))
+    before = own.digest(folder)
+    assert before != own.digest(folder / "a.csv")
+    assert trained(tmp_path, "--data", folder).exit_code == 0
+    config = Run(tmp_path / "runs" / "data" / "many" / "run").config()
+    elsewhere = folder.rename(tmp_path / "elsewhere")
+    assert len(own.opened(own.moved(config, elsewhere)).test) == 2
+    (elsewhere / "b.csv").rename(elsewhere / "c.csv")
+    assert own.digest(elsewhere) != before
+    with pytest.raises(BadConfig, match="has its own"):
+        own.moved(config.model_copy(update={"experiment": "sinusoid"}), elsewhere)
+
+
+@pytest.mark.slow
+def test_the_tutorial_on_its_data(data, tmp_path):
+    """The first part of it, with a model that is too small to be any good."""
+    file, short = tmp_path / "hasc.csv", tmp_path / "short.csv"
+    script = DOCS / "examples" / "npz_to_csv.py"
+    subprocess.run([sys.executable, script, data / "hasc.npz", file], check=True)
+    lines = file.read_text().splitlines()
+    assert (lines[0], len(lines)) == ("stream,time,y1,y2,y3", 23639)
+    short.write_text("\n".join(lines[:901]))
+    runs, models = tmp_path / "runs", tmp_path / "models"
+    run = runs / "data" / "hasc" / "run"
+    for command in (
+        ("train", "--data", short, "--name", "hasc", "--runs", runs, *small()),
+        ("evaluate", "data", run),
+        ("publish", run, "--name", "walker", "--models-dir", models),
+    ):
+        said = moca(*command)
+        assert said.exit_code == 0, said.stderr
+    assert Run(run).config().model.lags == 5
+    assert (models / "walker" / "1" / "report.html").stat().st_size > 1_000_000

@@ -1,10 +1,11 @@
-"""What the service would say of a series, without a server."""
+"""What the service would say of a series, without a server; less its seasons, too."""
 
 import csv
 import math
 import random
 from importlib import resources
 
+import numpy as np
 import pytest
 
 from model_core import kernel
@@ -26,6 +27,8 @@ from training.evaluation import online
 from training.evaluation.online import Followed, Settings, follow, segmentation
 
 IN_TIME = Defaults(confirm_probability=None, confirm_after=10)
+LEVELS = (0.05, 0.5, 0.95)
+SEASONAL = Settings(Defaults(seasonal=True))
 
 
 def sample(name):
@@ -42,42 +45,35 @@ def test_defaults_are_the_services():
     assert ours.model == ServiceSettings.model_fields["default_model"].default
 
 
-@pytest.mark.parametrize("model", [Averaged(), Gaussian()])
-def test_the_nile_changed_once(model):
-    rows = sample("nile")
-    (found,) = follow(model, [rows], Settings())
-    assert found.confirmed() == [28]
-    assert segmentation(model, rows, Settings()) == [28]
+def test_real_series_changed_once():
+    for model in (Averaged(), Gaussian()):
+        rows = sample("nile")
+        (found,) = follow(model, [rows], Settings())
+        assert found.confirmed() == segmentation(model, rows, Settings()) == [28]
+    for model in (MixedPoisson(), Poisson()):
+        (found,) = follow(model, [sample("coal")], Settings())
+        (start,) = found.confirmed()
+        assert 1886 <= 1851 + start <= 1893
 
 
-@pytest.mark.parametrize("model", [MixedPoisson(), Poisson()])
-def test_coal_mining_changed_once(model):
-    (found,) = follow(model, [sample("coal")], Settings())
-    (start,) = found.confirmed()
-    assert 1886 <= 1851 + start <= 1893
-
-
-@pytest.mark.parametrize(("before", "after"), [(0.5, 50), (0.5, 5000), (5, 500), (500, 5)])
-def test_a_lasting_jump_of_counts_is_confirmed(before, after):
-    rng = random.Random(1)
-    rows = [[float(poisson(rng, before))] for _ in range(100)]
-    rows += [[float(poisson(rng, after))] for _ in range(20)]
-    (found,) = follow(MixedPoisson(), [rows], Settings(IN_TIME))
-    assert found.confirmed() == [100]
-    late = [(event.state, t) for t, event in found.events if t >= 100]
-    assert late[0] <= ("suspected", 101)
-    assert ("confirmed", late[0][1] + 10) in late
-    (sooner,) = follow(MixedPoisson(), [rows], Settings())
-    assert sooner.confirmed() == [100]
-    by_probability = {event.state: t for t, event in sooner.events if t >= 100}
-    assert by_probability["confirmed"] <= 103
-    assert sooner.changed[by_probability["confirmed"]] >= 0.99
-
-
-def test_counts_with_outliers_are_not_confirmed():
+def test_a_lasting_jump_of_counts_is_confirmed_and_outliers_are_not():
+    for before, after in ((0.5, 50), (500, 5)):
+        rng = random.Random(1)
+        rows = [[float(poisson(rng, before))] for _ in range(100)]
+        rows += [[float(poisson(rng, after))] for _ in range(20)]
+        (found,) = follow(MixedPoisson(), [rows], Settings(IN_TIME))
+        assert found.confirmed() == [100]
+        late = [(event.state, t) for t, event in found.events if t >= 100]
+        assert late[0] <= ("suspected", 101)
+        assert ("confirmed", late[0][1] + 10) in late
+        (sooner,) = follow(MixedPoisson(), [rows], Settings())
+        assert sooner.confirmed() == [100]
+        by_probability = {event.state: t for t, event in sooner.events if t >= 100}
+        assert by_probability["confirmed"] <= 103
+        assert sooner.changed[by_probability["confirmed"]] >= 0.99
     rng = random.Random(2)
-    rows = [[float(poisson(rng, 5))] for _ in range(1000)]
-    for at in range(50, 1000, 100):
+    rows = [[float(poisson(rng, 5))] for _ in range(500)]
+    for at in range(50, 500, 100):
         rows[at] = [5.0 * 10 ** rng.uniform(1, 2) // 1]
     (found,) = follow(MixedPoisson(), [rows], Settings())
     assert found.confirmed() == []
@@ -91,22 +87,16 @@ def poisson(rng, rate):
     return count
 
 
-def test_rows_of_a_batch_do_not_meet():
+def test_neither_batch_mates_nor_units_matter():
     rows = sample("nile")
-    other = [[3.0 * y[0] + 5.0] for y in rows[::-1]]
-    both = follow(Averaged(), [rows, other], Settings())
-    for alone, together in zip((rows, other), both, strict=True):
-        (single,) = follow(Averaged(), [alone], Settings())
-        assert single.confirmed() == together.confirmed()
-        assert single.changed == pytest.approx(together.changed, nan_ok=True)
-
-
-def test_units_do_not_matter():
-    rows = sample("nile")
-    scaled = [[1e6 - 40.0 * y[0]] for y in rows]
-    first, second = follow(Averaged(), [rows, scaled], Settings())
-    assert first.confirmed() == second.confirmed()
-    assert first.changed == pytest.approx(second.changed, nan_ok=True, abs=1e-8)
+    others = [[[3.0 * y[0] + 5.0] for y in rows[::-1]], [[1e6 - 40.0 * y[0]] for y in rows]]
+    first, second, third = follow(Averaged(), [rows, *others], Settings())
+    for one, found in ((rows, first), (others[0], second)):
+        (alone,) = follow(Averaged(), [one], Settings())
+        assert alone.confirmed() == found.confirmed()
+        np.testing.assert_array_equal(alone.changed, found.changed)
+    assert first.confirmed() == third.confirmed()
+    assert first.changed == pytest.approx(third.changed, nan_ok=True, abs=1e-8)
 
 
 def test_no_events_before_the_warm_up_is_over():
@@ -143,9 +133,6 @@ def test_a_relocated_event_counts_where_it_lies_by_then():
     events = [(33, event._replace(state="suspected")), (43, event), (50, event._replace(start=28))]
     withdrawn = Event(2, "withdrawn", 60, 61)
     assert Followed([*events, (70, withdrawn)], []).confirmed() == [28]
-
-
-LEVELS = (0.05, 0.5, 0.95)
 
 
 @pytest.mark.parametrize("model", [Averaged(), Gaussian(y_dim=2)])
@@ -224,3 +211,73 @@ def test_a_model_whose_numbers_are_not_finite_is_given_up(monkeypatch, steps):
             online._through(pipeline, 0, observed)
     else:
         assert all(each.readout is None for each in online._through(pipeline, 0, observed))
+
+
+def day(rng, n):
+    return 1.2 * np.sin(2 * np.pi * np.arange(n) / 24) + 0.5 * rng.normal(size=n)
+
+
+def rows(y):
+    return y[:, None].tolist()
+
+
+def test_a_season_is_found_and_given_up():
+    rng = np.random.default_rng(0)
+    y = np.concatenate([day(rng, 400), 0.5 * rng.normal(size=200)])
+    (followed,) = follow(Gaussian(), [rows(y)], SEASONAL)
+    (found, first), *_, (gone, last) = followed.seasons
+    assert found < 200 < 400 < gone
+    assert (first, last) == ((24,), ())
+
+
+def test_nothing_changes_without_a_season():
+    model = Gaussian()
+    y = rows(np.random.default_rng(1).normal(size=100))
+    (plain,) = follow(model, [y], Settings(), LEVELS)
+    (less,) = follow(model, [y], SEASONAL, LEVELS)
+    assert less.events == plain.events
+    assert less.served == plain.served
+    np.testing.assert_array_equal(less.answers.log_score, plain.answers.log_score)
+    np.testing.assert_array_equal(less.answers.summary.numbers, plain.answers.summary.numbers)
+
+
+def test_the_size_of_a_step_is_in_noise_less_the_season():
+    y = day(np.random.default_rng(3), 340)
+    y[300:] += 2.0
+    (followed,) = follow(Averaged(), [rows(y)], SEASONAL)
+    last = [event for _, event in followed.events if event.state == "confirmed"][-1]
+    assert last.direction == "up"
+    assert last.size == pytest.approx(4.0, rel=0.35)
+    assert abs(last.start - 300) <= 2
+
+
+def test_forecasts_less_a_season_are_those_of_the_labels():
+    y = day(np.random.default_rng(4), 450)
+    y[::7] = np.nan
+    (plain,) = follow(Averaged(), [rows(y)], Settings(), LEVELS)
+    (less,) = follow(Averaged(), [rows(y)], SEASONAL, LEVELS)
+    np.testing.assert_array_equal(np.isnan(less.answers.log_score[50:]), np.isnan(y[50:]))
+    late = slice(200, None)
+    there = ~np.isnan(y[late])
+    assert np.abs(less.answers.summary.mean[late, 0] - y[late])[there].mean() < 0.5
+    ours, theirs = (np.nanmean(each.answers.log_score[late]) for each in (less, plain))
+    assert ours > theirs + 0.1
+    low, _, high = less.answers.summary.quantiles[late, :, 0].T
+    assert 0.85 < ((low < y[late]) & (y[late] < high))[there].mean() < 0.95
+
+
+def test_by_default_a_season_is_found_once_there_are_many_labels():
+    """In a batch with series without one, each as alone."""
+    rng = np.random.default_rng(8)
+    y, walk = day(rng, 1100), rng.normal(size=999).cumsum()
+    found, quiet = follow(Gaussian(), [rows(y), rows(walk)], Settings(), LEVELS)
+    never = follow(Gaussian(), [rows(y), rows(walk)], Settings(Defaults(seasonal=False)), LEVELS)
+    before, after = slice(20, 1000), slice(1000, None)
+    ours, theirs = (each.answers.log_score for each in (found, never[0]))
+    np.testing.assert_array_equal(ours[before], theirs[before])
+    assert ours[after].mean() > theirs[after].mean() + 0.3
+    assert found.seasons == [(1000, (24,))]
+    np.testing.assert_array_equal(quiet.answers.log_score, never[1].answers.log_score)
+    assert quiet.events == never[1].events
+    (short,) = follow(Gaussian(), [rows(y)], Settings(Defaults(history=60)))
+    assert short.seasons == []  # no search looks back further than the history

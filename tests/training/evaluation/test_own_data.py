@@ -1,6 +1,10 @@
-"""`moca evaluate data`: scores are those of the service, the same observations for every model."""
+"""Models of own data beside the built-in ones: the table, and the lead while a run is trained.
+
+Scores are those of the service, of the same observations for every model.
+"""
 
 import json
+import re
 
 import numpy as np
 import pytest
@@ -11,11 +15,19 @@ from model_core import segments, warmup
 from model_core.segments import Changes, Sequences
 from model_core.upm.builtin import Options, build
 from tests.training.moca import moca, small
+from tests.waiting import Clock
+from training.config import OWN
+from training.data import own as own_source
 from training.data.regime_series import RegimeSeries
 from training.data.windows import Series
+from training.evaluation import lead
 from training.evaluation import own_data as own
+from training.evaluation.lead import Lead, pieces
 from training.evaluation.trained import load
+from training.experiments import catalogue
 from training.experiments.catalogue import Place, splits
+from training.experiments.jobs import learner
+from training.learners.classifier import Classifier
 from training.meta_training.objective import start
 
 
@@ -28,24 +40,25 @@ def series(*lengths, missing=()):
     return found
 
 
+@pytest.fixture(scope="module")
+def run(tmp_path_factory):
+    """A small run on a file of two series."""
+    folder = tmp_path_factory.mktemp("own")
+    lines = ["stream,y"]
+    for each in series(420, 400):
+        lines += [f"{each.name},{y}" for y in each.y[:, 0].tolist()]
+    file = folder / "two.csv"
+    file.write_text("\n".join(lines))
+    said = moca("train", "--data", file, "--length", 20, "--runs", folder / "runs", *small())
+    assert said.exit_code == 0, said.stderr
+    return folder / "runs" / "data" / "two" / "run"
+
+
 def test_series_are_padded_with_missing_labels_a_step_apart():
     long, short = (each._replace(elapsed=torch.full((len(each.y),), 2.0)) for each in series(5, 3))
     batch = own._padded([long, short])
     assert batch.elapsed.tolist() == [[2.0] * 5, [2.0] * 3 + [1.0] * 2]
     assert batch.y[1, 3:].isnan().all()
-
-
-@pytest.fixture
-def run(tmp_path):
-    """A small run on a file of two series."""
-    lines = ["stream,y"]
-    for each in series(420, 400):
-        lines += [f"{each.name},{y}" for y in each.y[:, 0].tolist()]
-    file = tmp_path / "two.csv"
-    file.write_text("\n".join(lines))
-    said = moca("train", "--data", file, "--length", 20, "--runs", tmp_path / "runs", *small())
-    assert said.exit_code == 0, said.stderr
-    return tmp_path / "runs" / "data" / "two" / "run"
 
 
 def test_a_trained_model_scores_as_the_exact_recursion(run):
@@ -131,18 +144,109 @@ def test_blocks():
     np.testing.assert_allclose(own._blocks([scores, scores[:20]], 25), [(300 - 1) / 24])
 
 
-def test_runs_that_cannot_be_evaluated(run, tmp_path):
-    (run / "result.json").unlink()
+def test_what_cannot_be_scored_is_refused(run, tmp_path):
+    result = run / "result.json"
+    kept = result.read_bytes()
+    result.unlink()
     said = moca("evaluate", "data", run)
+    result.write_bytes(kept)
     assert said.exit_code == 2
-    assert "run is not finished" in said.stderr
+    assert "not finished" in said.stderr
     assert moca("evaluate", "data", tmp_path / "none").exit_code == 2
-
-
-def test_series_too_short_to_score(tmp_path):
     file = tmp_path / "one.csv"
     file.write_text("y\n" + "\n".join(str(k % 5 + k % 3) for k in range(240)))
     moca("train", "--data", file, "--length", 15, "--runs", tmp_path / "runs", *small())
     said = moca("evaluate", "data", tmp_path / "runs" / "data" / "one" / "run")
     assert said.exit_code == 2
     assert "more than 50 observations" in said.stderr
+    said = moca("evaluate", "data", run, "--out", file)  # no folder
+    assert said.exit_code == 2
+    assert str(file) in said.stderr
+
+
+@pytest.fixture
+def config():
+    settings = {"model": {"lags": 2, "widths": [6], "features": 3}, "optimiser": {"length": 15}}
+    return catalogue.preset(OWN, "quick", settings)
+
+
+def one(name, length):
+    y = RegimeSeries(0.1).draw(torch.Generator().manual_seed(length), 1, length).y[0]
+    return Series(None, y, None, name)
+
+
+@pytest.fixture
+def data(config, monkeypatch):
+    """Two series whose validation part is of 90 observations."""
+    monkeypatch.setattr(lead, "LENGTH", 70)
+    source = own_source.Source(path="none.csv")
+    return own_source.split(source, [one("a", 600), one("b", 600)], config)
+
+
+def test_the_lead_is_over_the_best_of_the_built_in_models(config, data):
+    built = learner(config, data.splits, data.scaling)
+    before = {name: each.clone() for name, each in built.state_dict().items()}
+    following, models = Lead(config, data), own.untrained(config, data.splits)
+    assert following(built, 0.0) == {}
+    said = following(built, 1e6)
+    parts = [each.part(0, 70) for each in data.validation]
+    means = []
+    for model in (built.double().eval().served(), *models.values()):
+        scores = torch.cat([each[50:] for each in own.log_scores(model, parts)])
+        assert scores.isfinite().all()
+        means.append(scores.mean().item())
+    assert said == {"lead": pytest.approx(means[0] - max(means[1:]), abs=1e-9)}
+    assert following(built.train(), 1e6) == said
+    assert built.training
+    assert all(torch.equal(each, before[name]) for name, each in built.state_dict().items())
+    # What cannot be scored or served has none.
+    short = data._replace(validation=[one("short", own.BURN_IN)])
+    assert Lead(config, short)(built, 1e6) == {}
+    assert Lead(config, data)(Classifier(built.encoder, data.scaling, 2), 1e6) == {}
+
+
+def test_all_measurements_take_a_tenth_of_the_training(config, data, monkeypatch):
+    clock, measured, takes = Clock(), [], iter((3.0, 4.0, 1.0))
+    monkeypatch.setattr(lead.time, "process_time", clock)
+
+    def measure(self, _):
+        measured.append(now)
+        clock.advance(next(takes))
+        return {"lead": 1}
+
+    monkeypatch.setattr(Lead, "_measured", measure)
+    following, built = Lead(config, data), learner(config, data.splits, data.scaling)
+    for now in (9, 10, 59, 60, 109, 110):  # a second is guessed, 3 are known, then 4
+        following(built, now)
+    assert measured == [10, 60, 110]
+
+
+def test_pieces_are_spread_over_what_can_be_scored():
+    whole = one("a", 2 * lead.LENGTH + own.BURN_IN)
+    assert [len(each.y) for each in pieces([whole])] == [lead.LENGTH] * 2
+    whole.y[lead.LENGTH + own.BURN_IN :] = torch.nan
+    assert len(pieces([whole])) == 1
+    many = [one(str(k), own.BURN_IN + 1) for k in range(3 * lead.PIECES)]
+    assert [each.name for each in pieces(many)] == [str(3 * k) for k in range(lead.PIECES)]
+    assert pieces([one("short", own.BURN_IN)]) == []
+
+
+def test_a_run_that_shows_its_lead_is_what_it_would_be_without(tmp_path, monkeypatch):
+    file = tmp_path / "one.csv"
+    file.write_text("y\n" + "\n".join(map(str, one("a", 400).y[:, 0].tolist())))
+
+    def trained(name):
+        settings = small(**{"optimiser.iterations": 4, "validation.every": 2})
+        asked = ["--data", file, "--length", 15, "--runs", tmp_path / name, *settings]
+        said = moca("train", *asked)
+        assert said.exit_code == 0, said.stderr
+        result = own.Run(tmp_path / name / "data" / "one" / "run").result()
+        return said.stdout, [each["nll"] for each in result["history"]]
+
+    monkeypatch.setattr(lead, "SHARE", 0.0)
+    without, expected = trained("without")
+    assert " lead " not in without
+    monkeypatch.setattr(lead, "SHARE", 1e9)
+    said, found = trained("with")
+    assert found == expected
+    assert re.search(r"run 4: loss \S+ nll \S+ lead -?\d+\.\d{3} ", said)

@@ -1,16 +1,18 @@
-"""From small runs to tables and figures, as the command line does it."""
-
-from __future__ import annotations
+"""The paper's experiments: from small runs to tables and figures, as the command line does it."""
 
 import json
 
 import numpy as np
 import pytest
 import torch
+from rich.console import Console
 
+from tests.training.moca import SMALL as TRAINED
+from tests.training.moca import moca
 from training.config import Objective
 from training.errors import BadConfig, BadRun
-from training.evaluation import trained
+from training.evaluation import comparison, trained
+from training.evaluation.comparison import Comparison
 from training.evaluation.paper import (
     OPTIMUM,
     SUPERVISED,
@@ -19,12 +21,13 @@ from training.evaluation.paper import (
     evaluate,
     evaluate_ablation,
 )
-from training.evaluation.paper_figures import sinusoid
+from training.evaluation.paper_figures import DRAW, images, players, sinusoid
 from training.evaluation.trained import Protocol
-from training.experiments import catalogue, grid
+from training.experiments import catalogue, grid, jobs
 from training.experiments.catalogue import Place
 from training.experiments.jobs import Wanted as Training
-from training.experiments.jobs import train
+from training.experiments.jobs import overrides, train
+from training.statistics.intervals import estimate, formatted
 
 SMALL = {
     "model": {"widths": (8,), "features": 4},
@@ -32,6 +35,63 @@ SMALL = {
     "validation": {"every": 2, "windows": 4},
 }
 TINY = Protocol(6, 160)
+COMMON = overrides(None, [f"{name}={value}" for name, value in TRAINED.items()])
+COMMON["optimiser"]["length"] = 20
+STEPS = 260
+SHARED = np.random.default_rng(5).normal(size=40)
+VALUES = {
+    ("0.1", "SW5"): 1.5 + SHARED,
+    ("0.1", "MOCA"): 1.0 + SHARED + 0.01 * np.random.default_rng(6).normal(size=40),
+    ("0.1", "TOE"): 1.9 + SHARED,
+    ("0.01", "MOCA"): 0.2 + SHARED,
+}
+
+
+def test_the_lead_in_a_table_is_paired_and_over_the_best():
+    found = Comparison("sinusoid", "test NLL (nats)", -1, VALUES)
+    assert found.settings() == ["0.01", "0.1"]
+    assert found.methods() == ["MOCA", "SW5", "TOE"]
+    best, lead = found.lead("0.1", "MOCA", comparison.BASELINES)
+    assert best == "SW5"
+    assert lead.mean == pytest.approx(0.5, abs=0.01)
+    # Sequences differ by far more than the methods do.
+    assert lead.half_width < 0.01 < estimate(VALUES["0.1", "MOCA"]).half_width
+    assert found.lead("0.01", "MOCA", comparison.BASELINES) is None
+    values = {("all", "MOCA"): np.array([0.9, 0.8]), ("all", "SW5"): np.array([0.5, 0.6])}
+    best, lead = Comparison("x", "accuracy", 1, values).lead("all", "MOCA", ["SW5"])
+    assert (best, round(lead.mean, 3)) == ("SW5", 0.3)
+
+
+def test_what_is_printed_and_written_are_the_numbers_beside_the_papers(tmp_path):
+    values = {("all", "MOCA"): np.array([-1.5, -1.7]), ("all", "oracle"): np.array([-1.0, -2.0])}
+    found = Comparison("players", "test NLL (nats)", -1, values)
+    console = Console(record=True, width=100)
+    console.print(*comparison.tables(found))
+    lines = [line.strip() for line in console.export_text().splitlines()]
+    ours = {method: formatted(estimate(values["all", method])) for method in ("MOCA", "oracle")}
+    (moca,) = (line for line in lines if line.startswith("MOCA "))
+    assert moca.removeprefix("MOCA").strip().startswith(ours["MOCA"])
+    assert moca.endswith("-3.291 ± 0.074")
+    (oracle,) = (line for line in lines if line.startswith("oracle"))
+    assert oracle.removeprefix("oracle").strip() == ours["oracle"]  # the paper has none
+    comparison.save(found, {("all", "MOCA"): {"seed": 4}}, tmp_path)
+    rows = json.loads((tmp_path / "table.json").read_text())["rows"]
+    (row,) = (each for each in rows if each["method"] == "MOCA")
+    expected = estimate(values["all", "MOCA"])
+    assert (row["mean"], row["low"], row["sequences"], row["seed"]) == (*expected[:2], 2, 4)
+    table = (tmp_path / "table.md").read_text()
+    assert "| -3.291 ± 0.074 |" in table
+    assert len({line.count("|") for line in table.splitlines()}) == 1
+
+
+@pytest.fixture(autouse=True)
+def small_protocols(monkeypatch):
+    monkeypatch.setitem(trained.PROTOCOLS, "sinusoid", TINY)
+    monkeypatch.setitem(trained.PROTOCOLS, "players", Protocol(5, 150))
+    dtype = trained.PROTOCOLS["rainbow"].dtype
+    monkeypatch.setitem(trained.PROTOCOLS, "rainbow", Protocol(4, 20, "accuracy", dtype, 2))
+    monkeypatch.setattr(images, "COUNT", 4)
+    monkeypatch.setattr(images, "STEPS", 16)
 
 
 @pytest.fixture(scope="module")
@@ -46,11 +106,6 @@ def runs(tmp_path_factory, place):
     wanted = Training("sinusoid", "quick", folder)
     train(wanted, SMALL, place, [0.05, 0.2], ["moca", "oracle", "sw5"], [0.01, 1e-6], [])
     return folder
-
-
-@pytest.fixture(autouse=True)
-def small_protocol(monkeypatch):
-    monkeypatch.setitem(trained.PROTOCOLS, "sinusoid", TINY)
 
 
 def test_the_rate_that_validated_best_is_chosen(runs):
@@ -81,6 +136,7 @@ def test_scores_are_kept_and_of_the_same_sequences(runs, place, monkeypatch):
         trained.scores(each, splits, TINY)
 
 
+@pytest.mark.slow
 def test_tables_and_figures_of_a_sweep(runs, place, tmp_path, capsys):
     found = evaluate(Wanted("sinusoid", "quick", runs, place, tmp_path), sinusoid.draw)
     learned = {"MOCA", "oracle", "SW5", SUPERVISED, UNSUPERVISED}
@@ -94,11 +150,7 @@ def test_tables_and_figures_of_a_sweep(runs, place, tmp_path, capsys):
         assert {f"{name}.html", f"{name}.png"} <= written
 
 
-def test_nothing_trained_is_an_error_that_says_what_to_do(place, tmp_path):
-    with pytest.raises(BadRun, match="moca train sinusoid"):
-        evaluate(Wanted("sinusoid", "quick", tmp_path, place, tmp_path), sinusoid.draw)
-
-
+@pytest.mark.slow
 def test_an_ablation_from_training_to_its_figure(place, tmp_path, monkeypatch):
     whole = grid.ablation("supervision", "sinusoid")
     short = whole._replace(variations=whole.variations[::4], supervision=(0.0, 1.0))
@@ -119,12 +171,11 @@ def test_an_ablation_from_training_to_its_figure(place, tmp_path, monkeypatch):
     assert (out / "supervision.png").exists()
 
 
-def test_an_unknown_ablation_names_those_there_are():
+def test_what_cannot_be_evaluated_says_what_to_do(runs, place, tmp_path):
+    with pytest.raises(BadRun, match="moca train sinusoid"):
+        evaluate(Wanted("sinusoid", "quick", tmp_path, place, tmp_path), sinusoid.draw)
     with pytest.raises(BadConfig, match="supervision, prior-weight, length"):
         grid.ablation("colour", "sinusoid")
-
-
-def test_supervision_without_known_switches_is_refused(runs, place):
     each = next(trained.trained(runs / "sinusoid"))
     splits = catalogue.splits(each.config, place)
 
@@ -134,3 +185,113 @@ def test_supervision_without_known_switches_is_refused(runs, place):
 
     with pytest.raises(BadRun, match="switches"):
         trained.scores(each, splits._replace(test=Untold()), TINY, Objective(supervision=0.5))
+
+
+@pytest.fixture(scope="module")
+def digits(tmp_path_factory):
+    """Digits that are bars at the height of their number, in two colours."""
+    folder = tmp_path_factory.mktemp("rainbow")
+    rng = np.random.default_rng(0)
+    for split, tasks in (("train", 3), ("val", 2)):
+        y = rng.integers(10, size=(tasks, 120)).astype(np.uint8)
+        gray = rng.integers(40, size=(tasks, 120, 28, 28)).astype(np.uint8)
+        for task in range(tasks):
+            for i in range(120):
+                gray[task, i, 2 * y[task, i] + 4] = 255
+        rgb = rng.integers(256, size=(tasks, 3)).astype(np.uint8)
+        np.savez(folder / f"rainbow_mnist_{split}.npz", gray=gray, y=y, rgb=rgb)
+    return Place(folder, folder / "cache")
+
+
+@pytest.mark.slow
+def test_images_from_runs_to_figures(digits, tmp_path, capsys):
+    small = {**SMALL, "model": {"blocks": (4, 4, 4)}}
+    runs = tmp_path / "runs"
+    modes = ["moca", "oracle", "toe", "sw5"]
+    train(Training("rainbow", "quick", runs), small, digits, [0.2], modes, [0.01], [])
+    found = evaluate(Wanted("rainbow", "quick", runs, digits, tmp_path), DRAW["rainbow"])
+    assert {"MOCA", "oracle", "TOE", "SW5"} <= set(found.methods())
+    assert "test accuracy" in capsys.readouterr().out
+    for values in found.values.values():
+        assert ((values >= 0) & (values <= 1)).all()
+    written = {file.name for file in tmp_path.iterdir()}
+    for name in ("belief-0.2", "calibration-0.2", "losses-0.2"):
+        assert {f"{name}.html", f"{name}.png"} <= written
+
+
+def walks(rows, seed):
+    """Players who go straight on, in feet, and turn now and then."""
+    rng = np.random.default_rng(seed)
+    turns = rng.normal(size=(rows, STEPS // 26, 2)).repeat(26, 1)
+    return (20 + np.cumsum(turns + 0.1 * rng.normal(size=(rows, STEPS, 2)), 1)).astype(np.float32)
+
+
+@pytest.fixture(scope="module")
+def court(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("data")
+    for seed, name in enumerate(("nba_cle_5hz", "nba_12p5hz")):
+        x = walks(8, seed)
+        found = {"x": x, "length": np.full(8, STEPS, np.int32), "play": np.arange(8) // 2}
+        np.savez(folder / f"{name}_train.npz", **found)
+        late = walks(6, seed + 2)
+        np.savez(folder / f"{name}_val.npz", **found, w151=late[:, :151], w201=late[:, :201])
+    return Place(folder, tmp_path_factory.mktemp("cache"))
+
+
+@pytest.mark.slow
+def test_players_from_runs_to_figures(court, tmp_path):
+    modes = ["moca", "toe", "sw5", "coe"]
+    runs = tmp_path / "runs"
+    train(Training("players", "quick", runs), COMMON, court, [], modes, [], [])
+    train(Training("players", "quick-12p5hz", runs), COMMON, court, [], ["moca"], [], [])
+    found = evaluate(Wanted("players", "quick", runs, court, tmp_path), players.draw)
+    assert found.methods() == ["MOCA", "SW5", "TOE", "COE"]
+    rows = json.loads((tmp_path / "table.json").read_text())["rows"]
+    assert len({row["mean"] for row in rows}) == 4
+    written = {file.name for file in tmp_path.iterdir()}
+    for name in ("trajectory", "calibration", "losses", "methods"):
+        assert {f"{name}.html", f"{name}.png"} <= written
+    each = next(trained.trained(runs / "players" / "quick-12p5hz"))
+    assert each.config.data["name"] == "nba_12p5hz"  # a preset for each recording
+
+
+def test_runs_on_different_data_are_not_put_in_one_table(court, tmp_path):
+    other = COMMON | {"name": "other", "data": {"name": "nba_12p5hz"}}
+    for common in (COMMON, other):
+        train(Training("players", "quick", tmp_path), common, court, [], ["toe"], [], [])
+    with pytest.raises(BadRun, match="different data"):
+        evaluate(Wanted("players", "quick", tmp_path, court, tmp_path), players.draw)
+
+
+def test_the_player_who_goes_farthest_is_drawn(court):
+    batch, name = players.farthest(court, "nba_cle_5hz")
+    windows = np.load(court.data / "nba_cle_5hz_val.npz")["w201"].astype(np.float64)
+    way = np.linalg.norm(np.diff(windows, axis=1), axis=-1).sum(-1)
+    assert name == f"window {way.argmax()} of nba_cle_5hz"
+    np.testing.assert_allclose(batch.x[0].numpy() * 50, windows[way.argmax()][:-1], atol=1e-9)
+
+
+def test_denormals_count_as_nothing_in_training_only(court, tmp_path, monkeypatch):
+    tiny, found = torch.full((3,), 2e-38), []
+    original = jobs.loop
+
+    def loop(*arguments, **options):
+        found.append((tiny * 0.25).max().item())
+        return original(*arguments, **options)
+
+    monkeypatch.setattr(jobs, "loop", loop)
+    train(Training("players", "quick", tmp_path), COMMON, court, [], ["toe"], [], [])
+    assert found == [0.0]
+    assert (tiny * 0.25).max().item() == pytest.approx(5e-39, rel=1e-6)
+
+
+@pytest.mark.slow
+def test_the_commands_train_and_evaluate(court, tmp_path):
+    there = ("--runs", tmp_path / "runs", "--datasets", court.data)
+    options = [part for name, value in TRAINED.items() for part in ("--set", f"{name}={value}")]
+    done = moca("train", "players", *there, "--mode", "sw10", *options)
+    assert done.exit_code == 0, done.stderr
+    shown = moca("evaluate", "players", *there, "--out", tmp_path / "out")
+    assert shown.exit_code == 0, shown.stderr
+    assert "SW10" in shown.stdout
+    assert (tmp_path / "out" / "methods.png").exists()

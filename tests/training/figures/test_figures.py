@@ -17,8 +17,14 @@ from training.figures.rendering import save
 from training.statistics import calibration
 
 HAZARDS = np.array([0.01, 0.05, 0.2])
+
+
 STEPS = 24
+
+
 SWITCH = np.zeros(STEPS, bool)
+
+
 SWITCH[[0, 10, 18]] = True
 
 
@@ -118,24 +124,21 @@ def numbers(field):
     return np.array(field, np.float64)
 
 
-@pytest.mark.parametrize("name", FIGURES)
-def test_a_page_that_loads_nothing_and_a_picture(name, tmp_path):
-    chart = FIGURES[name]()
-    page, picture = save(chart, tmp_path / "new" / f"{name}.v1")
-    assert [page.name, picture.name] == [f"{name}.v1.html", f"{name}.v1.png"]
-    text = page.read_text("utf-8")
-    assert text.count("plotly.js v") == 1
-    assert not re.search(r"<(script|link|img|iframe)\b[^>]*\b(src|href)\s*=\s*[\"']?http", text)
-    assert not re.search(
-        r"<script[^>]*\bsrc\b|<link\b|@import",
-        re.sub(r"<script>.*?</script>", "", text, flags=re.DOTALL),
-    )
-    assert "default-src 'none'" in text
-    height, width, _ = matplotlib.image.imread(picture).shape
-    assert width == 2 * chart.width
-    assert 2 * sum(chart.row_heights) <= height <= 2 * sum(chart.row_heights) + 200
-    traces, _ = read(page)
-    assert traces
+def test_each_is_a_page_that_loads_nothing_and_a_picture(tmp_path):
+    for name, make in FIGURES.items():
+        chart = make()
+        page, picture = save(chart, tmp_path / "new" / f"{name}.v1")
+        assert [page.name, picture.name] == [f"{name}.v1.html", f"{name}.v1.png"]
+        text = page.read_text("utf-8")
+        assert text.count("plotly.js v") == 1, name
+        own = re.sub(r"<script>.*?</script>", "", text, flags=re.DOTALL)
+        assert not re.search(r"<script[^>]*\bsrc\b|<link\b|@import|<(img|iframe)\b", own), name
+        assert "default-src 'none'" in text
+        height, width, _ = matplotlib.image.imread(picture).shape
+        assert width == 2 * chart.width
+        assert 2 * sum(chart.row_heights) <= height <= 2 * sum(chart.row_heights) + 200
+        traces, _ = read(page)
+        assert traces, name
 
 
 def test_performance_has_the_numbers_in_the_methods_order(tmp_path):
@@ -189,9 +192,11 @@ def test_data_of_the_current_task_and_of_those_before(tmp_path):
     assert ("earlier tasks", "x") not in by_panel
 
 
-def test_segments_end_where_the_run_length_falls():
+def test_segments_end_where_the_run_length_falls_and_bins_where_they_should():
     assert np.flatnonzero(trajectory.switches(beliefs())).tolist() == [10, 18]
     assert not trajectory.switches(beliefs(), below=0).any()
+    assert edges(np.array([0.0, 1.0, 3.0])).tolist() == [-0.5, 0.5, 2.0, 4.0]
+    assert edges(np.array([2.0])).tolist() == [1.5, 2.5]
 
 
 def test_the_posterior_mean_outside_the_disc_is_blank(tmp_path):
@@ -201,30 +206,17 @@ def test_the_posterior_mean_outside_the_disc_is_blank(tmp_path):
     assert z[5, 5] == pytest.approx(0.0)
 
 
-def test_text_is_text(tmp_path):
+def test_text_is_text_and_no_points_are_no_trace(tmp_path):
     said = "</script><b>$x$ & ₂"
-    layers = (Line(np.arange(2.0), np.arange(2.0), said),)
+    layers = (Line(np.arange(2.0), np.arange(2.0), said), Points(np.empty(0), np.empty(0), "none"))
     panel = Panel(Axis(said), Axis("y"), layers, said)
     page, _ = save(Chart(said, ((panel,),), said), tmp_path / "e")
     assert "</script><b>" not in page.read_text("utf-8")
     traces, _ = read(page)
-    assert traces[0]["name"] == "&lt;/script&gt;&lt;b&gt;$x$ &amp; ₂"
-
-
-def test_no_points_are_no_trace(tmp_path):
-    empty = Points(np.empty(0), np.empty(0), "none")
-    line = Line(np.arange(2.0), np.arange(2.0), "some")
-    panel = Panel(Axis("x"), Axis("y"), (empty, line))
-    traces, _ = read(save(Chart("t", ((panel,),), "d"), tmp_path / "f")[0])
-    assert [each["name"] for each in traces] == ["some"]
+    assert [each["name"] for each in traces] == ["&lt;/script&gt;&lt;b&gt;$x$ &amp; ₂"]
 
 
 def test_a_style_belongs_to_its_method_in_any_company():
     assert palette.ordered(["mine", "COE", "SW5", "MOCA"]) == ["MOCA", "SW5", "COE", "mine"]
     assert palette.look("mine") == palette.look("mine")
     assert len({each.colour for each in palette.METHODS.values()}) == len(palette.METHODS)
-
-
-def test_edges():
-    assert edges(np.array([0.0, 1.0, 3.0])).tolist() == [-0.5, 0.5, 2.0, 4.0]
-    assert edges(np.array([2.0])).tolist() == [1.5, 2.5]

@@ -1,4 +1,4 @@
-"""`moca evaluate all` on small files of the formats that it reads."""
+"""`moca evaluate all` and `nab` on small files of the formats that they read."""
 
 import json
 from io import StringIO
@@ -9,12 +9,15 @@ from rich.console import Console
 from typer.testing import CliRunner
 
 from training.commands.evaluate import app
+from training.evaluation.quality import corpora, sensitivities
 from training.evaluation.quality import evaluate as quality
-from training.evaluation.quality import sensitivities
 from training.evaluation.quality.changes import Sizes
 from training.evaluation.quality.tables import as_json, markdown, show, tables, write_numbers
+from training.report.quality import write
 
 SMALL = Sizes(2, 120, 2, 40, 30, candidates=2)
+
+
 FEW = sensitivities.Sizes(1, 500, 60, 2, 60, 2, 40, within=30, requested=(2.0,))
 
 
@@ -46,7 +49,12 @@ def folder(tmp_path):
     return tmp_path
 
 
-def test_every_measure_of_the_files_that_are_there(folder):
+def run(*arguments, **environment):
+    return CliRunner(env=environment).invoke(app, [str(each) for each in arguments])
+
+
+@pytest.mark.slow
+def test_every_measure_of_the_files_that_are_there(folder, tmp_path):
     text = StringIO()
     console = Console(file=text, width=100)
     results = quality.evaluate(folder, ["gaussian"], 0, SMALL, console, True, FEW)
@@ -74,64 +82,86 @@ def test_every_measure_of_the_files_that_are_there(folder):
     assert anomalies["gaussian, -log_score"].mean > 60.0  # it falls in at the window's start
     show(results, console)
     assert "Simulated families" in text.getvalue()
-    assert "not measured, as it is not there: skab.npz" in text.getvalue()
-    written = as_json(results)
-    json.dumps(written, allow_nan=False)
-    assert written["models"] == ["gaussian", "gaussian less seasons"]
-    assert "pit" not in written["forecasts"][0]["score"]
+    assert "skab.npz" in text.getvalue()
+    json.dumps(as_json(results), allow_nan=False)
     assert "### Changes: bees" in markdown(tables(results))
-
-
-def test_the_page_is_by_itself(folder, tmp_path):
-    from training.report.quality import write
-
-    results = quality.evaluate(
-        folder, ["gaussian"], 0, SMALL, Console(file=StringIO()), sensitivity_sizes=FEW
-    )
     files = write(tmp_path / "page", results)
-    text = files[0].read_text("utf-8")
-    assert "Anomalies: NAB" in text
-    assert 'src="http' not in text
+    page = files[0].read_text("utf-8")
+    assert "Anomalies: NAB" in page
+    assert 'src="http' not in page
     assert {"false_alarms.png", "nab.png", "calibration_nab.png"} <= {file.name for file in files}
-    assert all(file.stat().st_size > 0 for file in files)
     write_numbers(tmp_path / "new" / "numbers.json", results)
     numbers = json.loads((tmp_path / "new" / "numbers.json").read_text())
     assert len(numbers["nab"]) == len(results.nab)
 
 
 def test_anomalies_alone(folder):
-    result = CliRunner().invoke(app, ["nab", "--data", str(folder), "--model", "gaussian"])
+    result = run("nab", "--data", folder, "--model", "gaussian")
     assert result.exit_code == 0, result.stderr
     for row in ("gaussian, anomaly, alarms", "gaussian, anomaly ", "windowed Gaussian"):
         assert row in result.stdout
-    (folder / "nab.npz").unlink()
-    result = CliRunner().invoke(app, ["nab", "--data", str(folder)])
-    assert result.exit_code == 2
-    assert "expected nab.npz" in result.stderr
 
 
-def test_a_folder_without_data_is_refused(tmp_path):
-    result = CliRunner().invoke(app, ["all", "--data", str(tmp_path)])
-    assert result.exit_code == 2
-    assert "expected at least one of tcpd.json, nab.npz" in result.stderr
-    result = CliRunner(env={"MOCA_TEST_DATA": ""}).invoke(app, ["all"])
-    assert result.exit_code == 2
-    assert "--data (or MOCA_TEST_DATA) is needed" in result.stderr
+def test_what_cannot_be_evaluated_is_named(tmp_path):
+    for arguments, environment, said in (
+        (("nab", "--data", tmp_path), {}, "nab.npz"),
+        (("all", "--data", tmp_path), {}, "tcpd.json, nab.npz"),
+        (("all",), {"MOCA_TEST_DATA": ""}, "--data"),
+        (("all", "--data", tmp_path, "--model", "poisson"), {}, "--model: "),
+    ):
+        result = run(*arguments, **environment)
+        assert result.exit_code == 2, arguments
+        assert said in result.stderr
+    for name, content in (
+        ("tcpd.json", b"{"),
+        ("nab.npz", b"no archive"),
+        ("tcpd.json", b'{"one": {}}'),
+    ):
+        (tmp_path / name).write_bytes(content)
+        result = run("all", "--data", tmp_path)
+        assert result.exit_code == 2
+        assert name in result.stderr
+        (tmp_path / name).unlink()
 
 
-@pytest.mark.parametrize(
-    ("name", "content"),
-    [("tcpd.json", b"{"), ("nab.npz", b"no archive"), ("tcpd.json", b'{"one": {}}')],
-)
-def test_a_file_that_cannot_be_read_is_named(tmp_path, name, content):
-    (tmp_path / name).write_bytes(content)
-    result = CliRunner().invoke(app, ["all", "--data", str(tmp_path)])
-    assert result.exit_code == 2
-    assert name in result.stderr
-    assert "cannot be read as that corpus" in result.stderr
+def test_runs_of_several_sensors_are_vectors_and_single_series(tmp_path):
+    x = np.arange(12, dtype=np.float32).reshape(6, 2)
+    changepoint = np.array([0, 0, 1, 0, 1, 0], np.uint8)
+    np.savez(
+        tmp_path / "skab.npz",
+        valve__1__x=x,
+        valve__1__changepoint=changepoint,
+        free__x=x,  # has no labels
+        columns=np.array(["flow", "heat"]),
+    )
+    content = corpora.load(tmp_path)
+    (run,) = content.vectors["SKAB"]
+    assert (run.name, run.changes) == ("valve__1", [2, 4])
+    assert [each.name for each in content.scalars["SKAB"]] == ["valve__1 flow", "valve__1 heat"]
+    assert content.scalars["SKAB"][1].y == pytest.approx(x[:, 1])
+    assert "tcpd.json" in content.missing
+    assert "skab.npz" not in content.missing
 
 
-def test_a_model_of_other_labels_is_refused(tmp_path):
-    result = CliRunner().invoke(app, ["all", "--data", str(tmp_path), "--model", "poisson"])
-    assert result.exit_code == 2
-    assert "--model: expected one of gaussian" in result.stderr
+def test_the_market_is_cut_into_streams(tmp_path):
+    rows = 2 * corpora.ELEC2_PIECE + 5
+    x = np.column_stack([np.zeros(rows), np.arange(rows), -np.arange(rows)]).astype(np.float32)
+    columns = np.array(["period", "nswdemand", "nswprice"])
+    np.savez(tmp_path / "elec2.npz", x=x, columns=columns)
+    pieces = corpora.load(tmp_path).scalars["elec2"]
+    assert [each.name for each in pieces] == [
+        "nswprice 0", "nswprice 4000", "nswdemand 0", "nswdemand 4000",
+    ]  # fmt: skip
+    assert pieces[1].y[0] == -4000.0
+    assert {len(each.y) for each in pieces} == {corpora.ELEC2_PIECE}
+
+
+def test_one_accelerometer_is_one_series(tmp_path):
+    changepoint = np.zeros(9, np.uint8)
+    changepoint[5] = 1
+    np.savez(tmp_path / "hasc.npz", x=np.ones((9, 3), np.float32), changepoint=changepoint)
+    content = corpora.load(tmp_path)
+    assert content.vectors["HASC"][0].changes == [5]
+    assert content.vectors["HASC"][0].y.shape == (9, 3)
+    assert content.scalars == {}
+    assert set(corpora.MARGINS) >= set(content.vectors)

@@ -1,0 +1,262 @@
+"""The wheel bandit: agents' posteriors and regret, tables and figures of trained runs."""
+
+import dataclasses
+import json
+
+import numpy as np
+import pytest
+import torch
+
+from model_core import filter as moca
+from model_core.filter import Inputs
+from model_core.upm.alpaca import NoisePrior
+from tests.training.moca import moca as command
+from tests.training.toy import toy
+from training.data import wheel
+from training.errors import BadRun
+from training.evaluation.bandit import regret
+from training.evaluation.bandit import trials as bandit
+from training.evaluation.bandit.agents import AGENTS, Moca, Oracle, Random, Window
+from training.evaluation.bandit.trials import STRATEGIES, compare, follow, run
+from training.evaluation.paper import Wanted
+from training.evaluation.trained import best, trained
+from training.experiments.catalogue import Place
+from training.experiments.jobs import Wanted as Training
+from training.experiments.jobs import train
+from training.statistics.intervals import estimate
+
+THOMPSON = STRATEGIES["thompson"]
+SMALL = {
+    "model": {"widths": (8,), "features": 4},
+    "optimiser": {"iterations": 3, "batch": 3, "length": 12},
+    "validation": {"every": 3, "windows": 3},
+}
+HAZARDS, METHODS, STEPS, TRIALS = (0.02, 0.1), {"MOCA", "SW5", "oracle"}, 140, 3
+
+
+@pytest.fixture(autouse=True, scope="module")
+def _one_thread():
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(threads)
+
+
+@pytest.fixture(scope="module")
+def model():
+    return toy()
+
+
+def seeded(seed: int = 0) -> torch.Generator:
+    return torch.Generator().manual_seed(seed)
+
+
+def world(count: int, steps: int, hazard: float = 0.05, seed: int = 1):
+    return wheel.world(seeded(seed), count, steps, hazard)
+
+
+def rows(count: int, steps: int, seed: int = 2):
+    """Inputs (B, T, 7), rewards (B, T, 1) and switches (B, T) of the data collection."""
+    return wheel.collected(seeded(seed), count, steps, 0.1)
+
+
+def begun(agent, model, count):
+    zeros = torch.zeros(count, 1, dtype=torch.float64)
+    prior = moca.make_prior(model, zeros, zeros + 1)
+    return agent.begin(model, prior), prior
+
+
+def refitted(model, x, y):
+    """Posterior mean and covariance, solved from all the rows at once."""
+    phi, precision = model.encoder(x), torch.linalg.inv(model.prior_cov)
+    cov = torch.linalg.inv(precision + phi.T @ phi)
+    return cov @ (precision @ model.prior_mean + phi.T @ y), cov
+
+
+def assert_refit(model, held, trial, x, y):
+    mean, cov = refitted(model, x, y)
+    torch.testing.assert_close(held.stats.mean[trial, 0], mean, atol=1e-8, rtol=1e-8)
+    torch.testing.assert_close(held.stats.cov[trial, 0], cov, atol=1e-8, rtol=1e-8)
+
+
+def test_posteriors_of_windows_and_of_the_oracle_are_refits_of_their_rows(model):
+    batch, never = rows(2, 25), torch.zeros(2, dtype=torch.bool)
+    for length in (0, 1, 5, 100):
+        holder, _ = begun(Window(length), model, 2)
+        for t in range(25):
+            held, seen = holder.held(never), slice(max(0, t - length), t)
+            for i in range(2):
+                assert_refit(model, held, i, batch.x[i, seen], batch.y[i, seen])
+            holder.learn(batch.x[:, t], batch.y[:, t])
+    holder, _ = begun(Oracle(), model, 2)
+    for t in range(25):
+        held = holder.held(batch.switch[:, t])
+        for i in range(2):
+            start = batch.switch[i, : t + 1].nonzero().max().item()
+            assert_refit(model, held, i, batch.x[i, start:t], batch.y[i, start:t])
+        holder.learn(batch.x[:, t], batch.y[:, t])
+
+
+@pytest.mark.parametrize(("hypotheses", "known"), [(50, True), (6, False)])
+def test_moca_holds_what_the_filter_does(model, hypotheses, known):
+    if not known:
+        told = torch.tensor([2.0]).double(), torch.tensor([0.3]).double()
+        model = dataclasses.replace(model, noise_variance=None, noise_prior=NoisePrior(*told))
+    units = torch.tensor([0.3]).double(), torch.tensor([1.7]).double()
+    model = dataclasses.replace(model, y_offset=units[0], y_scale=units[1])
+    batch = rows(2, 30)
+    holder, prior = begun(Moca(0.07, hypotheses), model, 2)
+    state, ones = moca.init(prior, hypotheses), torch.ones(2, dtype=torch.float64)
+    for t in range(30):
+        x, y, table = batch.x[:, t], batch.y[:, t], 0.07 * ones[:, None]
+        inputs = Inputs(x, y, ones > 0, table, ones, ones * torch.nan, 0 * ones)
+        expected, _ = moca.grow(state, prior, inputs)
+        assert_holds(holder.held(batch.switch[:, t]), expected)
+        state, _ = moca.step(model, state, prior, inputs)
+        assert_holds(holder.learn(x, y), state)
+
+
+def assert_holds(held, state):
+    """The same hypotheses, in the same slots."""
+    torch.testing.assert_close(held.log_prob, state.belief.log_prob, atol=1e-9, rtol=1e-9)
+    there = torch.isfinite(held.log_prob)
+    assert torch.equal(held.run_length[there], state.belief.run_length[there])
+    for got, expected in zip(held.stats, state.stats, strict=True):
+        torch.testing.assert_close(got[there], expected[there], atol=1e-9, rtol=1e-9)
+
+
+def test_regret_is_the_best_mean_less_that_of_the_action(model):
+    met = world(2, 60)
+    found = run(Moca(0.05, 20), model, met, THOMPSON, seeded())
+    for i in range(2):
+        for t in range(60):
+            every = [
+                wheel.reward_mean(met.states[i, t], torch.tensor(a), met.delta[i, t])
+                for a in range(5)
+            ]
+            mean = every[found.action[i, t]]
+            assert found.regret[i, t] == max(every) - mean
+            assert found.reward[i, t] == mean + met.noise[i, t]
+    torch.testing.assert_close(found.cumulative()[:, -1], found.regret.sum(-1))
+    assert (found.cumulative().diff(dim=-1) >= 0).all()
+
+
+def test_who_knows_more_regrets_less_and_the_random_agent_what_it_must(model):
+    """A well specified model: random, then sliding windows and MOCA, then the oracle."""
+    met = world(8, 500, hazard=0.01)
+    chosen = {"oracle": Oracle(), "moca": Moca(0.01, 60), "random": Random(), "five": Window(5)}
+    found = compare(chosen, model, met, THOMPSON, seed=3)
+    percent = {name: each.percent_of(found["random"]).mean().item() for name, each in found.items()}
+    assert percent["random"] == 100
+    assert percent["oracle"] < percent["moca"] < percent["five"] < 60
+    means = wheel.reward_mean(met.states[..., None, :], torch.arange(5), met.delta[..., None])
+    expected = (wheel.best_mean(met.states, met.delta) - means.mean(-1)).mean().item()
+    assert found["random"].regret.mean().item() == pytest.approx(expected, abs=0.04)
+
+
+def test_a_seed_decides_and_neither_batch_mates_nor_other_agents_do(model, monkeypatch):
+    met, optimistic = world(4, 40), STRATEGIES["optimistic-3"]
+    for name in ("MOCA", "SW5", "oracle"):
+        together, again = (run(AGENTS[name], model, met, optimistic, seeded(5)) for _ in range(2))
+        assert all(torch.equal(a, b) for a, b in zip(together, again, strict=True))
+        with monkeypatch.context() as patched:
+            patched.setattr(bandit, "CACHED", 1)  # one trial after another
+            apart = run(AGENTS[name], model, met, optimistic, seeded(5))
+        assert torch.equal(together.action, apart.action), name
+        other = run(AGENTS[name], model, met, optimistic, seeded(6))
+        assert not torch.equal(together.action, other.action), name
+    found = compare({"toe": Window(0), "oracle": Oracle()}, model, met, THOMPSON, seed=3)
+    alike = found["toe"].action == found["oracle"].action
+    assert alike[:, 0].all()  # before they know anything
+    assert torch.equal(found["toe"].reward[alike], found["oracle"].reward[alike])
+
+
+def test_the_figures_mean_is_the_mixtures_over_the_past(model):
+    """By the posteriors of all starts, refitted, weighted by the belief that the filter grew."""
+    met, at, hazard = world(2, 12), 9, 0.1
+    shown = follow(Moca(hazard, 30), model, met, THOMPSON, seeded(8), at=at, points=5)
+    whole = run(Moca(hazard, 30), model, met, THOMPSON, seeded(8))
+    assert torch.equal(shown.trials.action[0], whole.action[0])  # the first trial of the run
+    action = shown.trials.action[:1]
+    x, y = wheel.inputs(met.states[:1], action)[0], shown.trials.reward[0].unsqueeze(-1)
+    before = shown.belief[at - 1].double()
+    for i, j in [(3, 3), (2, 1), (1, 3)]:
+        state = torch.stack((shown.axis[j], shown.axis[i]))
+        phi = model.encoder(wheel.inputs(state, torch.tensor(1)))
+        expected = hazard * (phi @ model.prior_mean).item()
+        for r in range(at):
+            mean, _ = refitted(model, x[at - 1 - r : at], y[at - 1 - r : at])
+            expected += (1 - hazard) * before[r].item() * (phi @ mean).item()
+        assert shown.mean[i, j].item() == pytest.approx(expected, abs=1e-6)
+        truth = wheel.reward_mean(state, torch.tensor(1), met.delta[0, at])
+        assert shown.truth[i, j] == truth
+    with pytest.raises(ValueError, match="from 0 to 9, got 10"):
+        follow(Moca(), model, world(1, 10), THOMPSON, seeded(), at=10)
+
+
+def test_what_is_not_finite_is_an_error(model):
+    for reward in (torch.nan, torch.inf):
+        holder, _ = begun(Moca(0.1, 3), model, 1)
+        holder.held(torch.ones(1, dtype=torch.bool))
+        with pytest.raises(FloatingPointError):
+            holder.learn(rows(1, 1).x[:, 0], torch.tensor([[reward]], dtype=torch.float64))
+
+
+@pytest.fixture
+def short(monkeypatch):
+    monkeypatch.setattr(regret, "STEPS", STEPS)
+
+
+def wanted_of(runs, out):
+    return Wanted("bandit", "quick", runs, Place(None, runs / "cache"), out)
+
+
+@pytest.mark.slow
+def test_regret_of_trained_runs_from_runs_to_tables_and_figures(tmp_path, short, monkeypatch):
+    runs, out = tmp_path / "runs", tmp_path / "out"
+    place, modes = Place(None, runs / "cache"), ["moca", "sw5", "oracle", "coe"]  # coe: no agent
+    train(Training("bandit", "quick", runs), SMALL, place, HAZARDS, modes, [], [])
+    asked = ["--strategy", "thompson", "--strategy", "greedy", "--trials", TRIALS]
+    found = command("evaluate", "bandit", "--runs", runs, "--out", out, *asked)
+    assert found.exit_code == 0, found.stderr
+    chosen, wanted = best(list(trained(runs / "bandit" / "quick"))), wanted_of(runs, out)
+    met = wheel.world(seeded(regret.SEED), TRIALS, STEPS, 0.02)
+    for strategy in ("thompson", "greedy"):
+        rows = json.loads((out / strategy / "table.json").read_text())["rows"]
+        assert {(row["hazard"], row["method"]) for row in rows} == {
+            (hazard, method) for hazard in HAZARDS for method in METHODS
+        }
+        one = chosen[0.02, "MOCA"]
+        played = regret.play(one, wanted, TRIALS, strategy)
+        with torch.no_grad():  # percent of the random agent's regret on the same worlds
+            ours, anything = (
+                run(each, regret.model(one, wanted), met, STRATEGIES[strategy], seeded(regret.SEED))
+                for each in (AGENTS["MOCA"], Random())
+            )
+        expected = 100 * ours.regret.sum(-1) / anything.regret.sum(-1)
+        np.testing.assert_allclose(played.percent, expected)
+        (row,) = (r for r in rows if (r["hazard"], r["method"]) == (0.02, "MOCA"))
+        assert (row["mean"], row["sequences"]) == (estimate(played.percent)[0], TRIALS)
+    names = {file.name for file in out.iterdir()}
+    assert {"wheel.png", "losses-0.02.png", "regret-greedy.png", "cumulative-greedy.html"} <= names
+    monkeypatch.setattr(regret, "load", None)  # nothing is played again
+    again = regret.play(one, wanted, TRIALS, "greedy")
+    np.testing.assert_array_equal(played.percent, again.percent)
+    with pytest.raises(TypeError):
+        regret.play(one, wanted, TRIALS + 1, "greedy")
+
+
+def test_what_no_agent_can_play_is_refused(tmp_path):
+    for arguments, said in (
+        (("--runs", tmp_path, "--strategy", "bold"), "optimistic-3"),
+        (("--runs", tmp_path), "moca train bandit"),
+    ):
+        found = command("evaluate", "bandit", "--out", tmp_path / "out", *arguments)
+        assert found.exit_code == 2
+        assert said in found.stderr
+    place = Place(None, tmp_path / "cache")
+    settings = SMALL | {"model": {"kind": "lstm", "hidden": 4, "decoder": (4,)}}
+    train(Training("bandit", "quick", tmp_path), settings, place, [0.1], ["moca"], [], [])
+    (each,) = trained(tmp_path)
+    with pytest.raises(BadRun, match="got 'lstm'"):
+        regret.model(each, wanted_of(tmp_path, tmp_path))

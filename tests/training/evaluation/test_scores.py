@@ -1,0 +1,387 @@
+"""Scores of changes, anomalies and forecasts, on series whose scores are known exactly."""
+
+import json
+import math
+import random
+from io import StringIO
+
+import numpy as np
+import pytest
+import torch
+from rich.console import Console
+
+from model_core.events import Event
+from model_core.upm.builtin import Options, build
+from training.evaluation import tcpd
+from training.evaluation.online import Followed, Settings, follow
+from training.evaluation.quality import baselines, changes, forecasts, nab
+from training.evaluation.quality.baselines import Normal
+from training.evaluation.quality.changes import Sizes
+from training.evaluation.quality.families import FAMILIES, Family
+from training.evaluation.quality.forecasts import SeriesScore
+from training.evaluation.tcpd import Series, covering, f1, score
+
+
+def test_series_are_rows_by_name(tmp_path):
+    found = {
+        "b": {"values": [[1, None, 3]], "annotations": {"7": [2]}},
+        "a": {"values": [[1.5, 2], [3, 4]], "annotations": {"6": [], "8": [1]}},
+    }
+    (tmp_path / "tcpd.json").write_text(json.dumps(found))
+    a, b = tcpd.load(tmp_path)
+    assert a == ("a", [[1.5, 3.0], [2.0, 4.0]], {"6": [], "8": [1]})
+    assert b.values[0] == [1.0]
+    assert math.isnan(b.values[1][0])
+    assert b.annotations == {"7": [2]}
+
+
+def test_f1_by_hand():
+    assert f1({"a": [10, 20], "b": [11, 20], "c": [10]}, [10, 20]) == pytest.approx(1.0)
+    # None, 10 and 50 were marked, 10 is found: precision 1, recall (1 + 1 + 1/2) / 3.
+    assert f1({"a": [], "b": [10], "c": [50]}, [10]) == pytest.approx(10 / 11)
+    # Nothing is found: the trivial 0 alone.
+    assert f1({"a": [], "b": [10], "c": [50]}, []) == pytest.approx(0.8)
+
+
+def test_a_detection_serves_one_point_and_within_five():
+    assert f1({"a": [10, 12]}, [11]) == pytest.approx(2 * (2 / 3) / (1 + 2 / 3))
+    assert f1({"a": [10, 12]}, [11, 13]) == pytest.approx(1.0)
+    assert f1({"a": [10]}, [15]) == pytest.approx(1.0)
+    assert f1({"a": [10]}, [16]) == pytest.approx(0.5)
+
+
+def test_covering_by_hand():
+    assert covering({"a": [3]}, [3, 5], 6) == pytest.approx(5 / 6)
+    assert covering({"a": []}, [4], 6) == pytest.approx(4 / 6)
+    assert covering({"a": [3], "b": []}, [], 6) == pytest.approx(0.75)
+
+
+def test_detections_at_either_end_do_not_count():
+    assert score({"a": [5]}, [0, 5, 9], 10) == score({"a": [5]}, [5], 10)
+    assert score({"a": [5]}, [5], 10) == (1.0, 1.0)
+
+
+def test_scores_are_the_benchmarks(benchmark_score):
+    rng = random.Random(1)
+    for _ in range(500):
+        length = rng.randint(8, 300)
+        dense = rng.choice([2, 5, 30])
+        marked = {
+            str(k): sorted(rng.sample(range(length), rng.randint(0, min(dense, length))))
+            for k in range(rng.randint(1, 5))
+        }
+        found = [rng.randint(0, length) for _ in range(rng.randint(0, dense))]
+        theirs = benchmark_score(marked, found, length)
+        ours = score(marked, found, length)
+        assert ours == pytest.approx((theirs["f1"], theirs["cover"]), abs=1e-12)
+
+
+def test_no_change_at_all_scores_as_published(data):
+    univariate = [each for each in tcpd.load(data) if len(each.values[0]) == 1]
+    scores = [score(each.annotations, [], len(each.values)) for each in univariate]
+    means = [sum(each) / len(scores) for each in zip(*scores, strict=True)]
+    assert len(scores) == 16
+    assert means == [pytest.approx(0.659, abs=5e-4), pytest.approx(0.568, abs=5e-4)]
+
+
+def test_report_of_a_plain_change():
+    rng = random.Random(1)
+    values = [[rng.gauss(3.0 * (t >= 60), 1.0)] for t in range(120)]
+    text = StringIO()
+    series = [Series("quality_control_1", values, {"a": [60], "b": [61]})]
+    scores = tcpd.report(series, "averaged", Console(file=text, width=80))
+    assert scores.online.f1 == scores.served.f1 == scores.hindsight.f1 == 1.0
+    assert scores.online.cover > 0.95
+    assert scores.zero.cover == pytest.approx(0.5, abs=0.02)
+    assert "univariate (1)" in text.getvalue()
+    assert "served" in text.getvalue()
+    assert "…" not in text.getvalue()
+
+
+@pytest.mark.slow
+def test_default_settings_on_the_benchmark(data):
+    univariate = [each for each in tcpd.load(data) if len(each.values[0]) == 1]
+    scores = tcpd.report(univariate, "averaged", Console(file=StringIO()))
+    assert scores.online.f1 >= 0.68
+    assert scores.online.cover >= 0.65
+    assert scores.served.f1 >= 0.75
+    assert scores.served.cover >= 0.71
+    assert scores.hindsight.f1 >= 0.73
+    assert scores.hindsight.cover >= 0.70
+
+
+def test_f1_of_changes_with_a_margin_by_hand():
+    assert changes.f1([10, 50], [12, 80], 5) == pytest.approx(0.5)
+    assert changes.f1([10, 50], [], 5) == 0.0
+    assert changes.f1([10, 50], [9, 11, 49], 5) == pytest.approx(4 / 5)
+    assert changes.f1([], [], 5) == 1.0
+    assert (changes.f1([10], [15], 5), changes.f1([10], [16], 5)) == (1.0, 0.0)
+
+
+def test_alarms_are_false_on_quiet_series_and_delays_count_the_first(monkeypatch):
+    monkeypatch.setattr(changes, "FAMILIES", (Family("zero", lambda rng, n: np.zeros(n)),))
+    sizes = Sizes(4, 500, 3, 30, 20, (1.0, 5.0))
+
+    def watch(y):
+        # One alarm in each quiet series; of shifts only the large one is found, at once.
+        quiet = y.shape[1] == sizes.quiet_length
+        return {"tests": [[7] if quiet else [10, *np.flatnonzero(one > 4)[:1]] for one in y]}
+
+    (row,) = changes.simulate([watch], 0, sizes, lambda: None)
+    assert (row.family, row.method) == ("zero", "tests")
+    assert row.false.mean == pytest.approx(2.0)
+    assert row.found == (0.0, 1.0)
+    assert row.delay == (math.inf, 1.0)
+
+
+def test_a_relocated_event_counts_again_after_its_confirmation():
+    one = Event(1, "confirmed", 28, 30)
+    events = [
+        (30, one._replace(state="suspected")), (40, one), (45, one._replace(start=26)),
+        (90, one._replace(start=75)), (91, Event(2, "withdrawn", 80, 85)),
+    ]  # fmt: skip
+    assert changes.confirmations(Followed(events, [])) == [40, 90]
+
+
+def window(n, *spans):
+    inside = np.zeros(n, dtype=bool)
+    for start, end in spans:
+        inside[start:end] = True
+    return inside
+
+
+def flags(n, *at):
+    scores = np.zeros(n)
+    scores[list(at)] = 1.0
+    return scores
+
+
+def sigmoid(y):
+    return 2 / (1 + math.exp(5 * y)) - 1
+
+
+TWO = nab.weights(window(1000, (400, 450), (700, 750)))
+
+
+def test_the_perfect_detector_has_100_and_nothing_has_0():
+    perfect = nab.curve([flags(1000, 400, 700)], [TWO])
+    assert perfect.at(1.0) == pytest.approx(100.0)
+    assert perfect.best() == (pytest.approx(100.0), 1.0)
+    assert nab.curve([np.full(1000, np.nan)], [TWO]).best() == (0.0, np.inf)
+
+
+def test_a_late_detection_counts_less_and_only_the_first_counts():
+    late = nab.curve([flags(1000, 449, 700)], [TWO]).at(1.0)
+    assert late == pytest.approx(100 * (3 + sigmoid(-1 / 50) / sigmoid(-1)) / 4)
+    again = nab.curve([flags(1000, 400, 420, 449, 700)], [TWO]).at(1.0)
+    assert again == pytest.approx(100.0)
+
+
+def test_false_detections_cost_less_just_after_a_window():
+    def cost(at):
+        return 100.0 - nab.curve([flags(1000, 400, 700, at)], [TWO]).at(1.0)
+
+    assert cost(300) == pytest.approx(100 * 0.11 / 4)
+    assert cost(600) == pytest.approx(100 * 0.11 / 4, rel=1e-3)
+    assert cost(451) == pytest.approx(100 * -0.11 * sigmoid(2 / 49) / 4)
+    assert cost(100) == 0.0  # of the probation: 15 %
+
+
+def test_probation_and_equal_scores():
+    assert nab.weights(window(20_000)).first == 750
+    assert nab.weights(window(1000)).first == 150
+    found = nab.curve([np.ones(1000)], [TWO])  # equal scores are flagged together
+    assert len(found.threshold) == 2
+    assert found.at(1.0) < 0
+
+
+def test_a_threshold_comes_from_the_other_half():
+    n = 1000
+    weighted = [nab.weights(window(n, (400, 450))) for _ in range(8)]
+    same = nab.score([flags(n, 400)] * 8, weighted, np.random.default_rng(0))
+    assert same[:3] == (pytest.approx(100.0), pytest.approx(100.0), pytest.approx(0.0))
+    assert math.isnan(same.fixed)
+    # Thresholds of one series say nothing of another: in-sample is better.
+    rng = np.random.default_rng(1)
+    noise = [rng.random(n) for _ in range(8)]
+    found = nab.score(noise, weighted, rng)
+    assert found.mean < found.in_sample
+
+
+def test_an_alarm_silences_those_that_follow():
+    score = flags(1000, 5, 6, 104, 105, 106, 204, 400)
+    assert nab.alarms(score, 1.0) == [5, 105, 400]
+    assert nab.alarms(score, 1.1) == []
+
+
+def test_alarms_are_scored_as_detections_are():
+    """With none within the silence of another both scores are the same."""
+    score = flags(1000, 200, 430, 600, 700, 850)
+    swept, alarmed = nab.curve([score], [TWO]), nab.alarm_curve([score], [TWO])
+    assert alarmed.at(nab.ALARM) == pytest.approx(swept.at(1.0))
+    # One that is strange all along costs an alarm in 100 observations, and no more.
+    long = np.zeros(1000)
+    long[480:700] = 1.0
+    false = 100 * sum(TWO.weight[at] for at in (480, 580, 680)) / 4
+    assert nab.alarm_curve([long], [TWO]).at(nab.ALARM) == pytest.approx(false)
+
+
+def test_a_threshold_is_fixed_for_alarms():
+    n = 1000
+    weighted = [nab.weights(window(n, (400, 450))) for _ in range(8)]
+    scores = [0.9991 * flags(n, 400) for _ in range(8)]
+    found = nab.score_alarms(scores, weighted, np.random.default_rng(0))
+    assert (found.in_sample, found.fixed) == (pytest.approx(100.0), pytest.approx(100.0))
+    nothing = [0.9989 * each for each in scores]
+    assert nab.score_alarms(nothing, weighted, np.random.default_rng(0)).fixed == 0.0
+
+
+def test_quiet_series_raise_few_alarms_and_an_outlier_is_an_anomaly_at_once():
+    rng = np.random.default_rng(8)
+    quiet = [family.draw(rng, 1000)[:, None].tolist() for family in FAMILIES]
+    outliers = rng.normal(size=(10, 600, 1))
+    outliers[:, 500] = 8.0
+    followed = follow(build("gaussian", Options()), [*quiet, *outliers.tolist()], Settings())
+    found = [np.nan_to_num(each.answers.anomaly) for each in followed]
+    for family, anomaly in zip(FAMILIES, found, strict=False):
+        assert len(nab.alarms(anomaly, nab.ALARM)) <= 8, family.name
+    assert min(each[500] for each in found[len(FAMILIES) :]) > 0.999
+
+
+def test_the_windowed_gaussian_by_hand():
+    y = np.random.default_rng(0).normal(size=300)
+    found = nab.windowed_gaussian(y)
+    mean, sd = y[:200].mean(), y[:200].std()
+    expected = 1 - 0.5 * math.erfc(abs(y[200] - mean) / sd / math.sqrt(2))
+    assert found[200] == pytest.approx(expected)
+    assert found[0] == 0.0
+
+
+def test_the_window_moves_in_steps(monkeypatch):
+    monkeypatch.setattr(nab, "WINDOW", 50)
+    monkeypatch.setattr(nab, "STEP", 10)
+    y = np.random.default_rng(0).normal(size=200)
+    found = nab.windowed_gaussian(y)
+    recent = y[110:160]  # known when observations 160 to 169 are judged
+    expected = 1 - 0.5 * math.erfc(abs(y[165] - recent.mean()) / recent.std() / math.sqrt(2))
+    assert found[165] == pytest.approx(expected)
+
+
+def standard(n):
+    y = np.random.default_rng(0).normal(size=n)
+    return y, forecasts.of_normal(y, Normal(np.zeros(n), np.ones(n)))
+
+
+def test_crps_of_a_normal_and_of_a_point():
+    """`z (2 F(z) - 1) + 2 f(z) - 1 / sqrt(pi)` (Gneiting & Raftery 2007)."""
+    z = np.array([0.0, 0.5, -1.3, 2.0])
+    levels = torch.tensor(forecasts.LEVELS, dtype=torch.float64)
+    quantiles = np.tile(torch.special.ndtri(levels).numpy(), (4, 1))
+    cdf = torch.special.ndtr(torch.from_numpy(z)).numpy()
+    density = np.exp(-0.5 * z**2) / math.sqrt(2 * math.pi)
+    exact = z * (2 * cdf - 1) + 2 * density - 1 / math.sqrt(math.pi)
+    assert forecasts.crps(z, quantiles) == pytest.approx(exact, rel=0.05)
+    point = np.full((2, len(forecasts.LEVELS)), 3.0)  # the absolute error
+    assert forecasts.crps(np.array([1.0, 4.5]), point) == pytest.approx([2.0, 1.5])
+    # Twice the mean of the pinball losses, at each level.
+    spread = np.linspace(-1.0, 1.0, len(forecasts.LEVELS))
+    losses = [2 * max(p * (0.3 - q), (p - 1) * (0.3 - q))
+              for p, q in zip(forecasts.LEVELS, spread, strict=True)]  # fmt: skip
+    assert forecasts.crps(np.array([0.3]), spread[None]) == pytest.approx([np.mean(losses)])
+
+
+def test_scores_of_the_true_normal():
+    y, forecast = standard(20_000)
+    scored = forecasts.score(y, forecast, 1.0, 0)
+    assert scored.log_score == pytest.approx(-0.5 - 0.5 * math.log(2 * math.pi), abs=0.02)
+    assert scored.error == pytest.approx(math.sqrt(2 / math.pi), abs=0.02)
+    assert scored.crps == pytest.approx(1 / math.sqrt(math.pi), abs=0.02)
+    assert forecasts.covered(scored.pit) == pytest.approx(0.9, abs=0.01)
+    assert scored.runaway == 0.0
+
+
+def test_units_and_what_comes_before_do_not_matter():
+    y, _ = standard(200)
+    y[40] = np.nan
+    normal = Normal(np.zeros(200), np.ones(200))
+    one = forecasts.score(y, forecasts.of_normal(y, normal), 1.0, 20)
+    scaled = forecasts.of_normal(7 * y, Normal(normal.mean, 7 * normal.sd))
+    other = forecasts.score(7 * y, scaled, 7.0, 20)
+    assert one[:4] == pytest.approx(other[:4])
+    assert len(one.pit) == 179
+
+
+def test_a_mean_beyond_the_data_is_a_runaway():
+    y = np.array([-1.0, 1.0, np.nan, -1.0, 1.0])
+    assert forecasts.runaway(y, np.array([np.nan, 0.5, -1.0, 1.0]), 1.0) == 0.0
+    assert forecasts.runaway(y, np.array([0.0, 5.0]), 2.0) == 2.0
+    assert forecasts.runaway(y, np.array([0.0, -9.0]), 2.0) == 4.0
+
+
+def test_corpora_are_pooled():
+    def series(log_score, error, pits, far=0.0):
+        return SeriesScore(log_score, error, error, far, np.array(pits))
+
+    ours = [series(1.0, 1.0, [0.5, 0.01], 5.0), series(2.0, 4.0, [0.3, 0.7])]
+    last = [series(0.0, 2.0, [0.5, 0.5]), series(4.0, 2.0, [0.5, 0.5])]
+    found = forecasts.pooled(ours, last, np.random.default_rng(0))
+    assert found.log_score.mean == 1.5
+    assert found.lead == pytest.approx(-0.5)
+    assert found.relative_error.mean == pytest.approx(1.0)  # half and twice
+    assert (found.relative_error.low, found.relative_error.high) == pytest.approx((0.5, 2.0))
+    assert (found.coverage, found.lowest, found.highest) == (0.75, 0.5, 1.0)
+    assert (found.runaway, found.runaways) == (5.0, 1)
+
+
+def test_series_of_hardly_more_than_a_warm_up_are_not_scored():
+    y, _ = standard(60)
+    assert forecasts.scorable(y)
+    assert not forecasts.scorable(y[:45])
+
+
+def test_the_last_value_and_its_differences():
+    y = np.array([1.0, 2.0, np.nan, 4.0, 3.0])
+    found = baselines.last_value(y)
+    assert found.mean == pytest.approx([np.nan, 1.0, 2.0, 2.0, 4.0], nan_ok=True)
+    # Differences known before the last: 1 and 2.
+    assert found.sd[4] == pytest.approx(np.sqrt((1 + 4) / 2))
+
+
+def test_the_rolling_mean_is_of_what_came_before():
+    y = np.arange(200.0)
+    found = baselines.rolling(y)
+    assert np.isnan(found.mean[:2]).all()
+    assert found.mean[2] == pytest.approx(0.5)
+    assert found.mean[120] == pytest.approx(y[70:120].mean())
+    assert found.sd[120] == pytest.approx(y[70:120].std(ddof=1))
+
+
+def shifted(by):
+    y = np.random.default_rng(0).normal(size=400)
+    y[200:] += by
+    return y
+
+
+def test_baselines_find_what_they_are_for():
+    for by in (4.0, -4.0):
+        (alarm,) = baselines.page_hinkley(shifted(by))
+        assert 205 <= alarm <= 225
+    assert baselines.page_hinkley(shifted(0.0)) == []
+    y = np.random.default_rng(0).normal(size=300)
+    y[150:153] = 40.0
+    assert baselines.rolling_z(y) == [150]
+    assert baselines.evenly_spaced(100, 3) == [25, 50, 75]
+    for forecaster in baselines.FORECASTERS.values():  # a constant series is forecast in doubt
+        assert forecaster(np.ones(30))[1][5:] == pytest.approx(baselines.LEAST_SD)
+
+
+def test_outputs_are_watched_alone_and_close_alarms_count_once():
+    y = np.zeros((200, 2))
+    y[:, 0] = 5.0 + np.random.default_rng(1).normal(size=200)
+    y[:, 1] = np.random.default_rng(2).normal(size=200)
+    y[150, 0] += 50
+    y[155, 1] += 50
+    y[100] = np.nan
+    alarms = baselines.alarms_of(baselines.rolling_z, y, [5.0, 0.0], [1.0, 1.0])
+    assert alarms == [150, 155]
+    assert baselines.alarms_of(baselines.rolling_z, y, [5.0, 0.0], [1.0, 1.0], apart=10) == [150]
