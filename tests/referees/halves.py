@@ -8,8 +8,8 @@ from pathlib import Path
 from typing import Any
 
 from service.client import AsyncClient, Client
-from tests.e2e.deployment import served
 from tests.referees.judging import Row, worst
+from tests.referees.serving import served
 
 SETTINGS = {"model": "gaussian", "location": 0.0, "scale": 1.0}
 LABELS = [0.1 * (t % 7) + (5.0 if t >= 30 else 0.0) for t in range(60)]
@@ -61,7 +61,7 @@ def _course(url: str) -> dict[str, Any]:
     with Client(url) as client:
         client.put_stream("half-sync", SETTINGS)
         answers = [client.observe("half-sync", y) for y in LABELS[:30]]
-        answers += client.observe_many("half-sync", [{"y": y} for y in LABELS[30:]])
+        answers += client.observe("half-sync", LABELS[30:])
         changes = client.changepoints("half-sync")
     return _summary(answers, changes)
 
@@ -70,7 +70,7 @@ async def _acourse(url: str) -> dict[str, Any]:
     async with AsyncClient(url) as client:
         await client.put_stream("half-async", SETTINGS)
         answers = [await client.observe("half-async", y) for y in LABELS[:30]]
-        answers += await client.observe_many("half-async", [{"y": y} for y in LABELS[30:]])
+        answers += await client.observe("half-async", LABELS[30:])
         changes = await client.changepoints("half-async")
     return _summary(answers, changes)
 

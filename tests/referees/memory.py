@@ -9,8 +9,9 @@ from typing import Any
 import cramjam
 import httpx
 
-from tests.e2e.deployment import Processes, served
+from tests.e2e.deployment import Processes
 from tests.referees.judging import Row
+from tests.referees.serving import served
 
 MIB = 1 << 20
 SIZE = 8 * MIB - 64  # a body may have 8 MiB
@@ -69,12 +70,14 @@ BODIES: dict[str, tuple[str, dict[str, str], Any]] = {
 
 
 def measure(folder: Path) -> dict[str, Any]:
-    """MiB by which the peak rose, by body; each on a process that has seen the ones before."""
-    with served(folder) as (processes, url), httpx.Client(base_url=url, timeout=120) as client:
-        pid = _api_pid(processes)
-        client.post(ONE, json={"y": 1.0}).raise_for_status()
-        grown = {}
-        for name, (path, headers, make) in BODIES.items():
+    """MiB by which the peak rises, by body; each on a new process, which has no memory to spare."""
+    grown = {}
+    for number, (name, (path, headers, make)) in enumerate(BODIES.items()):
+        home = folder / str(number)
+        home.mkdir()
+        with served(home) as (processes, url), httpx.Client(base_url=url, timeout=120) as client:
+            pid = _api_pid(processes)
+            client.post(ONE, json={"y": 1.0}).raise_for_status()
             body = make()
             before = _reset_peak(pid)
             answer = client.post(path, content=body, headers=headers)

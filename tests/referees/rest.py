@@ -8,9 +8,9 @@ from typing import Any
 
 import httpx
 
-from tests.e2e.deployment import served
 from tests.e2e.test_schema import run
 from tests.referees.judging import Row
+from tests.referees.serving import served
 
 DEPTH = 6  # of fields within fields
 REQUESTS = 5  # examples of schemathesis for each operation
