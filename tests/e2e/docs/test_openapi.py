@@ -1,16 +1,15 @@
 """The OpenAPI document is true: its examples fit their schemas and are what the service does."""
 
 import copy
+import functools
 import json
 import re
 
 import httpx
-import jsonschema
 import msgspec
 import pytest
 from pydantic.json_schema import models_json_schema
 
-from service.api.app import create_app
 from service.api.openapi import problems
 from service.api.openapi.document import BODIES, answers
 from service.api.openapi.examples import all_examples
@@ -19,48 +18,32 @@ from service.errors import base as errors
 from service.errors import http
 from service.errors import stream as unfit
 from service.errors.base import PROBLEM_JSON, ServiceError
-from service.errors.http import RateExceeded
-from service.settings import Settings
 from tests.e2e.asking import BYTES, PATHS, answer_of, play
+from tests.service.api.calls import NAMES, check, check_problem, openapi, operation
 
-OPENAPI = create_app(Settings(redis_url="redis://localhost")).openapi()
 BRANCHES = {"FormError", "StreamConflict", "Overloaded", "Unavailable", "Defect"}  # never raised
 OPEN_SCHEMAS = {"Problem"}  # may have further members
-CALL_NAMES = [call.endpoint.__name__ for call in CALLS]
 
 
-def operation(call):
-    method, path = PATHS[call]
-    return OPENAPI["paths"][path][method.lower()]
-
-
+@functools.cache
 def closed():
     """The document, with answers that have no more than what is described."""
-    document = copy.deepcopy(OPENAPI)
+    document = copy.deepcopy(openapi())
     for name, schema in document["components"]["schemas"].items():
         if schema.get("type") == "object" and name not in OPEN_SCHEMAS:
             schema.setdefault("additionalProperties", False)
     return document
 
 
-CLOSED = closed()
-
-
-def check(schema, value, document=OPENAPI):
-    whole = {**schema, "components": document["components"]}
-    jsonschema.Draft202012Validator(whole).validate(value)
-
-
 def contents():
     """Every media type of every request and answer, with where it is."""
-    for path, operations in OPENAPI["paths"].items():
-        for method, each in operations.items():
-            where = f"{method} {path}"
-            for media, content in each.get("requestBody", {}).get("content", {}).items():
-                yield f"{where} body {media}", content
-            for status, response in each["responses"].items():
-                for media, content in response.get("content", {}).items():
-                    yield f"{where} {status} {media}", content
+    for name in NAMES:
+        each = operation(name)
+        for media, content in each.get("requestBody", {}).get("content", {}).items():
+            yield f"{name} body {media}", content
+        for status, response in each["responses"].items():
+            for media, content in response.get("content", {}).items():
+                yield f"{name} {status} {media}", content
 
 
 def tree(base):
@@ -69,44 +52,33 @@ def tree(base):
     return [each for each in found if each.__module__ in ours]
 
 
-@pytest.mark.parametrize(("where", "content"), list(contents()), ids=[w for w, _ in contents()])
-def test_every_body_and_answer_has_examples_that_fit_its_schema(where, content):
-    examples = content.get("examples", {})
-    assert examples, where
-    for example in examples.values():
-        lines = where.endswith("body application/x-ndjson")
-        values = example["value"].splitlines() if lines else [example["value"]]
-        for value in values:
-            check(content["schema"], json.loads(value) if lines else value)
+def test_every_body_and_answer_and_schema_has_examples_that_fit_it():
+    for where, content in contents():
+        examples = content.get("examples", {})
+        assert examples, where
+        for example in examples.values():
+            lines = where.endswith("body application/x-ndjson")
+            values = map(json.loads, example["value"].splitlines()) if lines else [example["value"]]
+            for value in values:
+                check(content["schema"], value)
+    for schema in openapi()["components"]["schemas"].values():
+        for example in schema.get("examples", []):
+            check(schema, example)
 
 
-@pytest.mark.parametrize("name", sorted(OPENAPI["components"]["schemas"]))
-def test_examples_of_schemas_fit_them(name):
-    schema = OPENAPI["components"]["schemas"][name]
-    for example in schema.get("examples", []):
-        check(schema, example)
-
-
-def test_every_error_has_one_example():
+def test_every_error_has_one_example_and_calls_document_those_that_they_declare():
     shown = [type(error) for error in problems.EXAMPLES]
-    known = {each for each in tree(ServiceError) if each.__name__ not in BRANCHES}
-    assert set(shown) == known
-    assert len(shown) == len(known)
-
-
-@pytest.mark.parametrize("call", CALLS, ids=CALL_NAMES)
-def test_a_call_documents_the_errors_that_it_declares(call):
-    documented = {
-        (int(status), slug)
-        for status, response in operation(call.endpoint.__name__)["responses"].items()
-        for slug in response.get("content", {}).get(PROBLEM_JSON, {}).get("examples", {})
-    }
-    assert documented == {(error.status, error.slug) for error in call.raises}
-
-
-def test_errors_that_no_call_declares_come_before_any_call_or_are_of_an_item():
+    assert set(shown) == {each for each in tree(ServiceError) if each.__name__ not in BRANCHES}
+    assert len(set(shown)) == len(shown)
+    for call in CALLS:
+        documented = {
+            (int(status), slug)
+            for status, response in operation(call.endpoint.__name__)["responses"].items()
+            for slug in response.get("content", {}).get(PROBLEM_JSON, {}).get("examples", {})
+        }
+        assert documented == {(error.status, error.slug) for error in call.raises}, call.path
     declared = {error for call in CALLS for error in call.raises}
-    assert {type(error) for error in problems.EXAMPLES} - declared == {
+    assert set(shown) - declared == {  # come before any call, or are of an item
         errors.EarlierItemFailed,
         errors.MethodNotAllowed,
         errors.TooManyConnections,
@@ -116,15 +88,17 @@ def test_errors_that_no_call_declares_come_before_any_call_or_are_of_an_item():
     }
 
 
-def test_every_call_has_an_example():
-    assert {each.call for each in all_examples()} == set(CALL_NAMES)
+def test_every_call_has_examples_of_different_names():
+    assert {each.call for each in all_examples()} == set(NAMES)
     names = [(each.call, each.name) for each in all_examples()]
     assert len(set(names)) == len(names)
 
 
-def test_headers_of_refusals_are_described():
-    headers = operation("observe")["responses"]["429"]["headers"]
-    assert set(RateExceeded("", 1, 1, 1).headers()) <= set(headers)
+def test_no_form_has_the_name_of_an_answer():
+    """One would stand in the place of the other."""
+    shown = answers(call.answer for call in CALLS if call.answer is not None)
+    forms = models_json_schema([(model, "validation") for model in BODIES])[1]["$defs"]
+    assert not set(shown) & set(forms)
 
 
 @pytest.fixture(scope="module")
@@ -151,12 +125,12 @@ def test_every_example_is_answered_as_described(played):
             assert each.answer is msgspec.UNSET
             continue
         media = response.headers["content-type"].partition(";")[0]
-        described = operation(each.call)["responses"][str(each.status)]["content"][media]
-        check(described["schema"], answer)
-        closed_operation = CLOSED["paths"][PATHS[each.call][1]][PATHS[each.call][0].lower()]
-        content = closed_operation["responses"][str(each.status)]["content"][media]
-        if each.call != "observe_many":  # an item is one of two kinds, told apart by its status
-            check(content["schema"], answer, CLOSED)
+        documents = (openapi(), closed())
+        if each.call == "observe_many":  # an item is one of two kinds, told apart by its status
+            documents = (openapi(),)
+        for document in documents:
+            described = operation(each.call, document)["responses"][str(each.status)]
+            check(described["content"][media]["schema"], answer, document)
         if media != BYTES:
             # As text: in the same order, too.
             assert json.dumps(shape(answer)) == json.dumps(shape(each.answer)), (
@@ -164,30 +138,9 @@ def test_every_example_is_answered_as_described(played):
             )
 
 
+# What a call without a worker answers is in tests/service/api/test_contracts.py.
 PROVOKED = [
-    ("unknown-stream", "get_stream", {"stream": "nobody"}, {}),
-    ("unknown-stream", "judge", {"stream": "nobody", "event": 1}, {"json": {"change": True}}),
-    ("unknown-stream", "history", {"stream": "nobody"}, {}),
     ("unknown-event", "judge", {"stream": "pump-7", "event": 99}, {"json": {"change": True}}),
-    ("not-found", "get_model", {"name": "pump"}, {}),
-    ("malformed-body", "observe", {"stream": "pump-7"}, {"content": b'{"y":', "kind": "json"}),
-    (
-        "malformed-body",
-        "put_snapshot",
-        {"stream": "pump-7"},
-        {"content": b"no gzip", "kind": "octet-stream", "headers": {"Content-Encoding": "gzip"}},
-    ),
-    ("unsupported-media-type", "act", {"stream": "ad"}, {"content": b"1", "kind": "pdf"}),
-    (
-        "unsupported-encoding",
-        "what_if",
-        {"stream": "ad"},
-        {"content": b"1", "kind": "json", "headers": {"Content-Encoding": "br"}},
-    ),
-    ("body-too-large", "observe_many", {}, {"content": b" " * 9_000_000, "kind": "json"}),
-    ("invalid-field", "observe", {"stream": "pump-7"}, {"json": {"y": "high"}}),
-    ("invalid-field", "list_streams", {}, {"params": {"limit": 0}}),
-    ("invalid-field", "events", {}, {"params": {"after": "nonsense"}}),
     ("seq-conflict", "observe", {"stream": "pump-7"}, {"json": {"y": 1, "seq": 999}}),
     ("seq-conflict", "put_run_length", {"stream": "pump-7"},
      {"json": {"changepoint": 0.5, "seq": 999}}),
@@ -220,8 +173,7 @@ PROVOKED = [
 ]  # fmt: skip
 
 
-@pytest.fixture(scope="module")
-def provoking(played):
+def test_a_provoked_problem_is_one_that_the_call_is_said_to_have(played):
     client, answered = played
     for stream, settings in (
         ("cold", {"model": "linear"}),
@@ -233,31 +185,10 @@ def provoking(played):
     client.post("/v1/streams/cold/observations", json={"x": [1.0], "y": 1.0})
     client.post("/v1/streams/cool/observations", json={"y": 1.0})
     (blob,) = [response.content for each, response in answered if each.call == "get_snapshot"]
-    return client, blob
-
-
-@pytest.mark.parametrize(
-    ("slug", "call", "path", "request_"), PROVOKED, ids=[f"{e[0]} {e[1]}" for e in PROVOKED]
-)
-def test_a_provoked_problem_is_one_that_the_call_is_said_to_have(
-    slug, call, path, request_, provoking
-):
-    client, blob = provoking
-    sent, method = dict(request_), PATHS[call][0]
-    if "kind" in sent:
-        kind = {"Content-Type": f"application/{sent.pop('kind')}"}
-        sent = {"content": blob, **sent, "headers": {**kind, **sent.get("headers", {})}}
-    response = client.request(method, PATHS[call][1].format(**path), **sent)
-    assert response.headers["content-type"] == PROBLEM_JSON, response.text
-    found = response.json()
-    assert found["type"].rpartition("/")[2] == slug, found
-    described = operation(call)["responses"][str(response.status_code)]["content"][PROBLEM_JSON]
-    assert slug in described["examples"]
-    check(described["schema"], found)
-
-
-def test_no_form_has_the_name_of_an_answer():
-    """One would stand in the place of the other."""
-    shown = answers(call.answer for call in CALLS if call.answer is not None)
-    forms = models_json_schema([(model, "validation") for model in BODIES])[1]["$defs"]
-    assert not set(shown) & set(forms)
+    for slug, call, path, request in PROVOKED:
+        sent, method = dict(request), PATHS[call][0]
+        if "kind" in sent:
+            kind = {"Content-Type": f"application/{sent.pop('kind')}"}
+            sent = {"content": blob, **sent, "headers": kind}
+        response = client.request(method, PATHS[call][1].format(**path), **sent)
+        check_problem(call, response, response.status_code, slug)

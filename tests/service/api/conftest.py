@@ -6,20 +6,26 @@ import asyncio
 import contextlib
 import copy
 import functools
+import signal
 import subprocess
 import tempfile
 import threading
 import time
+from types import SimpleNamespace
 
 import httpx
 import msgspec
 import pytest
 import pytest_asyncio
 import redis
+import uvicorn
 
 from service import wire
+from service.api import server as server_module
 from service.api.app import create_app
+from service.api.gateway import gateway, partition_queue, store_monitor
 from service.api.openapi import document
+from service.api.parsing.bodies import JSON
 from service.errors.base import (
     DimensionMismatch,
     KeyReused,
@@ -28,14 +34,15 @@ from service.errors.base import (
     ServiceError,
     UnknownStream,
 )
+from service.runtime.process import listen
 from service.schema import rendering
 from service.settings import Settings
 from service.store import keys
 from service.store.connection import connect
 from service.store.log import DONE, Commit, Log, Offset
-from tests.conftest import _binary, running_server
 from tests.e2e.deployment import Processes
 from tests.service.api.real import RealApi
+from tests.waiting import Clock, until
 
 PARTITIONS = 4
 # Schemas of answers: most of the time that an application takes to make, and the same in each.
@@ -55,7 +62,7 @@ class FakeWorker:
         self._offsets = {p: lease.offset for p, lease in self._leases.items()}
         self._heads, self._sums = {}, {}
         self._remembered = {}
-        self._stop = threading.Event()
+        self._stop, self._turn = threading.Event(), threading.Lock()
         self.running = threading.Event()
         self.running.set()
         self.publish = True
@@ -77,17 +84,25 @@ class FakeWorker:
                 self._log.release(lease)
         self._client.close()
 
+    def pause(self):
+        """Apply nothing from now on, until `running` is set."""
+        self.running.clear()
+        with self._turn:  # what it may just be applying
+            pass
+
     def _run(self):
         while not self._stop.is_set():
             self.running.wait()
-            try:
-                found = self._log.read(self._offsets, 16, 20)
-                if found and self.running.is_set():
-                    self._log.commit([self._commit(p, found[p]) for p in found])
-            except redis.RedisError:  # the test took the store away
-                if self._stop.is_set():
-                    return
-                time.sleep(0.02)
+            with self._turn:
+                self._take()
+
+    def _take(self):
+        try:
+            found = self._log.read(self._offsets, 16, 20)
+            if found and self.running.is_set():
+                self._log.commit([self._commit(p, found[p]) for p in found])
+        except redis.RedisError:  # the test took the store away
+            time.sleep(0.02)
 
     def _commit(self, partition, entries):
         effects, publish, done = [], [], 0
@@ -221,19 +236,35 @@ class Partly(Exception):
     """A refusal part-way: the refusal, the answers before it, and their effects."""
 
 
-def settings_of(redis_url, folder):
-    return Settings(
-        redis_url=redis_url,
-        models_dir=folder / "models",
-        partitions=PARTITIONS,
-        request_deadline_s=5.0,
-        lease_ttl_ms=1000,
-    )
+def slug(response):
+    """Last part of the type of a problem document."""
+    assert response.headers["content-type"] == "application/problem+json", response.text
+    return response.json()["type"].rpartition("/")[2]
+
+
+def located(response):
+    """Places that a refusal of fields names."""
+    assert (response.status_code, slug(response)) == (422, "invalid-field"), response.text
+    return [error["loc"] for error in response.json()["errors"]]
+
+
+async def post_raw(api, path, content, **headers):
+    """Post bytes as JSON, whatever they are."""
+    named = {name.replace("_", "-"): value for name, value in headers.items()}
+    return await api.post(path, content=content, headers={"Content-Type": JSON, **named})
 
 
 @pytest.fixture
 def settings(valkey_url, tmp_path):
-    return settings_of(valkey_url, tmp_path)
+    return Settings(
+        redis_url=valkey_url,
+        models_dir=tmp_path / "models",
+        partitions=PARTITIONS,
+        request_deadline_s=5.0,
+        lease_ttl_ms=1000,
+        key_cache_s=600.0,  # the table of keys is not read again while a test runs
+        max_wait_s=0,  # what a busy machine cannot do in time is not to be shed
+    )
 
 
 @pytest.fixture
@@ -245,9 +276,9 @@ def worker(settings):
 
 
 @contextlib.asynccontextmanager
-async def running(settings):
+async def running(settings, **chosen):
     """Run the application in this event loop; yields a client, with the app as `client.app`."""
-    app = create_app(settings)
+    app = create_app(settings.model_copy(update=chosen))
     async with app.router.lifespan_context(app):
         transport = httpx.ASGITransport(app=app, raise_app_exceptions=False)
         async with httpx.AsyncClient(transport=transport, base_url="http://api") as client:
@@ -266,6 +297,82 @@ async def api(settings, worker):
     """Client of a running application with a worker."""
     async with running(settings) as client:
         yield client
+
+
+@pytest.fixture
+def store(settings):
+    """Client of the store itself."""
+    with connect(settings.redis_url) as client:
+        yield client
+
+
+@pytest.fixture
+def clock(monkeypatch):
+    """The clock of deadlines, grace and outages, which stands still until it is told to move."""
+    found = Clock()
+    moved = SimpleNamespace(monotonic=found, time=time.time, time_ns=time.time_ns)
+    for module in (gateway, partition_queue, store_monitor):
+        monkeypatch.setattr(module, "time", moved)
+    monkeypatch.setattr(gateway, "SWEEP_S", 0.01)
+    return found
+
+
+class Served:
+    """The application behind its real server, in a thread of this process."""
+
+    def __init__(self, settings):
+        self.app = create_app(settings)
+        config = uvicorn.Config(
+            self.app,
+            http=server_module.protocol(settings, self.app),
+            log_config=None,
+            access_log=False,
+            ws="none",
+            timeout_keep_alive=int(settings.keep_alive_s),
+            timeout_graceful_shutdown=20,
+        )
+        self.server = server_module.Server(config, self.app)
+        self._listener = listen("127.0.0.1", 0)
+        self.port = self._listener.getsockname()[1]
+        self.url = f"http://127.0.0.1:{self.port}"
+        self._thread = threading.Thread(target=self._run)
+        self._thread.start()
+        until(lambda: self.server.started or not self._thread.is_alive())
+        assert self.server.started
+
+    def _run(self):
+        self.server.run(sockets=[self._listener])
+
+    def client(self, token=None):
+        headers = {"Authorization": f"Bearer {token}"} if token else {}
+        return httpx.Client(base_url=self.url, timeout=60, headers=headers, trust_env=False)
+
+    def metric(self, name):
+        with self.client() as client:
+            lines = client.get("/metrics").text.splitlines()
+        return sum(float(line.split()[-1]) for line in lines if line.split(" ")[0] == name)
+
+    def stop(self):
+        """Stop as on a signal."""
+        self.server.should_exit = True
+        self._thread.join(60)
+        assert not self._thread.is_alive(), "the server does not stop"
+        self._listener.close()
+
+
+@pytest.fixture
+def served(settings, worker, monkeypatch):
+    """Serve the application over HTTP with the given settings; may be called several times."""
+    # It would freeze what other tests made.
+    monkeypatch.setattr(server_module, "gc", SimpleNamespace(collect=int, freeze=int))
+    with contextlib.ExitStack() as stack:
+
+        def serve(**chosen):
+            found = Served(settings.model_copy(update=chosen))
+            stack.callback(found.stop)
+            return found
+
+        yield serve
 
 
 class Proxy:
@@ -340,17 +447,24 @@ class LonelyStore:
         command += ["--dir", self._folder, "--appendonly", "yes", "--appendfsync", "always"]
         self._process = subprocess.Popen(command, stdout=subprocess.DEVNULL)
         with connect(self.url) as client:
-            give_up = time.monotonic() + 60
-            while time.monotonic() < give_up:
-                with contextlib.suppress(redis.RedisError):
-                    if client.ping():
-                        return
-                time.sleep(0.02)
-        raise AssertionError("the store did not come up")
+            until(lambda: self._answers(client))
+
+    def _answers(self, client):
+        with contextlib.suppress(redis.RedisError):
+            return client.ping()
 
     def stop(self):
         self._process.kill()
         self._process.wait()
+
+    @contextlib.contextmanager
+    def hanging(self):
+        """Stop the process for a while: connections stay, and nothing answers."""
+        self._process.send_signal(signal.SIGSTOP)
+        try:
+            yield
+        finally:
+            self._process.send_signal(signal.SIGCONT)
 
     @contextlib.contextmanager
     def worker(self):
@@ -376,44 +490,8 @@ def lonely_store():
 
 
 @pytest.fixture
-def until():
-    """Wait until something holds."""
-
-    async def until(holds, within_s=30.0):
-        give_up = time.monotonic() + within_s
-        while not holds():
-            assert time.monotonic() < give_up, "it did not come to hold"
-            await asyncio.sleep(0.01)
-
-    return until
-
-
-@pytest.fixture
 def real_api(settings, worker, tmp_path):
-    """Start one real API process with the given settings; its worker is the fake one.
-
-    `constants`: other values of module constants, by their full names.
-    """
+    """Start one real API process with the given settings; its worker is the fake one."""
     processes = Processes(tmp_path, {})
-    yield lambda constants=None, **chosen: RealApi(processes, settings, constants, **chosen)
+    yield lambda **chosen: RealApi(processes, settings, **chosen)
     processes.stop_all()
-
-
-@contextlib.contextmanager
-def api_of_its_own(folder, constants=None):
-    """Run a real API process on a store of its own, with a fake worker."""
-    with running_server(str(_binary("valkey"))) as url:
-        settings = settings_of(url, folder)
-        worker, processes = FakeWorker(url, settings.partitions), Processes(folder, {})
-        try:
-            yield RealApi(processes, settings, constants)
-        finally:
-            processes.stop_all()
-            worker.stop()
-
-
-@pytest.fixture(scope="module")
-def shared_api(tmp_path_factory):
-    """A real API process for tests of a module that leave it whole."""
-    with api_of_its_own(tmp_path_factory.mktemp("api")) as found:
-        yield found

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import subprocess
 import sys
-import time
 from pathlib import Path
 
 import httpx
@@ -12,35 +12,33 @@ import httpx
 from service import api_keys
 from service.store.api_keys import Keyring
 from service.store.connection import connect
-from tests.e2e.deployment import PATIENCE_S, Processes
+from tests.e2e.deployment import Processes
 from tests.ports import free_port
+from tests.waiting import until
 
 
 class RealApi:
     """One `moca api` process."""
 
-    def __init__(self, processes: Processes, settings, constants=None, **chosen):
+    def __init__(self, processes: Processes, settings, **chosen):
         self.port = free_port()
         self.url = f"http://127.0.0.1:{self.port}"
         self.redis_url = settings.redis_url
         self._processes = processes
         given = {"redis_url": settings.redis_url, "partitions": settings.partitions, **chosen}
         processes.environment |= {f"MOCA_{name.upper()}": str(v) for name, v in given.items()}
-        processes.constants = constants or {}
         processes.start("api", "api", "--port", str(self.port))
         self.process = processes.running["api"]
         self._wait()
 
     def _wait(self) -> None:
-        give_up = time.monotonic() + PATIENCE_S
-        while time.monotonic() < give_up:
-            try:
-                httpx.get(f"{self.url}/livez", timeout=5)
-                return
-            except httpx.TransportError:
-                assert self.process.poll() is None, self.log()
-                time.sleep(0.02)
-        raise AssertionError(f"the API did not come up: {self.log()}")
+        def lives() -> bool:
+            with contextlib.suppress(httpx.TransportError):
+                return httpx.get(f"{self.url}/livez", timeout=5).is_success
+            assert self.process.poll() is None, self.log()
+            return False
+
+        until(lives, self.log)
 
     def client(self, token: str | None = None) -> httpx.Client:
         headers = {"Authorization": f"Bearer {token}"} if token else {}

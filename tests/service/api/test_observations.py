@@ -1,41 +1,34 @@
-"""POST observations to one stream."""
+"""Observations: of one stream, alone and in lists, and of many streams in one request."""
 
 import json
 
 import pytest
 
+from service.api.parsing.bodies import JSON, NDJSON
 from service.api.parsing.msgspec_forms import LONGEST
 from service.api.parsing.observations import digest, list_digest
 from service.store import append
+from tests.service.api.conftest import BAD_LABEL, MISFIT, located, post_raw, slug
 
 POST = "/v1/streams/s/observations"
-JSON = {"Content-Type": "application/json"}
+MANY = "/v1/observations"
+LINES = {"Content-Type": NDJSON}
 
 
-async def problem(response, status, slug):
-    assert response.status_code == status, response.text
-    assert response.headers["content-type"] == "application/problem+json"
-    document = response.json()
-    assert document["type"].endswith("/" + slug)
-    assert document["status"] == status
-    return document
+def lines(items):
+    return "".join(json.dumps(item) + "\n" for item in items).encode()
 
 
-async def test_one_observation_is_answered_as_one(api):
-    response = await api.post(POST, json={"y": 1.5})
-    assert response.status_code == 200
-    assert response.json() == {
-        "stream": "s",
-        "seq": 0,
-        "model": "gaussian@1",
-        "y": 1.5,
-        "duplicate": False,
-    }
-    assert (await api.post(POST, json={"y": None})).json()["seq"] == 1
-    assert (await api.post(POST, json={})).json()["seq"] == 2
+async def posted_lines(api, items):
+    response = await api.post(MANY, content=lines(items), headers=LINES)
+    assert response.headers["content-type"] == NDJSON
+    return [json.loads(line) for line in response.text.splitlines()]
 
 
-async def test_everything_of_an_observation_reaches_the_worker(api, worker):
+# --- one stream ---------------------------------------------------------------------------------
+
+
+async def test_everything_of_an_observation_reaches_the_worker_and_is_answered_alone(api, worker):
     sent = {
         "y": [1, 2.5],
         "x": [0.5],
@@ -45,13 +38,18 @@ async def test_everything_of_an_observation_reaches_the_worker(api, worker):
         "seq": 0,
     }
     response = await api.post(POST, params={"belief": "true"}, json=sent)
-    assert response.json()["belief"] is True
+    assert response.status_code == 200
+    assert (response.json()["seq"], response.json()["belief"]) == (0, True)
     command = worker.commands[-1]
     assert (command.stream, command.seq, command.belief, command.key) == ("s", 0, True, None)
-    found = command.observations[0]
-    assert found.y == [1.0, 2.5]
-    assert found.x == [0.5]
-    assert (found.time, found.elapsed, found.changepoint) == (sent["time"], 2.0, 0.25)
+    (seen,) = command.observations
+    assert (seen.y, seen.x, seen.time) == ([1.0, 2.5], [0.5], sent["time"])
+    assert (seen.elapsed, seen.changepoint, seen.pending) == (2.0, 0.25, False)
+    assert (await api.post(POST, json={"y": None})).json()["seq"] == 1
+    assert "belief" not in (await api.post(POST, json={})).json()
+    headers = {"Content-Type": "application/json; charset=utf-8"}
+    twice = await api.post(POST, content=b'{"y": 1, "y": 2}', headers=headers)
+    assert twice.json()["y"] == 2
 
 
 async def test_a_null_in_a_label_is_a_missing_output(api, worker):
@@ -63,17 +61,21 @@ async def test_a_null_in_a_label_is_a_missing_output(api, worker):
     items = json.dumps([{"stream": "s", "y": [1, None]}, {"stream": "t", "y": [None, None]}])
     # What is too long for msgspec is read by pydantic.
     for body in (items, items.replace('"y"', " " * LONGEST + '"y"')):
-        response = await api.post("/v1/observations", content=body, headers=JSON)
+        response = await post_raw(api, MANY, body)
         assert response.status_code == 200, response.text
         posted = {each.stream: each.observations[0].y for each in worker.commands[-2:]}
         assert posted == {"s": [1.0, None], "t": None}
-    await api.post(POST, json={"y": [None, None], "pending": True})
+
+
+async def test_a_pending_label_has_no_value(api, worker):
+    assert (await api.post(POST, json={"y": [None, None], "pending": True})).status_code == 200
     seen = worker.commands[-1].observations[0]
     assert (seen.y, seen.pending) == (None, True)
-    document = await problem(
-        await api.post(POST, json={"y": [None, 1], "pending": True}), 422, "invalid-field"
-    )
-    assert document["errors"][0]["loc"] == "body.pending"
+    for y in ([None, 1], 0):
+        response = await api.post(POST, json={"y": y, "pending": True})
+        assert located(response) == ["body.pending"]
+        response = await api.post(POST, json=[{"y": 1}, {"y": y, "pending": True}])
+        assert located(response) == ["body[1].pending"]
 
 
 async def test_a_list_goes_in_parts_and_is_answered_as_a_list(api, worker):
@@ -97,115 +99,93 @@ async def test_a_list_again_with_its_key_is_answered_from_memory(api, worker):
     first = (await api.post(POST, json=body, headers=key)).json()
     second = (await api.post(POST, json=body, headers=key)).json()
     assert second == [{**answer, "duplicate": True} for answer in first]
-    await problem(await api.post(POST, json=body[:-1], headers=key), 422, "key-reused")
+    other = await api.post(POST, json=body[:-1], headers=key)
+    assert (other.status_code, slug(other)) == (422, "key-reused")
+
+
+async def test_a_bad_idempotency_key_is_named(api, worker):
+    for key in ("", "a b", "é", "k" * 201, "a\tb"):
+        response = await api.post(POST, json={}, headers={"Idempotency-Key": key.encode()})
+        assert located(response) == ["header.idempotency-key"], key
+    assert worker.commands == []
+    assert (await api.post(POST, json={}, headers={"Idempotency-Key": "!~" * 100})).is_success
 
 
 async def test_expected_positions(api, worker):
     body = [{"y": i, "seq": i} for i in range(600)]
     assert (await api.post(POST, json=body)).status_code == 200
     assert [command.seq for command in worker.commands] == [0, 512]
-    document = await problem(await api.post(POST, json={"y": 1, "seq": 7}), 409, "seq-conflict")
-    assert document["seq"] == 600
-    apart = await api.post(POST, json=[{"y": 1, "seq": 600}, {"y": 1, "seq": 602}])
-    gap = await problem(apart, 422, "invalid-field")
-    assert gap["errors"][0]["loc"] == "body[1].seq"
+    conflict = await api.post(POST, json={"y": 1, "seq": 7})
+    assert (conflict.status_code, slug(conflict)) == (409, "seq-conflict")
+    assert conflict.json()["seq"] == 600
+    for seqs in ((600, 602), (600, 600), (601, 600)):
+        apart = await api.post(POST, json=[{"y": 1, "seq": seq} for seq in seqs])
+        assert located(apart) == ["body[1].seq"], seqs
+    before_the_first = await api.post(POST, json=[{"y": 1}, {"y": 1, "seq": 0}])
+    assert located(before_the_first) == ["body[1].seq"]
     assert (await api.post(POST, json=[{"y": 1}, {"y": 1, "seq": 601}])).status_code == 200
+    assert worker.commands[-1].seq == 600
 
 
 async def test_a_list_refused_part_way_says_what_was_applied(api):
     body = [{"y": i} for i in range(40)]
-    body[35]["y"] = 666
-    document = await problem(await api.post(POST, json=body), 422, "label-out-of-range")
-    assert document["applied"] == 35
-    assert [answer["seq"] for answer in document["answers"]] == list(range(35))
+    body[35]["y"] = BAD_LABEL
+    response = await api.post(POST, json=body)
+    assert (response.status_code, slug(response)) == (422, "label-out-of-range")
+    assert response.json()["applied"] == 35
+    assert [answer["seq"] for answer in response.json()["answers"]] == list(range(35))
     assert (await api.post(POST, json={"y": 0})).json()["seq"] == 35
 
 
-@pytest.mark.parametrize(
-    ("body", "loc", "detail"),
-    [
-        ('{"y": NaN}', "body.y", "finite"),
-        ('{"y": Infinity}', "body.y", "finite"),
-        ('{"y": 1e999}', "body.y", "finite"),
-        ('{"y": 1' + "0" * 400 + "}", "body.y", "finite"),
-        ('{"y": [1, -1e999]}', "body.y[1]", "finite"),
-        ('{"y": [1, NaN]}', "body.y[1]", "finite"),
-        ('{"y": [null, "1"]}', "body.y[1]", "number"),
-        ('{"y": [null, {"a": 1}]}', "body.y[1]", "number"),
-        ('{"y": "1"}', "body.y", "number"),
-        ('{"y": true}', "body.y", "number"),
-        ('{"y": []}', "body.y", "at least 1"),
-        ('{"y": [[1]]}', "body.y[0]", "number"),
-        ('{"x": 1}', "body.x", "array"),
-        ('{"x": [1, null]}', "body.x[1]", "number"),
-        ('{"x": ' + str([0] * 257) + "}", "body.x", "at most 256"),
-        ('{"y": ' + str([0] * 257) + "}", "body.y", "at most 256"),
-        ('[{"y": 1}, {"y": ' + str([0] * 257) + "}]", "body[1].y", "at most 256"),
-        ('{"y": 1, "elapsed": 0}', "body.elapsed", "greater than 0"),
-        ('{"y": 1, "elapsed": 1e999}', "body.elapsed", "finite"),
-        ('{"y": 1, "supervision": {"changepoint": 1.5}}', "body.supervision.changepoint", "1"),
-        ('{"y": 1, "supervision": {}}', "body.supervision.changepoint", "required"),
-        ('{"y": 1, "supervision": {"p": 1}}', "body.supervision.p", "unknown field"),
-        ('{"y": 1, "time": "yesterday"}', "body.time", "RFC 3339"),
-        ('{"y": 1, "time": "2024-02-30T00:00:00Z"}', "body.time", "invalid time"),
-        ('{"y": 1, "time": "2024-02-03 00:00:00"}', "body.time", "RFC 3339"),
-        ('{"y": 1, "seq": -1}', "body.seq", "greater than or equal to 0"),
-        ('{"y": 1, "z": 2}', "body.z", "unknown field"),
-        ('[{"y": 1}, {"Y": 2}]', "body[1].Y", "unknown field"),
-        ("3", "body", "object"),
-    ],
-)
-async def test_a_wrong_form_is_refused_by_name(api, worker, body, loc, detail):
-    response = await api.post(POST, content=body, headers={"Content-Type": "application/json"})
-    document = await problem(response, 422, "invalid-field")
-    assert [error["loc"] for error in document["errors"]][-1] == loc
-    assert detail in document["errors"][-1]["detail"]
-    assert len({error["loc"] for error in document["errors"]}) == len(document["errors"])
+async def test_a_wrong_field_is_named_once(api, worker):
+    wide = str([0] * 257)
+    wrong = {
+        '{"y": "1"}': "y",
+        '{"y": true}': "y",
+        '{"y": []}': "y",
+        '{"y": [[1]]}': "y[0]",
+        '{"y": [1, NaN]}': "y[1]",
+        '{"y": [null, "1"]}': "y[1]",
+        '{"y": [null, {"a": 1}]}': "y[1]",
+        '{"x": 1}': "x",
+        '{"x": [1, null]}': "x[1]",
+        '{"x": ' + wide + "}": "x",
+        '{"y": ' + wide + "}": "y",
+        '{"y": 1, "elapsed": 0}': "elapsed",
+        '{"y": 1, "supervision": {"changepoint": 1.5}}': "supervision.changepoint",
+        '{"y": 1, "supervision": {}}': "supervision.changepoint",
+        '{"y": 1, "supervision": {"changepoint": 1, "p": 1}}': "supervision.p",
+        '{"y": 1, "time": "yesterday"}': "time",
+        '{"y": 1, "time": "2024-02-30T00:00:00Z"}': "time",
+        '{"y": 1, "time": "2024-02-03 00:00:00"}': "time",
+        '{"y": 1, "seq": -1}': "seq",
+        '{"y": 1, "seq": 9007199254740993}': "seq",
+        '{"y": 1, "Y": 2}': "Y",
+        '{"y": 1, "pending": 1}': "pending",
+    }
+    for body, loc in wrong.items():
+        assert located(await post_raw(api, POST, body)) == [f"body.{loc}"], body
+        listed = f'[{{"y": 1}}, {body}]'
+        assert located(await post_raw(api, POST, listed)) == [f"body[1].{loc}"], listed
+    assert located(await api.post(POST, json={}, params={"belief": "perhaps"})) == ["query.belief"]
     assert worker.commands == []
+    as_wide_as_may_be = {"y": [0] * 256, "x": [0] * 256, "elapsed": 5e-324}
+    assert (await api.post(POST, json=as_wide_as_may_be)).status_code == 200
 
 
-@pytest.mark.parametrize(
-    "body", [b"", b"{", b'{"y": 1}}', b'{"y": 0x1}', b"\xff", b'{"y": "\xff"}', b"[" * 5000]
-)
-async def test_a_body_that_is_not_json(api, body):
-    response = await api.post(POST, content=body, headers={"Content-Type": "application/json"})
-    document = await problem(response, 400, "malformed-body")
-    assert document["errors"][0]["loc"] == "body"
-
-
-async def test_duplicate_names_are_json(api):
-    headers = {"Content-Type": "application/json; charset=utf-8"}
-    response = await api.post(POST, content=b'{"y": 1, "y": 2}', headers=headers)
-    assert response.json()["y"] == 2
-
-
-async def test_content_types(api):
-    for kind in ("text/plain", "application/x-www-form-urlencoded", "application/x-ndjson"):
-        response = await api.post(POST, content=b'{"y": 1}', headers={"Content-Type": kind})
-        assert kind in (await problem(response, 415, "unsupported-media-type"))["detail"]
-    await problem(await api.post(POST, content=b'{"y": 1}'), 415, "unsupported-media-type")
-
-
-async def test_bodies_and_lists_are_bounded(settings, worker, start):
-    small = settings.model_copy(update={"max_body_bytes": 2000, "max_observations": 3})
-    async with start(small) as api:
-
-        async def chunks():
-            for _ in range(30):
-                yield b" " * 100
-
-        headers = {"Content-Type": "application/json"}
-        known = await api.post(POST, content=b" " * 2001, headers=headers)
-        await problem(known, 413, "body-too-large")
-        assert known.headers["connection"] == "close"
-        await problem(
-            await api.post(POST, content=chunks(), headers=headers), 413, "body-too-large"
-        )
-        document = await problem(await api.post(POST, json=[{}] * 4), 422, "invalid-field")
-        assert document["errors"] == [
-            {"loc": "body", "detail": "expected at most 3 observations per request, got 4"}
-        ]
+async def test_lists_are_bounded_in_number(settings, worker, start):
+    async with start(settings, max_observations=3) as api:
+        items = [{"stream": "a", "y": 1}] * 4
+        for response in (
+            await api.post(POST, json=[{}] * 4),
+            await api.post(MANY, json=items),
+            await api.post(MANY, content=lines(items), headers=LINES),
+        ):
+            assert located(response) == ["body"]
+        assert worker.commands == []
         assert (await api.post(POST, json=[{}] * 3)).status_code == 200
+        assert len((await api.post(MANY, json=items[1:])).json()) == 3
+        assert len(await posted_lines(api, items[1:])) == 3
 
 
 async def test_wide_observations_go_in_smaller_parts(settings, worker, start, monkeypatch):
@@ -214,55 +194,111 @@ async def test_wide_observations_go_in_smaller_parts(settings, worker, start, mo
         body = [{"x": [0.1] * 200} for _ in range(20)]
         assert len((await api.post(POST, json=body)).json()) == 20
         assert {len(command.observations) for command in worker.commands} == {4}
-        await problem(
-            await api.post("/v1/streams/s/predictions", json={"x": [[0.1] * 200] * 20}),
-            413,
-            "body-too-large",
-        )
+        body = {"x": [[0.1] * 200] * 20}
+        response = await api.post("/v1/streams/s/predictions", json=body)
+        assert (response.status_code, slug(response)) == (413, "body-too-large")
 
 
-@pytest.mark.parametrize(("outputs", "part"), [(1, 512), (30, 58), (64, 12), (256, 1)])
-async def test_wide_labels_go_in_parts_whose_answers_are_small(api, worker, outputs, part):
+async def test_wide_labels_go_in_parts_whose_answers_are_small(api, worker):
     """Each is answered with a covariance: 32 of 256 outputs would be 40 MB in one outcome."""
-    count = part + 4
-    assert len((await api.post(POST, json=[{"y": [0.5] * outputs}] * count)).json()) == count
-    assert max(len(command.observations) for command in worker.commands) == part
+    for outputs, part in ((1, 512), (30, 58), (64, 12), (256, 1)):
+        worker.commands.clear()
+        count = part + 4
+        answers = (await api.post(POST, json=[{"y": [0.5] * outputs}] * count)).json()
+        assert len(answers) == count
+        assert max(len(command.observations) for command in worker.commands) == part
+
+
+# --- many streams -------------------------------------------------------------------------------
+
+
+async def test_items_are_answered_in_order_and_in_the_form_they_came_in(api):
+    items = [{"stream": f"s{i % 7}", "y": i} for i in range(50)]
+    as_list = (await api.post(MANY, params={"belief": "1"}, json=items)).json()
+    for first, answers in ((0, as_list), (1, await posted_lines(api, items))):
+        assert [answer["status"] for answer in answers] == [200] * 50
+        assert [(answer["stream"], answer["y"]) for answer in answers] == [
+            (item["stream"], item["y"]) for item in items
+        ]
+        seqs = [answer["seq"] for answer in answers if answer["stream"] == "s0"]
+        assert seqs == list(range(8 * first, 8 * first + 8))
+        assert ("belief" in answers[0]) == (first == 0)
+    assert (await api.post(MANY, json=[])).json() == []
+    assert (await api.post(MANY, content=b"\n\n", headers=LINES)).content == b""
+
+
+async def test_neighbours_of_a_stream_share_commands_and_streams_share_appends(api, worker):
+    items = [{"stream": stream, "y": i} for i in range(600) for stream in ("a", "b")]
+    items += [{"stream": f"s{i}", "y": i} for i in range(1000)]
+    answers = (await api.post(MANY, json=items)).json()
+    assert [answer["stream"] for answer in answers] == [item["stream"] for item in items]
+    sizes = [len(command.observations) for command in worker.commands if command.stream == "a"]
+    assert sizes == [512, 88]
+    assert len(worker.batches) < 100
+
+
+async def test_an_item_with_a_key_goes_alone_and_is_repeated_alone(api, worker):
+    items = [{"stream": "a", "key": f"k{i}", "y": i} for i in range(3)] + [{"stream": "a", "y": 9}]
+    first = (await api.post(MANY, json=items)).json()
+    assert [len(command.observations) for command in worker.commands] == [1, 1, 1, 1]
+    again = await posted_lines(api, items[:3])
+    assert again == [{**answer, "duplicate": True} for answer in first[:3]]
+    items[1]["y"] = 7
+    statuses = [answer["status"] for answer in (await api.post(MANY, json=items)).json()]
+    assert statuses == [200, 422, 424, 424]
 
 
 @pytest.mark.parametrize(
-    "stream", ["a b", "a%00", "%C3%A9", "a" * 201, "a%2Fb", "..%2Fb", "a%0A", "%2E"]
+    ("bad", "why"), [(BAD_LABEL, "label-out-of-range"), (MISFIT, "dimension-mismatch")]
 )
-async def test_forbidden_stream_ids(api, worker, stream):
-    response = await api.post(f"/v1/streams/{stream}/observations", json={"y": 1})
-    document = await problem(response, 422, "invalid-field")
-    assert document["errors"][0]["loc"] == "path.stream"
+async def test_after_a_failed_item_of_a_stream_nothing_more_of_it_is_applied(api, bad, why):
+    items = [{"stream": s, "y": bad if (i, s) == (3, "a") else i} for i in range(6) for s in "ab"]
+    answers = (await api.post(MANY, json=items)).json()
+    of_a, of_b = answers[::2], answers[1::2]
+    assert [answer["status"] for answer in of_b] == [200] * 6
+    assert [answer["status"] for answer in of_a] == [200, 200, 200, 422, 424, 424]
+    assert of_a[3]["type"].endswith(f"/{why}")
+    assert of_a[3]["stream"] == "a"
+    assert "applied" not in of_a[3]
+    assert of_a[4]["type"].endswith("/earlier-item-failed")
+    assert (await api.get("/v1/streams/a")).json()["seq"] == 3
+
+
+async def test_an_item_with_a_wrong_form_fails_alone(api):
+    items = [
+        {"stream": "a", "y": 0},
+        {"stream": "a", "y": "high"},
+        {"stream": "b", "y": 1},
+        {"stream": "a", "y": 2},
+        {"y": 3},
+        {"stream": "c d", "y": 4},
+        {"stream": "e", "y": 5, "z": 1},
+        {"stream": "e", "y": 6, "x": [0] * 300},
+        4,
+        {"stream": "b", "y": 1, "key": "a b"},
+    ]
+    answers = (await api.post(MANY, json=items)).json()
+    statuses = [answer["status"] for answer in answers]
+    assert statuses == [200, 422, 200, 424, 422, 422, 422, 424, 422, 422]
+    locs = [error["loc"] for answer in answers for error in answer.get("errors", [])]
+    expected = ["[1].y", "[4].stream", "[5].stream", "[6].z", "[8]", "[9].key"]
+    assert locs == [f"body{loc}" for loc in expected]
+    as_lines = await posted_lines(api, items)
+    assert [answer["status"] for answer in as_lines] == statuses
+    assert as_lines[1]["errors"][0]["loc"] == "line 2.y"
+    content = b'[{"stream": "a", "y": 1e999}, {"stream": "b", "y": NaN}, {"stream": "c", "y": 1}]'
+    answers = (await post_raw(api, MANY, content)).json()
+    assert [answer["status"] for answer in answers] == [422, 422, 200]
+
+
+async def test_a_body_that_is_not_json_is_refused_as_a_whole(api, worker):
+    for content, kind, loc in (
+        (b'[{"stream": "a", "y": 1}', JSON, "body"),
+        (b'{"stream": "a", "y": 1}\n{"stream": "a"\n', NDJSON, "line 2"),
+        (b'{"stream": "a"},{"stream": "b"}\n', NDJSON, "line 1"),
+    ):
+        response = await api.post(MANY, content=content, headers={"Content-Type": kind})
+        assert (response.status_code, slug(response)) == (400, "malformed-body")
+        assert response.json()["errors"][0]["loc"] == loc
+    assert located(await api.post(MANY, json={"stream": "a", "y": 1})) == ["body"]
     assert worker.commands == []
-
-
-async def test_allowed_stream_ids(api):
-    stream = "AZaz09._:@~-" + "x" * 188
-    assert (await api.post(f"/v1/streams/{stream}/observations", json={})).json()[
-        "stream"
-    ] == stream
-
-
-@pytest.mark.parametrize("key", ["", "a b", "é", "k" * 201, "a\tb"])
-async def test_forbidden_keys(api, key):
-    response = await api.post(POST, json={}, headers={"Idempotency-Key": key.encode()})
-    document = await problem(response, 422, "invalid-field")
-    assert document["errors"][0]["loc"] == "header.idempotency-key"
-
-
-async def test_unknown_query_parameters(api):
-    response = await api.post(POST, json={}, params={"believe": "true"})
-    document = await problem(response, 422, "invalid-field")
-    assert document["errors"] == [{"loc": "query.believe", "detail": "unknown field"}]
-    response = await api.post(POST, json={}, params={"belief": "perhaps"})
-    assert (await problem(response, 422, "invalid-field"))["errors"][0]["loc"] == "query.belief"
-
-
-async def test_many_wrong_fields_are_named_up_to_a_bound(api):
-    document = await problem(await api.post(POST, json=[{"z": 1}] * 100), 422, "invalid-field")
-    assert len(document["errors"]) == 20
-    assert "and 19 more" in document["detail"]
-    assert json.dumps(document)

@@ -1,0 +1,353 @@
+"""The application: models, probes, metrics, and its start and stop, whatever the store does."""
+
+import asyncio
+import contextlib
+import json
+import os
+import random
+import signal
+import subprocess
+import sys
+import time
+
+import httpx
+import pytest
+
+from model_core.upm.builtin import NEWEST
+from service.api import app as app_module
+from service.api.app import check_store, create_app
+from service.api.gateway.replies import Replies
+from service.api.sse import event_hub
+from service.models.catalogue import Catalogue
+from service.store.api_reads import AsyncStore
+from service.store.cluster import subscription
+from service.store.connection import UnusableServer, connect_async
+from service.store.event_log import Feeds
+from service.tasks import described, end
+from tests.e2e.deployment import Processes
+from tests.ports import free_port
+from tests.service.api.conftest import PARTITIONS
+from tests.waiting import PATIENCE_S, until_async
+
+TURNS = 30  # of the event loop: more than a command to the store takes to be sent
+FATES = ["stays", "stays", "hangs", "is killed"]
+
+
+def put_model(folder, name, version, **changes):
+    described = {"format": 1, "kind": "alpaca", "x_dim": 2, "y_dim": 1, "hazard": 0.1, **changes}
+    place = folder / name / version
+    place.mkdir(parents=True)
+    (place / "model.json").write_text(json.dumps(described))
+
+
+async def test_models(api, settings):
+    folder = settings.models_dir
+    for version in ("1", "9", "10"):
+        put_model(folder, "sine", version, training={"iterations": int(version)})
+    numbers = {"version": 1, "metrics": [{"name": "test NLL", "estimate": {"mean": -0.5}}]}
+    (folder / "sine" / "9" / "report.json").write_text(json.dumps(numbers))
+    put_model(folder, "odd", "1", format=7)
+    put_model(folder, ".hidden", "1")
+    wrong = {
+        "hazard": "low",
+        "regimes": [{"name": 1}],
+        "training": {"iterations": "many"},
+        "encoder": {"own": [1]},
+    }
+    put_model(folder, "wrong", "1", **wrong)
+    (folder / "empty").mkdir()
+    models = {model["name"]: model for model in (await api.get("/v1/models")).json()["models"]}
+    shipped = {model.name for model in Catalogue(folder / "none").models()}
+    assert set(models) == {*shipped, "odd", "sine", "wrong"}
+    assert {*NEWEST, "regimes"} <= shipped
+    assert models["sine"]["default"] == "sine@10"
+    assert models["sine"]["versions"] == ["1", "9", "10"]
+    assert (models["odd"]["default"], "format 7" in models["odd"]["error"]) == (None, True)
+    sine = (await api.get("/v1/models/sine")).json()
+    assert [version["training"]["iterations"] for version in sine["versions"]] == [1, 9, 10]
+    assert [version["report"] for version in sine["versions"]] == [None, numbers, None]
+    assert models["wrong"]["hazard"] is None  # a client reads the rest
+    (version,) = (await api.get("/v1/models/wrong")).json()["versions"]
+    assert [version[name] for name in wrong] == [None, None, None, {"own": [1]}]
+    assert (await api.get("/v1/models/gaussian")).json()["built_in"] is True
+    for name in ("..", "%2e%2e"):
+        assert (await api.get(f"/v1/models/{name}")).status_code == 404
+
+
+async def test_readiness_names_what_is_missing(settings, start, request):
+    async with start(settings) as api:
+        assert (await api.get("/livez")).json() == {"status": "alive"}
+        response = await api.get("/readyz")
+        assert (response.status_code, response.headers["retry-after"]) == (503, "1")
+        assert response.json()["reasons"] == ["4 of 4 partitions have no worker: 0, 1, 2, 3"]
+        assert (await api.get("/readyz?partitions=any")).status_code == 503
+        assert (await api.get("/readyz?partitions=none")).status_code == 422
+        worker = request.getfixturevalue("worker")
+        assert (await api.get("/readyz")).json() == {"status": "ready"}
+        for count, of_any in ((1, 200), (3, 200), (4, 503)):
+            for lease in list(worker._leases.values())[:count]:
+                worker._log.release(lease)
+            assert (await api.get("/readyz")).status_code == 503
+            assert (await api.get("/readyz?partitions=any")).status_code == of_any
+
+
+async def test_metrics_name_routes_and_no_streams(api):
+    await api.post("/v1/streams/some-stream/observations", json={"y": 1})
+    await api.get("/nowhere/else")
+    await api.request("BREW", "/v1/streams")
+    response = await api.get("/metrics")
+    assert response.headers["content-type"].startswith("text/plain; version=0.0.4")
+    for wanted in (
+        'route="/v1/streams/{stream}/observations"',
+        'method="other",route="/v1/streams"',
+        'route="unmatched",status="404"',
+        'moca_stage_duration_seconds_count{stage="ingest"}',
+        'moca_partition_lag_observations{partition="3"} 0.0',
+        "moca_redis_up 1.0",
+    ):
+        assert wanted in response.text
+    assert "some-stream" not in response.text
+
+
+def test_the_api_does_not_import_torch():
+    code = "import service.api.app, sys; sys.exit('torch' in sys.modules)"
+    assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
+
+
+# --- start --------------------------------------------------------------------------------------
+
+
+async def test_a_store_with_another_number_of_partitions_is_refused(settings, start):
+    async with start(settings):
+        pass
+    with pytest.raises(UnusableServer, match="4 partitions"):
+        await start(settings, partitions=5).__aenter__()
+
+
+async def test_a_default_model_that_is_not_there_is_said_at_the_start(settings, start, caplog):
+    for model, said in (("nope", True), ("poisson@99", True), ("poisson@1", False)):
+        caplog.clear()
+        async with start(settings, default_model=model):
+            assert ("is not usable" in caplog.text) == said, model
+
+
+def test_a_start_says_that_the_store_hangs_and_gives_up(
+    settings, lonely_store, caplog, monkeypatch
+):
+    monkeypatch.setattr(app_module, "START_WAIT_S", 0.5)
+    monkeypatch.setattr(app_module, "START_TIMEOUT_S", 0.2)
+    chosen = settings.model_copy(update={"redis_url": lonely_store.url})
+    with lonely_store.hanging(), pytest.raises(Exception, match="Timeout reading"):
+        check_store(chosen)
+    assert "waiting for the store: Timeout reading" in caplog.text
+
+
+async def test_a_start_that_waits_for_a_store_that_hangs_can_be_ended(settings, lonely_store):
+    app = create_app(settings.model_copy(update={"redis_url": lonely_store.url}))
+
+    async def run():
+        async with app.router.lifespan_context(app):
+            raise AssertionError("it has no store")
+
+    with lonely_store.hanging():
+        task = asyncio.create_task(run())
+        await until_async(lambda: app.state.starting is not None)
+        await asyncio.sleep(0.05)
+        app.state.starting.cancel()
+        await asyncio.wait([task], timeout=PATIENCE_S)
+        assert task.cancelled()
+        assert app.state.starting is None
+
+
+async def test_an_application_starts_without_a_subscription_and_says_so(
+    settings, worker, start, monkeypatch, caplog
+):
+    async def deaf(self):
+        await asyncio.Event().wait()
+
+    monkeypatch.setattr(Replies, "listen", deaf)
+    monkeypatch.setattr(app_module, "START_WAIT_S", 0.2)
+    async with start(settings) as client:
+        assert (await client.get("/livez")).status_code == 200
+        assert (await client.get("/readyz")).status_code == 503
+    assert "no subscription within 0.2 s" in caplog.text
+
+
+# --- stop ---------------------------------------------------------------------------------------
+
+
+async def turns(count):
+    for _ in range(count):
+        await asyncio.sleep(0)
+
+
+async def test_what_listens_ends_in_whatever_turn_it_is_cancelled(settings, monkeypatch):
+    """The library drops a cancellation in the turn in which a command was sent."""
+    monkeypatch.setattr(subscription, "IDLE_S", 0.02)
+    monkeypatch.setattr(event_hub, "BLOCK_MS", 20)
+    clients = [connect_async(settings.redis_url) for _ in range(2)]
+    for turn in range(TURNS):
+        replies = Replies(clients[0], AsyncStore(clients[1], PARTITIONS), f"i{turn}", 4)
+        hub = event_hub.EventHub(Feeds(*clients, PARTITIONS), settings)
+        hub.start()
+        tasks = [asyncio.create_task(replies.listen()), hub._task]
+        await turns(turn)
+        for task in tasks:  # by what it was, one cancellation
+            task.cancel()
+        _, going_on = await asyncio.wait(tasks, timeout=PATIENCE_S)
+        assert not going_on, turn
+    for client in clients:
+        await client.aclose()
+
+
+@pytest.mark.parametrize("turn", [0, 2, 5, 9])
+async def test_a_gateway_closes_after_its_loop_was_busy(settings, worker, start, turn, monkeypatch):
+    """What is due goes out in the turns after a long computation, which may be those of a stop."""
+    monkeypatch.setattr(subscription, "IDLE_S", 0.05)
+    async with start(settings) as client:
+        await asyncio.sleep(0.02)
+        time.sleep(0.1)  # noqa: ASYNC251 (such as to make /openapi.json)
+        await turns(turn)
+        gateway = client.app.state.context.gateway
+        async with asyncio.timeout(PATIENCE_S):
+            await gateway.close()
+    assert all(task.done() for task in gateway._tasks)
+    assert gateway.failure is None
+
+
+async def test_an_application_stops_while_the_store_hangs_or_is_away(
+    settings, lonely_store, start, monkeypatch
+):
+    monkeypatch.setattr(app_module, "CLOSE_WAIT_S", 0.2)
+    for fate in (lonely_store.hanging, lambda: contextlib.nullcontext(lonely_store.stop())):
+        async with contextlib.AsyncExitStack() as stack:
+            client = await stack.enter_async_context(start(settings, redis_url=lonely_store.url))
+            with fate():
+                calls = [
+                    asyncio.create_task(client.post(f"/v1/streams/{i}/observations", json={"y": 1}))
+                    for i in range(20)
+                ]
+                await turns(TURNS)
+                async with asyncio.timeout(PATIENCE_S):
+                    await stack.aclose()
+                    statuses = {(await call).status_code for call in calls}
+                assert statuses == {503}
+
+
+async def test_appends_under_way_do_not_hold_the_stop_of_a_lane(settings, worker, start):
+    async with start(settings) as client:
+        started = []
+
+        async def never(*_):
+            started.append(True)
+            await asyncio.Event().wait()
+
+        gateway = client.app.state.context.gateway
+        gateway._queues[0]._access.appender.append = never
+        posts = [
+            asyncio.create_task(client.post(f"/v1/streams/{i}/observations", json={"y": 1}))
+            for i in range(8)
+        ]
+        await until_async(lambda: started)
+        async with asyncio.timeout(PATIENCE_S):
+            await gateway.close()
+        assert {(await post).status_code for post in posts} == {503}
+
+
+# --- at random moments, while the store hangs or dies -------------------------------------------
+
+
+class Fate:
+    """What becomes of the store during one round."""
+
+    def __init__(self, store, kind):
+        self._kind, self._store = kind, store
+
+    def strike(self):
+        if self._kind == "hangs":
+            os.kill(self._store._process.pid, signal.SIGSTOP)
+        elif self._kind == "is killed":
+            self._store.stop()
+
+    def heal(self):
+        if self._kind == "hangs":
+            os.kill(self._store._process.pid, signal.SIGCONT)
+        elif self._kind == "is killed":
+            self._store.start()
+
+
+async def run(app, stop):
+    async with app.router.lifespan_context(app):
+        transport = httpx.ASGITransport(app=app, raise_app_exceptions=False)
+        async with httpx.AsyncClient(transport=transport, base_url="http://api") as client:
+            posts = [
+                asyncio.create_task(client.post(f"/v1/streams/{i}/observations", json={"y": 1.0}))
+                for i in range(4)
+            ]
+            await stop.wait()
+            return posts
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(900)
+async def test_an_application_ends_whenever_it_is_stopped(settings, lonely_store):
+    chosen = settings.model_copy(update={"redis_url": lonely_store.url})
+    rng = random.Random(1)
+    for number in range(100):
+        app, stop = create_app(chosen), asyncio.Event()
+        fate = Fate(lonely_store, rng.choice(FATES))
+        running = asyncio.create_task(run(app, stop))
+        struck, stopped = rng.uniform(0, 0.5), rng.uniform(0, 0.8)
+        if struck < stopped:
+            await asyncio.sleep(struck)
+            fate.strike()
+        await asyncio.sleep(max(0.0, stopped - min(struck, stopped)))
+        if app.state.starting is not None:
+            app.state.starting.cancel()
+        stop.set()
+        if struck >= stopped:
+            fate.strike()
+        done, _ = await asyncio.wait([running], timeout=PATIENCE_S)
+        waits = "\n".join(map(described, asyncio.all_tasks()))
+        assert done, f"round {number} does not end\n{waits}"
+        if not running.cancelled() and running.exception() is None:
+            await end(*running.result())
+        fate.heal()
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(900)
+@pytest.mark.parametrize("command", ["api", "worker", "webhooks", "serve"])
+def test_a_process_ends_whenever_it_is_stopped(lonely_store, tmp_path, command):
+    hooks = tmp_path / "hooks.toml"
+    hooks.write_text(
+        '[[hook]]\nname = "a"\nurl = "http://127.0.0.1:9/"\n'
+        'secret = "whsec_AAECAwQFBgcICQoLDA0ODxAREhMUFRYXGBkaGxwdHh8="\n'
+    )
+    options = {
+        "api": ("--port", str(free_port())),
+        "worker": (),
+        "webhooks": ("--webhooks-file", str(hooks), "--webhook-hosts", "http://127.0.0.1"),
+        "serve": ("--data-dir", str(tmp_path / "data"), "--port", str(free_port())),
+    }
+    environment = {"MOCA_PARTITIONS": str(PARTITIONS), "MOCA_REQUEST_DEADLINE_S": "5"}
+    if command != "serve":  # which has a store of its own
+        environment |= {"MOCA_REDIS_URL": lonely_store.url, "MOCA_LEASE_TTL_MS": "1000"}
+    rng, processes = random.Random(command), Processes(tmp_path, environment)
+    for turn in range(8):
+        fate, name = Fate(lonely_store, FATES[turn % len(FATES)]), f"{command}-{turn}"
+        processes.start(name, command, *options[command])
+        process = processes.running.pop(name)
+        try:
+            time.sleep(rng.uniform(0, 6))
+            fate.strike()
+            time.sleep(rng.uniform(0, 6))
+            process.terminate()
+            process.wait(PATIENCE_S)
+        except subprocess.TimeoutExpired:
+            raise AssertionError(f"{turn}: no end\n{processes.log_of(name)}") from None
+        finally:
+            process.kill()
+            process.wait()
+            fate.heal()
+        assert "did not exit: killed" not in processes.log_of(name)

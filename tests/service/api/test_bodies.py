@@ -1,0 +1,340 @@
+"""Request bodies: packed ones, bombs, and some KB that hold millions of values.
+
+Time is counted as the processor's: what else runs on the machine does not matter.
+"""
+
+import asyncio
+import gc
+import gzip
+import json
+import sys
+import threading
+import time
+import tracemalloc
+import zlib
+
+import httpx
+import pytest
+
+from service.api.parsing import bodies
+from service.api.parsing.bodies import JSON, NDJSON, is_light
+from service.api.parsing.commands import CommandParser
+from service.api.parsing.observations import ObservationParser
+from service.api.routes.models import _moves
+from service.errors.base import BodyTooLarge, InvalidField, ServiceError
+from service.settings import Settings
+from tests.service.api.conftest import slug
+from tests.waiting import until
+
+MIB = 1 << 20
+LONGEST_S = 0.1  # of one callback of the event loop, and of one call that keeps the interpreter
+MOST_S = 2.0  # of the longest: 10,000 items, each with errors of its own
+LIST, MANY = "/v1/streams/s/observations", "/v1/observations"
+PREDICT, ACT, WHAT_IF = (f"/v1/streams/s/{name}" for name in ("predictions", "actions", "what-if"))
+BELIEF, SETTINGS = "/v1/streams/s/run-length", "/v1/streams/s"
+FORMS = ObservationParser(Settings())
+ASKED = CommandParser(Settings(), FORMS)
+
+
+def full(head, piece, tail, between=b",", size=8 * MIB - 64):
+    """A body as large as may be, of one piece again and again."""
+    count = (size - len(head) - len(tail)) // (len(piece) + len(between))
+    return head + between.join([piece] * count) + tail
+
+
+def times(head, piece, count, tail, between=b","):
+    return head + between.join([piece] * count) + tail
+
+
+def fields(count):
+    return b",".join(b'"f%d":1' % i for i in range(count))
+
+
+BAD = b"{" + fields(70) + b"}"
+NEST = b"[" * 90 + b"]" * 90
+NINES = b"9" * 4300
+# name: path, how the body is made, status
+HOSTILE = {
+    "fields": (LIST, lambda: b"{" + fields(600_000) + b"}", 422),
+    "fields of a setting": (SETTINGS, lambda: b"{" + fields(600_000) + b"}", 422),
+    "fields of an item": (MANY, lambda: b'[{"stream":"a",' + fields(600_000) + b"}]", 422),
+    "as many fields as may be": (LIST, lambda: b"{" + fields(500) + b"}", 422),
+    "as many fields of a belief": (BELIEF, lambda: b"{" + fields(4500) + b"}", 422),
+    "one field, often": (LIST, lambda: full(b"{", b'"y":1', b"}"), 422),
+    "one field, as often as may be": (LIST, lambda: times(b"{", b'"y":""', 5000, b"}"), 422),
+    "candidates": (ACT, lambda: full(b'{"candidates":[', b"[1]", b"]}"), 422),
+    "bad candidates": (ACT, lambda: full(b'{"candidates":[', b"[]", b"]}"), 422),
+    "as many candidates": (ACT, lambda: times(b'{"candidates":[', b'""', 65_000, b"]}"), 422),
+    "inputs": (PREDICT, lambda: full(b'{"x":[', b"[1]", b"]}"), 422),
+    "as many quantiles": (PREDICT, lambda: times(b'{"quantiles":[', b"5", 65_000, b"]}"), 422),
+    "numbers": (LIST, lambda: full(b'{"y":[', b"1", b"]}"), 422),
+    "as many texts": (LIST, lambda: times(b'{"x":[', b'""', 65_000, b"]}"), 422),
+    "objects": (LIST, lambda: full(b'{"y":[', b"{}", b"]}"), 422),
+    "a table": (SETTINGS, lambda: full(b'{"hazard":[', b"5", b"]}"), 422),
+    "scales": (WHAT_IF, lambda: full(b'{"settings":{"scale":[', b"-1", b"]}}"), 422),
+    "a belief": (BELIEF, lambda: full(b'{"belief":[', b"{}", b"]}"), 422),
+    "a list": (LIST, lambda: full(b"[", b"{}", b"]"), 422),
+    "a list of numbers": (LIST, lambda: full(b"[", b"1", b"]"), 422),
+    "as many in a list": (LIST, lambda: times(b"[", b"1", 10_000, b"]"), 422),
+    "a list, then numbers": (MANY, lambda: full(b"[{},", b"1", b"]"), 422),
+    "a list of bad ones": (LIST, lambda: times(b"[", BAD, 10_000, b"]"), 422),
+    "lines": (MANY, lambda: full(b"", b"{}", b"", b"\n"), 422),
+    "empty lines": (MANY, lambda: b"\n" * (8 * MIB), 422),
+    "bad items": (MANY, lambda: times(b"[", BAD, 10_000, b"]"), 200),
+    "bad lines": (MANY, lambda: times(b"", BAD, 10_000, b"", b"\n"), 200),
+    "items that are none": (MANY, lambda: times(b"[", b"[]", 10_000, b"]"), 200),
+    "lists in lists": (LIST, lambda: b"[" * (8 * MIB), 400),
+    "objects in objects": (LIST, lambda: b'{"y":' * MIB, 400),
+    "lists in lists, often": (LIST, lambda: full(b'{"y":[', NEST, b"]}"), 422),
+    "digits": (LIST, lambda: b'{"y":' + b"9" * (8 * MIB - 10) + b"}", 422),
+    "as many digits as may be": (LIST, lambda: full(b'{"y":[', NINES, b"]}", size=2 * MIB), 422),
+    "digits of a position": (LIST, lambda: b'{"seq":' + b"9" * (2 * MIB - 10) + b"}", 400),
+    "digits of items": (MANY, lambda: full(b'[{"y":[', NINES, b"]}]", size=2 * MIB), 200),
+    "a long text": (LIST, lambda: b'{"time":"' + b"\\u00e9" * (MIB // 3) + b'"}', 422),
+    "a long name": (LIST, lambda: b'{"' + b"a" * (2 * MIB - 10) + b'":1}', 422),
+    "spaces": (LIST, lambda: b" " * (8 * MIB), 400),
+    "commas": (LIST, lambda: b"[" + b"," * (8 * MIB - 1), 400),
+    "NaN": (LIST, lambda: full(b"[NaN,", b'""', b"]"), 400),
+    "NaN and a text without end": (LIST, lambda: b'[NaN,"' + b'\\"' * 200_000, 400),
+}
+READERS = {
+    LIST: FORMS.observations,
+    MANY: lambda body: FORMS.items(body, b"\n" in body[:MIB]),
+    SETTINGS: FORMS.settings,
+    PREDICT: lambda body: ASKED.prediction("s", body),
+    ACT: lambda body: ASKED.action("s", body),
+    WHAT_IF: lambda body: ASKED.what_if("s", body),
+    BELIEF: lambda body: ASKED.belief("s", body),
+}
+
+
+def refused(path, body):
+    """Status of the problem document that a body makes, 200 for none; its bytes and errors."""
+    try:
+        READERS[path](body)
+    except ServiceError as error:
+        return error.status, len(error.render()), len(error.extra["errors"])
+    return 200, 0, 0
+
+
+def test_bodies_of_millions_of_values_are_refused_in_little_time_and_few_words():
+    for name, (path, make, status) in HOSTILE.items():
+        body = make()
+        began = time.thread_time()
+        found, size, errors = refused(path, body)
+        spent = time.thread_time() - began
+        assert (found, size < 4096, errors <= 20) == (status, True, True), name
+        assert spent < MOST_S, name
+    with pytest.raises(InvalidField):
+        FORMS.parsed(_moves, b"{" + fields(600_000) + b"}")
+
+
+def test_what_is_light_is_parsed_at_once():
+    """Anything else is parsed in the thread, as it could hold the event loop."""
+    assert is_light(b"," * 599)
+    assert not is_light(b"," * 600)
+    assert is_light(b" " * 16_384)
+    assert not is_light(b" " * 16_385)
+
+
+async def test_a_heavy_body_is_parsed_in_the_thread(api, monkeypatch):
+    threads = []
+    parse = ObservationParser.observations
+
+    def noted(self, body):
+        threads.append(threading.current_thread())
+        return parse(self, body)
+
+    monkeypatch.setattr(ObservationParser, "observations", noted)
+    for count in (1, 700):
+        assert (await api.post(LIST, json=[{"y": 1}] * count)).status_code == 200
+    assert (threads[0] is threading.main_thread(), threads[1].name[:6]) == (True, "bodies")
+
+
+# --- packed bodies, and large ones --------------------------------------------------------------
+
+
+async def test_packed_bodies_are_read_and_are_the_same_bodies(api):
+    body = json.dumps([{"y": float(i)} for i in range(100)]).encode()
+    packs = {"gzip": gzip.compress, "deflate": zlib.compress, "identity": bytes}
+    for encoding in ("gzip", "deflate", "x-gzip", "GZIP", "identity"):
+        packed = packs[encoding.lower().removeprefix("x-")](body)
+        headers = {"Content-Type": JSON, "Idempotency-Key": encoding}
+        coded = {**headers, "Content-Encoding": encoding}
+        answers = (await api.post(LIST, content=packed, headers=coded)).json()
+        assert [answer["y"] for answer in answers] == list(range(100))
+        again = (await api.post(LIST, content=body, headers=headers)).json()
+        assert all(answer["duplicate"] for answer in again)
+
+
+async def test_bodies_that_cannot_be_unpacked(api):
+    body = gzip.compress(b'{"y": 1}')
+    headers = {"Content-Type": JSON, "Content-Encoding": "gzip"}
+    for content in (
+        body[:-9],
+        b"\x00" * 50,
+        body + b"rest",
+        body[:-8] + b"\x00" * 8,
+        b"",
+        gzip.compress(b"") * bodies.MAX_MEMBERS + body,
+    ):
+        response = await api.post(LIST, content=content, headers=headers)
+        assert (response.status_code, slug(response)) == (400, "malformed-body")
+    parts = gzip.compress(b'{"y": ') + gzip.compress(b"") * 62 + gzip.compress(b"1}")
+    assert (await api.post(LIST, content=parts, headers=headers)).status_code == 200
+
+
+def bomb(mebibytes):
+    """A gzip body that unpacks to so many MiB of spaces; the same packed block over and over."""
+    pack = zlib.compressobj(9, zlib.DEFLATED, 31)
+    first = pack.compress(b'{"y": 1, "x": [') + pack.flush(zlib.Z_FULL_FLUSH)
+    block = pack.compress(b" " * MIB) + pack.flush(zlib.Z_FULL_FLUSH)
+    return first + block * mebibytes + pack.flush()
+
+
+def test_a_bomb_is_unpacked_up_to_the_limit():
+    packed = bomb(2000)
+    assert len(packed) < 8 * MIB
+    tracemalloc.start()
+    with pytest.raises(BodyTooLarge):
+        bodies._unpacked(packed, bodies._WINDOWS[b"gzip"], MIB)
+    _, peak = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+    assert peak < len(packed) + 4 * MIB
+    exact = gzip.compress(b" " * 1000)
+    assert len(bodies._unpacked(exact, bodies._WINDOWS[b"gzip"], 1000)) == 1000
+    with pytest.raises(BodyTooLarge):
+        bodies._unpacked(exact, bodies._WINDOWS[b"gzip"], 999)
+
+
+async def test_no_more_of_a_body_is_read_than_may_be(settings, worker, start):
+    taken = []
+
+    async def pieces():
+        for i in range(1000):
+            taken.append(i)
+            yield b" " * 1000
+
+    async with start(settings, max_body_bytes=10_000) as api:
+        response = await api.post(LIST, content=pieces(), headers={"Content-Type": JSON})
+        assert (response.status_code, slug(response)) == (413, "body-too-large")
+    assert len(taken) <= 12
+
+
+# --- the whole, at length -----------------------------------------------------------------------
+
+
+@pytest.mark.slow
+def test_no_call_keeps_the_interpreter():
+    """No other thread runs during a call from Python into C."""
+    for name, (path, make, _) in HOSTILE.items():
+        body = make()
+        for _ in range(3):  # on a busy machine the same work takes more of the processor's time
+            longest, began = 0.0, 0.0
+
+            def profile(frame, event, called):
+                nonlocal longest, began
+                now = time.thread_time()
+                if event == "c_call":
+                    began = now
+                elif event in ("c_return", "c_exception"):
+                    longest = max(longest, now - began)
+
+            sys.setprofile(profile)
+            try:
+                refused(path, body)
+            finally:
+                sys.setprofile(None)
+            if longest < LONGEST_S:
+                break
+        assert longest < LONGEST_S, name
+
+
+def packed_request(name):
+    path, make, _ = HOSTILE[name]
+    kind = NDJSON if "lines" in name else JSON
+    headers = {"Content-Type": kind, "Content-Encoding": "gzip"}
+    method = "PUT" if path in (SETTINGS, BELIEF) else "POST"
+    return {"method": method, "url": path, "content": gzip.compress(make(), 1), "headers": headers}
+
+
+@pytest.mark.slow
+async def test_the_event_loop_is_never_held(api, monkeypatch):
+    run, lag = asyncio.Handle._run, [0.0]
+
+    def timed(handle):
+        began = time.thread_time()
+        run(handle)
+        lag[0] = max(lag[0], time.thread_time() - began)
+
+    monkeypatch.setattr(asyncio.Handle, "_run", timed)
+    gc.collect()
+    gc.freeze()  # as the server does at its start
+    requests = {name: (packed_request(name), HOSTILE[name][2]) for name in HOSTILE}
+    many = json.dumps([{"stream": f"s{i}", "y": 1.0} for i in range(5000)]).encode()
+    wide = json.dumps([{"x": [1.0] * 250, "y": 1.0}] * 1000).encode()
+    for path, content in ((MANY, many), (LIST, wide)):  # and good ones
+        request = {"method": "POST", "url": path, "content": content}
+        requests[path] = ({**request, "headers": {"Content-Type": JSON}}, 200)
+    held = []
+    for name, (request, status) in requests.items():
+        for _ in range(3):
+            lag[0] = 0.0
+            found = await asyncio.gather(*(api.request(**request) for _ in range(2)))
+            if lag[0] < LONGEST_S:
+                break
+        if lag[0] > LONGEST_S or {each.status_code for each in found} != {status}:
+            held.append((name, lag[0], [each.text[:300] for each in found]))
+    gc.unfreeze()
+    assert held == []
+
+
+@pytest.mark.slow
+def test_a_process_lives_through_attacks(real_api):
+    """Before there were bounds, each took 5 to 50 s, during which nothing else was answered."""
+    api, over, waits = real_api(), threading.Event(), []
+
+    def poll():
+        with api.client() as client:
+            while not over.is_set():
+                began = time.monotonic()
+                assert client.get("/livez").status_code == 200
+                waits.append(time.monotonic() - began)
+                time.sleep(0.01)
+
+    def attack(name, found):
+        with api.client() as client:
+            found.append(client.request(**packed_request(name)).status_code)
+
+    polling = threading.Thread(target=poll)
+    polling.start()
+    until(lambda: waits)
+    for name in ("fields", "bad candidates", "a list of numbers", "bad items"):
+        found = []
+        attacks = [threading.Thread(target=attack, args=(name, found)) for _ in range(8)]
+        for each in attacks:
+            each.start()
+        for each in attacks:
+            each.join()
+        assert set(found) == {HOSTILE[name][2]}
+    over.set()
+    polling.join()
+    assert max(waits) < 10.0  # 0.2 on a machine that is not busy
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(sys.platform != "linux", reason="reads /proc")
+def test_huge_bodies_and_bombs_cost_no_memory(real_api):
+    api = real_api()
+    before, packed = api.peak_bytes(), {"Content-Type": JSON, "Content-Encoding": "gzip"}
+    told = {"Content-Type": JSON, "Content-Length": str(100 * MIB)}
+    with httpx.Client(base_url=api.url, timeout=60, trust_env=False) as client:
+        for path in (LIST, MANY, PREDICT):
+            for headers, content in (
+                (told, (b" " * MIB for _ in range(100))),
+                ({"Content-Type": JSON}, (b" " * MIB for _ in range(100))),
+                (packed, bomb(2000)),
+            ):
+                response = client.post(path, headers=headers, content=content)
+                assert (response.status_code, slug(response)) == (413, "body-too-large")
+    assert api.peak_bytes() - before < 64 * MIB

@@ -1,0 +1,249 @@
+"""msgspec under the rules of the pydantic forms: the same bodies, values and complaints."""
+
+import json
+import math
+import struct
+from types import SimpleNamespace
+from typing import Annotated
+
+import pytest
+from hypothesis import given
+from hypothesis import settings as given_settings
+from hypothesis import strategies as st
+from pydantic import (
+    AfterValidator,
+    BaseModel,
+    ConfigDict,
+    Field,
+    TypeAdapter,
+    ValidationError,
+    create_model,
+    field_validator,
+)
+
+from service.api.parsing import observations as forms
+from service.api.parsing.msgspec_forms import MsgspecForm
+from service.api.parsing.observations import ObservationParser
+from service.errors.base import InvalidField, MalformedBody, ServiceError
+from service.schema.observations import Form, Item, Observation
+from service.settings import Settings
+
+FORMS = ObservationParser(Settings(max_observations=2000))
+QUICK = 80
+
+# --- bodies, most of them nearly right ----------------------------------------------------------
+
+finite = st.floats(allow_nan=False, allow_infinity=False).map(repr) | st.integers(-99, 99).map(str)
+numbers = st.one_of(
+    finite,
+    st.integers(-(2**70), 2**70).map(str),
+    st.sampled_from(
+        ["-0", "-0.0", "1e400", "1e-400", "5e-324", "9007199254740993", "01", "1.", ".5", "+1"]
+        + ["1E+5", "-", "NaN", "-Infinity", "true", "null", '"1"', "0x1", "1_0", "١", "2.0"]
+        + ["1" + "0" * 400, "9" * 4301, "[]", "{}", '""']
+    ),
+)
+lists = st.lists(numbers, max_size=4).map(lambda parts: "[" + ",".join(parts) + "]")
+some = st.lists(finite | st.just("null"), min_size=1, max_size=4).map(
+    lambda parts: "[" + ",".join(parts) + "]"
+)
+times = ["2024-05-01T12:00:00Z", "2024-05-01t12:00:60.123456789+01:00", "2024-02-30T12:00:00Z"]
+strings = st.one_of(
+    st.text(max_size=20).map(json.dumps),
+    st.sampled_from([*times, "a", "a\n", ".", "..", "é", "a" * 201, "\x00", "a b"]).map(json.dumps),
+    st.sampled_from(['"\\ud800"', '"\\ud83d\\ude00"', '"\\x"', '"\t"', "'a'"]),
+)
+
+
+def mostly(good, bad):
+    return st.integers(0, 9).flatmap(lambda n: bad if n == 0 else good)
+
+
+VALUES = {
+    "y": mostly(finite | some | st.just("null"), numbers | lists),
+    "x": mostly(some, lists | numbers),
+    "time": mostly(st.just('"2024-05-01T12:00:00.5+01:00"'), strings | numbers),
+    "elapsed": mostly(st.floats(1e-300, 1e300).map(repr), numbers),
+    "supervision": mostly(
+        st.floats(0, 1).map('{{"changepoint":{!r}}}'.format),
+        numbers | numbers.map('{{"changepoint":{}}}'.format),
+    ),
+    "seq": mostly(st.integers(0, 2**53).map(str), numbers),
+    "pending": mostly(st.just("false"), numbers),
+    "stream": mostly(st.from_regex(r"[a-z~-]{1,9}", fullmatch=True).map(json.dumps), strings),
+    "key": strings,
+    "z": numbers,
+    "\\u0079": numbers,  # y in other letters
+}
+
+
+def objects(names, first=""):
+    fields = st.lists(
+        st.sampled_from(names).flatmap(lambda name: VALUES[name].map(f'"{name}":{{}}'.format)),
+        max_size=5,
+    )
+    return fields.map(lambda parts: "{" + ",".join([first, *parts] if first else parts) + "}")
+
+
+@st.composite
+def bent(draw, each):
+    """A body or a list of some, sometimes with a byte changed, added or cut."""
+    many = st.lists(each, max_size=3).map(lambda parts: " [" + ",".join(parts) + "]")
+    body = bytearray(draw(each | many).encode("utf-8", "surrogatepass"))
+    if draw(st.integers(0, 4)) == 0 and body:
+        at = draw(st.integers(0, len(body) - 1))
+        byte = draw(st.sampled_from(b' ,:{}[]"\\0\n\t\x00\xff\xc3\xed/-.eE') | st.integers(0, 255))
+        cut = draw(st.integers(0, 2))
+        body[at : at + cut] = bytes([byte])
+    return bytes(body)
+
+
+OBSERVED = ["y", "y", "x", "x", "time", "elapsed", "supervision", "seq", "pending"]
+observations = bent(objects([*2 * OBSERVED, "z", "\\u0079"]))
+items = bent(objects([*OBSERVED, "stream", "key", "z"], '"stream":"s"'))
+
+# --- the comparison -----------------------------------------------------------------------------
+
+
+def bits(value):
+    """A value with its type and every bit of its numbers: -0.0 is not 0.0."""
+    if isinstance(value, float):
+        return struct.pack("d", value)
+    if isinstance(value, list):
+        return [bits(each) for each in value]
+    if hasattr(value, "__struct_fields__"):
+        return [bits(getattr(value, name)) for name in value.__struct_fields__]
+    return type(value), value
+
+
+def outcome(read):
+    try:
+        found = read()
+    except ServiceError as error:
+        return "refused", error.document()
+    if isinstance(found, list):  # items: each good or bad
+        return [
+            (item.stream, item.error.document())
+            if hasattr(item, "error")
+            else (item.stream, item.key, item.seq, bits(item.observation))
+            for item in found
+        ]
+    return [bits(each) for each in found.observations], found.seq, found.many
+
+
+def never(body):
+    """As if msgspec refused everything."""
+
+
+NEVER = SimpleNamespace(one=never, many=never, each=lambda parts: [None] * len(parts))
+
+
+def both(read):
+    """Compare what a reader makes of a body with msgspec, and with pydantic alone."""
+    quick = outcome(read)
+    with pytest.MonkeyPatch.context() as patch:
+        for name in ("_fast", "_fast_item"):
+            patch.setattr(forms, name, NEVER)
+        assert outcome(read) == quick
+    return quick
+
+
+whole_list = TypeAdapter(list[Observation]).validate_json
+
+
+def cut_alike(body):
+    """A list that is cut into its parts is taken or refused as it is when read as a whole."""
+    fast = MsgspecForm(Observation)
+    cut_only = SimpleNamespace(one=fast.one, many=never, each=fast.each)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(forms, "_fast", cut_only)
+        try:
+            expected = whole_list(body)
+        except ValidationError as error:
+            malformed = error.errors()[0]["type"] == "json_invalid"
+            with pytest.raises(MalformedBody if malformed else InvalidField):
+                FORMS.observations(body)
+            return
+        if not any(each.seq is not None or each.pending for each in expected):
+            read = FORMS.observations(body).observations
+            missing = [None if isinstance(e.y, list) and not any(
+                y is not None for y in e.y) else e.y for e in expected]  # fmt: skip
+            assert [bits(each.y) for each in read] == bits(missing)
+
+
+CORNERS = (
+    b'{"y": -0.0}', b'{"y": -0}', b'{"y": 1e400}', b'{"y": NaN}', b'{"y": true}',
+    b'{"y": 9007199254740993}', b'{"y": "bad", "y": 1}', b'{"y": 1, "y": "bad"}', b'{"y": null}',
+    b'{"time": "\\ud800"}', b'{"time": "\xff"}', b'{"\xff": 1}', b"\xef\xbb\xbf{}", b"{} {}", b"",
+    b'{"seq": 9007199254740993}', b'{"seq": 1.0}', b'{"seq": -0}', b'{"x": []}', b"null", b"[null]",
+    b'{"y": {}}', b'{"y": {"a": 1}}', b'{"y": [[]]}', b'{"x": {}}', b'[{"y": 1}, {"y": {}}]',
+    b'{"supervision": {"changepoint": 2}, "supervision": null}', b'{"elapsed": 1e-400}',
+    b'[{"y":1},{"seq":3}]', b'[{"stream":"a\\n"}]', b'{"stream":"a"}\n{"stream":"b","key":"\xc3"}',
+)  # fmt: skip
+CUT = (b'[{"y":NaN}]', b'[{"y":-Infinity},{"time":"NaN"}]', b'[{"y":1}{"y":2}]', b'[{"y":1},]',
+       b"[NaN")  # fmt: skip
+
+
+def test_known_corners_are_read_alike():
+    for body in CORNERS:
+        found = both(lambda body=body: FORMS.observations(body))
+        assert found[0] != "refused" or found[1]["detail"]
+        for lines in (False, True):
+            both(lambda body=body, lines=lines: FORMS.items(body, lines))
+    for body in CUT:
+        cut_alike(body)
+    refused = outcome(lambda: FORMS.observations(b'[{"y": 1}, {"y": {}}]'))
+    assert [error["loc"] for error in refused[1]["errors"]] == ["body[1].y"]
+
+
+@pytest.mark.parametrize("examples", [QUICK, pytest.param(3000, marks=pytest.mark.slow)])
+def test_any_body_is_read_alike(examples):
+    @given_settings(max_examples=examples, deadline=None, database=None)
+    @given(observations, items, st.booleans())
+    def check(body, many, lines):
+        both(lambda: FORMS.observations(body))
+        both(lambda: FORMS.items(many, lines))
+        if body.lstrip()[:1] == b"[":
+            cut_alike(body)
+
+    check()
+
+
+def test_good_bodies_take_the_quick_way():
+    for values in ([1.5], [-0.0, 2.0, 5e-324], [1e308]):
+        body = json.dumps({"y": values, "x": values, "time": "2024-05-01T12:00:00Z", "seq": 3})
+        assert bits(forms._fast.one(body.encode()).y) == bits(values)
+        one = {"stream": "s", "key": "k", "y": values[0], "supervision": {"changepoint": 1}}
+        item = forms._fast_item.one(json.dumps(one).encode())
+        assert (item.stream, item.supervision.changepoint) == ("s", 1.0)
+        assert math.copysign(1, item.y) == math.copysign(1, values[0])
+    for form, fast in ((Observation, forms._fast), (Item, forms._fast_item)):
+        assert set(fast.struct.__struct_fields__) == set(form.model_fields)
+
+
+def test_a_rule_that_cannot_be_carried_over_is_refused_when_the_form_is_set_up():
+    class Decorated(Form):
+        y: float
+
+        @field_validator("y")
+        @classmethod
+        def _no(cls, y: float) -> float:
+            raise ValueError("no")
+
+    class Aliased(Form):
+        model_config = ConfigDict(alias_generator=str.upper)
+        y: float
+
+    kinds = [
+        list[Annotated[float, AfterValidator(abs)]],
+        Annotated[float, AfterValidator(abs)] | str,
+        Annotated[float, Field(multiple_of=2)],
+        Annotated[str, Field(pattern=r"^\w$")],
+        dict[str, float],
+        (list[float], Field(default_factory=list)),
+    ]
+    made = [create_model("Made", __base__=Form, y=kind) for kind in kinds]
+    open_to_more = create_model("Open", __base__=BaseModel, y=float)
+    for form in (Decorated, Aliased, open_to_more, *made):
+        with pytest.raises(TypeError):
+            MsgspecForm(form)

@@ -1,0 +1,384 @@
+"""Remote writes: from bodies to series, from series to streams, and what is sent again."""
+
+import json
+import sys
+import time
+
+import msgspec
+import pytest
+
+from model_core import labels as model_labels
+from service import wire
+from service.api.gateway import remote_write as gateway
+from service.api.gateway.remote_write import StreamWrite, Tally
+from service.api.parsing import remote_samples, remote_write, series_rules
+from service.api.parsing.observations import ObservationParser
+from service.api.parsing.remote_write import Version, parse
+from service.api.parsing.series_rules import SeriesRules
+from service.errors.base import (
+    BodyTooLarge,
+    LabelOutOfRange,
+    NumericalFault,
+    OutcomeUnknown,
+    PartitionFull,
+    RedisUnavailable,
+    StartupError,
+    UnknownModel,
+    WaitTooLong,
+)
+from service.settings import Settings
+from service.wire import tags
+from tests.deploy.dashboards import PROMETHEUS
+from tests.remote_write import V2, packed, version_1, version_2
+from tests.service.api.conftest import slug
+
+SERIES = [({"__name__": "x", "instance": each}, [(1.0, 1000), (2.0, 100_000)]) for each in "abc"]
+WRITTEN = "x-prometheus-remote-write-samples-written"
+LIMITS = 8 << 20, 1000
+PARSER = ObservationParser(Settings())
+
+
+async def write(api, *series):
+    body = version_2(*(series or SERIES))
+    return await api.post("/v1/prometheus/write", content=body, headers=V2)
+
+
+def outcome(**counts):
+    body = {"applied": 2, "skipped": 0, **counts}
+    return wire.Outcome(1, 200, [json.dumps(body).encode()])
+
+
+# --- what is not taken: Prometheus drops what is answered 429, and repeats after 503 ------------
+
+
+async def test_what_is_not_admitted_is_to_be_sent_again(api, monkeypatch):
+    for error in (WaitTooLong("too long"), PartitionFull("full")):
+
+        def refuse(command, error=error):
+            raise error
+
+        monkeypatch.setattr(api.app.state.context.gateway, "admit", refuse)
+        answer = await write(api)
+        assert (answer.status_code, slug(answer)) == (503, "samples-deferred")
+        assert (answer.headers[WRITTEN], answer.headers["retry-after"]) == ("0", "1")
+        assert answer.json()["deferred"] == 6
+
+
+async def test_what_is_refused_in_part_is_to_be_sent_again(api, monkeypatch):
+    for error in (PartitionFull("full"), OutcomeUnknown("?"), RedisUnavailable("")):
+
+        async def submit(command, begun, patience, error=error):
+            if command.stream.startswith("x@b"):
+                raise error
+            return outcome()
+
+        monkeypatch.setattr(api.app.state.context.gateway, "submit", submit)
+        answer = await write(api)
+        assert (answer.status_code, answer.headers[WRITTEN]) == (503, "4")
+        assert answer.json()["deferred"] == 2
+
+
+async def test_only_streams_of_full_partitions_are_deferred(api, monkeypatch):
+    context, streams = api.app.state.context, []
+    monkeypatch.setattr(context.gateway, "partition", lambda s: int(s.startswith("x@b")))
+
+    def admit(command):
+        if context.gateway.partition(command.stream):
+            raise PartitionFull("full")
+
+    async def submit(command, begun, patience):
+        streams.append(command.stream)
+        return outcome()
+
+    monkeypatch.setattr(context.gateway, "admit", admit)
+    monkeypatch.setattr(context.gateway, "submit", submit)
+    answer = await write(api)
+    assert (answer.status_code, answer.json()["deferred"], answer.headers[WRITTEN]) == (503, 2, "4")
+    assert sorted(stream[:3] for stream in streams) == ["x@a", "x@c"]
+
+
+async def test_labels_that_a_worker_left_out_or_that_were_not_tried_are_counted(api, monkeypatch):
+    async def submit(command, begun, patience):
+        return outcome(applied=1, rejected=1, reason="y: expected 0 or 1, got 2")
+
+    monkeypatch.setattr(api.app.state.context.gateway, "submit", submit)
+    answer = await write(api)
+    assert (answer.status_code, answer.headers[WRITTEN]) == (400, "3")
+    assert (answer.json()["rejected"], answer.json()["untried"]) == (3, 0)
+    assert "y: expected 0 or 1, got 2" in answer.json()["detail"]
+
+    async def fail(command, begun, patience):
+        raise NumericalFault("not finite")
+
+    monkeypatch.setattr(api.app.state.context.gateway, "submit", fail)
+    monkeypatch.setattr(gateway, "MAX_REFUSED", 1)
+    answer = await write(api)
+    assert (answer.status_code, answer.headers[WRITTEN]) == (400, "0")
+    assert (answer.json()["rejected"], answer.json()["untried"]) == (3, 3)
+
+
+async def test_bad_samples_are_rejected_one_by_one(api, monkeypatch):
+    sent = []
+
+    async def submit(command, begun, patience):
+        sent.extend(seen.y for seen in command.observations)
+        return outcome()
+
+    monkeypatch.setattr(api.app.state.context.gateway, "submit", submit)
+    now = int(time.time() * 1000)
+    samples = [(1.0, now), (2.0, 10**17), (3.0, -(10**17)), (4.0, now + 660_000)]
+    samples += [(1e101, now), (5.0, now), (6.0, now + 540_000)]
+    answer = await write(api, ({"__name__": "x"}, samples))
+    assert (answer.status_code, answer.json()["rejected"]) == (400, 4)
+    assert sent == [1.0, 5.0, 6.0]
+    assert model_labels.LARGEST == remote_samples.MAX_LABEL
+
+
+class Worker:
+    """A gateway whose stream takes labels that are not negative, one after another."""
+
+    def __init__(self, refusal=None):
+        self.last, self.commands, self._refusal = "", 0, refusal
+
+    def partition(self, stream):
+        return 0
+
+    def patience(self):
+        return None
+
+    def admit(self, command):
+        pass
+
+    async def submit(self, command, begun, patience):
+        self.commands += 1
+        if self._refusal is not None:
+            raise self._refusal
+        applied = skipped = 0
+        for seen in command.observations:
+            if seen.time <= self.last:
+                skipped += 1
+            elif seen.y < 0:
+                raise LabelOutOfRange("negative", applied=applied)
+            else:
+                self.last = seen.time
+                applied += 1
+        return wire.Outcome(1, 200, [msgspec.json.encode({"applied": applied, "skipped": skipped})])
+
+
+async def counts_of(worker, values, size=1000):
+    seen = [wire.Observation(y, None, f"{i:05}") for i, y in enumerate(values)]
+    tally = Tally()
+    await gateway.run(worker, [StreamWrite("s", {}, seen, size)], tally)
+    assert sum(tally.counts.values()) == len(values)
+    return tally.counts
+
+
+async def test_a_refused_part_is_halved_and_what_it_had_applied_is_not_skipped():
+    worker, values = Worker(), [1.0] * 1000
+    values[700] = -1.0
+    counts = await counts_of(worker, values)
+    assert (counts["applied"], counts["skipped"], counts["rejected"]) == (999, 0, 1)
+    assert worker.commands < 25
+    assert (await counts_of(worker, values))["skipped"] == 1000  # sent again
+
+
+async def test_refusals_of_a_stream_are_not_looked_for_sample_by_sample():
+    worker = Worker(UnknownModel("no such model"))
+    assert (await counts_of(worker, [1.0] * 1000, size=100))["rejected"] == 1000
+    assert worker.commands == 1
+    worker = Worker()
+    counts = await counts_of(worker, [-1.0] * 1000)
+    assert (counts["rejected"], counts["untried"]) == (20, 980)
+    assert worker.commands < 100
+
+
+# --- bodies -------------------------------------------------------------------------------------
+
+
+def request_2(*references, symbols=("", "a", "b")):
+    request = remote_write._CLASS["Request2"]()
+    request.symbols.extend(symbols)
+    for refs in references:
+        series = request.timeseries.add()
+        series.labels_refs.extend(refs)
+        series.samples.add(value=1.0, timestamp=1000)
+    return packed(request)
+
+
+def test_a_series_with_too_many_labels_is_refused_before_they_are_read():
+    body = request_2([1, 2] * 500_000, [1, 2])
+    assert len(body) < 100_000
+    found = parse(body, Version.V2, *LIMITS)
+    assert [series.labels for series in found.series] == [("a", "b")]
+    assert [refusal.samples for refusal in found.refusals] == [1]
+    labels = {f"l{i}": "x" for i in range(tags.MAX_TAGS)}
+    for body, version in ((version_1, Version.V1), (version_2, Version.V2)):
+        found = parse(body((labels, [])), version, *LIMITS)
+        assert len(found.series[0].labels) == 2 * tags.MAX_TAGS
+        found = parse(body((labels | {"m": "x"}, [(1.0, 1), (2.0, 2)])), version, *LIMITS)
+        assert (found.series, found.samples, found.refusals[0].samples) == ([], 2, 2)
+
+
+def test_symbols_are_shared_and_bounded_and_names_are_not_repeated():
+    found = parse(request_2([1, 2, 2, 1, 1, 2]), Version.V2, *LIMITS)
+    assert (found.series, len(found.refusals)) == ([], 1)
+    symbols = ("", "a", "x" * 100_000)
+    found = parse(request_2(*[[1, 2]] * 100, symbols=symbols), Version.V2, *LIMITS)
+    assert len({id(series.labels[1]) for series in found.series}) == 1
+    assert parse(request_2([1, 2], symbols=["s"] * 64), Version.V2, 8 << 20, 1)
+    with pytest.raises(BodyTooLarge):
+        parse(request_2([1, 2], symbols=["s"] * 65), Version.V2, 8 << 20, 1)
+
+
+# --- from series to streams ---------------------------------------------------------------------
+
+
+def rules_of(tmp_path, text):
+    path = tmp_path / "rules.toml"
+    path.write_text(text)
+    return SeriesRules(path, PARSER)
+
+
+def labels(**named):
+    return tuple(text for pair in named.items() for text in pair)
+
+
+UP = labels(__name__="up", instance="a:9100", job="node")
+
+
+def test_without_rules_each_series_is_a_stream_of_its_own():
+    rules = SeriesRules(None, PARSER)
+    target = rules.target(UP)
+    assert target.stream.startswith("up@a:9100~")
+    assert target.settings == {
+        "interval": 60.0,
+        "ttl": 604_800.0,
+        "tags": {"__name__": "up", "instance": "a:9100", "job": "node"},
+    }
+    for same in (
+        labels(job="node", instance="a:9100", __name__="up"),
+        labels(__name__="up", instance="a:9100", job="node", mode=""),  # an empty label is none
+    ):
+        assert rules.target(same) == target
+    others = [
+        UP,
+        labels(__name__="up", instance="a:9100", job="db"),
+        labels(__name__="up", instance="a:9100"),
+        labels(**{"a.b": "1"}),
+        labels(a_b="1"),
+        labels(stream="1"),
+        labels(exported_stream="1"),
+        labels(a="1", b="2"),
+        labels(a="1\0b\0002"),
+        labels(a="1\0b", c="2"),
+        labels(a="1", b="c\0002"),
+    ]
+    assert len({rules.target(each).stream for each in others}) == len(others)
+
+
+def test_names_that_no_tag_can_have_are_changed_and_long_ones_shortened():
+    rules = SeriesRules(None, PARSER)
+    given = {"__name__": "x", "stream": "s", "exported_stream": "t", "http.status": "2", "0a": "1"}
+    target = rules.target(labels(**given))
+    assert target.settings["tags"] == {
+        "__name__": "x",
+        "exported_stream": "t",
+        "exported_exported_stream": "s",
+        "http_status": "2",
+        "_0a": "1",
+    }
+    tags.check(target.settings["tags"])
+    with pytest.raises(ValueError, match="a_b"):
+        rules.target(labels(**{"a.b": "1", "a_b": "2"}))
+    targets = [rules.target(labels(__name__="x" * 150, instance="é/" * 100 + i)) for i in "ab"]
+    assert targets[0].stream != targets[1].stream
+    assert targets[0].stream.startswith("x" * 80 + "@~c3a9~2f")
+    assert max(len(target.stream) for target in targets) <= 200
+
+
+def test_results_become_streams_only_by_a_rule_with_their_name(tmp_path):
+    result = labels(__name__="moca_anomaly", job="moca")
+    assert SeriesRules(None, PARSER).target(result) is None
+    for match, taken in (
+        ("{}", False),
+        ('{job="moca"}', False),
+        ('{__name__=~".+"}', True),
+        ("moca_anomaly", True),
+        ('{__name__=~"moca_.*"}', True),
+    ):
+        rules = rules_of(tmp_path, f"[[rule]]\nmatch = '{match}'")
+        assert (rules.target(result) is not None) is taken, match
+
+
+def test_the_first_rule_that_matches_counts(tmp_path):
+    rules = rules_of(
+        tmp_path,
+        """
+        [[rule]]
+        match = '{instance=~"a.*"}'
+        stream = "first:{job}"
+        [[rule]]
+        match = 'up{instance="b"}'
+        drop = true
+        [[rule]]
+        match = 'up'
+        stream = "last"
+        interval = 15
+        """,
+    )
+    assert rules.target(UP).stream == "first:node"
+    assert rules.target(labels(__name__="up", instance="b")) is None
+    assert rules.target(labels(__name__="down", instance="c")) is None
+    last = rules.target(labels(__name__="up", instance="c"))
+    assert (last.stream, last.settings["interval"]) == ("last", 15.0)
+
+
+def test_values_of_any_characters_give_different_ids(tmp_path):
+    rules = rules_of(tmp_path, '[[rule]]\nstream = "{__name__}:{path}"')
+    values = ["a/b", "a~2fb", "a-b", "a b", "é", "", "a~b"]
+    ids = [rules.target(labels(__name__="x", path=value)).stream for value in values]
+    assert ids[:2] == ["x:a~2fb", "x:a~7e2fb"]
+    assert len(set(ids)) == len(values)
+    rules = rules_of(tmp_path, '[[rule]]\nstream = "{path}"')
+    assert rules.target(labels(path="x" * 200, other="x" * 500))
+    for given in ({"path": "x" * 201}, {"path": ".."}, {"path": "x", "other": "x" * 501}):
+        with pytest.raises(ValueError, match="expected"):
+            rules.target(labels(**given))
+
+
+def test_a_file_that_cannot_be_used_says_where(tmp_path):
+    for text, where in (
+        ("", "rule"),
+        ("x", "TOML"),
+        ('[[rule]]\nstream = "{a}/b"', "rule.0.stream"),
+        ('[[rule]]\nmatch = "{"', "rule.0.match"),
+        ("[[rule]]\nhistory = 100000001", "rule.0.history"),
+        ("[[rule]]\ncolour = 1", "rule.0.colour"),
+        ("[[rule]]\ninterval = 0.0009", "rule.0.interval"),
+        ("[[rule]]\nconfirm_after = 3\nconfirm_probability = 0.9", "confirm_probability"),
+    ):
+        with pytest.raises(StartupError, match=where):
+            rules_of(tmp_path, text)
+    with pytest.raises(StartupError, match=r"none\.toml"):
+        SeriesRules(tmp_path / "none.toml", PARSER)
+
+
+def test_the_sample_file_does_what_its_page_says():
+    rules = SeriesRules(PROMETHEUS / "series-rules.toml", PARSER)
+    load = rules.target(labels(__name__="node_load1", instance="a:9100", job="node"))
+    assert load.stream == "load:a:9100"
+    assert load.settings["tags"]["team"] == "platform"
+    assert rules.target(labels(__name__="x_bucket", job="node")) is None
+    assert rules.target(labels(__name__="x", job="db")) is None
+
+
+def test_the_rules_remember_no_more_than_their_memory(monkeypatch):
+    monkeypatch.setattr(series_rules, "MAX_REMEMBERED", 100_000)
+    rules = SeriesRules(None, PARSER)
+    first = ("a", "0" * 400, "b", "1" * 400)
+    target = rules.target(first)
+    for i in range(1000):
+        rules.target(("a", f"{i:0400}", "b", "2" * 400))
+        assert len(rules._targets) <= 100
+        assert rules.target(first) is target  # what is in use stays
+    assert sum(sys.getsizeof(text) for labels in rules._targets._recent for text in labels) < 1e5

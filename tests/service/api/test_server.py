@@ -1,0 +1,451 @@
+"""The server's edge, over real connections: heads, hosts, chunks, slow clients, refusals, logs."""
+
+import asyncio
+import contextlib
+import gc
+import gzip
+import json
+import socket
+import time
+from http.client import HTTPConnection
+from pathlib import Path
+from types import SimpleNamespace
+
+import httpx
+import pytest
+
+from service.api import http, server
+from service.api.answer_writer import AnswerWriter
+from service.api.parsing.bodies import JSON
+from service.api.server import OpenConnections, open_connections
+from service.errors.base import WaitTooLong
+from service.observability import metrics
+from tests.service.api.conftest import Served, slug
+from tests.service.api.real import make_key, moca
+from tests.waiting import until
+
+PATH = "/v1/streams/s/observations"
+HEAD = f"POST {PATH} HTTP/1.1\r\nHost: a\r\nX-Request-Id: mine\r\nContent-Type: {JSON}\r\n".encode()
+MOST = 16
+
+
+@pytest.fixture
+def api(served, tmp_path):
+    return served(access_log=str(tmp_path / "log"), max_connections=MOST, max_body_bytes=10_000)
+
+
+class Connection:
+    """A connection on which bytes are written and answers are read."""
+
+    def __init__(self, api):
+        self.socket = socket.create_connection(("127.0.0.1", api.port), timeout=60)
+        self._file = self.socket.makefile("rb")
+
+    def __enter__(self):
+        return self
+
+    def __exit__(self, *_):
+        self.close()
+
+    def close(self):
+        self._file.close()
+        self.socket.close()
+
+    def write(self, *pieces):
+        with contextlib.suppress(OSError):  # refused already
+            for piece in pieces:
+                self.socket.sendall(piece)
+
+    def post(self, body=b'{"y": 1}', *more):
+        self.write(HEAD + b"".join(more) + b"Content-Length: %d\r\n\r\n" % len(body) + body)
+
+    def answer(self):
+        """Read one answer: status, headers, document."""
+        status = int(self._file.readline().split()[1])
+        headers = {}
+        while line := self._file.readline().strip():
+            name, _, value = line.decode().lower().partition(": ")
+            headers[name] = value
+        return status, headers, json.loads(self._file.read(int(headers["content-length"])))
+
+    def rest(self):
+        """Read until the server closes."""
+        with contextlib.suppress(ConnectionResetError):
+            return self._file.read()
+        return b""
+
+
+def answer_to(api, *pieces):
+    with Connection(api) as connection:
+        connection.write(*pieces)
+        return connection.rest()
+
+
+def refuse(api, yes=True):
+    """Have every early decision be a refusal, or as usual."""
+    refusal = WaitTooLong("too long", 3) if yes else None
+    api.app.state.overload.early = lambda in_flight, now: refusal
+
+
+# --- requests -----------------------------------------------------------------------------------
+
+
+def test_several_requests_on_one_connection_and_a_body_in_pieces(api):
+    with Connection(api) as connection:
+        for i in range(3):
+            connection.post()
+            status, headers, document = connection.answer()
+            assert (status, document["seq"], headers["x-request-id"]) == (200, i, "mine")
+        connection.write(HEAD + b"Transfer-Encoding: chunked\r\n\r\n")
+        for piece in (b'{"y"', b": 2", b"}", b""):
+            connection.write(b"%x\r\n%s\r\n" % (len(piece), piece))
+        status, _, document = connection.answer()
+        assert (status, document["y"]) == (200, 2.0)
+
+
+def test_a_body_without_end_is_refused_before_it_is_read(api):
+    with Connection(api) as connection:
+        connection.write(HEAD + b"Content-Length: 1000000000000\r\n\r\n[")
+        status, headers, _ = connection.answer()
+        assert (status, headers["connection"]) == (413, "close")
+        assert connection.rest() == b""
+    chunk = b"3e8\r\n" + b" " * 1000 + b"\r\n"
+    answer = answer_to(api, HEAD + b"Transfer-Encoding: chunked\r\n\r\n", chunk * 11)
+    assert answer.startswith(b"HTTP/1.1 413 ")
+
+
+def test_what_a_client_that_left_had_sent_whole_is_applied_and_nothing_else(api, worker, caplog):
+    worker.pause()
+    for head in (b"Content-Length: 8\r\n\r\n", b"Content-Length: 9\r\n\r\n"):
+        for _ in range(5):
+            with Connection(api) as connection:
+                connection.write(HEAD + head + b'{"y": 1}')
+                if b"8" in head:
+                    count = len(api.app.state.context.replies.pending)
+                    until(lambda n=count: len(api.app.state.context.replies.pending) > n or n >= 5)
+    worker.running.set()
+    with Connection(api) as connection:
+        connection.post()
+        assert connection.answer()[2]["seq"] == 5
+    assert caplog.text == ""
+
+
+def test_what_is_loaded_at_the_start_is_not_garbage_to_look_for(settings, worker):
+    """A full collection of it takes 0.1 s, in which no request is answered."""
+    gc.unfreeze()  # what servers of other tests froze
+    before = gc.get_freeze_count()
+    found = Served(settings)
+    try:
+        assert gc.get_freeze_count() > before + 10_000
+    finally:
+        found.stop()
+        gc.unfreeze()
+
+
+def test_heads_urls_and_headers_are_bounded(api):
+    with api.client() as client:
+        assert client.get("/v1/streams", headers={"X-Long": "a" * 20_000}).status_code == 200
+        for headers in ({f"X-{i}": "1" for i in range(200)}, {"X-Long": "a" * 40_000}):
+            response = client.get("/v1/streams", headers=headers)
+            assert (response.status_code, slug(response)) == (431, "head-too-large")
+        assert client.get(f"/v1/streams/{'a' * 16_000}").status_code == 422
+        response = client.get(f"/v1/streams/{'a' * 17_000}")
+        assert (response.status_code, slug(response)) == (414, "url-too-long")
+    endless = answer_to(api, b"GET /livez HTTP/1.1\r\nX: ", *[b"a" * 10_000] * 50)
+    assert endless[:13] in (b"HTTP/1.1 431 ", b"")  # or reset, with what was not read
+    said = answer_to(api, b"HELLO\r\n\r\n")
+    assert said.startswith(b"HTTP/1.1 400 ")
+    assert b"application/problem+json" in said
+
+
+def test_one_host_is_named(api):
+    for target, hosts, status in (
+        (b"/livez", [b"a"], 200),
+        (b"/livez", [b"a", b"a"], 400),
+        (b"/livez", [], 400),
+        (b"http://localhost:80/livez", [b"LocalHost:80"], 200),
+        (b"http://evil.example/livez", [b"localhost"], 400),
+        (b"http://localhost@evil.example/livez", [b"localhost"], 400),
+    ):
+        head = b"".join(b"Host: %s\r\n" % host for host in hosts)
+        answer = answer_to(api, b"GET %s HTTP/1.1\r\n%sConnection: close\r\n\r\n" % (target, head))
+        assert answer.startswith(b"HTTP/1.1 %d " % status), (target, hosts)
+        assert (b"application/problem+json" in answer) == (status == 400)
+    assert answer_to(api, b"GET /livez HTTP/1.0\r\n\r\n").startswith(b"HTTP/1.1 200 ")
+
+
+def test_bad_chunks_are_answered_once_unless_a_request_waits_before_them(api):
+    head = HEAD + b"Transfer-Encoding: chunked\r\n\r\n"
+    for chunk in (b"zz\r\n", b"-1\r\n", b"ffffffffffffffffff\r\n", b"3\r\nabcd\r\n"):
+        for pieces in ([head + chunk], [head, chunk], [head + b"1\r\n{\r\n", chunk]):
+            answer = answer_to(api, *pieces)
+            assert answer.startswith(b"HTTP/1.1 400 "), pieces
+            assert answer.count(b"HTTP/1.1") == 1
+            assert b"application/problem+json" in answer
+    # An answer to the second request would be taken for that to the first.
+    first = HEAD + b'Content-Length: 8\r\n\r\n{"y": 1}'
+    assert b"HTTP/1.1 400" not in answer_to(api, first + head + b"zz\r\n")
+
+
+def test_slow_clients_are_ended_and_those_that_wait_between_requests_are_not(api, monkeypatch):
+    monkeypatch.setattr(server, "HEAD_TIMEOUT_S", 0.1)
+    monkeypatch.setattr(http, "BODY_TIMEOUT_S", 0.1)
+    assert answer_to(api) == b""  # connected, and nothing more
+    assert answer_to(api, b"GET /livez HTTP/1.1\r\nHost: a\r\nX").startswith(b"HTTP/1.1 408 ")
+    said = answer_to(api, HEAD + b"Content-Length: 8\r\n\r\n", b"{")
+    assert said.startswith(b"HTTP/1.1 408 ")
+    assert b"/slow-body" in said
+    refuse(api)
+    said = answer_to(api, HEAD + b"Content-Length: 8\r\n\r\n")  # nor does its body come now
+    assert said.startswith(b"HTTP/1.1 429 ")
+    refuse(api, False)
+    with Connection(api) as connection:
+        for _ in range(2):
+            connection.post()
+            assert connection.answer()[0] == 200
+            time.sleep(0.3)
+
+
+def test_an_idle_connection_is_kept_for_the_keep_alive_and_does_not_delay_the_stop(served):
+    """Uvicorn's own bound would be 5 s."""
+    for keep_alive_s, ended_by in ((1, "time"), (600, "stop")):
+        api = served(keep_alive_s=keep_alive_s)
+        connection = HTTPConnection("127.0.0.1", api.port, timeout=60)
+        connection.request("GET", "/livez")
+        connection.getresponse().read()
+        began = time.monotonic()
+        if ended_by == "stop":
+            api.stop()
+        assert connection.sock.recv(1) == b""
+        assert ended_by == "stop" or time.monotonic() - began > 0.5
+        connection.close()
+
+
+# --- overload -----------------------------------------------------------------------------------
+
+
+def test_a_refusal_from_the_head_alone(api, tmp_path):
+    before = metrics.LOAD_SHED.labels("wait")._value.get()
+    refuse(api)
+    with Connection(api) as connection:
+        connection.write(HEAD + b"Content-Length: 8\r\n\r\n")  # no body yet
+        status, headers, document = connection.answer()
+        assert (status, headers["retry-after"], headers["x-request-id"]) == (429, "3", "mine")
+        assert headers["content-type"] == "application/problem+json"
+        assert document["type"].endswith("/wait-too-long")
+        # The body is passed over, and the connection serves on.
+        connection.write(b'{"y": 1}')
+        connection.post()
+        assert connection.answer()[0] == 429
+        refuse(api, False)
+        connection.post()
+        status, _, document = connection.answer()
+        assert (status, document["seq"]) == (200, 0)
+    assert metrics.LOAD_SHED.labels("wait")._value.get() == before + 2
+    lines = [json.loads(line) for line in (tmp_path / "log").read_text().splitlines()]
+    assert [(line["status"], line["request_id"]) for line in lines[:2]] == [(429, "mine")] * 2
+    assert lines[0]["route"] == "/v1/streams/{stream}/observations"
+
+
+def test_only_observations_are_refused_early(api):
+    refuse(api)
+    with api.client() as client:
+        for method, path in (("GET", "/livez"), ("GET", "/v1/streams"), ("PUT", "/v1/streams/s")):
+            assert client.request(method, path).is_success
+        assert client.post("/v1/observations", json=[]).status_code == 429
+    with Connection(api) as connection:  # who waits for 100 Continue never sends the body
+        connection.post(b"", b"Expect: 100-continue\r\n")
+        status, headers, _ = connection.answer()
+        assert (status, headers["connection"]) == (429, "close")
+        assert connection.rest() == b""
+
+
+def test_answers_to_pipelined_requests_stay_in_order(api, worker):
+    worker.pause()
+    with Connection(api) as connection:
+        connection.post()
+        until(lambda: api.app.state.context.replies.pending)
+        refuse(api)
+        connection.post()
+        worker.running.set()
+        assert [connection.answer()[0] for _ in range(2)] == [200, 200]
+
+
+def test_idle_connections_make_room_and_busy_ones_do_not(api, worker, caplog):
+    with contextlib.ExitStack() as stack:
+        opened = [stack.enter_context(Connection(api)) for _ in range(MOST)]
+        for connection in opened:
+            connection.post()
+            assert connection.answer()[0] == 200
+        assert metrics.CONNECTIONS._value.get() == MOST
+        for _ in range(3):
+            opened.append(stack.enter_context(Connection(api)))
+            opened[-1].post()
+            assert opened[-1].answer()[0] == 200
+        assert [each.rest() for each in opened[:3]] == [b""] * 3  # the longest idle
+        said = f"connections: limit of {MOST} reached"
+        assert [record.message for record in caplog.records].count(said) == 1
+        before = metrics.LOAD_SHED.labels("connections")._value.get()
+        worker.pause()
+        for connection in opened[3:]:
+            connection.post()
+        until(lambda: len(api.app.state.context.replies.pending) == MOST)
+        late = stack.enter_context(Connection(api))
+        late.post()
+        status, headers, document = late.answer()
+        assert (status, headers["retry-after"], headers["connection"]) == (503, "1", "close")
+        assert document["type"].endswith("/too-many-connections")
+        assert answer_to(api) == b""  # one that says nothing
+        worker.running.set()
+        assert {connection.answer()[0] for connection in opened[3:]} == {200}
+        assert metrics.LOAD_SHED.labels("connections")._value.get() == before + 2
+
+
+def test_a_connection_far_over_the_limit_is_not_even_refused():
+    found = OpenConnections(MOST)
+    most = MOST + server.RESERVED_FILES // 2
+    assert [found.far_over(count) for count in (most, most + 1)] == [False, True]
+
+
+def test_the_limit_on_open_files_bounds_connections(monkeypatch, caplog):
+    limits = [1024, 4096]
+    monkeypatch.setattr(server.resource, "getrlimit", lambda _: tuple(limits))
+    monkeypatch.setattr(server.resource, "setrlimit", lambda _, new: limits.__setitem__(0, new[0]))
+    assert (open_connections(500), limits[0]) == (500, 1024)
+    assert (open_connections(2000), limits[0]) == (2000, 2256)
+    assert not caplog.records
+    assert open_connections(10_000) == 3840
+    assert "max_connections lowered to 3840" in caplog.text
+
+
+# --- other origins, logs ------------------------------------------------------------------------
+
+
+async def test_pages_of_other_origins_see_nothing_by_default(start, settings, worker):
+    ask = {"Origin": "https://a.example", "Access-Control-Request-Method": "POST"}
+    async with start(settings) as client:
+        assert (await client.options(PATH, headers=ask)).status_code == 405
+        said = await client.post(PATH, json={"y": 1.0}, headers={"Origin": "https://a.example"})
+        assert "access-control-allow-origin" not in said.headers
+
+
+def test_pages_of_named_origins_see_answers_and_refusals(served):
+    api = served(cors_origins="https://a.example, https://b.example", require_keys=True)
+    refuse(api)  # decided later, where headers are added
+    ask = {
+        "Access-Control-Request-Method": "POST",
+        "Access-Control-Request-Headers": "authorization, content-type, idempotency-key",
+    }
+    allow = "access-control-allow-origin"
+    with api.client() as client:
+        allowed = client.options(PATH, headers={**ask, "Origin": "https://b.example"})
+        assert (allowed.status_code, allowed.headers[allow]) == (200, "https://b.example")
+        assert client.options(PATH, headers={**ask, "Origin": "https://c.example"}).is_error
+        said = client.post(PATH, json={"y": 1.0}, headers={"Origin": "https://a.example"})
+        assert (said.status_code, slug(said)) == (401, "unauthorized")
+        assert said.headers[allow] == "https://a.example"
+        assert "X-Request-Id" in said.headers["access-control-expose-headers"]
+        other = client.get("/livez", headers={"Origin": "https://c.example"})
+        assert allow not in other.headers
+
+
+def test_the_access_log_has_a_line_for_each_request_and_no_secret(served, settings, tmp_path):
+    path, token = tmp_path / "access.log", make_key(settings.redis_url, "a", "read", "write")
+    api = served(access_log=str(path))
+    packed = gzip.compress(json.dumps([{"y": 1.0}] * 50).encode())
+    with api.client(token) as client:
+        headers = {"Content-Type": JSON, "Content-Encoding": "gzip", "X-Request-Id": "r1"}
+        posted = client.post(PATH + "?belief=true", content=packed, headers=headers)
+        until(lambda: '"r1"' in path.read_text())  # it is written once its answer is sent
+        moved = path.rename(tmp_path / "old.log")
+        client.get("/v1/streams/t")
+    assert httpx.get(f"{api.url}/v1/streams").status_code == 401
+    assert httpx.get(f"{api.url}/nothing").status_code == 404
+    until(lambda: path.exists() and path.read_text().count("\n") == 3)
+    line = json.loads(moved.read_text().splitlines()[-1])
+    assert line.pop("time")
+    assert line.pop("duration_ms") > 0
+    assert line == {
+        "request_id": "r1",
+        "method": "POST",
+        "route": "/v1/streams/{stream}/observations",
+        "path": PATH,
+        "status": 200,
+        "bytes_in": len(packed),
+        "bytes_out": len(posted.content),
+        "key": token.split("_")[1],
+        "client": "127.0.0.1",
+    }
+    new = [json.loads(text) for text in path.read_text().splitlines()]
+    assert [(each["path"], each["status"], each["key"]) for each in new] == [
+        ("/v1/streams/t", 404, token.split("_")[1]),
+        ("/v1/streams", 401, None),
+        ("/nothing", 404, None),
+    ]
+    everything = moved.read_text() + path.read_text()
+    assert token[18:] not in everything
+    assert "belief" not in everything
+
+
+def test_an_access_log_that_cannot_be_written_is_said_at_the_start_or_once(
+    served, valkey_url, tmp_path, caplog
+):
+    said = moca("api", MOCA_REDIS_URL=valkey_url, MOCA_ACCESS_LOG=str(tmp_path / "no" / "log"))
+    assert said.returncode == 78
+    assert "--access-log" in said.stderr
+    if not Path("/dev/full").exists():
+        pytest.skip("no /dev/full")
+    api = served(access_log="/dev/full")
+    for _ in range(5):
+        assert httpx.get(f"{api.url}/livez").status_code == 200
+    assert caplog.text.count("lines are lost") == 1
+
+
+# --- answers ------------------------------------------------------------------------------------
+
+
+def test_a_head_and_its_body_are_one_write_where_there_is_a_body():
+    written = []
+    transport = SimpleNamespace(
+        write=lambda data: written.append(bytes(data)),
+        writelines=lambda parts: written.append(b"".join(parts)),
+        close=lambda: written.append("closed"),
+    )
+
+    def writer(length, method="POST", started=True):
+        written.clear()
+        cycle = SimpleNamespace(
+            response_started=started, expected_content_length=length, scope={"method": method}
+        )
+        return AnswerWriter(cycle, transport)
+
+    answer = writer(4)
+    answer.write(b"head")
+    assert written == []
+    answer.write(b"bo")
+    answer.write(b"dy")
+    assert written == [b"headbo", b"dy"]
+    for length, method, started in ((0, "POST", True), (4, "HEAD", True), (4, "POST", False)):
+        writer(length, method, started).write(b"head")
+        assert written == [b"head"]
+    answer = writer(4)
+    answer.write(b"head")
+    answer.close()
+    assert written == [b"head", "closed"]
+
+
+async def test_long_answers_are_sent_in_pieces():
+    sent = []
+
+    async def send(message):
+        sent.append(message)
+
+    for count, pieces in ((0, 2), (32, 2), (33, 3)):
+        sent.clear()
+        await http.Listed([b"1"] * count)({}, None, send)
+        bodies = [each["body"] for each in sent[1:]]
+        assert len(bodies) == pieces
+        assert json.loads(b"".join(bodies)) == [1] * count
+        assert dict(sent[0]["headers"])[b"content-length"] == b"%d" % len(b"".join(bodies))
+        assert [each["more_body"] for each in sent[1:]] == [True] * (pieces - 1) + [False]
+    await asyncio.sleep(0)
