@@ -4,9 +4,7 @@ import pytest
 
 from service.store.connection import connect
 from tests.clusters import running_cluster
-from tests.e2e.deployment import Processes, wait_ready
-from tests.ports import free_port
-from tests.service.store.conftest import add, log, make, other  # noqa: F401  # fixtures
+from tests.e2e.deployment import Processes
 
 
 @pytest.fixture(scope="session")
@@ -32,6 +30,11 @@ def redis_client(redis_url):
 
 
 @pytest.fixture
+def valkey_url(redis_url):
+    return redis_url
+
+
+@pytest.fixture
 def processes(tmp_path):
     found = Processes(tmp_path, {"MOCA_PARTITIONS": "16"})
     yield found
@@ -43,32 +46,6 @@ def separate(processes, redis_url):
     """URL of an API with two workers."""
     yield processes.start_separate(redis_url)
     processes.stop_all()
-
-
-@pytest.fixture
-def serve(processes, redis_url, tmp_path):
-    """Start `moca serve` beside the cluster, or on a folder; may be called again after a kill."""
-    ports = {}
-
-    def start(folder: str = "") -> str:
-        port = ports.setdefault(folder, free_port())
-        if folder:
-            processes.environment.pop("MOCA_REDIS_URL", None)
-            command = ["--data-dir", str(tmp_path / folder)]
-        else:
-            processes.environment["MOCA_REDIS_URL"] = redis_url
-            command = []
-        processes.start(f"serve {folder}".strip(), "serve", "--port", str(port), *command)
-        wait_ready(f"http://127.0.0.1:{port}")
-        return f"http://127.0.0.1:{port}"
-
-    yield start
-    processes.stop_all()
-
-
-@pytest.fixture
-def valkey_url(redis_url):
-    return redis_url
 
 
 @pytest.fixture

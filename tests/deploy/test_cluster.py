@@ -1,78 +1,327 @@
-"""Some of the service's own end-to-end and kill tests, unchanged, on a cluster of three masters."""
+"""A cluster of three masters: slots that move, nodes that die, and the service's own tests on it.
 
+The contract of the store on a cluster is in tests/service/store.
+"""
+
+import asyncio
+import contextlib
+import itertools
 import time
 
-import httpx
 import pytest
+import redis
 
-from tests.e2e import test_backup as backups
-from tests.e2e.calling import ask, close
-from tests.e2e.conftest import http, prefix  # noqa: F401
+from service.settings import Settings
+from service.store import keys
+from service.store.append import Appender
+from service.store.cluster import subscription
+from service.store.cluster.routing import slot_of
+from service.store.connection import READ_TIMEOUT_S, connect, connect_async
+from service.store.event_log import Feeds
+from service.store.log import DONE, START, Commit, Log, Offset
+from tests.clusters import running_cluster
 from tests.e2e.deployment import (
     Load,
     check_as_uninterrupted,
     create_streams,
     series,
-    wait_ready,
-)
-from tests.e2e.test_backup import test_a_restore_that_is_killed_is_run_again  # noqa: F401
-from tests.e2e.test_calls import (  # noqa: F401
-    test_a_list_that_is_sent_again_after_its_answer_was_lost_is_applied_once,
-    test_a_snapshot_goes_on_elsewhere_as_the_stream_does,
-    test_a_stream_expires_and_one_that_follows_it_is_told,
-    test_feedback_what_if_and_the_history_of_settings,
-    test_missing_outputs_mean_the_same_however_they_come,
 )
 from tests.e2e.test_events import (  # noqa: F401
     test_a_consumer_sees_each_event_once_whatever_restarts,
     test_followers_see_all_once_whatever_restarts,
-    test_observations_that_are_not_retained_are_announced_as_a_gap,
 )
-from tests.e2e.test_kill import (  # noqa: F401
-    test_a_stopped_worker_comes_back_too_late,
-    test_a_worker_is_killed_under_load,
+from tests.e2e.test_kill import test_a_worker_is_killed_under_load  # noqa: F401
+from tests.listening import listening
+from tests.service.api.conftest import (  # noqa: F401
+    FakeWorker,
+    running,
+    settings,
+    start,
+    worker,
 )
+from tests.service.api.test_keys import (  # noqa: F401
+    now,
+    test_a_key_over_its_rate,
+    test_a_revoked_key_counts_until_the_end_of_the_cache_and_no_longer,
+)
+from tests.service.webhooks.conftest import delivering, receiver, writer  # noqa: F401
+from tests.service.webhooks.test_delivery import (  # noqa: F401
+    test_a_second_process_waits_and_takes_over_in_order,
+    test_wanted_events_are_posted_signed_and_in_order,
+)
+from tests.waiting import until, until_async
 
 pytestmark = pytest.mark.slow
+P = 3
+SLOT = slot_of(keys.log(P))
+PARTITIONS = 64
+SHARDED = [keys.reply_channel(p, "i") for p in range(PARTITIONS)]
+PLAIN = keys.plain_reply_channel("i")
+CHANNELS = [*SHARDED, PLAIN]
 
 
-@pytest.fixture
-def url(separate):
-    """URL of a service on the cluster."""
-    return separate
+class Move:
+    """One slot on its way from its master to another."""
+
+    def __init__(self, nodes):
+        self.clients = {port: nodes.client(port) for port in nodes.running}
+        self.ids = {p: c.execute_command("CLUSTER MYID") for p, c in self.clients.items()}
+        self.source = next(p for p, client in self.clients.items() if self._owns(client))
+        self.target = next(p for p in self.clients if p != self.source)
+
+    def _owns(self, client):
+        try:
+            client.exists(keys.log(P))
+        except redis.exceptions.MovedError:
+            return False
+        return True
+
+    def _set(self, port, *words):
+        self.clients[port].execute_command("CLUSTER SETSLOT", SLOT, *words)
+
+    def begin(self):
+        self._set(self.target, "IMPORTING", self.ids[self.source])
+        self._set(self.source, "MIGRATING", self.ids[self.target])
+
+    def keys(self, at_most=100):
+        """Move so many keys; returns what is left."""
+        source = self.clients[self.source]
+        names = source.execute_command("CLUSTER GETKEYSINSLOT", SLOT, 100)
+        for name in names[:at_most]:
+            source.execute_command("MIGRATE", "127.0.0.1", self.target, name, 0, 5000)
+        return len(names[at_most:])
+
+    def end(self):
+        for port in (self.target, self.source, *self.clients):
+            self._set(port, "NODE", self.ids[self.target])
 
 
-def test_a_master_is_killed_and_started_again(separate, processes, shared_cluster):
+async def test_appends_and_commits_follow_a_slot(cluster):
+    url, nodes = cluster
+    append = connect_async(url)
+    move = Move(nodes)
+    try:
+        with connect(url) as client:
+            log, appender = Log(client, "w", 60_000, 8), Appender(append, "inc", 100)
+            lease = log.acquire(P)
+            await appender.append(P, 1, 1, b"a")
+            move.begin()
+            assert move.keys(at_most=1) > 0  # half of them here, half of them there
+            both = asyncio.ensure_future(appender.append(P, 2, 1, b"b"))
+            await asyncio.sleep(0.1)
+            assert not both.done(), "a script ran on half of its keys"
+            move.keys()
+            await both
+            found = log.read({P: lease.offset}, 10, 0)[P]
+            assert [entry.payload for entry in found] == [b"a", b"b"]
+            move.end()
+            await appender.append(P, 3, 1, b"c")
+            found = log.read({P: lease.offset}, 10, 0)[P]
+            assert [entry.payload for entry in found] == [b"a", b"b", b"c"]
+            assert log.renew([lease]) == [True]
+    finally:
+        await append.aclose()
+
+
+def test_a_waiting_reader_follows_a_slot_and_a_dead_master_is_a_lost_connection(cluster):
+    url, nodes = cluster
+    move = Move(nodes)
+    with connect(url) as client, connect(url) as writes:
+        writes.xadd(keys.log(P), {"b": "a"})
+        log = Log(client, "w", 60_000, 8)
+        at = {P: Offset(log.read({P: Offset("0-0", DONE)}, 1, 0)[P][0].id, DONE)}
+        assert log.read(at, 1, 50) == {}  # its blocking read goes on
+        move.begin()
+        move.keys()
+        move.end()
+        writes.xadd(keys.log(P), {"b": "b"})
+        found = until(lambda: log.read(at, 1, 200))
+        assert found[P][0].payload == b"b"
+        nodes.kill(move.target)
+        with pytest.raises(redis.RedisError):
+            log.read(at, 1, 2000)
+    with pytest.raises(redis.ConnectionError, match="cannot connect to the cluster"):
+        connect("redis+cluster://127.0.0.1:1,127.0.0.1:2")
+
+
+async def test_a_quiet_wait_is_not_a_lost_connection(redis_url):
+    """It lasts longer than an answer may take; and ends with the first entry."""
+    waiting, reading = connect_async(redis_url), connect_async(redis_url)
+    feeds = Feeds(waiting, reading, 8)
+    try:
+        end = time.monotonic() + READ_TIMEOUT_S + 1.5
+        while time.monotonic() < end:
+            assert await feeds.follow({}, 10, 1000) == []
+        following = asyncio.create_task(feeds.follow({}, 10, 60_000))
+        await asyncio.sleep(0.2)
+        await reading.xadd(keys.feed(P), {"e": b"", "b": b"0-0"})
+        (entry,) = await following
+        assert entry.partition == P
+    finally:
+        await waiting.aclose()
+        await reading.aclose()
+
+
+class Publisher:
+    """Commits that publish, one message each."""
+
+    def __init__(self, client):
+        self.log = Log(client, "w", 60_000, PARTITIONS)
+        self.leases = {p: self.log.acquire(p) for p in range(PARTITIONS)}
+        self.count = itertools.count()
+
+    def publish(self, channel, p):
+        message = b"%d" % next(self.count)
+        commit = Commit(p, self.leases[p].token, START, START, 0, [], [(channel, message)])
+        assert self.log.commit([commit]) == ["OK"]
+        return message
+
+
+async def test_each_master_has_one_connection_with_the_channels_of_its_slots(cluster):
+    url, nodes = cluster
+    with connect(url) as client:
+        async with listening(url, CHANNELS) as found:
+            assert sorted(found.recovered) == sorted(CHANNELS)
+            for port in nodes.running:
+                node = nodes.client(port)
+                (each,) = node.client_list("pubsub")
+                mine = [c for c in SHARDED if client.get_node_from_key(c).port == port]
+                assert sorted(node.pubsub_shardchannels()) == sorted(mine)
+                assert int(each["ssub"]) == len(mine) > 0
+
+
+@pytest.fixture(params=["the server says so", "the slots are looked up"])
+def how_known(request, monkeypatch):
+    """How it becomes known that a slot has moved, each without the other."""
+    if request.param == "the server says so":
+        monkeypatch.setattr(subscription, "LOOK_S", 600.0)
+    else:
+        monkeypatch.setattr(subscription, "LOOK_S", 0.2)
+        monkeypatch.setattr(subscription._Link, "_lost", lambda *_: None)
+
+
+async def test_a_channel_follows_its_slot_and_the_others_stay(cluster, how_known, caplog):
+    url, nodes = cluster
+    move = Move(nodes)
+    with connect(url) as client:
+        publisher = Publisher(client)
+        async with listening(url, CHANNELS) as found:
+            ids = [_pubsub(nodes, port) for port in nodes.running]
+            found.recovered.clear()
+            move.begin()
+            while move.keys():
+                pass
+            move.end()
+            await found.until(lambda: SHARDED[P] in found.recovered)
+            assert {slot_of(channel) for channel in found.recovered} == {SLOT}
+            last = publisher.publish(SHARDED[P], P)
+            await found.until(lambda: last in found.messages)
+            assert [_pubsub(nodes, port) for port in nodes.running] == ids
+            assert found.subscriptions.complete.is_set()
+    assert "connection lost" not in caplog.text
+
+
+def _pubsub(nodes, port):
+    (each,) = nodes.client(port).client_list("pubsub")
+    return each["id"]
+
+
+async def test_a_killed_connection_recovers_the_partitions_of_its_master(cluster):
+    url, nodes = cluster
+    with connect(url) as client:
+        publisher = Publisher(client)
+        async with listening(url, CHANNELS) as found:
+            port = client.get_node_from_key(SHARDED[P]).port
+            mine = {c for c in CHANNELS if client.get_node_from_key(c).port == port}
+            found.recovered.clear()
+            nodes.client(port).client_kill_filter(_type="pubsub")
+            await found.until(lambda: set(found.recovered) >= mine)
+            assert set(found.recovered) == mine
+            sent = [publisher.publish(SHARDED[p], p) for p in range(PARTITIONS)]
+            await found.until(lambda: sorted(found.messages) == sorted(sent))
+
+
+async def test_channels_of_a_dead_master_are_subscribed_at_its_replica():
+    with running_cluster(replicas=1) as (url, nodes), connect(url) as client:
+        port = client.get_node_from_key(SHARDED[P]).port
+        mine = {c for c in SHARDED if client.get_node_from_key(c).port == port}
+        async with listening(url, CHANNELS) as found:
+            # One that has not copied its master yet does not take its place.
+            await found.until(lambda: all(_copied(nodes, each) for each in nodes.running))
+            found.recovered.clear()
+            nodes.kill(port)
+            await found.until(lambda: set(found.recovered) >= mine)
+            await found.until(found.subscriptions.complete.is_set)
+            with connect(url) as again:
+                publisher = Publisher(again)
+                sent = [publisher.publish(SHARDED[p], p) for p in range(PARTITIONS)]
+            await found.until(lambda: set(sent) <= set(found.messages))
+
+
+def _copied(nodes, port):
+    return nodes.client(port).info("replication").get("master_link_status", "up") == "up"
+
+
+async def posted(api, streams, ended, answers):
+    """Observe in turns until an event is set."""
+    turn = itertools.cycle(streams)
+    while not ended.is_set():
+        response = await api.post(f"/v1/streams/{next(turn)}/observations", json={"y": 0})
+        assert response.status_code == 200, response.text
+        answers.append(response)
+
+
+@contextlib.asynccontextmanager
+async def under_load(url, tmp_path):
+    """Requests that never meet their deadline, though replies may be lost; yields their answers."""
+    chosen = Settings(
+        redis_url=url, models_dir=tmp_path, partitions=8, request_deadline_s=600.0,
+        lease_ttl_ms=1000,
+    )  # fmt: skip
+    fake = FakeWorker(url, 8)
+    try:
+        async with running(chosen) as api:
+            names = [f"s{i}" for i in range(40)]
+            ended, answers = asyncio.Event(), []
+            loads = [
+                asyncio.create_task(posted(api, names[i::4], ended, answers)) for i in range(4)
+            ]
+            await until_async(lambda: len(answers) > 40)
+            yield answers
+            ended.set()
+            await asyncio.gather(*loads)  # a reply that is lost is looked up
+    finally:
+        await asyncio.to_thread(fake.stop)
+
+
+async def test_requests_go_on_when_slots_move_and_subscriptions_are_cut(
+    cluster, tmp_path, monkeypatch
+):
+    monkeypatch.setattr(subscription, "LOOK_S", 600.0)
+    url, nodes = cluster
+
+    async def more():
+        count = len(answers)
+        await until_async(lambda: len(answers) > count + 40)
+
+    async with under_load(url, tmp_path) as answers:
+        for _ in range(3):
+            move = Move(nodes)
+            move.begin()
+            while await asyncio.to_thread(move.keys):
+                pass
+            move.end()
+            await more()
+        for port in [*nodes.running] * 2:
+            nodes.client(port).client_kill_filter(_type="pubsub")
+            await more()
+
+
+def test_a_master_is_killed_and_started_again(separate, shared_cluster):
     """What it had accepted is in its file; the others go on meanwhile."""
     _, nodes = shared_cluster
-    create_streams(separate, "load", 30)
-    load = Load(separate, series(30, 30), 150, retry=True)
+    create_streams(separate, "load", 20)
+    load = Load(separate, series(20, 16), 100, retry=True)
     port = next(iter(nodes.running))
-
-    def kill_and_start():
-        nodes.kill(port)
-        time.sleep(2)
-        nodes.again(port)
-
-    load.run_with((0.3, kill_and_start))
+    load.run_with((0.3, lambda: nodes.kill(port)), (0.4, lambda: nodes.again(port)))
     check_as_uninterrupted(separate, load)
-
-
-def test_a_backup_of_a_cluster_is_restored_into_one(separate, processes, shared_cluster, tmp_path):
-    with httpx.Client(base_url=separate, timeout=60) as client:
-        backups.fill(client, 20)
-        expected = ask(client, "GET", "s-3/run-length")
-        names = client.get("/v1/streams?limit=100").json()["streams"]
-    file = tmp_path / "all.moca"
-    processes.run("backup", file)
-    processes.stop_all()
-    _, nodes = shared_cluster
-    for port in nodes.running:
-        nodes.client(port).flushall()
-    processes.run("restore", file)
-    processes.start("worker", "worker")
-    processes.start("again", "api", "--port", separate.rpartition(":")[2])
-    wait_ready(separate)
-    with httpx.Client(base_url=separate, timeout=60) as client:
-        assert client.get("/v1/streams?limit=100").json()["streams"] == names
-        close(ask(client, "GET", "s-3/run-length"), expected)

@@ -1,108 +1,267 @@
-"""The Helm chart: what it deploys is what kustomize does, under the names of a release."""
+"""The Helm chart: valid under the schemas of Kubernetes, hardened, complete, by its values.
 
+Its tools are those of the extra `test-all`.
+"""
+
+import functools
 import json
+import os
 import re
+import shutil
 import subprocess
-import threading
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+import sys
+import tarfile
+import tomllib
+from pathlib import Path
 
 import pytest
+import yaml
 
+from service.api.routes.subscriptions import HEARTBEAT_S
+from service.settings import Settings
 from service.store import address
-from tests.deploy.charts import (
-    CHART,
-    ELSEWHERE,
-    MANY,
-    MANY_ON,
-    OURS,
-    POD,
-    VALUES,
-    merged,
-    pods,
-    run,
-    template,
-)
-from tests.deploy.manifests import VERSIONS, check, flat, made, of_kind
 
-# Values by the overlay of kustomize that deploys the same.
-OVERLAYS = {
-    "base": {},
-    "overlays/keda": {"worker": {"keda": {"enabled": True}}},
-    "overlays/gpu": {"worker": {"gpu": {"enabled": True}}},
-    "overlays/production": {
-        "redis": {"sentinels": True},
-        "models": {"volume": {"enabled": True}},
-        "webhooks": {"enabled": True},
-        "ingress": {"enabled": True},
-        "monitoring": {"enabled": True},
+jsonschema = pytest.importorskip("jsonschema")
+kubernetes_validate = pytest.importorskip("kubernetes_validate")
+pytest.importorskip("cloudcoil.models.keda")
+pytestmark = pytest.mark.slow
+
+ROOT = Path(__file__).parents[2]
+
+
+CHART = ROOT / "deploy" / "helm" / "moca"
+
+
+VALUES = yaml.safe_load((CHART / "values.yaml").read_text())
+
+
+DOCUMENT = (ROOT / "docs" / "deployment.md").read_text()
+
+
+POD = {
+    "nodeSelector": {"disk": "fast"},
+    "tolerations": [{"key": "batch", "operator": "Exists"}],
+    "affinity": {"podAffinity": {}},
+    "podAnnotations": {"team": "pumps"},
+}
+
+
+OURS = {
+    **POD,
+    "extraEnv": [
+        {"name": "TOKEN", "valueFrom": {"secretKeyRef": {"name": "otlp", "key": "token"}}}
+    ],
+    "extraVolumes": [{"name": "rules", "configMap": {"name": "rules"}}],
+    "extraVolumeMounts": [{"name": "rules", "mountPath": "/etc/rules"}],
+}
+
+
+# Values of nearly every kind, each other than its default.
+MANY = {
+    "image": {
+        "repository": "registry.example:5000/moca",
+        "tag": "7",
+        "gpuTag": "7-gpu",
+        "pullPolicy": "Always",
+    },
+    "imagePullSecrets": [{"name": "registry"}],
+    "settings": {
+        "MOCA_MAX_SNAPSHOT_BYTES": 1 << 27,
+        "MOCA_TRACE_SHARE": 0.25,
+        "MOCA_LOG_LEVEL": "debug",
+        "MOCA_REQUIRE_KEYS": False,
+    },
+    "redis": {
+        "password": 'of "a\\ test',
+        "image": "redis:8.0",
+        "sentinels": True,
+        "extraConfig": "maxmemory 6gb\n",
+        "storage": {"size": "50Gi", "className": "fast"},
+        **POD,
+    },
+    "api": {"tag": "6", "autoscaling": {"enabled": False}, "replicas": 3, **OURS},
+    "worker": {
+        "keda": {"enabled": True, "maxReplicas": 32, "threshold": 1000000},
+        "gpu": {"enabled": True, "memory": "8Gi"},
+        **OURS,
+    },
+    "models": {"image": "registry.example/models:3"},
+    "webhooks": {"enabled": True, "hosts": "hooks.example", **OURS},
+    "ingress": {"enabled": True, "host": "streams.example", "annotations": {}},
+    "monitoring": {
+        "enabled": True,
+        "labels": {"release": "prometheus"},
+        "authorization": {"credentials": {"name": "moca-metrics", "key": "key"}},
+        "url": "https://streams.example/",
+    },
+    "networkPolicy": {
+        "extraEgress": [{"to": [{"ipBlock": {"cidr": "192.0.2.7/32"}}], "ports": [{"port": 4318}]}],
+        "dns": {"to": [{"namespaceSelector": {}}], "ports": [{"protocol": "UDP", "port": 5353}]},
     },
 }
 
 
-def plain(node, rename):
-    """A part of a document without what Helm adds, its names as the files have them."""
-    if isinstance(node, list):
-        return [plain(each, rename) for each in node]
-    if not isinstance(node, dict):
-        return rename(node) if isinstance(node, str) else node
-    left = {
-        key: plain(value, rename)
-        for key, value in node.items()
-        if key not in ("app.kubernetes.io/instance", "checksum/config", "helm.sh/resource-policy")
+ELSEWHERE = {
+    "redis": {"url": "rediss://cache.example:6380/2", "passwordKey": "password"},
+    "networkPolicy": {"redisEgress": [{"ports": [{"protocol": "TCP", "port": 6380}]}]},
+}
+
+
+PRODUCTION = {
+    "redis": {"sentinels": True},
+    "models": {"volume": {"enabled": True}},
+    "webhooks": {"enabled": True},
+    "ingress": {"enabled": True},
+    "monitoring": {"enabled": True},
+}
+VERSIONS = ("1.29", "1.37")
+HELM = shutil.which("helm", path=f"{Path(sys.executable).parent}:{os.environ['PATH']}")
+LOADER = getattr(yaml, "CSafeLoader", yaml.SafeLoader)  # a tenth of the time
+
+
+def _strict(schema):
+    """Refuse fields that a schema does not have."""
+    for each in (schema, *schema["$defs"].values()):
+        if "properties" in each:
+            each["additionalProperties"] = False
+    return schema
+
+
+def _validator(kind):
+    """Of a custom resource; a flag of Go's expressions is put where Python's have it."""
+    text = json.dumps(kind.model_json_schema()).replace('"^(?i)', '"(?i)^')
+    schema = _strict(json.loads(text))
+    jsonschema.Draft202012Validator.check_schema(schema)
+    return jsonschema.Draft202012Validator(schema)
+
+
+@functools.cache
+def custom():
+    """Validators of custom resources, whose schemas take seconds to import and to check."""
+    from cloudcoil.models.keda.v1alpha1 import ScaledObject
+    from cloudcoil.models.prometheus_operator.v1 import PodMonitor, PrometheusRule
+
+    kinds = (ScaledObject, PodMonitor, PrometheusRule)
+    return {kind.__name__: _validator(kind) for kind in kinds}
+
+
+def check(document, version):
+    """Against the schema of its kind, of KEDA or the Prometheus Operator where it is theirs."""
+    if (validator := custom().get(document["kind"])) is not None:
+        validator.validate(document)
+    else:
+        kubernetes_validate.validate(document, version, strict=True)
+
+
+def run(*arguments, values=None):
+    """What helm prints, or the error with which it refuses."""
+    if HELM is None:
+        pytest.skip("no helm for this platform")
+    command = [HELM, *map(str, arguments), "--values", "-"]
+    text = json.dumps(values or {})
+    done = subprocess.run(command, input=text, capture_output=True, text=True)
+    return done.stdout if done.returncode == 0 else f"refused: {done.stderr}"
+
+
+def template(values=None, release="zz", chart=CHART, options=()):
+    text = run("template", release, chart, "--namespace", "moca", *options, values=values)
+    assert not text.startswith("refused"), text
+    return [each for each in yaml.load_all(text, LOADER) if each is not None]
+
+
+def of_kind(found, kind):
+    return {each["metadata"]["name"]: each for each in found if each["kind"] == kind}
+
+
+def pods(found):
+    return {
+        each["metadata"]["name"]: each["spec"]["template"]
+        for each in found
+        if each["kind"] in ("Deployment", "StatefulSet")
     }
-    for key in ("matchLabels", "annotations"):
-        if left.get(key) == {} != node[key]:  # nothing else was in it
-            del left[key]
-    if left.get("initContainers") == []:  # kustomize leaves an empty list
-        del left["initContainers"]
-    if isinstance(left.get("volumes"), list):  # and moves them
-        left["volumes"].sort(key=lambda volume: volume["name"])
-    return left
 
 
-def by_name(found, rename):
-    """Documents by kind and name; a namespace is made beside a chart."""
-    objects = {}
-    for each in found:
-        if each["kind"] != "Namespace":
-            for key in ("labels", "namespace"):
-                each["metadata"].pop(key, None)
-            document = plain(each, rename)
-            if document["kind"] == "PrometheusRule":
-                document["spec"] = flat(document["spec"]["groups"])
-            objects[document["kind"], document["metadata"]["name"]] = document
-    return objects
+def test_whatever_the_values_each_object_is_valid():
+    utils = kubernetes_validate.utils  # which would read megabytes anew for every object
+    utils.schema_contents = functools.cache(utils.schema_contents)
+    for values in ({}, MANY, ELSEWHERE, PRODUCTION):
+        for document in template(values):
+            for version in VERSIONS:
+                check(document, version)
+        assert "0 chart(s) failed" in run("lint", "--strict", CHART, values=values)
+    wrong = template({})[-1]
+    wrong["spec"]["replica"] = 2
+    with pytest.raises((kubernetes_validate.ValidationError, jsonschema.ValidationError)):
+        check(wrong, VERSIONS[-1])
 
 
-def of_kustomize(text):
-    return re.sub(r"^(moca|redis)-[a-z0-9]{10}$", r"\1", text)
+def test_every_pod_is_hardened_and_the_network_closed():
+    found = template(PRODUCTION)
+    by_pod = pods(found)
+    assert by_pod.keys() == {f"zz-moca-{name}" for name in ("api", "worker", "webhooks", "redis")}
+    for pod in (each["spec"] for each in by_pod.values()):
+        assert pod["automountServiceAccountToken"] is False
+        assert pod["enableServiceLinks"] is False  # $MOCA_PORT of a Service is no port
+        assert pod["securityContext"]["runAsNonRoot"] is True
+        assert pod["securityContext"]["seccompProfile"] == {"type": "RuntimeDefault"}
+        for container in pod["containers"]:
+            assert container["securityContext"]["allowPrivilegeEscalation"] is False
+            assert container["securityContext"]["readOnlyRootFilesystem"] is True
+            assert container["securityContext"]["capabilities"] == {"drop": ["ALL"]}
+            assert "memory" in container["resources"]["limits"]
+            assert "readinessProbe" in container
+    policies = {name: each["spec"] for name, each in of_kind(found, "NetworkPolicy").items()}
+    closed = policies["zz-moca-closed"]
+    assert ("ingress" in closed, "egress" in closed) == (False, False)
+    assert closed["policyTypes"] == ["Ingress", "Egress"]
+    labels = closed["podSelector"]["matchLabels"]
+    assert labels["app.kubernetes.io/instance"] == "zz"
+    (source,) = policies["zz-moca-redis"]["ingress"][0]["from"]
+    (rule,) = source["podSelector"]["matchExpressions"]
+    assert {"api", "worker", "webhooks"} == set(rule["values"])
+    assert set(of_kind(found, "PodDisruptionBudget")) == by_pod.keys()
 
 
-def of_helm(text):
-    return re.sub(r"\bzz-moca$", "moca", text.replace("zz-moca-", ""))
-
-
-@pytest.mark.parametrize("overlay", OVERLAYS)
-def test_the_chart_deploys_what_kustomize_does(overlay):
-    expected = by_name(made(overlay), of_kustomize)
-    found = by_name(template(OVERLAYS[overlay]), of_helm)
-    assert found.keys() == expected.keys()
-    for key, document in found.items():
-        assert document == expected[key], key
+def test_sentinels_the_ingress_and_the_operator_fit_the_service():
+    found = template(PRODUCTION)
+    settings = of_kind(found, "ConfigMap")
+    place = address.parse(settings["zz-moca"]["data"]["MOCA_REDIS_URL"])
+    assert (place.kind, place.name) == ("sentinel", "moca")
+    script = settings["zz-moca-redis"]["data"]["start.sh"]  # takes its names from the pod's
+    head = script[: script.index("data=/data")]
+    shell = f'hostname() {{ echo zz-moca-redis-2; }}\n{head}\necho "$hosts"; echo "$me"'
+    done = subprocess.run(["sh", "-c", shell], capture_output=True, text=True, check=True)
+    hosts, me = done.stdout.splitlines()
+    assert hosts.split() == [host for host, _ in place.places]
+    assert me == hosts.split()[2]
+    redis = pods(found)["zz-moca-redis"]["spec"]
+    (apart,) = redis["affinity"]["podAntiAffinity"][
+        "requiredDuringSchedulingIgnoredDuringExecution"
+    ]
+    assert apart["topologyKey"] == "kubernetes.io/hostname"
+    (ingress,) = of_kind(found, "Ingress").values()
+    prefix, defaults = "nginx.ingress.kubernetes.io/", Settings()
+    said = {key.removeprefix(prefix): v for key, v in ingress["metadata"]["annotations"].items()}
+    largest = max(defaults.max_snapshot_bytes, defaults.max_body_bytes)
+    assert int(said["proxy-body-size"].removesuffix("m")) << 20 >= largest
+    quiet_s = max(defaults.request_deadline_s, HEARTBEAT_S)
+    assert int(said["proxy-read-timeout"]) > quiet_s + 5
+    assert said["proxy-buffering"] == said["proxy-next-upstream"] == "off"
+    files = [ROOT / "deploy/prometheus/rules" / f"{name}.yml" for name in ("recording", "alerts")]
+    expected = [group for file in files for group in yaml.safe_load(file.read_text())["groups"]]
+    (rule,) = of_kind(found, "PrometheusRule").values()
+    names = [[r.get("alert") or r["record"] for r in g["rules"]] for g in rule["spec"]["groups"]]
+    assert names == [[r.get("alert") or r["record"] for r in g["rules"]] for g in expected]
+    (monitor,) = of_kind(found, "PodMonitor").values()
+    ports = {each["port"] for each in monitor["spec"]["podMetricsEndpoints"]}
+    for pod in of_kind(found, "Deployment").values():
+        (container,) = pod["spec"]["template"]["spec"]["containers"]
+        assert {each["name"] for each in container["ports"]} <= ports
 
 
 @pytest.mark.parametrize(
     ("release", "start"),
-    [
-        ("1", "moca-1"),
-        ("1.moca", "moca-1-moca"),
-        ("pumps.north", "pumps-north-moca"),
-        ("a" * 53, "a" * 46),
-        ("a" * 44 + "--b", "a" * 44),
-        ("a" * 45 + ".b", "a" * 45),
-        ("a" * 41 + ".moca", "a" * 41 + "-moca"),
-        ("moca", "moca"),
-    ],
+    [("1", "moca-1"), ("a" * 44 + "--b", "a" * 44), ("pumps.north", "pumps-north-moca")],
 )
 def test_names_are_valid_whatever_the_release_is_called(release, start):
     """Kubernetes takes names of Services by RFC 1035; pods of a StatefulSet are hosts."""
@@ -115,66 +274,6 @@ def test_names_are_valid_whatever_the_release_is_called(release, start):
         assert re.match(f"{start}(-|$)", name), name
     (redis,) = of_kind(found, "StatefulSet")
     assert len(redis) <= 52
-
-
-def test_the_secret_of_a_password_is_not_the_one_that_users_create():
-    found = template({"redis": {"password": "p"}}, release="moca")
-    (secret,) = of_kind(found, "Secret")
-    assert secret != VALUES["redis"]["passwordSecret"]
-    for pod in pods(found).values():
-        (volume,) = (each for each in pod["spec"]["volumes"] if each["name"] == "redis")
-        assert volume["secret"]["secretName"] == secret
-
-
-def test_sentinels_stay_on_nodes_of_their_own_beside_another_affinity():
-    def affinity(own):
-        found = template({"redis": {"sentinels": True, "affinity": own}})
-        return pods(found)["zz-moca-redis"]["spec"]["affinity"]
-
-    apart = affinity({})["podAntiAffinity"]
-    node = {"nodeAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": {}}}
-    assert affinity(node) == {**node, "podAntiAffinity": apart}
-    other = {"podAntiAffinity": {"preferredDuringSchedulingIgnoredDuringExecution": []}}
-    assert affinity(other) == other
-
-
-def _texts(node, skipped):
-    """Values that are strings, a number in place of each; `skipped`: those of a fixed form."""
-    if isinstance(node, dict):
-        found = {
-            key: _texts(value, skipped)
-            for key, value in node.items()
-            if isinstance(value, str | dict) and key not in skipped
-        }
-        return {key: value for key, value in found.items() if value != {}}
-    return "1"
-
-
-def test_a_value_that_looks_like_a_number_stays_a_string():
-    skipped = {"url", "prometheusUrl", "pullPolicy", "size", "resources", "memory", "password"}
-    texts = _texts(VALUES, skipped | {"settings", "extraConfig"})
-    assert texts["networkPolicy"] == {"metricsNamespace": "1"}  # as an example
-    several = merged(texts, MANY_ON)
-    made_claim = {"existingClaim": ""}
-    for values in (
-        several,
-        merged(several, {"models": {"image": "", "volume": {"enabled": True}}}),
-        merged(several, {"models": {"image": "", "volume": {"enabled": True, **made_claim}}}),
-    ):
-        for document in template(values):
-            check(document, VERSIONS[-1])
-
-
-@pytest.mark.parametrize("version", VERSIONS)
-@pytest.mark.parametrize("values", [{}, MANY, ELSEWHERE, OVERLAYS["overlays/production"]])
-def test_whatever_the_values_each_object_is_valid(values, version):
-    for document in template(values):
-        check(document, version)
-
-
-def test_lint_finds_nothing():
-    for values in ({}, MANY, ELSEWHERE):
-        assert "0 chart(s) failed" in run("lint", "--strict", CHART, values=values)
 
 
 def test_values_come_to_where_they_belong():
@@ -264,101 +363,55 @@ def test_an_existing_redis_is_used_instead_of_one_of_the_chart():
     assert egress == ELSEWHERE["networkPolicy"]["redisEgress"]
 
 
-def test_a_redis_without_a_password_has_no_secret():
-    found = template({"redis": {"url": "redis://h:1", "passwordSecret": ""}, **_no_policies()})
-    assert not any(
-        "secret" in volume for pod in pods(found).values() for volume in pod["spec"]["volumes"]
-    )
-    assert "MOCA_REDIS_PASSWORD_FILE" not in of_kind(found, "ConfigMap")["zz-moca"]["data"]
-    assert not of_kind(found, "NetworkPolicy")
+REFUSED = [
+    ({"worker": {"replicas": "two"}}, "worker.replicas"),
+    ({"worker": {"replica": 2}}, "replica is not allowed"),
+    ({"settings": {"MOCA_PARTITION": 8}}, "MOCA_PARTITION is not allowed"),
+    ({"settings": {"MOCA_REDIS_URL": "redis://h"}}, "MOCA_REDIS_URL is not allowed"),
+    ({"redis": {"url": "redis://u:p@h:1"}}, "redis.url: "),
+    ({"redis": {"url": "redis://h:1"}}, "networkPolicy.redisEgress: "),
+    ({"redis": {"passwordSecret": ""}}, "redis.passwordSecret: "),
+    ({"redis": {"url": "redis://h", "sentinels": True}}, "redis.sentinels"),
+    ({"models": {"image": "i", "volume": {"enabled": True}}}, "models.image: "),
+    ({"settings": {"MOCA_PARTITIONS": 0}}, "settings.MOCA_PARTITIONS: "),
+    ({"settings": {"MOCA_OPEN_ACCESS": True}}, "MOCA_REQUIRE_KEYS or MOCA_OPEN_ACCESS"),
+]
 
 
-def _no_policies():
-    return {"networkPolicy": {"enabled": False}}
+def test_a_wrong_value_is_refused_by_its_name():
+    for values, message in REFUSED:
+        text = run("template", "zz", CHART, values=values)
+        assert text.startswith("refused"), values
+        assert message in text, text
 
 
-def test_sentinels_have_the_names_that_the_service_is_given(tmp_path):
-    """start.sh takes them from the name of the pod."""
-    found = template({"redis": {"sentinels": True}})
-    settings = of_kind(found, "ConfigMap")
-    places = address.parse(settings["zz-moca"]["data"]["MOCA_REDIS_URL"]).places
-    script = settings["zz-moca-redis"]["data"]["start.sh"]
-    head = script[: script.index("data=/data")]
-    shell = f'hostname() {{ echo zz-moca-redis-2; }}\n{head}\necho "$hosts"; echo "$me"'
-    done = subprocess.run(["sh", "-c", shell], capture_output=True, text=True, check=True)
-    hosts, me = done.stdout.splitlines()
-    assert hosts.split() == [host for host, _ in places]
-    assert me == hosts.split()[2]
-    (redis,) = of_kind(found, "StatefulSet").values()
-    assert {name for host in hosts.split() for name in host.split(".")[1:]} == {
-        redis["spec"]["serviceName"]
-    }
+def test_the_schema_has_the_settings_with_their_types_and_limits():
+    stated = json.loads((CHART / "values.schema.json").read_text())
+    stated = stated["properties"]["settings"]["properties"]
+    for name, setting in Settings.model_json_schema()["properties"].items():
+        (rule,) = (each for each in setting.get("anyOf", [setting]) if each["type"] != "null")
+        limits = rule.keys() & {"type", "pattern", "minimum", "maximum", "exclusiveMinimum"}
+        variable = f"MOCA_{name.upper()}"
+        if variable in stated:
+            assert stated.pop(variable) == {key: rule[key] for key in limits}, name
+    assert stated == {}, "settings that there are none of"
 
 
-def test_releases_share_no_name_and_select_no_pod_of_another():
-    one, other = template(MANY, release="one"), template(MANY, release="other")
-    names = [{(d["kind"], d["metadata"]["name"]) for d in found} for found in (one, other)]
-    assert not names[0] & names[1]
-    for policy in of_kind(one, "NetworkPolicy").values():
-        chosen = policy["spec"]["podSelector"]["matchLabels"]
-        assert chosen["app.kubernetes.io/instance"] == "one"
-    for document in one:
-        selector = document["spec"].get("selector") if "spec" in document else None
-        if selector and document["kind"] != "PrometheusRule":
-            labels = selector.get("matchLabels", selector)
-            assert labels["app.kubernetes.io/instance"] == "one"
-
-
-class _Cluster(BaseHTTPRequestHandler):
-    """As much of the API of Kubernetes as Helm's `lookup` of a Deployment needs."""
-
-    replicas = {"zz-moca-api": 7, "zz-moca-worker": 0}
-    protocol_version = "HTTP/1.1"
-
-    def do_GET(self):
-        name = self.path.split("?")[0].removeprefix("/apis/apps/v1/namespaces/moca/deployments/")
-        if self.path.split("?")[0] == "/apis/apps/v1":
-            kind = {"name": "deployments", "kind": "Deployment", "namespaced": True}
-            answer = {"kind": "APIResourceList", "groupVersion": "apps/v1", "resources": [kind]}
-        elif name in self.replicas:
-            answer = {
-                "apiVersion": "apps/v1",
-                "kind": "Deployment",
-                "metadata": {"name": name},
-                "spec": {"replicas": self.replicas[name]},
-            }
-        else:
-            answer = {"kind": "Status", "apiVersion": "v1", "status": "Failure", "code": 404}
-        body = json.dumps(answer).encode()
-        self.send_response(answer.get("code", 200))
-        self.send_header("Content-Type", "application/json")
-        self.send_header("Content-Length", str(len(body)))
-        self.end_headers()
-        self.wfile.write(body)
-
-    def log_message(self, *arguments):
-        """Nothing: helm's own errors are shown."""
-
-
-@pytest.fixture
-def cluster():
-    with ThreadingHTTPServer(("127.0.0.1", 0), _Cluster) as server:
-        threading.Thread(target=server.serve_forever, daemon=True).start()
-        yield f"http://127.0.0.1:{server.server_port}"
-        server.shutdown()
-
-
-def test_an_upgrade_leaves_the_number_of_pods_to_the_autoscaler(cluster):
-    """A manifest without `replicas` after one with them would set 1."""
-    values = {"worker": {"keda": {"enabled": True}}}
-    live = ("--dry-run=server", "--is-upgrade", "--kube-apiserver", cluster)
-
-    def numbers(values):
-        found = of_kind(template(values, options=live), "Deployment")
-        return {name: each["spec"]["replicas"] for name, each in found.items()}
-
-    assert numbers(values) == _Cluster.replicas
-    for each in of_kind(template(values), "Deployment").values():  # no cluster to ask
-        assert "replicas" not in each["spec"]
-    fixed = {"api": {"autoscaling": {"enabled": False}}}
-    assert set(numbers(fixed).values()) == {2}
+def test_the_package_the_version_and_the_table_of_values(tmp_path):
+    """A package goes where the folders that its links lead to are not."""
+    version = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["version"]
+    chart = yaml.safe_load((CHART / "Chart.yaml").read_text())
+    assert (chart["version"], chart["appVersion"]) == (version, version)
+    subprocess.run([HELM, "package", str(CHART), "--destination", str(tmp_path)], check=True)
+    (package,) = tmp_path.iterdir()
+    with tarfile.open(package) as archive:
+        assert [member.name for member in archive if not member.isreg()] == []
+    assert template(MANY, chart=package) == template(MANY)
+    section = DOCUMENT[DOCUMENT.index("\n## Helm\n") :].split("\n## ")[1]
+    named = re.findall(r"^\| `([\w.]+)`", section, re.MULTILINE)
+    for name in named:
+        value = VALUES
+        for part in name.split("."):
+            assert part in value, name
+            value = value[part]
+    assert {name.split(".")[0] for name in named} == VALUES.keys()

@@ -22,7 +22,6 @@ from training.experiments.jobs import LAGS
 from training.meta_training.runs import Run, finished
 
 ROOT = Path(__file__).parents[3]
-DOCS = ROOT / "docs"
 LENGTH = 240  # observations: the 15 % for validation hold a window of 15 and the 20 before it
 SINGLE = ["--set", 'optimiser.dtype="float32"']
 SINUSOID = [
@@ -120,26 +119,6 @@ def test_a_grid_is_a_run_for_each_cell(tmp_path):
         lines = [line for line in found.stdout.splitlines() if line.startswith(f"{name}")]
         assert len(lines) == 3, "two validations and the result"
         assert re.search(r": nll -?\d+\.\d{4} at iteration [36] of 6, \d+ s$", lines[-1])
-
-
-def test_cells_of_a_grid_are_named_by_what_differs():
-    common = {"name": "wide", "optimiser": {"learning_rate": 1.0, "batch": 3}}
-    cells = list(grid.cells([0.1], ["moca", "sw5"], [0.005], [3], common))
-    assert [each.name for each in cells] == [
-        "hazard-0.1_moca_rate-0.005_seed-3_wide",
-        "hazard-0.1_sw5_rate-0.005_seed-3_wide",
-    ]
-    assert cells[1].settings == {
-        "name": "wide",
-        "data": {"hazard": 0.1},
-        "model": {"hazard": 0.1},
-        "objective": {"mode": "sw5"},
-        "optimiser": {"learning_rate": 0.005, "batch": 3},
-        "seed": 3,
-    }
-    assert common["optimiser"]["learning_rate"] == 1.0
-    (alone,) = grid.cells([], [], [], [], {})
-    assert alone == grid.Cell("run", {})
 
 
 def test_every_preset_and_variation_is_a_configuration():
@@ -267,19 +246,6 @@ def test_options_name_columns_lengths_and_folders(tmp_path, series):
     assert opened.scaling.x_scale[1] == pytest.approx(0.5)
 
 
-def test_a_run_goes_on_where_it_was(tmp_path, file):
-    whole = tmp_path / "whole"
-    moca("train", "--runs", whole, "--data", file, "--length", 15, *small())
-    stopped = Run(whole / "data" / "pumps" / "run")
-    (stopped.folder / "result.json").unlink()
-    progress, parts = stopped.load()
-    assert progress.iteration == 6
-    said = moca("train", "--runs", whole, "--data", file, "--length", 15, "--resume", *small())
-    assert said.exit_code == 0, said.stderr
-    assert stopped.done
-    torch.testing.assert_close(stopped.load()[1]["learner"], parts["learner"])
-
-
 def test_what_is_too_short_is_padded_or_left_out_and_named(tmp_path, file):
     short = "".join(f"short,{t},{t % 3}\n" for t in range(40))
     file.write_text(file.read_text() + short + "least,0,1.0\nleast,1,2.0\n")
@@ -396,15 +362,6 @@ def test_a_fleet_learns_labels_of_any_location_and_scale(tmp_path, series):
     assert found[1:] == pytest.approx(found[:1] * 2, abs=1e-4)
 
 
-def test_an_accuracy_is_told_as_it_is(tmp_path):
-    file = write(tmp_path / "on.csv", *rows(y=[k // 9 % 2 for k in range(LENGTH)], x=range(LENGTH)))
-    chosen = {"validation.metric": '"accuracy"'}
-    said = trained(tmp_path, "--data", file, "--model", "pcoc", **chosen)
-    best = Run(tmp_path / "runs" / "data" / "on" / "run").result()["best_metric"]
-    assert best < 0
-    assert f"run: accuracy {-best:.4f} at iteration" in said.stdout
-
-
 def test_a_folder_is_one_data_set_that_may_be_moved(tmp_path):
     folder = tmp_path / "many"
     folder.mkdir()
@@ -420,25 +377,3 @@ def test_a_folder_is_one_data_set_that_may_be_moved(tmp_path):
     assert own.digest(elsewhere) != before
     with pytest.raises(BadConfig, match="has its own"):
         own.moved(config.model_copy(update={"experiment": "sinusoid"}), elsewhere)
-
-
-@pytest.mark.slow
-def test_the_tutorial_on_its_data(data, tmp_path):
-    """The first part of it, with a model that is too small to be any good."""
-    file, short = tmp_path / "hasc.csv", tmp_path / "short.csv"
-    script = DOCS / "examples" / "npz_to_csv.py"
-    subprocess.run([sys.executable, script, data / "hasc.npz", file], check=True)
-    lines = file.read_text().splitlines()
-    assert (lines[0], len(lines)) == ("stream,time,y1,y2,y3", 23639)
-    short.write_text("\n".join(lines[:901]))
-    runs, models = tmp_path / "runs", tmp_path / "models"
-    run = runs / "data" / "hasc" / "run"
-    for command in (
-        ("train", "--data", short, "--name", "hasc", "--runs", runs, *small()),
-        ("evaluate", "data", run),
-        ("publish", run, "--name", "walker", "--models-dir", models),
-    ):
-        said = moca(*command)
-        assert said.exit_code == 0, said.stderr
-    assert Run(run).config().model.lags == 5
-    assert (models / "walker" / "1" / "report.html").stat().st_size > 1_000_000

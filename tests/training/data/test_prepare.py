@@ -16,17 +16,9 @@ from training.commands.data import app
 from training.data import miniimagenet as images
 from training.data import players, rainbow
 from training.data.prepare import miniimagenet, mnist, sportvu
-from training.errors import BadData
 
 NAMES = {"train": "train", "val": "val", "test": "test_public"}
 TEAMS = {player: 1 + (player > 5) for player in range(1, 11)}
-
-
-def same_form(old, new):
-    """Whether a prepared file has the arrays of another, of the same types and dimensions."""
-    with np.load(old) as one, np.load(new) as other:
-        found = [{k: (each[k].dtype, each[k].ndim) for k in each.files} for each in (one, other)]
-    return found[0] == found[1]
 
 
 def idx(array):
@@ -93,22 +85,6 @@ def test_digits_are_halved_in_the_middle_and_turned_counter_clockwise():
     assert whole.sum() == 400
 
 
-def test_transformations_of_mnist_are_those_of_the_prepared_files(data, tmp_path):
-    with np.load(data / "mnist.npz") as found:
-        x, y = found["x_train"], found["y_train"]
-    table = mnist.tasks()
-    with np.load(data / "rainbow_mnist_val.npz") as found:
-        kept = dict(found)
-    for row in range(0, len(kept["task"]), 3):
-        task, index = table[kept["task"][row]], kept["mnist_index"][row]
-        assert list(task.rgb) == kept["rgb"][row].tolist()
-        np.testing.assert_array_equal(mnist.transformed(x[index], task), kept["gray"][row])
-        np.testing.assert_array_equal(y[index], kept["y"][row])
-    mnist.prepare(write_mnist(tmp_path, x[:1000], y[:1000]), tmp_path / "out", images=10)
-    for name in ("mnist.npz", "rainbow_mnist_train.npz"):
-        assert same_form(data / name, tmp_path / "out" / name), name
-
-
 def jpeg(level, size=84, mode="RGB"):
     written = io.BytesIO()
     Image.new(mode, (size, size), level if mode == "L" else (level,) * 3).save(written, "JPEG")
@@ -159,14 +135,6 @@ def test_images_in_folders_become_what_the_source_reads(published, tmp_path):
         if label % 3 == 0:  # of the right size and mode: its bytes stay
             file = published / "images" / f"{table[label].wnid}_1.jpg"
             assert content == file.read_bytes()
-
-
-def test_the_files_of_images_are_as_the_prepared_ones(data, published, tmp_path):
-    miniimagenet.prepare(published, tmp_path)
-    name = "miniimagenet_val.npz"
-    assert same_form(data / name, tmp_path / name)
-    listed = json.loads((tmp_path / "miniimagenet_classes.json").read_text())
-    assert listed == json.loads((data / "miniimagenet_classes.json").read_text())
 
 
 def moment(frame, time_ms=None, lost=(), shift=0.0, leaves=0, enters=99):
@@ -257,60 +225,6 @@ def test_games_become_what_the_source_of_players_reads(tmp_path):
     train, test = sportvu.prepare(write_game(single, "1", plays(5)), single / "out")
     with np.load(train) as kept, np.load(test) as held:
         assert (set(kept["play"]), set(held["play"])) == ({0, 1, 2, 3}, {4})
-
-
-NO_GAMES = [
-    ("{", "1.json cannot be read as JSON"),
-    ("[]", "'gameid' and 'events'"),
-    ('{"gameid": "1", "events": [{}]}', "event 0 .* 'moments'"),
-    ('{"gameid": "1", "events": [{"moments": []}, {"moments": [[1, 2, 3]]}]}', "event 1, moment 0"),
-    (
-        '{"gameid": "1", "events": [{"moments": [[1,2,3,4,null,[[1,7,NaN,2,3]]]]}]}',
-        "event 0, moment 0: .*not finite",
-    ),
-]
-
-
-def test_what_cannot_be_prepared_is_named(tmp_path, digits, published):
-    def refused(prepare, match):
-        with pytest.raises(BadData, match=match):
-            prepare()
-
-    x, y = digits
-    games = tmp_path / "games"
-    games.mkdir()
-    (games / "game.7z").touch()
-    refused(lambda: sportvu.prepare(games, games), "holds no .json file .*7z")
-    for content, message in NO_GAMES:
-        (games / "1.json").write_text(content)
-        refused(lambda: sportvu.prepare(games, games), message)
-    write_game(games, "1", plays(1))
-    for held, message in ((["7"], "no game '7'.* 1"), (["1"], "every game"), ([], "one play only")):
-        refused(lambda held=held: sportvu.prepare(games, games, held), message)
-    refused(lambda: mnist.prepare(tmp_path, tmp_path), "holds none of train-images-idx3-ubyte")
-    write_mnist(tmp_path, x, y)
-    refused(lambda: mnist.prepare(tmp_path, tmp_path, images=4), "1 to 3 images a task, got 4")
-    labels = tmp_path / "train-labels-idx1-ubyte"
-    for content, message in (
-        (idx(y[1:]), r"labels-idx1-ubyte: expected 180 digits, got \(179,\)"),
-        (idx(y)[:-1], r"labels.*\(180,\) bytes .* got 179"),
-        (b"label", "labels.* is not an IDX file"),
-        (gzip.compress(idx(y))[:-9], "labels.* cannot be read"),
-    ):
-        labels.write_bytes(content)
-        refused(lambda: mnist.prepare(tmp_path, tmp_path, images=3), message)
-    listed = published / "val.csv"
-    text = listed.read_text()
-    image = published / "images" / text.splitlines()[1].split(",")[0]
-    image.write_bytes(b"nothing")
-    refused(lambda: miniimagenet.prepare(published, tmp_path), rf"val.csv, line 2: .*{image.name}")
-    for wrong, message in (
-        (text + "a.jpg,n00000000\n", r"val.csv, line \d+.*"),
-        ("file,label\n", "val.csv: expected columns filename and label"),
-        ("filename,label\n", "no image of the split 'val'"),
-    ):
-        listed.write_text(wrong)
-        refused(lambda: miniimagenet.prepare(published, tmp_path), message)
 
 
 def test_the_command_prepares_and_refuses_in_a_line(tmp_path, digits):

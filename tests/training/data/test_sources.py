@@ -17,7 +17,6 @@ from training.data import (
     sinusoid,
     wheel,
 )
-from training.data.miniimagenet import luma
 from training.errors import BadData
 
 HAZARD = 0.2
@@ -196,16 +195,6 @@ def correlation(one, other):
     return torch.corrcoef(torch.stack((one, other)))[0, 1].item()
 
 
-def test_levels_hold_and_trends_start_anew(monkeypatch):
-    monkeypatch.setattr(regime_series, "NOISE", (1e-9, 2e-9))
-    batch = regime_series.RegimeSeries(0.05).draw(seeded(), 50, 100)
-    y, switch = batch.y.squeeze(-1), batch.switch
-    straight = (y[:, 2:] - 2 * y[:, 1:-1] + y[:, :-2]).abs() < 1e-6
-    within = ~switch[:, 2:] & ~switch[:, 1:-1]
-    assert straight[within].all()
-    assert abs(y[switch].std() - regime_series.LEVEL) < 0.5
-
-
 def literal(x1: float, x2: float, action: int, delta: float) -> float:
     """Mean reward as the paper has it, one state and action at a time."""
     if action == 0:
@@ -255,24 +244,6 @@ def test_the_world_of_the_wheel_is_the_papers(met):
     assert met.noise.std().item() == pytest.approx(0.5, abs=0.01)
 
 
-def test_half_of_the_collected_actions_are_random_half_the_quadrants():
-    batch = wheel.collected(torch.Generator().manual_seed(2), 1, 40_000, 0.02)
-    states, hot = batch.x[0, :, :2], batch.x[0, :, 2:]
-    assert torch.equal(hot.sum(-1), torch.ones(40_000, dtype=hot.dtype))
-    action = hot.argmax(-1)
-    own = (action == wheel.quadrant(states)).double().mean().item()
-    assert own == pytest.approx(0.5 + 0.5 / 5, abs=0.01)
-    assert (action == 0).double().mean().item() == pytest.approx(0.1, abs=0.01)
-
-
-def test_streams_of_the_wheel_are_as_long_as_the_papers():
-    splits = wheel.splits(0.1, seed=3)
-    for source, bandits in ((splits.train, 64), (splits.validation, 16)):
-        assert source.draw(seeded(), 1, bandits * 562).y.shape == (1, bandits * 562, 1)
-    with pytest.raises(ValueError, match="shorter than 9000"):
-        splits.validation.draw(seeded(), 1, 9000)
-
-
 def test_an_image_is_a_white_digit_on_its_colour():
     gray = torch.tensor([[[0, 255, 51]]], dtype=torch.uint8)
     image = rainbow.coloured(gray, torch.tensor([[255, 165, 7]], dtype=torch.uint8))
@@ -280,15 +251,6 @@ def test_an_image_is_a_white_digit_on_its_colour():
     assert (image[0, :, 0] * 255).round().long().tolist() == wanted
     assert image.dtype == torch.float32
     assert image.shape == (1, 3, 1, 3)
-
-
-def test_colouring_rounds_as_in_double_precision():
-    gray, level = np.meshgrid(np.arange(256), np.arange(256))
-    exact = np.round(level * (1 - gray / 255.0) + gray)
-    pixels = torch.from_numpy(gray.reshape(-1, 1, 1).astype(np.uint8))
-    rgb = torch.from_numpy(np.repeat(level.reshape(-1, 1), 3, 1).astype(np.uint8))
-    image = rainbow.coloured(pixels, rgb)[:, 0, 0, 0]
-    assert torch.equal(image, torch.from_numpy(exact.reshape(-1)).float() / 255)
 
 
 def test_a_regime_of_digits_is_one_task_and_every_image_is_as_likely():
@@ -341,48 +303,6 @@ def test_a_regime_of_images_is_one_class_of_each_superclass(images):
     assert set(test.unique().tolist()) == set(range(120, 160, 2))
     assert len(train.unique()) > 30
     assert train.max() <= 38 * 1.4 + 1
-
-
-def test_decoded_images_are_kept_unless_file_or_size_change(images, monkeypatch):
-    cache = images / "cache"
-    miniimagenet.splits(images, 0.1, SIZE, cache)
-    assert len(list(cache.iterdir())) == 3
-    with monkeypatch.context() as patched:
-        patched.setattr(miniimagenet, "decoded", None)
-        miniimagenet.splits(images, 0.1, SIZE, cache)
-    miniimagenet.splits(images, 0.1, 8, cache)
-    assert len(list(cache.iterdir())) == 6
-    write_images(images, "val", [0, 1, 2, 3, 4], [0, 1, 2, 3, 4], [9, 9, 9, 9, 9])
-    changed = miniimagenet.splits(images, 0.1, SIZE, cache).validation
-    assert levels(changed.draw(seeded(), 2, 5)).unique().tolist() == [9]
-
-
-def test_images_are_mirrored_half_the_time():
-    ramp = torch.linspace(0.4, 0.5, 6).expand(2000, 3, 5, 6).contiguous()
-    slope = miniimagenet.augmented(ramp, seeded()).diff(dim=-1)
-    mirrored = (slope < 0).flatten(1).all(1)
-    assert torch.equal(~mirrored, (slope > 0).flatten(1).all(1))
-    assert mirrored.double().mean() == pytest.approx(0.5, abs=0.05)
-
-
-def test_jitter_is_brightness_then_contrast_then_saturation():
-    coloured = torch.rand(500, 3, 6, 7, generator=seeded(1)) * 0.1 + 0.4
-    changed = miniimagenet.augmented(coloured, seeded())
-    assert changed.shape == coloured.shape
-    assert (changed >= 0).all()
-    assert (changed <= 1).all()
-    # Nothing is clipped here: the mean gray is that of the image times the brightness.
-    brightness = luma(changed).mean((1, 2, 3)) / luma(coloured).mean((1, 2, 3))
-    assert 0.6 <= brightness.min() < 0.61
-    assert 1.39 < brightness.max() <= 1.4
-    contrast = luma(changed).std((1, 2, 3)) / luma(coloured).std((1, 2, 3))
-    contrast = contrast / brightness
-    assert 0.599 < contrast.min() < 0.61
-    assert 1.39 < contrast.max() < 1.401
-    chroma = (changed - luma(changed)).std((1, 2, 3))
-    saturation = chroma / (coloured - luma(coloured)).std((1, 2, 3)) / brightness / contrast
-    assert 0.599 < saturation.min() < 0.61
-    assert 1.39 < saturation.max() < 1.401
 
 
 def test_inputs_of_players_are_feet_over_50_and_labels_the_step_in_feet(tmp_path):
@@ -449,23 +369,3 @@ def test_files_that_cannot_be_used_are_named(digits, images):
         refused("rainbow", said)
     (digits / "rainbow_mnist_train.npz").write_bytes(b"nothing")
     refused("rainbow", "rainbow_mnist_train.npz")
-
-
-def test_prepared_files(data, tmp_path):
-    """Of the real data, where they are."""
-    digits = rainbow.splits(data, 0.05).train.draw(seeded(), 5, 40)
-    corner = digits.x.view(5, 40, 3, 28, 28)[..., 0, 0]  # one colour for the whole of a regime
-    assert not (corner.diff(dim=1) != 0).any(-1)[~digits.switch[:, 1:]].any()
-    for name, hertz in (("nba_12p5hz", 12.5), ("nba_cle_5hz", 5)):
-        splits = players.splits(data, name)
-        batch = splits.train.draw(seeded(), 30, 100)
-        assert batch.x.isfinite().all()
-        assert batch.y.abs().max() < 35 / hertz  # feet: a player runs below 35 a second
-        rows = [{each.split(" of ")[1] for each in source.names} for source in splits[:2]]
-        assert rows[0].isdisjoint(rows[1])
-    file = data / "miniimagenet_test_public.npz"
-    with np.load(file) as found:
-        part = {"jpeg": found["jpeg"], "offset": found["offset"][:21]}
-    decoded = miniimagenet.cached(file, part["jpeg"], part["offset"], 42, tmp_path)
-    assert decoded.shape == (20, 3, 42, 42)
-    assert decoded.std() > 30

@@ -93,11 +93,6 @@ def test_parquet_has_times_and_booleans(tmp_path):
     assert one.name == "7"
 
 
-def test_nanoseconds_are_not_rounded_to_each_other(write):
-    (one,) = tables.read(write("time,y\n1700000000000000002,2\n1700000000000000001,1\n"))
-    assert one.y.tolist() == [[1], [2]]
-
-
 REFUSED = [
     ("x,y\n1,2\nnan,3\n", r"own.csv: row 2 \(line 3\), column 'x'"),
     ("# note\nx,y\n\n1,2\ninf,3\n", r"row 2 \(line 5\), column 'x'"),

@@ -15,9 +15,8 @@ from tests.training.toy import toy
 from training.data import wheel
 from training.errors import BadRun
 from training.evaluation.bandit import regret
-from training.evaluation.bandit import trials as bandit
 from training.evaluation.bandit.agents import AGENTS, Moca, Oracle, Random, Window
-from training.evaluation.bandit.trials import STRATEGIES, compare, follow, run
+from training.evaluation.bandit.trials import STRATEGIES, compare, run
 from training.evaluation.paper import Wanted
 from training.evaluation.trained import best, trained
 from training.experiments.catalogue import Place
@@ -152,54 +151,6 @@ def test_who_knows_more_regrets_less_and_the_random_agent_what_it_must(model):
     means = wheel.reward_mean(met.states[..., None, :], torch.arange(5), met.delta[..., None])
     expected = (wheel.best_mean(met.states, met.delta) - means.mean(-1)).mean().item()
     assert found["random"].regret.mean().item() == pytest.approx(expected, abs=0.04)
-
-
-def test_a_seed_decides_and_neither_batch_mates_nor_other_agents_do(model, monkeypatch):
-    met, optimistic = world(4, 40), STRATEGIES["optimistic-3"]
-    for name in ("MOCA", "SW5", "oracle"):
-        together, again = (run(AGENTS[name], model, met, optimistic, seeded(5)) for _ in range(2))
-        assert all(torch.equal(a, b) for a, b in zip(together, again, strict=True))
-        with monkeypatch.context() as patched:
-            patched.setattr(bandit, "CACHED", 1)  # one trial after another
-            apart = run(AGENTS[name], model, met, optimistic, seeded(5))
-        assert torch.equal(together.action, apart.action), name
-        other = run(AGENTS[name], model, met, optimistic, seeded(6))
-        assert not torch.equal(together.action, other.action), name
-    found = compare({"toe": Window(0), "oracle": Oracle()}, model, met, THOMPSON, seed=3)
-    alike = found["toe"].action == found["oracle"].action
-    assert alike[:, 0].all()  # before they know anything
-    assert torch.equal(found["toe"].reward[alike], found["oracle"].reward[alike])
-
-
-def test_the_figures_mean_is_the_mixtures_over_the_past(model):
-    """By the posteriors of all starts, refitted, weighted by the belief that the filter grew."""
-    met, at, hazard = world(2, 12), 9, 0.1
-    shown = follow(Moca(hazard, 30), model, met, THOMPSON, seeded(8), at=at, points=5)
-    whole = run(Moca(hazard, 30), model, met, THOMPSON, seeded(8))
-    assert torch.equal(shown.trials.action[0], whole.action[0])  # the first trial of the run
-    action = shown.trials.action[:1]
-    x, y = wheel.inputs(met.states[:1], action)[0], shown.trials.reward[0].unsqueeze(-1)
-    before = shown.belief[at - 1].double()
-    for i, j in [(3, 3), (2, 1), (1, 3)]:
-        state = torch.stack((shown.axis[j], shown.axis[i]))
-        phi = model.encoder(wheel.inputs(state, torch.tensor(1)))
-        expected = hazard * (phi @ model.prior_mean).item()
-        for r in range(at):
-            mean, _ = refitted(model, x[at - 1 - r : at], y[at - 1 - r : at])
-            expected += (1 - hazard) * before[r].item() * (phi @ mean).item()
-        assert shown.mean[i, j].item() == pytest.approx(expected, abs=1e-6)
-        truth = wheel.reward_mean(state, torch.tensor(1), met.delta[0, at])
-        assert shown.truth[i, j] == truth
-    with pytest.raises(ValueError, match="from 0 to 9, got 10"):
-        follow(Moca(), model, world(1, 10), THOMPSON, seeded(), at=10)
-
-
-def test_what_is_not_finite_is_an_error(model):
-    for reward in (torch.nan, torch.inf):
-        holder, _ = begun(Moca(0.1, 3), model, 1)
-        holder.held(torch.ones(1, dtype=torch.bool))
-        with pytest.raises(FloatingPointError):
-            holder.learn(rows(1, 1).x[:, 0], torch.tensor([[reward]], dtype=torch.float64))
 
 
 @pytest.fixture

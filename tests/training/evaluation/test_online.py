@@ -9,7 +9,6 @@ import numpy as np
 import pytest
 
 from model_core import kernel
-from model_core.compiled import LABEL
 from model_core.defaults import Defaults
 from model_core.detection.filters import Filters
 from model_core.detection.pipeline import Pipeline
@@ -99,15 +98,6 @@ def test_neither_batch_mates_nor_units_matter():
     assert first.changed == pytest.approx(third.changed, nan_ok=True, abs=1e-8)
 
 
-def test_no_events_before_the_warm_up_is_over():
-    rows = [[0.0 + i % 2] for i in range(9)] + [[9.0 + i % 2] for i in range(9)]
-    (found,) = follow(Gaussian(), [rows], Settings())
-    assert found.events == []
-    assert all(map(math.isnan, found.changed))
-    (longer,) = follow(Gaussian(), [rows + rows[9:]], Settings())
-    assert longer.confirmed() == [9]
-
-
 def test_a_warm_up_has_what_is_there_of_labels():
     nan = math.nan
     rows = [[1.0, nan], [nan, 7.0], [nan, nan], [2.0, 9.0], [4.0, nan], [8.0, 8.0], [0.0, 0.0]]
@@ -156,23 +146,6 @@ def test_compiled_and_eager_steps_agree(model):
             assert one == pytest.approx(other, abs=1e-9, nan_ok=True)
         numbers = [each.answers.summary.numbers for each in (ours, theirs)]
         assert numbers[0] == pytest.approx(numbers[1], abs=1e-8, nan_ok=True)
-
-
-def test_a_label_that_the_kernel_refuses_is_left_to_the_eager_filter(monkeypatch):
-    pytest.importorskip("numba")
-    rng = random.Random(6)
-    rows = [[1e200 if t == 40 else rng.gauss(0, 1)] for t in range(81)]
-    eager = []
-    alone = Filters._step_eagerly
-    monkeypatch.setattr(
-        Filters, "_step_eagerly", lambda *told: eager.append(told[2][0, LABEL]) or alone(*told)
-    )
-    (fast,) = follow(Gaussian(), [rows], Settings(), LEVELS)
-    assert eager == [1e200]
-    with kernel.eager_only():
-        (slow,) = follow(Gaussian(), [rows], Settings(), LEVELS)
-    assert fast.changed == pytest.approx(slow.changed, abs=1e-9, nan_ok=True)
-    assert fast.answers.log_score == pytest.approx(slow.answers.log_score, abs=1e-9, nan_ok=True)
 
 
 def test_answers_are_those_after_the_warm_up():
@@ -228,27 +201,6 @@ def test_a_season_is_found_and_given_up():
     (found, first), *_, (gone, last) = followed.seasons
     assert found < 200 < 400 < gone
     assert (first, last) == ((24,), ())
-
-
-def test_nothing_changes_without_a_season():
-    model = Gaussian()
-    y = rows(np.random.default_rng(1).normal(size=100))
-    (plain,) = follow(model, [y], Settings(), LEVELS)
-    (less,) = follow(model, [y], SEASONAL, LEVELS)
-    assert less.events == plain.events
-    assert less.served == plain.served
-    np.testing.assert_array_equal(less.answers.log_score, plain.answers.log_score)
-    np.testing.assert_array_equal(less.answers.summary.numbers, plain.answers.summary.numbers)
-
-
-def test_the_size_of_a_step_is_in_noise_less_the_season():
-    y = day(np.random.default_rng(3), 340)
-    y[300:] += 2.0
-    (followed,) = follow(Averaged(), [rows(y)], SEASONAL)
-    last = [event for _, event in followed.events if event.state == "confirmed"][-1]
-    assert last.direction == "up"
-    assert last.size == pytest.approx(4.0, rel=0.35)
-    assert abs(last.start - 300) <= 2
 
 
 def test_forecasts_less_a_season_are_those_of_the_labels():

@@ -4,7 +4,6 @@ Scores are those of the service, of the same observations for every model.
 """
 
 import json
-import re
 
 import numpy as np
 import pytest
@@ -22,7 +21,7 @@ from training.data.regime_series import RegimeSeries
 from training.data.windows import Series
 from training.evaluation import lead
 from training.evaluation import own_data as own
-from training.evaluation.lead import Lead, pieces
+from training.evaluation.lead import Lead
 from training.evaluation.trained import load
 from training.experiments import catalogue
 from training.experiments.catalogue import Place, splits
@@ -52,13 +51,6 @@ def run(tmp_path_factory):
     said = moca("train", "--data", file, "--length", 20, "--runs", folder / "runs", *small())
     assert said.exit_code == 0, said.stderr
     return folder / "runs" / "data" / "two" / "run"
-
-
-def test_series_are_padded_with_missing_labels_a_step_apart():
-    long, short = (each._replace(elapsed=torch.full((len(each.y),), 2.0)) for each in series(5, 3))
-    batch = own._padded([long, short])
-    assert batch.elapsed.tolist() == [[2.0] * 5, [2.0] * 3 + [1.0] * 2]
-    assert batch.y[1, 3:].isnan().all()
 
 
 def test_a_trained_model_scores_as_the_exact_recursion(run):
@@ -219,34 +211,3 @@ def test_all_measurements_take_a_tenth_of_the_training(config, data, monkeypatch
     for now in (9, 10, 59, 60, 109, 110):  # a second is guessed, 3 are known, then 4
         following(built, now)
     assert measured == [10, 60, 110]
-
-
-def test_pieces_are_spread_over_what_can_be_scored():
-    whole = one("a", 2 * lead.LENGTH + own.BURN_IN)
-    assert [len(each.y) for each in pieces([whole])] == [lead.LENGTH] * 2
-    whole.y[lead.LENGTH + own.BURN_IN :] = torch.nan
-    assert len(pieces([whole])) == 1
-    many = [one(str(k), own.BURN_IN + 1) for k in range(3 * lead.PIECES)]
-    assert [each.name for each in pieces(many)] == [str(3 * k) for k in range(lead.PIECES)]
-    assert pieces([one("short", own.BURN_IN)]) == []
-
-
-def test_a_run_that_shows_its_lead_is_what_it_would_be_without(tmp_path, monkeypatch):
-    file = tmp_path / "one.csv"
-    file.write_text("y\n" + "\n".join(map(str, one("a", 400).y[:, 0].tolist())))
-
-    def trained(name):
-        settings = small(**{"optimiser.iterations": 4, "validation.every": 2})
-        asked = ["--data", file, "--length", 15, "--runs", tmp_path / name, *settings]
-        said = moca("train", *asked)
-        assert said.exit_code == 0, said.stderr
-        result = own.Run(tmp_path / name / "data" / "one" / "run").result()
-        return said.stdout, [each["nll"] for each in result["history"]]
-
-    monkeypatch.setattr(lead, "SHARE", 0.0)
-    without, expected = trained("without")
-    assert " lead " not in without
-    monkeypatch.setattr(lead, "SHARE", 1e9)
-    said, found = trained("with")
-    assert found == expected
-    assert re.search(r"run 4: loss \S+ nll \S+ lead -?\d+\.\d{3} ", said)

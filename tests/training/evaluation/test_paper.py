@@ -8,7 +8,6 @@ import torch
 from rich.console import Console
 
 from tests.training.moca import SMALL as TRAINED
-from tests.training.moca import moca
 from training.config import Objective
 from training.errors import BadConfig, BadRun
 from training.evaluation import comparison, trained
@@ -19,9 +18,8 @@ from training.evaluation.paper import (
     UNSUPERVISED,
     Wanted,
     evaluate,
-    evaluate_ablation,
 )
-from training.evaluation.paper_figures import DRAW, images, players, sinusoid
+from training.evaluation.paper_figures import images, players, sinusoid
 from training.evaluation.trained import Protocol
 from training.experiments import catalogue, grid, jobs
 from training.experiments.catalogue import Place
@@ -150,27 +148,6 @@ def test_tables_and_figures_of_a_sweep(runs, place, tmp_path, capsys):
         assert {f"{name}.html", f"{name}.png"} <= written
 
 
-@pytest.mark.slow
-def test_an_ablation_from_training_to_its_figure(place, tmp_path, monkeypatch):
-    whole = grid.ablation("supervision", "sinusoid")
-    short = whole._replace(variations=whole.variations[::4], supervision=(0.0, 1.0))
-    monkeypatch.setattr(grid, "ablation", lambda name, experiment: short)
-    runs, out = tmp_path / "runs", tmp_path / "out"
-    train(Training("sinusoid", "quick", runs, ablation="supervision"), SMALL, place, [], [], [], [])
-    found = evaluate_ablation(Wanted("sinusoid", "supervision", runs, place, out), "supervision")
-    assert found.settings() == ["0", "1"]
-    for each in trained.trained(runs):
-        share = f"{each.config.objective.supervision:g}"
-        splits = catalogue.splits(each.config, place)
-        for told in (0.0, 1.0):
-            expected = trained.scores(each, splits, TINY, Objective(supervision=told))
-            np.testing.assert_array_equal(
-                found.values[share, f"told {told:g} in the test"], expected
-            )
-        assert not np.array_equal(*(found.values[share, f"told {t} in the test"] for t in (0, 1)))
-    assert (out / "supervision.png").exists()
-
-
 def test_what_cannot_be_evaluated_says_what_to_do(runs, place, tmp_path):
     with pytest.raises(BadRun, match="moca train sinusoid"):
         evaluate(Wanted("sinusoid", "quick", tmp_path, place, tmp_path), sinusoid.draw)
@@ -185,38 +162,6 @@ def test_what_cannot_be_evaluated_says_what_to_do(runs, place, tmp_path):
 
     with pytest.raises(BadRun, match="switches"):
         trained.scores(each, splits._replace(test=Untold()), TINY, Objective(supervision=0.5))
-
-
-@pytest.fixture(scope="module")
-def digits(tmp_path_factory):
-    """Digits that are bars at the height of their number, in two colours."""
-    folder = tmp_path_factory.mktemp("rainbow")
-    rng = np.random.default_rng(0)
-    for split, tasks in (("train", 3), ("val", 2)):
-        y = rng.integers(10, size=(tasks, 120)).astype(np.uint8)
-        gray = rng.integers(40, size=(tasks, 120, 28, 28)).astype(np.uint8)
-        for task in range(tasks):
-            for i in range(120):
-                gray[task, i, 2 * y[task, i] + 4] = 255
-        rgb = rng.integers(256, size=(tasks, 3)).astype(np.uint8)
-        np.savez(folder / f"rainbow_mnist_{split}.npz", gray=gray, y=y, rgb=rgb)
-    return Place(folder, folder / "cache")
-
-
-@pytest.mark.slow
-def test_images_from_runs_to_figures(digits, tmp_path, capsys):
-    small = {**SMALL, "model": {"blocks": (4, 4, 4)}}
-    runs = tmp_path / "runs"
-    modes = ["moca", "oracle", "toe", "sw5"]
-    train(Training("rainbow", "quick", runs), small, digits, [0.2], modes, [0.01], [])
-    found = evaluate(Wanted("rainbow", "quick", runs, digits, tmp_path), DRAW["rainbow"])
-    assert {"MOCA", "oracle", "TOE", "SW5"} <= set(found.methods())
-    assert "test accuracy" in capsys.readouterr().out
-    for values in found.values.values():
-        assert ((values >= 0) & (values <= 1)).all()
-    written = {file.name for file in tmp_path.iterdir()}
-    for name in ("belief-0.2", "calibration-0.2", "losses-0.2"):
-        assert {f"{name}.html", f"{name}.png"} <= written
 
 
 def walks(rows, seed):
@@ -255,22 +200,6 @@ def test_players_from_runs_to_figures(court, tmp_path):
     assert each.config.data["name"] == "nba_12p5hz"  # a preset for each recording
 
 
-def test_runs_on_different_data_are_not_put_in_one_table(court, tmp_path):
-    other = COMMON | {"name": "other", "data": {"name": "nba_12p5hz"}}
-    for common in (COMMON, other):
-        train(Training("players", "quick", tmp_path), common, court, [], ["toe"], [], [])
-    with pytest.raises(BadRun, match="different data"):
-        evaluate(Wanted("players", "quick", tmp_path, court, tmp_path), players.draw)
-
-
-def test_the_player_who_goes_farthest_is_drawn(court):
-    batch, name = players.farthest(court, "nba_cle_5hz")
-    windows = np.load(court.data / "nba_cle_5hz_val.npz")["w201"].astype(np.float64)
-    way = np.linalg.norm(np.diff(windows, axis=1), axis=-1).sum(-1)
-    assert name == f"window {way.argmax()} of nba_cle_5hz"
-    np.testing.assert_allclose(batch.x[0].numpy() * 50, windows[way.argmax()][:-1], atol=1e-9)
-
-
 def test_denormals_count_as_nothing_in_training_only(court, tmp_path, monkeypatch):
     tiny, found = torch.full((3,), 2e-38), []
     original = jobs.loop
@@ -283,15 +212,3 @@ def test_denormals_count_as_nothing_in_training_only(court, tmp_path, monkeypatc
     train(Training("players", "quick", tmp_path), COMMON, court, [], ["toe"], [], [])
     assert found == [0.0]
     assert (tiny * 0.25).max().item() == pytest.approx(5e-39, rel=1e-6)
-
-
-@pytest.mark.slow
-def test_the_commands_train_and_evaluate(court, tmp_path):
-    there = ("--runs", tmp_path / "runs", "--datasets", court.data)
-    options = [part for name, value in TRAINED.items() for part in ("--set", f"{name}={value}")]
-    done = moca("train", "players", *there, "--mode", "sw10", *options)
-    assert done.exit_code == 0, done.stderr
-    shown = moca("evaluate", "players", *there, "--out", tmp_path / "out")
-    assert shown.exit_code == 0, shown.stderr
-    assert "SW10" in shown.stdout
-    assert (tmp_path / "out" / "methods.png").exists()

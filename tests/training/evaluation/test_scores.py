@@ -10,14 +10,11 @@ import pytest
 import torch
 from rich.console import Console
 
-from model_core.events import Event
-from model_core.upm.builtin import Options, build
 from training.evaluation import tcpd
-from training.evaluation.online import Followed, Settings, follow
-from training.evaluation.quality import baselines, changes, forecasts, nab
+from training.evaluation.quality import changes, forecasts, nab
 from training.evaluation.quality.baselines import Normal
 from training.evaluation.quality.changes import Sizes
-from training.evaluation.quality.families import FAMILIES, Family
+from training.evaluation.quality.families import Family
 from training.evaluation.quality.forecasts import SeriesScore
 from training.evaluation.tcpd import Series, covering, f1, score
 
@@ -76,14 +73,6 @@ def test_scores_are_the_benchmarks(benchmark_score):
         assert ours == pytest.approx((theirs["f1"], theirs["cover"]), abs=1e-12)
 
 
-def test_no_change_at_all_scores_as_published(data):
-    univariate = [each for each in tcpd.load(data) if len(each.values[0]) == 1]
-    scores = [score(each.annotations, [], len(each.values)) for each in univariate]
-    means = [sum(each) / len(scores) for each in zip(*scores, strict=True)]
-    assert len(scores) == 16
-    assert means == [pytest.approx(0.659, abs=5e-4), pytest.approx(0.568, abs=5e-4)]
-
-
 def test_report_of_a_plain_change():
     rng = random.Random(1)
     values = [[rng.gauss(3.0 * (t >= 60), 1.0)] for t in range(120)]
@@ -132,15 +121,6 @@ def test_alarms_are_false_on_quiet_series_and_delays_count_the_first(monkeypatch
     assert row.false.mean == pytest.approx(2.0)
     assert row.found == (0.0, 1.0)
     assert row.delay == (math.inf, 1.0)
-
-
-def test_a_relocated_event_counts_again_after_its_confirmation():
-    one = Event(1, "confirmed", 28, 30)
-    events = [
-        (30, one._replace(state="suspected")), (40, one), (45, one._replace(start=26)),
-        (90, one._replace(start=75)), (91, Event(2, "withdrawn", 80, 85)),
-    ]  # fmt: skip
-    assert changes.confirmations(Followed(events, [])) == [40, 90]
 
 
 def window(n, *spans):
@@ -236,18 +216,6 @@ def test_a_threshold_is_fixed_for_alarms():
     assert nab.score_alarms(nothing, weighted, np.random.default_rng(0)).fixed == 0.0
 
 
-def test_quiet_series_raise_few_alarms_and_an_outlier_is_an_anomaly_at_once():
-    rng = np.random.default_rng(8)
-    quiet = [family.draw(rng, 1000)[:, None].tolist() for family in FAMILIES]
-    outliers = rng.normal(size=(10, 600, 1))
-    outliers[:, 500] = 8.0
-    followed = follow(build("gaussian", Options()), [*quiet, *outliers.tolist()], Settings())
-    found = [np.nan_to_num(each.answers.anomaly) for each in followed]
-    for family, anomaly in zip(FAMILIES, found, strict=False):
-        assert len(nab.alarms(anomaly, nab.ALARM)) <= 8, family.name
-    assert min(each[500] for each in found[len(FAMILIES) :]) > 0.999
-
-
 def test_the_windowed_gaussian_by_hand():
     y = np.random.default_rng(0).normal(size=300)
     found = nab.windowed_gaussian(y)
@@ -255,16 +223,6 @@ def test_the_windowed_gaussian_by_hand():
     expected = 1 - 0.5 * math.erfc(abs(y[200] - mean) / sd / math.sqrt(2))
     assert found[200] == pytest.approx(expected)
     assert found[0] == 0.0
-
-
-def test_the_window_moves_in_steps(monkeypatch):
-    monkeypatch.setattr(nab, "WINDOW", 50)
-    monkeypatch.setattr(nab, "STEP", 10)
-    y = np.random.default_rng(0).normal(size=200)
-    found = nab.windowed_gaussian(y)
-    recent = y[110:160]  # known when observations 160 to 169 are judged
-    expected = 1 - 0.5 * math.erfc(abs(y[165] - recent.mean()) / recent.std() / math.sqrt(2))
-    assert found[165] == pytest.approx(expected)
 
 
 def standard(n):
@@ -300,17 +258,6 @@ def test_scores_of_the_true_normal():
     assert scored.runaway == 0.0
 
 
-def test_units_and_what_comes_before_do_not_matter():
-    y, _ = standard(200)
-    y[40] = np.nan
-    normal = Normal(np.zeros(200), np.ones(200))
-    one = forecasts.score(y, forecasts.of_normal(y, normal), 1.0, 20)
-    scaled = forecasts.of_normal(7 * y, Normal(normal.mean, 7 * normal.sd))
-    other = forecasts.score(7 * y, scaled, 7.0, 20)
-    assert one[:4] == pytest.approx(other[:4])
-    assert len(one.pit) == 179
-
-
 def test_a_mean_beyond_the_data_is_a_runaway():
     y = np.array([-1.0, 1.0, np.nan, -1.0, 1.0])
     assert forecasts.runaway(y, np.array([np.nan, 0.5, -1.0, 1.0]), 1.0) == 0.0
@@ -331,57 +278,3 @@ def test_corpora_are_pooled():
     assert (found.relative_error.low, found.relative_error.high) == pytest.approx((0.5, 2.0))
     assert (found.coverage, found.lowest, found.highest) == (0.75, 0.5, 1.0)
     assert (found.runaway, found.runaways) == (5.0, 1)
-
-
-def test_series_of_hardly_more_than_a_warm_up_are_not_scored():
-    y, _ = standard(60)
-    assert forecasts.scorable(y)
-    assert not forecasts.scorable(y[:45])
-
-
-def test_the_last_value_and_its_differences():
-    y = np.array([1.0, 2.0, np.nan, 4.0, 3.0])
-    found = baselines.last_value(y)
-    assert found.mean == pytest.approx([np.nan, 1.0, 2.0, 2.0, 4.0], nan_ok=True)
-    # Differences known before the last: 1 and 2.
-    assert found.sd[4] == pytest.approx(np.sqrt((1 + 4) / 2))
-
-
-def test_the_rolling_mean_is_of_what_came_before():
-    y = np.arange(200.0)
-    found = baselines.rolling(y)
-    assert np.isnan(found.mean[:2]).all()
-    assert found.mean[2] == pytest.approx(0.5)
-    assert found.mean[120] == pytest.approx(y[70:120].mean())
-    assert found.sd[120] == pytest.approx(y[70:120].std(ddof=1))
-
-
-def shifted(by):
-    y = np.random.default_rng(0).normal(size=400)
-    y[200:] += by
-    return y
-
-
-def test_baselines_find_what_they_are_for():
-    for by in (4.0, -4.0):
-        (alarm,) = baselines.page_hinkley(shifted(by))
-        assert 205 <= alarm <= 225
-    assert baselines.page_hinkley(shifted(0.0)) == []
-    y = np.random.default_rng(0).normal(size=300)
-    y[150:153] = 40.0
-    assert baselines.rolling_z(y) == [150]
-    assert baselines.evenly_spaced(100, 3) == [25, 50, 75]
-    for forecaster in baselines.FORECASTERS.values():  # a constant series is forecast in doubt
-        assert forecaster(np.ones(30))[1][5:] == pytest.approx(baselines.LEAST_SD)
-
-
-def test_outputs_are_watched_alone_and_close_alarms_count_once():
-    y = np.zeros((200, 2))
-    y[:, 0] = 5.0 + np.random.default_rng(1).normal(size=200)
-    y[:, 1] = np.random.default_rng(2).normal(size=200)
-    y[150, 0] += 50
-    y[155, 1] += 50
-    y[100] = np.nan
-    alarms = baselines.alarms_of(baselines.rolling_z, y, [5.0, 0.0], [1.0, 1.0])
-    assert alarms == [150, 155]
-    assert baselines.alarms_of(baselines.rolling_z, y, [5.0, 0.0], [1.0, 1.0], apart=10) == [150]

@@ -6,13 +6,12 @@ import re
 
 import matplotlib.image
 import numpy as np
-import pytest
 import torch
 
 from training.figures import bandit, belief, dots, palette, performance, trajectory
 from training.figures import calibration as calibrated
 from training.figures import performance as losses
-from training.figures.chart import Axis, Chart, Line, Panel, Points, edges
+from training.figures.chart import Axis, Chart, Line, Panel, Points
 from training.figures.rendering import save
 from training.statistics import calibration
 
@@ -152,60 +151,6 @@ def test_performance_has_the_numbers_in_the_methods_order(tmp_path):
     assert layout["yaxis"]["title"]["text"] == "test NLL (nats)"
 
 
-def test_dots_are_beside_each_other_and_never_below_the_floor(tmp_path):
-    traces, layout = read(save(dot_plot(), tmp_path / "a")[0])
-    one, two = (trace for trace in traces if trace["mode"] == "markers")
-    np.testing.assert_allclose(numbers(one["x"]), [0.01, 2.0])
-    np.testing.assert_allclose(numbers(two["x"]), [5.0])  # there is no other
-    assert numbers(one["y"])[1] > 1.0 > numbers(two["y"])[0]
-    assert layout["yaxis"]["ticktext"] == ["a", "b"]
-    assert layout["xaxis"]["ticktext"][0] == "≤ 0.01"
-    intervals = [numbers(trace["x"]) for trace in traces if trace["mode"] == "lines"]
-    np.testing.assert_allclose(intervals, [[0.01, 0.01], [1.0, 3.0]])
-
-
-def test_a_setting_of_nothing_stands_below_the_smallest(tmp_path):
-    mean = np.arange(3.0)
-    each = performance.Curve("MOCA", np.array([0, 1e-16, 1e-8]), mean, mean, mean)
-    chosen = performance.against([performance.Facet("oracle", "NLL", [each])])
-    traces, layout = read(save(chosen, tmp_path / "a")[0])
-    np.testing.assert_allclose(numbers(traces[0]["x"]), [1e-24, 1e-16, 1e-8])
-    assert layout["xaxis"]["ticktext"] == ["0", "1e-16", "1e-08"]
-
-
-def test_the_belief_has_the_probabilities_and_the_switches(tmp_path):
-    traces, layout = read(save(belief.heat_map(beliefs(), SWITCH), tmp_path / "b")[0])
-    shown, given = numbers(traces[0]["customdata"]), beliefs().T
-    np.testing.assert_array_equal(np.nan_to_num(shown), given[: len(shown)])
-    assert not given[len(shown) :].any()
-    assert [each["x0"] for each in layout["shapes"]] == [9.5, 17.5]
-    assert {each["line"]["color"] for each in layout["shapes"]} == {palette.CHANGE}
-
-
-def test_data_of_the_current_task_and_of_those_before(tmp_path):
-    traces, _ = read(save(sinusoid(), tmp_path / "c")[0])
-    by_panel = {(each.get("name"), each["xaxis"]): each for each in traces}
-    now, earlier = by_panel["current task", "x2"], by_panel["earlier tasks", "x2"]
-    np.testing.assert_allclose(numbers(now["y"]), [1.0, 1.1])
-    np.testing.assert_allclose(numbers(earlier["y"]), np.arange(10) / 10)
-    assert (np.diff(numbers(earlier["marker"]["opacity"])) > 0).all()
-    assert ("earlier tasks", "x") not in by_panel
-
-
-def test_segments_end_where_the_run_length_falls_and_bins_where_they_should():
-    assert np.flatnonzero(trajectory.switches(beliefs())).tolist() == [10, 18]
-    assert not trajectory.switches(beliefs(), below=0).any()
-    assert edges(np.array([0.0, 1.0, 3.0])).tolist() == [-0.5, 0.5, 2.0, 4.0]
-    assert edges(np.array([2.0])).tolist() == [1.5, 2.5]
-
-
-def test_the_posterior_mean_outside_the_disc_is_blank(tmp_path):
-    traces, _ = read(save(wheel(), tmp_path / "d")[0])
-    z = numbers(next(each for each in traces if each["type"] == "heatmap")["z"])
-    assert np.isnan(z[0, 0])
-    assert z[5, 5] == pytest.approx(0.0)
-
-
 def test_text_is_text_and_no_points_are_no_trace(tmp_path):
     said = "</script><b>$x$ & ₂"
     layers = (Line(np.arange(2.0), np.arange(2.0), said), Points(np.empty(0), np.empty(0), "none"))
@@ -214,9 +159,3 @@ def test_text_is_text_and_no_points_are_no_trace(tmp_path):
     assert "</script><b>" not in page.read_text("utf-8")
     traces, _ = read(page)
     assert [each["name"] for each in traces] == ["&lt;/script&gt;&lt;b&gt;$x$ &amp; ₂"]
-
-
-def test_a_style_belongs_to_its_method_in_any_company():
-    assert palette.ordered(["mine", "COE", "SW5", "MOCA"]) == ["MOCA", "SW5", "COE", "mine"]
-    assert palette.look("mine") == palette.look("mine")
-    assert len({each.colour for each in palette.METHODS.values()}) == len(palette.METHODS)

@@ -9,7 +9,6 @@ from torch import nn
 from torch.nn import functional
 
 from model_core import artifact, segments
-from model_core import filter as moca
 from model_core.segments import Changes, Sequences
 from model_core.upm.robust_averaged import RobustAveraged
 from training.config import ModelConfig, Objective
@@ -182,16 +181,6 @@ def test_a_variance_exists_whatever_alpha_is_learned(tmp_path):
     torch.testing.assert_close(alpha, torch.full_like(alpha, 1.001))
 
 
-def test_first_values_are_those_that_were_asked():
-    for noise in ("known", "unknown"):
-        config = ModelConfig(noise=noise, noise_variance=0.3, prior_scale=0.05, widths=(7,))
-        learner = build(config, Scaling.none(3, 2), 0, 0)
-        level = learner.log_noise_variance if noise == "known" else learner.log_noise_beta
-        assert level.exp().tolist() == pytest.approx([0.3, 0.3])
-        assert learner.prior_covariance_factor.std().item() == pytest.approx(0.05, rel=0.1)
-        assert learner.prior_mean.std().item() == pytest.approx(0.05, rel=0.4)
-
-
 def fleet(x_dim=1, lags=3, seed=0):
     """A learner of float64, whose inputs have a scaling."""
     settings = {"kind": "fleet", "noise": "unknown", "widths": (7,), "features": 5, "lags": lags}
@@ -233,18 +222,6 @@ def test_an_artifact_of_a_fleet_is_the_model_that_is_served(tmp_path):
         assert torch.equal(served.noise_alpha, model.noise_prior.alpha)
         assert torch.equal(served.noise_beta, model.noise_prior.beta)
         assert (model.y_offset.tolist(), model.y_scale.tolist()) == ([0, 0], [1, 1])
-
-
-def test_the_first_forecast_of_a_fleet_is_the_label_before():
-    learner, batch = fleet(seed=3), fleet_batch()
-    model, served = learner.model(), learner.served()
-    state = moca.init(start(served, batch), 1)
-    for label in batch.y[:, 7:9].unbind(1):
-        there = torch.ones(3, dtype=torch.bool)
-        state = state._replace(context=served.remember(state.context, label, there))
-    phi = served.features(batch.x[:, 9], state.context)
-    mean = model.predictive(start(model, batch).stats, phi).mean()
-    torch.testing.assert_close(mean[:, 0], batch.y[:, 8], atol=1e-12, rtol=0)
 
 
 def encoder(size: int = 12, seed: int = 0) -> ConvEncoder:

@@ -180,16 +180,6 @@ def test_minutes_end_a_run_and_bend_its_rate():
     assert loop._ended(config, Progress(iteration=1, elapsed_s=60.0))
 
 
-def test_the_rate_that_is_told_is_the_one_that_is_used(tmp_path):
-    """Adam's first step moves each parameter by the rate, whatever the gradient."""
-    config = tiny(optimiser={"iterations": 1, "warmup": 10, "learning_rate": 0.1, "clip": None})
-    first = train(config, tmp_path / "a").states[0]["prior_mean"]
-    none = tiny(optimiser={"iterations": 1, "warmup": 10, "learning_rate": 1e-12, "clip": None})
-    before = train(none, tmp_path / "b").states[0]["prior_mean"]
-    moved = (first - before).abs()
-    torch.testing.assert_close(moved, torch.full_like(moved, 0.01), rtol=1e-3, atol=0)
-
-
 def test_supervision_of_data_that_nobody_knows_is_refused(tmp_path):
     class Unknown:
         def __init__(self, source):
@@ -200,35 +190,6 @@ def test_supervision_of_data_that_nobody_knows_is_refused(tmp_path):
 
     with pytest.raises(BadConfig, match="supervision needs switches"):
         train(tiny(objective={"supervision": 0.5}), tmp_path / "a", wrap=Unknown)
-
-
-def test_a_checkpoint_is_read_as_it_was_written(tmp_path):
-    run = Run(tmp_path / "a")
-    run.begin(tiny())
-    assert not run.begun
-    progress = Progress(
-        iteration=7,
-        elapsed_s=1.5,
-        history=[{"iteration": 5, "nll": 0.25}],
-        best_metric=0.25,
-        best_iteration=5,
-        best={"w": torch.ones(2, dtype=torch.float64) / 3},
-        skipped=1,
-        generator=torch.Generator().manual_seed(3).get_state(),
-    )
-    run.save(progress, {"learner": {"w": torch.zeros(2)}})
-    assert run.begun
-    assert not run.done
-    found, parts = run.load()
-    for name, value in vars(progress).items():
-        if name == "best":
-            assert torch.equal(found.best["w"], value["w"])
-        elif name == "generator":
-            assert torch.equal(found.generator, value)
-        else:
-            assert getattr(found, name) == value
-    assert parts.keys() == {"learner"}
-    assert {each.name for each in run.folder.iterdir()} == {"config.json", "checkpoint.pt"}
 
 
 def test_a_save_that_fails_leaves_the_checkpoint_as_it_was(tmp_path, monkeypatch):

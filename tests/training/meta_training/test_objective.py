@@ -229,19 +229,6 @@ def test_accuracy_counts_labels_alone_and_nothing_unknown_is_right():
     assert accuracy(torch.full((1, 1, 2), math.nan), torch.zeros(1, 1, 1)).isnan().all()
 
 
-@pytest.mark.parametrize("kind", ["alpaca-lags", "pcoc"])
-def test_measuring_in_parts_is_measuring_at_once(kind):
-    learner, batch, objective = made(kind).eval(), drawn(kind, 7), Objective()
-    classes = 3 if kind == "pcoc" else 0
-    found = [
-        measured(learner, batch, objective, None, classes=classes, part=size) for size in (2, 25)
-    ]
-    assert found[0].keys() == found[1].keys() == ({"nll", "accuracy"} if classes else {"nll"})
-    for name in found[0]:
-        same(found[0][name], found[1][name])
-    same(found[0]["nll"], -scored(learner, batch, "moca"))
-
-
 WIDE = 30.0  # scale of prior factors at which float32 has no digits left
 
 

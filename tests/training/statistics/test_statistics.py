@@ -8,14 +8,11 @@ import torch
 from scipy import stats
 from torch.testing import assert_close
 
-from model_core.components import Categorical, Normal, StudentT
+from model_core.components import Normal, StudentT
 from model_core.predictive import Mixture
 from training.statistics import calibration
 from training.statistics.intervals import (
-    Estimate,
-    bootstrap,
     estimate,
-    formatted,
     paired,
     student_t_quantile,
 )
@@ -39,14 +36,6 @@ def test_the_interval_of_a_mean_is_scipys(values):
         assert (found.mean, found.count) == (pytest.approx(values.mean()), 40)
 
 
-def test_the_bootstrap_is_repeatable_and_near_the_students(values):
-    first, again = (bootstrap(values, np.random.default_rng(5)) for _ in range(2))
-    assert first == again
-    student = estimate(values)
-    assert first.low == pytest.approx(student.low, abs=0.15)
-    assert first.high == pytest.approx(student.high, abs=0.15)
-
-
 def test_a_paired_difference_is_that_of_the_differences(values):
     ours = values - 0.5
     found = paired(ours, values)
@@ -58,31 +47,6 @@ def test_a_paired_difference_is_that_of_the_differences(values):
     assert paired(noisy, values, generator=np.random.default_rng(3)).high == pytest.approx(
         high, abs=0.01
     )
-
-
-def test_one_sequence_has_no_interval():
-    for found in (estimate([2.0]), bootstrap([2.0], np.random.default_rng(0))):
-        assert found.mean == 2.0
-        assert math.isnan(found.low)
-        assert formatted(found) == "2.000"
-
-
-def test_it_is_written_as_in_the_paper():
-    assert str(Estimate(-3.291, -3.365, -3.217, 200)) == "-3.291 ± 0.074"
-    assert formatted(Estimate(1.0, 0.5, 1.25, 9), 1) == "1.0 ± 0.5"
-
-
-def test_what_is_not_a_value_per_sequence_is_refused():
-    for wrong in ([], [[1.0, 2.0]], [1.0, math.nan]):
-        with pytest.raises(ValueError, match="expected"):
-            estimate(wrong)
-    with pytest.raises(ValueError, match="got 2 and 3"):
-        paired([1.0, 2.0], [1.0, 2.0, 3.0])
-    log = torch.zeros(1, 1)
-    with pytest.raises(ValueError, match="'class'"):
-        calibration.pit(log, Categorical(torch.zeros(1, 1, 2)), torch.zeros(1, 1))
-    with pytest.raises(ValueError, match="none"):
-        calibration.distance(torch.full((3,), math.nan))
 
 
 def run(batch=20, steps=12, outputs=2, seed=0):
@@ -115,20 +79,6 @@ def test_a_pit_is_the_cdf_of_the_mixture():
     components = StudentT(torch.full_like(loc, 5), loc, scale)
     expected = Mixture(log_weight, components).cdf(y)
     assert_close(calibration.pit(log_weight, components, y), expected)
-
-
-def test_the_true_model_is_uniform_and_an_overconfident_one_is_not():
-    log_weight, loc, scale, y = run(batch=200)
-    true = calibration.pit(log_weight, Normal(loc, scale), y)
-    sure = calibration.pit(log_weight[:, :1], Normal(loc[:, :1], 0.4 * scale[:, :1]), y[:, :1])
-    critical = 1.63 / math.sqrt(true.numel())  # at 1 %
-    assert calibration.distance(true) < critical
-    assert calibration.distance(sure) > 1.63 / math.sqrt(sure.numel())
-    assert_close(calibration.coverage(true, LEVELS), LEVELS, atol=0.03, rtol=0)
-    assert (calibration.coverage(sure, LEVELS) < LEVELS - 0.05).all()
-    low, high = calibration.uniform_band(true.numel(), 10, 0.9999)
-    counts = calibration.histogram(true, 10)
-    assert ((counts >= low) & (counts <= high)).all()
 
 
 def test_distance_and_band_are_scipys_and_coverage_is_by_hand():

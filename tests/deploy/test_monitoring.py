@@ -1,0 +1,443 @@
+"""Rules, alerts, dashboards: as they are committed, by promtool, and by a Prometheus under load."""
+
+import asyncio
+import contextlib
+import json
+import math
+import re
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import httpx
+import numpy as np
+import pytest
+import yaml
+
+from service.runtime.embedded import running_url
+from service.store import keys
+from service.store.connection import connect
+from tests.conftest import _binary, running_server
+from tests.deploy.dashboards import (
+    DASHBOARDS,
+    DEPLOY,
+    PROMETHEUS,
+    ROOT,
+    SHOWN,
+    load,
+    names,
+    panels,
+    queries,
+    rules,
+)
+from tests.e2e.deployment import Load, Processes, wait_ready
+from tests.ports import free_port
+from tests.waiting import until
+
+GRAFANA = DEPLOY / "grafana"
+ALERTMANAGER = shutil.which("alertmanager") or shutil.which("prometheus-alertmanager")
+CONFIG = DEPLOY / "alertmanager" / "alertmanager.yml"
+RECEIVER = DEPLOY / "alertmanager" / "receiver.py"
+PARTS = ("_bucket", "_sum", "_count")
+VARIABLES = {
+    "$__rate_interval": "30s",
+    "$__range": "5m",
+    "$__interval": "10s",
+    "$namespace": ".*",
+    "$model": ".*",
+    "$stream": "load-0",
+}
+OWN = {"__all", "__rate_interval", "__range", "__interval", "__value", "__url_time_range"}
+OWN |= {"__from", "__to", "__data"}
+# What the service itself registers; with the gauges of pinned streams.
+REGISTERED = """
+from service.observability import metrics, model_metrics, subscriber_metrics
+from service.api.gateway.pinned_metrics import GAUGES
+for family in metrics.REGISTRY.collect():
+    print(family.name + ("_total" if family.type == "counter" else ""))
+for name in GAUGES:
+    print(f"moca_stream_{name}")
+"""
+
+
+def needs(name):
+    return pytest.mark.skipif(shutil.which(name) is None, reason=f"{name} is not installed")
+
+
+def run(*command):
+    found = subprocess.run([*map(str, command)], capture_output=True, text=True, cwd=ROOT)
+    assert found.returncode == 0, found.stdout + found.stderr
+    return found.stdout
+
+
+def test_generated_files_are_up_to_date():
+    pytest.importorskip("grafana_foundation_sdk")
+    pytest.importorskip("markdown")
+    for program in (GRAFANA / "generate.py", PROMETHEUS / "generate.py"):
+        run(sys.executable, program, "--check")
+
+
+def test_dashboards_are_complete_and_of_the_chosen_deployment():
+    for path in DASHBOARDS:
+        dashboard, taken = load(path), set()
+        assert dashboard["uid"] == path.stem
+        assert dashboard["tags"] == ["moca"]
+        for panel in panels(dashboard):
+            at = panel["gridPos"]
+            cells = {
+                (x, y)
+                for x in range(at["x"], at["x"] + at["w"])
+                for y in range(at["y"], at["y"] + at["h"])
+            }
+            assert at["x"] + at["w"] <= 24
+            assert not cells & taken, panel["title"]
+            taken |= cells
+            if panel["type"] == "row":
+                continue
+            assert panel["description"].endswith("."), panel["title"]
+            if panel["type"] not in SHOWN:
+                defaults = panel["fieldConfig"]["defaults"]
+                assert defaults["unit"], panel["title"]
+                steps = defaults["thresholds"]["steps"]
+                assert steps[0]["value"] is None, panel["title"]
+                assert panel["targets"], panel["title"]
+        defined = {variable["name"] for variable in dashboard["templating"]["list"]}
+        assert set(re.findall(r"\$\{?(\w+)", path.read_text())) - OWN == defined
+        asked = list(queries(dashboard))
+        assert len({query.where for query in asked}) == len(asked) > 10
+        for query in asked:
+            for name in names(query.expr):
+                selected = query.expr.count(f'{name}{{namespace=~"$namespace"')
+                assert selected == len(re.findall(rf"\b{name}\b", query.expr)), query.where
+
+
+def test_only_what_is_measured_is_asked_for():
+    known = set(run(sys.executable, "-c", REGISTERED).split())
+    known |= {rule["record"] for rule in rules("record")}
+    known |= {"up", "ALERTS", "process_cpu_seconds_total"}
+    asked = {rule["expr"] for rule in rules("record") + rules("alert")}
+    asked |= {query.expr for path in DASHBOARDS for query in queries(load(path))}
+    for name in set().union(*map(names, asked)):
+        stem = next((name.removesuffix(part) for part in PARTS if name.endswith(part)), name)
+        assert name in known or stem in known, name
+
+
+def test_every_alert_has_a_test_a_severity_and_a_section_that_its_address_leads_to():
+    tests = yaml.safe_load((PROMETHEUS / "tests" / "alerts.yml").read_text())["tests"]
+    fired = {}
+    for test in tests:
+        for case in test["alert_rule_test"]:
+            for alert in case["exp_alerts"]:
+                space = alert["exp_labels"].get("namespace")
+                fired.setdefault(case["alertname"], set()).add(space)
+    assert fired.keys() == {rule["alert"] for rule in rules("alert")}
+    # Told apart by deployment: for the one that is broken alone.
+    assert all(spaces >= {"broken"} and "well" not in spaces for spaces in fired.values())
+    page = (PROMETHEUS / "consoles" / "moca-alerts.html").read_text()
+    assert "{{" not in page, "Prometheus would evaluate it"
+    text = (ROOT / "docs" / "monitoring.md").read_text()
+    for rule in rules("alert"):
+        name = rule["alert"]
+        section = re.search(rf"^### {name}\n(.*?)(?=^##|\Z)", text, re.M | re.S)
+        assert section, f"{name} is not in docs/monitoring.md"
+        for said in ("Means", "Users see", "Do"):
+            assert f"**{said}**" in section[1], f"{name}: {said}"
+        address = f"{{{{ $externalURL }}}}/consoles/moca-alerts.html#{name.lower()}"
+        assert rule["annotations"]["runbook_url"] == address
+        assert f'id="{name.lower()}"' in page
+        assert rule["labels"]["severity"] in ("critical", "warning")
+
+
+@pytest.mark.slow
+@needs("promtool")
+def test_alerts_fire_just_beyond_their_thresholds_and_configurations_are_valid(tmp_path):
+    run("promtool", "test", "rules", PROMETHEUS / "tests" / "alerts.yml")
+    run("promtool", "check", "rules", "--lint=all", *sorted((PROMETHEUS / "rules").glob("*.yml")))
+    for name in ("prometheus.yml", "remote-write.yml"):
+        run("promtool", "check", "config", PROMETHEUS / name)
+    # Debian builds Prometheus without discovery in Kubernetes: everything else is checked.
+    config = yaml.safe_load((PROMETHEUS / "kubernetes.yml").read_text())
+    for job in config["scrape_configs"]:
+        del job["kubernetes_sd_configs"]
+    (tmp_path / "else.yml").write_text(yaml.safe_dump(config))
+    run("promtool", "check", "config", tmp_path / "else.yml")
+    if shutil.which("amtool"):
+        run("amtool", "check-config", CONFIG)
+
+
+@contextlib.contextmanager
+def running(*command, **options):
+    process = subprocess.Popen([*map(str, command)], stderr=subprocess.DEVNULL, **options)
+    try:
+        yield process
+    finally:
+        process.terminate()
+        process.wait(20)
+
+
+def answers(url, *statuses):
+    """A check that an address answers, with one of these statuses."""
+
+    def check():
+        with contextlib.suppress(httpx.TransportError):
+            return httpx.get(url).status_code in statuses
+        return False
+
+    return check
+
+
+def test_the_receiver_prints_alerts_and_refuses_what_is_none(tmp_path):
+    printed, port = tmp_path / "printed", free_port()
+    url = f"http://127.0.0.1:{port}/"
+    alert = {
+        "status": "firing",
+        "labels": {"alertname": "MocaLoadShed", "severity": "warning", "namespace": "shop"},
+        "annotations": {"summary": "5% are refused", "runbook_url": "http://p/#mocaloadshed"},
+        "startsAt": "2026-01-01T00:00:00Z",
+    }
+    with (
+        printed.open("w") as out,
+        running(sys.executable, RECEIVER, "127.0.0.1", port, stdout=out),
+    ):
+        until(answers(url, 200, 405, 501))
+        for wrong in (b"", b"[]", b"{", b'{"alerts": [{}]}', b" " * (1 << 21)):
+            assert httpx.post(url, content=wrong).status_code == 400
+        assert printed.read_text() == ""
+        assert httpx.post(url, json={"alerts": [alert, alert]}).status_code == 200
+    line = {
+        "status": "firing",
+        "alert": "MocaLoadShed",
+        "severity": "warning",
+        "namespace": "shop",
+        "summary": "5% are refused",
+        "runbook_url": "http://p/#mocaloadshed",
+        "since": "2026-01-01T00:00:00Z",
+    }
+    assert [json.loads(each) for each in printed.read_text().splitlines()] == [line, line]
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(ALERTMANAGER is None, reason="alertmanager is not installed")
+def test_a_change_is_an_alert_that_ends_by_feedback_that_it_was_none(tmp_path):
+    """`moca serve` posts it to an Alertmanager, in its format."""
+    processes = Processes(tmp_path, {"MOCA_PARTITIONS": "4"})
+    port, data, hooks, am = free_port(), tmp_path / "data", tmp_path / "hooks.toml", free_port()
+    service, alerts = f"http://127.0.0.1:{port}", f"http://127.0.0.1:{am}/api/v2/alerts"
+    hooks.write_text(f"""
+console_url = "{service}"
+[[hook]]
+name = "am"
+format = "alertmanager"
+url = "{alerts}"
+match = ['{{site="north"}}']
+""")
+    options = ["--webhooks-file", str(hooks), "--webhook-hosts", "http://127.0.0.1"]
+    labels = [0.3 * (-1) ** i + (8.0 if i >= 30 else 0.0) for i in range(60)]
+    known = {"model": "gaussian", "location": 0.0, "scale": 1.0, "hazard": 0.02, "confirm_after": 4}
+    command = [ALERTMANAGER, f"--config.file={CONFIG}", f"--storage.path={tmp_path / 'am'}"]
+    command += [f"--web.listen-address=127.0.0.1:{am}", "--cluster.listen-address="]
+    try:
+        processes.start("serve", "serve", "--data-dir", str(data), "--port", str(port), *options)
+        wait_ready(service)
+        with running(*command, stdout=subprocess.DEVNULL), connect(running_url(data)) as store:
+            until(answers(alerts, 200))
+            until(lambda: store.hexists(keys.WEBHOOKS, "am"))
+            with httpx.Client(base_url=f"{service}/v1/streams", timeout=60) as client:
+                for site in ("north", "south"):
+                    settings = {**known, "tags": {"site": site, "job": "pumps"}}
+                    assert client.put(f"/pump-{site}", json=settings).status_code == 201
+                    body = [{"y": y} for y in labels]
+                    client.post(f"/pump-{site}/observations", json=body).raise_for_status()
+                found = client.get("/pump-north/changepoints").json()["events"]
+                (change,) = (each for each in found if each["state"] == "confirmed")
+                (alert,) = until(lambda: httpx.get(alerts).json())
+                assert alert["labels"]["stream"] == "pump-north"
+                assert (alert["labels"]["site"], alert["labels"]["job"]) == ("north", "pumps")
+                place = f"/#/streams/pump-north?at={change['start']}"
+                assert alert["generatorURL"] == service + place
+                path = f"/pump-north/changepoints/{change['id']}"
+                client.put(path, json={"change": False}).raise_for_status()
+                until(lambda: httpx.get(alerts).json() == [])
+    finally:
+        processes.stop_all()
+
+
+STREAMS, LENGTH, PER_SECOND = 32, 220, 60.0
+MODELS = ("averaged", "gaussian", "poisson", "bernoulli")
+
+
+def configured(folder: Path, ports: dict[str, list[int]]) -> Path:
+    """Write the project's configuration, with ports in place of names, at a pace of a second."""
+    config = yaml.safe_load((PROMETHEUS / "prometheus.yml").read_text())
+    config["global"] = dict.fromkeys(config["global"], "1s")
+    config["scrape_configs"] = [j for j in config["scrape_configs"] if j["job_name"] in ports]
+    for job in config["scrape_configs"]:
+        del job["dns_sd_configs"]
+        targets = [f"127.0.0.1:{port}" for port in ports[job["job_name"]]]
+        job["static_configs"] = [{"targets": targets}]
+    (folder / "rules").mkdir(parents=True)
+    for path in (PROMETHEUS / "rules").glob("*.yml"):
+        content = yaml.safe_load(path.read_text())
+        for group in content["groups"]:
+            group.pop("interval", None)
+        (folder / "rules" / path.name).write_text(yaml.safe_dump(content))
+    (folder / "prometheus.yml").write_text(yaml.safe_dump(config))
+    return folder / "prometheus.yml"
+
+
+class Prometheus:
+    """One that runs, asked over HTTP."""
+
+    def __init__(self, url: str) -> None:
+        self.client = httpx.Client(base_url=f"{url}/api/v1", timeout=60)
+
+    def get(self, path, **parameters):
+        answer = self.client.get(path, params=parameters).json()
+        assert answer["status"] == "success", answer
+        return answer["data"]
+
+    def now(self, expr):
+        found = self.get("/query", query=expr)["result"]
+        return [each for each in found if math.isfinite(float(each["value"][1]))]
+
+    def course(self, expr, start, end):
+        found = self.get("/query_range", query=expr, start=start, end=end, step=2)["result"]
+        return [each for each in found if any(math.isfinite(float(v)) for _, v in each["values"])]
+
+    def value(self, expr) -> float:
+        (found,) = self.now(expr)
+        return float(found["value"][1])
+
+
+def labels_of() -> np.ndarray:
+    """Regimes of 30 to 90 observations; row i is of the model MODELS[i % 4]."""
+    rng = np.random.default_rng(11)
+    found = np.empty((STREAMS, LENGTH))
+    for i in range(STREAMS):
+        edges = np.cumsum(rng.integers(30, 90, LENGTH // 30))
+        regime = np.searchsorted(edges, np.arange(LENGTH), side="right")
+        levels = rng.permutation(len(edges) + 1)[regime]
+        found[i] = {
+            "averaged": 20 + 6.0 * levels + rng.normal(size=LENGTH),
+            "gaussian": 4.0 * levels + rng.normal(size=LENGTH),
+            "poisson": rng.poisson(2 + 9 * levels),
+            "bernoulli": rng.random(LENGTH) < 0.1 + 0.8 * (levels % 2),
+        }[MODELS[i % 4]]
+    return found
+
+
+def create(url: str) -> None:
+    """Make the streams; those of the first two models are pinned."""
+    with httpx.Client(base_url=url, timeout=60) as client:
+        for i in range(STREAMS):
+            body = {"model": MODELS[i % 4], "hazard": 0.02, "pinned": i % 4 < 2}
+            client.put(f"/v1/streams/load-{i}", json=body).raise_for_status()
+
+
+async def misbehave(url: str, processes: Processes, start_again) -> None:
+    """Errors of clients, a reader of events, a worker that stalls, and one that dies."""
+    async with (
+        httpx.AsyncClient(base_url=url, timeout=60) as client,
+        client.stream("GET", "/v1/events") as events,
+    ):
+        events.raise_for_status()
+        for _ in range(5):
+            await client.post("/v1/streams/load-0/observations", json={"y": "none"})
+            await client.post("/v1/streams/listed/observations", json=[{"y": 1.0}, {"y": 2.0}])
+            await asyncio.sleep(2)
+        processes.signal("worker-a", signal.SIGSTOP)
+        await asyncio.sleep(4)  # longer than its leases
+        processes.signal("worker-a", signal.SIGCONT)
+        await asyncio.sleep(6)
+        processes.kill("worker-b")
+        await asyncio.sleep(45)  # alerts wait for half a minute
+        start_again()
+        await asyncio.sleep(10)
+
+
+@pytest.fixture
+def watched(tmp_path):
+    """A Prometheus after a load, and when that began and ended."""
+    processes = Processes(tmp_path, {"MOCA_PARTITIONS": "8", "MOCA_LEASE_TTL_MS": "1500"})
+    apis, workers, own = [free_port(), free_port()], [free_port(), free_port()], free_port()
+    config = configured(tmp_path / "p", {"moca-api": apis, "moca-worker": workers})
+    url = f"http://127.0.0.1:{own}"
+    command = [shutil.which("prometheus"), f"--config.file={config}"]
+    command += [f"--storage.tsdb.path={tmp_path / 'tsdb'}", f"--web.listen-address=127.0.0.1:{own}"]
+    command += ["--enable-feature=exemplar-storage", "--log.level=error"]
+
+    def worker(name: str, port: int) -> None:
+        processes.start(name, "worker", "--worker-id", name, "--metrics-port", str(port))
+
+    with running_server(str(_binary("valkey")), "--appendonly", "yes") as redis_url:
+        processes.environment["MOCA_REDIS_URL"] = redis_url
+        try:
+            for name, port in zip(("worker-a", "worker-b"), workers, strict=True):
+                worker(name, port)
+            for port in apis:
+                processes.start(f"api-{port}", "api", "--port", str(port))
+            urls = [f"http://127.0.0.1:{port}" for port in apis]
+            for each in urls:
+                wait_ready(each)
+            with running(*command, stdout=subprocess.DEVNULL):
+                until(answers(f"{url}/-/ready", 200))
+                began = time.time()
+                posting = Load(urls[0], labels_of(), PER_SECOND, retry=True)
+                create(urls[1])
+
+                async def both():
+                    again = lambda: worker("worker-b", workers[1])  # noqa: E731
+                    await asyncio.gather(posting.run(), misbehave(urls[1], processes, again))
+
+                asyncio.run(both())
+                assert posting.failures == []
+                time.sleep(3)  # the last scrapes, and rules on them
+                yield Prometheus(url), began, time.time()
+        finally:
+            processes.stop_all()
+
+
+WITH_WEBHOOKS = {"moca:webhook_lost:increase15m"}  # by webhook; here are none
+
+
+@pytest.mark.slow
+@needs("prometheus")
+def test_every_query_of_dashboards_and_rules_returns_data(watched):
+    prometheus, began, ended = watched
+    empty = []
+    for query in (query for path in DASHBOARDS for query in queries(load(path))):
+        expr = query.expr
+        for name, value in VARIABLES.items():
+            expr = expr.replace(name, value)
+        assert "$" not in expr, expr
+        found = prometheus.now(expr) if query.instant else prometheus.course(expr, began, ended)
+        if not found:
+            empty.append(query)
+    assert empty == []
+    missing = {r["record"] for r in rules("record") if not prometheus.now(r["record"])}
+    assert missing == WITH_WEBHOOKS
+    used = set().union(*(names(rule["expr"]) for rule in rules("alert")))
+    missing = {name for name in used if not prometheus.get("/query", query=name)["result"]}
+    assert missing == WITH_WEBHOOKS | {"moca_webhook_lag_seconds"}
+    found = [rule for group in prometheus.get("/rules")["groups"] for rule in group["rules"]]
+    assert len(found) == len(rules("record")) + len(rules("alert"))
+    assert {rule["health"] for rule in found} == {"ok"}
+    # For the killed worker alone; observations wait longer on a busy machine.
+    firing = prometheus.course('ALERTS{alertstate="firing"}', began, ended)
+    fired = {each["metric"]["alertname"]: each["metric"] for each in firing}
+    assert fired["MocaTargetDown"]["job"] == "moca-worker"
+    assert fired.keys() <= {"MocaTargetDown", "MocaOldestPending"}
+    exemplars = prometheus.get(
+        "/query_exemplars", query="moca_changepoints_total", start=began, end=ended
+    )
+    streams = {e["labels"]["stream"] for series in exemplars for e in series["exemplars"]}
+    assert len(streams) > 1
+    assert streams <= {f"load-{i}" for i in range(STREAMS)}
+    assert prometheus.value("moca:pending_observations") == 0
+    assert prometheus.value("sum(moca_owned_partitions)") == 8
+    assert prometheus.value("moca:fenced_commits:increase10m") > 0
+    for model in ("averaged@1", "gaussian@1"):
+        assert 0.8 < prometheus.value(f'moca:pit:coverage90_1h{{model="{model}"}}') < 1
