@@ -1,393 +1,289 @@
-"""The console in Chromium, on the samples and on streams that go on while it is looked at."""
+"""The console in Chromium: what it shows of the answers it gets, and what it asks and sends.
 
-import random
+`test_real.py` shows that the answers are those of a service.
+"""
+
+import copy
+import json
 import re
-from urllib.parse import quote
 
 import pytest
 
-from tests.e2e.console.conftest import drawn, figure, post, until
+from tests.e2e.console.fake import changes, observations
+from tests.waiting import until
 
 sync_api = pytest.importorskip("playwright.sync_api")
 expect = sync_api.expect
+PAGES = ("#/", "#/changes?span=all", "#/streams/pump", "#/models", "#/models/regimes")
+LABELS = "document.querySelector('.plot').data[3].x.length"
+
+
+def drawn(page):
+    """Wait until the chart is there; its figure as plotly has it."""
+    page.wait_for_selector(".plot[data-drawn]")
+    return figure(page)
+
+
+def figure(page):
+    return json.loads(
+        page.evaluate(
+            """() => { const { data, layout } = document.querySelector(".plot");
+            return JSON.stringify({ data, shapes: layout.shapes ?? [] }); }"""
+        )
+    )
 
 
 def trace(found, name):
     return next(each for each in found["data"] if each.get("name") == name)
 
 
-def test_the_nile_stream_is_found_with_its_change_on_the_chart(page, demo):
-    page.goto(demo)
-    expect(page.get_by_role("link", name="coal")).to_be_visible()
-    page.get_by_label("Search ids").fill("il")
+def seen(page, condition):
+    """Wait for a condition in JavaScript; playwright's own way evaluates text in the page."""
+    until(lambda: page.evaluate(condition), lambda: condition)
+
+
+def starts(found, dash):
+    """Where lines of changes stand, by their dash; levels of thresholds are across the chart."""
+    lines = [each for each in found["shapes"] if each.get("xref") != "paper"]
+    return [line["x0"] + 0.5 for line in lines if line["line"].get("dash") in dash]
+
+
+def test_a_stream_is_found_in_the_list_and_drawn_with_its_change(page, fake):
+    page.goto(fake.url)
+    expect(page.get_by_role("link", name="bits")).to_be_visible()
+    expect(page.locator("#count")).to_have_text(f"{len(observations())} streams")
+    page.get_by_label("Search ids").fill("um")
     expect(page.get_by_role("row")).to_have_count(2)
+    assert fake.asked("GET", "/v1/overview")[-1][0]["contains"] == "um"
     row = page.get_by_role("row").last
-    expect(row.get_by_role("img")).to_have_attribute(
-        "aria-label", re.compile("last 40 labels, from")
-    )
-    expect(row).to_contain_text("72 of 100")
-    expect(row).to_contain_text("at 28 ▼ down by 2.3 sd")
-    row.get_by_role("link", name="nile").click()
-    expect(page).to_have_url(f"{demo}/#/streams/nile")
-    expect(page).to_have_title("nile · MOCA console")
-    found = drawn(page)
+    expect(row).to_contain_text("20 of 60")
+    expect(row).to_contain_text("at 40 ▲ up by 3.1 sd")
+    row.get_by_role("link", name="pump").click()
+    expect(page).to_have_title("pump · MOCA console")
     expect(page.locator(".annotation-text", has_text="#1 confirmed")).to_be_visible()
-    assert [shape["x0"] for shape in found["shapes"]] == [27.5]
+    found = drawn(page)
+    _, seen_y = observations()["pump"]
     label = trace(found, "label")
-    assert label["x"] == list(range(100))
-    assert label["customdata"][28] == "1899-01-01"
-    band = trace(found, "forecast, 90 %")
-    assert sum(high is not None for high in band["y"]) >= 95
+    assert (label["x"], label["y"]) == (list(range(60)), [each["y"] for each in seen_y])
+    assert label["customdata"][28] == "1928-01-01"
+    assert sum(high is not None for high in trace(found, "forecast, 90 %")["y"]) >= 55
+    assert trace(found, "anomaly")["x"] == [20]
+    assert starts(found, (None, "solid")) == [40]
     expect(page.locator(".plot")).to_have_attribute(
-        "aria-label", re.compile(r"1 confirmed change, the last at 28 ▼ down by 2\.3 sd")
+        "aria-label", re.compile(r"1 confirmed change, the last at 40 ▲ up by 3\.1 sd")
     )
-
-
-def test_the_link_of_a_change_opens_the_stream_at_it(page, demo, client):
-    (change,) = client.get("/v1/changes?prefix=nile&state=confirmed").json()["changes"]
-    page.goto(demo + change["link"])
-    expect(page).to_have_title("nile · MOCA console")
-    until(page, "document.querySelector('.plot')._fullLayout?.xaxis.range[1] < 95")
-    low, high = page.evaluate("document.querySelector('.plot')._fullLayout.xaxis.range")
-    assert low < change["start"] < high
-
-
-def test_the_link_of_an_older_change_loads_the_window_that_has_it(page, demo, client, stream):
-    post(client, stream, 10, 700)
-    page.goto(f"{demo}/#/streams/{stream}?at=30")
-    until(page, "document.querySelector('.plot')._fullLayout?.xaxis.range[1] < 200")
-    low, high = page.evaluate("document.querySelector('.plot')._fullLayout.xaxis.range")
-    assert low < 30 < high
-    expect(page.get_by_label("Show", exact=True)).to_have_value("1000")
-
-
-def test_a_link_to_a_change_that_is_not_retained_says_so(page, demo, client, stream):
-    client.put(f"/v1/streams/{stream}", json={"history": 100}).raise_for_status()
-    post(client, stream, 10, 400)
-    page.goto(f"{demo}/#/streams/{stream}?at=30")
-    expect(page.get_by_text("Observation 30 is older than what can be shown")).to_be_visible()
-
-
-def test_the_belief_is_a_heat_map_and_everything_is_a_table_too(page, demo, client):
-    page.goto(f"{demo}/#/streams/nile")
+    expect(page.locator("#regimes")).to_contain_text("observation 59: regimes begin at 40.")
     expect(page.locator("#belief-note")).to_contain_text("come from a rerun")
-    belief = client.get("/v1/streams/nile/run-length").json()["belief"]
-    cells = "document.querySelector('.plot').data?.at(-1).z?.flat() ?? []"
-    until(page, f"({cells}).filter((each) => each !== null).length > 1000")
     heat = figure(page)["data"][-1]
-    assert heat["type"] == "heatmap"
     last = {row: 10 ** column[-1] for row, column in enumerate(heat["z"]) if column[-1] is not None}
-    for each in belief:
+    for each in fake.answers["GET /v1/streams/pump/run-length"]["belief"]:
         if each["probability"] > 0.001:
             assert last[each["run_length"]] == pytest.approx(each["probability"], rel=1e-3)
     page.get_by_text("View as tables").click()
-    tables = page.locator(".tables table")
-    expect(tables).to_have_count(2)
-    newest = tables.first.get_by_role("row").nth(1)
-    expect(newest).to_contain_text("1970-01-01")
-    expect(newest).to_contain_text("740")
+    newest = page.locator(".tables table").first.get_by_role("row").nth(1)
+    expect(newest).to_contain_text("1959-01-01")
+    page.goto(f"{fake.url}/#/streams/pump?at=40")  # the link of a change
+    seen(page, "document.querySelector('.plot')._fullLayout?.xaxis.range[0] > 10")
+    page.goto(f"{fake.url}/#/streams/pump?window=2000&at=-5")
+    expect(page.get_by_text("is older than what can be shown")).to_be_visible()
 
 
-def test_a_stream_is_followed_live(page, demo, client, stream):
-    post(client, stream, 10, 40)
-    page.goto(f"{demo}/#/streams/{stream}")
+def test_every_kind_of_stream_is_drawn(page, fake):
+    for name, (settings, posted) in observations().items():
+        page.goto(f"{fake.url}/#/streams/{name}")
+        expect(page).to_have_title(f"{name} · MOCA console")
+        found = drawn(page)
+        shown = sum("pending" not in each for each in posted) * (settings.get("history") != 0)
+        assert len(trace(found, "label")["x"]) == shown, name
+        page.get_by_text("View as tables").click()
+        expect(page.locator(".tables table").first).to_be_visible()
+        seen(page, "document.querySelector('#hazard').value !== ''")
+        if name == "millions":  # numbers keep their differences
+            rows = page.locator(".tables table").first.get_by_role("row")
+            expect(rows.nth(1)).to_contain_text("1,000,000.3")
+            expect(rows.nth(2)).to_contain_text("1,000,000.1")
+
+
+def test_a_stream_is_followed_by_messages_and_nothing_is_asked_by_the_clock(page, fake):
+    page.clock.install()
+    page.goto(f"{fake.url}/#/streams/pump")
     drawn(page)
     expect(page.locator("#feed")).to_have_text("live")
-    until(page, "document.querySelector('.plot').data[2].x.length === 40")
-    post(client, stream, 10, 5, seed=2)
-    until(page, "document.querySelector('.plot').data[2].x.length === 45")
-    post(client, stream, 14, 15, seed=3)
-    said = page.locator("#announce")
-    expect(said).to_contain_text(f"{stream}: change")
-    event = page.locator("[data-event='1']")
-    expect(event).to_contain_text("confirmed")
-    expect(event).to_contain_text("#1 at 45")
-    expect(page.locator(".annotation-text", has_text="#1 confirmed")).to_be_visible()
-    until(page, "document.querySelector('.plot').data[2].x.length === 60")
-    # Posted in lots: of most no belief was asked for, and the one before is drawn on.
-    heat = figure(page)["data"][-1]["z"]
-    assert all(any(row[column] is not None for row in heat) for column in range(60))
-
-
-def test_the_list_shows_changes_as_they_come(page, demo, client, stream):
-    client.put(f"/v1/streams/{stream}", json={"confirm_after": 10}).raise_for_status()
-    post(client, stream, 10, 30)
-    page.goto(f"{demo}/#/?prefix={quote(stream)}")
+    expect(page.locator("#belief-note")).to_contain_text("come from a rerun")
+    path = "/v1/streams/pump/observations/live"
+    assert [query for query, _ in fake.asked("GET", path)] == [{"state": "true"}]
+    assert fake.asked("GET", "/v1/events") == []  # one connection a page
+    before = len(fake.requests)
+    page.clock.run_for(30_000)
+    assert fake.requests[before:] == []
+    new = fake.answers["observation"] | {"seq": 60, "y": 13.5, "time": "1960-01-01T00:00:00Z"}
+    fake.send("observation", new, "60@1")
+    fake.send("state", fake.answers["state"] | {"seq": 61}, "60@1")
+    until(lambda: page.clock.run_for(200) or page.evaluate(LABELS) == 61)
+    expect(page.locator(".facts")).to_contain_text("61")
+    until(lambda: page.clock.run_for(500) or fake.requests[before:])
+    assert {each[1] for each in fake.requests[before:]} == {"/v1/streams/pump/run-length"}
+    page.get_by_role("button", name="Pause").click()
+    expect(page.locator("#feed")).to_have_text("paused")
+    page.get_by_role("button", name="Follow").click()
     expect(page.locator("#feed")).to_have_text("live")
-    expect(page.get_by_role("row", name=stream)).to_contain_text("steady")
-    post(client, stream, 15, 3, seed=2)
-    expect(page.locator(".recent li").first).to_contain_text("suspected")
-    expect(page.get_by_role("row", name=stream)).to_contain_text("suspected")
-    post(client, stream, 15, 12, seed=3)
-    expect(page.locator(".recent li").first).to_contain_text("confirmed")
-    expect(page.get_by_role("row", name=stream)).to_contain_text("at 30 ▲ up")
+    until(lambda: fake.cursors[-1] == "60@1")
+    assert len(fake.asked("GET", "/v1/streams/pump/history")) == 1  # what was missed is sent
+    # An event in the summary that was not read yet: a change that is told.
+    answer = copy.deepcopy(fake.answers["GET /v1/streams/pump/changepoints"])
+    (event,) = changes(answer)
+    answer["events"].append(event | {"id": 2, "start": 55, "suspected_at": 57})
+    fake.answers["GET /v1/streams/pump/changepoints"] = answer
+    last = {"id": 2, "state": "confirmed"}
+    fake.send("state", fake.answers["state"] | {"seq": 61, "last_event": event | last}, "60@1")
+    until(lambda: page.clock.run_for(500) or page.locator("[data-event='2']").count())
+    expect(page.locator("#announce")).to_contain_text("pump: change")
 
 
-def test_anomalies_and_changes_are_marked_apart(page, demo, client, stream):
-    post(client, stream, 10, 130)
-    page.goto(f"{demo}/#/streams/{stream}")
-    drawn(page)
+def test_the_list_shows_events_as_they_come(page, fake):
+    page.goto(fake.url)
     expect(page.locator("#feed")).to_have_text("live")
-    client.post(f"/v1/streams/{stream}/observations", json=[{"y": 19.0}])
-    expect(page.locator("#announce")).to_contain_text("anomaly at observation 130, up")
-    post(client, stream, 10, 30, seed=2)
-    post(client, stream, 14, 30, seed=3)
-    point = page.locator("[data-event='anomaly-130']")
-    expect(point.locator("[data-state='anomaly']")).to_have_text("◇ anomaly")
-    expect(point.get_by_role("button")).to_have_text(["at 130"])  # no feedback
-    change = page.locator("[data-event][data-kind='change']", has_text="at 161")
-    expect(change).to_contain_text("confirmed")
-    listed = page.locator("[data-event]")
-    expect(listed.filter(has=page.locator("[data-state='anomaly']"))).to_have_count(1)
-    until(page, "document.querySelector('.plot').data[2].x.length === 191")
-    found = figure(page)
-    diamonds = trace(found, "anomaly")
-    assert (diamonds["x"], diamonds["marker"]["symbol"]) == ([130], "diamond-open")
-    assert 130 - 0.5 not in [shape["x0"] for shape in found["shapes"]]
-    kinds = page.get_by_label("List", exact=True)
-    kinds.select_option("anomaly")
-    expect(listed).to_have_count(1)
-    expect(point).to_be_visible()
-    kinds.select_option("change")
-    expect(point).to_have_count(0)
-    expect(change).to_be_visible()
-
-
-def test_live_anomalies_are_in_the_list_of_events(page, demo, client, stream):
-    post(client, stream, 10, 130)
-    page.goto(f"{demo}/#/?prefix={quote(stream)}")
-    expect(page.locator("#feed")).to_have_text("live")
-    client.post(f"/v1/streams/{stream}/observations", json=[{"y": 19.0}])
-    newest = page.locator(".recent li", has=page.locator("[data-state='anomaly']"))
+    raised = fake.answers["changepoint"]
+    for i in range(40):
+        event = raised["event"] | {"id": i + 1, "state": "confirmed", "start": 40 + i}
+        fake.send("changepoint", raised | {"event": event}, f"{i}")
+    strange = raised["event"] | {"id": 99, "kind": "anomaly", "state": "confirmed", "start": 99}
+    fake.send("anomaly", raised | {"event": strange}, "99")
+    newest = page.locator(".recent li").first
     expect(newest).to_contain_text("◇ anomaly")
-    expect(newest).to_contain_text("at 130 ▲ up by")
+    expect(newest).to_contain_text("at 99")
+    assert page.locator(".recent li").count() == 12
+    expect(page.locator("#announce")).to_contain_text("pump: change")
 
 
-def test_a_verdict_is_kept_and_shown(page, demo, client, stream):
-    post(client, stream, 10, 40)
-    post(client, stream, 14, 40, seed=2)
-    page.goto(f"{demo}/#/streams/{stream}")
+def test_feedback_is_sent_and_withdrawn_changes_are_folded(page, fake):
+    page.goto(f"{fake.url}/#/streams/pump")
+    drawn(page)
     event = page.locator("[data-event='1']")
-    expect(event).to_contain_text("mean rose by")
+    expect(event).to_contain_text("mean rose by 3.2 sd")
+    listed = page.locator("[data-event]")
+    expect(listed).to_have_count(2)
+    page.get_by_label("List", exact=True).select_option("anomaly")
+    expect(listed).to_have_count(1)
+    expect(page.locator("[data-event='anomaly-20']").get_by_role("button")).to_have_text(["at 20"])
+    page.get_by_label("List", exact=True).select_option("all")
+    fake.answers["PUT /v1/streams/pump/changepoints/1"] = fake.answers["verdict"]
+    fake.answers["GET /v1/streams/pump/changepoints"] = fake.answers["judged"]
     page.get_by_role("button", name="Not a change: event 1").click()
     expect(event).to_contain_text("withdrawn")
-    expect(event).not_to_contain_text("mean rose by")
     pressed = page.get_by_role("button", name="Not a change: event 1")
     expect(pressed).to_have_attribute("aria-pressed", "true")
     expect(pressed).to_be_focused()
-    events = client.get(f"/v1/streams/{stream}/changepoints").json()["events"]
-    assert [(each["state"], each["verdict"]) for each in events] == [("withdrawn", False)]
-    page.get_by_label("Report a missed change at observation").fill("40")
+    sent = fake.asked("PUT", "/v1/streams/pump/changepoints/1")
+    assert [body for _, body in sent] == [{"change": False}]
+    fake.answers["POST /v1/streams/pump/changepoints"] = fake.answers["verdict"]
+    folded = copy.deepcopy(fake.answers["judged"])
+    folded["events"].append(folded["events"][0] | {"id": 2, "verdict": None})
+    fake.answers["GET /v1/streams/pump/changepoints"] = folded
+    page.get_by_label("Report a missed change at observation").fill("42")
     page.get_by_role("button", name="Report", exact=True).click()
-    expect(page.locator("[data-event='2']")).to_contain_text("confirmed")
-    expect(page.locator("#announce")).to_contain_text("Saved: change at 40 reported")
-
-
-def test_the_segmentation_is_shown_as_what_it_is(page, demo, client, stream):
-    post(client, stream, 10, 40)
-    post(client, stream, 14, 40, seed=2)
-    page.goto(f"{demo}/#/streams/{stream}")
-    said = page.locator("#regimes")
-    expect(said).to_have_text(
-        "Best segmentation, in hindsight up to observation 79: regimes begin at 40."
-    )
-
-
-def test_what_if_is_shown_beside_what_was_and_changes_nothing(page, demo, client):
-    before = client.get("/v1/streams/nile").json()
-    page.goto(f"{demo}/#/streams/nile")
-    drawn(page)
-    hazard = page.get_by_label("Hazard", exact=True)
-    expect(hazard).to_have_value("0.01")
-    page.get_by_label("Hazard, slider").press("ArrowRight")
-    expect(hazard).to_have_value("0.0102")
-    hazard.fill("0.2")
-    page.get_by_role("button", name="Rerun").click()
-    expect(page.locator("#what-if-result")).to_contain_text("Mean log score")
-    body = {"settings": {"hazard": 0.2, "outlier_rate": 0.01}, "series": True}
-    expected = client.post("/v1/streams/nile/what-if", json=body).json()
-    until(page, "document.querySelector('.plot').data.length === 9")
-    found = figure(page)
-    tried = trace(found, "P(changed), what if")["y"]
-    assert tried == pytest.approx(expected["changed_probability"], abs=1e-9)
-    assert trace(found, "P(changed)")["y"] != tried
-    starts = [e["start"] - 0.5 for e in expected["events"] if e["state"] != "withdrawn"]
-    assert [s["x0"] for s in found["shapes"] if s["line"]["dash"] == "dashdot"] == starts
-    assert client.get("/v1/streams/nile").json() == before
-    page.get_by_role("button", name="Reset", exact=True).click()
-    until(page, "document.querySelector('.plot').data.length === 7")
-
-
-def test_the_threshold_is_drawn_and_withdrawn_changes_are_folded(page, demo, client, stream):
-    client.put(f"/v1/streams/{stream}", json={"confirm_probability": 0.97}).raise_for_status()
-    rng = random.Random(7)
-    body = [{"y": 10 + rng.gauss(0, 0.6) + 4 * (i in (45, 46, 80, 81))} for i in range(120)]
-    client.post(f"/v1/streams/{stream}/observations", json=body).raise_for_status()
-    post(client, stream, 14, 20, seed=3)
-    events = client.get(f"/v1/streams/{stream}/changepoints").json()["events"]
-    withdrawn = [each["id"] for each in events if each["state"] == "withdrawn"]
-    shown = [each["id"] for each in events if each["state"] != "withdrawn"]
-    assert withdrawn
-    assert shown
-    page.goto(f"{demo}/#/streams/{stream}")
-    assert drawn(page)["threshold"] == 0.97
-    expect(page.locator(".annotation-text", has_text="confirmed at 97 %")).to_be_visible()
-    listed = page.locator("[data-event][data-kind='change']")
-    expect(listed).to_have_count(len(shown))
-    fold = page.get_by_role("button", name="withdrawn change")
-    expect(fold).to_have_attribute("aria-expanded", "false")
+    expect(page.locator("#announce")).to_contain_text("change at 42 reported")
+    assert fake.asked("POST", "/v1/streams/pump/changepoints")[0][1] == {"start": 42}
+    fold = page.get_by_role("button", name="Show 1 withdrawn change")
+    expect(listed).to_have_count(2)
     fold.click()
-    expect(listed).to_have_count(len(events))
-    expect(fold).to_be_focused()
-    expect(page.get_by_role("columnheader", name="P(start here)")).to_have_attribute(
-        "title", re.compile("exactly this observation")
-    )
-    client.put(f"/v1/streams/{stream}", json={"confirm_after": 9}).raise_for_status()
-    until(page, "!document.querySelector('.plot').layout.shapes.some((e) => e.xref === 'paper')")
+    expect(listed).to_have_count(3)
 
 
-def test_numbers_keep_their_differences(page, demo, client, stream):
-    client.put(f"/v1/streams/{stream}", json={"location": 1e6, "scale": 0.2}).raise_for_status()
-    body = [{"y": 1_000_000 + (1 + 2 * (i % 2)) / 10} for i in range(40)]
-    client.post(f"/v1/streams/{stream}/observations", json=body).raise_for_status()
-    page.goto(f"{demo}/#/?q={stream}")
-    expect(page.get_by_role("row", name=stream)).to_contain_text("1,000,000.3")
-    page.goto(f"{demo}/#/streams/{stream}")
-    assert trace(drawn(page), "label")["hovertemplate"].startswith("%{y:.10~g}")
-    page.get_by_text("View as tables").click()
-    newest = page.locator(".tables table").first.get_by_role("row")
-    expect(newest.nth(1)).to_contain_text("1,000,000.3")
-    expect(newest.nth(2)).to_contain_text("1,000,000.1")
-    ticks = page.eval_on_selector_all(".ytick text", "all => all.map((e) => e.textContent)")
-    values = [each for each in ticks if each.startswith(("1,000,000", "999,999"))]
-    assert len(set(values)) == len(values) >= 2
-
-
-def test_the_belief_of_a_long_stream_is_there_unasked(page, demo, client, stream):
-    post(client, stream, 10, 900)
-    page.goto(f"{demo}/#/streams/{stream}")
-    expect(page.locator("#belief-note")).to_contain_text("come from a rerun")
-    cells = "document.querySelector('.plot').data?.at(-1).z?.flat() ?? []"
-    until(page, f"({cells}).filter((each) => each !== null).length > 500")
-
-
-def test_what_if_of_a_model_a_false_alarm_rate_and_a_delay(page, demo, client, stream):
-    post(client, stream, 10, 60)
-    post(client, stream, 13, 40, seed=2)
-    page.goto(f"{demo}/#/streams/{stream}")
+def test_what_if_is_shown_beside_what_was_and_applied_as_it_was_tried(page, fake):
+    page.goto(f"{fake.url}/#/streams/pump")
     drawn(page)
-    rerun, result = page.get_by_role("button", name="Rerun"), page.locator("#what-if-result")
-
-    def tried(**settings):
-        path = f"/v1/streams/{stream}/what-if"
-        return client.post(path, json={"settings": settings}).json()
-
-    page.get_by_label("Confirm after, observations").fill("25")
-    rerun.click()
-    (event,) = [e for e in tried(confirm_after=25)["events"] if e["state"] == "confirmed"]
-    assert event["confirmed_at"] - event["suspected_at"] >= 24
-    expect(result.get_by_role("row").nth(1)).to_contain_text("confirmed")
-    page.get_by_label("False alarms per 1,000").fill("2")
-    expect(page.get_by_label("Confirm after, observations")).to_have_value("")  # not both
-    page.get_by_label("Model", exact=True).select_option("averaged")
-    rerun.click()
-    answer = tried(model="averaged", sensitivity={"false_alarms_per_1000": 2})
-    score = f"{answer['mean_log_score']:.4g}".replace("-", "−")
-    expect(result).to_contain_text(f"Mean log score {score}")
-    page.get_by_role("button", name="Apply these settings").click()
-    expect(result).to_contain_text("now uses these settings")
-    summary = client.get(f"/v1/streams/{stream}").json()
-    assert summary["model"].startswith("averaged@")
-    assert summary["settings"]["sensitivity"] == {"false_alarms_per_1000": 2}
-    level = "document.querySelector('.plot').layout.shapes.find((e) => e.xref === 'paper')?.y0"
-    until(page, f"{level} === {summary['sensitivity']['threshold']}")
-
-
-@pytest.mark.one_in(2)
-@pytest.mark.parametrize("width", [390, 768, 1024, 1440])
-def test_feedback_can_be_reached_at_every_width(watched, demo, width):
-    page = watched(demo, viewport={"width": width, "height": 800}).page
-    page.goto(f"{demo}/#/streams/nile")
-    button = page.get_by_role("button", name="Not a change: event 1")
-    button.scroll_into_view_if_needed()
-    box, card = button.bounding_box(), page.locator("#card-events").locator("..").bounding_box()
-    assert card["x"] <= box["x"]
-    assert box["x"] + box["width"] <= card["x"] + card["width"] <= width
-
-
-def test_settings_that_were_tried_can_be_used(page, demo, client, stream):
-    post(client, stream, 10, 40)
-    page.goto(f"{demo}/#/streams/{stream}")
-    page.get_by_label("Outlier rate", exact=True).fill("0.05")
-    page.get_by_label("Outlier rate", exact=True).press("Enter")
-    page.get_by_role("button", name="Apply these settings").click()
-    expect(page.locator("#what-if-result")).to_contain_text("now uses these settings")
-    assert client.get(f"/v1/streams/{stream}").json()["settings"]["outlier_rate"] == 0.05
-    expect(page.locator("dl.pairs")).to_contain_text("0.05")
-
-
-def test_what_was_tried_is_applied_whatever_the_fields_say_by_then(page, demo, client, stream):
-    post(client, stream, 10, 40)
-    page.goto(f"{demo}/#/streams/{stream}")
-    drawn(page)
-    held = []
-    page.route("**/what-if", lambda route: held.append(route))
-    rate = page.get_by_label("Outlier rate", exact=True)
-    rate.fill("0.05")
-    with page.expect_request("**/what-if"):
-        rate.press("Enter")
-    rate.fill("0.2")
-    page.get_by_label("Model", exact=True).select_option("averaged")
-    held[0].continue_()
-    page.get_by_role("button", name="Apply these settings").click()
-    expect(page.locator("#what-if-result")).to_contain_text("now uses these settings")
-    summary = client.get(f"/v1/streams/{stream}").json()
-    assert summary["settings"]["outlier_rate"] == 0.05
-    assert not summary["model"].startswith("averaged@")
-
-
-def test_what_if_before_the_stream_is_known(page, demo, client, stream):
-    post(client, stream, 10, 40)
-    held = []
-    page.route("**/observations/live*", lambda route: held.append(route))
-    page.goto(f"{demo}/#/streams/{stream}")
-    page.get_by_label("Outlier rate", exact=True).fill("0.05")
-    page.get_by_label("Outlier rate", exact=True).press("Enter")
+    path, result = "/v1/streams/pump/what-if", page.locator("#what-if-result")
     hazard, rerun = (
         page.get_by_label("Hazard", exact=True),
         page.get_by_role("button", name="Rerun"),
     )
-    expect(rerun).to_have_attribute("aria-disabled", "true")
-    expect(hazard).to_have_value("")
+    expect(hazard).to_have_value("0.02")
+    page.get_by_label("Hazard, slider").press("ArrowRight")
+    expect(hazard).to_have_value("0.0204")
+    hazard.fill("0.2")
+    page.get_by_label("Confirm after, observations").fill("25")
+    page.get_by_label("False alarms per 1,000").fill("2")
+    expect(page.get_by_label("Confirm after, observations")).to_have_value("")  # not both
+    page.get_by_label("Model", exact=True).select_option("averaged")
+    held = []
+    page.route(f"**{path}", lambda route: held.append(route))
+    fake.answers[f"POST {path}"] = fake.answers["what-if"]
+    rerun.click()
+    until(lambda: page.evaluate("1") and held)
+    hazard.fill("0.3")  # before the answer comes
     held[0].continue_()
-    expect(page.locator("#what-if-result")).to_contain_text("Mean log score")
-    present = hazard.input_value()
-    assert present
-    hazard.fill("")  # as now
-    hazard.blur()
-    expect(hazard).to_have_value(present)
+    expect(result).to_contain_text("Mean log score")
+    sensitivity = {"false_alarms_per_1000": 2}
+    asked = {"hazard": 0.2, "sensitivity": sensitivity, "model": "averaged"}
+    assert fake.asked("POST", path)[-1][1]["settings"] == asked
+    seen(page, "document.querySelector('.plot').data.length === 9")
+    found = figure(page)
+    tried = fake.answers["what-if"]
+    assert trace(found, "P(changed), what if")["y"] == tried["changed_probability"]
+    events = [e["start"] for e in tried["events"] if e["state"] != "withdrawn"]
+    assert starts(found, ("dashdot",)) == events
+    fake.answers["POST /v1/streams/pump/model"] = fake.answers["GET /v1/streams/pump"]
+    fake.answers["PUT /v1/streams/pump"] = fake.answers["GET /v1/streams/pump"]
+    page.get_by_role("button", name="Apply these settings").click()
+    expect(result).to_contain_text("now uses these settings")
+    assert fake.asked("POST", "/v1/streams/pump/model")[0][1] == {"model": "averaged"}
+    (put,) = fake.asked("PUT", "/v1/streams/pump")
+    assert put[1] == {"hazard": 0.2, "sensitivity": sensitivity}
+    page.get_by_role("button", name="Reset", exact=True).click()
+    seen(page, "document.querySelector('.plot').data.length === 7")
+    expect(hazard).to_have_value("0.02")
 
 
-def test_problems_are_shown_as_the_service_says_them(watched, demo):
-    page = watched(demo, errors=("404", "422")).page
-    page.goto(f"{demo}/#/streams/nobody")
-    expect(page.get_by_role("alert")).to_contain_text("there is no stream 'nobody'")
-    expect(page.get_by_role("alert")).to_contain_text("unknown-stream")
-    expect(page.locator("#feed")).to_have_text("server error, retrying")
-    expect(page.get_by_role("heading")).to_have_text(["nobody"])  # no empty chart, no settings
-    page.goto(f"{demo}/#/models")
-    expect(page.get_by_role("link", name="gaussian")).to_be_visible()
-    expect(page.locator("#feed")).to_be_hidden()
-    page.goto(f"{demo}/#/streams/nile")
-    drawn(page)
-    expect(page.get_by_role("heading", name="Events")).to_be_visible()
-    page.get_by_label("Hazard", exact=True).fill("1")
-    page.get_by_role("button", name="Rerun").click()
-    expect(page.get_by_role("alert")).to_contain_text("body.settings.hazard")
+def test_changes_are_listed_filtered_and_counted_over_time(page, fake):
+    page.goto(f"{fake.url}/#/changes")
+    row = page.locator(".changes tbody tr")
+    expect(row).to_have_count(1)
+    for text in ("pump", "1941-01-01", "observation 40", "▲ up by 3.1 sd", "mean rose by", "96 %"):
+        expect(row).to_contain_text(text)
+    expect(page.locator("#count")).to_have_text("1 change of 1 stream")
+    query, _ = fake.asked("GET", "/v1/changes")[0]
+    wanted = {"since": "24h", "state": ["confirmed", "suspected"], "limit": "25"}
+    assert {name: query.get(name) for name in wanted} == wanted
+    page.get_by_label("First").select_option("size")
+    page.get_by_label("Stream id").fill("p-")
+    page.get_by_label("Size, sd or more").fill("5")
+    page.get_by_label("Model").select_option("averaged")
+    wanted = {"sort": "size", "contains": "p-", "min_size": "5", "model": "averaged"}
+    until(lambda: page.evaluate("1") and wanted.items() <= _last(fake, "/v1/changes").items())
+    assert page.url.endswith("#/changes?model=averaged&q=p-&size=5&sort=size")
+    page.reload()
+    expect(page.get_by_label("Model")).to_have_value("averaged")
+    assert wanted.items() <= _last(fake, "/v1/changes").items()
+    bars = page.locator(".bars button")
+    expect(bars).to_have_count(48)
+    page.locator(".bars button[tabindex='0']").focus()
+    page.keyboard.press("End")
+    expect(bars.last).to_be_focused()
+    page.locator(".bars button:not([aria-disabled='true'])").first.click()
+    until(lambda: page.evaluate("1") and "until" in _last(fake, "/v1/changes"))
+    page.get_by_role("button", name="Show the whole time").click()
+    until(lambda: page.evaluate("1") and "until" not in _last(fake, "/v1/changes"))
+    listed = fake.answers["GET /v1/changes"]
+    fake.answers["GET /v1/changes"] = {**listed, "total": 60, "cursor": "next"}
+    page.reload()
+    page.get_by_role("button", name="Next").click()
+    until(lambda: page.evaluate("1") and _last(fake, "/v1/changes").get("cursor") == "next")
+    fake.answers["GET /v1/changes"] = {**listed, "total": 0, "changes": [], "timeline": None}
+    page.reload()
+    expect(page.locator("pre")).to_contain_text(f"curl {fake.url}/v1/streams/pump-7/observations")
+    fake.answers["GET /v1/changes"] = listed
+    expect(page.locator("#feed")).to_have_text("live")
+    fake.send("changepoint", fake.answers["changepoint"] | {"stream": "pump-7"}, "1")
+    expect(row).to_have_count(1)  # by itself
 
 
-def test_models_with_their_reports_and_sensitivity(page, demo):
-    page.goto(demo)
+def _last(fake, path):
+    return fake.asked("GET", path)[-1][0]
+
+
+def test_models_are_shown_with_their_reports_and_sensitivity(page, fake):
+    page.goto(fake.url)
     page.get_by_role("link", name="Models").click()
     page.get_by_role("link", name="regimes").click()
     expect(page.get_by_role("heading", name="Training report")).to_be_visible()
@@ -398,118 +294,191 @@ def test_models_with_their_reports_and_sensitivity(page, demo):
     )
 
 
-@pytest.mark.parametrize("scheme", ["light", "dark"])
-def test_light_and_dark_by_the_system_and_by_choice(watched, demo, scheme):
-    page = watched(demo, color_scheme=scheme).page
-    page.goto(f"{demo}/#/streams/nile")
-    drawn(page)
-    shade = "getComputedStyle(document.body).backgroundColor"
-    own, dark = page.evaluate(shade), "rgb(15, 20, 25)"
-    assert (own == dark) == (scheme == "dark")
-    line = trace(figure(page), "label")["line"]["color"]
-    button = page.get_by_role("button", name="Theme")
-    button.click()
-    if scheme == "light":
-        button.click()  # auto, light, dark
-    assert page.evaluate(shade) != own
-    until(page, f"document.querySelector('.plot').data[3].line.color !== '{line}'")
+def choose(page, name, text):
+    file = {"name": name, "mimeType": "text/csv", "buffer": text.encode()}
+    page.get_by_label("Add streams from CSV").set_input_files(file)
 
 
-def test_narrow_screens_need_no_scrolling_sideways(watched, demo):
-    page = watched(demo, viewport={"width": 360, "height": 740}).page
-    for place in ("#/", "#/changes?span=all", "#/streams/nile", "#/models", "#/models/regimes"):
-        page.goto(f"{demo}/{place}")
-        page.wait_for_selector("main .card")
-        page.wait_for_timeout(500)
-        assert page.evaluate("document.documentElement.scrollWidth") <= 360, place
+DROP = """([name, text]) => {
+  const data = new DataTransfer();
+  data.items.add(new File([text], name, { type: "text/csv" }));
+  for (const kind of ["dragover", "drop"])
+    document.querySelector("main h1").dispatchEvent(
+      new DragEvent(kind, { dataTransfer: data, bubbles: true, cancelable: true }));
+}"""
+REFUSED = {
+    "a,b\n": "at least one line of numbers",
+    "a,b\n1,2\n3\n": "Line 3",
+    "a,b\nx,y\n": "No column has only numbers",
+    "stream,a,b\ns,1,2\n": "one column of numbers",
+    "stream,y\na b,1\n": "Line 2",
+    "a b,a-b\n1,2\n": "Two columns",
+    "time,y\nnoon,1\n": "Line 2",
+    'y,z\n1,"2\n': "quotation mark",
+    "stream,y\n" + "".join(f"s{i},1\n" for i in range(51)): "at most 50",
+    "y\n" + "1\n" * 50_001: "more than 50,000 lines",
+    "y\n" + "1.00000000000\n" * 400_000: "at most 5 MB",
+}
 
 
-def test_the_page_says_when_the_service_is_away_and_comes_back(watched, cable, client, stream):
-    post(client, stream, 10, 30)
-    page = watched(cable.url, errors=("ERR_",)).page
-    page.goto(f"{cable.url}/#/streams/{stream}")
+def test_a_csv_file_becomes_streams_once_that_is_confirmed(page, fake):
+    lines = [f"2024-05-01 10:{i:02d}:00,{i / 4},{i * 2 if i % 5 else ''},on" for i in range(30)]
+    page.goto(fake.url)
+    expect(page.get_by_role("link", name="pump")).to_be_visible()
+    text = "\ufefftime,Flow (l/s),count,state\r\n" + "\r\n".join(lines) + "\r\n"
+    page.evaluate(DROP, ["plant.csv", text])
+    offer = page.get_by_label("Streams from CSV", exact=True)
+    expect(offer).to_contain_text("60 observations of plant.Flow-l-s-, plant.count.")
+    flow, counted = "/v1/streams/plant.Flow-l-s-", "/v1/streams/plant.count"
+    for stream in (flow, counted, "/v1/streams/csv-0"):
+        fake.answers[f"POST {stream}/observations"] = []
+    assert not any(method == "POST" for method, *_ in fake.requests)
+    page.get_by_role("button", name="Create 2 streams").click()
+    expect(page.get_by_text("Created 2 streams:")).to_be_visible()
+    (flows,) = [body for _, body in fake.asked("POST", f"{flow}/observations")]
+    (counts,) = [body for _, body in fake.asked("POST", f"{counted}/observations")]
+    assert [each["y"] for each in flows] == [i / 4 for i in range(30)]
+    assert [each["y"] for each in counts] == [float(i * 2) if i % 5 else None for i in range(30)]
+    assert flows[7]["time"].replace(".000Z", "Z") == "2024-05-01T10:07:00Z"
+    choose(page, "many.csv", "stream;value\n" + "\n".join(f'"csv-0";{y}' for y in range(519)))
+    page.get_by_role("button", name="Create 1 stream").click()
+    expect(page.get_by_text("Created 1 stream:")).to_be_visible()
+    bodies = [body for _, body in fake.asked("POST", "/v1/streams/csv-0/observations")]
+    assert [len(body) for body in bodies] == [500, 19]
+    assert [each["y"] for body in bodies for each in body] == list(map(float, range(519)))
+    before = len([each for each in fake.requests if each[0] == "POST"])
+    for text, why in (REFUSED | {"stream,y\npump,1\n": "pump"}).items():
+        choose(page, "bad.csv", text)
+        expect(page.get_by_role("alert")).to_contain_text("Cannot read bad.csv")
+        expect(page.get_by_role("alert")).to_contain_text(why)
+    assert len([each for each in fake.requests if each[0] == "POST"]) == before
+
+
+def test_the_page_asks_for_a_key_and_keeps_it_in_the_tab(opened, fake):
+    fake.key = "moca_right"
+    page = opened(fake.url, errors=("401",))
+    page.goto(fake.url)
+    ask = page.get_by_role("dialog")
+    expect(ask).to_contain_text("no API key")
+    field = ask.get_by_label("Key")
+    expect(field).to_be_focused()
+    field.fill("moca_wrong")
+    page.keyboard.press("Enter")
+    expect(ask).to_contain_text("unknown API key")
+    field.fill("moca_right")
+    page.keyboard.press("Enter")
+    expect(ask).to_have_count(0)
+    expect(page.get_by_role("link", name="pump")).to_be_visible()
+    page.reload()
+    expect(page.get_by_role("link", name="pump")).to_be_visible()
+    assert "moca_right" not in page.evaluate("Object.values(localStorage).join()")
+    assert not any("moca_right" in str(query) for _, _, query, _ in fake.requests)
+    page.get_by_role("button", name="Forget key").click()
+    expect(page.get_by_role("dialog")).to_be_visible()
+    page.get_by_role("button", name="Cancel").click()
+    expect(page.get_by_role("alert")).to_contain_text("no API key")
+
+
+def test_the_page_says_when_the_service_is_away_and_what_it_refuses(opened, fake):
+    page = opened(fake.url, errors=("ERR_", "404"))
+    page.goto(f"{fake.url}/#/streams/pump")
     drawn(page)
     expect(page.locator("#feed")).to_have_text("live")
-    cable.cut()
+    fake.away = True
+    fake.end()
     expect(page.get_by_role("alert")).to_contain_text("Service unreachable")
     expect(page.locator("#feed")).to_have_text("connection lost, retrying")
-    post(client, stream, 10, 10, seed=2)
-    cable.mend()
+    fake.away = False
     expect(page.get_by_role("alert")).to_have_count(0)
-    until(page, "document.querySelector('.plot').data[2].x.length === 40")
+    expect(page.locator("#feed")).to_have_text("live")
+    page.goto(f"{fake.url}/#/streams/nobody")
+    expect(page.get_by_role("alert")).to_contain_text("there is no stream 'nobody'")
+    expect(page.get_by_role("alert")).to_contain_text("unknown-stream")
+    expect(page.get_by_role("heading")).to_have_text(["nobody"])  # no empty chart, no settings
+    page.goto(f"{fake.url}/#/models")
+    expect(page.get_by_role("link", name="gaussian")).to_be_visible()
+    expect(page.locator("#feed")).to_be_hidden()
 
 
-def test_without_plotting_code_there_are_tables(page, demo):
+def test_without_plotting_code_there_are_tables(page, fake):
     def without(route):
         answer = route.fetch()
         text = re.sub(r'(name="moca-plotly" content=")[^"]+', r"\1", answer.text())
         route.fulfill(response=answer, body=text)
 
-    page.route(f"{demo}/", without)
-    page.goto(f"{demo}/#/streams/nile")
+    page.route(f"{fake.url}/", without)
+    page.goto(f"{fake.url}/#/streams/pump")
     expect(page.locator(".plot")).to_contain_text("moca-service[console]")
     page.get_by_text("View as tables").click()
-    expect(page.locator(".tables table").first).to_contain_text("1970-01-01")
-    expect(page.locator("[data-event='1']")).to_contain_text("#1 at 28")
-    page.get_by_role("button", name="Rerun").click()
+    expect(page.locator(".tables table").first).to_contain_text("1959-01-01")
+    expect(page.locator("[data-event='1']")).to_contain_text("#1 at 40")
+
+
+def test_a_walk_by_keyboard_on_a_narrow_dark_screen(opened, fake):
+    """Nothing has to be scrolled sideways, feedback can be reached, colours follow the system."""
+    page = opened(fake.url, color_scheme="dark", viewport={"width": 360, "height": 740})
+
+    def tab_to(test):
+        for _ in range(60):
+            page.keyboard.press("Tab")
+            if page.evaluate(f"(() => {{ const e = document.activeElement; return {test}; }})()"):
+                return
+        raise AssertionError(f"Tab does not lead to {test}")
+
+    page.goto(fake.url)
+    expect(page.get_by_role("link", name="bits")).to_be_visible()
+    page.keyboard.press("Tab")
+    page.keyboard.press("Enter")  # skips to the content
+    seen(page, "document.activeElement.id === 'main'")
+    page.keyboard.press("/")
+    seen(page, "document.activeElement.id === 'search'")
+    page.keyboard.type("pum")
+    expect(page.get_by_role("row")).to_have_count(2)
+    tab_to("e.textContent === 'pump'")
+    page.keyboard.press("Enter")
+    drawn(page)
+    seen(page, "document.activeElement.id === 'main'")
+    tab_to("e.textContent.startsWith('#1 at 40')")
+    page.keyboard.press("Enter")  # shows it in the chart
+    seen(page, "document.querySelector('.plot')._fullLayout.xaxis.range[0] > 10")
+    tab_to("e.textContent === 'Not a change'")
+    tab_to("e.textContent === 'Rerun'")
+    page.keyboard.press("Enter")
     expect(page.locator("#what-if-result")).to_contain_text("Mean log score")
+    button = page.get_by_role("button", name="Not a change: event 1")
+    button.scroll_into_view_if_needed()
+    box = button.bounding_box()
+    assert box["x"] >= 0
+    assert box["x"] + box["width"] <= 360
+    shade = "getComputedStyle(document.body).backgroundColor"
+    assert page.evaluate(shade) == "rgb(15, 20, 25)"
+    line = trace(figure(page), "label")["line"]["color"]
+    page.get_by_role("button", name="Theme").click()  # auto, light, dark
+    seen(page, f"document.querySelector('.plot').data[3].line.color !== '{line}'")
+    for place in PAGES:
+        page.goto(f"{fake.url}/{place}")
+        page.wait_for_selector("main .card")
+        if "/" in place[2:]:
+            drawn(page)
+        assert page.evaluate("document.documentElement.scrollWidth") <= 360, place
 
 
-def test_a_flood_of_changes_is_summed_up(page, demo, client):
-    prefix = "flood-"
-    settings = {"model": "gaussian", "location": 0.0, "scale": 1.0, "confirm_after": 3}
-    names = [f"{prefix}{i:03d}" for i in range(100)]
-    for name in names:
-        client.put(f"/v1/streams/{name}", json=settings)
-    page.goto(f"{demo}/#/?prefix={prefix}")
-    expect(page.locator("#feed")).to_have_text("live")
-    expect(page.locator(".streams tbody tr")).to_have_count(25)
-    for level in (0.0, 9.0):
-        for k in range(8):
-            items = [{"stream": name, "y": level + (k % 3) / 9} for name in names]
-            assert all(
-                e["status"] == 200 for e in client.post("/v1/observations", json=items).json()
-            )
-    confirmed = "document.querySelectorAll(\".recent .badge[data-state='confirmed']\").length"
-    until(page, f"{confirmed} === 12")
-    assert page.locator(".recent li").count() == 12
-    expect(page.locator("#announce")).to_contain_text(re.compile(r"And \d+ more"))
-    expect(page.locator(".streams tbody tr").first).to_contain_text("up by")
-
-
-KINDS = {
-    "empty": ({}, []),
-    "new": ({}, [{"y": 1.0}, {"y": 2.0}, {"y": None}]),
-    "constant": ({}, [{"y": 3.0}] * 30),
-    "forgetful": ({"history": 0}, [{"y": float(i % 5)} for i in range(40)]),
-    "classes": ({"model": "categorical", "classes": 4}, [{"y": i % 4} for i in range(40)]),
-    "bits": ({"model": "bernoulli"}, [{"y": i % 2} for i in range(40)]),
-    "several": ({}, [{"y": [float(i % 5), float(i % 3)]} for i in range(40)]),
-    "waits": (
-        {"model": "linear"},
-        [
-            *({"x": [i % 7 / 7], "y": i % 7 + i % 2 / 9} for i in range(40)),
-            {"x": [1], "pending": True},
-        ],
-    ),
-    "durations": ({"hazard": {"mean": 50, "shape": 5}}, [{"y": float(i % 5)} for i in range(40)]),
-}
-
-
-@pytest.mark.one_in(3)
-@pytest.mark.parametrize("kind", KINDS)
-def test_every_kind_of_stream_is_drawn(page, demo, client, kind):
-    settings, observations = KINDS[kind]
-    client.put(f"/v1/streams/kind-{kind}", json=settings)
-    if observations:
-        path = f"/v1/streams/kind-{kind}/observations"
-        assert client.post(path, json=observations).status_code == 200
-    page.goto(f"{demo}/#/streams/kind-{kind}")
-    found = drawn(page)
-    shown = 0 if kind == "forgetful" else sum("pending" not in each for each in observations)
-    assert len(trace(found, "label")["x"]) == shown
-    page.get_by_text("View as tables").click()
-    expect(page.locator(".tables table").first).to_be_visible()
-    assert page.input_value("#hazard") != ""
-    page.goto(f"{demo}/#/?prefix=kind-{kind}")
-    expect(page.get_by_role("row", name=kind)).to_be_visible()
+@pytest.mark.slow
+@pytest.mark.parametrize(("scheme", "width"), [("light", 1280), ("dark", 400)])
+def test_axe_finds_nothing(opened, fake, axe, scheme, width):
+    page = opened(fake.url, color_scheme=scheme, viewport={"width": width, "height": 900})
+    for place in PAGES:
+        page.goto(f"{fake.url}/{place}")
+        page.wait_for_selector("main .card")
+        if "/" in place[2:]:
+            drawn(page)
+        if "changes" in place:
+            page.wait_for_selector(".changes tbody tr")
+        if place.endswith("pump"):
+            page.get_by_text("View as tables").click()
+            page.get_by_role("button", name="Rerun").click()
+            page.wait_for_selector("#what-if-result table")
+        page.evaluate(axe)
+        found = page.evaluate("axe.run(document, { resultTypes: ['violations'] })")["violations"]
+        said = [(each["id"], [node["html"][:120] for node in each["nodes"]]) for each in found]
+        assert said == [], place
