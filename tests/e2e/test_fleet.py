@@ -1,0 +1,305 @@
+"""Many streams at a glance: changes, overview, tags; each against the streams' own answers."""
+
+import csv
+import io
+import random
+from datetime import UTC, datetime, timedelta
+
+import httpx
+import numpy as np
+import pytest
+
+from service.client import AsyncClient, Client
+from tests.deploy.dashboards import DASHBOARDS, json_queries, load
+from tests.e2e.calling import KNOWN, ask, history, post
+
+LEVELS = (0.0, 6.0, -3.0, 0.0)
+EACH = 30
+START = datetime(2024, 5, 1, 12, tzinfo=UTC)
+SAME = (
+    "id",
+    "state",
+    "start",
+    "suspected_at",
+    "confirmed_at",
+    "probability",
+    "direction",
+    "size",
+    "verdict",
+    "before",
+    "after",
+    "explanation",
+)
+
+
+@pytest.fixture(scope="module")
+def fleet(shared):
+    """The prefix of six streams with three changes each, of which every other one has times."""
+    prefix = f"fleet{random.randrange(10**9)}-"
+    rng = np.random.default_rng(0)
+    with httpx.Client(base_url=shared.url, timeout=120) as client:
+        for i in range(6):
+            site = "north" if i % 3 == 0 else "south"
+            settings = KNOWN | {"confirm_after": 4, "tags": {"site": site, "number": f"{i:02}"}}
+            ask(client, "PUT", f"{prefix}{i}", 201, json=settings)
+            values = np.repeat(LEVELS, EACH) + rng.normal(size=EACH * len(LEVELS))
+            post(client, f"{prefix}{i}", [
+                {"y": float(y)} | ({"time": time_of(i, seq)} if i % 2 else {})
+                for seq, y in enumerate(values)
+            ])  # fmt: skip
+    return prefix
+
+
+def time_of(stream, seq):
+    return (START + timedelta(days=stream, seconds=seq)).isoformat()
+
+
+def changes(client, prefix, **query):
+    params = {"prefix": prefix, "limit": 500} | query
+    return client.get("/v1/changes", params=params).raise_for_status().json()
+
+
+def recount(client, prefix):
+    """Every change of every stream by its own call, with times of its own history."""
+    found = {}
+    for each in client.get("/v1/streams", params={"prefix": prefix}).json()["streams"]:
+        name = each["stream"]
+        records = history(client, name)
+        for event in ask(client, "GET", f"{name}/changepoints")["events"]:
+            kept = {field: event[field] for field in SAME}
+            if event["state"] != "withdrawn":
+                kept["start_time"] = records[event["start"]]["time"]
+            for field in ("suspected", "confirmed"):
+                at = event[f"{field}_at"]
+                if at is not None and records[at]["time"] is not None:
+                    kept[f"{field}_time"] = records[at]["time"]
+            found[name, event["id"]] = kept
+    return found
+
+
+def test_changes_are_those_of_each_stream_and_follow_feedback(http, fleet):
+    expected = recount(http, fleet)
+    page = changes(http, fleet)
+    assert (page["total"], page["cursor"], page["unreadable"]) == (len(expected), None, [])
+    for rows in (page["changes"], changes(http, fleet)["changes"]):
+        assert {(row["stream"], row["id"]) for row in rows} == expected.keys()
+        for row in rows:
+            of = expected[row["stream"], row["id"]]
+            assert {field: row[field] for field in of} == of
+    confirmed = [row for row in page["changes"] if row["state"] == "confirmed"]
+    assert len(confirmed) >= 15
+    kinds = [row["explanation"]["kind"] for row in confirmed]
+    assert kinds.count("mean") >= 0.8 * len(kinds), kinds
+    judged = confirmed[3]
+    assert judged["link"] == f"/#/streams/{judged['stream']}?at={judged['start']}"
+    path = f"{judged['stream']}/changepoints/{judged['id']}"
+    ask(http, "PUT", path, json={"change": False})
+    (row,) = [
+        row
+        for row in changes(http, fleet)["changes"]
+        if (row["stream"], row["id"]) == (judged["stream"], judged["id"])
+    ]
+    assert (row["state"], row["verdict"]) == ("withdrawn", False)
+
+
+def when(row):
+    return datetime.fromisoformat(row["confirmed_time"] or row["suspected_time"])
+
+
+def test_changes_are_filtered_ordered_paged_and_exported(http, fleet):
+    every = changes(http, fleet)["changes"]
+    assert [when(row) for row in every] == sorted(map(when, every), reverse=True)
+    middle = (START + timedelta(days=3)).isoformat()
+    one = f"{fleet}3"
+    filters = {
+        ("state", "confirmed"): lambda row: row["state"] == "confirmed",
+        ("min_size", 5): lambda row: abs(row["size"] or 0) >= 5,
+        ("min_probability", 0.6): lambda row: row["probability"] >= 0.6,
+        ("since", middle): lambda row: when(row) >= datetime.fromisoformat(middle),
+        ("until", middle): lambda row: when(row) < datetime.fromisoformat(middle),
+        ("model", "poisson"): lambda row: False,
+        ("contains", one[1:]): lambda row: row["stream"] == one,
+        ("match", '{site="north"}'): lambda row: row["tags"]["site"] == "north",
+    }
+    for (name, value), fits in filters.items():
+        page = changes(http, fleet, **{name: value})
+        assert page["changes"] == [row for row in every if fits(row)], name
+        assert page["total"] == len(page["changes"])
+    sizes = [abs(row["size"] or 0) for row in changes(http, fleet, sort="size")["changes"]]
+    assert sizes == sorted(sizes, reverse=True)
+    seen, query = [], {"sort": "probability", "limit": 7}
+    while True:
+        page = changes(http, fleet, **query)
+        seen += page["changes"]
+        if page["cursor"] is None:
+            break
+        query["cursor"] = page["cursor"]
+    assert seen == changes(http, fleet, sort="probability")["changes"]
+    rows, path = [], f"/v1/changes?prefix={fleet}&format=csv&limit=5"
+    while path:
+        answer = http.get(path)
+        assert answer.headers["content-type"].startswith("text/csv")
+        rows += csv.DictReader(io.StringIO(answer.text))
+        path = answer.headers.get("link", "").partition(">")[0].removeprefix("<")
+    for row, of in zip(rows, every, strict=True):
+        assert (row["stream"], int(row["id"])) == (of["stream"], of["id"])
+        assert float(row["size"]) == of["size"]
+        assert row["explanation"] == (of["explanation"] or {"text": ""})["text"]
+        assert f'"site": "{of["tags"]["site"]}"' in row["tags"]
+
+
+async def test_both_clients_read_changes(url, http, fleet):
+    keys = [(row["stream"], row["id"]) for row in changes(http, fleet)["changes"]]
+    with Client(url) as client:
+        found = list(client.changes(prefix=fleet, limit=4))
+    assert [(each.stream, each.id) for each in found] == keys
+    async with AsyncClient(url) as client:
+        assert [each async for each in client.changes(prefix=fleet, limit=4)] == found
+
+
+def test_a_stream_of_the_same_name_is_another_one(http, prefix):
+    def shift():
+        ask(http, "PUT", f"{prefix}a", 201, json=KNOWN | {"confirm_after": 4})
+        post(http, f"{prefix}a", [0.1 * (i % 7) + (9.0 if i >= 30 else 0.0) for i in range(50)])
+
+    shift()
+    first = changes(http, prefix)["changes"]
+    ask(http, "DELETE", f"{prefix}a", 204)
+    gone = changes(http, prefix)["changes"]
+    assert [(row["id"], row["start"]) for row in gone] == [(r["id"], r["start"]) for r in first]
+    assert all(row["link"] is row["explanation"] is row["before"] is None for row in gone)
+    shift()
+    both = changes(http, prefix)["changes"]
+    assert len(both) == 2 * len(first)
+    assert sum(row["link"] is not None for row in both) == len(first)
+
+
+def test_what_changed_is_said_of_other_labels(http, prefix):
+    rng = np.random.default_rng(3)
+    kinds = {
+        "poisson": ("rate", lambda late: float(rng.poisson(9 if late else 2))),
+        "bernoulli": ("share", lambda late: float(rng.random() < (0.9 if late else 0.1))),
+        "joint": ("mean", lambda late: [rng.normal(), rng.normal() + 5 * late]),
+    }
+    for model, (kind, label) in kinds.items():
+        stream = f"{prefix}{model}"
+        ask(http, "PUT", stream, 201, json={"model": model, "max_hypotheses": 16})
+        post(http, stream, [label(i >= 60) for i in range(100)])
+        (row, *_) = changes(http, stream, state="confirmed", sort="size")["changes"]
+        assert abs(row["start"] - 60) < 5, model
+        assert row["explanation"]["kind"] == kind
+    assert row["explanation"]["output"] == 1
+    assert len(row["before"]["mean"]) == len(row["size"]) == 2
+
+
+def test_the_overview_says_what_each_stream_says(http, prefix):
+    """Last labels are those of the history, wherever chunks were sealed; the rest the summary's."""
+    rng = random.Random(2)
+    seen = {
+        f"{prefix}{n:03}": [rng.gauss(10 if i < n // 2 else 14, 0.5) for i in range(n)]
+        for n in (1, 70, 129, 200)
+    }
+    for stream, y in seen.items():
+        ask(http, "PUT", stream, 201, json={"model": "gaussian"})
+        post(http, stream, y)
+    seen[f"{prefix}empty"] = []
+    ask(http, "PUT", f"{prefix}empty", 201, json={})
+    short = [1.0, None, *([2.0] * 30), None, 3.5]
+    ask(http, "PUT", f"{prefix}short", 201, json={"model": "gaussian", "history": 5})
+    post(http, f"{prefix}short", short)
+    seen[f"{prefix}short"] = short[-5:]
+    ask(http, "PUT", f"{prefix}wide", 201, json={"model": "gaussian"})
+    post(http, f"{prefix}wide", [[1.0, 2.0], [3.0, 4.0]])
+    seen[f"{prefix}wide"] = [1.0, 3.0]
+    post(http, f"{prefix}gone", [1.0])
+    ask(http, "DELETE", f"{prefix}gone", 204)
+    page = http.get(f"/v1/overview?labels=64&prefix={prefix}").json()
+    assert (page["total"], page["cursor"]) == (len(seen), None)
+    assert [row["stream"] for row in page["streams"]] == sorted(seen)
+    for row in page["streams"]:
+        assert row["labels"] == seen[row["stream"]][-64:]
+        summary = ask(http, "GET", row["stream"])
+        alike = row.keys() & summary.keys()
+        assert {key: row[key] for key in alike} == {key: summary[key] for key in alike}
+
+
+def test_the_overview_is_searched_ordered_and_paged(url, http, fleet):
+    def listed(**query):
+        seen, cursor = [], None
+        while True:
+            page = client.overview(limit=4, labels=1, cursor=cursor, **query)
+            seen += page.streams
+            if (cursor := page.cursor) is None:
+                assert page.total == len(seen)
+                return [each.stream for each in seen]
+
+    names = [f"{fleet}{i}" for i in range(6)]
+    with Client(url) as client:
+        assert listed(prefix=fleet) == names
+        assert listed(contains=f"{fleet}3"[1:]) == [f"{fleet}3"]
+        by_name = {e.stream: e for e in client.overview(fleet, limit=100).streams}
+        sure = listed(prefix=fleet, sort="changed_probability")
+    values = [by_name[name].changed_probability for name in sure]
+    assert values == sorted(values, reverse=True)
+    with Client(url) as client:
+        recent = listed(prefix=fleet, sort="change")
+    newest = [row["stream"] for row in changes(http, fleet, state="confirmed")["changes"]]
+    assert recent == list(dict.fromkeys(newest))
+    for query, field in (("limit=101", "limit"), ("labels=65", "labels"), ("sort=size", "sort")):
+        refused = http.get(f"/v1/overview?{query}")
+        assert refused.status_code == 422
+        assert refused.json()["errors"][0]["loc"] == f"query.{field}"
+
+
+def test_streams_are_selected_by_tags(url, http, fleet):
+    query = {"prefix": fleet, "match": '{site="south"}', "limit": 3}
+    first = http.get("/v1/streams", params=query).json()
+    second = http.get("/v1/streams", params=query | {"cursor": first["cursor"]}).json()
+    found = [row["stream"] for row in first["streams"] + second["streams"]]
+    assert found == [f"{fleet}{i}" for i in (1, 2, 4, 5)]
+    assert second["cursor"] is None
+    assert first["streams"][0]["tags"] == {"site": "south", "number": "01"}
+    either = ['{number="01"}', f'{{stream=~"{fleet}[2-4]",site!="north"}}']
+    with Client(url) as client:
+        assert list(client.streams(fleet, 2, match=either)) == [f"{fleet}{i}" for i in (1, 2, 4)]
+    for path in ("/v1/streams", "/v1/changes"):
+        refused = http.get(path, params={"match": '{a=~"(("}'})
+        assert refused.status_code == 422
+        assert refused.json()["errors"][0]["loc"].startswith("query.match")
+
+
+def test_tags_are_replaced_as_a_whole_and_other_settings_leave_them(http, prefix):
+    stream = f"{prefix}a"
+    ask(http, "PUT", stream, 201, json={"tags": {"site": "south", "number": "1"}})
+    changed = ask(http, "PUT", stream, json={"hazard": 0.03})
+    assert changed["settings"]["tags"] == {"site": "south", "number": "1"}
+    ask(http, "PUT", stream, json={"tags": {"site": "east"}})
+    assert ask(http, "GET", stream)["settings"]["tags"] == {"site": "east"}
+    refused = ask(http, "PUT", stream, 422, json={"tags": {"stream": "x"}})
+    assert refused["errors"][0]["loc"] == "body.tags"
+
+
+def test_dashboards_find_every_column_they_ask_the_service_for(http, fleet):
+    now = datetime.now(UTC)
+    given = {
+        "$state": "confirmed",
+        "$min_size": "0.5",
+        "$sort": "size",
+        "${__from:date:iso}": "2024-01-01T00:00:00.000Z",
+        "${__to:date:iso}": (now + timedelta(minutes=1)).strftime("%Y-%m-%dT%H:%M:%S.000Z"),
+    }
+    queries = [query for path in DASHBOARDS for query in json_queries(load(path))]
+    assert len(queries) == 2
+    for query in queries:
+        params = {
+            e["key"]: given.get(e["value"], e["value"]) for e in query["url_options"]["params"]
+        }
+        answer = http.get(query["url"], params=params | {"prefix": fleet}).raise_for_status()
+        rows = answer.json()[query["root_selector"]]
+        assert rows
+        for column in query["columns"]:
+            for row in rows:
+                value = row
+                for name in column["selector"].split("."):
+                    value = value[name]
+                assert value is not None, column
