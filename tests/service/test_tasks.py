@@ -5,7 +5,7 @@ import subprocess
 import sys
 
 from service import tasks
-from service.tasks import described, end, is_cancelled
+from service.tasks import end, is_cancelled
 
 
 async def stubborn(times, ended):
@@ -97,19 +97,6 @@ async def test_a_dropped_cancellation_is_seen():
     task.cancel()
     await task
     assert seen == [True]
-
-
-async def test_a_place_is_that_of_all_that_waits():
-    async def inner():
-        await asyncio.Event().wait()
-
-    async def outer():
-        await inner()
-
-    (task,) = await begun(outer())
-    text = described(task)
-    assert text.index(" outer") < text.index(" inner") < text.index(" wait")
-    await end(task)
 
 
 STUCK = """

@@ -152,30 +152,3 @@ def test_a_broken_artifact_is_listed_with_its_error_and_not_loaded(tmp_path, bro
             Catalogue(tmp_path, "cpu").get(f"pump@{name}")
         if broken in (fifo, loop):
             assert models.digest(tmp_path, f"pump@{name}") is None
-
-
-def test_a_loop_of_folders_is_no_model(tmp_path):
-    put(tmp_path, "good", "1")
-    (tmp_path / "round").symlink_to(tmp_path / "round")
-    (tmp_path / "good" / "2").symlink_to(tmp_path / "good" / "2")
-    (tmp_path / "up").symlink_to(tmp_path)
-    found = artifacts(tmp_path)
-    assert "good@1" in found
-    assert "good@2" not in found
-
-
-def test_a_digest_is_that_of_what_a_model_computes(tmp_path):
-    first = put(tmp_path, "a", "1")
-    (first / "model.safetensors").write_bytes(b"weights")
-    whole = models.digest(tmp_path, "a@1")
-    stamp = models.stamp(first)
-    described = json.loads((first / "model.json").read_text())
-    (first / "model.json").write_text(json.dumps({**described, "description": "a pump"}, indent=1))
-    assert models.same(tmp_path, "a@1", whole)
-    assert models.stamp(first) != stamp
-    (first / "model.json").write_text(json.dumps({**described, "hazard": 0.2}))
-    assert not models.same(tmp_path, "a@1", whole)
-    (first / "model.json").write_text(json.dumps(described))
-    (first / "model.safetensors").write_bytes(b"Weights")
-    assert not models.same(tmp_path, "a@1", whole)
-    assert models.digest(tmp_path, "gaussian@1") is None

@@ -79,18 +79,6 @@ def test_a_sampled_traceparent_gives_a_trace(opened):
         assert tracing.begin(RunLength("a"), 3) is None
 
 
-def test_a_share_of_the_others_has_one(opened, monkeypatch):
-    tracer = opened(trace_share=0.25)
-    for drawn, traced in ((0.0, True), (0.2499, True), (0.25, False), (0.99, False)):
-        monkeypatch.setattr(tracing.random, "random", lambda drawn=drawn: drawn)
-        request = tracer.request("POST", None)
-        assert (request is not None) == traced
-        if request is not None:
-            request.end("/", 200)
-    monkeypatch.setattr(tracing.random, "random", lambda: 0.0)
-    assert tracer.request("POST", f"00-{TRACE}-{SPAN}-00".encode()) is None
-
-
 def test_its_place_travels_with_the_command(opened):
     request = opened(trace=True).request("POST", f"00-{TRACE}-{SPAN}-01".encode())
     place = place_of(request.span)
