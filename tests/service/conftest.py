@@ -1,13 +1,12 @@
 """A small real HTTP stand-in of the service: enough REST for the client and the replay.
 
-Its numbers come from a plain known-variance Bayesian changepoint filter, so pictures made from
-them look like pictures. It remembers idempotency keys and can be told to misbehave.
+It detects a change where a label is far from the mean of its regime, and confirms it ten later. It
+remembers idempotency keys and can be told to misbehave.
 """
 
 from __future__ import annotations
 
 import json
-import math
 from collections.abc import Iterator
 from http.server import BaseHTTPRequestHandler
 from urllib.parse import parse_qs, unquote, urlsplit
@@ -16,113 +15,60 @@ import pytest
 
 from tests.serving import ThreadServer
 
-HAZARD = 1 / 100
-Z90 = 1.645
+FAR, CONFIRM_AFTER = 3.0, 10
 
 
 class StandInStream:
-    """Filter N(mean, noise) with mean ~ N(location, (3 noise_sd)^2), confirm after 10."""
+    """Labels in regimes, and the events between them."""
 
-    def __init__(self, location: float, noise_sd: float):
-        self.location, self.noise = location, noise_sd**2
-        self.prior_precision = 1 / (9 * self.noise)
-        self.seq = 0
-        self.belief = {0: 1.0}  # start -> probability
-        self.sums = {0: (0, 0.0)}  # start -> count, sum
-        self.confirmed_start = 0
-        self.candidate = (0, 0)  # start, since
+    def __init__(self) -> None:
+        self.seq, self.start, self.total, self.count = 0, 0, 0.0, 0
         self.events: list[dict] = []
 
-    def _predictive(self, start: int) -> tuple[float, float]:
-        count, total = self.sums[start]
-        precision = self.prior_precision + count / self.noise
-        mean = (self.prior_precision * self.location + total / self.noise) / precision
-        return mean, self.noise + 1 / precision
+    def belief(self) -> dict[int, float]:
+        """Probability of each start of the present regime."""
+        return {0: 1.0} if self.start == 0 else {self.start - 1: 0.25, self.start: 0.75}
 
     def observe(self, y: float | None, belief: bool) -> dict:
         """Apply one label; return its answer."""
-        if self.seq > 0:
-            self.belief = {s: p * (1 - HAZARD) for s, p in self.belief.items()}
-            self.belief[self.seq] = HAZARD
-            self.sums[self.seq] = (0, 0.0)
-        said = {s: self._predictive(s) for s in self.belief}
-        mean = sum(p * said[s][0] for s, p in self.belief.items())
-        variance = sum(p * (said[s][1] + said[s][0] ** 2) for s, p in self.belief.items())
-        variance -= mean**2
-        sd = math.sqrt(variance)
-        log_score = None
+        mean = self.total / self.count if self.count else 0.0
+        if y is not None and self.count and abs(y - mean) > FAR:
+            self.start, self.total, self.count = self.seq, 0.0, 0
         if y is not None:
-            log_score = self._update(y, said)
+            self.total, self.count = self.total + y, self.count + 1
+        run_length: dict = {"map": self.seq - self.start, "mean": float(self.seq - self.start)}
+        run_length |= {"hypotheses": len(self.belief()), "pruned_mass": 0.0}
+        if belief:
+            lengths = [self.seq - start for start in self.belief()]
+            probability = list(self.belief().values())
+            run_length["belief"] = {"run_length": lengths, "probability": probability}
         answer = {
             "seq": self.seq,
             "model": "gaussian@1",
             "predictive": {
                 "mean": [mean],
-                "variance": [[variance]],
-                "quantiles": {"0.05": [mean - Z90 * sd], "0.5": [mean], "0.95": [mean + Z90 * sd]},
+                "variance": [[1.0]],
+                "quantiles": {"0.05": [mean - 1.645], "0.5": [mean], "0.95": [mean + 1.645]},
             },
-            "log_score": log_score,
-            "changed_probability": sum(
-                p for s, p in self.belief.items() if s > self.confirmed_start
-            ),
-            "changepoint_probability": self.belief.get(self.seq) if self.seq else None,
-            "recent_change_probability": sum(p for s, p in self.belief.items() if self.seq - s < 5),
-            "run_length": self._summary(belief),
+            "log_score": None if y is None else -1.0,
+            "changed_probability": 0.9 if self.start else 0.0,
+            "changepoint_probability": 0.01 if self.seq else None,
+            "recent_change_probability": 0.05,
+            "run_length": run_length,
             "duplicate": False,
             "warming_up": False,
+            "event": self._event(),
         }
-        answer["event"] = self._event()
         self.seq += 1
         return answer
 
-    def _update(self, y: float, said: dict[int, tuple[float, float]]) -> float:
-        joint = {
-            s: p * math.exp(-((y - said[s][0]) ** 2) / 2 / said[s][1]) / math.sqrt(said[s][1])
-            for s, p in self.belief.items()
-        }
-        evidence = sum(joint.values())
-        kept = sorted(joint, key=joint.__getitem__, reverse=True)[:50]
-        total = sum(joint[s] for s in kept)
-        self.belief = {s: joint[s] / total for s in sorted(kept)}
-        self.sums = {s: (self.sums[s][0] + 1, self.sums[s][1] + y) for s in self.belief}
-        return math.log(evidence / math.sqrt(2 * math.pi))
-
-    def _summary(self, belief: bool) -> dict:
-        best = max(self.belief, key=self.belief.__getitem__)
-        summary: dict = {
-            "map": self.seq - best,
-            "mean": sum(p * (self.seq - s) for s, p in self.belief.items()),
-            "hypotheses": len(self.belief),
-            "pruned_mass": 0.0,
-        }
-        if belief:
-            summary["belief"] = {
-                "run_length": [self.seq - s for s in self.belief],
-                "probability": list(self.belief.values()),
-            }
-        return summary
-
     def _event(self) -> dict | None:
-        best = max(self.belief, key=self.belief.__getitem__)
-        if best != self.candidate[0]:
-            self.candidate = (best, self.seq)
-        start, since = self.candidate
-        if start <= self.confirmed_start or self.seq - since < 10:
+        if self.start == 0 or self.seq - self.start != CONFIRM_AFTER:
             return None
-        self.confirmed_start = start
-        event = {
-            "id": len(self.events) + 1,
-            "state": "confirmed",
-            "start": start,
-            "suspected_at": since,
-            "confirmed_at": self.seq,
-            "delay": since - start,
-            "probability": self.belief[start],
-            "direction": "down",
-            "size": -1.9,
-        }
-        self.events.append(event)
-        return event
+        event = {"id": len(self.events) + 1, "state": "confirmed", "start": self.start}
+        event |= {"suspected_at": self.start + 2, "confirmed_at": self.seq, "delay": 2}
+        self.events.append({**event, "probability": 0.75, "direction": "down", "size": -1.9})
+        return self.events[-1]
 
 
 class StandIn(ThreadServer):
@@ -152,19 +98,15 @@ class Handler(BaseHTTPRequestHandler):
     def _answer(self, status: int, body: object, headers: dict[str, str] | None = None) -> None:
         content = json.dumps(body).encode()
         self.send_response(status)
-        self.send_header("Content-Type", "application/json")
-        self.send_header("Content-Length", str(len(content)))
-        for name, value in (headers or {}).items():
+        fixed = {"Content-Type": "application/json", "Content-Length": str(len(content))}
+        for name, value in {**fixed, **(headers or {})}.items():
             self.send_header(name, value)
         self.end_headers()
         self.wfile.write(content)
 
-    def _body(self) -> object:
-        content = self.rfile.read(int(self.headers.get("Content-Length", "0")))
-        return json.loads(content) if content else None
-
     def _handle(self) -> None:
-        body = self._body()
+        content = self.rfile.read(int(self.headers.get("Content-Length", "0")))
+        body = json.loads(content) if content else None
         url = urlsplit(self.path)
         self.server.requests.append((self.command, url.path))
         if self.server.refusals:
@@ -174,35 +116,34 @@ class Handler(BaseHTTPRequestHandler):
         if url.path == "/readyz":
             self._answer(200, {"ready": True})
             return
-        parts = [unquote(part) for part in url.path.split("/")[3:]]
-        if not parts:
-            names = [{"stream": name} for name in sorted(self.server.streams)]
-            self._answer(200, {"streams": names, "cursor": None})
-        elif len(parts) == 1:
-            self._stream(parts[0], body)
-        elif parts[1] == "observations":
-            self._observe(parts[0], body, "belief" in parse_qs(url.query))
-        elif parts[0] not in self.server.streams:
-            self._missing(parts[0])
-        elif parts[1] == "changepoints":
-            stream = self.server.streams[parts[0]]
-            starts = [0, *(event["start"] for event in stream.events)]
-            ends = [*starts[1:], stream.seq]
-            segments = [{"start": s, "end": e} for s, e in zip(starts, ends, strict=True)]
-            said = {"stream": parts[0], "seq": stream.seq, "model": "gaussian@1"}
-            said["hindsight"] = next(self.server.hindsight, None)
-            self._answer(200, {**said, "events": stream.events, "segmentation": segments})
+        name, *rest = [unquote(part) for part in url.path.split("/")[3:]]
+        if not rest:
+            self._stream(name, body)
+        elif rest[0] == "observations":
+            self._observe(name, body, "belief" in parse_qs(url.query))
+        elif name not in self.server.streams:
+            self._missing(name)
         else:
-            belief = self.server.streams[parts[0]].belief
-            seq = self.server.streams[parts[0]].seq - 1
-            rows = [
-                {"run_length": seq - s, "start": s, "probability": p} for s, p in belief.items()
-            ]
-            self._answer(
-                200, {"stream": parts[0], "seq": seq, "model": "gaussian@1", "belief": rows}
-            )
+            self._read(name, rest[0])
 
     do_GET = do_PUT = do_POST = do_DELETE = _handle
+
+    def _read(self, name: str, part: str) -> None:
+        stream = self.server.streams[name]
+        found = {"stream": name, "seq": stream.seq, "model": "gaussian@1"}
+        if part == "changepoints":
+            starts = [0, *(event["start"] for event in stream.events)]
+            ends = [*starts[1:], stream.seq]
+            found["segmentation"] = [
+                {"start": s, "end": e} for s, e in zip(starts, ends, strict=True)
+            ]
+            found |= {"events": stream.events, "hindsight": next(self.server.hindsight, None)}
+        else:
+            found["belief"] = [
+                {"run_length": stream.seq - 1 - s, "start": s, "probability": p}
+                for s, p in stream.belief().items()
+            ]
+        self._answer(200, found)
 
     def _missing(self, name: str) -> None:
         problem = {"title": "Unknown stream", "status": 404, "detail": f"no stream {name!r}"}
@@ -212,8 +153,7 @@ class Handler(BaseHTTPRequestHandler):
         if self.command == "PUT":
             assert isinstance(body, dict)
             self.server.settings[name] = body
-            location, scale = body.get("location", 0.0), body.get("scale", 1.0)
-            self.server.streams.setdefault(name, StandInStream(location, scale))
+            self.server.streams.setdefault(name, StandInStream())
         if name not in self.server.streams:
             self._missing(name)
             return
@@ -225,7 +165,7 @@ class Handler(BaseHTTPRequestHandler):
 
     def _observe(self, name: str, body: object, belief: bool) -> None:
         key = self.headers.get("Idempotency-Key", "")
-        stream = self.server.streams.setdefault(name, StandInStream(0.0, 1.0))
+        stream = self.server.streams.setdefault(name, StandInStream())
         rows = body if isinstance(body, list) else [body]
         if key not in self.server.remembered:
             self.server.bodies.append(rows)

@@ -1,13 +1,10 @@
 """Plots: what goes into them, and that every shape of replay can be drawn."""
 
-import re
 from array import array
 
 import matplotlib.image
-import numpy as np
 import pytest
 
-from service.console.assets import STATIC
 from service.replay import Replayed, Series, plots
 from service.schema.responses import (
     Answer,
@@ -79,22 +76,6 @@ def test_every_shape_of_replay_can_be_drawn(name, tmp_path):
     assert picture[:, :, :3].std() > 0.05  # not an empty sheet
 
 
-def test_without_any_belief(tmp_path):
-    replayed = made()
-    replayed.beliefs = [None] * len(replayed.answers)
-    plots.plot_replay(replayed, tmp_path / "plot.png")
-    assert plots.belief_grid(replayed.beliefs)[0].sum() == 0
-
-
-def test_pictures_have_the_colours_of_the_console():
-    light = (STATIC / "colours.css").read_text().partition("}")[0]
-    named = dict(re.findall(r"--([\w-]+): ([^;]+);", light))
-    assert {name: named[name] for name in plots.COLOURS} == plots.COLOURS
-    assert tuple(named[f"heat-{i}"] for i in range(5)) == plots.HEAT
-    red, green, blue = (int(plots.BAND[i : i + 2], 16) for i in (1, 3, 5))
-    assert named["band"] == f"rgba({red}, {green}, {blue}, {plots.BAND_ALPHA})"
-
-
 def test_a_line_stands_before_the_first_observation_of_a_regime(tmp_path, monkeypatch):
     drawn = []
     monkeypatch.setattr(plots, "_finish", lambda panels, replayed, x: drawn.extend(panels))
@@ -123,38 +104,6 @@ def test_regimes_in_hindsight_are_marked(tmp_path, monkeypatch):
     assert not [line for line in drawn[0].lines if line.get_marker() == "^"]
 
 
-def test_a_missing_output_is_a_gap(tmp_path, monkeypatch):
-    drawn, replayed = [], made(dimensions=2)
-    monkeypatch.setattr(plots, "_finish", lambda panels, replayed, x: drawn.extend(panels))
-    replayed.series.y[11] = [2.5, None]
-    plots.plot_replay(replayed, tmp_path / "plot.png")
-    first, second = (panel.collections[-1].get_offsets().filled(np.nan) for panel in drawn[:2])
-    assert np.flatnonzero(np.isnan(first[:, 1])).tolist() == [7]
-    assert np.flatnonzero(np.isnan(second[:, 1])).tolist() == [7, 11]
-    assert first[11, 1] == 2.5
-
-
-def test_band_has_holes_where_there_is_no_prediction():
-    band = plots.band(made(rows=5, warmup=2), 0)
-    assert np.isnan(band.low[:2]).all()
-    assert (band.low[2:], band.middle[2:], band.high[2:]) == (
-        pytest.approx(4.0),
-        pytest.approx(5.0),
-        pytest.approx(6.0),
-    )
-
-
-def test_belief_grid_keeps_probabilities():
-    beliefs = [
-        None,
-        BeliefRow(array("i", [0, 3]), array("f", [0.25, 0.75])),
-        BeliefRow(array("i", [1]), array("f", [1.0])),
-    ]
-    grid, per_time, per_length = plots.belief_grid(beliefs)
-    assert (per_time, per_length) == (1, 1)
-    assert grid.T.tolist() == [[0, 0, 0, 0], [0.25, 0, 0, 0.75], [0, 1, 0, 0]]
-
-
 def test_belief_grid_is_bounded_and_a_brief_doubt_survives():
     rows = 5000
     beliefs = [BeliefRow(array("i", [k]), array("f", [1.0])) for k in range(rows)]
@@ -163,16 +112,3 @@ def test_belief_grid_is_bounded_and_a_brief_doubt_survives():
     assert grid.shape[1] <= plots.MAX_CELLS[0]
     assert grid.shape[0] <= plots.MAX_CELLS[1]
     assert grid[0, 2001 // per_time] == pytest.approx(0.4)
-
-
-def test_edges_enclose_every_position():
-    for x in (np.array([3.0]), np.array([1.0, 2.0, 4.0, 8.0])):
-        edges = plots.edges(x)
-        assert len(edges) == len(x) + 1
-        assert (edges[:-1] < x).all()
-        assert (x < edges[1:]).all()
-
-
-def test_times_that_go_back_fall_back_to_seq():
-    assert plots.positions(made(rows=3, times=[3, 1, 2], first=5)).tolist() == [5, 6, 7]
-    assert len(plots.positions(made(times=[7] * 60))) == 60

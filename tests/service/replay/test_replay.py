@@ -1,7 +1,6 @@
 """Reading series, and whole replays against the HTTP stand-in."""
 
 import csv
-import gc
 import io
 import math
 
@@ -11,10 +10,10 @@ from pyarrow import parquet
 from rich.console import Console
 
 from service.replay import ReplayError, SeriesError, read_series, replay
-from service.replay.run import _size, output_files
-from service.schema.responses import Answer, Changepoints, Hindsight, Segment
-from service.tables.answers import Replayed, describe_segmentation, to_columns
-from service.tables.series import read_columns, read_streams
+from service.replay.run import _size
+from service.schema.responses import Changepoints, Hindsight, Segment
+from service.tables.answers import describe_segmentation
+from service.tables.series import read_streams
 from service.tables.times import time_axis
 
 
@@ -31,67 +30,34 @@ def quiet(width=80):
 # --- reading --------------------------------------------------------------------------------
 
 
-def test_default_columns(tmp_path):
-    series = read_series(written(tmp_path, "time,x2,x1,y\n2024-01-01,2,1,5\n2024-01-02,4,3,\n"))
+def test_columns_of_a_file(tmp_path):
+    def read(text, *columns):
+        return read_series(written(tmp_path, text), *columns)
+
+    series = read("time,x2,x1,y\n2024-01-01,2,1,5\n2024-01-02,4,3,\n")
     assert series.x_names == ["x1", "x2"]
     assert series.observations(0, 9) == [
         {"y": 5.0, "x": [1.0, 2.0], "time": "2024-01-01T00:00:00Z"},
         {"y": None, "x": [3.0, 4.0], "time": "2024-01-02T00:00:00Z"},
     ]
-
-
-def test_numbered_labels_are_ordered_by_number(tmp_path):
     names = [f"y{k}" for k in range(10, 0, -1)]
-    file = written(tmp_path, ",".join(names) + "\n" + ",".join(n[1:] for n in names) + "\n")
-    assert read_series(file).y == [[float(k) for k in range(1, 11)]]
-
-
-def test_a_single_numeric_column_is_the_label(tmp_path):
-    series = read_series(written(tmp_path, "# annual flow\nyear,station,flow\n1871,Aswan,1120\n"))
-    assert series.y_names == ["flow"]
+    text = ",".join(names) + "\n" + ",".join(n[1:] for n in names) + "\n"
+    assert read(text).y == [[float(k) for k in range(1, 11)]]
+    series = read("# annual flow\nyear,station,flow\n1871,Aswan,1120\n")
     assert series.observations(0, 1) == [{"y": 1120.0, "time": "1871-01-01T00:00:00Z"}]
-
-
-def test_no_header(tmp_path):
-    assert read_series(written(tmp_path, "1.5\n2.5\n")).y == [[1.5], [2.5]]
-
-
-def test_semicolons_a_byte_order_mark_and_missing_labels(tmp_path):
-    file = tmp_path / "series.csv"
-    file.write_bytes("\ufeffy;note\n1;a, b\n".encode())
-    assert read_series(file).y == [[1.0]]
-    for cell in ("", "NA", "nan", "null", " "):
-        assert read_series(written(tmp_path, f"y,z\n1,a\n{cell},b\n")).y == [[1.0], None]
-
-
-def test_an_empty_cell_among_several_labels_is_a_missing_output(tmp_path):
-    series = read_series(written(tmp_path, "y1,y2\n1,\n,NaN\n3,4\nnull,5\n"))
+    assert read("1.5\n2.5\n").y == [[1.5], [2.5]]
+    assert read("\ufeffy;note\n1;a, b\nNA;c\n").y == [[1.0], None]
+    series = read("y1,y2\n1,\n,NaN\n3,4\nnull,5\n")
     assert series.y == [[1.0, None], None, [3.0, 4.0], [None, 5.0]]
-    posted = [{"y": [1.0, None]}, {"y": None}, {"y": [3.0, 4.0]}, {"y": [None, 5.0]}]
-    assert series.observations(0, 9) == posted
+    series = read("when,load,temperature,y\n2020,7,8,9\n", ["load"], ["temperature"], "when")
+    assert (series.y, series.x, series.axis.label) == ([[7.0]], [[8.0]], ["2020"])
     file = tmp_path / "series.parquet"
-    parquet.write_table(pa.table({"y1": [1.0, None], "y2": [math.nan, 2.0]}), file)
-    assert read_series(file).y == [[1.0, None], [None, 2.0]]
-    answers = [Answer(stream="s", seq=i, model="joint@1") for i in range(4)]
-    columns = to_columns(Replayed("s", series, answers))
-    assert columns["y1"] == [1.0, None, 3.0, None]
-    assert columns["y2"] == [None, None, 4.0, 5.0]
-
-
-def test_named_columns(tmp_path):
-    file = written(tmp_path, "when,load,temperature,y\n2020,7,8,9\n")
-    series = read_series(file, ["load"], ["temperature"], "when")
-    assert (series.y, series.x) == ([[7.0]], [[8.0]])
-    assert series.axis.label == ["2020"]
-
-
-def test_parquet(tmp_path):
-    file = tmp_path / "series.parquet"
-    table = {"time": [0.5, 1.5], "y": [1, None], "x": [math.pi, 0.0]}
-    parquet.write_table(pa.table(table), file)
+    parquet.write_table(pa.table({"time": [0.5, 1.5], "y": [1, None], "x": [math.pi, 0.0]}), file)
     series = read_series(file)
     assert (series.y, series.x) == ([[1.0], None], [[math.pi], [0.0]])
     assert series.axis.rfc3339 is None  # plain numbers are no points in time
+    found = read_streams(written(tmp_path, "pump,value,note\na,1,on\nb,3,\n"), "pump")
+    assert {name: series.y for name, series in found.items()} == {"a": [[1.0]], "b": [[3.0]]}
 
 
 def test_what_is_refused_is_named(tmp_path):
@@ -119,18 +85,6 @@ def test_what_is_refused_is_named(tmp_path):
             read_series(tmp_path / name)
     with pytest.raises(SeriesError, match="'flow'"):
         read_series(written(tmp_path, "y\n1\n"), ["flow"])
-
-
-def test_columns_are_those_of_the_whole_file(tmp_path):
-    file = tmp_path / "two.csv"
-    file.write_text("pump,value,note\na,1,on\na,2,off\nb,3,\nb,4,\n")
-    found = read_streams(file, "pump")
-    assert {name: series.y for name, series in found.items()} == {
-        "a": [[1.0], [2.0]],
-        "b": [[3.0], [4.0]],
-    }
-    file.write_text("p,q,nothing\n1,2,\n3,4,\n")
-    assert list(read_columns(file)) == ["p", "q"]
 
 
 def test_times():
@@ -206,12 +160,6 @@ def test_an_existing_stream(standin, shift, tmp_path):
     assert standin.streams["a-shift"].seq == 80
 
 
-def test_without_belief(standin, shift, tmp_path):
-    replayed = replay(shift, url=standin.url, out=tmp_path / "p.png", belief=False, console=quiet())
-    assert replayed.beliefs == [None] * 80
-    assert [path.name for path in tmp_path.glob("p*")] == ["p.png"]
-
-
 def test_a_refusal_midway_names_the_rows_and_keeps_what_was_answered(standin, shift, tmp_path):
     console, out = quiet(), tmp_path / "a.csv"
     original = standin.streams
@@ -227,29 +175,6 @@ def test_a_refusal_midway_names_the_rows_and_keeps_what_was_answered(standin, sh
         replay(shift, url=standin.url, out=out, batch=10, console=console)
     assert len(out.read_text().splitlines()) == 51
     assert "first 50 rows" in console.file.getvalue()
-
-
-def test_the_garbage_collector_rests_and_is_left_as_it_was(standin, shift, tmp_path, monkeypatch):
-    seen, add = [], Replayed.add
-
-    def noted(self, rows):
-        seen.append(gc.isenabled())
-        add(self, rows)
-
-    monkeypatch.setattr(Replayed, "add", noted)
-    try:
-        for set_ in (gc.enable, gc.disable):
-            set_()
-            before = gc.isenabled()
-            options = {"out": tmp_path / "a.csv", "existing": "replace", "console": quiet()}
-            replay(shift, url=standin.url, batch=50, **options)
-            assert gc.isenabled() == before
-            with pytest.raises(ReplayError):  # it has observations
-                replay(shift, url=standin.url, out=tmp_path / "a.csv", console=quiet())
-            assert gc.isenabled() == before
-    finally:
-        gc.enable()
-    assert seen == [False] * 4
 
 
 def test_another_writer_is_noticed(standin, shift, tmp_path):
@@ -269,12 +194,6 @@ def test_the_input_is_never_overwritten(standin, shift):
     assert standin.requests == []
 
 
-def test_a_bad_cell_sends_nothing(standin, tmp_path):
-    with pytest.raises(SeriesError, match="row 2"):
-        replay(written(tmp_path, "y\n1\nx\n"), url=standin.url, out=tmp_path, console=quiet())
-    assert standin.requests == []
-
-
 def test_missing_packages_are_told_before_anything_is_sent(standin, shift, tmp_path, monkeypatch):
     monkeypatch.setattr("service.replay.run.find_spec", lambda name: None)
     with pytest.raises(
@@ -284,13 +203,6 @@ def test_missing_packages_are_told_before_anything_is_sent(standin, shift, tmp_p
     assert standin.requests == []
     replay(shift, url=standin.url, out=tmp_path / "out", console=quiet())
     assert [path.name for path in (tmp_path / "out").iterdir()] == ["a-shift-answers.csv"]
-
-
-def test_output_files(tmp_path):
-    assert output_files(tmp_path / "x.PARQUET", "a") == [tmp_path / "x.PARQUET"]
-    names = [path.name for path in output_files(tmp_path, "a:b")]
-    assert names == ["a%3Ab-answers.csv", "a%3Ab-answers.parquet", "a%3Ab.png"]
-    assert names[0] not in [path.name for path in output_files(tmp_path, "a@b")]
 
 
 def test_size_of_a_change_is_that_of_the_largest():
@@ -334,15 +246,3 @@ def test_how_far_a_segmentation_is_in_hindsight():
         assert all(part in line for part in said), line
         assert ("(" in line) == bool(said)
     assert "not known" in describe_segmentation(Changepoints("s", 2))
-
-
-def test_the_table_fits_a_terminal_of_80(standin, tmp_path):
-    rows = "".join(
-        f"2024-03-{1 + k // 24:02d} {k % 24:02d}:30,{6 * (k > 99)}\n" for k in range(150)
-    )
-    console = quiet()
-    file = written(tmp_path, "time,y\n" + rows)
-    replay(file, url=standin.url, out=tmp_path / "a.csv", console=console)
-    said = console.file.getvalue()
-    assert "2024-03-05 04:30" in said
-    assert "…" not in said
