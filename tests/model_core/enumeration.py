@@ -2,13 +2,41 @@
 
 from __future__ import annotations
 
+from functools import cache
 from itertools import product
 from typing import NamedTuple
 
 import numpy as np
 from scipy.special import logsumexp
 
-from tests.model_core.reference import Reference, Series, Window
+from tests.model_core.cases import series
+from tests.model_core.references import Reference, Series, Window
+from tests.model_core.registry import case
+
+STEPS, NAN = 7, np.nan
+# Streams that differ in all options at once; together every option at its bounds and between them.
+OPTIONS = (
+    {"hazard": 0.2},
+    {
+        "hazard": 0.03,
+        "elapsed": [1, 0.25, 3, 0, 1, 12.5, 0.01],
+        "outlier_rate": [0.05, 0.05, 0, 0.3, 0.05, 0.01, 0.05],
+    },
+    {
+        "hazard": (0.11, 0.2, 0.27, 0.32),
+        "changepoint": [1, NAN, 0, 1, NAN, 0, 0],
+        "labelled": [False, True, True, False, False, True, False],
+    },
+    # Regimes of exactly one or four observations, supervision that is not certain.
+    {"hazard": (0.3, 0.0, 0.0, 1.0), "changepoint": [0.5, NAN, 0.7, 0.02, NAN, 1 - 1e-9, NAN]},
+    {
+        "hazard": (0.9, 0.5, 0.2, 1e-6),
+        "elapsed": [1, 2, 0.5, 1, 4, 1, 1],
+        "changepoint": [NAN, NAN, 0.4, NAN, 0, NAN, 0.9],
+        "labelled": [True, True, False, True, True, True, True],
+        "outlier_rate": 0.1,
+    },
+)
 
 
 class Truth(NamedTuple):
@@ -35,6 +63,18 @@ class Segment(NamedTuple):
         return self.whole - self.inputs
 
 
+@cache
+def streams(name: str) -> list[Series]:
+    """A stream of each of the OPTIONS."""
+    return [series(case(name), i, STEPS, **told) for i, told in enumerate(OPTIONS)]
+
+
+@cache
+def truths(name: str) -> list[list[Truth]]:
+    """What holds of each of `streams`."""
+    return [enumerate_segmentations(case(name).reference, each) for each in streams(name)]
+
+
 def segment(reference: Reference, series: Series, start: int) -> Segment:
     """What the observations from `start` on say: their inputs alone, and with their labels."""
     weight, inputs, whole = [], [], []
@@ -42,18 +82,18 @@ def segment(reference: Reference, series: Series, start: int) -> Segment:
         series = reference.described(series)
     for t in range(start, len(series.y)):
         past = Window(series.x[start:t], series.y[start:t], np.array(weight))
-        x, y, rate = series.x[t], series.y[t], series.outlier_rate[t]
+        x, y, rate = series.x[t], series.y[t], series.outlier_rate[t] * reference.outliers
         generative = hasattr(reference, "log_input")
         inside = reference.log_input(x, past) if generative else 0.0
-        outside = reference.log_outlier_input(x) if generative else 0.0
-        label, strange = reference.log_density(x, y, past), reference.log_outlier(x, y)
-        rate = 0.0 if strange is None else rate
+        outside = reference.log_outlier_input(x, past) if generative else 0.0
         inputs.append(mixed(inside, outside, rate))
         if not series.labelled[t]:
             weight.append(0.0)
             whole.append(inputs[-1])
             continue
-        whole.append(mixed(inside + label, outside + (strange or 0.0), rate))
+        label = reference.log_density(x, y, past)
+        strange = reference.log_outlier(x, y, past) if rate else 0.0
+        whole.append(mixed(inside + label, outside + strange, rate))
         weight.append(np.exp(np.log(1 - rate) + inside + label - whole[-1]) if rate else 1.0)
     return Segment(np.array(inputs), np.array(whole))
 

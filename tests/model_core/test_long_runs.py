@@ -2,221 +2,190 @@
 
 from __future__ import annotations
 
-from typing import NamedTuple
+import csv
+import json
+import os
+from pathlib import Path
 
 import numpy as np
 import pytest
 import torch
 
+from model_core import belief as beliefs
 from model_core import filter as moca
-from model_core.filter import FilterState, Inputs, Prior
-from tests.model_core.cases import (
-    BY_NAME,
-    Case,
-    alpaca_case,
-    gaussian,
-    multivariate_case,
-    tensor,
-    walk,
-)
-from tests.model_core.reference import Series, Window
+from model_core.upm.conjugate import Gaussian
+from tests.model_core.cases import run, walk
+from tests.model_core.references import Series, Window
+from tests.model_core.registry import NAMES, Case, case, tensor
 
-KINDS = ("moving", "stuck", "stuck with outliers")
+NILE = Path(__file__).parents[2] / "service" / "samples" / "nile.csv"
 
 
-class Long(NamedTuple):
-    """One regime seen by three streams: inputs (3, T, 2), labels (3, T, d), outlier rates (3,)."""
-
-    x: torch.Tensor | None
-    y: torch.Tensor
-    outlier_rate: torch.Tensor
-
-    def step(self, case: Case, state: FilterState, prior: Prior, t: int):
-        one = torch.ones(3, dtype=torch.float64)
-        told = one > 0, 1e-4 * one[:, None], one, torch.nan * one, self.outlier_rate
-        x = None if self.x is None else self.x[:, t]
-        return moca.step(case.model, state, prior, Inputs(x, self.y[:, t], *told))
-
-
-def one_regime(case: Case, steps: int) -> Long:
-    rng, outputs = np.random.default_rng(0), case.model.y_dim
-    x = rng.normal(size=(3, steps, 2))
-    x[1:] = x[1:, :1]
-    truth = case.reference
-    weights = truth.prior_mean + truth.factor @ rng.normal(size=truth.prior_mean.shape)
-    noise = np.sqrt(truth.noise) * rng.normal(size=(3, steps, outputs))
-    noise[2, 50::100] *= 30
-    offset, scale = truth.y_scaling
-    y = offset + scale * (truth.features(x) @ weights + noise)
-    return Long(tensor(x), tensor(y), tensor([0.0, 0.0, 0.01]))
-
-
-def covariances(state: FilterState) -> torch.Tensor:
-    return state.stats.cov[torch.isfinite(state.belief.log_prob)]
-
-
-@pytest.mark.parametrize("steps", [2000, pytest.param(20_000, marks=pytest.mark.slow)])
-def test_alpaca_stays_a_posterior(steps):
-    """Exactly symmetric, positive definite, and what solving from all the data gives."""
-    case = alpaca_case(2, features=12)
-    data, prior = one_regime(case, steps), case.prior(3)
-    state = moca.init(prior, 6)
-    for t in range(steps):
-        state, info = data.step(case, state, prior, t)
-        assert info.ok.all()
-        if t % 250 == 249:
-            cov = covariances(state)
-            assert torch.equal(cov, cov.mT)
-            assert torch.linalg.eigvalsh(cov).min() > 0
-    assert state.belief.run_length.amax(-1).tolist() == [steps - 1] * 3
-    for row in range(2):  # the third weighs its observations
-        compare_with_a_solution(case, state, data, row)
-
-
-def compare_with_a_solution(case: Case, state: FilterState, data: Long, row: int) -> None:
-    """The oldest hypothesis has absorbed everything."""
-    truth, slot = case.reference, state.belief.run_length[row].argmax()
-    assert torch.isfinite(state.belief.log_prob[row, slot])
-    offset, scale = truth.y_scaling
-    phi, label = truth.features(data.x[row].numpy()), (data.y[row].numpy() - offset) / scale
-    start = np.linalg.inv(truth.factor @ truth.factor.T)
-    precision = start + phi.T @ phi
-    mean = np.linalg.solve(precision, start @ truth.prior_mean + phi.T @ label)
-    found = state.stats.mean[row, slot].numpy(), state.stats.cov[row, slot].numpy()
-    np.testing.assert_allclose(found[1], np.linalg.inv(precision), atol=1e-8)
-    np.testing.assert_allclose(phi[-1] @ found[0], phi[-1] @ mean, atol=1e-9)
-    variance = phi[-1] @ np.linalg.solve(precision, phi[-1])
-    assert phi[-1] @ found[1] @ phi[-1] == pytest.approx(variance, rel=1e-7)
-
-
-def correlated(case: Case, steps: int, scale: float) -> Long:
-    """Outputs that move, that are stuck at one value, and that all say the same, with outliers."""
-    rng, outputs = np.random.default_rng(0), case.model.y_dim
-    y = rng.normal(size=(3, steps, outputs)) @ (np.eye(outputs) + 0.9)
-    y[1] = 3.0
-    y[2] = y[2, :, :1]
-    y[2, 50::100] *= 30
-    return Long(None, tensor(case.location + scale * case.scale * y), tensor([0.0, 0.0, 0.01]))
-
-
-@pytest.mark.parametrize(
-    ("steps", "scale"),
-    [(2000, 1.0), (500, 1e6), (500, 1e30), pytest.param(20_000, 1.0, marks=pytest.mark.slow)],
-)
-def test_a_multivariate_stays_a_posterior(steps, scale):
-    """Exactly symmetric, positive definite and never below the prior; labels of any size."""
-    case = multivariate_case(3)
-    data, prior = correlated(case, steps, scale), case.prior(3)
-    least, state = prior.stats.psi[0, 0], moca.init(prior, 6)
-    size = least.diagonal().sqrt()
-    for t in range(steps):
-        state, info = data.step(case, state, prior, t)
-        assert info.ok.all()
-        if t % 250 == 249:
-            psi = state.stats.psi[torch.isfinite(state.belief.log_prob)]
-            assert torch.equal(psi, psi.mT)
-            assert (torch.linalg.cholesky_ex(psi).info == 0).all()
-            scaled = psi / size / size.unsqueeze(-1)
-            lost = 1e-13 * torch.linalg.eigvalsh(scaled).amax(-1)
-            above = torch.linalg.eigvalsh(scaled - torch.eye(3)).amin(-1)
-            assert (above >= -lost).all()
-            assert torch.isfinite(info.predictive.covariance()).all()
-    for row in range(2):  # the third weighs its observations
-        compare_psi_with_a_solution(case, state, data, row)
-
-
-def compare_psi_with_a_solution(case: Case, state: FilterState, data: Long, row: int) -> None:
-    """The oldest hypothesis has absorbed everything; a stuck value adds only its distance once."""
-    truth, slot, y = case.reference, state.belief.run_length[row].argmax(), data.y[row].numpy()
-    assert state.belief.run_length[row, slot] == len(y) - 1
-    mean, count = y.mean(0), len(y)
-    shift = truth.kappa * count / (truth.kappa + count) * np.outer(*[mean - truth.location] * 2)
-    scatter = (y - mean).T @ (y - mean)
-    expected = np.diag(2 * truth.beta * truth.scale**2) + scatter + shift
-    size = np.sqrt(np.diag(expected))
-    found = state.stats.psi[row, slot].numpy()
-    np.testing.assert_allclose(
-        found / np.outer(size, size), expected / np.outer(size, size), atol=1e-9
-    )
-    _, kappa, nu, _ = (each[row, slot] for each in state.stats)
-    assert kappa.item() == pytest.approx(truth.kappa + count)
-    assert nu.item() == pytest.approx(2 * truth.alpha + 2 + count)
-
-
-def uneventful(case: Case, steps: int) -> list[Series]:
+def uneventful(one: Case, steps: int) -> list[Series]:
     """All moves; inputs stuck, or labels where there are none; the same with outliers."""
-    rng, outputs = np.random.default_rng(0), case.model.y_dim
-    location, scale = (each[:outputs] for each in (case.location, case.scale))
-    batch = []
-    for kind in KINDS:
-        x = rng.normal(size=(steps, case.model.x_dim))
-        y = location + scale * rng.normal(size=(steps, outputs))
-        if kind != "moving" and case.model.x_dim:
+    rng, batch = np.random.default_rng(0), []
+    location, scale = (each[: one.model.y_dim] for each in (one.location, one.scale))
+    for rate, stuck in ((0.0, False), (0.0, True), (0.01, True)):
+        x, y = one.draw(rng, steps)
+        if one.model.label == "real":
+            x, y = rng.normal(size=x.shape), location + scale * rng.normal(size=y.shape)
+            y[50::100] += 30 * scale * (rate > 0)
+        if stuck and one.model.x_dim:
             x = x[:1].repeat(steps, 0)
-        elif kind != "moving":
-            y = (location + scale)[None].repeat(steps, 0)
-        rate = 0.0 if kind != "stuck with outliers" else 0.01
-        y[50::100] += 30 * scale * (rate > 0)
-        one = np.ones(steps)
-        batch.append(Series(x, y, one > 0, 1e-4 * one, one, np.nan * one, rate * one))
+        elif stuck:
+            y = y[:1].repeat(steps, 0)
+        ones = np.ones(steps)
+        batch.append(Series(x, y, ones > 0, 1e-4 * ones, ones, np.nan * ones, rate * ones))
     return batch
 
 
-@pytest.mark.parametrize("steps", [2000, pytest.param(20_000, marks=pytest.mark.slow)])
-@pytest.mark.parametrize("name", ["linear", "autoregressive-lags", "autoregressive-all"])
-def test_a_regression_stays_a_posterior(name, steps):
-    case = BY_NAME[name]
-    batch, prior = uneventful(case, steps + 1), case.prior(3)
-    before = [each._replace(**{k: v[:-1] for k, v in each._asdict().items()}) for each in batch]
-    for t, step in enumerate(walk(case.model, prior, before, 6)):
+@pytest.mark.parametrize("name", [pytest.param(name, marks=pytest.mark.slow) for name in NAMES])
+def test_twenty_thousand_steps_stay_finite(name):
+    one, steps = case(name), 20_000
+    for step in walk(one.model, one.prior(3), uneventful(one, steps), 6):
         assert step.info.ok.all()
-        if t % 250 == 249:
-            cov = covariances(step.state)
+    assert all(torch.isfinite(each).all() for each in step.state.stats)
+    assert torch.isfinite(step.info.predictive.mean()).all()
+
+
+REGRESSIONS = ["alpaca-unknown-2", "linear", "autoregressive-lags", "autoregressive-all"]
+
+
+@pytest.mark.parametrize("name", REGRESSIONS)
+def test_a_regression_stays_a_posterior(name):
+    """Exactly symmetric, positive definite, and what solving from all the data gives."""
+    one, steps = case(name), 1000
+    batch = uneventful(one, steps + 1)
+    before = [each._replace(**{k: v[:-1] for k, v in each._asdict().items()}) for each in batch]
+    for t, step in enumerate(walk(one.model, one.prior(3), before, 4)):
+        assert step.info.ok.all()
+        if t % 200 == 199:
+            cov = step.state.stats.cov[torch.isfinite(step.state.belief.log_prob)]
             assert torch.equal(cov, cov.mT)
             assert torch.linalg.eigvalsh(cov).min() > 0
     last = tensor([each.x[-1] for each in batch])
-    phi = case.model.encode(last if case.model.x_dim else None, step.state.context)
-    found = case.model.predictive(step.state.stats, phi)
+    phi = one.model.encode(last if one.model.x_dim else None, step.state.context)
+    found = one.model.predictive(step.state.stats, phi)
     for row in range(2):  # the third weighs its observations
         slot = step.state.belief.run_length[row].argmax()
         # Where labels are stuck, the first have other lags: the best start is just after them.
         start = steps - 1 - int(step.state.belief.run_length[row, slot])
         assert start <= 2
-        told = case.reference.described(batch[row]) if not case.model.x_dim else batch[row]
+        looks_back = hasattr(one.reference, "described")
+        told = one.reference.described(batch[row]) if looks_back else batch[row]
         past = Window(told.x[start:-1], told.y[start:-1], np.ones(steps - start))
-        for got, expected in zip(found, case.reference._student(told.x[-1], past), strict=True):
+        for got, expected in zip(found, one.reference.predictive(told.x[-1], past), strict=True):
             np.testing.assert_allclose(got[row, slot].numpy(), expected, rtol=1e-6, atol=1e-8)
+
+
+@pytest.mark.parametrize(("size", "steps"), [(1.0, 600), (1e6, 300), (1e30, 300)])
+def test_a_multivariate_stays_a_posterior(size, steps):
+    """Exactly symmetric, positive definite and never below the prior; labels of any size."""
+    one = case("multivariate-2")
+    batch = uneventful(one, steps)
+    batch = [each._replace(y=one.location + size * (each.y - one.location)) for each in batch]
+    batch[1].y[:] = batch[1].y[:, :1]  # all say the same
+    least = one.prior(3).stats.psi[0, 0]
+    for t, step in enumerate(walk(one.model, one.prior(3), batch, 6)):
+        assert step.info.ok.all()
+        if t % 100 == 99:
+            psi = step.state.stats.psi[torch.isfinite(step.state.belief.log_prob)]
+            assert torch.equal(psi, psi.mT)
+            assert (torch.linalg.cholesky_ex(psi).info == 0).all()
+            scaled = psi / least.diagonal().sqrt() / least.diagonal().sqrt().unsqueeze(-1)
+            lost = 1e-13 * torch.linalg.eigvalsh(scaled).amax(-1)
+            assert (torch.linalg.eigvalsh(scaled - torch.eye(2)).amin(-1) >= -lost).all()
+            assert torch.isfinite(step.info.predictive.covariance()).all()
+    slot = step.state.belief.run_length[0].argmax()
+    assert step.state.belief.run_length[0, slot] == steps - 1
+    ones = np.ones(steps)
+    centre, shape, df = one.reference.student(Window(batch[0].x, batch[0].y, ones))
+    psi, kappa = step.state.stats.psi[0, slot].numpy(), one.model.kappa + steps
+    expected = shape * kappa * df / (kappa + 1)
+    scale = np.sqrt(np.diag(expected))
+    unit = np.outer(scale, scale)
+    np.testing.assert_allclose(psi / unit, expected / unit, atol=1e-9)
+
+
+def test_running_sums_of_classes_are_those_of_the_window():
+    one, steps = case("pcoc-3"), 800
+    stream = uneventful(one, steps)[0]._replace(changepoint=np.zeros(steps))
+    state = run(one, [stream], 4)[-1].state
+    slot = state.belief.log_prob[0].argmax()
+    assert state.belief.run_length[0, slot] == steps - 1
+    phi = one.reference.features(stream.x)
+    for j in range(3):
+        rows = stream.y[:, 0] == j
+        assert state.stats.counts[0, slot, j] == rows.sum()
+        sums = state.stats.sums[0, slot, j]
+        np.testing.assert_allclose(sums, phi[rows].sum(0), rtol=1e-11, atol=1e-9)
 
 
 def test_a_trend_begins_anew_after_a_million_observations():
     """The season's phase is the same, and nothing else of the time is left."""
-    case = BY_NAME["autoregressive-all"]
-    batch, prior = uneventful(case, 60), case.prior(3)
+    one = case("autoregressive-all")
+    batch, prior = uneventful(one, 40), one.prior(3)
     late = prior.context.clone()
     late[:, 0] = 1_000_000
-    now = list(walk(case.model, prior, batch, 10))
-    then = list(walk(case.model, prior._replace(context=late), batch, 10))
+    now = walk(one.model, prior, batch, 10)
+    then = walk(one.model, prior._replace(context=late), batch, 10)
     for a, b in zip(now, then, strict=True):
         torch.testing.assert_close(a.info.log_score, b.info.log_score, atol=1e-11, rtol=0)
 
 
 def test_a_gaussian_of_one_value_narrows_without_end():
     """A stuck sensor: the scale falls as one over the root of the count, and nothing breaks."""
-    case, steps = gaussian(1), 2000
-    prior, one = case.prior(), torch.ones(1, dtype=torch.float64)
-    state = moca.init(prior, 5)
-    told = one > 0, 1e-4 * one[:, None], one, torch.nan * one, 0.01 * one
-    for _ in range(steps):
-        state, info = moca.step(case.model, state, prior, Inputs(None, one[None], *told))
-        assert info.ok.all()
-    slot = state.belief.run_length.argmax()
-    _, kappa, alpha, beta = (each[0, slot].item() for each in state.stats)
-    truth = case.reference
-    shift = truth.kappa * steps * (1 - truth.location[0]) ** 2 / (2 * (truth.kappa + steps))
-    weight = kappa - truth.kappa
+    one, steps = case("gaussian-1"), 1000
+    stream = uneventful(one, steps)[1]._replace(outlier_rate=np.full(steps, 0.01))
+    *_, step = walk(one.model, one.prior(), [stream], 5)
+    slot = step.state.belief.run_length.argmax()
+    _, kappa, alpha, beta = (each[0, slot].item() for each in step.state.stats)
+    weight, m = kappa - one.model.kappa, one.model
     assert 0.98 * steps < weight <= steps
-    assert alpha == pytest.approx(truth.alpha + weight / 2, rel=1e-12)
-    assert beta == pytest.approx(truth.beta * truth.scale[0] ** 2 + shift, rel=0.02)
-    spread = info.predictive.covariance().sqrt().item()
-    assert 0 < spread < 3 * truth.scale[0]
-    assert torch.isfinite(info.predictive.quantile(tensor([0.01, 0.99]))).all()
+    assert alpha == pytest.approx(m.alpha + weight / 2, rel=1e-12)
+    shift = m.kappa * weight * (stream.y[0, 0] - one.location[0]) ** 2 / (2 * kappa)
+    assert beta == pytest.approx(m.beta * one.scale[0] ** 2 + shift, rel=0.02)
+    assert 0 < step.info.predictive.covariance().sqrt().item() < 3 * one.scale[0]
+    assert torch.isfinite(step.info.predictive.quantile(tensor([0.01, 0.99]))).all()
+
+
+# --- what pruning costs ---------------------------------------------------------------------------
+
+
+def nile() -> np.ndarray:
+    with NILE.open() as file:
+        return np.array([[float(row["y"])] for row in csv.DictReader(file)])
+
+
+def tcpd(name: str) -> np.ndarray:
+    """Outputs (T, d) of a series of the Turing Change Point Dataset."""
+    folder = os.environ.get("MOCA_TEST_DATA")
+    if not folder or not (Path(folder) / "tcpd.json").exists():
+        pytest.skip("MOCA_TEST_DATA does not name a folder with tcpd.json")
+    return np.array(json.loads((Path(folder) / "tcpd.json").read_text())[name]["values"]).T
+
+
+@pytest.mark.parametrize(
+    "name", ["nile", *(pytest.param(each, marks=pytest.mark.slow) for each in (
+        "quality_control_1", "jfk_passengers", "brent_spot",
+    ))]
+)  # fmt: skip
+def test_fifty_hypotheses_cost_less_than_a_thousandth_of_a_nat(name):
+    """On average, with the outlier rate that gaussian streams have; and the bound holds."""
+    y = nile() if name == "nile" else tcpd(name)
+    model, one = Gaussian(y_dim=y.shape[1]), np.ones(len(y))
+    told = one > 0, model.hazard * one, one, np.nan * one, model.outlier_rate * one
+    moments = tensor(y[:10].mean(0))[None], tensor(y[:10].std(0, ddof=1))[None]
+    prior, stream, found = (
+        moca.make_prior(model, *moments),
+        Series(np.zeros((len(y), 0)), y, *told),
+        [],
+    )
+    for room in (50, len(y)):
+        infos = [step.info for step in walk(model, prior, [stream], room)]
+        found.append([torch.cat([info[i] for info in infos]) for i in (1, 3)])
+    (pruned, mass), (exact, _) = found
+    assert (exact - pruned).mean().abs() < 1e-3
+    assert (mass[:50] == 0).all()
+    assert 0 < mass.max() < 0.01
+    assert (beliefs.evidence_bound(pruned, mass) <= exact.cumsum(0) + 1e-9).all()

@@ -10,7 +10,7 @@ from model_core.sensitivity import read
 from service.commands import calibrate
 from service.commands.main import app
 from service.models import sensitivity_curves
-from tests.model_core.learned_cases import pcoc_case
+from tests.model_core.registry import pcoc_case
 
 WIDE = {"COLUMNS": "250", "TERMINAL_WIDTH": "250", "NO_COLOR": "1"}
 FEW = ("--observations", "10000", "--shifted", "8")

@@ -7,7 +7,7 @@ import shutil
 from model_core import artifact
 from service.models.catalogue import SHIPPED
 from service.wire import Configure
-from tests.model_core.learned_cases import pcoc_case
+from tests.model_core.registry import pcoc_case
 
 ASKED = {"sensitivity": {"false_alarms_per_1000": 0.1}}
 

@@ -1,0 +1,446 @@
+"""Models that remember what they believe: `averaged@2`, `joint@1` and fleets."""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from dataclasses import replace
+from itertools import product
+
+import numpy as np
+import pytest
+import torch
+from scipy import stats as distributions
+
+from model_core import filter as moca
+from model_core.components.real import MultivariateStudentT
+from model_core.upm import untrained, walk
+from model_core.upm.alpaca import Alpaca, NoisePrior
+from model_core.upm.averaged import Averaged
+from model_core.upm.fleet import Fleet
+from model_core.upm.joint import Joint
+from model_core.upm.robust_averaged import MOST_ODDS, REACH, RobustAveraged
+from tests.model_core.cases import belief_of, inputs, run, series
+from tests.model_core.loops import Belief, JointBelief
+from tests.model_core.registry import Case, case, tensor
+from training.data.base import Batch
+from training.evaluation.online import Settings, follow, observed, prior_of, warm
+
+TOLD = {"outlier_rate": 0.02, "labelled": [True] * 6 + [False]}
+FLEETS = pytest.mark.parametrize("name", ["fleet-2", "fleet-0"])
+SEVERAL = pytest.mark.parametrize("name", ["robust-averaged-2", "joint-2", "fleet-2", "fleet-0"])
+
+
+@pytest.mark.parametrize(
+    ("name", "loops"),
+    [("robust-averaged-1", Belief), ("robust-averaged-2", Belief), ("joint-2", JointBelief)],
+)
+@pytest.mark.parametrize("rate", [0.0, 0.02])
+def test_the_whole_filter_is_that_by_loops(name, loops, rate):
+    """Scores, and probabilities of all starts."""
+    one, steps = case(name), 32
+    labelled = [t % 7 != 4 for t in range(steps)]
+    hint = [0.7 if t == 25 else np.nan for t in range(steps)]
+    told = {"labelled": labelled, "elapsed": [1.0, 2.5], "changepoint": hint}
+    stream = series(one, 11, steps, outlier_rate=rate, **told)
+    stream.y[12] += 40.0
+    truth = loops(one.model, one.location, one.scale)
+    for t, step in enumerate(run(one, [stream], steps)):
+        asked = stream.y[t], labelled[t], stream.hazard[t], stream.elapsed[t], hint[t], rate
+        score, starts = truth.step(*asked)
+        found = belief_of(step.state)
+        assert step.info.log_score.item() == pytest.approx(score, abs=1e-9, nan_ok=True)
+        assert [found[s] for s in sorted(found)] == pytest.approx(starts.tolist(), abs=1e-9)
+
+
+def test_the_earlier_version_still_works():
+    one = case("robust-averaged-2")._replace(model=Averaged(y_dim=2))
+    steps = run(one, [series(one, 2, 60)], 20)
+    assert all(step.info.ok.all() for step in steps)
+    assert max(belief_of(steps[-1].state), key=belief_of(steps[-1].state).get) >= 25
+
+
+# --- the walk -------------------------------------------------------------------------------------
+
+
+class Alone(RobustAveraged):
+    """The model without the walk, whose forecasts are then those of the regimes."""
+
+    def beside(self, context):
+        return None
+
+
+def through(values, leads=None):
+    """What the walk keeps after each value (nan: none), and its forecasts; one output."""
+    kept = walk.begin(torch.zeros(1, 1, dtype=torch.float64))
+    states, forecasts = [kept], []
+    for i, value in enumerate(values):
+        found = walk.forecast(kept)
+        forecasts.append((found.loc.item(), found.scale.item()))
+        labelled = torch.tensor([not math.isnan(value)])
+        lead = tensor([0.0 if leads is None else leads[i]])
+        kept = walk.advance(kept, tensor([[np.nan_to_num(value)]]), labelled, lead)
+        states.append(kept)
+    return torch.cat(states).numpy(), np.array(forecasts)
+
+
+def test_the_walk_is_sums_over_the_past_with_weights_that_decay():
+    rng = np.random.default_rng(1)
+    values = np.r_[rng.normal(size=40).cumsum(), 60.0, rng.normal(size=20)]
+    states, forecasts = through(values)
+    error, moved = values - forecasts[:, 0], np.diff(values, prepend=0.0)
+    g = 4 / (3 + (error / forecasts[:, 1]) ** 2)
+    changed = np.r_[0.0, (np.minimum(g, 1) * moved)[:-1]]
+    for t in range(1, len(values) + 1):
+        age = np.arange(t)[::-1]
+        count = 2 * 0.98**t + (0.98**age).sum()
+        square = 2 * 0.98**t + (0.98**age * (g * error**2 + 1e-8)[:t]).sum()
+        pull = (g / forecasts[:, 1] ** 2 * changed)[:t]
+        own = 0.99**t + (0.99**age * (0.01 + pull * changed[:t])).sum()
+        cross = (0.99**age * pull * moved[:t]).sum()
+        last = min(g[t - 1], 1) * moved[t - 1]
+        expected = [count, values[t - 1], last, square, own, cross]
+        assert states[t, 1:] == pytest.approx(expected, rel=1e-9)
+        if t < len(values):
+            loc = values[t - 1] + min(1.0, max(-1.0, cross / own)) * states[t, 3]
+            assert forecasts[t] == pytest.approx([loc, math.sqrt(square / count)], rel=1e-9)
+
+
+def test_the_weight_of_the_walk_is_by_bayes_rule_with_a_share():
+    leads, weight = [0.0, 2.0, -1.0, 800.0, -800.0, 3.0], 0.5
+    for lead, after in zip(leads, through(np.zeros(6), leads)[0][1:, 0], strict=True):
+        odds = weight / (1 - weight) * math.exp(min(lead, 700))
+        weight = 0.99 * odds / (1 + odds) + 0.005
+        assert after == pytest.approx(weight, rel=1e-12)
+
+
+def test_a_missing_label_ends_the_momentum_of_the_walk_and_nothing_else():
+    states, forecasts = through([0.0, 1.0, 2.0, 3.0, math.nan, math.nan])
+    assert (states[5] == states[6]).all()
+    assert np.flatnonzero(states[4] != states[5]).tolist() == [3]
+    assert forecasts[4, 0] > 3.5
+    assert forecasts[5, 0] == 3.0
+
+
+def test_the_walk_has_its_share_of_the_answer_and_no_vote():
+    one = case("robust-averaged-1")
+    alone, stream = Alone(**vars(one.model)), series(one, 4, 30, labelled=[True] * 9 + [False])
+    state, prior = moca.init(one.prior(), 20), one.prior()
+    for t in range(30):
+        now, kept = inputs([stream], t), state.context[0, 6:]
+        before, info_alone = moca.step(alone, state, prior, now)
+        after, info = moca.step(one.model, state, prior, now)
+        v, found = kept[0], walk.forecast(kept[None])
+        loc, spread = one.location[0] + one.scale[0] * found.loc, one.scale[0] * found.scale
+        density = distributions.t(3, loc.item(), spread.item()).logpdf(stream.y[t, 0])
+        score = torch.logaddexp(torch.log1p(-v) + info_alone.log_score, v.log() + density)
+        torch.testing.assert_close(info.log_score, score, atol=1e-12, rtol=0, equal_nan=True)
+        mean = (1 - v) * info_alone.predictive.mean() + v * loc
+        torch.testing.assert_close(info.predictive.mean(), mean.reshape(1, 1), atol=1e-12, rtol=0)
+        for one_leaf, other in zip(moca.leaves(after), moca.leaves(before), strict=True):
+            if one_leaf is after.context:
+                one_leaf, other = one_leaf[:, :6], other[:, :6]
+            assert torch.equal(one_leaf, other)
+        state = after
+
+
+# --- bounds ---------------------------------------------------------------------------------------
+
+
+def stepped(model, labels: np.ndarray):
+    """Means before each label (B, T, d), contexts after it, location and scale (B, 1, d)."""
+    moments = [warm(model, each.tolist(), 20)[:2] for each in labels]
+    prior, batch = prior_of(model, moments), Batch(None, tensor(labels))
+    state, means, contexts = moca.init(prior, 20), [], []
+    for t in range(labels.shape[1]):
+        state, info = moca.step(model, state, prior, observed(model, batch, t))
+        assert info.ok.all()
+        means.append(info.predictive.mean())
+        contexts.append(state.context)
+    location, scale = (np.array(each)[:, None] for each in zip(*moments, strict=True))
+    return torch.stack(means, 1).numpy(), torch.stack(contexts, 1).numpy(), location, scale
+
+
+def excess(model, labels: np.ndarray) -> np.ndarray:
+    """How far forecasts (B, T, d) lie outside the labels before, at most (B,); in scales."""
+    means, _, location, scale = stepped(model, labels)
+    before = np.concatenate([location, labels[:, :-1]], 1)
+    least, most = np.minimum.accumulate(before, 1), np.maximum.accumulate(before, 1)
+    return (np.maximum(least - means, means - most) / scale).max((1, 2))
+
+
+def extremes(d: int) -> dict[str, np.ndarray]:
+    rng, steps = np.random.default_rng(8), 90
+    z, late = rng.normal(size=(steps, d)), np.arange(steps)[:, None] >= 20
+    jump, far = z.copy(), z.copy()
+    jump[60:] += 1e6
+    jump[60] = 1e8
+    far[50], far[52] = 1e100, [-1e100, 1e100][:d]
+    steady = np.r_[np.zeros(20), 1e-3, 0.3, 1e2, 1e4, 1e6, np.ones(steps - 25)]
+    return {
+        "walk": z.cumsum(0),
+        "growth": np.exp(0.2 * z.cumsum(0)),
+        "a thousandth": np.where(late, 1.0, 1e-3) * z,
+        "jumps": np.repeat(steady[:, None], d, 1),
+        "jump": jump,
+        "far": far,
+        "collinear": z[:, :1].cumsum(0) @ np.linspace(1, -2, d)[None],
+        "constant": np.where(np.arange(d) == 0, z, 0 * z),
+    }
+
+
+def taught_wrongly(kind: type[Fleet]) -> Fleet:
+    """A learned part that forecasts 30 times what was last."""
+    model = untrained.fleet(5, inputs=0, widths=(6,), lags=3, chance=0.9)
+    fields = {each.name: getattr(model, each.name) for each in dataclasses.fields(model)}
+    fields["prior_mean"] = torch.cat((model.prior_mean, tensor([[30.0]])))
+    fields["prior_cov"] = torch.block_diag(model.prior_cov, tensor([[1.0]]))
+    last = tensor([[1.0, 0, 0]]), tensor([0.0])
+    return kind(**{**fields, "encoder": replace(model.encoder, linear=last)})
+
+
+class Unbounded(Fleet):
+    def _bounded(self, found, phi):
+        return found
+
+
+@pytest.mark.parametrize(
+    "build",
+    [RobustAveraged, lambda: Joint(y_dim=2), lambda: taught_wrongly(Fleet)],
+    ids=["averaged", "joint", "fleet"],
+)
+def test_no_forecast_runs_away(build):
+    model = build()
+    series_of = extremes(model.y_dim)
+    found = excess(model, np.stack(list(series_of.values())))
+    assert dict(zip(series_of, found <= REACH + 1e-9, strict=True)) == dict.fromkeys(
+        series_of, True
+    )
+
+
+def test_without_bounds_the_same_labels_lead_astray():
+    assert excess(taught_wrongly(Unbounded), extremes(1)["walk"][None]) > 10
+    assert excess(Averaged(), extremes(1)["jumps"][None]) > 1e6
+
+
+# --- what is a change -----------------------------------------------------------------------------
+
+
+def confirmed(model, y: np.ndarray) -> list[list[int]]:
+    return [each.confirmed() for each in follow(model, y.tolist(), Settings())]
+
+
+def test_heavy_tails_raise_fewer_events():
+    draws = np.random.default_rng(7).standard_t(3, (5, 1000, 1))
+    assert sum(map(len, confirmed(RobustAveraged(), draws))) <= 2
+    assert sum(map(len, confirmed(Averaged(), draws))) >= 4
+
+
+def test_correlated_quiet_vectors_raise_no_events_and_steps_are_found():
+    mixing = np.linalg.cholesky(0.2 * np.eye(3) + 0.8)
+    y = np.random.default_rng(5).normal(size=(6, 400, 3)) @ mixing.T
+    y[3:, 300:, 0] += 2.0
+    found = confirmed(Joint(y_dim=3), y)
+    assert not any(found[:3])
+    assert [len(starts) for starts in found[3:]] == [1, 1, 1]
+    assert np.abs(np.array(found[3:]) - 300).max() <= 3
+
+
+def test_regimes_choose_what_fits_and_errors_that_follow_their_neighbours_count_less():
+    rng, model = np.random.default_rng(3), Joint(y_dim=3)
+    independent = rng.normal(size=(150, 3))
+    # An autoregression of order one has no model of what has two roots of one angle.
+    smooth = np.zeros_like(independent)
+    for t in range(2, len(smooth)):
+        smooth[t] = 1.8 * smooth[t - 1] - 0.9 * smooth[t - 2] + independent[t]
+    mixed = independent @ np.linalg.cholesky(0.1 * np.eye(3) + 0.9).T
+    y = np.stack((independent, mixed, smooth))
+    prior = prior_of(model, [([0.0] * 3, [1.0] * 3)] * 3)
+    state = moca.init(prior, 10)
+    for t in range(150):
+        state, _ = moca.step(model, state, prior, observed(model, Batch(None, tensor(y)), t))
+    shares, best = model.evidence_share(state.context), state.belief.log_prob.argmax(1)
+    chances = state.stats.log_choice[torch.arange(3), best, 0].exp()
+    assert chances[0] > 0.99
+    assert chances[1] < 0.01
+    assert shares[0] > 0.75
+    assert shares[2] < 0.5
+
+
+# --- fleets ---------------------------------------------------------------------------------------
+
+
+@FLEETS
+def test_what_was_learned_leaves_averaged_if_it_has_no_chance(name):
+    one, own = case(name), case(name).model
+    plain = RobustAveraged(own.y_dim, own.kappa, own.slope, own.autoregression, own.alpha, own.beta)
+    stream = series(one, 3, 40, **TOLD)
+    stream.y[20] += 30.0
+    models = replace(own, chance=1e-300), plain, own
+    first, second, third = (run(one._replace(model=each), [stream], 20) for each in models)
+    for a, b in zip(first, second, strict=True):
+        for x, y in zip(a.info[1:3], b.info[1:3], strict=True):
+            torch.testing.assert_close(x, y, atol=1e-9, rtol=0, equal_nan=True)
+        means = a.info.predictive.mean(), b.info.predictive.mean()
+        torch.testing.assert_close(*means, atol=1e-9, rtol=0)
+    off = [a.info.log_score - b.info.log_score for a, b in zip(second, third, strict=True)]
+    assert torch.cat(off).abs().nanmean() > 0.01, "it has a part in it"
+    outliers = []
+    for model in (plain, replace(own, chance=0.9)):
+        prior = moca.make_prior(model, tensor(one.location[None]), tensor(one.scale[None]))
+        phi = model.encode(tensor(stream.x[:1]), prior.context)
+        outliers.append(model.outlier(prior.stats, phi).joint_log_density(tensor(stream.y[:1])))
+    torch.testing.assert_close(*outliers)
+
+
+@FLEETS
+@pytest.mark.parametrize("weight", [1.0, 0.3])
+def test_the_learned_part_alone_learns_as_alpaca(name, weight):
+    one, model = case(name), case(name).model
+    d, n = model.y_dim, len(model.prior_mean)
+    zero, unit = torch.zeros(d, dtype=torch.float64), torch.ones(d, dtype=torch.float64)
+    alpaca = Alpaca(
+        encoder=model.encoder,
+        x_offset=torch.zeros(n, dtype=torch.float64),
+        x_scale=torch.ones(n, dtype=torch.float64),
+        y_offset=zero,
+        y_scale=unit,
+        prior_mean=model.prior_mean,
+        prior_cov=model.prior_cov,
+        noise_prior=NoisePrior(model.noise_alpha, model.noise_beta),
+    )
+    location, scale = tensor(one.location)[None], tensor(one.scale)[None]
+    stats, context = model.prior(location, scale), model.context(location, scale)
+    certain = torch.full_like(stats.log_weight, -700.0)  # all but the learned part is ruled out
+    certain[..., -1] = 0.0
+    stats, other = stats._replace(log_weight=certain), alpaca.prior(zero[None], unit[None])
+    # A label that is no outlier counts by odds of `MOST_ODDS`.
+    share = tensor([[min(weight, MOST_ODDS / (1 + MOST_ODDS))]])
+    stream, learned = series(one, 5, 40), 0
+    close = {"atol": 1e-10, "rtol": 1e-10}
+    for x, y in zip(tensor(stream.x), tensor(stream.y), strict=True):
+        phi, features = model.encode(x[None], context), model.features(x[None], context)
+        ours, theirs = model.predictive(stats, phi), alpaca.predictive(other, features)
+        expected = location + scale * theirs.mean()[:, 0]
+        least, most = (each[..., 0] for each in phi[:, None, 1 + d : 1 + 3 * d, None].chunk(2, 2))
+        bounded = torch.maximum(least, torch.minimum(most, expected[:, None]))
+        torch.testing.assert_close(ours.each.loc[..., -1], bounded, **close)
+        torch.testing.assert_close(ours.each.scale[..., -1] / scale, theirs.scale, **close)
+        if (bounded == expected[:, None]).all():  # beyond, it learns from less of an error
+            stats = model.update(stats, phi, y[None], tensor([[weight]]))
+            other = alpaca.update(other, features, (y[None] - location) / scale, share)
+            pairs = zip(stats[-4:], other, strict=True)
+            assert all(torch.allclose(a, b, **close) for a, b in pairs)
+            learned += 1
+        context = model.remember(context, y[None], torch.tensor([True]))
+    assert learned > 20
+
+
+def test_streams_of_a_fleet_look_for_no_seasons():
+    assert RobustAveraged().seasonal
+    assert not case("fleet-0").model.seasonal
+    with pytest.raises(ValueError, match="'fleet' requires an input x of 2 numbers"):
+        case("fleet-2").model.encode(None, case("fleet-2").prior().context)
+
+
+# --- labels that lack outputs ---------------------------------------------------------------------
+
+
+def gappy(one: Case, seed: int, steps: int = 40):
+    """A series whose labels lack outputs at random, but never all; one is far off."""
+    stream, rng = series(one, seed, steps, **TOLD), np.random.default_rng(seed)
+    gone = rng.random(stream.y.shape) < 0.3
+    gone[gone.all(1)] = False
+    stream.y[steps // 2] += 20.0
+    stream.y[gone] = np.nan
+    return stream
+
+
+@pytest.mark.parametrize("there", [0, 1])
+def test_an_output_that_is_always_missing_leaves_the_other_alone(there):
+    one, own = case("robust-averaged-2"), case("robust-averaged-2").model
+    both, at = gappy(one, 7), slice(there, there + 1)
+    both.y[:, 1 - there] = np.nan
+    both.labelled[np.isnan(both.y[:, there])] = False
+    single = RobustAveraged(1, own.kappa, own.slope, own.autoregression, own.alpha, own.beta)
+    alone = one._replace(model=single, location=one.location[at], scale=one.scale[at])
+    steps = run(one, [both], 20), run(alone, [both._replace(y=both.y[:, at])], 20)
+    for a, b in zip(*steps, strict=True):
+        close = {"atol": 1e-12, "rtol": 1e-12, "equal_nan": True}
+        for x, y in zip(a.info[1:3], b.info[1:3], strict=True):
+            torch.testing.assert_close(x, y, **close)
+        means = a.info.predictive.mean()[:, at], b.info.predictive.mean()
+        torch.testing.assert_close(*means, **close)
+        assert a.info.ok.all()
+
+
+@SEVERAL
+def test_the_density_of_a_partial_label_is_the_integral_over_the_rest(name):
+    one, batch = case(name), [gappy(case(name), seed) for seed in (8, 9)]
+    steps = run(one, batch, 6)
+    for a, b in zip(steps[-3:], run(one, batch[:1], 6)[-3:], strict=True):  # of a stream alone
+        torch.testing.assert_close(a.info.log_score[:1], b.info.log_score, equal_nan=True)
+    mixture = b.info.predictive
+    # Points far out are far apart: tails are those of three degrees of freedom.
+    u = torch.linspace(-22, 22, 20_001, dtype=torch.float64)
+    parts = [p.expand(len(u), *p.shape[1:]) for p in mixture.components.parameters()]
+    wide = mixture._replace(
+        log_weight=mixture.log_weight.expand(len(u), -1),
+        components=mixture.components.rebuilt(*parts),
+    )
+    for there in (0, 1):
+        spread, y = 2 * one.scale[1 - there], mixture.mean()[0] + 0.7 * tensor(one.scale)
+        points = y.repeat(len(u), 1)
+        points[:, 1 - there] = y[1 - there] + spread * torch.sinh(u)
+        whole = torch.trapezoid(wide.log_prob(points).exp() * spread * torch.cosh(u), u)
+        y[1 - there] = torch.nan
+        part = mixture.log_prob(y[None])
+        assert part.item() == pytest.approx(whole.log().item(), abs=1e-6)
+
+
+def test_segments_have_the_moments_of_what_would_be_there():
+    """Labels of one level and spread, a third of whose outputs is missing at random."""
+    steps, rng = 250, np.random.default_rng(5)
+    level, spread = np.array([3.0, -40.0]), np.array([0.5, 8.0])
+    gone = rng.random((steps, 2)) < 0.33
+    gone[gone.all(1)] = False
+    y = np.where(gone, np.nan, level + spread * rng.normal(size=(steps, 2)))
+    far = case("robust-averaged-2")._replace(location=level + 2.0 * spread, scale=1.5 * spread)
+    state = run(far, [series(far, 5, steps, hazard=1e-4)._replace(y=y)], 6)[-1].state
+    count, *sums = state.totals[0].tolist()
+    assert count == steps
+    means, squares = np.array(sums[:2]) / steps, np.array(sums[2:]) / steps
+    error = spread / np.sqrt((~gone).sum(0))
+    assert (np.abs(means + far.location - level) < 4 * error).all()
+    deviation = np.sqrt(squares - means**2)
+    assert (np.abs(deviation / spread - 1) < 4 * np.sqrt(0.5 / (~gone).sum(0)) + 0.03).all()
+
+
+def test_what_a_student_t_says_of_missing_outputs():
+    """Beside the conditional of Ding (2016), with inverses."""
+    rng = np.random.default_rng(0)
+    root, loc, df = rng.normal(size=(3, 3)), rng.normal(size=3), 4.5
+    scale, whole = root @ root.T + 0.2 * np.eye(3), rng.normal(size=3) * 3
+    factor = torch.linalg.cholesky(tensor(scale))[None, None]
+    one = MultivariateStudentT(tensor([[[df]]]), tensor(loc)[None, None], factor)
+    for missing in product([False, True], repeat=3):
+        gone = np.array(missing)
+        if gone.all():
+            continue
+        y = np.where(gone, np.nan, whole)
+        found = one.explain(tensor(y)[None, None])
+        inner, error = np.linalg.inv(scale[np.ix_(~gone, ~gone)]), (y - loc)[~gone]
+        across = scale[np.ix_(gone, ~gone)]
+        expected = np.where(gone, 0.0, y - loc)
+        expected[gone] = across @ inner @ error
+        rest = np.zeros((3, 3))
+        rest[np.ix_(gone, gone)] = scale[np.ix_(gone, gone)] - across @ inner @ across.T
+        np.testing.assert_allclose(found.error[0, 0], expected, atol=1e-12)
+        assert found.square.item() == pytest.approx(error @ inner @ error, rel=1e-12)
+        if gone.any():
+            np.testing.assert_allclose(found.rest[0, 0], rest, atol=1e-12)
+        else:
+            assert found.rest is None
+        marginal = distributions.multivariate_t(loc[~gone], scale[np.ix_(~gone, ~gone)], df)
+        density = one.joint_log_density(tensor(y)[None, None])
+        assert density.item() == pytest.approx(marginal.logpdf(y[~gone]), abs=1e-12)

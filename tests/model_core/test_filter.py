@@ -1,0 +1,389 @@
+"""Contracts of the filter, over every model: enumeration, batch-mates, refusals, pruning."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from scipy.special import logsumexp
+
+from model_core import belief as beliefs
+from model_core import filter as moca
+from model_core.belief import Belief
+from model_core.filter import FilterState
+from model_core.upm.builtin import BUILTIN
+from tests.model_core.cases import belief_of, by_start, inputs, run, series
+from tests.model_core.enumeration import OPTIONS, STEPS, segmentations, streams, truths
+from tests.model_core.references import Series
+from tests.model_core.registry import LEFT_OUT, NAMES, PROVEN, case, tensor
+
+every_model = pytest.mark.parametrize("name", NAMES)
+GAPS = [True, True, True, False]
+NEVER_OUTLYING = ("bernoulli", "categorical")
+
+
+def close_to(first: torch.Tensor, second: torch.Tensor) -> None:
+    # Not to the bit: BLAS adds up a product, and log is rounded, by a row's place in the batch.
+    torch.testing.assert_close(first, second, atol=1e-12, rtol=1e-12, equal_nan=True)
+
+
+def leaf_bytes(state: FilterState, rows=slice(None)) -> list[bytes]:
+    return [each[rows].numpy().tobytes() for each in moca.leaves(state)]
+
+
+def test_every_built_in_model_has_a_case():
+    assert {each.kind for each in BUILTIN.values()} - LEFT_OUT <= {
+        case(n).model.kind for n in NAMES
+    }
+
+
+@pytest.mark.parametrize("name", PROVEN)
+def test_the_filter_is_the_sum_over_all_segmentations(name):
+    """Scores, beliefs, best paths and predictives, after each of seven observations."""
+    batch, truth = streams(name), truths(name)
+    steps = run(case(name), batch, max_hypotheses=10)
+    near = {"abs": 1e-12, "rel": 1e-12}
+    for t, (now, state, info) in enumerate(steps):
+        scored = now.labelled
+        assert scored.tolist() == [bool(each.labelled[t]) for each in batch]
+        assert torch.equal(info.log_score.isnan(), ~scored)
+        again = info.predictive.log_prob(torch.nan_to_num(now.y))
+        torch.testing.assert_close(again[scored], info.log_score[scored], atol=1e-12, rtol=1e-12)
+        assert info.predictive.log_weight.exp().sum(-1).tolist() == pytest.approx([1] * 5, **near)
+        assert info.pruned_mass.tolist() == [0.0] * 5
+        for row, true in enumerate(each[t] for each in truth):
+            where = f"stream {row}, step {t}"
+            if scored[row]:
+                assert info.log_score[row].item() == pytest.approx(true.log_score, **near), where
+            found = belief_of(state, row)
+            assert set(found) <= set(true.belief), where
+            whole = {start: found.get(start, 0.0) for start in true.belief}
+            assert whole == pytest.approx(true.belief, **near), where
+            change = info.changepoint_probability[row].item()
+            assert change == pytest.approx(true.belief[t], **near), where
+            score, top = by_start(state, state.belief.score, row), max(true.score.values())
+            expected = {start: true.score[start] - top for start in score}
+            assert score == pytest.approx(expected, abs=1e-10, rel=1e-12), where
+            previous = by_start(state, state.belief.previous_start, row)
+            assert all(previous[start] in true.previous[start] for start in previous), where
+            born = int(info.born_previous_start[row])
+            assert true.belief[t] == 0 or born in true.previous[t], where
+
+
+def check_beliefs(steps, max_hypotheses: int) -> None:
+    """Distributions over distinct starts, of bounded number."""
+    for t, step in enumerate(steps):
+        belief = step.state.belief
+        assert step.info.ok.all()
+        close_to(belief.log_prob.exp().sum(-1), torch.ones(len(belief.log_prob)).double())
+        assert ((step.info.pruned_mass >= 0) & (step.info.pruned_mass <= 0.5)).all()
+        alive = torch.isfinite(belief.log_prob)
+        assert torch.equal(alive, torch.isfinite(belief.score))
+        assert (alive.sum(-1) <= min(max_hypotheses, t + 1)).all()
+        for row in range(len(alive)):
+            run_length = belief.run_length[row, alive[row]]
+            assert len(run_length.unique()) == len(run_length)
+            assert ((run_length >= 0) & (run_length <= t)).all()
+            previous = belief.previous_start[row, alive[row]]
+            assert ((previous >= -1) & (previous < t - run_length)).all()
+
+
+def check_batch_mates(name: str, batch: list[Series], rows: list[int], max_hypotheses: int) -> None:
+    """rows: in another order, or some of them alone, each is what it is among the others."""
+    steps = run(case(name), batch, max_hypotheses)
+    check_beliefs(steps, max_hypotheses)
+    for a, b in zip(steps, run(case(name), [batch[i] for i in rows], max_hypotheses), strict=True):
+        pairs = zip(
+            [*moca.leaves(a.state), *a.info[1:], a.info.predictive.mean()],
+            [*moca.leaves(b.state), *b.info[1:], b.info.predictive.mean()],
+            strict=True,
+        )
+        for first, second in pairs:
+            close_to(first[rows], second)
+    if case(name).model.label != "class":
+        levels = tensor([0.05, 0.5, 0.95])
+        quantiles = [step.info.predictive.quantile(levels) for step in (a, b)]
+        close_to(quantiles[0][rows], quantiles[1])
+
+
+@every_model
+def test_no_stream_depends_on_its_batch_mates(name):
+    batch = [series(case(name), i, 12, **told) for i, told in enumerate(OPTIONS)]
+    check_batch_mates(name, batch, [3, 1, 4, 0, 2], 4)
+    check_batch_mates(name, batch, [4], 4)
+
+
+@st.composite
+def any_told(draw) -> dict[str, object]:
+    """Anything that may be told with observations."""
+
+    def each(values) -> list:
+        return draw(st.lists(values, min_size=12, max_size=12))
+
+    some = st.floats(0.01, 0.9)
+    certain = st.sampled_from([np.nan, 0.0, 1.0])
+    return {
+        "hazard": draw(st.one_of(st.floats(1e-9, 0.999), st.tuples(some, some, some))),
+        "elapsed": each(st.one_of(st.just(1.0), st.floats(0, 1e6))),
+        "changepoint": each(st.one_of(certain, st.floats(0, 1))),
+        "labelled": each(st.booleans()),
+        "outlier_rate": each(st.one_of(st.just(0.0), st.floats(0, 0.5))),
+    }
+
+
+@pytest.mark.slow
+@settings(max_examples=300, deadline=None)
+@given(
+    st.sampled_from(NAMES),
+    st.lists(st.tuples(st.integers(0, 2**32 - 1), any_told()), min_size=3, max_size=3),
+    st.lists(st.integers(0, 2), min_size=1, max_size=3, unique=True),
+    st.integers(2, 15),
+)
+def test_no_stream_depends_on_its_batch_mates_whatever_is_told(name, told, rows, hypotheses):
+    batch = [series(case(name), seed, 12, **each) for seed, each in told]
+    check_batch_mates(name, batch, rows, hypotheses)
+
+
+@every_model
+def test_a_step_that_is_not_finite_keeps_its_stream_and_no_other(name):
+    """Every number that the model reads; an infinite time is only a certain change."""
+    one, unread = case(name), {"x": not case(name).model.x_dim}
+    unread["outlier_rate"] = name in NEVER_OUTLYING
+    batch = [series(one, seed, 8, outlier_rate=0.01) for seed in range(3)]
+    now, prior = inputs(batch, 7), one.prior(3)
+    for start in (run(one, batch, 5)[6].state, moca.init(prior, 5)):
+        given_numbers = [*moca.leaves(start), *prior.stats, *prior[1:]]
+        before = [each.numpy().tobytes() for each in given_numbers]
+        good, _ = moca.step(one.model, start, prior, now)
+        for part in ("y", "x", "hazard", "elapsed", "outlier_rate"):
+            for value in (np.nan, np.inf, -np.inf):
+                missing = one.model.partial and part == "y" and np.isnan(value)
+                if missing or unread.get(part) or (part, value) == ("elapsed", np.inf):
+                    continue
+                spoilt = getattr(now, part).clone()
+                spoilt[1] = value
+                state, info = moca.step(one.model, start, prior, now._replace(**{part: spoilt}))
+                assert info.ok.tolist() == [True, False, True], (part, value)
+                assert leaf_bytes(state, 1) == leaf_bytes(start, 1), (part, value)
+                assert leaf_bytes(state, [0, 2]) == leaf_bytes(good, [0, 2]), (part, value)
+        assert [each.numpy().tobytes() for each in given_numbers] == before
+
+
+def test_a_missing_label_is_never_read():
+    for name in NAMES:
+        batch = [series(case(name), 0, 6, labelled=[True] * 5 + [False])]
+        start, now, states = run(case(name), batch, 4)[4].state, inputs(batch, 5), set()
+        for value in (np.nan, np.inf, 0.0):
+            there = now._replace(y=torch.full_like(now.y, value))
+            state, info = moca.step(case(name).model, start, case(name).prior(), there)
+            assert info.ok.item(), name
+            assert torch.isnan(info.log_score).item(), name
+            assert torch.equal(state.totals, start.totals), name
+            states.add(b"".join(leaf_bytes(state)))
+        assert len(states) == 1, name
+
+
+def test_totals_are_the_moments_of_any_segment():
+    for name in NAMES:
+        one = series(case(name), 3, 7, labelled=[True, True, False])
+        state = run(case(name), [one], 30)[-1].state
+        for slot in range(7):
+            start = 6 - state.belief.run_length[0, slot].item()
+            y = (one.y - case(name).location[: one.y.shape[1]])[start:][one.labelled[start:]]
+            found = (state.totals[0] - state.totals_at_start[0, slot]).numpy()
+            expected = np.concatenate(([len(y)], y.sum(0), (y**2).sum(0)))
+            np.testing.assert_allclose(found, expected, atol=1e-9, err_msg=name)
+
+
+# --- pruning --------------------------------------------------------------------------------------
+
+
+@every_model
+def test_the_mass_reported_is_the_mass_lost(name):
+    """One step from the same full state, with and without room for one more."""
+    one, prior = series(case(name), 2, 14, outlier_rate=0.02, labelled=GAPS), case(name).prior()
+    steps, blank = run(case(name), [one], max_hypotheses=6), moca.init(prior, 6)
+    for t, (_, state, info) in enumerate(steps):
+        assert torch.isfinite(state.belief.log_prob).sum() == min(t + 1, 6)
+        assert (info.pruned_mass.item() > 0) == (t >= 6)
+        pairs = zip(moca.leaves(state), moca.leaves(blank), strict=True)
+        assert all(a.shape == b.shape and a.dtype == b.dtype for a, b in pairs)
+    for t in range(8, 13):
+        roomy = moca.resize(steps[t].state, prior, 7)
+        whole, info = moca.step(case(name).model, roomy, prior, inputs([one], t + 1))
+        assert info.pruned_mass.item() == 0
+        kept, expected = belief_of(steps[t + 1].state), belief_of(whole)
+        lost, gone = steps[t + 1].info.pruned_mass.item(), set(expected) - set(kept)
+        assert [expected[start] for start in gone] == pytest.approx([lost], rel=1e-9)
+        assert lost == pytest.approx(min(expected.values()), rel=1e-9)
+        rest = {start: expected[start] / (1 - lost) for start in kept}
+        assert kept == pytest.approx(rest, abs=1e-12)
+
+
+@every_model
+def test_resizing_keeps_the_likeliest_and_disturbs_nothing(name):
+    batch, prior = [series(case(name), seed, 14) for seed in range(2)], case(name).prior(2)
+    steps = run(case(name), batch, max_hypotheses=12)
+    state = steps[9].state
+    small = moca.resize(state, prior, 4)
+    assert small.belief.log_prob.shape == (2, 5)
+    for row in range(2):
+        before = belief_of(state, row)
+        best = sorted(before, key=before.get)[-4:]
+        total = sum(before[start] for start in best)
+        expected = {start: before[start] / total for start in best}
+        assert belief_of(small, row) == pytest.approx(expected, abs=1e-13)
+        large, little = ([*s.belief[1:], s.totals_at_start, *s.stats] for s in (state, small))
+        for pair in zip(large, little, strict=True):  # what goes with a hypothesis goes along
+            flat = [each.flatten(2).sum(-1) if each.dim() > 2 else each for each in pair]
+            kept, all_of_them = by_start(small, flat[1], row), by_start(state, flat[0], row)
+            assert kept == {start: all_of_them[start] for start in kept}
+    again = moca.resize(moca.resize(state, prior, 20), prior, 12)
+    fresh = moca.resize(moca.init(prior, 9), prior, 12)
+    first, _ = moca.step(case(name).model, fresh, prior, inputs(batch, 0))
+    assert leaf_bytes(first) == leaf_bytes(steps[0].state)
+    for t in range(10, 14):
+        again, info = moca.step(case(name).model, again, prior, inputs(batch, t))
+        torch.testing.assert_close(info.log_score, steps[t].info.log_score, atol=1e-11, rtol=0)
+    assert belief_of(again, 1) == pytest.approx(belief_of(steps[-1].state, 1), abs=1e-11)
+
+
+# The score of a generative model leaves out what its inputs say.
+@pytest.mark.parametrize("name", [name for name in PROVEN if name != "pcoc-3"])
+def test_the_evidence_bound_is_the_evidence_of_what_was_never_pruned(name):
+    """By enumeration, with three hypotheses of seven."""
+    one = streams(name)[4]
+    steps = run(case(name), [one], 3)
+    alive = [set(belief_of(step.state)) for step in steps]
+    score = torch.cat([step.info.log_score for step in steps])
+    bound = beliefs.evidence_bound(score, torch.cat([step.info.pruned_mass for step in steps]))
+    for t in range(STEPS):
+        paths = segmentations(case(name).reference, one, t)
+        kept = [
+            joint
+            for starts, joint in paths
+            if all(max(s for s in starts if s <= i) in alive[i] for i in range(t))
+        ]
+        assert bound[t].item() == pytest.approx(logsumexp(kept), abs=1e-9)
+        assert bound[t].item() <= logsumexp([joint for _, joint in paths]) + 1e-12
+    assert len(kept) < len(paths)
+
+
+def test_a_certain_change_leaves_one_hypothesis():
+    told = [math.nan] * 8 + [1.0] + [math.nan] * 3
+    steps = run(case("gaussian-1"), [series(case("gaussian-1"), 9, 12, changepoint=told)], 4)
+    assert belief_of(steps[8].state) == pytest.approx({8: 1.0})
+    assert steps[8].info.pruned_mass.item() == 0
+    assert set(belief_of(steps[-1].state)) == {8, 9, 10, 11}
+
+
+def test_pruning_empties_the_least_likely_slot():
+    log_prob = tensor([[0.5, 0.1, 0.4], [0.7, 0.3, 0.0]]).log()
+    where = torch.arange(3).expand(2, 3)
+    kept, mass = beliefs.prune(Belief(log_prob, where, log_prob, where))
+    assert mass.tolist() == pytest.approx([0.1, 0.0])
+    close_to(kept.log_prob.exp(), tensor([[5 / 9, 0, 4 / 9], [0.7, 0.3, 0]]))
+    assert torch.isinf(kept.score[0]).tolist() == [False, True, False]
+
+
+# --- units and gradients --------------------------------------------------------------------------
+
+# What a fleet was taught of inputs has their units; durations have no other origin.
+SCALE_FREE = [
+    "gaussian-3", "multivariate-2", "exponential", "linear", "autoregressive-lags",
+    "autoregressive-all", "robust-averaged-2", "joint-2", "fleet-0",
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("name", SCALE_FREE)
+def test_units_change_no_changepoint_probability(name):
+    """`y -> factor (y + shift)`, inputs by another factor; location and scale with them."""
+    one, plain = case(name), series(case(name), 4, 20, **OPTIONS[4])
+    expected = run(one, [plain], 10)
+    outputs = np.arange(len(one.location)) < one.model.y_dim
+    for factor, shift in ((1e6, -1e5), (1e-6, 30.0)):
+        shift = 0.0 if name == "exponential" else shift
+        factors = np.where(outputs, factor, 3 / factor)
+        moved = one._replace(location=factors * (one.location + shift), scale=factors * one.scale)
+        other = plain._replace(y=factor * (plain.y + shift), x=3 / factor * (plain.x + shift))
+        for a, b in zip(expected, run(moved, [other], 10), strict=True):
+            for first, second in zip(a.info[2:4], b.info[2:4], strict=True):
+                torch.testing.assert_close(first, second, atol=1e-6, rtol=0)
+            score = a.info.log_score - one.model.y_dim * np.log(factor)
+            torch.testing.assert_close(b.info.log_score, score, atol=1e-5, rtol=0, equal_nan=True)
+
+
+@every_model
+def test_scores_have_gradients(name):
+    """In the prior and the hazard, from the first step on, against central differences."""
+    told = {"outlier_rate": 0.05, "labelled": GAPS, "hazard": (0.1, 0.3)}
+    one, blank = series(case(name), 5, 7, **told), case(name).prior()
+
+    def total(factor: torch.Tensor, change: torch.Tensor) -> torch.Tensor:
+        """Score of a prior whose statistics are all so many times as large, a hazard as well."""
+        prior = blank._replace(stats=type(blank.stats)(*(factor * s for s in blank.stats)))
+        state, score = moca.init(prior, 4), tensor(0.0)
+        for t in range(7):
+            now = inputs([one], t)
+            now = now._replace(hazard=change * now.hazard)
+            state, info = moca.step(case(name).model, state, prior, now)
+            score = score + torch.nan_to_num(info.log_score).sum()
+        return score
+
+    at = tensor(1.1), tensor(0.9)
+    found = torch.autograd.grad(total(*(each.requires_grad_() for each in at)), at)
+    with torch.no_grad():
+        for i, each in enumerate(found):
+            low, high = [[*at[:i], at[i] + off, *at[i + 1 :]] for off in (-1e-5, 1e-5)]
+            slope = (total(*high) - total(*low)) / 2e-5
+            assert each.item() == pytest.approx(slope.item(), rel=1e-5, abs=1e-7)
+
+
+# --- what is read off a belief, and put in its place ----------------------------------------------
+
+
+@pytest.fixture
+def belief() -> Belief:
+    """Hypotheses of run lengths 9, 2 and 5; the slot of run length 7 is empty."""
+    probability, run_length = tensor([[0.5, 0.2, 0.0, 0.3]]), torch.tensor([[9, 2, 7, 5]])
+    score = tensor([[-1.0, -2.0, -math.inf, -3.0]])
+    return Belief(probability.log(), run_length, score, run_length - 10)
+
+
+def test_mass_below_counts_shorter_runs_and_an_alarm_reaches_its_threshold(belief):
+    for below, mass in ((2, 0.0), (3, 0.2), (5, 0.2), (6, 0.5), (10, 1.0)):
+        assert beliefs.mass_below(belief, torch.tensor([below])).item() == pytest.approx(mass)
+    half = Belief(tensor([[0.5, 0.25, 0.0, 0.25]]).log(), *belief[1:])
+    for threshold, slot in ((0.5, 1), (0.51, 0), (0.0, 0)):
+        found = beliefs.suspected(half, torch.tensor([6]), tensor([threshold]))
+        assert (found[0].item(), found[1].item()) == (0.5, slot)
+
+
+@pytest.mark.parametrize(
+    ("stated", "expected"),
+    [
+        ([(2, 0.25), (9, 0.75)], {9: 0.75, 2: 0.25}),
+        ([(5, 3.0), (2, 1.0)], {5: 0.75, 2: 0.25}),
+        ([(7, 1.0)], {9: 1.0}),
+        ([(3, 0.25), (5, 0.25), (6, 0.5)], {5: 0.5, 9: 0.5}),
+        ([(0, 0.5), (400, 0.5)], {2: 0.5, 9: 0.5}),
+        ([(9, 0.5), (2, 0.2), (5, 0.3)], {9: 0.5, 2: 0.2, 5: 0.3}),
+    ],
+)
+def test_a_run_length_without_a_hypothesis_counts_as_the_next_longer_one(belief, stated, expected):
+    found = beliefs.restate(belief, stated)
+    lengths = zip(found.run_length[0].tolist(), found.log_prob[0].exp().tolist(), strict=True)
+    assert {r: p for r, p in lengths if p > 0} == pytest.approx(expected, abs=1e-15)
+    assert torch.equal(torch.isneginf(found.score), torch.isneginf(found.log_prob))
+    torch.testing.assert_close(beliefs.restate(found, stated), found, atol=1e-15, rtol=0)
+    if len(stated) == 3 and stated[0][0] == 9:  # what is believed already
+        torch.testing.assert_close(found, belief, atol=1e-15, rtol=0)
+
+
+def test_before_any_observation_there_is_nothing_to_restate():
+    empty = beliefs.empty(1, 4)
+    assert beliefs.restate(empty, [(0, 1.0)]) is empty

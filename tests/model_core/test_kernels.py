@@ -1,0 +1,512 @@
+"""Kernels beside the eager filter, on the same rows and inputs: they differ by rounding alone."""
+
+from __future__ import annotations
+
+import dataclasses
+import importlib.util
+from typing import NamedTuple
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from scipy import special
+
+numba = pytest.importorskip("numba")
+
+from model_core import compiled, kernel, quantiles, readout  # noqa: E402
+from model_core import filter as moca  # noqa: E402
+from model_core.compiled import arithmetic  # noqa: E402
+from model_core.compiled import step as steps_of  # noqa: E402
+from model_core.compiled.kernel import Views  # noqa: E402
+from model_core.encoder import Identity  # noqa: E402
+from model_core.filter import FilterState  # noqa: E402
+from model_core.upm import conjugate, linear, untrained  # noqa: E402
+from model_core.upm.averaged import Averaged  # noqa: E402
+from model_core.upm.base import UnderlyingModel  # noqa: E402
+from tests.model_core.registry import NAMES, case  # noqa: E402
+
+# One of every class, as `python -m model_core.compiled` compiles them: others cost nothing more.
+QUICK = (
+    "gaussian-3", "multivariate-2", "mixed-poisson", "bernoulli", "categorical", "exponential",
+    "alpaca-unknown-2", "autoregressive-all", "robust-averaged-2", "joint-2", "fleet-2", "pcoc-3",
+)  # fmt: skip
+WITHOUT = ("alpaca-mixture-1", "alpaca-mixture-unknown-2", "lstm-2")
+SLOW = [name for name in (*NAMES, "averaged-2") if name not in (*QUICK, *WITHOUT)]
+quick = pytest.mark.parametrize("name", QUICK)
+every_name = pytest.mark.parametrize("name", [*QUICK, *SLOW])
+
+LEVELS, WINDOW = (0.05, 0.5, 0.95), 5
+NORMAL = quantiles.with_normal(LEVELS)
+OK = list(readout.NUMBERS).index("ok")
+INTEGERS = {name for name, kind in readout.NUMBERS.items() if kind is not float}
+PATHS = {"born_previous_start", "event_previous_start", "best_start"}
+# Steps are apart by so many times what the eager ones are when their labels are an ulp larger: that
+# many numbers are rounded on the way. Apart by `LOST`, nothing is left to compare.
+ULP, ROUNDINGS, LOST = 2.0**-52, 100, 1e-6
+
+
+def model_of(name: str) -> UnderlyingModel:
+    return Averaged(y_dim=2) if name == "averaged-2" else case(name).model
+
+
+@pytest.fixture(autouse=True)
+def _inference():
+    with torch.inference_mode():
+        yield
+
+
+class Seen(NamedTuple):
+    """One observation of each stream: all (B, ...)."""
+
+    y: np.ndarray
+    labelled: np.ndarray
+    hazard: np.ndarray
+    elapsed: np.ndarray
+    changepoint: np.ndarray
+    outlier_rate: np.ndarray
+    confirmed: np.ndarray
+    thresholds: np.ndarray
+    x: np.ndarray
+
+    def packed(self) -> np.ndarray:
+        told = np.column_stack([self.labelled, *self[3:8]]).astype(float)
+        return np.column_stack([told, self.y, self.x])
+
+    def inputs(self) -> moca.Inputs:
+        x = torch.tensor(self.x) if self.x.shape[1] else None
+        return moca.Inputs(x, *map(torch.tensor, self[:6]))
+
+    def row(self, at: int) -> Seen:
+        return Seen(*(each[at : at + 1] for each in self))
+
+
+def observed(model: UnderlyingModel, rng, batch: int, at: int, far: float = 1e6, **told) -> Seen:
+    """An observation such as a stream may well bring, and now and then an odd one, so far off."""
+    usual = {
+        "y": labels(model, rng, batch, at, far),
+        "labelled": rng.random(batch) > 0.1,
+        "hazard": np.full((batch, 1), 0.02),
+        "elapsed": np.where(rng.random(batch) < 0.1, rng.choice([0.0, 0.3, 7.0], batch), 1.0),
+        "changepoint": np.where(rng.random(batch) < 0.1, rng.choice([0.0, 0.3, 1.0]), np.nan),
+        "outlier_rate": rng.choice([0.0, 0.01, 0.3], batch),
+        "confirmed": rng.integers(0, at + 1, batch),
+        "thresholds": rng.choice([0.0, 0.05, 0.9], batch),
+        "x": rng.normal(size=(batch, model.x_dim)),
+    }
+    return Seen(**{**usual, **told})
+
+
+def labels(model: UnderlyingModel, rng, batch: int, at: int, far: float) -> np.ndarray:
+    level = 1 + at // 12 % 3
+    match model.label:
+        case "count":
+            return rng.poisson(4.0 * level**4, (batch, 1)).astype(float)
+        case "positive":
+            return rng.exponential(2.0 * level, (batch, 1))
+        case "binary":
+            return (rng.random((batch, 1)) < 0.25 * level).astype(float)
+        case "class":
+            return rng.integers(0, model.classes, (batch, 1)).astype(float)
+    noise, astray = rng.normal(size=(batch, model.y_dim)), rng.random((batch, 1)) < 0.03
+    if is_normal(model):
+        # What is far off is so to all hypotheses, which are then as likely as before it: ties.
+        return (0.5 * level + 0.7 * noise + 4.0 * astray) * model.y_scale.numpy()
+    # All outputs far off together leave a covariance that is singular but for rounding.
+    far = 1e2 if model.kind in ("multivariate", "joint") else rng.choice([1e2, far])
+    return 3.0 * level + noise + astray * far
+
+
+def is_normal(model: UnderlyingModel) -> bool:
+    """Whether predictives are normal, as noise is known."""
+    return getattr(model, "noise_variance", None) is not None and model.label == "real"
+
+
+class Pair:
+    """The same streams twice: stepped eagerly, and in place by the kernel."""
+
+    views = Views
+
+    def __init__(self, model: UnderlyingModel, batch: int, max_hypotheses: int) -> None:
+        self.model, self.kernel = model, self.kernel_of(model, max_hypotheses)
+        self.kernel.compile()
+        one = torch.ones(batch, model.scaled, dtype=torch.float64)
+        prior = moca.make_prior(model, 2.0 * one, 1.5 * one)
+        stats = type(prior.stats)(*(each.clone().contiguous() for each in prior.stats))
+        self.prior = moca.Prior(stats, prior.location.clone(), prior.context.clone())
+        self.eager = moca.init(prior, max_hypotheses)
+        leaves = [each.clone().contiguous() for each in moca.leaves(self.eager)]
+        self.own = moca.rebuild(self.eager, leaves)
+        self.rows = np.arange(batch)
+
+    def kernel_of(self, model: UnderlyingModel, max_hypotheses: int):
+        return compiled.kernel_of(model)
+
+    def eagerly(self, state: FilterState, seen: Seen):
+        """One step of the eager filter; returns the state after it, its info and table."""
+        state, info = moca.step(self.model, state, self.prior, seen.inputs())
+        told = torch.tensor(seen.confirmed), torch.tensor(seen.thresholds)
+        return state, info, readout.table(state, info, *told, WINDOW).numpy()
+
+    def advance(self, seen: Seen, rows: np.ndarray | None = None, **wanted):
+        """Table and summary of the kernel's step."""
+        views = self.views([*moca.leaves(self.own), *self.prior.stats, *self.prior[1:]])
+        rows, packed = self.rows if rows is None else rows, seen.packed()
+        return self.kernel.advance(views, rows, packed, seen.hazard, WINDOW, NORMAL, **wanted)
+
+    def broke_a_tie(self) -> bool:
+        """Whether another of equals is kept, or is the best: rounding decides on those."""
+        both = self.own.belief, self.eager.belief
+        for values in ("log_prob", "score"):
+            likely = [getattr(each, values) for each in both]
+            pairs = list(zip(both, likely, strict=True))
+            best = [b.run_length.gather(1, v.argmax(1, keepdim=True)) for b, v in pairs]
+            kept = [b.run_length.masked_fill(v.isneginf(), -1).sort().values for b, v in pairs]
+            equal = torch.allclose(*(v.sort().values for v in likely), rtol=0, atol=1e-12)
+            if equal and not (torch.equal(*best) and torch.equal(*kept)):
+                return True
+        return False
+
+    def beside(self, state: FilterState):
+        """Name of each leaf with its numbers in a state and in the eager one's."""
+        alive = ~torch.isneginf(self.eager.belief.log_prob)
+        names = [*self.eager.belief._fields, "seq", "totals", "totals_at_start", "context"]
+        names += self.eager.stats._fields
+        leaves = zip(names, moca.leaves(state), moca.leaves(self.eager), strict=True)
+        for name, own, eager in leaves:
+            if eager.dim() > 1 and eager.shape[:2] == alive.shape and name != "context":
+                own, eager = own[alive], eager[alive]  # what an empty slot holds does not matter
+            if self.model.kind == "joint" and name in ("log_weight", "log_choice"):
+                # What is all but excluded keeps what is left of one after an inlier's
+                # responsibility, which has few digits, in either.
+                own, eager = own.exp(), eager.exp()
+            yield name, own.double().numpy(), eager.double().numpy()
+
+
+def apart(own, expected) -> float:
+    """Largest difference, relative to the scale of what is compared with, at least 1."""
+    same = (own == expected) | np.isnan(own) & np.isnan(expected)
+    with np.errstate(invalid="ignore"):  # two of the same infinity
+        error = np.abs(own - expected) / np.maximum(1.0, np.abs(expected))
+    return float(np.where(same, 0.0, error).max(initial=0.0))
+
+
+def close(own, expected, tolerance: float, name: str = "") -> None:
+    own, expected = np.asarray(own, dtype=float), np.asarray(expected, dtype=float)
+    np.testing.assert_array_equal(np.isnan(own), np.isnan(expected), err_msg=name)
+    assert apart(own, expected) <= tolerance, f"{name}: off by {apart(own, expected):.1e}"
+
+
+def same_states(one: Pair, other: Pair) -> bool:
+    pairs = zip(moca.leaves(one.own), moca.leaves(other.own), strict=True)
+    return all(torch.equal(a, b) for a, b in pairs)
+
+
+def run_beside(model, seed, hypotheses, hazard, steps, pairs=Pair, batch=3, **told) -> int:
+    """Steps that were compared; a series in which the eager filter refuses a label ends there.
+
+    told: in place of what is drawn.
+    """
+    # Several numbers' odds of an inlier are so large that what is left of one loses a digit.
+    tolerance = 1e-10 if model.kind == "joint" else 1e-11
+    rng, pair = np.random.default_rng(seed), pairs(model, batch, hypotheses)
+    nudged = pair.eager
+    # What is an outlier to all hypotheses tells as much before a change as after it.
+    # The same counts in another order are as probable: best paths are often equals.
+    discrete = model.label in ("count", "binary", "class")
+    paths = not (model.kind == "pcoc" or is_normal(model) or discrete)
+    for at in range(steps):
+        seen = observed(model, rng, batch, at, hazard=np.tile(hazard, (batch, 1)), **told)
+        pair.eager, info, expected = pair.eagerly(pair.eager, seen)
+        table, summary = pair.advance(seen)
+        # A change just before a missing label is as probable as one just after it.
+        paths = paths and bool(seen.labelled.all())
+        if not (expected[:, OK] > 0).all() or pair.broke_a_tie():
+            return at
+        if model.label == "real":
+            nudged, _, near = pair.eagerly(nudged, seen._replace(y=seen.y * (1 + ULP)))
+            tolerance = max(tolerance, ROUNDINGS * apart(near, expected))
+            if tolerance > LOST:
+                return at
+        check_table(table, expected, tolerance, paths)
+        # Moments of outliers lose a digit in either.
+        check_summary(model, info.predictive, seen, summary, 10 * tolerance)
+    if model.label == "real":
+        off = max(apart(own, eager) for _, own, eager in pair.beside(nudged))
+        tolerance = max(tolerance, ROUNDINGS * off)
+    for leaf, own, eager in pair.beside(pair.own):
+        if paths or leaf != "previous_start":
+            close(own, eager, tolerance, leaf)
+    return steps
+
+
+def check_table(own, expected, tolerance: float, paths: bool = True) -> None:
+    """paths: whether those of the best paths are compared, of which some may be as good."""
+    for i, name in enumerate(readout.NUMBERS):
+        if paths or name not in PATHS:
+            close(own[:, i], expected[:, i], 0.0 if name in INTEGERS else tolerance, name)
+    close(own[:, len(readout.NUMBERS) :], expected[:, len(readout.NUMBERS) :], tolerance, "totals")
+
+
+def check_summary(model, mixture, seen, summary, tolerance) -> None:
+    close(summary.mean, mixture.mean(), tolerance, "mean")
+    if model.label == "class":
+        return
+    close(summary.covariance, mixture.covariance(), tolerance, "covariance")
+    known = torch.tensor(np.where(seen.labelled[:, None], seen.y, np.nan))
+    discrete, near = model.label in ("count", "binary"), 10 * tolerance
+    for own, values in ((summary.cdf, known), (summary.cdf_below, known - 1.0))[: 1 + discrete]:
+        reached = mixture.cdf(torch.nan_to_num(values))
+        expected = torch.where(torch.isnan(known), torch.nan, reached)
+        close(own, expected, max(tolerance, 2e-10), "cdf")
+    # A quantile is as exact as its probability: between two regimes nothing holds its place.
+    for i, level in enumerate(LEVELS):
+        q = torch.tensor(summary.quantiles[:, i])
+        reached = mixture.cdf(q)
+        if discrete:
+            assert (mixture.cdf(q - 1.0) < level + near).all()
+            assert (reached > level - near).all()
+        else:
+            assert ((reached - level).abs() < near).all()
+
+
+# Not 0.5: what a missing label leaves as likely as before is then a tie, which rounding breaks.
+HAZARDS = st.one_of(
+    st.lists(st.sampled_from([0.0, 1e-6, 0.01, 0.4, 1.0]), min_size=1, max_size=7).filter(any),
+    st.just([0.01]),
+)
+
+
+@quick
+def test_a_kernel_takes_the_steps_of_the_filter(name):
+    compared = 0
+    for seed, hypotheses, hazard in ((1, 50, [0.01]), (2, 7, [1e-6, 0.4, 0.02]), (3, 2, [0.3])):
+        told = {"labelled": np.ones(3, bool)} if seed % 2 else {}
+        compared += run_beside(model_of(name), seed, hypotheses, hazard, 30, **told)
+    assert compared > 40
+
+
+@pytest.mark.slow
+@every_name
+@settings(max_examples=40, deadline=None)
+@given(st.integers(0, 2**32), st.sampled_from([1, 2, 3, 10, 50, 500]), HAZARDS)
+def test_a_kernel_takes_many_steps_of_the_filter(name, seed, hypotheses, hazard):
+    told = {"labelled": np.ones(3, bool)} if seed % 2 else {}
+    run_beside(model_of(name), seed, hypotheses, hazard, 80, **told)
+
+
+SIZES = {
+    "features": st.integers(1, 64),
+    "inputs": st.integers(1, 3),
+    "widths": st.sampled_from([(), (5,)]),
+    "seed": st.integers(0, 99),
+}
+OUTPUTS = {"outputs": st.integers(1, 3), "lags": st.sampled_from([0, 0, 2])}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("kind", ["alpaca", "pcoc", "fleet"])
+@settings(max_examples=60, deadline=None)
+@given(st.data(), st.integers(0, 2**32), st.sampled_from([1, 2, 50, 500]), HAZARDS)
+def test_models_of_any_size_are_stepped_as_by_the_filter(kind, data, seed, hypotheses, hazard):
+    more = {"classes": st.integers(2, 6)} if kind == "pcoc" else OUTPUTS
+    model = data.draw(st.builds(getattr(untrained, kind), **SIZES, **more))
+    # Of many features an input is an outlier to all hypotheses or to none: ties, if it may be.
+    certain = kind == "pcoc" and model.prior_mean.shape[1] > 6
+    run_beside(
+        model, seed, hypotheses, hazard, 40, **({"outlier_rate": np.zeros(3)} if certain else {})
+    )
+
+
+def with_own_features(model: UnderlyingModel) -> UnderlyingModel:
+    """Products by torch round as the size of the batch has it: features are inputs here."""
+    if not hasattr(model, "encoder"):
+        return model
+    size = model.prior_mean.shape[-1 if model.label == "class" else 0]
+    offset = torch.zeros(size, dtype=torch.float64)
+    changes = {"encoder": Identity(), "x_offset": offset, "x_scale": offset + 1.0}
+    return dataclasses.replace(model, **changes, **({"lags": 0} if hasattr(model, "lags") else {}))
+
+
+@quick
+def test_a_row_does_not_depend_on_its_batch_mates_to_the_last_bit(name):
+    model, rng = with_own_features(model_of(name)), np.random.default_rng(3)
+    together, alone = Pair(model, 5, 7), Pair(model, 5, 7)
+    for at in range(15):
+        seen = observed(model, rng, 5, at)
+        table, summary = together.advance(seen)
+        for row in range(5):
+            own, known = alone.advance(seen.row(row), np.array([row]))
+            np.testing.assert_array_equal(own[0], table[row])
+            np.testing.assert_array_equal(known.numbers[0], summary.numbers[row])
+    assert same_states(together, alone)
+
+
+WRONG = {"real": 1e200, "count": 1e200, "positive": -1.0, "binary": np.nan, "class": 7.0}
+
+
+@quick
+def test_a_row_that_is_not_finite_stays_as_it_was(name):
+    model, rng = model_of(name), np.random.default_rng(5)
+    for wrong in ("label", "nan", "input", "state"):
+        pair = Pair(model, 3, 4)
+        for at in range(8):
+            pair.advance(observed(model, rng, 3, at))
+        seen = observed(model, rng, 3, 8, labelled=np.ones(3, bool))
+        if wrong == "state":
+            moca.leaves(pair.own)[-1][1] = torch.inf
+            pair.own.stats[0][1] = torch.inf
+        elif wrong == "input":
+            if not model.x_dim or model.kind in ("linear", "fleet"):
+                continue
+            seen.x[1] = np.nan
+        else:
+            seen.y[1] = np.nan if wrong == "nan" else WRONG[model.label]
+        before = [each[1].clone() for each in moca.leaves(pair.own)]
+        table, _ = pair.advance(seen)
+        assert table[:, OK].tolist() == [1.0, 0.0, 1.0], wrong
+        after = [each[1] for each in moca.leaves(pair.own)]
+        assert all(torch.equal(a, b) for a, b in zip(before, after, strict=True)), wrong
+
+
+@pytest.mark.parametrize("name", ["robust-averaged-2", "alpaca-lags-1", "fleet-0"])
+def test_a_row_that_is_named_again_is_stepped_again(name):
+    """Two streams, turn by turn, in one call and in many."""
+    model, rng = model_of(name), np.random.default_rng(2)
+    together, alone = Pair(model, 2, 6), Pair(model, 2, 6)
+    seen, rows = observed(model, rng, 30, 5), np.arange(30) % 2
+    beliefs = np.empty((30, 2, together.own.belief.log_prob.shape[1]))
+    table, summary = together.advance(seen, rows, beliefs=beliefs)
+    for at, row in enumerate(rows):
+        own, known = alone.advance(seen.row(at), np.array([row]))
+        close(table[at], own[0], 1e-12)
+        close(summary.numbers[at], known.numbers[0], 1e-12)
+        close(beliefs[at], [each[row].numpy() for each in alone.own.belief[:2]], 1e-12)
+    for one, other in zip(moca.leaves(together.own), moca.leaves(alone.own), strict=True):
+        close(one, other, 1e-12)
+
+
+@pytest.mark.parametrize("build", [untrained.alpaca, untrained.fleet])
+def test_a_covariance_that_overflows_is_not_written(build):
+    model, rng = build(4), np.random.default_rng(5)
+    for peak in (1e150, 1e300):
+        pair = Pair(model, 2, 4)
+        for at in range(5):
+            pair.advance(observed(model, rng, 2, at))
+        pair.own.stats.cov[1] *= peak
+        before = [each[1].clone() for each in moca.leaves(pair.own)]
+        table, _ = pair.advance(observed(model, rng, 2, 5, labelled=np.ones(2, bool)))
+        assert table[0, OK] == 1.0
+        after = [each[1] for each in moca.leaves(pair.own)]
+        same = all(torch.equal(a, b) for a, b in zip(before, after, strict=True))
+        assert same == (table[1, OK] == 0)
+        assert torch.isfinite(pair.own.stats.cov).all()
+
+
+def test_models_of_one_class_share_what_is_compiled_and_are_not_kept():
+    for build in (untrained.alpaca, untrained.fleet):
+        kernels = [compiled.kernel_of(build(n, outputs=d)) for n, d in ((3, 1), (9, 2))]
+        kernels[0].compile()
+        before = len(steps_of.advance.signatures)
+        kernels[1].compile()
+        assert len(steps_of.advance.signatures) == before
+        model = build(3)
+        assert compiled.kernel_of(model) is not compiled.kernel_of(model)
+
+
+def test_models_without_a_kernel_have_none_and_kernels_can_be_turned_off():
+    class Own(conjugate.Gaussian):
+        """It may compute anything."""
+
+    assert compiled.kernel_of(Own()) is None
+    assert compiled.kernel_of(linear.Linear(x_dim=200)) is None
+    assert not any(compiled.has_kernel(model_of(name)) for name in WITHOUT)
+    model = conjugate.Gaussian()
+    assert kernel.in_place(model, "meta") is None
+    own = kernel.in_place(model, "cpu")
+    own.compile()
+    assert kernel.usable(own)
+    with kernel.eager_only():
+        assert not kernel.usable(own)
+        assert kernel.in_place(model, "cpu") is None
+    assert kernel.in_place(model, "cpu") is own
+
+
+@pytest.mark.parametrize(
+    ("name", "wrong"),
+    [
+        ("rows", np.arange(2, dtype=np.int32)),
+        ("rows", np.arange(4)[::2]),
+        ("inputs", np.asfortranarray(np.ones((2, 7)))),
+        ("hazards", np.full((2, 2), 0.1)[:, :1]),
+        ("levels", np.zeros((2, 1), dtype=np.float32)),
+    ],
+)
+def test_numbers_that_compiled_code_would_misread_are_refused(name, wrong):
+    pair, other = Pair(conjugate.Gaussian(), 2, 4), Pair(conjugate.Gaussian(), 2, 4)
+    views = Views([*moca.leaves(pair.own), *pair.prior.stats, *pair.prior[1:]])
+    told = {"rows": np.arange(2), "inputs": np.ones((2, 7)), "hazards": np.full((2, 1), 0.1)}
+    with pytest.raises(ValueError, match="contiguous"):
+        pair.kernel.advance(views, window=5, **{**told, name: wrong})
+    assert same_states(pair, other)
+
+
+@pytest.mark.slow
+@pytest.mark.filterwarnings("ignore::RuntimeWarning")
+@pytest.mark.skipif(not importlib.util.find_spec("triton"), reason="no Triton here")
+def test_a_fused_kernel_takes_steps_of_the_filter(monkeypatch):
+    """By Triton's interpreter, chosen before Triton is loaded."""
+    monkeypatch.setenv("TRITON_INTERPRET", "1")
+    from model_core import fused
+    from model_core.fused import kernel as fused_kernel
+
+    class Fused(Pair):
+        views = fused_kernel.Views
+
+        def kernel_of(self, model, max_hypotheses):
+            return fused.kernel_of(model, max_hypotheses, "cpu")
+
+    for model in (conjugate.Gaussian(y_dim=2), untrained.alpaca(3, 2, widths=(), lags=2)):
+        assert run_beside(model, 1, 4, [0.01], 5, Fused, batch=1) == 5
+
+
+# --- elementary functions -------------------------------------------------------------------------
+
+
+def over(function):
+    @numba.njit(error_model="numpy")
+    def loop(values, out):
+        for i in range(len(values)):
+            out[i] = function(values[i])
+
+    def applied(values):
+        values = np.asarray(values, dtype=float)
+        out = np.empty_like(values)
+        loop(values, out)
+        return out
+
+    return applied
+
+
+def test_elementary_functions_are_within_rounding_of_scipys():
+    wide, near = np.geomspace(1e-300, 1e300, 999), np.geomspace(1e-17, 100, 999)
+    edges = [0.0, -0.0, np.inf, -np.inf, np.nan]
+    exponents = np.r_[-wide[wide < 700], np.linspace(0, 709, 99), edges]
+    positive = np.r_[wide, 5e-324, 1e-310, np.linspace(0.5, 2, 99), edges]
+    with np.errstate(all="ignore"):
+        for function, reference, values, rtol, atol in (
+            (arithmetic.exp, np.exp, exponents, 1e-15, 0),
+            (arithmetic.log, np.log, positive, 1e-15, 0),
+            (arithmetic.log1p, np.log1p, np.r_[wide, near, -near[near < 1]], 1e-15, 0),
+            # scipy's own error in the far tail
+            (
+                arithmetic.half_erfc,
+                lambda z: special.erfc(z) / 2,
+                np.linspace(0, 26, 999),
+                2e-13,
+                0,
+            ),
+            (arithmetic.ndtri, special.ndtri, np.geomspace(1e-300, 0.9999, 999), 1e-15, 5e-16),
+        ):
+            np.testing.assert_allclose(over(function)(values), reference(values), rtol, atol)

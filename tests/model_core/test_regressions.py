@@ -1,0 +1,366 @@
+"""Regressions and what else is learned: blocks, noise, lags, typical regimes, classes, cells."""
+
+from __future__ import annotations
+
+import dataclasses
+
+import numpy as np
+import pytest
+import torch
+from scipy import stats
+
+from model_core import filter as moca
+from model_core import readout
+from model_core.encoder import Identity, Mlp
+from model_core.segments import Sequences, segment_matrix
+from model_core.upm.alpaca_mixture import AlpacaMixture
+from model_core.upm.base import UnderlyingModel
+from model_core.upm.builtin import Options, build
+from model_core.upm.lags import push
+from model_core.upm.linear import Autoregressive, Linear
+from model_core.upm.regression import NoisyStats, absorb
+from tests.model_core.cases import inputs, run, series, walk
+from tests.model_core.references import Series, lags_of
+from tests.model_core.registry import NAMES, case, irregular, tensor
+from training.learners.encoders import MlpEncoder
+
+WITH_BLOCKS = [
+    name for name in NAMES if name.startswith(("alpaca", "linear", "auto", "pcoc", "lstm"))
+]
+WITH_FORECASTS = [n for n in WITH_BLOCKS if not n.startswith(("alpaca-mixture", "pcoc", "lstm"))]
+
+
+def rows_of(name: str, steps: int):
+    """Features and labels (1, T, ...) of one stream, and statistics of three hypotheses."""
+    one, stream, prior = case(name), series(case(name), 3, steps), case(name).prior()
+    context, phi, y = prior.context, [], tensor(stream.y[None])
+    for t in range(steps):
+        x = tensor(stream.x[None, t]) if one.model.x_dim else None
+        phi.append(one.model.encode(x, context))
+        context = one.model.remember(context, y[:, t], torch.tensor([True]))
+    spread = type(prior.stats)(*(each.expand(-1, 3, *each.shape[2:]) for each in prior.stats))
+    return torch.stack(phi, 1), y, spread
+
+
+@pytest.mark.parametrize("name", WITH_BLOCKS)
+def test_a_block_of_any_weights_is_its_rows_in_turn(name):
+    """Also of weights between 0 and 1, if they are known beforehand; 0 changes nothing."""
+    model, (phi, y, before) = case(name).model, rows_of(name, 12)
+    weight = tensor(irregular(1, 3, 12, seed=4) ** 2).clamp(max=1.0)
+    weight[:, :, ::5], weight[:, 1, :4] = 0.0, 0.0
+    whole = weight if name in WITH_FORECASTS else (weight > 0.3).double()
+    close = {"atol": 1e-11, "rtol": 1e-11}
+    plain = UnderlyingModel.block(model, before, phi, y, whole)
+    block = model.block(before, phi, y, whole)
+    torch.testing.assert_close(block.log_label, plain.log_label, **close)
+    assert (block.log_input is None) == (plain.log_input is None)
+    if plain.log_input is not None:
+        torch.testing.assert_close(block.log_input, plain.log_input, **close)
+    for got, expected in zip(block.stats, plain.stats, strict=True):
+        torch.testing.assert_close(got, expected, **close)
+    if name in WITH_FORECASTS:
+        together, _ = model.forecasts(before, phi, y, weight)
+        alone = before
+        for t in range(12):
+            row = model.predictive(alone, phi[:, t])
+            for got, expected in zip(together, row, strict=True):
+                torch.testing.assert_close(got[:, :, t], expected, **close)
+            alone = model.update(alone, phi[:, t], y[:, t], weight[..., t])
+        assert torch.equal(block.stats.cov, block.stats.cov.mT)
+        assert torch.equal(alone.cov, alone.cov.mT)
+    nothing = model.update(before, phi[:, 4], y[:, 4] + 1e6, 0 * weight[..., 4])
+    assert all(torch.equal(a, b) for a, b in zip(before, nothing, strict=True))
+
+
+def test_a_row_that_is_not_finite_spoils_no_other_stream():
+    phi, y, before = rows_of("alpaca-1", 6)
+    both = type(before)(*(torch.cat((each, each)) for each in before))
+    phi, y = torch.cat((phi, phi)), torch.cat((y, y))
+    phi[1, 3] = torch.nan
+    found = case("alpaca-1").model.block(both, phi, y, torch.ones(2, 3, 6, dtype=torch.float64))
+    assert torch.isfinite(found.log_label[0]).all()
+    assert torch.isfinite(found.stats.cov[0]).all()
+    assert torch.isnan(found.log_label[1, :, 3:]).all()
+
+
+@pytest.mark.parametrize("chunk", [1, 5])
+def test_gradients_at_a_weight_of_0(chunk):
+    """The square root of the weight has none there; what is built on it must."""
+    mean, factor = tensor(irregular(1, 2, 3, 1, seed=1)), tensor(irregular(3, 3, seed=2))
+    features, y = tensor(irregular(1, 1, chunk, 3, seed=3)), tensor(irregular(1, chunk, 1, seed=4))
+    weight = torch.zeros(1, 2, chunk, dtype=torch.float64)
+    weight[:, 1] = 0.5
+    weight.requires_grad_()
+    found = absorb(mean, (factor @ factor.mT).expand(1, 2, 3, 3), features, y, weight)
+    sum(each.sum() for each in found).backward()
+    assert torch.isfinite(weight.grad).all()
+    assert weight.grad[:, 1].abs().min() > 0
+
+
+@pytest.mark.parametrize("weight", [(1.0, 1.0, 1.0), (1.0, 0.3, 0.0)])
+def test_unknown_noise_is_integrated_out(weight):
+    """Predictive density against a sum over coefficients and noise variance on a grid."""
+    mean, cov, alpha, beta = np.array([0.4, -0.3]), np.array([[0.8, 0.3], [0.3, 0.5]]), 1.6, 0.7
+    phi, y, precision = irregular(4, 2, seed=1), irregular(4, seed=2), np.linalg.inv(cov)
+    # Coefficients are mean + sigma u, so that one grid of u fits every variance.
+    axis, log_variance = np.linspace(-8, 8, 90), np.linspace(-9, 14, 240)
+    u1, u2, s = np.meshgrid(axis, axis, log_variance, indexing="ij", sparse=True)
+    sigma = np.exp(s / 2)
+    log_prior = stats.invgamma.logpdf(np.exp(s), alpha, scale=beta) + s
+    squared = precision[0, 0] * u1**2 + 2 * precision[0, 1] * u1 * u2 + precision[1, 1] * u2**2
+
+    def log_density(row):
+        centre = phi[row, 0] * (mean[0] + sigma * u1) + phi[row, 1] * (mean[1] + sigma * u2)
+        return stats.norm.logpdf(y[row], centre, sigma)
+
+    posterior = log_prior - 0.5 * squared + sum(w * log_density(i) for i, w in enumerate(weight))
+    posterior = np.exp(posterior - posterior.max())
+    expected = (posterior * np.exp(log_density(3))).sum() / posterior.sum()
+    coefficients = tensor(mean[None, None, :, None]), tensor(cov[None, None])
+    before = NoisyStats(*coefficients, tensor([[[alpha]]]), tensor([[[beta]]]))
+    model, told = Linear(y_dim=1, x_dim=1), (tensor(phi[None, :3]), tensor(y[None, :3, None]))
+    after = model.forecasts(before, *told, tensor([[weight]]))[1]
+    found = model.predictive(after, tensor(phi[None, 3])).log_density(tensor(y[3]))
+    assert found.exp().item() == pytest.approx(expected, rel=1e-6)
+
+
+def test_what_is_refused():
+    model = case("alpaca-1").model
+    for wrong in (model, case("alpaca-mixture-1").model):
+        with pytest.raises(ValueError, match="one of noise_variance and noise_prior"):
+            dataclasses.replace(wrong, noise_variance=None)
+    for what, value in (("order", -1), ("season", 1), ("season", -3)):
+        with pytest.raises(ValueError, match=f"{what} is {value}"):
+            Autoregressive(**{what: value})
+    linear, one = Linear(x_dim=2), torch.ones(2, 3, dtype=torch.float64)
+    with pytest.raises(ValueError, match="requires an input x of 2 numbers"):
+        linear.encode(None, linear.context(one, one))
+
+
+def test_autoregressive_models_of_any_size():
+    location, scale = tensor([[5.0, -1.0]]), tensor([[2.0, 0.1]])
+    for order, season, trend in (
+        (0, 0, False),
+        (1, 2, True),
+        (3, 3, False),
+        (0, 4, True),
+        (1, 100, True),
+    ):
+        options = Options(y_dim=2, order=order, season=season, trend=trend)
+        model, y = build("autoregressive", options), location + scale
+        prior, context = model.prior(location, scale), model.context(location, scale)
+        for t in range(4):
+            phi = model.encode(None, context)
+            assert phi.shape == (1, prior.mean.shape[2])
+            expected = [1.0, 1.0] * min(t, order) + [0.0, 0.0] * (order - t)
+            assert phi[0, 1 : 1 + 2 * order].tolist() == pytest.approx(expected)
+            there = torch.tensor([t != 2])
+            context = model.remember(context, torch.nan * y if t == 2 else y, there)
+        assert model.predictive(prior, phi).mean()[0, 0].tolist() == pytest.approx([5.0, -1.0])
+    level = build("linear", Options(y_dim=2))  # without inputs
+    phi = level.encode(None, level.context(location, scale))
+    assert level.predictive(level.prior(location, scale), phi).mean()[0, 0].tolist() == [5.0, -1.0]
+
+
+# --- lags -----------------------------------------------------------------------------------------
+
+
+def test_a_single_outlier_is_cut_and_a_lasting_jump_is_followed():
+    values = [0.5, 9.0, 0.0, -1.0, 8.0, 8.5, None, 8.2]
+    recent, lags, found = tensor([[0.0, 0.0]]), tensor([[0.0]]), []
+    for value in values:
+        found.append(lags.item())
+        known = torch.tensor([value is not None])
+        recent, lags = push(recent, lags, tensor([[value or 0.0]]), known)
+    # 9 is cut to 2 above the larger of the two before; so is 8, but what follows it is not. A
+    # label that is missing is stood in for by the last.
+    assert found == [0.0, 0.5, 2.5, 0.0, -1.0, 2.0, 8.5, 8.5]
+
+
+def test_lags_of_outputs_do_not_mix():
+    generator = torch.Generator().manual_seed(1)
+    y = 4 * torch.randn(30, 2, generator=generator, dtype=torch.float64)
+    whole = torch.rand(30, generator=generator) > 0.2
+    recent, lags = y.new_zeros(1, 4), y.new_zeros(1, 6)
+    for t, expected in enumerate(lags_of(y.numpy(), whole.numpy(), 3)):
+        assert lags.reshape(3, 2).tolist() == [each.tolist() for each in expected]
+        recent, lags = push(recent, lags, y[t : t + 1], whole[t : t + 1])
+    known = torch.rand(30, 2, generator=generator) > 0.3  # outputs that lack, each alone
+    recent, lags = y.new_zeros(1, 4), y.new_zeros(1, 6)
+    alone = [(y.new_zeros(1, 2), y.new_zeros(1, 3)) for _ in range(2)]
+    for at in (slice(t, t + 1) for t in range(30)):
+        recent, lags = push(recent, lags, y[at].masked_fill(~known[at], torch.nan), known[at])
+        alone = [push(*each, y[at, o : o + 1], known[at, o]) for o, each in enumerate(alone)]
+        assert torch.equal(lags, torch.stack([each for _, each in alone], -1).flatten(1))
+
+
+# --- typical regimes ------------------------------------------------------------------------------
+
+
+def typical(names=()) -> AlpacaMixture:
+    """Level 0, 10 or -10, of one feature that is 1."""
+    one = torch.ones(1, dtype=torch.float64)
+    return AlpacaMixture(
+        encoder=Identity(),
+        log_weight=tensor([0.2, 0.5, 0.3]).log(),
+        prior_mean=tensor([0.0, 10.0, -10.0]).reshape(3, 1, 1),
+        prior_cov=tensor([1.0, 1.0, 1.0]).reshape(3, 1, 1),
+        noise_variance=tensor([1.0, 1.0, 1.0]).reshape(3, 1),
+        x_offset=0 * one,
+        x_scale=one,
+        y_offset=0 * one,
+        y_scale=one,
+        hazard=0.05,
+        names=names,
+    )
+
+
+def followed(model, labels: list[float]):
+    """Regime after each label, and the last state."""
+    ones, zero = np.ones(len(labels)), torch.zeros(1, 1, dtype=torch.float64)
+    stream = Series(
+        ones[:, None],
+        np.array(labels)[:, None],
+        ones > 0,
+        0.05 * ones,
+        ones,
+        np.nan * ones,
+        0 * ones,
+    )
+    steps = list(walk(model, moca.make_prior(model, zero, zero + 1), [stream], 10))
+    return [readout.typical_regimes(model, step.state)[0] for step in steps], steps[-1].state
+
+
+def test_the_regime_is_that_of_the_labels():
+    labels = [9.5, 10.4, 10.1, -9.3, -10.2, 0.4, 0.1]
+    found, _ = followed(typical(), labels)
+    assert [each.name for each in found] == ["2", "2", "2", "3", "3", "1", "1"]
+    assert all(0.97 < each.probability <= 1 for each in found)
+    found, state = followed(typical(("idle", "up", "down")), labels)
+    assert [each.name for each in found][::3] == ["up", "down", "idle"]
+    weights = state.belief.log_prob.exp().unsqueeze(-1) * state.stats.log_weight.exp()
+    assert found[-1].probability == pytest.approx(weights.sum(1)[0, 0].item(), abs=1e-14)
+    unsure = followed(typical(), [5.0])[0][0]  # as far from level 0 as from level 10
+    assert unsure.name == "2"
+    assert unsure.probability == pytest.approx(0.5 / 0.7, abs=1e-9)
+    with pytest.raises(ValueError, match="expected 3 names, got 2"):
+        typical(("a", "b"))
+    assert case("alpaca-1").model.typical == ()
+    with pytest.raises(TypeError, match="no typical regimes"):
+        case("alpaca-1").model.types(case("alpaca-1").prior().stats)
+
+
+def test_a_mixture_of_one_is_alpaca():
+    one, model = case("alpaca-mixture-unknown-2"), case("alpaca-mixture-unknown-2").model
+    stream = series(one, 0, 20, outlier_rate=0.02, labelled=[True, True, False, True])
+    noise = type(model.noise_prior)(*(each[1:2] for each in model.noise_prior))
+    only = dataclasses.replace(
+        model,
+        log_weight=torch.zeros(1, dtype=torch.float64),
+        prior_mean=model.prior_mean[1:2],
+        prior_cov=model.prior_cov[1:2],
+        noise_prior=noise,
+    )
+    pair = [run(one._replace(model=each), [stream], 8) for each in (model.alone(1), only)]
+    for a, b in zip(*pair, strict=True):
+        for x, y in (
+            (a.info.log_score, b.info.log_score),
+            (a.info.predictive.mean(), b.info.predictive.mean()),
+            (a.info.predictive.covariance(), b.info.predictive.covariance()),
+        ):
+            torch.testing.assert_close(x, y, atol=1e-11, rtol=0, equal_nan=True)
+
+
+def test_draws_are_functions_of_one_type():
+    model, zero = typical(), torch.zeros(400, 1, dtype=torch.float64)
+    phi = torch.ones(400, 2, 1, dtype=torch.float64) * tensor([1.0, 2.0]).reshape(1, 2, 1)
+    generators = [torch.Generator().manual_seed(i) for i in range(400)]
+    drawn = model.draw(model.prior(zero, zero + 1), phi, generators)[:, 0, :, 0]
+    torch.testing.assert_close(drawn[:, 1], 2 * drawn[:, 0])  # one function, at two inputs
+    near = (drawn[:, :1] - tensor([0.0, 10.0, -10.0])).abs() < 4.5
+    # Four standard deviations of 400 draws.
+    assert near.double().mean(0).tolist() == pytest.approx([0.2, 0.5, 0.3], abs=0.1)
+
+
+# --- classes and cells ----------------------------------------------------------------------------
+
+
+def test_class_probabilities_sum_to_one_and_what_is_no_class_is_refused():
+    one = case("pcoc-3")
+    steps = run(one, [series(one, 5, 30, outlier_rate=[0.0, 0.2])], 12)
+    for step in steps:
+        each = step.info.predictive.components.mean().sum(-1)
+        torch.testing.assert_close(each, torch.ones_like(each), atol=1e-13, rtol=0)
+        assert step.info.predictive.mean().sum().item() == pytest.approx(1, abs=1e-12)
+    for label in (-1.0, 3.0, 0.5):
+        wrong = inputs([series(one, 5, 30)], 29)._replace(y=tensor([[label]]))
+        state, info = moca.step(one.model, steps[28].state, one.prior(), wrong)
+        assert not info.ok.item()
+        pairs = zip(moca.leaves(state), moca.leaves(steps[28].state), strict=True)
+        assert all(torch.equal(a, b) for a, b in pairs)
+    # An input far from every class still gets probabilities.
+    phi = one.model.encode(tensor([[1e8, -1e8, 1e8]]), tensor([]))
+    far = one.model.predictive(one.prior().stats, phi)
+    assert torch.isfinite(far.log_probability).all()
+    assert far.mean().sum().item() == pytest.approx(1, abs=1e-12)
+
+
+def test_an_input_moves_the_belief_and_a_missing_label_adds_nothing():
+    one = case("pcoc-3")
+    steps = run(one, [series(one, 8, 12, labelled=[True] * 11 + [False])], 20)
+    grown, _ = moca.grow(steps[10].state, one.prior(), inputs([series(one, 8, 12)], 11))
+    after = steps[11].state
+    assert not torch.allclose(after.belief.log_prob[0, :12], grown.belief.log_prob[0, :12])
+    assert all(torch.equal(a, b) for a, b in zip(after.stats, grown.stats, strict=True))
+
+
+def test_pcoc_in_single_precision_far_from_the_origin():
+    """Sums of features would lose the digits that those of deviations keep."""
+    one, far = case("pcoc-3"), 300.0
+    model = dataclasses.replace(
+        one.model,
+        encoder=lambda x: x.new_tensor([1.0, 2, 3, 4]) * x[:, :1] + far,
+        prior_mean=one.model.prior_mean + far,
+    )
+    many = [series(one, seed, 120) for seed in range(2)]
+    x, y = (tensor([getattr(each, name) for each in many]) for name in ("x", "y"))
+    names = ("prior_mean", "prior_precision", "noise_variance", "dirichlet", "x_offset", "x_scale")
+    half = {name: getattr(model, name).float() for name in names}
+    prior = one.prior(2)
+    expected = segment_matrix(model, prior, Sequences(x, y)).input
+    held = type(prior.stats)(*(each.float() for each in prior.stats))
+    single = moca.Prior(held, prior.location.float(), prior.context.float())
+    data = Sequences(x.float(), y.float())
+    found = segment_matrix(dataclasses.replace(model, **half), single, data).input
+    seen = torch.isfinite(expected)
+    off = (found.double() - expected)[seen].abs() / (1 + expected[seen].abs())
+    assert off.max() < 2e-3
+
+
+def test_every_start_of_an_lstm_with_other_decoders_is_the_starts_in_blocks():
+    one, decoder = case("lstm-2"), case("lstm-2").model.decoder
+    eye, bias = torch.eye(5).double(), torch.ones(5).double()
+    weights, biases = decoder.weights, decoder.biases
+    many = [series(one, seed, 12) for seed in range(2)]
+    data = Sequences(*(tensor([getattr(each, name) for each in many]) for name in ("x", "y")))
+    for made in (
+        Mlp((weights[0], eye, weights[1]), (biases[0], bias, biases[1])),
+        Mlp((0.3 * torch.ones(4, 7).double().tril(),), biases[1:], output_activation="tanh"),
+    ):
+        model = dataclasses.replace(one.model, decoder=made)
+        for longest in (None, 3):
+            pair = [segment_matrix(model, one.prior(2), data, c, longest).label for c in (None, 5)]
+            torch.testing.assert_close(*pair, atol=1e-12, rtol=1e-12)
+
+
+def test_the_trained_encoder_is_the_one_that_is_served():
+    torch.manual_seed(0)
+    for linear in (0, 3):
+        trained = MlpEncoder([4, 7, 5], "relu", "tanh", linear).double()
+        layers = [(each.weight.detach(), each.bias.detach()) for each in list(trained)[:2]]
+        last = trained.linear and (trained.linear.weight.detach(), trained.linear.bias.detach())
+        served = Mlp(*map(tuple, zip(*layers, strict=True)), "relu", "tanh", last)
+        x = torch.randn(3, 2, 4, dtype=torch.float64)
+        assert torch.equal(served(x), trained(x).detach())
+        assert served(x).shape == (3, 2, trained.features) == (3, 2, 5 + linear)
+        assert trained.spec().get("linear", 0) == linear
