@@ -11,7 +11,7 @@ from urllib.parse import parse_qs, urlsplit
 import httpx
 import pytest
 
-from service.client import AsyncClient, Client
+from service.client import AsyncClient, Client, errors
 from tests.serving import ThreadServer
 from tests.waiting import Clock
 
@@ -107,7 +107,7 @@ def _outcome(monkeypatch, kind, answers, use, options):
                     found.value = list(value) if hasattr(value, "__next__") else value
             else:
                 found.value = asyncio.run(_use(transport, use, options))
-        except Exception as error:
+        except (errors.ClientError, httpx.HTTPError) as error:
             found.error = error
     return found
 

@@ -315,10 +315,18 @@ def test_every_type_of_problem_has_its_exception(ask):
 
 def test_an_unknown_type_gets_the_class_of_its_status():
     kinds = {
-        **{400: errors.Invalid, 401: errors.Unauthorized, 403: errors.Forbidden},
-        **{404: errors.NotFound, 409: errors.Conflict, 413: errors.Invalid, 418: errors.Problem},
-        **{424: errors.EarlierItemFailed, 499: errors.Problem, 500: errors.Fault},
-        **{502: errors.Temporary, 599: errors.Fault},
+        400: errors.Invalid,
+        401: errors.Unauthorized,
+        403: errors.Forbidden,
+        404: errors.NotFound,
+        409: errors.Conflict,
+        413: errors.Invalid,
+        418: errors.Problem,
+        424: errors.EarlierItemFailed,
+        499: errors.Problem,
+        500: errors.Fault,
+        502: errors.Temporary,
+        599: errors.Fault,
     }
     assert {status: type(problem_of(status, {"type": "x/new"})) for status in kinds} == kinds
 

@@ -8,8 +8,8 @@ import pytest
 
 from service.client import errors
 from service.client.errors import OutcomeUnknown, Unavailable
-from service.client.outbox.box import Done, advance
 from service.client.outbox import pauses
+from service.client.outbox.box import Done, advance
 from service.client.outbox.sending import Delivered, Failed, Sender
 from service.client.outbox.store import OutboxFull, Store
 from service.client.problems import problem_of

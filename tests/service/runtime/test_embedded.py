@@ -154,20 +154,14 @@ def test_a_server_that_cannot_start_says_why(store):
         store.start()
 
 
-def test_a_folder_that_cannot_be_made_is_named(tmp_path):
+def test_folders_that_cannot_be_used_are_refused(store, tmp_path, monkeypatch):
     (tmp_path / "file").write_text("")
     with pytest.raises(EmbeddedError, match="file"):
         Embedded(tmp_path / "file" / "data").start()
-
-
-def test_the_socket_path_stays_short(tmp_path, monkeypatch):
-    monkeypatch.setattr(embedded.tempfile, "tempdir", "/" + "t" * 120)
-    store = Embedded(tmp_path / ("long" * 40))
-    assert len(str(store.socket)) < embedded.SOCKET_PATH_LIMIT
-
-
-def test_a_socket_folder_open_to_others_is_refused(store):
     store.socket.parent.mkdir(mode=0o777)
     store.socket.parent.chmod(0o777)
     with pytest.raises(EmbeddedError, match="private"):
         store.start()
+    monkeypatch.setattr(embedded.tempfile, "tempdir", "/" + "t" * 120)
+    long = Embedded(tmp_path / ("long" * 40))
+    assert len(str(long.socket)) < embedded.SOCKET_PATH_LIMIT
