@@ -41,52 +41,41 @@ CALIBRATED = {
 def test_the_transform_is_uniform_where_the_model_is_right(bench, model):
     draw, settings = CALIBRATED[model]
     labels = draw(np.random.default_rng(5)).tolist()
-    found = observe(bench, "right", model, labels, hazard=1e-4, warmup=0, **settings)
+    found = observe(bench, "right", model, labels, hazard=1e-4, **settings)
     assert found.sum() == 640
     expected = 640 * np.diff(EDGES, prepend=0.0)
     assert stats.chisquare(found, expected).pvalue > 1e-3
 
 
-def test_the_transform_is_not_uniform_where_it_is_wrong(bench):
-    """Half the scale that the prior is certain of: labels lie near the middle."""
-    labels = np.random.default_rng(5).normal(0.0, 0.3, 32).tolist()
-    found = observe(
-        bench, "wrong", "gaussian", labels, hazard=0.9, warmup=0, location=[0.0], scale=[3.0]
-    )
+def test_the_transform_is_not_uniform_where_the_model_is_wrong(bench):
+    """A tenth of the scale that the prior is certain of: each output lies in the middle."""
+    labels = np.random.default_rng(5).normal(0.0, 0.3, (32, 2)).tolist()
+    given = {"hazard": 0.9, "location": [0.0, 0.0], "scale": [3.0, 3.0]}
+    found = observe(bench, "wrong", "gaussian", labels, **given)
     assert found[[0, 1, -2, -1]].sum() == 0
-    assert found.sum() == 32
+    assert found.sum() == 64
+    assert PIT.labels("gaussian@1")._upper_bounds[:-1] == list(EDGES)
 
 
-def test_only_labels_that_were_filtered_count(bench):
+def test_only_what_was_filtered_counts(bench):
+    """Labels of the warm-up have no transform, nor have classes."""
     labels = [*map(float, range(20)), *[Observation(y=None)] * 5, 1.0, 2.0]
     before = value("moca_run_length_observations_count", "gaussian@1")
     assert observe(bench, "few", "gaussian", labels, warmup=20).sum() == 2
     # The most probable run length is there after every step of the filter, labelled or not.
     assert value("moca_run_length_observations_count", "gaussian@1") - before == 7
-
-
-def test_classes_have_no_transform(bench):
-    labels = [float(i % 3) for i in range(32)]
     before = value("moca_log_score_nats_count", "categorical@1")
+    labels = [float(i % 3) for i in range(32)]
     assert observe(bench, "classes", "categorical", labels, classes=3).sum() == 0
     assert value("moca_log_score_nats_count", "categorical@1") - before == 32
-
-
-def test_every_output_counts_alone(bench):
-    found = observe(
-        bench, "two", "gaussian", [[0.0, 1.0]] * 32, warmup=0, location=[0.0, 0.0], scale=[1.0, 1.0]
-    )
-    assert found.sum() == 64
-    assert PIT.labels("gaussian@1")._upper_bounds[:-1] == list(EDGES)
 
 
 def test_the_mean_log_score_comes_from_sums_that_only_rise(bench):
     """Tight labels have densities above 1, and one far away has one below."""
     sides = ("moca_log_score_positive_nats_total", "moca_log_score_negative_nats_total")
     before = [value(each, "gaussian@1") for each in sides]
-    bench.ask(Configure("sums", {"location": [0.0], "scale": [0.01], "warmup": 0}), 201)
-    answers = bench.observe("sums", [0.0, 0.001, -0.001, 5.0])
-    scores = [answer["log_score"] for answer in answers]
+    bench.ask(Configure("sums", {"location": [0.0], "scale": [0.01]}), 201)
+    scores = [each["log_score"] for each in bench.observe("sums", [0.0, 0.001, -0.001, 5.0])]
     above, below = (value(each, "gaussian@1") - b for each, b in zip(sides, before, strict=True))
     assert above == pytest.approx(sum(each for each in scores if each > 0))
     assert below == pytest.approx(-sum(each for each in scores if each < 0))
@@ -106,16 +95,7 @@ def test_pruned_mass_is_measured(bench):
 
 def test_changepoints_are_counted_from_nothing(bench):
     """A state that no event has entered is 0, not missing."""
-    observe(bench, "calm", "exponential", [1.0] * 3, warmup=0, location=[1.0])
+    observe(bench, "calm", "exponential", [1.0] * 3, location=[1.0])
     for state in ("suspected", "confirmed", "withdrawn"):
         labels = {"model": "exponential@1", "state": state}
         assert REGISTRY.get_sample_value("moca_changepoints_total", labels) is not None
-
-
-def test_how_far_streams_are_ahead_of_their_checkpoints(bench):
-    bench.observe("ahead", [float(i % 5) for i in range(100)])
-    engine = bench.worker.engine
-    engine.measure()
-    lag = REGISTRY.get_sample_value("moca_checkpoint_lag_observations")
-    assert 0 <= lag < bench.settings.checkpoint_every + 32
-    assert lag == max(0, *(s.live().seq - s.live().checkpoint for s in engine.streams.values()))

@@ -6,6 +6,7 @@ Bytes are kept, nothing is answered by a guess, and a repair or a delete is a wa
 import json
 import shutil
 
+import msgspec
 import pytest
 from safetensors.torch import load_file, save_file
 
@@ -131,6 +132,21 @@ def test_a_state_without_anomalies_has_them_begin_anew(bench):
     (slab,) = bench.worker.engine._slabs.values()
     (stream,) = bench.worker.engine.streams.values()
     assert slab.ranks(stream.row).sum() < before.sum()
+
+
+def test_a_head_without_newer_fields_loads(bench):
+    """Nor with a checksum: as an earlier version wrote it, whose rule was of ten observations."""
+    bench.ask(Configure("a", {"confirm_after": 10}), status=201)
+    observed(bench)
+    bench.crash()
+    plain = msgspec.msgpack.decode(wire.encode(bench.head("a")))
+    plain.pop("x_dim", None)
+    for name in ("confirm_probability", "seasonal", "anomaly_alarm"):
+        plain["settings"].pop(name, None)
+    bench.client.hset(keys.heads(0), "a", wire.encode(plain))
+    assert bench.observe("a", [1.0])[0]["seq"] == 42
+    head = bench.head("a")
+    assert (head.x_dim, head.settings.confirm_probability) == (0, None)
 
 
 # --- artifacts ----------------------------------------------------------------------------------

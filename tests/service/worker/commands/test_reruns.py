@@ -1,0 +1,357 @@
+"""Feedback, other settings tried, other models: each as a stream that saw it all afresh."""
+
+import random
+
+import pytest
+import torch
+
+from model_core.upm.builtin import NEWEST
+from service.wire import (
+    Configure,
+    EventFeedback,
+    Move,
+    Observation,
+    Predict,
+    RunLength,
+    SetBelief,
+    WhatIf,
+)
+from service.worker.commands import rerun
+from service.worker.filtering.history import retained
+from tests.service.worker.kinds import KINDS, configure, publish, series
+
+KNOWN = {"location": [0.0], "scale": [1.0], "hazard": 0.01}
+SHORT = [(2, 0.25), (0, 0.75)]
+
+
+def shifted(*levels, each=40, seed=2):
+    rng = random.Random(seed)
+    return [rng.gauss(level, 1) for level in levels for _ in range(each)]
+
+
+def told(labels, by_seq):
+    return [Observation(y=y, changepoint=by_seq.get(i)) for i, y in enumerate(labels)]
+
+
+def standing(bench, stream):
+    return [each for each in bench.events(stream) if each.state != "withdrawn"]
+
+
+def believed(bench, stream):
+    found = bench.ask(RunLength(stream))["belief"]
+    return {each["run_length"]: each["probability"] for each in found}
+
+
+def same_belief(bench, close, one, other, x=None):
+    found, expected = bench.ask(RunLength(one)), bench.ask(RunLength(other))
+    assert found["warming_up"] == expected["warming_up"]
+    close(found["belief"], expected["belief"])
+    found, expected = bench.ask(Predict(one, x)), bench.ask(Predict(other, x))
+    close(found["predictions"], expected["predictions"])
+
+
+def kept(bench, stream):
+    engine = bench.worker.engine
+    return retained(engine.streams[bench.partition(stream), stream], engine.store, 5000)
+
+
+# --- moves --------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("before", "after", "at"),
+    [("gaussian", "averaged", 9), ("averaged", "gaussian", 63), ("gaussian", "averaged", 150)],
+)
+def test_a_moved_stream_is_one_that_was_always_there(bench, close, before, after, at):
+    observations = series(KINDS["gaussian"], 200)
+    for stream, model in (("a", before), ("b", after)):
+        configure(bench, stream, KINDS[model])
+        bench.observe(stream, observations[:at])
+    assert bench.ask(Move("a", after))["model"] == NEWEST[after]
+    same_belief(bench, close, "a", "b")
+    bench.crash()
+    same_belief(bench, close, "a", "b")
+    found, expected = (bench.observe(stream, observations[at:]) for stream in "ab")
+    for one, other in zip(found, expected, strict=True):
+        close({**one, "stream": "b", "event": None}, {**other, "event": None})
+    assert [record.seq for record in bench.records("a")] == list(range(200))
+
+
+def test_a_move_reruns_what_is_retained(bench, close):
+    observations = [Observation(y=y) for y in shifted(0, 4, each=150)]
+    configure(bench, "a", KINDS["gaussian"], history=100)
+    bench.observe("a", observations)
+    first = bench.records("a")[0].seq
+    bench.ask(Move("a", "averaged"))
+    begun = kept(bench, "a")[0].seq
+    assert first - 63 <= begun <= first
+    configure(bench, "b", KINDS["averaged"])
+    bench.observe("b", observations[begun:])
+    close(believed(bench, "a"), believed(bench, "b"))
+    assert bench.ask(RunLength("a"))["seq"] == 299
+    bench.crash()
+    assert bench.records("a")[0].seq == first
+    bench.observe("a", observations[:40])
+    assert bench.head("a").seq == 340
+
+
+def test_a_trained_model_takes_a_stream_over(bench, close, tmp_path):
+    publish(tmp_path / "models")
+    observations = series(KINDS["alpaca"], 80)
+    for stream, kind in (("a", "linear-3"), ("b", "alpaca")):
+        configure(bench, stream, KINDS[kind])
+        bench.observe(stream, observations)
+    bench.ask(Move("a", KINDS["alpaca"].model))
+    same_belief(bench, close, "a", "b", [[0.3, -1.0, 0.5]])
+
+
+def test_a_model_that_does_not_fit_changes_nothing(bench):
+    bench.observe("a", shifted(0, 3))
+    before = bench.stored("a")
+    refused = {
+        "poisson": "label-out-of-range",
+        "nothing": "unknown-model",
+        "linear": "dimension-mismatch",
+        "categorical": "unfit-settings",
+    }
+    for model, slug in refused.items():
+        assert bench.ask(Move("a", model), status=422)["type"].endswith(f"/{slug}"), model
+        assert bench.stored("a") == before
+
+
+def test_events_go_on_under_their_ids(bench):
+    bench.ask(Configure("a", {"warmup": 10}), status=201)
+    bench.observe("a", shifted(0, 6, 0))
+    before = bench.events("a")
+    assert [each.state for each in before] == ["confirmed", "confirmed"]
+    bench.ask(Move("a", "averaged"))
+    assert bench.events("a") == before
+    bench.observe("a", shifted(8))
+    after = bench.events("a")
+    assert after[:2] == before
+    assert [each.id for each in after] == [1, 2, 3]
+    assert abs(after[2].start - 120) <= 2
+
+
+# --- feedback -----------------------------------------------------------------------------------
+
+
+def test_what_was_no_change_is_one_regime(bench, close):
+    labels = shifted(0, 3, 3, each=30)
+    bench.ask(Configure("a", KNOWN), status=201)
+    bench.observe("a", labels)
+    (event,) = standing(bench, "a")
+    answer = bench.ask(EventFeedback("a", change=False, event=event.id))
+    assert (answer["event"]["state"], answer["event"]["verdict"]) == ("withdrawn", False)
+    bench.ask(Configure("b", KNOWN), status=201)
+    bench.observe("b", told(labels, dict.fromkeys(range(1, 90), 0.0)))
+    same_belief(bench, close, "a", "b")
+    assert [e.verdict for e in bench.events("a") if e.id == event.id] == [False]
+    bench.crash()
+    same_belief(bench, close, "a", "b")
+    assert [r.changepoint for r in bench.records("a")] == [None] + 89 * [0.0]
+
+
+def test_a_missed_one_is_reported(bench, close):
+    labels = shifted(0, 0.7, each=30)
+    settings = {**KNOWN, "hazard": 1e-6}
+    bench.ask(Configure("a", settings), status=201)
+    bench.observe("a", labels)
+    assert bench.events("a") == []
+    event = bench.ask(EventFeedback("a", change=True, start=30))["event"]
+    assert (event["start"], event["verdict"], event["state"]) == (30, True, "confirmed")
+    bench.ask(Configure("b", settings), status=201)
+    bench.observe("b", told(labels, {30: 1.0}))
+    same_belief(bench, close, "a", "b")
+    assert [each.start for each in bench.events("a")] == [30]
+    (one,), (other,) = bench.observe("a", [0.5]), bench.observe("b", [0.5])
+    close(one["changed_probability"], other["changed_probability"])
+
+
+def test_feedback_stays_with_its_event(bench):
+    """When it is confirmed later, and when feedback on another one comes."""
+    bench.ask(Configure("a", {**KNOWN, "confirm_after": 40}), status=201)
+    bench.observe("a", shifted(0, 4, each=30))
+    (event,) = standing(bench, "a")
+    assert event.state == "suspected"
+    bench.ask(EventFeedback("a", change=True, event=event.id))
+    bench.observe("a", shifted(4, each=30))
+    (event,) = standing(bench, "a")
+    assert (event.state, event.verdict) == ("confirmed", True)
+    bench.ask(Configure("b", KNOWN), status=201)
+    bench.observe("b", shifted(0, 5, 0))
+    first, second = standing(bench, "b")
+    bench.ask(EventFeedback("b", change=False, event=second.id))
+    bench.ask(EventFeedback("b", change=True, event=first.id))
+    first, second = (e for e in bench.events("b") if e.id in (first.id, second.id))
+    assert (first.state, first.verdict) == ("confirmed", True)
+    assert (second.state, second.verdict) == ("withdrawn", False)
+    assert bench.head("b").confirmed_start == first.start == 40
+
+
+def test_feedback_on_what_is_not_there_changes_nothing(bench):
+    bench.ask(Configure("a", KNOWN), status=201)
+    bench.observe("a", shifted(0, 5))
+    bench.observe("w", [1.0, 2.0])
+    before = bench.stored("a")
+    for command, status, slug in (
+        (EventFeedback("a", change=False, event=9), 404, "unknown-event"),
+        (EventFeedback("a", change=True, start=0), 409, "not-retained"),
+        (EventFeedback("a", change=True, start=80), 409, "not-retained"),
+        (EventFeedback("w", change=True, start=1), 409, "warming-up"),
+    ):
+        assert bench.ask(command, status=status)["type"].endswith(slug), command
+        assert bench.stored("a") == before
+    for start in (1, 79):
+        bench.ask(EventFeedback("a", change=True, start=start))
+
+
+# --- what if ------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("name", ["averaged", "gaussian-3", "poisson", "alpaca"])
+def test_under_the_same_settings_a_rerun_is_the_stream(bench, close, tmp_path, name):
+    """Its scores, events and last beliefs."""
+    publish(tmp_path / "models")
+    kind = KINDS[name]
+    configure(bench, "a", kind)
+    bench.observe("a", series(kind, 120))
+    before = bench.stored("a")
+    answer = bench.ask(WhatIf("a", {}, series=True, beliefs=20))
+    assert bench.stored("a") == before
+    # Those of the warm-up were answered before the filter ran.
+    present = [record.log_score for record in bench.records("a")]
+    assert len([new for new in answer["log_score"][40:] if new is not None]) > 60
+    close(answer["log_score"][40:], present[40:])
+    assert [each["start"] for each in answer["events"]] == [e.start for e in bench.events("a")]
+    assert [each["seq"] for each in answer["beliefs"]] == list(range(100, 120))
+    last, now = answer["beliefs"][-1], believed(bench, "a")
+    probable = {r: p for r, p in now.items() if p >= 1e-4}
+    assert last["run_length"] == list(probable)
+    assert last["probability"] == pytest.approx(list(probable.values()), abs=1e-6)
+    for each in answer["beliefs"]:
+        assert 0.99 < sum(each["probability"]) < 1.0001
+    assert "beliefs" not in bench.ask(WhatIf("a", {}))
+
+
+@pytest.mark.parametrize("there", [{}, {"confirm_after": 10}])
+def test_under_other_settings_it_is_as_if_they_had_been_given(bench, close, there):
+    labels = [Observation(y=y) for y in shifted(0, 2, 0, each=50)]
+    bench.ask(Configure("a", {**KNOWN, **there}), status=201)
+    bench.observe("a", labels)
+    fast = {"hazard": 0.2, "confirm_after": 3, "outlier_rate": 0.0, "max_hypotheses": 20}
+    for i, tried in enumerate(({}, fast, {"confirm_probability": 0.8})):
+        answer = bench.ask(WhatIf("a", tried, series=True))
+        name = f"b{i}"
+        bench.ask(Configure(name, {**KNOWN, **(tried or there)}), status=201)
+        expected = bench.observe(name, labels)
+        close(answer["log_score"], [each["log_score"] for each in expected])
+        close(answer["changed_probability"], [each["changed_probability"] for each in expected])
+        times = [(e["start"], e["suspected_at"], e["confirmed_at"]) for e in answer["events"]]
+        assert times == [(e.start, e.suspected_at, e.confirmed_at) for e in bench.events(name)]
+        assert any(at is not None for *_, at in times)
+        assert answer["settings"] == bench.ask(Configure(name, {}))["settings"]
+        assert answer["compared"] == 150
+
+
+def test_reruns_are_bounded(make_bench):
+    bench = make_bench(max_replay=70)
+    bench.ask(Configure("a", {**KNOWN, "max_hypotheses": 500}), status=201)
+    bench.observe("a", [None] * 300)  # so that all run lengths are probable
+    answer = bench.ask(WhatIf("a", {"hazard": 0.02}, beliefs=500))
+    assert 300 - 70 - 63 <= answer["first"] <= 300 - 70
+    assert len(answer["beliefs"]) == 300 - answer["first"]
+    assert max(len(each["run_length"]) for each in answer["beliefs"]) == 64
+    refused = bench.ask(WhatIf("a", {"model": "categorical"}), status=422)
+    assert refused["type"].endswith("unfit-settings")
+
+
+# --- overridden beliefs -------------------------------------------------------------------------
+
+
+def overridden(bench, stream, at, y, belief=SHORT, **settings):
+    """A stream with an override before the observation `at`."""
+    bench.ask(Configure(stream, {**KNOWN, "hazard": 0.02, **settings}), status=201)
+    bench.observe(stream, y[:at])
+    bench.ask(SetBelief(stream, belief))
+    bench.observe(stream, y[at:])
+
+
+def outcome(steps):
+    """What a generator returns in the end."""
+    while True:
+        try:
+            next(steps)
+        except StopIteration as end:
+            return end.value
+
+
+def check_rerun(bench, stream):
+    """A rerun without any correction is the stream as it is."""
+    bench.ask(RunLength(stream))
+    engine = bench.worker.engine
+    held = engine.streams[bench.partition(stream), stream]
+    with torch.inference_mode():
+        found = outcome(rerun.corrected(engine, held, kept(bench, stream)))
+        states = [each.slab.state(each.row) for each in (held, found.stream)]
+        found.close()
+    for part in ("belief", "stats"):
+        for one, other in zip(*(getattr(state, part) for state in states), strict=True):
+            torch.testing.assert_close(one, other, atol=1e-9, rtol=1e-9)
+    for name in ("seq", "best_start", "map_run_length", "belief_override", "confirmed_start"):
+        assert getattr(found.head, name) == getattr(held.live(), name), name
+    expected = held.live().changed_probability
+    assert found.head.changed_probability == pytest.approx(expected, abs=1e-9)
+
+
+@pytest.mark.parametrize(("at", "belief"), [(1, [(0, 1.0)]), (30, SHORT), (60, SHORT)])
+def test_a_rerun_makes_an_override_again_where_it_was_made(bench, at, belief):
+    overridden(bench, "a", at, shifted(0, each=60), belief)
+    check_rerun(bench, "a")
+
+
+def test_several_overrides_in_one_place_are_the_last_and_stay_with_the_record(bench):
+    bench.ask(Configure("a", KNOWN), status=201)
+    bench.observe("a", shifted(0, each=20))
+    bench.ask(SetBelief("a", [(0, 0.2), (4, 0.3), (19, 0.5)]))
+    bench.ask(SetBelief("a", [(4, 0.9), (19, 0.1), (0, 0.0)]))
+    bench.observe("a", shifted(0, each=20, seed=6))
+    check_rerun(bench, "a")
+    found = {r.seq: r.belief_override for r in bench.records("a") if r.belief_override is not None}
+    assert found == {20: [(4, 0.9), (19, 0.1)]}
+
+
+@pytest.mark.parametrize("at", [30, 60])
+def test_moves_and_feedback_take_overrides_along(bench, at):
+    """Feedback that says nothing new leaves the belief."""
+    y = told(shifted(0, each=60), {10: 1.0})
+    for stream, model in (("a", "gaussian"), ("b", "averaged")):
+        overridden(bench, stream, at, y, model=model)
+    before = believed(bench, "a")
+    bench.ask(EventFeedback("a", change=True, start=10))
+    assert believed(bench, "a") == pytest.approx(before, abs=1e-9)
+    bench.ask(Move("a", "averaged"))
+    assert believed(bench, "a") == pytest.approx(believed(bench, "b"), abs=1e-9)
+    bench.crash()
+    for each in ("a", "b"):
+        bench.observe(each, shifted(0, each=30, seed=8))
+    assert believed(bench, "a") == pytest.approx(believed(bench, "b"), abs=1e-9)
+
+
+def test_later_feedback_is_stronger_than_an_override(bench):
+    """That a regime began at 27 was the override's word; the feedback says that none did."""
+    y = [*shifted(0, each=27, seed=5), *shifted(3, each=33, seed=5)]
+    overridden(bench, "a", 30, y, [(2, 1.0)])
+    assert {59 - r for r, p in believed(bench, "a").items() if p > 0.5} == {27}
+    (event,) = standing(bench, "a")
+    bench.ask(EventFeedback("a", change=False, event=event.id))
+    assert {59 - r for r, p in believed(bench, "a").items() if p > 0.5} == {0}
+
+
+def test_of_a_rerun_that_begins_later_the_oldest_regime_is_the_longest(bench):
+    """An override that says that nothing has changed, ever, is not lost with the first history."""
+    overridden(bench, "a", 300, shifted(0, each=400), [(299, 1.0)], history=150)
+    bench.ask(Move("a", "averaged"))
+    first = kept(bench, "a")[0].seq
+    assert first > 150
+    assert max(believed(bench, "a")) == 399 - first
