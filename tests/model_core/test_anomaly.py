@@ -103,18 +103,6 @@ def test_an_anomaly_joins_both_ranks_by_fishers_method():
     np.testing.assert_allclose(found, 1 - x * (1 - np.log(x)), rtol=1e-12)
 
 
-def test_of_what_does_not_change_it_is_about_uniform():
-    found = []
-    for seed in range(5):
-        y = RNG(seed).normal(size=2000)
-        found.append(observed(0.5 * y**2, y)[0][200:])
-    found = np.concatenate(found)
-    assert found.mean() == pytest.approx(0.5, abs=0.03)
-    for level in (0.5, 0.9, 0.99):
-        assert (found > level).mean() == pytest.approx(1 - level, rel=0.8)
-    assert (found > 0.999).mean() < 0.005
-
-
 def test_an_outlier_and_a_shift_are_strange():
     y = RNG(3).normal(size=1000)
     y[500] = 8.0

@@ -18,15 +18,15 @@ from model_core import anomaly, codec, season
 from model_core import filter as moca
 from model_core.errors import CorruptState
 from model_core.filter import FilterState, Prior
-from tests.model_core.cases import BY_NAME, inputs, run, series
+from tests.model_core.cases import inputs, run, series
+from tests.model_core.registry import BY_NAME, NAMES
 
 ROOM = 12
-NAMES = sorted(BY_NAME)
 FUZZED = ["gaussian-1", "alpaca-unknown-2", "joint-2", "lstm-2"]
 
 
 @functools.cache
-def state_of(name: str, steps: int = 20, room: int = ROOM) -> FilterState:
+def state_of(name: str, steps: int = 14, room: int = ROOM) -> FilterState:
     one = series(BY_NAME[name], 4, steps, labelled=[True] * 6 + [False], outlier_rate=0.01)
     return run(BY_NAME[name], [one], room)[-1].state
 
@@ -100,10 +100,10 @@ def test_a_state_is_read_back_bitwise_and_goes_on(name):
     blank = moca.init(case.prior(), ROOM)
     decoded = decode(name, codec.encode(case.model, blank))
     assert all(map(torch.equal, moca.leaves(decoded), moca.leaves(blank)))
-    one = series(case, 5, 30)
+    one = series(case, 5, 16)
     steps = run(case, [one], ROOM)
-    state = decode(name, codec.encode(case.model, steps[19].state))
-    for t in range(20, 30):
+    state = decode(name, codec.encode(case.model, steps[9].state))
+    for t in range(10, 16):
         state, info = moca.step(case.model, state, prior_of(name), inputs([one], t))
         for each in ("log_score", "changepoint_probability"):
             expected = getattr(steps[t].info, each)
@@ -112,7 +112,6 @@ def test_a_state_is_read_back_bitwise_and_goes_on(name):
 
 @pytest.mark.parametrize("name", NAMES)
 def test_damage_of_any_array_is_refused(name):
-    blob = blob_of(name)
     for i, (array, dtype, shape) in enumerate(header_of(name)["arrays"]):
         other = {"f64": "i64", "i64": "f64"}[dtype]
         shapes = [*shape, 1], [0, *shape], [0, 2**70], [1] * 9, [] if shape else [1]
@@ -123,23 +122,6 @@ def test_damage_of_any_array_is_refused(name):
         ):
             with pytest.raises(CorruptState, match=array):
                 decode(name, with_array(name, i, instead))
-    for at in range(0, len(blob), 101):
-        flipped = bytearray(blob)
-        flipped[at] ^= 1 << at % 8
-        for damaged in (bytes(flipped), blob[:at]):
-            with pytest.raises(CorruptState):
-                decode(name, damaged)
-
-
-def test_a_flipped_bit_or_a_cut_anywhere_is_refused():
-    blob = bytearray(blob_of("gaussian-1"))
-    for at in range(len(blob)):
-        blob[at] ^= 1 << at % 8
-        for damaged in (bytes(blob), blob_of("gaussian-1")[:at]):
-            with pytest.raises(CorruptState):
-                decode("gaussian-1", damaged)
-        blob[at] ^= 1 << at % 8
-    decode("gaussian-1", bytes(blob))
 
 
 def test_a_symmetric_matrix_is_stored_once():
@@ -159,21 +141,16 @@ def test_what_is_no_state_is_refused():
         sealed(blob[:-12]),
         blob + b"\0",
         with_header("gaussian-1", b"[" * 100_000),
+        *map(blob_of, ("poisson", "gaussian-3", "alpaca-1")),  # of other models
     ):
         with pytest.raises(CorruptState):
             decode("gaussian-1", damaged)
-
-
-def test_a_state_of_another_model_is_refused():
-    for written, read in (
-        ("gaussian-1", "poisson"),
-        ("bernoulli", "alpaca-1"),
-        ("gaussian-1", "gaussian-3"),
-        ("gaussian-3", "gaussian-1"),
-        ("alpaca-1", "alpaca-2"),
-    ):
-        with pytest.raises(CorruptState):
-            decode(read, blob_of(written))
+    for at in range(len(blob)):
+        flipped = bytearray(blob)
+        flipped[at] ^= 1 << at % 8
+        for damaged in (bytes(flipped), blob[:at]):
+            with pytest.raises(CorruptState):
+                decode("gaussian-1", damaged)
 
 
 def test_a_state_has_at_least_one_hypothesis_and_at_most_as_many_as_there_is_room():
@@ -223,23 +200,6 @@ anything = st.recursive(
     max_leaves=8,
 )
 quick = settings(max_examples=60, deadline=None, derandomize=True)
-
-
-@quick
-@given(st.sampled_from(FUZZED), st.binary(max_size=200), anything | st.binary(max_size=50))
-def test_any_bytes_and_any_header_are_refused_or_well_formed(name, blob, header):
-    for each in (blob, sealed(b"MOCA" + struct.pack("<H", 1) + blob), with_header(name, header)):
-        refused_or_well_formed(name, each)
-
-
-@quick
-@given(st.sampled_from(FUZZED), st.data())
-def test_any_damage_under_a_checksum_that_fits_is_refused_or_well_formed(name, data):
-    body = bytearray(blob_of(name)[:-4])
-    for at in data.draw(st.lists(st.integers(0, len(body) - 1), min_size=1, max_size=4)):
-        body[at] = data.draw(st.integers(0, 255))
-    cut = data.draw(st.one_of(st.just(len(body)), st.integers(0, len(body))))
-    refused_or_well_formed(name, sealed(bytes(body[:cut])))
 
 
 @quick

@@ -10,7 +10,7 @@ import torch
 
 from model_core import artifact
 from model_core.errors import BadArtifact
-from tests.model_core.cases import irregular, tensor
+from tests.model_core.registry import irregular, tensor
 
 SMALL = (2, 13, [3, 5, 4])  # channels, side, blocks: sides of 13, 6, 3, 1
 IMAGE = 2 * 13 * 13
@@ -137,12 +137,6 @@ def test_features_of_time(load):
     torch.testing.assert_close(model.encode(t, tensor([])), features)
     blocks = model.encode(t.reshape(2, 2, 1), tensor([]))
     torch.testing.assert_close(blocks.flatten(0, 1), features)
-
-
-def test_time_of_late_observations_keeps_its_phase(load):
-    model = load(1, 3, {"type": "time", "periods": [86400]})
-    features = model.encode(tensor([[20_000 * 86400.0 + 3600], [3600.0]]), tensor([]))
-    assert torch.equal(features[0], features[1])
 
 
 def test_a_bad_spec_of_time_is_refused_by_its_field(load):

@@ -65,15 +65,6 @@ def test_a_large_change_of_one_parameter_is_none_of_another():
         assert sum(each.text.endswith("mean unchanged") for each in found) >= 18
 
 
-def test_a_small_spread_of_large_labels_is_one():
-    rng = np.random.default_rng(9)
-    found = explain(1.7e9 + rng.normal(size=(100, 1)), 1.7e9 + 3 + rng.normal(size=(50, 1)))
-    assert found.kind == "mean"
-    assert found.after - found.before == pytest.approx(3, abs=0.6)
-    old, new = found.text.partition(" from ")[2].partition(";")[0].split(" to ")
-    assert float(new) - float(old) == pytest.approx(3, abs=0.6)
-
-
 def test_constants_are_no_trouble_and_hide_no_change():
     rng = np.random.default_rng(10)
     before, after = rng.normal(size=(100, 2)), 4 + rng.normal(size=(50, 2))
@@ -86,17 +77,6 @@ def test_constants_are_no_trouble_and_hide_no_change():
     assert (found.kind, found.before, found.after) == ("mean", 2.0, 3.0)
     assert explain(two, rng.normal(2, 1, (30, 1))).kind == "spread"
     assert explain(np.full((30, 1), 1e300), -1e300 * np.arange(30.0)[:, None]).kind is None
-
-
-def test_numbers_have_the_digits_of_their_difference():
-    for old, new, text in (
-        (1.00001, 1.00003, "from 1.00001 to 1.00003"),
-        (1e-9, 3e-9, "from 1e-09 to 3e-09"),
-        (1.7e9, 1.7e9 + 2, "from 1700000000.0 to 1700000002.0"),
-        (-0.001, 9.0, "from 0.0 to 9.0"),
-        (2e18, 9e18, "from 2e+18 to 9e+18"),
-    ):
-        assert text in explain(np.full((20, 1), old), np.full((20, 1), new)).text
 
 
 @pytest.mark.parametrize("factor", [1e-6, 1e6])

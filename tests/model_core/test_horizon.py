@@ -58,14 +58,6 @@ def test_paths_have_the_exact_marginals(name, labels):
         assert np.abs(np.subtract(share, expected)).max() < stats.kstwobign.ppf(0.999) / PATHS**0.5
 
 
-def test_paths_of_classes_have_the_exact_marginals():
-    model, state, prior = filtered("categorical@1", [0.0, 2.0, 2.0], classes=3)
-    found = drawn(model, state, prior, 3)
-    for step, mixture in enumerate(horizon.mixtures(model, state, prior, inputs(1), 3)):
-        share = torch.bincount(found[:, step, 0].long(), minlength=3) / PATHS
-        assert (share - mixture.mean()[0]).abs().max() < 4 * 0.5 / PATHS**0.5
-
-
 @pytest.mark.parametrize("name", ["autoregressive@1", "averaged@2"])
 def test_the_second_label_of_a_path_is_the_integral_over_the_first(name):
     """E[y2] = E[E[y2 | y1]], by 400 quantiles of the first label."""

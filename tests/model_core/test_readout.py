@@ -8,9 +8,10 @@ import torch
 from model_core import filter as moca
 from model_core import kernel, readout
 from model_core.readout import NUMBERS, Readout
-from tests.model_core.cases import BY_NAME, inputs, run, series
+from tests.model_core.cases import inputs, run, series
+from tests.model_core.registry import BY_NAME
 
-WINDOW, MOST, STEPS = 3, 4, 12
+WINDOW, MOST, STEPS = 3, 4, 10
 
 
 def batch_of(case):
