@@ -21,6 +21,7 @@ from service.store.worker_reads import (
     Store,
     Stored,
     chunk_of,
+    first_of,
     phase_of,
     seal,
     unseal,
@@ -71,6 +72,7 @@ def test_where_records_lie_and_that_sealing_is_the_identity():
     """Part of the stored format: a change would look for records in the wrong place."""
     assert [phase_of(s) for s in ("pump-7", "a", "nile", "größe")] == [51, 3, 63, 9]
     assert [chunk_of("pump-7", seq) for seq in (0, 12, 13, 76, 77)] == [0, 0, 1, 1, 2]
+    assert [first_of("pump-7", chunk) for chunk in (0, 1, 2)] == [0, 13, 77]
     records = [record(i) for i in range(CHUNK)]
     sealed = seal("a", 2, records)
     assert unseal("a", 2, sealed) == records

@@ -192,6 +192,8 @@ async def test_one_refused_event_does_not_take_its_group_with_it(attempts):
     found = await attempts(["2", "3", "4"], down, attempts=1)
     assert found.sent == [["2", "3", "4"], ["2"], ["3"]]
     assert [buried[0] for buried in found.buried] == [["2", "3", "4"]]
+    found = await attempts(["3", "4"], down, attempts=1)
+    assert (found.sent, found.buried[0][0]) == ([["3", "4"]], ["3", "4"])  # none is to blame
 
 
 class Waiting:
