@@ -8,16 +8,25 @@ below PID meanwhile (servers overwrite their environment by a title).
 
 from __future__ import annotations
 
+import contextlib
 import os
 import select
 import signal
 import subprocess
 import sys
 import time
-from pathlib import Path
+from typing import NamedTuple
 
 VARIABLE = "MOCA_TEST_RUN"
-LOOK_S = 1.0
+LOOK_S = 2.0
+
+
+class Process(NamedTuple):
+    """A process, of which another may have the number later. parent: number of its parent."""
+
+    pid: int
+    started: str
+    parent: int
 
 
 def start() -> subprocess.Popen[bytes]:
@@ -33,65 +42,51 @@ def main(name: str, root: int) -> None:
         signal.signal(number, signal.SIG_IGN)
     seen: set[tuple[int, str]] = set()
     while not select.select([sys.stdin], [], [], LOOK_S)[0]:
-        seen |= _below({root}) - {_process(os.getpid())}
-    while left := _left(name, seen) - {_process(os.getpid())}:
-        for pid, _ in left:
-            try:
-                os.kill(pid, signal.SIGKILL)
-            except ProcessLookupError:
-                continue
-        seen |= left
+        seen |= {each[:2] for each in _below({root}, _running())}
+    while left := _left(name, seen):
+        for each in left:
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(each.pid, signal.SIGKILL)
+        seen |= {each[:2] for each in left}
         time.sleep(0.05)
 
 
-def _left(name: str, seen: set[tuple[int, str]]) -> set[tuple[int, str]]:
+def _left(name: str, seen: set[tuple[int, str]]) -> set[Process]:
     """Processes of the run that are there, and what they have started."""
     marked = f"{VARIABLE}={name}".encode()
-    there = _running()
-    left = {each for each in there if each in seen or marked in _environment(each[0])}
-    return left | _below({pid for pid, _ in left})
+    running = _running()
+    left = {each for each in running if each[:2] in seen or marked in _environment(each.pid)}
+    return left | _below({each.pid for each in left}, running)
 
 
-def _below(roots: set[int]) -> set[tuple[int, str]]:
+def _below(roots: set[int], running: list[Process]) -> set[Process]:
     """Descendants of processes."""
-    found: set[tuple[int, str]] = set()
-    parents = {pid: _parent(pid) for pid, _ in _running()}
+    found: set[Process] = set()
     known = set(roots)
-    while more := {pid for pid, parent in parents.items() if parent in known and pid not in known}:
-        known |= more
-        found |= {_process(pid) for pid in more}
+    while more := {each for each in running if each.parent in known} - found:
+        found |= more
+        known |= {each.pid for each in more}
     return found
 
 
-def _running() -> set[tuple[int, str]]:
-    """All processes that are no zombies: number and time of their start."""
-    every = {_process(int(path.name)) for path in Path("/proc").iterdir() if path.name.isdigit()}
-    return {each for each in every if each[1]}
-
-
-def _process(pid: int) -> tuple[int, str]:
-    fields = _stat(pid)
-    return pid, "" if not fields or fields[0] == "Z" else fields[19]
-
-
-def _parent(pid: int) -> int:
-    fields = _stat(pid)
-    return int(fields[1]) if fields else 0
-
-
-def _stat(pid: int) -> list[str]:
-    """Fields from the state on; a name before may have spaces and brackets."""
-    try:
-        return Path(f"/proc/{pid}/stat").read_text().rpartition(") ")[2].split()
-    except OSError:
-        return []
+def _running() -> list[Process]:
+    """All other processes that are no zombies."""
+    found = []
+    for name in os.listdir("/proc"):
+        if not name.isdigit() or int(name) == os.getpid():
+            continue
+        with contextlib.suppress(OSError), open(f"/proc/{name}/stat") as file:
+            # The name of a program, in brackets, may have spaces and brackets.
+            state, parent, *fields = file.read().rpartition(") ")[2].split()
+            if state != "Z":
+                found.append(Process(int(name), fields[17], int(parent)))
+    return found
 
 
 def _environment(pid: int) -> bytes:
-    try:
-        return Path(f"/proc/{pid}/environ").read_bytes()
-    except OSError:
-        return b""
+    with contextlib.suppress(OSError), open(f"/proc/{pid}/environ", "rb") as file:
+        return file.read()
+    return b""
 
 
 if __name__ == "__main__":
