@@ -323,5 +323,11 @@ def test_a_master_is_killed_and_started_again(separate, shared_cluster):
     create_streams(separate, "load", 20)
     load = Load(separate, series(20, 16), 100, retry=True)
     port = next(iter(nodes.running))
-    load.run_with((0.3, lambda: nodes.kill(port)), (0.4, lambda: nodes.again(port)))
+
+    def restart():
+        nodes.kill(port)
+        time.sleep(3)  # the others see it: without it the whole cluster refuses
+        nodes.again(port)
+
+    load.run_with((0.3, restart))
     check_as_uninterrupted(separate, load)

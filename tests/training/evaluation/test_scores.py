@@ -206,6 +206,14 @@ def test_alarms_are_scored_as_detections_are():
     assert nab.alarm_curve([long], [TWO]).at(nab.ALARM) == pytest.approx(false)
 
 
+def test_alarms_count_from_the_end_of_the_probation():
+    def cost(at):
+        return 100.0 - nab.alarm_curve([flags(1000, 400, 700, at)], [TWO]).at(nab.ALARM)
+
+    assert cost(150) == pytest.approx(100 * 0.11 / 4)
+    assert cost(149) == 0.0
+
+
 def test_a_threshold_is_fixed_for_alarms():
     n = 1000
     weighted = [nab.weights(window(n, (400, 450))) for _ in range(8)]
