@@ -12,8 +12,8 @@ import torch
 
 from model_core import artifact
 from service import wire
-from service.settings import Settings
 from service.models import catalogue
+from service.settings import Settings
 from service.store import event_log, keys
 from service.store.api_reads import AsyncStore
 from service.store.append import Queued, entry_of

@@ -120,6 +120,10 @@ def test_answers_events_and_segments(detect, close, settings):
     y = labels(settings["model"], 70)
     y[65] = None if settings["model"] == "bernoulli" else 60.0  # an anomaly
     seen = observations(y)
+    seen[12].elapsed = 3.0
+    seen[33].elapsed = 0.5
+    seen[31].changepoint = 1.0
+    seen[35].changepoint = 0.0
     answers = bench.observe("a", seen[:40])
     (bench.crash if settings["model"] == "gaussian" else bench.stop)()
     (refused,) = bench.send(Observe("a", observations([1e300])))
@@ -133,30 +137,25 @@ def test_answers_events_and_segments(detect, close, settings):
     agree(close, detector, answers[40:], seen[40:])
     listed(detector, bench)
     assert detector.events
-    for ours, theirs in zip(
-        detector.forecast(3, seed=7),
-        bench.ask(Predict("a", horizon=3, seed=7))["predictions"],
-        strict=True,
-    ):
+
+
+@pytest.mark.parametrize("model", ["gaussian", "averaged"])
+def test_forecasts(detect, close, model):
+    bench, detector = detect({"model": model}, kernels=True)
+    y = labels(model, 50)
+    bench.observe("a", y)
+    detector.update_many(y)
+    served = bench.ask(Predict("a", horizon=3, seed=7))["predictions"]
+    for ours, theirs in zip(detector.forecast(3, seed=7), served, strict=True):
         close(ours.to_dict(), theirs["predictive"], 1e-9)
-
-
-def test_elapsed_times_and_supervision(detect, close):
-    bench, detector = detect({"model": "gaussian"}, kernels=True)
-    rng = random.Random(1)
-    seen = [
-        Observation(y=rng.gauss(0, 1), elapsed=rng.choice([0.5, 1.0, 3.0]), changepoint=told)
-        for told in [None, 0.5, None, 1.0, 0.0] * 9
-    ]
-    agree(close, detector, bench.observe("a", seen), seen)
 
 
 def test_vectors_have_a_model_of_their_own_and_may_lack_outputs(detect, close):
     bench, detector = detect({}, kernels=False)
     bench.default_model = "averaged"
     rng = random.Random(2)
-    y = [[rng.gauss(9.0 * (t > 22), 1.0), rng.gauss(0, 2.0)] for t in range(30)]
-    y[5] = y[26] = [None, 1.0]
+    y = [[rng.gauss(9.0 * (t > 22), 1.0), rng.gauss(0, 2.0)] for t in range(27)]
+    y[5] = y[25] = [None, 1.0]
     seen = observations([None, *y])
     agree(close, detector, bench.observe("a", seen), seen)
     assert detector.model == "joint@1"
@@ -202,6 +201,7 @@ def test_seasons(detect, close, settings, monkeypatch):
         close(ours.to_dict(), theirs["predictive"], 1e-9)
 
 
+@pytest.mark.slow
 def test_a_threshold_that_is_calibrated_on_own_labels(detect, close):
     """Of more observations than are looked at, one of them missing; then it confirms changes."""
     pytest.importorskip("numba")

@@ -7,8 +7,8 @@ import pytest
 import redis
 
 from service.store import keys
-from service.wire import Configure, Delete, Observation, Observe, Predict, RunLength
-from tests.service.worker.commits import commit_of, replace_commit
+from service.wire import Configure, Delete, Move, Observation, Observe, Predict, RunLength
+from tests.service.worker.commits import commit_of, replace_commit, restore_commit
 
 STREAMS = ["a", "b", "c", "d", "e"]
 KNOWN = {"location": [0.0], "scale": [1.0]}
@@ -31,43 +31,41 @@ def observing(rng, stream, seqs):
     seqs[stream] = seqs.get(stream, 0) + count
     made = Observe(stream, labels(rng, count), seq=expected, belief=rng.random() < 0.1)
     if rng.random() < 0.3:  # some of these are repeats, some of another body
-        made.key, made.digest = f"k{rng.randint(0, 4)}", str(rng.randint(0, 1))
+        made.key = f"k{rng.randint(0, 4)}"
+        made.digest = str(rng.randint(0, 1))
     return made
 
 
 def command(rng, stream, seqs):
     """A random command; `seqs` is where streams may be: expected positions are often right."""
-    kind = rng.random()
-    if kind < 0.60:
-        return observing(rng, stream, seqs)
-    if kind < 0.68:
-        return Observe(stream, labels(rng, 2), seq=10_000)
-    if kind < 0.74:
-        return Observe(stream, [Observation(y=[1.0, 2.0])])
-    if kind < 0.80:
-        return Configure(stream, {"hazard": rng.choice([0.01, 0.1]), **KNOWN})
-    if kind < 0.86:
-        return Configure(stream, {"max_hypotheses": rng.choice([8, 20, 50])})
-    if kind < 0.90:
-        return Predict(stream, samples=2, seed=7)
-    if kind < 0.97:
-        return RunLength(stream)
-    seqs[stream] = 0
-    return Delete(stream)
+    others = [
+        (0.08, lambda: Observe(stream, labels(rng, 2), seq=10_000)),
+        (0.06, lambda: Observe(stream, [Observation(y=[1.0, 2.0])])),
+        (0.06, lambda: Configure(stream, {"hazard": rng.choice([0.01, 0.1]), **KNOWN})),
+        (0.06, lambda: Configure(stream, {"max_hypotheses": rng.choice([8, 20, 50])})),
+        (0.04, lambda: Predict(stream, samples=2, seed=7)),
+        (0.07, lambda: RunLength(stream)),
+        (0.03, lambda: seqs.update({stream: 0}) or Delete(stream)),
+    ]
+    at = rng.random()
+    for share, make in others:
+        at -= share
+        if at < 0:
+            return make()
+    return observing(rng, stream, seqs)
 
 
 def mix(rng, bench, count):
     """Random commands, cut into entries of one partition each, in order of each partition."""
     seqs = {}
-    streams = [rng.choice(STREAMS) for _ in range(count)]
-    first = {stream: Configure(stream, {**KNOWN, "outlier_rate": 0.01}) for stream in STREAMS}
-    commands = [*first.values(), *(command(rng, stream, seqs) for stream in streams)]
+    commands = [Configure(stream, {**KNOWN, "outlier_rate": 0.01}) for stream in STREAMS]
+    commands += [command(rng, rng.choice(STREAMS), seqs) for _ in range(count)]
     entries, open_ = [], {}
     for each in commands:
-        entry = open_.setdefault(bench.partition(each.stream), [])
-        entry.append(each)
+        partition = bench.partition(each.stream)
+        open_.setdefault(partition, []).append(each)
         if rng.random() < 0.3:
-            entries.append(open_.pop(bench.partition(each.stream)))
+            entries.append(open_.pop(partition))
     return entries + list(open_.values())
 
 
@@ -82,16 +80,14 @@ class Faults:
 
         def faulty(commits):
             chance = self.rng.random()
+            self.count += chance < 0.30
             if chance < 0.15:
-                self.count += 1
                 raise redis.ConnectionError("cut before")
             if chance < 0.30:
-                self.count += 1
                 commit(commits)
                 raise redis.ConnectionError("cut after")
             if chance < 0.50 and self.blamed < 2:
                 self.blamed += 1
-                self.count += 1
                 raise RuntimeError("a defect")
             return commit(commits)
 
@@ -100,10 +96,10 @@ class Faults:
 
 def state(bench, stream):
     """What a client can see of a stream."""
-    found = {"events": [], "records": [], "named": bench.stored(stream)["named"]}
+    found = {"named": bench.stored(stream)["named"]}
     if found["named"]:
-        found["records"] = [record.__rich_repr__() for record in bench.records(stream)]
-        found["records"] = [list(map(list, record)) for record in found["records"]]
+        records = [record.__rich_repr__() for record in bench.records(stream)]
+        found["records"] = [list(map(list, record)) for record in records]
         found["events"] = [
             [getattr(event, name) for name in event.__struct_fields__]
             for event in bench.events(stream)
@@ -115,15 +111,29 @@ def state(bench, stream):
     return found
 
 
-@pytest.mark.one_in(2)
-@pytest.mark.parametrize("seed", range(3))
+def known(body):
+    """JSON of an answer without the clock of its stream."""
+    found = json.loads(body)
+    return {name: value for name, value in found.items() if name not in ("created", "updated")}
+
+
+def check_nothing_left(bench):
+    for p in range(bench.settings.partitions):
+        done, asked = bench.client.hmget(keys.meta(p), ["done", "in"])
+        assert done == asked
+        assert bench.client.xlen(keys.log(p)) == 0
+        assert bench.client.hlen(keys.quarantine(p)) == 0
+
+
+@pytest.mark.parametrize(
+    "seed", [0, 1, 2, *(pytest.param(seed, marks=pytest.mark.slow) for seed in range(3, 12))]
+)
 def test_random_mixes_equal_one_command_at_a_time(make_bench, close, seed):
     rng = random.Random(seed)
-    bench = make_bench(
-        checkpoint_every=(64, 8, 4)[seed % 3], resident_bytes=(1 << 30, 1, 9000)[seed % 3]
-    )
+    resident = (1 << 30, 1, 9000)[seed % 3]
+    bench = make_bench(checkpoint_every=(64, 8, 4)[seed % 3], resident_bytes=resident)
     plain = make_bench(db=1)
-    entries = mix(rng, bench, 110)
+    entries = mix(rng, bench, 60)
     outcomes = apply_with_faults(bench, rng, entries)
     for outcome, each in zip(outcomes, [c for entry in entries for c in entry], strict=True):
         (expected,) = plain.send(each)
@@ -132,11 +142,7 @@ def test_random_mixes_equal_one_command_at_a_time(make_bench, close, seed):
             close(known(found), known(wanted))
     for stream in STREAMS:
         close(state(bench, stream), state(plain, stream))
-    for p in range(2):
-        counts = bench.client.hmget(keys.meta(p), ["in", "done"])
-        assert counts[0] == counts[1]
-        assert bench.client.xlen(keys.log(p)) == 0
-        assert not bench.quarantine(STREAMS[p])
+    check_nothing_left(bench)
 
 
 def apply_with_faults(bench, rng, entries):
@@ -155,52 +161,183 @@ def apply_with_faults(bench, rng, entries):
             faults.blamed += 1
             faults.install(bench.worker)
     outcomes = bench.outcomes(numbers)
-    assert faults.count > 1
-    vars(bench.worker.log).pop("commit", None)
+    assert faults.count + faults.blamed > 1
     return outcomes
 
 
-def known(body):
-    """JSON of an answer without the clock of its stream."""
-    found = json.loads(body)
-    for name in ("created", "updated"):
-        found.pop(name, None)
-    return found
+class Gone(BaseException):
+    """The end of a process."""
 
 
-def test_an_entry_applied_in_part_goes_on_where_it_stopped(bench):
-    commands = [Observe("a", [Observation(y=float(i))]) for i in range(5)]
-    commit, seen = commit_of(bench.worker.log), []
+SCRIPT = [
+    ("a", "b"),  # a configuration of each
+    ("a", "a", "b"),
+    ("a",),
+    ("b", "a"),
+]
+
+
+def script(suffix):
+    """Entries of two streams; each observation has a label of its own."""
+    y = iter(range(100))
+    settings = {**KNOWN, "max_hypotheses": 8}
+    first = [Configure(f"{stream}{suffix}", settings) for stream in SCRIPT[0]]
+    rest = [
+        [
+            Observe(f"{stream}{suffix}", [Observation(float(next(y))), Observation(float(next(y)))],
+                    key=f"k{i}{j}", digest="d")
+            for j, stream in enumerate(entry)
+        ]
+        for i, entry in enumerate(SCRIPT[1:])
+    ]  # fmt: skip
+    return [first, *rest, [Move(f"a{suffix}", "exponential")], [Delete(f"b{suffix}")]]
+
+
+def die_at(worker, point, way):
+    """Have a worker's commit number `point` end it, before or after it took place."""
+    commit, seen = commit_of(worker.log), []
 
     def faulty(commits):
-        # Two failures of the whole batch make the worker careful; then a cut after the second.
-        seen.append([(c.expected.index, c.new.index) for c in commits])
-        if len(seen) in (1, 2):
-            raise RuntimeError("a defect")
-        found = commit(commits)
-        if len(seen) == 4:
-            raise redis.ConnectionError("cut after")
-        return found
+        seen.append(commits)
+        if len(seen) - 1 != point:
+            return commit(commits)
+        if way.endswith("after"):
+            commit(commits)
+        raise Gone if way.startswith("killed") else redis.ConnectionError("cut")
 
-    replace_commit(bench.worker.log, faulty)
-    outcomes = bench.outcomes(bench.append(*commands))
-    assert [json.loads(o.body[0])["seq"] for o in outcomes] == [0, 1, 2, 3, 4]
-    # One by one until the cut; then the rest of the entry in one batch.
-    assert seen[2:] == [[(-1, 0)], [(0, 1)], [(1, -1)]]
-    assert bench.head("a").seq == 5
+    replace_commit(worker.log, faulty)
 
 
-def test_streams_of_one_batch_share_steps_but_no_numbers(make_bench, close):
-    together, alone = make_bench(), make_bench(db=1)
-    streams = [f"s{i}" for i in range(12)]
-    rng = random.Random(5)
-    posts = [(s, [rng.gauss(i, 1) for _ in range(30)]) for i, s in enumerate(streams)]
+@pytest.mark.parametrize("way", ["cut before", "cut after", "killed before", "killed after"])
+def test_stopped_at_every_commit(make_bench, close, way):
+    """Each command once and in order, with the answers of a worker that never stopped."""
+    bench = make_bench(partitions=1, checkpoint_every=2)
+    calm = make_bench(db=1, partitions=1)
+    expected = [outcome for entry in script("") for outcome in calm.send(*entry)]
+    for point in range(6):
+        die_at(bench.worker, point, way)
+        numbers = []
+        for entry in script(f"-{point}"):
+            numbers += bench.append(*entry)
+            try:
+                bench.turn()
+            except Gone:
+                bench.crash()
+        try:
+            outcomes = bench.outcomes(numbers)
+        except Gone:
+            bench.crash()
+            outcomes = bench.outcomes(numbers)
+        restore_commit(bench.worker.log)
+        for outcome, wanted in zip(outcomes, expected, strict=True):
+            assert outcome.status == wanted.status
+            for found, body in zip(outcome.body, wanted.body, strict=True):
+                close({**known(found), "stream": ""}, {**known(body), "stream": ""})
+        records = bench.records(f"a-{point}")
+        assert [record.y for record in records] == [record.y for record in calm.records("a")]
+        assert not bench.stored(f"b-{point}")["named"]
+    check_nothing_left(bench)
+
+
+# --- two workers, and commits that are refused ----------------------------------------------------
+
+
+def test_two_workers_share_partitions_and_hand_over(make_bench):
+    bench = make_bench(partitions=6)
+    first = bench.worker
+    bench.turn(first)
+    assert len(first.offsets) == 6
+    second = bench.new_worker()
+    bench.turn(second)
+    bench.turn(first)
+    bench.turn(second)
+    assert (len(first.offsets), len(second.offsets)) == (3, 3)
+    numbers = [n for i in range(12) for n in bench.append(Observe(f"s{i}", [Observation(y=1.0)]))]
+    while any(bench.outcome(*n) is None for n in numbers):
+        bench.turn(first)
+        bench.turn(second)
+    first._hand_over()
+    bench.turn(second)
+    assert len(second.offsets) == 6
+    assert [bench.client.exists(keys.lease(p)) for p in range(6)] == [1] * 6
+
+
+def test_a_fenced_worker_forgets_and_nothing_is_applied_twice(bench):
+    old = bench.worker
+    bench.observe("a", [1.0, 2.0])
+    (number,) = bench.append(Observe("a", [Observation(y=3.0)]))
+    commit = commit_of(old.log)
+
+    def late(commits):
+        # Between its step and its commit the lease ends and another worker does the work.
+        restore_commit(old.log)
+        for p in range(2):
+            bench.client.delete(keys.lease(p))
+        old.log.leave()
+        other = bench.new_worker()
+        while bench.outcome(*number) is None:
+            bench.turn(other)
+        assert len(other.offsets) == 2
+        return commit(commits)
+
+    replace_commit(old.log, late)
+    bench.turn(old)
+    bench.turn(old)
+    assert bench.partition("a") not in old.offsets
+    assert not any(key[0] == bench.partition("a") for key in old.engine.streams)
+    assert bench.head("a").seq == 3
+    assert len(bench.records("a")) == 3
+
+
+class Trouble:
+    """The first round of commits fails in some way; those after it are as they should be."""
+
+    def __init__(self, bench, kind):
+        self.bench, self.kind, self.rounds = bench, kind, []
+        self.commit = commit_of(bench.worker.log)
+
+    def __call__(self, commits):
+        self.rounds.append({each.partition for each in commits})
+        first = len(self.rounds) == 1
+        return getattr(self, self.kind)(commits) if first else self.commit(commits)
+
+    def refused(self, commits):
+        self.commit([each for each in commits if each.partition])
+        return ["OK" if each.partition else "INVALID: why" for each in commits]
+
+    def fenced(self, commits):
+        self.bench.client.set(keys.lease(0), "another/worker")
+        return self.commit(commits)
+
+    def cut_before(self, commits):
+        raise redis.ConnectionError("cut before")
+
+    def cut_after(self, commits):
+        self.commit(commits)
+        raise redis.ConnectionError("cut after")
+
+
+@pytest.mark.parametrize("kind", ["refused", "fenced", "cut_before", "cut_after"])
+def test_a_batch_computed_while_the_commit_before_it_fails(make_bench, kind):
+    """It rests on what was not committed, or it was never committed itself: all of it goes."""
+    bench = make_bench(partitions=4)
+    streams = list({bench.partition(f"s{i}"): f"s{i}" for i in range(60)}.values())
+    for stream in streams:
+        bench.observe(stream, [1.0, 2.0])
+    bench.turn()
+    bench.worker._maintained = float("inf")  # which would wait for the commit under way
+    trouble = Trouble(bench, kind)
+    replace_commit(bench.worker.log, trouble)
     numbers = []
-    for part in range(3):
-        for stream, y in posts:
-            seen = [Observation(y=v) for v in y[10 * part : 10 * part + 10]]
-            numbers += together.append(Observe(stream, seen))
-    together.outcomes(numbers)
-    for stream, y in posts:
-        alone.observe(stream, y)
-        close(together.ask(RunLength(stream)), alone.ask(RunLength(stream)))
+    for _ in range(2):
+        for stream in streams:
+            numbers += bench.append(Observe(stream, [Observation(y=3.0)]))
+        bench.worker._turn()
+    assert trouble.rounds[0] == set(range(4))
+    if kind == "fenced":
+        bench.client.delete(keys.lease(0))
+    outcomes = bench.outcomes(numbers)
+    assert [outcome.status for outcome in outcomes] == [200] * 8
+    for stream in streams:
+        bench.observe(stream, [4.0])
+        assert [record.y for record in bench.records(stream)] == [1.0, 2.0, 3.0, 3.0, 4.0]

@@ -10,7 +10,6 @@ import redis
 import torch
 
 from model_core import artifact
-from model_core.components import Lomax, NegativeBinomial, Normal, SkewedT, StudentT
 from model_core.upm.builtin import BUILTIN, NEWEST
 from service import wire
 from service.client.frames import to_frame
@@ -25,9 +24,10 @@ WARMUP = 5
 LEVELS = [0.9, 0.25]
 ALIKE = {
     "poisson-1", "gaussian-3", "averaged-2", "averaged-partial", "fleet-partial", "joint-partial",
-    "averaged-earlier", "multivariate-1", "autoregressive-0",
+    "averaged-earlier", "multivariate-1", "autoregressive-0", "autoregressive", "linear", "alpaca",
+    "multivariate-3",
 }  # fmt: skip
-FEW = {"gaussian", "poisson", "pcoc"}  # of what is as good as alike in all kinds
+FEW = {"gaussian", "pcoc"}  # of what is as good as alike in all kinds
 
 
 def kinds(quick):
@@ -89,10 +89,10 @@ def check_details(found, kind):
 def test_answers_are_what_was_predicted_and_are_kept(make_bench, close, name):
     bench, kind = make_bench(), KINDS[name]
     made(bench, kind)
-    observations, answers = series(kind, 36), []
-    for upto in (0, 4, 24, 35):  # nothing seen, warming up, filtering
+    observations, answers = series(kind, 26), []
+    for upto in (0, 4, 16, 25):  # nothing seen, warming up, filtering
         answers += bench.observe("a", observations[len(answers) : upto])
-        coming = series(kind, 36, plain=True)[upto]
+        coming = series(kind, 26, plain=True)[upto]
         observations[upto] = coming
         x = None if coming.x is None else [[0.3] * kind.x_dim, coming.x]
         asked = Predict("a", x=x, samples=4, seed=7, components=True, quantiles=LEVELS)
@@ -157,7 +157,7 @@ def test_lost_at_random_points(make_bench, close, name):
     kind = KINDS[name]
     bench = make_bench(checkpoint_every=8)
     plain = make_bench(db=1)
-    rng, observations = random.Random(name), series(kind, 44)
+    rng, observations = random.Random(name), series(kind, 32)
     for seen in observations[:3]:
         seen.y = None
     for each in (bench, plain):
@@ -208,7 +208,7 @@ def test_resized_evicted_and_reborn(make_bench, close, name):
     close(again, plain.observe("b", observations))
 
 
-@pytest.mark.parametrize("name", kinds(FEW))
+@pytest.mark.parametrize("name", kinds({"gaussian"}))
 def test_changes_are_found(make_bench, name):
     """A label has a direction and a size where it is a quantity, and none where it is a class."""
     bench, kind = make_bench(compiles=True), KINDS[name]
@@ -272,34 +272,6 @@ def test_models_of_one_batch_do_not_meet(make_bench, close):
 
 
 # --- details --------------------------------------------------------------------------------------
-
-
-def test_parameters_rebuild_each_component(make_bench):
-    bench = make_bench()
-    families = {each.__name__: each for each in (Lomax, NegativeBinomial, Normal, StudentT)}
-    seen = set()
-    for name in ("gaussian", "poisson-1", "exponential", "alpaca", "averaged"):
-        kind = KINDS[name]
-        made(bench, kind, name)
-        bench.observe(name, series(kind, 12, plain=True))
-        (observation,) = series(kind, 1, seed=2, plain=True)
-        (answer,) = bench.observe(name, [observation], components=True)
-        for part in answer["components"]:
-            given = {k: torch.tensor(v) for k, v in part["parameters"].items()}
-            if part["family"] == "Blend of SkewedT":
-                (weights,) = given.pop("weight")
-                assert weights.sum().item() == pytest.approx(1)
-                mean = (weights @ SkewedT(**given).mean().flatten()).item()
-                assert [mean] == pytest.approx(part["mean"], rel=1e-5)
-                continue
-            family = families[part["family"]]
-            seen.add(family)
-            rebuilt = family(**{k: v.reshape(1, 1, -1) for k, v in given.items()})
-            assert rebuilt.mean().flatten().tolist() == pytest.approx(part["mean"], rel=1e-5)
-            if None not in part["variance"]:
-                variance = rebuilt.variance().flatten().tolist()
-                assert variance == pytest.approx(part["variance"], rel=1e-4)
-    assert seen == set(families.values())
 
 
 def test_details_behind_a_label_to_come_are_of_the_state_that_ran_ahead(make_bench, close):

@@ -1,8 +1,10 @@
 """A command that stops its worker is set aside alone; faults of the machine set nothing aside."""
 
+import contextlib
 import json
 from collections import Counter
 
+import msgspec
 import pytest
 import redis
 import torch
@@ -11,15 +13,14 @@ from model_core.upm.conjugate import Gaussian
 from service import wire
 from service.store import keys
 from service.store import log as log_module
-from service.wire import Configure, Observation, Observe, RunLength
+from service.wire import Configure, Observation, Observe, RunLength, versions
 from service.worker.streams import registry as engine_module
-from tests.service.worker.commits import commit_of, replace_commit
 
 POISON = 13.0
 
 
 class Poisonous(Gaussian):
-    """A Gaussian that raises, or worse, on one label."""
+    """A Gaussian that raises on one label."""
 
     calls = Counter()
 
@@ -37,13 +38,40 @@ def poisonous(monkeypatch):
     return Poisonous
 
 
-def one(stream, y):
-    return Observe(stream, [Observation(y=y)])
+@pytest.fixture
+def bench(make_bench):
+    """One partition, with streams a and b."""
+    bench = make_bench(partitions=1)
+    known(bench, "a", "b")
+    return bench
+
+
+def one(stream, y, **more):
+    return Observe(stream, [Observation(y=y)], **more)
+
+
+def keyed(y, key="k"):
+    return one("a", y, key=key, digest=str(y))
 
 
 def known(bench, *streams):
     for stream in streams:
         bench.ask(Configure(stream, {"location": [0.0], "scale": [1.0]}), status=201)
+
+
+def statuses(outcomes):
+    return [outcome.status for outcome in outcomes]
+
+
+def slug(outcome):
+    return json.loads(outcome.body[0])["type"].rpartition("/")[2]
+
+
+def raising(error):
+    def fail(*_, **__):
+        raise error
+
+    return fail
 
 
 def test_one_command_is_set_aside_and_everything_else_is_served(make_bench, poisonous):
@@ -56,213 +84,199 @@ def test_one_command_is_set_aside_and_everything_else_is_served(make_bench, pois
         commands.append(command)
         numbers += bench.append(command, RunLength(stream))
     outcomes = bench.outcomes(numbers)[::2]
-    assert [outcome.status for outcome in outcomes] == [200] * 4 + [500] + [200] * 7
-    answer = json.loads(outcomes[4].body[0])
-    assert answer["type"].endswith("quarantined")
-    assert answer["applied"] == 0
+    assert statuses(outcomes) == [200] * 4 + [500] + [200] * 7
+    assert slug(outcomes[4]) == "quarantined"
+    assert json.loads(outcomes[4].body[0])["applied"] == 0
     seqs = Counter(stream for i, stream in enumerate(streams * 2) if i != 4)
     assert {stream: bench.head(stream).seq for stream in streams} == dict(seqs)
     # It is kept aside whole, and once.
-    kept = [blob for s in streams[:3] for blob in bench.quarantine(s).values()]
-    kept = [blob for p in range(3) for blob in bench.client.hvals(keys.quarantine(p))]
-    (blob,) = kept
-    assert wire.msgspec.msgpack.decode(blob, type=wire.Envelope).command == commands[4]
+    (blob,) = (blob for p in range(3) for blob in bench.client.hvals(keys.quarantine(p)))
+    assert msgspec.msgpack.decode(blob, type=wire.Envelope).command == commands[4]
     for p in range(3):
-        counts = bench.client.hmget(keys.meta(p), ["in", "done", "attempts"])
-        assert counts[0] == counts[1]
-        assert counts[2] == b"0"
+        asked, done, attempts = bench.client.hmget(keys.meta(p), ["in", "done", "attempts"])
+        assert asked == done
+        assert attempts == b"0"
         assert bench.client.xlen(keys.log(p)) == 0
     assert poisonous.calls["poison"] <= 7
 
 
-def test_several_poisons_in_a_row(make_bench, poisonous):
-    bench = make_bench(partitions=1)
-    known(bench, "a", "b")
+def test_several_poisons_in_a_row_and_within_a_list(poisonous, bench):
     labels = [1.0, POISON, POISON, 2.0, POISON]
     outcomes = bench.send(*(one("a", y) for y in labels), one("b", 1.0))
-    assert [outcome.status for outcome in outcomes] == [200, 500, 500, 200, 500, 200]
-    assert [record.y for record in bench.records("a")] == [1.0, 2.0]
-    assert len(bench.quarantine("a")) == 3
-
-
-def test_a_list_with_poison_in_it_is_not_applied_at_all(make_bench, poisonous):
-    bench = make_bench(partitions=1)
-    known(bench, "a")
-    bench.observe("a", [0.5])
-    (outcome,) = bench.send(Observe("a", [Observation(y=v) for v in (1.0, POISON, 2.0)]))
+    assert statuses(outcomes) == [200, 500, 500, 200, 500, 200]
+    (outcome,) = bench.send(Observe("a", [Observation(y=v) for v in (3.0, POISON, 4.0)]))
     assert outcome.status == 500
-    assert bench.head("a").seq == 1
+    assert [record.y for record in bench.records("a")] == [1.0, 2.0]  # of the list nothing
+    assert len(bench.quarantine("a")) == 4
 
 
-def keyed(y, key="k"):
-    return Observe("a", [Observation(y=y)], key=key, digest=str(y))
-
-
-def test_a_repeat_of_what_was_set_aside_has_its_answer(make_bench, poisonous):
+def test_a_repeat_of_what_was_set_aside_has_its_answer(poisonous, bench):
     """It would stop its workers again."""
-    bench = make_bench(partitions=1)
-    known(bench, "a")
-    (first,) = bench.send(keyed(POISON))
-    assert json.loads(first.body[0])["type"].endswith("quarantined")
+    outcomes = bench.send(keyed(POISON), one("a", 1.0), keyed(POISON), keyed(POISON))
+    assert statuses(outcomes) == [500, 200, 500, 500]
+    assert {outcomes[i].body[0] for i in (0, 2, 3)} == set(outcomes[0].body)
     tried = poisonous.calls["poison"]
     for again in (bench.stop, bench.crash, lambda: None):
         again()
         (repeat,) = bench.send(keyed(POISON))
-        assert (repeat.status, repeat.body) == (first.status, first.body)
+        assert (repeat.status, repeat.body) == (500, outcomes[0].body)
     assert bench.send(keyed(2.0))[0].status == 422  # another body
     assert poisonous.calls["poison"] == tried
     assert len(bench.quarantine("a")) == 1
-    (other,) = bench.send(keyed(POISON, key="other"))
-    assert other.status == 500
+    assert bench.send(keyed(POISON, key="other"))[0].status == 500
     assert poisonous.calls["poison"] > tried
     assert bench.send(keyed(2.0, key="third"))[0].status == 200
-    assert bench.head("a").seq == 1
+    assert bench.head("a").seq == 2
 
 
-def test_repeats_that_wait_behind_the_first_are_tried_no_more(make_bench, poisonous):
-    bench = make_bench(partitions=1)
-    known(bench, "a")
-    outcomes = bench.send(keyed(POISON), one("a", 1.0), keyed(POISON), keyed(POISON))
-    assert [outcome.status for outcome in outcomes] == [500, 200, 500, 500]
-    assert {outcomes[i].body[0] for i in (0, 2, 3)} == set(outcomes[0].body)
-    assert len(bench.quarantine("a")) == 1
-
-
-def test_a_repeat_that_is_set_aside_says_what_the_first_came_to(make_bench, monkeypatch):
+def test_a_repeat_that_is_set_aside_says_what_the_first_came_to(bench, monkeypatch):
     """What stops its worker now may have been applied then."""
-    bench = make_bench(partitions=1)
     (first,) = bench.send(keyed(1.0))
     stored = bench.stored("a")
     bench.crash()
     with monkeypatch.context() as patch:
-        patch.setattr(engine_module.Engine, "_read", _raising(ValueError("a defect")))
+        patch.setattr(engine_module.Engine, "_read", raising(ValueError("a defect")))
         (repeat,) = bench.send(keyed(1.0))
     answer = json.loads(repeat.body[0])
     assert (repeat.status, answer.pop("duplicate")) == (200, True)
     assert answer.items() <= json.loads(first.body[0]).items()
     assert bench.stored("a") == stored
     assert len(bench.quarantine("a")) == 1
-
-
-def test_a_poison_whose_keys_cannot_be_read(make_bench, monkeypatch):
-    bench = make_bench(partitions=1)
-    known(bench, "a")
     bench.crash()
-    bench.client.set(keys.idempotency(0, "a"), "not a hash")
+    bench.client.delete(keys.idempotency(0, "b"))
+    bench.client.set(keys.idempotency(0, "b"), "not a hash")
     with monkeypatch.context() as patch:
-        patch.setattr(engine_module.Engine, "load", _raising(ValueError("a defect")))
-        (outcome,) = bench.send(keyed(1.0))
-    assert json.loads(outcome.body[0])["type"].endswith("quarantined")
-    assert bench.client.get(keys.idempotency(0, "a")) == b"not a hash"
+        patch.setattr(engine_module.Engine, "load", raising(ValueError("a defect")))
+        (outcome,) = bench.send(one("b", 1.0, key="k", digest="d"))
+    assert slug(outcome) == "quarantined"
+    assert bench.client.get(keys.idempotency(0, "b")) == b"not a hash"
 
 
-def test_the_trials_outlive_the_worker(make_bench, poisonous, monkeypatch):
+def test_the_trials_outlive_the_worker(poisonous, bench, monkeypatch):
     """Each attempt may as well kill its process: the next one goes on counting."""
     monkeypatch.setattr(log_module, "UNCERTAIN_MS", 0)
-    bench = make_bench(partitions=1)
-    known(bench, "a", "b")
+    bench.crash()
     numbers = [*bench.append(one("a", POISON)), *bench.append(one("b", 1.0))]
 
     class Killed(BaseException):
         pass
 
-    def die(*_, **__):
-        raise Killed
-
     lives = 0
     while bench.outcome(*numbers[0]) is None:
-        bench.worker._lose = die
+        bench.worker._lose = raising(Killed())
         try:
             bench.turn()
         except Killed:
             lives += 1
             bench.crash()
         assert lives < 8
-    # The first had its lease before anything waited; then two with all that waits, three alone.
-    assert lives == 6
+    assert lives == 5  # two with all that waits, three alone
     poisoned, served = bench.outcomes(numbers)
     assert (poisoned.status, served.status) == (500, 200)
 
 
 @pytest.mark.parametrize("fault", [redis.ConnectionError("gone"), torch.OutOfMemoryError("full")])
 def test_faults_of_the_machine_set_nothing_aside(bench, monkeypatch, fault):
-    bench.observe("a", [1.0])
     numbers = bench.append(one("a", 2.0))
     with monkeypatch.context() as patch:
-        patch.setattr(engine_module.Engine, "checkpoint_due", _raising(fault))
+        patch.setattr(engine_module.Engine, "checkpoint_due", raising(fault))
         for _ in range(12):
             bench.turn()
-    (outcome,) = bench.outcomes(numbers)
-    assert outcome.status == 200
-    assert bench.head("a").seq == 2
+    assert statuses(bench.outcomes(numbers)) == [200]
+    assert bench.head("a").seq == 1
     assert not bench.quarantine("a")
 
 
-def _raising(error):
-    def fail(*_):
-        raise error
-
-    return fail
-
-
-def test_a_commit_that_can_never_succeed(make_bench):
-    bench = make_bench(partitions=1)
-    for stream in ("a", "b", "c"):
+def test_a_key_of_a_wrong_type_hurts_its_stream_alone(bench):
+    for stream, key in (("x", keys.tail), ("y", keys.checkpoint), ("z", keys.idempotency)):
         bench.observe(stream, [1.0])
-    commit = commit_of(bench.worker.log)
-
-    def refuse(commits):
-        written = {effect[1] for each in commits for effect in each.effects}
-        return ["INVALID: why"] if keys.tail(0, "b") in written else commit(commits)
-
-    replace_commit(bench.worker.log, refuse)
-    outcomes = bench.send(one("a", 2.0), one("b", 2.0), one("c", 2.0))
-    assert [outcome.status for outcome in outcomes] == [200, 500, 200]
-    assert [bench.head(s).seq for s in ("a", "b", "c")] == [2, 1, 2]
-    assert len(bench.quarantine("b")) == 1
+        bench.crash()
+        bench.client.delete(key(0, stream))
+        bench.client.set(key(0, stream), "not a hash")
+        outcomes = bench.send(one("a", 2.0), one(stream, 2.0), one("b", 2.0))
+        assert statuses(outcomes) == [200, 500, 200]
+        assert slug(outcomes[1]) == "corrupt-state"
+        if key is not keys.idempotency:  # which outlives its stream
+            assert bench.send(wire.Delete(stream))[0].status == 204
+            assert bench.observe(stream, [1.0])[0]["seq"] == 0
 
 
-@pytest.mark.parametrize("key", [keys.tail, keys.checkpoint, keys.idempotency])
-def test_a_key_of_a_wrong_type_hurts_its_stream_alone(make_bench, key):
-    bench = make_bench(partitions=1)
-    for stream in ("a", "b", "c"):
-        bench.observe(stream, [1.0])
-    bench.crash()
-    bench.client.delete(key(0, "b"))
-    bench.client.set(key(0, "b"), "not a hash")
-    outcomes = bench.send(one("a", 2.0), one("b", 2.0), one("c", 2.0))
-    assert [outcome.status for outcome in outcomes] == [200, 500, 200]
-    assert json.loads(outcomes[1].body[0])["type"].endswith("corrupt-state")
-    if key is not keys.idempotency:  # which outlives its stream
-        assert bench.send(wire.Delete("b"))[0].status == 204
-        assert bench.observe("b", [1.0])[0]["seq"] == 0
+# --- entries that cannot be read, and those of a later version ------------------------------------
+
+DAMAGED = [
+    b"",
+    b"\xc1\xc1",
+    b"\x92",
+    wire.encode(wire.LogEntry("x", [])),
+    wire.encode(["api9", 7, 1]),
+    wire.encode(["api9", [[0, 1, 0, "gaussian", {"type": "observe"}]]]),
+    wire.encode(["api9", [[0, 1, 0, "gaussian", [1]]]]),
+]
 
 
-@pytest.mark.parametrize(
-    "payload", [b"", b"\xc1\xc1", wire.encode(wire.LogEntry("x", [])), b"\x92"]
-)
-def test_an_entry_that_cannot_be_read_is_set_aside(make_bench, payload):
-    bench = make_bench(partitions=1)
-    first = bench.append(one("a", 1.0))
-    bench.client.xadd(keys.log(0), {"b": payload})
-    bench.client.hincrby(keys.meta(0), "in", 1)
-    numbers = [*first, *bench.append(one("a", 2.0))]
-    assert [outcome.status for outcome in bench.outcomes(numbers)] == [200, 200]
-    assert list(bench.quarantine("a").values()) == [payload]
-    assert bench.client.xlen(keys.log(0)) == 0
-    bench.client.xadd(keys.log(0), {"b": payload})
-    bench.turn()
-    bench.turn()
-    assert bench.client.xlen(keys.log(0)) == 0
-    assert len(bench.quarantine("a")) == 2
+def put(bench, payload):
+    """Append an entry that no API of this version wrote."""
+    p = bench.partition("a")
+    bench.client.xadd(keys.log(p), {"b": payload})
+    bench.client.hincrby(keys.meta(p), "in", 1)
+    return p
 
 
-def test_an_unreadable_entry_met_by_a_careful_worker(make_bench, poisonous):
-    bench = make_bench(partitions=1)
-    known(bench, "a")
-    bench.client.xadd(keys.log(0), {"b": b"\xc1"})
+def test_an_entry_that_cannot_be_read_is_set_aside(poisonous, bench):
+    numbers = bench.append(one("a", 1.0))
+    for payload in DAMAGED:
+        put(bench, payload)
+    numbers += bench.append(one("a", 2.0))
+    assert statuses(bench.outcomes(numbers)) == [200, 200]
+    assert list(bench.quarantine("a").values()) == DAMAGED
+    # Also by a worker that is careful.
+    put(bench, b"\xc1")
     numbers = bench.append(one("a", POISON), one("a", 1.0))
     bench.client.hset(keys.meta(0), mapping={"attempts": 9})
     bench.crash()
-    assert [outcome.status for outcome in bench.outcomes(numbers)] == [500, 200]
-    assert len(bench.quarantine("a")) == 2
+    assert statuses(bench.outcomes(numbers)) == [500, 200]
+    assert len(bench.quarantine("a")) == len(DAMAGED) + 2
+    assert bench.client.xlen(keys.log(0)) == 0
+
+
+def entry_of_format(number):
+    envelope = wire.Envelope(0, 1, 0, "gaussian", one("a", 3.0))
+    return wire.encode(wire.LogEntry("api9", [envelope], number))
+
+
+def entry_with_an_unknown_command():
+    later = {"type": "forecast_all", "stream": "a", "steps": 3}
+    return wire.encode(["api9", [[0, 1, 0, "gaussian", later]]])
+
+
+@contextlib.contextmanager
+def later_version():
+    """Have workers be of a later version."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(versions, "ENTRY", 2)
+        patch.setattr(versions, "STORE", versions.STORE + 1)
+        yield
+
+
+@pytest.mark.parametrize("entry", [entry_of_format, entry_with_an_unknown_command])
+def test_an_entry_of_a_later_version_waits_for_it(make_bench, entry):
+    """It is kept, not set aside, and not tried for ever; other partitions go on."""
+    bench = make_bench(partitions=2)
+    other = next(name for name in "bcdefgh" if bench.partition(name) != bench.partition("a"))
+    before = bench.append(one("a", 1.0))
+    p = put(bench, entry(2) if entry is entry_of_format else entry())
+    after = bench.append(one("a", 2.0))
+    assert statuses(bench.outcomes(before)) == [200]
+    for _ in range(10):
+        bench.turn()
+    assert bench.worker.leases.held().keys() == {1 - p}
+    assert not bench.client.exists(keys.lease(p))
+    assert bench.client.xlen(keys.log(p)) == 2
+    assert not bench.quarantine("a")
+    assert bench.client.hget(keys.meta(p), "attempts") == b"0"
+    assert bench.observe(other, [1.0])[0]["seq"] == 0
+    bench.crash()
+    if entry is entry_of_format:
+        with later_version():
+            assert statuses(bench.outcomes(after)) == [200]
+        assert [record.y for record in bench.records("a")] == [1.0, 3.0, 2.0]

@@ -2,11 +2,12 @@
 
 import math
 import random
+from statistics import fmean, pvariance
 
 import pytest
 
 from model_core import events as core
-from service.wire import Alarm, Event, Head, StreamSettings
+from service.wire import Alarm, Head, StreamSettings
 from service.worker.filtering.events import Reading, track
 
 
@@ -182,17 +183,15 @@ def test_the_last_event_is_kept_moved_or_replaced(previous):
     assert head.last_event.id == (1 if fate == "replaced" else 2)
 
 
-def test_half_way_is_between_the_last_two_starts():
-    for previous, fate in ((15, (2, "withdrawn", 60)), (16, (1, "confirmed", 16))):
+def test_half_way_is_between_the_last_two_starts_and_a_moved_event_keeps_its_suspicion():
+    for previous, moves in ((15, False), (16, True)):
         life = confirmed_at_20(before=10)
-        assert life.regime(60, 20, previous=previous)[1] == fate
-
-
-def test_a_moved_event_keeps_its_suspicion():
-    life = confirmed_at_20()
-    life.regime(60, 3, previous=22)
-    moved, _ = life.see(60, 22)
-    assert (moved.id, moved.suspected_at, moved.delay) == (1, SUSPECTED_AT, SUSPECTED_AT - 22)
+        life.regime(60, 3, previous=previous)
+        first, _ = life.see(60, previous)
+        assert first.state == ("confirmed" if moves else "withdrawn")
+        if moves:
+            assert (first.id, first.start) == (1, previous)
+            assert (first.suspected_at, first.delay) == (SUSPECTED_AT, SUSPECTED_AT - previous)
 
 
 def test_the_first_suspicion_of_a_replaced_event_stands_unless_it_was_before_its_start():
@@ -204,8 +203,25 @@ def test_the_first_suspicion_of_a_replaced_event_stands_unless_it_was_before_its
         since = SUSPECTED_AT if start <= SUSPECTED_AT else later
         assert (last.id, last.suspected_at, last.delay) == (1, since, since - start)
         # The shift is from the regime before it, not from the piece that was one for a while.
-        assert last.size > 2
+        assert last.size == size_of(life, 0, start)
         assert life.regime(80, 20, previous=start)[-1] == (3, "confirmed", 80)
+
+
+def test_the_size_of_a_replaced_event_is_from_the_start_before_it():
+    life = confirmed_at_20()
+    assert life.regime(34, 4, previous=20, level=9.0)[-1] == (2, "confirmed", 34)
+    assert life.head.last_event.size == size_of(life, 20, 34)
+    assert life.regime(38, 4, previous=20, level=9.0)[-1] == (2, "confirmed", 38)
+    assert life.head.last_event.size == size_of(life, 20, 38)
+
+
+def size_of(life, before, start):
+    """The shift at `start`, from the regime that begins at `before`."""
+    labels = [y for (y,) in life.labels]
+    old, new = labels[before:start], labels[start:]
+    squares = pvariance(old) * len(old) + pvariance(new) * len(new)
+    pooled = math.sqrt(squares / (len(old) + len(new) - 2))
+    return pytest.approx((fmean(new) - fmean(old)) / pooled)
 
 
 # --- direction and size ---------------------------------------------------------------------------
@@ -263,11 +279,6 @@ def test_what_has_no_size():
     assert still.size[1] == 0.0
 
 
-def test_an_event_is_kept_field_by_field():
-    *fields, kind = core.Event._fields
-    assert (*fields, "verdict", kind) == Event.__struct_fields__
-
-
 # --- anomalies ------------------------------------------------------------------------------------
 
 
@@ -289,6 +300,7 @@ def test_size_of_an_anomaly_is_the_distance_from_what_was_predicted():
     assert of([3.0], [1.0], [0.5]) == ("up", 4.0)
     assert of([1.0], [1.0], [0.5]) == (None, 0.0)
     assert of([0.0, math.nan, 9.0], [3.0, 0.0, 8.0], [1.0, 1.0, 1.0]) == ("down", [-3.0, None, 1.0])
+    assert of([-1.0, 9.0], [0.0, 0.0], [1.0, 1.0]) == ("up", [-1.0, 9.0])
     # Without a variance of a label that is there, there is no size at all; of others none is asked.
     assert of([2.0, 3.0], [0.0, 0.0], [math.inf, 1.0]) == (None, None)
     assert of([2.0, 3.0], [0.0, 0.0], [0.0, 1.0]) == (None, None)

@@ -23,7 +23,7 @@ from service.wire import (
     snapshot,
 )
 from service.worker.streams.slab import Slab
-from tests.service.worker.filtering.test_delayed_labels import late, pend, same
+from tests.service.worker.filtering.test_delayed_labels import late, pend
 
 KNOWN = {"location": [0.0, 0.0, 0.0], "scale": [1.0, 1.0, 5.0], "hazard": 0.03}
 # `joint` is slow without kernels.
@@ -71,17 +71,6 @@ def test_other_models_refuse_them_and_nothing_is_applied(bench):
     assert late(bench, "gaussian", 3, [1.0, 2.0])["seq"] == 3
 
 
-def test_the_first_label_decides_how_many_there_are(bench):
-    """Also if it has missing outputs."""
-    made(bench)
-    bench.observe("a", [[None, 1.0, None]])
-    assert bench.head("a").y_dim == 3
-    # What the API makes of all that are missing is a missing label; none else may come here.
-    for wrong in ([1.0, None], [None, None, None]):
-        bench.ask(Observe("a", [Observation(y=wrong)]), status=422)
-    assert bench.head("a").seq == 1
-
-
 def test_the_warm_up_is_of_the_labels_that_each_output_has(fast_bench):
     bench = fast_bench
     made(bench, model="averaged")
@@ -97,17 +86,6 @@ def test_the_warm_up_is_of_the_labels_that_each_output_has(fast_bench):
     first = next(each["seq"] for each in answers if each["predictive"] is not None)
     assert min(len(known(labels[:first], i)) for i in range(3)) == 2
     assert all(math.isfinite(each["log_score"]) for each in answers[first:])
-
-
-@pytest.mark.slow
-def test_an_output_that_never_had_a_label_does_not_stop_the_stream(bench):
-    made(bench)
-    rng = random.Random(3)
-    answers = bench.observe("a", [[rng.gauss(5, 2), None] for _ in range(202)])
-    assert [each["warming_up"] for each in answers] == [n < 200 for n in range(202)]
-    assert (bench.head("a").location[1], bench.head("a").scale[1]) == (0.0, 1.0)
-    bench.observe("a", [[5.0, 0.5], [None, 0.6]])
-    assert bench.head("a").last_label == [5.0, 0.6]
 
 
 @pytest.mark.parametrize("model", ["joint", "averaged"])
@@ -140,34 +118,6 @@ def test_what_is_learned_counted_and_kept(bench, model):
     assert part["log_score"] != full["log_score"]
     one, other = (bench.ask(Predict(s))["predictions"][0]["predictive"] for s in "ab")
     assert one["mean"] != other["mean"]
-
-
-def test_an_anomaly_has_no_size_where_the_output_is_missing(fast_bench):
-    made(fast_bench, model="averaged", **KNOWN, anomaly_alarm=None)
-    rng = random.Random(2)
-    labels = [[rng.gauss(0, 1), None, rng.gauss(10, 5)] for _ in range(108)]
-    labels[104] = [-40.0, None, 12.0]
-    fast_bench.observe("a", labels[:100])
-    fast_bench.ask(Configure("a", {"anomaly_alarm": 0.98}))
-    fast_bench.observe("a", labels[100:])
-    event = fast_bench.anomalies("a")[-1]
-    assert (event.id, event.direction) == (104, "down")
-    assert event.size[0] < -10
-    assert event.size[1] is None
-    assert abs(event.size[2]) < 3
-
-
-def test_late_labels_may_lack_outputs(bench, close):
-    for stream in ("a", "b"):
-        made(bench, stream, **KNOWN)
-    labels = holes(20)
-    bench.observe("b", labels)
-    bench.observe("a", labels[:14])
-    for _ in range(14, 20):
-        pend(bench, "a")
-    for seq in (17, 14, 15, 16, 18, 19):
-        assert late(bench, "a", seq, labels[seq])["seq"] == seq
-    same(bench, close, "a", "b")
 
 
 def test_moves_reruns_and_hindsight(bench):

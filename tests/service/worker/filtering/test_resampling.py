@@ -48,11 +48,6 @@ def test_the_first_of_each_interval_is_applied_once(bench):
     assert applied(bench) == [(1.0, 0, 1.0), (1.0, 10, 1.0), (1.0, 39.9, 2.0)]
 
 
-def test_without_an_interval_every_later_sample_counts(bench):
-    assert ingest(bench, seen(0), seen(0.001), seen(0.001), seen(7), interval=None) == (3, 1)
-    assert [elapsed for _, _, elapsed in applied(bench)] == [1.0, 1.0, 1.0]
-
-
 def test_settings_are_those_of_a_new_stream_only(bench):
     ingest(bench, seen(0))
     bench.ask(Configure("s", {"interval": 60.0}))
@@ -78,13 +73,6 @@ def test_a_missing_label_does_not_take_its_intervals_place(bench):
     assert applied(bench) == [(1.0, 0, 1.0), (1.0, 25, 2.0), (1.0, 50, 3.0)]
     ingest(bench, seen(0), seen(1, None), stream="t", interval=None)
     assert [y for y, _, _ in applied(bench, "t")] == [1.0, None]
-
-
-def test_a_refused_command_applies_nothing(bench):
-    ingest(bench, seen(0))
-    refused = bench.ask(Ingest("s", [seen(10), seen(20, 1e200)], settings=KNOWN), 422)
-    assert refused["applied"] == 0
-    assert len(applied(bench)) == 1
 
 
 def test_labels_that_the_model_refuses_hold_up_no_others(bench):

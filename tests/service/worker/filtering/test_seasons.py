@@ -8,7 +8,6 @@ import pytest
 
 from model_core import codec, season
 from model_core.errors import CorruptState
-from service import wire
 from service.schema import rendering
 from service.wire import (
     Configure,
@@ -18,11 +17,9 @@ from service.wire import (
     Observe,
     Predict,
     SegmentHistory,
-    SetBelief,
     WhatIf,
 )
 from service.worker.filtering import seasons
-from service.worker.filtering.history import retained
 
 FROM = 150  # in place of 1,000
 FIRST, SECOND = 177, 212  # searches of stream "a"
@@ -139,21 +136,10 @@ def test_streams_without_a_season_keep_nothing_of_seasons(bench):
         assert not any(record.offset for record in bench.records(stream))
 
 
-def test_lists_by_a_kernel_are_the_same_one_by_one(pair, close, mode):
-    y, found = day(230, 220), []
-    for bench, part in zip(pair, (1, 150), strict=True):
-        made(bench, **mode)
-        answers = bench.observe("a", y[:80], part=80)
-        answers += bench.observe("a", y[80:], part=part, belief=True)
-        records = [(r.offset, r.previous_start) for r in bench.records("a")]
-        found.append((answers, bench.head("a").season, records))
-    close(found[1][0], found[0][0])
-    assert found[1][1:] == found[0][1:]
-    assert found[0][1].periods == [24]
-
-
 @pytest.mark.parametrize(
-    "settings", [{"seasonal": True}, {"seasonal": True, "warmup": 100}, {}, {"history": 120}], ids=str
+    "settings",
+    [{"seasonal": True}, {"seasonal": True, "warmup": 100}, {}, {"history": 120}],
+    ids=str,
 )
 def test_nothing_is_lost_with_a_worker(pair, close, settings):
     quiet, troubled = pair
@@ -326,40 +312,6 @@ def test_a_season_that_ends_is_given_up(bench):
     assert bench.records("a")[-1].offset == 0
 
 
-def test_a_season_found_in_the_warm_up(bench):
-    made(bench, seasonal=True, warmup=150)
-    answers = bench.observe("a", day(180, 180))
-    assert answers[140]["warming_up"]
-    assert answers[140]["season"] == {"periods": [24]}
-    expected = [season_at(t) for t in range(145, 180)]
-    assert np.abs(means(answers[145:]) - expected).max() < 0.6
-    assert bench.head("a").scale[0] < 0.5  # of the noise
-
-
-def test_seasons_without_noise_or_history(bench):
-    """A scale of rounding alone, and a filter that begins anew with next to nothing."""
-    y = day(300, 300)
-    for stream, labels, more in (
-        ("a", [season_at(t) for t in range(300)], {}),
-        ("b", y, {"history": 0}),
-    ):
-        made(bench, stream, seasonal=True, **more)
-        answers = bench.observe(stream, labels)
-        assert answers[-1]["season"]["periods"][0] == 24
-        errors = np.abs(means(answers[200:]) - [season_at(t) for t in range(200, 300)])
-        assert errors.max() < (0.6 if more else 0.01)
-
-
-def test_an_anomaly_is_one_of_labels_less_their_season(bench):
-    """Near the season's trough, where the label is not far from the mean of all."""
-    made(bench, seasonal=True, anomaly_alarm=0.97)
-    bench.observe("a", day(306, 306))
-    bench.observe("a", [season_at(306) + 2.4])
-    event = bench.anomalies("a")[-1]
-    assert (event.start, event.direction) == (306, "up")
-    assert event.size == pytest.approx(8, rel=0.3)
-
-
 def test_what_has_no_seasons_is_refused(bench):
     for settings, problem in (
         ({"model": "poisson"}, "unfit-settings"),
@@ -377,71 +329,3 @@ def test_what_has_no_seasons_is_refused(bench):
 
 
 # --- history is what was posted -------------------------------------------------------------------
-
-
-def test_history_of_a_batch_in_which_a_season_is_found_is_whole(bench, monkeypatch):
-    monkeypatch.setattr(season, "REPLAYED", 20)  # fewer than are in no chunk yet
-    y = day()
-    for stream, batch in (("a", 165), ("b", 330)):
-        made(bench, stream)
-        bench.observe(stream, y, part=batch)
-        assert held(bench, stream).live().season.periods == [24]
-        kept = retained(held(bench, stream), bench.worker.engine.store, len(y))
-        assert [(each.seq, each.y) for each in kept] == list(enumerate(y))
-
-
-def random_labels(rng, n):
-    """Labels with a season from some time on, and steps, some of them missing."""
-    t = np.arange(n)
-    y = rng.normal(size=n) + 3 * np.sin(2 * np.pi * t / 16) * (t > rng.integers(400))
-    y += np.repeat(rng.normal(size=n // 100 + 1) * rng.choice([0, 5]), 100)[:n]
-    return [None if rng.random() < 0.02 else round(float(each), 3) for each in y]
-
-
-def other_command(rng, bench, stream):
-    """A command that observes nothing."""
-    settings = [
-        {"hazard": 0.02},
-        {"outlier_rate": 0.05},
-        {"history": 700},
-        {"seasonal": True},
-        {"seasonal": False},
-        {"seasonal": None},
-    ]
-    commands = [
-        Configure(stream, settings[rng.integers(len(settings))]),
-        Move(stream, str(rng.choice(["gaussian", "averaged"]))),
-        SetBelief(stream, changepoint=0.7),
-    ]
-    for event in bench.events(stream)[-1:]:
-        commands.append(EventFeedback(stream, bool(rng.integers(2)), event=event.id))
-    return commands[rng.integers(len(commands))]
-
-
-@pytest.mark.parametrize(
-    "seed", [0, *(pytest.param(seed, marks=pytest.mark.slow) for seed in range(1, 8))]
-)
-def test_history_is_what_was_posted(bench, monkeypatch, seed):
-    """Random lists, commands and crashes, with seasons found."""
-    rng = np.random.default_rng(seed)
-    monkeypatch.setattr(season, "REPLAYED", 20)
-    stream, posted = f"s{seed}", 0
-    made(bench, stream, history=5000)
-    y = random_labels(rng, 5000)
-    for _ in range(10 if seed else 5):
-        commands: list[wire.Command] = []
-        for _ in range(rng.integers(1, 4)):
-            count = int(rng.choice([1, 5, 40, 170, 330]))
-            commands.append(Observe(stream, [Observation(e) for e in y[posted : posted + count]]))
-            posted += count
-            if rng.random() < 0.5:
-                commands.append(other_command(rng, bench, stream))
-        bench.send(*commands)
-        match rng.integers(4):
-            case 0:
-                bench.stop()
-            case 1:
-                bench.crash()
-        kept = bench.records(stream)
-        first = posted - len(kept)
-        assert [(each.seq, each.y) for each in kept] == list(enumerate(y[first:posted], first))

@@ -1,6 +1,5 @@
 """Lists of one stream, stepped through in few calls of a kernel, beside the same one by one."""
 
-import contextlib
 import json
 import random
 
@@ -15,7 +14,7 @@ from model_core import kernel, readout
 from model_core.compiled import LABEL
 from model_core.summary import Summary
 from model_core.upm.conjugate import Gaussian
-from service.wire import Configure, Observation, Observe, SetBelief, WhatIf
+from service.wire import Configure, Observation, Observe
 from service.worker.streams.slab import RECENT_RUN_LENGTHS
 
 GIVEN = {
@@ -90,27 +89,6 @@ def test_details_are_answered_one_by_one(pair):
     for wanted in ({"components": True, "quantiles": [0.1, 0.9]}, {"belief": True}):
         expected = by_one.observe("a", labels, part=1, **wanted)
         assert in_lists.observe("a", labels, **wanted) == expected
-
-
-def test_a_kernel_and_torch_agree(make_bench, close):
-    """Answers and anomalies of a list of observations, and its reruns past an override."""
-    eager, compiled = make_bench(db=0), make_bench(db=1, compiles=True)
-    settings = {"hazard": 0.05, "outlier_rate": 0.02}
-    coming = list(series("gaussian", 150, 1))
-    found = []
-    for bench, turned_off in ((compiled, contextlib.nullcontext), (eager, kernel.eager_only)):
-        given = {"model": "gaussian", "hazard": 0.02, "history": 100, "anomaly_alarm": 0.95}
-        bench.ask(Configure("a", given), status=201)
-        answers = bench.observe("a", coming[:110])
-        bench.ask(SetBelief("a", [(0, 0.9), (10, 0.1)]))
-        answers += bench.observe("a", coming[110:])
-        with turned_off():
-            rerun = bench.ask(WhatIf("a", settings, series=True, beliefs=3))
-        anomalies = [(each.id, each.direction, each.size) for each in bench.anomalies("a")]
-        found.append([answers, rerun, [list(each) for each in anomalies]])
-    assert found[0][1]["events"] != []
-    assert found[0][2] != []
-    close(*found, tolerance=1e-7)
 
 
 BAD = 666.0  # a label that the kernel refuses

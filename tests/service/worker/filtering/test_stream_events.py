@@ -1,14 +1,11 @@
 """Events through the whole worker: what the filter finds, what answers and the feed say of it."""
 
-import csv
 import random
-from importlib.resources import files
 
 import msgspec
 import pytest
 import redis
 
-from service.store import keys
 from service.wire import (
     Configure,
     Delete,
@@ -65,19 +62,6 @@ def check_stored(bench, stream):
         assert head.last_event == confirmed(bench, stream)[-1]
         assert head.confirmed_start == starts[-1]
     assert (head.event is not None) == any(e.state == "suspected" for e in events)
-
-
-def test_the_nile(fast_bench):
-    text = files("service.samples").joinpath("nile.csv").read_text().splitlines()
-    y = [float(row["y"]) for row in csv.DictReader(line for line in text if line[0] != "#")]
-    fast_bench.ask(Configure("nile", {"confirm_after": 10}), status=201)
-    fast_bench.observe("nile", y)
-    (event,) = confirmed(fast_bench, "nile")
-    assert event.start == 28
-    assert 30 <= event.suspected_at <= 35
-    assert event.direction == "down"
-    assert -2.5 < event.size < -1.5
-    check_stored(fast_bench, "nile")
 
 
 def test_by_default_a_change_is_confirmed_when_it_is_probable(fast_bench):
@@ -137,19 +121,6 @@ def test_series_without_variance_and_without_labels(fast_bench):
     assert not told(answers[:60])
     (event,) = confirmed(fast_bench, "b")
     assert 40 <= event.start <= 60
-
-
-def test_supervision_finds_what_the_labels_agree_with(bench):
-    bench.ask(Configure("a", IN_TIME), status=201)
-    seen = [Observation(y=v) for v in noise(32)]
-    seen[30].changepoint = 1.0
-    answers = bench.observe("a", seen)
-    assert told(answers)[0] == (30, 1, "suspected", 30)
-    assert answers[30]["changepoint_probability"] == pytest.approx(1)
-    assert answers[30]["run_length"]["map"] == 0
-    known = [Observation(y=v, changepoint=0.0) for v in noise(30) + noise(10, level=6.0)]
-    bench.ask(Configure("b", IN_TIME), status=201)
-    assert not told(bench.observe("b", known))
 
 
 def test_what_holds_of_every_series(fast_bench):
@@ -231,6 +202,11 @@ def test_what_an_alarm_says(fast_bench):
     times = [f"2024-01-01T00:{i // 60:02}:{i % 60:02}Z" for i in range(300)]
     seen = [Observation(y=y, time=t) for y, t in zip(labels(), times, strict=True)]
     answers = bench.observe("a", seen)
+    # Changes, their numbers and the answers are those of a stream without alarms.
+    bench.ask(Configure("b", {**GAUSSIAN, "anomaly_alarm": None}), 201)
+    assert [{**each, "stream": "a"} for each in bench.observe("b", seen)] == answers
+    assert bench.events("a") == bench.events("b")
+    assert bench.anomalies("b") == raised(bench, "b") == []
     found = bench.anomalies("a")
     assert set(OUTLIERS) <= {a["seq"] for a in answers if (a["anomaly"] or 0) >= 0.999}
     assert [event.id for event in found] == [150, 270]
@@ -247,20 +223,6 @@ def test_what_an_alarm_says(fast_bench):
     assert bench.head("a").last_anomaly == 270
 
 
-def test_alarms_are_no_changes_and_a_lasting_change_is_one_alarm(fast_bench):
-    """Changes, their numbers and the answers are those of a stream without alarms."""
-    bench = fast_bench
-    shifted = [y + 8 * (i >= 150) for i, y in enumerate(noise(240, seed=3))]
-    bench.ask(Configure("a", GAUSSIAN), 201)
-    bench.ask(Configure("b", {**GAUSSIAN, "anomaly_alarm": None}), 201)
-    answers = bench.observe("a", shifted)
-    assert [{**each, "stream": "a"} for each in bench.observe("b", shifted)] == answers
-    assert bench.events("a") == bench.events("b") != []
-    assert bench.head("a").last_event == bench.head("b").last_event is not None
-    assert ids(bench) == [event.start for event in confirmed(bench, "a")] == [150]
-    assert bench.anomalies("b") == raised(bench, "b") == []
-
-
 def test_the_threshold_is_a_setting(fast_bench):
     bench = fast_bench
     assert bench.ask(Configure("a", GAUSSIAN), 201)["settings"]["anomaly_alarm"] == 0.999
@@ -271,23 +233,6 @@ def test_the_threshold_is_a_setting(fast_bench):
     bench.ask(Configure("a", {"anomaly_alarm": 0.6}))
     answers = bench.observe("a", [0.0, 3.0] * 10)
     assert ids(bench) == [150, next(a["seq"] for a in answers if a["anomaly"] >= 0.6)]
-
-
-def test_classes_have_no_size_and_vectors_one_for_each_output(bench):
-    cases = [
-        ({"model": "bernoulli"}, [0.0], 1.0),
-        ({"model": "gaussian", "warmup": 10}, [[0.0, 1.0], [1.0, 0.0]], [0.5, 40.0]),
-    ]
-    for stream, (settings, calm, odd) in zip("ab", cases, strict=True):
-        bench.ask(Configure(stream, {"anomaly_alarm": 0.98, **settings}), 201)
-        bench.observe(stream, [*(calm * 110)[:110], odd])
-        event = bench.anomalies(stream)[-1]
-        assert event.id == 110
-        if stream == "a":
-            assert (event.direction, event.size) == (None, None)
-        else:
-            assert event.direction == "up"
-            assert event.size[1] > 5 > abs(event.size[0])
 
 
 def test_reruns_and_restarts_raise_none_and_keep_the_silence(fast_bench):
@@ -320,16 +265,6 @@ def test_an_imported_stream_has_them_and_raises_them_no_more(make_bench):
         each.observe("a", labels()[180:])
     assert ids(other) == ids(bench) == [150, 270]
     assert [entry.event.id for entry in raised(other)] == [270]
-
-
-def test_a_stream_of_the_same_name_has_none_of_its_predecessor(fast_bench):
-    bench = fast_bench
-    key = keys.anomalies(bench.partition("a"), "a")
-    bench.ask(Configure("a", GAUSSIAN), 201)
-    bench.observe("a", labels()[:160])
-    assert bench.client.exists(key)
-    bench.send(Delete("a"))
-    assert not bench.client.exists(key)
 
 
 def test_late_labels_raise_theirs_when_they_come(fast_bench):

@@ -5,7 +5,7 @@ import statistics
 
 import pytest
 
-from service.wire import Configure, Observation, Predict, RunLength
+from service.wire import Configure, RunLength
 
 
 def labels(count, level=100.0, seed=2):
@@ -95,21 +95,6 @@ def test_counts_need_a_location_only_and_classes_nothing(bench):
     assert second["predictive"]["probabilities"][1] > 0.5
 
 
-def test_predictions_while_it_lasts(bench):
-    def predict():
-        answer = bench.ask(Predict("a", samples=2, components=True))
-        assert answer["warming_up"]
-        return answer["predictions"][0]
-
-    bench.observe("a", [1.0])
-    assert predict()["predictive"] is None
-    bench.observe("a", [2.0, 4.0])
-    found = predict()
-    assert 1 < found["predictive"]["mean"][0] < 4
-    assert len(found["samples"]) == 2
-    assert bench.ask(RunLength("a"))["belief"] == []
-
-
 def test_changes_within_it_are_found_by_the_replay(fast_bench):
     bench = fast_bench
     bench.ask(Configure("a", {"warmup": 60, "confirm_after": 10}), status=201)
@@ -167,9 +152,3 @@ def test_units_do_not_matter(fast_bench, close):
             close(a["changed_probability"], b["changed_probability"], tolerance=1e-6)
     tiny = bench.observe("tiny", [1e-200 * v for v in labels(30)])  # too small to square
     assert all(answer["log_score"] > 0 for answer in tiny[20:])
-
-
-def test_times_are_kept(bench):
-    seen = [Observation(y=float(i), time=f"2024-01-01T00:00:{i:02}Z") for i in range(3)]
-    assert bench.observe("a", seen)[0]["time"] == seen[0].time
-    assert [record.time for record in bench.records("a")] == [each.time for each in seen]

@@ -1,0 +1,288 @@
+"""The worker's loop: outcomes, deadlines, memory, long jobs, and a store in trouble."""
+
+import json
+import math
+import time
+
+import pytest
+import redis
+import torch
+
+from model_core import kernel
+from service import wire
+from service.errors.base import StartupError
+from service.store import keys
+from service.store.connection import connect
+from service.wire import Configure, Delete, Observation, Observe, Predict, RunLength
+from service.worker import background_jobs
+from service.worker.commands import rerun_commands
+from service.worker.commit import INLINE_BYTES
+from service.worker.leases import share
+from service.worker.self_test import check_device
+from tests.service.worker.conftest import INCARNATION
+from tests.waiting import until
+
+HOUR_MS = 3_600_000
+KNOWN = {"location": [0.0], "scale": [1.0]}
+
+
+# --- outcomes -------------------------------------------------------------------------------------
+
+
+def test_outcomes_are_stored_under_their_number_and_expire(make_bench):
+    bench = make_bench(request_deadline_s=150.0)
+    bench.numbers = 1020  # numbers of many share keys
+    bench.observe("a", [1.0])
+    outcomes = bench.send(*(RunLength("a") for _ in range(6)))
+    assert [each.number for each in outcomes] == list(range(1021, 1027))
+    p = bench.partition("a")
+    names = [keys.outcomes(p, INCARNATION, n) for n in (1020, 1024)]
+    assert [bench.client.hlen(name) for name in names] == [4, 3]
+    assert 290_000 < bench.client.pttl(names[0]) <= 300_000
+
+
+def test_outcomes_are_published_with_their_commit_and_long_ones_by_number(bench):
+    channel = keys.reply_channel(bench.partition("a"), INCARNATION)
+    many = [Observation(y=0.0) for _ in range(32)]
+    with connect(bench.settings.redis_url) as client, client.pubsub() as listener:
+        listener.ssubscribe(channel)
+        until(lambda: listener.get_message(timeout=1))
+        short, long = bench.send(Observe("a", many[:1]), Observe("a", many))
+        message = until(lambda: listener.get_message(timeout=1))
+    assert len(wire.encode(long)) > INLINE_BYTES > len(wire.encode(short))
+    assert wire.decode_hints(message["data"]) == [short, long.number]
+
+
+def test_reads_expire_and_what_has_an_effect_does_not(bench, monkeypatch):
+    commands = [Configure("a", {}), Observe("a", [Observation(y=1.0)])]
+    outcomes = bench.send(*commands, deadline_ms=1)
+    assert [outcome.status for outcome in outcomes] == [201, 200]
+    right = time.time
+    for skew_ms in (0, -HOUR_MS, HOUR_MS):
+        # The API's clock, and that of both.
+        for apart_ms in {skew_ms, 0}:
+            now = right() + (skew_ms - apart_ms) / 1000
+            monkeypatch.setattr(time, "time", lambda now=now: now)
+            bench.now_ms = int(1000 * now) + apart_ms
+            for command in (RunLength("a"), Predict("a")):
+                for deadline_ms, status in ((30_000, 200), (-1, 504)):
+                    (read,) = bench.send(command, deadline_ms=bench.now_ms + deadline_ms)
+                    assert read.status == status, (skew_ms, apart_ms, command)
+            bench.turn()
+    assert bench.send(Delete("a"), deadline_ms=1)[0].status == 204
+
+
+def test_order_is_the_logs_whatever_the_clock_of_an_api(bench):
+    for at, jump_ms in enumerate((0, -24 * HOUR_MS, 48 * HOUR_MS, -24 * HOUR_MS)):
+        bench.now_ms += jump_ms
+        for again in (False, True):
+            keyed = Observe("a", [Observation(y=float(at))], key=f"k{at}", digest="d")
+            answer = bench.ask(keyed)
+            assert (answer["seq"], answer["duplicate"]) == (at, again)
+    bench.crash()
+    repeated = bench.ask(Observe("a", [Observation(y=1.0)], key="k1", digest="d"))
+    assert (repeated["seq"], repeated["duplicate"]) == (1, True)
+    assert [record.y for record in bench.records("a")] == [0.0, 1.0, 2.0, 3.0]
+
+
+def test_reads_see_what_came_before_them_and_change_nothing(bench):
+    bench.ask(Configure("a", KNOWN), status=201)
+    for labels in ([], [1.0] * 5):
+        bench.observe("a", labels)
+        before = bench.stored("a")
+        bench.ask(Predict("a", samples=3))
+        bench.ask(RunLength("a"))
+        assert bench.stored("a") == before
+    seen = [Observation(y=9.0)]
+    first, answer, last = bench.send(RunLength("a"), Observe("a", seen), RunLength("a"))
+    assert [json.loads(each.body[0])["seq"] for each in (first, answer, last)] == [4, 5, 5]
+
+
+# --- what does not fit ----------------------------------------------------------------------------
+
+
+def test_extremes(make_bench):
+    """Inputs at the edge of what is accepted."""
+    bench = make_bench(partitions=1)
+    extremes = [
+        Observation(y=0.5, elapsed=1.7e308),
+        Observation(y=0.5, elapsed=5e-324),
+        Observation(y=0.5, changepoint=1.0),
+        Observation(y=0.5, changepoint=0.0),
+        Observation(y=None, changepoint=1.0),
+        Observation(y=1e100),
+        Observation(y=-1e100),
+        Observation(y=5e-324),
+    ]
+    calm = [Observation(y=y) for y in (0.1, -0.3)]
+    for i, seen in enumerate(extremes):
+        stream, hazard = f"s{i}", [1e-300, 0.01, 1 - 1e-16][i % 3]
+        bench.ask(Configure(stream, {**KNOWN, "hazard": hazard, "max_hypotheses": 4}), status=201)
+        answers = bench.observe(stream, [seen, *calm, seen, seen, *calm, seen])
+        for answer in answers:
+            for name in ("changed", "recent_change"):
+                assert 0 <= answer[f"{name}_probability"] <= 1
+            assert 0 <= answer["run_length"]["pruned_mass"] <= 1
+            assert answer["log_score"] is None or math.isfinite(answer["log_score"])
+        found = bench.ask(RunLength(stream))
+        assert sum(row["probability"] for row in found["belief"]) == pytest.approx(1)
+        elapsed = 1.0 if seen.elapsed is None else seen.elapsed
+        bench.ask(Predict(stream, elapsed=elapsed, samples=3, components=True))
+    bench.crash()
+    for i in range(len(extremes)):
+        bench.observe(f"s{i}", calm)
+    bench.ask(Configure("counts", {"model": "poisson", "location": [1e11]}), status=201)
+    answers = bench.observe("counts", [1e12, 0.0, 1e11, None])
+    assert answers[-1]["predictive"]["mean"][0] > 1e9
+
+
+def test_a_full_store_is_worked_off(make_bench):
+    bench = make_bench(checkpoint_every=8)
+    bench.observe("a", [float(i % 5) for i in range(30)])
+    numbers = []
+    for at in range(6):
+        seen = [Observation(y=float(at))] * 9
+        numbers += bench.append(Observe("a", seen, key=f"k{at}", digest="d"))
+    bench.client.config_set("maxmemory", 1)
+    try:
+        with pytest.raises(redis.ResponseError, match="OOM|maxmemory"):
+            bench.append(Observe("a", [Observation(y=1.0)]))
+        assert [outcome.status for outcome in bench.outcomes(numbers)] == [200] * 6
+        assert bench.head("a").seq == 84
+        assert bench.head("a").checkpoint > 70
+        assert len(bench.stored("a")["checkpoint"]) == 1
+        assert [bench.client.xlen(keys.log(p)) for p in range(2)] == [0, 0]
+        bench.stop()
+        assert bench.head("a").checkpoint == 84
+    finally:
+        bench.client.config_set("maxmemory", 0)
+
+
+def test_a_backlog_of_one_stream_is_committed_piece_by_piece(make_bench):
+    """However much waits, a turn is short and the loop ticks: leases are kept and answers come."""
+    bench = make_bench(partitions=1)
+    bench.turn()
+    ticks = []
+    bench.worker.engine.tick = lambda: ticks.append(1)
+    numbers = [n for _ in range(8) for n in bench.append(Observe("a", [Observation(y=1.0)] * 32))]
+    numbers += bench.append(Observe("b", [Observation(y=1.0)]))
+    turns = 0
+    while bench.outcome(*numbers[-1]) is None:
+        bench.turn()
+        turns += 1
+        assert int(bench.client.hget(keys.meta(0), "done") or 0) <= 128 * turns
+    assert turns >= 3
+    assert len(ticks) >= 257
+    assert bench.head("a").seq == 256
+
+
+# --- long jobs ------------------------------------------------------------------------------------
+
+LABELS = [0.1 * (i % 7) + (4.0 if i >= 100 else 0.0) for i in range(130)]
+
+
+@pytest.fixture
+def names(fast_bench, monkeypatch):
+    """A stream with a history, and one of another partition; a slice is one tick, and short."""
+    bench = fast_bench
+    monkeypatch.setattr(background_jobs.Job, "advance", background_jobs.Job.step)
+    long = "long"
+    other = next(n for n in map(str, range(99)) if bench.partition(n) != bench.partition(long))
+    for name in (long, other):
+        bench.ask(Configure(name, {**KNOWN, "hazard": 0.02}), 201)
+    bench.observe(long, LABELS)
+    with kernel.eager_only():
+        yield long, other
+
+
+def turns_until(bench, numbers):
+    for turn in range(500):
+        (found,) = (bench.outcome(*number) for number in numbers)
+        if found is not None:
+            return turn, found
+        bench.turn()
+    raise AssertionError("no outcome")
+
+
+def test_others_are_answered_while_a_job_goes_on(fast_bench, names):
+    bench, (long, other) = fast_bench, names
+    asked = bench.append(wire.WhatIf(long, {"hazard": 0.1}, False))
+    for i in range(4):
+        observed = bench.append(Observe(other, [Observation(float(i))]))
+        turns, _ = turns_until(bench, observed)
+        assert turns <= 3
+        assert bench.outcome(*asked[0]) is None
+    _, outcome = turns_until(bench, asked)
+    assert outcome.status == 200
+    assert json.loads(outcome.body[0])["compared"] == len(LABELS)
+
+
+def test_a_partition_keeps_its_order_behind_a_job(fast_bench, names):
+    bench, (long, _) = fast_bench, names
+    moved = bench.append(wire.Move(long, "averaged"))
+    observed = bench.append(Observe(long, [Observation(4.0)]))
+    bench.turn()
+    assert bench.outcome(*observed[0]) is None
+    _, first = turns_until(bench, moved)
+    _, second = turns_until(bench, observed)
+    assert (first.status, second.status) == (200, 200)
+    answer = json.loads(second.body[0])
+    assert (answer["seq"], answer["model"]) == (len(LABELS), "averaged@2")
+
+
+@pytest.mark.parametrize("way", ["crash", "release", "evict"])
+def test_a_job_that_is_broken_off_is_done_by_the_next_owner(fast_bench, names, way):
+    bench, (long, _) = fast_bench, names
+    moved = bench.append(wire.Move(long, "averaged"))
+    for _ in range(4):
+        bench.turn()
+    worker = bench.worker
+    assert bench.partition(long) in worker._jobs
+    rows = sum(not slab.empty for slab in worker.engine._slabs.values())
+    assert rows == 2  # the stream's, and that of its rerun
+    if way == "release":
+        worker._release(bench.partition(long))
+        assert not worker._jobs
+        worker.engine.drop_empty_slabs()
+        assert len(worker.engine._slabs) <= 1
+    elif way == "evict":  # its stream stays
+        worker.engine.settings = worker.settings.model_copy(update={"resident_bytes": 1})
+        bench.turn()
+        assert (bench.partition(long), long) in worker.engine.streams
+    else:
+        getattr(bench, way)()
+    _, outcome = turns_until(bench, moved)
+    assert outcome.status == 200
+    assert json.loads(outcome.body[0])["model"] == "averaged@2"
+    assert bench.observe(long, [4.0])[0]["seq"] == len(LABELS)
+
+
+def test_a_fault_in_a_job_is_its_partitions_alone(fast_bench, names, monkeypatch):
+    bench, (long, other) = fast_bench, names
+
+    def fails(*_, **__):
+        raise ValueError("broken")
+
+    monkeypatch.setattr(rerun_commands, "what_if", fails)
+    asked = bench.append(wire.WhatIf(long, {}, False))
+    for _ in range(3):
+        bench.turn()
+    _, outcome = turns_until(bench, bench.append(Observe(other, [Observation(1.0)])))
+    assert outcome.status == 200
+    _, outcome = turns_until(bench, asked)  # set aside in the end
+    assert outcome.status == 500
+
+
+# --- before and beside the loop -------------------------------------------------------------------
+
+
+def test_a_device_that_is_not_there_is_refused():
+    check_device("cpu")
+    for device in ("gpu", f"cuda:{torch.cuda.device_count()}"):
+        with pytest.raises(StartupError):
+            check_device(device)
+
+
+def test_a_fair_share_of_partitions():
+    shares = [share(*each) for each in ((6, 1), (6, 2), (6, 4), (7, 2), (2, 5), (6, 0))]
+    assert shares == [6, 3, 2, 4, 1, 6]
