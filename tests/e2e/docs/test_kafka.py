@@ -3,7 +3,6 @@
 import json
 import subprocess
 import sys
-import time
 from pathlib import Path
 
 import httpx
@@ -11,6 +10,7 @@ import pytest
 
 from tests.e2e.deployment import PATIENCE_S
 from tests.e2e.docs.pages import blocks
+from tests.waiting import until
 
 kafka = pytest.importorskip("confluent_kafka")
 
@@ -73,10 +73,7 @@ class Cluster:
 
         def commit(member):  # the mock cluster takes offsets of members only
             member.subscribe([TOPIC])
-            deadline = time.monotonic() + PATIENCE_S
-            while len(member.assignment()) < PARTITIONS:
-                member.poll(0.1)
-                assert time.monotonic() < deadline
+            until(lambda: member.poll(0.1) or len(member.assignment()) == PARTITIONS)
             member.commit(offsets=back, asynchronous=False)
 
         self._as_member(commit)
@@ -93,33 +90,30 @@ class Cluster:
             member.close()
 
 
-class Reader:
-    """The recipe in a process of its own."""
+@pytest.fixture
+def reader(tmp_path, service_url, cluster):
+    """Start the recipe in a process of its own; may be called again after a kill."""
+    (code,) = (code for kind, code, _ in blocks(PAGE) if "confluent_kafka" in code)
+    replaced = code.replace("localhost:9092", cluster.address)
+    replaced = replaced.replace("http://127.0.0.1:8000", service_url)
+    assert cluster.address in replaced
+    assert service_url in replaced
+    (tmp_path / "reader.py").write_text(replaced)
+    running = []
 
-    def __init__(self, folder, url, address):
-        (code,) = (code for kind, code, _ in blocks(PAGE) if "confluent_kafka" in code)
-        replaced = code.replace("localhost:9092", address).replace("http://127.0.0.1:8000", url)
-        assert address in replaced
-        assert url in replaced
-        self._folder = folder
-        (folder / "reader.py").write_text(replaced)
-
-    def start(self):
-        with (self._folder / "reader.log").open("ab") as log:
-            self._process = subprocess.Popen(
-                [sys.executable, "reader.py"],
-                cwd=self._folder,
-                env={"PYTHONPATH": str(ROOT), "PYTHONUNBUFFERED": "1"},
-                stdout=log,
-                stderr=subprocess.STDOUT,
+    def start():
+        with (tmp_path / "reader.log").open("ab") as log:
+            environment = {"PYTHONPATH": str(ROOT), "PYTHONUNBUFFERED": "1"}
+            command = [sys.executable, "reader.py"]
+            running.append(
+                subprocess.Popen(command, cwd=tmp_path, env=environment, stdout=log, stderr=log)
             )
+        return running[-1]
 
-    def kill(self):
-        self._process.kill()
-        self._process.wait()
-
-    def check_running(self):
-        assert self._process.poll() is None, (self._folder / "reader.log").read_text()
+    yield start
+    for process in running:
+        process.kill()
+        process.wait()
 
 
 @pytest.fixture
@@ -127,15 +121,9 @@ def cluster():
     return Cluster()
 
 
-@pytest.fixture
-def reader(tmp_path, service_url, cluster):
-    found = Reader(tmp_path, service_url, cluster.address)
-    found.start()
-    yield found
-    found.kill()
-
-
+@pytest.mark.slow
 def test_every_message_reaches_its_stream_once(cluster, reader, service_url, tmp_path):
+    log = tmp_path / "reader.log"
     with httpx.Client(base_url=service_url, timeout=60) as client:
 
         def labels(sensor):
@@ -143,21 +131,16 @@ def test_every_message_reaches_its_stream_once(cluster, reader, service_url, tmp
             found = answer.json().get("observations", []) if answer.status_code == 200 else []
             return [each["y"] for each in found]
 
-        def wait(condition):
-            deadline = time.monotonic() + PATIENCE_S
-            while not condition():
-                reader.check_running()
-                assert time.monotonic() < deadline, {each: labels(each) for each in cluster.sent}
-                time.sleep(0.05)
-
+        process = reader()
         cluster.send_no_readings()
         cluster.send(EACH // 2)
-        wait(lambda: sum(len(labels(sensor)) for sensor in cluster.sent) > SENSORS)
-        reader.kill()  # amid the messages
+        until(lambda: sum(len(labels(each)) for each in cluster.sent) > SENSORS, log.read_text)
+        process.kill()  # amid the messages
+        process.wait()
         assert cluster.rewind(by=10) > 0  # as if acknowledgements had been lost
         cluster.send(EACH // 2)
-        reader.start()
-        wait(lambda: [each.offset for each in cluster.committed()] == cluster.ends())
-        wait(lambda: all(len(labels(each)) >= EACH for each in cluster.sent))
+        reader()
+        until(lambda: [p.offset for p in cluster.committed()] == cluster.ends(), log.read_text)
+        until(lambda: all(len(labels(each)) >= EACH for each in cluster.sent), log.read_text)
         assert {sensor: labels(sensor) for sensor in cluster.sent} == cluster.sent
-    assert (tmp_path / "reader.log").read_text().count("is no reading") >= len(NO_READINGS)
+    assert log.read_text().count("is no reading") >= len(NO_READINGS)

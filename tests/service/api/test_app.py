@@ -24,8 +24,6 @@ from service.store.cluster import subscription
 from service.store.connection import UnusableServer, connect_async
 from service.store.event_log import Feeds
 from service.tasks import described, end
-from tests.e2e.deployment import Processes
-from tests.ports import free_port
 from tests.service.api.conftest import PARTITIONS
 from tests.waiting import PATIENCE_S, until_async
 
@@ -313,41 +311,3 @@ async def test_an_application_ends_whenever_it_is_stopped(settings, lonely_store
         if not running.cancelled() and running.exception() is None:
             await end(*running.result())
         fate.heal()
-
-
-@pytest.mark.slow
-@pytest.mark.timeout(900)
-@pytest.mark.parametrize("command", ["api", "worker", "webhooks", "serve"])
-def test_a_process_ends_whenever_it_is_stopped(lonely_store, tmp_path, command):
-    hooks = tmp_path / "hooks.toml"
-    hooks.write_text(
-        '[[hook]]\nname = "a"\nurl = "http://127.0.0.1:9/"\n'
-        'secret = "whsec_AAECAwQFBgcICQoLDA0ODxAREhMUFRYXGBkaGxwdHh8="\n'
-    )
-    options = {
-        "api": ("--port", str(free_port())),
-        "worker": (),
-        "webhooks": ("--webhooks-file", str(hooks), "--webhook-hosts", "http://127.0.0.1"),
-        "serve": ("--data-dir", str(tmp_path / "data"), "--port", str(free_port())),
-    }
-    environment = {"MOCA_PARTITIONS": str(PARTITIONS), "MOCA_REQUEST_DEADLINE_S": "5"}
-    if command != "serve":  # which has a store of its own
-        environment |= {"MOCA_REDIS_URL": lonely_store.url, "MOCA_LEASE_TTL_MS": "1000"}
-    rng, processes = random.Random(command), Processes(tmp_path, environment)
-    for turn in range(8):
-        fate, name = Fate(lonely_store, FATES[turn % len(FATES)]), f"{command}-{turn}"
-        processes.start(name, command, *options[command])
-        process = processes.running.pop(name)
-        try:
-            time.sleep(rng.uniform(0, 6))
-            fate.strike()
-            time.sleep(rng.uniform(0, 6))
-            process.terminate()
-            process.wait(PATIENCE_S)
-        except subprocess.TimeoutExpired:
-            raise AssertionError(f"{turn}: no end\n{processes.log_of(name)}") from None
-        finally:
-            process.kill()
-            process.wait()
-            fate.heal()
-        assert "did not exit: killed" not in processes.log_of(name)

@@ -224,32 +224,6 @@ async def test_no_more_of_a_body_is_read_than_may_be(settings, worker, start):
 # --- the whole, at length -----------------------------------------------------------------------
 
 
-@pytest.mark.slow
-def test_no_call_keeps_the_interpreter():
-    """No other thread runs during a call from Python into C."""
-    for name, (path, make, _) in HOSTILE.items():
-        body = make()
-        for _ in range(3):  # on a busy machine the same work takes more of the processor's time
-            longest, began = 0.0, 0.0
-
-            def profile(frame, event, called):
-                nonlocal longest, began
-                now = time.thread_time()
-                if event == "c_call":
-                    began = now
-                elif event in ("c_return", "c_exception"):
-                    longest = max(longest, now - began)
-
-            sys.setprofile(profile)
-            try:
-                refused(path, body)
-            finally:
-                sys.setprofile(None)
-            if longest < LONGEST_S:
-                break
-        assert longest < LONGEST_S, name
-
-
 def packed_request(name):
     path, make, _ = HOSTILE[name]
     kind = NDJSON if "lines" in name else JSON

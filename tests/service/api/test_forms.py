@@ -13,7 +13,6 @@ from hypothesis import strategies as st
 from pydantic import (
     AfterValidator,
     BaseModel,
-    ConfigDict,
     Field,
     TypeAdapter,
     ValidationError,
@@ -33,56 +32,37 @@ QUICK = 80
 
 # --- bodies, most of them nearly right ----------------------------------------------------------
 
-finite = st.floats(allow_nan=False, allow_infinity=False).map(repr) | st.integers(-99, 99).map(str)
-numbers = st.one_of(
-    finite,
-    st.integers(-(2**70), 2**70).map(str),
-    st.sampled_from(
-        ["-0", "-0.0", "1e400", "1e-400", "5e-324", "9007199254740993", "01", "1.", ".5", "+1"]
-        + ["1E+5", "-", "NaN", "-Infinity", "true", "null", '"1"', "0x1", "1_0", "١", "2.0"]
-        + ["1" + "0" * 400, "9" * 4301, "[]", "{}", '""']
-    ),
+numbers = st.floats(allow_nan=False, allow_infinity=False).map(repr) | st.sampled_from(
+    ["0", "-0", "-0.0", "7", "1e400", "1e-400", "5e-324", "9007199254740993", "01", "1.", ".5"]
+    + ["+1", "1E+5", "-", "NaN", "-Infinity", "true", "null", '"1"', "0x1", "1_0", "١", "2.0"]
+    + ["1" + "0" * 400, "9" * 4301, "[]", "{}", '""', "[1,null]", "[null]", "[1.5,2]", '["a"]']
 )
-lists = st.lists(numbers, max_size=4).map(lambda parts: "[" + ",".join(parts) + "]")
-some = st.lists(finite | st.just("null"), min_size=1, max_size=4).map(
-    lambda parts: "[" + ",".join(parts) + "]"
+strings = st.text(max_size=9).map(json.dumps) | st.sampled_from(
+    ['"2024-05-01t12:00:60.123456789+01:00"', '"2024-02-30T12:00:00Z"', '"a\\n"', '"."', '"é"']
+    + [f'"{"a" * 201}"', '"\\u0000"', '"a b"', '"\\ud800"', '"\\ud83d\\ude00"', '"\\x"', "'a'"]
 )
-times = ["2024-05-01T12:00:00Z", "2024-05-01t12:00:60.123456789+01:00", "2024-02-30T12:00:00Z"]
-strings = st.one_of(
-    st.text(max_size=20).map(json.dumps),
-    st.sampled_from([*times, "a", "a\n", ".", "..", "é", "a" * 201, "\x00", "a b"]).map(json.dumps),
-    st.sampled_from(['"\\ud800"', '"\\ud83d\\ude00"', '"\\x"', '"\t"', "'a'"]),
-)
-
-
-def mostly(good, bad):
-    return st.integers(0, 9).flatmap(lambda n: bad if n == 0 else good)
-
-
-VALUES = {
-    "y": mostly(finite | some | st.just("null"), numbers | lists),
-    "x": mostly(some, lists | numbers),
-    "time": mostly(st.just('"2024-05-01T12:00:00.5+01:00"'), strings | numbers),
-    "elapsed": mostly(st.floats(1e-300, 1e300).map(repr), numbers),
-    "supervision": mostly(
-        st.floats(0, 1).map('{{"changepoint":{!r}}}'.format),
-        numbers | numbers.map('{{"changepoint":{}}}'.format),
-    ),
-    "seq": mostly(st.integers(0, 2**53).map(str), numbers),
-    "pending": mostly(st.just("false"), numbers),
-    "stream": mostly(st.from_regex(r"[a-z~-]{1,9}", fullmatch=True).map(json.dumps), strings),
-    "key": strings,
-    "z": numbers,
-    "\\u0079": numbers,  # y in other letters
+GOOD = {
+    "y": "[1.5,null]",
+    "x": "[0.5,-0.0]",
+    "time": '"2024-05-01T12:00:00.5+01:00"',
+    "elapsed": "1e-300",
+    "supervision": '{"changepoint":0.5}',
+    "seq": "3",
+    "pending": "false",
+    "stream": '"pump-7"',
+    "key": '"k"',
+    "z": "1",  # no field
+    "\\u0079": "1",  # y in other letters
 }
 
 
-def objects(names, first=""):
-    fields = st.lists(
-        st.sampled_from(names).flatmap(lambda name: VALUES[name].map(f'"{name}":{{}}'.format)),
-        max_size=5,
+def objects(names):
+    """Most values are good, some are anything."""
+    anything = numbers | strings | numbers.map('{{"changepoint":{}}}'.format)
+    fields = st.sampled_from(names).flatmap(
+        lambda name: (st.just(GOOD[name]) | numbers | anything).map(f'"{name}":{{}}'.format)
     )
-    return fields.map(lambda parts: "{" + ",".join([first, *parts] if first else parts) + "}")
+    return st.lists(fields, max_size=5).map(lambda parts: "{" + ",".join(parts) + "}")
 
 
 @st.composite
@@ -98,9 +78,8 @@ def bent(draw, each):
     return bytes(body)
 
 
-OBSERVED = ["y", "y", "x", "x", "time", "elapsed", "supervision", "seq", "pending"]
-observations = bent(objects([*2 * OBSERVED, "z", "\\u0079"]))
-items = bent(objects([*OBSERVED, "stream", "key", "z"], '"stream":"s"'))
+observations = bent(objects([name for name in GOOD if name not in ("stream", "key")]))
+items = bent(objects([*GOOD, "stream", "stream", "stream"]))
 
 # --- the comparison -----------------------------------------------------------------------------
 
@@ -230,10 +209,6 @@ def test_a_rule_that_cannot_be_carried_over_is_refused_when_the_form_is_set_up()
         def _no(cls, y: float) -> float:
             raise ValueError("no")
 
-    class Aliased(Form):
-        model_config = ConfigDict(alias_generator=str.upper)
-        y: float
-
     kinds = [
         list[Annotated[float, AfterValidator(abs)]],
         Annotated[float, AfterValidator(abs)] | str,
@@ -243,7 +218,6 @@ def test_a_rule_that_cannot_be_carried_over_is_refused_when_the_form_is_set_up()
         (list[float], Field(default_factory=list)),
     ]
     made = [create_model("Made", __base__=Form, y=kind) for kind in kinds]
-    open_to_more = create_model("Open", __base__=BaseModel, y=float)
-    for form in (Decorated, Aliased, open_to_more, *made):
+    for form in (Decorated, create_model("Open", __base__=BaseModel, y=float), *made):
         with pytest.raises(TypeError):
             MsgspecForm(form)

@@ -1,7 +1,6 @@
 """Lists over all streams: changes, streams by P(changed) or tags, results for Prometheus."""
 
 import random
-import threading
 from collections import Counter
 from concurrent.futures import ThreadPoolExecutor
 from datetime import UTC, datetime, timedelta
@@ -12,8 +11,7 @@ import pytest
 import redis
 
 from service import wire
-from service.api.gateway import changes as gateway
-from service.api.gateway import explanations, ranking, results, selection
+from service.api.gateway import ranking, results, selection
 from service.api.gateway.changes import Changes
 from service.api.gateway.explanations import Explanations
 from service.api.gateway.ranking import Ranking
@@ -122,40 +120,6 @@ async def test_what_an_error_left_untrimmed_is_trimmed_by_the_next_request(
     assert [each.id for each in (await listed(one)).changes] == [4]
 
 
-async def test_a_request_waits_for_others_no_longer_than_for_the_store(
-    writer, changes, monkeypatch
-):
-    one = changes()
-    monkeypatch.setattr(gateway, "TIMEOUT_S", 0.05)
-    async with one._reading:
-        with pytest.raises(RedisUnavailable, match="try again"):
-            await listed(one)
-    assert (await listed(one)).total == 0
-
-
-async def test_histories_are_read_in_groups_that_are_kept(writer, changes, store, monkeypatch):
-    one = changes()
-    name, count = "pump", 100
-    for i in range(1, 9):
-        writer.raise_(name, i)
-    keep(store, name, [record(seq) for seq in range(count)])
-    groups, around = [], AsyncStore.around
-
-    async def counted(self, places, before, after):
-        groups.append(len(places))
-        if len(groups) == 2:
-            raise redis.TimeoutError("slow")
-        return await around(self, places, before, after)
-
-    monkeypatch.setattr(explanations, "AT_ONCE", 3)
-    monkeypatch.setattr(AsyncStore, "around", counted)
-    with pytest.raises(RedisUnavailable):
-        await listed(one)
-    page = await listed(one)
-    assert groups == [3, 3, 3, 2]  # the first group is not read again
-    assert all(each.before.count for each in page.changes)
-
-
 async def test_a_damaged_history_is_left_out_of_a_page(writer, changes, store):
     for name in ("good", "bad"):
         writer.raise_(name, 3)
@@ -193,22 +157,6 @@ def keep(store, name, records):
         store.hset(keys.history(p, name), str(number), seal(name, number, rows))
 
 
-async def test_ranking_and_explaining_keep_off_the_event_loop(writer, changes, store, monkeypatch):
-    writer.raise_("pump", 3)
-    keep(store, "pump", [record(seq) for seq in range(100)])
-    threads = {}
-    for module, name in ((gateway, "_ranked"), (explanations, "_computed")):
-        work = getattr(module, name)
-
-        def noted(*args, name=name, work=work):
-            threads[name] = threading.current_thread()
-            return work(*args)
-
-        monkeypatch.setattr(module, name, noted)
-    await listed(changes())
-    assert threads["_ranked"] is threads["_computed"] is not threading.current_thread()
-
-
 async def test_pages_go_on_where_they_were_while_changes_come(writer, changes):
     one = changes()
     for i in range(1, 31):
@@ -244,18 +192,6 @@ async def test_the_timeline_counts_every_page_by_time_and_state(writer, changes)
     assert one.confirmed[0] + one.other[0] == one.confirmed[2] + one.other[2] == 10
     assert (await listed(changes(), bins=3, prefix=["none"])).timeline is None
     assert "timeline" not in msgspec.json.decode(msgspec.json.encode(await listed(changes())))
-
-
-async def test_timelines_reach_the_ends_of_time(writer, changes):
-    ends = ("0001-01-01T00:00:00+14:00", "9999-12-31T23:59:59.999999999Z")
-    for i, at in enumerate((ends[0].replace("+14:00", "Z"), "2024-05-01T00:00:00Z", ends[1])):
-        writer.raise_("a", i, time=at)
-    one = changes()
-    for name in ("since", "until"):
-        for time in ends:
-            page = await listed(one, bins=4, **{name: time})
-            if page.timeline is not None:
-                assert sum(page.timeline.confirmed) + sum(page.timeline.other) == page.total
 
 
 async def test_a_change_dated_in_the_future_is_no_scale_of_the_others(writer, changes):

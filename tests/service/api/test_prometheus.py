@@ -28,7 +28,6 @@ from service.errors.base import (
 )
 from service.settings import Settings
 from service.wire import tags
-from tests.deploy.dashboards import PROMETHEUS
 from tests.remote_write import V2, packed, version_1, version_2
 from tests.service.api.conftest import slug
 
@@ -361,15 +360,6 @@ def test_a_file_that_cannot_be_used_says_where(tmp_path):
             rules_of(tmp_path, text)
     with pytest.raises(StartupError, match=r"none\.toml"):
         SeriesRules(tmp_path / "none.toml", PARSER)
-
-
-def test_the_sample_file_does_what_its_page_says():
-    rules = SeriesRules(PROMETHEUS / "series-rules.toml", PARSER)
-    load = rules.target(labels(__name__="node_load1", instance="a:9100", job="node"))
-    assert load.stream == "load:a:9100"
-    assert load.settings["tags"]["team"] == "platform"
-    assert rules.target(labels(__name__="x_bucket", job="node")) is None
-    assert rules.target(labels(__name__="x", job="db")) is None
 
 
 def test_the_rules_remember_no_more_than_their_memory(monkeypatch):
