@@ -166,7 +166,9 @@ async def test_a_request_that_goes_away_before_its_command_is_sent_has_no_effect
         return await send(*arguments)
 
     monkeypatch.setattr(appender, "append", held)
-    requests = [asyncio.create_task(api.post(POST, json={"y": i})) for i in range(3)]
+    requests = [asyncio.create_task(api.post(POST, json={"y": 0}))]
+    await until_async(lambda: [p for p in waiting(api).values() if p.sent])
+    requests += [asyncio.create_task(api.post(POST, json={"y": i})) for i in (1, 2)]
     await until_async(lambda: len(waiting(api)) == 3)
     requests[1].cancel()
     await asyncio.wait(requests[1:2])
