@@ -19,7 +19,6 @@ from model_core.sensitivity import own
 from model_core.upm.builtin import Options, build
 from service import wire
 from service.schema import rendering
-from service.schema.responses import Segment
 from service.store import keys
 from service.store.worker_reads import CHUNK, phase_of
 from service.wire import (
@@ -33,7 +32,7 @@ from service.wire import (
     WhatIf,
 )
 from service.worker import background_jobs
-from service.worker.commands import rerun, rerun_commands
+from service.worker.commands import rerun
 from training.evaluation.online import Settings, segmentation
 
 LEVELS = [0.0, 3.0, -2.0, 5.0]
@@ -111,6 +110,16 @@ def test_location_and_scale_are_those_of_all_labels(bench):
     made(bench, y=y)
     assert segment(bench).starts[1:] == evaluated("gaussian", y)
     assert bench.head("a").scale[0] < 0.1  # the stream's own stays
+
+
+def test_supervision_and_rates_are_those_that_observations_met(bench):
+    """As the online path has them: a later setting is for what comes."""
+    rng = random.Random(3)
+    y = [rng.gauss(0.0, 1.0) for _ in range(120)]
+    seen = [Observation(y=v, changepoint=1.0 if t == 70 else None) for t, v in enumerate(y)]
+    made(bench, "averaged", seen)
+    bench.ask(Configure("a", {"hazard": 0.9}))
+    assert segment(bench).starts == [0, 70]
 
 
 def test_the_stream_is_untouched(bench):
@@ -214,16 +223,6 @@ def test_feedback_and_moves_drop_it(bench):
     assert stored(bench) is None
 
 
-def test_supervision_and_rates_are_those_that_observations_met(bench):
-    """As the online path has them: a later setting is for what comes."""
-    rng = random.Random(3)
-    y = [rng.gauss(0.0, 1.0) for _ in range(120)]
-    seen = [Observation(y=v, changepoint=1.0 if t == 70 else None) for t, v in enumerate(y)]
-    made(bench, "averaged", seen)
-    bench.ask(Configure("a", {"hazard": 0.9}))
-    assert segment(bench).starts == [0, 70]
-
-
 def test_begins_after_a_lost_observation(bench):
     y = labels("gaussian", 200)
     made(bench, y=y)
@@ -252,16 +251,6 @@ def test_where_labels_are_missing(bench):
     made(bench, "averaged", [None if t in missing else v for t, v in enumerate(y)])
     expected = evaluated("averaged", [math.nan if t in missing else v for t, v in enumerate(y)])
     assert segment(bench).starts[1:] == expected
-
-
-def test_where_torch_steps_it_covers_fewer(make_bench, monkeypatch):
-    monkeypatch.setattr(rerun_commands, "UNCOMPILED", 70)
-    bench = make_bench(compiles=False)
-    y = labels("gaussian", 180)
-    made(bench, y=y)
-    found = segment(bench)
-    assert 110 - CHUNK < found.first <= 110
-    assert [s - found.first for s in found.starts[1:]] == evaluated("gaussian", y[found.first :])
 
 
 # --- the online path ----------------------------------------------------------------------------
@@ -327,46 +316,6 @@ def test_the_online_path_is_the_best_of_all_segmentations(bench, seed):
     scores = [record.log_score for record in bench.records("a")]
     evidence = np.logaddexp.reduce(list(every.values()))
     assert math.fsum(scores) == pytest.approx(evidence, abs=1e-10)
-
-
-def viterbi(table, hazard):
-    """Best segmentation by dynamic programming over the last start; all O(T^2) of it."""
-    count = table.shape[0]
-    score = np.full(count, -np.inf)
-    score[0] = table[0, 0]
-    came = np.zeros(count, dtype=int)
-    for t in range(1, count):
-        came[t] = np.argmax(score[:t])
-        new = score[came[t]] + math.log(hazard)
-        score[:t] += math.log1p(-hazard) + table[:t, t]
-        score[t] = new + table[t, t]
-    path = [int(np.argmax(score))]
-    while path[-1]:
-        path.append(int(came[path[-1]]))
-    return path[::-1]
-
-
-@pytest.mark.parametrize("outlier_rate", [0.0, 0.01])
-def test_the_online_path_is_that_of_dynamic_programming(bench, outlier_rate):
-    """And goes on after a crash; only what is retained is shown."""
-    rng = random.Random(11)
-    levels = [0.0, 2.5, -1.0, 1.5, -2.0, 0.0]
-    y = [rng.gauss(levels[t // 50], 1.0) for t in range(300)]
-    y[120] += 9.0
-    settings = {**KNOWN, "hazard": 0.02, "max_hypotheses": 300, "outlier_rate": outlier_rate}
-    made(bench, y=y[:128], **settings)
-    bench.crash()
-    bench.observe("a", y[128:])
-    expected = viterbi(columns(y, outlier_rate), 0.02)
-    assert len(expected) >= 5
-    assert online(bench) == [
-        Segment(start, end) for start, end in zip(expected, [*expected[1:], 300], strict=True)
-    ]
-    bench.ask(Configure("a", {"history": 80}))
-    last = [start for start in expected if start > 220]
-    assert [segment.start for segment in online(bench)] == [220, *last]
-    bench.ask(Configure("a", {"history": 0}))
-    assert online(bench) == []
 
 
 # --- calibration --------------------------------------------------------------------------------

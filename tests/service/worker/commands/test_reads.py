@@ -62,16 +62,6 @@ def test_labels_that_feed_back_are_followed(bench, model):
     assert bench.ask(command) != answer
 
 
-def test_classes_and_counts_are_forecast(bench):
-    for model, more in (("categorical", {"classes": 3}), ("bernoulli", {}), ("poisson", {})):
-        bench.ask(Configure(model, {"model": model, **more}), status=201)
-        bench.observe(model, [1.0, 0.0, 1.0] * 10)
-        found = bench.ask(Predict(model, horizon=3, samples=2))["predictions"]
-        assert [len(each["samples"]) for each in found] == [2, 2, 2]
-        probabilities = found[2]["predictive"].get("probabilities", [1.0])
-        assert sum(probabilities) == pytest.approx(1)
-
-
 def test_forecasts_need_a_filter_without_inputs(bench):
     bench.ask(Configure("a", {"model": "linear"}), status=201)
     bench.observe("a", [Observation(x=[1.0], y=1.0)])

@@ -95,16 +95,6 @@ def test_a_move_reruns_what_is_retained(bench, close):
     assert bench.head("a").seq == 340
 
 
-def test_a_trained_model_takes_a_stream_over(bench, close, tmp_path):
-    publish(tmp_path / "models")
-    observations = series(KINDS["alpaca"], 80)
-    for stream, kind in (("a", "linear-3"), ("b", "alpaca")):
-        configure(bench, stream, KINDS[kind])
-        bench.observe(stream, observations)
-    bench.ask(Move("a", KINDS["alpaca"].model))
-    same_belief(bench, close, "a", "b", [[0.3, -1.0, 0.5]])
-
-
 def test_a_model_that_does_not_fit_changes_nothing(bench):
     bench.observe("a", shifted(0, 3))
     before = bench.stored("a")

@@ -10,7 +10,7 @@ import msgspec
 import pytest
 from safetensors.torch import load_file, save_file
 
-from model_core import artifact, codec
+from model_core import artifact
 from service import wire
 from service.observability import metrics
 from service.store import keys
@@ -118,22 +118,6 @@ def test_a_state_of_another_stream_is_refused(bench):
         assert slug(bench.ask(RunLength("a"), status=500)) == "corrupt-state"
 
 
-def test_a_state_without_anomalies_has_them_begin_anew(bench):
-    bench.ask(Configure("a", {"location": [0.0], "scale": [1.0]}), status=201)
-    observed(bench, count=16)
-    (slab,) = bench.worker.engine._slabs.values()
-    (stream,) = bench.worker.engine.streams.values()
-    before = slab.ranks(stream.row)
-    stream.commit_checkpoint(codec.encode(slab.model, slab.state(stream.row)))
-    stream.touch(bench.now_ms)
-    bench.observe("a", [1.0])
-    bench.crash()
-    assert bench.observe("a", [1.0])[0]["anomaly"] is not None
-    (slab,) = bench.worker.engine._slabs.values()
-    (stream,) = bench.worker.engine.streams.values()
-    assert slab.ranks(stream.row).sum() < before.sum()
-
-
 def test_a_head_without_newer_fields_loads(bench):
     """Nor with a checksum: as an earlier version wrote it, whose rule was of ten observations."""
     bench.ask(Configure("a", {"confirm_after": 10}), status=201)
@@ -211,17 +195,6 @@ def test_a_missing_artifact_is_repaired_without_a_restart(pump, artifacts, tmp_p
     assert not json.loads(outcome.body[0])["duplicate"]
 
 
-def test_a_damaged_artifact_makes_no_stream(make_bench, artifacts):
-    bench = make_bench()
-    weights = artifacts / "model.safetensors"
-    good = weights.read_bytes()
-    weights.write_bytes(good[:100])
-    made = Configure("a", {"model": f"{PUMP.model}@1"})
-    assert slug(bench.ask(made, status=422)) == "unknown-model"
-    weights.write_bytes(good)
-    bench.ask(made, status=201)
-
-
 def test_a_worker_that_would_answer_by_other_weights_refuses(pump, edit, caplog):
     before, expected = pump.stored("a"), predicted(pump, "a")
     counted = value("moca_model_changed_total")
@@ -278,22 +251,6 @@ def test_moved_by_replay_it_goes_on_under_what_is_there(pump, close, edit, leave
     assert [record.seq for record in pump.records("a")] == list(range(60))
 
 
-def test_moved_to_a_new_version_or_deleted(pump, artifacts, edit):
-    other = artifacts.with_name("2")
-    shutil.copytree(artifacts, other)
-    edit()
-    pump.crash()
-    assert pump.ask(Move("a", PUMP.model))["model"] == f"{PUMP.model}@2"
-    shutil.rmtree(other)
-    pump.crash()
-    assert slug(pump.ask(RunLength("a"), status=500)) == "corrupt-state"
-    assert pump.ask(Move("a", "linear"))["model"] == "linear@1"
-    pump.ask(Configure("c", {"model": f"{PUMP.model}@1"}), status=201)
-    edit(3.0)
-    pump.crash()
-    assert pump.send(Delete("c"))[0].status == 204
-
-
 def test_what_is_written_about_a_model_does_not_make_it_another(pump, artifacts):
     expected = predicted(pump, "a")
     artifact.amend(artifacts, description="Other words.", sensitivity={"curves": []}, training={})
@@ -329,12 +286,3 @@ def test_a_snapshot_names_the_weights_that_its_stream_was_made_with(pump, edit):
     pump.put("b", blob)
     pump.crash()
     assert pump.observe("b", series(PUMP, 1))[0]["seq"] == 40
-
-
-def test_a_stream_without_observations_takes_what_is_there(make_bench, edit):
-    bench = make_bench()
-    bench.ask(Configure("a", {"model": PUMP.model}), status=201)
-    edit()
-    bench.ask(Configure("a", {"hazard": 0.2}))
-    bench.crash()
-    assert bench.observe("a", series(PUMP, 5))[-1]["seq"] == 4

@@ -4,15 +4,11 @@ The device is `guard`, which refuses what a GPU refuses; its numbers are those o
 """
 
 import math
-import shutil
-from pathlib import Path
 
 import msgspec
 import pytest
-import torch
 
-import service.samples
-from model_core import artifact, quantiles
+from model_core import quantiles
 from model_core.transfer import to_host
 from service.wire import (
     Act,
@@ -31,55 +27,15 @@ from service.worker.self_test import rehearse
 from service.worker.streams import slab as slabs
 from service.worker.streams.stream import Stream
 from tests.guarded import guarded
-from tests.service.worker.kinds import KINDS, Kind, configure, publish, real, series, slope
+from tests.service.worker.kinds import KINDS, configure, publish, series
 
-ENCODED = {  # kinds that other tests leave out: encoders, and noise that is not known
-    "unknown-noise": Kind("unknown", slope, x_dim=1, warms_up=False),
-    "identity": Kind("plain", slope, x_dim=1, warms_up=False),
-    "time": Kind("clock", slope, x_dim=1, warms_up=False),
-    "conv": Kind("image", real, x_dim=16, warms_up=False),
-    "regimes": Kind("regimes", real),
-}
-ALL = {**KINDS, **ENCODED}
-QUICK = ("averaged", "linear", "conv")
-
-
-def publish_encoded(models):
-    """Artifacts of every encoder, with random weights."""
-    g = torch.Generator().manual_seed(5)
-
-    def normal(*shape):
-        return torch.randn(*shape, generator=g, dtype=torch.float64)
-
-    def save(name, x_dim, n, encoder, y_dim=1, **more):
-        noise = {"log_noise_variance": normal(y_dim)}
-        if more.get("noise") == "unknown":
-            ones = torch.ones(y_dim, dtype=torch.float64)
-            noise = {"log_noise_alpha": ones, "log_noise_beta": ones - 1}
-        tensors = more.pop("tensors", {})
-        dims = {"x_dim": x_dim, "y_dim": y_dim, "feature_dim": n}
-        description = {"kind": "alpaca", **dims, "hazard": 0.03, "encoder": encoder, **more}
-        tensors |= {"prior_mean": 0.3 * normal(n, y_dim), "prior_covariance_factor": normal(n, n)}
-        artifact.save(models / name / "1", description, {**tensors, **noise})
-
-    save("unknown", 1, 1, {"type": "identity"}, noise="unknown")
-    save("plain", 1, 1, {"type": "identity"}, input_scaling={"offset": 0.1, "scale": 2.0})
-    save("clock", 1, 5, {"type": "time", "periods": [3, 24]})
-    blocks = {"encoder.0.conv.weight": normal(2, 1, 3, 3), "encoder.0.conv.bias": normal(2)}
-    for each in ("weight", "bias", "running_mean", "running_var"):
-        blocks[f"encoder.0.norm.{each}"] = normal(2).abs()
-    blocks |= {"encoder.1.conv.weight": normal(2, 2, 3, 3), "encoder.1.conv.bias": normal(2)}
-    image = {"type": "conv", "channels": 1, "height": 4, "width": 4, "blocks": [2, 2]}
-    save("image", 16, 2, image, tensors=blocks)
-    shipped = Path(service.samples.__file__).parent / "models" / "regimes"
-    shutil.copytree(shipped, models / "regimes")
+QUICK = ("gaussian", "alpaca")
 
 
 @pytest.fixture
 def benches(make_bench, tmp_path):
     """One on the guarded device, one on the CPU."""
     publish(tmp_path / "models")
-    publish_encoded(tmp_path / "models")
     with guarded():
         there = make_bench(device="guard", checkpoint_every=8, compiles=False)
         here = make_bench(db=1, checkpoint_every=8, compiles=False)
@@ -104,10 +60,10 @@ def told(outcome):
 
 
 @pytest.mark.parametrize(
-    "name", [pytest.param(k, marks=[pytest.mark.slow] * (k not in QUICK)) for k in ALL]
+    "name", [pytest.param(k, marks=[pytest.mark.slow] * (k not in QUICK)) for k in KINDS]
 )
 def test_every_command_of_every_kind(benches, both, name):
-    kind, asked = ALL[name], []
+    kind, asked = KINDS[name], []
     observations = series(kind, 40)
 
     def ask(command):

@@ -101,12 +101,6 @@ def test_a_late_repeat_does_not_bring_a_deleted_stream_back(bench, leave):
     assert bench.head("a").seq == 1
 
 
-def test_delete_and_repeat_within_one_batch(bench):
-    first, _, again = bench.send(keyed([1.0]), Delete("a"), keyed([1.0]))
-    same_but_marked(again, first)
-    assert bench.head("a").deleted
-
-
 def test_a_refusal_is_an_outcome_like_any_other(bench):
     bench.observe("a", [1.0])
     (first,) = bench.send(keyed([1.0, 2.0], seq=5))
@@ -135,16 +129,3 @@ def test_old_ones_go_when_there_are_enough_newer(make_bench):
     (once,) = bench.send(keyed([0.0], key="k0"))
     assert not bodies(once)[0]["duplicate"]
     assert sorted(bench.stored("a")["idempotency"]) == [b"k0\x000", b"k5\x000", b"k6\x000"]
-
-
-def test_a_key_used_again_after_it_was_forgotten_within_one_batch(make_bench):
-    bench = make_bench(idempotency_keep_s=0.0, idempotency_keep_requests=1)
-    bench.send(keyed([1.0], key="k0"))
-    bench.now_ms += 10
-    bench.send(keyed([1.0], key="k1"), keyed([2.0], key="k2"))
-    assert sorted(bench.stored("a")["idempotency"]) == [b"k1\x000", b"k2\x000"]
-    bench.now_ms += 10
-    (again,) = bench.send(keyed([1.0], key="k0"))
-    assert not bodies(again)[0]["duplicate"]
-    assert list(bench.stored("a")["idempotency"]) == [b"k0\x000"]
-    assert bench.head("a").seq == 4

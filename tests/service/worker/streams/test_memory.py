@@ -1,34 +1,24 @@
 """What a worker holds: in bounds, as counted, and within its container's limit."""
 
-import contextlib
 import gc
 import os
 import random
-import signal
-import subprocess
-import sys
 import tracemalloc
-from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-import service.samples
-from service import wire
 from service.observability.metrics import REGISTRY
-from service.store import keys
 from service.wire import Configure, Delete, Observation, Observe
 from service.worker.streams import memory, registry
 from service.worker.streams.ledger import Tally
-from tests.service.worker.conftest import Bench
 from tests.service.worker.kinds import KINDS, series
 from tests.service.worker.streams.test_reload import check_answers
-from tests.waiting import Clock, until
+from tests.waiting import Clock
 
 MIB = 1 << 20
-MODELS = Path(service.samples.__file__).parent / "models"
 KNOWN = {"location": [0.0], "scale": [1.0]}
 NAMES = [f"s{i}" for i in range(8)]
 ACTIONS = ("observe", "observe", "list", "delete", "evict", "checkpoint", "resize", "lose", "fail")
@@ -231,87 +221,3 @@ def test_the_least_recently_used_goes_first_and_is_counted(make_bench, clock):
 
 
 # --- a worker under a limit ---------------------------------------------------------------------
-
-
-@contextlib.contextmanager
-def cgroup(limit):
-    """A control group of version 1 or 2 with a limit of memory, where this process may make one."""
-    for base, name in (("memory", "memory.limit_in_bytes"), ("", "memory.max")):
-        place = memory.CGROUPS / base / f"moca-test-{os.getpid()}"
-        try:
-            place.mkdir()
-            (place / name).write_text(str(limit))
-        except OSError:
-            with contextlib.suppress(OSError):
-                place.rmdir()
-            continue
-        try:
-            yield place
-        finally:
-            place.rmdir()
-        return
-    pytest.skip("no control group with a limit of memory can be made here")
-
-
-def peak(process):
-    text = Path(f"/proc/{process.pid}/status").read_text()
-    return 1024 * next(int(line.split()[1]) for line in text.splitlines() if "VmHWM" in line)
-
-
-def send(bench, commands, each=500):
-    """Append commands, many in an entry; returns their numbers."""
-    numbers = []
-    for partition in range(bench.settings.partitions):
-        mine = [c for c in commands if bench.partition(c.stream) == partition]
-        for i in range(0, len(mine), each):
-            numbers += bench.append(*mine[i : i + each])
-    return numbers
-
-
-def answered(bench, numbers, process):
-    """Statuses of all outcomes, once they are there; the worker must live."""
-    found = []
-    for number in numbers:
-        outcome = until(lambda number=number: process.poll() or bench.outcome(*number))
-        assert process.poll() is None, f"the worker ended: {process.returncode}"
-        found.append(outcome.status)
-    return found
-
-
-@pytest.mark.slow
-@pytest.mark.timeout(900)
-def test_a_worker_outlives_more_streams_than_fit(valkey_url):
-    """4000 of 260 kB each, in half of the memory they take."""
-    streams = 4000
-    limit = 1536 * MIB
-    bench = Bench(valkey_url, MODELS, partitions=4)
-    command = [sys.executable, "-m", "service.commands.main", "worker", "--redis-url", valkey_url]
-    command += ["--models-dir", str(MODELS), "--partitions", "4"]
-    with cgroup(limit) as group:
-        process = subprocess.Popen(
-            command,
-            preexec_fn=lambda: (group / "cgroup.procs").write_text(str(os.getpid())),
-        )
-        try:
-            names = [f"s{i}" for i in range(streams)]
-            made = send(bench, [Configure(name, KNOWN) for name in names])
-            assert set(answered(bench, made, process)) == {201}
-            for at in range(3):  # the second and third load what was evicted
-                seen = [Observation(y=float(at))]
-                posted = send(bench, [Observe(name, seen) for name in names])
-                assert set(answered(bench, posted, process)) == {200}
-            seqs = [
-                wire.decode_head(wire.checked(blob, "head", name.decode())).seq
-                for p in range(4)
-                for name, blob in bench.client.hgetall(keys.heads(p)).items()
-            ]
-            assert seqs == [3] * streams
-            assert peak(process) < limit
-        finally:
-            process.send_signal(signal.SIGTERM)
-            try:
-                process.wait(60)
-            finally:
-                process.kill()
-                process.wait()
-                bench.close()

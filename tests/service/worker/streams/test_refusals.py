@@ -245,17 +245,6 @@ def test_reads_of_many_outputs_or_quantiles_are_refused(bench):
     assert bench.ask(Predict("many", None, ALL, components=True))["predictions"]
 
 
-@pytest.mark.slow
-def test_a_thousand_inputs_or_paths_are_allowed(bench):
-    bench.ask(Configure("a", {"model": "linear", "warmup": 3}), status=201)
-    bench.observe("a", [Observation(x=[float(i)], y=float(i % 3)) for i in range(9)])
-    found = bench.ask(Predict("a", [[i / 1000] for i in range(1000)]))
-    assert len(found["predictions"]) == 1000
-    bench.ask(Configure("b", {"location": [0.0], "scale": [1.0], "model": "averaged"}), status=201)
-    bench.observe("b", [0.0, 1.0])
-    assert len(bench.ask(Predict("b", horizon=100, samples=1000))["predictions"]) == 100
-
-
 # --- batches and numerical faults ---------------------------------------------------------------
 
 
@@ -291,13 +280,20 @@ def test_models_of_one_batch_do_not_meet(make_bench, caplog):
             assert json.loads(first)["predictive"] == json.loads(second)["predictive"]
 
 
-@pytest.mark.parametrize("model", ["gaussian", "averaged"])
-def test_a_label_beyond_all_scales_is_the_senders_fault(bench, model):
-    settings = {"model": model, "location": [1e100], "scale": [1e-100]}
-    bench.ask(Configure("a", settings), status=201)
-    (answer,) = bench.observe("a", [1000.0], status=422)
-    assert slug(answer) == RANGE
-    assert bench.ask(RunLength("a"))["seq"] is None
+def test_a_label_beyond_all_scales_is_the_senders_fault(bench):
+    """Also within a list, which is applied up to there."""
+    for model in ("gaussian", "averaged"):
+        settings = {"model": model, "location": [1e100], "scale": [1e-100]}
+        bench.ask(Configure(model, settings), status=201)
+        (answer,) = bench.observe(model, [1000.0], status=422)
+        assert slug(answer) == RANGE
+        assert bench.ask(RunLength(model))["seq"] is None
+        first, second, answer = bench.observe(model, [1e100, 1e100, 1000.0, 1e100], status=422)
+        assert (slug(answer), answer["applied"], second["seq"]) == (RANGE, 2, 1)
+        belief = bench.ask(RunLength(model))
+        bench.crash()
+        assert bench.ask(RunLength(model)) == belief
+        assert belief["seq"] == 1
 
 
 class Fragile(Gaussian):

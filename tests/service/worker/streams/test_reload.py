@@ -1,6 +1,5 @@
 """A stream that is handed over or lost goes on as if nothing had happened; what it keeps."""
 
-import math
 import random
 
 import msgspec
@@ -11,7 +10,7 @@ import redis
 from model_core import anomaly
 from service import wire
 from service.store import keys
-from service.wire import Configure, Observation, Predict, RunLength
+from service.wire import Configure, Predict, RunLength
 from service.worker.streams import registry
 from tests.service.worker.commits import commit_of, replace_commit, restore_commit
 from tests.service.worker.kinds import KINDS, configure, series
@@ -183,14 +182,6 @@ def test_history_may_change_under_way(make_bench):
     assert head.oldest * 64 <= 300
 
 
-def test_numbers_after_many_observations_of_one_value_are_finite(bench):
-    bench.ask(Configure("a", {"location": [5.0], "scale": [1.0], "max_hypotheses": 10}), 201)
-    for _ in range(20):
-        (*_, last) = bench.observe("a", [5.0] * 64)
-    assert math.isfinite(last["log_score"])
-    assert last["run_length"]["map"] == last["seq"]
-
-
 # --- anomalies ----------------------------------------------------------------------------------
 
 
@@ -218,50 +209,3 @@ def test_anomalies_are_those_of_the_core_in_answers_and_records(bench):
     assert found == by_the_core(answers, y)
     assert [each is None for each in found] == [label is None for label in y]
     assert [record.anomaly for record in bench.records("a")] == found
-
-
-def test_anomalies_begin_after_the_warm_up_and_have_its_labels(bench):
-    bench.ask(Configure("a", {"warmup": 20}), status=201)
-    answers = bench.observe("a", [float(i % 5) for i in range(40)])
-    assert [answer["anomaly"] is None for answer in answers] == [True] * 20 + [False] * 20
-    (slab,) = bench.worker.engine._slabs.values()
-    (stream,) = bench.worker.engine.streams.values()
-    assert slab.ranks(stream.row)[anomaly.size(0) + 2] == 40.0  # labels in the whole past
-
-
-@pytest.mark.parametrize("way", ["crash", "stop", "imported"])
-def test_anomalies_go_on_to_the_last_bit(make_bench, way):
-    """Also when hypotheses become fewer."""
-    bench, plain = make_bench(checkpoint_every=32), make_bench(db=1)
-    y = labels(150)
-    for each in (bench, plain):
-        each.ask(Configure("a", KNOWN), status=201)
-        each.observe("a", y[:75])
-    bench.ask(Configure("a", {"max_hypotheses": 40}))
-    if way == "imported":
-        blob = bench.export("a")
-        bench = make_bench(db=2)
-        bench.put("a", blob)
-    else:
-        getattr(bench, way)()
-    plain.ask(Configure("a", {"max_hypotheses": 40}))
-    found, same = ([each["anomaly"] for each in b.observe("a", y[75:])] for b in (bench, plain))
-    assert found == same
-
-
-def test_a_label_to_come_leaves_the_anomalies_of_the_stream_as_they_are(make_bench):
-    """What ran ahead is answered from a copy; the labels then give what they give in order."""
-    bench, plain = make_bench(), make_bench(db=1)
-    y = [label for label in labels(80) if label is not None]
-    for each in (bench, plain):
-        each.ask(Configure("a", KNOWN), status=201)
-        each.observe("a", y[:40])
-    bench.observe("a", [Observation(y=None, pending=True)])
-    ahead = bench.observe("a", y[41:45])
-    assert all(answer["provisional"] for answer in ahead)
-    assert all(0 <= answer["anomaly"] <= 1 for answer in ahead)
-    bench.observe("a", [Observation(y=y[40])], seq=40)
-    plain.observe("a", y[40:45])
-    found, same = ([record.anomaly for record in each.records("a")[40:]] for each in (bench, plain))
-    assert found == same
-    assert bench.observe("a", y[45:])[-1]["anomaly"] == plain.observe("a", y[45:])[-1]["anomaly"]

@@ -8,7 +8,6 @@ from pydantic import ValidationError
 
 from model_core import hazard as tables
 from service import wire
-from service.schema import observations as schemas
 from service.schema.observations import MAX_TTL, StreamForm
 from service.store import keys
 from service.store.api_reads import AsyncStore
@@ -27,7 +26,7 @@ from service.wire import (
     RunLength,
     StreamSettings,
 )
-from tests.service.worker.kinds import KINDS, publish, series
+from tests.service.worker.kinds import KINDS, series
 
 KNOWN = {"location": [0.0], "scale": [1.0]}
 
@@ -99,26 +98,6 @@ def test_max_hypotheses_up_and_down(make_bench, close, sizes, leave):
     close(answers, plain.observe("a", y[60:]))
     assert answers[-1]["run_length"]["hypotheses"] == sizes[-1]
     assert len(bench.stored("a")["checkpoint"]) == 1
-
-
-def test_a_smaller_size_and_observations_in_one_batch(make_bench, close):
-    bench, plain = make_bench(checkpoint_every=8), make_bench(db=1)
-    y = [Observation(y=v) for v in labels(120)]
-    for each in (bench, plain):
-        each.ask(Configure("a", KNOWN), status=201)
-        each.observe("a", y[:60])
-    commands = [
-        Observe("a", y[60:70]),
-        Configure("a", {"max_hypotheses": 7}),
-        Observe("a", y[70:90]),
-        Configure("a", {"max_hypotheses": 20}),
-        Observe("a", y[90:92]),
-    ]
-    bench.send(*commands)
-    bench.crash()
-    for command in commands:
-        plain.send(command)
-    close(bench.observe("a", y[92:]), plain.observe("a", y[92:]))
 
 
 def test_a_newer_version_of_the_model_does_not_conflict(make_bench, alpaca):
@@ -292,23 +271,6 @@ def test_either_rule_takes_over_under_way(bench, first):
     assert (event.state, event.confirmed_at) == ("confirmed", 63)
 
 
-def test_a_sensitivity_is_before_both_rules_and_leaves_the_one_there_was(bench):
-    requested = {"sensitivity": {"false_alarms_per_1000": 0.1}}
-    for stream, given, threshold in (
-        ("a", {"confirm_after": 4}, None),
-        ("b", {"confirm_probability": 0.8}, 0.8),
-    ):
-        bench.ask(Configure(stream, {**KNOWN, **given}), status=201)
-        bench.observe(stream, labels(5))
-        expected = rule(bench.ask(Configure(stream, {})))
-        found = bench.ask(Configure(stream, requested))
-        assert bench.head(stream).alarm.threshold == found["sensitivity"]["threshold"] > 0.9
-        assert rule(found) == expected
-        assert rule(bench.ask(Configure(stream, {"sensitivity": None}))) == expected
-        alarm = bench.head(stream).alarm
-        assert (alarm and alarm.threshold) == threshold
-
-
 # --- hazards ------------------------------------------------------------------------------------
 
 FORMS = [0.05, [0.0, 0.0, 0.2], {"mean": 12.5, "shape": 4.0}, None, [0.3]]
@@ -348,49 +310,6 @@ def test_each_form_of_a_hazard_means_its_table(make_bench, close):
     for i in range(3):
         one, other = (bench.ask(RunLength(f"{n}{i}"))["belief"] for n in "ab")
         close(one, other)
-
-
-def test_the_extremes_of_each_form(bench):
-    extremes = [
-        {"mean": 1.0, "shape": 2.0},
-        {"mean": schemas.MAX_DURATION, "shape": schemas.MAX_SHAPE},
-        {"mean": schemas.MAX_DURATION, "shape": schemas.MIN_SHAPE},
-        [0.0, 1.0],
-        [1.0, 0.0],
-        [5e-324],
-        [0.0] * (schemas.MAX_TABLE - 1) + [1.0],
-    ]
-    seen = [Observation(y=float(i % 3), elapsed=1e-6 if i % 4 else 1e6) for i in range(32)]
-    for i, hazard in enumerate(extremes):
-        bench.ask(Configure(f"s{i}", {**KNOWN, "hazard": hazard}), status=201)
-        bench.observe(f"s{i}", seen)
-    bench.crash()
-    for i, hazard in enumerate(extremes):
-        answers = bench.observe(f"s{i}", seen)
-        assert [answer["seq"] for answer in answers] == list(range(32, 64)), hazard
-        assert all(0 <= answer["changed_probability"] <= 1 + 1e-9 for answer in answers), hazard
-
-
-def test_a_table_of_an_artifact_is_its_streams_default(make_bench, tmp_path):
-    publish(tmp_path / "models")
-    bench, kind = make_bench(), KINDS["pcoc"]
-    bench.ask(Configure("a", {"model": kind.model}), status=201)
-    bench.observe("a", series(kind, 5))
-    bench.ask(Configure("a", {"hazard": 0.5}))
-    bench.observe("a", series(kind, 5))
-    assert [record.hazard for record in bench.records("a")] == [None] * 5 + [0.5] * 5
-
-
-def test_durations_make_changes_come_in_time(bench):
-    """After its usual time a regime is expected to end; soon after its start it is not."""
-    settings = {**KNOWN, "hazard": {"mean": 20.0, "shape": 1000.0}}
-    bench.ask(Configure("a", settings), status=201)
-    told = []
-    for _ in range(20):
-        told.append(predicted(bench)["variance"][0][0])
-        bench.observe("a", [3.0])
-    assert told[11] < 0.5 * told[19]
-    assert told[11] < told[15] < told[19]
 
 
 # --- times --------------------------------------------------------------------------------------
@@ -457,15 +376,6 @@ def test_a_stream_expires_when_nothing_happened_for_long_enough(bench):
     assert listed(bench, keys.due) == []
     bench.observe("a", [1.0])
     assert listed(bench, keys.due) == []
-
-
-def test_a_ttl_may_end(bench):
-    bench.ask(Configure("a", {**KNOWN, "ttl": 10.0}), status=201)
-    bench.crash()
-    bench.ask(Configure("a", {"ttl": None}))
-    assert listed(bench, keys.due) == []
-    bench.now_ms += 60_000
-    assert bench.send(Expire("a"))[0].status == 200
 
 
 def test_the_longest_time_to_live_can_be_listed():
