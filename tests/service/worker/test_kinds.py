@@ -111,13 +111,23 @@ def test_answers_are_what_was_predicted_and_are_kept(make_bench, close, name):
             check_details(last, kind)
             assert [len(draw) for draw in last["samples"]] == [kind.y_dim] * 4
             assert not belief or sum(e["probability"] for e in belief) == pytest.approx(1)
+    check_answers(observations, answers, kind)
+    for record, answer in zip(bench.records("a"), answers, strict=True):
+        for each in ("log_score", "changed_probability", "changepoint_probability", "time"):
+            assert getattr(record, each) == answer.get(each)
+        for each in ("mean", "variance", "probabilities"):
+            assert getattr(record, each) == (answer["predictive"] or {}).get(each)
+    assert (bench.head("a").x_dim, bench.head("a").y_dim) == (kind.x_dim, kind.y_dim)
+
+
+def check_answers(observations, answers, kind):
     labelled = [0] * kind.y_dim  # labels of each output
     for seen, answer in zip(observations, answers, strict=True):
         named = kind.model if "@" in kind.model else f"{kind.model}@1"
         assert answer["model"] == NEWEST.get(kind.model, named)
         assert answer["warming_up"] == (kind.warms_up and min(labelled) < WARMUP)
         assert (answer["log_score"] is None) == (seen.y is None or answer["predictive"] is None)
-        assert ("regime" in answer) == (name == "alpaca-mixture" and not answer["warming_up"])
+        assert ("regime" in answer) == (kind.model == "plant" and not answer["warming_up"])
         if answer["predictive"] is not None:
             check_predictive(answer["predictive"], kind)
         else:
@@ -131,12 +141,6 @@ def test_answers_are_what_was_predicted_and_are_kept(make_bench, close, name):
         assert (answer["changepoint_probability"] is None) == (answer["seq"] == 0)
         assert answer["run_length"]["map"] <= answer["seq"]
         assert 1 <= answer["run_length"]["hypotheses"] <= 20
-    for record, answer in zip(bench.records("a"), answers, strict=True):
-        for each in ("log_score", "changed_probability", "changepoint_probability", "time"):
-            assert getattr(record, each) == answer.get(each)
-        for each in ("mean", "variance", "probabilities"):
-            assert getattr(record, each) == (answer["predictive"] or {}).get(each)
-    assert (bench.head("a").x_dim, bench.head("a").y_dim) == (kind.x_dim, kind.y_dim)
 
 
 def lose_everything(bench):

@@ -296,6 +296,18 @@ def cut(bench, after):
     replace_commit(bench.worker.log, faulty)
 
 
+def trouble(bench, rng):
+    """Something bad for the worker, or nothing."""
+    match rng.randrange(4):
+        case 0:
+            cut(bench, after=False)
+        case 1:
+            cut(bench, after=True)
+        case 2:
+            bench.turn()
+            bench.crash()
+
+
 @pytest.mark.parametrize("seed", [0, *(pytest.param(s, marks=pytest.mark.slow) for s in (1, 2, 3))])
 def test_workers_that_fail_and_die_leave_the_feed_of_one_that_never_did(make_bench, seed):
     rng = random.Random(seed)
@@ -312,14 +324,7 @@ def test_workers_that_fail_and_die_leave_the_feed_of_one_that_never_did(make_ben
         for stream, y in streams.items():
             part = [Observation(y=v) for v in y[at : at + 15]]
             numbers += bench.append(Observe(stream, part))
-        match rng.randrange(4):
-            case 0:
-                cut(bench, after=False)
-            case 1:
-                cut(bench, after=True)
-            case 2:
-                bench.turn()
-                bench.crash()
+        trouble(bench, rng)
         bench.outcomes(numbers)
     assert len({(each.partition, each.id) for each in bench.feed()}) == len(bench.feed())
     for stream in streams:
