@@ -437,18 +437,10 @@ def test_a_refused_label_hurts_its_own_series_alone():
 def test_series_are_known_by_their_index_alone():
     many = Detectors(2, "gaussian", kernels=False)
     for stream in (-1, 2, 0.5, True, None, "a"):
-        for call in (
-            lambda stream: many.update([1.0, 2.0], streams=[1, stream]),
-            lambda stream: many.update_many(stream, [1.0]),
-            lambda stream: many.score(stream, 1.0),
-            many.predict,
-            many.forecast,
-            many.seq,
-            many.segments,
-            many.events,
-            many.anomalies,
-            many.warming_up,
-        ):
+        calls = [many.predict, many.forecast, many.seq, many.segments, many.events]
+        calls += [many.anomalies, many.warming_up, lambda s: many.update_many(s, [1.0])]
+        calls += [lambda s: many.update([1.0, 2.0], streams=[1, s]), lambda s: many.score(s, 1.0)]
+        for call in calls:
             with pytest.raises(BadInput, match="stream"):
                 call(stream)
     assert [many.seq(np.int64(row)) for row in range(2)] == [0, 0]

@@ -98,7 +98,7 @@ def test_the_first_marginal_is_the_next_predictive_and_the_state_stays_as_it_is(
     expected = moca.step(model, state, prior, inputs(1))[1].predictive
     assert torch.equal(first.mean(), expected.mean())
     # What is told of the first of them, supervision and time, is not told of the others.
-    told = inputs(1)._replace(changepoint=torch.ones(1).double(), elapsed=torch.full((1,), 9.0))
+    told = inputs(1)._replace(changepoint=torch.zeros(1).double(), elapsed=torch.full((1,), 9.0))
     _, later = horizon.mixtures(model, state, prior, told, 2)
     certain, _ = moca.step(model, state, prior, told._replace(labelled=torch.tensor([False])))
     expected = moca.step(model, certain, prior, inputs(1))[1].predictive

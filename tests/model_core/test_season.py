@@ -204,6 +204,8 @@ def test_the_state_is_all_that_there_is_and_of_fixed_size():
         np.testing.assert_array_equal(loaded, state)
     long, _ = passed(np.tile(y[: 4 * DAY], 10), capacity=300)
     assert long.nbytes < state.nbytes == season.blank().nbytes
+    assert season.valid(long)
+    assert len(season.recent(long, 5000)) == 300
     season.blank(12)
     for capacity in (9, 100):
         with pytest.raises(ValueError, match="multiple of 3"):

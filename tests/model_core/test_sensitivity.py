@@ -16,7 +16,6 @@ from model_core.belief import Belief
 from model_core.errors import CannotSimulate, OutOfRange
 from model_core.events import Reading, Track, track
 from model_core.sensitivity import Curve, Delay, Plan, Point, calibrate, choose, own, quiet, read
-from model_core.sensitivity import curve as curves
 from model_core.sensitivity.alarms import Streams, _inputs, watch
 from model_core.sensitivity.curve import log_odds, probability_of
 from model_core.sensitivity.regimes import Drawn, draw, shifted, windows
@@ -66,18 +65,6 @@ def test_below_one_half_an_event_is_of_the_likeliest_later_start():
 
 
 # --- what is simulated --------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize("name", ["gaussian", "poisson", "exponential"])
-def test_a_shift_moves_the_mean_by_deviations(name):
-    model = build(name, Options())
-    still = drawn(model, 400, 120)
-    moved = shifted(still, model.label, 60, 2.0, torch.Generator().manual_seed(3))
-    assert torch.equal(moved.y[:, :60], still.y[:, :60])
-    rise = (moved.y - still.y)[:, 60:] / still.deviation[:, 60:]
-    assert rise.mean().item() == pytest.approx(2, abs=0.15)
-    assert name != "poisson" or torch.equal(moved.y, moved.y.round())
-    assert (moved.y >= 0).all() or name == "gaussian"
 
 
 def test_trained_kinds_and_inputs_of_ones_own_are_drawn_but_no_explained_inputs():
@@ -149,23 +136,6 @@ def test_a_seed_makes_the_same_curves_which_are_json():
 
 
 # --- what is read off ---------------------------------------------------------------------------
-
-
-def test_rates_fall_and_lie_in_their_intervals():
-    thresholds = [probability_of(odds) for odds in range(-2, 6)]
-    counts = [4000, 1500, 560, 200, 210, 30, 9, 5]  # one of them rises
-    found = curves.rates(thresholds, counts, 100_000)
-    assert all(low <= rate <= high for rate, low, high in found)
-    assert all(a[0] >= b[0] for a, b in itertools.pairwise(found))
-    assert found[0][0] == pytest.approx(40, rel=0.01)
-    # Quiet thresholds lean on the line through all others, unless counts have left it.
-    assert found[7][0] == pytest.approx(0.05, rel=0.5)
-    counts = [4000, 1500, 560, 200, 150, 120, 110, 105]
-    assert curves.rates(thresholds, counts, 100_000)[-1][0] == pytest.approx(1.05, rel=0.03)
-    pooled = curves._falling([4.0, 1.0, 2.0, 3.0, 0.5], [1.0, 1.0, 1.0, 2.0, 1.0])
-    assert pooled == [4.0, *[2.25] * 3, 0.5]
-    assert curves._interval(7, 1.0) == (pytest.approx(2.81, abs=0.05), pytest.approx(14.4, abs=0.1))
-    assert curves._interval(0, 1.0) == (0, pytest.approx(3.69, abs=0.1))
 
 
 def line(hazard):
@@ -306,7 +276,7 @@ def test_the_own_threshold_has_the_rate_or_the_nearest_that_there_is():
     found = own.calibrated(counts(floor=0.5), 16_000, 0.1)
     assert found.false_alarms_per_1000 == pytest.approx(0.5, rel=0.15)
     assert log_odds(found.threshold) < 12  # beyond it is only later, not quieter
-    loud = own.calibrated(counts(), 16_000, 900.0)
+    loud = own.calibrated(counts(), 16_000, 100.0)
     assert log_odds(loud.threshold) == pytest.approx(own.LOG_ODDS[0])
 
 

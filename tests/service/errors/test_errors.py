@@ -38,5 +38,5 @@ def test_invalid_fields_are_named_up_to_a_number():
     many = [base.FieldError(f"body[{i}].y", "bad") for i in range(21)]
     named = base.InvalidField(many[:2]).document()["errors"]
     assert named == [{"loc": "body[0].y", "detail": "bad"}, {"loc": "body[1].y", "detail": "bad"}]
-    assert len(base.InvalidField(many).errors) == 20
+    assert len(base.InvalidField(many).errors) == len(base.InvalidField(many, 99).errors) == 20
     assert len(base.InvalidField(many, limit=1).errors) == 1

@@ -94,10 +94,12 @@ def test_reports_that_can_be_read_are_shown(tmp_path, shipped):
     put(tmp_path, "a", "3", "{")
     put(tmp_path, "a", "4", "[1]")
     put(tmp_path, "a", "5", "[" * 100_000)
-    put(tmp_path, "a", "6", '"' + "x" * models.LARGEST_REPORT + '"')
+    for version, size in (("6", models.LARGEST_REPORT), ("7", models.LARGEST_REPORT + 1)):
+        put(tmp_path, "a", version, '{"a":"' + "x" * (size - 8) + '"}')
     put(shipped, "b", "1", '{"version": 2}')
     found = [catalogue.report(each) for each in catalogue.versions("a")]
-    assert found == [{"version": 1, "metrics": []}, None, None, None, None, None]
+    assert found[0] == {"version": 1, "metrics": []}
+    assert [each is None for each in found] == [False, True, True, True, True, False, True]
     assert catalogue.report(catalogue.versions("b")[0]) == {"version": 2}
     assert catalogue.report(catalogue.versions("gaussian")[0]) is None
 

@@ -1,6 +1,5 @@
 """What decides on a trace, how it travels, and what is refused."""
 
-import logging
 import sys
 import threading
 
@@ -12,7 +11,6 @@ from service.observability import tracing
 from service.observability.tracing import known_place, open_tracer, place_of
 from service.settings import Settings
 from service.wire import Envelope, LogEntry, RunLength
-from tests.waiting import Clock
 
 TRACE, SPAN = "0af7651916cd43dd8448eb211c80319c", "b7ad6b7169203331"
 
@@ -88,15 +86,3 @@ def test_its_place_travels_with_the_command(opened):
     assert [each.trace for each in read.envelopes] == [place, None]
     for text in (None, "", "x", f"{TRACE}-{SPAN}0", f"{TRACE}{SPAN}"):
         assert not known_place(text)
-
-
-def test_a_collector_that_is_down_is_said_once_in_a_while(opened, caplog, monkeypatch):
-    clock = Clock()
-    monkeypatch.setattr(tracing.time, "monotonic", clock)
-    opened(trace=True)
-    for elapsed in (0.0, tracing.TOLD_EVERY_S - 0.1, 0.2):
-        clock.advance(elapsed)
-        for _ in range(20):
-            logging.getLogger("opentelemetry.a").warning("no connection %g\nmore", elapsed)
-    found = [r.getMessage() for r in caplog.records if r.name == "service.observability.tracing"]
-    assert found == ["traces: no connection 0", "traces: no connection 0.2"]
