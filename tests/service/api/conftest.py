@@ -40,8 +40,6 @@ from service.settings import Settings
 from service.store import keys
 from service.store.connection import connect
 from service.store.log import DONE, Commit, Log, Offset
-from tests.e2e.deployment import Processes
-from tests.service.api.real import RealApi
 from tests.waiting import Clock, until
 
 PARTITIONS = 4
@@ -329,7 +327,7 @@ class Served:
             access_log=False,
             ws="none",
             timeout_keep_alive=int(settings.keep_alive_s),
-            timeout_graceful_shutdown=20,
+            timeout_graceful_shutdown=600,  # what waits for it fails
         )
         self.server = server_module.Server(config, self.app)
         self._listener = listen("127.0.0.1", 0)
@@ -457,14 +455,17 @@ class LonelyStore:
         self._process.kill()
         self._process.wait()
 
+    def signal(self, number):
+        self._process.send_signal(number)
+
     @contextlib.contextmanager
     def hanging(self):
         """Stop the process for a while: connections stay, and nothing answers."""
-        self._process.send_signal(signal.SIGSTOP)
+        self.signal(signal.SIGSTOP)
         try:
             yield
         finally:
-            self._process.send_signal(signal.SIGCONT)
+            self.signal(signal.SIGCONT)
 
     @contextlib.contextmanager
     def worker(self):
@@ -487,11 +488,3 @@ def lonely_store():
         store.start()
         yield store
         store.stop()
-
-
-@pytest.fixture
-def real_api(settings, worker, tmp_path):
-    """Start one real API process with the given settings; its worker is the fake one."""
-    processes = Processes(tmp_path, {})
-    yield lambda **chosen: RealApi(processes, settings, **chosen)
-    processes.stop_all()

@@ -2,8 +2,8 @@
 
 import asyncio
 import contextlib
+import functools
 import json
-import os
 import random
 import signal
 import subprocess
@@ -28,7 +28,6 @@ from tests.service.api.conftest import PARTITIONS
 from tests.waiting import PATIENCE_S, until_async
 
 TURNS = 30  # of the event loop: more than a command to the store takes to be sent
-FATES = ["stays", "stays", "hangs", "is killed"]
 
 
 def put_model(folder, name, version, **changes):
@@ -252,62 +251,35 @@ async def test_appends_under_way_do_not_hold_the_stop_of_a_lane(settings, worker
         assert {(await post).status_code for post in posts} == {503}
 
 
-# --- at random moments, while the store hangs or dies -------------------------------------------
-
-
-class Fate:
-    """What becomes of the store during one round."""
-
-    def __init__(self, store, kind):
-        self._kind, self._store = kind, store
-
-    def strike(self):
-        if self._kind == "hangs":
-            os.kill(self._store._process.pid, signal.SIGSTOP)
-        elif self._kind == "is killed":
-            self._store.stop()
-
-    def heal(self):
-        if self._kind == "hangs":
-            os.kill(self._store._process.pid, signal.SIGCONT)
-        elif self._kind == "is killed":
-            self._store.start()
-
-
-async def run(app, stop):
-    async with app.router.lifespan_context(app):
-        transport = httpx.ASGITransport(app=app, raise_app_exceptions=False)
-        async with httpx.AsyncClient(transport=transport, base_url="http://api") as client:
-            posts = [
-                asyncio.create_task(client.post(f"/v1/streams/{i}/observations", json={"y": 1.0}))
-                for i in range(4)
-            ]
-            await stop.wait()
-            return posts
-
-
 @pytest.mark.slow
-@pytest.mark.timeout(900)
 async def test_an_application_ends_whenever_it_is_stopped(settings, lonely_store):
-    chosen = settings.model_copy(update={"redis_url": lonely_store.url})
+    """At random moments of its start and run, while the store stays, hangs or dies."""
     rng = random.Random(1)
+    hang = functools.partial(lonely_store.signal, signal.SIGSTOP)
+    wake = functools.partial(lonely_store.signal, signal.SIGCONT)
+    fates = [(int, int), (hang, wake), (lonely_store.stop, lonely_store.start)]
     for number in range(100):
-        app, stop = create_app(chosen), asyncio.Event()
-        fate = Fate(lonely_store, rng.choice(FATES))
-        running = asyncio.create_task(run(app, stop))
-        struck, stopped = rng.uniform(0, 0.5), rng.uniform(0, 0.8)
-        if struck < stopped:
-            await asyncio.sleep(struck)
-            fate.strike()
-        await asyncio.sleep(max(0.0, stopped - min(struck, stopped)))
+        app = create_app(settings.model_copy(update={"redis_url": lonely_store.url}))
+        stop, posts = asyncio.Event(), []
+        strike, heal = rng.choice(fates)
+
+        async def run(app=app, stop=stop, posts=posts):
+            async with app.router.lifespan_context(app):
+                transport = httpx.ASGITransport(app=app, raise_app_exceptions=False)
+                async with httpx.AsyncClient(transport=transport, base_url="http://api") as client:
+                    call = client.post("/v1/streams/s/observations", json={"y": 1.0})
+                    posts.append(asyncio.create_task(call))
+                    await stop.wait()
+
+        running = asyncio.create_task(run())
+        await asyncio.sleep(rng.uniform(0, 0.5))
+        strike()
+        await asyncio.sleep(rng.choice([0.0, rng.uniform(0, 0.5)]))
         if app.state.starting is not None:
             app.state.starting.cancel()
         stop.set()
-        if struck >= stopped:
-            fate.strike()
         done, _ = await asyncio.wait([running], timeout=PATIENCE_S)
         waits = "\n".join(map(described, asyncio.all_tasks()))
         assert done, f"round {number} does not end\n{waits}"
-        if not running.cancelled() and running.exception() is None:
-            await end(*running.result())
-        fate.heal()
+        await end(*posts)
+        heal()

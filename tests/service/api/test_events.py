@@ -1,6 +1,6 @@
 """GET /v1/events over real HTTP: cursors, gaps, filters, bounds, and the end of the process."""
 
-import signal
+import contextlib
 import socket
 import threading
 
@@ -224,38 +224,39 @@ def test_heartbeats_move_the_cursor_past_what_is_not_wanted(start, writer):
             pass  # the writes may have come in several parts
 
 
+# --- bounds and ends, of events and of observations alike ---------------------------------------
+
+
+def connected(consumer):
+    """The consumer's messages, until the test ends."""
+    stack = contextlib.ExitStack()
+    messages = stack.enter_context(consumer.connected(60.0))
+    next(messages)
+    return stack, messages
+
+
 def test_connections_are_bounded(start, writer):
     api = start(max_event_streams=2)
-    first, second = Consumer(api.url), Consumer(api.url)
-    with first.connected() as one:
-        next(one)
-        with second.connected() as two:
-            next(two)
-            response = httpx.get(f"{api.url}/v1/events")
-            assert (response.status_code, slug(response)) == (429, "too-many-event-streams")
-            assert int(response.headers["retry-after"]) > 0
-        until(lambda: api.metric("moca_event_streams") == 1)
-        with second.connected() as two:
-            next(two)
+    opened = [connected(Consumer(api.url)) for _ in range(2)]
+    response = httpx.get(f"{api.url}/v1/events")
+    assert (response.status_code, slug(response)) == (429, "too-many-event-streams")
+    assert int(response.headers["retry-after"]) > 0
+    opened[0][0].close()
+    until(lambda: api.metric("moca_event_streams") == 1)
+    opened.append(connected(Consumer(api.url)))
+    for stack, _ in opened:
+        stack.close()
 
 
-def open_and_stall(api, path):
+@contextlib.contextmanager
+def stalled(api, path):
     """Connect, read a little, and take nothing more."""
-    taken = socket.socket()
-    taken.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
-    taken.connect(("127.0.0.1", api.port))
-    taken.sendall(f"GET {path} HTTP/1.1\r\nHost: x\r\n\r\n".encode())
-    return taken
-
-
-def ids_of(stalled):
-    """Ids of the whole messages that a stalled connection had got when it was cut."""
-    stalled.settimeout(60)
-    text = b""
-    while chunk := stalled.recv(65536):
-        text += chunk
-    whole = text.rpartition(b"\n\n")[0].split(b"\n\n")  # the last one may be cut
-    return [each.partition(b"id: ")[2].split(b"\n")[0] for each in whole if b"event: " in each]
+    with socket.socket() as taken:
+        taken.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
+        taken.settimeout(60)
+        taken.connect(("127.0.0.1", api.port))
+        taken.sendall(f"GET {path} HTTP/1.1\r\nHost: x\r\n\r\n".encode())
+        yield taken
 
 
 def test_a_consumer_that_takes_nothing_is_disconnected_and_resumes(start, writer, monkeypatch):
@@ -264,26 +265,27 @@ def test_a_consumer_that_takes_nothing_is_disconnected_and_resumes(start, writer
     for i in range(1, 501):
         writer.raise_("s1", i, pad=[0.5] * 2000)
     dropped = api.metric("moca_event_streams_dropped_total")
-    with open_and_stall(api, "/v1/events?after=0") as stalled:
-        healthy = Consumer(api.url, after="0")
-        healthy.read(500, 60.0)
+    with stalled(api, "/v1/events?after=0") as taken:
         until(lambda: api.metric("moca_event_streams_dropped_total") == dropped + 1)
-        ids = ids_of(stalled)
+        text = b""
+        while chunk := taken.recv(65536):
+            text += chunk
+    whole = text.rpartition(b"\n\n")[0].split(b"\n\n")  # the last one may be cut
+    ids = [each.partition(b"id: ")[2].split(b"\n")[0] for each in whole if b"event: " in each]
     assert len(ids) < 500
     resumed = Consumer(api.url)
     resumed.last = ids[-1].decode()
     resumed.read(500 - len(ids), 60.0)
-    assert resumed.seen == healthy.seen[len(ids) :]
+    assert [i for _, i, _ in resumed.seen] == list(range(len(ids) + 1, 501))
 
 
-def test_a_stop_ends_connections_cleanly(real_api, writer):
-    """A real process: one that reads, and one that takes nothing."""
-    api = real_api()
+def test_a_stop_ends_connections_cleanly(start, writer):
+    """One that reads, and one that takes nothing; requests would be waited for."""
+    api = start()
     for i in range(1, 301):
         writer.raise_("s1", i, pad=[0.5] * 2000)
-    consumer = Consumer(api.url, after="0")
-    with open_and_stall(api, "/v1/events?after=0"), consumer.connected(60.0) as messages:
-        next(messages)
-        api.process.send_signal(signal.SIGTERM)
+    with stalled(api, "/v1/events?after=0"):
+        reading, messages = connected(Consumer(api.url, after="0"))
+        api.stop()
         list(messages)  # to a clean end: one that is cut raises
-        assert api.process.wait(60) == -signal.SIGTERM
+        reading.close()

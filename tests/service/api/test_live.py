@@ -15,7 +15,6 @@ from service.store.connection import connect
 from tests.feeding import Follower
 from tests.service.api.conftest import located, slug
 from tests.service.api.real import make_key
-from tests.service.api.test_events import ids_of, open_and_stall
 from tests.waiting import until
 
 PATH = "/v1/streams/a/observations/live"
@@ -137,22 +136,6 @@ def test_many_who_follow_cost_one_look(start, settings, monkeypatch):
     assert [each.seen for each in followers] == [[(5, 9.0)]] * 10
 
 
-def test_connections_are_bounded(start):
-    api = start(max_live_streams=2)
-    post(api, [0.0])
-    first, second = Follower(api.url, "a"), Follower(api.url, "a")
-    with first.connected() as one:
-        next(one)
-        with second.connected() as two:
-            next(two)
-            response = refused(f"{api.url}{PATH}")
-            assert (response.status_code, slug(response)) == (429, "too-many-event-streams")
-            assert int(response.headers["retry-after"]) > 0
-        until(lambda: api.metric("moca_live_streams") == 1)
-        with second.connected() as two:
-            next(two)
-
-
 def test_a_quiet_worker_means_heartbeats_and_nothing_is_lost(api, worker):
     post(api, [0.0])
     follower = Follower(api.url, "a")
@@ -190,26 +173,6 @@ def test_a_lost_connection_to_the_store_loses_nothing(api, settings):
         except StopIteration:  # the page that was being read ended with its connection
             follower.read(5 - len(follower.seen))
     assert follower.seen == [(i, i) for i in range(1, 6)]
-
-
-def test_a_consumer_that_takes_nothing_is_disconnected_and_resumes(start, monkeypatch):
-    monkeypatch.setattr(subscriptions, "SEND_TIMEOUT_S", 0.2)
-    api = start(max_dimension=4096)
-    wide = [0.123456789] * 2000
-    with api.client() as client:
-        for _ in range(16):
-            body = [{"y": 1.0, "x": wide}] * 30
-            assert client.post("/v1/streams/a/observations", json=body).status_code == 200
-    dropped = api.metric("moca_live_streams_dropped_total")
-    with open_and_stall(api, f"{PATH}?after=-1") as stalled:
-        until(lambda: api.metric("moca_live_streams_dropped_total") == dropped + 1)
-        ids = ids_of(stalled)
-    until(lambda: api.metric("moca_live_streams") == 0)
-    assert len(ids) < 480
-    resumed = Follower(api.url, "a")
-    resumed.last = ids[-1].decode()
-    resumed.read(480 - len(ids), 60.0)
-    assert [seq for seq, _ in resumed.seen] == list(range(len(ids), 480))
 
 
 @pytest.mark.parametrize("path", [PATH, "/v1/events"])
