@@ -4,7 +4,9 @@ import json
 import random
 
 import pytest
+import torch
 
+from model_core.upm.conjugate import Gaussian
 from service.wire import Act, Configure, Move, Observation, Observe, Predict, RunLength, SetBelief
 from service.worker.streams.slab import Slab
 
@@ -110,6 +112,48 @@ def test_answers_past_a_gap_are_those_without_the_label(bench, close):
     assert answer["seq"] == 20
     assert answer["log_score"] is not None
     assert bench.head("a").seq == 26
+
+
+def test_answers_behind_a_second_gap_know_the_label_of_the_first(bench, close):
+    two(bench)
+    labels = values(14)
+    bench.observe("a", labels[:10])
+    bench.observe("b", labels[:10])
+    pend(bench, "a", changepoint=0.3)
+    pend(bench, "a")
+    assert late(bench, "a", 10, labels[10])["seq"] == 10
+    bench.observe("b", [Observation(y=labels[10], changepoint=0.3)])
+    pend(bench, "b")
+    found, expected = (bench.observe(stream, labels[12:]) for stream in "ab")
+    close([{**each, "stream": "b"} for each in found], expected)
+    for stream in "ab":
+        answer = late(bench, stream, 11, labels[11], changepoint=1.0)
+        assert "provisional" not in answer
+        assert [r.changepoint for r in bench.records(stream)[10:]] == [0.3, 1.0, None, None]
+    same(bench, close, "a", "b")
+
+
+BAD = 666.0
+
+
+class Fragile(Gaussian):
+    """A Gaussian whose update breaks on BAD."""
+
+    def update(self, stats, phi, y, weight):
+        new = super().update(stats, phi, y, weight)
+        return new._replace(mean=torch.where((y == BAD).unsqueeze(1), torch.nan, new.mean))
+
+
+def test_a_label_that_waited_and_cannot_be_applied_counts_as_missing(monkeypatch, bench, close):
+    monkeypatch.setattr("model_core.upm.conjugate.Gaussian", Fragile)
+    two(bench)
+    bench.observe("a", values(3))
+    bench.observe("b", [*values(3), 1.0, None, 2.0])
+    pend(bench, "a")
+    bench.observe("a", [BAD, 2.0])
+    late(bench, "a", 3, 1.0)
+    assert bench.head("a").seq == 6
+    same(bench, close, "a", "b")
 
 
 def test_labels_are_given_up_when_too_many_wait_or_when_asked(bench, close):

@@ -61,18 +61,22 @@ def test_settings_are_those_of_a_new_stream_only(bench):
 
 def test_pending_labels_are_the_last_observations(bench):
     ingest(bench, seen(0))
-    bench.ask(Observe("s", [Observation(None, None, seen(20).time, pending=True)]))
-    assert ingest(bench, seen(10), seen(21), seen(30)) == (1, 2)
-    bench.ask(Observe("s", [Observation(5.0)], seq=1))
-    assert applied(bench) == [(1.0, 0, 1.0), (5.0, 20, 2.0), (1.0, 30, 1.0)]
+    for seconds in (20, 30):
+        bench.ask(Observe("s", [Observation(None, None, seen(seconds).time, pending=True)]))
+    assert ingest(bench, seen(10), seen(31), seen(40)) == (1, 2)
+    for seq in (1, 2):
+        bench.ask(Observe("s", [Observation(5.0)], seq=seq))
+    assert applied(bench) == [(1.0, 0, 1.0), (5.0, 20, 2.0), (5.0, 30, 1.0), (1.0, 40, 1.0)]
 
 
 def test_a_missing_label_does_not_take_its_intervals_place(bench):
     assert ingest(bench, seen(0), seen(20, None)) == (1, 1)
     assert ingest(bench, seen(25), seen(40, None), seen(50)) == (2, 1)
     assert applied(bench) == [(1.0, 0, 1.0), (1.0, 25, 2.0), (1.0, 50, 3.0)]
-    ingest(bench, seen(0), seen(1, None), stream="t", interval=None)
-    assert [y for y, _, _ in applied(bench, "t")] == [1.0, None]
+    # Without an interval every later sample counts.
+    sent = [seen(0), seen(0.001, None), seen(0.001), seen(7)]
+    assert ingest(bench, *sent, stream="t", interval=None) == (3, 1)
+    assert applied(bench, "t") == [(1.0, 0, 1.0), (None, 0.001, 1.0), (1.0, 7, 1.0)]
 
 
 def test_labels_that_the_model_refuses_hold_up_no_others(bench):
