@@ -32,9 +32,9 @@ def compile_kernel(name: str) -> tuple[str, float]:
 
 
 def main() -> None:
-    from model_core.upm.builtin import BUILTIN
+    from model_core.upm.builtin import NEWEST
 
-    names = [*LEARNED, *reversed(BUILTIN)]
+    names = [*LEARNED, *reversed(NEWEST.values())]
     with ProcessPoolExecutor(os.cpu_count()) as pool:
         jobs = [pool.submit(compile_kernel, name) for name in names]
         for done, job in enumerate(as_completed(jobs), 1):
