@@ -7,16 +7,10 @@ import pytest
 from tests.e2e.docs.pages import Reader, blocks, play
 
 PAGES = sorted((Path(__file__).parents[3] / "docs" / "tutorials").glob("*.md"))
-LONG = {"fleet", "classifier", "metric", "bandit"}
 
 
-@pytest.mark.parametrize(
-    "page",
-    [
-        pytest.param(page, id=page.stem, marks=[pytest.mark.slow] * (page.stem in LONG))
-        for page in PAGES
-    ],
-)
+@pytest.mark.slow
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.stem)
 def test_a_tutorial_runs_and_prints_what_it_says(page, tmp_path):
     done = 0
     for said, printed in play(page, tmp_path):
