@@ -29,7 +29,7 @@ from service.worker.streams.stream import Stream
 from tests.guarded import guarded
 from tests.service.worker.kinds import KINDS, configure, publish, series
 
-QUICK = ("gaussian", "alpaca")
+QUICK = ("alpaca",)
 
 
 @pytest.fixture

@@ -10,6 +10,7 @@ import redis
 from model_core import anomaly
 from service import wire
 from service.store import keys
+from service.store.worker_reads import CHUNK, phase_of
 from service.wire import Configure, Predict, RunLength
 from service.worker.streams import registry
 from tests.service.worker.commits import commit_of, replace_commit, restore_commit
@@ -122,8 +123,9 @@ def test_lost_between_checkpoint_and_commit(make_bench, close, monkeypatch, leav
     close(answers, plain.observe("a", observations))
 
 
-def test_a_new_life_in_the_same_batch_keeps_its_checkpoint(make_bench, close):
-    """The delete drops every state of the stream, but not one made after it."""
+def test_a_new_life_in_the_same_batch_keeps_its_checkpoint(make_bench, close, monkeypatch):
+    """The delete drops every state of the stream, but not one made after it, even a large one."""
+    monkeypatch.setattr(registry, "COMMITTED_BYTES", 0)
     bench, plain = make_bench(checkpoint_every=8), make_bench(db=1)
     observations = series(KINDS["gaussian"], 60)
     bench.observe("a", observations)
@@ -162,6 +164,14 @@ def test_history_is_limited(make_bench):
             assert len(records) == min(history, at + 30)
             check_answers(answers, records, bench, name)
             check_bounds(bench, name)
+
+
+def test_a_chunk_is_sealed_as_soon_as_it_is_complete(bench):
+    complete = 2 * CHUNK - phase_of("a")
+    bench.observe("a", series(KINDS["gaussian"], complete - 1))
+    assert bench.head("a").sealed == complete - CHUNK
+    bench.observe("a", [0.0])
+    assert bench.head("a").sealed == complete
 
 
 def test_history_may_change_under_way(make_bench):
