@@ -296,11 +296,6 @@ def test_a_label_beyond_all_scales_is_the_senders_fault(bench):
         assert belief["seq"] == 1
 
 
-def test_the_largest_numbers_are_taken(bench):
-    bench.ask(Configure("a", {"location": [1e100] * 2, "scale": [1e100] * 2}), status=201)
-    bench.observe("a", [[1e100, -1e100]])
-
-
 class Fragile(Gaussian):
     """A Gaussian whose update breaks on one label."""
 
