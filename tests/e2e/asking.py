@@ -6,7 +6,6 @@ The service must be a fresh one.
 import json
 import random
 import sys
-import time
 
 import httpx
 import msgspec
@@ -15,10 +14,10 @@ from service.api.openapi.examples import FILE, all_examples
 from service.api.parsing.remote_write import PROTOBUF
 from service.api.routes.table import CALLS
 from tests.remote_write import V1, version_1
+from tests.waiting import until
 
 BYTES = "application/octet-stream"
 PATHS = {call.endpoint.__name__: (call.method, call.path) for call in CALLS}
-HINDSIGHT_S = 60  # for what takes a worker a second where nothing else runs
 KEPT = 4  # of a long list of objects or numbers
 ENDLESS = ("events", "follow_observations")
 
@@ -52,14 +51,11 @@ def ask(client, each, blob):
     if each.body is msgspec.UNSET:
         if each.call in ENDLESS:
             return first_message(client, url)
-        response = client.request(method, url)
-        give_up = time.monotonic() + HINDSIGHT_S
-        while each.call == "changepoints" and time.monotonic() < give_up:
-            if response.json()["hindsight"]["status"] != "pending":
-                break
-            time.sleep(0.1)
-            response = client.request(method, url)
-        return response
+        if each.call != "changepoints":
+            return client.request(method, url)
+        found = lambda: client.request(method, url)  # noqa: E731
+        until(lambda: found().json()["hindsight"]["status"] != "pending")
+        return found()
     content = each.body if isinstance(each.body, str) else json.dumps(each.body)
     content = blob if each.media == BYTES else content
     if each.media == PROTOBUF:

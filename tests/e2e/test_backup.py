@@ -1,6 +1,5 @@
 """Backup and restore with real processes: under load, elsewhere, and killed."""
 
-import signal
 import subprocess
 import threading
 import time
@@ -96,29 +95,6 @@ def test_streams_taken_under_load_go_on_elsewhere_with_other_partitions(serve, p
             answers = ask(client, "POST", f"s-{i}/observations", json=body) if body else []
             for answer in answers:
                 close(answer, feeder.answers[i, answer["seq"]], f"s-{i}")
-
-
-def test_a_backup_that_is_killed_leaves_no_file(serve, processes, tmp_path):
-    url, place = serve(), ("--data-dir", tmp_path / "data")
-    with httpx.Client(base_url=url, timeout=60) as client:
-        fill(client, 5)
-    file, killed = tmp_path / "out" / "all.moca", 0
-    file.parent.mkdir()
-    for _ in range(4):
-        process = begin(processes, "backup", file, *place, "--force")
-        while process.poll() is None and not list(file.parent.glob(".all.moca.*.part")):
-            time.sleep(0.0005)
-        process.send_signal(signal.SIGKILL)
-        process.communicate()
-        killed += process.returncode == -signal.SIGKILL
-        if file.exists():  # it was faster
-            processes.run("restore", file, "--check")
-            file.unlink()
-        for part in file.parent.iterdir():
-            part.unlink()
-    assert killed
-    processes.run("backup", file, *place)
-    processes.run("restore", file, "--check")
 
 
 def test_a_restore_that_is_killed_is_run_again(separate, processes, tmp_path):

@@ -133,23 +133,6 @@ def test_observations_that_are_not_retained_are_announced_as_a_gap(url, http, pr
     assert (again.gaps, again.seen) == ([], [(end, float(end % 9))])
 
 
-def test_pending_labels_hold_up_what_is_behind_them_and_summaries_follow(url, http, prefix):
-    name = f"{prefix}late"
-    ask(http, "PUT", name, 201, json={"model": "linear"})
-    post(http, name, [{"x": [1.0], "y": 1.0}])
-    follower = Follower(url, name, after="0", state="true")
-    with follower.connected(timeout=60.0) as messages:
-        post(http, name, [{"x": [2.0], "pending": True}, {"x": [3.0], "y": 3.0}])
-        until(lambda: next(messages) and follower.states and follower.states[-1]["seq"] == 3)
-        assert follower.seen == []
-        post(http, name, [{"seq": 1, "y": 2.0}])
-        until(lambda: next(messages) and len(follower.seen) == 2)
-        ask(http, "PUT", name, json={"outlier_rate": 0.03})
-        until(lambda: next(messages) and follower.states[-1]["settings"]["outlier_rate"] == 0.03)
-    assert follower.seen == [(1, 2.0), (2, 3.0)]
-    assert follower.states[-1] == ask(http, "GET", name)
-
-
 @pytest.mark.slow
 def test_a_consumer_sees_each_event_once_whatever_restarts(separate, processes):
     """A worker is killed, the API is started again, and the consumer comes and goes."""

@@ -1,10 +1,7 @@
 """Processes that die, hang or are cut off under load: nothing is lost or done twice."""
 
 import os
-import re
 import signal
-import time
-from pathlib import Path
 
 import httpx
 import pytest
@@ -13,17 +10,14 @@ from service.runtime.embedded import running_url
 from service.store import keys
 from service.store.connection import connect
 from tests.conftest import _binary, running_server
-from tests.e2e.calling import KNOWN, ask, history, post
+from tests.e2e.calling import KNOWN, ask, post
 from tests.e2e.deployment import (
     Load,
     check_as_uninterrupted,
     create_streams,
     series,
-    wait_ready,
 )
-from tests.faults import BOTH, Proxy
 from tests.feeding import Follower
-from tests.ports import free_port
 from tests.waiting import until
 
 STREAMS = 20
@@ -78,14 +72,6 @@ def test_a_clean_stop_and_then_a_kill_of_everything_lose_nothing(serve, processe
 
 
 @pytest.mark.slow
-def test_a_worker_that_stops_cleanly_hands_over_what_it_owns(separate, processes):
-    processes.wait_for("owns 8 partitions", "worker-a", "worker-b")
-    assert processes.stop("worker-a") == 0
-    assert processes.log_of("worker-a").splitlines()[-1].endswith("owns 0 partitions")
-    processes.wait_for("owns 16 partitions", "worker-b")
-
-
-@pytest.mark.slow
 def test_a_stopped_worker_comes_back_too_late(separate, processes):
     processes.wait_for("owns 8 partitions", "worker-a", "worker-b")
     create_streams(separate, "load", STREAMS)
@@ -95,97 +81,6 @@ def test_a_stopped_worker_comes_back_too_late(separate, processes):
     processes.signal("worker-a", signal.SIGCONT)
     until(lambda: any(e in processes.log_of("worker-a") for e in ("taken over", "lost ownership")))
     check_as_uninterrupted(separate, load)
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("victim", ["api", "worker"])
-def test_a_child_of_serve_is_killed(serve, processes, victim):
-    url = serve()
-    create_streams(url, "load", STREAMS)
-    load = Load(url, series(STREAMS, LENGTH), PER_SECOND, retry=victim == "api")
-
-    def kill():
-        (pid,) = processes.children("serve", "-f", f"service.commands.main {victim}")
-        os.kill(int(pid), signal.SIGKILL)
-
-    load.run_with((0.3, kill))
-    wait_ready(url)
-    check_as_uninterrupted(url, load)
-
-
-@pytest.mark.slow
-def test_the_store_hangs_for_a_while(separate, processes):
-    """That is no error of anybody's: nothing is set aside, nothing is lost."""
-    create_streams(separate, "load", 10)
-    load = Load(separate, series(10, LENGTH), 60, retry=True)
-    with connect(processes.redis_url) as client:
-        pid = client.info("server")["process_id"]
-
-        def hang():
-            os.kill(pid, signal.SIGSTOP)
-            time.sleep(7)
-            os.kill(pid, signal.SIGCONT)
-
-        load.run_with((0.3, hang))
-        wait_ready(separate)
-        check_as_uninterrupted(separate, load)
-        assert list(client.scan_iter("moca:*:quarantine")) == []
-
-
-@pytest.mark.slow
-def test_a_store_that_outlives_its_service_is_used_again(serve, processes):
-    """An orphaned store is found, never a second one started beside it."""
-    url = serve()
-    with httpx.Client(base_url=url, timeout=60) as client:
-        post(client, "s", [1.0])
-    (api,) = processes.children("serve", "-f", "service.commands.main api")
-    processes.kill("serve")
-    until(lambda: not Path(f"/proc/{api}").exists())  # it notices its parent's death, and leaves
-    serve()
-    with httpx.Client(base_url=url, timeout=60) as client:
-        assert [answer["seq"] for answer in post(client, "s", [2.0])] == [1]
-
-
-def owned(client, worker):
-    leases = [client.get(keys.lease(p)) or b"" for p in range(16)]
-    return sum(each.startswith(f"{worker}/".encode()) for each in leases)
-
-
-@pytest.mark.slow
-def test_what_a_worker_commits_after_it_was_cut_off_is_refused(processes):
-    """Bytes between it and the store wait; another worker takes over, then they arrive."""
-    port, api = free_port(), free_port()
-    options = ["--port", str(port), "--appendonly", "yes"]
-    names = [f"s{i}" for i in range(32)]
-    with running_server(str(_binary("valkey")), *options) as redis_url:
-        proxy = Proxy(f"redis://127.0.0.1:{port}/0")
-        processes.environment |= {"MOCA_REDIS_URL": redis_url, "MOCA_LEASE_TTL_MS": "1000"}
-        processes.start("near", "worker", "--worker-id", "near")
-        processes.start("far", "worker", "--worker-id", "far", "--redis-url", proxy.url)
-        processes.start("api", "api", "--port", str(api))
-        url = f"http://127.0.0.1:{api}"
-        wait_ready(url)
-
-        def send(y):
-            items = [{"stream": name, "y": y} for name in names]
-            return {each.get("seq") for each in client.post("/v1/observations", json=items).json()}
-
-        with httpx.Client(base_url=url, timeout=120) as client, connect(redis_url) as store:
-            shared = lambda: owned(store, "far") == owned(store, "near") == 8  # noqa: E731
-            until(shared)
-            assert send(0.0) == {0}
-            proxy.hold(*BOTH)
-            assert send(1.0) == {1}
-            assert owned(store, "near") == 16
-            assert send(2.0) == {2}
-            proxy.heal()  # what it sent meanwhile arrives now
-            until(shared)
-            assert send(3.0) == {3}
-            for name in names:
-                assert [each["y"] for each in history(client, name)] == [0.0, 1.0, 2.0, 3.0]
-            assert list(store.scan_iter("moca:*:quarantine")) == []
-        processes.stop_all()
-        proxy.close()
 
 
 DEADLY = """
@@ -258,21 +153,3 @@ def test_damage_of_one_stream_is_refused_and_others_are_served(processes):
             store.hset(key, "bad", blob)
             assert post(client, "bad", [1.0])[0]["seq"] == 120
         processes.stop_all()
-
-
-@pytest.mark.slow
-def test_the_first_key_of_a_running_service_closes_it(serve, processes, tmp_path):
-    processes.environment["MOCA_KEY_CACHE_S"] = "0.5"
-    url = serve()
-    path = f"{url}/v1/streams/s/observations"
-    assert httpx.post(path, json={"y": 1.0}, timeout=60).status_code == 200
-    place = ["--data-dir", tmp_path / "data"]
-    said = processes.run("keys", "create", "first", "--scope", "write", *place)
-    (token,) = re.findall(r"moca_\S+", said)
-    headers = {"Authorization": f"Bearer {token}"}
-    until(lambda: httpx.post(path, json={"y": 1.0}, timeout=60).status_code == 401)
-    processes.stop_all()
-    serve()
-    assert httpx.post(path, json={"y": 1.0}, timeout=60).status_code == 401
-    assert httpx.post(path, json={"y": 1.0}, headers=headers, timeout=60).status_code == 200
-    assert token not in processes.log_of("serve")

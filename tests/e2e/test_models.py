@@ -11,18 +11,12 @@ from pathlib import Path
 import httpx
 import numpy as np
 import pytest
-import torch
 
 import service
-from model_core import artifact
-from service.runtime.process import EXIT_REFUSED
 from tests.e2e.calling import ask, close, labels, post, slug
-from tests.model_core.test_vectors_pcoc import write_artifact
 
 TRAINED = Path(service.__file__).parent / "samples" / "models" / "regimes" / "1"
 DOCS = Path(__file__).parents[2] / "docs"
-FOLDER = os.environ.get("MOCA_TEST_VECTORS")
-FILES = sorted(Path(FOLDER).glob("*.npz")) if FOLDER else []
 
 
 @pytest.fixture
@@ -139,21 +133,11 @@ def test_many_streams_move_by_the_beginning_of_their_ids(http, prefix, publish, 
     close(found["belief"], ask(http, "GET", f"{prefix}fresh/run-length")["belief"])
 
 
-@pytest.fixture
-def python_path(processes):
-    """Put a folder where the processes' Python finds modules."""
-
-    def put(folder):
-        known = os.environ.get("PYTHONPATH")
-        found = os.pathsep.join([str(folder), *([known] if known else [])])
-        processes.environment["PYTHONPATH"] = found
-
-    return put
-
-
 @pytest.mark.slow
-def test_a_kind_of_ones_own_and_a_kind_that_nobody_registered(serve, processes, python_path):
-    python_path(DOCS / "examples")
+def test_a_kind_of_ones_own_and_a_kind_that_nobody_registered(serve, processes):
+    known = os.environ.get("PYTHONPATH")
+    path = os.pathsep.join([str(DOCS / "examples"), *([known] if known else [])])
+    processes.environment["PYTHONPATH"] = path
     processes.environment["MOCA_PLUGINS"] = " remembering_gp , json"
     page = (DOCS / "own-model.md").read_text()
     (text,) = re.findall(r"```json\n(.*?)```", page, re.DOTALL)
@@ -182,81 +166,3 @@ def test_a_kind_of_ones_own_and_a_kind_that_nobody_registered(serve, processes, 
     processes.stop_all()
     with httpx.Client(base_url=serve(), timeout=60) as client:  # its state is read back
         close(ask(client, "GET", "a/run-length")["belief"], before["belief"])
-
-
-@pytest.mark.slow
-def test_a_plugin_that_cannot_be_imported_ends_the_service(processes, python_path, tmp_path):
-    """For good: starting the worker again would not help."""
-    (tmp_path / "leaving.py").write_text("import sys\nsys.exit(0)")
-    python_path(tmp_path)
-    options = ["--data-dir", tmp_path / "data", "--port", "0", "--plugins", "json,leaving"]
-    text = processes.run("serve", *options, status=EXIT_REFUSED)
-    assert text.count("leaving") == 1
-    assert "restarting in" not in text
-
-
-@pytest.mark.slow
-@pytest.mark.skipif(not FILES, reason="MOCA_TEST_VECTORS names no folder of vectors")
-def test_reference_vectors_through_rest(serve, processes):
-    """Posted one by one with pruning off: scores, forecasts and beliefs are those of the paper."""
-    for file in FILES:
-        with np.load(file, allow_pickle=False) as vector:
-            write = {"alpaca": write_alpaca, "pcoc": write_artifact}[str(vector["kind"])]
-            write(processes.folder / "models" / file.stem / "1", vector)
-    with httpx.Client(base_url=serve(), timeout=60) as client:
-        for file in FILES:
-            with np.load(file, allow_pickle=False) as vector:
-                check_vector(client, file.stem, vector)
-
-
-def write_alpaca(folder, v):
-    sizes = [v["W1"].shape[1], *(v[f"W{i}"].shape[0] for i in (1, 2, 3))]
-    encoder = {"type": "mlp", "layers": sizes, "activation": "relu", "output_activation": "tanh"}
-    description = {
-        "kind": "alpaca",
-        "x_dim": v["x"].shape[1],
-        "y_dim": v["y"].shape[1],
-        "feature_dim": sizes[-1],
-        "encoder": encoder,
-        "hazard": float(v["hazard"]),
-    }
-    tensors = {
-        "prior_mean": v["K0"],
-        "prior_covariance_factor": v["L_asym"],
-        "log_noise_variance": np.log(v["sigma_eps"]),
-    }
-    for i in range(3):
-        tensors[f"encoder.{i}.weight"] = v[f"W{i + 1}"]
-        tensors[f"encoder.{i}.bias"] = v[f"b{i + 1}"]
-    as_tensors = {name: torch.tensor(each, dtype=torch.float64) for name, each in tensors.items()}
-    artifact.save(folder, description, as_tensors)
-
-
-def check_vector(client, name, v):
-    x, y = v["x"], v["y"] if "y" in v else v["y_label"]
-    ask(client, "PUT", name, 201, json={"model": name, "max_hypotheses": max(2, len(x))})
-    log_b = v["log_b_x"] if "log_b_x" in v else v["log_b_prior"]
-    answers = []
-    for t in range(len(x)):
-        if t % 9 == 0:  # the mixture's weights are the belief after the input alone
-            body = {"x": [x[t].tolist()], "components": True}
-            (found,) = ask(client, "POST", f"{name}/predictions", json=body)["predictions"]
-            weights = {c["run_length"]: c["weight"] for c in found["components"]}
-            got = [weights.pop(r, 0.0) for r in range(t + 1)]
-            np.testing.assert_allclose(got, np.exp(log_b[t, : t + 1]), rtol=0, atol=1e-6)
-            assert not weights
-        body = {"x": x[t].tolist(), "y": y[t].tolist()}
-        answers.append(ask(client, "POST", f"{name}/observations", json=body))
-        assert answers[-1]["run_length"]["pruned_mass"] == 0.0
-    scores = np.array([answer["log_score"] for answer in answers])
-    np.testing.assert_allclose(-scores, v["nll"], rtol=0, atol=1e-6)
-    if str(v["kind"]) == "alpaca":
-        means = np.array([answer["predictive"]["mean"] for answer in answers])
-        np.testing.assert_allclose(means, v["mix_mean"], rtol=1e-8, atol=1e-6)
-    else:
-        shares = np.array([answer["predictive"]["probabilities"] for answer in answers])
-        np.testing.assert_allclose(np.log(shares), v["log_pred"], rtol=0, atol=1e-6)
-    got = np.zeros(len(x))
-    for each in ask(client, "GET", f"{name}/run-length")["belief"]:
-        got[each["run_length"]] = each["probability"]
-    np.testing.assert_allclose(got, np.exp(v["log_b_xy"][-1]), rtol=0, atol=1e-6)

@@ -1,16 +1,11 @@
 """Prometheus remote write into real processes."""
 
-import threading
 import time
 
-import httpx
-import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
 from tests.e2e.calling import ask, history, slug
-from tests.e2e.deployment import wait_ready
 from tests.remote_write import STALE, V1, V2, version_1, version_2
-from tests.waiting import until
 
 T0 = 1_767_225_600_000  # ms, the begin of a minute
 PARTS = ("samples", "histograms", "exemplars")
@@ -83,19 +78,6 @@ def test_what_cannot_be_taken_is_named_and_all_else_is_taken(http, prefix):
     assert [row["stream"] for row in streams] == [f"{prefix}{name}" for name in "abg"]
 
 
-def test_bodies_that_are_no_remote_write_are_refused(http):
-    json_type = V1 | {"Content-Type": "application/json"}
-    for headers, content, status, kind in (
-        (json_type, b"{}", 415, "unsupported-media-type"),
-        (V1 | {"Content-Encoding": "gzip"}, b"", 415, "unsupported-encoding"),
-        (V1, b"nonsense", 400, "malformed-body"),
-        (V1, version_2(({"a": "b"}, [(1.0, T0)]))[:-3], 400, "malformed-body"),
-        (V1, b"\xff\xff\xff\xff\x0f", 413, "body-too-large"),  # declares 4 GiB
-    ):
-        answer = http.post("/v1/prometheus/write", content=content, headers=headers)
-        assert (answer.status_code, slug(answer)) == (status, kind)
-
-
 def results(client, match):
     """Values by name and labels."""
     answer = client.get("/v1/prometheus/results", params={"match": match}).raise_for_status()
@@ -129,49 +111,3 @@ def test_results_are_those_of_the_last_observation(http, prefix):
         assert found[("moca_forecast_upper", *key)] == predictive["quantiles"]["0.95"][0]
         assert found[("moca_anomaly", *key)] == last["anomaly"]
         assert found[("moca_changed_probability", *key)] == last["changed_probability"]
-
-
-@pytest.mark.slow
-def test_nothing_is_lost_or_doubled_when_workers_and_the_api_are_killed(separate, processes):
-    """A writer that sends again what was not acknowledged, as Prometheus does."""
-    series = [{"__name__": "load", "instance": f"i{i}", "job": "node"} for i in range(12)]
-    sent, stop = [], threading.Event()
-
-    def send():
-        with httpx.Client(base_url=separate, timeout=30) as client:
-            for step in range(60):
-                batch = [(each, [(float(step), T0 + 60_000 * step)]) for each in series]
-                while not stop.is_set():
-                    try:
-                        answer = write(client, *batch)
-                    except httpx.HTTPError:
-                        stop.wait(0.05)
-                        continue
-                    if answer.status_code == 204:
-                        sent.append(step)
-                        break
-                    assert answer.status_code == 503, answer.text
-                    stop.wait(0.05)
-
-    thread = threading.Thread(target=send)
-    thread.start()
-    try:
-        for name, steps in (("worker-a", 10), ("api", 20), ("worker-b", 35)):
-            until(lambda steps=steps: len(sent) >= steps)
-            processes.kill(name)
-            port = separate.rpartition(":")[2]
-            again = ("api", "--port", port) if name == "api" else ("worker", "--worker-id", name)
-            processes.start(name, *again)
-        until(lambda: not thread.is_alive())
-    finally:
-        stop.set()
-        thread.join()
-    assert len(sent) == 60
-    with httpx.Client(base_url=separate, timeout=60) as client:
-        wait_ready(separate)
-        streams = [row["stream"] for row in client.get("/v1/streams").json()["streams"]]
-        assert len(streams) == 12
-        for stream in streams:
-            found = kept(client, stream)
-            assert [each[0] for each in found] == [float(step) for step in range(60)]
-            assert {each[2] for each in found} == {1.0}

@@ -1,6 +1,6 @@
-"""The store dies, fills up, comes back older, or cannot be reached: what callers see, what is lost.
+"""The store dies, fills up, or comes back older than it was: what callers see, and what is lost.
 
-Whatever happened meanwhile, every observation that was acknowledged is applied once, in order.
+What a path to the store does that loses, cuts or holds bytes is in tests/referees/history.py.
 """
 
 import resource
@@ -12,8 +12,6 @@ import time
 import httpx
 import pytest
 
-from service.api_keys import create
-from service.store.api_keys import Keyring
 from service.store.connection import connect
 from tests.conftest import _binary, _wait_until_up
 from tests.e2e.calling import slug
@@ -25,18 +23,11 @@ from tests.e2e.deployment import (
     series,
     wait_ready,
 )
-from tests.faults import REPLIES, REQUESTS, Network, Proxy, Stopped, Writers, one_in_each
-from tests.ports import free_port
 from tests.waiting import until
 
 pytestmark = pytest.mark.slow
 
 LIMIT = 20_000  # bytes of a file, for a disk that is full
-PARTITIONS = 8
-APIS = ("api-a", "api-b")
-WORKERS = ("worker-a", "worker-b")
-EVERYONE = APIS + WORKERS
-WHOSE = {"apis": APIS, "workers": WORKERS, "all": EVERYONE, "one of each": ("api-a", "worker-b")}
 
 
 class Server:
@@ -181,140 +172,3 @@ def test_the_store_comes_back_older_than_it_was(url, server, tmp_path):
         assert [each["seq"] for each in found] == list(range(45))
     with connect(server.url) as store:
         assert list(store.scan_iter("moca:*:quarantine")) == []
-
-
-class Deployment:
-    """Two APIs and two workers, each with a path of its own to a store."""
-
-    def __init__(self, folder, store_url, paths):
-        self.store_url, self.paths = store_url, paths
-        self.processes = Processes(folder, {"MOCA_PARTITIONS": str(PARTITIONS)})
-        self.urls, self.tokens = [], {}
-
-    def start(self):
-        with connect(self.store_url) as client:
-            # A rate that is never reached makes each request count itself in the store.
-            key, token = create("writer", ("read", "write"), rate="1000/second")
-            Keyring(client).add(key)
-        for name in WORKERS:
-            command = ["worker", "--worker-id", name, "--redis-url", self.paths[name]]
-            self.processes.start(name, *command)
-        # One of them asks the store about keys and rates; of the other every post goes to the log.
-        for name, how in zip(APIS, ("--require-keys", "--open"), strict=True):
-            port = free_port()
-            command = ["api", "--port", str(port), "--redis-url", self.paths[name], how]
-            self.processes.start(name, *command)
-            self.urls.append(f"http://127.0.0.1:{port}")
-        self.tokens = {self.urls[0]: token}
-        for url in self.urls:
-            wait_ready(url)
-        self.processes.wait_for(f"owns {PARTITIONS // 2} partitions", *WORKERS)
-
-    def check(self, begin, seconds, heal):
-        """Break something for a while under posts; all of them recover, and nothing is lost."""
-        names = one_in_each(PARTITIONS, f"{time.time_ns()}-a")
-        names += one_in_each(PARTITIONS, f"{time.time_ns()}-b")
-        urls = [url for url in self.urls for _ in range(PARTITIONS)]
-        writers = Writers(dict(zip(names, urls, strict=True)), self.tokens)
-        writers.start()
-        until(lambda: len(writers.posts) > 2 * len(names))
-        try:
-            begin()
-            time.sleep(seconds)
-        finally:
-            heal()
-        healed = time.monotonic()
-        writers.wait_recovered(healed)  # a look at /readyz would ask the store, and help
-        for url in self.urls:
-            wait_ready(url)
-        writers.stop()
-        print({"recovered": writers.recovered(healed), "failed": writers.failures()})
-        writers.check(self.urls[0])
-        with connect(self.store_url) as client:
-            assert list(client.scan_iter("moca:*:quarantine")) == []
-
-
-def server_beside(folder, *options):
-    """Start a Redis that appends to disk."""
-    binary = shutil.which("redis-server")
-    if binary is None:
-        pytest.skip("no redis-server on this machine")
-    common = ["--save", "", "--appendonly", "yes", "--dir", str(folder), "--protected-mode", "no"]
-    command = [*options[:-1], binary, *common, *options[-1]]
-    return subprocess.Popen(command, stdout=subprocess.DEVNULL)
-
-
-@pytest.fixture(scope="module")
-def proxied(tmp_path_factory):
-    """A deployment whose processes each reach the store through a proxy; these; and the store."""
-    folder, port = tmp_path_factory.mktemp("recovery"), free_port()
-    process = server_beside(folder, ["--port", str(port)])
-    store_url, proxies, deployment = f"redis://127.0.0.1:{port}/0", {}, None
-    try:
-        _wait_until_up(store_url, process)
-        proxies |= {name: Proxy(store_url) for name in EVERYONE}
-        paths = {name: proxy.url for name, proxy in proxies.items()}
-        deployment = Deployment(folder, store_url, paths)
-        deployment.start()
-        yield deployment, proxies, Stopped(process.pid)
-    finally:
-        if deployment is not None:
-            deployment.processes.stop_all()
-        process.kill()
-        process.wait()
-        for proxy in proxies.values():
-            proxy.close()
-
-
-FAULTS = {
-    "requests of APIs are lost": ("lose", (REQUESTS,), "apis"),
-    "replies to APIs are lost": ("lose", (REPLIES,), "apis"),
-    "replies to workers are lost": ("lose", (REPLIES,), "workers"),
-    "replies to one of each are lost": ("lose", (REPLIES,), "one of each"),
-    "all requests come late": ("hold", (REQUESTS,), "all"),
-    "replies to APIs come late": ("hold", (REPLIES,), "apis"),
-    "replies end in their middle": ("cut", (), "all"),
-    "connections are refused": ("refuse", (), "all"),
-    "all is slow": ("slow", (0.3, 50_000), "all"),
-}
-
-
-@pytest.mark.parametrize("fault", FAULTS)
-def test_all_goes_on_after_a_fault_of_the_path_to_the_store(proxied, fault):
-    deployment, proxies, _ = proxied
-    how, arguments, whose = FAULTS[fault]
-    chosen = [proxies[name] for name in WHOSE[whose]]
-    deployment.check(
-        lambda: [getattr(proxy, how)(*arguments) for proxy in chosen],
-        5,
-        lambda: [proxy.heal() for proxy in chosen],
-    )
-
-
-@pytest.mark.parametrize("seconds", [2, 8])  # shorter and longer than leases last
-def test_all_goes_on_after_the_store_hung(proxied, seconds):
-    deployment, _, store = proxied
-    deployment.check(store.stop, seconds, store.heal)
-
-
-@pytest.mark.parametrize("direction", [REQUESTS, REPLIES])
-def test_all_goes_on_after_packets_were_dropped(tmp_path, direction):
-    """As the kernels see it: they send again later and later, so that old connections wait."""
-    if why := Network.unusable():
-        pytest.skip(why)
-    network = Network(len(EVERYONE) + 1)
-    own, *others = network.addresses
-    options = ["--port", "6379", "--bind", *network.addresses]
-    process = server_beside(tmp_path, *network.inside(), options)
-    addresses = dict(zip(EVERYONE, others, strict=True))
-    paths = {name: f"redis://{address}:6379/0" for name, address in addresses.items()}
-    deployment = Deployment(tmp_path, f"redis://{own}:6379/0", paths)
-    try:
-        _wait_until_up(deployment.store_url, process)
-        deployment.start()
-        deployment.check(lambda: network.drop(direction, *others), 6, network.heal)
-    finally:
-        deployment.processes.stop_all()
-        process.kill()
-        process.wait()
-        network.close()

@@ -11,7 +11,7 @@ import polars
 import pytest
 import typer
 
-from service.client import Client, Ended, Followed, InvalidRequest, errors
+from service.client import Ended, Followed, InvalidRequest, errors
 from service.commands.main import app
 from service.schema.responses import Answer
 from tests.e2e.calling import KNOWN
@@ -115,23 +115,6 @@ async def test_inputs_and_models(client, stream):
     assert (await client.model("gaussian")).versions[0].version == "1"
     with pytest.raises(errors.NotFound):
         await client.model("nonesuch")
-
-
-async def test_anomalies_come_to_those_who_ask_for_them(client, stream):
-    await client.put_stream(stream, KNOWN)
-    await client.observe(stream, [0.1 * (i % 9) for i in range(150)])
-    await client.observe(stream, 15.0)
-    await client.observe(stream, [0.1 * (i % 9) for i in range(30)])
-    changes = (await client.changepoints(stream)).events
-    assert all(event.kind == "change" for event in changes)
-    (anomaly,) = (await client.changepoints(stream, kinds=["anomaly"])).events
-    assert (anomaly.id, anomaly.kind, anomaly.direction) == (150, "anomaly", "up")
-    assert (await client.changepoints(stream, kinds=["all"])).events == [*changes, anomaly]
-    following = client.events(stream=stream, kinds=["anomaly"], after="0")
-    async for message in following:
-        assert (message.event.id, message.event.kind) == (150, "anomaly")
-        break
-    await following.aclose()
 
 
 async def test_refusals_have_types_and_say_what_was_applied(client, stream):
@@ -274,26 +257,3 @@ def test_the_commands_of_the_page_have_these_options(tmp_path, monkeypatch):
         while hasattr(command, "commands"):
             command = command.commands[words.pop(0)]
         command.make_context("moca", words).close()
-
-
-@pytest.mark.slow
-def test_mixtures_of_every_model_and_number_of_outputs(url, prefix):
-    from model_core.upm.builtin import BUILTIN
-
-    with Client(url) as client:
-        for name, entry in BUILTIN.items():
-            for outputs in (1, 2) if "y_dim" in entry.takes else (1,):
-                stream = f"{prefix}{name}-{outputs}".replace("@", "-")
-                needs = {"classes": 4} if entry.needs else {}
-                client.put_stream(stream, {"model": name, **needs})
-                few = [0, 1] if name.startswith("bernoulli") else [1, 2, 3]
-                x = {"x": [0.5]} if "x_dim" in entry.takes else {}
-                seen = [
-                    {"y": [few[(i * i + k) % len(few)] for k in range(outputs)]} | x
-                    for i in range(30)
-                ]
-                last = client.observe(stream, seen, components=True)[-1]
-                points = {"x": [[0.5]]} if x else {}
-                (ahead,) = client.predict(stream, components=True, **points).predictions
-                for components in (last.components, ahead.components):
-                    assert sum(e.weight for e in components) == pytest.approx(1), stream

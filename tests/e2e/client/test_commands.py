@@ -85,16 +85,6 @@ def test_a_stream_from_its_making_to_its_end(moca, stream):
     moca("streams", "set", stream, "hazard=0.1", status=1)
 
 
-def test_a_false_alarm_rate_as_it_is_typed(moca, stream):
-    wish = 'sensitivity={"false_alarms_per_1000": 0.5}'
-    made = moca("streams", "create", stream, "--model", "gaussian", "--set", wish).stdout
-    assert wish in made
-    assert "shifts found" in made
-    moca("observe", stream, *(str(i % 3) for i in range(25)))
-    ahead = json.loads(moca("predict", stream, "--horizon", "3", "--json").stdout)["predictions"]
-    assert [each["ahead"] for each in ahead] == [1, 2, 3]
-
-
 def test_observing_words_lines_and_missing_outputs(moca, url, prefix):
     one, two = f"{prefix}one", f"{prefix}two"
     text = moca("observe", one, "1.5", "-2", "null", "--retry-for", "5").stdout.splitlines()
@@ -115,14 +105,6 @@ def test_observing_words_lines_and_missing_outputs(moca, url, prefix):
             [1.5, 2.0], [3.0, None], [None, 5.0],
         ]  # fmt: skip
         assert client.stream(one).seq == 8
-
-
-def test_vectors_and_inputs(moca, stream):
-    moca("streams", "create", stream, "--model", "linear")
-    moca("observe", stream, "1,2", "--x", "0.5,-1")
-    said = moca("predict", stream, "--x", "0,1", "--x", "1,0", "--json").stdout
-    found = json.loads(said)["predictions"]
-    assert [each["x"] for each in found] == [[0.0, 1.0], [1.0, 0.0]]
 
 
 def test_changepoints_as_text_and_with_all_fields_of_the_service(moca, shifted, url):

@@ -9,7 +9,6 @@ import subprocess
 import sys
 import threading
 
-import numpy
 import pytest
 
 from service.client import (
@@ -105,19 +104,6 @@ async def test_answers_come_back_by_callback_and_by_asking(outbox, url, stream):
     assert labels(url, stream) == [*map(float, range(10)), 99.0, 10.0]
 
 
-async def test_a_coroutine_may_be_the_callback(url, stream):
-    told = []
-
-    async def tell(answered):
-        await asyncio.sleep(0)
-        told.append(answered.answer.seq)
-
-    async with Tasked(url, on_answer=tell) as box:
-        box.add(stream, 1.0)
-        assert await box.flush()
-    assert told == [0]
-
-
 async def test_what_is_refused_is_kept_aside_in_the_file(outbox, url, stream, tmp_path):
     told = []
     async with outbox(url, tmp_path / "box", on_failed=told.append) as box:
@@ -177,18 +163,6 @@ async def test_what_is_wrong_is_told_at_once_and_what_is_lost_at_the_end(outbox)
         await leave()
 
 
-async def test_a_client_that_is_closed_is_noticed(outbox, url, stream, tmp_path):
-    async with outbox(url, tmp_path / "box") as box:
-        box.add(stream, 1.0)
-        assert await box.flush()
-        closed = box._client.close()
-        if closed is not None:
-            await closed
-        box.add(stream, 2.0)
-        with pytest.raises(OutboxError):
-            await box.flush(60)
-
-
 def test_bounds_and_files_that_cannot_be_used_are_refused(tmp_path):
     (tmp_path / "text").write_text("not a database, but long enough to look at" * 20)
     with sqlite3.connect(tmp_path / "later") as db:
@@ -202,25 +176,6 @@ def test_bounds_and_files_that_cannot_be_used_are_refused(tmp_path):
         for name in ("text", "later", "a/b"):
             with pytest.raises(OutboxError):
                 Outbox(client, tmp_path / name)
-
-
-def test_what_can_be_no_stream_source_or_offset_is_refused(tmp_path):
-    """Nothing of it is stored: the offsets that can be kept go on as if it had not been there."""
-    with Client(NOBODY) as client:
-        box = Outbox(client, tmp_path / "box")
-        for text in ("", None, 1, b"s", "\ud800"):
-            with pytest.raises(InvalidRequest, match="stream"):
-                box.add(text, 1.0)
-            with pytest.raises(InvalidRequest, match="source"):
-                box.add_once("s", 1.0, source=text, offset=0)
-        for offset in (1.0, None, float("nan"), "1", 2**63, -(2**63) - 1):
-            with pytest.raises(InvalidRequest, match="offset"):
-                box.add_once("s", 1.0, source="readings/0", offset=offset)
-        assert box.pending == 0
-        assert box.add_once("s", 1.0, source="readings/0", offset=-(2**63))
-        assert box.add_once("s", 2.0, source="readings/0", offset=numpy.int64(2**63 - 1))
-        assert not box.add_once("s", 2.0, source="readings/0", offset=2**63 - 1)
-        box.close(timeout_s=0)
 
 
 def test_importing_the_client_is_light():

@@ -192,6 +192,11 @@ class FakeApi(ThreadServer):
         self.end()
         super().stop()
 
+    def handle_error(self, request, client_address):
+        """Say nothing of a browser that left before its answer."""
+        if not isinstance(sys.exception(), OSError):
+            super().handle_error(request, client_address)
+
     def followed(self, cursor):
         texts = queue.Queue()
         with self._lock:

@@ -248,12 +248,14 @@ def test_changes_are_listed_filtered_and_counted_over_time(page, fake):
     page.get_by_label("First").select_option("size")
     page.get_by_label("Stream id").fill("p-")
     page.get_by_label("Size, sd or more").fill("5")
+    page.get_by_label("P(start here) or more").fill("0.5")
     page.get_by_label("Model").select_option("averaged")
-    wanted = {"sort": "size", "contains": "p-", "min_size": "5", "model": "averaged"}
+    wanted = {"sort": "size", "contains": "p-", "min_size": "5", "min_probability": "0.5"}
     until(lambda: page.evaluate("1") and wanted.items() <= _last(fake, "/v1/changes").items())
-    assert page.url.endswith("#/changes?model=averaged&q=p-&size=5&sort=size")
+    assert page.url.endswith("#/changes?model=averaged&q=p-&size=5&sure=0.5&sort=size")
     page.reload()
     expect(page.get_by_label("Model")).to_have_value("averaged")
+    wanted["model"] = "averaged"
     assert wanted.items() <= _last(fake, "/v1/changes").items()
     bars = page.locator(".bars button")
     expect(bars).to_have_count(48)
