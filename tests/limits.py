@@ -12,8 +12,6 @@ import os
 import signal
 import tempfile
 import threading
-from math import ceil
-from zlib import crc32
 
 import pytest
 from pytest_timeout import timeout_timer
@@ -26,24 +24,9 @@ LAST_S = float(os.environ.get("MOCA_TEST_LAST_S", "60"))
 
 @pytest.hookimpl(tryfirst=True)  # before items are chosen by their marks
 def pytest_collection_modifyitems(items):
-    for cases in _sampled(items).values():
-        (share,) = cases[0].get_closest_marker("one_in").args
-        # Spread over all parameters, and the same ones in every run.
-        cases.sort(key=lambda item: crc32(item.nodeid.encode()))
-        for item in cases[ceil(len(cases) / share) :]:
-            item.add_marker(pytest.mark.slow)
     for item in items:
         if item.get_closest_marker("slow") and not item.get_closest_marker("timeout"):
             item.add_marker(pytest.mark.timeout(SLOW_S))
-
-
-def _sampled(items):
-    """Cases of each test of which one in so many is quick enough for every run."""
-    found = {}
-    for item in items:
-        if item.get_closest_marker("one_in"):
-            found.setdefault(item.nodeid.partition("[")[0], []).append(item)
-    return found
 
 
 @pytest.hookimpl(wrapper=True)

@@ -230,6 +230,7 @@ def confirmed(model, y: np.ndarray) -> list[list[int]]:
     return [each.confirmed() for each in follow(model, y.tolist(), Settings())]
 
 
+@pytest.mark.slow
 def test_heavy_tails_raise_fewer_events():
     draws = np.random.default_rng(7).standard_t(3, (5, 1000, 1))
     assert sum(map(len, confirmed(RobustAveraged(), draws))) <= 2

@@ -7,7 +7,6 @@ from pathlib import Path
 import httpx
 import numpy
 import pandas
-import polars
 import pytest
 import typer
 
@@ -169,6 +168,7 @@ async def test_what_cannot_be_sent_is_refused_by_the_name_of_its_place(client, s
 
 
 async def test_numbers_of_numpy_pandas_and_polars_are_labels(client, stream):
+    polars = pytest.importorskip("polars", reason="polars is not installed")
     await client.put_stream(stream, KNOWN)
     nan = float("nan")
     expected = []

@@ -113,12 +113,11 @@ def test_a_body_without_end_is_refused_before_it_is_read(api):
 def test_what_a_client_that_left_had_sent_whole_is_applied_and_nothing_else(api, worker, caplog):
     worker.pause()
     for head in (b"Content-Length: 8\r\n\r\n", b"Content-Length: 9\r\n\r\n"):
-        for _ in range(5):
+        for at in range(5):
             with Connection(api) as connection:
                 connection.write(HEAD + head + b'{"y": 1}')
                 if b"8" in head:
-                    count = len(api.app.state.context.replies.pending)
-                    until(lambda n=count: len(api.app.state.context.replies.pending) > n or n >= 5)
+                    until(lambda at=at: len(api.app.state.context.replies.pending) > at)
     worker.running.set()
     with Connection(api) as connection:
         connection.post()
