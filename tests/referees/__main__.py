@@ -86,6 +86,11 @@ def _passes(referee: Referee, freeze: bool, console: Console) -> bool:
     if freeze:
         lines = (f"{json.dumps(key)}: {json.dumps(value)}" for key, value in now.items())
         path.write_text("{\n" + ",\n".join(lines) + "\n}\n")
+    if not path.exists():
+        console.print(
+            f"[red]nothing is frozen: run python -m tests.referees --freeze {referee.name}"
+        )
+        return False
     rows = referee.judge(now, json.loads(path.read_text()))
     table = Table("", "frozen", "now", "")
     for row in rows:
